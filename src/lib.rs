@@ -1,0 +1,4 @@
+//! An LLM inference server and lab bench: a model architecture is a TOML file, never code.
+
+pub mod text;
+pub mod weights;

@@ -1,0 +1,295 @@
+//! What a weight file says about its model: ordered keys with typed values.
+//!
+//! The value types are those of GGUF, the widest of the formats; other formats map onto them.
+//! Strings inside arrays are kept as bytes, because vocabularies in the wild hold pieces that
+//! are not UTF-8. Read by the planner, the tokenizer and `inspect`.
+
+use std::collections::HashMap;
+
+/// A scalar or array value.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(
+    missing_docs,
+    reason = "the variants are the types of the GGUF specification"
+)]
+pub enum Value {
+    U8(u8),
+    I8(i8),
+    U16(u16),
+    I16(i16),
+    U32(u32),
+    I32(i32),
+    F32(f32),
+    Bool(bool),
+    Str(String),
+    U64(u64),
+    I64(i64),
+    F64(f64),
+    Array(Array),
+}
+
+/// A homogeneous array.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(
+    missing_docs,
+    reason = "the variants are the types of the GGUF specification"
+)]
+pub enum Array {
+    U8(Vec<u8>),
+    I8(Vec<i8>),
+    U16(Vec<u16>),
+    I16(Vec<i16>),
+    U32(Vec<u32>),
+    I32(Vec<i32>),
+    F32(Vec<f32>),
+    Bool(Vec<bool>),
+    Str(StringArray),
+    U64(Vec<u64>),
+    I64(Vec<i64>),
+    F64(Vec<f64>),
+    /// Arrays of arrays, which the specification allows.
+    Array(Vec<Array>),
+}
+
+/// Many byte strings in two allocations: a vocabulary has hundreds of thousands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StringArray {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl StringArray {
+    /// Appends one string.
+    pub fn push(&mut self, text: &[u8]) {
+        self.bytes.extend_from_slice(text);
+        self.ends.push(self.bytes.len());
+    }
+
+    /// Number of strings.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are no strings.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// The string at `index`.
+    pub fn get(&self, index: usize) -> Option<&[u8]> {
+        let end = *self.ends.get(index)?;
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        Some(&self.bytes[start..end])
+    }
+
+    /// The strings in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        (0..self.len()).map(|i| self.get(i).expect("the index is below the length"))
+    }
+}
+
+impl<T: AsRef<[u8]>> FromIterator<T> for StringArray {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
+        let mut out = Self::default();
+        for item in items {
+            out.push(item.as_ref());
+        }
+        out
+    }
+}
+
+impl Value {
+    /// The value as an integer: integers, and booleans as 0 or 1.
+    pub fn as_i64(&self) -> Option<i64> {
+        Some(match *self {
+            Self::U8(v) => v.into(),
+            Self::I8(v) => v.into(),
+            Self::U16(v) => v.into(),
+            Self::I16(v) => v.into(),
+            Self::U32(v) => v.into(),
+            Self::I32(v) => v.into(),
+            Self::U64(v) => i64::try_from(v).ok()?,
+            Self::I64(v) => v,
+            Self::Bool(v) => v.into(),
+            _ => return None,
+        })
+    }
+
+    /// The value as a float: floats and integers.
+    pub fn as_f64(&self) -> Option<f64> {
+        match *self {
+            Self::F32(v) => Some(v.into()),
+            Self::F64(v) => Some(v),
+            Self::Bool(_) => None,
+            _ => self.as_i64().map(|v| v as f64),
+        }
+    }
+
+    /// The value as a boolean.
+    pub fn as_bool(&self) -> Option<bool> {
+        match *self {
+            Self::Bool(v) => Some(v),
+            _ => None,
+        }
+    }
+
+    /// The value as text.
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::Str(v) => Some(v),
+            _ => None,
+        }
+    }
+
+    /// The value as an array.
+    pub fn as_array(&self) -> Option<&Array> {
+        match self {
+            Self::Array(v) => Some(v),
+            _ => None,
+        }
+    }
+
+    /// Name of the value's type, as error messages and `inspect` print it.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Self::U8(_) => "u8",
+            Self::I8(_) => "i8",
+            Self::U16(_) => "u16",
+            Self::I16(_) => "i16",
+            Self::U32(_) => "u32",
+            Self::I32(_) => "i32",
+            Self::F32(_) => "f32",
+            Self::Bool(_) => "bool",
+            Self::Str(_) => "string",
+            Self::U64(_) => "u64",
+            Self::I64(_) => "i64",
+            Self::F64(_) => "f64",
+            Self::Array(_) => "array",
+        }
+    }
+}
+
+impl Array {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::U8(v) => v.len(),
+            Self::I8(v) => v.len(),
+            Self::U16(v) => v.len(),
+            Self::I16(v) => v.len(),
+            Self::U32(v) => v.len(),
+            Self::I32(v) => v.len(),
+            Self::F32(v) => v.len(),
+            Self::Bool(v) => v.len(),
+            Self::Str(v) => v.len(),
+            Self::U64(v) => v.len(),
+            Self::I64(v) => v.len(),
+            Self::F64(v) => v.len(),
+            Self::Array(v) => v.len(),
+        }
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The element at `index` as a value of its own; `None` past the end.
+    pub fn get(&self, index: usize) -> Option<Value> {
+        Some(match self {
+            Self::U8(v) => Value::U8(*v.get(index)?),
+            Self::I8(v) => Value::I8(*v.get(index)?),
+            Self::U16(v) => Value::U16(*v.get(index)?),
+            Self::I16(v) => Value::I16(*v.get(index)?),
+            Self::U32(v) => Value::U32(*v.get(index)?),
+            Self::I32(v) => Value::I32(*v.get(index)?),
+            Self::F32(v) => Value::F32(*v.get(index)?),
+            Self::Bool(v) => Value::Bool(*v.get(index)?),
+            Self::Str(v) => Value::Str(String::from_utf8_lossy(v.get(index)?).into_owned()),
+            Self::U64(v) => Value::U64(*v.get(index)?),
+            Self::I64(v) => Value::I64(*v.get(index)?),
+            Self::F64(v) => Value::F64(*v.get(index)?),
+            Self::Array(v) => Value::Array(v.get(index)?.clone()),
+        })
+    }
+
+    /// The strings of a string array.
+    pub fn as_strings(&self) -> Option<&StringArray> {
+        match self {
+            Self::Str(v) => Some(v),
+            _ => None,
+        }
+    }
+}
+
+/// Ordered keys with values. A key occurs once.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metadata {
+    entries: Vec<(String, Value)>,
+    index: HashMap<String, usize>,
+}
+
+impl Metadata {
+    /// Sets a key, replacing an earlier value in place.
+    pub fn insert(&mut self, key: impl Into<String>, value: Value) {
+        let key = key.into();
+        if let Some(&at) = self.index.get(&key) {
+            self.entries[at].1 = value;
+            return;
+        }
+        self.index.insert(key.clone(), self.entries.len());
+        self.entries.push((key, value));
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.index.get(key).map(|&at| &self.entries[at].1)
+    }
+
+    /// The text of a key that holds text.
+    pub fn str(&self, key: &str) -> Option<&str> {
+        self.get(key)?.as_str()
+    }
+
+    /// The integer of a key that holds one.
+    pub fn i64(&self, key: &str) -> Option<i64> {
+        self.get(key)?.as_i64()
+    }
+
+    /// The boolean of a key that holds one.
+    pub fn bool(&self, key: &str) -> Option<bool> {
+        self.get(key)?.as_bool()
+    }
+
+    /// The array of a key that holds one.
+    pub fn array(&self, key: &str) -> Option<&Array> {
+        self.get(key)?.as_array()
+    }
+
+    /// Keys and values in the order of the file.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
+        self.entries
+            .iter()
+            .map(|(key, value)| (key.as_str(), value))
+    }
+
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are no keys.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+impl<K: Into<String>> FromIterator<(K, Value)> for Metadata {
+    fn from_iter<I: IntoIterator<Item = (K, Value)>>(items: I) -> Self {
+        let mut out = Self::default();
+        for (key, value) in items {
+            out.insert(key, value);
+        }
+        out
+    }
+}
