@@ -1,0 +1,163 @@
+//! Compiles ggml's CPU backend from the sources that the registry crate named in Cargo.toml
+//! carries, with the C and C++ compiler alone.
+//!
+//! Environment:
+//! - `GGML_SOURCE_DIR`: another ggml checkout (the folder with `include/` and `src/`).
+//! - `GGML_MARCH`: the instruction set, as `-march=` names it. Default `native`.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The crate whose package carries ggml.
+const SOURCE_CRATE: &str = "llama-cpp-sys-2";
+
+const C_FILES: &[&str] =
+    &["ggml.c", "ggml-alloc.c", "ggml-quants.c", "ggml-cpu/ggml-cpu.c", "ggml-cpu/quants.c"];
+
+const CPP_FILES: &[&str] = &[
+    "ggml.cpp",
+    "ggml-backend.cpp",
+    "ggml-backend-dl.cpp",
+    "ggml-backend-meta.cpp",
+    "ggml-backend-reg.cpp",
+    "ggml-threading.cpp",
+    "ggml-cpu/amx/amx.cpp",
+    "ggml-cpu/amx/mmq.cpp",
+    "ggml-cpu/binary-ops.cpp",
+    "ggml-cpu/ggml-cpu.cpp",
+    "ggml-cpu/hbm.cpp",
+    "ggml-cpu/llamafile/sgemm.cpp",
+    "ggml-cpu/ops.cpp",
+    "ggml-cpu/repack.cpp",
+    "ggml-cpu/tiled/tiled.cpp",
+    "ggml-cpu/tiled/tiled-kernel.cpp",
+    "ggml-cpu/traits.cpp",
+    "ggml-cpu/unary-ops.cpp",
+    "ggml-cpu/vec.cpp",
+];
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=src/shim.c");
+    println!("cargo::rerun-if-changed=src/shim.h");
+    println!("cargo::rerun-if-env-changed=GGML_SOURCE_DIR");
+    println!("cargo::rerun-if-env-changed=GGML_MARCH");
+
+    let ggml = ggml_folder();
+    let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
+    write_version_header(&ggml, &out);
+    println!("cargo::metadata=include={}", ggml.join("include").display());
+
+    let source = ggml.join("src");
+    let arch = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => Some("x86"),
+        Ok("aarch64") => Some("arm"),
+        _ => None,
+    };
+
+    let mut c = compiler(&ggml, &out);
+    c.std("c11");
+    c.files(C_FILES.iter().map(|file| source.join(file)));
+    c.file("src/shim.c");
+    let mut cpp = compiler(&ggml, &out);
+    cpp.cpp(true).std("c++17");
+    cpp.files(CPP_FILES.iter().map(|file| source.join(file)));
+    if let Some(arch) = arch {
+        let folder = source.join("ggml-cpu/arch").join(arch);
+        c.file(folder.join("quants.c"));
+        cpp.file(folder.join("repack.cpp"));
+    } else {
+        c.define("GGML_CPU_GENERIC", None);
+        cpp.define("GGML_CPU_GENERIC", None);
+    }
+
+    // One archive: the C and the C++ half call each other.
+    cpp.objects(c.compile_intermediates());
+    cpp.compile("ggml");
+    if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux") {
+        println!("cargo::rustc-link-lib=pthread");
+        println!("cargo::rustc-link-lib=dl");
+        println!("cargo::rustc-link-lib=m");
+    }
+}
+
+/// Flags common to C and C++. Always optimised: a debug build of this program still computes.
+fn compiler(ggml: &Path, out: &Path) -> cc::Build {
+    let mut build = cc::Build::new();
+    build
+        .include(ggml.join("include"))
+        .include(ggml.join("src"))
+        .include(ggml.join("src/ggml-cpu"))
+        .include(out)
+        .include("src")
+        .opt_level(3)
+        .debug(false)
+        .warnings(false)
+        .define("NDEBUG", None)
+        .define("_GNU_SOURCE", None)
+        .define("_XOPEN_SOURCE", "600")
+        .define("GGML_SCHED_MAX_COPIES", "4")
+        .define("GGML_USE_CPU", None)
+        .define("GGML_USE_LLAMAFILE", None)
+        .define("GGML_USE_CPU_REPACK", None)
+        .flag_if_supported("-fno-finite-math-only");
+    let march = env::var("GGML_MARCH").unwrap_or_else(|_| "native".into());
+    build.flag_if_supported(format!("-march={march}"));
+    build
+}
+
+/// The folder that holds ggml's `include/` and `src/`.
+fn ggml_folder() -> PathBuf {
+    if let Ok(folder) = env::var("GGML_SOURCE_DIR") {
+        let folder = PathBuf::from(folder);
+        assert!(
+            folder.join("include/ggml.h").is_file(),
+            "GGML_SOURCE_DIR: no include/ggml.h in {}",
+            folder.display()
+        );
+        return folder;
+    }
+    let folder = source_crate_manifest().with_file_name("llama.cpp").join("ggml");
+    assert!(folder.join("include/ggml.h").is_file(), "no ggml sources in {}", folder.display());
+    folder
+}
+
+/// Asks cargo where it unpacked the source crate.
+fn source_crate_manifest() -> PathBuf {
+    let manifest = Path::new(&env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"))
+        .join("Cargo.toml");
+    let output = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
+        .args(["metadata", "--format-version", "1", "--all-features", "--manifest-path"])
+        .arg(&manifest)
+        .output()
+        .expect("cargo runs");
+    assert!(
+        output.status.success(),
+        "cargo metadata failed, so ggml's sources cannot be found:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    metadata["packages"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|package| package["name"] == SOURCE_CRATE)
+        .and_then(|package| package["manifest_path"].as_str())
+        .map(PathBuf::from)
+        .unwrap_or_else(|| panic!("cargo metadata names no package {SOURCE_CRATE}"))
+}
+
+/// ggml's own build writes this header from a template; the version stands in its CMakeLists.
+fn write_version_header(ggml: &Path, out: &Path) {
+    let cmake = std::fs::read_to_string(ggml.join("CMakeLists.txt")).unwrap_or_default();
+    let part = |name: &str| {
+        let key = format!("set(GGML_VERSION_{name} ");
+        let rest = cmake.split_once(&key).map_or("", |(_, rest)| rest);
+        rest.split(')').next().unwrap_or_default().trim().to_owned()
+    };
+    let version = format!("{}.{}.{}", part("MAJOR"), part("MINOR"), part("PATCH"));
+    let text = format!("#pragma once\n#define GGML_VERSION \"{version}\"\n#define GGML_COMMIT \"registry\"\n");
+    std::fs::write(out.join("ggml-version.h"), text).expect("OUT_DIR is writable");
+}

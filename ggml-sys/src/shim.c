@@ -1,0 +1,56 @@
+#include "shim.h"
+
+#include <string.h>
+
+struct ggml_context * shim_context_new(size_t mem_size) {
+    struct ggml_init_params params = { mem_size, NULL, true };
+    return ggml_init(params);
+}
+
+int64_t shim_tensor_ne(const struct ggml_tensor * t, int dim) { return t->ne[dim]; }
+size_t  shim_tensor_nb(const struct ggml_tensor * t, int dim) { return t->nb[dim]; }
+int     shim_tensor_type(const struct ggml_tensor * t) { return (int) t->type; }
+int     shim_tensor_op(const struct ggml_tensor * t) { return (int) t->op; }
+
+bool shim_tensor_is_allocated(const struct ggml_tensor * t) {
+    return t->buffer != NULL || (t->view_src != NULL && t->view_src->buffer != NULL);
+}
+
+struct ggml_tensor * shim_tensor_src(const struct ggml_tensor * t, int index) { return t->src[index]; }
+struct ggml_tensor * shim_tensor_view_src(const struct ggml_tensor * t) { return t->view_src; }
+
+bool shim_tensor_in_host_memory(const struct ggml_tensor * t) {
+    const struct ggml_tensor * base = t->view_src ? t->view_src : t;
+    return base->buffer != NULL && t->data != NULL && ggml_backend_buffer_is_host(base->buffer);
+}
+
+void * shim_tensor_data(const struct ggml_tensor * t) { return t->data; }
+int    shim_max_src(void) { return GGML_MAX_SRC; }
+
+struct ggml_threadpool * shim_threadpool_new(int n_threads, uint32_t poll) {
+    struct ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
+    params.poll = poll;
+    return ggml_threadpool_new(&params);
+}
+
+bool shim_backend_set_n_threads(ggml_backend_t backend, int n_threads) {
+    ggml_backend_dev_t device = ggml_backend_get_device(backend);
+    ggml_backend_reg_t reg = device ? ggml_backend_dev_backend_reg(device) : NULL;
+    if (reg == NULL) {
+        return false;
+    }
+    ggml_backend_set_n_threads_t set =
+        (ggml_backend_set_n_threads_t) ggml_backend_reg_get_proc_address(reg, "ggml_backend_set_n_threads");
+    if (set == NULL) {
+        return false;
+    }
+    set(backend, n_threads);
+    return true;
+}
+
+bool shim_device_takes_host_ptr(ggml_backend_dev_t device) {
+    struct ggml_backend_dev_props props;
+    memset(&props, 0, sizeof(props));
+    ggml_backend_dev_get_props(device, &props);
+    return props.caps.buffer_from_host_ptr;
+}

@@ -1,0 +1,37 @@
+// What C can say about ggml's structs that an opaque binding cannot: accessors for fields and
+// wrappers for calls that take a struct by value. No logic.
+#pragma once
+
+#include "ggml.h"
+#include "ggml-alloc.h"
+#include "ggml-backend.h"
+#include "ggml-cpu.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ggml_context * shim_context_new(size_t mem_size);
+
+int64_t shim_tensor_ne(const struct ggml_tensor * t, int dim);
+size_t  shim_tensor_nb(const struct ggml_tensor * t, int dim);
+int     shim_tensor_type(const struct ggml_tensor * t);
+int     shim_tensor_op(const struct ggml_tensor * t);
+bool    shim_tensor_is_allocated(const struct ggml_tensor * t);
+struct ggml_tensor * shim_tensor_src(const struct ggml_tensor * t, int index);
+struct ggml_tensor * shim_tensor_view_src(const struct ggml_tensor * t);
+bool    shim_tensor_in_host_memory(const struct ggml_tensor * t);
+void *  shim_tensor_data(const struct ggml_tensor * t);
+int     shim_max_src(void);
+
+struct ggml_threadpool * shim_threadpool_new(int n_threads, uint32_t poll);
+
+// Sets the thread count of a backend that has one; false if it has none.
+bool shim_backend_set_n_threads(ggml_backend_t backend, int n_threads);
+
+// Whether a device can use memory of the host where it lies.
+bool shim_device_takes_host_ptr(ggml_backend_dev_t device);
+
+#ifdef __cplusplus
+}
+#endif
