@@ -1,4 +1,7 @@
 //! An LLM inference server and lab bench: a model architecture is a TOML file, never code.
 
+pub mod arch;
+pub mod blocks;
+pub mod plan;
 pub mod text;
 pub mod weights;

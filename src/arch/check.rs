@@ -1,0 +1,319 @@
+//! What is wrong with a definition as a whole: names, cycles, types.
+//!
+//! Everything that can be told without a model file is told here, before any weight is read.
+//! Each rule is a function that appends to the problems; none depends on another's result.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::contract::{OptionKind, OptionSpec, Resource};
+use super::definition::{ArchDef, Branch, Instance, Mode, Param, ParamSource, Presence, Setting, Slot, TAPS};
+use super::diagnostic::{Diagnostic, Span};
+use super::expr::{Expr, Value};
+
+/// All problems of a definition.
+pub(super) fn check(def: &ArchDef) -> Vec<Diagnostic> {
+    let mut checker = Checker { def, problems: Vec::new(), used: BTreeSet::new() };
+    checker.params();
+    checker.resources();
+    checker.instance(&def.embed, false);
+    if let Some(head) = &def.head {
+        checker.wiring(&head.unit.span, None, [&head.norm, &None, &None], None);
+        checker.instance(&head.unit, false);
+    } else if def.mode != Mode::Encoder {
+        checker.report(0..0, "only a definition with `mode = \"encoder\"` may lack a `[head]`");
+    }
+    checker.stacks();
+    checker.unused();
+    checker.problems
+}
+
+struct Checker<'a> {
+    def: &'a ArchDef,
+    problems: Vec<Diagnostic>,
+    /// Parameters and resources that something speaks of.
+    used: BTreeSet<(Option<Resource>, String)>,
+}
+
+impl Checker<'_> {
+    fn report(&mut self, span: Span, message: impl Into<String>) {
+        self.problems.push(Diagnostic::new(span, message));
+    }
+
+    fn params(&mut self) {
+        for (name, param) in &self.def.params {
+            let Some(span) = &param.span else { continue };
+            for expr in param_exprs(param) {
+                self.names(expr, span, true, &[]);
+            }
+            if let Some(cycle) = cycle(&self.def.params, name) {
+                self.report(span.clone(), format!("`{name}` depends on itself: {}", cycle.join(" -> ")));
+            }
+        }
+        // Common parameters count as users of others only when they are used themselves.
+    }
+
+    fn resources(&mut self) {
+        for instance in self.def.resources.values() {
+            self.instance(&instance.value, true);
+        }
+        if !self.def.resources.contains_key(&(Resource::Norm, "default".into())) {
+            self.report(0..0, "the definition has no `[norm.default]`: kind and eps of its norms");
+        }
+        self.used.insert((Some(Resource::Norm), "default".into()));
+    }
+
+    fn stacks(&mut self) {
+        let mut names = BTreeSet::new();
+        let mut taps: BTreeSet<String> = TAPS.iter().map(|tap| (*tap).to_owned()).collect();
+        let all_slots = || self.def.stacks.iter().flat_map(|stack| &stack.slots);
+        taps.extend(
+            all_slots().flat_map(|s| &s.branches).filter_map(|b| b.save.as_ref()).map(|s| s.value.clone()),
+        );
+        for stack in &self.def.stacks {
+            let span = stack.slots.first().map_or(0..0, |slot| slot.span.clone());
+            if !names.insert(&stack.name) {
+                self.report(span.clone(), format!("two stacks are named `{}`", stack.name));
+            }
+            if !stack.prefix.contains("{il}") {
+                self.report(
+                    span.clone(),
+                    format!("the prefix `{}` does not contain `{{il}}`, the layer", stack.prefix),
+                );
+            }
+            self.typed(&stack.count, &span, false, "number", "count");
+            for slot in &stack.slots {
+                self.slot(slot, &taps);
+            }
+        }
+    }
+
+    fn slot(&mut self, slot: &Slot, taps: &BTreeSet<String>) {
+        self.wiring(&slot.span, slot.when.as_ref(), [&slot.pre, &slot.post, &slot.after], slot.scale.as_ref());
+        self.tap(slot.from.as_ref().map(|f| (&f.value, &f.span)), taps);
+        for branch in &slot.branches {
+            self.branch(branch, taps);
+        }
+    }
+
+    fn branch(&mut self, branch: &Branch, taps: &BTreeSet<String>) {
+        let span = &branch.block.span;
+        self.wiring(span, branch.when.as_ref(), [&branch.pre, &branch.post, &None], branch.gain.as_ref());
+        self.tap(branch.from.as_ref().map(|f| (&f.value, &f.span)), taps);
+        if let Some(save) = &branch.save
+            && TAPS.contains(&save.value.as_str())
+        {
+            self.report(save.span.clone(), format!("the tap `{}` exists already and cannot be saved to", save.value));
+        }
+        self.instance(&branch.block, true);
+    }
+
+    fn wiring(
+        &mut self,
+        span: &Span,
+        when: Option<&Expr>,
+        norms: [&Option<Setting>; 3],
+        factor: Option<&Setting>,
+    ) {
+        if let Some(when) = when {
+            self.typed(when, span, true, "boolean", "when");
+        }
+        for norm in norms.into_iter().flatten() {
+            let span = norm.span.as_ref().unwrap_or(span);
+            self.typed(&norm.expr, span, true, "text", "a norm");
+            norm.expr.for_each_text_result(&mut |name| {
+                self.used.insert((Some(Resource::Norm), name.to_owned()));
+            });
+        }
+        if let Some(factor) = factor {
+            self.typed(&factor.expr, factor.span.as_ref().unwrap_or(span), true, "number", "a factor");
+        }
+    }
+
+    fn tap(&mut self, tap: Option<(&String, &Span)>, taps: &BTreeSet<String>) {
+        if let Some((name, span)) = tap
+            && !taps.contains(name)
+        {
+            let known = taps.iter().map(String::as_str);
+            self.problems.push(Diagnostic::unknown(span.clone(), "tap", name, known));
+        }
+    }
+
+    fn instance(&mut self, instance: &Instance, in_layer: bool) {
+        for (spec, setting) in instance.contract.options.iter().zip(&instance.options) {
+            self.option(instance, spec, setting, in_layer);
+        }
+        for (spec, weight) in instance.contract.weights.iter().zip(&instance.weights) {
+            if weight.presence == Presence::Forbidden && !spec.optional {
+                let problem =
+                    format!("weight `{}` is required by `{}` and cannot be forbidden", spec.key, instance.contract.name);
+                self.report(instance.span.clone(), problem);
+            }
+        }
+        let options: Vec<&str> = instance.contract.options.iter().map(|o| o.name).collect();
+        let of_weights = instance.weights.iter().flat_map(|w| w.shape.iter().chain([&w.when]));
+        for expr in of_weights.chain(&instance.rules).chain(&instance.state) {
+            expr.for_each_name(&mut |name, _| {
+                if !options.contains(&name) {
+                    self.used.insert((None, name.to_owned()));
+                }
+            });
+        }
+    }
+
+    fn option(&mut self, instance: &Instance, spec: &OptionSpec, setting: &Setting, in_layer: bool) {
+        let Some(span) = &setting.span else {
+            // A contract's default may also speak of the instance's other options.
+            let options: Vec<&str> = instance.contract.options.iter().map(|o| o.name).collect();
+            self.names(&setting.expr, &instance.span, true, &options);
+            self.choices(spec, setting, &instance.span);
+            return;
+        };
+        let expected = match spec.kind {
+            OptionKind::Int | OptionKind::Float => "number",
+            OptionKind::Bool => "boolean",
+            OptionKind::Choice(_) | OptionKind::Resource(_) => "text",
+        };
+        self.typed(&setting.expr, span, in_layer, expected, spec.name);
+        if spec.kind == OptionKind::Int
+            && let Some(Value::Float(v)) = setting.expr.as_literal()
+        {
+            self.report(span.clone(), format!("`{}` takes a whole number, found {v:?}", spec.name));
+        }
+        self.choices(spec, setting, span);
+    }
+
+    /// Names an option can result in: each must be one of its choices or a declared resource.
+    fn choices(&mut self, spec: &OptionSpec, setting: &Setting, span: &Span) {
+        let mut results = Vec::new();
+        setting.expr.for_each_text_result(&mut |text| results.push(text.to_owned()));
+        for text in results {
+            match spec.kind {
+                OptionKind::Choice(names) if !names.contains(&text.as_str()) => {
+                    let what = format!("value of `{}`", spec.name);
+                    self.problems.push(Diagnostic::unknown(
+                        span.clone(),
+                        &what,
+                        &text,
+                        names.iter().copied(),
+                    ));
+                }
+                OptionKind::Resource(kind) if text != "none" => {
+                    let declared =
+                        || self.def.resources.keys().filter(|(k, _)| *k == kind).map(|(_, name)| name.as_str());
+                    if !declared().any(|name| name == text) {
+                        let problem = Diagnostic::unknown(span.clone(), kind.name(), &text, declared());
+                        self.problems.push(problem);
+                    }
+                    self.used.insert((Some(kind), text));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn typed(&mut self, expr: &Expr, span: &Span, in_layer: bool, expected: &str, what: &str) {
+        self.names(expr, span, in_layer, &[]);
+        if let Some(found) = expr.static_type()
+            && found != expected
+        {
+            self.report(span.clone(), format!("`{what}` takes a {expected}, found {found} `{expr}`"));
+        }
+    }
+
+    /// Every name of an expression is a parameter, the layer, or one of `also`.
+    fn names(&mut self, expr: &Expr, span: &Span, in_layer: bool, also: &[&str]) {
+        let mut unknown = Vec::new();
+        expr.for_each_name(&mut |name, at| {
+            if also.contains(&name) {
+                return;
+            }
+            if name == "il" {
+                if !in_layer {
+                    unknown.push((name.to_owned(), at.clone()));
+                }
+            } else if self.def.params.contains_key(name) {
+                self.used.insert((None, name.to_owned()));
+            } else {
+                unknown.push((name.to_owned(), at.clone()));
+            }
+        });
+        for (name, at) in unknown {
+            if name == "il" {
+                self.report(at, "`il` has no meaning outside a layer");
+                continue;
+            }
+            let inside = span.start <= at.start && at.end <= span.end;
+            let at = if inside || expr.as_literal().is_some() { at } else { span.clone() };
+            let known = self.def.params.keys().map(String::as_str);
+            self.problems.push(Diagnostic::unknown(at, "parameter", &name, known));
+        }
+    }
+
+    /// What the file declares and nothing speaks of is a slip of the pen.
+    fn unused(&mut self) {
+        let mut pending: Vec<String> =
+            self.used.iter().filter(|(kind, _)| kind.is_none()).map(|(_, name)| name.clone()).collect();
+        let mut reached = BTreeSet::new();
+        while let Some(name) = pending.pop() {
+            if !reached.insert(name.clone()) {
+                continue;
+            }
+            for expr in self.def.params.get(&name).into_iter().flat_map(param_exprs) {
+                expr.for_each_name(&mut |other, _| pending.push(other.to_owned()));
+            }
+        }
+        for (name, param) in &self.def.params {
+            if let Some(span) = &param.span
+                && !reached.contains(name)
+            {
+                self.problems.push(Diagnostic::new(span.clone(), format!("parameter `{name}` is never used")));
+            }
+        }
+        for ((kind, name), instance) in &self.def.resources {
+            if !self.used.contains(&(Some(*kind), name.clone())) {
+                let problem = format!("{} `{name}` is never used", kind.name());
+                self.problems.push(Diagnostic::new(instance.span.clone(), problem));
+            }
+        }
+    }
+}
+
+fn param_exprs(param: &Param) -> impl Iterator<Item = &Expr> {
+    match &param.source {
+        ParamSource::Derived(expr) => Some(expr),
+        ParamSource::Key { default, .. } => default.as_ref(),
+    }
+    .into_iter()
+}
+
+/// The way from a parameter back to itself, if there is one.
+fn cycle(params: &BTreeMap<String, Param>, start: &str) -> Option<Vec<String>> {
+    fn walk(
+        params: &BTreeMap<String, Param>,
+        start: &str,
+        path: &mut Vec<String>,
+        seen: &mut BTreeSet<String>,
+    ) -> bool {
+        let here = path.last().map(String::as_str).unwrap_or(start).to_owned();
+        let mut next = Vec::new();
+        for expr in params.get(&here).into_iter().flat_map(param_exprs) {
+            expr.for_each_name(&mut |name, _| next.push(name.to_owned()));
+        }
+        for name in next {
+            if name == start {
+                path.push(name);
+                return true;
+            }
+            if seen.insert(name.clone()) {
+                path.push(name);
+                if walk(params, start, path, seen) {
+                    return true;
+                }
+                path.pop();
+            }
+        }
+        false
+    }
+    let mut path = vec![start.to_owned()];
+    walk(params, start, &mut path, &mut BTreeSet::new()).then_some(path)
+}

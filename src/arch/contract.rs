@@ -1,0 +1,350 @@
+//! Contracts: what a part of the language takes, as data.
+//!
+//! Every block, stage and resource states its options, weights, state and rules in one
+//! [`Contract`]. The checker, the planner, the reference documentation and the diagrams read
+//! this table and nothing else, so none of them knows a block by name. Shapes, defaults and
+//! rules are expressions over the options and the parameters, so they can be shown as symbols
+//! and evaluated as numbers.
+
+use super::expr::Value;
+
+/// What a block, stage or resource takes.
+#[derive(Debug)]
+pub struct Contract {
+    /// Name in the TOML, the registry, the file and the documentation.
+    pub name: &'static str,
+    /// One sentence.
+    pub summary: &'static str,
+    /// The computation in the contract's own names.
+    pub formula: &'static str,
+    /// Options, in the order of the documentation.
+    pub options: &'static [OptionSpec],
+    /// Weights, in the order of their use.
+    pub weights: &'static [WeightSpec],
+    /// What is kept between passes.
+    pub state: StateSpec,
+    /// Conditions on the resolved options.
+    pub rules: &'static [Rule],
+}
+
+impl Contract {
+    /// The option of this name.
+    pub fn option(&self, name: &str) -> Option<&'static OptionSpec> {
+        self.options.iter().find(|o| o.name == name)
+    }
+
+    /// The weight with this key.
+    pub fn weight(&self, key: &str) -> Option<&'static WeightSpec> {
+        self.weights.iter().find(|w| w.key == key)
+    }
+}
+
+/// One option of a contract.
+#[derive(Debug)]
+pub struct OptionSpec {
+    /// Name in the TOML.
+    pub name: &'static str,
+    /// What values it takes.
+    pub kind: OptionKind,
+    /// Expression over options and parameters, or none if the definition must state it.
+    pub default: Option<&'static str>,
+    /// One phrase for the documentation.
+    pub doc: &'static str,
+}
+
+/// What values an option takes. Each may be given as an expression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionKind {
+    /// A whole number, not negative.
+    Int,
+    /// A finite number.
+    Float,
+    /// True or false.
+    Bool,
+    /// One of a set of names.
+    Choice(&'static [&'static str]),
+    /// The name of a declared resource, or `none`.
+    Resource(Resource),
+}
+
+/// Resources a definition declares once and names where they are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Resource {
+    /// A normalisation.
+    Norm,
+    /// A rotary position embedding.
+    Rope,
+    /// A group of layers that see the same keys.
+    Cache,
+}
+
+impl Resource {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Norm, Self::Rope, Self::Cache];
+
+    /// Name of the table that declares such resources.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Norm => "norm",
+            Self::Rope => "rope",
+            Self::Cache => "cache",
+        }
+    }
+}
+
+/// One weight of a contract.
+#[derive(Debug)]
+pub struct WeightSpec {
+    /// Key in the TOML's `weights` and in the block.
+    pub key: &'static str,
+    /// Name of the tensor unless the definition renames it. A `.bias` follows the renaming of
+    /// the weight it belongs to.
+    pub tensor: &'static str,
+    /// Dimensions in ggml order, as expressions over options and parameters.
+    pub shape: &'static [&'static str],
+    /// When the weight belongs to the instance at all: an expression over options and the
+    /// presence of other weights. `true` for most.
+    pub when: &'static str,
+    /// Whether it may be absent.
+    pub optional: bool,
+    /// How `synth` fills it.
+    pub role: WeightRole,
+    /// One phrase for the documentation.
+    pub doc: &'static str,
+}
+
+/// What a weight does, for random models and for the choice of a quantisation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightRole {
+    /// A matrix that multiplies the stream.
+    Matrix,
+    /// A table of which rows are taken.
+    Table,
+    /// A vector that scales, near one.
+    Gain,
+    /// A vector that is added, near zero.
+    Bias,
+    /// Positive factors of rotation frequencies.
+    Factors,
+}
+
+/// What a block keeps between passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateSpec {
+    /// Nothing.
+    None,
+    /// Keys and values of every position.
+    KeyValue {
+        /// The option that names the cache.
+        cache: &'static str,
+        /// Elements of a key row.
+        k: &'static str,
+        /// Elements of a value row.
+        v: &'static str,
+    },
+}
+
+/// A condition on the resolved options of an instance.
+#[derive(Debug)]
+pub struct Rule {
+    /// Must be true.
+    pub holds: &'static str,
+    /// What is wrong when it is not.
+    pub message: &'static str,
+}
+
+/// A value of the Rust side that an option resolves to.
+pub trait OptionValue: Sized {
+    /// The kind in the contract.
+    const KIND: OptionKind;
+    /// The value, from what the planner resolved for this kind.
+    fn read(resolved: &Resolved) -> Option<Self>;
+}
+
+/// A resolved option.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Resolved {
+    /// Of [`OptionKind::Int`].
+    Int(u64),
+    /// Of [`OptionKind::Float`].
+    Float(f64),
+    /// Of [`OptionKind::Bool`].
+    Bool(bool),
+    /// Of [`OptionKind::Choice`].
+    Choice(&'static str),
+    /// Of [`OptionKind::Resource`]: its place in the plan's table, or none.
+    Resource(Option<usize>),
+}
+
+impl Resolved {
+    /// The value as contract expressions see it.
+    pub fn to_value(&self) -> Value {
+        match *self {
+            Self::Int(v) => Value::Int(i64::try_from(v).unwrap_or(i64::MAX)),
+            Self::Float(v) => Value::Float(v),
+            Self::Bool(v) => Value::Bool(v),
+            Self::Choice(v) => Value::Str(v.to_owned()),
+            Self::Resource(v) => Value::Bool(v.is_some()),
+        }
+    }
+}
+
+impl OptionValue for u64 {
+    const KIND: OptionKind = OptionKind::Int;
+    fn read(resolved: &Resolved) -> Option<Self> {
+        match *resolved {
+            Resolved::Int(v) => Some(v),
+            _ => None,
+        }
+    }
+}
+
+impl OptionValue for f32 {
+    const KIND: OptionKind = OptionKind::Float;
+    fn read(resolved: &Resolved) -> Option<Self> {
+        match *resolved {
+            Resolved::Float(v) => Some(v as Self),
+            _ => None,
+        }
+    }
+}
+
+impl OptionValue for bool {
+    const KIND: OptionKind = OptionKind::Bool;
+    fn read(resolved: &Resolved) -> Option<Self> {
+        match *resolved {
+            Resolved::Bool(v) => Some(v),
+            _ => None,
+        }
+    }
+}
+
+macro_rules! resource_refs {
+    ($( $(#[$doc:meta])* $name:ident = $resource:ident; )*) => { $(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name(pub Option<usize>);
+
+        impl OptionValue for $name {
+            const KIND: OptionKind = OptionKind::Resource(Resource::$resource);
+            fn read(resolved: &Resolved) -> Option<Self> {
+                match *resolved {
+                    Resolved::Resource(index) => Some(Self(index)),
+                    _ => None,
+                }
+            }
+        }
+    )* };
+}
+
+resource_refs! {
+    /// Place of a norm in the plan, or none.
+    NormRef = Norm;
+    /// Place of a rope in the plan, or none.
+    RopeRef = Rope;
+    /// Place of a cache in the plan, or none.
+    CacheRef = Cache;
+}
+
+/// Declares an enum of named option values.
+#[macro_export]
+macro_rules! choices {
+    ($(#[$doc:meta])* $vis:vis enum $name:ident { $( $(#[$vdoc:meta])* $variant:ident = $text:literal, )* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $vis enum $name { $( $(#[$vdoc])* $variant, )* }
+
+        impl $crate::arch::OptionValue for $name {
+            const KIND: $crate::arch::OptionKind = $crate::arch::OptionKind::Choice(&[$($text),*]);
+            fn read(resolved: &$crate::arch::Resolved) -> Option<Self> {
+                match resolved {
+                    $( $crate::arch::Resolved::Choice($text) => Some(Self::$variant), )*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+/// Declares the options of a contract and the struct they resolve to, once: `OPTIONS` is the
+/// table, `read` makes the struct from a planned unit.
+///
+/// A field without a default must be stated by the definition.
+#[macro_export]
+macro_rules! options {
+    ($(#[$doc:meta])* $vis:vis struct $name:ident {
+        $( $field:ident : $ty:ty $(= $default:literal)? , $fdoc:literal ; )*
+    }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        $vis struct $name { $( #[doc = $fdoc] $vis $field: $ty, )* }
+
+        impl $name {
+            /// The options as the contract states them.
+            $vis const OPTIONS: &'static [$crate::arch::OptionSpec] = &[ $(
+                $crate::arch::OptionSpec {
+                    name: stringify!($field),
+                    kind: <$ty as $crate::arch::OptionValue>::KIND,
+                    default: $crate::options!(@default $($default)?),
+                    doc: $fdoc,
+                },
+            )* ];
+
+            /// The options of a planned unit, in the order of the contract.
+            #[expect(unused_assignments, reason = "the last field leaves the counter behind")]
+            $vis fn read(resolved: &[$crate::arch::Resolved]) -> Self {
+                let mut at = 0;
+                $(
+                    let $field = resolved
+                        .get(at)
+                        .and_then(<$ty as $crate::arch::OptionValue>::read)
+                        .expect("the planner resolves every option of the contract to its kind");
+                    at += 1;
+                )*
+                Self { $( $field, )* }
+            }
+        }
+    };
+    (@default) => { None };
+    (@default $default:literal) => { Some($default) };
+}
+
+/// All contracts of the language.
+#[derive(Debug)]
+pub struct Registry {
+    /// The blocks a branch may run.
+    pub blocks: &'static [&'static Contract],
+    /// Token ids to the stream.
+    pub embed: &'static Contract,
+    /// The stream to logits.
+    pub head: &'static Contract,
+    /// Normalisations.
+    pub norm: &'static Contract,
+    /// Rotary embeddings.
+    pub rope: &'static Contract,
+    /// Groups of layers that see the same keys.
+    pub cache: &'static Contract,
+}
+
+impl Registry {
+    /// The contract of a block.
+    pub fn block(&self, name: &str) -> Option<&'static Contract> {
+        self.blocks.iter().copied().find(|c| c.name == name)
+    }
+
+    /// The contract of a kind of resource.
+    pub fn resource(&self, kind: Resource) -> &'static Contract {
+        match kind {
+            Resource::Norm => self.norm,
+            Resource::Rope => self.rope,
+            Resource::Cache => self.cache,
+        }
+    }
+
+    /// Every contract.
+    pub fn all(&self) -> impl Iterator<Item = &'static Contract> {
+        [self.embed, self.head, self.norm, self.rope, self.cache]
+            .into_iter()
+            .chain(self.blocks.iter().copied())
+    }
+}

@@ -1,0 +1,222 @@
+//! A definition as read from TOML: every expression parsed, every name still a name.
+//!
+//! These values are inert. `read` makes them from text, `check` finds what is wrong with them,
+//! the planner gives them numbers. The residual wiring of every layer is the slot formula:
+//!
+//! ```text
+//! in = from ? tap : x
+//! h  = pre(in)
+//! y  = sum over active branches of  gain * gate * post_b(block(pre_b(from_b ? tap : h)))
+//! y  = scale * post(y)
+//! x  = join(x, y)            add | set
+//! x  = after(x)
+//! ```
+
+use std::collections::BTreeMap;
+
+use super::contract::{Contract, Resource};
+use super::diagnostic::{Span, Spanned};
+use super::expr::Expr;
+
+/// How the model is executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Tokens see those before them; answers grow at the end.
+    Causal,
+    /// Tokens see each other; answers are filled in.
+    Diffusion,
+    /// Tokens see each other; the result is a vector.
+    Encoder,
+}
+
+impl Mode {
+    /// Names in the TOML.
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("causal", Self::Causal), ("diffusion", Self::Diffusion), ("encoder", Self::Encoder)];
+
+    /// Name in the TOML.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// One architecture.
+#[derive(Clone, Debug)]
+pub struct ArchDef {
+    /// Value of `general.architecture` in the files it describes, and stem of its own file.
+    pub name: String,
+    /// The comment at the head of the file: what is notable about the family.
+    pub notes: String,
+    /// How the model is executed.
+    pub mode: Mode,
+    /// Parameters by name: the common ones and its own.
+    pub params: BTreeMap<String, Param>,
+    /// Declared resources by kind and name.
+    pub resources: BTreeMap<(Resource, String), Spanned<Instance>>,
+    /// From token ids to the stream.
+    pub embed: Instance,
+    /// The stacks of layers, in order.
+    pub stacks: Vec<Stack>,
+    /// From the stream to logits.
+    pub head: Option<Head>,
+    /// Names of tensors that may be in the file and are left alone (`*` stands for anything).
+    pub ignore: Vec<Spanned<String>>,
+}
+
+/// A number or a name that the definition computes with.
+#[derive(Clone, Debug)]
+pub struct Param {
+    /// Where its value comes from.
+    pub source: ParamSource,
+    /// Where it is declared; `None` for the common ones.
+    pub span: Option<Span>,
+}
+
+/// Where a parameter's value comes from.
+#[derive(Clone, Debug)]
+pub enum ParamSource {
+    /// From other parameters.
+    Derived(Expr),
+    /// From the model file.
+    Key {
+        /// Metadata keys, the first that is set wins; relative to `<arch>.` unless absolute.
+        keys: Vec<String>,
+        /// Whether the keys stand as they are.
+        absolute: bool,
+        /// Value if no key is set; without one a missing key is an error.
+        default: Option<Expr>,
+        /// Whether a zero counts as a value rather than as unset.
+        zero_is_value: bool,
+    },
+}
+
+/// A use of a contract: a block, a stage or a resource with its settings.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// What it is a use of.
+    pub contract: &'static Contract,
+    /// The options in the order of the contract; contract defaults are filled in.
+    pub options: Vec<Setting>,
+    /// The weights in the order of the contract.
+    pub weights: Vec<WeightUse>,
+    /// The contract's rules, parsed.
+    pub rules: Vec<Expr>,
+    /// Sizes of the state's rows, parsed, in the order of the state's fields.
+    pub state: Vec<Expr>,
+    /// Where it stands; for messages.
+    pub span: Span,
+}
+
+/// The expression of one option.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// What gives the value.
+    pub expr: Expr,
+    /// Where the definition says so; `None` for a contract's default, which may speak of other
+    /// options.
+    pub span: Option<Span>,
+}
+
+/// One weight of an instance.
+#[derive(Clone, Debug)]
+pub struct WeightUse {
+    /// Name of the tensor, relative to the layer's prefix.
+    pub tensor: String,
+    /// When it belongs to the instance.
+    pub when: Expr,
+    /// Dimensions.
+    pub shape: Vec<Expr>,
+    /// Whether it must be there, may be, or must not be read.
+    pub presence: Presence,
+}
+
+/// Whether a weight must be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// An error if absent.
+    Required,
+    /// Used if present.
+    Optional,
+    /// Never used, whether present or not.
+    Forbidden,
+}
+
+/// A sequence of layers.
+#[derive(Clone, Debug)]
+pub struct Stack {
+    /// Name in value paths.
+    pub name: String,
+    /// Prefix of its tensors; `{il}` stands for the layer.
+    pub prefix: String,
+    /// Number of layers.
+    pub count: Expr,
+    /// What each layer does, in order.
+    pub slots: Vec<Slot>,
+}
+
+/// One sublayer: see the formula of the module.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// Name in value paths.
+    pub name: String,
+    /// Where it stands.
+    pub span: Span,
+    /// Layers that have it; none: all.
+    pub when: Option<Expr>,
+    /// Tap it reads instead of the stream.
+    pub from: Option<Spanned<String>>,
+    /// Norm before, as a name.
+    pub pre: Option<Setting>,
+    /// The branches; those whose `when` holds are summed.
+    pub branches: Vec<Branch>,
+    /// Norm after the sum.
+    pub post: Option<Setting>,
+    /// Factor of the sum.
+    pub scale: Option<Setting>,
+    /// How the sum meets the stream.
+    pub join: Join,
+    /// Norm after joining.
+    pub after: Option<Setting>,
+}
+
+/// The end of the model: a norm, then the projection to logits.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// Final norm, as a name.
+    pub norm: Option<Setting>,
+    /// Projection and what follows it.
+    pub unit: Instance,
+}
+
+/// How a slot's result meets the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Join {
+    /// Added to it.
+    Add,
+    /// Put in its place.
+    Set,
+}
+
+/// One branch of a slot.
+#[derive(Clone, Debug)]
+pub struct Branch {
+    /// Name in value paths.
+    pub name: String,
+    /// Layers that have it; none: all.
+    pub when: Option<Expr>,
+    /// Tap it reads instead of the slot's normed input.
+    pub from: Option<Spanned<String>>,
+    /// Norm before the block.
+    pub pre: Option<Setting>,
+    /// Norm after the block.
+    pub post: Option<Setting>,
+    /// Factor of the result.
+    pub gain: Option<Setting>,
+    /// Tap under which the result stays readable.
+    pub save: Option<Spanned<String>>,
+    /// The block.
+    pub block: Instance,
+}
+
+/// Taps that exist without being saved.
+pub const TAPS: [&str; 4] = ["x", "h", "layer_in", "embd"];

@@ -1,0 +1,205 @@
+//! Problems of a definition: where, what, and what was probably meant.
+//!
+//! A definition reports all its problems at once, so checking collects [`Diagnostic`] values
+//! and goes on. Rendering shows file:line:column, the source line with a caret, and a hint.
+//! Nothing here knows the language; the same values serve every TOML file of the project.
+
+use std::fmt;
+use std::ops::Range;
+
+use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet, renderer::DecorStyle};
+
+/// Bytes of a source text.
+pub type Span = Range<usize>;
+
+/// A value and where it stands in its source.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spanned<T> {
+    /// The value.
+    pub value: T,
+    /// Where it was written.
+    pub span: Span,
+}
+
+impl<T> Spanned<T> {
+    /// Joins a value with its place.
+    pub fn new(value: T, span: Span) -> Self {
+        Self { value, span }
+    }
+}
+
+/// One problem of a definition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// Where in the source.
+    pub span: Span,
+    /// What is wrong: found and expected.
+    pub message: String,
+    /// How to mend it, if that is known.
+    pub help: Option<String>,
+}
+
+impl Diagnostic {
+    /// A problem without advice.
+    pub fn new(span: Span, message: impl Into<String>) -> Self {
+        Self { span, message: message.into(), help: None }
+    }
+
+    /// Adds advice.
+    #[must_use]
+    pub fn with_help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// A problem with a name that does not exist, with the nearest that does.
+    pub fn unknown<'a>(
+        span: Span,
+        what: &str,
+        found: &str,
+        known: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        let mut known: Vec<_> = known.into_iter().collect();
+        known.sort_unstable();
+        let problem = Self::new(span, format!("unknown {what} `{found}`"));
+        if let Some(near) = nearest(found, known.iter().copied()) {
+            return problem.with_help(format!("did you mean `{near}`?"));
+        }
+        if known.is_empty() {
+            return problem;
+        }
+        problem.with_help(format!("known: {}", known.join(", ")))
+    }
+}
+
+/// The known name nearest to `found`, if one is near enough to have been meant.
+pub fn nearest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = (found.chars().count() / 3).max(1);
+    known
+        .into_iter()
+        .map(|name| (edit_distance(found, name), name))
+        .filter(|(distance, name)| {
+            *distance <= limit || (found.len() >= 3 && (name.starts_with(found) || found.starts_with(*name)))
+        })
+        .min()
+        .map(|(_, name)| name)
+}
+
+/// Optimal string alignment distance: insertions, deletions, substitutions and swaps of
+/// neighbours count 1.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let width = b.len() + 1;
+    let mut cost = vec![0usize; (a.len() + 1) * width];
+    for i in 0..=a.len() {
+        for j in 0..=b.len() {
+            cost[i * width + j] = if i == 0 || j == 0 {
+                i + j
+            } else {
+                let change = usize::from(a[i - 1] != b[j - 1]);
+                let mut best = (cost[(i - 1) * width + j] + 1)
+                    .min(cost[i * width + j - 1] + 1)
+                    .min(cost[(i - 1) * width + j - 1] + change);
+                if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                    best = best.min(cost[(i - 2) * width + j - 2] + 1);
+                }
+                best
+            };
+        }
+    }
+    cost[a.len() * width + b.len()]
+}
+
+/// All problems of one source text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostics {
+    path: String,
+    source: String,
+    problems: Vec<Diagnostic>,
+}
+
+impl Diagnostics {
+    /// Joins problems with the text they were found in, in the order of the text.
+    pub fn new(path: impl Into<String>, source: impl Into<String>, mut problems: Vec<Diagnostic>) -> Self {
+        problems.sort_by_key(|p| (p.span.start, p.span.end));
+        problems.dedup();
+        Self { path: path.into(), source: source.into(), problems }
+    }
+
+    /// The problems, in the order of the text.
+    pub fn problems(&self) -> &[Diagnostic] {
+        &self.problems
+    }
+
+    /// All problems with source lines and carets; `styled` adds terminal colours.
+    pub fn render(&self, styled: bool) -> String {
+        let renderer = if styled { Renderer::styled() } else { Renderer::plain() }.decor_style(DecorStyle::Ascii);
+        let mut out = String::new();
+        for problem in &self.problems {
+            let span = self.visible(&problem.span);
+            let snippet = Snippet::source(self.source.as_str())
+                .path(self.path.as_str())
+                .annotation(AnnotationKind::Primary.span(span));
+            let mut group = Level::ERROR.primary_title(problem.message.as_str()).element(snippet);
+            if let Some(help) = &problem.help {
+                group = group.element(Level::HELP.message(help.as_str()));
+            }
+            if !out.is_empty() {
+                out.push_str("\n\n");
+            }
+            out.push_str(&renderer.render(&[group]));
+        }
+        out
+    }
+
+    /// A span that lies in the source and is not empty, on character borders.
+    fn visible(&self, span: &Span) -> Span {
+        let text = self.source.as_str();
+        let mut start = span.start.min(text.len());
+        while !text.is_char_boundary(start) {
+            start -= 1;
+        }
+        let mut end = span.end.clamp(start, text.len());
+        while !text.is_char_boundary(end) {
+            end += 1;
+        }
+        start..end
+    }
+}
+
+impl fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render(false))
+    }
+}
+
+impl std::error::Error for Diagnostics {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_one_slip_away() {
+        let known = ["kv_heads", "heads", "rope", "cache"];
+        assert_eq!(nearest("kv_haeds", known), Some("kv_heads"));
+        assert_eq!(nearest("ropes", known), Some("rope"));
+        assert_eq!(nearest("colour", known), None);
+    }
+
+    #[test]
+    fn a_problem_shows_place_line_and_advice() {
+        let source = "name = \"x\"\nropes = 1\n";
+        let problem = Diagnostic::unknown(11..16, "key", "ropes", ["rope"]);
+        let text = Diagnostics::new("a.toml", source, vec![problem]).to_string();
+        assert!(text.contains("a.toml:2:1"), "{text}");
+        assert!(text.contains("^^^^^"), "{text}");
+        assert!(text.contains("did you mean `rope`?"), "{text}");
+    }
+
+    #[test]
+    fn a_span_outside_the_text_is_survived() {
+        let text = Diagnostics::new("a", "ä", vec![Diagnostic::new(1..900, "m")]).to_string();
+        assert!(text.contains("a:1"), "{text}");
+    }
+}

@@ -1,0 +1,140 @@
+//! The definitions at hand: those built into the program and those of the user's folders.
+//!
+//! A definition is read and checked when it is asked for, so that one broken file does not stop
+//! the others. A folder's file replaces a built-in of the same name, and a later folder an
+//! earlier one.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::contract::Registry;
+use super::definition::{ArchDef, Param};
+use super::diagnostic::{Diagnostics, nearest};
+
+include!(concat!(env!("OUT_DIR"), "/embedded_archs.rs"));
+
+/// Ending of a definition's file name.
+const ENDING: &str = ".arch.toml";
+
+/// The text of one definition.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Where it comes from, for messages.
+    pub path: String,
+    /// The TOML.
+    pub text: String,
+    /// Whether it is built into the program.
+    pub is_embedded: bool,
+}
+
+/// All definitions at hand, by name.
+#[derive(Clone, Debug)]
+pub struct Library {
+    registry: &'static Registry,
+    common: BTreeMap<String, Param>,
+    sources: BTreeMap<String, Source>,
+}
+
+/// Why a definition could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum LibraryError {
+    /// No definition of that name.
+    #[error("unknown architecture `{name}`{}", hint(.near.as_deref()))]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The nearest name there is.
+        near: Option<String>,
+    },
+    /// The definition has problems.
+    #[error(transparent)]
+    Broken(#[from] Diagnostics),
+    /// A folder or file could not be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+}
+
+fn hint(near: Option<&str>) -> String {
+    match near {
+        Some(near) => format!("; did you mean `{near}`? (`bench arch list` names all)"),
+        None => "; `bench arch list` names all, and `--archs DIR` adds more".into(),
+    }
+}
+
+impl Library {
+    /// The built-in definitions and those in `folders`.
+    ///
+    /// # Errors
+    /// A folder that cannot be read, or common parameters that have problems.
+    pub fn open(registry: &'static Registry, folders: &[PathBuf]) -> Result<Self, LibraryError> {
+        let common = super::parse_common("archs/common.toml", EMBEDDED_COMMON, registry)?;
+        let mut sources = BTreeMap::new();
+        for (name, text) in EMBEDDED_ARCHS {
+            let path = format!("archs/{name}{ENDING}");
+            sources.insert((*name).to_owned(), Source { path, text: (*text).to_owned(), is_embedded: true });
+        }
+        for folder in folders {
+            let io = |source| LibraryError::Io { path: folder.clone(), source };
+            for entry in std::fs::read_dir(folder).map_err(io)? {
+                let path = entry.map_err(io)?.path();
+                let Some(name) =
+                    path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix(ENDING)).map(str::to_owned)
+                else {
+                    continue;
+                };
+                let text = std::fs::read_to_string(&path)
+                    .map_err(|source| LibraryError::Io { path: path.clone(), source })?;
+                let path = path.display().to_string();
+                sources.insert(name, Source { path, text, is_embedded: false });
+            }
+        }
+        Ok(Self { registry, common, sources })
+    }
+
+    /// Names and texts in the order of the names.
+    pub fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
+        self.sources.iter().map(|(name, source)| (name.as_str(), source))
+    }
+
+    /// The text of a definition.
+    ///
+    /// # Errors
+    /// An unknown name.
+    pub fn source(&self, name: &str) -> Result<&Source, LibraryError> {
+        self.sources.get(name).ok_or_else(|| LibraryError::Unknown {
+            name: name.to_owned(),
+            near: nearest(name, self.sources.keys().map(String::as_str)).map(str::to_owned),
+        })
+    }
+
+    /// The checked definition of this name.
+    ///
+    /// # Errors
+    /// An unknown name, or all problems of the text.
+    pub fn get(&self, name: &str) -> Result<ArchDef, LibraryError> {
+        let source = self.source(name)?;
+        let def = self.check(&source.path, &source.text)?;
+        if def.name != name {
+            let at = source.text.find(&def.name).unwrap_or(0);
+            let problem = super::Diagnostic::new(
+                at..at + def.name.len(),
+                format!("the file is named `{name}{ENDING}` and the definition `{}`", def.name),
+            );
+            return Err(Diagnostics::new(&source.path, &source.text, vec![problem]).into());
+        }
+        Ok(def)
+    }
+
+    /// Reads and checks a text as a definition of this library.
+    ///
+    /// # Errors
+    /// All problems of the text.
+    pub fn check(&self, path: &str, text: &str) -> Result<ArchDef, Diagnostics> {
+        super::parse(path, text, self.registry, &self.common)
+    }
+}

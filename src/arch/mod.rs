@@ -1,0 +1,67 @@
+//! TOML text to a checked definition of an architecture. Pure: no ggml, no tensors, no device.
+//!
+//! Text goes through `read` (keys and types of tables) and `check` (names, cycles, types of
+//! expressions); all problems come back together, each with its place. What a block, stage or
+//! resource takes is stated by contracts, which the caller passes as a [`Registry`]: this module
+//! knows no block. The planner gives a definition its numbers.
+
+mod check;
+mod contract;
+mod definition;
+mod diagnostic;
+pub mod expr;
+mod library;
+mod read;
+
+use std::collections::BTreeMap;
+
+use toml::de::DeTable;
+
+pub use contract::{
+    CacheRef, Contract, NormRef, OptionKind, OptionSpec, OptionValue, Registry, Resolved, Resource, RopeRef, Rule,
+    StateSpec, WeightRole, WeightSpec,
+};
+pub use definition::{
+    ArchDef, Branch, Head, Instance, Join, Mode, Param, ParamSource, Presence, Setting, Slot, Stack, WeightUse,
+};
+pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};
+pub use library::{Library, LibraryError, Source};
+
+/// Reads and checks one definition. `path` names the text in messages; `common` are the
+/// parameters that every definition may use.
+///
+/// # Errors
+/// All problems of the text together.
+pub fn parse(
+    path: &str,
+    source: &str,
+    registry: &'static Registry,
+    common: &BTreeMap<String, Param>,
+) -> Result<ArchDef, Diagnostics> {
+    let (root, syntax) = DeTable::parse_recoverable(source);
+    let mut reader = read::Reader::new(source, registry);
+    let def = reader.definition(root.get_ref(), common);
+    let mut problems = reader.problems;
+    if !syntax.is_empty() {
+        // After a syntax error the tree has holes, and what it lacks is no news.
+        problems = syntax.iter().map(read::syntax_problem).collect();
+    } else if let Some(def) = &def {
+        problems.extend(check::check(def));
+    }
+    match def {
+        Some(def) if problems.is_empty() => Ok(def),
+        _ => Err(Diagnostics::new(path, source, problems)),
+    }
+}
+
+/// Reads the parameters that every definition may use.
+///
+/// # Errors
+/// All problems of the text together.
+pub fn parse_common(
+    path: &str,
+    source: &str,
+    registry: &'static Registry,
+) -> Result<BTreeMap<String, Param>, Diagnostics> {
+    read::common_params(source, registry).map_err(|problems| Diagnostics::new(path, source, problems))
+}

@@ -1,0 +1,615 @@
+//! TOML text to a definition: keys, types and shapes of tables.
+//!
+//! Reading goes on after a problem, so that all of them are reported together. What needs the
+//! definition as a whole (names, cycles, types of expressions) is `check`'s work.
+
+use std::collections::BTreeMap;
+
+use toml::Spanned as TomlSpanned;
+use toml::de::{DeTable, DeValue};
+
+use super::contract::{Contract, OptionKind, Registry, Resource, StateSpec};
+use super::definition::{
+    ArchDef, Branch, Head, Instance, Join, Mode, Param, ParamSource, Presence, Setting, Slot, Stack, WeightUse,
+};
+use super::diagnostic::{Diagnostic, Span, Spanned};
+use super::expr::{Expr, Value};
+
+/// Reads TOML tables into parts of a definition and collects what is wrong.
+pub(super) struct Reader<'a> {
+    source: &'a str,
+    registry: &'static Registry,
+    pub(super) problems: Vec<Diagnostic>,
+}
+
+type Item<'a> = &'a TomlSpanned<DeValue<'a>>;
+
+/// A table whose keys are taken one by one; what is left at the end is unknown.
+struct Fields<'a> {
+    table: &'a DeTable<'a>,
+    span: Span,
+    known: Vec<&'static str>,
+}
+
+impl<'a> Fields<'a> {
+    fn new(table: &'a DeTable<'a>, span: Span) -> Self {
+        Self { table, span, known: Vec::new() }
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<Item<'a>> {
+        self.known.push(key);
+        self.table.iter().find(|(name, _)| name.get_ref() == key).map(|(_, value)| value)
+    }
+
+    /// The keys nobody took.
+    fn rest(&self) -> impl Iterator<Item = (&'a str, Span, Item<'a>)> {
+        self.table
+            .iter()
+            .filter(|(name, _)| !self.known.contains(&&**name.get_ref()))
+            .map(|(name, value)| (&**name.get_ref(), name.span(), value))
+    }
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(source: &'a str, registry: &'static Registry) -> Self {
+        Self { source, registry, problems: Vec::new() }
+    }
+
+    fn report(&mut self, span: Span, message: impl Into<String>) {
+        self.problems.push(Diagnostic::new(span, message));
+    }
+
+    fn finish(&mut self, fields: &Fields<'_>, what: &str) {
+        for (name, span, _) in fields.rest() {
+            let known = fields.known.iter().copied();
+            self.problems.push(Diagnostic::unknown(span, &format!("key in {what}"), name, known));
+        }
+    }
+
+    /// The whole file; `None` if it is not TOML at all.
+    pub(super) fn definition(
+        &mut self,
+        root: &'a DeTable<'a>,
+        common: &BTreeMap<String, Param>,
+    ) -> Option<ArchDef> {
+        let before = self.problems.len();
+        let mut fields = Fields::new(root, 0..0);
+        let name = self.required_text(&mut fields, "name", "the definition").map(|name| name.value);
+        let mode = fields.take("mode").and_then(|item| self.choice(item, "mode", &Mode::NAMES));
+        let mut params = common.clone();
+        if let Some(item) = fields.take("params") {
+            params.extend(self.params(item));
+        }
+        let resources = self.resources(&mut fields);
+        let embed = self.stage(&mut fields, "embed", self.registry.embed);
+        let stacks = self.stacks(&mut fields);
+        let head = fields.take("head").and_then(|item| self.head(item));
+        let ignore = fields.take("ignore").map(|item| self.texts(item, "ignore")).unwrap_or_default();
+        self.finish(&fields, "a definition");
+        if before != self.problems.len() {
+            return None;
+        }
+        Some(ArchDef {
+            name: name?,
+            notes: head_comment(self.source),
+            mode: mode.unwrap_or(Mode::Causal),
+            params,
+            resources,
+            embed: embed?,
+            stacks,
+            head,
+            ignore,
+        })
+    }
+
+    /// The `[params]` table.
+    pub(super) fn params(&mut self, item: Item<'a>) -> BTreeMap<String, Param> {
+        let Some(table) = self.table(item, "params") else {
+            return BTreeMap::new();
+        };
+        let mut params = BTreeMap::new();
+        for (name, value) in table {
+            let source = match value.get_ref() {
+                DeValue::Table(table) => self.keyed_param(table, value.span()),
+                _ => self.expr(value).map(ParamSource::Derived),
+            };
+            if name.get_ref() == "il" {
+                self.report(name.span(), "`il` is the index of the layer and cannot be a parameter");
+            }
+            if let Some(source) = source {
+                params.insert(name.get_ref().to_string(), Param { source, span: Some(name.span()) });
+            }
+        }
+        params
+    }
+
+    fn keyed_param(&mut self, table: &'a DeTable<'a>, span: Span) -> Option<ParamSource> {
+        let mut fields = Fields::new(table, span.clone());
+        let relative = fields.take("key");
+        let absolute = fields.take("global_key");
+        let keys = match (relative, absolute) {
+            (Some(item), None) | (None, Some(item)) => self.text_or_texts(item, "key"),
+            _ => {
+                self.report(span, "a parameter read from the file has either `key` or `global_key`");
+                Vec::new()
+            }
+        };
+        let default = match fields.take("default") {
+            Some(item) => Some(self.expr(item)?),
+            None => None,
+        };
+        let zero = fields
+            .take("zero")
+            .and_then(|item| self.choice(item, "zero", &[("unset", false), ("value", true)]));
+        self.finish(&fields, "a parameter");
+        Some(ParamSource::Key {
+            keys,
+            absolute: absolute.is_some(),
+            default,
+            zero_is_value: zero.unwrap_or(false),
+        })
+    }
+
+    fn resources(&mut self, fields: &mut Fields<'a>) -> BTreeMap<(Resource, String), Spanned<Instance>> {
+        let mut out = BTreeMap::new();
+        for kind in Resource::ALL {
+            let Some(item) = fields.take(kind.name()) else { continue };
+            let Some(table) = self.table(item, kind.name()) else { continue };
+            for (name, value) in table {
+                if name.get_ref() == "none" {
+                    self.report(name.span(), "`none` means the absence of a resource and cannot be declared");
+                }
+                let Some(inner) = self.table(value, kind.name()) else { continue };
+                if let Some(instance) = self.whole_instance(inner, name.span(), self.registry.resource(kind)) {
+                    let key = (kind, name.get_ref().to_string());
+                    out.insert(key, Spanned::new(instance, name.span()));
+                }
+            }
+        }
+        out
+    }
+
+    fn stage(
+        &mut self,
+        fields: &mut Fields<'a>,
+        key: &'static str,
+        contract: &'static Contract,
+    ) -> Option<Instance> {
+        match fields.take(key) {
+            Some(item) => {
+                let table = self.table(item, key)?;
+                self.whole_instance(table, item.span(), contract)
+            }
+            None => {
+                self.report(0..0, format!("the definition has no `[{key}]`"));
+                None
+            }
+        }
+    }
+
+    fn head(&mut self, item: Item<'a>) -> Option<Head> {
+        let mut fields = Fields::new(self.table(item, "head")?, item.span());
+        let norm = self.optional_name(&mut fields, "norm");
+        Some(Head { norm, unit: self.instance(&mut fields, self.registry.head)? })
+    }
+
+    fn stacks(&mut self, fields: &mut Fields<'a>) -> Vec<Stack> {
+        let Some(item) = fields.take("stack") else {
+            self.report(0..0, "the definition has no `[[stack]]`");
+            return Vec::new();
+        };
+        let mut stacks: Vec<Stack> = Vec::new();
+        for (table, span) in self.tables(item, "stack") {
+            let mut inner = Fields::new(table, span);
+            let name = inner.take("name").and_then(|item| self.text(item, "name"));
+            let prefix = inner.take("prefix").and_then(|item| self.text(item, "prefix"));
+            let count = inner.take("count").and_then(|item| self.expr(item));
+            let slots = match inner.take("slot") {
+                Some(item) => self.slots(item),
+                None => {
+                    self.report(inner.span.clone(), "a stack has at least one `[[stack.slot]]`");
+                    Vec::new()
+                }
+            };
+            self.finish(&inner, "a stack");
+            stacks.push(Stack {
+                name: name.map_or_else(|| "layers".into(), |n| n.value),
+                prefix: prefix.map_or_else(|| "blk.{il}.".into(), |p| p.value),
+                count: count.unwrap_or_else(|| {
+                    Expr::parse("n_layer", 0).expect("the default number of layers is an expression")
+                }),
+                slots,
+            });
+        }
+        stacks
+    }
+
+    fn slots(&mut self, item: Item<'a>) -> Vec<Slot> {
+        let mut slots: Vec<Slot> = Vec::new();
+        for (table, span) in self.tables(item, "slot") {
+            let mut fields = Fields::new(table, span.clone());
+            let name = fields.take("name").and_then(|item| self.text(item, "name"));
+            let when = self.optional_expr(&mut fields, "when");
+            let from = fields.take("from").and_then(|item| self.text(item, "from"));
+            let pre = self.optional_name(&mut fields, "pre");
+            let post = self.optional_name(&mut fields, "post");
+            let after = self.optional_name(&mut fields, "after");
+            let scale = self.optional_setting(&mut fields, "scale");
+            let join = fields
+                .take("join")
+                .and_then(|item| self.choice(item, "join", &[("add", Join::Add), ("set", Join::Set)]));
+            let branches = match fields.take("branch") {
+                Some(item) => self.branches(item),
+                None => {
+                    self.report(span.clone(), "a slot has at least one branch");
+                    Vec::new()
+                }
+            };
+            self.finish(&fields, "a slot");
+            let name = name.map(|n| n.value).or_else(|| branches.first().map(|b| b.name.clone()));
+            let name = unique(name.unwrap_or_default(), slots.iter().map(|s| s.name.as_str()));
+            slots.push(Slot {
+                name,
+                span,
+                when,
+                from,
+                pre,
+                branches,
+                post,
+                scale,
+                join: join.unwrap_or(Join::Add),
+                after,
+            });
+        }
+        slots
+    }
+
+    fn branches(&mut self, item: Item<'a>) -> Vec<Branch> {
+        let mut branches: Vec<Branch> = Vec::new();
+        for (table, span) in self.tables(item, "branch") {
+            let mut fields = Fields::new(table, span.clone());
+            let name = fields.take("name").and_then(|item| self.text(item, "name"));
+            let when = self.optional_expr(&mut fields, "when");
+            let from = fields.take("from").and_then(|item| self.text(item, "from"));
+            let pre = self.optional_name(&mut fields, "pre");
+            let post = self.optional_name(&mut fields, "post");
+            let gain = self.optional_setting(&mut fields, "gain");
+            let save = fields.take("save").and_then(|item| self.text(item, "save"));
+            let Some(block) = self.required_text(&mut fields, "block", "a branch") else { continue };
+            let Some(contract) = self.registry.block(&block.value) else {
+                let known = self.registry.blocks.iter().map(|c| c.name);
+                self.problems.push(Diagnostic::unknown(block.span, "block", &block.value, known));
+                continue;
+            };
+            let Some(instance) = self.instance(&mut fields, contract) else { continue };
+            let name = name.map_or_else(|| contract.name.to_owned(), |n| n.value);
+            let name = unique(name, branches.iter().map(|b| b.name.as_str()));
+            branches.push(Branch { name, when, from, pre, post, gain, save, block: instance });
+        }
+        branches
+    }
+
+    fn whole_instance(
+        &mut self,
+        table: &'a DeTable<'a>,
+        span: Span,
+        contract: &'static Contract,
+    ) -> Option<Instance> {
+        self.instance(&mut Fields::new(table, span), contract)
+    }
+
+    /// Options and weights of a contract from what is left of a table's keys.
+    fn instance(&mut self, fields: &mut Fields<'a>, contract: &'static Contract) -> Option<Instance> {
+        let mut options = Vec::with_capacity(contract.options.len());
+        for spec in contract.options {
+            let setting = match fields.take(spec.name) {
+                Some(item) => match spec.kind {
+                    OptionKind::Choice(_) | OptionKind::Resource(_) => self.name(item),
+                    _ => self.setting(item),
+                },
+                None => match spec.default {
+                    Some(default) => Some(Setting { expr: self.default(default, spec.kind), span: None }),
+                    None => {
+                        let problem = format!("missing key `{}` (required by `{}`)", spec.name, contract.name);
+                        self.problems.push(Diagnostic::new(fields.span.clone(), problem).with_help(spec.doc));
+                        None
+                    }
+                },
+            };
+            options.push(setting);
+        }
+        let weights = self.weights(fields, contract);
+        let what = format!("`{}`", contract.name);
+        self.finish(fields, &what);
+        let rules = contract.rules.iter().map(|rule| contract_expr(rule.holds)).collect();
+        let state = match contract.state {
+            StateSpec::None => Vec::new(),
+            StateSpec::KeyValue { k, v, .. } => vec![contract_expr(k), contract_expr(v)],
+        };
+        Some(Instance {
+            contract,
+            options: options.into_iter().collect::<Option<_>>()?,
+            weights,
+            rules,
+            state,
+            span: fields.span.clone(),
+        })
+    }
+
+    fn default(&self, text: &'static str, kind: OptionKind) -> Expr {
+        match kind {
+            OptionKind::Choice(names) if names.contains(&text) => Expr::literal(Value::Str(text.into())),
+            OptionKind::Resource(_) => Expr::literal(Value::Str(text.into())),
+            _ => contract_expr(text),
+        }
+    }
+
+    /// The `weights` table: a text renames, `true` requires, `false` forbids.
+    fn weights(&mut self, fields: &mut Fields<'a>, contract: &'static Contract) -> Vec<WeightUse> {
+        let mut given: BTreeMap<&'static str, Item<'a>> = BTreeMap::new();
+        if let Some(item) = fields.take("weights")
+            && let Some(table) = self.table(item, "weights")
+        {
+            for (key, value) in table {
+                match contract.weight(key.get_ref()) {
+                    Some(spec) => {
+                        given.insert(spec.key, value);
+                    }
+                    None => {
+                        let known = contract.weights.iter().map(|w| w.key);
+                        let what = format!("weight of `{}`", contract.name);
+                        self.problems.push(Diagnostic::unknown(key.span(), &what, key.get_ref(), known));
+                    }
+                }
+            }
+        }
+        let mut renamed: BTreeMap<&'static str, String> = BTreeMap::new();
+        for (&key, item) in &given {
+            if let DeValue::String(name) = item.get_ref() {
+                renamed.insert(key, name.to_string());
+            }
+        }
+        contract
+            .weights
+            .iter()
+            .map(|spec| {
+                let default = if spec.optional { Presence::Optional } else { Presence::Required };
+                let presence = match given.get(spec.key).map(|item| (item.get_ref(), item.span())) {
+                    None | Some((DeValue::String(_), _)) => default,
+                    Some((DeValue::Boolean(true), _)) => Presence::Required,
+                    Some((DeValue::Boolean(false), _)) => Presence::Forbidden,
+                    Some((other, span)) => {
+                        let found = other.type_str();
+                        let problem =
+                            format!("weight `{}`: expected a tensor name, true or false, found {found}", spec.key);
+                        self.report(span, problem);
+                        default
+                    }
+                };
+                WeightUse {
+                    tensor: tensor_name(spec.key, spec.tensor, &renamed),
+                    when: contract_expr(spec.when),
+                    shape: spec.shape.iter().map(|dim| contract_expr(dim)).collect(),
+                    presence,
+                }
+            })
+            .collect()
+    }
+
+    fn optional_expr(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Option<Expr> {
+        fields.take(key).and_then(|item| self.expr(item))
+    }
+
+    fn optional_setting(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Option<Setting> {
+        fields.take(key).and_then(|item| self.setting(item))
+    }
+
+    fn optional_name(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Option<Setting> {
+        fields.take(key).and_then(|item| self.name(item))
+    }
+
+    fn setting(&mut self, item: Item<'a>) -> Option<Setting> {
+        Some(Setting { expr: self.expr(item)?, span: Some(item.span()) })
+    }
+
+    /// A value that is a name: a plain word is the name itself, anything else an expression.
+    fn name(&mut self, item: Item<'a>) -> Option<Setting> {
+        let plain = |text: &str| {
+            !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-'))
+        };
+        let expr = match item.get_ref() {
+            DeValue::String(text) if plain(text) => Expr::literal(Value::Str(text.to_string())),
+            DeValue::String(_) => self.expr(item)?,
+            other => {
+                self.report(item.span(), format!("expected a name, found {}", other.type_str()));
+                return None;
+            }
+        };
+        Some(Setting { expr, span: Some(item.span()) })
+    }
+
+    fn expr(&mut self, item: Item<'a>) -> Option<Expr> {
+        let span = item.span();
+        let literal = match item.get_ref() {
+            DeValue::Integer(number) => {
+                i64::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok().map(Value::Int)
+            }
+            DeValue::Float(number) => {
+                number.as_str().replace('_', "").parse().ok().filter(|v: &f64| v.is_finite()).map(Value::Float)
+            }
+            DeValue::Boolean(truth) => Some(Value::Bool(*truth)),
+            DeValue::String(text) => return self.expr_text(text, span),
+            other => {
+                self.report(span, format!("expected a value or an expression, found {}", other.type_str()));
+                return None;
+            }
+        };
+        if literal.is_none() {
+            self.report(span, "the number is out of range");
+        }
+        literal.map(Expr::literal)
+    }
+
+    fn expr_text(&mut self, text: &str, span: Span) -> Option<Expr> {
+        // Without escapes the text stands in the file as it is, and problems point into it.
+        let written = self.source.get(span.clone()).unwrap_or_default();
+        let start = written.find(text).filter(|_| !text.is_empty());
+        match Expr::parse(text, span.start + start.unwrap_or(0)) {
+            Ok(expr) => Some(expr),
+            Err(mut problem) => {
+                if start.is_none() {
+                    problem.span = span;
+                }
+                self.problems.push(problem);
+                None
+            }
+        }
+    }
+
+    fn choice<T: Copy>(&mut self, item: Item<'a>, key: &str, names: &[(&'static str, T)]) -> Option<T> {
+        let text = self.text(item, key)?;
+        let found = names.iter().find(|(name, _)| *name == text.value).map(|(_, value)| *value);
+        if found.is_none() {
+            let known = names.iter().map(|(name, _)| *name);
+            let what = format!("value of `{key}`");
+            self.problems.push(Diagnostic::unknown(text.span, &what, &text.value, known));
+        }
+        found
+    }
+
+    fn required_text(
+        &mut self,
+        fields: &mut Fields<'a>,
+        key: &'static str,
+        what: &str,
+    ) -> Option<Spanned<String>> {
+        match fields.take(key) {
+            Some(item) => self.text(item, key),
+            None => {
+                self.report(fields.span.clone(), format!("missing key `{key}` (required in {what})"));
+                None
+            }
+        }
+    }
+
+    fn text(&mut self, item: Item<'a>, key: &str) -> Option<Spanned<String>> {
+        match item.get_ref() {
+            DeValue::String(text) => Some(Spanned::new(text.to_string(), item.span())),
+            other => {
+                self.report(item.span(), format!("`{key}`: expected text, found {}", other.type_str()));
+                None
+            }
+        }
+    }
+
+    fn text_or_texts(&mut self, item: Item<'a>, key: &str) -> Vec<String> {
+        match item.get_ref() {
+            DeValue::Array(_) => self.texts(item, key).into_iter().map(|t| t.value).collect(),
+            _ => self.text(item, key).map(|t| t.value).into_iter().collect(),
+        }
+    }
+
+    fn texts(&mut self, item: Item<'a>, key: &str) -> Vec<Spanned<String>> {
+        match item.get_ref() {
+            DeValue::Array(items) => items.iter().filter_map(|item| self.text(item, key)).collect(),
+            other => {
+                let problem = format!("`{key}`: expected an array of texts, found {}", other.type_str());
+                self.report(item.span(), problem);
+                Vec::new()
+            }
+        }
+    }
+
+    fn table(&mut self, item: Item<'a>, key: &str) -> Option<&'a DeTable<'a>> {
+        match item.get_ref() {
+            DeValue::Table(table) => Some(table),
+            other => {
+                self.report(item.span(), format!("`{key}`: expected a table, found {}", other.type_str()));
+                None
+            }
+        }
+    }
+
+    fn tables(&mut self, item: Item<'a>, key: &str) -> Vec<(&'a DeTable<'a>, Span)> {
+        match item.get_ref() {
+            DeValue::Array(items) => {
+                items.iter().filter_map(|item| Some((self.table(item, key)?, item.span()))).collect()
+            }
+            other => {
+                let problem = format!("`{key}`: expected an array of tables, found {}", other.type_str());
+                self.report(item.span(), problem);
+                Vec::new()
+            }
+        }
+    }
+}
+
+/// The parameters that every definition may use, from their own file.
+pub(super) fn common_params(source: &str, registry: &'static Registry) -> Result<BTreeMap<String, Param>, Vec<Diagnostic>> {
+    let (root, errors) = DeTable::parse_recoverable(source);
+    let mut reader = Reader::new(source, registry);
+    reader.problems.extend(errors.iter().map(syntax_problem));
+    let mut params = BTreeMap::new();
+    let mut fields = Fields::new(root.get_ref(), 0..0);
+    if let Some(item) = fields.take("params") {
+        params = reader.params(item);
+    }
+    reader.finish(&fields, "the common parameters");
+    if !reader.problems.is_empty() {
+        return Err(reader.problems);
+    }
+    for param in params.values_mut() {
+        param.span = None;
+    }
+    Ok(params)
+}
+
+/// A syntax error of the TOML itself.
+pub(super) fn syntax_problem(error: &toml::de::Error) -> Diagnostic {
+    Diagnostic::new(error.span().unwrap_or(0..0), error.message().to_owned())
+}
+
+fn contract_expr(text: &str) -> Expr {
+    Expr::parse(text, 0).unwrap_or_else(|problem| {
+        // A contract is part of the program; the test over all contracts parses every one.
+        panic!("contract expression `{text}`: {}", problem.message)
+    })
+}
+
+/// Name of a weight's tensor after renaming. A name without a dot gets the ending of the
+/// contract's own name, and a `.bias` or `.scale` follows the weight it belongs to.
+fn tensor_name(key: &str, default: &str, renamed: &BTreeMap<&'static str, String>) -> String {
+    let ending = default.rfind('.').map_or("", |dot| &default[dot..]);
+    let own = renamed.get(key);
+    let parent = key.rsplit_once('.').and_then(|(parent, _)| renamed.get(parent));
+    match own.or(parent) {
+        None => default.to_owned(),
+        Some(name) if own.is_some() && name.contains('.') => name.clone(),
+        Some(name) => format!("{}{ending}", name.split('.').next().unwrap_or(name)),
+    }
+}
+
+fn unique<'n>(name: String, taken: impl Iterator<Item = &'n str> + Clone) -> String {
+    if !taken.clone().any(|other| other == name) {
+        return name;
+    }
+    let mut count = 2;
+    loop {
+        let numbered = format!("{name}_{count}");
+        if !taken.clone().any(|other| other == numbered) {
+            return numbered;
+        }
+        count += 1;
+    }
+}
+
+/// The comment lines at the head of a file, without their marks and without a schema line.
+fn head_comment(source: &str) -> String {
+    let lines: Vec<&str> = source
+        .lines()
+        .take_while(|line| line.starts_with('#'))
+        .filter(|line| !line.starts_with("#:"))
+        .map(|line| line.trim_start_matches('#').trim())
+        .collect();
+    lines.join("\n").trim().to_owned()
+}

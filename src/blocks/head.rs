@@ -1,0 +1,44 @@
+//! The stream to logits: `z = softcap(scale * (output . norm(x) + bias))`.
+//!
+//! Stream `[n_embd, n_rows]` in, logits `[n_vocab, n_rows]` out, f32. Without a matrix of its own
+//! the head projects with the token table.
+
+use crate::arch::{Contract, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::options;
+
+options! {
+    /// Options of the head.
+    pub(super) struct Config {
+        scale: f32 = "1", "factor of the logits";
+    }
+}
+
+/// `[head]`, beside its `norm`.
+pub static CONTRACT: Contract = Contract {
+    name: "head",
+    summary: "Projects the last stream to a logit for each token of the vocabulary.",
+    formula: "z = scale * (output . x + bias)",
+    options: Config::OPTIONS,
+    weights: &[
+        WeightSpec {
+            key: "output",
+            tensor: "output.weight",
+            shape: &["n_embd", "n_vocab"],
+            when: "true",
+            optional: true,
+            role: WeightRole::Matrix,
+            doc: "projection to the vocabulary; the token table if absent",
+        },
+        WeightSpec {
+            key: "output.bias",
+            tensor: "output.bias",
+            shape: &["n_vocab"],
+            when: "true",
+            optional: true,
+            role: WeightRole::Bias,
+            doc: "added to the logits",
+        },
+    ],
+    state: StateSpec::None,
+    rules: &[Rule { holds: "scale != 0", message: "`scale` is not zero" }],
+};

@@ -1,0 +1,56 @@
+//! Normalisation: `y = x / scale(x) * weight + bias` over the fastest dimension.
+//!
+//! `rms` divides by the root mean square (Zhang and Sennrich 2019), `layer` subtracts the mean and
+//! divides by the standard deviation (Ba et al. 2016). Weight and bias may be absent.
+
+use crate::arch::{Contract, StateSpec, WeightRole, WeightSpec};
+use crate::{choices, options};
+
+choices! {
+    /// What a norm divides by.
+    pub(super) enum Kind {
+        /// The root mean square.
+        Rms = "rms",
+        /// The standard deviation, after subtracting the mean.
+        Layer = "layer",
+    }
+}
+
+options! {
+    /// Options of a norm.
+    pub(super) struct Norm {
+        kind: Kind, "what it divides by: `rms` or `layer`";
+        eps: f32, "added to the mean square or the variance";
+    }
+}
+
+/// `[norm.NAME]`. `pre = "attn_norm"` uses the norm declared under that name, or the kind and eps of
+/// `[norm.default]` with the weight of that name.
+pub static CONTRACT: Contract = Contract {
+    name: "norm",
+    summary: "Normalises rows.",
+    formula: "y = x / (rms(x) or std(x - mean(x))) * weight + bias",
+    options: Norm::OPTIONS,
+    weights: &[
+        WeightSpec {
+            key: "weight",
+            tensor: "{name}.weight",
+            shape: &["width"],
+            when: "true",
+            optional: false,
+            role: WeightRole::Gain,
+            doc: "gain of a norm",
+        },
+        WeightSpec {
+            key: "bias",
+            tensor: "{name}.bias",
+            shape: &["width"],
+            when: "true",
+            optional: true,
+            role: WeightRole::Bias,
+            doc: "offset of a norm",
+        },
+    ],
+    state: StateSpec::None,
+    rules: &[],
+};
