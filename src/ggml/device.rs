@@ -1,0 +1,219 @@
+//! Devices that compute, and buffers of their memory.
+
+use std::ffi::CString;
+use std::path::Path;
+use std::ptr::NonNull;
+
+use ggml_sys as sys;
+
+use super::arena::{Arena, Tensor};
+use super::{Error, text};
+use crate::weights::Bytes;
+
+/// What a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The processor.
+    Cpu,
+    /// A graphics processor with memory of its own.
+    Gpu,
+    /// A graphics processor in the host's memory.
+    IntegratedGpu,
+    /// A library that speeds up the processor.
+    Accelerator,
+}
+
+/// A device of ggml's registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device(NonNull<sys::ggml_backend_device>);
+
+/// All devices, in the order of the registry.
+pub fn devices() -> Vec<Device> {
+    // SAFETY: the registry hands out devices that live as long as the program, for indices below
+    // the count.
+    unsafe {
+        (0..sys::ggml_backend_dev_count())
+            .filter_map(|i| NonNull::new(sys::ggml_backend_dev_get(i)).map(Device))
+            .collect()
+    }
+}
+
+/// Adds the devices of a backend library.
+///
+/// # Errors
+/// The library is not a backend of this ggml.
+pub fn load_backend(path: &Path) -> Result<(), Error> {
+    let name = path.to_str().and_then(|p| CString::new(p).ok());
+    let name = name.ok_or_else(|| Error::Device(format!("{}: not a usable path", path.display())))?;
+    // SAFETY: the path is NUL-terminated; ggml answers null for what is not a backend.
+    let found = unsafe { sys::ggml_backend_load(name.as_ptr()) };
+    if found.is_null() {
+        return Err(Error::Device(format!("{}: not a backend of ggml {}", path.display(), super::version())));
+    }
+    Ok(())
+}
+
+impl Device {
+    pub(super) fn as_ptr(self) -> sys::ggml_backend_dev_t {
+        self.0.as_ptr()
+    }
+
+    /// The processor.
+    ///
+    /// # Errors
+    /// ggml was built without it.
+    pub fn cpu() -> Result<Self, Error> {
+        devices()
+            .into_iter()
+            .find(|device| device.kind() == DeviceKind::Cpu)
+            .ok_or_else(|| Error::Device("ggml has no processor backend".into()))
+    }
+
+    /// Name in the registry.
+    pub fn name(self) -> String {
+        // SAFETY: registered devices have a static name.
+        unsafe { text(sys::ggml_backend_dev_name(self.as_ptr())) }
+    }
+
+    /// What the device says of itself.
+    pub fn description(self) -> String {
+        // SAFETY: as in `name`.
+        unsafe { text(sys::ggml_backend_dev_description(self.as_ptr())) }
+    }
+
+    /// What it is.
+    pub fn kind(self) -> DeviceKind {
+        // SAFETY: the device lives as long as the program.
+        match unsafe { sys::ggml_backend_dev_type(self.as_ptr()) } {
+            sys::GGML_BACKEND_DEVICE_TYPE_CPU => DeviceKind::Cpu,
+            sys::GGML_BACKEND_DEVICE_TYPE_GPU => DeviceKind::Gpu,
+            sys::GGML_BACKEND_DEVICE_TYPE_IGPU => DeviceKind::IntegratedGpu,
+            _ => DeviceKind::Accelerator,
+        }
+    }
+
+    /// Free and total memory in bytes, as far as the device knows.
+    pub fn memory(self) -> (usize, usize) {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both pointers are valid for writing.
+        unsafe { sys::ggml_backend_dev_memory(self.as_ptr(), &raw mut free, &raw mut total) };
+        (free, total)
+    }
+
+    fn buffer_type(self) -> sys::ggml_backend_buffer_type_t {
+        // SAFETY: every device has a default buffer type that lives as long as the program.
+        unsafe { sys::ggml_backend_dev_buffer_type(self.as_ptr()) }
+    }
+
+    /// Gives every tensor of an arena that has no memory yet memory on this device, zeroed.
+    ///
+    /// # Errors
+    /// Not enough memory.
+    pub fn allocate(self, arena: &Arena, what: &'static str) -> Result<usize, Error> {
+        // SAFETY: the context and the buffer type are alive; ggml skips tensors that have memory.
+        let ptr = unsafe {
+            sys::ggml_backend_alloc_ctx_tensors_from_buft(arena.0.ctx.as_ptr(), self.buffer_type())
+        };
+        let Some(ptr) = NonNull::new(ptr) else {
+            let device = self.name();
+            return Err(Error::OutOfMemory { device, bytes: 0, what });
+        };
+        let buffer = Buffer(ptr);
+        let bytes = buffer.bytes();
+        // SAFETY: the buffer was just made.
+        unsafe { sys::ggml_backend_buffer_clear(ptr.as_ptr(), 0) };
+        arena.own(buffer, None);
+        Ok(bytes)
+    }
+
+    /// Lets tensors use host memory where it lies. `places` are tensors and offsets in `host`.
+    /// Tensors whose data is not aligned for the device are returned: they need a copy.
+    ///
+    /// # Errors
+    /// A tensor that reaches beyond the memory or has memory already, or a refusal by ggml.
+    pub fn adopt<'t>(
+        self,
+        arena: &Arena,
+        host: &Bytes,
+        places: &[(&'t Tensor, usize)],
+    ) -> Result<Vec<&'t Tensor>, Error> {
+        let fault = |message: String| Error::Arguments { op: "adopt", message };
+        if self.kind() != DeviceKind::Cpu {
+            return Err(fault(format!("{} does not take host memory", self.name())));
+        }
+        // SAFETY: the buffer type lives as long as the program.
+        let align = unsafe { sys::ggml_backend_buft_get_alignment(self.buffer_type()) };
+        let base = host.as_ptr();
+        let first = base.align_offset(align);
+        if first >= host.len() {
+            return Ok(places.iter().map(|(tensor, _)| *tensor).collect());
+        }
+        // SAFETY: the range lies inside `host`, which the arena keeps alive beside the buffer. It
+        // is mapped read-only or static: tensors adopted here are weights, which no operation
+        // writes to (`Graph` refuses to write rows into them).
+        let ptr = unsafe {
+            sys::ggml_backend_cpu_buffer_from_ptr(base.add(first).cast_mut().cast(), host.len() - first)
+        };
+        let Some(buffer) = NonNull::new(ptr) else {
+            return Err(fault("ggml refused the memory".into()));
+        };
+        let buffer = Buffer(buffer);
+        let mut unaligned = Vec::new();
+        for &(tensor, offset) in places {
+            if tensor.is_allocated() {
+                return Err(fault(format!("`{}` has memory already", tensor.name())));
+            }
+            if offset.checked_add(tensor.bytes()).is_none_or(|end| end > host.len()) {
+                return Err(fault(format!("`{}` reaches beyond the file", tensor.name())));
+            }
+            let address = base.wrapping_add(offset);
+            if offset < first || address.align_offset(align) != 0 {
+                unaligned.push(tensor);
+                continue;
+            }
+            // SAFETY: the address and the tensor's bytes lie inside the buffer (checked above), and
+            // the tensor has no memory yet.
+            let status = unsafe {
+                sys::ggml_backend_tensor_alloc(buffer.0.as_ptr(), tensor.as_ptr(), address.cast_mut().cast())
+            };
+            if status != sys::GGML_STATUS_SUCCESS {
+                return Err(fault(format!("`{}`: ggml answered {status}", tensor.name())));
+            }
+        }
+        arena.own(buffer, Some(host.clone()));
+        Ok(unaligned)
+    }
+
+    /// Writes a tensor's data.
+    ///
+    /// # Errors
+    /// The tensor has no memory, or the sizes differ.
+    pub fn write(tensor: &Tensor, bytes: &[u8]) -> Result<(), Error> {
+        if !tensor.is_allocated() || !tensor.is_contiguous() || tensor.bytes() != bytes.len() {
+            let message =
+                format!("`{}` takes {} contiguous bytes, found {}", tensor.name(), tensor.bytes(), bytes.len());
+            return Err(Error::Arguments { op: "write", message });
+        }
+        // SAFETY: the tensor has memory for exactly these bytes.
+        unsafe { sys::ggml_backend_tensor_set(tensor.as_ptr(), bytes.as_ptr().cast(), 0, bytes.len()) };
+        Ok(())
+    }
+}
+
+/// A piece of device memory.
+pub struct Buffer(NonNull<sys::ggml_backend_buffer>);
+
+impl Buffer {
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        // SAFETY: the buffer is alive until dropped.
+        unsafe { sys::ggml_backend_buffer_get_size(self.0.as_ptr()) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: the arena that owns the buffer frees it once, when no tensor is left.
+        unsafe { sys::ggml_backend_buffer_free(self.0.as_ptr()) };
+    }
+}

@@ -1,0 +1,289 @@
+//! Running graphs: backends, their threads, scratch memory, and reading results.
+//!
+//! An [`Executor`] holds one graph at a time. Its tensors have memory from `load` until the next
+//! `load`; inputs are written and results read through the executor, which refuses tensors of any
+//! other graph, so that freed scratch memory is never touched.
+
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use ggml_sys as sys;
+
+use super::arena::Tensor;
+use super::device::Device;
+use super::ops::Graph;
+use super::{Error, text};
+
+/// Threads that stay between graphs.
+pub struct ThreadPool {
+    ptr: NonNull<sys::ggml_threadpool>,
+    n_threads: usize,
+}
+
+/// ggml's limit.
+const MAX_THREADS: usize = 512;
+
+/// How eagerly an idle thread looks for work, 0 to 100.
+const POLL: u32 = 50;
+
+impl ThreadPool {
+    /// A pool of `n_threads` threads, the calling one included.
+    ///
+    /// # Errors
+    /// The threads could not be started.
+    pub fn new(n_threads: usize) -> Result<Self, Error> {
+        let n_threads = n_threads.clamp(1, MAX_THREADS);
+        // SAFETY: the count is in ggml's range.
+        let ptr = unsafe { sys::shim_threadpool_new(n_threads as i32, POLL) };
+        let ptr = NonNull::new(ptr).ok_or_else(|| Error::Device(format!("could not start {n_threads} threads")))?;
+        Ok(Self { ptr, n_threads })
+    }
+
+    /// Lets the threads sleep until the next graph.
+    pub fn pause(&self) {
+        // SAFETY: the pool is alive and no graph runs: it is used by the thread that owns it.
+        unsafe { sys::ggml_threadpool_pause(self.ptr.as_ptr()) };
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        // SAFETY: the executor frees its backends, which use the pool, before the pool.
+        unsafe { sys::ggml_threadpool_free(self.ptr.as_ptr()) };
+    }
+}
+
+struct Backend(NonNull<sys::ggml_backend>);
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        // SAFETY: the scheduler that uses the backend is dropped first (field order).
+        unsafe { sys::ggml_backend_free(self.0.as_ptr()) };
+    }
+}
+
+struct Scheduler(NonNull<sys::ggml_backend_sched>);
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        // SAFETY: made by `Executor::new` and freed once.
+        unsafe { sys::ggml_backend_sched_free(self.0.as_ptr()) };
+    }
+}
+
+/// Runs graphs on a list of devices, the processor last.
+///
+/// Field order is drop order: graph, scheduler, backends, threads.
+pub struct Executor {
+    graph: Option<Graph>,
+    scheduler: Scheduler,
+    backends: Vec<Backend>,
+    threads: ThreadPool,
+    capacity: usize,
+}
+
+impl Executor {
+    /// An executor for graphs of up to `capacity` nodes and leaves together.
+    ///
+    /// # Errors
+    /// A device that does not start.
+    pub fn new(devices: &[Device], n_threads: usize, capacity: usize) -> Result<Self, Error> {
+        let cpu = Device::cpu()?;
+        let mut order: Vec<Device> = devices.iter().copied().filter(|d| *d != cpu).collect();
+        order.push(cpu);
+        let threads = ThreadPool::new(n_threads)?;
+        let mut backends = Vec::with_capacity(order.len());
+        for device in &order {
+            // SAFETY: the device is registered; null parameters mean the defaults.
+            let ptr = unsafe { sys::ggml_backend_dev_init(device.as_ptr(), std::ptr::null()) };
+            let ptr = NonNull::new(ptr)
+                .ok_or_else(|| Error::Device(format!("the device {} does not start", device.name())))?;
+            backends.push(Backend(ptr));
+        }
+        let main = backends.last().map(|b| b.0.as_ptr()).unwrap_or(std::ptr::null_mut());
+        // SAFETY: the last backend is the processor's, alive, and so is the pool.
+        unsafe {
+            sys::ggml_backend_cpu_set_threadpool(main, threads.ptr.as_ptr());
+            sys::shim_backend_set_n_threads(main, threads.n_threads as i32);
+        }
+        let mut raw: Vec<sys::ggml_backend_t> = backends.iter().map(|b| b.0.as_ptr()).collect();
+        // SAFETY: `raw` holds live backends, the processor's last; null buffer types mean the
+        // defaults; the scheduler copies the list.
+        let scheduler = unsafe {
+            sys::ggml_backend_sched_new(
+                raw.as_mut_ptr(),
+                std::ptr::null_mut(),
+                raw.len() as i32,
+                capacity,
+                false,
+                true,
+            )
+        };
+        let scheduler =
+            NonNull::new(scheduler).ok_or_else(|| Error::Device("ggml made no scheduler".into()))?;
+        Ok(Self { graph: None, scheduler: Scheduler(scheduler), backends, threads, capacity })
+    }
+
+    fn sched(&self) -> sys::ggml_backend_sched_t {
+        self.scheduler.0.as_ptr()
+    }
+
+    fn fits(&self, graph: &Graph) -> Result<(), Error> {
+        if graph.size_limit() > self.capacity {
+            return Err(Error::Capacity { capacity: self.capacity });
+        }
+        Ok(())
+    }
+
+    /// Scratch bytes that a graph would need on each device, without taking them.
+    ///
+    /// # Errors
+    /// The graph is larger than the executor's capacity.
+    pub fn measure(&mut self, graph: &Graph) -> Result<Vec<(String, usize)>, Error> {
+        self.fits(graph)?;
+        self.graph = None;
+        let mut sizes = vec![0usize; self.backends.len()];
+        // SAFETY: the graph fits the scheduler, `sizes` has one entry per backend.
+        unsafe { sys::ggml_backend_sched_reserve_size(self.sched(), graph.as_ptr(), sizes.as_mut_ptr()) };
+        // SAFETY: the scheduler is alive; measuring leaves assignments behind that must go.
+        unsafe { sys::ggml_backend_sched_reset(self.sched()) };
+        // SAFETY: backends are alive and have static names.
+        let names = self.backends.iter().map(|b| unsafe { text(sys::ggml_backend_name(b.0.as_ptr())) });
+        Ok(names.zip(sizes).collect())
+    }
+
+    /// Takes the scratch memory that a graph needs, so that smaller ones need none.
+    ///
+    /// # Errors
+    /// Not enough memory.
+    pub fn reserve(&mut self, graph: &Graph) -> Result<(), Error> {
+        self.fits(graph)?;
+        self.graph = None;
+        // SAFETY: the graph fits the scheduler.
+        let done = unsafe {
+            sys::ggml_backend_sched_reset(self.sched());
+            sys::ggml_backend_sched_reserve(self.sched(), graph.as_ptr())
+        };
+        done.then_some(()).ok_or_else(|| self.no_scratch())
+    }
+
+    fn no_scratch(&self) -> Error {
+        Error::OutOfMemory { device: "compute".into(), bytes: 0, what: "scratch memory of a graph" }
+    }
+
+    /// Makes `graph` the one that runs: its tensors get memory.
+    ///
+    /// # Errors
+    /// Not enough memory, or a graph larger than the executor's capacity.
+    pub fn load(&mut self, graph: Graph) -> Result<(), Error> {
+        self.fits(&graph)?;
+        self.graph = None;
+        // SAFETY: the graph fits the scheduler, which holds no other after the reset.
+        let done = unsafe {
+            sys::ggml_backend_sched_reset(self.sched());
+            sys::ggml_backend_sched_alloc_graph(self.sched(), graph.as_ptr())
+        };
+        if !done {
+            return Err(self.no_scratch());
+        }
+        self.graph = Some(graph);
+        Ok(())
+    }
+
+    /// The graph that is loaded.
+    pub fn graph(&self) -> Option<&Graph> {
+        self.graph.as_ref()
+    }
+
+    /// Runs the loaded graph.
+    ///
+    /// # Errors
+    /// Nothing is loaded, or the computation fails.
+    pub fn run(&mut self) -> Result<(), Error> {
+        let Some(graph) = &self.graph else {
+            return Err(Error::Compute("no graph is loaded".into()));
+        };
+        // SAFETY: the graph is allocated on this scheduler (`load`).
+        let status = unsafe { sys::ggml_backend_sched_graph_compute(self.sched(), graph.as_ptr()) };
+        if status != sys::GGML_STATUS_SUCCESS {
+            // SAFETY: ggml has a static text for every status.
+            return Err(Error::Compute(unsafe { text(sys::ggml_status_to_string(status)) }));
+        }
+        Ok(())
+    }
+
+    /// Lets the threads sleep until the next graph.
+    pub fn rest(&self) {
+        self.threads.pause();
+    }
+
+    fn check(&self, op: &'static str, tensor: &Tensor, len: usize, size: usize) -> Result<(), Error> {
+        let fault = |message: String| Error::Arguments { op, message };
+        let loaded = self.graph.as_ref().is_some_and(|g| Rc::ptr_eq(&g.arena().0, &tensor.arena.0));
+        if !loaded {
+            return Err(fault(format!("`{}` does not belong to the loaded graph", tensor.name())));
+        }
+        if !tensor.is_allocated() {
+            return Err(fault(format!("`{}` is not part of the computation", tensor.name())));
+        }
+        if !tensor.is_contiguous() || len.checked_mul(size) != Some(tensor.bytes()) {
+            let message = format!("`{}` has {} bytes, found {len} of {size}", tensor.name(), tensor.bytes());
+            return Err(fault(message));
+        }
+        Ok(())
+    }
+
+    /// Writes plain values into an input of the loaded graph.
+    ///
+    /// # Errors
+    /// A tensor of another graph, a wrong size, or an index tensor (see the functions below).
+    pub fn write<T: bytemuck::Pod>(&mut self, tensor: &Tensor, values: &[T]) -> Result<(), Error> {
+        if tensor.arena.0.bounds.borrow().contains_key(&tensor.key()) {
+            let message = format!("`{}` holds indices, which are checked when written", tensor.name());
+            return Err(Error::Arguments { op: "write", message });
+        }
+        self.write_raw(tensor, values)
+    }
+
+    fn write_raw<T: bytemuck::Pod>(&mut self, tensor: &Tensor, values: &[T]) -> Result<(), Error> {
+        self.check("write", tensor, values.len(), size_of::<T>())?;
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        // SAFETY: the tensor belongs to the loaded graph and has memory for exactly these bytes.
+        unsafe { sys::ggml_backend_tensor_set(tensor.as_ptr(), bytes.as_ptr().cast(), 0, bytes.len()) };
+        Ok(())
+    }
+
+    /// Writes an index tensor; values are below its bound, or nothing is written.
+    ///
+    /// # Errors
+    /// As [`Self::write`], or an index that is out of bounds.
+    pub fn write_indices<T>(&mut self, tensor: &Tensor, values: &[T]) -> Result<(), Error>
+    where
+        T: bytemuck::Pod + TryInto<u64> + std::fmt::Display,
+    {
+        let bound = tensor.arena.0.bounds.borrow().get(&tensor.key()).copied().unwrap_or(0);
+        for value in values {
+            if (*value).try_into().ok().is_none_or(|index| index >= bound) {
+                let message = format!("`{}`: the index {value} is not below {bound}", tensor.name());
+                return Err(Error::Arguments { op: "write", message });
+            }
+        }
+        if size_of::<T>() as u64 != tensor.ty().block_bytes() {
+            let message = format!("`{}` holds {} indices", tensor.name(), tensor.ty());
+            return Err(Error::Arguments { op: "write", message });
+        }
+        self.write_raw(tensor, values)
+    }
+
+    /// Reads a result of the loaded graph. The values are those of the last `run`.
+    ///
+    /// # Errors
+    /// A tensor of another graph, or a wrong size.
+    pub fn read<T: bytemuck::Pod>(&self, tensor: &Tensor, values: &mut [T]) -> Result<(), Error> {
+        self.check("read", tensor, values.len(), size_of::<T>())?;
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
+        // SAFETY: the tensor belongs to the loaded graph and holds exactly these bytes.
+        unsafe { sys::ggml_backend_tensor_get(tensor.as_ptr(), bytes.as_mut_ptr().cast(), 0, bytes.len()) };
+        Ok(())
+    }
+}
