@@ -24,7 +24,11 @@ fn main() {
     }
     let common = archs.join("common.toml");
     println!("cargo::rerun-if-changed={}", common.display());
-    writeln!(code, "];\nconst EMBEDDED_COMMON: &str = include_str!({common:?});").expect("a String takes any text");
+    writeln!(
+        code,
+        "];\nconst EMBEDDED_COMMON: &str = include_str!({common:?});"
+    )
+    .expect("a String takes any text");
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     fs::write(Path::new(&out).join("embedded_archs.rs"), code).expect("OUT_DIR is writable");
 }

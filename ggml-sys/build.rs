@@ -12,8 +12,13 @@ use std::process::Command;
 /// The crate whose package carries ggml.
 const SOURCE_CRATE: &str = "llama-cpp-sys-2";
 
-const C_FILES: &[&str] =
-    &["ggml.c", "ggml-alloc.c", "ggml-quants.c", "ggml-cpu/ggml-cpu.c", "ggml-cpu/quants.c"];
+const C_FILES: &[&str] = &[
+    "ggml.c",
+    "ggml-alloc.c",
+    "ggml-quants.c",
+    "ggml-cpu/ggml-cpu.c",
+    "ggml-cpu/quants.c",
+];
 
 const CPP_FILES: &[&str] = &[
     "ggml.cpp",
@@ -118,17 +123,30 @@ fn ggml_folder() -> PathBuf {
         );
         return folder;
     }
-    let folder = source_crate_manifest().with_file_name("llama.cpp").join("ggml");
-    assert!(folder.join("include/ggml.h").is_file(), "no ggml sources in {}", folder.display());
+    let folder = source_crate_manifest()
+        .with_file_name("llama.cpp")
+        .join("ggml");
+    assert!(
+        folder.join("include/ggml.h").is_file(),
+        "no ggml sources in {}",
+        folder.display()
+    );
     folder
 }
 
 /// Asks cargo where it unpacked the source crate.
 fn source_crate_manifest() -> PathBuf {
-    let manifest = Path::new(&env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"))
-        .join("Cargo.toml");
+    let manifest =
+        Path::new(&env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"))
+            .join("Cargo.toml");
     let output = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
-        .args(["metadata", "--format-version", "1", "--all-features", "--manifest-path"])
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--all-features",
+            "--manifest-path",
+        ])
         .arg(&manifest)
         .output()
         .expect("cargo runs");
@@ -158,6 +176,8 @@ fn write_version_header(ggml: &Path, out: &Path) {
         rest.split(')').next().unwrap_or_default().trim().to_owned()
     };
     let version = format!("{}.{}.{}", part("MAJOR"), part("MINOR"), part("PATCH"));
-    let text = format!("#pragma once\n#define GGML_VERSION \"{version}\"\n#define GGML_COMMIT \"registry\"\n");
+    let text = format!(
+        "#pragma once\n#define GGML_VERSION \"{version}\"\n#define GGML_COMMIT \"registry\"\n"
+    );
     std::fs::write(out.join("ggml-version.h"), text).expect("OUT_DIR is writable");
 }

@@ -12,8 +12,8 @@ use std::fmt;
 
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    ArchDef, Branch, Contract, Head, Instance, Join, Mode, OptionKind, ParamSource, Presence, Resolved, Resource, Setting,
-    Slot, StateSpec, WeightRole, nearest,
+    ArchDef, Branch, Contract, Head, Instance, Join, Mode, OptionKind, ParamSource, Presence,
+    Resolved, Resource, Setting, Slot, StateSpec, WeightRole, nearest,
 };
 use crate::weights::{Array, Metadata, TensorType, Value as Meta, Weights};
 
@@ -89,6 +89,20 @@ impl Unit {
         let at = self.contract.0.weights.iter().position(|w| w.key == key)?;
         self.weights[at]
     }
+
+    /// The value of a whole-number option.
+    pub fn option_int(&self, name: &str) -> Option<u64> {
+        let at = self
+            .contract
+            .0
+            .options
+            .iter()
+            .position(|o| o.name == name)?;
+        match self.options[at] {
+            Resolved::Int(v) => Some(v),
+            _ => None,
+        }
+    }
 }
 
 /// A contract, compared and printed by name.
@@ -153,7 +167,10 @@ pub struct LayerPlan {
 
 /// One sublayer with at least one active branch; see the formula in `arch`.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the fields are those of `arch::Slot`, resolved")]
+#[expect(
+    missing_docs,
+    reason = "the fields are those of `arch::Slot`, resolved"
+)]
 pub struct SlotPlan {
     pub path: String,
     pub from: Option<String>,
@@ -167,7 +184,10 @@ pub struct SlotPlan {
 
 /// One active branch.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the fields are those of `arch::Branch`, resolved")]
+#[expect(
+    missing_docs,
+    reason = "the fields are those of `arch::Branch`, resolved"
+)]
 pub struct BranchPlan {
     pub from: Option<String>,
     pub pre: Option<NormUse>,
@@ -204,7 +224,8 @@ impl TensorSet for Weights {
     }
 
     fn stored(&self, name: &str) -> Option<(TensorType, &[u64], u64)> {
-        self.tensor(name).map(|t| (t.ty, t.shape.as_slice(), t.bytes))
+        self.tensor(name)
+            .map(|t| (t.ty, t.shape.as_slice(), t.bytes))
     }
 
     fn names(&self) -> Vec<&str> {
@@ -230,7 +251,11 @@ const SHOWN: usize = 12;
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the model does not fit the architecture `{}`:", self.arch)?;
+        write!(
+            f,
+            "the model does not fit the architecture `{}`:",
+            self.arch
+        )?;
         for problem in self.problems.iter().take(SHOWN) {
             write!(f, "\n  {problem}")?;
         }
@@ -266,7 +291,10 @@ impl Plan {
             caches: Vec::new(),
             problems: Vec::new(),
         };
-        planner.model().ok_or(Error { arch: def.name.clone(), problems: planner.problems })
+        planner.model().ok_or(Error {
+            arch: def.name.clone(),
+            problems: planner.problems,
+        })
     }
 
     /// Bytes of all tensors in use.
@@ -276,7 +304,10 @@ impl Plan {
 
     /// Number of weights (elements) in use.
     pub fn n_weights(&self) -> u64 {
-        self.tensors.iter().map(|t| t.shape.iter().product::<u64>()).sum()
+        self.tensors
+            .iter()
+            .map(|t| t.shape.iter().product::<u64>())
+            .sum()
     }
 
     /// Every unit that keeps keys and values, with its layer's path, in the order of execution.
@@ -331,16 +362,21 @@ impl Facts<'_> {
         }
         self.open.borrow_mut().push(name.to_owned());
         let value = match &param.source {
-            ParamSource::Derived(expr) => expr.evaluate(scope).map_err(|e| format!("`{name}` = {expr}: {e}")),
-            ParamSource::Key { keys, absolute, default, zero_is_value } => {
-                match self.keyed(name, keys, *absolute, *zero_is_value) {
-                    Some(value) => Ok(value),
-                    None => match default {
-                        Some(default) => default.evaluate(scope),
-                        None => Err(self.missing(name, keys, *absolute)),
-                    },
-                }
-            }
+            ParamSource::Derived(expr) => expr
+                .evaluate(scope)
+                .map_err(|e| format!("`{name}` = {expr}: {e}")),
+            ParamSource::Key {
+                keys,
+                absolute,
+                default,
+                zero_is_value,
+            } => match self.keyed(name, keys, *absolute, *zero_is_value) {
+                Some(value) => Ok(value),
+                None => match default {
+                    Some(default) => default.evaluate(scope),
+                    None => Err(self.missing(name, keys, *absolute)),
+                },
+            },
         };
         self.open.borrow_mut().pop();
         let value = value?;
@@ -350,22 +386,42 @@ impl Facts<'_> {
         let value = match value {
             Value::List(items) => {
                 let Some(il) = scope.il else {
-                    return Err(format!("`{name}` has a value for each layer and is asked for outside a layer"));
+                    return Err(format!(
+                        "`{name}` has a value for each layer and is asked for outside a layer"
+                    ));
                 };
                 let found = items.get(il as usize).cloned();
-                found.ok_or_else(|| format!("`{name}` has {} values and none for layer {il}", items.len()))?
+                found.ok_or_else(|| {
+                    format!(
+                        "`{name}` has {} values and none for layer {il}",
+                        items.len()
+                    )
+                })?
             }
             single => single,
         };
-        self.values.borrow_mut().insert((name.to_owned(), scope.il), value.clone());
+        self.values
+            .borrow_mut()
+            .insert((name.to_owned(), scope.il), value.clone());
         Ok(value)
     }
 
-    fn keyed(&self, name: &str, keys: &[String], absolute: bool, zero_is_value: bool) -> Option<Value> {
+    fn keyed(
+        &self,
+        name: &str,
+        keys: &[String],
+        absolute: bool,
+        zero_is_value: bool,
+    ) -> Option<Value> {
         keys.iter().find_map(|key| {
-            let full = if absolute { key.clone() } else { format!("{}.{key}", self.def.name) };
+            let full = if absolute {
+                key.clone()
+            } else {
+                format!("{}.{key}", self.def.name)
+            };
             let value = convert(self.metadata.get(&full)?)?;
-            let zero = |v: &Value| matches!(v, Value::Int(0)) || matches!(v, Value::Float(f) if *f == 0.0);
+            let zero =
+                |v: &Value| matches!(v, Value::Int(0)) || matches!(v, Value::Float(f) if *f == 0.0);
             let unset = match &value {
                 Value::List(items) => items.iter().all(zero),
                 single => zero(single),
@@ -377,9 +433,21 @@ impl Facts<'_> {
 
     fn missing(&self, name: &str, keys: &[String], absolute: bool) -> String {
         let key = keys.first().map_or("", String::as_str);
-        let full = if absolute { key.to_owned() } else { format!("{}.{key}", self.def.name) };
-        let hint = nearest(&full, self.metadata.iter().map(|(key, _)| key).filter(|key| *key != full));
-        let hint = hint.map(|near| format!("; the file has `{near}`")).unwrap_or_default();
+        let full = if absolute {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.def.name)
+        };
+        let hint = nearest(
+            &full,
+            self.metadata
+                .iter()
+                .map(|(key, _)| key)
+                .filter(|key| *key != full),
+        );
+        let hint = hint
+            .map(|near| format!("; the file has `{near}`"))
+            .unwrap_or_default();
         format!("missing metadata key `{full}` (parameter `{name}`){hint}")
     }
 }
@@ -392,9 +460,11 @@ fn convert(value: &Meta) -> Option<Value> {
         Meta::F32(v) => Value::Float(shortest(*v)),
         Meta::F64(v) => Value::Float(*v),
         Meta::Array(Array::Str(_)) => return None,
-        Meta::Array(array) => {
-            Value::List((0..array.len()).map(|i| convert(&array.get(i)?)).collect::<Option<_>>()?)
-        }
+        Meta::Array(array) => Value::List(
+            (0..array.len())
+                .map(|i| convert(&array.get(i)?))
+                .collect::<Option<_>>()?,
+        ),
         integer => Value::Int(integer.as_i64()?),
     })
 }
@@ -421,7 +491,11 @@ impl Scope for LayerScope<'_> {
 
     fn dim(&self, weight: &str, index: i64) -> Result<i64, String> {
         let local = format!("{}{weight}", self.prefix);
-        let stored = self.facts.tensors.stored(&local).or_else(|| self.facts.tensors.stored(weight));
+        let stored = self
+            .facts
+            .tensors
+            .stored(&local)
+            .or_else(|| self.facts.tensors.stored(weight));
         let Some((_, shape, _)) = stored else {
             return Err(format!("there is no tensor `{local}`"));
         };
@@ -430,7 +504,11 @@ impl Scope for LayerScope<'_> {
     }
 
     fn count(&self, key: &str) -> Result<i64, String> {
-        Ok(self.facts.metadata.array(key).map_or(0, |array| array.len() as i64))
+        Ok(self
+            .facts
+            .metadata
+            .array(key)
+            .map_or(0, |array| array.len() as i64))
     }
 }
 
@@ -452,12 +530,13 @@ impl Scope for UnitScope<'_> {
             return Ok(Value::Int(value as i64));
         }
         let specs = self.instance.contract.options;
-        match specs.iter().position(|o| o.name == name) {
-            Some(at) => self
-                .options
-                .get(at)
-                .map(Resolved::to_value)
-                .ok_or_else(|| format!("option `{name}` is not known yet")),
+        // A default speaks of the options before its own; `causal = "causal"` is the parameter.
+        match specs
+            .iter()
+            .position(|o| o.name == name)
+            .and_then(|at| self.options.get(at))
+        {
+            Some(option) => Ok(option.to_value()),
             None => self.layer.name(name, whole),
         }
     }
@@ -472,7 +551,11 @@ impl Scope for UnitScope<'_> {
             return Ok(false);
         }
         let name = format!("{}{}", self.layer.prefix, weight.tensor);
-        Ok(self.layer.facts.tensors.has(&name, weight.presence == Presence::Required))
+        Ok(self
+            .layer
+            .facts
+            .tensors
+            .has(&name, weight.presence == Presence::Required))
     }
 
     fn dim(&self, weight: &str, index: i64) -> Result<i64, String> {
@@ -504,7 +587,11 @@ impl<'a> Planner<'a> {
 
     fn model(&mut self) -> Option<Plan> {
         let def = self.facts.def;
-        let global = LayerScope { facts: self.facts, il: None, prefix: "" };
+        let global = LayerScope {
+            facts: self.facts,
+            il: None,
+            prefix: "",
+        };
         let n_embd = self.number(&global, "n_embd");
         let n_vocab = self.number(&global, "n_vocab");
         let n_ctx_train = match self.facts.param("n_ctx_train", &global, false) {
@@ -519,20 +606,25 @@ impl<'a> Planner<'a> {
             let count = self.evaluate(&stack.count, &global, &format!("{}: count", stack.name));
             let count = match count {
                 Some(Value::Int(n)) if (1..=MAX_LAYERS as i64).contains(&n) => n as u64,
-                Some(other) => {
-                    self.problem(format!(
-                        "{}: the number of layers is {other}, expected 1 to {MAX_LAYERS}",
-                        stack.name
-                    ))?
-                }
+                Some(other) => self.problem(format!(
+                    "{}: the number of layers is {other}, expected 1 to {MAX_LAYERS}",
+                    stack.name
+                ))?,
                 None => continue,
             };
             for il in 0..count {
                 let prefix = stack.prefix.replace("{il}", &il.to_string());
-                let scope = LayerScope { facts: self.facts, il: Some(il), prefix: &prefix };
+                let scope = LayerScope {
+                    facts: self.facts,
+                    il: Some(il),
+                    prefix: &prefix,
+                };
                 let path = format!("{}.{il}", stack.name);
-                let slots =
-                    stack.slots.iter().filter_map(|slot| self.slot(slot, &path, &scope, n_embd)).collect();
+                let slots = stack
+                    .slots
+                    .iter()
+                    .filter_map(|slot| self.slot(slot, &path, &scope, n_embd))
+                    .collect();
                 layers.push(LayerPlan { path, il, slots });
             }
         }
@@ -548,7 +640,12 @@ impl<'a> Planner<'a> {
         if !self.problems.is_empty() {
             return None;
         }
-        let params = self.facts.values.take().into_iter().filter(|((_, il), _)| il.is_none());
+        let params = self
+            .facts
+            .values
+            .take()
+            .into_iter()
+            .filter(|((_, il), _)| il.is_none());
         Some(Plan {
             arch: def.name.clone(),
             mode: def.mode,
@@ -586,11 +683,19 @@ impl<'a> Planner<'a> {
         let Some(when) = when else { return Some(true) };
         match self.evaluate(when, scope, &format!("{path}: when"))? {
             Value::Bool(holds) => Some(holds),
-            other => self.problem(format!("{path}: when: expected true or false, found `{other}`")),
+            other => self.problem(format!(
+                "{path}: when: expected true or false, found `{other}`"
+            )),
         }
     }
 
-    fn slot(&mut self, slot: &'a Slot, layer: &str, scope: &LayerScope<'_>, n_embd: u64) -> Option<SlotPlan> {
+    fn slot(
+        &mut self,
+        slot: &'a Slot,
+        layer: &str,
+        scope: &LayerScope<'_>,
+        n_embd: u64,
+    ) -> Option<SlotPlan> {
         let path = format!("{layer}.{}", slot.name);
         if !self.holds(slot.when.as_ref(), scope, &path)? {
             return None;
@@ -604,11 +709,19 @@ impl<'a> Planner<'a> {
         if active.is_empty() {
             return None;
         }
-        let alone = active.len() == 1 && slot.branches.iter().all(|b| b.name == active[0].name || b.when.is_some());
+        let alone = active.len() == 1
+            && slot
+                .branches
+                .iter()
+                .all(|b| b.name == active[0].name || b.when.is_some());
         let branches: Vec<Option<BranchPlan>> = active
             .into_iter()
             .map(|branch| {
-                let inner = if alone { path.clone() } else { format!("{path}.{}", branch.name) };
+                let inner = if alone {
+                    path.clone()
+                } else {
+                    format!("{path}.{}", branch.name)
+                };
                 self.branch(branch, &inner, scope, n_embd)
             })
             .collect();
@@ -650,9 +763,19 @@ impl<'a> Planner<'a> {
     }
 
     /// A factor; 1 and "not given" are the same.
-    #[expect(clippy::option_option, reason = "outer: the plan holds; inner: there is a factor")]
-    fn factor(&mut self, setting: Option<&Setting>, path: &str, scope: &LayerScope<'_>) -> Option<Option<f64>> {
-        let Some(setting) = setting else { return Some(None) };
+    #[expect(
+        clippy::option_option,
+        reason = "outer: the plan holds; inner: there is a factor"
+    )]
+    fn factor(
+        &mut self,
+        setting: Option<&Setting>,
+        path: &str,
+        scope: &LayerScope<'_>,
+    ) -> Option<Option<f64>> {
+        let Some(setting) = setting else {
+            return Some(None);
+        };
         match self.evaluate(&setting.expr, scope, path)? {
             Value::Int(1) => Some(None),
             Value::Int(v) => Some(Some(v as f64)),
@@ -662,7 +785,10 @@ impl<'a> Planner<'a> {
     }
 
     /// A norm by name: a declared one, or the default kind with the weight of that name.
-    #[expect(clippy::option_option, reason = "outer: the plan holds; inner: there is a norm")]
+    #[expect(
+        clippy::option_option,
+        reason = "outer: the plan holds; inner: there is a norm"
+    )]
     fn norm(
         &mut self,
         setting: Option<&Setting>,
@@ -671,13 +797,24 @@ impl<'a> Planner<'a> {
         scope: &LayerScope<'_>,
         width: u64,
     ) -> Option<Option<NormUse>> {
-        let Some(setting) = setting else { return Some(None) };
+        let Some(setting) = setting else {
+            return Some(None);
+        };
         let name = match self.evaluate(&setting.expr, scope, path)? {
             Value::Str(name) if name.is_empty() || name == "none" => return Some(None),
             Value::Str(name) => name,
-            other => return self.problem(format!("{path}: expected the name of a norm, found `{other}`")),
+            other => {
+                return self.problem(format!(
+                    "{path}: expected the name of a norm, found `{other}`"
+                ));
+            }
         };
-        let declared = |name: &str| self.facts.def.resources.get(&(Resource::Norm, name.to_owned()));
+        let declared = |name: &str| {
+            self.facts
+                .def
+                .resources
+                .get(&(Resource::Norm, name.to_owned()))
+        };
         let Some(instance) = declared(&name).or_else(|| declared("default")) else {
             return self.problem(format!("{path}: there is no `[norm.default]`"));
         };
@@ -688,9 +825,18 @@ impl<'a> Planner<'a> {
         let path = format!("{path}.{place}");
         let unit = self.unit(&path, &instance, scope, Some(("width", width)))?;
         let (weight, bias) = (unit.weight("weight"), unit.weight("bias"));
-        let kind = Unit { path: String::new(), weights: Vec::new(), ..unit };
+        let kind = Unit {
+            path: String::new(),
+            weights: Vec::new(),
+            ..unit
+        };
         let norm = place_of(&mut self.norms, kind);
-        Some(Some(NormUse { path, norm, weight, bias }))
+        Some(Some(NormUse {
+            path,
+            norm,
+            weight,
+            bias,
+        }))
     }
 
     fn head(
@@ -703,7 +849,12 @@ impl<'a> Planner<'a> {
         let norm = self.norm(head.norm.as_ref(), "head", "in", global, n_embd)?;
         let mut unit = self.unit("head", &head.unit, global, None)?;
         // A head without a matrix of its own projects with the token table.
-        if let Some(output) = unit.contract.0.weights.iter().position(|w| w.key == "output")
+        if let Some(output) = unit
+            .contract
+            .0
+            .weights
+            .iter()
+            .position(|w| w.key == "output")
             && unit.weights[output].is_none()
         {
             unit.weights[output] = table;
@@ -726,16 +877,29 @@ impl<'a> Planner<'a> {
             let value = if setting.span.is_some() {
                 self.evaluate(&setting.expr, layer, &what)?
             } else {
-                let scope = UnitScope { layer, instance, options: &options, given };
+                let scope = UnitScope {
+                    layer,
+                    instance,
+                    options: &options,
+                    given,
+                };
                 self.evaluate(&setting.expr, &scope, &what)?
             };
             let resolved = self.resolve(spec.kind, value, &what, layer)?;
             options.push(resolved);
         }
-        let scope = UnitScope { layer, instance, options: &options, given };
+        let scope = UnitScope {
+            layer,
+            instance,
+            options: &options,
+            given,
+        };
         for (rule, spec) in instance.rules.iter().zip(contract.rules) {
             if self.evaluate(rule, &scope, path)? != Value::Bool(true) {
-                self.problem::<()>(format!("{path}: {} ({} is not true)", spec.message, spec.holds));
+                self.problem::<()>(format!(
+                    "{path}: {} ({} is not true)",
+                    spec.message, spec.holds
+                ));
             }
         }
         let weights = self.weights(path, instance, &scope);
@@ -743,35 +907,58 @@ impl<'a> Planner<'a> {
             StateSpec::None => None,
             StateSpec::KeyValue { cache, .. } => {
                 let at = contract.options.iter().position(|o| o.name == cache)?;
-                let sizes: Option<Vec<u64>> =
-                    instance.state.iter().map(|expr| self.size(expr, &scope, path)).collect();
+                let sizes: Option<Vec<u64>> = instance
+                    .state
+                    .iter()
+                    .map(|expr| self.size(expr, &scope, path))
+                    .collect();
                 let sizes = sizes?;
                 match options[at] {
-                    Resolved::Resource(Some(cache)) => Some(StatePlan { cache, k: sizes[0], v: sizes[1] }),
+                    Resolved::Resource(Some(cache)) => Some(StatePlan {
+                        cache,
+                        k: sizes[0],
+                        v: sizes[1],
+                    }),
                     _ => None,
                 }
             }
         };
-        Some(Unit { path: path.to_owned(), contract: ContractRef(contract), options, weights: weights?, state })
+        Some(Unit {
+            path: path.to_owned(),
+            contract: ContractRef(contract),
+            options,
+            weights: weights?,
+            state,
+        })
     }
 
     fn size(&mut self, expr: &Expr, scope: &dyn Scope, what: &str) -> Option<u64> {
         match self.evaluate(expr, scope, what)? {
             Value::Int(n) if n > 0 => Some(n as u64),
-            other => self.problem(format!("{what}: {expr} is {other}, expected a positive integer")),
+            other => self.problem(format!(
+                "{what}: {expr} is {other}, expected a positive integer"
+            )),
         }
     }
 
-    fn resolve(&mut self, kind: OptionKind, value: Value, what: &str, layer: &LayerScope<'_>) -> Option<Resolved> {
+    fn resolve(
+        &mut self,
+        kind: OptionKind,
+        value: Value,
+        what: &str,
+        layer: &LayerScope<'_>,
+    ) -> Option<Resolved> {
         match (kind, value) {
             (OptionKind::Int, Value::Int(v)) if v >= 0 => Some(Resolved::Int(v as u64)),
             (OptionKind::Float, Value::Int(v)) => Some(Resolved::Float(v as f64)),
             (OptionKind::Float, Value::Float(v)) if v.is_finite() => Some(Resolved::Float(v)),
             (OptionKind::Bool, Value::Bool(v)) => Some(Resolved::Bool(v)),
-            (OptionKind::Choice(names), Value::Str(v)) => match names.iter().find(|name| **name == v) {
-                Some(name) => Some(Resolved::Choice(name)),
-                None => self.problem(format!("{what}: `{v}` is none of {}", names.join(", "))),
-            },
+            (OptionKind::Choice(names), Value::Str(v)) => {
+                match names.iter().find(|name| **name == v) {
+                    Some(name) => Some(Resolved::Choice(name)),
+                    None => self.problem(format!("{what}: `{v}` is none of {}", names.join(", "))),
+                }
+            }
             (OptionKind::Resource(_), Value::Str(v)) if v == "none" || v.is_empty() => {
                 Some(Resolved::Resource(None))
             }
@@ -788,12 +975,21 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn resource(&mut self, kind: Resource, name: &str, what: &str, layer: &LayerScope<'_>) -> Option<Resolved> {
+    fn resource(
+        &mut self,
+        kind: Resource,
+        name: &str,
+        what: &str,
+        layer: &LayerScope<'_>,
+    ) -> Option<Resolved> {
         let Some(instance) = self.facts.def.resources.get(&(kind, name.to_owned())) else {
             return self.problem(format!("{what}: there is no `[{}.{name}]`", kind.name()));
         };
         // A resource's tensors are global: one table of factors serves every layer.
-        let scope = LayerScope { prefix: "", ..layer.clone() };
+        let scope = LayerScope {
+            prefix: "",
+            ..layer.clone()
+        };
         let path = format!("{}.{name}", kind.name());
         let mut instance = instance.value.clone();
         if kind == Resource::Norm {
@@ -807,12 +1003,23 @@ impl<'a> Planner<'a> {
                 unit.path.clear();
                 place_of(&mut self.norms, unit)
             }
-            Resource::Cache => place_of(&mut self.caches, CachePlan { name: name.to_owned(), unit }),
+            Resource::Cache => place_of(
+                &mut self.caches,
+                CachePlan {
+                    name: name.to_owned(),
+                    unit,
+                },
+            ),
         };
         Some(Resolved::Resource(Some(place)))
     }
 
-    fn weights(&mut self, path: &str, instance: &Instance, scope: &UnitScope<'_>) -> Option<Vec<Option<usize>>> {
+    fn weights(
+        &mut self,
+        path: &str,
+        instance: &Instance,
+        scope: &UnitScope<'_>,
+    ) -> Option<Vec<Option<usize>>> {
         let mut out = Vec::with_capacity(instance.weights.len());
         let mut sound = true;
         for (spec, weight) in instance.contract.weights.iter().zip(&instance.weights) {
@@ -822,16 +1029,25 @@ impl<'a> Planner<'a> {
                     sound = false;
                     let name = format!("{}{}", scope.layer.prefix, weight.tensor);
                     let names = self.facts.tensors.names();
-                    let near = nearest(&name, names.into_iter()).filter(|_| self.facts.tensors.is_file());
-                    let hint = near.map(|near| format!("; the file has `{near}`")).unwrap_or_default();
-                    self.problem::<()>(format!("{path}: missing tensor `{name}` ({}){hint}", spec.doc));
+                    let near =
+                        nearest(&name, names.into_iter()).filter(|_| self.facts.tensors.is_file());
+                    let hint = near
+                        .map(|near| format!("; the file has `{near}`"))
+                        .unwrap_or_default();
+                    self.problem::<()>(format!(
+                        "{path}: missing tensor `{name}` ({}){hint}",
+                        spec.doc
+                    ));
                 }
                 out.push(None);
                 continue;
             }
             let name = format!("{}{}", scope.layer.prefix, weight.tensor);
-            let shape: Option<Vec<u64>> =
-                weight.shape.iter().map(|dim| self.size(dim, scope, &format!("{path}: {name}"))).collect();
+            let shape: Option<Vec<u64>> = weight
+                .shape
+                .iter()
+                .map(|dim| self.size(dim, scope, &format!("{path}: {name}")))
+                .collect();
             let place = shape.and_then(|shape| self.tensor(path, name, shape, weight, spec.role));
             sound &= place.is_some();
             out.push(place);
@@ -852,7 +1068,10 @@ impl<'a> Planner<'a> {
                 return Some(at);
             }
             let other = show(&self.tensors[at].shape);
-            return self.problem(format!("{path}: `{name}` is used as {} and as {other}", show(&shape)));
+            return self.problem(format!(
+                "{path}: `{name}` is used as {} and as {other}",
+                show(&shape)
+            ));
         }
         let (ty, bytes) = match self.facts.tensors.stored(&name) {
             Some((ty, stored, bytes)) => {
@@ -869,18 +1088,35 @@ impl<'a> Planner<'a> {
             }
             None => match TensorType::F32.tensor_bytes(&shape) {
                 Some(bytes) => (None, bytes),
-                None => return self.problem(format!("{path}: `{name}` {} is too large", show(&shape))),
+                None => {
+                    return self.problem(format!("{path}: `{name}` {} is too large", show(&shape)));
+                }
             },
         };
         self.tensor_index.insert(name.clone(), self.tensors.len());
-        self.tensors.push(TensorPlan { name, shape, ty, bytes, role });
+        self.tensors.push(TensorPlan {
+            name,
+            shape,
+            ty,
+            bytes,
+            role,
+        });
         Some(self.tensors.len() - 1)
     }
 
     fn unclaimed(&self) -> Vec<String> {
-        let expected = |name: &str| self.facts.def.ignore.iter().any(|p| matches(&p.value, name));
+        let expected = |name: &str| {
+            self.facts
+                .def
+                .ignore
+                .iter()
+                .any(|p| matches(&p.value, name))
+        };
         let names = self.facts.tensors.names().into_iter();
-        names.filter(|name| !self.tensor_index.contains_key(*name) && !expected(name)).map(str::to_owned).collect()
+        names
+            .filter(|name| !self.tensor_index.contains_key(*name) && !expected(name))
+            .map(str::to_owned)
+            .collect()
     }
 }
 

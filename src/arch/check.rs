@@ -6,13 +6,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::contract::{OptionKind, OptionSpec, Resource};
-use super::definition::{ArchDef, Branch, Instance, Mode, Param, ParamSource, Presence, Setting, Slot, TAPS};
+use super::definition::{
+    ArchDef, Branch, Instance, Mode, Param, ParamSource, Presence, Setting, Slot, TAPS,
+};
 use super::diagnostic::{Diagnostic, Span};
 use super::expr::{Expr, Value};
 
 /// All problems of a definition.
 pub(super) fn check(def: &ArchDef) -> Vec<Diagnostic> {
-    let mut checker = Checker { def, problems: Vec::new(), used: BTreeSet::new() };
+    let mut checker = Checker {
+        def,
+        problems: Vec::new(),
+        used: BTreeSet::new(),
+    };
     checker.params();
     checker.resources();
     checker.instance(&def.embed, false);
@@ -20,7 +26,10 @@ pub(super) fn check(def: &ArchDef) -> Vec<Diagnostic> {
         checker.wiring(&head.unit.span, None, [&head.norm, &None, &None], None);
         checker.instance(&head.unit, false);
     } else if def.mode != Mode::Encoder {
-        checker.report(0..0, "only a definition with `mode = \"encoder\"` may lack a `[head]`");
+        checker.report(
+            0..0,
+            "only a definition with `mode = \"encoder\"` may lack a `[head]`",
+        );
     }
     checker.stacks();
     checker.unused();
@@ -46,7 +55,10 @@ impl Checker<'_> {
                 self.names(expr, span, true, &[]);
             }
             if let Some(cycle) = cycle(&self.def.params, name) {
-                self.report(span.clone(), format!("`{name}` depends on itself: {}", cycle.join(" -> ")));
+                self.report(
+                    span.clone(),
+                    format!("`{name}` depends on itself: {}", cycle.join(" -> ")),
+                );
             }
         }
         // Common parameters count as users of others only when they are used themselves.
@@ -56,8 +68,15 @@ impl Checker<'_> {
         for instance in self.def.resources.values() {
             self.instance(&instance.value, true);
         }
-        if !self.def.resources.contains_key(&(Resource::Norm, "default".into())) {
-            self.report(0..0, "the definition has no `[norm.default]`: kind and eps of its norms");
+        if !self
+            .def
+            .resources
+            .contains_key(&(Resource::Norm, "default".into()))
+        {
+            self.report(
+                0..0,
+                "the definition has no `[norm.default]`: kind and eps of its norms",
+            );
         }
         self.used.insert((Some(Resource::Norm), "default".into()));
     }
@@ -67,17 +86,26 @@ impl Checker<'_> {
         let mut taps: BTreeSet<String> = TAPS.iter().map(|tap| (*tap).to_owned()).collect();
         let all_slots = || self.def.stacks.iter().flat_map(|stack| &stack.slots);
         taps.extend(
-            all_slots().flat_map(|s| &s.branches).filter_map(|b| b.save.as_ref()).map(|s| s.value.clone()),
+            all_slots()
+                .flat_map(|s| &s.branches)
+                .filter_map(|b| b.save.as_ref())
+                .map(|s| s.value.clone()),
         );
         for stack in &self.def.stacks {
             let span = stack.slots.first().map_or(0..0, |slot| slot.span.clone());
             if !names.insert(&stack.name) {
-                self.report(span.clone(), format!("two stacks are named `{}`", stack.name));
+                self.report(
+                    span.clone(),
+                    format!("two stacks are named `{}`", stack.name),
+                );
             }
             if !stack.prefix.contains("{il}") {
                 self.report(
                     span.clone(),
-                    format!("the prefix `{}` does not contain `{{il}}`, the layer", stack.prefix),
+                    format!(
+                        "the prefix `{}` does not contain `{{il}}`, the layer",
+                        stack.prefix
+                    ),
                 );
             }
             self.typed(&stack.count, &span, false, "number", "count");
@@ -88,7 +116,12 @@ impl Checker<'_> {
     }
 
     fn slot(&mut self, slot: &Slot, taps: &BTreeSet<String>) {
-        self.wiring(&slot.span, slot.when.as_ref(), [&slot.pre, &slot.post, &slot.after], slot.scale.as_ref());
+        self.wiring(
+            &slot.span,
+            slot.when.as_ref(),
+            [&slot.pre, &slot.post, &slot.after],
+            slot.scale.as_ref(),
+        );
         self.tap(slot.from.as_ref().map(|f| (&f.value, &f.span)), taps);
         for branch in &slot.branches {
             self.branch(branch, taps);
@@ -97,12 +130,23 @@ impl Checker<'_> {
 
     fn branch(&mut self, branch: &Branch, taps: &BTreeSet<String>) {
         let span = &branch.block.span;
-        self.wiring(span, branch.when.as_ref(), [&branch.pre, &branch.post, &None], branch.gain.as_ref());
+        self.wiring(
+            span,
+            branch.when.as_ref(),
+            [&branch.pre, &branch.post, &None],
+            branch.gain.as_ref(),
+        );
         self.tap(branch.from.as_ref().map(|f| (&f.value, &f.span)), taps);
         if let Some(save) = &branch.save
             && TAPS.contains(&save.value.as_str())
         {
-            self.report(save.span.clone(), format!("the tap `{}` exists already and cannot be saved to", save.value));
+            self.report(
+                save.span.clone(),
+                format!(
+                    "the tap `{}` exists already and cannot be saved to",
+                    save.value
+                ),
+            );
         }
         self.instance(&branch.block, true);
     }
@@ -125,7 +169,13 @@ impl Checker<'_> {
             });
         }
         if let Some(factor) = factor {
-            self.typed(&factor.expr, factor.span.as_ref().unwrap_or(span), true, "number", "a factor");
+            self.typed(
+                &factor.expr,
+                factor.span.as_ref().unwrap_or(span),
+                true,
+                "number",
+                "a factor",
+            );
         }
     }
 
@@ -134,7 +184,8 @@ impl Checker<'_> {
             && !taps.contains(name)
         {
             let known = taps.iter().map(String::as_str);
-            self.problems.push(Diagnostic::unknown(span.clone(), "tap", name, known));
+            self.problems
+                .push(Diagnostic::unknown(span.clone(), "tap", name, known));
         }
     }
 
@@ -144,13 +195,18 @@ impl Checker<'_> {
         }
         for (spec, weight) in instance.contract.weights.iter().zip(&instance.weights) {
             if weight.presence == Presence::Forbidden && !spec.optional {
-                let problem =
-                    format!("weight `{}` is required by `{}` and cannot be forbidden", spec.key, instance.contract.name);
+                let problem = format!(
+                    "weight `{}` is required by `{}` and cannot be forbidden",
+                    spec.key, instance.contract.name
+                );
                 self.report(instance.span.clone(), problem);
             }
         }
         let options: Vec<&str> = instance.contract.options.iter().map(|o| o.name).collect();
-        let of_weights = instance.weights.iter().flat_map(|w| w.shape.iter().chain([&w.when]));
+        let of_weights = instance
+            .weights
+            .iter()
+            .flat_map(|w| w.shape.iter().chain([&w.when]));
         for expr in of_weights.chain(&instance.rules).chain(&instance.state) {
             expr.for_each_name(&mut |name, _| {
                 if !options.contains(&name) {
@@ -160,7 +216,13 @@ impl Checker<'_> {
         }
     }
 
-    fn option(&mut self, instance: &Instance, spec: &OptionSpec, setting: &Setting, in_layer: bool) {
+    fn option(
+        &mut self,
+        instance: &Instance,
+        spec: &OptionSpec,
+        setting: &Setting,
+        in_layer: bool,
+    ) {
         let Some(span) = &setting.span else {
             // A contract's default may also speak of the instance's other options.
             let options: Vec<&str> = instance.contract.options.iter().map(|o| o.name).collect();
@@ -177,7 +239,10 @@ impl Checker<'_> {
         if spec.kind == OptionKind::Int
             && let Some(Value::Float(v)) = setting.expr.as_literal()
         {
-            self.report(span.clone(), format!("`{}` takes a whole number, found {v:?}", spec.name));
+            self.report(
+                span.clone(),
+                format!("`{}` takes a whole number, found {v:?}", spec.name),
+            );
         }
         self.choices(spec, setting, span);
     }
@@ -185,7 +250,9 @@ impl Checker<'_> {
     /// Names an option can result in: each must be one of its choices or a declared resource.
     fn choices(&mut self, spec: &OptionSpec, setting: &Setting, span: &Span) {
         let mut results = Vec::new();
-        setting.expr.for_each_text_result(&mut |text| results.push(text.to_owned()));
+        setting
+            .expr
+            .for_each_text_result(&mut |text| results.push(text.to_owned()));
         for text in results {
             match spec.kind {
                 OptionKind::Choice(names) if !names.contains(&text.as_str()) => {
@@ -198,10 +265,16 @@ impl Checker<'_> {
                     ));
                 }
                 OptionKind::Resource(kind) if text != "none" => {
-                    let declared =
-                        || self.def.resources.keys().filter(|(k, _)| *k == kind).map(|(_, name)| name.as_str());
+                    let declared = || {
+                        self.def
+                            .resources
+                            .keys()
+                            .filter(|(k, _)| *k == kind)
+                            .map(|(_, name)| name.as_str())
+                    };
                     if !declared().any(|name| name == text) {
-                        let problem = Diagnostic::unknown(span.clone(), kind.name(), &text, declared());
+                        let problem =
+                            Diagnostic::unknown(span.clone(), kind.name(), &text, declared());
                         self.problems.push(problem);
                     }
                     self.used.insert((Some(kind), text));
@@ -216,7 +289,10 @@ impl Checker<'_> {
         if let Some(found) = expr.static_type()
             && found != expected
         {
-            self.report(span.clone(), format!("`{what}` takes a {expected}, found {found} `{expr}`"));
+            self.report(
+                span.clone(),
+                format!("`{what}` takes a {expected}, found {found} `{expr}`"),
+            );
         }
     }
 
@@ -243,16 +319,25 @@ impl Checker<'_> {
                 continue;
             }
             let inside = span.start <= at.start && at.end <= span.end;
-            let at = if inside || expr.as_literal().is_some() { at } else { span.clone() };
+            let at = if inside || expr.as_literal().is_some() {
+                at
+            } else {
+                span.clone()
+            };
             let known = self.def.params.keys().map(String::as_str);
-            self.problems.push(Diagnostic::unknown(at, "parameter", &name, known));
+            self.problems
+                .push(Diagnostic::unknown(at, "parameter", &name, known));
         }
     }
 
     /// What the file declares and nothing speaks of is a slip of the pen.
     fn unused(&mut self) {
-        let mut pending: Vec<String> =
-            self.used.iter().filter(|(kind, _)| kind.is_none()).map(|(_, name)| name.clone()).collect();
+        let mut pending: Vec<String> = self
+            .used
+            .iter()
+            .filter(|(kind, _)| kind.is_none())
+            .map(|(_, name)| name.clone())
+            .collect();
         let mut reached = BTreeSet::new();
         while let Some(name) = pending.pop() {
             if !reached.insert(name.clone()) {
@@ -266,13 +351,17 @@ impl Checker<'_> {
             if let Some(span) = &param.span
                 && !reached.contains(name)
             {
-                self.problems.push(Diagnostic::new(span.clone(), format!("parameter `{name}` is never used")));
+                self.problems.push(Diagnostic::new(
+                    span.clone(),
+                    format!("parameter `{name}` is never used"),
+                ));
             }
         }
         for ((kind, name), instance) in &self.def.resources {
             if !self.used.contains(&(Some(*kind), name.clone())) {
                 let problem = format!("{} `{name}` is never used", kind.name());
-                self.problems.push(Diagnostic::new(instance.span.clone(), problem));
+                self.problems
+                    .push(Diagnostic::new(instance.span.clone(), problem));
             }
         }
     }

@@ -277,6 +277,7 @@ macro_rules! options {
     }) => {
         $(#[$doc])*
         #[derive(Clone, Debug)]
+        #[allow(dead_code, reason = "some options only size weights")]
         $vis struct $name { $( #[doc = $fdoc] $vis $field: $ty, )* }
 
         impl $name {

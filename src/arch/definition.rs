@@ -31,12 +31,18 @@ pub enum Mode {
 
 impl Mode {
     /// Names in the TOML.
-    pub const NAMES: [(&'static str, Self); 3] =
-        [("causal", Self::Causal), ("diffusion", Self::Diffusion), ("encoder", Self::Encoder)];
+    pub const NAMES: [(&'static str, Self); 3] = [
+        ("causal", Self::Causal),
+        ("diffusion", Self::Diffusion),
+        ("encoder", Self::Encoder),
+    ];
 
     /// Name in the TOML.
     pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
+        Self::NAMES
+            .iter()
+            .find(|(_, mode)| *mode == self)
+            .map_or("", |(name, _)| name)
     }
 }
 
@@ -219,4 +225,4 @@ pub struct Branch {
 }
 
 /// Taps that exist without being saved.
-pub const TAPS: [&str; 4] = ["x", "h", "layer_in", "embd"];
+pub(super) const TAPS: [&str; 4] = ["x", "h", "layer_in", "embd"];

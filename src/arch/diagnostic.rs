@@ -42,7 +42,11 @@ pub struct Diagnostic {
 impl Diagnostic {
     /// A problem without advice.
     pub fn new(span: Span, message: impl Into<String>) -> Self {
-        Self { span, message: message.into(), help: None }
+        Self {
+            span,
+            message: message.into(),
+            help: None,
+        }
     }
 
     /// Adds advice.
@@ -79,7 +83,8 @@ pub fn nearest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .into_iter()
         .map(|name| (edit_distance(found, name), name))
         .filter(|(distance, name)| {
-            *distance <= limit || (found.len() >= 3 && (name.starts_with(found) || found.starts_with(*name)))
+            *distance <= limit
+                || (found.len() >= 3 && (name.starts_with(found) || found.starts_with(*name)))
         })
         .min()
         .map(|(_, name)| name)
@@ -120,10 +125,18 @@ pub struct Diagnostics {
 
 impl Diagnostics {
     /// Joins problems with the text they were found in, in the order of the text.
-    pub fn new(path: impl Into<String>, source: impl Into<String>, mut problems: Vec<Diagnostic>) -> Self {
+    pub fn new(
+        path: impl Into<String>,
+        source: impl Into<String>,
+        mut problems: Vec<Diagnostic>,
+    ) -> Self {
         problems.sort_by_key(|p| (p.span.start, p.span.end));
         problems.dedup();
-        Self { path: path.into(), source: source.into(), problems }
+        Self {
+            path: path.into(),
+            source: source.into(),
+            problems,
+        }
     }
 
     /// The problems, in the order of the text.
@@ -133,14 +146,21 @@ impl Diagnostics {
 
     /// All problems with source lines and carets; `styled` adds terminal colours.
     pub fn render(&self, styled: bool) -> String {
-        let renderer = if styled { Renderer::styled() } else { Renderer::plain() }.decor_style(DecorStyle::Ascii);
+        let renderer = if styled {
+            Renderer::styled()
+        } else {
+            Renderer::plain()
+        }
+        .decor_style(DecorStyle::Ascii);
         let mut out = String::new();
         for problem in &self.problems {
             let span = self.visible(&problem.span);
             let snippet = Snippet::source(self.source.as_str())
                 .path(self.path.as_str())
                 .annotation(AnnotationKind::Primary.span(span));
-            let mut group = Level::ERROR.primary_title(problem.message.as_str()).element(snippet);
+            let mut group = Level::ERROR
+                .primary_title(problem.message.as_str())
+                .element(snippet);
             if let Some(help) = &problem.help {
                 group = group.element(Level::HELP.message(help.as_str()));
             }

@@ -48,7 +48,10 @@ impl Value {
     fn truth(&self) -> Result<bool, String> {
         match *self {
             Self::Bool(v) => Ok(v),
-            _ => Err(format!("expected true or false, found {} `{self}`", self.type_name())),
+            _ => Err(format!(
+                "expected true or false, found {} `{self}`",
+                self.type_name()
+            )),
         }
     }
 }
@@ -174,15 +177,29 @@ impl Expr {
     pub fn parse(text: &str, offset: usize) -> Result<Self, Diagnostic> {
         let tokens = tokenize(text, offset)?;
         if tokens.len() > MAX_TOKENS {
-            let problem = format!("the expression has {} words and symbols, more than {MAX_TOKENS}", tokens.len());
+            let problem = format!(
+                "the expression has {} words and symbols, more than {MAX_TOKENS}",
+                tokens.len()
+            );
             return Err(Diagnostic::new(offset..offset + text.len(), problem));
         }
-        let mut parser = Parser { tokens, at: 0, depth: 0, end: offset + text.len() };
+        let mut parser = Parser {
+            tokens,
+            at: 0,
+            depth: 0,
+            end: offset + text.len(),
+        };
         let node = parser.expression(0)?;
         if let Some((token, span)) = parser.tokens.get(parser.at) {
-            return Err(Diagnostic::new(span.clone(), format!("unexpected {token} after the expression")));
+            return Err(Diagnostic::new(
+                span.clone(),
+                format!("unexpected {token} after the expression"),
+            ));
         }
-        Ok(Self { node, source: text.to_owned() })
+        Ok(Self {
+            node,
+            source: text.to_owned(),
+        })
     }
 
     /// An expression that is just a value.
@@ -191,7 +208,10 @@ impl Expr {
             Value::Str(text) => format!("'{text}'"),
             other => other.to_string(),
         };
-        Self { node: Node::Literal(value), source }
+        Self {
+            node: Node::Literal(value),
+            source,
+        }
     }
 
     /// The text it was parsed from.
@@ -316,7 +336,12 @@ fn evaluate(node: &Node, scope: &dyn Scope) -> Result<Value, String> {
                 .ok()
                 .and_then(|at| items.get(at))
                 .cloned()
-                .ok_or_else(|| format!("`{name}[{at}]` is outside the array of {} elements", items.len()))
+                .ok_or_else(|| {
+                    format!(
+                        "`{name}[{at}]` is outside the array of {} elements",
+                        items.len()
+                    )
+                })
         }
         Node::Unary(Unary::Not, a) => Ok(Value::Bool(!evaluate(a, scope)?.truth()?)),
         Node::Unary(Unary::Minus, a) => match evaluate(a, scope)? {
@@ -382,12 +407,16 @@ fn integers(op: Binary, x: i64, y: i64) -> Result<Value, String> {
         Binary::Add => int(x.checked_add(y)),
         Binary::Subtract => int(x.checked_sub(y)),
         Binary::Multiply => int(x.checked_mul(y)),
-        Binary::Divide | Binary::FloorDivide | Binary::Remainder if y == 0 => Err("division by zero".into()),
+        Binary::Divide | Binary::FloorDivide | Binary::Remainder if y == 0 => {
+            Err("division by zero".into())
+        }
         Binary::Divide if x.checked_rem(y) != Some(0) => Ok(Value::Float(x as f64 / y as f64)),
         Binary::Divide => int(x.checked_div(y)),
         Binary::FloorDivide => {
             let rounds_up = x.checked_rem(y) != Some(0) && (x < 0) != (y < 0);
-            int(x.checked_div(y).and_then(|q| q.checked_sub(i64::from(rounds_up))))
+            int(x
+                .checked_div(y)
+                .and_then(|q| q.checked_sub(i64::from(rounds_up))))
         }
         Binary::Remainder => int(x.checked_rem_euclid(y)),
         _ => match u32::try_from(y) {
@@ -402,19 +431,32 @@ fn equal(a: &Value, b: &Value) -> Result<bool, String> {
         (Value::Bool(x), Value::Bool(y)) => Ok(x == y),
         (Value::Str(x), Value::Str(y)) => Ok(x == y),
         (Value::Int(x), Value::Int(y)) => Ok(x == y),
-        (Value::Int(_) | Value::Float(_), Value::Int(_) | Value::Float(_)) => Ok(a.number()? == b.number()?),
-        _ => Err(format!("cannot compare {} with {}", a.type_name(), b.type_name())),
+        (Value::Int(_) | Value::Float(_), Value::Int(_) | Value::Float(_)) => {
+            Ok(a.number()? == b.number()?)
+        }
+        _ => Err(format!(
+            "cannot compare {} with {}",
+            a.type_name(),
+            b.type_name()
+        )),
     }
 }
 
 fn call(function: Function, arguments: &[Node], scope: &dyn Scope) -> Result<Value, String> {
     let text = |node: &Node| match evaluate(node, scope)? {
         Value::Str(text) => Ok(text),
-        other => Err(format!("expected a name in quotes, found {}", other.type_name())),
+        other => Err(format!(
+            "expected a name in quotes, found {}",
+            other.type_name()
+        )),
     };
     match function {
         Function::If => {
-            let chosen = if evaluate(&arguments[0], scope)?.truth()? { 1 } else { 2 };
+            let chosen = if evaluate(&arguments[0], scope)?.truth()? {
+                1
+            } else {
+                2
+            };
             evaluate(&arguments[chosen], scope)
         }
         Function::Has => Ok(Value::Bool(scope.has(&text(&arguments[0])?)?)),
@@ -425,11 +467,16 @@ fn call(function: Function, arguments: &[Node], scope: &dyn Scope) -> Result<Val
             Ok(Value::Int(scope.dim(&text(&arguments[0])?, index)?))
         }
         Function::Count => Ok(Value::Int(scope.count(&text(&arguments[0])?)?)),
-        Function::Any | Function::All | Function::Sum => over_list(function, &list(&arguments[0], scope)?),
+        Function::Any | Function::All | Function::Sum => {
+            over_list(function, &list(&arguments[0], scope)?)
+        }
         Function::Min | Function::Max => {
             let values = match list(&arguments[0], scope) {
                 Ok(values) if arguments.len() == 1 => values,
-                _ => arguments.iter().map(|a| evaluate(a, scope)).collect::<Result<_, _>>()?,
+                _ => arguments
+                    .iter()
+                    .map(|a| evaluate(a, scope))
+                    .collect::<Result<_, _>>()?,
             };
             extreme(function, values)
         }
@@ -483,11 +530,17 @@ fn over_list(function: Function, values: &[Value]) -> Result<Value, String> {
             .iter()
             .try_fold(false, |any, v| Ok(v.truth()? || any))
             .map(Value::Bool),
-        Function::All => values.iter().try_fold(true, |all, v| Ok(v.truth()? && all)).map(Value::Bool),
-        _ => values.iter().try_fold(0i64, |sum, v| match v {
-            Value::Int(v) => sum.checked_add(*v).ok_or_else(overflow),
-            other => Err(format!("`sum` adds integers, found {}", other.type_name())),
-        }).map(Value::Int),
+        Function::All => values
+            .iter()
+            .try_fold(true, |all, v| Ok(v.truth()? && all))
+            .map(Value::Bool),
+        _ => values
+            .iter()
+            .try_fold(0i64, |sum, v| match v {
+                Value::Int(v) => sum.checked_add(*v).ok_or_else(overflow),
+                other => Err(format!("`sum` adds integers, found {}", other.type_name())),
+            })
+            .map(Value::Int),
     }
 }
 
@@ -538,10 +591,14 @@ fn tokenize(text: &str, offset: usize) -> Result<Vec<(Token, Span)>, Diagnostic>
         let (token, len) = if first.is_whitespace() {
             at += first.len_utf8();
             continue;
-        } else if first.is_ascii_digit() || (first == '.' && rest[1..].starts_with(|c: char| c.is_ascii_digit())) {
+        } else if first.is_ascii_digit()
+            || (first == '.' && rest[1..].starts_with(|c: char| c.is_ascii_digit()))
+        {
             number(rest, offset + at)?
         } else if first.is_alphabetic() || first == '_' {
-            let len = rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len());
+            let len = rest
+                .find(|c: char| !(c.is_alphanumeric() || c == '_'))
+                .unwrap_or(rest.len());
             let token = match &rest[..len] {
                 "true" => Token::Value(Value::Bool(true)),
                 "false" => Token::Value(Value::Bool(false)),
@@ -560,7 +617,10 @@ fn tokenize(text: &str, offset: usize) -> Result<Vec<(Token, Span)>, Diagnostic>
             (Token::Symbol(symbol), symbol.len())
         } else {
             let span = offset + at..offset + at + first.len_utf8();
-            return Err(Diagnostic::new(span, format!("unexpected character `{first}`")));
+            return Err(Diagnostic::new(
+                span,
+                format!("unexpected character `{first}`"),
+            ));
         };
         tokens.push((token, offset + at..offset + at + len));
         at += len;
@@ -572,22 +632,35 @@ fn number(rest: &str, offset: usize) -> Result<(Token, usize), Diagnostic> {
     let bytes = rest.as_bytes();
     let mut len = 0;
     while len < bytes.len() {
-        let exponent_sign =
-            (bytes[len] == b'-' || bytes[len] == b'+') && len > 0 && bytes[len - 1].eq_ignore_ascii_case(&b'e');
-        if !(bytes[len].is_ascii_digit() || matches!(bytes[len], b'.' | b'e' | b'E' | b'_') || exponent_sign) {
+        let exponent_sign = (bytes[len] == b'-' || bytes[len] == b'+')
+            && len > 0
+            && bytes[len - 1].eq_ignore_ascii_case(&b'e');
+        if !(bytes[len].is_ascii_digit()
+            || matches!(bytes[len], b'.' | b'e' | b'E' | b'_')
+            || exponent_sign)
+        {
             break;
         }
         len += 1;
     }
     let digits = rest[..len].replace('_', "");
     let value = if digits.contains(['.', 'e', 'E']) {
-        digits.parse().ok().filter(|v: &f64| v.is_finite()).map(Value::Float)
+        digits
+            .parse()
+            .ok()
+            .filter(|v: &f64| v.is_finite())
+            .map(Value::Float)
     } else {
         digits.parse().ok().map(Value::Int)
     };
     value
         .map(|value| (Token::Value(value), len))
-        .ok_or_else(|| Diagnostic::new(offset..offset + len, format!("`{}` is not a number", &rest[..len])))
+        .ok_or_else(|| {
+            Diagnostic::new(
+                offset..offset + len,
+                format!("`{}` is not a number", &rest[..len]),
+            )
+        })
 }
 
 struct Parser {
@@ -627,15 +700,26 @@ impl Parser {
     fn expression(&mut self, least: u8) -> Result<Node, Diagnostic> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return Err(Diagnostic::new(self.here(), "the expression is nested too deeply"));
+            return Err(Diagnostic::new(
+                self.here(),
+                "the expression is nested too deeply",
+            ));
         }
         let mut left = self.operand()?;
-        while let Some((op, binds)) = self.tokens.get(self.at).and_then(|(token, _)| operator(token)) {
+        while let Some((op, binds)) = self
+            .tokens
+            .get(self.at)
+            .and_then(|(token, _)| operator(token))
+        {
             if binds < least {
                 break;
             }
             self.at += 1;
-            let right = self.expression(if op == Binary::Power { binds } else { binds + 1 })?;
+            let right = self.expression(if op == Binary::Power {
+                binds
+            } else {
+                binds + 1
+            })?;
             left = Node::Binary(op, Box::new(left), Box::new(right));
         }
         self.depth -= 1;
@@ -644,24 +728,32 @@ impl Parser {
 
     fn operand(&mut self) -> Result<Node, Diagnostic> {
         let Some((token, span)) = self.tokens.get(self.at).cloned() else {
-            return Err(Diagnostic::new(self.here(), "the expression ends where a value is expected"));
+            return Err(Diagnostic::new(
+                self.here(),
+                "the expression ends where a value is expected",
+            ));
         };
         self.at += 1;
         match token {
             Token::Value(value) => Ok(Node::Literal(value)),
-            Token::Symbol("-") => Ok(Node::Unary(Unary::Minus, Box::new(self.expression(MINUS_BINDS)?))),
+            Token::Symbol("-") => Ok(Node::Unary(
+                Unary::Minus,
+                Box::new(self.expression(MINUS_BINDS)?),
+            )),
             Token::Symbol("(") => {
                 let inner = self.expression(0)?;
                 self.expect(")")?;
                 Ok(inner)
             }
-            Token::Word(word) if word == "not" => {
-                Ok(Node::Unary(Unary::Not, Box::new(self.expression(NOT_BINDS)?)))
-            }
+            Token::Word(word) if word == "not" => Ok(Node::Unary(
+                Unary::Not,
+                Box::new(self.expression(NOT_BINDS)?),
+            )),
             Token::Word(word) => self.word(word, span),
-            Token::Symbol(_) => {
-                Err(Diagnostic::new(span, format!("unexpected {token}: a value is expected here")))
-            }
+            Token::Symbol(_) => Err(Diagnostic::new(
+                span,
+                format!("unexpected {token}: a value is expected here"),
+            )),
         }
     }
 
@@ -674,7 +766,8 @@ impl Parser {
         if !self.take("(") {
             return Ok(Node::Name(word, span));
         }
-        let Some(&(_, function, least, most)) = FUNCTIONS.iter().find(|(name, ..)| *name == word) else {
+        let Some(&(_, function, least, most)) = FUNCTIONS.iter().find(|(name, ..)| *name == word)
+        else {
             let known = FUNCTIONS.iter().map(|(name, ..)| *name);
             return Err(Diagnostic::unknown(span, "function", &word, known));
         };
@@ -689,10 +782,17 @@ impl Parser {
             }
         }
         if arguments.len() < least || arguments.len() > most {
-            let expected = if most == usize::MAX { format!("at least {least}") } else { least.to_string() };
+            let expected = if most == usize::MAX {
+                format!("at least {least}")
+            } else {
+                least.to_string()
+            };
             return Err(Diagnostic::new(
                 span,
-                format!("`{word}` takes {expected} arguments, found {}", arguments.len()),
+                format!(
+                    "`{word}` takes {expected} arguments, found {}",
+                    arguments.len()
+                ),
             ));
         }
         Ok(Node::Call(function, arguments, span))
@@ -712,11 +812,16 @@ impl Parser {
             Some((token, _)) => token.to_string(),
             None => "the end".into(),
         };
-        Err(Diagnostic::new(self.here(), format!("expected `{symbol}`, found {found}")))
+        Err(Diagnostic::new(
+            self.here(),
+            format!("expected `{symbol}`, found {found}"),
+        ))
     }
 
     fn here(&self) -> Span {
-        self.tokens.get(self.at).map_or(self.end..self.end, |(_, span)| span.clone())
+        self.tokens
+            .get(self.at)
+            .map_or(self.end..self.end, |(_, span)| span.clone())
     }
 }
 
@@ -749,7 +854,9 @@ mod tests {
     }
 
     fn check(text: &str, expected: &str) {
-        let value = Expr::parse(text, 0).map_err(|p| p.message).and_then(|e| e.evaluate(&Table));
+        let value = Expr::parse(text, 0)
+            .map_err(|p| p.message)
+            .and_then(|e| e.evaluate(&Table));
         let shown = match value {
             Ok(value) => value.to_string(),
             Err(error) => format!("error: {error}"),
@@ -780,7 +887,10 @@ mod tests {
         check("not 1 == 2 and true", "true");
         check("true or nothing_here", "true");
         check("if(il < 1, 'a', 'b')", "b");
-        check("1 and true", "error: expected true or false, found integer `1`");
+        check(
+            "1 and true",
+            "error: expected true or false, found integer `1`",
+        );
         check("'a' == 1", "error: cannot compare text with integer");
     }
 
@@ -788,10 +898,16 @@ mod tests {
     fn arrays_stand_for_the_layer_or_are_indexed() {
         check("swa", "false");
         check("swa[0]", "true");
-        check("swa[2]", "error: `swa[2]` is outside the array of 2 elements");
+        check(
+            "swa[2]",
+            "error: `swa[2]` is outside the array of 2 elements",
+        );
         check("any(swa)", "true");
         check("all(swa)", "false");
-        check("n_head[0]", "error: `n_head` is not an array, so it has no elements");
+        check(
+            "n_head[0]",
+            "error: `n_head` is not an array, so it has no elements",
+        );
     }
 
     #[test]
@@ -807,9 +923,15 @@ mod tests {
     fn faults_of_the_text_say_where() {
         let fault = |text: &str| {
             let problem = Expr::parse(text, 100).expect_err(text);
-            format!("{}..{} {}", problem.span.start, problem.span.end, problem.message)
+            format!(
+                "{}..{} {}",
+                problem.span.start, problem.span.end, problem.message
+            )
         };
-        assert_eq!(fault("1 +"), "103..103 the expression ends where a value is expected");
+        assert_eq!(
+            fault("1 +"),
+            "103..103 the expression ends where a value is expected"
+        );
         assert_eq!(fault("iff(a,b,c)"), "100..103 unknown function `iff`");
         assert_eq!(fault("if(a,b)"), "100..102 `if` takes 3 arguments, found 2");
         assert_eq!(fault("a $ b"), "102..103 unexpected character `$`");

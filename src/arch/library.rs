@@ -76,29 +76,57 @@ impl Library {
         let mut sources = BTreeMap::new();
         for (name, text) in EMBEDDED_ARCHS {
             let path = format!("archs/{name}{ENDING}");
-            sources.insert((*name).to_owned(), Source { path, text: (*text).to_owned(), is_embedded: true });
+            sources.insert(
+                (*name).to_owned(),
+                Source {
+                    path,
+                    text: (*text).to_owned(),
+                    is_embedded: true,
+                },
+            );
         }
         for folder in folders {
-            let io = |source| LibraryError::Io { path: folder.clone(), source };
+            let io = |source| LibraryError::Io {
+                path: folder.clone(),
+                source,
+            };
             for entry in std::fs::read_dir(folder).map_err(io)? {
                 let path = entry.map_err(io)?.path();
-                let Some(name) =
-                    path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix(ENDING)).map(str::to_owned)
+                let Some(name) = path
+                    .file_name()
+                    .and_then(|n| n.to_str())
+                    .and_then(|n| n.strip_suffix(ENDING))
+                    .map(str::to_owned)
                 else {
                     continue;
                 };
-                let text = std::fs::read_to_string(&path)
-                    .map_err(|source| LibraryError::Io { path: path.clone(), source })?;
+                let text = std::fs::read_to_string(&path).map_err(|source| LibraryError::Io {
+                    path: path.clone(),
+                    source,
+                })?;
                 let path = path.display().to_string();
-                sources.insert(name, Source { path, text, is_embedded: false });
+                sources.insert(
+                    name,
+                    Source {
+                        path,
+                        text,
+                        is_embedded: false,
+                    },
+                );
             }
         }
-        Ok(Self { registry, common, sources })
+        Ok(Self {
+            registry,
+            common,
+            sources,
+        })
     }
 
     /// Names and texts in the order of the names.
     pub fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
-        self.sources.iter().map(|(name, source)| (name.as_str(), source))
+        self.sources
+            .iter()
+            .map(|(name, source)| (name.as_str(), source))
     }
 
     /// The text of a definition.
@@ -123,7 +151,10 @@ impl Library {
             let at = source.text.find(&def.name).unwrap_or(0);
             let problem = super::Diagnostic::new(
                 at..at + def.name.len(),
-                format!("the file is named `{name}{ENDING}` and the definition `{}`", def.name),
+                format!(
+                    "the file is named `{name}{ENDING}` and the definition `{}`",
+                    def.name
+                ),
             );
             return Err(Diagnostics::new(&source.path, &source.text, vec![problem]).into());
         }

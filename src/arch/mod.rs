@@ -18,11 +18,12 @@ use std::collections::BTreeMap;
 use toml::de::DeTable;
 
 pub use contract::{
-    CacheRef, Contract, NormRef, OptionKind, OptionSpec, OptionValue, Registry, Resolved, Resource, RopeRef, Rule,
-    StateSpec, WeightRole, WeightSpec,
+    CacheRef, Contract, NormRef, OptionKind, OptionSpec, OptionValue, Registry, Resolved, Resource,
+    RopeRef, Rule, StateSpec, WeightRole, WeightSpec,
 };
 pub use definition::{
-    ArchDef, Branch, Head, Instance, Join, Mode, Param, ParamSource, Presence, Setting, Slot, Stack, WeightUse,
+    ArchDef, Branch, Head, Instance, Join, Mode, Param, ParamSource, Presence, Setting, Slot,
+    Stack, WeightUse,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};
 pub use library::{Library, LibraryError, Source};
@@ -63,5 +64,6 @@ pub fn parse_common(
     source: &str,
     registry: &'static Registry,
 ) -> Result<BTreeMap<String, Param>, Diagnostics> {
-    read::common_params(source, registry).map_err(|problems| Diagnostics::new(path, source, problems))
+    read::common_params(source, registry)
+        .map_err(|problems| Diagnostics::new(path, source, problems))
 }

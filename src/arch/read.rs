@@ -10,7 +10,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::contract::{Contract, OptionKind, Registry, Resource, StateSpec};
 use super::definition::{
-    ArchDef, Branch, Head, Instance, Join, Mode, Param, ParamSource, Presence, Setting, Slot, Stack, WeightUse,
+    ArchDef, Branch, Head, Instance, Join, Mode, Param, ParamSource, Presence, Setting, Slot,
+    Stack, WeightUse,
 };
 use super::diagnostic::{Diagnostic, Span, Spanned};
 use super::expr::{Expr, Value};
@@ -33,12 +34,19 @@ struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     fn new(table: &'a DeTable<'a>, span: Span) -> Self {
-        Self { table, span, known: Vec::new() }
+        Self {
+            table,
+            span,
+            known: Vec::new(),
+        }
     }
 
     fn take(&mut self, key: &'static str) -> Option<Item<'a>> {
         self.known.push(key);
-        self.table.iter().find(|(name, _)| name.get_ref() == key).map(|(_, value)| value)
+        self.table
+            .iter()
+            .find(|(name, _)| name.get_ref() == key)
+            .map(|(_, value)| value)
     }
 
     /// The keys nobody took.
@@ -52,7 +60,11 @@ impl<'a> Fields<'a> {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(source: &'a str, registry: &'static Registry) -> Self {
-        Self { source, registry, problems: Vec::new() }
+        Self {
+            source,
+            registry,
+            problems: Vec::new(),
+        }
     }
 
     fn report(&mut self, span: Span, message: impl Into<String>) {
@@ -62,7 +74,12 @@ impl<'a> Reader<'a> {
     fn finish(&mut self, fields: &Fields<'_>, what: &str) {
         for (name, span, _) in fields.rest() {
             let known = fields.known.iter().copied();
-            self.problems.push(Diagnostic::unknown(span, &format!("key in {what}"), name, known));
+            self.problems.push(Diagnostic::unknown(
+                span,
+                &format!("key in {what}"),
+                name,
+                known,
+            ));
         }
     }
 
@@ -74,8 +91,12 @@ impl<'a> Reader<'a> {
     ) -> Option<ArchDef> {
         let before = self.problems.len();
         let mut fields = Fields::new(root, 0..0);
-        let name = self.required_text(&mut fields, "name", "the definition").map(|name| name.value);
-        let mode = fields.take("mode").and_then(|item| self.choice(item, "mode", &Mode::NAMES));
+        let name = self
+            .required_text(&mut fields, "name", "the definition")
+            .map(|name| name.value);
+        let mode = fields
+            .take("mode")
+            .and_then(|item| self.choice(item, "mode", &Mode::NAMES));
         let mut params = common.clone();
         if let Some(item) = fields.take("params") {
             params.extend(self.params(item));
@@ -84,7 +105,10 @@ impl<'a> Reader<'a> {
         let embed = self.stage(&mut fields, "embed", self.registry.embed);
         let stacks = self.stacks(&mut fields);
         let head = fields.take("head").and_then(|item| self.head(item));
-        let ignore = fields.take("ignore").map(|item| self.texts(item, "ignore")).unwrap_or_default();
+        let ignore = fields
+            .take("ignore")
+            .map(|item| self.texts(item, "ignore"))
+            .unwrap_or_default();
         self.finish(&fields, "a definition");
         if before != self.problems.len() {
             return None;
@@ -114,10 +138,19 @@ impl<'a> Reader<'a> {
                 _ => self.expr(value).map(ParamSource::Derived),
             };
             if name.get_ref() == "il" {
-                self.report(name.span(), "`il` is the index of the layer and cannot be a parameter");
+                self.report(
+                    name.span(),
+                    "`il` is the index of the layer and cannot be a parameter",
+                );
             }
             if let Some(source) = source {
-                params.insert(name.get_ref().to_string(), Param { source, span: Some(name.span()) });
+                params.insert(
+                    name.get_ref().to_string(),
+                    Param {
+                        source,
+                        span: Some(name.span()),
+                    },
+                );
             }
         }
         params
@@ -130,7 +163,10 @@ impl<'a> Reader<'a> {
         let keys = match (relative, absolute) {
             (Some(item), None) | (None, Some(item)) => self.text_or_texts(item, "key"),
             _ => {
-                self.report(span, "a parameter read from the file has either `key` or `global_key`");
+                self.report(
+                    span,
+                    "a parameter read from the file has either `key` or `global_key`",
+                );
                 Vec::new()
             }
         };
@@ -150,17 +186,31 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn resources(&mut self, fields: &mut Fields<'a>) -> BTreeMap<(Resource, String), Spanned<Instance>> {
+    fn resources(
+        &mut self,
+        fields: &mut Fields<'a>,
+    ) -> BTreeMap<(Resource, String), Spanned<Instance>> {
         let mut out = BTreeMap::new();
         for kind in Resource::ALL {
-            let Some(item) = fields.take(kind.name()) else { continue };
-            let Some(table) = self.table(item, kind.name()) else { continue };
+            let Some(item) = fields.take(kind.name()) else {
+                continue;
+            };
+            let Some(table) = self.table(item, kind.name()) else {
+                continue;
+            };
             for (name, value) in table {
                 if name.get_ref() == "none" {
-                    self.report(name.span(), "`none` means the absence of a resource and cannot be declared");
+                    self.report(
+                        name.span(),
+                        "`none` means the absence of a resource and cannot be declared",
+                    );
                 }
-                let Some(inner) = self.table(value, kind.name()) else { continue };
-                if let Some(instance) = self.whole_instance(inner, name.span(), self.registry.resource(kind)) {
+                let Some(inner) = self.table(value, kind.name()) else {
+                    continue;
+                };
+                if let Some(instance) =
+                    self.whole_instance(inner, name.span(), self.registry.resource(kind))
+                {
                     let key = (kind, name.get_ref().to_string());
                     out.insert(key, Spanned::new(instance, name.span()));
                 }
@@ -190,7 +240,10 @@ impl<'a> Reader<'a> {
     fn head(&mut self, item: Item<'a>) -> Option<Head> {
         let mut fields = Fields::new(self.table(item, "head")?, item.span());
         let norm = self.optional_name(&mut fields, "norm");
-        Some(Head { norm, unit: self.instance(&mut fields, self.registry.head)? })
+        Some(Head {
+            norm,
+            unit: self.instance(&mut fields, self.registry.head)?,
+        })
     }
 
     fn stacks(&mut self, fields: &mut Fields<'a>) -> Vec<Stack> {
@@ -202,12 +255,17 @@ impl<'a> Reader<'a> {
         for (table, span) in self.tables(item, "stack") {
             let mut inner = Fields::new(table, span);
             let name = inner.take("name").and_then(|item| self.text(item, "name"));
-            let prefix = inner.take("prefix").and_then(|item| self.text(item, "prefix"));
+            let prefix = inner
+                .take("prefix")
+                .and_then(|item| self.text(item, "prefix"));
             let count = inner.take("count").and_then(|item| self.expr(item));
             let slots = match inner.take("slot") {
                 Some(item) => self.slots(item),
                 None => {
-                    self.report(inner.span.clone(), "a stack has at least one `[[stack.slot]]`");
+                    self.report(
+                        inner.span.clone(),
+                        "a stack has at least one `[[stack.slot]]`",
+                    );
                     Vec::new()
                 }
             };
@@ -216,7 +274,8 @@ impl<'a> Reader<'a> {
                 name: name.map_or_else(|| "layers".into(), |n| n.value),
                 prefix: prefix.map_or_else(|| "blk.{il}.".into(), |p| p.value),
                 count: count.unwrap_or_else(|| {
-                    Expr::parse("n_layer", 0).expect("the default number of layers is an expression")
+                    Expr::parse("n_layer", 0)
+                        .expect("the default number of layers is an expression")
                 }),
                 slots,
             });
@@ -235,9 +294,9 @@ impl<'a> Reader<'a> {
             let post = self.optional_name(&mut fields, "post");
             let after = self.optional_name(&mut fields, "after");
             let scale = self.optional_setting(&mut fields, "scale");
-            let join = fields
-                .take("join")
-                .and_then(|item| self.choice(item, "join", &[("add", Join::Add), ("set", Join::Set)]));
+            let join = fields.take("join").and_then(|item| {
+                self.choice(item, "join", &[("add", Join::Add), ("set", Join::Set)])
+            });
             let branches = match fields.take("branch") {
                 Some(item) => self.branches(item),
                 None => {
@@ -246,8 +305,13 @@ impl<'a> Reader<'a> {
                 }
             };
             self.finish(&fields, "a slot");
-            let name = name.map(|n| n.value).or_else(|| branches.first().map(|b| b.name.clone()));
-            let name = unique(name.unwrap_or_default(), slots.iter().map(|s| s.name.as_str()));
+            let name = name
+                .map(|n| n.value)
+                .or_else(|| branches.first().map(|b| b.name.clone()));
+            let name = unique(
+                name.unwrap_or_default(),
+                slots.iter().map(|s| s.name.as_str()),
+            );
             slots.push(Slot {
                 name,
                 span,
@@ -275,16 +339,34 @@ impl<'a> Reader<'a> {
             let post = self.optional_name(&mut fields, "post");
             let gain = self.optional_setting(&mut fields, "gain");
             let save = fields.take("save").and_then(|item| self.text(item, "save"));
-            let Some(block) = self.required_text(&mut fields, "block", "a branch") else { continue };
-            let Some(contract) = self.registry.block(&block.value) else {
-                let known = self.registry.blocks.iter().map(|c| c.name);
-                self.problems.push(Diagnostic::unknown(block.span, "block", &block.value, known));
+            let Some(block) = self.required_text(&mut fields, "block", "a branch") else {
                 continue;
             };
-            let Some(instance) = self.instance(&mut fields, contract) else { continue };
+            let Some(contract) = self.registry.block(&block.value) else {
+                let known = self.registry.blocks.iter().map(|c| c.name);
+                self.problems.push(Diagnostic::unknown(
+                    block.span,
+                    "block",
+                    &block.value,
+                    known,
+                ));
+                continue;
+            };
+            let Some(instance) = self.instance(&mut fields, contract) else {
+                continue;
+            };
             let name = name.map_or_else(|| contract.name.to_owned(), |n| n.value);
             let name = unique(name, branches.iter().map(|b| b.name.as_str()));
-            branches.push(Branch { name, when, from, pre, post, gain, save, block: instance });
+            branches.push(Branch {
+                name,
+                when,
+                from,
+                pre,
+                post,
+                gain,
+                save,
+                block: instance,
+            });
         }
         branches
     }
@@ -299,7 +381,11 @@ impl<'a> Reader<'a> {
     }
 
     /// Options and weights of a contract from what is left of a table's keys.
-    fn instance(&mut self, fields: &mut Fields<'a>, contract: &'static Contract) -> Option<Instance> {
+    fn instance(
+        &mut self,
+        fields: &mut Fields<'a>,
+        contract: &'static Contract,
+    ) -> Option<Instance> {
         let mut options = Vec::with_capacity(contract.options.len());
         for spec in contract.options {
             let setting = match fields.take(spec.name) {
@@ -308,10 +394,18 @@ impl<'a> Reader<'a> {
                     _ => self.setting(item),
                 },
                 None => match spec.default {
-                    Some(default) => Some(Setting { expr: self.default(default, spec.kind), span: None }),
+                    Some(default) => Some(Setting {
+                        expr: self.default(default, spec.kind),
+                        span: None,
+                    }),
                     None => {
-                        let problem = format!("missing key `{}` (required by `{}`)", spec.name, contract.name);
-                        self.problems.push(Diagnostic::new(fields.span.clone(), problem).with_help(spec.doc));
+                        let problem = format!(
+                            "missing key `{}` (required by `{}`)",
+                            spec.name, contract.name
+                        );
+                        self.problems.push(
+                            Diagnostic::new(fields.span.clone(), problem).with_help(spec.doc),
+                        );
                         None
                     }
                 },
@@ -321,7 +415,11 @@ impl<'a> Reader<'a> {
         let weights = self.weights(fields, contract);
         let what = format!("`{}`", contract.name);
         self.finish(fields, &what);
-        let rules = contract.rules.iter().map(|rule| contract_expr(rule.holds)).collect();
+        let rules = contract
+            .rules
+            .iter()
+            .map(|rule| contract_expr(rule.holds))
+            .collect();
         let state = match contract.state {
             StateSpec::None => Vec::new(),
             StateSpec::KeyValue { k, v, .. } => vec![contract_expr(k), contract_expr(v)],
@@ -338,7 +436,9 @@ impl<'a> Reader<'a> {
 
     fn default(&self, text: &'static str, kind: OptionKind) -> Expr {
         match kind {
-            OptionKind::Choice(names) if names.contains(&text) => Expr::literal(Value::Str(text.into())),
+            OptionKind::Choice(names) if names.contains(&text) => {
+                Expr::literal(Value::Str(text.into()))
+            }
             OptionKind::Resource(_) => Expr::literal(Value::Str(text.into())),
             _ => contract_expr(text),
         }
@@ -358,7 +458,12 @@ impl<'a> Reader<'a> {
                     None => {
                         let known = contract.weights.iter().map(|w| w.key);
                         let what = format!("weight of `{}`", contract.name);
-                        self.problems.push(Diagnostic::unknown(key.span(), &what, key.get_ref(), known));
+                        self.problems.push(Diagnostic::unknown(
+                            key.span(),
+                            &what,
+                            key.get_ref(),
+                            known,
+                        ));
                     }
                 }
             }
@@ -373,15 +478,24 @@ impl<'a> Reader<'a> {
             .weights
             .iter()
             .map(|spec| {
-                let default = if spec.optional { Presence::Optional } else { Presence::Required };
-                let presence = match given.get(spec.key).map(|item| (item.get_ref(), item.span())) {
+                let default = if spec.optional {
+                    Presence::Optional
+                } else {
+                    Presence::Required
+                };
+                let presence = match given
+                    .get(spec.key)
+                    .map(|item| (item.get_ref(), item.span()))
+                {
                     None | Some((DeValue::String(_), _)) => default,
                     Some((DeValue::Boolean(true), _)) => Presence::Required,
                     Some((DeValue::Boolean(false), _)) => Presence::Forbidden,
                     Some((other, span)) => {
                         let found = other.type_str();
-                        let problem =
-                            format!("weight `{}`: expected a tensor name, true or false, found {found}", spec.key);
+                        let problem = format!(
+                            "weight `{}`: expected a tensor name, true or false, found {found}",
+                            spec.key
+                        );
                         self.report(span, problem);
                         default
                     }
@@ -409,38 +523,62 @@ impl<'a> Reader<'a> {
     }
 
     fn setting(&mut self, item: Item<'a>) -> Option<Setting> {
-        Some(Setting { expr: self.expr(item)?, span: Some(item.span()) })
+        Some(Setting {
+            expr: self.expr(item)?,
+            span: Some(item.span()),
+        })
     }
 
     /// A value that is a name: a plain word is the name itself, anything else an expression.
     fn name(&mut self, item: Item<'a>) -> Option<Setting> {
         let plain = |text: &str| {
-            !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-'))
+            !text.is_empty()
+                && text
+                    .chars()
+                    .all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-'))
         };
         let expr = match item.get_ref() {
             DeValue::String(text) if plain(text) => Expr::literal(Value::Str(text.to_string())),
             DeValue::String(_) => self.expr(item)?,
             other => {
-                self.report(item.span(), format!("expected a name, found {}", other.type_str()));
+                self.report(
+                    item.span(),
+                    format!("expected a name, found {}", other.type_str()),
+                );
                 return None;
             }
         };
-        Some(Setting { expr, span: Some(item.span()) })
+        Some(Setting {
+            expr,
+            span: Some(item.span()),
+        })
     }
 
     fn expr(&mut self, item: Item<'a>) -> Option<Expr> {
         let span = item.span();
         let literal = match item.get_ref() {
             DeValue::Integer(number) => {
-                i64::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok().map(Value::Int)
+                i64::from_str_radix(&number.as_str().replace('_', ""), number.radix())
+                    .ok()
+                    .map(Value::Int)
             }
-            DeValue::Float(number) => {
-                number.as_str().replace('_', "").parse().ok().filter(|v: &f64| v.is_finite()).map(Value::Float)
-            }
+            DeValue::Float(number) => number
+                .as_str()
+                .replace('_', "")
+                .parse()
+                .ok()
+                .filter(|v: &f64| v.is_finite())
+                .map(Value::Float),
             DeValue::Boolean(truth) => Some(Value::Bool(*truth)),
             DeValue::String(text) => return self.expr_text(text, span),
             other => {
-                self.report(span, format!("expected a value or an expression, found {}", other.type_str()));
+                self.report(
+                    span,
+                    format!(
+                        "expected a value or an expression, found {}",
+                        other.type_str()
+                    ),
+                );
                 return None;
             }
         };
@@ -466,13 +604,22 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn choice<T: Copy>(&mut self, item: Item<'a>, key: &str, names: &[(&'static str, T)]) -> Option<T> {
+    fn choice<T: Copy>(
+        &mut self,
+        item: Item<'a>,
+        key: &str,
+        names: &[(&'static str, T)],
+    ) -> Option<T> {
         let text = self.text(item, key)?;
-        let found = names.iter().find(|(name, _)| *name == text.value).map(|(_, value)| *value);
+        let found = names
+            .iter()
+            .find(|(name, _)| *name == text.value)
+            .map(|(_, value)| *value);
         if found.is_none() {
             let known = names.iter().map(|(name, _)| *name);
             let what = format!("value of `{key}`");
-            self.problems.push(Diagnostic::unknown(text.span, &what, &text.value, known));
+            self.problems
+                .push(Diagnostic::unknown(text.span, &what, &text.value, known));
         }
         found
     }
@@ -486,7 +633,10 @@ impl<'a> Reader<'a> {
         match fields.take(key) {
             Some(item) => self.text(item, key),
             None => {
-                self.report(fields.span.clone(), format!("missing key `{key}` (required in {what})"));
+                self.report(
+                    fields.span.clone(),
+                    format!("missing key `{key}` (required in {what})"),
+                );
                 None
             }
         }
@@ -496,7 +646,10 @@ impl<'a> Reader<'a> {
         match item.get_ref() {
             DeValue::String(text) => Some(Spanned::new(text.to_string(), item.span())),
             other => {
-                self.report(item.span(), format!("`{key}`: expected text, found {}", other.type_str()));
+                self.report(
+                    item.span(),
+                    format!("`{key}`: expected text, found {}", other.type_str()),
+                );
                 None
             }
         }
@@ -511,9 +664,15 @@ impl<'a> Reader<'a> {
 
     fn texts(&mut self, item: Item<'a>, key: &str) -> Vec<Spanned<String>> {
         match item.get_ref() {
-            DeValue::Array(items) => items.iter().filter_map(|item| self.text(item, key)).collect(),
+            DeValue::Array(items) => items
+                .iter()
+                .filter_map(|item| self.text(item, key))
+                .collect(),
             other => {
-                let problem = format!("`{key}`: expected an array of texts, found {}", other.type_str());
+                let problem = format!(
+                    "`{key}`: expected an array of texts, found {}",
+                    other.type_str()
+                );
                 self.report(item.span(), problem);
                 Vec::new()
             }
@@ -524,7 +683,10 @@ impl<'a> Reader<'a> {
         match item.get_ref() {
             DeValue::Table(table) => Some(table),
             other => {
-                self.report(item.span(), format!("`{key}`: expected a table, found {}", other.type_str()));
+                self.report(
+                    item.span(),
+                    format!("`{key}`: expected a table, found {}", other.type_str()),
+                );
                 None
             }
         }
@@ -532,11 +694,15 @@ impl<'a> Reader<'a> {
 
     fn tables(&mut self, item: Item<'a>, key: &str) -> Vec<(&'a DeTable<'a>, Span)> {
         match item.get_ref() {
-            DeValue::Array(items) => {
-                items.iter().filter_map(|item| Some((self.table(item, key)?, item.span()))).collect()
-            }
+            DeValue::Array(items) => items
+                .iter()
+                .filter_map(|item| Some((self.table(item, key)?, item.span())))
+                .collect(),
             other => {
-                let problem = format!("`{key}`: expected an array of tables, found {}", other.type_str());
+                let problem = format!(
+                    "`{key}`: expected an array of tables, found {}",
+                    other.type_str()
+                );
                 self.report(item.span(), problem);
                 Vec::new()
             }
@@ -545,7 +711,10 @@ impl<'a> Reader<'a> {
 }
 
 /// The parameters that every definition may use, from their own file.
-pub(super) fn common_params(source: &str, registry: &'static Registry) -> Result<BTreeMap<String, Param>, Vec<Diagnostic>> {
+pub(super) fn common_params(
+    source: &str,
+    registry: &'static Registry,
+) -> Result<BTreeMap<String, Param>, Vec<Diagnostic>> {
     let (root, errors) = DeTable::parse_recoverable(source);
     let mut reader = Reader::new(source, registry);
     reader.problems.extend(errors.iter().map(syntax_problem));
@@ -581,7 +750,9 @@ fn contract_expr(text: &str) -> Expr {
 fn tensor_name(key: &str, default: &str, renamed: &BTreeMap<&'static str, String>) -> String {
     let ending = default.rfind('.').map_or("", |dot| &default[dot..]);
     let own = renamed.get(key);
-    let parent = key.rsplit_once('.').and_then(|(parent, _)| renamed.get(parent));
+    let parent = key
+        .rsplit_once('.')
+        .and_then(|(parent, _)| renamed.get(parent));
     match own.or(parent) {
         None => default.to_owned(),
         Some(name) if own.is_some() && name.contains('.') => name.clone(),

@@ -13,7 +13,7 @@ options! {
 }
 
 /// `[cache.NAME]`.
-pub static CONTRACT: Contract = Contract {
+pub(super) static CONTRACT: Contract = Contract {
     name: "cache",
     summary: "Says which keys a query sees.",
     formula: "visible(q, k) = same sequence and (pos_k <= pos_q or not causal)",

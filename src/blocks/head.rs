@@ -3,8 +3,11 @@
 //! Stream `[n_embd, n_rows]` in, logits `[n_vocab, n_rows]` out, f32. Without a matrix of its own
 //! the head projects with the token table.
 
+use super::build::Build;
 use crate::arch::{Contract, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::ggml::{Error, Tensor};
 use crate::options;
+use crate::plan::Unit;
 
 options! {
     /// Options of the head.
@@ -14,7 +17,7 @@ options! {
 }
 
 /// `[head]`, beside its `norm`.
-pub static CONTRACT: Contract = Contract {
+pub(super) static CONTRACT: Contract = Contract {
     name: "head",
     summary: "Projects the last stream to a logit for each token of the vocabulary.",
     formula: "z = scale * (output . x + bias)",
@@ -40,5 +43,20 @@ pub static CONTRACT: Contract = Contract {
         },
     ],
     state: StateSpec::None,
-    rules: &[Rule { holds: "scale != 0", message: "`scale` is not zero" }],
+    rules: &[Rule {
+        holds: "scale != 0",
+        message: "`scale` is not zero",
+    }],
 };
+
+pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let c = Config::read(&unit.options);
+    let z = b.linear(unit, "output", x)?;
+    let z = if c.scale == 1.0 {
+        z
+    } else {
+        b.g.scale(&z, c.scale)?
+    };
+    b.name(&unit.path, "logits", &z);
+    Ok(z)
+}

@@ -1,24 +1,47 @@
 //! The maths: one file per block, stage and resource, each with its contract.
 //!
-//! [`REGISTRY`] lists the contracts for the language and the planner, which know no block by
-//! name. Called by the model when it assembles a graph.
+//! [`REGISTRY`] lists the contracts for the language and the planner, which know no block by name;
+//! [`build_block`] finds the code of a planned unit. Called by the model when it assembles a graph.
 
 mod attention;
+mod build;
 pub(crate) mod cache;
-mod embed;
+pub(crate) mod embed;
 mod ffn;
-mod head;
+pub(crate) mod head;
 mod norm;
 mod rope;
 
-use crate::arch::Registry;
+pub use build::{Build, KeyValueStore, Seen};
 
-/// All contracts of the language.
-pub static REGISTRY: Registry = Registry {
-    blocks: &[&attention::CONTRACT, &ffn::CONTRACT],
-    embed: &embed::CONTRACT,
-    head: &head::CONTRACT,
-    norm: &norm::CONTRACT,
-    rope: &rope::CONTRACT,
-    cache: &cache::CONTRACT,
-};
+use crate::arch::Registry;
+use crate::ggml::{Error, Tensor};
+use crate::plan::Unit;
+
+/// Every block a branch may run: one line each.
+macro_rules! blocks {
+    ($($block:ident),* $(,)?) => {
+        /// All contracts of the language.
+        pub static REGISTRY: Registry = Registry {
+            blocks: &[$(&$block::CONTRACT),*],
+            embed: &embed::CONTRACT,
+            head: &head::CONTRACT,
+            norm: &norm::CONTRACT,
+            rope: &rope::CONTRACT,
+            cache: &cache::CONTRACT,
+        };
+
+        /// Adds the operations of a planned block to the graph: `[n_embd, n_tokens]` in and out.
+        ///
+        /// # Errors
+        /// As the operations.
+        pub fn build_block(build: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+            match unit.contract.0.name {
+                $(stringify!($block) => $block::build(build, unit, x),)*
+                other => Err(Error::Arguments { op: "block", message: format!("there is no block `{other}`") }),
+            }
+        }
+    };
+}
+
+blocks! { attention, ffn }

@@ -26,7 +26,7 @@ options! {
 
 /// `[norm.NAME]`. `pre = "attn_norm"` uses the norm declared under that name, or the kind and eps of
 /// `[norm.default]` with the weight of that name.
-pub static CONTRACT: Contract = Contract {
+pub(super) static CONTRACT: Contract = Contract {
     name: "norm",
     summary: "Normalises rows.",
     formula: "y = x / (rms(x) or std(x - mean(x))) * weight + bias",

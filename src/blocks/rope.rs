@@ -48,7 +48,7 @@ options! {
 }
 
 /// `[rope.NAME]`.
-pub static CONTRACT: Contract = Contract {
+pub(super) static CONTRACT: Contract = Contract {
     name: "rope",
     summary: "Rotates pairs of query and key elements by an angle proportional to the position.",
     formula: "angle(pos, j) = pos * base^(-2j/dims) / factors[j] / factor",
@@ -64,8 +64,17 @@ pub static CONTRACT: Contract = Contract {
     }],
     state: StateSpec::None,
     rules: &[
-        Rule { holds: "dims > 0 and dims % 2 == 0", message: "`dims` is even and positive" },
-        Rule { holds: "base > 0", message: "`base` is positive" },
-        Rule { holds: "factor > 0", message: "`factor` is positive" },
+        Rule {
+            holds: "dims > 0 and dims % 2 == 0",
+            message: "`dims` is even and positive",
+        },
+        Rule {
+            holds: "base > 0",
+            message: "`base` is positive",
+        },
+        Rule {
+            holds: "factor > 0",
+            message: "`factor` is positive",
+        },
     ],
 };

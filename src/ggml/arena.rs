@@ -51,7 +51,11 @@ impl Arena {
         // SAFETY: the two functions compute sizes from their arguments alone.
         let bytes = unsafe {
             sys::ggml_tensor_overhead() * (capacity + 1)
-                + if graph > 0 { sys::ggml_graph_overhead_custom(graph, false) } else { 0 }
+                + if graph > 0 {
+                    sys::ggml_graph_overhead_custom(graph, false)
+                } else {
+                    0
+                }
         };
         // SAFETY: the size is positive; ggml allocates and returns null on failure.
         let ctx = unsafe { sys::shim_context_new(bytes) };
@@ -75,7 +79,9 @@ impl Arena {
     pub(super) fn reserve(&self) -> Result<*mut sys::ggml_context, Error> {
         let used = self.0.used.get();
         if used >= self.0.capacity {
-            return Err(Error::Capacity { capacity: self.0.capacity });
+            return Err(Error::Capacity {
+                capacity: self.0.capacity,
+            });
         }
         self.0.used.set(used + 1);
         Ok(self.0.ctx.as_ptr())
@@ -87,16 +93,29 @@ impl Arena {
             return;
         }
         let mut reads = self.0.reads.borrow_mut();
-        if !reads.iter().any(|arena| Rc::ptr_eq(&arena.0, &other.arena.0)) {
+        if !reads
+            .iter()
+            .any(|arena| Rc::ptr_eq(&arena.0, &other.arena.0))
+        {
             reads.push(other.arena.clone());
         }
     }
 
     /// Wraps what ggml returned for an operation of this arena.
-    pub(super) fn wrap(&self, op: &'static str, ptr: *mut sys::ggml_tensor) -> Result<Tensor, Error> {
+    pub(super) fn wrap(
+        &self,
+        op: &'static str,
+        ptr: *mut sys::ggml_tensor,
+    ) -> Result<Tensor, Error> {
         match NonNull::new(ptr) {
-            Some(ptr) => Ok(Tensor { ptr, arena: self.clone() }),
-            None => Err(Error::Arguments { op, message: "ggml returned nothing".into() }),
+            Some(ptr) => Ok(Tensor {
+                ptr,
+                arena: self.clone(),
+            }),
+            None => Err(Error::Arguments {
+                op,
+                message: "ggml returned nothing".into(),
+            }),
         }
     }
 
@@ -105,13 +124,20 @@ impl Arena {
     /// # Errors
     /// A bad shape, a row that is not a whole number of blocks, or no room.
     pub fn tensor(&self, name: &str, ty: TensorType, shape: &[u64]) -> Result<Tensor, Error> {
-        let fault = |message: String| Error::Arguments { op: "tensor", message };
+        let fault = |message: String| Error::Arguments {
+            op: "tensor",
+            message,
+        };
         if shape.is_empty() || shape.len() > 4 || shape.contains(&0) {
-            return Err(fault(format!("`{name}`: {shape:?} is not a shape of 1 to 4 positive dimensions")));
+            return Err(fault(format!(
+                "`{name}`: {shape:?} is not a shape of 1 to 4 positive dimensions"
+            )));
         }
         // Strides are 64-bit signed in ggml; a margin keeps sums of offsets in range too.
         if ty.tensor_bytes(shape).is_none_or(|bytes| bytes > 1 << 60) {
-            return Err(fault(format!("`{name}`: {shape:?} of {ty} is no whole number of blocks or too large")));
+            return Err(fault(format!(
+                "`{name}`: {shape:?} of {ty} is no whole number of blocks or too large"
+            )));
         }
         let ne: Vec<i64> = shape.iter().map(|n| *n as i64).collect();
         let ctx = self.reserve()?;
@@ -127,9 +153,18 @@ impl Arena {
     ///
     /// # Errors
     /// As [`Self::tensor`], or a type other than i32 and i64.
-    pub fn indices(&self, name: &str, ty: TensorType, shape: &[u64], bound: u64) -> Result<Tensor, Error> {
+    pub fn indices(
+        &self,
+        name: &str,
+        ty: TensorType,
+        shape: &[u64],
+        bound: u64,
+    ) -> Result<Tensor, Error> {
         if !matches!(ty, TensorType::I32 | TensorType::I64) {
-            return Err(Error::Arguments { op: "indices", message: format!("`{name}`: {ty} is no index type") });
+            return Err(Error::Arguments {
+                op: "indices",
+                message: format!("`{name}`: {ty} is no index type"),
+            });
         }
         let tensor = self.tensor(name, ty, shape)?;
         self.0.bounds.borrow_mut().insert(tensor.key(), bound);
@@ -155,7 +190,12 @@ impl Arena {
 
 impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Arena({} of {} tensors)", self.0.used.get(), self.0.capacity)
+        write!(
+            f,
+            "Arena({} of {} tensors)",
+            self.0.used.get(),
+            self.0.capacity
+        )
     }
 }
 
@@ -213,7 +253,11 @@ impl Tensor {
             if shape[dim] != 1 && strides[dim] != expected {
                 return false;
             }
-            let steps = if dim == 0 { shape[0] / ty.block_len() } else { shape[dim] };
+            let steps = if dim == 0 {
+                shape[0] / ty.block_len()
+            } else {
+                shape[dim]
+            };
             expected = expected.saturating_mul(steps as usize);
         }
         true

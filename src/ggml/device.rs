@@ -44,11 +44,16 @@ pub fn devices() -> Vec<Device> {
 /// The library is not a backend of this ggml.
 pub fn load_backend(path: &Path) -> Result<(), Error> {
     let name = path.to_str().and_then(|p| CString::new(p).ok());
-    let name = name.ok_or_else(|| Error::Device(format!("{}: not a usable path", path.display())))?;
+    let name =
+        name.ok_or_else(|| Error::Device(format!("{}: not a usable path", path.display())))?;
     // SAFETY: the path is NUL-terminated; ggml answers null for what is not a backend.
     let found = unsafe { sys::ggml_backend_load(name.as_ptr()) };
     if found.is_null() {
-        return Err(Error::Device(format!("{}: not a backend of ggml {}", path.display(), super::version())));
+        return Err(Error::Device(format!(
+            "{}: not a backend of ggml {}",
+            path.display(),
+            super::version()
+        )));
     }
     Ok(())
 }
@@ -116,7 +121,11 @@ impl Device {
         };
         let Some(ptr) = NonNull::new(ptr) else {
             let device = self.name();
-            return Err(Error::OutOfMemory { device, bytes: 0, what });
+            return Err(Error::OutOfMemory {
+                device,
+                bytes: 0,
+                what,
+            });
         };
         let buffer = Buffer(ptr);
         let bytes = buffer.bytes();
@@ -137,7 +146,10 @@ impl Device {
         host: &Bytes,
         places: &[(&'t Tensor, usize)],
     ) -> Result<Vec<&'t Tensor>, Error> {
-        let fault = |message: String| Error::Arguments { op: "adopt", message };
+        let fault = |message: String| Error::Arguments {
+            op: "adopt",
+            message,
+        };
         if self.kind() != DeviceKind::Cpu {
             return Err(fault(format!("{} does not take host memory", self.name())));
         }
@@ -152,7 +164,10 @@ impl Device {
         // is mapped read-only or static: tensors adopted here are weights, which no operation
         // writes to (`Graph` refuses to write rows into them).
         let ptr = unsafe {
-            sys::ggml_backend_cpu_buffer_from_ptr(base.add(first).cast_mut().cast(), host.len() - first)
+            sys::ggml_backend_cpu_buffer_from_ptr(
+                base.add(first).cast_mut().cast(),
+                host.len() - first,
+            )
         };
         let Some(buffer) = NonNull::new(ptr) else {
             return Err(fault("ggml refused the memory".into()));
@@ -163,8 +178,14 @@ impl Device {
             if tensor.is_allocated() {
                 return Err(fault(format!("`{}` has memory already", tensor.name())));
             }
-            if offset.checked_add(tensor.bytes()).is_none_or(|end| end > host.len()) {
-                return Err(fault(format!("`{}` reaches beyond the file", tensor.name())));
+            if offset
+                .checked_add(tensor.bytes())
+                .is_none_or(|end| end > host.len())
+            {
+                return Err(fault(format!(
+                    "`{}` reaches beyond the file",
+                    tensor.name()
+                )));
             }
             let address = base.wrapping_add(offset);
             if offset < first || address.align_offset(align) != 0 {
@@ -174,10 +195,17 @@ impl Device {
             // SAFETY: the address and the tensor's bytes lie inside the buffer (checked above), and
             // the tensor has no memory yet.
             let status = unsafe {
-                sys::ggml_backend_tensor_alloc(buffer.0.as_ptr(), tensor.as_ptr(), address.cast_mut().cast())
+                sys::ggml_backend_tensor_alloc(
+                    buffer.0.as_ptr(),
+                    tensor.as_ptr(),
+                    address.cast_mut().cast(),
+                )
             };
             if status != sys::GGML_STATUS_SUCCESS {
-                return Err(fault(format!("`{}`: ggml answered {status}", tensor.name())));
+                return Err(fault(format!(
+                    "`{}`: ggml answered {status}",
+                    tensor.name()
+                )));
             }
         }
         arena.own(buffer, Some(host.clone()));
@@ -190,12 +218,21 @@ impl Device {
     /// The tensor has no memory, or the sizes differ.
     pub fn write(tensor: &Tensor, bytes: &[u8]) -> Result<(), Error> {
         if !tensor.is_allocated() || !tensor.is_contiguous() || tensor.bytes() != bytes.len() {
-            let message =
-                format!("`{}` takes {} contiguous bytes, found {}", tensor.name(), tensor.bytes(), bytes.len());
-            return Err(Error::Arguments { op: "write", message });
+            let message = format!(
+                "`{}` takes {} contiguous bytes, found {}",
+                tensor.name(),
+                tensor.bytes(),
+                bytes.len()
+            );
+            return Err(Error::Arguments {
+                op: "write",
+                message,
+            });
         }
         // SAFETY: the tensor has memory for exactly these bytes.
-        unsafe { sys::ggml_backend_tensor_set(tensor.as_ptr(), bytes.as_ptr().cast(), 0, bytes.len()) };
+        unsafe {
+            sys::ggml_backend_tensor_set(tensor.as_ptr(), bytes.as_ptr().cast(), 0, bytes.len())
+        };
         Ok(())
     }
 }

@@ -35,7 +35,8 @@ impl ThreadPool {
         let n_threads = n_threads.clamp(1, MAX_THREADS);
         // SAFETY: the count is in ggml's range.
         let ptr = unsafe { sys::shim_threadpool_new(n_threads as i32, POLL) };
-        let ptr = NonNull::new(ptr).ok_or_else(|| Error::Device(format!("could not start {n_threads} threads")))?;
+        let ptr = NonNull::new(ptr)
+            .ok_or_else(|| Error::Device(format!("could not start {n_threads} threads")))?;
         Ok(Self { ptr, n_threads })
     }
 
@@ -96,11 +97,15 @@ impl Executor {
         for device in &order {
             // SAFETY: the device is registered; null parameters mean the defaults.
             let ptr = unsafe { sys::ggml_backend_dev_init(device.as_ptr(), std::ptr::null()) };
-            let ptr = NonNull::new(ptr)
-                .ok_or_else(|| Error::Device(format!("the device {} does not start", device.name())))?;
+            let ptr = NonNull::new(ptr).ok_or_else(|| {
+                Error::Device(format!("the device {} does not start", device.name()))
+            })?;
             backends.push(Backend(ptr));
         }
-        let main = backends.last().map(|b| b.0.as_ptr()).unwrap_or(std::ptr::null_mut());
+        let main = backends
+            .last()
+            .map(|b| b.0.as_ptr())
+            .unwrap_or(std::ptr::null_mut());
         // SAFETY: the last backend is the processor's, alive, and so is the pool.
         unsafe {
             sys::ggml_backend_cpu_set_threadpool(main, threads.ptr.as_ptr());
@@ -119,9 +124,15 @@ impl Executor {
                 true,
             )
         };
-        let scheduler =
-            NonNull::new(scheduler).ok_or_else(|| Error::Device("ggml made no scheduler".into()))?;
-        Ok(Self { graph: None, scheduler: Scheduler(scheduler), backends, threads, capacity })
+        let scheduler = NonNull::new(scheduler)
+            .ok_or_else(|| Error::Device("ggml made no scheduler".into()))?;
+        Ok(Self {
+            graph: None,
+            scheduler: Scheduler(scheduler),
+            backends,
+            threads,
+            capacity,
+        })
     }
 
     fn sched(&self) -> sys::ggml_backend_sched_t {
@@ -130,7 +141,9 @@ impl Executor {
 
     fn fits(&self, graph: &Graph) -> Result<(), Error> {
         if graph.size_limit() > self.capacity {
-            return Err(Error::Capacity { capacity: self.capacity });
+            return Err(Error::Capacity {
+                capacity: self.capacity,
+            });
         }
         Ok(())
     }
@@ -144,11 +157,16 @@ impl Executor {
         self.graph = None;
         let mut sizes = vec![0usize; self.backends.len()];
         // SAFETY: the graph fits the scheduler, `sizes` has one entry per backend.
-        unsafe { sys::ggml_backend_sched_reserve_size(self.sched(), graph.as_ptr(), sizes.as_mut_ptr()) };
+        unsafe {
+            sys::ggml_backend_sched_reserve_size(self.sched(), graph.as_ptr(), sizes.as_mut_ptr())
+        };
         // SAFETY: the scheduler is alive; measuring leaves assignments behind that must go.
         unsafe { sys::ggml_backend_sched_reset(self.sched()) };
         // SAFETY: backends are alive and have static names.
-        let names = self.backends.iter().map(|b| unsafe { text(sys::ggml_backend_name(b.0.as_ptr())) });
+        let names = self
+            .backends
+            .iter()
+            .map(|b| unsafe { text(sys::ggml_backend_name(b.0.as_ptr())) });
         Ok(names.zip(sizes).collect())
     }
 
@@ -168,7 +186,11 @@ impl Executor {
     }
 
     fn no_scratch(&self) -> Error {
-        Error::OutOfMemory { device: "compute".into(), bytes: 0, what: "scratch memory of a graph" }
+        Error::OutOfMemory {
+            device: "compute".into(),
+            bytes: 0,
+            what: "scratch memory of a graph",
+        }
     }
 
     /// Makes `graph` the one that runs: its tensors get memory.
@@ -207,7 +229,9 @@ impl Executor {
         let status = unsafe { sys::ggml_backend_sched_graph_compute(self.sched(), graph.as_ptr()) };
         if status != sys::GGML_STATUS_SUCCESS {
             // SAFETY: ggml has a static text for every status.
-            return Err(Error::Compute(unsafe { text(sys::ggml_status_to_string(status)) }));
+            return Err(Error::Compute(unsafe {
+                text(sys::ggml_status_to_string(status))
+            }));
         }
         Ok(())
     }
@@ -217,17 +241,36 @@ impl Executor {
         self.threads.pause();
     }
 
-    fn check(&self, op: &'static str, tensor: &Tensor, len: usize, size: usize) -> Result<(), Error> {
+    fn check(
+        &self,
+        op: &'static str,
+        tensor: &Tensor,
+        len: usize,
+        size: usize,
+    ) -> Result<(), Error> {
         let fault = |message: String| Error::Arguments { op, message };
-        let loaded = self.graph.as_ref().is_some_and(|g| Rc::ptr_eq(&g.arena().0, &tensor.arena.0));
+        let loaded = self
+            .graph
+            .as_ref()
+            .is_some_and(|g| Rc::ptr_eq(&g.arena().0, &tensor.arena.0));
         if !loaded {
-            return Err(fault(format!("`{}` does not belong to the loaded graph", tensor.name())));
+            return Err(fault(format!(
+                "`{}` does not belong to the loaded graph",
+                tensor.name()
+            )));
         }
         if !tensor.is_allocated() {
-            return Err(fault(format!("`{}` is not part of the computation", tensor.name())));
+            return Err(fault(format!(
+                "`{}` is not part of the computation",
+                tensor.name()
+            )));
         }
         if !tensor.is_contiguous() || len.checked_mul(size) != Some(tensor.bytes()) {
-            let message = format!("`{}` has {} bytes, found {len} of {size}", tensor.name(), tensor.bytes());
+            let message = format!(
+                "`{}` has {} bytes, found {len} of {size}",
+                tensor.name(),
+                tensor.bytes()
+            );
             return Err(fault(message));
         }
         Ok(())
@@ -239,8 +282,14 @@ impl Executor {
     /// A tensor of another graph, a wrong size, or an index tensor (see the functions below).
     pub fn write<T: bytemuck::Pod>(&mut self, tensor: &Tensor, values: &[T]) -> Result<(), Error> {
         if tensor.arena.0.bounds.borrow().contains_key(&tensor.key()) {
-            let message = format!("`{}` holds indices, which are checked when written", tensor.name());
-            return Err(Error::Arguments { op: "write", message });
+            let message = format!(
+                "`{}` holds indices, which are checked when written",
+                tensor.name()
+            );
+            return Err(Error::Arguments {
+                op: "write",
+                message,
+            });
         }
         self.write_raw(tensor, values)
     }
@@ -249,7 +298,9 @@ impl Executor {
         self.check("write", tensor, values.len(), size_of::<T>())?;
         let bytes: &[u8] = bytemuck::cast_slice(values);
         // SAFETY: the tensor belongs to the loaded graph and has memory for exactly these bytes.
-        unsafe { sys::ggml_backend_tensor_set(tensor.as_ptr(), bytes.as_ptr().cast(), 0, bytes.len()) };
+        unsafe {
+            sys::ggml_backend_tensor_set(tensor.as_ptr(), bytes.as_ptr().cast(), 0, bytes.len())
+        };
         Ok(())
     }
 
@@ -261,16 +312,32 @@ impl Executor {
     where
         T: bytemuck::Pod + TryInto<u64> + std::fmt::Display,
     {
-        let bound = tensor.arena.0.bounds.borrow().get(&tensor.key()).copied().unwrap_or(0);
+        let bound = tensor
+            .arena
+            .0
+            .bounds
+            .borrow()
+            .get(&tensor.key())
+            .copied()
+            .unwrap_or(0);
         for value in values {
             if (*value).try_into().ok().is_none_or(|index| index >= bound) {
-                let message = format!("`{}`: the index {value} is not below {bound}", tensor.name());
-                return Err(Error::Arguments { op: "write", message });
+                let message = format!(
+                    "`{}`: the index {value} is not below {bound}",
+                    tensor.name()
+                );
+                return Err(Error::Arguments {
+                    op: "write",
+                    message,
+                });
             }
         }
         if size_of::<T>() as u64 != tensor.ty().block_bytes() {
             let message = format!("`{}` holds {} indices", tensor.name(), tensor.ty());
-            return Err(Error::Arguments { op: "write", message });
+            return Err(Error::Arguments {
+                op: "write",
+                message,
+            });
         }
         self.write_raw(tensor, values)
     }
@@ -283,7 +350,9 @@ impl Executor {
         self.check("read", tensor, values.len(), size_of::<T>())?;
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
         // SAFETY: the tensor belongs to the loaded graph and holds exactly these bytes.
-        unsafe { sys::ggml_backend_tensor_get(tensor.as_ptr(), bytes.as_mut_ptr().cast(), 0, bytes.len()) };
+        unsafe {
+            sys::ggml_backend_tensor_get(tensor.as_ptr(), bytes.as_mut_ptr().cast(), 0, bytes.len())
+        };
         Ok(())
     }
 }

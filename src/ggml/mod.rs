@@ -15,7 +15,7 @@ pub use arena::{Arena, Tensor};
 pub use device::{Buffer, Device, DeviceKind, devices, load_backend};
 pub use executor::{Executor, ThreadPool};
 pub use log::install as install_log;
-pub use ops::{Graph, RopeParams, RopePairing, Unary};
+pub use ops::{Graph, RopePairing, RopeParams, Unary};
 
 use crate::weights::TensorType;
 
@@ -69,7 +69,9 @@ unsafe fn text(ptr: *const std::ffi::c_char) -> String {
         return String::new();
     }
     // SAFETY: the caller vouches for the string.
-    unsafe { std::ffi::CStr::from_ptr(ptr) }.to_string_lossy().into_owned()
+    unsafe { std::ffi::CStr::from_ptr(ptr) }
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// The type as ggml numbers it.

@@ -4,7 +4,10 @@
 //! documentation are in ggml order, fastest first. Every node is also shown to the processor's
 //! backend, which must support it: it is the last resort of every schedule.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::ptr::NonNull;
+use std::rc::Rc;
 
 use ggml_sys as sys;
 
@@ -56,6 +59,9 @@ pub struct Graph {
     graph: NonNull<sys::ggml_cgraph>,
     cpu: Device,
     limit: usize,
+    /// Tensors of other arenas that the graph reads, and how many it may.
+    leaves: RefCell<HashSet<usize>>,
+    max_leaves: usize,
 }
 
 fn fault<T>(op: &'static str, message: String) -> Result<T, Error> {
@@ -88,7 +94,14 @@ impl Graph {
         // SAFETY: the arena has room for a graph of this size.
         let graph = unsafe { sys::ggml_new_graph_custom(arena.0.ctx.as_ptr(), limit, false) };
         let graph = NonNull::new(graph).ok_or(Error::Capacity { capacity: limit })?;
-        Ok(Self { arena, graph, cpu: Device::cpu()?, limit })
+        Ok(Self {
+            arena,
+            graph,
+            cpu: Device::cpu()?,
+            limit,
+            leaves: RefCell::default(),
+            max_leaves: n_leaves,
+        })
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::ggml_cgraph {
@@ -118,7 +131,10 @@ impl Graph {
             unsafe {
                 let node = sys::ggml_graph_node(self.as_ptr(), i as i32);
                 let op = sys::shim_tensor_op(node) as sys::ggml_op;
-                (super::text(sys::ggml_op_name(op)), super::text(sys::ggml_get_name(node)))
+                (
+                    super::text(sys::ggml_op_name(op)),
+                    super::text(sys::ggml_get_name(node)),
+                )
             }
         })
     }
@@ -138,7 +154,13 @@ impl Graph {
     ///
     /// # Errors
     /// As [`Arena::indices`].
-    pub fn index_input(&self, name: &str, ty: TensorType, shape: &[u64], bound: u64) -> Result<Tensor, Error> {
+    pub fn index_input(
+        &self,
+        name: &str,
+        ty: TensorType,
+        shape: &[u64],
+        bound: u64,
+    ) -> Result<Tensor, Error> {
         let tensor = self.arena.indices(name, ty, shape, bound)?;
         // SAFETY: the tensor was just made.
         unsafe { sys::ggml_set_input(tensor.as_ptr()) };
@@ -150,11 +172,14 @@ impl Graph {
     /// # Errors
     /// The tensor is not one of this graph's.
     pub fn expand(&mut self, tensor: &Tensor) -> Result<(), Error> {
-        if !std::rc::Rc::ptr_eq(&tensor.arena.0, &self.arena.0) {
-            return fault("expand", format!("`{}` belongs to another graph", tensor.name()));
+        if !Rc::ptr_eq(&tensor.arena.0, &self.arena.0) {
+            return fault(
+                "expand",
+                format!("`{}` belongs to another graph", tensor.name()),
+            );
         }
-        // SAFETY: nodes are tensors of the arena and leaves those of `keep`, together at most
-        // `limit` by construction: the arena counts its tensors, and the caller its leaves.
+        // SAFETY: nodes and leaves are tensors of the arena and those that `leaf` counted, together
+        // at most `limit`.
         unsafe { sys::ggml_build_forward_expand(self.as_ptr(), tensor.as_ptr()) };
         Ok(())
     }
@@ -170,10 +195,15 @@ impl Graph {
     }
 
     /// Wraps a new node: keeps its sources alive and asks the processor whether it can run it.
-    fn node(&self, op: &'static str, ptr: *mut sys::ggml_tensor, sources: &[&Tensor]) -> Result<Tensor, Error> {
+    fn node(
+        &self,
+        op: &'static str,
+        ptr: *mut sys::ggml_tensor,
+        sources: &[&Tensor],
+    ) -> Result<Tensor, Error> {
         let node = self.arena.wrap(op, ptr)?;
         for source in sources {
-            self.arena.keep(source);
+            self.leaf(op, source)?;
         }
         // SAFETY: node and device are alive.
         let runs = unsafe { sys::ggml_backend_dev_supports_op(self.cpu.as_ptr(), node.as_ptr()) };
@@ -182,6 +212,26 @@ impl Graph {
             return fault(op, format!("not supported for {}", shown.join(", ")));
         }
         Ok(node)
+    }
+
+    /// Lets the graph read a tensor of another arena, which must be data, not a computation.
+    fn leaf(&self, op: &'static str, source: &Tensor) -> Result<(), Error> {
+        if Rc::ptr_eq(&source.arena.0, &self.arena.0) {
+            return Ok(());
+        }
+        // SAFETY: the tensor is alive.
+        if unsafe { sys::shim_tensor_op(source.as_ptr()) } as sys::ggml_op != sys::GGML_OP_NONE {
+            return fault(op, format!("{source:?} is a result of another graph"));
+        }
+        let mut leaves = self.leaves.borrow_mut();
+        leaves.insert(source.key());
+        if leaves.len() > self.max_leaves {
+            return Err(Error::Capacity {
+                capacity: self.max_leaves,
+            });
+        }
+        self.arena.keep(source);
+        Ok(())
     }
 
     /// `a [k, n, ..] . b [k, m, ..] -> [n, m, ..]`, f32. Batches of `b` may be multiples of `a`'s.
@@ -195,7 +245,10 @@ impl Graph {
         }
         let typed = is_matrix_type(a.ty()) && matches!(b.ty(), TensorType::F32);
         if !typed || nb[0] > nb[1] || !a.has_dense_rows() || !b.has_dense_rows() {
-            return fault("mul_mat", format!("{a:?} and {b:?}: expected dense rows of numbers, the second f32"));
+            return fault(
+                "mul_mat",
+                format!("{a:?} and {b:?}: expected dense rows of numbers, the second f32"),
+            );
         }
         let ctx = self.arena.reserve()?;
         // SAFETY: shapes, types and layout were checked above.
@@ -209,11 +262,23 @@ impl Graph {
     /// Ids that are not an index tensor bounded by the number of rows.
     pub fn get_rows(&self, table: &Tensor, ids: &Tensor) -> Result<Tensor, Error> {
         let (st, si) = (table.shape(), ids.shape());
-        if st[2] != 1 || st[3] != 1 || si[1] != 1 || si[2] != 1 || si[3] != 1 || !table.has_dense_rows() {
-            return fault("get_rows", format!("{table:?} by {ids:?}: expected a matrix and a vector"));
+        if st[2] != 1
+            || st[3] != 1
+            || si[1] != 1
+            || si[2] != 1
+            || si[3] != 1
+            || !table.has_dense_rows()
+        {
+            return fault(
+                "get_rows",
+                format!("{table:?} by {ids:?}: expected a matrix and a vector"),
+            );
         }
         if ids.ty() != TensorType::I32 || !(is_matrix_type(table.ty())) {
-            return fault("get_rows", format!("{table:?} by {ids:?}: expected numbers by i32"));
+            return fault(
+                "get_rows",
+                format!("{table:?} by {ids:?}: expected numbers by i32"),
+            );
         }
         self.bounded("get_rows", ids, st[1])?;
         let ctx = self.arena.reserve()?;
@@ -228,10 +293,20 @@ impl Graph {
     /// # Errors
     /// Ids that are not an index tensor bounded by the number of rows; a target of the host's
     /// read-only memory is never f32 state, so only tensors of an arena that was allocated qualify.
-    pub fn set_rows(&self, target: &Tensor, values: &Tensor, ids: &Tensor) -> Result<Tensor, Error> {
+    pub fn set_rows(
+        &self,
+        target: &Tensor,
+        values: &Tensor,
+        ids: &Tensor,
+    ) -> Result<Tensor, Error> {
         let (st, sv, si) = (target.shape(), values.shape(), ids.shape());
         let flat = st[2] == 1 && st[3] == 1 && sv[2] == 1 && sv[3] == 1 && si[1..] == [1, 1, 1];
-        if !flat || st[0] != sv[0] || sv[1] != si[0] || !target.has_dense_rows() || !values.has_dense_rows() {
+        if !flat
+            || st[0] != sv[0]
+            || sv[1] != si[0]
+            || !target.has_dense_rows()
+            || !values.has_dense_rows()
+        {
             return fault("set_rows", format!("{values:?} into {target:?} at {ids:?}"));
         }
         let stored = matches!(
@@ -247,7 +322,10 @@ impl Graph {
                 | TensorType::IQ4_NL
         );
         if values.ty() != TensorType::F32 || ids.ty() != TensorType::I64 || !stored {
-            return fault("set_rows", format!("{values:?} into {target:?} at {ids:?}: unsupported types"));
+            return fault(
+                "set_rows",
+                format!("{values:?} into {target:?} at {ids:?}: unsupported types"),
+            );
         }
         if target.arena.is_host_memory() {
             return fault("set_rows", format!("{target:?} is read-only"));
@@ -256,14 +334,18 @@ impl Graph {
         let ctx = self.arena.reserve()?;
         // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded when
         // written, and the target's memory is our own.
-        let ptr = unsafe { sys::ggml_set_rows(ctx, target.as_ptr(), values.as_ptr(), ids.as_ptr()) };
+        let ptr =
+            unsafe { sys::ggml_set_rows(ctx, target.as_ptr(), values.as_ptr(), ids.as_ptr()) };
         self.node("set_rows", ptr, &[target, values, ids])
     }
 
     fn bounded(&self, op: &'static str, ids: &Tensor, rows: u64) -> Result<(), Error> {
         match ids.arena.0.bounds.borrow().get(&ids.key()) {
             Some(&bound) if bound <= rows => Ok(()),
-            Some(&bound) => fault(op, format!("`{}` goes up to {bound}, there are {rows} rows", ids.name())),
+            Some(&bound) => fault(
+                op,
+                format!("`{}` goes up to {bound}, there are {rows} rows", ids.name()),
+            ),
             None => fault(op, format!("`{}` is not an index tensor", ids.name())),
         }
     }
@@ -311,7 +393,13 @@ impl Graph {
 
     fn float(&self, op: &'static str, a: &Tensor, contiguous: bool) -> Result<(), Error> {
         if a.ty() != TensorType::F32 || !a.has_dense_rows() || (contiguous && !a.is_contiguous()) {
-            return fault(op, format!("{a:?}: expected {}f32", if contiguous { "contiguous " } else { "" }));
+            return fault(
+                op,
+                format!(
+                    "{a:?}: expected {}f32",
+                    if contiguous { "contiguous " } else { "" }
+                ),
+            );
         }
         Ok(())
     }
@@ -347,7 +435,11 @@ impl Graph {
     fn norm_op(
         &self,
         op: &'static str,
-        f: unsafe extern "C" fn(*mut sys::ggml_context, *mut sys::ggml_tensor, f32) -> *mut sys::ggml_tensor,
+        f: unsafe extern "C" fn(
+            *mut sys::ggml_context,
+            *mut sys::ggml_tensor,
+            f32,
+        ) -> *mut sys::ggml_tensor,
         a: &Tensor,
         eps: f32,
     ) -> Result<Tensor, Error> {
@@ -402,7 +494,10 @@ impl Graph {
     /// A tensor that is not contiguous, or another number of elements.
     pub fn reshape(&self, a: &Tensor, shape: [u64; 4]) -> Result<Tensor, Error> {
         let elements = shape.iter().try_fold(1u64, |n, dim| n.checked_mul(*dim));
-        if elements != Some(a.elements()) || !a.is_contiguous() || a.ty().row_bytes(shape[0]).is_none() {
+        if elements != Some(a.elements())
+            || !a.is_contiguous()
+            || a.ty().row_bytes(shape[0]).is_none()
+        {
             return fault("reshape", format!("{a:?} to {shape:?}"));
         }
         let ctx = self.arena.reserve()?;
@@ -417,24 +512,46 @@ impl Graph {
     ///
     /// # Errors
     /// A window that reaches beyond the tensor or cuts a block.
-    pub fn view(&self, a: &Tensor, shape: [u64; 4], strides: [usize; 3], offset: usize) -> Result<Tensor, Error> {
+    pub fn view(
+        &self,
+        a: &Tensor,
+        shape: [u64; 4],
+        strides: [usize; 3],
+        offset: usize,
+    ) -> Result<Tensor, Error> {
         let block = a.ty().block_bytes() as usize;
         let end = a.ty().row_bytes(shape[0]).and_then(|row| {
             (1..4).try_fold(row, |end, dim| {
                 end.checked_add((strides[dim - 1] as u64).checked_mul(shape[dim].checked_sub(1)?)?)
             })
         });
-        let inside = end.and_then(|end| end.checked_add(offset as u64)).is_some_and(|end| end <= a.bytes() as u64);
-        let whole = a.has_dense_rows() && offset.is_multiple_of(block) && strides.iter().all(|s| s.is_multiple_of(block));
+        let inside = end
+            .and_then(|end| end.checked_add(offset as u64))
+            .is_some_and(|end| end <= a.bytes() as u64);
+        let whole = a.has_dense_rows()
+            && offset.is_multiple_of(block)
+            && strides.iter().all(|s| s.is_multiple_of(block));
         if shape.contains(&0) || !inside || !whole {
-            return fault("view", format!("{a:?}: {shape:?} by {strides:?} from byte {offset}"));
+            return fault(
+                "view",
+                format!("{a:?}: {shape:?} by {strides:?} from byte {offset}"),
+            );
         }
         let ctx = self.arena.reserve()?;
         let n = shape.map(|dim| dim as i64);
         // SAFETY: the window lies inside the tensor's bytes (checked above).
         let ptr = unsafe {
             sys::ggml_view_4d(
-                ctx, a.as_ptr(), n[0], n[1], n[2], n[3], strides[0], strides[1], strides[2], offset,
+                ctx,
+                a.as_ptr(),
+                n[0],
+                n[1],
+                n[2],
+                n[3],
+                strides[0],
+                strides[1],
+                strides[2],
+                offset,
             )
         };
         self.node("view", ptr, &[a])
@@ -463,7 +580,10 @@ impl Graph {
     /// A quantised tensor that is permuted.
     pub fn cont(&self, a: &Tensor) -> Result<Tensor, Error> {
         if !a.ty().is_plain() && !a.has_dense_rows() {
-            return fault("cont", format!("{a:?} has rows of blocks that are not dense"));
+            return fault(
+                "cont",
+                format!("{a:?} has rows of blocks that are not dense"),
+            );
         }
         let ctx = self.arena.reserve()?;
         // SAFETY: any tensor of plain elements or dense rows can be copied.
@@ -497,7 +617,8 @@ impl Graph {
         if let Some(mask) = mask {
             let (sa, sm) = (a.shape(), mask.shape());
             let fits = sm[0] == sa[0] && sm[1] >= sa[1] && sa[2] % sm[2] == 0 && sa[3] % sm[3] == 0;
-            let typed = matches!(mask.ty(), TensorType::F32 | TensorType::F16) && mask.is_contiguous();
+            let typed =
+                matches!(mask.ty(), TensorType::F32 | TensorType::F16) && mask.is_contiguous();
             if !fits || !typed {
                 return fault("soft_max", format!("{a:?} with the mask {mask:?}"));
             }
@@ -548,7 +669,16 @@ impl Graph {
         let mask_ptr = mask.map_or(std::ptr::null_mut(), Tensor::as_ptr);
         // SAFETY: types, shapes and layout were checked; no mask is null.
         let ptr = unsafe {
-            let ptr = sys::ggml_flash_attn_ext(ctx, q.as_ptr(), k.as_ptr(), v.as_ptr(), mask_ptr, scale, 0.0, 0.0);
+            let ptr = sys::ggml_flash_attn_ext(
+                ctx,
+                q.as_ptr(),
+                k.as_ptr(),
+                v.as_ptr(),
+                mask_ptr,
+                scale,
+                0.0,
+                0.0,
+            );
             sys::ggml_flash_attn_ext_set_prec(ptr, sys::GGML_PREC_F32);
             ptr
         };
@@ -564,7 +694,8 @@ impl Graph {
     /// The tensor is no matrix product.
     pub fn exact(&self, product: &Tensor) -> Result<(), Error> {
         // SAFETY: the tensor is alive.
-        if unsafe { sys::shim_tensor_op(product.as_ptr()) } as sys::ggml_op != sys::GGML_OP_MUL_MAT {
+        if unsafe { sys::shim_tensor_op(product.as_ptr()) } as sys::ggml_op != sys::GGML_OP_MUL_MAT
+        {
             return fault("exact", format!("{product:?} is no matrix product"));
         }
         // SAFETY: the node is a matrix product.
@@ -589,12 +720,20 @@ impl Graph {
         let dims = params.dims.is_multiple_of(2) && params.dims > 0 && params.dims <= sa[0];
         self.float("rope", a, false)?;
         if !positions || !dims {
-            return fault("rope", format!("{a:?} at {pos:?}, {} dimensions", params.dims));
+            return fault(
+                "rope",
+                format!("{a:?} at {pos:?}, {} dimensions", params.dims),
+            );
         }
         if let Some(factors) = factors
-            && (factors.ty() != TensorType::F32 || factors.shape()[0] < params.dims / 2 || !factors.has_dense_rows())
+            && (factors.ty() != TensorType::F32
+                || factors.shape()[0] < params.dims / 2
+                || !factors.has_dense_rows())
         {
-            return fault("rope", format!("factors {factors:?} for {} dimensions", params.dims));
+            return fault(
+                "rope",
+                format!("factors {factors:?} for {} dimensions", params.dims),
+            );
         }
         let ctx = self.arena.reserve()?;
         let mode = match params.pairing {

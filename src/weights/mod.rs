@@ -79,6 +79,22 @@ pub struct Weights {
 }
 
 impl Weights {
+    /// Joins what a format's reader found. Ranges were checked by the reader.
+    fn new(label: String, metadata: Metadata, tensors: Vec<TensorInfo>, files: Vec<Bytes>) -> Self {
+        let index = tensors
+            .iter()
+            .enumerate()
+            .map(|(i, t)| (t.name.clone(), i))
+            .collect();
+        Self {
+            label,
+            metadata,
+            tensors,
+            index,
+            files,
+        }
+    }
+
     /// The path, or what stands for it, for messages.
     pub fn label(&self) -> &str {
         &self.label
@@ -132,11 +148,11 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The file breaks the rules of its format.
-    #[error("{label}: {kind}")]
+    #[error("{label}: {fault}")]
     Format {
         /// The file.
         label: String,
         /// Which rule, where.
-        kind: gguf::Fault,
+        fault: gguf::Fault,
     },
 }

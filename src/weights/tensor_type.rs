@@ -77,6 +77,7 @@ tensor_types! {
     MXFP4   = 39, "mxfp4",   block 32 of 17 bytes;
     NVFP4   = 40, "nvfp4",   block 64 of 36 bytes;
     Q1_0    = 41, "q1_0",    block 128 of 18 bytes;
+    Q2_0    = 42, "q2_0",    block 64 of 18 bytes;
 }
 
 impl TensorType {

@@ -1,0 +1,248 @@
+//! What a block builds with: the graph, its weights, and the helpers all blocks share.
+//!
+//! A block says what is computed; where keys and values are kept is the affair of the
+//! [`KeyValueStore`] it is given. Cached, stateless and bidirectional execution differ in the store
+//! alone, so each block has one `build`.
+
+use crate::arch::{NormRef, RopeRef};
+use crate::ggml::{Error, Graph, RopePairing, RopeParams, Tensor};
+use crate::plan::{NormUse, Plan, StatePlan, Unit};
+use crate::weights::TensorType;
+
+use super::norm::{Kind, Norm};
+use super::rope::{Pairing, Rope, Scaling};
+
+/// Keys and values that the queries of a pass may see.
+pub struct Seen {
+    /// `[k_row, n_kv]`: one row of all heads for each position.
+    pub k: Tensor,
+    /// `[v_row, n_kv]`.
+    pub v: Tensor,
+    /// `[n_kv, n_tokens]`: 0 where visible, -inf where not.
+    pub mask: Tensor,
+}
+
+/// Where keys and values go, and what comes back to be attended to.
+pub trait KeyValueStore {
+    /// Stores the rows `k [k_row, n_tokens]` and `v [v_row, n_tokens]` of the unit at `path` and
+    /// returns all rows that may be seen.
+    ///
+    /// # Errors
+    /// As the operations it adds to the graph.
+    fn append(
+        &mut self,
+        g: &Graph,
+        path: &str,
+        state: &StatePlan,
+        k: &Tensor,
+        v: &Tensor,
+    ) -> Result<Seen, Error>;
+}
+
+/// The graph under construction.
+pub struct Build<'a> {
+    /// Where operations go.
+    pub g: &'a Graph,
+    /// The model.
+    pub plan: &'a Plan,
+    /// Data of [`Plan::tensors`], in their order.
+    pub tensors: &'a [Tensor],
+    /// Position of each token, i32 `[n_tokens]`.
+    pub positions: &'a Tensor,
+    /// Number of tokens of the pass.
+    pub n_tokens: u64,
+    /// Keys and values.
+    pub store: &'a mut dyn KeyValueStore,
+    /// Whether attention runs without keeping its scores.
+    pub flash_attn: bool,
+}
+
+impl Build<'_> {
+    /// Names a value by its path, such as `layers.3.attn.q`.
+    pub fn name(&self, path: &str, value: &str, tensor: &Tensor) {
+        tensor.set_name(&format!("{path}.{value}"));
+    }
+
+    /// A weight of a unit; `None` if the file lacks it.
+    pub fn weight(&self, unit: &Unit, key: &str) -> Option<&Tensor> {
+        unit.weight(key).map(|at| &self.tensors[at])
+    }
+
+    /// `w.x + bias` with the weight `key` and its bias, if there is one.
+    ///
+    /// # Errors
+    /// The weight is absent, which the contract should have prevented, or shapes do not fit.
+    pub fn linear(&self, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
+        let Some(weight) = self.weight(unit, key) else {
+            return Err(Error::Arguments {
+                op: "linear",
+                message: format!("{} has no weight `{key}`", unit.path),
+            });
+        };
+        let product = self.g.mul_mat(weight, x)?;
+        self.with_bias(unit, &format!("{key}.bias"), product)
+    }
+
+    fn with_bias(&self, unit: &Unit, key: &str, x: Tensor) -> Result<Tensor, Error> {
+        match self.weight(unit, key) {
+            Some(bias) => self.g.add(&x, bias),
+            None => Ok(x),
+        }
+    }
+
+    /// A norm at a place in the wiring.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub fn norm(&self, norm: &NormUse, x: &Tensor) -> Result<Tensor, Error> {
+        let weight = norm.weight.map(|at| &self.tensors[at]);
+        let mut y = self.normalise(norm.norm, weight, x)?;
+        if let Some(bias) = norm.bias {
+            y = self.g.add(&y, &self.tensors[bias])?;
+        }
+        y.set_name(&norm.path);
+        Ok(y)
+    }
+
+    /// Rows of `x` normalised with the kind and eps of `norm` and, if there is one, a gain.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub fn normalise_with(
+        &self,
+        norm: NormRef,
+        gain: Option<&Tensor>,
+        x: &Tensor,
+    ) -> Result<Tensor, Error> {
+        match norm.0 {
+            Some(norm) => self.normalise(norm, gain, x),
+            None => Ok(x.clone()),
+        }
+    }
+
+    fn normalise(&self, norm: usize, gain: Option<&Tensor>, x: &Tensor) -> Result<Tensor, Error> {
+        let norm = Norm::read(&self.plan.norms[norm].options);
+        let y = match norm.kind {
+            Kind::Rms => self.g.rms_norm(x, norm.eps)?,
+            Kind::Layer => self.g.layer_norm(x, norm.eps)?,
+        };
+        match gain {
+            Some(gain) => self.g.mul(&y, gain),
+            None => Ok(y),
+        }
+    }
+
+    /// `x [d, heads, n_tokens]` rotated by the tokens' positions; unchanged without a rope.
+    ///
+    /// # Errors
+    /// As the operation.
+    pub fn rope(&self, rope: RopeRef, x: &Tensor) -> Result<Tensor, Error> {
+        let Some(unit) = rope.0.map(|at| &self.plan.ropes[at]) else {
+            return Ok(x.clone());
+        };
+        let factors = self.weight(unit, "factors");
+        self.g.rope(
+            x,
+            self.positions,
+            factors,
+            &rope_params(&Rope::read(&unit.options)),
+        )
+    }
+
+    /// Stores keys and values and mixes the values that each query sees.
+    ///
+    /// `q [dk, heads, n_tokens]`, `k [dk, kv_heads, n_tokens]`, `v [dv, kv_heads, n_tokens]` ->
+    /// `[dv * heads, n_tokens]`. The scores are `scale * q . k`.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub fn attend(
+        &mut self,
+        unit: &Unit,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        scale: f32,
+    ) -> Result<Tensor, Error> {
+        let Some(state) = &unit.state else {
+            return Err(Error::Arguments {
+                op: "attend",
+                message: format!("{} keeps no keys", unit.path),
+            });
+        };
+        let (g, n) = (self.g, self.n_tokens);
+        let ([dk, heads, ..], [dv, kv_heads, ..]) = (q.shape(), v.shape());
+        let rows_k = g.reshape(k, [dk * kv_heads, n, 1, 1])?;
+        let rows_v = g.reshape(v, [dv * kv_heads, n, 1, 1])?;
+        let seen = self.store.append(g, &unit.path, state, &rows_k, &rows_v)?;
+
+        let q = g.permute(q, [0, 2, 1, 3])?; // [dk, n_tokens, heads]
+        let k = g.permute(&split_heads(g, &seen.k, dk, kv_heads)?, [0, 2, 1, 3])?; // [dk, n_kv, kv_heads]
+        let v = split_heads(g, &seen.v, dv, kv_heads)?; // [dv, kv_heads, n_kv]
+        if self.flash_attn {
+            let v = g.permute(&v, [0, 2, 1, 3])?; // [dv, n_kv, kv_heads]
+            let y = g.flash_attn(&q, &k, &v, Some(&seen.mask), scale)?; // [dv, heads, n_tokens]
+            return g.reshape(&y, [dv * heads, n, 1, 1]);
+        }
+        let scores = g.mul_mat(&k, &q)?; // [n_kv, n_tokens, heads]
+        g.exact(&scores)?;
+        self.name(&unit.path, "scores", &scores);
+        let weights = g.soft_max(&scores, Some(&seen.mask), scale)?;
+        self.name(&unit.path, "pattern", &weights);
+        let v = if v.ty().is_plain() {
+            v
+        } else {
+            g.cast(&v, TensorType::F32)?
+        };
+        let v = g.cont(&g.permute(&v, [1, 2, 0, 3])?)?; // [n_kv, dv, kv_heads]
+        let y = g.mul_mat(&v, &weights)?; // [dv, n_tokens, heads]
+        let y = g.cont(&g.permute(&y, [0, 2, 1, 3])?)?; // [dv, heads, n_tokens]
+        g.reshape(&y, [dv * heads, n, 1, 1])
+    }
+}
+
+/// Rows of all heads `[d * heads, n]` as `[d, heads, n]`, in place.
+pub(super) fn split_heads(g: &Graph, rows: &Tensor, d: u64, heads: u64) -> Result<Tensor, Error> {
+    let n = rows.shape()[1];
+    let fault = || Error::Arguments {
+        op: "split_heads",
+        message: format!("{rows:?} into heads of {d}"),
+    };
+    let head = rows.ty().row_bytes(d).ok_or_else(fault)? as usize;
+    let row = rows.ty().row_bytes(rows.shape()[0]).ok_or_else(fault)? as usize;
+    g.view(rows, [d, heads, n, 1], [head, row, row * n as usize], 0)
+}
+
+/// YaRN's magnitude: ggml multiplies by `1 + 0.1 ln(factor)` when it mixes angles; a definition
+/// with a logarithmic multiplier m wants that divided by `1 + 0.1 m ln(factor)`.
+fn rope_params(rope: &Rope) -> RopeParams {
+    let is_yarn = rope.scaling == Scaling::Yarn;
+    let spread = if rope.factor > 1.0 {
+        rope.factor.ln()
+    } else {
+        0.0
+    };
+    let correction = if is_yarn {
+        1.0 + 0.1 * rope.log_mul * spread
+    } else {
+        1.0
+    };
+    RopeParams {
+        pairing: match rope.kind {
+            Pairing::Norm => RopePairing::Norm,
+            Pairing::Neox => RopePairing::Neox,
+        },
+        dims: rope.dims,
+        orig_ctx: rope.orig_ctx,
+        base: rope.base,
+        freq_scale: if rope.scaling == Scaling::None {
+            1.0
+        } else {
+            1.0 / rope.factor
+        },
+        ext_factor: if is_yarn { rope.ext } else { 0.0 },
+        attn_factor: rope.attn / correction,
+        beta_fast: rope.fast,
+        beta_slow: rope.slow,
+    }
+}

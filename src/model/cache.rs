@@ -1,0 +1,312 @@
+//! Keys and values between passes: cells, who they belong to, and what a query sees of them.
+//!
+//! The cells of all sequences lie in one pool; a cell holds one position of one sequence in every
+//! layer. Rows are written by index, so that one built graph serves any cells. The book-keeping
+//! (`Cells`) is pure; the storage is one tensor of keys and one of values for each layer.
+
+use std::collections::HashMap;
+
+use crate::blocks::{KeyValueStore, Seen};
+use crate::ggml::{Arena, Device, Error, Graph, Tensor};
+use crate::plan::{Plan, StatePlan};
+use crate::weights::TensorType;
+
+/// A sequence of tokens that see each other.
+pub type SequenceId = u32;
+
+/// Cells are looked at in multiples of this, so that a graph serves many steps.
+const VIEW_STEP: usize = 256;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cell {
+    sequence: SequenceId,
+    position: u32,
+}
+
+/// Who holds which cell.
+#[derive(Clone, Debug)]
+pub(super) struct Cells {
+    cells: Vec<Option<Cell>>,
+    used: usize,
+    /// Cells below this may be taken; from here on none is.
+    end: usize,
+}
+
+impl Cells {
+    pub(super) fn new(n_cells: usize) -> Self {
+        Self {
+            cells: vec![None; n_cells],
+            used: 0,
+            end: 0,
+        }
+    }
+
+    pub(super) fn free(&self) -> usize {
+        self.cells.len() - self.used
+    }
+
+    /// Takes a cell for each token, or none if they do not all fit.
+    pub(super) fn take(&mut self, tokens: &[(SequenceId, u32)]) -> Option<Vec<usize>> {
+        if tokens.len() > self.free() {
+            return None;
+        }
+        let mut out = Vec::with_capacity(tokens.len());
+        let mut at = 0;
+        for &(sequence, position) in tokens {
+            while self.cells[at].is_some() {
+                at += 1;
+            }
+            self.cells[at] = Some(Cell { sequence, position });
+            out.push(at);
+            at += 1;
+            self.end = self.end.max(at);
+        }
+        self.used += tokens.len();
+        Some(out)
+    }
+
+    /// Gives back the cells of a sequence from a position on.
+    pub(super) fn release(&mut self, sequence: SequenceId, from: u32) {
+        for cell in &mut self.cells[..self.end] {
+            if cell.is_some_and(|c| c.sequence == sequence && c.position >= from) {
+                *cell = None;
+                self.used -= 1;
+            }
+        }
+        while self.end > 0 && self.cells[self.end - 1].is_none() {
+            self.end -= 1;
+        }
+    }
+
+    /// Number of leading cells a pass looks at.
+    pub(super) fn view(&self) -> usize {
+        self.end.next_multiple_of(VIEW_STEP).min(self.cells.len())
+    }
+
+    /// Calls `visible` for each cell among the first `n_kv` that a query sees.
+    fn for_each_visible(
+        &self,
+        n_kv: usize,
+        query: (SequenceId, u32),
+        is_causal: bool,
+        mut visible: impl FnMut(usize),
+    ) {
+        for (i, cell) in self.cells[..n_kv.min(self.end)].iter().enumerate() {
+            if cell.is_some_and(|c| c.sequence == query.0 && (!is_causal || c.position <= query.1))
+            {
+                visible(i);
+            }
+        }
+    }
+}
+
+/// Rows that may be seen, as a mask `[n_kv, n_tokens]`: 0 where visible, -inf where not.
+pub(super) struct Mask {
+    values: Vec<f32>,
+}
+
+impl Mask {
+    /// Of the cells of a pool.
+    pub(super) fn of_cells(
+        cells: &Cells,
+        n_kv: usize,
+        queries: &[(SequenceId, u32)],
+        is_causal: bool,
+    ) -> Self {
+        let mut values = vec![f32::NEG_INFINITY; n_kv * queries.len()];
+        for (row, query) in values.chunks_exact_mut(n_kv).zip(queries) {
+            cells.for_each_visible(n_kv, *query, is_causal, |i| row[i] = 0.0);
+        }
+        Self { values }
+    }
+
+    /// Of the tokens of the pass itself.
+    pub(super) fn of_tokens(queries: &[(SequenceId, u32)], is_causal: bool) -> Self {
+        let seen =
+            |q: &(SequenceId, u32), k: &(SequenceId, u32)| q.0 == k.0 && (!is_causal || k.1 <= q.1);
+        let values = queries.iter().flat_map(|q| {
+            queries
+                .iter()
+                .map(move |k| if seen(q, k) { 0.0 } else { f32::NEG_INFINITY })
+        });
+        Self {
+            values: values.collect(),
+        }
+    }
+
+    /// The values as f32.
+    pub(super) fn as_f32(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// The values as f16: 0 and -inf are exact.
+    pub(super) fn to_f16(&self) -> Vec<half::f16> {
+        self.values
+            .iter()
+            .map(|v| half::f16::from_f32(*v))
+            .collect()
+    }
+}
+
+/// Storage of keys and values for a pool of cells.
+pub(super) struct KeyValues {
+    /// Keys and values of each unit by its path: `[row, n_cells]`.
+    rows: HashMap<String, (Tensor, Tensor)>,
+    n_cells: usize,
+    bytes: usize,
+}
+
+impl KeyValues {
+    pub(super) fn new(
+        plan: &Plan,
+        n_cells: usize,
+        k: TensorType,
+        v: TensorType,
+    ) -> Result<Self, Error> {
+        let states: Vec<_> = plan.states().filter(|_| n_cells > 0).collect();
+        let arena = Arena::new(2 * states.len(), 0)?;
+        let mut rows = HashMap::with_capacity(states.len());
+        for (unit, state) in states {
+            let keys = arena.tensor(
+                &format!("{}.cache_k", unit.path),
+                k,
+                &[state.k, n_cells as u64],
+            )?;
+            let values = arena.tensor(
+                &format!("{}.cache_v", unit.path),
+                v,
+                &[state.v, n_cells as u64],
+            )?;
+            rows.insert(unit.path.clone(), (keys, values));
+        }
+        let bytes = if rows.is_empty() {
+            0
+        } else {
+            Device::cpu()?.allocate(&arena, "the key/value cache")?
+        };
+        Ok(Self {
+            rows,
+            n_cells,
+            bytes,
+        })
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn n_cells(&self) -> usize {
+        self.n_cells
+    }
+}
+
+/// The store of a pass over cached keys and values.
+pub(super) struct CachedStore<'a> {
+    pub(super) cache: &'a KeyValues,
+    /// Cells the pass looks at.
+    pub(super) n_kv: usize,
+    /// Cell of each token, i64 `[n_tokens]`.
+    pub(super) cells: Tensor,
+    /// Masks by cache group.
+    pub(super) masks: Vec<Tensor>,
+}
+
+impl KeyValueStore for CachedStore<'_> {
+    fn append(
+        &mut self,
+        g: &Graph,
+        path: &str,
+        state: &StatePlan,
+        k: &Tensor,
+        v: &Tensor,
+    ) -> Result<Seen, Error> {
+        let Some((keys, values)) = self.cache.rows.get(path) else {
+            return Err(Error::Arguments {
+                op: "append",
+                message: format!("{path} has no cache"),
+            });
+        };
+        let head = |rows: &Tensor| {
+            let width = rows.shape()[0];
+            let row = rows.ty().row_bytes(width).unwrap_or(0) as usize;
+            let all = row * self.n_kv;
+            g.view(rows, [width, self.n_kv as u64, 1, 1], [row, all, all], 0)
+        };
+        // Reading what `set_rows` returns orders the reading after the writing.
+        let k = head(&g.set_rows(keys, k, &self.cells)?)?;
+        let v = head(&g.set_rows(values, v, &self.cells)?)?;
+        Ok(Seen {
+            k,
+            v,
+            mask: self.masks[state.cache].clone(),
+        })
+    }
+}
+
+/// The store of a pass that keeps nothing: its own tokens are all there is to see.
+pub(super) struct PassStore {
+    /// Masks by cache group.
+    pub(super) masks: Vec<Tensor>,
+}
+
+impl KeyValueStore for PassStore {
+    fn append(
+        &mut self,
+        _: &Graph,
+        _: &str,
+        state: &StatePlan,
+        k: &Tensor,
+        v: &Tensor,
+    ) -> Result<Seen, Error> {
+        Ok(Seen {
+            k: k.clone(),
+            v: v.clone(),
+            mask: self.masks[state.cache].clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn visible(mask: &Mask, n_kv: usize) -> Vec<String> {
+        let row = |row: &[f32]| {
+            row.iter()
+                .map(|v| if *v == 0.0 { '#' } else { '.' })
+                .collect()
+        };
+        mask.as_f32().chunks(n_kv).map(row).collect()
+    }
+
+    #[test]
+    fn a_query_sees_its_own_sequence_up_to_its_position() {
+        let mut cells = Cells::new(6);
+        let tokens = [(0, 0), (1, 0), (0, 1), (1, 1)];
+        assert_eq!(cells.take(&tokens), Some(vec![0, 1, 2, 3]));
+        assert_eq!(
+            visible(&Mask::of_cells(&cells, 6, &tokens, true), 6),
+            ["#.....", ".#....", "#.#...", ".#.#.."]
+        );
+        assert_eq!(
+            visible(&Mask::of_cells(&cells, 6, &tokens[..1], false), 6),
+            ["#.#..."]
+        );
+        assert_eq!(
+            visible(&Mask::of_tokens(&tokens, true), 4),
+            ["#...", ".#..", "#.#.", ".#.#"]
+        );
+    }
+
+    #[test]
+    fn released_cells_are_taken_again_and_the_view_shrinks() {
+        let mut cells = Cells::new(4);
+        assert_eq!(cells.take(&[(0, 0), (1, 0), (0, 1)]), Some(vec![0, 1, 2]));
+        assert_eq!(cells.take(&[(2, 0), (2, 1)]), None);
+        cells.release(0, 0);
+        assert_eq!((cells.free(), cells.end), (3, 2));
+        assert_eq!(cells.take(&[(2, 0), (2, 1)]), Some(vec![0, 2]));
+        cells.release(2, 1);
+        assert_eq!((cells.free(), cells.end), (2, 2));
+    }
+}

@@ -1,0 +1,279 @@
+//! From a plan to a graph: the slot formula, once, for every model.
+
+use std::collections::HashMap;
+
+use crate::arch::Join;
+use crate::blocks::{self, Build, KeyValueStore};
+use crate::ggml::{Error, Executor, Graph, Tensor};
+use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan};
+use crate::weights::TensorType;
+
+use super::cache::{CachedStore, KeyValues, PassStore};
+use super::{Batch, Options};
+
+/// What a graph was built for; passes of the same shape replay it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) n_tokens: usize,
+    /// Rows that want logits.
+    pub(super) n_outputs: usize,
+    /// Keys that are looked at.
+    pub(super) n_kv: usize,
+}
+
+/// The tensors of a graph that a pass writes and reads.
+pub(super) struct Inputs {
+    tokens: Tensor,
+    positions: Tensor,
+    /// Rows that want logits; none if all or no row does.
+    rows: Option<Tensor>,
+    /// Cell of each token, with a cache.
+    cells: Option<Tensor>,
+    /// One mask for each cache group of the plan.
+    pub(super) masks: Vec<Tensor>,
+    /// `[n_vocab, n_outputs]`; none if no row wants logits.
+    pub(super) logits: Option<Tensor>,
+}
+
+impl Inputs {
+    /// Writes a batch; the masks are the caller's.
+    pub(super) fn write(
+        &self,
+        executor: &mut Executor,
+        batch: &Batch,
+        cells: Option<&[usize]>,
+    ) -> Result<(), Error> {
+        let ids: Vec<i32> = batch.tokens.iter().map(|t| *t as i32).collect();
+        executor.write_indices(&self.tokens, &ids)?;
+        if self.positions.is_allocated() {
+            let positions: Vec<i32> = batch
+                .places
+                .iter()
+                .map(|(_, position)| *position as i32)
+                .collect();
+            executor.write(&self.positions, &positions)?;
+        }
+        if let Some(rows) = &self.rows {
+            let wanted = (0..).zip(&batch.outputs).filter(|(_, wanted)| **wanted);
+            executor.write_indices(rows, &wanted.map(|(i, _)| i).collect::<Vec<i32>>())?;
+        }
+        if let (Some(tensor), Some(cells)) = (&self.cells, cells) {
+            let cells: Vec<i64> = cells.iter().map(|cell| *cell as i64).collect();
+            executor.write_indices(tensor, &cells)?;
+        }
+        Ok(())
+    }
+}
+
+/// Operations of a slot's widest block with its norms and joins, generously.
+const NODES_PER_BRANCH: usize = 48;
+const NODES_PER_SLOT: usize = 16;
+const NODES_ELSEWHERE: usize = 64;
+
+fn n_tensors(plan: &Plan) -> usize {
+    let slots = plan.layers.iter().flat_map(|layer| &layer.slots);
+    let nodes = slots.map(|slot| NODES_PER_SLOT + NODES_PER_BRANCH * slot.branches.len());
+    NODES_ELSEWHERE + plan.caches.len() + nodes.sum::<usize>()
+}
+
+fn n_leaves(plan: &Plan) -> usize {
+    plan.tensors.len() + 2 * plan.states().count()
+}
+
+/// Nodes and leaves of the largest graph of a plan.
+pub(super) fn capacity(plan: &Plan) -> usize {
+    n_tensors(plan) + n_leaves(plan)
+}
+
+/// Builds the graph of a pass.
+pub(super) fn build(
+    plan: &Plan,
+    tensors: &[Tensor],
+    cache: &KeyValues,
+    options: &Options,
+    shape: Shape,
+) -> Result<(Graph, Inputs), Error> {
+    let mut g = Graph::new(n_tensors(plan), n_leaves(plan))?;
+    let n = shape.n_tokens as u64;
+    let tokens = g.index_input("tokens", TensorType::I32, &[n], plan.n_vocab)?;
+    let positions = g.input("positions", TensorType::I32, &[n])?;
+    let some_rows = shape.n_outputs > 0 && shape.n_outputs < shape.n_tokens;
+    let rows = if some_rows {
+        Some(g.index_input("rows", TensorType::I32, &[shape.n_outputs as u64], n)?)
+    } else {
+        None
+    };
+    let mask_type = if options.flash_attn {
+        TensorType::F16
+    } else {
+        TensorType::F32
+    };
+    let masks = plan
+        .caches
+        .iter()
+        .map(|group| {
+            g.input(
+                &format!("mask.{}", group.name),
+                mask_type,
+                &[shape.n_kv as u64, n],
+            )
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let is_cached = options.n_ctx > 0;
+    let cells = if is_cached {
+        Some(g.index_input("cells", TensorType::I64, &[n], cache.n_cells() as u64)?)
+    } else {
+        None
+    };
+
+    let mut store: Box<dyn KeyValueStore + '_> = match &cells {
+        Some(cells) => Box::new(CachedStore {
+            cache,
+            n_kv: shape.n_kv,
+            cells: cells.clone(),
+            masks: masks.clone(),
+        }),
+        None => Box::new(PassStore {
+            masks: masks.clone(),
+        }),
+    };
+    let build = Build {
+        g: &g,
+        plan,
+        tensors,
+        positions: &positions,
+        n_tokens: n,
+        store: store.as_mut(),
+        flash_attn: options.flash_attn,
+    };
+    let (x, logits) = Assembly {
+        build,
+        taps: HashMap::new(),
+    }
+    .model(&tokens, rows.as_ref(), shape)?;
+    drop(store);
+    match &logits {
+        Some(logits) => g.output(logits)?,
+        None => g.expand(&x)?,
+    }
+    Ok((
+        g,
+        Inputs {
+            tokens,
+            positions,
+            rows,
+            cells,
+            masks,
+            logits,
+        },
+    ))
+}
+
+/// The stream on its way through the layers.
+struct Assembly<'a> {
+    build: Build<'a>,
+    /// Values that later slots and layers can read.
+    taps: HashMap<String, Tensor>,
+}
+
+impl Assembly<'_> {
+    /// The last stream, and the logits if any row wants them.
+    fn model(
+        mut self,
+        tokens: &Tensor,
+        rows: Option<&Tensor>,
+        shape: Shape,
+    ) -> Result<(Tensor, Option<Tensor>), Error> {
+        let plan = self.build.plan;
+        let mut x = blocks::embed::build(&self.build, &plan.embed, tokens)?;
+        self.taps.insert("embd".into(), x.clone());
+        for layer in &plan.layers {
+            x = self.layer(layer, x)?;
+        }
+        let Some(head) = plan.head.as_ref().filter(|_| shape.n_outputs > 0) else {
+            return Ok((x, None));
+        };
+        // Rows nobody asked for end here: the projection is the widest product of the model.
+        let wanted = match rows {
+            Some(rows) => self.build.g.get_rows(&x, rows)?,
+            None => x.clone(),
+        };
+        let normed = self.norm(head.norm.as_ref(), wanted)?;
+        let logits = blocks::head::build(&self.build, &head.unit, &normed)?;
+        Ok((x, Some(logits)))
+    }
+
+    fn layer(&mut self, layer: &LayerPlan, mut x: Tensor) -> Result<Tensor, Error> {
+        self.taps.insert("layer_in".into(), x.clone());
+        for slot in &layer.slots {
+            x = self.slot(slot, x)?;
+        }
+        Ok(x)
+    }
+
+    fn slot(&mut self, slot: &SlotPlan, x: Tensor) -> Result<Tensor, Error> {
+        self.taps.insert("x".into(), x.clone());
+        let input = self.tap(slot.from.as_deref(), &x)?;
+        let h = self.norm(slot.pre.as_ref(), input)?;
+        self.taps.insert("h".into(), h.clone());
+        let mut sum: Option<Tensor> = None;
+        for branch in &slot.branches {
+            let y = self.branch(branch, &h)?;
+            sum = Some(match sum {
+                None => y,
+                Some(sum) => self.build.g.add(&sum, &y)?,
+            });
+        }
+        let Some(y) = sum else { return Ok(x) };
+        let y = self.norm(slot.post.as_ref(), y)?;
+        let y = self.factor(slot.scale, y)?;
+        self.build.name(&slot.path, "out", &y);
+        let joined = match slot.join {
+            Join::Add => self.build.g.add(&x, &y)?,
+            Join::Set => y,
+        };
+        let joined = self.norm(slot.after.as_ref(), joined)?;
+        self.build.name(&slot.path, "x", &joined);
+        Ok(joined)
+    }
+
+    fn branch(&mut self, branch: &BranchPlan, h: &Tensor) -> Result<Tensor, Error> {
+        let input = self.tap(branch.from.as_deref(), h)?;
+        let input = self.norm(branch.pre.as_ref(), input)?;
+        let y = blocks::build_block(&mut self.build, &branch.block, &input)?;
+        let y = self.norm(branch.post.as_ref(), y)?;
+        let y = self.factor(branch.gain, y)?;
+        if let Some(name) = &branch.save {
+            self.taps.insert(name.clone(), y.clone());
+        }
+        Ok(y)
+    }
+
+    fn tap(&self, name: Option<&str>, otherwise: &Tensor) -> Result<Tensor, Error> {
+        match name {
+            None => Ok(otherwise.clone()),
+            Some(name) => self
+                .taps
+                .get(name)
+                .cloned()
+                .ok_or_else(|| Error::Arguments {
+                    op: "tap",
+                    message: format!("`{name}` is read before it is saved"),
+                }),
+        }
+    }
+
+    fn norm(&self, norm: Option<&NormUse>, x: Tensor) -> Result<Tensor, Error> {
+        match norm {
+            Some(norm) => self.build.norm(norm, &x),
+            None => Ok(x),
+        }
+    }
+
+    fn factor(&self, factor: Option<f64>, x: Tensor) -> Result<Tensor, Error> {
+        match factor {
+            Some(factor) => self.build.g.scale(&x, factor as f32),
+            None => Ok(x),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Tensor data for a plan: used where it lies, converted or copied where it must be.
+//!
+//! A tensor that the plan does not name is never read. Gains and offsets that are stored as half
+//! floats become f32 here, once, since element-wise operations compute in f32.
+
+use std::collections::BTreeMap;
+
+use crate::arch::WeightRole;
+use crate::ggml::{Arena, Device, Tensor};
+use crate::plan::{Plan, TensorPlan};
+use crate::weights::{Bytes, TensorInfo, TensorType, Weights};
+
+use super::Error;
+
+/// The tensors of a plan on a device.
+pub(super) struct Loaded {
+    /// Data of [`Plan::tensors`], in their order.
+    pub(super) tensors: Vec<Tensor>,
+    /// Bytes used in place.
+    pub(super) mapped_bytes: u64,
+    /// Bytes copied into memory of our own.
+    pub(super) copied_bytes: u64,
+}
+
+/// Called with the bytes done and the bytes in all.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// Loads every tensor of `plan` from `weights`.
+pub(super) fn load(
+    plan: &Plan,
+    weights: &Weights,
+    progress: Progress<'_>,
+) -> Result<Loaded, Error> {
+    let cpu = Device::cpu()?;
+    let in_place = Arena::new(plan.tensors.len(), 0)?;
+    let copied = Arena::new(plan.tensors.len(), 0)?;
+    let mut slots: Vec<Option<Tensor>> = vec![None; plan.tensors.len()];
+    let mut files: BTreeMap<usize, (Bytes, Vec<(usize, usize)>)> = BTreeMap::new();
+    let mut copies: Vec<(usize, TensorType)> = Vec::new();
+
+    for (i, planned) in plan.tensors.iter().enumerate() {
+        let info = find(weights, planned)?;
+        let ty = target_type(planned, info)?;
+        if ty != info.ty {
+            copies.push((i, ty));
+            continue;
+        }
+        let (bytes, offset) = weights.place(info);
+        let key = bytes.as_ptr() as usize;
+        files
+            .entry(key)
+            .or_insert_with(|| (bytes.clone(), Vec::new()))
+            .1
+            .push((i, offset));
+        slots[i] = Some(in_place.tensor(&planned.name, ty, &planned.shape)?);
+    }
+
+    let total = plan.weight_bytes();
+    let mut mapped_bytes = 0;
+    for (bytes, places) in files.values() {
+        let mut tensors = Vec::with_capacity(places.len());
+        for (i, offset) in places {
+            tensors.extend(slots[*i].as_ref().map(|tensor| (tensor, *offset)));
+        }
+        let unaligned: Vec<String> = cpu
+            .adopt(&in_place, bytes, &tensors)?
+            .into_iter()
+            .map(Tensor::name)
+            .collect();
+        for (i, _) in places {
+            if unaligned.contains(&plan.tensors[*i].name) {
+                slots[*i] = None;
+                copies.push((*i, plan.tensors[*i].ty.unwrap_or(TensorType::F32)));
+            } else {
+                mapped_bytes += plan.tensors[*i].bytes;
+            }
+        }
+        progress(mapped_bytes, total);
+    }
+
+    for (i, ty) in &copies {
+        let planned = &plan.tensors[*i];
+        slots[*i] = Some(copied.tensor(&planned.name, *ty, &planned.shape)?);
+    }
+    let mut copied_bytes = 0;
+    if !copies.is_empty() {
+        cpu.allocate(&copied, "weights")?;
+        for (i, ty) in &copies {
+            let info = find(weights, &plan.tensors[*i])?;
+            let data = to_f32_if_asked(weights.data(info), info.ty, *ty);
+            copied_bytes += data.len() as u64;
+            if let Some(tensor) = &slots[*i] {
+                Device::write(tensor, &data)?;
+            }
+            progress(mapped_bytes + copied_bytes, total);
+        }
+    }
+    progress(total, total);
+    let tensors = slots
+        .into_iter()
+        .map(|slot| slot.expect("every tensor is mapped or copied"))
+        .collect();
+    Ok(Loaded {
+        tensors,
+        mapped_bytes,
+        copied_bytes,
+    })
+}
+
+fn find<'w>(weights: &'w Weights, planned: &TensorPlan) -> Result<&'w TensorInfo, Error> {
+    weights.tensor(&planned.name).ok_or_else(|| Error::Weight {
+        tensor: planned.name.clone(),
+        message: "is not in the file".into(),
+    })
+}
+
+/// The type a tensor has in memory.
+fn target_type(planned: &TensorPlan, info: &TensorInfo) -> Result<TensorType, Error> {
+    let is_vector = matches!(
+        planned.role,
+        WeightRole::Gain | WeightRole::Bias | WeightRole::Factors
+    );
+    match info.ty {
+        ty if !is_vector => Ok(ty),
+        TensorType::F32 | TensorType::F16 | TensorType::BF16 => Ok(TensorType::F32),
+        ty => Err(Error::Weight {
+            tensor: planned.name.clone(),
+            message: format!("is {ty}, and a gain or offset is f32, f16 or bf16"),
+        }),
+    }
+}
+
+fn to_f32_if_asked(bytes: &[u8], from: TensorType, to: TensorType) -> std::borrow::Cow<'_, [u8]> {
+    let halves = |widen: fn([u8; 2]) -> f32| {
+        bytes
+            .chunks_exact(2)
+            .flat_map(|half| widen([half[0], half[1]]).to_ne_bytes())
+            .collect::<Vec<u8>>()
+    };
+    match (from, to) {
+        (TensorType::F16, TensorType::F32) => {
+            halves(|b| half::f16::from_le_bytes(b).to_f32()).into()
+        }
+        (TensorType::BF16, TensorType::F32) => {
+            halves(|b| half::bf16::from_le_bytes(b).to_f32()).into()
+        }
+        _ => bytes.into(),
+    }
+}

@@ -1,0 +1,430 @@
+//! A plan with its weights on devices: placement, graphs, caches, the forward pass.
+//!
+//! [`Model::forward`] takes tokens with (sequence, position) pairs and says which rows want logits.
+//! One sequence is the simple case, not another path. A pass whose shape is as before replays the
+//! graph that stands: inputs are written, nothing is built or allocated. Called by the engine and by
+//! the tools that look at raw logits.
+
+mod cache;
+mod graph;
+mod load;
+mod memory;
+
+use crate::arch::Mode;
+use crate::ggml::{self, Executor};
+use crate::plan::Plan;
+use crate::weights::{TensorType, Weights};
+
+pub use cache::SequenceId;
+pub use load::Progress;
+
+use cache::{Cells, KeyValues, Mask};
+use graph::{Inputs, Shape};
+use load::Loaded;
+
+/// How a model is run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Cells of the cache: positions of all sequences together. 0 keeps nothing between passes.
+    pub n_ctx: usize,
+    /// Most tokens of a pass.
+    pub n_batch: usize,
+    /// Threads that compute.
+    pub n_threads: usize,
+    /// Element type of cached keys.
+    pub k_type: TensorType,
+    /// Element type of cached values.
+    pub v_type: TensorType,
+    /// Whether attention runs without keeping its scores.
+    pub flash_attn: bool,
+    /// Whether every token sees the whole pass, whatever the definition says.
+    pub non_causal: bool,
+}
+
+/// Why a model could not be loaded or run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A weight cannot be used.
+    #[error("tensor `{tensor}` {message}")]
+    Weight {
+        /// Its name.
+        tensor: String,
+        /// Why.
+        message: String,
+    },
+    /// A cache of this type is impossible.
+    #[error(
+        "a cache of {ty} needs rows of whole blocks of {block}: the model's rows have {row} elements"
+    )]
+    CacheType {
+        /// The type asked for.
+        ty: TensorType,
+        /// Its block.
+        block: u64,
+        /// The row or head that does not fit.
+        row: u64,
+    },
+    /// It would not fit into memory.
+    #[error("not enough memory for {what}: {}", memory::sentence(*needed, *available))]
+    Memory {
+        /// What for.
+        what: &'static str,
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes available.
+        available: u64,
+    },
+    /// No cell is left for a token.
+    #[error("the cache is full: {needed} positions asked for, {free} of {n_ctx} free")]
+    CacheFull {
+        /// Cells asked for.
+        needed: usize,
+        /// Cells free.
+        free: usize,
+        /// Cells in all.
+        n_ctx: usize,
+    },
+    /// The batch itself is wrong.
+    #[error("a pass of {found}: {expected}")]
+    Batch {
+        /// What was passed.
+        found: String,
+        /// What is accepted.
+        expected: String,
+    },
+    /// The tensor library refused or failed.
+    #[error(transparent)]
+    Ggml(#[from] ggml::Error),
+}
+
+/// Tokens of one pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Token ids.
+    pub tokens: Vec<u32>,
+    /// Sequence and position of each token.
+    pub places: Vec<(SequenceId, u32)>,
+    /// Which tokens want logits.
+    pub outputs: Vec<bool>,
+}
+
+impl Batch {
+    /// Adds a token.
+    pub fn push(&mut self, token: u32, sequence: SequenceId, position: u32, wants_logits: bool) {
+        self.tokens.push(token);
+        self.places.push((sequence, position));
+        self.outputs.push(wants_logits);
+    }
+
+    /// Number of tokens.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether there are no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Removes all tokens and keeps the memory.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.places.clear();
+        self.outputs.clear();
+    }
+}
+
+/// What a loaded model takes, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Weights used in the mapped file.
+    pub mapped: u64,
+    /// Weights copied.
+    pub copied: u64,
+    /// Caches.
+    pub cache: u64,
+    /// Scratch memory of the largest pass.
+    pub compute: u64,
+}
+
+/// A loaded model.
+pub struct Model {
+    plan: Plan,
+    options: Options,
+    loaded: Loaded,
+    cache: KeyValues,
+    cells: Cells,
+    executor: Executor,
+    /// Inputs and result of the graph that is loaded, and its shape.
+    current: Option<(Shape, Inputs)>,
+    logits: Vec<f32>,
+    compute_bytes: u64,
+    n_graphs: u64,
+}
+
+impl Model {
+    /// Loads the weights of a plan and takes the memory for running it.
+    ///
+    /// # Errors
+    /// Weights that cannot be used, or memory that is not there: refused before it is taken.
+    pub fn load(
+        plan: Plan,
+        weights: &Weights,
+        options: Options,
+        progress: Progress<'_>,
+    ) -> Result<Self, Error> {
+        ggml::install_log();
+        let cache_bytes = Self::check_cache(&plan, &options)?;
+        memory::check("the key/value cache", cache_bytes)?;
+        let loaded = load::load(&plan, weights, progress)?;
+        let cache = KeyValues::new(&plan, options.n_ctx, options.k_type, options.v_type)?;
+        let capacity = graph::capacity(&plan);
+        let executor = Executor::new(&[], options.n_threads, capacity)?;
+        let cells = Cells::new(options.n_ctx);
+        let mut model = Self {
+            plan,
+            options,
+            loaded,
+            cache,
+            cells,
+            executor,
+            current: None,
+            logits: Vec::new(),
+            compute_bytes: 0,
+            n_graphs: 0,
+        };
+        model.reserve()?;
+        Ok(model)
+    }
+
+    fn check_cache(plan: &Plan, options: &Options) -> Result<u64, Error> {
+        if options.n_ctx == 0 {
+            return Ok(0);
+        }
+        for (unit, state) in plan.states() {
+            for (ty, row) in [(options.k_type, state.k), (options.v_type, state.v)] {
+                // A head is read by itself, so it too must be a whole number of blocks.
+                let heads = unit.option_int("kv_heads").unwrap_or(1);
+                if ty.row_bytes(row / heads).is_none() {
+                    return Err(Error::CacheType {
+                        ty,
+                        block: ty.block_len(),
+                        row: row / heads,
+                    });
+                }
+            }
+        }
+        Ok(plan
+            .cache_bytes(options.n_ctx as u64, options.k_type, options.v_type)
+            .unwrap_or(u64::MAX))
+    }
+
+    /// Measures the largest pass, checks that it fits and takes its memory.
+    fn reserve(&mut self) -> Result<(), Error> {
+        let n_tokens = self.options.n_batch.max(1);
+        let n_kv = if self.options.n_ctx == 0 {
+            n_tokens
+        } else {
+            self.options.n_ctx
+        };
+        let shape = Shape {
+            n_tokens,
+            n_outputs: n_tokens,
+            n_kv,
+        };
+        let (graph, _) = graph::build(
+            &self.plan,
+            &self.loaded.tensors,
+            &self.cache,
+            &self.options,
+            shape,
+        )?;
+        let sizes = self.executor.measure(&graph)?;
+        self.compute_bytes = sizes.iter().map(|(_, bytes)| *bytes as u64).sum();
+        memory::check("scratch memory", self.compute_bytes)?;
+        self.executor.reserve(&graph)?;
+        tracing::debug!(
+            compute = self.compute_bytes,
+            nodes = graph.n_nodes(),
+            "reserved"
+        );
+        Ok(())
+    }
+
+    /// The plan it runs.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// How it is run.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// What it takes.
+    pub fn memory(&self) -> MemoryUse {
+        MemoryUse {
+            mapped: self.loaded.mapped_bytes,
+            copied: self.loaded.copied_bytes,
+            cache: self.cache.bytes() as u64,
+            compute: self.compute_bytes,
+        }
+    }
+
+    /// Positions that are free in the cache.
+    pub fn free_cells(&self) -> usize {
+        self.cells.free()
+    }
+
+    /// Graphs built so far; a step that replays the standing graph adds none.
+    pub fn n_graphs(&self) -> u64 {
+        self.n_graphs
+    }
+
+    /// Forgets the positions of a sequence from `from` on.
+    pub fn forget(&mut self, sequence: SequenceId, from: u32) {
+        self.cells.release(sequence, from);
+    }
+
+    /// Lets the threads sleep until the next pass.
+    pub fn rest(&self) {
+        self.executor.rest();
+    }
+
+    /// Runs one pass. Returns the logits `[n_vocab, n_outputs]` of the tokens that want them, in
+    /// their order.
+    ///
+    /// # Errors
+    /// A batch that does not fit the model, a full cache, a failed computation. The cache then
+    /// holds none of the batch's tokens.
+    pub fn forward(&mut self, batch: &Batch) -> Result<&[f32], Error> {
+        self.check_batch(batch)?;
+        let cells = if self.options.n_ctx == 0 {
+            None
+        } else {
+            let cells = self
+                .cells
+                .take(&batch.places)
+                .ok_or_else(|| Error::CacheFull {
+                    needed: batch.len(),
+                    free: self.cells.free(),
+                    n_ctx: self.options.n_ctx,
+                })?;
+            Some(cells)
+        };
+        let result = self.compute(batch, cells.as_deref());
+        if let Err(error) = result {
+            // A graph that failed half-way is not replayed, and its rows are not believed.
+            self.current = None;
+            for &(sequence, position) in batch.places.iter().filter(|_| cells.is_some()) {
+                self.cells.release(sequence, position);
+            }
+            return Err(error);
+        }
+        Ok(&self.logits)
+    }
+
+    fn check_batch(&self, batch: &Batch) -> Result<(), Error> {
+        let fault = |found: String, expected: String| Err(Error::Batch { found, expected });
+        let n = batch.len();
+        if n == 0 || n > self.options.n_batch {
+            return fault(
+                format!("{n} tokens"),
+                format!("1 to {} tokens", self.options.n_batch),
+            );
+        }
+        if batch.places.len() != n || batch.outputs.len() != n {
+            return fault(
+                "lists of different lengths".into(),
+                "a place and a wish for each token".into(),
+            );
+        }
+        if let Some(token) = batch
+            .tokens
+            .iter()
+            .find(|t| u64::from(**t) >= self.plan.n_vocab)
+        {
+            return fault(
+                format!("the token {token}"),
+                format!("ids below {}", self.plan.n_vocab),
+            );
+        }
+        let mut places = batch.places.clone();
+        places.sort_unstable();
+        if let Some(pair) = places.windows(2).find(|pair| pair[0] == pair[1]) {
+            return fault(
+                format!("position {} of sequence {} twice", pair[0].1, pair[0].0),
+                "each once".into(),
+            );
+        }
+        if let Some((_, position)) = places
+            .iter()
+            .find(|(_, position)| *position > i32::MAX as u32)
+        {
+            return fault(
+                format!("position {position}"),
+                format!("positions up to {}", i32::MAX),
+            );
+        }
+        Ok(())
+    }
+
+    fn compute(&mut self, batch: &Batch, cells: Option<&[usize]>) -> Result<(), Error> {
+        let n_outputs = batch.outputs.iter().filter(|wanted| **wanted).count();
+        let n_kv = if cells.is_some() {
+            self.cells.view()
+        } else {
+            batch.len()
+        };
+        let shape = Shape {
+            n_tokens: batch.len(),
+            n_outputs,
+            n_kv,
+        };
+        if self
+            .current
+            .as_ref()
+            .is_none_or(|(current, _)| *current != shape)
+        {
+            self.current = None;
+            let (graph, inputs) = graph::build(
+                &self.plan,
+                &self.loaded.tensors,
+                &self.cache,
+                &self.options,
+                shape,
+            )?;
+            self.executor.load(graph)?;
+            self.current = Some((shape, inputs));
+            self.n_graphs += 1;
+        }
+        let Some((_, inputs)) = &self.current else {
+            return Err(ggml::Error::Compute("no graph is loaded".into()).into());
+        };
+        inputs.write(&mut self.executor, batch, cells)?;
+        for (mask, cache) in inputs.masks.iter().zip(&self.plan.caches) {
+            let is_causal = self.is_causal(cache);
+            let values = match cells {
+                Some(_) => Mask::of_cells(&self.cells, n_kv, &batch.places, is_causal),
+                None => Mask::of_tokens(&batch.places, is_causal),
+            };
+            if self.options.flash_attn {
+                self.executor.write(mask, &values.to_f16())?;
+            } else {
+                self.executor.write(mask, values.as_f32())?;
+            }
+        }
+        self.executor.run()?;
+        self.logits
+            .resize(n_outputs * self.plan.n_vocab as usize, 0.0);
+        if let Some(logits) = &inputs.logits {
+            self.executor.read(logits, &mut self.logits)?;
+        }
+        Ok(())
+    }
+
+    fn is_causal(&self, cache: &crate::plan::CachePlan) -> bool {
+        let is_causal = crate::blocks::cache::Cache::read(&cache.unit.options).causal;
+        is_causal && !self.options.non_causal && self.plan.mode == Mode::Causal
+    }
+}
