@@ -1,10 +1,26 @@
 //! An LLM inference server and lab bench: a model architecture is a TOML file, never code.
+//!
+//! Data flows down this list, and imports never point back up:
+//!
+//! - [`weights`]: a file on disk as metadata and named tensors, whatever the format
+//! - [`arch`]: TOML text to a checked definition
+//! - [`plan`]: definition and metadata to a [`plan::Plan`], which is executed, drawn and measured
+//! - [`ggml`]: safe handles over the tensor library
+//! - [`blocks`]: the maths, one file per block
+//! - [`model`]: a plan with its weights on devices, and the forward pass
+//! - [`text`]: tokens to text and back
+//! - [`synth`]: a random model of any architecture
+//! - [`models`]: finding and opening models
+//! - [`cli`]: the command line
 
 pub mod arch;
 pub mod blocks;
+pub mod cli;
 #[expect(unsafe_code, reason = "the safe layer over ggml")]
 pub mod ggml;
 pub mod model;
+pub mod models;
 pub mod plan;
+pub mod synth;
 pub mod text;
 pub mod weights;

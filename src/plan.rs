@@ -7,7 +7,7 @@
 //! problems come back together.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 use crate::arch::expr::{Expr, Scope, Value};
@@ -35,6 +35,8 @@ pub struct Plan {
     pub n_ctx_train: u64,
     /// Parameters that something used, with their values.
     pub params: BTreeMap<String, Value>,
+    /// Metadata keys that parameters were read from, whether set or not.
+    pub keys: BTreeSet<String>,
     /// Tensors that something uses, once each.
     pub tensors: Vec<TensorPlan>,
     /// Distinct norms.
@@ -280,6 +282,7 @@ impl Plan {
             metadata,
             tensors,
             values: RefCell::default(),
+            keys: RefCell::default(),
             open: RefCell::default(),
         };
         let mut planner = Planner {
@@ -337,6 +340,8 @@ struct Facts<'a> {
     tensors: &'a dyn TensorSet,
     /// Values by name and layer; the layer is `None` for what does not depend on it.
     values: RefCell<HashMap<(String, Option<u64>), Value>>,
+    /// Metadata keys that were asked for.
+    keys: RefCell<BTreeSet<String>>,
     /// Parameters being evaluated, innermost last.
     open: RefCell<Vec<String>>,
 }
@@ -370,6 +375,7 @@ impl Facts<'_> {
                 absolute,
                 default,
                 zero_is_value,
+                ..
             } => match self.keyed(name, keys, *absolute, *zero_is_value) {
                 Some(value) => Ok(value),
                 None => match default {
@@ -419,6 +425,7 @@ impl Facts<'_> {
             } else {
                 format!("{}.{key}", self.def.name)
             };
+            self.keys.borrow_mut().insert(full.clone());
             let value = convert(self.metadata.get(&full)?)?;
             let zero =
                 |v: &Value| matches!(v, Value::Int(0)) || matches!(v, Value::Float(f) if *f == 0.0);
@@ -653,6 +660,7 @@ impl<'a> Planner<'a> {
             n_vocab,
             n_ctx_train,
             params: params.map(|((name, _), value)| (name, value)).collect(),
+            keys: self.facts.keys.take(),
             tensors: std::mem::take(&mut self.tensors),
             norms: std::mem::take(&mut self.norms),
             ropes: std::mem::take(&mut self.ropes),
@@ -1029,8 +1037,7 @@ impl<'a> Planner<'a> {
                     sound = false;
                     let name = format!("{}{}", scope.layer.prefix, weight.tensor);
                     let names = self.facts.tensors.names();
-                    let near =
-                        nearest(&name, names.into_iter()).filter(|_| self.facts.tensors.is_file());
+                    let near = nearest(&name, names).filter(|_| self.facts.tensors.is_file());
                     let hint = near
                         .map(|near| format!("; the file has `{near}`"))
                         .unwrap_or_default();

@@ -369,10 +369,11 @@ impl Checker<'_> {
 
 fn param_exprs(param: &Param) -> impl Iterator<Item = &Expr> {
     match &param.source {
-        ParamSource::Derived(expr) => Some(expr),
-        ParamSource::Key { default, .. } => default.as_ref(),
+        ParamSource::Derived(expr) => [Some(expr), None],
+        ParamSource::Key { default, synth, .. } => [default.as_ref(), synth.as_ref()],
     }
     .into_iter()
+    .flatten()
 }
 
 /// The way from a parameter back to itself, if there is one.

@@ -22,7 +22,7 @@ pub enum Value {
     Bool(bool),
     Str(String),
     /// One value per layer (or any other index).
-    List(Vec<Value>),
+    List(Vec<Self>),
 }
 
 impl Value {
@@ -97,10 +97,10 @@ pub struct Expr {
 enum Node {
     Literal(Value),
     Name(String, Span),
-    Index(String, Box<Node>, Span),
-    Unary(Unary, Box<Node>),
-    Binary(Binary, Box<Node>, Box<Node>),
-    Call(Function, Vec<Node>, Span),
+    Index(String, Box<Self>, Span),
+    Unary(Unary, Box<Self>),
+    Binary(Binary, Box<Self>, Box<Self>),
+    Call(Function, Vec<Self>, Span),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

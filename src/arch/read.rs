@@ -174,6 +174,7 @@ impl<'a> Reader<'a> {
             Some(item) => Some(self.expr(item)?),
             None => None,
         };
+        let synth = fields.take("synth").and_then(|item| self.expr(item));
         let zero = fields
             .take("zero")
             .and_then(|item| self.choice(item, "zero", &[("unset", false), ("value", true)]));
@@ -183,6 +184,7 @@ impl<'a> Reader<'a> {
             absolute: absolute.is_some(),
             default,
             zero_is_value: zero.unwrap_or(false),
+            synth,
         })
     }
 

@@ -10,12 +10,14 @@ mod device;
 mod executor;
 mod log;
 mod ops;
+mod quantize;
 
 pub use arena::{Arena, Tensor};
 pub use device::{Buffer, Device, DeviceKind, devices, load_backend};
 pub use executor::{Executor, ThreadPool};
 pub use log::install as install_log;
 pub use ops::{Graph, RopePairing, RopeParams, Unary};
+pub use quantize::quantize;
 
 use crate::weights::TensorType;
 

@@ -48,7 +48,7 @@ pub enum Array {
     I64(Vec<i64>),
     F64(Vec<f64>),
     /// Arrays of arrays, which the specification allows.
-    Array(Vec<Array>),
+    Array(Vec<Self>),
 }
 
 /// Many byte strings in two allocations: a vocabulary has hundreds of thousands.

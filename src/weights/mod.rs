@@ -7,6 +7,7 @@
 //! Invariant: every range handed out lies inside its mapped file; a file that would break this
 //! is refused when it is opened.
 
+mod check;
 pub mod gguf;
 mod metadata;
 mod tensor_type;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
+pub use check::check;
 pub use metadata::{Array, Metadata, StringArray, Value};
 pub use tensor_type::TensorType;
 
@@ -146,6 +148,16 @@ pub enum Error {
         path: PathBuf,
         /// What the operating system said.
         source: std::io::Error,
+    },
+    /// A weight is not a finite number.
+    #[error("tensor `{tensor}`: {found} in row {row}")]
+    NotFinite {
+        /// Its name.
+        tensor: String,
+        /// Row of the first such value, counted over all dimensions above the first.
+        row: u64,
+        /// NaN or infinity.
+        found: &'static str,
     },
     /// The file breaks the rules of its format.
     #[error("{label}: {fault}")]

@@ -1,0 +1,96 @@
+//! `bench logits`: the raw logits of every position, as an NPY file.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args as ClapArgs;
+
+use crate::model::Batch;
+use crate::models::Source;
+use crate::weights::TensorType;
+
+use super::Failure;
+use super::options::{Defaults, LoadOptions};
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The model
+    #[arg(short, long, value_name = "MODEL")]
+    model: PathBuf,
+    /// Token ids, separated by commas
+    #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
+    tokens: Vec<u32>,
+    /// The file to write: float32 [n_tokens, n_vocab], NPY
+    #[arg(short, long, value_name = "OUT.npy")]
+    output: PathBuf,
+    /// Tokens per pass; default: all in one
+    #[arg(long, value_name = "N")]
+    chunk: Option<usize>,
+    /// Keep nothing between passes and compute everything anew for each chunk
+    #[arg(long)]
+    stateless: bool,
+    /// Let every token see the whole pass
+    #[arg(long)]
+    non_causal: bool,
+    #[command(flatten)]
+    load: LoadOptions,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let opened = args.load.open(&Source::of(Some(&args.model)))?;
+    if args.load.check_tensors {
+        super::inspect::check_tensors(&opened)?;
+    }
+    let n_vocab = opened.plan.n_vocab as usize;
+    let n = args.tokens.len();
+    let chunk = args.chunk.unwrap_or(n).clamp(1, n.max(1));
+    let n_batch = if args.stateless { n } else { chunk };
+    let defaults = Defaults {
+        kv_type: TensorType::F32,
+        flash_attn: false,
+        max_ctx: usize::MAX,
+        n_batch,
+    };
+    let mut options = args.load.resolve(&opened, defaults);
+    options.non_causal = args.non_causal;
+    if n > options.n_ctx {
+        anyhow::bail!(
+            "{n} tokens do not fit a context of {} (--ctx N asks for more)",
+            options.n_ctx
+        );
+    }
+    if args.stateless {
+        options.n_ctx = 0;
+    } else {
+        // Only the positions that are written need a cell.
+        options.n_ctx = options.n_ctx.min(n.next_multiple_of(256));
+    }
+    let mut model = args.load.load(opened, options)?;
+
+    let mut logits: Vec<f32> = Vec::with_capacity(n * n_vocab);
+    let mut batch = Batch::default();
+    for start in (0..n).step_by(chunk) {
+        let end = (start + chunk).min(n);
+        batch.clear();
+        let first = if args.stateless { 0 } else { start };
+        for i in first..end {
+            batch.push(args.tokens[i], 0, i as u32, i >= start);
+        }
+        logits.extend_from_slice(model.forward(&batch)?);
+    }
+    write_npy(&args.output, &logits, n, n_vocab)
+}
+
+/// A C-ordered float32 matrix in NPY format, version 1.0.
+fn write_npy(path: &Path, values: &[f32], rows: usize, columns: usize) -> Result<(), Failure> {
+    let mut header =
+        format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
+    // Magic, version and length take 10 bytes; the data begins at a multiple of 64.
+    let padded = (10 + header.len() + 1).next_multiple_of(64) - 10;
+    header.push_str(&" ".repeat(padded - header.len() - 1));
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend_from_slice(&(padded as u16).to_le_bytes());
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+    std::fs::write(path, bytes).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
+}

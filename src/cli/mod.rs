@@ -1,0 +1,70 @@
+//! The command line: options as types, one file per command. Nothing else knows clap.
+//!
+//! Results go to stdout, everything else through the log on stderr. Names and formats are fixed:
+//! scripts rely on them.
+
+mod arch;
+mod inspect;
+mod logits;
+mod options;
+mod output;
+mod perf;
+mod plan;
+mod synth;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+pub use output::{Failure, is_closed_pipe};
+
+/// An LLM inference server and lab bench: a model architecture is a TOML file, never code.
+#[derive(Debug, Parser)]
+#[command(name = "bench", version, propagate_version = true)]
+pub struct Cli {
+    #[command(flatten)]
+    log: options::LogOptions,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Write the raw logits of every position
+    Logits(logits::Args),
+    /// Show a model file: metadata, tensors, architecture, memory
+    Inspect(inspect::Args),
+    /// Work with architecture definitions
+    #[command(subcommand)]
+    Arch(arch::Command),
+    /// Show the resolved plan of a model
+    Plan(plan::Args),
+    /// Make up a random model of an architecture
+    Synth(synth::Args),
+    /// Measure prefill and decode speed
+    Perf(perf::Args),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Runs what the command line asks for.
+///
+/// # Errors
+/// Whatever kept the command from its result, as one message.
+pub fn run(cli: Cli) -> Result<(), Failure> {
+    options::start_log(&cli.log)?;
+    match cli.command {
+        Command::Logits(args) => logits::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Arch(command) => arch::run(&command),
+        Command::Plan(args) => plan::run(&args),
+        Command::Synth(args) => synth::run(&args),
+        Command::Perf(args) => perf::run(&args),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "bench", &mut script);
+            output::bytes(&script)
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Options that several commands share, and what they resolve to.
+
+use std::fs::File;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use clap::{ArgGroup, Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use tracing_subscriber::EnvFilter;
+
+use crate::arch::Library;
+use crate::blocks::REGISTRY;
+use crate::model::{Model, Options};
+use crate::models::{self, Opened, Source};
+use crate::weights::TensorType;
+
+use super::Failure;
+
+/// Where messages go.
+#[derive(Debug, Args)]
+pub(super) struct LogOptions {
+    /// Least important messages shown: error, warn, info, debug, trace, or a filter
+    #[arg(long, global = true, default_value = "warn", value_name = "LEVEL")]
+    log_level: String,
+    /// File that messages go to instead of stderr
+    #[arg(long, global = true, value_name = "FILE")]
+    log: Option<PathBuf>,
+}
+
+/// Starts the log.
+pub(super) fn start_log(options: &LogOptions) -> Result<(), Failure> {
+    let filter = EnvFilter::try_new(&options.log_level)
+        .map_err(|e| anyhow::anyhow!("--log-level `{}`: {e}", options.log_level))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter);
+    match &options.log {
+        Some(path) => {
+            let file = File::options()
+                .create(true)
+                .append(true)
+                .open(path)
+                .map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+            builder
+                .with_ansi(false)
+                .with_writer(Mutex::new(file))
+                .init();
+        }
+        None => {
+            let ansi = std::io::stderr().is_terminal();
+            builder.with_ansi(ansi).with_writer(std::io::stderr).init();
+        }
+    }
+    Ok(())
+}
+
+/// Where definitions come from.
+#[derive(Debug, Args)]
+pub(super) struct ArchOptions {
+    /// Folder with further architecture definitions; may be repeated
+    #[arg(long, value_name = "DIR")]
+    archs: Vec<PathBuf>,
+}
+
+impl ArchOptions {
+    /// The definitions at hand.
+    pub(super) fn library(&self) -> Result<Library, Failure> {
+        Ok(Library::open(&REGISTRY, &self.archs)?)
+    }
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Switch {
+    /// Yes.
+    On,
+    /// No.
+    Off,
+}
+
+/// How a model is loaded and run.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("placement").multiple(true))]
+pub(super) struct LoadOptions {
+    #[command(flatten)]
+    pub(super) archs: ArchOptions,
+    /// Threads that compute; default: the cores of the machine
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Context length: positions kept, of all sequences together
+    #[arg(long, value_name = "N")]
+    pub(super) ctx: Option<usize>,
+    /// Element type of cached keys and values: f32, f16, bf16, q8_0, q4_0 ...
+    #[arg(long, value_name = "TYPE")]
+    kv_type: Option<TensorType>,
+    /// Attention without keeping its scores
+    #[arg(long, value_name = "on|off")]
+    flash_attn: Option<Switch>,
+    /// Look for NaN and infinity in every weight first
+    #[arg(long)]
+    pub(super) check_tensors: bool,
+}
+
+/// What a command uses where the command line says nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Defaults {
+    pub(super) kv_type: TensorType,
+    pub(super) flash_attn: bool,
+    /// Most positions taken from the file's context length.
+    pub(super) max_ctx: usize,
+    /// Most tokens of a pass.
+    pub(super) n_batch: usize,
+}
+
+impl LoadOptions {
+    /// Opens a model, showing warnings through the log.
+    pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
+        Ok(models::open(source, &self.archs.library()?)?)
+    }
+
+    /// How the model shall be run.
+    pub(super) fn resolve(&self, opened: &Opened, defaults: Defaults) -> Options {
+        let trained = usize::try_from(opened.plan.n_ctx_train).unwrap_or(usize::MAX);
+        let trained = if trained == 0 {
+            defaults.max_ctx
+        } else {
+            trained
+        };
+        let ty = self.kv_type.unwrap_or(defaults.kv_type);
+        Options {
+            n_ctx: self.ctx.unwrap_or(trained.min(defaults.max_ctx)),
+            n_batch: defaults.n_batch,
+            n_threads: self.threads.unwrap_or_else(cores).max(1),
+            k_type: ty,
+            v_type: ty,
+            flash_attn: self
+                .flash_attn
+                .map_or(defaults.flash_attn, |switch| switch == Switch::On),
+            non_causal: false,
+        }
+    }
+
+    /// Loads a model with a progress bar.
+    pub(super) fn load(&self, opened: Opened, options: Options) -> Result<Model, Failure> {
+        let bar = progress_bar(&opened.name);
+        let model = Model::load(opened.plan, &opened.weights, options, &mut |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        });
+        bar.finish_and_clear();
+        Ok(model?)
+    }
+}
+
+/// A bar on stderr while a model loads; hidden where stderr is no terminal.
+pub(super) fn progress_bar(name: &str) -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    let style = ProgressStyle::with_template("loading {msg} {bar:30} {bytes}/{total_bytes}");
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar.set_message(name.to_owned());
+    bar
+}
+
+/// Cores of the machine.
+pub(super) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

@@ -1,0 +1,200 @@
+//! `bench plan`: the resolved plan of a model.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+use serde_json::{Value, json};
+
+use crate::arch::Resolved;
+use crate::models::Source;
+use crate::plan::{NormUse, Plan, Unit};
+
+use super::options::LoadOptions;
+use super::{Failure, output};
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The model; default: the one built in
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    load: LoadOptions,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let opened = args.load.open(&Source::of(args.model.as_deref()))?;
+    let plan = &opened.plan;
+    if args.json {
+        return output::line(serde_json::to_string_pretty(&to_json(plan))?);
+    }
+    let mut text = format!(
+        "{} ({}): {} layers, {} weights in {}, vocabulary {}, trained on {} positions\n",
+        plan.arch,
+        plan.mode.name(),
+        plan.layers.len(),
+        plan.n_weights(),
+        output::size(plan.weight_bytes()),
+        plan.n_vocab,
+        plan.n_ctx_train
+    );
+    unit_text(&mut text, plan, &plan.embed);
+    for layer in &plan.layers {
+        text.push_str(&format!("{}\n", layer.path));
+        for slot in &layer.slots {
+            norm_text(&mut text, plan, slot.pre.as_ref());
+            for branch in &slot.branches {
+                norm_text(&mut text, plan, branch.pre.as_ref());
+                unit_text(&mut text, plan, &branch.block);
+                norm_text(&mut text, plan, branch.post.as_ref());
+            }
+            norm_text(&mut text, plan, slot.post.as_ref());
+        }
+    }
+    if let Some(head) = &plan.head {
+        norm_text(&mut text, plan, head.norm.as_ref());
+        unit_text(&mut text, plan, &head.unit);
+    }
+    output::bytes(text.as_bytes())
+}
+
+fn norm_text(text: &mut String, plan: &Plan, norm: Option<&NormUse>) {
+    if let Some(norm) = norm {
+        let weight = norm
+            .weight
+            .map_or("no weight", |at| plan.tensors[at].name.as_str());
+        text.push_str(&format!(
+            "  {}: norm {}, {weight}\n",
+            norm.path,
+            options(&plan.norms[norm.norm])
+        ));
+    }
+}
+
+fn unit_text(text: &mut String, plan: &Plan, unit: &Unit) {
+    text.push_str(&format!(
+        "  {}: {} {}\n",
+        unit.path,
+        unit.contract.0.name,
+        options(unit)
+    ));
+    for (spec, weight) in unit.contract.0.weights.iter().zip(&unit.weights) {
+        if let Some(at) = weight {
+            let tensor = &plan.tensors[*at];
+            let ty = tensor.ty.map_or("-", |ty| ty.name());
+            text.push_str(&format!(
+                "    {:8} {} {:?} {ty} {}\n",
+                spec.key,
+                tensor.name,
+                tensor.shape,
+                output::size(tensor.bytes)
+            ));
+        }
+    }
+    if let Some(state) = &unit.state {
+        let name = &plan.caches[state.cache].name;
+        text.push_str(&format!(
+            "    keeps    {} + {} values of each position in `{name}`\n",
+            state.k, state.v
+        ));
+    }
+}
+
+fn options(unit: &Unit) -> String {
+    let shown: Vec<String> = unit
+        .contract
+        .0
+        .options
+        .iter()
+        .zip(&unit.options)
+        .map(|(spec, value)| format!("{}={}", spec.name, option(value)))
+        .collect();
+    shown.join(" ")
+}
+
+fn option(value: &Resolved) -> String {
+    match value {
+        Resolved::Resource(Some(index)) => format!("#{index}"),
+        Resolved::Resource(None) => "none".into(),
+        other => other.to_value().to_string(),
+    }
+}
+
+/// The plan as JSON.
+fn to_json(plan: &Plan) -> Value {
+    json!({
+        "arch": plan.arch,
+        "mode": plan.mode.name(),
+        "n_embd": plan.n_embd,
+        "n_vocab": plan.n_vocab,
+        "n_ctx_train": plan.n_ctx_train,
+        "n_weights": plan.n_weights(),
+        "weight_bytes": plan.weight_bytes(),
+        "params": plan.params.iter().map(|(k, v)| (k.clone(), json!(v.to_string()))).collect::<serde_json::Map<_, _>>(),
+        "tensors": plan.tensors.iter().map(|t| json!({
+            "name": t.name, "shape": t.shape, "type": t.ty.map(|ty| ty.name()), "bytes": t.bytes,
+        })).collect::<Vec<_>>(),
+        "ropes": plan.ropes.iter().map(|unit| unit_json(plan, unit)).collect::<Vec<_>>(),
+        "caches": plan.caches.iter().map(|c| json!({ "name": c.name, "options": options_json(&c.unit) })).collect::<Vec<_>>(),
+        "embed": unit_json(plan, &plan.embed),
+        "layers": plan.layers.iter().map(|layer| json!({
+            "path": layer.path,
+            "slots": layer.slots.iter().map(|slot| json!({
+                "path": slot.path,
+                "pre": norm_json(plan, slot.pre.as_ref()),
+                "branches": slot.branches.iter().map(|b| unit_json(plan, &b.block)).collect::<Vec<_>>(),
+                "post": norm_json(plan, slot.post.as_ref()),
+                "scale": slot.scale,
+                "after": norm_json(plan, slot.after.as_ref()),
+            })).collect::<Vec<_>>(),
+        })).collect::<Vec<_>>(),
+        "head": plan.head.as_ref().map(|head| json!({
+            "norm": norm_json(plan, head.norm.as_ref()), "unit": unit_json(plan, &head.unit),
+        })),
+        "unclaimed": plan.unclaimed,
+    })
+}
+
+fn norm_json(plan: &Plan, norm: Option<&NormUse>) -> Value {
+    norm.map_or(Value::Null, |norm| {
+        json!({
+            "path": norm.path,
+            "options": options_json(&plan.norms[norm.norm]),
+            "weight": norm.weight.map(|at| &plan.tensors[at].name),
+            "bias": norm.bias.map(|at| &plan.tensors[at].name),
+        })
+    })
+}
+
+fn options_json(unit: &Unit) -> Value {
+    let options = unit.contract.0.options.iter().zip(&unit.options);
+    Value::Object(
+        options
+            .map(|(spec, value)| {
+                let value = match value {
+                    Resolved::Int(v) => json!(v),
+                    Resolved::Float(v) => json!(v),
+                    Resolved::Bool(v) => json!(v),
+                    Resolved::Choice(v) => json!(v),
+                    Resolved::Resource(v) => json!(v),
+                };
+                (spec.name.to_owned(), value)
+            })
+            .collect(),
+    )
+}
+
+fn unit_json(plan: &Plan, unit: &Unit) -> Value {
+    let weights = unit.contract.0.weights.iter().zip(&unit.weights);
+    json!({
+        "path": unit.path,
+        "block": unit.contract.0.name,
+        "options": options_json(unit),
+        "weights": weights
+            .filter_map(|(spec, at)| Some((spec.key.to_owned(), json!(plan.tensors[(*at)?].name))))
+            .collect::<serde_json::Map<_, _>>(),
+        "state": unit.state.as_ref().map(|s| json!({ "cache": s.cache, "k": s.k, "v": s.v })),
+    })
+}

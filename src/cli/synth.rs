@@ -1,0 +1,59 @@
+//! `bench synth`: a random model of an architecture.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+use crate::synth::{self, Request};
+use crate::weights::TensorType;
+
+use super::options::ArchOptions;
+use super::{Failure, output};
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The architecture
+    name: String,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE.gguf")]
+    output: PathBuf,
+    /// Seed of the weights
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    seed: u64,
+    /// A parameter or metadata key and its value; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    set: Vec<(String, String)>,
+    /// Optional tensors the model shall have, such as output,rope_freqs,attn_q.bias
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    with: Vec<String>,
+    /// Element type of matrices
+    #[arg(long = "type", default_value = "f32", value_name = "TYPE")]
+    ty: TensorType,
+    #[command(flatten)]
+    archs: ArchOptions,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    text.split_once('=')
+        .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
+        .ok_or_else(|| format!("expected KEY=VALUE, found `{text}`"))
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let def = args.archs.library()?.get(&args.name)?;
+    let request = Request {
+        seed: args.seed,
+        set: args.set.clone(),
+        with: args.with.clone(),
+        ty: args.ty,
+    };
+    let plan = synth::synth(&def, &request, &args.output)?;
+    let bytes = std::fs::metadata(&args.output)?.len();
+    output::line(format!(
+        "{}: {} layers, {} weights, {}",
+        args.output.display(),
+        plan.layers.len(),
+        plan.n_weights(),
+        output::size(bytes)
+    ))
+}

@@ -1,0 +1,159 @@
+//! Finding and opening models: a file, a folder of files, the model built into the program.
+//!
+//! Opening reads metadata and shapes and makes the plan; weights are loaded by the engine that
+//! runs them. Called by the command line and the API.
+
+use std::path::{Path, PathBuf};
+
+use crate::arch::{ArchDef, Library, LibraryError};
+use crate::plan::{self, Plan};
+use crate::weights::{self, Weights, gguf};
+
+/// Name of the model that is built into the program.
+pub const SHIPPED: &str = "tiny-chat";
+
+/// Bytes aligned as tensor data must be, so that the built-in model is used where it lies.
+#[repr(align(64))]
+struct Aligned<T: ?Sized>(T);
+
+static SHIPPED_GGUF: &Aligned<[u8]> = &Aligned(*include_bytes!("../models/tiny-chat.gguf"));
+
+/// Which model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The one built into the program.
+    Shipped,
+    /// A file.
+    File(PathBuf),
+}
+
+impl Source {
+    /// Of an optional path: without one, the shipped model.
+    pub fn of(path: Option<&Path>) -> Self {
+        path.map_or(Self::Shipped, |path| Self::File(path.to_owned()))
+    }
+
+    /// Name under which the model is served.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Shipped => SHIPPED.into(),
+            Self::File(path) => path
+                .file_stem()
+                .map_or_else(String::new, |s| s.to_string_lossy().into_owned()),
+        }
+    }
+}
+
+/// A model that was looked at and not yet loaded.
+#[derive(Debug)]
+pub struct Opened {
+    /// Name under which it is served.
+    pub name: String,
+    /// The file.
+    pub weights: Weights,
+    /// Its architecture.
+    pub def: ArchDef,
+    /// What it will run.
+    pub plan: Plan,
+}
+
+/// Why a model could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file.
+    #[error(transparent)]
+    Weights(#[from] weights::Error),
+    /// Its architecture is not known, or the definition has problems.
+    #[error("{model}: {source}")]
+    Arch {
+        /// The model.
+        model: String,
+        /// Why.
+        source: LibraryError,
+    },
+    /// The file does not say which architecture it has.
+    #[error("{model}: missing metadata key `general.architecture`")]
+    NoArch {
+        /// The model.
+        model: String,
+    },
+    /// File and definition do not fit.
+    #[error("{model}: {source}")]
+    Plan {
+        /// The model.
+        model: String,
+        /// How.
+        source: plan::Error,
+    },
+    /// A folder could not be listed.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The folder.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+}
+
+/// The file of a model, whatever it is.
+///
+/// # Errors
+/// A file that cannot be read or breaks its format.
+pub fn open_weights(source: &Source) -> Result<Weights, Error> {
+    Ok(match source {
+        Source::Shipped => gguf::from_static("the built-in model", &SHIPPED_GGUF.0)?,
+        Source::File(path) => weights::open(path)?,
+    })
+}
+
+/// A model's file, definition and plan.
+///
+/// # Errors
+/// Anything that keeps the model from being run.
+pub fn open(source: &Source, library: &Library) -> Result<Opened, Error> {
+    let weights = open_weights(source)?;
+    let model = weights.label().to_owned();
+    let Some(arch) = weights.metadata().str("general.architecture") else {
+        return Err(Error::NoArch { model });
+    };
+    let def = library.get(arch).map_err(|source| Error::Arch {
+        model: model.clone(),
+        source,
+    })?;
+    let plan = Plan::new(&def, weights.metadata(), &weights)
+        .map_err(|source| Error::Plan { model, source })?;
+    for name in &plan.unclaimed {
+        tracing::warn!(tensor = name, "in the file, used by nothing");
+    }
+    Ok(Opened {
+        name: source.name(),
+        weights,
+        def,
+        plan,
+    })
+}
+
+/// The models of a folder, by name; of a split model, its first part.
+///
+/// # Errors
+/// The folder cannot be listed.
+pub fn list(folder: &Path) -> Result<Vec<Source>, Error> {
+    let io = |source| Error::Io {
+        path: folder.to_owned(),
+        source,
+    };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        let name = path
+            .file_name()
+            .and_then(|n| n.to_str())
+            .unwrap_or_default();
+        let later_part = name.contains("-of-") && !name.contains("-00001-of-");
+        if name.ends_with(".gguf") && !later_part && path.is_file() {
+            found.push(Source::File(path));
+        }
+    }
+    found.sort_by_key(Source::name);
+    Ok(found)
+}

@@ -1,0 +1,6 @@
+//! Tests through the public interface, in one binary.
+#![allow(clippy::unwrap_used, clippy::print_stdout, unreachable_pub, missing_docs, reason = "tests")]
+
+mod goldens;
+mod support;
+mod zoo;

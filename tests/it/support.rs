@@ -1,0 +1,162 @@
+//! What several tests need: the shared oracles, NPY and NPZ, error measures, execution paths.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use lab_bench::arch::ArchDef;
+use lab_bench::model::{Batch, Model, Options};
+use lab_bench::plan::Plan;
+use lab_bench::weights::{TensorType, Weights};
+
+/// The folder of oracles beside the checkout, if it is there.
+pub fn shared(part: &str) -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
+    let root = std::env::var_os("BENCH_SHARED").map_or(beside, PathBuf::from);
+    let folder = root.join(part);
+    folder.is_dir().then_some(folder)
+}
+
+/// An array of an NPY file: f32 or i32 values as f64.
+#[derive(Debug, Clone)]
+pub struct Array {
+    pub values: Vec<f64>,
+}
+
+pub fn parse_npy(bytes: &[u8]) -> Array {
+    assert_eq!(&bytes[..6], b"\x93NUMPY");
+    let header_len = u16::from_le_bytes([bytes[8], bytes[9]]) as usize;
+    let header = std::str::from_utf8(&bytes[10..10 + header_len]).expect("NPY headers are ASCII");
+    assert!(header.contains("'fortran_order': False"), "{header}");
+    let inner = header.split_once("'shape': (").and_then(|(_, rest)| rest.split_once(')')).expect("a shape").0;
+    let shape: Vec<usize> = inner.split(',').filter_map(|n| n.trim().parse().ok()).collect();
+    let data = &bytes[10 + header_len..];
+    let four = |c: &[u8]| [c[0], c[1], c[2], c[3]];
+    let values: Vec<f64> = if header.contains("'<f4'") {
+        data.chunks_exact(4).map(|c| f32::from_le_bytes(four(c)).into()).collect()
+    } else if header.contains("'<i4'") {
+        data.chunks_exact(4).map(|c| i32::from_le_bytes(four(c)).into()).collect()
+    } else {
+        panic!("unexpected NPY type: {header}");
+    };
+    assert_eq!(values.len(), shape.iter().product::<usize>());
+    Array { values }
+}
+
+/// An array of an NPZ file, if it has one of that name.
+pub fn read_npz(path: &Path, name: &str) -> Option<Array> {
+    let file = std::fs::File::open(path).expect("the reference is readable");
+    let mut archive = zip::ZipArchive::new(file).expect("an NPZ is a zip archive");
+    let mut entry = archive.by_name(&format!("{name}.npy")).ok()?;
+    let mut bytes = Vec::new();
+    entry.read_to_end(&mut bytes).expect("the archive is whole");
+    Some(parse_npy(&bytes))
+}
+
+/// Sum of squared differences over sum of squared reference values; infinite if anything is not
+/// finite.
+pub fn nmse(found: &[f32], expected: &[f64]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    let (mut error, mut power) = (0.0, 0.0);
+    for (f, e) in found.iter().zip(expected) {
+        error += (f64::from(*f) - e).powi(2);
+        power += e.powi(2);
+    }
+    if error.is_finite() { error / power } else { f64::INFINITY }
+}
+
+/// One way of computing the same logits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExecutionPath {
+    pub name: &'static str,
+    /// Tokens per pass; 0 stands for all.
+    pub chunk: usize,
+    pub stateless: bool,
+    /// Whether a second sequence with other tokens runs in the same passes.
+    pub interleaved: bool,
+    pub kv_type: TensorType,
+    pub flash_attn: bool,
+    /// Whether it computes what the reference computes, but for the order of sums.
+    pub is_exact: bool,
+}
+
+const EXACT: ExecutionPath = ExecutionPath {
+    name: "one pass",
+    chunk: 0,
+    stateless: false,
+    interleaved: false,
+    kv_type: TensorType::F32,
+    flash_attn: false,
+    is_exact: true,
+};
+
+pub const PATHS: [ExecutionPath; 10] = [
+    EXACT,
+    ExecutionPath { name: "chunk 1", chunk: 1, ..EXACT },
+    ExecutionPath { name: "chunk 7", chunk: 7, ..EXACT },
+    ExecutionPath { name: "stateless", stateless: true, ..EXACT },
+    ExecutionPath { name: "two sequences", chunk: 5, interleaved: true, ..EXACT },
+    ExecutionPath { name: "flash, f32 cache", chunk: 7, flash_attn: true, ..EXACT },
+    ExecutionPath { name: "f16 cache", chunk: 7, kv_type: TensorType::F16, is_exact: false, ..EXACT },
+    ExecutionPath {
+        name: "flash, f16 cache",
+        chunk: 7,
+        kv_type: TensorType::F16,
+        flash_attn: true,
+        is_exact: false,
+        ..EXACT
+    },
+    ExecutionPath { name: "q8_0 cache", chunk: 7, kv_type: TensorType::Q8_0, is_exact: false, ..EXACT },
+    ExecutionPath {
+        name: "flash, q4_0 cache",
+        chunk: 7,
+        kv_type: TensorType::Q4_0,
+        flash_attn: true,
+        is_exact: false,
+        ..EXACT
+    },
+];
+
+/// Logits of every token, `[n_tokens, n_vocab]`, along a path; `None` if the model's heads are no
+/// whole blocks of the path's cache type.
+pub fn logits(
+    def: &ArchDef,
+    weights: &Weights,
+    tokens: &[u32],
+    path: &ExecutionPath,
+) -> Option<Result<Vec<f32>, String>> {
+    let plan = match Plan::new(def, weights.metadata(), weights) {
+        Ok(plan) => plan,
+        Err(error) => return Some(Err(error.to_string())),
+    };
+    let (n, n_vocab) = (tokens.len(), plan.n_vocab as u32);
+    let options = Options {
+        n_ctx: if path.stateless { 0 } else { 512 },
+        n_batch: 2 * n,
+        n_threads: 1,
+        k_type: path.kv_type,
+        v_type: path.kv_type,
+        flash_attn: path.flash_attn,
+        non_causal: false,
+    };
+    let mut model = match Model::load(plan, weights, options, &mut |_, _| {}) {
+        Ok(model) => model,
+        Err(lab_bench::model::Error::CacheType { .. }) => return None,
+        Err(error) => return Some(Err(error.to_string())),
+    };
+    let chunk = if path.chunk == 0 { n } else { path.chunk };
+    let mut out = Vec::new();
+    for start in (0..n).step_by(chunk) {
+        let mut batch = Batch::default();
+        for i in start..(start + chunk).min(n) {
+            if path.interleaved {
+                batch.push((tokens[i] + 1) % n_vocab, 1, i as u32, false);
+            }
+            batch.push(tokens[i], 0, i as u32, true);
+        }
+        match model.forward(&batch) {
+            Ok(logits) => out.extend_from_slice(logits),
+            Err(error) => return Some(Err(error.to_string())),
+        }
+    }
+    Some(Ok(out))
+}

@@ -1,0 +1,61 @@
+//! Models that llama.cpp wrote, beside the checkout: every one whose architecture is here must
+//! come out equal along every path.
+
+use lab_bench::arch::Library;
+use lab_bench::blocks::REGISTRY;
+use lab_bench::weights;
+
+use crate::support::{PATHS, logits, nmse, read_npz, shared};
+
+#[test]
+fn models_of_the_zoo_equal_their_references() {
+    let Some(folder) = shared("zoo/dev") else {
+        println!("NOT RUN: there is no ../shared/zoo beside the checkout");
+        return;
+    };
+    let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
+    let mut files: Vec<_> = std::fs::read_dir(&folder)
+        .expect("the zoo is readable")
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|ending| ending == "gguf"))
+        .collect();
+    files.sort();
+    let (mut failures, mut models) = (Vec::new(), 0);
+    for file in files {
+        let weights = weights::open(&file).expect("the zoo's files are sound");
+        let arch = weights.metadata().str("general.architecture").unwrap_or_default().to_owned();
+        let reference = file.with_extension("ref.npz");
+        let (Ok(def), Some(expected)) = (library.get(&arch), read_npz(&reference, "logits")) else { continue };
+        // Experts are not part of the language yet.
+        if weights.tensors().iter().any(|t| t.name.contains("_exps")) {
+            continue;
+        }
+        models += 1;
+        let exact = read_npz(&reference, "logits_exact");
+        let tokens = read_npz(&reference, "tokens").expect("every reference has its tokens");
+        let tokens: Vec<u32> = tokens.values.iter().map(|t| *t as u32).collect();
+        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let mut row = format!("{name:24}");
+        for path in &PATHS {
+            let Some(result) = logits(&def, &weights, &tokens, path) else {
+                row.push_str("        -");
+                continue;
+            };
+            let found = result.unwrap_or_else(|e| panic!("{name} along {}: {e}", path.name));
+            let error = [Some(&expected), exact.as_ref()]
+                .into_iter()
+                .flatten()
+                .map(|reference| nmse(&found, &reference.values))
+                .fold(f64::INFINITY, f64::min);
+            row.push_str(&format!("  {error:7.0e}"));
+            let bound = if path.is_exact { 1e-6 } else { 1e-1 };
+            if error > bound {
+                failures.push(format!("{name} along {}: NMSE {error:.2e}", path.name));
+            }
+        }
+        println!("{row}");
+    }
+    println!("{models} models; paths: {}", PATHS.map(|p| p.name).join(", "));
+    assert!(models > 0, "a gate that compares nothing fails");
+    assert!(failures.is_empty(), "{failures:#?}");
+}
