@@ -1,0 +1,235 @@
+//! Requests to tokens: one thread that owns the model, and the handle that others talk to it by.
+//!
+//! The engine thread is the only one that touches ggml. A request goes in over a bounded queue,
+//! its events come back over a channel of its own; dropping the receiver cancels it within one
+//! step. Nothing here knows HTTP. A failed step ends the requests it served, never the engine.
+
+mod runner;
+mod scheduler;
+mod sequence;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::model::Model;
+use crate::sampling::{ParamError, Params, Sampler};
+use crate::text::tokenizer::Tokenizer;
+
+/// What shall be generated.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Token ids of the prompt.
+    pub prompt: Vec<u32>,
+    /// Most tokens generated; without a limit, as many as the context holds.
+    pub max_tokens: Option<usize>,
+    /// How tokens are chosen.
+    pub sampling: Params,
+    /// Which of several answers to the same prompt; each draws its own random numbers.
+    pub choice: u32,
+    /// Texts that end the answer and are not part of it.
+    pub stops: Vec<Vec<u8>>,
+    /// Length of the list of likeliest tokens, if log-probabilities are wanted.
+    pub top_logprobs: Option<usize>,
+}
+
+/// A token with its probability before any sampling stage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprob {
+    /// Its id.
+    pub id: u32,
+    /// Natural logarithm of its probability.
+    pub logprob: f64,
+}
+
+/// A token of the answer, as far as it is part of the released text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AnswerToken {
+    /// The bytes it contributes to the text.
+    pub bytes: Vec<u8>,
+    /// The token chosen; without a logarithm if none was asked for.
+    pub chosen: Option<TokenLogprob>,
+    /// The likeliest tokens, falling.
+    pub top: Vec<TokenLogprob>,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model ended it, or a stop text did.
+    Stop,
+    /// The limit of tokens or the context was reached.
+    Length,
+}
+
+/// What an answer took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens generated, the ending one included.
+    pub completion_tokens: usize,
+    /// Time until the prompt was read.
+    pub prefill: Duration,
+    /// Time from there to the end.
+    pub decode: Duration,
+}
+
+/// What the engine says of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Text that is final, with the tokens it is made of.
+    Text {
+        /// Complete characters.
+        text: String,
+        /// The tokens whose bytes are the text's.
+        tokens: Vec<AnswerToken>,
+    },
+    /// The answer is complete.
+    Done {
+        /// Why.
+        reason: FinishReason,
+        /// What it took.
+        usage: Usage,
+    },
+    /// The answer cannot be completed.
+    Failed {
+        /// What went wrong.
+        message: String,
+    },
+}
+
+/// Why a request was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Rejected {
+    /// Nothing to continue.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+    /// The prompt leaves no room for an answer.
+    #[error("the prompt has {found} tokens, and the context holds {limit}")]
+    TooLong {
+        /// Tokens of the prompt.
+        found: usize,
+        /// The context.
+        limit: usize,
+    },
+    /// A sampling parameter is out of range.
+    #[error(transparent)]
+    Params(#[from] ParamError),
+    /// Too many requests wait.
+    #[error("{limit} requests are waiting already")]
+    QueueFull {
+        /// Most requests that wait.
+        limit: usize,
+    },
+    /// The engine has ended.
+    #[error("the engine has ended")]
+    Ended,
+}
+
+/// Limits of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Positions of one sequence.
+    pub n_ctx: usize,
+    /// Sequences that run at once.
+    pub n_parallel: usize,
+    /// Requests that wait.
+    pub n_queue: usize,
+}
+
+/// A request on its way to the engine.
+struct Submitted {
+    request: Request,
+    sampler: Sampler,
+    events: mpsc::UnboundedSender<Event>,
+}
+
+/// The way to the engine thread. Cloned freely; the engine ends when the last one goes.
+#[derive(Clone)]
+pub struct Handle {
+    queue: mpsc::Sender<Submitted>,
+    tokenizer: Arc<Tokenizer>,
+    limits: Limits,
+}
+
+impl Handle {
+    /// Queues a request. Events come in the order of the answer and end with `Done` or `Failed`.
+    ///
+    /// # Errors
+    /// A request that cannot be served, told before anything is queued.
+    pub fn submit(&self, request: Request) -> Result<mpsc::UnboundedReceiver<Event>, Rejected> {
+        if request.prompt.is_empty() {
+            return Err(Rejected::EmptyPrompt);
+        }
+        if request.prompt.len() >= self.limits.n_ctx {
+            return Err(Rejected::TooLong { found: request.prompt.len(), limit: self.limits.n_ctx });
+        }
+        let sampler = Sampler::new(&request.sampling, request.choice)?;
+        let (events, receiver) = mpsc::unbounded_channel();
+        self.queue.try_send(Submitted { request, sampler, events }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Rejected::QueueFull { limit: self.limits.n_queue },
+            mpsc::error::TrySendError::Closed(_) => Rejected::Ended,
+        })?;
+        Ok(receiver)
+    }
+
+    /// The model's vocabulary.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// The engine's limits.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+}
+
+/// Starts the engine thread. `load` makes the model there, since models do not change threads.
+///
+/// # Errors
+/// Whatever `load` says, or that no thread could be started.
+pub fn start<E: Send + 'static>(
+    tokenizer: Arc<Tokenizer>,
+    limits: Limits,
+    load: impl FnOnce() -> Result<Model, E> + Send + 'static,
+) -> Result<(Handle, JoinHandle<()>), StartError<E>> {
+    let (queue, requests) = mpsc::channel(limits.n_queue.max(1));
+    let (ready, loaded) = std::sync::mpsc::sync_channel(1);
+    let for_thread = Arc::clone(&tokenizer);
+    let thread = std::thread::Builder::new()
+        .name("engine".into())
+        .spawn(move || match load() {
+            Ok(model) => {
+                if ready.send(Ok(())).is_ok() {
+                    runner::Runner::new(model, for_thread, limits).run(requests);
+                }
+            }
+            Err(error) => {
+                // Nobody waiting for the answer means nobody wants the engine.
+                let _ = ready.send(Err(error));
+            }
+        })
+        .map_err(StartError::Thread)?;
+    match loaded.recv() {
+        Ok(Ok(())) => Ok((Handle { queue, tokenizer, limits }, thread)),
+        Ok(Err(error)) => Err(StartError::Load(error)),
+        Err(_) => Err(StartError::Ended),
+    }
+}
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError<E> {
+    /// The model could not be loaded.
+    #[error("{0}")]
+    Load(E),
+    /// No thread.
+    #[error("could not start the engine's thread: {0}")]
+    Thread(std::io::Error),
+    /// The thread ended while it loaded the model.
+    #[error("the engine ended while it loaded the model")]
+    Ended,
+}

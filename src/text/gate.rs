@@ -1,0 +1,265 @@
+//! Which text may be released: whole characters, nothing that may yet be a stop, and every token's
+//! entry together with its text.
+//!
+//! Tokens go in with their bytes and an entry of the caller's (a log-probability, say). Text comes
+//! out in whole tokens: a token is held while its bytes end inside a character or may be the
+//! beginning of a stop text. So the bytes of the entries of each release are exactly the bytes of
+//! its text, and no entry is lost or invented. Bytes that are no UTF-8 become one U+FFFD for each
+//! maximal bad sequence (Unicode, section 3.9). Pure; called by the engine for each token.
+
+use std::collections::VecDeque;
+
+/// A released token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry<T> {
+    /// The bytes it contributes to the text; of a token that a stop text cuts, those before it.
+    pub bytes: Vec<u8>,
+    /// What was put in with it.
+    pub entry: T,
+}
+
+/// Text that is final.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Released<T> {
+    /// The text.
+    pub text: String,
+    /// The tokens it is made of.
+    pub entries: Vec<Entry<T>>,
+    /// Which stop text ended the answer, by its place in the list.
+    pub stopped: Option<usize>,
+}
+
+/// Holds text back until it is final.
+#[derive(Clone, Debug)]
+pub struct Gate<T> {
+    stops: Vec<Vec<u8>>,
+    /// Bytes of the held tokens, one behind the other.
+    held: Vec<u8>,
+    /// Held tokens: where each ends in `held`.
+    tokens: VecDeque<(usize, T)>,
+    is_stopped: bool,
+}
+
+impl<T> Gate<T> {
+    /// A gate that looks for these stop texts; empty ones mean nothing.
+    pub fn new(stops: &[Vec<u8>]) -> Self {
+        Self { stops: stops.to_vec(), held: Vec::new(), tokens: VecDeque::new(), is_stopped: false }
+    }
+
+    /// Takes a token and releases what has become final. After a stop nothing is taken any more.
+    pub fn push(&mut self, bytes: &[u8], entry: T) -> Released<T> {
+        if self.is_stopped {
+            return self.release(0);
+        }
+        let before = self.held.len();
+        self.held.extend_from_slice(bytes);
+        self.tokens.push_back((self.held.len(), entry));
+        if let Some((stop, start)) = self.find_stop(before) {
+            self.is_stopped = true;
+            let mut released = self.cut(start);
+            released.stopped = Some(stop);
+            return released;
+        }
+        let end = self.final_end();
+        self.release(end)
+    }
+
+    /// Releases all that is held: nothing more will come.
+    pub fn finish(&mut self) -> Released<T> {
+        self.release(self.held.len())
+    }
+
+    /// The stop text that ends first among the bytes from `from` on, and where it starts; of those
+    /// that end together, the longest.
+    fn find_stop(&self, from: usize) -> Option<(usize, usize)> {
+        (from + 1..=self.held.len()).find_map(|end| {
+            let ends_here = |stop: &[u8]| !stop.is_empty() && self.held[..end].ends_with(stop);
+            self.stops
+                .iter()
+                .enumerate()
+                .filter(|(_, stop)| ends_here(stop))
+                .max_by_key(|(i, stop)| (stop.len(), std::cmp::Reverse(*i)))
+                .map(|(i, stop)| (i, end - stop.len()))
+        })
+    }
+
+    /// End of the last held token that is final.
+    fn final_end(&self) -> usize {
+        let longest = self.stops.iter().map(Vec::len).max().unwrap_or(0);
+        let earliest = (self.held.len() + 1).saturating_sub(longest);
+        let may_be_stop = |start: usize| {
+            let tail = &self.held[start..];
+            !tail.is_empty() && self.stops.iter().any(|stop| stop.len() > tail.len() && stop.starts_with(tail))
+        };
+        let limit = (earliest..self.held.len()).find(|start| may_be_stop(*start)).unwrap_or(self.held.len());
+        let ends = self.tokens.iter().rev().map(|(end, _)| *end);
+        ends.filter(|end| *end <= limit).find(|end| !ends_inside_character(&self.held[..*end])).unwrap_or(0)
+    }
+
+    /// Releases the tokens up to `end`, which is the end of one.
+    fn release(&mut self, end: usize) -> Released<T> {
+        let mut entries = Vec::new();
+        let mut start = 0;
+        while self.tokens.front().is_some_and(|(token_end, _)| *token_end <= end) {
+            let Some((token_end, entry)) = self.tokens.pop_front() else { break };
+            entries.push(Entry { bytes: self.held[start..token_end].to_vec(), entry });
+            start = token_end;
+        }
+        let text = String::from_utf8_lossy(&self.held[..start]).into_owned();
+        self.held.drain(..start);
+        for (token_end, _) in &mut self.tokens {
+            *token_end -= start;
+        }
+        Released { text, entries, stopped: None }
+    }
+
+    /// Releases the bytes up to `end` and drops the rest, cutting a token in two if need be.
+    fn cut(&mut self, end: usize) -> Released<T> {
+        self.held.truncate(end);
+        let mut start = 0;
+        let mut kept = VecDeque::new();
+        while let Some((token_end, entry)) = self.tokens.pop_front() {
+            // A token all of whose bytes are gone has no part in the text.
+            if start < end {
+                kept.push_back((token_end.min(end), entry));
+            }
+            start = token_end;
+        }
+        self.tokens = kept;
+        self.release(end)
+    }
+}
+
+/// Whether bytes end in the beginning of a character.
+fn ends_inside_character(bytes: &[u8]) -> bool {
+    // A character has at most four bytes, so the last three tell.
+    let tail = &bytes[bytes.len().saturating_sub(3)..];
+    (0..tail.len()).any(|start| {
+        let starts_character = tail[start] >= 0xc2;
+        let error = std::str::from_utf8(&tail[start..]).err();
+        starts_character && error.is_some_and(|e| e.valid_up_to() == 0 && e.error_len().is_none())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Text and entries of all tokens, and which stop ended them; `|` parts releases.
+    fn check(stops: &[&str], tokens: &[&[u8]], expected: &str) {
+        let stops: Vec<Vec<u8>> = stops.iter().map(|s| s.as_bytes().to_vec()).collect();
+        let mut gate = Gate::new(&stops);
+        let mut shown = String::new();
+        let mut stopped = None;
+        for (i, token) in tokens.iter().enumerate() {
+            let released = gate.push(token, i);
+            shown.push_str(&released.text);
+            shown.push('|');
+            stopped = stopped.or(released.stopped);
+        }
+        shown.push_str(&gate.finish().text);
+        if let Some(stop) = stopped {
+            shown.push_str(&format!(" stop {stop}"));
+        }
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn characters_are_released_whole() {
+        check(&[], &[b"a", b"b"], "a|b|");
+        check(&[], &[b"a\xc3", b"\xa9b"], "|a\u{e9}b|");
+        check(&[], &[b"\xf0\x9f", b"\x98", b"\x80!"], "||\u{1f600}!|");
+    }
+
+    #[test]
+    fn bad_bytes_become_one_replacement_each() {
+        check(&[], &[b"\xff", b"a"], "\u{fffd}|a|");
+        check(&[], &[b"\xc3", b"a"], "|\u{fffd}a|");
+        check(&[], &[b"\xf0\x9f"], "|\u{fffd}");
+        check(&[], &[b"\xed\xa0\x80"], "\u{fffd}\u{fffd}\u{fffd}|");
+    }
+
+    #[test]
+    fn a_stop_text_ends_the_answer_and_is_not_part_of_it() {
+        check(&["end"], &[b"the ", b"en", b"d", b"!"], "the |||| stop 0");
+        check(&["end"], &[b"the ", b"en", b"t"], "the ||ent|");
+        check(&["b"], &[b"abc"], "a| stop 0");
+        check(&["end"], &[b"the en"], "|the en");
+        check(&["xyz", "yz"], &[b"wxyz"], "w| stop 0");
+        check(&["xyzw", "yz"], &[b"xyzw"], "x| stop 1");
+        check(&[""], &[b"ab"], "ab|");
+    }
+
+    #[test]
+    fn a_cut_token_keeps_the_entry_of_its_visible_part() {
+        let mut gate = Gate::new(&[b"lo".to_vec()]);
+        let released = gate.push(b"hello", 7);
+        assert_eq!(released.entries, [Entry { bytes: b"hel".to_vec(), entry: 7 }]);
+        assert_eq!(gate.push(b"more", 8).entries, []);
+        let mut gate = Gate::new(&[b"lo".to_vec()]);
+        gate.push(b"l", 1);
+        assert_eq!(gate.push(b"o", 2).entries, []);
+    }
+
+    /// What a gate makes of tokens: text, entries, whether it stopped.
+    fn run(stops: &[Vec<u8>], tokens: &[Vec<u8>]) -> (String, Vec<(usize, Vec<u8>)>, bool) {
+        let mut gate = Gate::new(stops);
+        let (mut text, mut entries, mut stopped) = (String::new(), Vec::new(), false);
+        for (i, token) in tokens.iter().enumerate() {
+            let released = gate.push(token, i);
+            let joined: Vec<u8> = released.entries.iter().flat_map(|e| e.bytes.clone()).collect();
+            assert_eq!(String::from_utf8_lossy(&joined), released.text);
+            text.push_str(&released.text);
+            entries.extend(released.entries.into_iter().map(|e| (e.entry, e.bytes)));
+            stopped |= released.stopped.is_some();
+            if stopped {
+                break;
+            }
+        }
+        let rest = gate.finish();
+        text.push_str(&rest.text);
+        entries.extend(rest.entries.into_iter().map(|e| (e.entry, e.bytes)));
+        (text, entries, stopped)
+    }
+
+    fn split(bytes: &[u8], cuts: &[usize]) -> Vec<Vec<u8>> {
+        let mut places: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
+        places.extend([0, bytes.len()]);
+        places.sort_unstable();
+        places.windows(2).map(|pair| bytes[pair[0]..pair[1]].to_vec()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_of_a_text_releases_the_text(text: String, cuts in prop::collection::vec(0usize..64, 0..12)) {
+            let tokens = split(text.as_bytes(), &cuts);
+            let (found, entries, _) = run(&[], &tokens);
+            prop_assert_eq!(&found, &text);
+            prop_assert_eq!(entries.len(), tokens.len());
+        }
+
+        #[test]
+        fn any_bytes_are_released_as_their_lossy_text(bytes: Vec<u8>, cuts in prop::collection::vec(0usize..64, 0..12)) {
+            let (found, entries, _) = run(&[], &split(&bytes, &cuts));
+            let joined: Vec<u8> = entries.into_iter().flat_map(|(_, b)| b).collect();
+            prop_assert_eq!(&joined, &bytes);
+            prop_assert_eq!(found, String::from_utf8_lossy(&bytes).into_owned());
+        }
+
+        #[test]
+        fn the_earliest_stop_cuts_the_text_however_it_is_split(
+            text in "[ab]{0,24}",
+            stops in prop::collection::vec("[ab]{1,4}", 1..4),
+            cuts in prop::collection::vec(0usize..64, 0..12),
+        ) {
+            let stop_bytes: Vec<Vec<u8>> = stops.iter().map(|s| s.as_bytes().to_vec()).collect();
+            let (found, _, stopped) = run(&stop_bytes, &split(text.as_bytes(), &cuts));
+            let first = (0..=text.len())
+                .find_map(|end| stops.iter().filter(|s| text[..end].ends_with(s.as_str())).map(|s| end - s.len()).min());
+            prop_assert_eq!(stopped, first.is_some());
+            prop_assert_eq!(found, &text[..first.unwrap_or(text.len())]);
+        }
+    }
+}
