@@ -4,3 +4,5 @@
 //! API and the command line (tokenizer, templates).
 
 pub mod gate;
+pub mod template;
+pub mod tokenizer;

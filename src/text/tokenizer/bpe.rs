@@ -1,0 +1,183 @@
+//! Byte-pair encoding: neighbouring symbols are joined in the order of a ranked list of merges.
+//!
+//! Symbols are numbers: first the tokens, then texts that occur only in merges. Byte-level
+//! vocabularies start from bytes, others from characters. Ties are resolved to the left. The
+//! text has been cut into words before (`pretokenizer`); no merge crosses a word.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use crate::weights::StringArray;
+
+use super::byte_level;
+use super::chain::{Chain, NONE};
+use super::vocab::Vocabulary;
+
+/// A pair of neighbours that may be joined: its rank, left and right index, its length in bytes
+/// when it was found, and the symbol it becomes. The lowest comes first.
+type Candidate = Reverse<(u32, u32, u32, u32, u32)>;
+
+/// How a vocabulary spells its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spelling {
+    /// In the byte-level alphabet.
+    ByteLevel,
+    /// As UTF-8 text.
+    Plain,
+}
+
+/// The merges of a vocabulary, by the numbers of their symbols.
+#[derive(Debug)]
+pub(super) struct Merges {
+    spelling: Spelling,
+    /// Number of tokens: higher symbols are no tokens.
+    tokens: u32,
+    symbols: HashMap<Box<[u8]>, u32>,
+    /// Symbol of each byte, [`NONE`] where there is none.
+    bytes: [u32; 256],
+    /// (left, right) to (rank, joined).
+    joined: HashMap<(u32, u32), (u32, u32)>,
+}
+
+/// Buffers kept from word to word.
+#[derive(Default)]
+pub(super) struct Scratch {
+    chain: Chain,
+    heap: BinaryHeap<Candidate>,
+}
+
+impl Merges {
+    /// Reads merges of the form `left right`. Those that cannot apply are left out.
+    pub(super) fn new(vocab: &Vocabulary, merges: &StringArray, spelling: Spelling) -> Self {
+        let mut this = Self {
+            spelling,
+            tokens: vocab.len() as u32,
+            symbols: HashMap::with_capacity(vocab.len()),
+            bytes: [NONE; 256],
+            joined: HashMap::with_capacity(merges.len()),
+        };
+        for (_, text, _) in vocab.iter() {
+            if let (Some(raw), Some(id)) = (spell(text, spelling), vocab.id_of(text)) {
+                this.symbols.insert(raw.into(), id);
+            }
+        }
+        for (rank, merge) in (0..).zip(merges.iter()) {
+            this.add(rank, merge);
+        }
+        for byte in 0..=u8::MAX {
+            if let Some(&symbol) = this.symbols.get(&[byte][..]) {
+                this.bytes[usize::from(byte)] = symbol;
+            }
+        }
+        this
+    }
+
+    fn add(&mut self, rank: u32, merge: &[u8]) {
+        // The left part is never empty, and may itself begin with a space.
+        let Some(space) = merge.iter().skip(1).position(|&b| b == b' ') else {
+            return;
+        };
+        let (left, right) = (&merge[..=space], &merge[space + 2..]);
+        let (Some(left), Some(right)) = (spell(left, self.spelling), spell(right, self.spelling))
+        else {
+            return;
+        };
+        if right.is_empty() {
+            return;
+        }
+        let whole = [&left[..], &right[..]].concat();
+        let pair = (self.symbol(left), self.symbol(right));
+        let whole = self.symbol(whole);
+        // Of merges of the same pair the first one counts.
+        self.joined.entry(pair).or_insert((rank, whole));
+    }
+
+    fn symbol(&mut self, raw: Vec<u8>) -> u32 {
+        // Every token has a symbol below `tokens`, except those whose text is used twice.
+        let next = self.tokens + self.symbols.len() as u32;
+        *self.symbols.entry(raw.into()).or_insert(next)
+    }
+
+    /// The token that is the whole word, if there is one.
+    pub(super) fn token(&self, word: &str) -> Option<u32> {
+        let symbol = *self.symbols.get(word.as_bytes())?;
+        (symbol < self.tokens).then_some(symbol)
+    }
+
+    /// Appends the tokens of one word to `out`.
+    pub(super) fn encode(
+        &self,
+        vocab: &Vocabulary,
+        word: &str,
+        scratch: &mut Scratch,
+        out: &mut Vec<u32>,
+    ) {
+        let Scratch { chain, heap } = scratch;
+        chain.clear();
+        self.start(word, chain);
+        for right in 1..chain.len() {
+            heap.extend(self.candidate(chain, right - 1, right));
+        }
+        while let Some(Reverse((_, left, right, bytes, joined))) = heap.pop() {
+            if !chain.is_pair(left, right, bytes) {
+                continue;
+            }
+            chain.join(left, right, joined);
+            let (prev, next) = chain.neighbours(left);
+            heap.extend(self.candidate(chain, prev, left));
+            heap.extend(self.candidate(chain, left, next));
+        }
+        for (symbol, piece) in chain.iter() {
+            if symbol < self.tokens {
+                out.push(symbol);
+            } else {
+                self.append_bytes(vocab, &word.as_bytes()[piece], out);
+            }
+        }
+    }
+
+    fn start(&self, word: &str, chain: &mut Chain) {
+        if self.spelling == Spelling::ByteLevel {
+            for (start, byte) in (0..).zip(word.bytes()) {
+                chain.push(self.bytes[usize::from(byte)], start, 1);
+            }
+            return;
+        }
+        for (start, c) in word.char_indices() {
+            let symbol = self
+                .symbols
+                .get(c.encode_utf8(&mut [0; 4]).as_bytes())
+                .copied();
+            chain.push(symbol.unwrap_or(NONE), start as u32, c.len_utf8() as u32);
+        }
+    }
+
+    fn candidate(&self, chain: &Chain, left: u32, right: u32) -> Option<Candidate> {
+        if left == NONE || right == NONE {
+            return None;
+        }
+        let pair = (chain.symbol(left), chain.symbol(right));
+        let &(rank, joined) = self.joined.get(&pair)?;
+        let bytes = chain.span(left, right).len() as u32;
+        Some(Reverse((rank, left, right, bytes, joined)))
+    }
+
+    /// A piece that is no token: its bytes, of which those without a token are left out.
+    fn append_bytes(&self, vocab: &Vocabulary, bytes: &[u8], out: &mut Vec<u32>) {
+        match self.spelling {
+            Spelling::Plain => out.extend(bytes.iter().filter_map(|&b| vocab.byte_token(b))),
+            Spelling::ByteLevel => {
+                let symbols = bytes.iter().map(|&b| self.bytes[usize::from(b)]);
+                out.extend(symbols.filter(|&symbol| symbol < self.tokens));
+            }
+        }
+    }
+}
+
+/// The bytes a token or a part of a merge stands for.
+fn spell(text: &[u8], spelling: Spelling) -> Option<Vec<u8>> {
+    match spelling {
+        Spelling::Plain => Some(text.to_vec()),
+        Spelling::ByteLevel => byte_level::bytes_of(std::str::from_utf8(text).ok()?),
+    }
+}

@@ -1,0 +1,78 @@
+//! The byte-level alphabet: each of the 256 bytes has one printable character.
+//!
+//! Vocabularies of byte-level models spell their tokens in this alphabet, so that no token holds
+//! a space or a control character. Bytes that are printable in Latin-1 stand for themselves; the
+//! others, in ascending order, are U+0100, U+0101 and so on.
+
+/// Whether a byte stands for itself.
+const fn is_printable(byte: u8) -> bool {
+    matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff)
+}
+
+/// Bytes that do not stand for themselves, in ascending order: U+0100 is the first of them.
+const SHIFTED: [u8; 68] = {
+    let mut out = [0; 68];
+    let (mut byte, mut n) = (0, 0);
+    while byte < 256 {
+        if !is_printable(byte as u8) {
+            out[n] = byte as u8;
+            n += 1;
+        }
+        byte += 1;
+    }
+    out
+};
+
+/// The byte a character of the alphabet stands for; `None` for any other character.
+pub(super) fn byte_of(c: char) -> Option<u8> {
+    match u32::from(c) {
+        code @ 0..=0xff => Some(code as u8).filter(|&byte| is_printable(byte)),
+        code => SHIFTED.get(code as usize - 0x100).copied(),
+    }
+}
+
+/// The bytes a token text spells; `None` where it has a character outside the alphabet.
+pub(super) fn bytes_of(text: &str) -> Option<Vec<u8>> {
+    text.chars().map(byte_of).collect()
+}
+
+/// Appends the bytes a token text spells; characters outside the alphabet stay as they are.
+pub(super) fn append_bytes(text: &str, out: &mut Vec<u8>) {
+    for c in text.chars() {
+        match byte_of(c) {
+            Some(byte) => out.push(byte),
+            None => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_has_exactly_one_character() {
+        let mut seen = [false; 256];
+        for byte in ('\0'..='\u{200}').filter_map(byte_of) {
+            assert!(!seen[usize::from(byte)], "{byte:#x} has two characters");
+            seen[usize::from(byte)] = true;
+        }
+        assert!(seen.iter().all(|&s| s));
+    }
+
+    #[test]
+    fn space_and_newline_have_their_well_known_letters() {
+        assert_eq!(byte_of('Ġ'), Some(b' '));
+        assert_eq!(byte_of('Ċ'), Some(b'\n'));
+        assert_eq!(byte_of(' '), None);
+        assert_eq!(bytes_of("Ġhé"), Some(vec![b' ', b'h', 0xe9]));
+        assert_eq!(bytes_of("日"), None);
+    }
+
+    #[test]
+    fn characters_outside_the_alphabet_are_kept() {
+        let mut out = Vec::new();
+        append_bytes("Ġ日", &mut out);
+        assert_eq!(out, " 日".as_bytes());
+    }
+}

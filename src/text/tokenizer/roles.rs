@@ -1,0 +1,284 @@
+//! Which tokens have a role: those a file names by id, those known by their text.
+//!
+//! Files often leave out the ids of end-of-turn and fill-in-the-middle tokens, or declare such
+//! tokens as plain text. The tables here make up for it the way the reference implementation
+//! does: a token that is given a role by its text becomes a control token.
+
+use std::collections::BTreeSet;
+
+use crate::weights::Metadata;
+
+use super::vocab::{Kind, Vocabulary};
+
+/// Ids of the tokens with a role.
+#[derive(Debug, Default)]
+pub(super) struct Roles {
+    pub(super) bos: Option<u32>,
+    pub(super) eos: Option<u32>,
+    pub(super) eot: Option<u32>,
+    pub(super) unk: Option<u32>,
+    pub(super) pad: Option<u32>,
+    pub(super) mask: Option<u32>,
+    /// Tokens that end a generation.
+    pub(super) ends: BTreeSet<u32>,
+}
+
+/// Ids that a tokenizer model implies where the file names none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Defaults {
+    pub(super) bos: Option<u32>,
+    pub(super) eos: Option<u32>,
+    pub(super) unk: Option<u32>,
+}
+
+/// A role whose token is looked up by key, then by text.
+struct ByText {
+    keys: &'static [&'static str],
+    texts: &'static [&'static str],
+    /// Whether the token ends a generation.
+    ends: bool,
+}
+
+const EOT: ByText = ByText {
+    keys: &["tokenizer.ggml.eot_token_id"],
+    texts: &[
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "<｜end▁of▁sentence｜>",
+        "<end_of_utterance>",
+    ],
+    ends: true,
+};
+
+const OTHERS: &[ByText] = &[
+    ByText {
+        keys: &["tokenizer.ggml.eom_token_id"],
+        texts: &["<|eom_id|>"],
+        ends: true,
+    },
+    ByText {
+        keys: &[
+            "tokenizer.ggml.prefix_token_id",
+            "tokenizer.ggml.fim_pre_token_id",
+        ],
+        texts: &[
+            "<|fim_prefix|>",
+            "<fim-prefix>",
+            "<fim_prefix>",
+            "<｜fim▁begin｜>",
+            "<PRE>",
+            "▁<PRE>",
+            "<|code_prefix|>",
+            "<|prefix|>",
+        ],
+        ends: false,
+    },
+    ByText {
+        keys: &[
+            "tokenizer.ggml.suffix_token_id",
+            "tokenizer.ggml.fim_suf_token_id",
+        ],
+        texts: &[
+            "<|fim_suffix|>",
+            "<fim-suffix>",
+            "<fim_suffix>",
+            "<｜fim▁hole｜>",
+            "<SUF>",
+            "▁<SUF>",
+            "<|code_suffix|>",
+            "<|suffix|>",
+        ],
+        ends: false,
+    },
+    ByText {
+        keys: &[
+            "tokenizer.ggml.middle_token_id",
+            "tokenizer.ggml.fim_mid_token_id",
+        ],
+        texts: &[
+            "<|fim_middle|>",
+            "<fim-middle>",
+            "<fim_middle>",
+            "<｜fim▁end｜>",
+            "<MID>",
+            "▁<MID>",
+            "<|code_middle|>",
+            "<|middle|>",
+        ],
+        ends: false,
+    },
+    ByText {
+        keys: &["tokenizer.ggml.fim_pad_token_id"],
+        texts: &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"],
+        ends: true,
+    },
+    ByText {
+        keys: &["tokenizer.ggml.fim_rep_token_id"],
+        texts: &[
+            "<|fim_repo|>",
+            "<|repo_name|>",
+            "<fim-repo>",
+            "<REPO>",
+            "<reponame>",
+        ],
+        ends: true,
+    },
+    ByText {
+        keys: &["tokenizer.ggml.fim_sep_token_id"],
+        texts: &["<|file_sep|>"],
+        ends: true,
+    },
+];
+
+/// Texts of tokens that end a generation, all of them where several are in a vocabulary.
+const END_TEXTS: &[&str] = &[
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
+];
+
+/// Markers inside a turn that are part of the visible text, whatever a file declares.
+const VISIBLE: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
+
+/// A token that does not end a generation where all of `beside` do.
+struct Exception {
+    text: &'static str,
+    beside: &'static [&'static str],
+    kind: Kind,
+}
+
+const EXCEPTIONS: &[Exception] = &[
+    Exception {
+        text: "<|end|>",
+        beside: &["<|return|>", "<|call|>"],
+        kind: Kind::UserDefined,
+    },
+    Exception {
+        text: "<|end|>",
+        beside: &["<|return|>", "<|calls|>"],
+        kind: Kind::UserDefined,
+    },
+    Exception {
+        text: "<|end|>",
+        beside: &["<|flush|>", "<|call|>"],
+        kind: Kind::UserDefined,
+    },
+    Exception {
+        text: "<|end|>",
+        beside: &["<|flush|>", "<|calls|>"],
+        kind: Kind::UserDefined,
+    },
+    Exception {
+        text: "</s>",
+        beside: &["<|tool_response>"],
+        kind: Kind::Normal,
+    },
+    Exception {
+        text: "</s>",
+        beside: &["<|plamo:eos|>"],
+        kind: Kind::Normal,
+    },
+];
+
+impl Roles {
+    /// Finds the tokens with a role; those known by their text become control tokens.
+    pub(super) fn read(metadata: &Metadata, vocab: &mut Vocabulary, defaults: Defaults) -> Self {
+        let key = |key, default| id_of_key(metadata, vocab, key).or(in_range(vocab, default));
+        let mut this = Self {
+            bos: key("tokenizer.ggml.bos_token_id", defaults.bos),
+            eos: key("tokenizer.ggml.eos_token_id", defaults.eos),
+            unk: key("tokenizer.ggml.unknown_token_id", defaults.unk),
+            pad: key("tokenizer.ggml.padding_token_id", None),
+            mask: key("tokenizer.ggml.mask_token_id", None),
+            ..Self::default()
+        };
+        this.eot = EOT.find(metadata, vocab);
+        this.ends.extend(this.eos);
+        this.ends.extend(this.eot);
+        for role in OTHERS {
+            let id = role.find(metadata, vocab);
+            this.ends.extend(id.filter(|_| role.ends));
+        }
+        this.find_ends_by_text(vocab);
+        this
+    }
+
+    fn find_ends_by_text(&mut self, vocab: &mut Vocabulary) {
+        for text in END_TEXTS {
+            if let Some(id) = vocab.id_of(text.as_bytes()) {
+                self.ends.insert(id);
+                vocab.set_kind(id, Kind::Control);
+            }
+        }
+        for text in VISIBLE {
+            if let Some(id) = vocab.id_of(text.as_bytes()) {
+                vocab.set_kind(id, Kind::UserDefined);
+            }
+        }
+        for exception in EXCEPTIONS {
+            let end = |text: &str| {
+                let id = vocab.id_of(text.as_bytes())?;
+                self.ends.contains(&id).then_some(id)
+            };
+            let Some(id) = end(exception.text) else {
+                continue;
+            };
+            if exception.beside.iter().all(|text| end(text).is_some()) {
+                self.ends.remove(&id);
+                vocab.set_kind(id, exception.kind);
+            }
+        }
+    }
+}
+
+impl ByText {
+    fn find(&self, metadata: &Metadata, vocab: &mut Vocabulary) -> Option<u32> {
+        // A later key takes precedence over a deprecated one.
+        let keys = self.keys.iter().rev();
+        if let Some(id) = keys
+            .into_iter()
+            .find_map(|key| id_of_key(metadata, vocab, key))
+        {
+            return Some(id);
+        }
+        let mut texts = self.texts.iter();
+        let id = texts.find_map(|text| vocab.id_of(text.as_bytes()))?;
+        vocab.set_kind(id, Kind::Control);
+        Some(id)
+    }
+}
+
+/// The id a key names; one outside the vocabulary counts as absent.
+fn id_of_key(metadata: &Metadata, vocab: &Vocabulary, key: &str) -> Option<u32> {
+    in_range(vocab, u32::try_from(metadata.i64(key)?).ok())
+}
+
+fn in_range(vocab: &Vocabulary, id: Option<u32>) -> Option<u32> {
+    id.filter(|&id| (id as usize) < vocab.len())
+}

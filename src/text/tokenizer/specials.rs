@@ -1,0 +1,148 @@
+//! Splitting a text at its special tokens, before any tokenizer sees it.
+//!
+//! Longer tokens take precedence over shorter ones wherever they stand in the text, not only
+//! where both begin at the same place. A token may swallow the white space on either side.
+
+use super::vocab::{Kind, Vocabulary};
+
+/// A token that is looked for in texts.
+#[derive(Debug)]
+struct Special {
+    id: u32,
+    text: String,
+    /// Matched only where special tokens are asked for.
+    on_request: bool,
+    strips_left: bool,
+    strips_right: bool,
+}
+
+/// The special tokens of a vocabulary, longest first.
+#[derive(Debug, Default)]
+pub(super) struct Specials(Vec<Special>);
+
+/// A part of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part<'a> {
+    Text(&'a str),
+    Token(u32),
+}
+
+impl Specials {
+    /// Collects the control, user-defined and unknown tokens that are text.
+    pub(super) fn new(vocab: &Vocabulary) -> Self {
+        let mut specials: Vec<Special> = vocab
+            .iter()
+            .filter(|(_, _, kind)| {
+                matches!(kind, Kind::Control | Kind::UserDefined | Kind::Unknown)
+            })
+            .filter_map(|(id, text, kind)| {
+                Some(Special {
+                    id,
+                    text: std::str::from_utf8(text).ok()?.to_owned(),
+                    on_request: kind != Kind::UserDefined,
+                    strips_left: false,
+                    strips_right: false,
+                })
+            })
+            .collect();
+        specials.sort_by_key(|special| std::cmp::Reverse(special.text.len()));
+        Self(specials)
+    }
+
+    /// Has the tokens that `which` names swallow the white space before them.
+    pub(super) fn strip_left(&mut self, which: impl Fn(&str) -> bool) {
+        for special in &mut self.0 {
+            special.strips_left |= which(&special.text);
+        }
+    }
+
+    /// Has the tokens that `which` names swallow the white space after them.
+    pub(super) fn strip_right(&mut self, which: impl Fn(&str) -> bool) {
+        for special in &mut self.0 {
+            special.strips_right |= which(&special.text);
+        }
+    }
+
+    /// Splits `text`; tokens that are matched only on request need `on_request`.
+    pub(super) fn split<'a>(&self, text: &'a str, on_request: bool) -> Vec<Part<'a>> {
+        if text.is_empty() {
+            return Vec::new();
+        }
+        let mut parts = vec![Part::Text(text)];
+        let pairs = BytePairs::of(text.as_bytes());
+        for special in &self.0 {
+            if special.on_request && !on_request || !pairs.may_hold(special.text.as_bytes()) {
+                continue;
+            }
+            if text.contains(&special.text) {
+                parts = special.split(&parts);
+            }
+        }
+        parts
+    }
+}
+
+impl Special {
+    fn split<'a>(&self, parts: &[Part<'a>]) -> Vec<Part<'a>> {
+        let mut out = Vec::with_capacity(parts.len());
+        for &part in parts {
+            match part {
+                Part::Text(text) => self.split_text(text, &mut out),
+                Part::Token(_) => out.push(part),
+            }
+        }
+        out
+    }
+
+    fn split_text<'a>(&self, mut text: &'a str, out: &mut Vec<Part<'a>>) {
+        while let Some((mut before, mut after)) = text.split_once(&self.text) {
+            if self.strips_left {
+                before = before.trim_end_matches(is_space);
+            }
+            if self.strips_right {
+                after = after.trim_start_matches(is_space);
+            }
+            if !before.is_empty() {
+                out.push(Part::Text(before));
+            }
+            out.push(Part::Token(self.id));
+            text = after;
+        }
+        if !text.is_empty() {
+            out.push(Part::Text(text));
+        }
+    }
+}
+
+/// The white space that is swallowed: that of ASCII, with the vertical tab.
+fn is_space(c: char) -> bool {
+    matches!(c, ' ' | '\t'..='\r')
+}
+
+/// Which pairs of neighbouring bytes a text has: rules out most special tokens at once.
+struct BytePairs(Box<[u64; 1024]>);
+
+impl BytePairs {
+    fn of(text: &[u8]) -> Self {
+        let mut bits = Box::new([0; 1024]);
+        for pair in text.windows(2) {
+            let (word, bit) = Self::place(pair);
+            bits[word] |= bit;
+        }
+        Self(bits)
+    }
+
+    fn may_hold(&self, token: &[u8]) -> bool {
+        token.windows(2).all(|pair| {
+            let (word, bit) = Self::place(pair);
+            self.0[word] & bit != 0
+        })
+    }
+
+    fn place(pair: &[u8]) -> (usize, u64) {
+        (
+            usize::from(pair[0]) * 4 + usize::from(pair[1] >> 6),
+            1 << (pair[1] & 63),
+        )
+    }
+}

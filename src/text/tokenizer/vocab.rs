@@ -1,0 +1,207 @@
+//! The tokens of a vocabulary: their texts, kinds and scores, read from a file's metadata.
+//!
+//! Nothing here tokenizes. Invariant: texts, kinds and scores have the same length, and every id
+//! in the index is below it.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use crate::weights::{Array, Metadata, StringArray};
+
+use super::Error;
+
+/// What a token is for, as the file declares it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Normal,
+    Unknown,
+    /// Matched in a text only where special tokens are asked for.
+    Control,
+    /// Matched in every text, ahead of the tokenizer proper.
+    UserDefined,
+    /// One byte, written `<0xNN>`.
+    Byte,
+    /// Declared without a use, or of a kind nobody knows: no text.
+    Unused,
+}
+
+impl Kind {
+    /// The kind of a GGUF `token_type`.
+    fn from_code(code: Option<i64>) -> Self {
+        match code {
+            Some(1) => Self::Normal,
+            Some(2) => Self::Unknown,
+            Some(3) => Self::Control,
+            Some(4) => Self::UserDefined,
+            Some(6) => Self::Byte,
+            _ => Self::Unused,
+        }
+    }
+}
+
+/// Tokens by id and by text.
+#[derive(Debug, Default)]
+pub(super) struct Vocabulary {
+    texts: StringArray,
+    kinds: Vec<Kind>,
+    scores: Vec<f32>,
+    ids: HashMap<Box<[u8]>, u32>,
+    longest: usize,
+}
+
+impl Vocabulary {
+    /// Reads `tokenizer.ggml.tokens`, `token_type` and `scores`.
+    pub(super) fn read(metadata: &Metadata) -> Result<Self, Error> {
+        const TOKENS: &str = "tokenizer.ggml.tokens";
+        let tokens = required_strings(metadata, TOKENS)?;
+        if tokens.is_empty() {
+            return Err(Error::EmptyVocabulary);
+        }
+        if u32::try_from(tokens.len()).is_err() {
+            return Err(Error::TooManyTokens(tokens.len()));
+        }
+
+        let types = companion(metadata, "tokenizer.ggml.token_type", tokens.len())?;
+        let scores = companion(metadata, "tokenizer.ggml.scores", tokens.len())?;
+        let mut vocab = Self::default();
+        for (id, text) in tokens.iter().enumerate() {
+            let kind = types.map_or(Kind::Normal, |types| {
+                Kind::from_code(types.get(id).and_then(|v| v.as_i64()))
+            });
+            let score = scores
+                .and_then(|scores| scores.get(id)?.as_f64())
+                .unwrap_or(0.0);
+            let text = match text {
+                // An empty text would match everywhere.
+                b"" => Cow::Owned(format!("[EMPTY_{id}]").into_bytes()),
+                text => Cow::Borrowed(text),
+            };
+            vocab.push(&text, kind, score as f32);
+        }
+        Ok(vocab)
+    }
+
+    fn push(&mut self, text: &[u8], kind: Kind, score: f32) {
+        // Of tokens with the same text the last one is found by text.
+        self.ids.insert(text.into(), self.texts.len() as u32);
+        self.longest = self.longest.max(text.len());
+        self.texts.push(text);
+        self.kinds.push(kind);
+        // Adding zero makes -0 equal to 0, as scores are compared.
+        self.scores.push(score + 0.0);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.texts.len()
+    }
+
+    /// Length of the longest text in bytes.
+    pub(super) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    pub(super) fn text(&self, id: u32) -> Option<&[u8]> {
+        self.texts.get(id as usize)
+    }
+
+    pub(super) fn kind(&self, id: u32) -> Option<Kind> {
+        self.kinds.get(id as usize).copied()
+    }
+
+    pub(super) fn set_kind(&mut self, id: u32, kind: Kind) {
+        if let Some(slot) = self.kinds.get_mut(id as usize) {
+            *slot = kind;
+        }
+    }
+
+    pub(super) fn score(&self, id: u32) -> f32 {
+        self.scores.get(id as usize).copied().unwrap_or(0.0)
+    }
+
+    pub(super) fn id_of(&self, text: &[u8]) -> Option<u32> {
+        self.ids.get(text).copied()
+    }
+
+    /// Ids, texts and kinds in the order of the file.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &[u8], Kind)> {
+        let kinds = self.kinds.iter().copied();
+        (0..)
+            .zip(self.texts.iter().zip(kinds))
+            .map(|(id, (text, kind))| (id, text, kind))
+    }
+
+    /// The token for one byte: `<0xNN>` with upper-case digits.
+    pub(super) fn byte_token(&self, byte: u8) -> Option<u32> {
+        const HEX: &[u8; 16] = b"0123456789ABCDEF";
+        let (high, low) = (HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]);
+        self.id_of(&[b'<', b'0', b'x', high, low, b'>'])
+    }
+}
+
+/// The byte a text of the form `<0xNN>` names: exactly two hexadecimal digits.
+pub(super) fn named_byte(text: &[u8]) -> Option<u8> {
+    let [b'<', b'0', b'x', high, low, b'>'] = *text else {
+        return None;
+    };
+    let digit = |c: u8| char::from(c).to_digit(16);
+    Some((digit(high)? * 16 + digit(low)?) as u8)
+}
+
+/// The strings of a key that must be there.
+pub(super) fn required_strings<'a>(
+    metadata: &'a Metadata,
+    key: &'static str,
+) -> Result<&'a StringArray, Error> {
+    let value = metadata.get(key).ok_or(Error::MissingKey(key))?;
+    value
+        .as_array()
+        .and_then(Array::as_strings)
+        .ok_or(Error::WrongType {
+            key,
+            found: value.type_name(),
+            expected: "an array of strings",
+        })
+}
+
+/// An optional array of numbers with at least one entry per token.
+fn companion<'a>(
+    metadata: &'a Metadata,
+    key: &'static str,
+    tokens: usize,
+) -> Result<Option<&'a Array>, Error> {
+    let Some(value) = metadata.get(key) else {
+        return Ok(None);
+    };
+    let array = value
+        .as_array()
+        .filter(|array| !matches!(array, Array::Str(_) | Array::Array(_) | Array::Bool(_)))
+        .ok_or(Error::WrongType {
+            key,
+            found: value.type_name(),
+            expected: "an array of numbers",
+        })?;
+    if array.len() < tokens {
+        return Err(Error::ShortArray {
+            key,
+            found: array.len(),
+            expected: tokens,
+        });
+    }
+    Ok(Some(array))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_byte_has_exactly_two_hexadecimal_digits() {
+        assert_eq!(named_byte(b"<0x0A>"), Some(10));
+        assert_eq!(named_byte(b"<0xff>"), Some(255));
+        for text in [
+            "<0x-1>", "<0x+1>", "<0x1>", "<0x001>", "<0x 1>", "<0xG0>", "",
+        ] {
+            assert_eq!(named_byte(text.as_bytes()), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Cutting a text into words, the pieces that no merge crosses.
+//!
+//! A pre-tokenizer is a list of steps; each cuts the pieces the step before it left, and looks
+//! no further than its piece. Everything runs in time linear in the text: the look-ahead
+//! `\s+(?!\S)` of the published patterns, which leaves the last character of a run of white
+//! space to the next word, is a rule here and not part of a pattern.
+
+use std::ops::Range;
+
+use regex_automata::{Input, meta::Regex};
+
+use super::Error;
+
+/// One step of a pre-tokenizer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    /// What the pattern matches and what lies between matches are words.
+    Cut(&'static str),
+    /// As `Cut`, with `\s+(?!\S)|\s+` as the pattern's last alternatives.
+    CutSpaces(&'static str),
+    /// As `CutSpaces`, where a run of white space is cut into pieces of these lengths, longest
+    /// first. The last length is 1.
+    CutSpaceRuns(&'static str, &'static [usize]),
+    /// Numbers are cut into groups of three from the right; what precedes a number stays with
+    /// its first group.
+    GroupNumbers,
+}
+
+/// The steps of a pre-tokenizer, ready to run.
+#[derive(Debug)]
+pub(super) struct Splitter(Vec<Ready>);
+
+#[derive(Debug)]
+enum Ready {
+    Cut(Regex),
+    /// The second pattern of the regex is the white space; no lengths: runs are not cut.
+    Spaces(Regex, &'static [usize]),
+    GroupNumbers(Regex),
+}
+
+impl Splitter {
+    /// Compiles the patterns.
+    pub(super) fn new(steps: &[Step]) -> Result<Self, Error> {
+        let ready = steps.iter().map(|step| {
+            Ok(match *step {
+                Step::Cut(pattern) => Ready::Cut(compile(&[pattern])?),
+                Step::CutSpaces(pattern) => Ready::Spaces(compile(&[pattern, r"\s+"])?, &[]),
+                Step::CutSpaceRuns(pattern, lengths) => {
+                    Ready::Spaces(compile(&[pattern, r"\s+"])?, lengths)
+                }
+                Step::GroupNumbers => Ready::GroupNumbers(compile(&[r"\p{N}+"])?),
+            })
+        });
+        ready.collect::<Result<_, Error>>().map(Self)
+    }
+
+    /// The words of `text`, in order, without gaps; none is empty.
+    pub(super) fn split(&self, text: &str) -> Vec<Range<usize>> {
+        let mut words = Vec::new();
+        if !text.is_empty() {
+            words.push(0..text.len());
+        }
+        for step in &self.0 {
+            let mut cuts = Cuts {
+                words: Vec::with_capacity(words.len()),
+                offset: 0,
+                last: 0,
+            };
+            for word in words {
+                cuts.offset = word.start;
+                cuts.last = 0;
+                let piece = &text[word];
+                step.run(piece, &mut cuts);
+                cuts.at(piece.len());
+            }
+            words = cuts.words;
+        }
+        words
+    }
+}
+
+fn compile(patterns: &[&str]) -> Result<Regex, Error> {
+    Regex::new_many(patterns).map_err(|source| Error::Pattern {
+        pattern: patterns[0].to_owned(),
+        source: Box::new(source),
+    })
+}
+
+/// The words found so far, and where the current piece was cut last.
+struct Cuts {
+    words: Vec<Range<usize>>,
+    offset: usize,
+    last: usize,
+}
+
+impl Cuts {
+    /// Ends a word at `end`, a position in the current piece.
+    fn at(&mut self, end: usize) {
+        if end > self.last {
+            self.words.push(self.offset + self.last..self.offset + end);
+            self.last = end;
+        }
+    }
+}
+
+impl Ready {
+    fn run(&self, piece: &str, cuts: &mut Cuts) {
+        match self {
+            Self::Cut(regex) => {
+                for found in regex.find_iter(piece) {
+                    cuts.at(found.start());
+                    cuts.at(found.end());
+                }
+            }
+            Self::Spaces(regex, lengths) => cut_with_spaces(regex, lengths, piece, cuts),
+            Self::GroupNumbers(regex) => {
+                for found in regex.find_iter(piece) {
+                    group_number(&piece[found.range()], found.start(), cuts);
+                }
+            }
+        }
+    }
+}
+
+fn cut_with_spaces(regex: &Regex, lengths: &[usize], piece: &str, cuts: &mut Cuts) {
+    let mut input = Input::new(piece);
+    while let Some(found) = regex.search(&input) {
+        let mut end = found.end();
+        if found.pattern().as_usize() == 1 {
+            end = found.start() + keep_spaces(&piece[found.range()], end == piece.len(), lengths);
+        }
+        cuts.at(found.start());
+        cuts.at(end);
+        input.set_start(end);
+    }
+}
+
+/// How many bytes of a run of white space become a word.
+fn keep_spaces(run: &str, at_end: bool, lengths: &[usize]) -> usize {
+    let last = run.chars().next_back().map_or(0, char::len_utf8);
+    let room = match run.len() - last {
+        _ if at_end => run.len(),
+        0 => last,
+        room => room,
+    };
+    if lengths.is_empty() {
+        return room;
+    }
+    let starts = |n: usize| {
+        run[..room]
+            .char_indices()
+            .map(|(at, c)| at + c.len_utf8())
+            .nth(n - 1)
+    };
+    lengths.iter().find_map(|&n| starts(n)).unwrap_or(room)
+}
+
+fn group_number(number: &str, start: usize, cuts: &mut Cuts) {
+    let digits = number.chars().count();
+    for (index, (at, c)) in (1..).zip(number.char_indices()) {
+        if (digits - index).is_multiple_of(3) {
+            cuts.at(start + at + c.len_utf8());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words<'a>(steps: &[Step], text: &'a str) -> Vec<&'a str> {
+        let splitter = Splitter::new(steps).unwrap();
+        splitter.split(text).into_iter().map(|w| &text[w]).collect()
+    }
+
+    #[test]
+    fn a_run_of_spaces_leaves_its_last_one_to_the_next_word() {
+        let steps = [Step::CutSpaces(r" ?\p{L}+| ?[^\s\p{L}]+")];
+        assert_eq!(words(&steps, "a  b"), ["a", " ", " b"]);
+        assert_eq!(words(&steps, "a b  "), ["a", " b", "  "]);
+        assert_eq!(words(&steps, "\t\t\tb"), ["\t\t", "\t", "b"]);
+        assert_eq!(words(&steps, "\u{a0}\u{a0}b"), ["\u{a0}", "\u{a0}", "b"]);
+        assert_eq!(words(&steps, ""), [""; 0]);
+    }
+
+    #[test]
+    fn white_space_that_the_pattern_takes_is_taken_whole() {
+        let steps = [Step::CutSpaces(r"\p{L}+|\s*[\r\n]+")];
+        assert_eq!(words(&steps, " \n \nb"), [" \n \n", "b"]);
+        assert_eq!(words(&steps, " \n  b"), [" \n", " ", " ", "b"]);
+    }
+
+    #[test]
+    fn runs_of_spaces_are_cut_to_the_given_lengths() {
+        let steps = [Step::CutSpaceRuns(r"\p{L}+", &[4, 2, 1])];
+        assert_eq!(words(&steps, "a       b"), ["a", "    ", "  ", " ", "b"]);
+        assert_eq!(words(&steps, "     "), ["    ", " "]);
+    }
+
+    #[test]
+    fn numbers_are_grouped_from_the_right() {
+        let steps = [Step::GroupNumbers];
+        assert_eq!(words(&steps, "1234567"), ["1", "234", "567"]);
+        assert_eq!(words(&steps, "a123456b"), ["a123", "456", "b"]);
+    }
+
+    #[test]
+    fn later_steps_see_only_their_piece() {
+        let steps = [Step::Cut(r"\n"), Step::CutSpaces(r" ?\p{L}+")];
+        assert_eq!(words(&steps, "a  \n b"), ["a", "  ", "\n", " b"]);
+    }
+}
