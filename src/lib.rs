@@ -16,11 +16,13 @@
 pub mod arch;
 pub mod blocks;
 pub mod cli;
+pub mod engine;
 #[expect(unsafe_code, reason = "the safe layer over ggml")]
 pub mod ggml;
 pub mod model;
 pub mod models;
 pub mod plan;
+pub mod sampling;
 pub mod synth;
 pub mod text;
 pub mod weights;

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use crate::model::Model;
+pub use crate::sampling::TokenLogprob;
 use crate::sampling::{ParamError, Params, Sampler};
 use crate::text::tokenizer::Tokenizer;
 
@@ -33,15 +34,6 @@ pub struct Request {
     pub stops: Vec<Vec<u8>>,
     /// Length of the list of likeliest tokens, if log-probabilities are wanted.
     pub top_logprobs: Option<usize>,
-}
-
-/// A token with its probability before any sampling stage.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TokenLogprob {
-    /// Its id.
-    pub id: u32,
-    /// Natural logarithm of its probability.
-    pub logprob: f64,
 }
 
 /// A token of the answer, as far as it is part of the released text.

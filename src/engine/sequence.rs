@@ -96,7 +96,7 @@ impl Sequence {
     /// Chooses the next token from its logits and releases what text it completes. Returns why the
     /// answer ends, if it does.
     pub(super) fn choose(&mut self, logits: &[f32], tokenizer: &Tokenizer) -> Result<Option<FinishReason>, SampleError> {
-        let token = self.sampler.sample(logits, None)?;
+        let token = self.sampler.sample(logits)?;
         self.sampler.accept(token);
         let entry = self.entry(token, logits)?;
         self.tokens.push(token);
@@ -122,9 +122,8 @@ impl Sequence {
             return Ok(Entry { chosen: None, top: Vec::new() });
         };
         let logprobs = Logprobs::new(logits)?;
-        let chosen = TokenLogprob { id: token, logprob: logprobs.of(token) };
-        let top = logprobs.top(n_top).into_iter().map(|(id, logprob)| TokenLogprob { id, logprob }).collect();
-        Ok(Entry { chosen: Some(chosen), top })
+        let chosen = logprobs.of(token).map(|logprob| TokenLogprob { id: token, logprob });
+        Ok(Entry { chosen, top: logprobs.top(n_top) })
     }
 
     fn flush(&mut self) {

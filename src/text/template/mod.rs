@@ -1,0 +1,281 @@
+//! Chat templates: a conversation to the text that the model was trained to see.
+//!
+//! Renders Jinja2 templates the way Hugging Face's `apply_chat_template` does, on minijinja, with
+//! Python's printing, methods and filters where the two differ. Not here: tokenizing the result,
+//! and finding the template in a file. Called by the API and the command line. Invariants: the
+//! clock is the caller's; rendering spends bounded fuel, nests to a bounded depth and gives a text
+//! of bounded length, so that a template from an untrusted file is refused, not obeyed.
+
+mod arguments;
+mod checks;
+mod clock;
+mod filters;
+mod json;
+mod methods;
+mod source;
+mod value;
+
+use std::io;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Rest;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
+
+pub use clock::{Moment, NotAMoment};
+
+/// Instructions that one rendering may execute: over a hundred times what a conversation of a
+/// thousand messages takes.
+const FUEL: u64 = 20_000_000;
+/// Calls of macros and nested scopes, in the engine's units (a macro call costs 4).
+const MAX_RECURSION: usize = 400;
+/// Longest rendered text, in bytes.
+const MAX_OUTPUT: usize = 1 << 26;
+/// What follows the final message's content while finding where it ends; the trailing space shows
+/// whether the template trims.
+const CONTINUE_MARK: &str = "\u{fdd0}continue-final-message\u{fdd1} ";
+const NAME: &str = "chat template";
+
+/// A template that cannot be used at all.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("chat template, line {line}: {message}")]
+pub struct TemplateError {
+    /// Line of the template, from 1.
+    pub line: usize,
+    /// What is wrong there.
+    pub message: String,
+}
+
+/// A conversation that a template did not render.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RenderError {
+    /// The template refused the conversation by `raise_exception`; the text is its own.
+    #[error("{0}")]
+    Raised(String),
+    /// The template failed.
+    #[error("chat template, line {line}: {message}")]
+    Runtime {
+        /// Line of the template, from 1; 0 where it is not known.
+        line: usize,
+        /// What went wrong there.
+        message: String,
+    },
+    /// The template ran too long, nested too deep or wrote too much.
+    #[error("chat template: {0}")]
+    Limit(&'static str),
+    /// `continue_final_message` cannot be done for this conversation.
+    #[error("`continue_final_message`: {0}")]
+    Continue(&'static str),
+}
+
+/// What a template is rendered with.
+#[derive(Debug, Clone)]
+pub struct RenderInput<'a> {
+    /// The conversation: an array of messages.
+    pub messages: &'a serde_json::Value,
+    /// The tools on offer; none when absent or null.
+    pub tools: Option<&'a serde_json::Value>,
+    /// Documents for retrieval; none when absent or null (`kwargs` may hold them instead).
+    pub documents: Option<&'a serde_json::Value>,
+    /// Open an assistant turn at the end.
+    pub add_generation_prompt: bool,
+    /// Leave the last message open: cut what follows its content.
+    pub continue_final_message: bool,
+    /// Further variables, in order.
+    pub kwargs: &'a serde_json::Map<String, serde_json::Value>,
+    /// Text of the beginning-of-sequence token.
+    pub bos_token: &'a str,
+    /// Text of the end-of-sequence token.
+    pub eos_token: &'a str,
+    /// What `strftime_now` prints.
+    pub now: Moment,
+}
+
+/// A compiled chat template. Cheap to render from several threads at once.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    env: Environment<'static>,
+}
+
+impl ChatTemplate {
+    /// Compiles a template.
+    pub fn new(source: &str) -> Result<Self, TemplateError> {
+        let mut env = environment();
+        env.add_template_owned(NAME, source::prepare(source)?)
+            .map_err(|error| TemplateError {
+                line: error.line().unwrap_or(1),
+                message: message_of(&error),
+            })?;
+        Ok(Self { env })
+    }
+
+    /// Renders a conversation.
+    pub fn render(&self, input: &RenderInput<'_>) -> Result<String, RenderError> {
+        if !input.continue_final_message {
+            return self.render_messages(input, input.messages);
+        }
+        if input.add_generation_prompt {
+            return Err(RenderError::Continue(
+                "cannot be combined with `add_generation_prompt`",
+            ));
+        }
+        let mut messages = input.messages.clone();
+        let content = final_text(&mut messages).ok_or(RenderError::Continue(
+            "the final message has no text to continue",
+        ))?;
+        let end = content.trim().to_owned();
+        content.push_str(CONTINUE_MARK);
+        let text = self.render_messages(input, &messages)?;
+
+        let mark = text.rfind(CONTINUE_MARK.trim_end());
+        let mark = mark
+            .filter(|_| text.contains(&end))
+            .ok_or(RenderError::Continue(
+                "the template does not show the final message as it is",
+            ))?;
+        let (head, tail) = text.split_at(mark);
+        Ok(if tail.starts_with(CONTINUE_MARK) {
+            head.to_owned()
+        } else {
+            head.trim_end_matches(methods::is_space).to_owned()
+        })
+    }
+
+    fn render_messages(
+        &self,
+        input: &RenderInput<'_>,
+        messages: &serde_json::Value,
+    ) -> Result<String, RenderError> {
+        let template = self.env.get_template(NAME).map_err(render_error)?;
+        let mut output = Bounded(Vec::new());
+        template
+            .render_captured_to(context(input, messages), &mut output)
+            .map_err(render_error)?;
+        // The engine writes whole strings, so the bytes are UTF-8.
+        String::from_utf8(output.0).map_err(|_| RenderError::Limit("the output is not text"))
+    }
+}
+
+/// The variables of a rendering. Variables given by `kwargs` come over the tokens, as with
+/// Hugging Face, but never over the conversation itself.
+fn context(input: &RenderInput<'_>, messages: &serde_json::Value) -> Value {
+    let now = input.now;
+    let optional =
+        |json: Option<&serde_json::Value>| json.map_or(Value::from(()), value::from_json);
+    let mut variables = vec![
+        ("bos_token", Value::from(input.bos_token)),
+        ("eos_token", Value::from(input.eos_token)),
+        (
+            "strftime_now",
+            Value::from_function(move |format: &str| now.strftime(format)),
+        ),
+        ("documents", Value::from(())),
+    ];
+    for (name, json) in input.kwargs {
+        variables.push((name, value::from_json(json)));
+    }
+    if input.documents.is_some() {
+        variables.push(("documents", optional(input.documents)));
+    }
+    variables.push(("messages", value::from_json(messages)));
+    variables.push(("tools", optional(input.tools)));
+    variables.push((
+        "add_generation_prompt",
+        Value::from(input.add_generation_prompt),
+    ));
+    Value::from_pairs(variables)
+}
+
+/// The text that `continue_final_message` continues: the last message's content, or the last part
+/// of it that has a text.
+fn final_text(messages: &mut serde_json::Value) -> Option<&mut String> {
+    match messages.as_array_mut()?.last_mut()?.get_mut("content")? {
+        serde_json::Value::String(text) => Some(text),
+        serde_json::Value::Array(parts) => {
+            parts
+                .iter_mut()
+                .rev()
+                .find_map(|part| match part.get_mut("text") {
+                    Some(serde_json::Value::String(text)) => Some(text),
+                    _ => None,
+                })
+        }
+        _ => None,
+    }
+}
+
+/// The engine, set up as `apply_chat_template` sets up Jinja2.
+fn environment() -> Environment<'static> {
+    let mut env = Environment::new();
+    let syntax = SyntaxConfig::builder()
+        .trim_blocks(true)
+        .lstrip_blocks(true)
+        .build()
+        .expect("the default delimiters are valid");
+    env.set_syntax(syntax);
+    env.set_auto_escape_callback(|_| AutoEscape::None);
+    env.set_formatter(|out, _, value| Ok(out.write_str(&value::str(value)?)?));
+    env.set_unknown_method_callback(methods::call);
+    env.set_debug(true);
+    env.set_fuel(Some(FUEL));
+    env.set_recursion_limit(MAX_RECURSION);
+    filters::register(&mut env);
+    checks::register(&mut env);
+    env.add_function("raise_exception", raise_exception);
+    env
+}
+
+/// The template's own message, on its way out through the engine's error.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Raised(String);
+
+fn raise_exception(args: Rest<Value>) -> Result<Value, Error> {
+    let [message] = args.as_slice() else {
+        return Err(value::fault("raise_exception takes one argument"));
+    };
+    Err(value::fault("raised by the template").with_source(Raised(value::str(message)?)))
+}
+
+fn render_error(error: Error) -> RenderError {
+    let mut cause: Option<&dyn std::error::Error> = Some(&error);
+    while let Some(current) = cause {
+        if let Some(Raised(message)) = current.downcast_ref() {
+            return RenderError::Raised(message.clone());
+        }
+        cause = current.source();
+    }
+    match error.kind() {
+        ErrorKind::OutOfFuel => RenderError::Limit("ran for too long"),
+        ErrorKind::WriteFailure => RenderError::Limit("wrote too much"),
+        _ if error.detail() == Some("recursion limit exceeded") => {
+            RenderError::Limit("nested too deep")
+        }
+        _ => RenderError::Runtime {
+            line: error.line().unwrap_or(0),
+            message: message_of(&error),
+        },
+    }
+}
+
+fn message_of(error: &Error) -> String {
+    error
+        .detail()
+        .map_or_else(|| error.kind().to_string(), str::to_owned)
+}
+
+/// A text that refuses to grow beyond [`MAX_OUTPUT`].
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > MAX_OUTPUT {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
