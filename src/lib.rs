@@ -9,10 +9,15 @@
 //! - [`blocks`]: the maths, one file per block
 //! - [`model`]: a plan with its weights on devices, and the forward pass
 //! - [`text`]: tokens to text and back
+//! - [`sampling`]: logits to token, a chain of small stages
+//! - [`engine`]: requests to tokens: sequences, scheduler, the thread that owns the model
+//! - [`serving`]: a model ready to answer
+//! - [`api`]: HTTP, in the shapes of OpenAI's API
 //! - [`synth`]: a random model of any architecture
 //! - [`models`]: finding and opening models
 //! - [`cli`]: the command line
 
+pub mod api;
 pub mod arch;
 pub mod blocks;
 pub mod cli;
@@ -23,6 +28,7 @@ pub mod model;
 pub mod models;
 pub mod plan;
 pub mod sampling;
+pub mod serving;
 pub mod synth;
 pub mod text;
 pub mod weights;

@@ -10,7 +10,11 @@ mod options;
 mod output;
 mod perf;
 mod plan;
+mod run;
+mod serve;
 mod synth;
+mod template;
+mod tokenize;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -28,6 +32,16 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Answer a prompt
+    Run(run::Args),
+    /// Serve models over HTTP
+    Serve(serve::Args),
+    /// Turn text into token ids
+    Tokenize(tokenize::Args),
+    /// Turn token ids into text
+    Detokenize(tokenize::DetokenizeArgs),
+    /// Render a conversation with a chat template
+    Template(template::Args),
     /// Write the raw logits of every position
     Logits(logits::Args),
     /// Show a model file: metadata, tensors, architecture, memory
@@ -55,6 +69,11 @@ enum Command {
 pub fn run(cli: Cli) -> Result<(), Failure> {
     options::start_log(&cli.log)?;
     match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Serve(args) => serve::run(args),
+        Command::Tokenize(args) => tokenize::run(&args),
+        Command::Detokenize(args) => tokenize::detokenize(&args),
+        Command::Template(args) => template::run(&args),
         Command::Logits(args) => logits::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Arch(command) => arch::run(&command),

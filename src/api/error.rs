@@ -1,0 +1,179 @@
+//! Every refusal: what it says and which status it has.
+//!
+//! The body is OpenAI's: `message`, `type`, `param` and `code`, all four always there; `code` is a
+//! word, never the status. A client's mistake is 4xx with the field's name; ours is 5xx, and its
+//! detail goes to the log.
+
+use std::any::Any;
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::engine::Rejected;
+use crate::serving::PromptError;
+use crate::text::template::RenderError;
+
+/// A refusal.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    /// A field is missing, wrong or unsupported.
+    #[error("{message}")]
+    Field { param: String, message: String, code: &'static str },
+    /// The body is not the JSON of a request.
+    #[error("{0}")]
+    Body(String),
+    /// The body is not called JSON.
+    #[error("the content type is `{0}`, expected `application/json`")]
+    ContentType(String),
+    /// The body is too large.
+    #[error("the body is larger than {limit} bytes")]
+    TooLarge { limit: usize },
+    /// No such model.
+    #[error("the model `{name}` does not exist{}", .near.as_deref().map(|n| format!("; did you mean `{n}`?")).unwrap_or_default())]
+    UnknownModel { name: String, near: Option<String> },
+    /// The prompt does not fit.
+    #[error("the prompt has {found} tokens, and the context holds {limit}; shorten the messages")]
+    ContextLength { found: usize, limit: usize },
+    /// Too many requests wait.
+    #[error("{limit} requests are waiting already; try again later")]
+    Busy { limit: usize },
+    /// The model could not be loaded.
+    #[error("the model `{name}` could not be loaded")]
+    Load { name: String, detail: String },
+    /// The engine failed.
+    #[error("the answer could not be completed")]
+    Engine { detail: String },
+    /// No such route.
+    #[error("there is no `{0}`")]
+    NoRoute(String),
+    /// The route takes another method.
+    #[error("this method is not allowed here")]
+    Method,
+}
+
+impl Error {
+    /// A field with a value that is not accepted.
+    pub(super) fn value(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Field { param: param.into(), message: message.into(), code: "invalid_value" }
+    }
+
+    /// A field that is known and not served.
+    pub(super) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Field { param: param.into(), message: message.into(), code: "unsupported_parameter" }
+    }
+
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Field { .. } | Self::Body(_) | Self::ContextLength { .. } => StatusCode::BAD_REQUEST,
+            Self::ContentType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnknownModel { .. } | Self::NoRoute(_) => StatusCode::NOT_FOUND,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::Load { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Engine { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    fn code(&self) -> &str {
+        match self {
+            Self::Field { code, .. } => code,
+            Self::Body(_) => "invalid_json",
+            Self::ContentType(_) => "unsupported_content_type",
+            Self::TooLarge { .. } => "request_too_large",
+            Self::UnknownModel { .. } => "model_not_found",
+            Self::ContextLength { .. } => "context_length_exceeded",
+            Self::Busy { .. } => "rate_limit_exceeded",
+            Self::Load { .. } => "model_not_available",
+            Self::Engine { .. } => "internal_error",
+            Self::NoRoute(_) => "unknown_url",
+            Self::Method => "method_not_allowed",
+        }
+    }
+
+    fn param(&self) -> Option<&str> {
+        match self {
+            Self::Field { param, .. } => Some(param),
+            Self::UnknownModel { .. } | Self::Load { .. } => Some("model"),
+            Self::ContextLength { .. } => Some("messages"),
+            _ => None,
+        }
+    }
+
+    /// The JSON of the refusal.
+    pub(super) fn body(&self) -> Value {
+        let kind = match self.status() {
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        };
+        json!({ "error": {
+            "message": self.to_string(), "type": kind, "param": self.param(), "code": self.code(),
+        } })
+    }
+}
+
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        match &self {
+            Self::Load { name, detail } => tracing::error!(model = name, detail, "a model could not be loaded"),
+            Self::Engine { detail } => tracing::error!(detail, "an answer failed"),
+            other => tracing::info!(error = %other, "refused"),
+        }
+        let status = self.status();
+        let mut response = (status, Json(self.body())).into_response();
+        let headers = response.headers_mut();
+        if matches!(self, Self::Busy { .. } | Self::Load { .. }) {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if status.is_server_error() {
+            // The same request would fail again: clients that retry 5xx by default need not.
+            headers.insert("x-should-retry", HeaderValue::from_static("false"));
+        }
+        response
+    }
+}
+
+impl From<Rejected> for Error {
+    fn from(rejected: Rejected) -> Self {
+        match rejected {
+            Rejected::EmptyPrompt => Self::value("messages", rejected.to_string()),
+            Rejected::TooLong { found, limit } => Self::ContextLength { found, limit },
+            Rejected::Params(error) => Self::value(error.field, error.to_string()),
+            Rejected::QueueFull { limit } => Self::Busy { limit },
+            Rejected::Ended => Self::Engine { detail: rejected.to_string() },
+        }
+    }
+}
+
+impl From<PromptError> for Error {
+    fn from(error: PromptError) -> Self {
+        match error {
+            // The template's own words about the conversation.
+            PromptError::Render(RenderError::Raised(message)) => Self::value("messages", message),
+            other => Self::value("messages", other.to_string()),
+        }
+    }
+}
+
+/// A path nobody serves.
+pub(super) async fn no_route(uri: Uri) -> Error {
+    Error::NoRoute(uri.path().to_owned())
+}
+
+/// A path that takes another method.
+pub(super) async fn wrong_method() -> Error {
+    Error::Method
+}
+
+/// A handler that panicked: the server lives.
+pub(super) fn panicked(cause: Box<dyn Any + Send + 'static>) -> Response {
+    let detail = cause
+        .downcast_ref::<String>()
+        .cloned()
+        .or_else(|| cause.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .unwrap_or_else(|| "a handler panicked".into());
+    Error::Engine { detail }.into_response()
+}

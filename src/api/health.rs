@@ -1,0 +1,13 @@
+//! `GET /health`: whether the server answers, and which models are loaded.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use serde_json::{Value, json};
+
+use super::Pool;
+
+pub(super) async fn health(State(pool): State<Arc<Pool>>) -> Json<Value> {
+    Json(json!({ "status": "ok", "version": env!("CARGO_PKG_VERSION"), "loaded": pool.loaded() }))
+}

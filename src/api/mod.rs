@@ -1,0 +1,45 @@
+//! HTTP in the shapes of OpenAI's API: one endpoint per file, one error table.
+//!
+//! The only module that knows HTTP and its JSON. Handlers extract, validate, submit to the engine
+//! and map its events; every refusal goes through `error`. Called by `bench serve` and by tests,
+//! which use the same [`app`].
+
+mod chat;
+mod chat_request;
+mod error;
+mod health;
+mod models;
+mod pool;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::HeaderName;
+use axum::routing::{get, post};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
+use tower_http::trace::TraceLayer;
+
+pub use pool::{Loader, Pool};
+
+/// Largest request body: a long conversation, no images.
+const MAX_BODY_BYTES: usize = 16 << 20;
+
+/// The routes over a pool of models.
+pub fn app(pool: Arc<Pool>) -> Router {
+    let request_id = HeaderName::from_static("x-request-id");
+    Router::new()
+        .route("/health", get(health::health))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{id}", get(models::one))
+        .route("/v1/chat/completions", post(chat::completions))
+        .fallback(error::no_route)
+        .method_not_allowed_fallback(error::wrong_method)
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(CatchPanicLayer::custom(error::panicked))
+        .layer(TraceLayer::new_for_http())
+        .layer(PropagateRequestIdLayer::new(request_id.clone()))
+        .layer(SetRequestIdLayer::new(request_id, MakeRequestUuid))
+        .with_state(pool)
+}

@@ -1,0 +1,182 @@
+//! `bench run`: one answer, streamed.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+use serde_json::json;
+
+use crate::engine::{Event, FinishReason, Limits, Request, Usage};
+use crate::models::Source;
+use crate::sampling::Params;
+use crate::serving::{Conversation, Served};
+use crate::weights::TensorType;
+
+use super::options::{Defaults, LoadOptions, progress_bar};
+use super::{Failure, output};
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The prompt
+    prompt: String,
+    /// The model; default: the one built in
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<PathBuf>,
+    /// Continue the prompt as it is, without the chat template
+    #[arg(long)]
+    raw: bool,
+    /// What the system message says
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    system: Option<String>,
+    /// Keep nothing between passes and compute everything anew for each token
+    #[arg(long)]
+    stateless: bool,
+    /// Most tokens of the answer
+    #[arg(short = 'n', long, value_name = "N")]
+    max_tokens: Option<usize>,
+    /// Text that ends the answer; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    #[command(flatten)]
+    sampling: SamplingOptions,
+    #[command(flatten)]
+    load: LoadOptions,
+}
+
+/// How tokens are chosen.
+#[derive(Debug, ClapArgs)]
+struct SamplingOptions {
+    /// Divides the logits; 0 takes the likeliest token
+    #[arg(long, default_value_t = 0.0, value_name = "X")]
+    temperature: f64,
+    /// Keep this many of the likeliest tokens; 0 keeps all
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    top_k: u32,
+    /// Keep the likeliest tokens that reach this probability together
+    #[arg(long, default_value_t = 1.0, value_name = "P")]
+    top_p: f64,
+    /// Keep tokens at least this likely relative to the likeliest
+    #[arg(long, default_value_t = 0.0, value_name = "P")]
+    min_p: f64,
+    /// Make tokens that occurred before less likely; 1 does nothing
+    #[arg(long, default_value_t = 1.0, value_name = "X")]
+    repeat_penalty: f64,
+    /// How many of the last tokens that looks at
+    #[arg(long, default_value_t = 64, value_name = "N", allow_negative_numbers = true)]
+    repeat_last_n: i32,
+    /// Taken once from the logit of each token of the answer
+    #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
+    presence_penalty: f64,
+    /// Taken from a token's logit for each time it is in the answer
+    #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
+    frequency_penalty: f64,
+    /// Added to a token's logit, as ID=BIAS; may be repeated
+    #[arg(long, value_name = "ID=BIAS", value_parser = bias)]
+    logit_bias: Vec<(u32, f32)>,
+    /// Seed of the random numbers
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    seed: u64,
+}
+
+fn bias(text: &str) -> Result<(u32, f32), String> {
+    let fault = || format!("expected ID=BIAS, found `{text}`");
+    let (id, bias) = text.split_once('=').ok_or_else(fault)?;
+    Ok((id.trim().parse().map_err(|_| fault())?, bias.trim().parse().map_err(|_| fault())?))
+}
+
+impl SamplingOptions {
+    fn params(&self) -> Params {
+        Params {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repeat_penalty: self.repeat_penalty,
+            repeat_last_n: self.repeat_last_n,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            logit_bias: self.logit_bias.clone(),
+            seed: self.seed,
+            ..Params::default()
+        }
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let opened = args.load.open(&Source::of(args.model.as_deref()))?;
+    if args.load.check_tensors {
+        super::inspect::check_tensors(&opened)?;
+    }
+    let defaults =
+        Defaults { kv_type: TensorType::F16, flash_attn: true, max_ctx: super::serve::MAX_CTX, n_batch: 512 };
+    let mut options = args.load.resolve(&opened, defaults);
+    let limits = Limits { n_ctx: options.n_ctx, n_parallel: 1, n_queue: 1 };
+    if args.stateless {
+        options.n_batch = options.n_ctx;
+        options.n_ctx = 0;
+    }
+    let bar = progress_bar(&opened.name);
+    let of_thread = bar.clone();
+    let served = Served::start(
+        opened,
+        options,
+        limits,
+        Box::new(move |done, total| {
+            of_thread.set_length(total);
+            of_thread.set_position(done);
+        }),
+    );
+    bar.finish_and_clear();
+    let served = served?;
+
+    let prompt = if args.raw || !served.has_template() {
+        served.text_prompt(&args.prompt)?
+    } else {
+        let mut messages = Vec::new();
+        if let Some(system) = &args.system {
+            messages.push(json!({ "role": "system", "content": system }));
+        }
+        messages.push(json!({ "role": "user", "content": args.prompt }));
+        served.chat_prompt(&Conversation { messages: messages.into(), ..Conversation::default() })?
+    };
+    let mut events = served.handle.submit(Request {
+        prompt,
+        max_tokens: args.max_tokens,
+        sampling: args.sampling.params(),
+        choice: 0,
+        stops: args.stop.iter().map(|stop| stop.clone().into_bytes()).collect(),
+        top_logprobs: None,
+    })?;
+    while let Some(event) = events.blocking_recv() {
+        match event {
+            Event::Text { text, .. } => output::bytes(text.as_bytes())?,
+            Event::Done { reason, usage } => {
+                output::bytes(b"\n")?;
+                return speed(&usage, reason);
+            }
+            Event::Failed { message } => anyhow::bail!("{message}"),
+        }
+    }
+    anyhow::bail!("the engine ended before the answer was complete")
+}
+
+/// One line on stderr: what the answer took.
+fn speed(usage: &Usage, reason: FinishReason) -> Result<(), Failure> {
+    let rate = |tokens: usize, seconds: f64| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
+    let (prefill, decode) = (usage.prefill.as_secs_f64(), usage.decode.as_secs_f64());
+    // The first token is chosen from the prompt's own pass.
+    let decoded = usage.completion_tokens.saturating_sub(1);
+    let end = match reason {
+        FinishReason::Stop => "",
+        FinishReason::Length => ", cut at the limit",
+    };
+    writeln!(
+        std::io::stderr().lock(),
+        "[{} prompt tokens at {:.1}/s, {} answer tokens at {:.1}/s{end}]",
+        usage.prompt_tokens,
+        rate(usage.prompt_tokens, prefill),
+        usage.completion_tokens,
+        rate(decoded, decode),
+    )?;
+    Ok(())
+}

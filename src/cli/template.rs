@@ -1,0 +1,120 @@
+//! `bench template`: the chat prompt that a conversation renders to.
+
+use std::io::{self, BufRead, Write};
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args as ClapArgs};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::models::{self, Source};
+use crate::serving;
+use crate::text::template::{ChatTemplate, Moment, RenderInput};
+use crate::text::tokenizer::Tokenizer;
+
+use super::{Failure, output};
+
+#[derive(Debug, ClapArgs)]
+#[command(group = ArgGroup::new("source").args(["model", "template"]))]
+pub(super) struct Args {
+    /// The model whose template is used; default: the one built in
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<PathBuf>,
+    /// A template file
+    #[arg(long, value_name = "FILE.jinja")]
+    template: Option<PathBuf>,
+    /// One request per line on stdin, one result per line on stdout
+    #[arg(long, conflicts_with = "messages")]
+    jsonl: bool,
+    /// File with an array of messages
+    #[arg(required_unless_present = "jsonl", value_name = "MESSAGES.json")]
+    messages: Option<PathBuf>,
+}
+
+/// A line of `--jsonl`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    messages: Value,
+    #[serde(default)]
+    tools: Value,
+    #[serde(default)]
+    documents: Value,
+    #[serde(default)]
+    add_generation_prompt: bool,
+    #[serde(default)]
+    continue_final_message: bool,
+    #[serde(default)]
+    kwargs: Map<String, Value>,
+    bos_token: Option<String>,
+    eos_token: Option<String>,
+    now: Option<String>,
+}
+
+/// A template with the names of the tokens it may write.
+struct Prepared {
+    template: ChatTemplate,
+    bos: String,
+    eos: String,
+}
+
+fn source(args: &Args) -> Result<Prepared, Failure> {
+    if let Some(path) = &args.template {
+        let text = std::fs::read_to_string(path).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        let template = ChatTemplate::new(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        return Ok(Prepared { template, bos: String::new(), eos: String::new() });
+    }
+    let weights = models::open_weights(&Source::of(args.model.as_deref()))?;
+    let Some(text) = serving::template_of(weights.metadata()) else {
+        anyhow::bail!("{}: the model has no chat template", weights.label());
+    };
+    let tokenizer = Tokenizer::from_metadata(weights.metadata())?;
+    let name = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).unwrap_or_default().into_owned();
+    Ok(Prepared { template: ChatTemplate::new(text)?, bos: name(tokenizer.bos()), eos: name(tokenizer.eos()) })
+}
+
+impl Prepared {
+    fn render(&self, line: &Line) -> Result<String, Failure> {
+        let now = match &line.now {
+            Some(text) => text.parse()?,
+            None => Moment::from_unix_seconds(serving::now() as i64),
+        };
+        Ok(self.template.render(&RenderInput {
+            messages: &line.messages,
+            tools: Some(&line.tools).filter(|v| !v.is_null()),
+            documents: Some(&line.documents).filter(|v| !v.is_null()),
+            add_generation_prompt: line.add_generation_prompt,
+            continue_final_message: line.continue_final_message,
+            kwargs: &line.kwargs,
+            bos_token: line.bos_token.as_deref().unwrap_or(&self.bos),
+            eos_token: line.eos_token.as_deref().unwrap_or(&self.eos),
+            now,
+        })?)
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let source = source(args)?;
+    if let Some(path) = &args.messages {
+        let text = std::fs::read_to_string(path).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        let messages: Value =
+            serde_json::from_str(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        let line: Line = serde_json::from_value(json!({ "messages": messages, "add_generation_prompt": true }))?;
+        return output::bytes(source.render(&line)?.as_bytes());
+    }
+    let mut out = io::stdout().lock();
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let rendered = serde_json::from_str::<Line>(&line).map_err(Failure::from).and_then(|l| source.render(&l));
+        let answer = match rendered {
+            Ok(text) => json!({ "text": text }),
+            Err(error) => json!({ "error": error.to_string() }),
+        };
+        writeln!(out, "{answer}")?;
+    }
+    out.flush()?;
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! `bench tokenize` and `bench detokenize`: text to ids and back, also of vocabulary-only files.
+
+use std::io::{self, BufRead, Write};
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::models::{self, Source};
+use crate::text::tokenizer::Tokenizer;
+
+use super::{Failure, output};
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The model; default: the one built in
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<PathBuf>,
+    /// Take the text of special tokens for text
+    #[arg(long)]
+    no_parse_special: bool,
+    /// Add no token that the vocabulary asks for at the ends
+    #[arg(long)]
+    no_add_special: bool,
+    /// One request per line on stdin, one result per line on stdout
+    #[arg(long, conflicts_with = "text")]
+    jsonl: bool,
+    /// The text
+    #[arg(required_unless_present = "jsonl")]
+    text: Option<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct DetokenizeArgs {
+    /// The model; default: the one built in
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<PathBuf>,
+    /// Token ids, separated by commas, or a JSON array
+    ids: String,
+}
+
+/// A line of `--jsonl`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    text: String,
+    #[serde(default = "yes")]
+    add_special: bool,
+    #[serde(default = "yes")]
+    parse_special: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn tokenizer(model: Option<&PathBuf>) -> Result<Tokenizer, Failure> {
+    let weights = models::open_weights(&Source::of(model.map(PathBuf::as_path)))?;
+    Tokenizer::from_metadata(weights.metadata()).map_err(|e| anyhow::anyhow!("{}: {e}", weights.label()))
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let tokenizer = tokenizer(args.model.as_ref())?;
+    if !args.jsonl {
+        let text = args.text.as_deref().unwrap_or_default();
+        let ids = tokenizer.encode(text, !args.no_add_special, !args.no_parse_special)?;
+        return output::line(serde_json::to_string(&ids)?);
+    }
+    let mut out = io::stdout().lock();
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let answer = match serde_json::from_str::<Line>(&line) {
+            Err(error) => json!({ "error": error.to_string() }),
+            Ok(line) => match tokenizer.encode(&line.text, line.add_special, line.parse_special) {
+                Err(error) => json!({ "error": error.to_string() }),
+                Ok(ids) => {
+                    let bytes: Vec<u8> = ids.iter().flat_map(|id| tokenizer.piece(*id).to_vec()).collect();
+                    json!({ "ids": ids, "pieces": String::from_utf8_lossy(&bytes) })
+                }
+            },
+        };
+        writeln!(out, "{answer}")?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
+    let list = args.ids.trim().trim_start_matches('[').trim_end_matches(']');
+    let ids = list
+        .split(',')
+        .map(str::trim)
+        .filter(|id| !id.is_empty())
+        .map(|id| id.parse::<u32>().map_err(|_| anyhow::anyhow!("`{id}` is no token id")))
+        .collect::<Result<Vec<u32>, _>>()?;
+    let tokenizer = tokenizer(args.model.as_ref())?;
+    if let Some(id) = ids.iter().find(|id| **id as usize >= tokenizer.vocab_len()) {
+        anyhow::bail!("token {id} is not in the vocabulary of {}", tokenizer.vocab_len());
+    }
+    output::line(String::from_utf8_lossy(&tokenizer.decode(&ids)))
+}
