@@ -1,0 +1,364 @@
+//! The tokens that may still be picked in this step, with their logits.
+//!
+//! At first these are the caller's logits, only borrowed. A stage that changes a logit has them
+//! copied; a stage that narrows the choice leaves a list of (id, logit). The buffers live in
+//! [`Store`], as large as the vocabulary from the first step on, so that no later step allocates.
+//!
+//! Invariants: ids rise, whatever stages ran, so the draw depends on the candidates alone; no
+//! logit is NaN or plus infinity; minus infinity is a banned token, and no cut keeps one.
+
+use super::SampleError;
+use super::pick::PART;
+use super::select::{self, Cut};
+
+/// The buffers of one sampler, used again in each step.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    logits: Vec<f32>,
+    ids: Vec<u32>,
+    scratch: Scratch,
+}
+
+/// Buffers that hold nothing between two calls.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    /// Logits, in any order.
+    pub(super) values: Vec<f32>,
+    /// Sums of parts of the candidates.
+    pub(super) sums: Vec<f64>,
+    positions: Vec<u32>,
+}
+
+impl Store {
+    fn reserve(&mut self, n_vocab: usize) {
+        fn reserve<T>(buffer: &mut Vec<T>, n: usize) {
+            buffer.clear();
+            buffer.reserve_exact(n);
+        }
+        reserve(&mut self.logits, n_vocab);
+        reserve(&mut self.ids, n_vocab);
+        reserve(&mut self.scratch.values, n_vocab);
+        reserve(&mut self.scratch.positions, n_vocab);
+        reserve(&mut self.scratch.sums, n_vocab.div_ceil(PART));
+    }
+
+    #[cfg(test)]
+    pub(super) fn capacities(&self) -> [usize; 5] {
+        [
+            self.logits.capacity(),
+            self.ids.capacity(),
+            self.scratch.values.capacity(),
+            self.scratch.positions.capacity(),
+            self.scratch.sums.capacity(),
+        ]
+    }
+}
+
+/// Where the logits of the candidates are.
+#[derive(Clone, Copy, Debug)]
+enum Form<'a> {
+    /// In the caller's slice, one for each id.
+    Borrowed(&'a [f32]),
+    /// In the store, one for each id.
+    Dense,
+    /// In the store, one for each of the store's ids.
+    Listed,
+}
+
+/// The candidates of one step.
+#[derive(Debug)]
+pub(super) struct Candidates<'a> {
+    form: Form<'a>,
+    store: &'a mut Store,
+    n_vocab: usize,
+    /// The highest logit, where it is known.
+    max: Option<f32>,
+}
+
+impl<'a> Candidates<'a> {
+    /// All tokens that have a logit and that `mask` allows.
+    pub(super) fn new(
+        logits: &'a [f32],
+        mask: Option<&[u32]>,
+        store: &'a mut Store,
+    ) -> Result<Self, SampleError> {
+        let max = checked_max(logits)?;
+        store.reserve(logits.len());
+        let mut candidates = Self {
+            form: Form::Borrowed(logits),
+            store,
+            n_vocab: logits.len(),
+            max: Some(max),
+        };
+        if let Some(mask) = mask {
+            candidates.copy_masked(logits, mask)?;
+        }
+        Ok(candidates)
+    }
+
+    fn copy_masked(&mut self, logits: &[f32], mask: &[u32]) -> Result<(), SampleError> {
+        let expected = logits.len().div_ceil(32);
+        if mask.len() != expected {
+            return Err(SampleError::MaskLength {
+                found: mask.len(),
+                expected,
+            });
+        }
+
+        let copy = &mut self.store.logits;
+        for (&word, part) in mask.iter().zip(logits.chunks(32)) {
+            match word {
+                0 => copy.resize(copy.len() + part.len(), f32::NEG_INFINITY),
+                u32::MAX => copy.extend_from_slice(part),
+                _ => copy.extend(part.iter().enumerate().map(|(bit, &logit)| {
+                    let is_allowed = word >> bit & 1 == 1;
+                    if is_allowed { logit } else { f32::NEG_INFINITY }
+                })),
+            }
+        }
+        self.form = Form::Dense;
+        self.max = None;
+        Ok(())
+    }
+
+    /// Number of tokens that the model knows.
+    pub(super) fn n_vocab(&self) -> usize {
+        self.n_vocab
+    }
+
+    /// The logits, by rising id.
+    pub(super) fn logits(&self) -> &[f32] {
+        match self.form {
+            Form::Borrowed(logits) => logits,
+            Form::Dense | Form::Listed => &self.store.logits,
+        }
+    }
+
+    /// The logits together with buffers to work on them.
+    pub(super) fn logits_and_scratch(&mut self) -> (&[f32], &mut Scratch) {
+        let logits = match self.form {
+            Form::Borrowed(logits) => logits,
+            Form::Dense | Form::Listed => &self.store.logits,
+        };
+        (logits, &mut self.store.scratch)
+    }
+
+    /// The token whose logit is number `position` of [`Candidates::logits`].
+    pub(super) fn id(&self, position: usize) -> u32 {
+        match self.form {
+            Form::Borrowed(_) | Form::Dense => position as u32,
+            Form::Listed => self.store.ids[position],
+        }
+    }
+
+    /// The highest logit, which is finite; an error if every token is banned.
+    pub(super) fn max(&mut self) -> Result<f32, SampleError> {
+        let max = match self.max {
+            Some(max) => max,
+            None => checked_max(self.logits())?,
+        };
+        self.max = Some(max);
+        if max == f32::NEG_INFINITY {
+            return Err(SampleError::NothingLeft {
+                n_vocab: self.n_vocab,
+            });
+        }
+        Ok(max)
+    }
+
+    /// Gives token `id` another logit, if it is a candidate and not banned. A finite result that
+    /// f32 cannot hold becomes its largest number.
+    pub(super) fn change(&mut self, id: u32, new: impl FnOnce(f64) -> f64) {
+        let position = match self.form {
+            Form::Borrowed(_) | Form::Dense => Some(id as usize),
+            Form::Listed => self.store.ids.binary_search(&id).ok(),
+        };
+        let Some(logit) = position.and_then(|position| self.owned().get_mut(position)) else {
+            return;
+        };
+        if *logit > f32::NEG_INFINITY {
+            *logit = (new(f64::from(*logit)) as f32).min(f32::MAX);
+            self.max = None;
+        }
+    }
+
+    /// Gives every token another logit.
+    pub(super) fn change_all(&mut self, new: impl Fn(f32) -> f32) {
+        for logit in self.owned() {
+            *logit = new(*logit);
+        }
+        self.max = None;
+    }
+
+    /// Keeps the `n` best.
+    pub(super) fn keep_best(&mut self, n: usize) {
+        let (logits, scratch) = self.logits_and_scratch();
+        if n < logits.len() {
+            let cut = select::best(logits, n, &mut scratch.values);
+            self.keep(cut);
+        }
+    }
+
+    /// Keeps what is above a cut. The cut leaves the best token, so a known maximum stays true,
+    /// and it leaves no banned one.
+    pub(super) fn keep(&mut self, cut: Cut) {
+        let Store {
+            logits,
+            ids,
+            scratch: Scratch { positions, .. },
+        } = &mut *self.store;
+        match self.form {
+            Form::Borrowed(borrowed) => {
+                cut.survivors(borrowed, positions);
+                logits.extend(positions.iter().map(|&p| borrowed[p as usize]));
+                std::mem::swap(ids, positions);
+            }
+            Form::Dense => {
+                cut.survivors(logits, positions);
+                gather(logits, positions);
+                std::mem::swap(ids, positions);
+            }
+            Form::Listed => {
+                cut.survivors(logits, positions);
+                gather(logits, positions);
+                gather(ids, positions);
+            }
+        }
+        self.form = Form::Listed;
+    }
+
+    fn owned(&mut self) -> &mut [f32] {
+        if let Form::Borrowed(logits) = self.form {
+            self.store.logits.extend_from_slice(logits);
+            self.form = Form::Dense;
+        }
+        &mut self.store.logits
+    }
+}
+
+/// Moves the items at `positions`, which rise, to the front, and drops the others.
+fn gather<T: Copy>(items: &mut Vec<T>, positions: &[u32]) {
+    for (to, &from) in positions.iter().enumerate() {
+        items[to] = items[from as usize];
+    }
+    items.truncate(positions.len());
+}
+
+/// The highest logit, or minus infinity if there is none; an error for NaN and plus infinity.
+pub(super) fn checked_max(logits: &[f32]) -> Result<f32, SampleError> {
+    const LANES: usize = 16;
+    let (blocks, rest) = logits.as_chunks::<LANES>();
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let mut is_bad = [false; LANES];
+    for block in blocks {
+        for i in 0..LANES {
+            lanes[i] = if block[i] > lanes[i] {
+                block[i]
+            } else {
+                lanes[i]
+            };
+            is_bad[i] |= is_bad_logit(block[i]);
+        }
+    }
+
+    let is_any_bad = is_bad.contains(&true) || rest.iter().any(|&l| is_bad_logit(l));
+    if is_any_bad && let Some(index) = logits.iter().position(|&l| is_bad_logit(l)) {
+        return Err(if logits[index].is_nan() {
+            SampleError::NotANumber { index }
+        } else {
+            SampleError::Infinite { index }
+        });
+    }
+    Ok(lanes.iter().chain(rest).copied().fold(lanes[0], f32::max))
+}
+
+fn is_bad_logit(logit: f32) -> bool {
+    logit.is_nan() || logit == f32::INFINITY
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sampling::twin;
+
+    const BANNED: f32 = f32::NEG_INFINITY;
+
+    #[test]
+    fn logits_that_are_no_numbers_are_errors_wherever_they_are() {
+        for n in [1, 16, 17, 40] {
+            for index in 0..n {
+                let mut logits = vec![0.5; n];
+                logits[index] = f32::NAN;
+                assert_eq!(checked_max(&logits), Err(SampleError::NotANumber { index }));
+                logits[index] = f32::INFINITY;
+                assert_eq!(checked_max(&logits), Err(SampleError::Infinite { index }));
+                logits[index] = 7.0;
+                assert_eq!(checked_max(&logits), Ok(7.0));
+                logits[index] = BANNED;
+                let rest = if n == 1 { BANNED } else { 0.5 };
+                assert_eq!(checked_max(&logits), Ok(rest));
+            }
+        }
+        assert_eq!(checked_max(&[]), Ok(BANNED));
+    }
+
+    #[test]
+    fn a_change_reaches_every_form_and_no_banned_token() {
+        let mut store = Store::default();
+        let logits = [1.0, BANNED, 3.0, 2.0];
+        let mut candidates = Candidates::new(&logits, None, &mut store).expect("good logits");
+        candidates.change(0, |l| l + 4.5);
+        candidates.change(1, |l| l + 4.5);
+        candidates.change(9, |l| l + 4.5);
+        assert_eq!(candidates.logits(), [5.5, BANNED, 3.0, 2.0]);
+        assert_eq!(candidates.max(), Ok(5.5));
+
+        candidates.keep_best(2);
+        candidates.change(3, |l| l + 1e9);
+        candidates.change(2, |l| l * 1e300);
+        assert_eq!(candidates.logits(), [5.5, f32::MAX]);
+        assert_eq!((candidates.id(0), candidates.id(1)), (0, 2));
+        assert_eq!(candidates.max(), Ok(f32::MAX));
+    }
+
+    proptest! {
+        #[test]
+        fn cuts_give_the_same_in_every_form(
+            logits in twin::logits(1..200),
+            n in 1..50usize,
+            m in 1..50usize,
+        ) {
+            let mut stores = [Store::default(), Store::default(), Store::default()];
+            let [borrowed, dense, listed] = &mut stores;
+            let mut forms = [
+                Candidates::new(&logits, None, borrowed).expect("good logits"),
+                Candidates::new(&logits, None, dense).expect("good logits"),
+                Candidates::new(&logits, None, listed).expect("good logits"),
+            ];
+            forms[1].change_all(|l| l);
+            forms[2].keep_best(n.max(m));
+            let [first, ..] = forms.each_mut().map(|candidates| {
+                candidates.keep_best(n.min(m));
+                let len = candidates.logits().len();
+                let ids: Vec<u32> = (0..len).map(|i| candidates.id(i)).collect();
+                (ids, candidates.logits().to_vec())
+            });
+            let mut best = twin::falling(&logits);
+            if n.min(m) < logits.len() {
+                best.truncate(n.min(m));
+            } else {
+                best = (0..logits.len() as u32).collect();
+            }
+            best.sort_unstable();
+            prop_assert_eq!(&first.0, &best);
+            for candidates in &forms {
+                prop_assert_eq!(candidates.logits(), first.1.as_slice());
+                for (i, &id) in first.0.iter().enumerate() {
+                    prop_assert_eq!(candidates.id(i), id);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Adds a number to the logits of chosen tokens: `logit += bias`.
+//!
+//! The OpenAI field: -100 all but bans a token and +100 all but forces it; minus infinity bans
+//! it for good. A bias for a token that the model does not have is an error, never skipped.
+
+use super::candidates::Candidates;
+use super::stage::{Stage, Step};
+use super::{ParamError, Params, SampleError};
+
+#[derive(Debug)]
+struct LogitBias {
+    /// By rising id.
+    biases: Vec<(u32, f32)>,
+}
+
+pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
+    let mut biases = params.logit_bias.clone();
+    biases.sort_unstable_by_key(|&(id, _)| id);
+    for &(id, bias) in &biases {
+        ParamError::unless(
+            bias < f32::INFINITY,
+            "logit_bias",
+            &format_args!("{id}: {bias}"),
+            "a finite number or minus infinity",
+        )?;
+    }
+    for pair in biases.windows(2) {
+        ParamError::unless(
+            pair[0].0 < pair[1].0,
+            "logit_bias",
+            &pair[0].0,
+            "each token at most once",
+        )?;
+    }
+
+    // A bias of 0 stays: whether its token exists is told only when the logits come.
+    if biases.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(LogitBias { biases })))
+}
+
+impl Stage for LogitBias {
+    fn apply(
+        &mut self,
+        candidates: &mut Candidates<'_>,
+        _step: &Step<'_>,
+    ) -> Result<(), SampleError> {
+        let n_vocab = candidates.n_vocab();
+        for &(id, bias) in &self.biases {
+            if id as usize >= n_vocab {
+                return Err(SampleError::UnknownToken { id, n_vocab });
+            }
+            candidates.change(id, |logit| logit + f64::from(bias));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::{Sampler, StageName, twin};
+
+    fn biased(logit_bias: Vec<(u32, f32)>) -> Params {
+        Params {
+            logit_bias,
+            temperature: 0.0,
+            ..Params::default()
+        }
+    }
+
+    #[test]
+    fn biases_are_added_to_their_tokens() {
+        let params = biased(vec![(3, -0.5), (0, 100.0), (1, f32::NEG_INFINITY)]);
+        let kept = twin::run(&params, &[], &[], &[1.0, 2.0, 3.0, 4.0]);
+        let expected = [(0, 101.0), (1, f32::NEG_INFINITY), (2, 3.0), (3, 3.5)];
+        assert_eq!(kept, Ok(expected.to_vec()));
+    }
+
+    #[test]
+    fn a_bias_changes_the_greedy_choice() {
+        let mut sampler = Sampler::new(&biased(vec![(0, 5.0)]), 0).expect("valid");
+        assert_eq!(sampler.sample(&[1.0, 2.0, 3.0]), Ok(0));
+    }
+
+    #[test]
+    fn a_bias_does_not_bring_back_what_an_earlier_stage_removed() {
+        let params = Params {
+            top_k: 2,
+            order: vec![
+                StageName::TopK,
+                StageName::LogitBias,
+                StageName::Temperature,
+            ],
+            ..biased(vec![(0, 100.0), (1, 2.0)])
+        };
+        let kept = twin::run(&params, &[], &[], &[1.0, 2.0, 3.0]);
+        assert_eq!(kept, Ok(vec![(1, 4.0), (2, 3.0)]));
+    }
+
+    #[test]
+    fn a_bias_for_an_unknown_token_is_an_error() {
+        let mut sampler = Sampler::new(&biased(vec![(3, 0.0)]), 0).expect("valid");
+        assert_eq!(
+            sampler.sample(&[1.0, 2.0, 3.0]),
+            Err(SampleError::UnknownToken { id: 3, n_vocab: 3 })
+        );
+    }
+
+    #[test]
+    fn banning_every_token_is_an_error() {
+        let bans = (0..3).map(|id| (id, f32::NEG_INFINITY)).collect();
+        let error = Err(SampleError::NothingLeft { n_vocab: 3 });
+        let mut sampler = Sampler::new(&biased(bans), 0).expect("valid");
+        assert_eq!(sampler.sample(&[1.0, 2.0, 3.0]), error);
+    }
+}

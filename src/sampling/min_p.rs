@@ -1,0 +1,94 @@
+//! Keeps the tokens at least `min_p` times as probable as the best one (Nguyen et al. 2024):
+//! `logit >= max + ln(min_p)`.
+
+use super::candidates::Candidates;
+use super::select::Cut;
+use super::stage::{Stage, Step};
+use super::{ParamError, Params, SampleError};
+
+#[derive(Debug)]
+struct MinP {
+    ln_p: f64,
+}
+
+pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
+    let p = params.min_p;
+    ParamError::unless(
+        (0.0..=1.0).contains(&p),
+        "min_p",
+        &p,
+        "a number from 0 to 1",
+    )?;
+    if p == 0.0 {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(MinP { ln_p: p.ln() })))
+}
+
+impl Stage for MinP {
+    fn apply(
+        &mut self,
+        candidates: &mut Candidates<'_>,
+        _step: &Step<'_>,
+    ) -> Result<(), SampleError> {
+        let floor = f64::from(candidates.max()?) + self.ln_p;
+        let nearest = floor as f32;
+        // The least f32 that is not below the floor.
+        let logit = if f64::from(nearest) < floor {
+            nearest.next_up()
+        } else {
+            nearest
+        };
+        candidates.keep(Cut {
+            logit,
+            n_equal: usize::MAX,
+        });
+        Ok(())
+    }
+
+    fn keeps_best(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sampling::twin;
+
+    fn kept(min_p: f64, logits: &[f32]) -> Vec<u32> {
+        let params = Params {
+            min_p,
+            ..Params::default()
+        };
+        let kept = twin::run(&params, &[], &[], logits).expect("something stays");
+        kept.into_iter().map(|(id, _)| id).collect()
+    }
+
+    #[test]
+    fn the_floor_is_a_share_of_the_best() {
+        let logits = [0.1f32, 0.6, 0.1, 0.2].map(f32::ln);
+        assert_eq!(kept(0.16, &logits), [0, 1, 2, 3]);
+        assert_eq!(kept(0.17, &logits), [1, 3]);
+        assert_eq!(kept(0.34, &logits), [1]);
+        assert_eq!(kept(1.0, &logits), [1]);
+    }
+
+    #[test]
+    fn equals_of_the_best_always_stay() {
+        assert_eq!(kept(1.0, &[0.5, 2.0, f32::NEG_INFINITY, 2.0]), [1, 3]);
+        assert_eq!(kept(f64::MIN_POSITIVE, &[f32::MIN, f32::NEG_INFINITY]), [0]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_same_as_by_a_full_sort(logits in twin::logits(1..400), min_p in 1e-9..1.0f64) {
+            let params = Params { min_p, ..Params::default() };
+            let twin = twin::chain(&params, &[], &[], &logits);
+            prop_assume!(!twin.is_empty());
+            prop_assert_eq!(twin::run(&params, &[], &[], &logits)?, twin);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! What a request asks of the sampler, as plain numbers.
+//!
+//! Each stage checks the fields it reads when it is built; [`Params::check`] builds them all.
+//! The ranges are those in which the arithmetic means something. Narrower ones, such as a
+//! temperature of at most 2, are the API's business, and so is knowing the vocabulary.
+
+use std::fmt;
+
+use super::StageName;
+use super::stage::Stage;
+
+/// The parameters of one request. The default is neutral: a draw from the model's distribution.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Params {
+    /// Divides the logits; 0 picks the best token (the lowest id among equals) and never draws.
+    pub temperature: f64,
+    /// How many of the most probable tokens stay; 0 keeps all.
+    pub top_k: u32,
+    /// Probability that the tokens that stay must reach together, 0 to 1; 1 keeps all, 0 the best.
+    pub top_p: f64,
+    /// Least probability relative to the best token's, 0 to 1; 0 keeps all.
+    pub min_p: f64,
+    /// Divides positive and multiplies negative logits of tokens in the window; 1 does nothing.
+    pub repeat_penalty: f64,
+    /// Length of that window, the last tokens of prompt and answer; 0 is none, -1 all.
+    pub repeat_last_n: i32,
+    /// Taken once from the logit of each token that the answer has.
+    pub presence_penalty: f64,
+    /// Taken from the logit of a token for each time that the answer has it.
+    pub frequency_penalty: f64,
+    /// Added to the logits of these tokens; minus infinity bans one.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Chooses the random numbers; without effect at temperature 0.
+    pub seed: u64,
+    /// The stages in the order they run. One that is left out must have neutral parameters.
+    pub order: Vec<StageName>,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repeat_penalty: 1.0,
+            repeat_last_n: 64,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            seed: 0,
+            order: StageName::ALL.to_vec(),
+        }
+    }
+}
+
+impl Params {
+    /// Whether a sampler can be made of these.
+    pub fn check(&self) -> Result<(), ParamError> {
+        self.chain().map(drop)
+    }
+
+    /// The stages that do something, in order.
+    pub(super) fn chain(&self) -> Result<Vec<Box<dyn Stage>>, ParamError> {
+        for (i, &name) in self.order.iter().enumerate() {
+            if self.order[..i].contains(&name) {
+                return Err(ParamError::new("order", &name, "each stage at most once"));
+            }
+        }
+        for &name in StageName::ALL {
+            let does_something = name.build(self)?.is_some();
+            if does_something && !self.order.contains(&name) {
+                let order: Vec<_> = self.order.iter().map(|name| name.as_str()).collect();
+                let expected = format!("`{name}` in it, because its parameters are not neutral");
+                return Err(ParamError::new("order", &order.join(", "), expected));
+            }
+        }
+
+        let stages = self.order.iter().map(|name| name.build(self));
+        stages.filter_map(Result::transpose).collect()
+    }
+}
+
+/// A parameter outside its range.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{field}`: found `{found}`, expected {expected}")]
+pub struct ParamError {
+    /// The field of [`Params`].
+    pub field: &'static str,
+    /// Its value.
+    pub found: String,
+    /// What it may be.
+    pub expected: String,
+}
+
+impl ParamError {
+    pub(super) fn new(
+        field: &'static str,
+        found: &dyn fmt::Display,
+        expected: impl Into<String>,
+    ) -> Self {
+        Self {
+            field,
+            found: found.to_string(),
+            expected: expected.into(),
+        }
+    }
+
+    /// An error unless `is_good`.
+    pub(super) fn unless(
+        is_good: bool,
+        field: &'static str,
+        found: &dyn fmt::Display,
+        expected: &str,
+    ) -> Result<(), Self> {
+        if is_good {
+            return Ok(());
+        }
+        Err(Self::new(field, found, expected))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut Params), message: &str) {
+        let mut params = Params::default();
+        change(&mut params);
+        let error = params.check().expect_err(message);
+        assert_eq!(error.to_string(), message);
+    }
+
+    #[test]
+    fn neutral_parameters_make_an_empty_chain() {
+        let chain = Params::default().chain().expect("neutral is valid");
+        assert!(chain.is_empty());
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_with_their_field() {
+        refused(
+            |p| p.temperature = -0.5,
+            "`temperature`: found `-0.5`, expected a finite number, 0 or more",
+        );
+        refused(
+            |p| p.temperature = f64::NAN,
+            "`temperature`: found `NaN`, expected a finite number, 0 or more",
+        );
+        refused(
+            |p| p.top_p = 1.5,
+            "`top_p`: found `1.5`, expected a number from 0 to 1",
+        );
+        refused(
+            |p| p.top_p = f64::NAN,
+            "`top_p`: found `NaN`, expected a number from 0 to 1",
+        );
+        refused(
+            |p| p.min_p = -0.1,
+            "`min_p`: found `-0.1`, expected a number from 0 to 1",
+        );
+        refused(
+            |p| p.repeat_penalty = 0.0,
+            "`repeat_penalty`: found `0`, expected a finite number above 0",
+        );
+        refused(
+            |p| p.repeat_last_n = -2,
+            "`repeat_last_n`: found `-2`, expected -1 (all tokens), 0 (none) or a number of tokens",
+        );
+        refused(
+            |p| p.presence_penalty = f64::INFINITY,
+            "`presence_penalty`: found `inf`, expected a finite number",
+        );
+        refused(
+            |p| p.frequency_penalty = f64::NAN,
+            "`frequency_penalty`: found `NaN`, expected a finite number",
+        );
+        refused(
+            |p| p.logit_bias = vec![(7, f32::INFINITY)],
+            "`logit_bias`: found `7: inf`, expected a finite number or minus infinity",
+        );
+        refused(
+            |p| p.logit_bias = vec![(7, 1.0), (3, 0.0), (7, 2.0)],
+            "`logit_bias`: found `7`, expected each token at most once",
+        );
+    }
+
+    #[test]
+    fn an_order_that_repeats_or_forgets_a_stage_is_refused() {
+        refused(
+            |p| p.order = vec![StageName::TopK, StageName::TopP, StageName::TopK],
+            "`order`: found `top_k`, expected each stage at most once",
+        );
+        refused(
+            |p| {
+                p.order = vec![StageName::TopK, StageName::Temperature];
+                p.min_p = 0.1;
+            },
+            "`order`: found `top_k, temperature`, expected `min_p` in it, because its parameters \
+             are not neutral",
+        );
+        let short = Params {
+            order: vec![StageName::TopK],
+            top_k: 5,
+            ..Params::default()
+        };
+        assert_eq!(short.check(), Ok(()));
+    }
+}

@@ -1,0 +1,220 @@
+//! Lowers the logits of tokens that occurred before.
+//!
+//! ```text
+//! window token:   logit = logit > 0 ? logit / repeat_penalty : logit * repeat_penalty
+//! answer token:   logit = logit - presence_penalty - count * frequency_penalty
+//! ```
+//!
+//! The first is the rule of Hugging Face and llama.cpp (CTRL, Keskar et al. 2019, without its
+//! flaw for negative logits) over the last `repeat_last_n` tokens of prompt and answer. The
+//! second is OpenAI's: it counts in the whole answer, and the prompt has no part in it.
+
+use std::collections::BTreeMap;
+
+use super::candidates::Candidates;
+use super::history::{History, Origin};
+use super::stage::{Stage, Step};
+use super::{ParamError, Params, SampleError};
+
+#[derive(Debug)]
+struct Penalties {
+    repeat: f64,
+    /// Length of the window; 0 if repetition is not penalised.
+    window: usize,
+    presence: f64,
+    frequency: f64,
+    counts: BTreeMap<u32, Count>,
+}
+
+/// How often a token occurs.
+#[derive(Debug, Default)]
+struct Count {
+    in_window: u32,
+    in_answer: u32,
+}
+
+pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
+    let &Params {
+        repeat_penalty: repeat,
+        repeat_last_n,
+        presence_penalty: presence,
+        frequency_penalty: frequency,
+        ..
+    } = params;
+    ParamError::unless(
+        repeat > 0.0 && repeat.is_finite(),
+        "repeat_penalty",
+        &repeat,
+        "a finite number above 0",
+    )?;
+    ParamError::unless(
+        repeat_last_n >= -1,
+        "repeat_last_n",
+        &repeat_last_n,
+        "-1 (all tokens), 0 (none) or a number of tokens",
+    )?;
+    for (field, value) in [
+        ("presence_penalty", presence),
+        ("frequency_penalty", frequency),
+    ] {
+        ParamError::unless(value.is_finite(), field, &value, "a finite number")?;
+    }
+
+    let window = match repeat {
+        1.0 => 0,
+        _ => usize::try_from(repeat_last_n).unwrap_or(usize::MAX),
+    };
+    if window == 0 && presence == 0.0 && frequency == 0.0 {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(Penalties {
+        repeat,
+        window,
+        presence,
+        frequency,
+        counts: BTreeMap::new(),
+    })))
+}
+
+impl Stage for Penalties {
+    fn apply(
+        &mut self,
+        candidates: &mut Candidates<'_>,
+        _step: &Step<'_>,
+    ) -> Result<(), SampleError> {
+        for (&id, count) in &self.counts {
+            candidates.change(id, |logit| self.penalised(logit, count));
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, history: &History, n_new: usize, origin: Origin) {
+        let tokens = history.tokens();
+        let n_old = tokens.len() - n_new;
+        if self.window > 0 {
+            let old_start = n_old.saturating_sub(self.window);
+            let start = tokens.len().saturating_sub(self.window);
+            for &token in &tokens[start.max(n_old)..] {
+                self.counts.entry(token).or_default().in_window += 1;
+            }
+            for token in &tokens[old_start..start.min(n_old)] {
+                self.leave_window(*token);
+            }
+        }
+        if origin == Origin::Generated {
+            for &token in &tokens[n_old..] {
+                self.counts.entry(token).or_default().in_answer += 1;
+            }
+        }
+    }
+}
+
+impl Penalties {
+    fn penalised(&self, logit: f64, count: &Count) -> f64 {
+        let mut logit = logit;
+        if count.in_window > 0 {
+            logit = if logit > 0.0 {
+                logit / self.repeat
+            } else {
+                logit * self.repeat
+            };
+        }
+        if count.in_answer > 0 {
+            logit -= self.presence + f64::from(count.in_answer) * self.frequency;
+        }
+        logit
+    }
+
+    fn leave_window(&mut self, token: u32) {
+        let count = self.counts.entry(token).or_default();
+        count.in_window -= 1;
+        if count.in_window == 0 && count.in_answer == 0 {
+            self.counts.remove(&token);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sampling::twin;
+
+    #[test]
+    fn repetition_divides_above_zero_and_multiplies_below() {
+        let params = Params {
+            repeat_penalty: 2.0,
+            repeat_last_n: 3,
+            ..Params::default()
+        };
+        // The first token of the prompt has left the window of three.
+        let kept = twin::run(&params, &[3, 0], &[1, 1], &[4.0, -4.0, 4.0, 4.0]);
+        let expected = [(0, 2.0), (1, -8.0), (2, 4.0), (3, 4.0)];
+        assert_eq!(kept, Ok(expected.to_vec()));
+    }
+
+    #[test]
+    fn presence_and_frequency_count_the_answer_only() {
+        let params = Params {
+            presence_penalty: 1.0,
+            frequency_penalty: 0.25,
+            ..Params::default()
+        };
+        let kept = twin::run(&params, &[0, 0, 1], &[1, 2, 1], &[4.0, 4.0, 4.0]);
+        assert_eq!(kept, Ok(vec![(0, 4.0), (1, 2.5), (2, 2.75)]));
+    }
+
+    #[test]
+    fn a_penalty_that_overflows_stays_a_number() {
+        let params = Params {
+            repeat_penalty: 1e-300,
+            ..Params::default()
+        };
+        let kept = twin::run(&params, &[0], &[], &[4.0, 5.0]);
+        assert_eq!(kept, Ok(vec![(0, f32::MAX), (1, 5.0)]));
+    }
+
+    #[test]
+    fn tokens_beyond_the_vocabulary_are_no_candidates() {
+        let params = Params {
+            repeat_penalty: 2.0,
+            ..Params::default()
+        };
+        let kept = twin::run(&params, &[70_000], &[], &[4.0, 5.0]);
+        assert_eq!(kept, Ok(vec![(0, 4.0), (1, 5.0)]));
+    }
+
+    proptest! {
+        #[test]
+        fn counts_kept_along_are_those_of_the_whole_history(
+            logits in twin::logits(8..9),
+            parts in prop::collection::vec(prop::collection::vec(0..8u32, 0..12), 0..4),
+            generated in prop::collection::vec(0..8u32, 0..30),
+            repeat_penalty in 0.5..2.0f64,
+            repeat_last_n in -1..20i32,
+            presence_penalty in -2.0..2.0f64,
+            frequency_penalty in -2.0..2.0f64,
+        ) {
+            let params = Params {
+                repeat_penalty,
+                repeat_last_n,
+                presence_penalty,
+                frequency_penalty,
+                ..Params::default()
+            };
+            let prompt = parts.concat();
+            let mut sampler = twin::sampler(&params);
+            for part in &parts {
+                sampler.accept_prompt(part);
+            }
+            for &token in &generated {
+                sampler.accept(token);
+            }
+            prop_assert_eq!(
+                twin::candidates(&mut sampler, &logits),
+                Ok(twin::chain(&params, &prompt, &generated, &logits))
+            );
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What a stage of the chain is, and the table of all of them.
+//!
+//! A stage narrows or reweighs the candidates of one step, knowing the tokens so far; it may
+//! keep state, which it changes only when tokens are accepted. A new one is a file with a
+//! `build` function, its `mod` line, and a line in the table below; the file name is the name
+//! that users write. The pick that ends every chain is no stage.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::candidates::Candidates;
+use super::history::{History, Origin};
+use super::random::Random;
+use super::{ParamError, Params, SampleError};
+
+/// What a stage may know of the step beside its candidates.
+#[derive(Debug)]
+pub(super) struct Step<'a> {
+    /// The tokens so far, given and generated.
+    pub(super) history: &'a History,
+    /// The random numbers of this choice.
+    pub(super) rng: &'a Random,
+}
+
+impl Step<'_> {
+    /// A number in `[0, 1)`, the same in every call of this step with this `lane`. Who draws has
+    /// a lane of its own, so that one stage's draws leave those of all others as they were.
+    pub(super) fn uniform(&self, lane: u32) -> f64 {
+        self.rng.uniform(self.history.n_generated(), lane)
+    }
+}
+
+/// One stage of the chain.
+pub(super) trait Stage: fmt::Debug + Send {
+    /// Narrows or reweighs the candidates.
+    fn apply(
+        &mut self,
+        candidates: &mut Candidates<'_>,
+        step: &Step<'_>,
+    ) -> Result<(), SampleError>;
+
+    /// Learns that the last `n_new` tokens of `history` came in.
+    fn accept(&mut self, _history: &History, _n_new: usize, _origin: Origin) {}
+
+    /// Whether the best candidate always stays the best, so that a greedy pick right after this
+    /// stage can do without it.
+    fn keeps_best(&self) -> bool {
+        false
+    }
+}
+
+macro_rules! stages {
+    ($($(#[$doc:meta])* $variant:ident = $module:ident;)*) => {
+        /// A stage of the chain, as [`Params::order`] lists it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum StageName {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl StageName {
+            /// Every stage, in the order that a chain has unless asked otherwise.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The name that users write.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => stringify!($module),)*
+                }
+            }
+
+            /// The stage with its parameters checked; `None` where they make it do nothing.
+            pub(super) fn build(
+                self,
+                params: &Params,
+            ) -> Result<Option<Box<dyn Stage>>, ParamError> {
+                match self {
+                    $(Self::$variant => super::$module::build(params),)*
+                }
+            }
+        }
+    };
+}
+
+// The order is that of llama.cpp's default chain.
+stages! {
+    /// Adds a number to the logits of chosen tokens.
+    LogitBias = logit_bias;
+    /// Lowers the logits of tokens that occurred before.
+    Penalties = penalties;
+    /// Keeps the `top_k` most probable tokens.
+    TopK = top_k;
+    /// Keeps the most probable tokens that together reach `top_p`.
+    TopP = top_p;
+    /// Keeps the tokens at least `min_p` times as probable as the best.
+    MinP = min_p;
+    /// Divides the logits by `temperature`.
+    Temperature = temperature;
+}
+
+impl fmt::Display for StageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for StageName {
+    type Err = ParamError;
+
+    fn from_str(name: &str) -> Result<Self, ParamError> {
+        let known = Self::ALL.iter().find(|stage| stage.as_str() == name);
+        known.copied().ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|stage| stage.as_str()).collect();
+            ParamError::new("order", &name, format!("one of `{}`", names.join("`, `")))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for &stage in StageName::ALL {
+            assert_eq!(stage.as_str().parse(), Ok(stage));
+        }
+        let error = "top_q".parse::<StageName>().expect_err("no such stage");
+        assert_eq!(
+            error.to_string(),
+            "`order`: found `top_q`, expected one of `logit_bias`, `penalties`, `top_k`, \
+             `top_p`, `min_p`, `temperature`"
+        );
+    }
+}

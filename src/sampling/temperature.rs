@@ -1,0 +1,80 @@
+//! Divides the logits by the temperature: `logit = (logit - max) / temperature`.
+//!
+//! Taking the highest logit away first changes no probability and lets no quotient overflow
+//! upwards, however low the temperature. At 0 there is no such stage: the pick is greedy.
+
+use super::candidates::Candidates;
+use super::stage::{Stage, Step};
+use super::{ParamError, Params, SampleError};
+
+#[derive(Debug)]
+struct Temperature {
+    inverse: f64,
+}
+
+pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
+    let temperature = params.temperature;
+    ParamError::unless(
+        temperature >= 0.0 && temperature.is_finite(),
+        "temperature",
+        &temperature,
+        "a finite number, 0 or more",
+    )?;
+    if temperature == 0.0 || temperature == 1.0 {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(Temperature {
+        // Finite, so that the best token's 0 stays 0.
+        inverse: temperature.recip().min(f64::MAX),
+    })))
+}
+
+impl Stage for Temperature {
+    fn apply(
+        &mut self,
+        candidates: &mut Candidates<'_>,
+        _step: &Step<'_>,
+    ) -> Result<(), SampleError> {
+        let max = f64::from(candidates.max()?);
+        candidates.change_all(|logit| ((f64::from(logit) - max) * self.inverse) as f32);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::twin;
+
+    fn probabilities(temperature: f64, logits: &[f32]) -> Vec<f64> {
+        let params = Params {
+            temperature,
+            ..Params::default()
+        };
+        let kept = twin::run(&params, &[], &[], logits).expect("something stays");
+        let logits: Vec<f32> = kept.into_iter().map(|(_, logit)| logit).collect();
+        twin::softmax(&logits)
+    }
+
+    #[test]
+    fn probabilities_are_raised_to_the_inverse_power() {
+        let ps = [0.1f64, 0.6, 0.1, 0.2];
+        let logits = ps.map(|p| p.ln() as f32 + 3.0);
+        for temperature in [0.25, 0.7, 1.5, 4.0] {
+            let powers = ps.map(|p| p.powf(1.0 / temperature));
+            let total: f64 = powers.iter().sum();
+            for (found, power) in probabilities(temperature, &logits).iter().zip(powers) {
+                assert!((found - power / total).abs() < 1e-6);
+            }
+        }
+    }
+
+    #[test]
+    fn no_temperature_is_too_low_or_too_high() {
+        let logits = [f32::MIN, 200.0, f32::NEG_INFINITY, 200.0, 199.9];
+        let lowest = f64::from_bits(1);
+        assert_eq!(probabilities(lowest, &logits), [0.0, 0.5, 0.0, 0.5, 0.0]);
+        let flat = probabilities(f64::MAX, &logits);
+        assert_eq!(flat, [0.25, 0.25, 0.0, 0.25, 0.25]);
+    }
+}

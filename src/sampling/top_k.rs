@@ -1,0 +1,63 @@
+//! Keeps the `top_k` most probable tokens; among equals, those with the lower ids.
+
+use super::candidates::Candidates;
+use super::stage::{Stage, Step};
+use super::{ParamError, Params, SampleError};
+
+#[derive(Debug)]
+struct TopK {
+    k: usize,
+}
+
+pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
+    if params.top_k == 0 {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(TopK {
+        k: params.top_k as usize,
+    })))
+}
+
+impl Stage for TopK {
+    fn apply(
+        &mut self,
+        candidates: &mut Candidates<'_>,
+        _step: &Step<'_>,
+    ) -> Result<(), SampleError> {
+        candidates.keep_best(self.k);
+        Ok(())
+    }
+
+    fn keeps_best(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sampling::twin;
+
+    #[test]
+    fn lower_ids_win_among_equals() {
+        let params = Params {
+            top_k: 2,
+            ..Params::default()
+        };
+        let kept = twin::run(&params, &[], &[], &[1.0, 2.0, 1.0, 1.0]);
+        assert_eq!(kept, Ok(vec![(0, 1.0), (1, 2.0)]));
+    }
+
+    proptest! {
+        #[test]
+        fn the_same_as_by_a_full_sort(logits in twin::logits(1..400), top_k in 1..500u32) {
+            let params = Params { top_k, ..Params::default() };
+            prop_assert_eq!(
+                twin::allowed(twin::run(&params, &[], &[], &logits)?),
+                twin::chain(&params, &[], &[], &logits)
+            );
+        }
+    }
+}

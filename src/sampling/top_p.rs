@@ -1,0 +1,112 @@
+//! Nucleus sampling (Holtzman et al. 2019): keeps the fewest tokens, the most probable first,
+//! whose probabilities together reach `top_p`; always at least one.
+//!
+//! Probabilities are those of the candidates that come in. No vocabulary is sorted: tokens so
+//! light that all of them together could not fill `1 - top_p` are left aside at once, and the
+//! border among the others is found by halving.
+
+use super::candidates::Candidates;
+use super::select::{self, Cut};
+use super::softmax::sum_exp;
+use super::stage::{Stage, Step};
+use super::{ParamError, Params, SampleError};
+
+#[derive(Debug)]
+struct TopP {
+    p: f64,
+}
+
+pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
+    let p = params.top_p;
+    ParamError::unless(
+        (0.0..=1.0).contains(&p),
+        "top_p",
+        &p,
+        "a number from 0 to 1",
+    )?;
+    if p == 1.0 {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(TopP { p })))
+}
+
+impl Stage for TopP {
+    fn apply(
+        &mut self,
+        candidates: &mut Candidates<'_>,
+        _step: &Step<'_>,
+    ) -> Result<(), SampleError> {
+        let max = candidates.max()?;
+        let (logits, scratch) = candidates.logits_and_scratch();
+        let cut = nucleus(logits, max, self.p, &mut scratch.values);
+        candidates.keep(cut);
+        Ok(())
+    }
+
+    fn keeps_best(&self) -> bool {
+        true
+    }
+}
+
+fn nucleus(logits: &[f32], max: f32, p: f64, scratch: &mut Vec<f32>) -> Cut {
+    let total = sum_exp(logits, max);
+
+    // Lighter than (1 - p) of an average weight: together these weigh less than 1 - p of all.
+    // The bound is far from tight, so lowering it to stay clear of rounding costs nothing.
+    let lightest = ((1.0 - p) * total / logits.len() as f64).ln() - 0.01;
+    let floor = (f64::from(max) + lightest) as f32;
+    scratch.clear();
+    scratch.extend(logits.iter().filter(|&&logit| logit >= floor));
+
+    select::heaviest(scratch, p * total, |part| sum_exp(part, max))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sampling::twin;
+
+    fn kept(top_p: f64, logits: &[f32]) -> Vec<u32> {
+        let params = Params {
+            top_p,
+            ..Params::default()
+        };
+        let kept = twin::run(&params, &[], &[], logits).expect("something stays");
+        kept.into_iter().map(|(id, _)| id).collect()
+    }
+
+    #[test]
+    fn the_token_that_crosses_the_border_stays() {
+        let logits = [0.1f32, 0.6, 0.1, 0.2].map(f32::ln);
+        assert_eq!(kept(0.0, &logits), [1]);
+        assert_eq!(kept(0.59, &logits), [1]);
+        assert_eq!(kept(0.61, &logits), [1, 3]);
+        assert_eq!(kept(0.81, &logits), [0, 1, 3]);
+        assert_eq!(kept(0.99, &logits), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_flat_vocabulary_is_cut_by_count() {
+        let logits = vec![-3.5; 40_000];
+        assert_eq!(kept(0.25, &logits), (0..10_000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn banned_tokens_never_stay() {
+        let banned = f32::NEG_INFINITY;
+        assert_eq!(kept(0.999_999, &[banned, 1.0, banned, 1.0]), [1, 3]);
+        assert_eq!(kept(0.999_999, &[f32::MIN, f32::MAX]), [1]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_same_as_by_a_full_sort(logits in twin::logits(1..2000), top_p in 0.0..1.0f64) {
+            let params = Params { top_p, ..Params::default() };
+            let twin = twin::chain(&params, &[], &[], &logits);
+            prop_assume!(!twin.is_empty());
+            prop_assert_eq!(twin::run(&params, &[], &[], &logits)?, twin);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The chain once more, by full sorts and naive loops, for tests to compare with.
+//!
+//! Written from the stages' definitions and sharing no code with them but the parameters. Logits
+//! are rounded to f32 where the stages round them, so that sets can be compared exactly.
+
+use std::ops::Range;
+
+use proptest::prelude::*;
+
+use super::candidates::{Candidates, Store};
+use super::stage::Step;
+use super::{Params, SampleError, Sampler, StageName};
+
+/// Rows of logits with many equals and some banned tokens.
+pub(super) fn logits(n: Range<usize>) -> impl Strategy<Value = Vec<f32>> {
+    let logit = prop_oneof![
+        8 => -20.0..20.0f32,
+        4 => (-8..8i8).prop_map(|halves| f32::from(halves) * 0.5),
+        1 => Just(f32::NEG_INFINITY),
+    ];
+    prop::collection::vec(logit, n)
+}
+
+/// The tokens that are not banned, the best first, the lower id first among equals.
+pub(super) fn falling(logits: &[f32]) -> Vec<u32> {
+    let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
+    ids.retain(|&id| logits[id as usize] > f32::NEG_INFINITY);
+    ids.sort_by(|&a, &b| {
+        let (x, y) = (logits[a as usize], logits[b as usize]);
+        y.partial_cmp(&x).expect("no logit is NaN").then(a.cmp(&b))
+    });
+    ids
+}
+
+/// The probabilities, by libm's exponential; at least one token is not banned.
+pub(super) fn softmax(logits: &[f32]) -> Vec<f64> {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weights: Vec<f64> = logits
+        .iter()
+        .map(|&logit| (f64::from(logit) - f64::from(max)).exp())
+        .collect();
+    let total: f64 = weights.iter().sum();
+    weights.iter().map(|weight| weight / total).collect()
+}
+
+/// A sampler that runs all stages, those that a greedy pick could do without included.
+pub(super) fn sampler(params: &Params) -> Sampler {
+    let mut sampler = Sampler::new(params, 0).expect("valid parameters");
+    sampler.chain = params.chain().expect("valid parameters");
+    sampler
+}
+
+/// What the stages of `sampler` make of `logits`.
+pub(super) fn candidates(
+    sampler: &mut Sampler,
+    logits: &[f32],
+) -> Result<Vec<(u32, f32)>, SampleError> {
+    let mut store = Store::default();
+    let mut candidates = Candidates::new(logits, None, &mut store)?;
+    let step = Step {
+        history: &sampler.history,
+        rng: &sampler.rng,
+    };
+    for stage in &mut sampler.chain {
+        stage.apply(&mut candidates, &step)?;
+    }
+    let positions = candidates.logits().iter().enumerate();
+    Ok(positions.map(|(i, &l)| (candidates.id(i), l)).collect())
+}
+
+/// What the real stages leave after a prompt and the start of an answer.
+pub(super) fn run(
+    params: &Params,
+    prompt: &[u32],
+    generated: &[u32],
+    logits: &[f32],
+) -> Result<Vec<(u32, f32)>, SampleError> {
+    let mut sampler = sampler(params);
+    sampler.accept_prompt(prompt);
+    for &token in generated {
+        sampler.accept(token);
+    }
+    candidates(&mut sampler, logits)
+}
+
+/// Without the banned tokens.
+pub(super) fn allowed(mut kept: Vec<(u32, f32)>) -> Vec<(u32, f32)> {
+    kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
+    kept
+}
+
+/// What the naive stages leave.
+pub(super) fn chain(
+    params: &Params,
+    prompt: &[u32],
+    generated: &[u32],
+    logits: &[f32],
+) -> Vec<(u32, f32)> {
+    let mut kept: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+    for stage in &params.order {
+        match stage {
+            StageName::LogitBias => bias(params, &mut kept),
+            StageName::Penalties => penalise(params, prompt, generated, &mut kept),
+            StageName::TopK => top_k(params, &mut kept),
+            StageName::TopP => top_p(params, &mut kept),
+            StageName::MinP => min_p(params, &mut kept),
+            StageName::Temperature => temper(params, &mut kept),
+        }
+    }
+    kept
+}
+
+fn bias(params: &Params, kept: &mut [(u32, f32)]) {
+    for (id, logit) in kept {
+        for (biased, bias) in &params.logit_bias {
+            if biased == id {
+                *logit = (f64::from(*logit) + f64::from(*bias)) as f32;
+            }
+        }
+    }
+}
+
+fn penalise(params: &Params, prompt: &[u32], generated: &[u32], kept: &mut [(u32, f32)]) {
+    let all = [prompt, generated].concat();
+    let window = match params.repeat_last_n {
+        -1 => &all[..],
+        n => &all[all.len().saturating_sub(n as usize)..],
+    };
+    for (id, logit) in kept {
+        let mut new = f64::from(*logit);
+        if window.contains(id) {
+            new *= params.repeat_penalty.powi(if new > 0.0 { -1 } else { 1 });
+        }
+        let count = generated.iter().filter(|&token| token == id).count();
+        if count > 0 {
+            new -= params.presence_penalty + count as f64 * params.frequency_penalty;
+        }
+        *logit = new as f32;
+    }
+}
+
+fn top_k(params: &Params, kept: &mut Vec<(u32, f32)>) {
+    if params.top_k == 0 {
+        return;
+    }
+    keep_first(kept, |sorted| sorted.len().min(params.top_k as usize));
+}
+
+fn top_p(params: &Params, kept: &mut Vec<(u32, f32)>) {
+    if params.top_p == 1.0 {
+        return;
+    }
+    keep_first(kept, |sorted| {
+        let mut reached = 0.0;
+        let crossing = softmax(sorted).iter().position(|p| {
+            reached += p;
+            reached >= params.top_p
+        });
+        crossing.map_or(sorted.len(), |last| last + 1)
+    });
+}
+
+fn min_p(params: &Params, kept: &mut Vec<(u32, f32)>) {
+    if params.min_p == 0.0 {
+        return;
+    }
+    keep_first(kept, |sorted| {
+        let ps = softmax(sorted);
+        ps.iter().filter(|&p| p / ps[0] >= params.min_p).count()
+    });
+}
+
+fn temper(params: &Params, kept: &mut [(u32, f32)]) {
+    if params.temperature == 0.0 || params.temperature == 1.0 {
+        return;
+    }
+    let max = kept.iter().fold(f32::NEG_INFINITY, |max, k| max.max(k.1));
+    for (_, logit) in kept {
+        *logit = ((f64::from(*logit) - f64::from(max)) / params.temperature) as f32;
+    }
+}
+
+/// Keeps as many of the best as `count` says of their logits in falling order.
+fn keep_first(kept: &mut Vec<(u32, f32)>, count: impl Fn(&[f32]) -> usize) {
+    kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
+    if kept.is_empty() {
+        return;
+    }
+    kept.sort_by(|a, b| b.1.partial_cmp(&a.1).expect("no NaN").then(a.0.cmp(&b.0)));
+    let sorted: Vec<f32> = kept.iter().map(|&(_, logit)| logit).collect();
+    kept.truncate(count(&sorted));
+    kept.sort_unstable_by_key(|&(id, _)| id);
+}
