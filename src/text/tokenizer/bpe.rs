@@ -4,14 +4,17 @@
 //! vocabularies start from bytes, others from characters. Ties are resolved to the left. The
 //! text has been cut into words before (`pretokenizer`); no merge crosses a word.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use crate::weights::StringArray;
 
-use super::byte_level;
 use super::chain::{Chain, NONE};
+use super::pretokenizer::PreTokenizer;
 use super::vocab::Vocabulary;
+use super::words::Splitter;
+use super::{Error, SPACE, byte_level};
 
 /// A pair of neighbours that may be joined: its rank, left and right index, its length in bytes
 /// when it was found, and the symbol it becomes. The lowest comes first.
@@ -26,9 +29,17 @@ pub(super) enum Spelling {
     Plain,
 }
 
+/// Words and merges of a vocabulary.
+#[derive(Debug)]
+pub(super) struct Bpe {
+    merges: Merges,
+    splitter: Splitter,
+    pre: &'static PreTokenizer,
+}
+
 /// The merges of a vocabulary, by the numbers of their symbols.
 #[derive(Debug)]
-pub(super) struct Merges {
+struct Merges {
     spelling: Spelling,
     /// Number of tokens: higher symbols are no tokens.
     tokens: u32,
@@ -41,14 +52,51 @@ pub(super) struct Merges {
 
 /// Buffers kept from word to word.
 #[derive(Default)]
-pub(super) struct Scratch {
+struct Scratch {
     chain: Chain,
     heap: BinaryHeap<Candidate>,
 }
 
+impl Bpe {
+    /// Prepares the words of `pre` and merges of the form `left right`.
+    pub(super) fn new(
+        vocab: &Vocabulary,
+        merges: &StringArray,
+        pre: &'static PreTokenizer,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            merges: Merges::new(vocab, merges, pre.spelling),
+            splitter: Splitter::new(pre.steps)?,
+            pre,
+        })
+    }
+
+    /// Appends the tokens of a text without special tokens to `out`.
+    pub(super) fn encode(&self, vocab: &Vocabulary, text: &str, out: &mut Vec<u32>) {
+        let text = match self.pre.escapes_spaces {
+            true => Cow::Owned(text.replace(' ', SPACE)),
+            false => Cow::Borrowed(text),
+        };
+        let mut scratch = Scratch::default();
+        for word in self.splitter.split(&text) {
+            let word = &text[word];
+            match self.merges.token(word).filter(|_| self.keeps(word)) {
+                Some(id) => out.push(id),
+                None => self.merges.encode(vocab, word, &mut scratch, out),
+            }
+        }
+    }
+
+    /// Whether a word that is a token is not taken apart.
+    fn keeps(&self, word: &str) -> bool {
+        self.pre.ignore_merges
+            || self.pre.keeps_line_feeds && word.bytes().all(|byte| byte == b'\n')
+    }
+}
+
 impl Merges {
     /// Reads merges of the form `left right`. Those that cannot apply are left out.
-    pub(super) fn new(vocab: &Vocabulary, merges: &StringArray, spelling: Spelling) -> Self {
+    fn new(vocab: &Vocabulary, merges: &StringArray, spelling: Spelling) -> Self {
         let mut this = Self {
             spelling,
             tokens: vocab.len() as u32,
@@ -99,19 +147,13 @@ impl Merges {
     }
 
     /// The token that is the whole word, if there is one.
-    pub(super) fn token(&self, word: &str) -> Option<u32> {
+    fn token(&self, word: &str) -> Option<u32> {
         let symbol = *self.symbols.get(word.as_bytes())?;
         (symbol < self.tokens).then_some(symbol)
     }
 
     /// Appends the tokens of one word to `out`.
-    pub(super) fn encode(
-        &self,
-        vocab: &Vocabulary,
-        word: &str,
-        scratch: &mut Scratch,
-        out: &mut Vec<u32>,
-    ) {
+    fn encode(&self, vocab: &Vocabulary, word: &str, scratch: &mut Scratch, out: &mut Vec<u32>) {
         let Scratch { chain, heap } = scratch;
         chain.clear();
         self.start(word, chain);

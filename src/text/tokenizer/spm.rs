@@ -1,14 +1,14 @@
 //! SentencePiece BPE: neighbouring pieces are joined in the order of the joined token's score.
 //!
-//! A piece that is no token at the end is written as its bytes (`<0xNN>` tokens). Works on text
-//! whose spaces are already replaced by U+2581. Ties are resolved to the left.
+//! A piece that is no token at the end is written as its bytes (`<0xNN>` tokens). Spaces are
+//! written as U+2581. Ties are resolved to the left.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::Error;
 use super::chain::{Chain, NONE};
 use super::vocab::Vocabulary;
+use super::{Error, SPACE};
 
 /// A pair of neighbours that together are a token.
 struct Candidate {
@@ -41,13 +41,59 @@ impl PartialEq for Candidate {
 
 impl Eq for Candidate {}
 
-/// Appends the tokens of `text` to `out`; `unknown` stands for bytes without a token.
-pub(super) fn encode(
-    vocab: &Vocabulary,
-    unknown: Option<u32>,
-    text: &str,
-    out: &mut Vec<u32>,
-) -> Result<(), Error> {
+/// What the algorithm needs besides the vocabulary.
+#[derive(Debug)]
+pub(super) struct Spm {
+    /// A text begins with a space, except right after another text.
+    pub(super) adds_space_prefix: bool,
+    /// Stands for bytes without a token.
+    pub(super) unknown: Option<u32>,
+}
+
+impl Spm {
+    /// Appends the tokens of a text without special tokens to `out`.
+    pub(super) fn encode(
+        &self,
+        vocab: &Vocabulary,
+        text: &str,
+        after_text: bool,
+        out: &mut Vec<u32>,
+    ) -> Result<(), Error> {
+        let prefix = match self.adds_space_prefix {
+            true if !after_text => SPACE,
+            _ => "",
+        };
+        let text = format!("{prefix}{}", text.replace(' ', SPACE));
+        for piece in join(vocab, &text).iter().map(|(_, piece)| piece) {
+            let bytes = &text.as_bytes()[piece];
+            match vocab.id_of(bytes) {
+                Some(id) => out.push(id),
+                None => self.append_bytes(vocab, bytes, out)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn append_bytes(
+        &self,
+        vocab: &Vocabulary,
+        bytes: &[u8],
+        out: &mut Vec<u32>,
+    ) -> Result<(), Error> {
+        for &byte in bytes {
+            let id = vocab
+                .byte_token(byte)
+                .or_else(|| vocab.id_of(&[byte]))
+                .or(self.unknown)
+                .ok_or(Error::NoTokenForByte(byte))?;
+            out.push(id);
+        }
+        Ok(())
+    }
+}
+
+/// The pieces of a text once nothing can be joined any more.
+fn join(vocab: &Vocabulary, text: &str) -> Chain {
     let mut chain = Chain::default();
     let mut start = 0;
     for c in text.chars() {
@@ -68,15 +114,7 @@ pub(super) fn encode(
         heap.extend(candidate(vocab, text, &chain, prev, best.left));
         heap.extend(candidate(vocab, text, &chain, best.left, next));
     }
-
-    for (_, piece) in chain.iter() {
-        let bytes = &text.as_bytes()[piece];
-        match vocab.id_of(bytes) {
-            Some(id) => out.push(id),
-            None => append_bytes(vocab, unknown, bytes, out)?,
-        }
-    }
-    Ok(())
+    chain
 }
 
 fn candidate(
@@ -101,21 +139,4 @@ fn candidate(
         right,
         bytes,
     })
-}
-
-fn append_bytes(
-    vocab: &Vocabulary,
-    unknown: Option<u32>,
-    bytes: &[u8],
-    out: &mut Vec<u32>,
-) -> Result<(), Error> {
-    for &byte in bytes {
-        let id = vocab
-            .byte_token(byte)
-            .or_else(|| vocab.id_of(&[byte]))
-            .or(unknown)
-            .ok_or(Error::NoTokenForByte(byte))?;
-        out.push(id);
-    }
-    Ok(())
 }

@@ -1,0 +1,187 @@
+//! Building a tokenizer from metadata: which algorithm a model name stands for, and what the
+//! file says about it.
+//!
+//! Files come from strangers: whatever they say is checked here or made harmless by the part
+//! that reads it.
+
+use crate::weights::{Metadata, StringArray};
+
+use super::bpe::Bpe;
+use super::pieces::Spaces;
+use super::pretokenizer;
+use super::roles::{Defaults, Roles};
+use super::specials::Specials;
+use super::spm::Spm;
+use super::vocab::{Vocabulary, required_strings};
+use super::{Encoder, Error, Tokenizer, quirks};
+
+const MODEL: &str = "tokenizer.ggml.model";
+const PRE: &str = "tokenizer.ggml.pre";
+const MERGES: &str = "tokenizer.ggml.merges";
+const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
+const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
+
+/// What a tokenizer model implies.
+struct Model {
+    name: &'static str,
+    algorithm: Algorithm,
+    /// The pre-tokenizer, whatever the file says.
+    pre: Option<&'static str>,
+    defaults: Defaults,
+}
+
+#[derive(Clone, Copy)]
+enum Algorithm {
+    Spm,
+    Bpe,
+    /// Token ids only.
+    Absent,
+}
+
+const NO_DEFAULTS: Defaults = Defaults {
+    bos: None,
+    eos: None,
+    unk: None,
+};
+
+const fn model(name: &'static str, algorithm: Algorithm) -> Model {
+    Model {
+        name,
+        algorithm,
+        pre: None,
+        defaults: NO_DEFAULTS,
+    }
+}
+
+/// The values of `tokenizer.ggml.model`.
+const MODELS: &[Model] = &[
+    Model {
+        defaults: Defaults {
+            bos: Some(1),
+            eos: Some(2),
+            unk: Some(0),
+        },
+        ..model("llama", Algorithm::Spm)
+    },
+    model("gpt2", Algorithm::Bpe),
+    Model {
+        pre: Some("gemma4"),
+        ..model("gemma4", Algorithm::Bpe)
+    },
+    model("none", Algorithm::Absent),
+    model("no_vocab", Algorithm::Absent),
+    model("test", Algorithm::Absent),
+];
+
+impl Tokenizer {
+    /// Reads the `tokenizer.ggml.*` keys of a file.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Self, Error> {
+        let name = metadata.str(MODEL).ok_or(Error::MissingKey(MODEL))?;
+        let model = MODELS
+            .iter()
+            .find(|model| model.name == name)
+            .ok_or_else(|| Error::UnsupportedModel(name.to_owned()))?;
+        match model.algorithm {
+            Algorithm::Spm => Self::with_spm(metadata, model),
+            Algorithm::Bpe => Self::with_bpe(metadata, model),
+            Algorithm::Absent => Self::without_encoder(metadata, model),
+        }
+    }
+
+    fn with_spm(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
+        let adds_space_prefix = flag(metadata, ADD_SPACE_PREFIX, true);
+        let mut this = Self::new(
+            metadata,
+            model,
+            Vocabulary::read(metadata)?,
+            Spaces::Escaped,
+        );
+        this.adds_bos = flag(metadata, ADD_BOS, true);
+        this.drops_first_space = adds_space_prefix;
+        this.encoder = Some(Encoder::Spm(Spm {
+            adds_space_prefix,
+            unknown: this.roles.unk,
+        }));
+        Ok(this)
+    }
+
+    fn with_bpe(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
+        let name = match model.pre {
+            Some(name) => name,
+            None => pretokenizer_name(metadata)?,
+        };
+        let pre =
+            pretokenizer::named(name).ok_or_else(|| Error::UnknownPreTokenizer(name.to_owned()))?;
+        let merges = match required_strings(metadata, MERGES) {
+            Err(Error::MissingKey(_)) if pre.optional_merges => &StringArray::default(),
+            merges => merges?,
+        };
+
+        let spaces = match pre.escapes_spaces {
+            true => Spaces::Escaped,
+            false => Spaces::ByteLevel,
+        };
+        let mut this = Self::new(metadata, model, Vocabulary::read(metadata)?, spaces);
+        this.adds_bos = pre.always_adds_bos || flag(metadata, ADD_BOS, pre.adds_bos);
+        this.drops_first_space = flag(metadata, ADD_SPACE_PREFIX, false);
+        let bpe = Bpe::new(&this.vocab, merges, pre)?;
+        this.encoder = Some(Encoder::Bpe(Box::new(bpe)));
+        Ok(this)
+    }
+
+    fn without_encoder(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
+        let vocab = match Vocabulary::read(metadata) {
+            Err(Error::MissingKey(_) | Error::EmptyVocabulary) => Vocabulary::default(),
+            vocab => vocab?,
+        };
+        let arch = metadata.str("general.architecture").unwrap_or_default();
+        let declared = metadata.i64(&format!("{arch}.vocab_size"));
+        let declared = declared.and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
+
+        let mut this = Self::new(metadata, model, vocab, Spaces::AsIs);
+        this.vocab_len = this.vocab_len.max(declared as usize);
+        Ok(this)
+    }
+
+    /// What all models have in common; without an encoder.
+    fn new(metadata: &Metadata, model: &Model, mut vocab: Vocabulary, spaces: Spaces) -> Self {
+        let roles = Roles::read(metadata, &mut vocab, model.defaults);
+        let mut specials = Specials::new(&vocab);
+        quirks::apply(metadata, &mut specials);
+        let pieces = vocab.iter().map(|(_, text, kind)| spaces.piece(text, kind));
+        Self {
+            model: model.name,
+            pieces: pieces.collect(),
+            vocab_len: vocab.len(),
+            vocab,
+            roles,
+            specials,
+            encoder: None,
+            adds_bos: false,
+            adds_eos: flag(metadata, ADD_EOS, false),
+            drops_first_space: false,
+        }
+    }
+}
+
+/// The name the file gives its pre-tokenizer.
+fn pretokenizer_name(metadata: &Metadata) -> Result<&str, Error> {
+    match metadata.get(PRE) {
+        None => Ok(pretokenizer::DEFAULT),
+        Some(value) => match value.as_str() {
+            Some("") => Ok(pretokenizer::DEFAULT),
+            Some(name) => Ok(name),
+            None => Err(Error::WrongType {
+                key: PRE,
+                found: value.type_name(),
+                expected: "a string",
+            }),
+        },
+    }
+}
+
+/// A flag of the file; anything but a boolean counts as absent.
+fn flag(metadata: &Metadata, key: &str, default: bool) -> bool {
+    metadata.bool(key).unwrap_or(default)
+}

@@ -1,0 +1,56 @@
+//! The bytes a token contributes to a text.
+//!
+//! Tokens are spelled for matching, not for reading: spaces as U+2581 or everything in the
+//! byte-level alphabet. Special tokens are spelled as they are.
+
+use super::SPACE;
+use super::byte_level;
+use super::vocab::{Kind, named_byte};
+
+/// How the texts of plain tokens spell spaces.
+#[derive(Clone, Copy)]
+pub(super) enum Spaces {
+    Escaped,
+    ByteLevel,
+    AsIs,
+}
+
+impl Spaces {
+    /// The bytes a token contributes to a text.
+    pub(super) fn piece(self, text: &[u8], kind: Kind) -> Vec<u8> {
+        match (kind, self) {
+            (_, Self::AsIs) | (Kind::Control | Kind::UserDefined | Kind::Unknown, _) => {
+                text.to_vec()
+            }
+            (Kind::Byte, _) => named_byte(text).map_or_else(|| text.to_vec(), |byte| vec![byte]),
+            (Kind::Unused, _) => Vec::new(),
+            (Kind::Normal, Self::Escaped) => unescape_spaces(text),
+            (Kind::Normal, Self::ByteLevel) => {
+                let mut piece = Vec::with_capacity(text.len());
+                for chunk in text.utf8_chunks() {
+                    byte_level::append_bytes(chunk.valid(), &mut piece);
+                    piece.extend_from_slice(chunk.invalid());
+                }
+                piece
+            }
+        }
+    }
+}
+
+fn unescape_spaces(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, after @ ..] = rest {
+        rest = match rest.strip_prefix(SPACE.as_bytes()) {
+            Some(after) => {
+                out.push(b' ');
+                after
+            }
+            None => {
+                out.push(*first);
+                after
+            }
+        };
+    }
+    out
+}
