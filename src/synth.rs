@@ -13,7 +13,7 @@ use crate::arch::{ArchDef, ParamSource, WeightRole, nearest};
 use crate::ggml;
 use crate::plan::{self, Plan, TensorPlan, TensorSet};
 use crate::weights::gguf::{self, NewTensor};
-use crate::weights::{Array, Metadata, TensorType, Value as Meta};
+use crate::weights::{self, Array, Metadata, TensorType, Value as Meta};
 
 /// What a made-up model shall be like.
 #[derive(Clone, Debug)]
@@ -63,13 +63,8 @@ pub enum Error {
         source: ggml::Error,
     },
     /// The file could not be written.
-    #[error("{path}: {source}")]
-    Io {
-        /// The file.
-        path: String,
-        /// What the operating system said.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Write(#[from] weights::Error),
 }
 
 fn hint(near: Option<&str>) -> String {
@@ -104,10 +99,7 @@ pub fn synth(def: &ArchDef, request: &Request, path: &Path) -> Result<Plan, Erro
     });
     match (written, failed) {
         (_, Some(error)) => Err(error),
-        (Err(source), None) => Err(Error::Io {
-            path: path.display().to_string(),
-            source,
-        }),
+        (Err(error), None) => Err(error.into()),
         (Ok(()), None) => Ok(plan),
     }
 }

@@ -1,121 +1,422 @@
 //! Weights that are not finite numbers: a damaged file is told apart from a strange model.
 //!
-//! Plain floats are looked at one by one. In quantised blocks only the scales are floats, so only
-//! they are looked at; types without such a rule are named as unchecked, never passed silently.
+//! Plain floats are looked at one by one. A quantised block decodes to finite numbers exactly if
+//! its scales are finite, so of such a block only the scales are looked at. What was looked at is
+//! part of the result, so that nobody reads more into it.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::atomic::{self, AtomicUsize};
 
 use super::{Error, TensorInfo, TensorType, Weights};
 
-/// Looks at the tensors of these names. Returns the types that have no rule.
+/// Bytes that one thread looks at before it asks for more.
+const PIECE_BYTES: usize = 1 << 23;
+
+/// What was looked at in a tensor, and found to be finite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checked {
+    /// Every value.
+    Values,
+    /// The scales and minima of every block.
+    Scales,
+    /// Nothing: the type has no patterns but those of finite numbers.
+    AlwaysFinite,
+    /// Nothing: the file has no tensor of this name.
+    Missing,
+}
+
+/// What a float is that is no finite number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotFinite {
+    /// Not a number.
+    Nan,
+    /// Infinity of either sign.
+    Infinity,
+}
+
+impl fmt::Display for NotFinite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nan => "NaN",
+            Self::Infinity => "infinity",
+        })
+    }
+}
+
+/// Looks at the tensors of these names, on all processors. The results go with `names`.
 ///
 /// # Errors
-/// The first tensor, in the order of `names`, that holds NaN or infinity.
-pub fn check(weights: &Weights, names: &[&str]) -> Result<Vec<&'static str>, Error> {
-    let tensors: Vec<&TensorInfo> = names
-        .iter()
-        .filter_map(|name| weights.tensor(name))
-        .collect();
+/// [`Error::NotFinite`]: the first such value, in the order of `names`.
+pub fn check(weights: &Weights, names: &[&str]) -> Result<Vec<Checked>, Error> {
+    let tensors: Vec<Option<&TensorInfo>> = names.iter().map(|n| weights.tensor(n)).collect();
+    let mut pieces = Vec::new();
+    for (at, tensor) in tensors.iter().enumerate() {
+        let cut = tensor.map(|tensor| Piece::cut(at, tensor, weights.data(tensor)));
+        pieces.extend(cut.into_iter().flatten());
+    }
     let next = AtomicUsize::new(0);
+    let search = || {
+        let mut places = Vec::new();
+        while let Some(piece) = pieces.get(next.fetch_add(1, atomic::Ordering::Relaxed)) {
+            places.extend(piece.search());
+        }
+        places
+    };
     let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut faults: Vec<(usize, Error)> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..n_threads)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut faults = Vec::new();
-                    loop {
-                        let at = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(tensor) = tensors.get(at) else {
-                            return faults;
-                        };
-                        faults.extend(fault(tensor, weights.data(tensor)).map(|fault| (at, fault)));
-                    }
-                })
-            })
-            .collect();
-        workers
-            .into_iter()
-            .flat_map(|worker| worker.join().unwrap_or_default())
+    let places: Vec<Place<'_>> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..n_threads).map(|_| scope.spawn(search)).collect();
+        let joined = workers.into_iter().map(|worker| worker.join());
+        joined
+            .flat_map(|places| places.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect()
     });
-    faults.sort_by_key(|(at, _)| *at);
-    if let Some((_, fault)) = faults.into_iter().next() {
-        return Err(fault);
+    match places.into_iter().min_by_key(|p| (p.at, p.block)) {
+        Some(place) => Err(place.into_error()),
+        None => Ok(tensors.into_iter().map(checked).collect()),
     }
-    let mut unchecked: Vec<&'static str> = tensors
-        .iter()
-        .filter(|t| rule(t.ty).is_none())
-        .map(|t| t.ty.name())
-        .collect();
-    unchecked.sort_unstable();
-    unchecked.dedup();
-    Ok(unchecked)
 }
 
-/// How a block's floats are found.
+fn checked(tensor: Option<&TensorInfo>) -> Checked {
+    match tensor.map(|tensor| rule(tensor.ty)) {
+        None => Checked::Missing,
+        Some(Rule::AlwaysFinite) => Checked::AlwaysFinite,
+        Some(Rule::F16 | Rule::Bf16 | Rule::F32 | Rule::F64) => Checked::Values,
+        Some(Rule::F16Scales(_) | Rule::F32Scale | Rule::ExponentScale | Rule::SpreadScale) => {
+            Checked::Scales
+        }
+    }
+}
+
+/// How the floats of a type are found.
+#[derive(Clone, Copy, Debug)]
 enum Rule {
-    /// The type holds integers, which are always finite.
-    Integers,
+    AlwaysFinite,
+    F16,
+    Bf16,
     F32,
     F64,
-    Bf16,
-    /// f16 numbers at these offsets of each block.
-    F16At(&'static [usize]),
+    /// Halves at these offsets of each block.
+    F16Scales(&'static [usize]),
+    /// A float at the head of each block.
+    F32Scale,
     /// An 8-bit exponent at the head of each block; 255 is NaN.
-    E8m0,
+    ExponentScale,
+    /// A half in the top four bits of the last four 16-bit words of each block.
+    SpreadScale,
 }
 
-fn rule(ty: TensorType) -> Option<Rule> {
-    Some(match ty {
-        TensorType::I8 | TensorType::I16 | TensorType::I32 | TensorType::I64 => Rule::Integers,
-        TensorType::F32 => Rule::F32,
-        TensorType::F64 => Rule::F64,
-        TensorType::BF16 => Rule::Bf16,
-        TensorType::F16
-        | TensorType::Q4_0
-        | TensorType::Q5_0
-        | TensorType::Q8_0
-        | TensorType::IQ4_NL
-        | TensorType::IQ4_XS
-        | TensorType::Q1_0
-        | TensorType::Q2_0 => Rule::F16At(&[0]),
-        TensorType::Q4_1
-        | TensorType::Q5_1
-        | TensorType::Q8_1
-        | TensorType::Q4_K
-        | TensorType::Q5_K => Rule::F16At(&[0, 2]),
-        TensorType::Q2_K => Rule::F16At(&[80, 82]),
-        TensorType::Q3_K => Rule::F16At(&[108]),
-        TensorType::Q6_K => Rule::F16At(&[208]),
-        TensorType::MXFP4 => Rule::E8m0,
-        _ => return None,
-    })
+const fn rule(ty: TensorType) -> Rule {
+    use TensorType as T;
+    match ty {
+        // ggml reads every byte of an NVFP4 scale as a finite number.
+        T::I8 | T::I16 | T::I32 | T::I64 | T::NVFP4 => Rule::AlwaysFinite,
+        T::F16 => Rule::F16,
+        T::BF16 => Rule::Bf16,
+        T::F32 => Rule::F32,
+        T::F64 => Rule::F64,
+        T::Q1_0 | T::Q2_0 | T::Q4_0 | T::Q5_0 | T::Q8_0 => Rule::F16Scales(&[0]),
+        T::IQ1_S | T::IQ2_XXS | T::IQ2_XS | T::IQ2_S => Rule::F16Scales(&[0]),
+        T::IQ3_XXS | T::IQ3_S | T::IQ4_NL | T::IQ4_XS => Rule::F16Scales(&[0]),
+        T::Q4_1 | T::Q5_1 | T::Q8_1 | T::Q4_K | T::Q5_K => Rule::F16Scales(&[0, 2]),
+        T::Q2_K => Rule::F16Scales(&[80, 82]),
+        T::Q3_K => Rule::F16Scales(&[108]),
+        T::Q6_K => Rule::F16Scales(&[208]),
+        T::TQ1_0 => Rule::F16Scales(&[52]),
+        T::TQ2_0 => Rule::F16Scales(&[64]),
+        T::Q8_K => Rule::F32Scale,
+        T::MXFP4 => Rule::ExponentScale,
+        T::IQ1_M => Rule::SpreadScale,
+    }
 }
 
-fn fault(tensor: &TensorInfo, data: &[u8]) -> Option<Error> {
-    let rule = rule(tensor.ty)?;
-    let size = tensor.ty.block_bytes() as usize;
-    let blocks_per_row = (tensor.shape[0] / tensor.ty.block_len()).max(1);
-    let float16 =
-        |block: &[u8], at: usize| half::f16::from_le_bytes([block[at], block[at + 1]]).to_f64();
-    data.chunks_exact(size).enumerate().find_map(|(i, block)| {
-        let value = match rule {
-            Rule::Integers => return None,
-            Rule::F32 => f64::from(f32::from_le_bytes(std::array::from_fn(|b| block[b]))),
-            Rule::F64 => f64::from_le_bytes(std::array::from_fn(|b| block[b])),
-            Rule::Bf16 => half::bf16::from_le_bytes([block[0], block[1]]).to_f64(),
-            Rule::F16At(offsets) => offsets
-                .iter()
-                .map(|at| float16(block, *at))
-                .find(|v| !v.is_finite())
-                .unwrap_or(0.0),
-            Rule::E8m0 if block[0] == u8::MAX => f64::NAN,
-            Rule::E8m0 => 0.0,
-        };
-        (!value.is_finite()).then(|| Error::NotFinite {
-            tensor: tensor.name.clone(),
-            row: i as u64 / blocks_per_row,
-            found: if value.is_nan() { "NaN" } else { "infinity" },
+/// A run of whole blocks of a tensor.
+struct Piece<'a> {
+    /// Place of the tensor's name among the names.
+    at: usize,
+    tensor: &'a TensorInfo,
+    first_block: usize,
+    bytes: &'a [u8],
+}
+
+/// A block that holds a float that is not finite. A plain value is a block of one.
+struct Place<'a> {
+    at: usize,
+    tensor: &'a TensorInfo,
+    block: usize,
+    found: NotFinite,
+}
+
+impl<'a> Piece<'a> {
+    fn cut(at: usize, tensor: &'a TensorInfo, data: &'a [u8]) -> impl Iterator<Item = Self> {
+        let block_bytes = tensor.ty.block_bytes() as usize;
+        let n_blocks = PIECE_BYTES / block_bytes;
+        let runs = data.chunks(n_blocks * block_bytes).enumerate();
+        runs.map(move |(i, bytes)| Self {
+            at,
+            tensor,
+            first_block: i * n_blocks,
+            bytes,
         })
-    })
+    }
+
+    fn search(&self) -> Option<Place<'a>> {
+        let (block, found) = match rule(self.tensor.ty) {
+            Rule::AlwaysFinite => None,
+            Rule::F16 => first_value(self.bytes, f16),
+            Rule::Bf16 => first_value(self.bytes, bf16),
+            Rule::F32 => first_value(self.bytes, f32),
+            Rule::F64 => first_value(self.bytes, f64),
+            Rule::F16Scales(offsets) => self.first_scale(|block| {
+                let scales = offsets.iter().map(|&at| f16([block[at], block[at + 1]]));
+                scales.flatten().next()
+            }),
+            Rule::F32Scale => self.first_scale(|b| f32([b[0], b[1], b[2], b[3]])),
+            Rule::ExponentScale => {
+                self.first_scale(|block| (block[0] == u8::MAX).then_some(NotFinite::Nan))
+            }
+            Rule::SpreadScale => self.first_scale(|block| {
+                let top = |word: usize| block[block.len() - 8 + 2 * word + 1] >> 4;
+                f16([top(0) | top(1) << 4, top(2) | top(3) << 4])
+            }),
+        }?;
+        Some(Place {
+            at: self.at,
+            tensor: self.tensor,
+            block: self.first_block + block,
+            found,
+        })
+    }
+
+    fn first_scale(
+        &self,
+        judge: impl Fn(&[u8]) -> Option<NotFinite>,
+    ) -> Option<(usize, NotFinite)> {
+        let blocks = self
+            .bytes
+            .chunks_exact(self.tensor.ty.block_bytes() as usize);
+        blocks
+            .enumerate()
+            .find_map(|(i, block)| Some((i, judge(block)?)))
+    }
+}
+
+impl Place<'_> {
+    fn into_error(self) -> Error {
+        let ty = self.tensor.ty;
+        let blocks_per_row = self.tensor.shape[0] / ty.block_len();
+        Error::NotFinite {
+            tensor: self.tensor.name.clone(),
+            row: self.block as u64 / blocks_per_row,
+            column: self.block as u64 % blocks_per_row * ty.block_len(),
+            in_scale: !ty.is_plain(),
+            found: self.found,
+        }
+    }
+}
+
+fn first_value<const N: usize>(
+    bytes: &[u8],
+    judge: impl Fn([u8; N]) -> Option<NotFinite>,
+) -> Option<(usize, NotFinite)> {
+    const RUN: usize = 1024;
+    let (values, _) = bytes.as_chunks::<N>();
+    // Without a way out of the loop over a run, the compiler judges many values at once.
+    let has_any = |run: &[[u8; N]]| run.iter().fold(false, |any, v| any | judge(*v).is_some());
+    let (i, run) = values
+        .chunks(RUN)
+        .enumerate()
+        .find(|(_, run)| has_any(run))?;
+    run.iter()
+        .enumerate()
+        .find_map(|(j, value)| Some((i * RUN + j, judge(*value)?)))
+}
+
+fn f16(bytes: [u8; 2]) -> Option<NotFinite> {
+    judge(u16::from_le_bytes(bytes) & 0x7fff, 0x7c00)
+}
+
+fn bf16(bytes: [u8; 2]) -> Option<NotFinite> {
+    judge(u16::from_le_bytes(bytes) & 0x7fff, 0x7f80)
+}
+
+fn f32(bytes: [u8; 4]) -> Option<NotFinite> {
+    judge(u32::from_le_bytes(bytes) & 0x7fff_ffff, 0x7f80_0000)
+}
+
+fn f64(bytes: [u8; 8]) -> Option<NotFinite> {
+    judge(u64::from_le_bytes(bytes) & (u64::MAX >> 1), 0x7ff << 52)
+}
+
+/// Bits without the sign order as the numbers do: finite, then infinity, then NaN.
+fn judge<T: Ord>(magnitude: T, infinity: T) -> Option<NotFinite> {
+    match magnitude.cmp(&infinity) {
+        Ordering::Less => None,
+        Ordering::Equal => Some(NotFinite::Infinity),
+        Ordering::Greater => Some(NotFinite::Nan),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights::gguf::forge::Forge;
+
+    fn holding(ty: TensorType, shape: &[u64], data: &[u8]) -> Weights {
+        let file = Forge::new()
+            .tensor("sound", &[1], TensorType::I8.id(), 0)
+            .tensor("t", shape, ty.id(), 32)
+            .data(&[0xff; 32])
+            .data(data);
+        file.open().expect("a sound file")
+    }
+
+    /// Three rows of two blocks, of zeros but for `bytes` at `offset` of the last block of row 1.
+    fn with_bytes(ty: TensorType, offset: usize, bytes: &[u8]) -> Result<Checked, String> {
+        let block = ty.block_bytes() as usize;
+        let mut data = vec![0; 6 * block];
+        data[3 * block + offset..][..bytes.len()].copy_from_slice(bytes);
+        let weights = holding(ty, &[2 * ty.block_len(), 3], &data);
+        match check(&weights, &["sound", "t", "absent"]) {
+            Ok(results) => {
+                assert_eq!(results[0], Checked::AlwaysFinite);
+                assert_eq!(results[2], Checked::Missing);
+                Ok(results[1])
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn plain_floats_are_checked_one_by_one() {
+        let at = |found| Err(format!("tensor `t`: {found} at row 1, column 1"));
+        for (ty, nan, infinity, largest) in [
+            (
+                TensorType::F32,
+                &f32::NAN.to_le_bytes()[..],
+                &f32::NEG_INFINITY.to_le_bytes()[..],
+                &f32::MAX.to_le_bytes()[..],
+            ),
+            (
+                TensorType::F64,
+                &f64::NAN.to_le_bytes(),
+                &f64::INFINITY.to_le_bytes(),
+                &f64::MIN.to_le_bytes(),
+            ),
+            (
+                TensorType::F16,
+                &half::f16::NAN.to_le_bytes(),
+                &half::f16::INFINITY.to_le_bytes(),
+                &half::f16::MAX.to_le_bytes(),
+            ),
+            (
+                TensorType::BF16,
+                &half::bf16::NAN.to_le_bytes(),
+                &half::bf16::NEG_INFINITY.to_le_bytes(),
+                &half::bf16::MIN.to_le_bytes(),
+            ),
+        ] {
+            assert_eq!(with_bytes(ty, 0, nan), at("NaN"), "{ty}");
+            assert_eq!(with_bytes(ty, 0, infinity), at("infinity"), "{ty}");
+            assert_eq!(with_bytes(ty, 0, largest), Ok(Checked::Values), "{ty}");
+        }
+    }
+
+    #[test]
+    fn integers_are_always_finite() {
+        for ty in [
+            TensorType::I8,
+            TensorType::I16,
+            TensorType::I32,
+            TensorType::I64,
+        ] {
+            assert_eq!(with_bytes(ty, 0, &[0xff]), Ok(Checked::AlwaysFinite));
+        }
+    }
+
+    /// Every scale of every quantised type is found where ggml has it, and nothing else is taken
+    /// for one.
+    #[test]
+    fn scales_of_blocks_are_checked() {
+        use TensorType as T;
+        let halves: &[(&[T], &[usize])] = &[
+            (&[T::Q1_0, T::Q2_0, T::Q4_0, T::Q5_0, T::Q8_0], &[0]),
+            (&[T::IQ1_S, T::IQ2_XXS, T::IQ2_XS, T::IQ2_S], &[0]),
+            (&[T::IQ3_XXS, T::IQ3_S, T::IQ4_NL, T::IQ4_XS], &[0]),
+            (&[T::Q4_1, T::Q5_1, T::Q8_1, T::Q4_K, T::Q5_K], &[0, 2]),
+            (&[T::Q2_K], &[16 + 64, 16 + 64 + 2]),
+            (&[T::Q3_K], &[32 + 64 + 12]),
+            (&[T::Q6_K], &[128 + 64 + 16]),
+            (&[T::TQ1_0], &[48 + 4]),
+            (&[T::TQ2_0], &[64]),
+        ];
+        for (types, offsets) in halves {
+            for &ty in *types {
+                let last = ty.block_bytes() as usize - 2;
+                for offset in (0..=last).step_by(2) {
+                    let found = with_bytes(ty, offset, &half::f16::INFINITY.to_le_bytes());
+                    let expected = if offsets.contains(&offset) {
+                        let column = ty.block_len();
+                        Err(format!(
+                            "tensor `t`: infinity in the scale of the block at row 1, column {column}"
+                        ))
+                    } else {
+                        Ok(Checked::Scales)
+                    };
+                    assert_eq!(found, expected, "{ty} at {offset}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn scales_of_other_forms_are_checked() {
+        let nan = Err("tensor `t`: NaN in the scale of the block at row 1, column 32".to_owned());
+        assert_eq!(with_bytes(TensorType::MXFP4, 0, &[0xff]), nan);
+        assert_eq!(
+            with_bytes(TensorType::MXFP4, 0, &[0xfe, 0xff]),
+            Ok(Checked::Scales)
+        );
+
+        let at_256 = |found| {
+            Err(format!(
+                "tensor `t`: {found} in the scale of the block at row 1, column 256"
+            ))
+        };
+        let infinity = f32::INFINITY.to_le_bytes();
+        assert_eq!(
+            with_bytes(TensorType::Q8_K, 0, &infinity),
+            at_256("infinity")
+        );
+        // 0x7c01 in the top bits of four words, lowest first.
+        let words = [0x0f, 0x1f, 0x0f, 0x0f, 0x0f, 0xcf, 0x0f, 0x7f];
+        assert_eq!(with_bytes(TensorType::IQ1_M, 48, &words), at_256("NaN"));
+        let words = [0xff, 0x1f, 0xff, 0x0f, 0xff, 0xbf, 0xff, 0x7f];
+        assert_eq!(
+            with_bytes(TensorType::IQ1_M, 48, &words),
+            Ok(Checked::Scales)
+        );
+        assert_eq!(
+            with_bytes(TensorType::NVFP4, 0, &[0xff; 4]),
+            Ok(Checked::AlwaysFinite)
+        );
+    }
+
+    #[test]
+    fn the_first_of_many_is_reported_however_the_work_is_cut() {
+        let n = 3 * PIECE_BYTES / 4;
+        let mut data = vec![0; n * 4];
+        for i in [n - 1, n / 2 + 5, n / 2 + 9] {
+            data[4 * i..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+        }
+        let columns = 1 << 10;
+        let weights = holding(TensorType::F32, &[columns, n as u64 / columns], &data);
+        let error = check(&weights, &["t"]).expect_err("three values are NaN");
+        let first = n as u64 / 2 + 5;
+        let (row, column) = (first / columns, first % columns);
+        assert_eq!(
+            error.to_string(),
+            format!("tensor `t`: NaN at row {row}, column {column}")
+        );
+    }
 }

@@ -9,6 +9,7 @@
 
 mod check;
 pub mod gguf;
+mod map;
 mod metadata;
 mod tensor_type;
 
@@ -18,7 +19,7 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-pub use check::check;
+pub use check::{Checked, NotFinite, check};
 pub use metadata::{Array, Metadata, StringArray, Value};
 pub use tensor_type::TensorType;
 
@@ -138,7 +139,7 @@ pub fn open(path: &Path) -> Result<Weights, Error> {
     gguf::open(path)
 }
 
-/// Why a weight file was refused.
+/// Why a weight file was refused, or could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused.
@@ -149,15 +150,11 @@ pub enum Error {
         /// What the operating system said.
         source: std::io::Error,
     },
-    /// A weight is not a finite number.
-    #[error("tensor `{tensor}`: {found} in row {row}")]
-    NotFinite {
-        /// Its name.
-        tensor: String,
-        /// Row of the first such value, counted over all dimensions above the first.
-        row: u64,
-        /// NaN or infinity.
-        found: &'static str,
+    /// The path leads to a folder or a device.
+    #[error("{}: not a regular file", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
     },
     /// The file breaks the rules of its format.
     #[error("{label}: {fault}")]
@@ -166,5 +163,52 @@ pub enum Error {
         label: String,
         /// Which rule, where.
         fault: gguf::Fault,
+    },
+    /// The parts of a split file do not fit together.
+    #[error("{label}: {fault}")]
+    Split {
+        /// The file.
+        label: String,
+        /// How.
+        fault: gguf::SplitFault,
+    },
+    /// A weight is not a finite number.
+    #[error(
+        "tensor `{tensor}`: {found}{} at row {row}, column {column}",
+        if *in_scale { " in the scale of the block" } else { "" }
+    )]
+    NotFinite {
+        /// Its name.
+        tensor: String,
+        /// Row of the first such value, counted over all dimensions above the first.
+        row: u64,
+        /// Its column, or the first column of the block whose scale it is.
+        column: u64,
+        /// Whether it is a scale rather than a value.
+        in_scale: bool,
+        /// What it is.
+        found: NotFinite,
+    },
+    /// The data of a tensor to be written could not be had.
+    #[error("{}: tensor `{tensor}`: {source}", path.display())]
+    Data {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The data of a tensor to be written does not have the size its shape asks for.
+    #[error("{}: tensor `{tensor}` got {found} bytes, expected {expected}", path.display())]
+    DataSize {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// Bytes that came.
+        found: u64,
+        /// Bytes of the shape.
+        expected: u64,
     },
 }

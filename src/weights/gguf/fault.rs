@@ -1,24 +1,26 @@
-//! How a GGUF file can break the rules.
+//! How a GGUF file can break the rules of the format.
+
+use crate::weights::TensorType;
 
 /// A broken rule and where.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {offset}: {kind}")]
 pub struct Fault {
-    /// Offset in the file.
+    /// Offset in the file of the value that breaks the rule.
     pub offset: u64,
     /// Which rule.
     pub kind: FaultKind,
 }
 
 /// The rules a file can break.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each is")]
 pub enum FaultKind {
-    #[error("not a GGUF file: it begins with {found}, expected `GGUF`")]
-    Magic { found: String },
-    #[error("unsupported GGUF version {found}: expected 2 or 3")]
+    #[error("not a GGUF file: it begins with {found:02x?}, expected `GGUF`")]
+    Magic { found: [u8; 4] },
+    #[error("GGUF version {found}, expected 2 or 3")]
     Version { found: u32 },
-    #[error("the file is big-endian, which is not supported")]
+    #[error("the file is big-endian, expected little-endian")]
     BigEndian,
     #[error("the file ends inside {what}: {needed} bytes needed, {left} left")]
     Truncated {
@@ -26,7 +28,7 @@ pub enum FaultKind {
         needed: u64,
         left: u64,
     },
-    #[error("{what}: {found} is more than the limit of {limit}")]
+    #[error("{what} is {found}, expected at most {limit}")]
     TooMany {
         what: String,
         found: u64,
@@ -34,45 +36,90 @@ pub enum FaultKind {
     },
     #[error("{what} is not UTF-8")]
     NotUtf8 { what: String },
-    #[error("{what} is empty or holds a zero byte")]
+    #[error("{what} is empty or holds control characters")]
     BadName { what: String },
     #[error("key `{key}` occurs twice")]
     DuplicateKey { key: String },
-    #[error("key `{key}`: unknown value type {found}: expected 0 to 12")]
+    #[error("key `{key}` has the unknown value type {found}, expected 0 to 12")]
     ValueType { key: String, found: u32 },
-    #[error("key `{key}`: a boolean is {found}, expected 0 or 1")]
+    #[error("key `{key}` holds the boolean {found}, expected 0 or 1")]
     Bool { key: String, found: u8 },
-    #[error("key `{key}`: arrays are nested more than {limit} deep")]
+    #[error("key `{key}` nests arrays more than {limit} deep")]
     Nesting { key: String, limit: u32 },
-    #[error("`general.alignment` is {found}: expected a u32, a power of two up to {limit}")]
-    Alignment { found: String, limit: u64 },
+    #[error("key `general.alignment` is of type {found}, expected u32")]
+    AlignmentType { found: &'static str },
+    #[error("key `general.alignment` is {found}, expected a power of two up to {limit}")]
+    Alignment { found: u32, limit: u32 },
     #[error("tensor `{name}` occurs twice")]
     DuplicateTensor { name: String },
-    #[error("tensor `{name}`: {found} dimensions: expected 1 to 4")]
-    Dimensions { name: String, found: u32 },
-    #[error("tensor `{name}`: a dimension is zero in {shape:?}")]
-    ZeroDimension { name: String, shape: Vec<u64> },
-    #[error("tensor `{name}`: unknown element type {found}")]
-    TensorType { name: String, found: u32 },
-    #[error(
-        "tensor `{name}`: {shape:?} of {ty} is no whole number of blocks of {block}, or too large"
-    )]
-    Size {
+    #[error("tensor `{name}` has {found} dimensions, expected at most {limit}")]
+    Dimensions {
         name: String,
-        shape: Vec<u64>,
-        ty: String,
-        block: u64,
+        found: u32,
+        limit: usize,
     },
-    #[error("tensor `{name}`: its offset {found} is not a multiple of the alignment {alignment}")]
+    #[error("tensor `{name}` has a dimension of zero in its shape {shape:?}")]
+    ZeroDimension { name: String, shape: Vec<u64> },
+    #[error("tensor `{name}` has the unknown type {found}")]
+    TensorType { name: String, found: u32 },
+    #[error("tensor `{name}` has rows of {found} elements, expected a multiple of {} for {ty}", ty.block_len())]
+    PartialBlock {
+        name: String,
+        ty: TensorType,
+        found: u64,
+    },
+    #[error("tensor `{name}` is too large: {shape:?} of {ty}")]
+    TooLarge {
+        name: String,
+        ty: TensorType,
+        shape: Vec<u64>,
+    },
+    #[error("tensor `{name}` has the offset {found}, expected a multiple of {alignment}")]
     Unaligned {
         name: String,
         found: u64,
         alignment: u64,
     },
-    #[error("tensor `{name}` ends at byte {end} of a file of {len} bytes")]
-    OutOfFile { name: String, end: u64, len: u64 },
+    #[error("tensor `{name}` has {bytes} bytes at offset {start}, but the file has {len} bytes")]
+    OutOfFile {
+        name: String,
+        start: u64,
+        bytes: u64,
+        len: u64,
+    },
     #[error("tensors `{first}` and `{second}` overlap")]
     Overlap { first: String, second: String },
-    #[error("{0}")]
-    Split(String),
+}
+
+/// How the parts of a split file can fail to fit together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what each is")]
+pub enum SplitFault {
+    #[error("key `{key}` is missing or no count")]
+    Key { key: &'static str },
+    #[error("key `split.count` is {found}, expected at most {limit}")]
+    Count { found: u64, limit: u64 },
+    #[error("key `split.no` is {found}, expected less than {count}")]
+    Number { found: u64, count: u64 },
+    #[error("part of {count}: a model built into the program is one file")]
+    Embedded { count: u64 },
+    #[error(
+        "the file is part {part} of {count}, expected a name that ends in `-{part:05}-of-{count:05}.gguf`"
+    )]
+    Name { part: u64, count: u64 },
+    #[error("the file is part {found} of {found_count}, expected part {expected} of {count}")]
+    Part {
+        found: u64,
+        found_count: u64,
+        expected: u64,
+        count: u64,
+    },
+    #[error("the parts hold {found} tensors, expected {expected} (key `split.tensors.count`)")]
+    Tensors { found: u64, expected: u64 },
+    #[error("tensor `{name}` is in part {first} and in part {second}")]
+    DuplicateTensor {
+        name: String,
+        first: usize,
+        second: usize,
+    },
 }

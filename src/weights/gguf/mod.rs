@@ -1,23 +1,28 @@
-//! The GGUF format, versions 2 and 3: reading, split files, writing.
+//! The GGUF format, versions 2 and 3, little-endian: reading, split files, writing.
 //!
 //! A file is input from strangers: every length is checked against the bytes that remain before
 //! anything is allocated, every product is checked, and a fault says where the file breaks which
-//! rule. Specification: GGUF in ggml's documentation. Tensor data stays in the mapped file.
+//! rule. Tensor data stays where it lies. Specification: `docs/gguf.md` of the ggml project.
+//!
+//! Accepted beyond the specification's letter: gaps between tensors, tensors without dimensions
+//! (one element), bytes that are not UTF-8 in string arrays (vocabularies have them).
 
+mod cursor;
 mod fault;
 mod read;
+mod split;
+mod value;
 mod write;
 
-use std::collections::HashMap;
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+#[cfg(test)]
+pub(crate) mod forge;
 
-use memmap2::Mmap;
+use std::path::Path;
 
-pub use fault::{Fault, FaultKind};
+pub use fault::{Fault, FaultKind, SplitFault};
 pub use write::{NewTensor, write};
 
+use super::map::map;
 use super::{Bytes, Error, Metadata, TensorInfo, Weights};
 use read::Parsed;
 
@@ -25,165 +30,180 @@ use read::Parsed;
 const MAGIC: &[u8; 4] = b"GGUF";
 /// Alignment of tensor data unless `general.alignment` says otherwise.
 const DEFAULT_ALIGNMENT: u64 = 32;
-/// Most parts of a split file.
-const MAX_PARTS: u64 = 4096;
+/// The largest alignment a file may ask for.
+const MAX_ALIGNMENT: u32 = 1 << 20;
 
-/// Opens a GGUF file; opening any part of a split file opens all parts.
+/// Opens a GGUF file. Opening any part of a split file opens all parts.
 ///
 /// # Errors
 /// A file that cannot be read, or any broken rule.
 pub fn open(path: &Path) -> Result<Weights, Error> {
     let label = path.display().to_string();
-    let first = map(path)?;
-    let parsed = read::parse(&first).map_err(|fault| Error::Format {
-        label: label.clone(),
-        fault,
-    })?;
-    let count = parsed.metadata.i64("split.count").unwrap_or(0);
-    if count <= 1 {
-        return Ok(join(label, vec![(first, parsed)]));
+    let bytes = map(path)?;
+    let parsed = parse_file(&label, &bytes)?;
+    match split::count(&parsed.metadata) {
+        Ok(0 | 1) => Ok(join(label, vec![(bytes, parsed)])),
+        Ok(count) => split::open(path, (bytes, parsed), count),
+        Err(fault) => Err(Error::Split { label, fault }),
     }
-    let fault = |kind: FaultKind| Error::Format {
-        label: label.clone(),
-        fault: Fault { offset: 0, kind },
-    };
-    let Some(count) = u64::try_from(count)
-        .ok()
-        .filter(|count| *count <= MAX_PARTS)
-    else {
-        return Err(fault(FaultKind::Split(format!(
-            "`split.count` is {count}, expected at most {MAX_PARTS}"
-        ))));
-    };
-    let mut parts = Vec::new();
-    for (no, part) in part_paths(path, count)
-        .map_err(|e| fault(FaultKind::Split(e)))?
-        .into_iter()
-        .enumerate()
-    {
-        let bytes = map(&part)?;
-        let label = part.display().to_string();
-        let parsed = read::parse(&bytes).map_err(|fault| Error::Format {
-            label: label.clone(),
-            fault,
-        })?;
-        let (found_no, found_count) = (
-            parsed.metadata.i64("split.no"),
-            parsed.metadata.i64("split.count"),
-        );
-        if found_no != Some(no as i64) || found_count != Some(count as i64) {
-            let kind = FaultKind::Split(format!(
-                "part {no} of {count} expected, found {found_no:?} of {found_count:?}"
-            ));
-            return Err(Error::Format {
-                label,
-                fault: Fault { offset: 0, kind },
-            });
-        }
-        parts.push((bytes, parsed));
-    }
-    let total: usize = parts.iter().map(|(_, parsed)| parsed.tensors.len()).sum();
-    if let Some(expected) = parsed.metadata.i64("split.tensors.count")
-        && expected != total as i64
-    {
-        return Err(fault(FaultKind::Split(format!(
-            "the parts hold {total} tensors, expected {expected}"
-        ))));
-    }
-    let mut seen = HashMap::new();
-    for (no, (_, parsed)) in parts.iter().enumerate() {
-        for tensor in &parsed.tensors {
-            if let Some(other) = seen.insert(tensor.name.as_str(), no) {
-                let message = format!(
-                    "tensor `{}` is in part {other} and in part {no}",
-                    tensor.name
-                );
-                return Err(fault(FaultKind::Split(message)));
-            }
-        }
-    }
-    Ok(join(label, parts))
 }
 
-/// Opens a GGUF file built into the program. `bytes` that are not aligned as the file's tensors
-/// are make every tensor unaligned, so that a device copies them.
+/// Opens a GGUF file built into the program; `label` stands for its path.
+///
+/// The file's alignment holds relative to the start of `bytes`. Whoever embeds a file and wants
+/// its tensors used in place must place `bytes` at an aligned address (`#[repr(align(64))]`);
+/// otherwise devices copy them.
 ///
 /// # Errors
-/// Any broken rule.
+/// Any broken rule. A part of a split file is refused.
 pub fn from_static(label: &str, bytes: &'static [u8]) -> Result<Weights, Error> {
-    let parsed = read::parse(bytes).map_err(|fault| Error::Format {
+    let label = label.to_owned();
+    let parsed = parse_file(&label, bytes)?;
+    match split::count(&parsed.metadata) {
+        Ok(0 | 1) => Ok(join(label, vec![(Bytes::Static(bytes), parsed)])),
+        Ok(count) => {
+            let fault = SplitFault::Embedded { count };
+            Err(Error::Split { label, fault })
+        }
+        Err(fault) => Err(Error::Split { label, fault }),
+    }
+}
+
+fn parse_file(label: &str, bytes: &[u8]) -> Result<Parsed, Error> {
+    read::parse(bytes, bytes.len() as u64).map_err(|fault| Error::Format {
         label: label.to_owned(),
         fault,
-    })?;
-    Ok(join(label.to_owned(), vec![(Bytes::Static(bytes), parsed)]))
+    })
 }
 
-#[expect(unsafe_code, reason = "mapping a file")]
-fn map(path: &Path) -> Result<Bytes, Error> {
-    let io = |source| Error::Io {
-        path: path.to_owned(),
-        source,
-    };
-    let file = File::open(path).map_err(io)?;
-    let meta = file.metadata().map_err(io)?;
-    if !meta.is_file() {
-        return Err(io(std::io::Error::new(
-            std::io::ErrorKind::InvalidInput,
-            "is not a file",
-        )));
-    }
-    if meta.len() == 0 {
-        let fault = Fault {
-            offset: 0,
-            kind: FaultKind::Truncated {
-                what: "the header".into(),
-                needed: 24,
-                left: 0,
-            },
-        };
-        return Err(Error::Format {
-            label: path.display().to_string(),
-            fault,
-        });
-    }
-    // SAFETY: the mapping is read-only. Another process that cuts the file short while it is
-    // mapped ends this one with a bus error; that is the price of using weights where they lie.
-    let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-    Ok(Bytes::Mapped(Arc::new(map)))
-}
-
-/// Paths of all parts, from the path of one: `NAME-00002-of-00005.gguf`.
-fn part_paths(path: &Path, count: u64) -> Result<Vec<PathBuf>, String> {
-    let name = path
-        .file_name()
-        .and_then(|n| n.to_str())
-        .unwrap_or_default();
-    let stem = name
-        .strip_suffix(&format!("-of-{count:05}.gguf"))
-        .and_then(|rest| rest.rsplit_once('-'))
-        .filter(|(_, no)| no.len() == 5 && no.bytes().all(|b| b.is_ascii_digit()))
-        .map(|(stem, _)| stem)
-        .ok_or_else(|| {
-            format!("a part of {count} is named `NAME-00001-of-{count:05}.gguf`, found `{name}`")
-        })?;
-    Ok((1..=count)
-        .map(|no| path.with_file_name(format!("{stem}-{no:05}-of-{count:05}.gguf")))
-        .collect())
-}
-
+/// One model from its parts; the first part's metadata is the model's.
 fn join(label: String, parts: Vec<(Bytes, Parsed)>) -> Weights {
     let mut metadata: Option<Metadata> = None;
     let mut tensors: Vec<TensorInfo> = Vec::new();
-    let mut files = Vec::new();
+    let mut files = Vec::with_capacity(parts.len());
     for (file, (bytes, parsed)) in parts.into_iter().enumerate() {
         metadata.get_or_insert(parsed.metadata);
-        tensors.extend(
-            parsed
-                .tensors
-                .into_iter()
-                .map(|tensor| TensorInfo { file, ..tensor }),
-        );
+        let placed = parsed.tensors.into_iter();
+        tensors.extend(placed.map(|tensor| TensorInfo { file, ..tensor }));
         files.push(bytes);
     }
     Weights::new(label, metadata.unwrap_or_default(), tensors, files)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use proptest::prelude::*;
+
+    use super::forge::{Forge, array, open, sound};
+    use super::*;
+    use crate::weights;
+
+    /// Opens the bytes; what opens can be read everywhere.
+    fn try_everything(bytes: Vec<u8>) {
+        let Ok(weights) = open(bytes) else { return };
+        for tensor in weights.tensors() {
+            assert_eq!(weights.data(tensor).len() as u64, tensor.bytes);
+            assert!(tensor.elements() > 0);
+            let (file, offset) = weights.place(tensor);
+            assert!(offset + tensor.bytes as usize <= file.len());
+        }
+        let names: Vec<&str> = weights.tensors().iter().map(|t| t.name.as_str()).collect();
+        let _ = weights::check(&weights, &names);
+    }
+
+    fn rich() -> Vec<u8> {
+        let nested = [
+            array(9, 2),
+            array(7, 2),
+            vec![0, 1],
+            array(12, 1),
+            vec![0; 8],
+        ]
+        .concat();
+        sound()
+            .key("nested", 9, &nested)
+            .key("floats", 9, &[array(6, 3), vec![0; 12]].concat())
+            .key("fact", 7, &[1])
+            .u32("general.alignment", 32)
+            .bytes()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn mutations_do_not_panic(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+            words in prop::collection::vec(
+                (any::<prop::sample::Index>(), prop_oneof![
+                    Just(0), Just(1), Just(u64::MAX), Just(1 << 42), Just((1 << 42) + 1),
+                    Just(i64::MIN as u64), 0u64..100, any::<u64>(),
+                ]),
+                0..2,
+            ),
+            len in prop::option::of(any::<prop::sample::Index>()),
+        ) {
+            let mut bytes = rich();
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            for (at, word) in words {
+                let at = at.index(bytes.len() - 8);
+                bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+            }
+            if let Some(len) = len {
+                bytes.truncate(len.index(bytes.len()));
+            }
+            try_everything(bytes);
+        }
+
+        #[test]
+        fn noise_does_not_panic(noise in prop::collection::vec(any::<u8>(), 0..256)) {
+            let head = Forge { n_tensors: 2, n_keys: 2, ..Forge::new() }.bytes();
+            try_everything([&head[..24], &noise].concat());
+        }
+    }
+
+    /// Files of other programs, beside the checkout: they open, and written again they are the same.
+    #[test]
+    #[expect(clippy::print_stdout, reason = "says what was not run")]
+    fn files_of_other_programs_come_back_as_they_were() {
+        let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
+        let shared = std::env::var_os("BENCH_SHARED").map_or(beside, PathBuf::from);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (mut n_files, again) = (0, folder.path().join("again.gguf"));
+        for part in ["zoo/dev", "golden/tokenizers/vocab"] {
+            let Ok(entries) = std::fs::read_dir(shared.join(part)) else {
+                println!(
+                    "NOT RUN: there is no {} beside the checkout",
+                    shared.join(part).display()
+                );
+                continue;
+            };
+            for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+                if path.extension().is_none_or(|ending| ending != "gguf") {
+                    continue;
+                }
+                n_files += 1;
+                let weights = weights::open(&path).expect("a sound file");
+                let tensors: Vec<NewTensor> = weights
+                    .tensors()
+                    .iter()
+                    .map(|t| NewTensor {
+                        name: t.name.clone(),
+                        ty: t.ty,
+                        shape: t.shape.clone(),
+                    })
+                    .collect();
+                let data = |i: usize| Ok(weights.data(&weights.tensors()[i]));
+                write(&again, weights.metadata(), &tensors, data).expect("a sound file");
+                let (before, after) = (std::fs::read(&path), std::fs::read(&again));
+                assert_eq!(before.ok(), after.ok(), "{}", path.display());
+            }
+        }
+        println!("{n_files} files");
+    }
 }

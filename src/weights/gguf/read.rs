@@ -1,20 +1,21 @@
 //! Bytes of one GGUF file to metadata and tensor places.
+//!
+//! Only the header is looked at; tensor data is measured, never read. Invariant: a tensor that
+//! comes out of here has its bytes inside the file, and no other tensor has them.
 
 use std::collections::HashSet;
 
-use crate::weights::{Array, MAX_DIMS, Metadata, StringArray, TensorInfo, TensorType, Value};
+use crate::weights::{MAX_DIMS, Metadata, TensorInfo, TensorType, Value};
 
-use super::{DEFAULT_ALIGNMENT, Fault, FaultKind, MAGIC};
+use super::cursor::{Cursor, What};
+use super::{DEFAULT_ALIGNMENT, Fault, FaultKind, MAGIC, MAX_ALIGNMENT, value};
 
 /// Limits no real file comes near; a file beyond them is hostile or damaged.
 const MAX_KEYS: u64 = 1 << 16;
 const MAX_TENSORS: u64 = 1 << 17;
-const MAX_KEY_BYTES: u64 = 1 << 16;
-const MAX_STRING_BYTES: u64 = 1 << 26;
-const MAX_ARRAY_LEN: u64 = 1 << 26;
-const MAX_NESTING: u32 = 4;
-const MAX_ALIGNMENT: u64 = 1 << 20;
-/// ggml keeps 63 bytes of a name.
+/// The specification's limit.
+const MAX_KEY_BYTES: u64 = (1 << 16) - 1;
+/// ggml keeps this many bytes of a name.
 const MAX_TENSOR_NAME_BYTES: u64 = 63;
 
 /// What one file holds.
@@ -24,369 +25,416 @@ pub(super) struct Parsed {
     pub(super) tensors: Vec<TensorInfo>,
 }
 
-/// Reads the header of a file; tensor data is only measured.
-pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, Fault> {
-    let mut cursor = Cursor { bytes, at: 0 };
-    let magic = cursor.take(4, "the header")?;
-    if magic != MAGIC {
-        let found = format!("{:02x?}", magic);
-        return Err(Fault {
-            offset: 0,
-            kind: FaultKind::Magic { found },
-        });
-    }
-    let version = cursor.u32("the header")?;
-    match version {
-        2 | 3 => {}
-        found if matches!(found.swap_bytes(), 1..=3) => {
-            return Err(cursor.fault(4, FaultKind::BigEndian));
-        }
-        found => return Err(cursor.fault(4, FaultKind::Version { found })),
-    }
-    let n_tensors = cursor.u64("the header")?;
-    let n_keys = cursor.u64("the header")?;
-    limit(&cursor, "the number of tensors", n_tensors, MAX_TENSORS)?;
-    limit(&cursor, "the number of keys", n_keys, MAX_KEYS)?;
+/// Reads the head of a file of `len` bytes. `head` may be the whole file or end where the header
+/// does.
+pub(super) fn parse(head: &[u8], len: u64) -> Result<Parsed, Fault> {
+    let mut cursor = Cursor::new(head);
+    check_version(&mut cursor)?;
+    let n_tensors = cursor.count("tensors", What::Header, MAX_TENSORS)?;
+    let n_keys = cursor.count("keys", What::Header, MAX_KEYS)?;
+    let (metadata, alignment) = read_metadata(&mut cursor, n_keys)?;
 
-    let metadata = metadata(&mut cursor, n_keys)?;
-    let alignment = alignment(&cursor, &metadata)?;
-    let mut tensors = tensor_infos(&mut cursor, n_tensors, alignment)?;
-    place(&cursor, &mut tensors, alignment)?;
+    let mut tensors = Vec::new();
+    let mut names = HashSet::new();
+    for i in 0..n_tensors {
+        let offset = cursor.at();
+        let tensor = read_tensor(&mut cursor, i, alignment)?;
+        if !names.insert(tensor.name.clone()) {
+            let name = tensor.name;
+            let kind = FaultKind::DuplicateTensor { name };
+            return Err(Fault { offset, kind });
+        }
+        tensors.push(tensor);
+    }
+    let data = cursor.at().next_multiple_of(alignment);
+    place(&mut tensors, data, len)?;
     Ok(Parsed { metadata, tensors })
 }
 
-fn limit(cursor: &Cursor<'_>, what: &str, found: u64, limit: u64) -> Result<(), Fault> {
-    if found > limit {
-        return Err(cursor.fault(
-            cursor.at as u64,
-            FaultKind::TooMany {
-                what: what.into(),
-                found,
-                limit,
-            },
-        ));
-    }
-    Ok(())
-}
-
-fn metadata(cursor: &mut Cursor<'_>, n_keys: u64) -> Result<Metadata, Fault> {
-    let mut metadata = Metadata::default();
-    for i in 0..n_keys {
-        let offset = cursor.at as u64;
-        let key = cursor.name(&format!("key {i}"), MAX_KEY_BYTES)?;
-        if metadata.get(&key).is_some() {
-            return Err(cursor.fault(offset, FaultKind::DuplicateKey { key }));
-        }
-        let ty = cursor.u32(&key)?;
-        let value = value(cursor, &key, ty)?;
-        metadata.insert(key, value);
-    }
-    Ok(metadata)
-}
-
-fn value(cursor: &mut Cursor<'_>, key: &str, ty: u32) -> Result<Value, Fault> {
-    Ok(match ty {
-        0 => Value::U8(u8::from_le_bytes(cursor.number(key)?)),
-        1 => Value::I8(i8::from_le_bytes(cursor.number(key)?)),
-        2 => Value::U16(u16::from_le_bytes(cursor.number(key)?)),
-        3 => Value::I16(i16::from_le_bytes(cursor.number(key)?)),
-        4 => Value::U32(u32::from_le_bytes(cursor.number(key)?)),
-        5 => Value::I32(i32::from_le_bytes(cursor.number(key)?)),
-        6 => Value::F32(f32::from_le_bytes(cursor.number(key)?)),
-        7 => Value::Bool(cursor.bool(key)?),
-        8 => Value::Str(cursor.text(key, MAX_STRING_BYTES)?),
-        9 => Value::Array(array(cursor, key, 1)?),
-        10 => Value::U64(u64::from_le_bytes(cursor.number(key)?)),
-        11 => Value::I64(i64::from_le_bytes(cursor.number(key)?)),
-        12 => Value::F64(f64::from_le_bytes(cursor.number(key)?)),
-        found => {
-            let kind = FaultKind::ValueType {
-                key: key.to_owned(),
-                found,
-            };
-            return Err(cursor.fault(cursor.at as u64 - 4, kind));
-        }
-    })
-}
-
-fn array(cursor: &mut Cursor<'_>, key: &str, depth: u32) -> Result<Array, Fault> {
-    if depth > MAX_NESTING {
-        let kind = FaultKind::Nesting {
-            key: key.to_owned(),
-            limit: MAX_NESTING,
-        };
-        return Err(cursor.fault(cursor.at as u64, kind));
-    }
-    let ty = cursor.u32(key)?;
-    let len = cursor.u64(key)?;
-    limit(
-        cursor,
-        &format!("the length of the array `{key}`"),
-        len,
-        MAX_ARRAY_LEN,
-    )?;
-    Ok(match ty {
-        0 => Array::U8(cursor.numbers(key, len, u8::from_le_bytes)?),
-        1 => Array::I8(cursor.numbers(key, len, i8::from_le_bytes)?),
-        2 => Array::U16(cursor.numbers(key, len, u16::from_le_bytes)?),
-        3 => Array::I16(cursor.numbers(key, len, i16::from_le_bytes)?),
-        4 => Array::U32(cursor.numbers(key, len, u32::from_le_bytes)?),
-        5 => Array::I32(cursor.numbers(key, len, i32::from_le_bytes)?),
-        6 => Array::F32(cursor.numbers(key, len, f32::from_le_bytes)?),
-        7 => Array::Bool(
-            (0..len)
-                .map(|_| cursor.bool(key))
-                .collect::<Result<_, _>>()?,
-        ),
-        8 => {
-            let mut strings = StringArray::default();
-            for _ in 0..len {
-                strings.push(cursor.string(key, MAX_STRING_BYTES)?);
-            }
-            Array::Str(strings)
-        }
-        9 => {
-            let mut arrays = Vec::new();
-            for _ in 0..len {
-                arrays.push(array(cursor, key, depth + 1)?);
-            }
-            Array::Array(arrays)
-        }
-        10 => Array::U64(cursor.numbers(key, len, u64::from_le_bytes)?),
-        11 => Array::I64(cursor.numbers(key, len, i64::from_le_bytes)?),
-        12 => Array::F64(cursor.numbers(key, len, f64::from_le_bytes)?),
-        found => {
-            let kind = FaultKind::ValueType {
-                key: key.to_owned(),
-                found,
-            };
-            return Err(cursor.fault(cursor.at as u64 - 12, kind));
-        }
-    })
-}
-
-fn alignment(cursor: &Cursor<'_>, metadata: &Metadata) -> Result<u64, Fault> {
-    let found = match metadata.get("general.alignment") {
-        None => return Ok(DEFAULT_ALIGNMENT),
-        Some(Value::U32(found)) => u64::from(*found),
-        Some(other) => {
-            let kind = FaultKind::Alignment {
-                found: format!("{other:?}"),
-                limit: MAX_ALIGNMENT,
-            };
-            return Err(cursor.fault(cursor.at as u64, kind));
-        }
-    };
-    if !found.is_power_of_two() || found > MAX_ALIGNMENT {
-        let kind = FaultKind::Alignment {
-            found: found.to_string(),
+/// The alignment of tensor data that the metadata asks for.
+pub(super) fn alignment(metadata: &Metadata) -> Result<u64, FaultKind> {
+    match metadata.get("general.alignment") {
+        None => Ok(DEFAULT_ALIGNMENT),
+        Some(Value::U32(n)) if n.is_power_of_two() && *n <= MAX_ALIGNMENT => Ok(u64::from(*n)),
+        Some(Value::U32(found)) => Err(FaultKind::Alignment {
+            found: *found,
             limit: MAX_ALIGNMENT,
-        };
-        return Err(cursor.fault(cursor.at as u64, kind));
+        }),
+        Some(other) => Err(FaultKind::AlignmentType {
+            found: other.type_name(),
+        }),
     }
-    Ok(found)
 }
 
-/// Tensor descriptions; their offsets are still relative to the data section.
-fn tensor_infos(
-    cursor: &mut Cursor<'_>,
-    n_tensors: u64,
-    alignment: u64,
-) -> Result<Vec<TensorInfo>, Fault> {
-    let mut tensors: Vec<TensorInfo> = Vec::new();
-    let mut names = HashSet::new();
-    for i in 0..n_tensors {
-        let start = cursor.at as u64;
-        let name = cursor.name(&format!("the name of tensor {i}"), MAX_TENSOR_NAME_BYTES)?;
-        if !names.insert(name.clone()) {
-            return Err(cursor.fault(start, FaultKind::DuplicateTensor { name }));
+fn check_version(cursor: &mut Cursor<'_>) -> Result<(), Fault> {
+    let found = cursor.number(What::Header)?;
+    if found != *MAGIC {
+        let kind = FaultKind::Magic { found };
+        return Err(Fault { offset: 0, kind });
+    }
+    let offset = cursor.at();
+    let kind = match cursor.u32(What::Header)? {
+        2 | 3 => return Ok(()),
+        // A small number is a version; with its bytes reversed it has only zeros at the low end.
+        found if found & 0xffff == 0 && found != 0 => FaultKind::BigEndian,
+        found => FaultKind::Version { found },
+    };
+    Err(Fault { offset, kind })
+}
+
+fn read_metadata(cursor: &mut Cursor<'_>, n_keys: u64) -> Result<(Metadata, u64), Fault> {
+    let mut metadata = Metadata::default();
+    let mut data_alignment = DEFAULT_ALIGNMENT;
+    for i in 0..n_keys {
+        let offset = cursor.at();
+        let key = cursor.name(What::KeyName(i), MAX_KEY_BYTES)?;
+        if metadata.get(key).is_some() {
+            let key = key.to_owned();
+            let kind = FaultKind::DuplicateKey { key };
+            return Err(Fault { offset, kind });
         }
-        let n_dims = cursor.u32(&name)?;
-        if !(1..=MAX_DIMS as u32).contains(&n_dims) {
-            return Err(cursor.fault(
-                start,
-                FaultKind::Dimensions {
-                    name,
-                    found: n_dims,
-                },
-            ));
+        let value = value::read(cursor, key)?;
+        metadata.insert(key, value);
+        if key == "general.alignment" {
+            data_alignment = alignment(&metadata).map_err(|kind| Fault { offset, kind })?;
         }
-        let shape = cursor.numbers(&name, u64::from(n_dims), u64::from_le_bytes)?;
-        if shape.contains(&0) {
-            return Err(cursor.fault(start, FaultKind::ZeroDimension { name, shape }));
-        }
-        let id = cursor.u32(&name)?;
-        let Some(ty) = TensorType::from_id(id) else {
-            return Err(cursor.fault(start, FaultKind::TensorType { name, found: id }));
+    }
+    Ok((metadata, data_alignment))
+}
+
+/// One tensor description; its offset is still relative to the data section.
+fn read_tensor(cursor: &mut Cursor<'_>, i: u64, alignment: u64) -> Result<TensorInfo, Fault> {
+    let name = cursor.name(What::TensorName(i), MAX_TENSOR_NAME_BYTES)?;
+    let what = What::Tensor(name);
+    let name = name.to_owned();
+    let (at_shape, shape) = (cursor.at(), read_shape(cursor, what, &name)?);
+    let (at_type, id) = (cursor.at(), cursor.u32(what)?);
+    let Some(ty) = TensorType::from_id(id) else {
+        let kind = FaultKind::TensorType { name, found: id };
+        return Err(Fault {
+            offset: at_type,
+            kind,
+        });
+    };
+    let Some(bytes) = ty.tensor_bytes(&shape) else {
+        let found = shape[0];
+        let kind = if found.is_multiple_of(ty.block_len()) {
+            FaultKind::TooLarge { name, ty, shape }
+        } else {
+            FaultKind::PartialBlock { name, ty, found }
         };
-        let Some(bytes) = ty.tensor_bytes(&shape) else {
-            let kind = FaultKind::Size {
-                name,
-                shape,
-                ty: ty.name().into(),
-                block: ty.block_len(),
-            };
-            return Err(cursor.fault(start, kind));
-        };
-        let offset = cursor.u64(&name)?;
-        if !offset.is_multiple_of(alignment) {
-            return Err(cursor.fault(
-                start,
-                FaultKind::Unaligned {
-                    name,
-                    found: offset,
-                    alignment,
-                },
-            ));
-        }
-        tensors.push(TensorInfo {
+        return Err(Fault {
+            offset: at_shape,
+            kind,
+        });
+    };
+    let (at_offset, offset) = (cursor.at(), cursor.u64(what)?);
+    if !offset.is_multiple_of(alignment) {
+        let kind = FaultKind::Unaligned {
             name,
-            ty,
-            shape,
-            bytes,
-            file: 0,
-            offset,
+            found: offset,
+            alignment,
+        };
+        return Err(Fault {
+            offset: at_offset,
+            kind,
         });
     }
-    Ok(tensors)
+    Ok(TensorInfo {
+        name,
+        ty,
+        shape,
+        bytes,
+        file: 0,
+        offset,
+    })
+}
+
+fn read_shape(cursor: &mut Cursor<'_>, what: What<'_>, name: &str) -> Result<Vec<u64>, Fault> {
+    let offset = cursor.at();
+    let n_dims = cursor.u32(what)?;
+    if n_dims > MAX_DIMS as u32 {
+        let kind = FaultKind::Dimensions {
+            name: name.to_owned(),
+            found: n_dims,
+            limit: MAX_DIMS,
+        };
+        return Err(Fault { offset, kind });
+    }
+    // Converters write scalars without dimensions; ggml takes them for vectors of one element.
+    if n_dims == 0 {
+        return Ok(vec![1]);
+    }
+    let shape = cursor.numbers(what, u64::from(n_dims), u64::from_le_bytes)?;
+    if shape.contains(&0) {
+        let name = name.to_owned();
+        let kind = FaultKind::ZeroDimension { name, shape };
+        return Err(Fault { offset, kind });
+    }
+    Ok(shape)
 }
 
 /// Makes offsets absolute and checks that every tensor has bytes of its own inside the file.
-fn place(cursor: &Cursor<'_>, tensors: &mut [TensorInfo], alignment: u64) -> Result<(), Fault> {
-    let len = cursor.bytes.len() as u64;
-    let data = (cursor.at as u64).next_multiple_of(alignment);
+fn place(tensors: &mut [TensorInfo], data: u64, len: u64) -> Result<(), Fault> {
     for tensor in tensors.iter_mut() {
-        let end = data
-            .checked_add(tensor.offset)
-            .and_then(|start| start.checked_add(tensor.bytes));
-        match end {
-            Some(end) if end <= len => tensor.offset += data,
-            _ => {
-                let name = tensor.name.clone();
-                let kind = FaultKind::OutOfFile {
-                    name,
-                    end: end.unwrap_or(u64::MAX),
-                    len,
-                };
-                return Err(cursor.fault(data, kind));
-            }
+        let start = data.saturating_add(tensor.offset);
+        if start.checked_add(tensor.bytes).is_none_or(|end| end > len) {
+            let kind = FaultKind::OutOfFile {
+                name: tensor.name.clone(),
+                start,
+                bytes: tensor.bytes,
+                len,
+            };
+            return Err(Fault {
+                offset: start,
+                kind,
+            });
         }
+        tensor.offset = start;
     }
     let mut order: Vec<&TensorInfo> = tensors.iter().collect();
     order.sort_by_key(|tensor| tensor.offset);
     for pair in order.windows(2) {
         if pair[0].offset + pair[0].bytes > pair[1].offset {
             let (first, second) = (pair[0].name.clone(), pair[1].name.clone());
-            return Err(cursor.fault(pair[1].offset, FaultKind::Overlap { first, second }));
+            let kind = FaultKind::Overlap { first, second };
+            return Err(Fault {
+                offset: pair[1].offset,
+                kind,
+            });
         }
     }
     Ok(())
 }
 
-/// A place in the bytes of a file.
-struct Cursor<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights::Array;
+    use crate::weights::gguf::forge::{Forge, open, refused, sound};
 
-impl<'a> Cursor<'a> {
-    fn fault(&self, offset: u64, kind: FaultKind) -> Fault {
-        Fault { offset, kind }
-    }
+    #[test]
+    fn a_sound_file_comes_out_as_it_is() {
+        for version in [2, 3] {
+            let weights = Forge { version, ..sound() }.open().expect("a sound file");
+            assert_eq!(weights.label(), "test");
+            let keys: Vec<_> = weights.metadata().iter().map(|(key, _)| key).collect();
+            assert_eq!(keys, ["general.architecture", "test.block_count", "tokens"]);
+            assert_eq!(weights.metadata().str("general.architecture"), Some("test"));
+            let tokens = weights
+                .metadata()
+                .array("tokens")
+                .and_then(Array::as_strings);
+            let tokens: Vec<_> = tokens.expect("strings").iter().collect();
+            assert_eq!(tokens, [&b"a"[..], b"\xff"]);
 
-    fn take(&mut self, len: u64, what: &str) -> Result<&'a [u8], Fault> {
-        let left = (self.bytes.len() - self.at) as u64;
-        if len > left {
-            let kind = FaultKind::Truncated {
-                what: format!("`{what}`"),
-                needed: len,
-                left,
+            let [a, b] = weights.tensors() else {
+                panic!("two tensors")
             };
-            return Err(self.fault(self.at as u64, kind));
-        }
-        let bytes = &self.bytes[self.at..self.at + len as usize];
-        self.at += len as usize;
-        Ok(bytes)
-    }
-
-    fn number<const N: usize>(&mut self, what: &str) -> Result<[u8; N], Fault> {
-        let bytes = self.take(N as u64, what)?;
-        Ok(std::array::from_fn(|i| bytes[i]))
-    }
-
-    fn numbers<const N: usize, T>(
-        &mut self,
-        what: &str,
-        len: u64,
-        from: fn([u8; N]) -> T,
-    ) -> Result<Vec<T>, Fault> {
-        // The length is capped, so the product fits.
-        let bytes = self.take(len * N as u64, what)?;
-        Ok(bytes
-            .chunks_exact(N)
-            .map(|chunk| from(std::array::from_fn(|i| chunk[i])))
-            .collect())
-    }
-
-    fn u32(&mut self, what: &str) -> Result<u32, Fault> {
-        Ok(u32::from_le_bytes(self.number(what)?))
-    }
-
-    fn u64(&mut self, what: &str) -> Result<u64, Fault> {
-        Ok(u64::from_le_bytes(self.number(what)?))
-    }
-
-    fn bool(&mut self, key: &str) -> Result<bool, Fault> {
-        match self.number::<1>(key)? {
-            [0] => Ok(false),
-            [1] => Ok(true),
-            [found] => Err(self.fault(
-                self.at as u64 - 1,
-                FaultKind::Bool {
-                    key: key.to_owned(),
-                    found,
-                },
-            )),
+            assert_eq!((a.name.as_str(), a.ty, a.bytes), ("a", TensorType::F32, 16));
+            assert_eq!(a.shape, [2, 2]);
+            assert_eq!(weights.data(a), [1; 16]);
+            assert_eq!(weights.tensor("b.weight"), Some(b));
+            let block: Vec<u8> = (0..34).collect();
+            assert_eq!(weights.data(b), block);
         }
     }
 
-    fn string(&mut self, what: &str, most: u64) -> Result<&'a [u8], Fault> {
-        let len = self.u64(what)?;
-        limit(
-            self,
-            &format!("the length of a string of `{what}`"),
-            len,
-            most,
-        )?;
-        self.take(len, what)
+    #[test]
+    fn a_file_may_have_no_tensors_and_no_padding() {
+        let mut bytes = Forge::new().u32("k", 7).bytes();
+        bytes.truncate(24 + 8 + 1 + 4 + 4);
+        let weights = open(bytes).expect("a vocabulary file");
+        assert_eq!(weights.metadata().i64("k"), Some(7));
+        assert_eq!(weights.tensors(), []);
     }
 
-    fn text(&mut self, what: &str, most: u64) -> Result<String, Fault> {
-        let start = self.at as u64;
-        let bytes = self.string(what, most)?;
-        match std::str::from_utf8(bytes) {
-            Ok(text) => Ok(text.to_owned()),
-            Err(_) => Err(self.fault(
-                start,
-                FaultKind::NotUtf8 {
-                    what: format!("`{what}`"),
-                },
-            )),
+    #[test]
+    fn what_is_no_gguf_is_refused() {
+        let file = Forge {
+            magic: *b"GGML",
+            ..sound()
+        };
+        refused(
+            &file,
+            "at byte 0: not a GGUF file: it begins with [47, 47, 4d, 4c], expected `GGUF`",
+        );
+        let message = |bytes: &[u8]| open(bytes.to_vec()).expect_err("too short");
+        assert_eq!(
+            message(b""),
+            "test: at byte 0: the file ends inside the header: 4 bytes needed, 0 left"
+        );
+        assert_eq!(
+            message(b"GGUF\x03\0\0\0\0"),
+            "test: at byte 8: the file ends inside the header: 8 bytes needed, 1 left"
+        );
+    }
+
+    #[test]
+    fn other_versions_are_refused() {
+        for version in [0, 1, 4, 0x0102_0304] {
+            let file = Forge { version, ..sound() };
+            refused(
+                &file,
+                &format!("at byte 4: GGUF version {version}, expected 2 or 3"),
+            );
+        }
+        let file = Forge {
+            version: 3u32.swap_bytes(),
+            ..sound()
+        };
+        refused(
+            &file,
+            "at byte 4: the file is big-endian, expected little-endian",
+        );
+    }
+
+    #[test]
+    fn counts_are_limited() {
+        let file = Forge {
+            n_tensors: 1 << 20,
+            ..sound()
+        };
+        refused(
+            &file,
+            "at byte 8: the number of tensors in the header is 1048576, expected at most 131072",
+        );
+        let file = Forge {
+            n_keys: u64::MAX,
+            ..sound()
+        };
+        refused(
+            &file,
+            "at byte 16: the number of keys in the header is 18446744073709551615, \
+             expected at most 65536",
+        );
+    }
+
+    #[test]
+    fn names_are_text_that_ggml_can_keep() {
+        let long = "n".repeat(63);
+        let named = |name: &str| Forge::new().tensor(name, &[1], 24, 0).data(&[0]);
+        assert!(named(&long).open().is_ok());
+        refused(
+            &named(&format!("{long}n")),
+            "at byte 24: the number of bytes in the name of tensor 0 is 64, expected at most 63",
+        );
+        refused(
+            &named("a\0"),
+            "at byte 24: the name of tensor 0 is empty or holds control characters",
+        );
+        let twice = Forge::new()
+            .tensor("a", &[1], 24, 0)
+            .tensor("a", &[1], 24, 32);
+        refused(&twice.data(&[0; 64]), "at byte 57: tensor `a` occurs twice");
+    }
+
+    #[test]
+    fn shapes_have_up_to_four_dimensions_and_none_is_zero() {
+        let shaped = |shape: &[u64]| Forge::new().tensor("a", shape, 24, 0).data(&[9; 16]);
+        let shape = |file: &Forge| {
+            file.open().expect("a sound file").tensors()[0]
+                .shape
+                .clone()
+        };
+        assert_eq!(shape(&shaped(&[2, 2, 2, 2])), [2, 2, 2, 2]);
+        assert_eq!(
+            shape(&shaped(&[])),
+            [1],
+            "a scalar is a vector of one element"
+        );
+        refused(
+            &shaped(&[1; 5]),
+            "at byte 33: tensor `a` has 5 dimensions, expected at most 4",
+        );
+        refused(
+            &shaped(&[4, 0]),
+            "at byte 33: tensor `a` has a dimension of zero in its shape [4, 0]",
+        );
+    }
+
+    #[test]
+    fn removed_and_unknown_types_are_refused() {
+        for &ty in TensorType::ALL {
+            let data = vec![0; ty.block_bytes() as usize];
+            let file = Forge::new()
+                .tensor("a", &[ty.block_len()], ty.id(), 0)
+                .data(&data);
+            assert_eq!(file.open().expect("a known type").tensors()[0].ty, ty);
+        }
+        for id in [4, 5, 31, 32, 33, 36, 37, 38, 43, u32::MAX] {
+            refused(
+                &Forge::new().tensor("a", &[256], id, 0).data(&[0; 4096]),
+                &format!("at byte 45: tensor `a` has the unknown type {id}"),
+            );
         }
     }
 
-    /// Text that names something.
-    fn name(&mut self, what: &str, most: u64) -> Result<String, Fault> {
-        let start = self.at as u64;
-        let name = self.text(what, most)?;
-        if name.is_empty() || name.contains('\0') {
-            return Err(self.fault(
-                start,
-                FaultKind::BadName {
-                    what: what.to_owned(),
-                },
-            ));
+    #[test]
+    fn sizes_are_whole_blocks_and_do_not_overflow() {
+        refused(
+            &Forge::new().tensor("a", &[33, 2], 8, 0).data(&[0; 4096]),
+            "at byte 33: tensor `a` has rows of 33 elements, expected a multiple of 32 for q8_0",
+        );
+        for shape in [vec![u64::MAX, 2], vec![1 << 42, 1 << 42], vec![1 << 62, 1]] {
+            refused(
+                &Forge::new().tensor("a", &shape, 0, 0).data(&[0; 4096]),
+                &format!("at byte 33: tensor `a` is too large: {shape:?} of f32"),
+            );
         }
-        Ok(name)
+    }
+
+    #[test]
+    fn data_lies_aligned_inside_the_file() {
+        refused(
+            &Forge::new().tensor("a", &[4], 0, 16).data(&[0; 4096]),
+            "at byte 49: tensor `a` has the offset 16, expected a multiple of 32",
+        );
+        let one = |offset| Forge::new().tensor("a", &[4], 0, offset);
+        let data = one(0).bytes().len() as u64;
+        assert!(one(32).data(&[0; 48]).open().is_ok(), "gaps are allowed");
+        refused(
+            &one(32).data(&[0; 47]),
+            &format!(
+                "at byte {}: tensor `a` has 16 bytes at offset {}, but the file has {} bytes",
+                data + 32,
+                data + 32,
+                data + 47
+            ),
+        );
+        let far = u64::MAX - 31;
+        refused(
+            &one(far).data(&[0; 48]),
+            &format!(
+                "at byte {m}: tensor `a` has 16 bytes at offset {m}, but the file has {} bytes",
+                data + 48,
+                m = u64::MAX,
+            ),
+        );
+    }
+
+    #[test]
+    fn data_does_not_overlap() {
+        let file = Forge::new()
+            .tensor("late", &[16], 0, 32)
+            .tensor("early", &[9], 0, 0)
+            .data(&[0; 96]);
+        let data = file.bytes().len() - 96;
+        refused(
+            &file,
+            &format!("at byte {}: tensors `early` and `late` overlap", data + 32),
+        );
+    }
+
+    #[test]
+    fn a_header_that_ends_early_is_refused_wherever_it_ends() {
+        let whole = sound().bytes();
+        for len in 0..whole.len() {
+            let message = open(whole[..len].to_vec()).expect_err("the file is cut");
+            assert!(
+                message.contains("the file ends inside") || message.contains("but the file has"),
+                "{len}: {message}"
+            );
+        }
     }
 }

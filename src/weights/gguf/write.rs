@@ -1,15 +1,20 @@
 //! Writing GGUF, version 3.
 //!
-//! Tensor data is asked for one tensor at a time, so a model is never whole in memory. The file
-//! appears under its name only when it is complete: a broken run leaves nothing behind.
+//! Tensor data is asked for one tensor at a time, so a model is never whole in memory. The same
+//! input gives the same bytes. The file appears under its name only when it is complete; until
+//! then it has a temporary name in the same folder, and a run that fails removes it.
+//!
+//! Invariant: what the reader would refuse is refused before anything is written, because the
+//! reader looks at the header first.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use crate::weights::{Array, Metadata, TensorType, Value};
+use crate::weights::{Error, Metadata, TensorType};
 
-use super::{DEFAULT_ALIGNMENT, MAGIC};
+use super::value::{self, write_string, write_u32, write_u64};
+use super::{DEFAULT_ALIGNMENT, Fault, MAGIC, read};
 
 /// A tensor to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,183 +27,398 @@ pub struct NewTensor {
     pub shape: Vec<u64>,
 }
 
-/// Writes a file: `data(i)` gives the bytes of `tensors[i]`.
+/// Writes a file with the tensors in this order: `data(i)` gives the bytes of `tensors[i]`, and
+/// is called once for each, in order.
 ///
 /// # Errors
-/// What the operating system or `data` says, or bytes that are not as many as the shape asks for.
-/// Nothing is left behind under `path` then.
-pub fn write(
+/// A description that breaks the format's rules, data that could not be had or is not as much as
+/// the shape asks for, or what the operating system says. What was at `path` before is untouched
+/// then.
+pub fn write<B: AsRef<[u8]>>(
     path: &Path,
     metadata: &Metadata,
     tensors: &[NewTensor],
-    data: impl FnMut(usize) -> io::Result<Vec<u8>>,
-) -> io::Result<()> {
-    let part = Part::new(path)?;
-    let mut out = BufWriter::with_capacity(1 << 20, part.file.try_clone()?);
-    emit(&mut out, metadata, tensors, data)?;
-    out.flush()?;
-    part.finish(path)
+    mut data: impl FnMut(usize) -> io::Result<B>,
+) -> Result<(), Error> {
+    let io = |source| Error::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let header = Header::new(metadata, tensors).map_err(|fault| Error::Format {
+        label: path.display().to_string(),
+        fault,
+    })?;
+    let mut part = Part::new(path).map_err(io)?;
+    part.write(&header.bytes).map_err(io)?;
+    for (i, (tensor, expected)) in tensors.iter().zip(header.sizes).enumerate() {
+        let bytes = data(i).map_err(|source| Error::Data {
+            path: path.to_owned(),
+            tensor: tensor.name.clone(),
+            source,
+        })?;
+        let found = bytes.as_ref().len() as u64;
+        if found != expected {
+            return Err(Error::DataSize {
+                path: path.to_owned(),
+                tensor: tensor.name.clone(),
+                found,
+                expected,
+            });
+        }
+        part.write(bytes.as_ref()).map_err(io)?;
+        part.write(&vec![0; padding(found, header.alignment)])
+            .map_err(io)?;
+    }
+    part.finish(path).map_err(io)
 }
 
-/// A file under a temporary name, which goes when it is not finished.
+/// Everything in front of the tensor data.
+struct Header {
+    bytes: Vec<u8>,
+    alignment: u64,
+    /// Bytes of each tensor's data.
+    sizes: Vec<u64>,
+}
+
+impl Header {
+    fn new(metadata: &Metadata, tensors: &[NewTensor]) -> Result<Self, Fault> {
+        // A wrong alignment or size is refused below, where the reader finds the place.
+        let alignment = read::alignment(metadata).unwrap_or(DEFAULT_ALIGNMENT);
+        let mut bytes = MAGIC.to_vec();
+        write_u32(&mut bytes, 3);
+        write_u64(&mut bytes, tensors.len() as u64);
+        write_u64(&mut bytes, metadata.len() as u64);
+        for (key, value) in metadata.iter() {
+            write_string(&mut bytes, key.as_bytes());
+            value::write(&mut bytes, value);
+        }
+        let mut sizes = Vec::with_capacity(tensors.len());
+        let mut offset = 0u64;
+        for tensor in tensors {
+            write_string(&mut bytes, tensor.name.as_bytes());
+            write_u32(&mut bytes, tensor.shape.len() as u32);
+            for n in &tensor.shape {
+                write_u64(&mut bytes, *n);
+            }
+            write_u32(&mut bytes, tensor.ty.id());
+            write_u64(&mut bytes, offset);
+            let size = tensor.ty.tensor_bytes(&tensor.shape).unwrap_or(0);
+            offset = offset
+                .saturating_add(size)
+                .checked_next_multiple_of(alignment)
+                .unwrap_or(u64::MAX);
+            sizes.push(size);
+        }
+        if !tensors.is_empty() {
+            bytes.resize(bytes.len() + padding(bytes.len() as u64, alignment), 0);
+        }
+        read::parse(&bytes, (bytes.len() as u64).saturating_add(offset))?;
+        Ok(Self {
+            bytes,
+            alignment,
+            sizes,
+        })
+    }
+}
+
+/// Bytes from `len` to the next multiple of the alignment, which is below a page's few.
+fn padding(len: u64, alignment: u64) -> usize {
+    (len.next_multiple_of(alignment) - len) as usize
+}
+
+/// A file under a temporary name, removed unless it is finished.
 struct Part {
-    file: File,
-    path: Option<PathBuf>,
+    out: BufWriter<File>,
+    path: PathBuf,
+    is_finished: bool,
 }
 
 impl Part {
-    fn new(path: &Path) -> io::Result<Self> {
-        let mut name = path
+    fn new(target: &Path) -> io::Result<Self> {
+        let name = target
             .file_name()
-            .ok_or_else(|| io::Error::other("the path names no file"))?
-            .to_owned();
-        name.push(format!(".{}.part", std::process::id()));
-        let part = path.with_file_name(name);
-        Ok(Self {
-            file: File::create(&part)?,
-            path: Some(part),
-        })
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "names no file"))?;
+        for attempt in 0u32.. {
+            let mut part = name.to_owned();
+            part.push(format!(".{}-{attempt}.part", std::process::id()));
+            let path = target.with_file_name(part);
+            match File::create_new(&path) {
+                Ok(file) => {
+                    return Ok(Self {
+                        out: BufWriter::with_capacity(1 << 20, file),
+                        path,
+                        is_finished: false,
+                    });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    fn finish(mut self, path: &Path) -> io::Result<()> {
-        self.file.sync_all()?;
-        if let Some(part) = &self.path {
-            std::fs::rename(part, path)?;
-        }
-        self.path = None;
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.out.write_all(bytes)
+    }
+
+    fn finish(mut self, target: &Path) -> io::Result<()> {
+        self.out.flush()?;
+        self.out.get_ref().sync_all()?;
+        fs::rename(&self.path, target)?;
+        self.is_finished = true;
+        sync_folder(target);
         Ok(())
     }
 }
 
 impl Drop for Part {
     fn drop(&mut self) {
-        if let Some(part) = &self.path {
-            // Nothing more can be done about a file that does not go.
-            let _ = std::fs::remove_file(part);
+        if !self.is_finished {
+            // A file that does not go away is no reason to hide the first error.
+            let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-fn emit(
-    out: &mut impl Write,
-    metadata: &Metadata,
-    tensors: &[NewTensor],
-    mut data: impl FnMut(usize) -> io::Result<Vec<u8>>,
-) -> io::Result<()> {
-    let mut head = Vec::new();
-    head.extend_from_slice(MAGIC);
-    head.extend_from_slice(&3u32.to_le_bytes());
-    head.extend_from_slice(&(tensors.len() as u64).to_le_bytes());
-    head.extend_from_slice(&(metadata.len() as u64).to_le_bytes());
-    for (key, value) in metadata.iter() {
-        string(&mut head, key.as_bytes());
-        head.extend_from_slice(&type_id(value).to_le_bytes());
-        scalar_or_array(&mut head, value);
-    }
-    let mut sizes = Vec::with_capacity(tensors.len());
-    let mut offset = 0u64;
-    for tensor in tensors {
-        let size = tensor.ty.tensor_bytes(&tensor.shape);
-        let size = size.ok_or_else(|| {
-            io::Error::other(format!("tensor `{}` has no valid size", tensor.name))
-        })?;
-        string(&mut head, tensor.name.as_bytes());
-        head.extend_from_slice(&(tensor.shape.len() as u32).to_le_bytes());
-        tensor
-            .shape
-            .iter()
-            .for_each(|n| head.extend_from_slice(&n.to_le_bytes()));
-        head.extend_from_slice(&tensor.ty.id().to_le_bytes());
-        head.extend_from_slice(&offset.to_le_bytes());
-        offset += size.next_multiple_of(DEFAULT_ALIGNMENT);
-        sizes.push(size);
-    }
-    pad(&mut head);
-    out.write_all(&head)?;
-    for (i, size) in sizes.into_iter().enumerate() {
-        let mut bytes = data(i)?;
-        if bytes.len() as u64 != size {
-            let message = format!(
-                "tensor `{}`: {} bytes, expected {size}",
-                tensors[i].name,
-                bytes.len()
-            );
-            return Err(io::Error::other(message));
-        }
-        pad(&mut bytes);
-        out.write_all(&bytes)?;
-    }
-    Ok(())
-}
-
-fn pad(bytes: &mut Vec<u8>) {
-    bytes.resize(bytes.len().next_multiple_of(DEFAULT_ALIGNMENT as usize), 0);
-}
-
-fn string(out: &mut Vec<u8>, text: &[u8]) {
-    out.extend_from_slice(&(text.len() as u64).to_le_bytes());
-    out.extend_from_slice(text);
-}
-
-fn type_id(value: &Value) -> u32 {
-    match value {
-        Value::U8(_) => 0,
-        Value::I8(_) => 1,
-        Value::U16(_) => 2,
-        Value::I16(_) => 3,
-        Value::U32(_) => 4,
-        Value::I32(_) => 5,
-        Value::F32(_) => 6,
-        Value::Bool(_) => 7,
-        Value::Str(_) => 8,
-        Value::Array(_) => 9,
-        Value::U64(_) => 10,
-        Value::I64(_) => 11,
-        Value::F64(_) => 12,
-    }
-}
-
-fn scalar_or_array(out: &mut Vec<u8>, value: &Value) {
-    match value {
-        Value::U8(v) => out.push(*v),
-        Value::I8(v) => out.extend_from_slice(&v.to_le_bytes()),
-        Value::U16(v) => out.extend_from_slice(&v.to_le_bytes()),
-        Value::I16(v) => out.extend_from_slice(&v.to_le_bytes()),
-        Value::U32(v) => out.extend_from_slice(&v.to_le_bytes()),
-        Value::I32(v) => out.extend_from_slice(&v.to_le_bytes()),
-        Value::F32(v) => out.extend_from_slice(&v.to_le_bytes()),
-        Value::Bool(v) => out.push(u8::from(*v)),
-        Value::Str(v) => string(out, v.as_bytes()),
-        Value::U64(v) => out.extend_from_slice(&v.to_le_bytes()),
-        Value::I64(v) => out.extend_from_slice(&v.to_le_bytes()),
-        Value::F64(v) => out.extend_from_slice(&v.to_le_bytes()),
-        Value::Array(v) => array(out, v),
-    }
-}
-
-fn array(out: &mut Vec<u8>, array: &Array) {
-    let id: u32 = match array {
-        Array::U8(_) => 0,
-        Array::I8(_) => 1,
-        Array::U16(_) => 2,
-        Array::I16(_) => 3,
-        Array::U32(_) => 4,
-        Array::I32(_) => 5,
-        Array::F32(_) => 6,
-        Array::Bool(_) => 7,
-        Array::Str(_) => 8,
-        Array::Array(_) => 9,
-        Array::U64(_) => 10,
-        Array::I64(_) => 11,
-        Array::F64(_) => 12,
+/// Asks for the new name to reach the disk. The file is complete either way, and not every file
+/// system can be asked.
+fn sync_folder(target: &Path) {
+    let folder = match target.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
     };
-    out.extend_from_slice(&id.to_le_bytes());
-    out.extend_from_slice(&(array.len() as u64).to_le_bytes());
-    match array {
-        Array::Str(strings) => strings.iter().for_each(|text| string(out, text)),
-        Array::Array(arrays) => arrays.iter().for_each(|inner| self::array(out, inner)),
-        numbers => (0..numbers.len())
-            .filter_map(|i| numbers.get(i))
-            .for_each(|v| scalar_or_array(out, &v)),
+    let _ = File::open(folder).and_then(|folder| folder.sync_all());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights::gguf::forge::{open, sound};
+    use crate::weights::{self, Array, Value, Weights};
+
+    fn values() -> Metadata {
+        let strings = || [&b"a"[..], b"", b"\xff\0"].into_iter().collect();
+        let numbers = Array::Array(vec![Array::U8(vec![]), Array::Str(strings())]);
+        Metadata::from_iter([
+            ("u8", Value::U8(u8::MAX)),
+            ("i8", Value::I8(i8::MIN)),
+            ("u16", Value::U16(u16::MAX)),
+            ("i16", Value::I16(i16::MIN)),
+            ("u32", Value::U32(u32::MAX)),
+            ("i32", Value::I32(i32::MIN)),
+            ("f32", Value::F32(-0.1)),
+            ("bool", Value::Bool(true)),
+            ("string", Value::Str("naïve\n".into())),
+            ("u64", Value::U64(u64::MAX)),
+            ("i64", Value::I64(i64::MIN)),
+            ("f64", Value::F64(f64::MIN_POSITIVE)),
+            ("of u8", Value::Array(Array::U8(vec![1, 2]))),
+            ("of i8", Value::Array(Array::I8(vec![-1, 2]))),
+            ("of u16", Value::Array(Array::U16(vec![0x102]))),
+            ("of i16", Value::Array(Array::I16(vec![-2, 3]))),
+            ("of u32", Value::Array(Array::U32(vec![0x0102_0304]))),
+            ("of i32", Value::Array(Array::I32(vec![-4]))),
+            ("of f32", Value::Array(Array::F32(vec![0.5, f32::INFINITY]))),
+            ("of bool", Value::Array(Array::Bool(vec![true, false]))),
+            ("of strings", Value::Array(Array::Str(strings()))),
+            ("of u64", Value::Array(Array::U64(vec![1 << 40]))),
+            ("of i64", Value::Array(Array::I64(vec![-1 << 40]))),
+            ("of f64", Value::Array(Array::F64(vec![1e300]))),
+            ("of arrays", Value::Array(numbers)),
+        ])
+    }
+
+    fn new_tensor(name: &str, ty: TensorType, shape: &[u64]) -> NewTensor {
+        NewTensor {
+            name: name.into(),
+            ty,
+            shape: shape.into(),
+        }
+    }
+
+    /// Writes the file and returns its bytes and what else is in its folder.
+    fn written(
+        metadata: &Metadata,
+        tensors: &[NewTensor],
+        data: impl FnMut(usize) -> std::io::Result<Vec<u8>>,
+    ) -> (Result<Vec<u8>, String>, usize) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("m.gguf");
+        let result = write(&path, metadata, tensors, data);
+        let n_files = std::fs::read_dir(folder.path()).expect("a folder").count();
+        let result = match result {
+            Ok(()) => Ok(std::fs::read(&path).expect("the file was written")),
+            Err(error) => Err(error.to_string().replace(&path.display().to_string(), "m")),
+        };
+        (result, n_files)
+    }
+
+    fn same(found: &Weights, metadata: &Metadata, tensors: &[NewTensor], data: &[Vec<u8>]) {
+        assert_eq!(found.metadata(), metadata);
+        let keys = |metadata: &Metadata| -> Vec<String> {
+            metadata.iter().map(|(key, _)| key.to_owned()).collect()
+        };
+        assert_eq!(
+            keys(found.metadata()),
+            keys(metadata),
+            "the order of the keys"
+        );
+        assert_eq!(found.tensors().len(), tensors.len());
+        for ((found_tensor, tensor), data) in found.tensors().iter().zip(tensors).zip(data) {
+            assert_eq!(found_tensor.name, tensor.name);
+            assert_eq!(found_tensor.ty, tensor.ty);
+            assert_eq!(found_tensor.shape, tensor.shape);
+            assert_eq!(found.data(found_tensor), data);
+        }
+    }
+
+    #[test]
+    fn every_type_of_value_and_tensor_comes_back() {
+        for alignment in [None, Some(256)] {
+            let mut metadata = values();
+            if let Some(alignment) = alignment {
+                metadata.insert("general.alignment", Value::U32(alignment));
+            }
+            let tensors: Vec<NewTensor> = TensorType::ALL
+                .iter()
+                .map(|ty| new_tensor(ty.name(), *ty, &[ty.block_len(), 3, 1]))
+                .collect();
+            let data: Vec<Vec<u8>> = (1u8..)
+                .zip(TensorType::ALL)
+                .map(|(i, ty)| vec![i; 3 * ty.block_bytes() as usize])
+                .collect();
+            let (bytes, n_files) = written(&metadata, &tensors, |i| Ok(data[i].clone()));
+            let bytes = bytes.expect("the file is sound");
+            assert_eq!(n_files, 1);
+            let found = open(bytes.clone()).expect("what is written can be read");
+            same(&found, &metadata, &tensors, &data);
+            for tensor in found.tensors() {
+                let alignment = alignment.unwrap_or(32) as usize;
+                assert!(found.place(tensor).1.is_multiple_of(alignment));
+            }
+            let again = written(&metadata, &tensors, |i| Ok(data[i].clone())).0;
+            assert_eq!(again, Ok(bytes), "the same input gives the same bytes");
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_the_specification() {
+        let metadata = Metadata::from_iter([
+            ("general.architecture", Value::Str("test".into())),
+            ("test.block_count", Value::U32(1)),
+            (
+                "tokens",
+                Value::Array(Array::Str([&b"a"[..], b"\xff"].into_iter().collect())),
+            ),
+        ]);
+        let tensors = [
+            new_tensor("a", TensorType::F32, &[2, 2]),
+            new_tensor("b.weight", TensorType::Q8_0, &[32]),
+        ];
+        let data = [vec![1; 16], (0..34).collect()];
+        let (bytes, _) = written(&metadata, &tensors, |i| Ok(data[i].clone()));
+        let mut expected = sound().bytes();
+        expected.resize(expected.len() + 30, 0);
+        assert_eq!(bytes, Ok(expected));
+    }
+
+    #[test]
+    fn what_the_reader_would_refuse_is_not_written() {
+        let refused = |metadata: &[(&str, Value)], tensors: &[NewTensor], expected: &str| {
+            let metadata = Metadata::from_iter(metadata.iter().cloned());
+            let never = |_| panic!("the header is refused before data is asked for");
+            let (message, n_files) = written(&metadata, tensors, never);
+            let message = message.expect_err("the description breaks a rule");
+            assert!(
+                message.starts_with("m: at byte ") && message.ends_with(expected),
+                "{message}"
+            );
+            assert_eq!(n_files, 0);
+        };
+        let f32 = |shape: &[u64]| new_tensor("a", TensorType::F32, shape);
+        refused(
+            &[("", Value::U8(0))],
+            &[],
+            "the name of key 0 is empty or holds control characters",
+        );
+        refused(
+            &[("general.alignment", Value::U32(48))],
+            &[f32(&[1])],
+            "expected a power of two up to 1048576",
+        );
+        refused(&[], &[f32(&[1]), f32(&[1])], "tensor `a` occurs twice");
+        refused(
+            &[],
+            &[f32(&[0])],
+            "has a dimension of zero in its shape [0]",
+        );
+        refused(&[], &[f32(&[1; 5])], "has 5 dimensions, expected at most 4");
+        refused(
+            &[],
+            &[f32(&[1 << 62])],
+            "is too large: [4611686018427387904] of f32",
+        );
+        let large = |name| new_tensor(name, TensorType::I8, &[1 << 63]);
+        refused(
+            &[],
+            &[large("a"), large("b")],
+            "but the file has 18446744073709551615 bytes",
+        );
+        refused(
+            &[],
+            &[new_tensor("a", TensorType::Q4_K, &[32])],
+            "has rows of 32 elements, expected a multiple of 256 for q4_k",
+        );
+    }
+
+    #[test]
+    fn a_run_that_fails_leaves_everything_as_it_was() {
+        let tensors = [
+            new_tensor("a", TensorType::I8, &[4]),
+            new_tensor("b", TensorType::I8, &[4]),
+        ];
+        let (message, n_files) = written(&Metadata::default(), &tensors, |i| match i {
+            0 => Ok(vec![0; 4]),
+            _ => Err(std::io::Error::other("no more")),
+        });
+        assert_eq!(message, Err("m: tensor `b`: no more".into()));
+        assert_eq!(n_files, 0);
+        let (message, n_files) = written(&Metadata::default(), &tensors, |_| Ok(vec![0; 5]));
+        assert_eq!(message, Err("m: tensor `a` got 5 bytes, expected 4".into()));
+        assert_eq!(n_files, 0);
+
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("m.gguf");
+        std::fs::write(&path, "before").expect("a writable folder");
+        let panics = std::panic::AssertUnwindSafe(|| {
+            write(
+                &path,
+                &Metadata::default(),
+                &tensors,
+                |_| -> std::io::Result<Vec<u8>> { panic!("no data") },
+            )
+        });
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert_eq!(std::fs::read(&path).expect("still there"), b"before");
+        assert_eq!(
+            std::fs::read_dir(folder.path()).expect("a folder").count(),
+            1
+        );
+
+        let nowhere = folder.path().join("missing/m.gguf");
+        let error = write(&nowhere, &Metadata::default(), &tensors, |_| Ok([0; 4]));
+        assert!(matches!(error, Err(Error::Io { .. })), "{error:?}");
+        let onto_a_folder = write(
+            folder.path(),
+            &Metadata::default(),
+            &tensors,
+            |_| Ok([0; 4]),
+        );
+        assert!(
+            matches!(onto_a_folder, Err(Error::Io { .. })),
+            "{onto_a_folder:?}"
+        );
+        write(&path, &Metadata::default(), &tensors, |_| Ok([0; 4])).expect("a sound file");
+        assert!(weights::open(&path).is_ok(), "a file is replaced");
     }
 }

@@ -1,0 +1,142 @@
+//! A place in the bytes of a file. Every read is checked against what is left before anything is
+//! allocated, and a failed one names the place and what was being read.
+
+use std::fmt;
+
+use super::{Fault, FaultKind};
+
+/// What is being read; becomes text only in a fault.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum What<'a> {
+    Header,
+    KeyName(u64),
+    Key(&'a str),
+    TensorName(u64),
+    Tensor(&'a str),
+}
+
+impl fmt::Display for What<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header => f.write_str("the header"),
+            Self::KeyName(i) => write!(f, "the name of key {i}"),
+            Self::Key(key) => write!(f, "key `{key}`"),
+            Self::TensorName(i) => write!(f, "the name of tensor {i}"),
+            Self::Tensor(name) => write!(f, "tensor `{name}`"),
+        }
+    }
+}
+
+/// Reads little-endian values one after the other.
+#[derive(Debug)]
+pub(super) struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    /// Offset of the next byte.
+    pub(super) fn at(&self) -> u64 {
+        self.at as u64
+    }
+
+    pub(super) fn take(&mut self, len: u64, what: What<'_>) -> Result<&'a [u8], Fault> {
+        let rest = &self.bytes[self.at..];
+        let taken = usize::try_from(len).ok().and_then(|len| rest.get(..len));
+        let Some(taken) = taken else {
+            let kind = FaultKind::Truncated {
+                what: what.to_string(),
+                needed: len,
+                left: rest.len() as u64,
+            };
+            return Err(self.fault(kind));
+        };
+        self.at += taken.len();
+        Ok(taken)
+    }
+
+    /// The bytes of one number.
+    pub(super) fn number<const N: usize>(&mut self, what: What<'_>) -> Result<[u8; N], Fault> {
+        let bytes = self.take(N as u64, what)?;
+        Ok(std::array::from_fn(|i| bytes[i]))
+    }
+
+    /// `len` numbers of `N` bytes each.
+    pub(super) fn numbers<const N: usize, T>(
+        &mut self,
+        what: What<'_>,
+        len: u64,
+        from: fn([u8; N]) -> T,
+    ) -> Result<Vec<T>, Fault> {
+        let bytes = self.take(len.saturating_mul(N as u64), what)?;
+        let (numbers, _) = bytes.as_chunks::<N>();
+        Ok(numbers.iter().map(|number| from(*number)).collect())
+    }
+
+    pub(super) fn u32(&mut self, what: What<'_>) -> Result<u32, Fault> {
+        self.number(what).map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self, what: What<'_>) -> Result<u64, Fault> {
+        self.number(what).map(u64::from_le_bytes)
+    }
+
+    /// A count of at most `limit`; `noun` says of what.
+    pub(super) fn count(&mut self, noun: &str, what: What<'_>, limit: u64) -> Result<u64, Fault> {
+        let offset = self.at();
+        let found = self.u64(what)?;
+        if found > limit {
+            let kind = FaultKind::TooMany {
+                what: format!("the number of {noun} in {what}"),
+                found,
+                limit,
+            };
+            return Err(Fault { offset, kind });
+        }
+        Ok(found)
+    }
+
+    /// A string of at most `limit` bytes, whatever they are.
+    pub(super) fn string(&mut self, what: What<'_>, limit: u64) -> Result<&'a [u8], Fault> {
+        let len = self.count("bytes", what, limit)?;
+        self.take(len, what)
+    }
+
+    /// A string that is UTF-8.
+    pub(super) fn text(&mut self, what: What<'_>, limit: u64) -> Result<&'a str, Fault> {
+        let offset = self.at();
+        let bytes = self.string(what, limit)?;
+        std::str::from_utf8(bytes).map_err(|_| Fault {
+            offset,
+            kind: FaultKind::NotUtf8 {
+                what: what.to_string(),
+            },
+        })
+    }
+
+    /// Text that names something and may be printed.
+    pub(super) fn name(&mut self, what: What<'_>, limit: u64) -> Result<&'a str, Fault> {
+        let offset = self.at();
+        let name = self.text(what, limit)?;
+        if name.is_empty() || name.contains(char::is_control) {
+            let what = what.to_string();
+            return Err(Fault {
+                offset,
+                kind: FaultKind::BadName { what },
+            });
+        }
+        Ok(name)
+    }
+
+    /// A fault at the next byte.
+    pub(super) fn fault(&self, kind: FaultKind) -> Fault {
+        Fault {
+            offset: self.at(),
+            kind,
+        }
+    }
+}

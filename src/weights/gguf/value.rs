@@ -1,0 +1,340 @@
+//! Metadata values as bytes, read and written: the type ids are listed once, for both directions.
+
+use crate::weights::{Array, StringArray, Value};
+
+use super::cursor::{Cursor, What};
+use super::{Fault, FaultKind};
+
+/// Limits no real file comes near; a file beyond them is hostile or damaged.
+const MAX_STRING_BYTES: u64 = 1 << 26;
+const MAX_ARRAY_LEN: u64 = 1 << 26;
+const MAX_NESTING: u32 = 4;
+
+const BOOL: u32 = 7;
+const STRING: u32 = 8;
+const ARRAY: u32 = 9;
+
+macro_rules! numbers {
+    ($( $id:literal = $variant:ident($ty:ty); )*) => {
+        fn read_number(cursor: &mut Cursor<'_>, key: What<'_>, id: u32) -> Result<Option<Value>, Fault> {
+            Ok(Some(match id {
+                $( $id => Value::$variant(<$ty>::from_le_bytes(cursor.number(key)?)), )*
+                _ => return Ok(None),
+            }))
+        }
+
+        fn read_numbers(
+            cursor: &mut Cursor<'_>,
+            key: What<'_>,
+            id: u32,
+            len: u64,
+        ) -> Result<Option<Array>, Fault> {
+            Ok(Some(match id {
+                $( $id => Array::$variant(cursor.numbers(key, len, <$ty>::from_le_bytes)?), )*
+                _ => return Ok(None),
+            }))
+        }
+
+        /// Appends type and value.
+        pub(super) fn write(out: &mut Vec<u8>, value: &Value) {
+            match value {
+                $( Value::$variant(number) => {
+                    write_u32(out, $id);
+                    out.extend_from_slice(&number.to_le_bytes());
+                } )*
+                Value::Bool(fact) => {
+                    write_u32(out, BOOL);
+                    out.push(u8::from(*fact));
+                }
+                Value::Str(text) => {
+                    write_u32(out, STRING);
+                    write_string(out, text.as_bytes());
+                }
+                Value::Array(array) => {
+                    write_u32(out, ARRAY);
+                    write_array(out, array);
+                }
+            }
+        }
+
+        fn write_array(out: &mut Vec<u8>, array: &Array) {
+            let mut head = |id, len: usize| {
+                write_u32(out, id);
+                write_u64(out, len as u64);
+            };
+            match array {
+                $( Array::$variant(numbers) => {
+                    head($id, numbers.len());
+                    numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+                } )*
+                Array::Bool(facts) => {
+                    head(BOOL, facts.len());
+                    out.extend(facts.iter().map(|fact| u8::from(*fact)));
+                }
+                Array::Str(strings) => {
+                    head(STRING, strings.len());
+                    strings.iter().for_each(|string| write_string(out, string));
+                }
+                Array::Array(arrays) => {
+                    head(ARRAY, arrays.len());
+                    arrays.iter().for_each(|array| write_array(out, array));
+                }
+            }
+        }
+    };
+}
+
+numbers! {
+    0 = U8(u8);
+    1 = I8(i8);
+    2 = U16(u16);
+    3 = I16(i16);
+    4 = U32(u32);
+    5 = I32(i32);
+    6 = F32(f32);
+    10 = U64(u64);
+    11 = I64(i64);
+    12 = F64(f64);
+}
+
+/// Reads type and value of `key`.
+pub(super) fn read(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, Fault> {
+    let what = What::Key(key);
+    let offset = cursor.at();
+    let id = cursor.u32(what)?;
+    if let Some(number) = read_number(cursor, what, id)? {
+        return Ok(number);
+    }
+    match id {
+        BOOL => read_bool(cursor, key).map(Value::Bool),
+        STRING => Ok(Value::Str(cursor.text(what, MAX_STRING_BYTES)?.to_owned())),
+        ARRAY => read_array(cursor, key, 1).map(Value::Array),
+        found => Err(unknown_type(offset, key, found)),
+    }
+}
+
+fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: u32) -> Result<Array, Fault> {
+    if depth > MAX_NESTING {
+        let (key, limit) = (key.to_owned(), MAX_NESTING);
+        return Err(cursor.fault(FaultKind::Nesting { key, limit }));
+    }
+    let what = What::Key(key);
+    let offset = cursor.at();
+    let id = cursor.u32(what)?;
+    let len = cursor.count("array elements", what, MAX_ARRAY_LEN)?;
+    if let Some(numbers) = read_numbers(cursor, what, id, len)? {
+        return Ok(numbers);
+    }
+    // Collections below grow with what is read, so a false length costs nothing.
+    match id {
+        BOOL => {
+            let facts = (0..len).map(|_| read_bool(cursor, key));
+            facts.collect::<Result<_, _>>().map(Array::Bool)
+        }
+        STRING => {
+            let mut strings = StringArray::default();
+            for _ in 0..len {
+                strings.push(cursor.string(what, MAX_STRING_BYTES)?);
+            }
+            Ok(Array::Str(strings))
+        }
+        ARRAY => {
+            let arrays = (0..len).map(|_| read_array(cursor, key, depth + 1));
+            arrays.collect::<Result<_, _>>().map(Array::Array)
+        }
+        found => Err(unknown_type(offset, key, found)),
+    }
+}
+
+fn read_bool(cursor: &mut Cursor<'_>, key: &str) -> Result<bool, Fault> {
+    let offset = cursor.at();
+    let [found] = cursor.number(What::Key(key))?;
+    match found {
+        0 => Ok(false),
+        1 => Ok(true),
+        found => {
+            let key = key.to_owned();
+            let kind = FaultKind::Bool { key, found };
+            Err(Fault { offset, kind })
+        }
+    }
+}
+
+fn unknown_type(offset: u64, key: &str, found: u32) -> Fault {
+    let key = key.to_owned();
+    let kind = FaultKind::ValueType { key, found };
+    Fault { offset, kind }
+}
+
+pub(super) fn write_string(out: &mut Vec<u8>, text: &[u8]) {
+    write_u64(out, text.len() as u64);
+    out.extend_from_slice(text);
+}
+
+pub(super) fn write_u32(out: &mut Vec<u8>, number: u32) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+pub(super) fn write_u64(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights::gguf::forge::{Forge, array, refused, string};
+
+    #[test]
+    fn names_are_text_that_can_be_printed() {
+        let named = |name: &[u8]| {
+            let key = [string(name), 4u32.to_le_bytes().to_vec(), vec![0; 4]].concat();
+            Forge {
+                n_keys: 1,
+                ..Forge::new().raw(&key)
+            }
+        };
+        assert!(named("ключ".as_bytes()).open().is_ok());
+        refused(
+            &named(b"k\xff"),
+            "at byte 24: the name of key 0 is not UTF-8",
+        );
+        for bad in ["", "a\0", "\x1b[31m", "a\nb", "\u{85}"] {
+            refused(
+                &named(bad.as_bytes()),
+                "at byte 24: the name of key 0 is empty or holds control characters",
+            );
+        }
+        refused(
+            &named(&[b'k'; 65536]),
+            "at byte 24: the number of bytes in the name of key 0 is 65536, \
+             expected at most 65535",
+        );
+    }
+
+    #[test]
+    fn a_key_occurs_once() {
+        let file = Forge::new().u32("k", 1).u32("k", 1);
+        refused(&file, "at byte 41: key `k` occurs twice");
+    }
+
+    #[test]
+    fn value_types_are_known() {
+        refused(
+            &Forge::new().key("k", 13, &[0; 64]),
+            "at byte 33: key `k` has the unknown value type 13, expected 0 to 12",
+        );
+        refused(
+            &Forge::new().key("k", 9, &array(99, 0)),
+            "at byte 37: key `k` has the unknown value type 99, expected 0 to 12",
+        );
+    }
+
+    #[test]
+    fn booleans_are_0_or_1() {
+        let both = Forge::new()
+            .key("k", 7, &[1])
+            .key("l", 9, &[array(7, 2), vec![0, 1]].concat());
+        let weights = both.open().expect("two keys");
+        assert_eq!(weights.metadata().bool("k"), Some(true));
+        assert_eq!(
+            weights.metadata().array("l"),
+            Some(&Array::Bool(vec![false, true]))
+        );
+        refused(
+            &Forge::new().key("k", 7, &[2]),
+            "at byte 37: key `k` holds the boolean 2, expected 0 or 1",
+        );
+        refused(
+            &Forge::new().key("k", 9, &[array(7, 2), vec![1, 255]].concat()),
+            "at byte 50: key `k` holds the boolean 255, expected 0 or 1",
+        );
+    }
+
+    #[test]
+    fn strings_are_utf8_and_limited() {
+        refused(
+            &Forge::new().key("k", 8, &string(b"\xc3")),
+            "at byte 37: key `k` is not UTF-8",
+        );
+        refused(
+            &Forge::new().key("k", 8, &(1u64 << 27).to_le_bytes()),
+            "at byte 37: the number of bytes in key `k` is 134217728, expected at most 67108864",
+        );
+        let file = Forge::new().key("k", 8, &100u64.to_le_bytes());
+        let left = file.bytes().len() - 45;
+        refused(
+            &file,
+            &format!("at byte 45: the file ends inside key `k`: 100 bytes needed, {left} left"),
+        );
+    }
+
+    #[test]
+    fn lengths_of_arrays_are_believed_only_if_the_bytes_are_there() {
+        refused(
+            &Forge::new().key("k", 9, &array(4, u64::MAX)),
+            "at byte 41: the number of array elements in key `k` is 18446744073709551615, \
+             expected at most 67108864",
+        );
+        let largest = 1u64 << 26;
+        for ty in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12] {
+            let message = Forge::new().key("k", 9, &array(ty, largest)).open();
+            let message = message.expect_err("the elements are not there");
+            assert!(
+                message.contains("the file ends inside key `k`"),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn arrays_nest_to_a_depth() {
+        let nested = |depth: usize| {
+            let mut value = array(9, 1).repeat(depth - 1);
+            value.extend([array(0, 1), vec![42]].concat());
+            Forge::new().key("k", 9, &value)
+        };
+        let inner = (1..4).fold(Array::U8(vec![42]), |inner, _| Array::Array(vec![inner]));
+        let weights = nested(4).open().expect("four levels");
+        assert_eq!(weights.metadata().array("k"), Some(&inner));
+        refused(
+            &nested(5),
+            "at byte 85: key `k` nests arrays more than 4 deep",
+        );
+        assert!(nested(10_000).open().is_err());
+    }
+
+    #[test]
+    fn alignment_is_a_power_of_two_of_type_u32() {
+        let file = |alignment: u32| {
+            Forge::new()
+                .u32("general.alignment", alignment)
+                .tensor("a", &[4], 0, 0)
+                .data(&[7; 16])
+        };
+        for alignment in [1, 8, 64, 1 << 20] {
+            let weights = file(alignment).open().expect("a sound file");
+            let tensor = &weights.tensors()[0];
+            assert!(weights.place(tensor).1.is_multiple_of(alignment as usize));
+            assert_eq!(weights.data(tensor), [7; 16]);
+        }
+        for alignment in [3, 1 << 21] {
+            refused(
+                &file(alignment),
+                &format!(
+                    "at byte 24: key `general.alignment` is {alignment}, \
+                     expected a power of two up to 1048576"
+                ),
+            );
+        }
+        let zero = Forge::new().key("general.alignment", 4, &[0; 4]);
+        refused(
+            &zero,
+            "at byte 24: key `general.alignment` is 0, expected a power of two up to 1048576",
+        );
+        let wide = Forge::new().key("general.alignment", 10, &32u64.to_le_bytes());
+        refused(
+            &wide,
+            "at byte 24: key `general.alignment` is of type u64, expected u32",
+        );
+    }
+}
