@@ -74,12 +74,9 @@ impl<'a> Reader<'a> {
     fn finish(&mut self, fields: &Fields<'_>, what: &str) {
         for (name, span, _) in fields.rest() {
             let known = fields.known.iter().copied();
-            self.problems.push(Diagnostic::unknown(
-                span,
-                &format!("key in {what}"),
-                name,
-                known,
-            ));
+            let mut problem = Diagnostic::unknown(span, "key", name, known);
+            problem.message.push_str(&format!(" in {what}"));
+            self.problems.push(problem);
         }
     }
 
