@@ -1,5 +1,7 @@
 //! Tokenizers over small vocabularies made by hand, and over metadata nobody should write.
 
+#![expect(clippy::unwrap_used, reason = "a failure is a failed test")]
+
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
