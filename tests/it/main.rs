@@ -7,6 +7,7 @@
     reason = "tests"
 )]
 
+mod bad_definitions;
 mod golden_templates;
 mod golden_tokenizers;
 mod goldens;
