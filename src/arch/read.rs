@@ -80,13 +80,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The whole file; `None` if it is not TOML at all.
+    /// The whole file, without the parts that have problems; `None` if a part is missing that
+    /// everything else hangs on.
     pub(super) fn definition(
         &mut self,
         root: &'a DeTable<'a>,
         common: &BTreeMap<String, Param>,
     ) -> Option<ArchDef> {
-        let before = self.problems.len();
         let mut fields = Fields::new(root, 0..0);
         let name = self
             .required_text(&mut fields, "name", "the definition")
@@ -107,9 +107,6 @@ impl<'a> Reader<'a> {
             .map(|item| self.texts(item, "ignore"))
             .unwrap_or_default();
         self.finish(&fields, "a definition");
-        if before != self.problems.len() {
-            return None;
-        }
         Some(ArchDef {
             name: name?,
             notes: head_comment(self.source),
