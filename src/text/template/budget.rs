@@ -9,17 +9,17 @@ use std::cell::Cell;
 use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
-use super::value::fault;
+use super::value::{Dict, fault};
 
 /// Bytes of text and lists that one rendering may make in all.
-const MAX_MADE: u64 = 1 << 28;
+const MAX_MADE: u64 = 1 << 27;
 /// Bytes that one rendering may search, compare or walk through in all.
-const MAX_READ: u64 = 1 << 29;
+const MAX_READ: u64 = 1 << 28;
 /// What an item of a list counts for.
 pub(super) const ITEM: usize = 24;
 /// What a value met on a walk counts for.
 const NODE: usize = 64;
-/// How deep a value may nest that a walk goes through.
+/// How deep a value may nest that a walk goes through, besides the rendering's input in it.
 const MAX_DEPTH: usize = 200;
 
 thread_local! {
@@ -73,34 +73,51 @@ pub(super) fn size(value: &Value) -> usize {
     }
 }
 
-/// Walks through a value, charges for all of it, and refuses one that nests too deep: the engine
-/// compares and frees nested values by recursion.
-pub(super) fn walk(value: &Value) -> Result<(), Error> {
-    walk_at(value, 0)
+/// What a walk through a value is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Walk {
+    /// Reading all of it, texts included.
+    Read,
+    /// Holding it in a variable: only what the template itself built can nest too deep.
+    Keep,
+    /// Holding it in a namespace, where no namespace may be: it could contain itself, and no walk
+    /// would end.
+    KeepInside,
 }
 
-fn walk_at(value: &Value, depth: usize) -> Result<(), Error> {
+/// Walks through a value, charges for what it meets, and refuses one that nests too deep: the
+/// engine compares and frees nested values by recursion.
+pub(super) fn walk(value: &Value, walk: Walk) -> Result<(), Error> {
+    walk_at(value, walk, 0)
+}
+
+fn walk_at(value: &Value, walk: Walk, depth: usize) -> Result<(), Error> {
     if depth > MAX_DEPTH {
         return Err(exhausted("nested a value too deep"));
     }
+    if walk == Walk::Read {
+        read(value.as_str().map_or(0, str::len))?;
+    } else if value.downcast_object_ref::<Dict>().is_some() {
+        return Ok(());
+    }
+    let Some(object) = value.as_object() else {
+        return Ok(());
+    };
+    if walk == Walk::KeepInside && object.type_name().ends_with("::Namespace") {
+        return Err(fault("a namespace cannot hold a namespace"));
+    }
+    let visit = |item: &Value| {
+        read(NODE)?;
+        walk_at(item, walk, depth + 1)
+    };
     match value.kind() {
-        ValueKind::String => read(value.as_str().map_or(0, str::len)),
         ValueKind::Seq | ValueKind::Iterable => {
-            for item in value.try_iter()?.checked() {
-                read(NODE)?;
-                walk_at(&item?, depth + 1)?;
-            }
-            Ok(())
+            let mut items = value.try_iter()?.checked();
+            items.try_for_each(|item| visit(&item?))
         }
         ValueKind::Map => {
-            let Some(pairs) = value.as_object().and_then(|map| map.try_iter_pairs()) else {
-                return Ok(());
-            };
-            for (_, item) in pairs {
-                read(NODE)?;
-                walk_at(&item, depth + 1)?;
-            }
-            Ok(())
+            let mut pairs = object.try_iter_pairs().into_iter().flatten();
+            pairs.try_for_each(|(_, item)| visit(&item))
         }
         _ => Ok(()),
     }

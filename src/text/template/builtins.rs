@@ -7,7 +7,7 @@ use minijinja::value::{FunctionArgs, FunctionResult, Rest, ValueKind, ValueOrKwa
 use minijinja::{Environment, Error, State, Value, filters, functions, tests};
 
 use super::arguments::{bind, optional_int};
-use super::budget::{self, ITEM};
+use super::budget::{self, ITEM, Walk};
 use super::methods::charge_format;
 use super::operators::owned;
 use super::value::str;
@@ -94,7 +94,8 @@ fn read_all(args: &[Value]) -> Result<(), Error> {
 }
 
 fn walk_all(args: &[Value]) -> Result<(), Error> {
-    args.iter().try_for_each(budget::walk)
+    args.iter()
+        .try_for_each(|arg| budget::walk(arg, Walk::Read))
 }
 
 /// For filters that make a list of the items of the first argument, which for a text are its
@@ -105,7 +106,7 @@ fn list_all(args: &[Value]) -> Result<(), Error> {
         return Ok(());
     };
     // Sorting and grouping compare whole items.
-    budget::walk(value)?;
+    budget::walk(value, Walk::Read)?;
     budget::made(match value.kind() {
         ValueKind::String => budget::size(value).saturating_mul(ITEM),
         _ => budget::size(value),

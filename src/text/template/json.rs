@@ -74,8 +74,11 @@ impl Style {
         }
         let layout = self.item_separator.len()
             + self.key_separator.len()
-            + self.indent.as_ref().map_or(0, |indent| indent.len() * (depth + 1));
-        budget::made(8 + layout + value.as_str().map_or(0, str::len))?;
+            + self
+                .indent
+                .as_ref()
+                .map_or(0, |indent| indent.len() * (depth + 1));
+        budget::made(32 + layout + value.as_str().map_or(0, str::len))?;
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),

@@ -8,7 +8,7 @@ use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::arguments::{bind, flag, optional_int, optional_text, text};
-use super::budget::{self, ITEM};
+use super::budget::{self, ITEM, Walk};
 use super::operators::{escaped, same_safety};
 use super::value::{entries, fault, str};
 
@@ -110,7 +110,7 @@ fn list_method(value: &Value, method: &str, args: &[Value]) -> Result<Value, Err
     }
     let [wanted] = bind(args, ["value"])?;
     let wanted = wanted.ok_or_else(|| fault("expected one argument"))?;
-    budget::walk(value)?;
+    budget::walk(value, Walk::Read)?;
     if method == "count" {
         let count = value.try_iter()?.filter(|item| *item == wanted).count();
         return Ok(Value::from(count));
@@ -480,7 +480,7 @@ pub(super) fn charge_format(pattern: &str, args: &[Value]) -> Result<(), Error> 
             .any(|part| part.trim_start_matches(|c| c != '{').matches('{').count() > 1);
     let mut longest = 0;
     for arg in args {
-        budget::walk(arg)?;
+        budget::walk(arg, Walk::Read)?;
         longest = longest.max(str(arg)?.len());
         if let Some(width) = usize::try_from(arg.clone()).ok().filter(|_| is_nested) {
             longest = longest.max(width);

@@ -17,6 +17,8 @@ mod methods;
 mod operators;
 mod rewrite;
 mod source;
+#[cfg(test)]
+mod tests;
 mod value;
 
 use std::io;
@@ -212,15 +214,18 @@ fn final_text(messages: &mut serde_json::Value) -> Option<&mut String> {
     }
 }
 
-/// The engine, set up as `apply_chat_template` sets up Jinja2.
-fn environment() -> Environment<'static> {
-    let mut env = Environment::new();
-    let syntax = SyntaxConfig::builder()
+fn syntax() -> SyntaxConfig {
+    SyntaxConfig::builder()
         .trim_blocks(true)
         .lstrip_blocks(true)
         .build()
-        .expect("the default delimiters are valid");
-    env.set_syntax(syntax);
+        .expect("the default delimiters are valid")
+}
+
+/// The engine, set up as `apply_chat_template` sets up Jinja2.
+fn environment() -> Environment<'static> {
+    let mut env = Environment::new();
+    env.set_syntax(syntax());
     env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_formatter(|out, _, value| {
         let text = value::str(value)?;

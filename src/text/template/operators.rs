@@ -8,7 +8,7 @@
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Environment, Error, Value};
 
-use super::budget::{self, ITEM};
+use super::budget::{self, ITEM, Walk};
 use super::value::{as_float, fault, str};
 
 /// The filters of this module; a template has no reason to use these names itself.
@@ -37,18 +37,17 @@ pub(super) fn register(env: &mut Environment<'static>) {
     env.add_filter(names::SUB, sub);
     env.add_filter(names::CONCAT, concat);
     env.add_filter(names::MUL, mul);
-    env.add_filter(names::WALK, |value: &Value| {
-        budget::walk(value).map(|()| value.clone())
-    });
-    env.add_filter(names::INDEX, |value: &Value| {
-        // Only a text has to be counted through to find a position.
-        budget::read(value.as_str().map_or(0, str::len)).map(|()| value.clone())
-    });
+    for (name, walk) in [
+        (names::WALK, Walk::Read),
+        (names::KEEP, Walk::Keep),
+        (names::KEEP_INSIDE, Walk::KeepInside),
+    ] {
+        env.add_filter(name, move |value: &Value| {
+            budget::walk(value, walk).map(|()| value.clone())
+        });
+    }
+    env.add_filter(names::INDEX, index);
     env.add_filter(names::OWN, own);
-    env.add_filter(names::KEEP, |value: &Value| {
-        budget::walk(value).map(|()| value.clone())
-    });
-    env.add_filter(names::KEEP_INSIDE, keep_inside);
     env.add_filter(names::LITERAL, |bytes: usize| {
         budget::made(bytes).map(|()| false)
     });
@@ -64,8 +63,8 @@ pub(super) fn add(left: &Value, right: &Value) -> Result<Value, Error> {
         return Ok(Value::from([a, b].concat()));
     }
     if is_list(left) && is_list(right) && left.is_tuple() == right.is_tuple() {
-        let n_items = left.len().unwrap_or(0) + right.len().unwrap_or(0);
-        budget::made(n_items.saturating_mul(ITEM))?;
+        let (left, right) = (&owned(left.clone())?, &owned(right.clone())?);
+        budget::made(budget::size(left).saturating_add(budget::size(right)))?;
         let items = left.try_iter()?.chain(right.try_iter()?).collect();
         return Ok(list(items, left.is_tuple()));
     }
@@ -107,6 +106,7 @@ fn mul(left: &Value, right: &Value) -> Result<Value, Error> {
         return Err(unsupported("*", left, right));
     };
     let times = usize::try_from(times.max(0)).unwrap_or(usize::MAX);
+    let repeated = &owned(repeated.clone())?;
     budget::made(budget::size(repeated).saturating_mul(times))?;
     if budget::size(repeated) == 0 {
         return Ok(repeated.clone());
@@ -118,6 +118,13 @@ fn mul(left: &Value, right: &Value) -> Result<Value, Error> {
     let n_items = items.len() * times;
     let repeated_items = items.into_iter().cycle().take(n_items).collect();
     Ok(list(repeated_items, repeated.is_tuple()))
+}
+
+/// A value whose items are taken. In a text the engine counts characters to find a position.
+fn index(value: &Value) -> Result<Value, Error> {
+    let n_bytes = value.as_str().map_or(0, str::len);
+    budget::read(n_bytes.saturating_mul(4))?;
+    Ok(value.clone())
 }
 
 /// A list that owns its items, for one that may be a view; texts are charged for.
@@ -137,34 +144,6 @@ pub(super) fn owned(value: Value) -> Result<Value, Error> {
         items.push(item?);
     }
     Ok(Value::from(items))
-}
-
-/// A namespace within a namespace could contain itself, which no walk would survive.
-fn keep_inside(value: &Value) -> Result<Value, Error> {
-    budget::walk(value)?;
-    if holds_namespace(value) {
-        return Err(fault("a namespace cannot hold a namespace"));
-    }
-    Ok(value.clone())
-}
-
-/// Whether a value is or contains a namespace. The walk before has bounded its depth and size.
-fn holds_namespace(value: &Value) -> bool {
-    let Some(object) = value.as_object() else {
-        return false;
-    };
-    if object.type_name().ends_with("::Namespace") {
-        return true;
-    }
-    match value.kind() {
-        ValueKind::Seq | ValueKind::Iterable => value
-            .try_iter()
-            .is_ok_and(|mut items| items.any(|item| holds_namespace(&item))),
-        ValueKind::Map => object
-            .try_iter_pairs()
-            .is_some_and(|mut pairs| pairs.any(|(_, item)| holds_namespace(&item))),
-        _ => false,
-    }
 }
 
 /// `markupsafe.escape`: markup as it is, any other value's text escaped.

@@ -154,7 +154,8 @@ impl<'a> Rewriter<'a> {
 
     /// Where the token before `at` ends.
     fn end_before(&self, at: usize) -> usize {
-        at.checked_sub(1).map_or(0, |before| self.tokens[before].end)
+        at.checked_sub(1)
+            .map_or(0, |before| self.tokens[before].end)
     }
 
     fn frame(&mut self) -> &mut Frame {

@@ -276,13 +276,14 @@ impl<'a> Walker<'a> {
     fn skip_number(&mut self, is_after_dot: bool) {
         let bytes = self.text.as_bytes();
         let byte_at = |at: usize| bytes.get(at).copied().unwrap_or(0);
-        let has_radix = byte_at(self.at) == b'0'
-            && matches!(byte_at(self.at + 1) | 0x20, b'x' | b'o' | b'b');
+        let has_radix =
+            byte_at(self.at) == b'0' && matches!(byte_at(self.at + 1) | 0x20, b'x' | b'o' | b'b');
         self.skip_word();
         if has_radix || is_after_dot {
             return;
         }
-        let follows_fraction = !is_word(byte_at(self.at + 1)) || byte_at(self.at + 1).is_ascii_digit();
+        let follows_fraction =
+            !is_word(byte_at(self.at + 1)) || byte_at(self.at + 1).is_ascii_digit();
         if byte_at(self.at) == b'.' && follows_fraction {
             self.at += 1;
             self.skip_word();

@@ -128,8 +128,8 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
     if depth > MAX_DEPTH {
         return Err(fault("maximum recursion depth exceeded while printing"));
     }
-    // Also a value without a text takes up to a few bytes, and its separator.
-    budget::made(8 + value.as_str().map_or(0, str::len))?;
+    // Any value takes a few bytes and its separator, and longer to print than to copy.
+    budget::made(32 + value.as_str().map_or(0, str::len))?;
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::None => out.push_str("None"),
