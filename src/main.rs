@@ -12,7 +12,7 @@ fn main() -> ExitCode {
         Err(failure) => {
             #[expect(clippy::print_stderr, reason = "the one error of the program")]
             {
-                eprintln!("error: {failure:#}");
+                eprintln!("error: {failure}");
             }
             ExitCode::FAILURE
         }

@@ -12,8 +12,9 @@ use super::definition::{
 use super::diagnostic::{Diagnostic, Span};
 use super::expr::{Expr, Value};
 
-/// All problems of a definition.
-pub(super) fn check(def: &ArchDef) -> Vec<Diagnostic> {
+/// All problems of a definition. Of one that lacks parts which could not be read, nothing is said to
+/// be unused: the missing part may be its user.
+pub(super) fn check(def: &ArchDef, is_whole: bool) -> Vec<Diagnostic> {
     let mut checker = Checker {
         def,
         problems: Vec::new(),
@@ -32,7 +33,9 @@ pub(super) fn check(def: &ArchDef) -> Vec<Diagnostic> {
         );
     }
     checker.stacks();
-    checker.unused();
+    if is_whole {
+        checker.unused();
+    }
     checker.problems
 }
 

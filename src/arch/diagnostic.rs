@@ -78,7 +78,7 @@ impl Diagnostic {
 
 /// The known name nearest to `found`, if one is near enough to have been meant.
 pub fn nearest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = (found.chars().count() / 3).max(1);
+    let limit = (found.chars().count() * 2 / 5).max(1);
     known
         .into_iter()
         .map(|name| (edit_distance(found, name), name))

@@ -47,7 +47,7 @@ pub fn parse(
         // After a syntax error the tree has holes, and what it lacks is no news.
         problems = syntax.iter().map(read::syntax_problem).collect();
     } else if let Some(def) = &def {
-        problems.extend(check::check(def));
+        problems.extend(check::check(def, problems.is_empty()));
     }
     match def {
         Some(def) if problems.is_empty() => Ok(def),

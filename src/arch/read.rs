@@ -74,22 +74,19 @@ impl<'a> Reader<'a> {
     fn finish(&mut self, fields: &Fields<'_>, what: &str) {
         for (name, span, _) in fields.rest() {
             let known = fields.known.iter().copied();
-            self.problems.push(Diagnostic::unknown(
-                span,
-                &format!("key in {what}"),
-                name,
-                known,
-            ));
+            let mut problem = Diagnostic::unknown(span, "key", name, known);
+            problem.message.push_str(&format!(" in {what}"));
+            self.problems.push(problem);
         }
     }
 
-    /// The whole file; `None` if it is not TOML at all.
+    /// The whole file, without the parts that have problems; `None` if a part is missing that
+    /// everything else hangs on.
     pub(super) fn definition(
         &mut self,
         root: &'a DeTable<'a>,
         common: &BTreeMap<String, Param>,
     ) -> Option<ArchDef> {
-        let before = self.problems.len();
         let mut fields = Fields::new(root, 0..0);
         let name = self
             .required_text(&mut fields, "name", "the definition")
@@ -110,9 +107,6 @@ impl<'a> Reader<'a> {
             .map(|item| self.texts(item, "ignore"))
             .unwrap_or_default();
         self.finish(&fields, "a definition");
-        if before != self.problems.len() {
-            return None;
-        }
         Some(ArchDef {
             name: name?,
             notes: head_comment(self.source),

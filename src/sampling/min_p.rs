@@ -82,6 +82,16 @@ mod tests {
         assert_eq!(kept(f64::MIN_POSITIVE, &[f32::MIN, f32::NEG_INFINITY]), [0]);
     }
 
+    #[test]
+    fn the_floor_is_exact_to_the_last_bit() {
+        for percent in 1..100 {
+            let min_p = f64::from(percent) / 100.0;
+            let nearest = min_p.ln() as f32;
+            let stays = f64::from(nearest) >= min_p.ln();
+            assert_eq!(kept(min_p, &[0.0, nearest]).len(), 1 + usize::from(stays));
+        }
+    }
+
     proptest! {
         #[test]
         fn the_same_as_by_a_full_sort(logits in twin::logits(1..400), min_p in 1e-9..1.0f64) {

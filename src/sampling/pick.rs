@@ -75,7 +75,7 @@ mod tests {
         let mut logits = vec![f32::NEG_INFINITY; 5000];
         logits[1500] = 1.0;
         logits[3000] = 1.0;
-        for (uniform, expected) in [(0.0, 1500), (0.49, 1500), (0.51, 3000), (1.0, 3000)] {
+        for (uniform, expected) in [(0.0, 1500), (0.49, 1500), (0.5, 3000), (1.0, 3000)] {
             assert_eq!(weighted(&logits, 1.0, uniform, &mut Vec::new()), expected);
         }
     }

@@ -46,8 +46,18 @@ fn library() -> Library {
 
 /// Makes the model of a golden again and checks that it is the one the reference ran.
 fn load(name: &str, entry: &Value, library: &Library, scratch: &Path) -> Golden {
-    let arguments: Vec<&str> = entry["synth"].as_array().expect("arguments").iter().filter_map(Value::as_str).collect();
-    let mut request = Request { seed: 0, set: Vec::new(), with: Vec::new(), ty: TensorType::F32 };
+    let arguments: Vec<&str> = entry["synth"]
+        .as_array()
+        .expect("arguments")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    let mut request = Request {
+        seed: 0,
+        set: Vec::new(),
+        with: Vec::new(),
+        ty: TensorType::F32,
+    };
     for pair in arguments[1..].chunks(2) {
         match pair[0] {
             "--seed" => request.seed = pair[1].parse().expect("a seed"),
@@ -60,7 +70,9 @@ fn load(name: &str, entry: &Value, library: &Library, scratch: &Path) -> Golden 
             other => panic!("{name}: unknown argument {other}"),
         }
     }
-    let def = library.get(arguments[0]).expect("the architecture is built in");
+    let def = library
+        .get(arguments[0])
+        .expect("the architecture is built in");
     let path = scratch.join(format!("{name}.gguf"));
     synth(&def, &request, &path).expect("the model can be made");
     let hash = Sha256::digest(std::fs::read(&path).expect("the model was written"));
@@ -70,11 +82,17 @@ fn load(name: &str, entry: &Value, library: &Library, scratch: &Path) -> Golden 
         entry["gguf_sha256"].as_str().expect("a hash"),
         "{name}: synth makes another file than the reference ran; if that is meant, run scripts/make_goldens.py"
     );
-    let npy = std::fs::read(folder().join(entry["logits"].as_str().expect("a file"))).expect("the golden is there");
+    let npy = std::fs::read(folder().join(entry["logits"].as_str().expect("a file")))
+        .expect("the golden is there");
     Golden {
         name: name.to_owned(),
         arch: arguments[0].to_owned(),
-        tokens: entry["tokens"].as_array().expect("tokens").iter().map(|t| t.as_u64().expect("an id") as u32).collect(),
+        tokens: entry["tokens"]
+            .as_array()
+            .expect("tokens")
+            .iter()
+            .map(|t| t.as_u64().expect("an id") as u32)
+            .collect(),
         weights: weights::open(&path).expect("synth writes what we read"),
         expected: parse_npy(&npy).values,
         noise: entry["noise"]["kv_f16"].as_f64().expect("noise"),
@@ -89,7 +107,14 @@ fn goldens(scratch: &Path) -> Vec<Golden> {
     let cases = index["goldens"].as_array().expect("an array of goldens");
     let goldens: Vec<Golden> = cases
         .iter()
-        .map(|entry| load(entry["name"].as_str().expect("a name"), entry, &library, scratch))
+        .map(|entry| {
+            load(
+                entry["name"].as_str().expect("a name"),
+                entry,
+                &library,
+                scratch,
+            )
+        })
         .collect();
     assert!(!goldens.is_empty(), "a gate that compares nothing fails");
     goldens
@@ -104,7 +129,11 @@ fn bound(golden: &Golden, path: &ExecutionPath) -> f64 {
     };
     // One rounding of a quantised activation that falls the other way costs more than `EXACT`; the
     // reference's own sensitivity to a half-precision cache says how much.
-    if golden.quantized { of_path.max(3.0 * golden.noise) } else { of_path }
+    if golden.quantized {
+        of_path.max(3.0 * golden.noise)
+    } else {
+        of_path
+    }
 }
 
 #[test]
@@ -121,12 +150,16 @@ fn every_architecture_equals_the_reference_along_every_path() {
                 row.push_str("        -");
                 continue;
             };
-            let found = result.unwrap_or_else(|e| panic!("{} along {}: {e}", golden.name, path.name));
+            let found =
+                result.unwrap_or_else(|e| panic!("{} along {}: {e}", golden.name, path.name));
             let error = nmse(&found, &golden.expected);
             row.push_str(&format!("  {error:7.0e}"));
             compared += 1;
             if error > bound(&golden, path) {
-                failures.push(format!("{} along {}: NMSE {error:.2e}", golden.name, path.name));
+                failures.push(format!(
+                    "{} along {}: NMSE {error:.2e}",
+                    golden.name, path.name
+                ));
             }
         }
         println!("{row}");
@@ -134,7 +167,10 @@ fn every_architecture_equals_the_reference_along_every_path() {
     }
     println!("paths: {}", PATHS.map(|p| p.name).join(", "));
     let all: BTreeSet<String> = library.sources().map(|(name, _)| name.to_owned()).collect();
-    assert_eq!(all, covered, "an architecture without goldens is not proven");
+    assert_eq!(
+        all, covered,
+        "an architecture without goldens is not proven"
+    );
     assert!(compared > 0);
     assert!(failures.is_empty(), "{failures:#?}");
 }
@@ -151,83 +187,254 @@ enum Fault {
 fn the_gate_catches_deliberate_faults() {
     use Fault::{Definition, Driving};
     let faults: Vec<(&str, &str, Fault)> = vec![
-        ("rope pairs neighbours instead of halves", "qwen2", Definition("kind = \"neox\"", "kind = \"norm\"")),
-        ("rope pairs halves instead of neighbours", "llama", Definition("kind = \"norm\"", "kind = \"neox\"")),
-        ("rope base a little larger", "llama", Definition("kind = \"norm\"", "kind = \"norm\"\nbase = \"rope_base * 1.1\"")),
-        ("rope turns two elements less", "llama", Definition("kind = \"norm\"", "kind = \"norm\"\ndims = \"n_rot - 2\"")),
-        ("no rope", "qwen3", Definition("rope = \"std\"", "rope = \"if(il < 0, 'std', 'none')\"")),
-        ("frequency factors ignored", "llama-rope-freqs", Definition("kind = \"norm\"", "kind = \"norm\"\nweights = { factors = false }")),
-        ("linear scaling ignored", "llama-linear", Definition("kind = \"norm\"", "kind = \"norm\"\nscaling = \"none\"")),
-        ("yarn taken for linear", "llama-yarn", Definition("kind = \"norm\"", "kind = \"norm\"\nscaling = \"linear\"")),
-        ("magnitude of yarn ignored", "llama-yarn", Definition("kind = \"norm\"", "kind = \"norm\"\nattn = 1.0")),
-        ("eps ten times as large", "llama", Definition("\"rms_eps\"", "\"rms_eps * 10\"")),
-        ("layer norm for rms norm", "llama", Definition("kind = \"rms\"", "kind = \"layer\"")),
-        ("scores not scaled", "llama", Definition("block = \"attention\"", "block = \"attention\", scale = 1.0")),
-        ("keys and values swapped", "llama", Definition("block = \"attention\"", "block = \"attention\", weights = { k = \"attn_v\", v = \"attn_k\" }")),
-        ("offset of the queries ignored", "llama-biases", Definition("block = \"attention\"", "block = \"attention\", weights = { \"q.bias\" = false }")),
-        ("offset of the heads ignored", "llama-biases", Definition("block = \"attention\"", "block = \"attention\", weights = { \"o.bias\" = false }")),
-        ("offset of the logits ignored", "qwen2", Definition("norm = \"output_norm\"", "norm = \"output_norm\"\nweights = { \"output.bias\" = false }")),
-        ("heads not normalised", "qwen3", Definition(", qk_norm = \"head\"", "")),
-        ("gate and up swapped", "llama", Definition("weights = { gate = true }", "weights = { gate = \"ffn_up\", up = \"ffn_gate\" }")),
-        ("gelu for silu", "llama", Definition("act = \"silu\"", "act = \"gelu\"")),
-        ("no norm before the feed-forward network", "llama", Definition("pre    = \"ffn_norm\"", "")),
-        ("the norms of a layer swapped", "llama", Definition("pre    = \"ffn_norm\"", "pre    = \"attn_norm\"")),
-        ("feed-forward result replaces the stream", "llama", Definition("pre    = \"ffn_norm\"", "pre    = \"ffn_norm\"\njoin   = \"set\"")),
-        ("a residual scale that is not there", "llama", Definition("pre    = \"ffn_norm\"", "pre    = \"ffn_norm\"\nscale  = 1.01")),
-        ("token table for a head of its own", "llama", Definition("norm = \"output_norm\"", "norm = \"output_norm\"\nweights = { output = false }")),
-        ("embedding scaled", "llama", Definition("[embed]", "[embed]\nscale = 1.1")),
-        ("the last layer left out", "llama", Definition("[[stack]]", "[[stack]]\ncount = \"n_layer - 1\"")),
-        ("later tokens visible", "llama", Definition("[cache.full]", "[cache.full]\ncausal = false")),
-        ("a stale row in the cache", "llama", Driving(|model, tokens| {
-            run(model, &tokens[5..9], 0, 0);
-            run(model, tokens, 0, 0)
-        })),
-        ("positions begin anew in the second pass", "llama", Driving(|model, tokens| {
-            let (a, b) = tokens.split_at(tokens.len() / 2);
-            let mut out = run(model, a, 0, 0);
-            out.extend(run(model, b, 0, 0));
-            out
-        })),
-        ("positions skip one between passes", "llama", Driving(|model, tokens| {
-            let (a, b) = tokens.split_at(tokens.len() / 2);
-            let mut out = run(model, a, 0, 0);
-            out.extend(run(model, b, 0, a.len() as u32 + 1));
-            out
-        })),
-        ("the second pass in another sequence", "llama", Driving(|model, tokens| {
-            let (a, b) = tokens.split_at(tokens.len() / 2);
-            let mut out = run(model, a, 0, 0);
-            out.extend(run(model, b, 1, a.len() as u32));
-            out
-        })),
-        ("two tokens exchanged", "llama", Driving(|model, tokens| {
-            let mut tokens = tokens.to_vec();
-            tokens.swap(1, 2);
-            run(model, &tokens, 0, 0)
-        })),
+        (
+            "rope pairs neighbours instead of halves",
+            "qwen2",
+            Definition("kind = \"neox\"", "kind = \"norm\""),
+        ),
+        (
+            "rope pairs halves instead of neighbours",
+            "llama",
+            Definition("kind = \"norm\"", "kind = \"neox\""),
+        ),
+        (
+            "rope base a little larger",
+            "llama",
+            Definition(
+                "kind = \"norm\"",
+                "kind = \"norm\"\nbase = \"rope_base * 1.1\"",
+            ),
+        ),
+        (
+            "rope turns two elements less",
+            "llama",
+            Definition("kind = \"norm\"", "kind = \"norm\"\ndims = \"n_rot - 2\""),
+        ),
+        (
+            "no rope",
+            "qwen3",
+            Definition("rope = \"std\"", "rope = \"if(il < 0, 'std', 'none')\""),
+        ),
+        (
+            "frequency factors ignored",
+            "llama-rope-freqs",
+            Definition(
+                "kind = \"norm\"",
+                "kind = \"norm\"\nweights = { factors = false }",
+            ),
+        ),
+        (
+            "linear scaling ignored",
+            "llama-linear",
+            Definition("kind = \"norm\"", "kind = \"norm\"\nscaling = \"none\""),
+        ),
+        (
+            "yarn taken for linear",
+            "llama-yarn",
+            Definition("kind = \"norm\"", "kind = \"norm\"\nscaling = \"linear\""),
+        ),
+        (
+            "magnitude of yarn ignored",
+            "llama-yarn",
+            Definition("kind = \"norm\"", "kind = \"norm\"\nattn = 1.0"),
+        ),
+        (
+            "eps ten times as large",
+            "llama",
+            Definition("\"rms_eps\"", "\"rms_eps * 10\""),
+        ),
+        (
+            "layer norm for rms norm",
+            "llama",
+            Definition("kind = \"rms\"", "kind = \"layer\""),
+        ),
+        (
+            "scores not scaled",
+            "llama",
+            Definition(
+                "block = \"attention\"",
+                "block = \"attention\", scale = 1.0",
+            ),
+        ),
+        (
+            "keys and values swapped",
+            "llama",
+            Definition(
+                "block = \"attention\"",
+                "block = \"attention\", weights = { k = \"attn_v\", v = \"attn_k\" }",
+            ),
+        ),
+        (
+            "offset of the queries ignored",
+            "llama-biases",
+            Definition(
+                "block = \"attention\"",
+                "block = \"attention\", weights = { \"q.bias\" = false }",
+            ),
+        ),
+        (
+            "offset of the heads ignored",
+            "llama-biases",
+            Definition(
+                "block = \"attention\"",
+                "block = \"attention\", weights = { \"o.bias\" = false }",
+            ),
+        ),
+        (
+            "offset of the logits ignored",
+            "qwen2",
+            Definition(
+                "norm = \"output_norm\"",
+                "norm = \"output_norm\"\nweights = { \"output.bias\" = false }",
+            ),
+        ),
+        (
+            "heads not normalised",
+            "qwen3",
+            Definition(", qk_norm = \"head\"", ""),
+        ),
+        (
+            "gate and up swapped",
+            "llama",
+            Definition(
+                "weights = { gate = true }",
+                "weights = { gate = \"ffn_up\", up = \"ffn_gate\" }",
+            ),
+        ),
+        (
+            "gelu for silu",
+            "llama",
+            Definition("act = \"silu\"", "act = \"gelu\""),
+        ),
+        (
+            "no norm before the feed-forward network",
+            "llama",
+            Definition("pre    = \"ffn_norm\"", ""),
+        ),
+        (
+            "the norms of a layer swapped",
+            "llama",
+            Definition("pre    = \"ffn_norm\"", "pre    = \"attn_norm\""),
+        ),
+        (
+            "feed-forward result replaces the stream",
+            "llama",
+            Definition(
+                "pre    = \"ffn_norm\"",
+                "pre    = \"ffn_norm\"\njoin   = \"set\"",
+            ),
+        ),
+        (
+            "a residual scale that is not there",
+            "llama",
+            Definition(
+                "pre    = \"ffn_norm\"",
+                "pre    = \"ffn_norm\"\nscale  = 1.01",
+            ),
+        ),
+        (
+            "token table for a head of its own",
+            "llama",
+            Definition(
+                "norm = \"output_norm\"",
+                "norm = \"output_norm\"\nweights = { output = false }",
+            ),
+        ),
+        (
+            "embedding scaled",
+            "llama",
+            Definition("[embed]", "[embed]\nscale = 1.1"),
+        ),
+        (
+            "the last layer left out",
+            "llama",
+            Definition("[[stack]]", "[[stack]]\ncount = \"n_layer - 1\""),
+        ),
+        (
+            "later tokens visible",
+            "llama",
+            Definition("[cache.full]", "[cache.full]\ncausal = false"),
+        ),
+        (
+            "a stale row in the cache",
+            "llama",
+            Driving(|model, tokens| {
+                run(model, &tokens[5..9], 0, 0);
+                run(model, tokens, 0, 0)
+            }),
+        ),
+        (
+            "positions begin anew in the second pass",
+            "llama",
+            Driving(|model, tokens| {
+                let (a, b) = tokens.split_at(tokens.len() / 2);
+                let mut out = run(model, a, 0, 0);
+                out.extend(run(model, b, 0, 0));
+                out
+            }),
+        ),
+        (
+            "positions skip one between passes",
+            "llama",
+            Driving(|model, tokens| {
+                let (a, b) = tokens.split_at(tokens.len() / 2);
+                let mut out = run(model, a, 0, 0);
+                out.extend(run(model, b, 0, a.len() as u32 + 1));
+                out
+            }),
+        ),
+        (
+            "the second pass in another sequence",
+            "llama",
+            Driving(|model, tokens| {
+                let (a, b) = tokens.split_at(tokens.len() / 2);
+                let mut out = run(model, a, 0, 0);
+                out.extend(run(model, b, 1, a.len() as u32));
+                out
+            }),
+        ),
+        (
+            "two tokens exchanged",
+            "llama",
+            Driving(|model, tokens| {
+                let mut tokens = tokens.to_vec();
+                tokens.swap(1, 2);
+                run(model, &tokens, 0, 0)
+            }),
+        ),
     ];
 
     let scratch = tempfile::tempdir().expect("a scratch folder");
     let library = library();
-    let goldens: BTreeMap<String, Golden> =
-        goldens(scratch.path()).into_iter().map(|g| (g.name.clone(), g)).collect();
+    let goldens: BTreeMap<String, Golden> = goldens(scratch.path())
+        .into_iter()
+        .map(|g| (g.name.clone(), g))
+        .collect();
     let mut missed = Vec::new();
     for (name, on, fault) in &faults {
-        let golden = goldens.get(*on).unwrap_or_else(|| panic!("there is no golden `{on}`"));
+        let golden = goldens
+            .get(*on)
+            .unwrap_or_else(|| panic!("there is no golden `{on}`"));
         let source = library.source(&golden.arch).expect("built in");
         let result = match fault {
             Definition(from, to) => {
-                assert!(source.text.contains(from), "`{name}`: the definition does not contain `{from}`");
+                assert!(
+                    source.text.contains(from),
+                    "`{name}`: the definition does not contain `{from}`"
+                );
                 let text = source.text.replacen(from, to, 1);
                 match library.check("fault", &text) {
-                    Ok(def) => logits(&def, &golden.weights, &golden.tokens, &PATHS[0]).expect("an f32 cache"),
+                    Ok(def) => logits(&def, &golden.weights, &golden.tokens, &PATHS[0])
+                        .expect("an f32 cache"),
                     Err(problems) => panic!("`{name}` is no valid definition:\n{problems}"),
                 }
             }
             Driving(drive) => {
                 let def = library.get(&golden.arch).expect("built in");
-                let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
-                let mut model = Model::load(plan, &golden.weights, options(), &mut |_, _| {}).expect("it loads");
+                let plan =
+                    Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
+                let mut model = Model::load(plan, &golden.weights, options(), &mut |_, _| {})
+                    .expect("it loads");
                 Ok(drive(&mut model, &golden.tokens))
             }
         };
@@ -238,12 +445,18 @@ fn the_gate_catches_deliberate_faults() {
                 if error <= EXACT {
                     missed.push(*name);
                 }
-                format!("NMSE {error:.1e}{}", if error > EXACT { "" } else { "  MISSED" })
+                format!(
+                    "NMSE {error:.1e}{}",
+                    if error > EXACT { "" } else { "  MISSED" }
+                )
             }
         };
         println!("{name:44} {on:18} {verdict}");
     }
-    assert!(missed.is_empty(), "faults that the gate does not see: {missed:?}");
+    assert!(
+        missed.is_empty(),
+        "faults that the gate does not see: {missed:?}"
+    );
 }
 
 fn options() -> Options {
@@ -272,7 +485,8 @@ fn a_step_of_the_same_shape_replays_the_graph() {
     let golden = goldens(scratch.path()).remove(0);
     let def = library().get(&golden.arch).expect("built in");
     let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
-    let mut model = Model::load(plan, &golden.weights, options(), &mut |_, _| {}).expect("it loads");
+    let mut model =
+        Model::load(plan, &golden.weights, options(), &mut |_, _| {}).expect("it loads");
     for (i, token) in golden.tokens.iter().enumerate() {
         run(&mut model, &[*token], 0, i as u32);
     }
@@ -285,19 +499,35 @@ fn a_batch_that_does_not_fit_is_refused_and_leaves_no_trace() {
     let golden = goldens(scratch.path()).remove(0);
     let def = library().get(&golden.arch).expect("built in");
     let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
-    let options = Options { n_ctx: 8, ..options() };
+    let options = Options {
+        n_ctx: 8,
+        ..options()
+    };
     let mut model = Model::load(plan, &golden.weights, options, &mut |_, _| {}).expect("it loads");
-    let refused = |model: &mut Model, batch: &Batch| model.forward(batch).expect_err("refused").to_string();
+    let refused =
+        |model: &mut Model, batch: &Batch| model.forward(batch).expect_err("refused").to_string();
 
-    assert_eq!(refused(&mut model, &Batch::default()), "a pass of 0 tokens: 1 to 64 tokens");
+    assert_eq!(
+        refused(&mut model, &Batch::default()),
+        "a pass of 0 tokens: 1 to 64 tokens"
+    );
     let mut batch = Batch::default();
     batch.push(96, 0, 0, true);
-    assert_eq!(refused(&mut model, &batch), "a pass of the token 96: ids below 96");
+    assert_eq!(
+        refused(&mut model, &batch),
+        "a pass of the token 96: ids below 96"
+    );
     batch.clear();
     (0..9).for_each(|i| batch.push(1, 0, i, true));
-    assert_eq!(refused(&mut model, &batch), "the cache is full: 9 positions asked for, 8 of 8 free");
+    assert_eq!(
+        refused(&mut model, &batch),
+        "the cache is full: 9 positions asked for, 8 of 8 free"
+    );
     assert_eq!(model.free_cells(), 8);
     batch.clear();
     (0..2).for_each(|_| batch.push(1, 0, 3, true));
-    assert_eq!(refused(&mut model, &batch), "a pass of position 3 of sequence 0 twice: each once");
+    assert_eq!(
+        refused(&mut model, &batch),
+        "a pass of position 3 of sequence 0 twice: each once"
+    );
 }

@@ -1,8 +1,19 @@
-//! Tests through the public interface, in one binary.
-#![allow(clippy::unwrap_used, clippy::print_stdout, unreachable_pub, missing_docs, reason = "tests")]
+//! Tests through the public interface and the program itself, in one binary.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    unreachable_pub,
+    missing_docs,
+    reason = "tests"
+)]
 
+mod bad_definitions;
 mod golden_templates;
 mod golden_tokenizers;
 mod goldens;
+mod openai_client;
+mod program;
+mod server;
 mod support;
+mod tidy;
 mod zoo;

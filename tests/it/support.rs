@@ -27,14 +27,25 @@ pub fn parse_npy(bytes: &[u8]) -> Array {
     let header_len = u16::from_le_bytes([bytes[8], bytes[9]]) as usize;
     let header = std::str::from_utf8(&bytes[10..10 + header_len]).expect("NPY headers are ASCII");
     assert!(header.contains("'fortran_order': False"), "{header}");
-    let inner = header.split_once("'shape': (").and_then(|(_, rest)| rest.split_once(')')).expect("a shape").0;
-    let shape: Vec<usize> = inner.split(',').filter_map(|n| n.trim().parse().ok()).collect();
+    let inner = header
+        .split_once("'shape': (")
+        .and_then(|(_, rest)| rest.split_once(')'))
+        .expect("a shape")
+        .0;
+    let shape: Vec<usize> = inner
+        .split(',')
+        .filter_map(|n| n.trim().parse().ok())
+        .collect();
     let data = &bytes[10 + header_len..];
     let four = |c: &[u8]| [c[0], c[1], c[2], c[3]];
     let values: Vec<f64> = if header.contains("'<f4'") {
-        data.chunks_exact(4).map(|c| f32::from_le_bytes(four(c)).into()).collect()
+        data.chunks_exact(4)
+            .map(|c| f32::from_le_bytes(four(c)).into())
+            .collect()
     } else if header.contains("'<i4'") {
-        data.chunks_exact(4).map(|c| i32::from_le_bytes(four(c)).into()).collect()
+        data.chunks_exact(4)
+            .map(|c| i32::from_le_bytes(four(c)).into())
+            .collect()
     } else {
         panic!("unexpected NPY type: {header}");
     };
@@ -61,7 +72,11 @@ pub fn nmse(found: &[f32], expected: &[f64]) -> f64 {
         error += (f64::from(*f) - e).powi(2);
         power += e.powi(2);
     }
-    if error.is_finite() { error / power } else { f64::INFINITY }
+    if error.is_finite() {
+        error / power
+    } else {
+        f64::INFINITY
+    }
 }
 
 /// One way of computing the same logits.
@@ -91,12 +106,40 @@ const EXACT: ExecutionPath = ExecutionPath {
 
 pub const PATHS: [ExecutionPath; 10] = [
     EXACT,
-    ExecutionPath { name: "chunk 1", chunk: 1, ..EXACT },
-    ExecutionPath { name: "chunk 7", chunk: 7, ..EXACT },
-    ExecutionPath { name: "stateless", stateless: true, ..EXACT },
-    ExecutionPath { name: "two sequences", chunk: 5, interleaved: true, ..EXACT },
-    ExecutionPath { name: "flash, f32 cache", chunk: 7, flash_attn: true, ..EXACT },
-    ExecutionPath { name: "f16 cache", chunk: 7, kv_type: TensorType::F16, is_exact: false, ..EXACT },
+    ExecutionPath {
+        name: "chunk 1",
+        chunk: 1,
+        ..EXACT
+    },
+    ExecutionPath {
+        name: "chunk 7",
+        chunk: 7,
+        ..EXACT
+    },
+    ExecutionPath {
+        name: "stateless",
+        stateless: true,
+        ..EXACT
+    },
+    ExecutionPath {
+        name: "two sequences",
+        chunk: 5,
+        interleaved: true,
+        ..EXACT
+    },
+    ExecutionPath {
+        name: "flash, f32 cache",
+        chunk: 7,
+        flash_attn: true,
+        ..EXACT
+    },
+    ExecutionPath {
+        name: "f16 cache",
+        chunk: 7,
+        kv_type: TensorType::F16,
+        is_exact: false,
+        ..EXACT
+    },
     ExecutionPath {
         name: "flash, f16 cache",
         chunk: 7,
@@ -105,7 +148,13 @@ pub const PATHS: [ExecutionPath; 10] = [
         is_exact: false,
         ..EXACT
     },
-    ExecutionPath { name: "q8_0 cache", chunk: 7, kv_type: TensorType::Q8_0, is_exact: false, ..EXACT },
+    ExecutionPath {
+        name: "q8_0 cache",
+        chunk: 7,
+        kv_type: TensorType::Q8_0,
+        is_exact: false,
+        ..EXACT
+    },
     ExecutionPath {
         name: "flash, q4_0 cache",
         chunk: 7,

@@ -23,9 +23,15 @@ fn models_of_the_zoo_equal_their_references() {
     let (mut failures, mut models) = (Vec::new(), 0);
     for file in files {
         let weights = weights::open(&file).expect("the zoo's files are sound");
-        let arch = weights.metadata().str("general.architecture").unwrap_or_default().to_owned();
+        let arch = weights
+            .metadata()
+            .str("general.architecture")
+            .unwrap_or_default()
+            .to_owned();
         let reference = file.with_extension("ref.npz");
-        let (Ok(def), Some(expected)) = (library.get(&arch), read_npz(&reference, "logits")) else { continue };
+        let (Ok(def), Some(expected)) = (library.get(&arch), read_npz(&reference, "logits")) else {
+            continue;
+        };
         // Experts are not part of the language yet.
         if weights.tensors().iter().any(|t| t.name.contains("_exps")) {
             continue;
@@ -34,7 +40,11 @@ fn models_of_the_zoo_equal_their_references() {
         let exact = read_npz(&reference, "logits_exact");
         let tokens = read_npz(&reference, "tokens").expect("every reference has its tokens");
         let tokens: Vec<u32> = tokens.values.iter().map(|t| *t as u32).collect();
-        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let name = file
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         let mut row = format!("{name:24}");
         for path in &PATHS {
             let Some(result) = logits(&def, &weights, &tokens, path) else {
@@ -55,7 +65,10 @@ fn models_of_the_zoo_equal_their_references() {
         }
         println!("{row}");
     }
-    println!("{models} models; paths: {}", PATHS.map(|p| p.name).join(", "));
+    println!(
+        "{models} models; paths: {}",
+        PATHS.map(|p| p.name).join(", ")
+    );
     assert!(models > 0, "a gate that compares nothing fails");
     assert!(failures.is_empty(), "{failures:#?}");
 }

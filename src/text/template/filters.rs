@@ -8,14 +8,27 @@ use minijinja::value::{Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, Value};
 
 use super::arguments::{bind, flag, optional_int, optional_text};
+use super::budget;
 use super::json::tojson;
 use super::methods::{self, is_space};
+use super::operators::{add, escaped, same_safety};
 use super::value::{fault, str};
 
 /// Registers the filters of this module.
 pub(super) fn register(env: &mut Environment<'static>) {
     env.add_filter("tojson", tojson);
-    env.add_filter("string", |value: &Value| str(value));
+    env.add_filter("string", |value: &Value| {
+        str(value).map(|text| same_safety(value, text))
+    });
+    env.add_filter("safe", |value: &Value| {
+        str(value).map(Value::from_safe_string)
+    });
+    for name in ["escape", "e"] {
+        env.add_filter(name, |value: &Value| {
+            escaped(value).map(Value::from_safe_string)
+        });
+    }
+    env.add_filter("sum", sum);
     env.add_filter("trim", trim);
     env.add_filter("replace", replace);
     env.add_filter("join", join);
@@ -28,11 +41,13 @@ pub(super) fn register(env: &mut Environment<'static>) {
     env.add_filter("float", float);
 }
 
-fn trim(value: &Value, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
+fn trim(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let [chars] = bind(&args.into_values(), ["chars"])?;
     let chars = optional_text(&chars, "chars")?;
     let is_trimmed = |c: char| chars.map_or_else(|| is_space(c), |set| set.contains(c));
-    Ok(str(value)?.trim_matches(is_trimmed).to_owned())
+    budget::made(budget::size(value))?;
+    let trimmed = str(value)?.trim_matches(is_trimmed).to_owned();
+    Ok(same_safety(value, trimmed))
 }
 
 fn replace(value: &Value, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
@@ -53,12 +68,25 @@ fn join(value: &Value, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
             Some(path) => attribute_of(&item, path)?,
             None => item,
         };
+        let text = str(&item)?;
+        budget::made(separator.len() + text.len())?;
         if position > 0 {
             out.push_str(&separator);
         }
-        out.push_str(&str(&item)?);
+        out.push_str(&text);
     }
     Ok(out)
+}
+
+fn sum(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let [attribute, start] = bind(&args.into_values(), ["attribute", "start"])?;
+    let start = start.unwrap_or_else(|| Value::from(0));
+    iterate(value)?.try_fold(start, |total, item| {
+        match attribute.as_ref().filter(|path| !path.is_none()) {
+            Some(path) => add(&total, &attribute_of(&item, path)?),
+            None => add(&total, &item),
+        }
+    })
 }
 
 /// The items of a value; none has no items, in Python not even an empty list of them.

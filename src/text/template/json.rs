@@ -10,6 +10,7 @@ use minijinja::value::{Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Error, Value};
 
 use super::arguments::{bind, flag};
+use super::budget;
 use super::value::{MAX_DEPTH, as_float, entries, fault, float_repr};
 
 /// The arguments of `json.dumps` that templates use.
@@ -71,6 +72,13 @@ impl Style {
         if depth > MAX_DEPTH {
             return Err(fault("maximum recursion depth exceeded in tojson"));
         }
+        let layout = self.item_separator.len()
+            + self.key_separator.len()
+            + self
+                .indent
+                .as_ref()
+                .map_or(0, |indent| indent.len() * (depth + 1));
+        budget::made(32 + layout + value.as_str().map_or(0, str::len))?;
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),

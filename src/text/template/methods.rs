@@ -8,7 +8,9 @@ use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::arguments::{bind, flag, optional_int, optional_text, text};
-use super::value::{entries, fault};
+use super::budget::{self, ITEM, Walk};
+use super::operators::{escaped, same_safety};
+use super::value::{entries, fault, str};
 
 /// Attributes that every Python `dict` has, whatever its keys.
 const DICT_METHODS: [&str; 11] = [
@@ -56,8 +58,11 @@ pub(super) fn call(
     args: &[Value],
 ) -> Result<Value, Error> {
     let kind = value.kind();
+    for argument in args {
+        budget::read(budget::size(argument))?;
+    }
     match kind {
-        ValueKind::String => str_method(value.as_str().unwrap_or_default(), method, args),
+        ValueKind::String => markup_method(value, method, args),
         ValueKind::Map | ValueKind::Seq | ValueKind::Iterable if MUTATORS.contains(&method) => {
             Err(fault(format!(
                 "access to attribute '{method}' of {kind} is unsafe"
@@ -77,6 +82,7 @@ fn dict_method(value: &Value, method: &str, args: &[Value]) -> Result<Value, Err
         return Ok(found.or(default).unwrap_or_else(|| Value::from(())));
     }
     let [] = bind(args, [])?;
+    budget::made(budget::size(value))?;
     match method {
         "keys" => Ok(entries(value)?.into_iter().map(|(key, _)| key).collect()),
         "values" => Ok(entries(value)?.into_iter().map(|(_, item)| item).collect()),
@@ -104,6 +110,7 @@ fn list_method(value: &Value, method: &str, args: &[Value]) -> Result<Value, Err
     }
     let [wanted] = bind(args, ["value"])?;
     let wanted = wanted.ok_or_else(|| fault("expected one argument"))?;
+    budget::walk(value, Walk::Read)?;
     if method == "count" {
         let count = value.try_iter()?.filter(|item| *item == wanted).count();
         return Ok(Value::from(count));
@@ -112,6 +119,33 @@ fn list_method(value: &Value, method: &str, args: &[Value]) -> Result<Value, Err
     position
         .map(Value::from)
         .ok_or_else(|| fault("the value is not in the list"))
+}
+
+/// A method of a text. That of a markup gives markup, and escapes what it puts in.
+fn markup_method(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let this = value.as_str().unwrap_or_default();
+    budget::made(this.len())?;
+    if !value.is_safe() {
+        return str_method(this, method, args);
+    }
+    let escape = |argument: &Value| match argument.kind() {
+        ValueKind::String => escaped(argument).map(Value::from_safe_string),
+        ValueKind::Seq | ValueKind::Iterable => argument
+            .try_iter()?
+            .map(|item| escaped(&item).map(Value::from))
+            .collect(),
+        _ => Ok(argument.clone()),
+    };
+    let result = if matches!(method, "replace" | "join") {
+        let args: Vec<Value> = args.iter().map(escape).collect::<Result<_, Error>>()?;
+        str_method(this, method, &args)?
+    } else {
+        str_method(this, method, args)?
+    };
+    Ok(match result.as_str() {
+        Some(text) => same_safety(value, text.to_owned()),
+        None => result,
+    })
 }
 
 fn str_method(this: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
@@ -132,7 +166,7 @@ fn str_method(this: &str, method: &str, args: &[Value]) -> Result<Value, Error> 
             join(this, &items.unwrap_or_default())
         }
         "format" => {
-            refuse_wide_fields(this)?;
+            charge_format(this, args)?;
             format(FormatStyle::StrFormat, this, args).map(Value::from)
         }
         "removeprefix" => {
@@ -147,7 +181,9 @@ fn str_method(this: &str, method: &str, args: &[Value]) -> Result<Value, Error> 
         }
         "splitlines" => {
             let [keep_ends] = bind(args, ["keepends"])?;
-            Ok(Value::from(split_lines(this, flag(&keep_ends))))
+            let lines = split_lines(this, flag(&keep_ends));
+            charge_parts(lines.len())?;
+            Ok(Value::from(lines))
         }
         "expandtabs" => {
             let [size] = bind(args, ["tabsize"])?;
@@ -208,11 +244,13 @@ fn split(this: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
     let max = optional_int(&max, "maxsplit")?.unwrap_or(-1);
     let max = usize::try_from(max).unwrap_or(usize::MAX);
     let Some(separator) = optional_text(&separator, "sep")? else {
+        charge_parts(this.chars().filter(|&c| is_space(c)).count())?;
         return Ok(Value::from(split_spaces(this, from_right, max)));
     };
     if separator.is_empty() {
         return Err(fault("empty separator"));
     }
+    charge_parts(this.matches(separator).count())?;
     let n_parts = max.saturating_add(1);
     if !from_right {
         return Ok(this.splitn(n_parts, separator).collect());
@@ -220,6 +258,11 @@ fn split(this: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
     let mut parts: Vec<&str> = this.rsplitn(n_parts, separator).collect();
     parts.reverse();
     Ok(parts.into_iter().collect())
+}
+
+/// Charges for a text cut in as many places.
+fn charge_parts(n_cuts: usize) -> Result<(), Error> {
+    budget::made(n_cuts.saturating_add(1).saturating_mul(2 * ITEM))
 }
 
 fn partition(this: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
@@ -364,6 +407,7 @@ fn pad(this: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
         ));
     }
     let missing = width.saturating_sub(this.chars().count());
+    budget::made(missing.saturating_mul(fill.len()))?;
     let fill = |n: usize| fill.repeat(n);
     Ok(Value::from(match method {
         "ljust" => this.to_owned() + &fill(missing),
@@ -398,6 +442,7 @@ pub(super) fn replace(
     if count.saturating_mul(new.len()).saturating_add(text.len()) > MAX_TEXT {
         return Err(fault(TOO_LONG));
     }
+    budget::made(count.saturating_mul(new.len()).saturating_add(text.len()))?;
     Ok(text.replacen(old, new, count))
 }
 
@@ -411,27 +456,37 @@ fn join(separator: &str, items: &Value) -> Result<Value, Error> {
                 item.kind()
             ))
         })?;
+        budget::made(separator.len() + text.len())?;
         if position > 0 {
             out.push_str(separator);
         }
         out.push_str(text);
-        if out.len() > MAX_TEXT {
-            return Err(fault(TOO_LONG));
-        }
     }
     Ok(Value::from(out))
 }
 
-/// Refuses a width or precision that would make a text of absurd length.
-pub(super) fn refuse_wide_fields(pattern: &str) -> Result<(), Error> {
-    let longest_number = pattern
+/// Charges for what a format can make: every number in it may be a width, every field may print
+/// every argument, and a width may itself be an argument.
+pub(super) fn charge_format(pattern: &str, args: &[Value]) -> Result<(), Error> {
+    let widths = pattern
         .split(|c: char| !c.is_ascii_digit())
-        .map(str::len)
-        .max();
-    if longest_number.unwrap_or(0) > 6 {
-        return Err(fault("a field of the format is too wide"));
+        .filter(|digits| !digits.is_empty())
+        .map(|digits| digits.parse().unwrap_or(usize::MAX))
+        .fold(0, usize::saturating_add);
+    let n_fields = pattern.matches(['{', '%']).count();
+    let is_nested = pattern.contains('*')
+        || pattern
+            .split('}')
+            .any(|part| part.trim_start_matches(|c| c != '{').matches('{').count() > 1);
+    let mut longest = 0;
+    for arg in args {
+        budget::walk(arg, Walk::Read)?;
+        longest = longest.max(str(arg)?.len());
+        if let Some(width) = usize::try_from(arg.clone()).ok().filter(|_| is_nested) {
+            longest = longest.max(width);
+        }
     }
-    Ok(())
+    budget::made(widths.saturating_add(n_fields.saturating_mul(longest)))
 }
 
 fn split_lines(text: &str, keep_ends: bool) -> Vec<Value> {

@@ -3,16 +3,22 @@
 //! Renders Jinja2 templates the way Hugging Face's `apply_chat_template` does, on minijinja, with
 //! Python's printing, methods and filters where the two differ. Not here: tokenizing the result,
 //! and finding the template in a file. Called by the API and the command line. Invariants: the
-//! clock is the caller's; rendering spends bounded fuel, nests to a bounded depth and gives a text
-//! of bounded length, so that a template from an untrusted file is refused, not obeyed.
+//! clock is the caller's; rendering spends bounded fuel, makes and reads a bounded amount of data and
+//! nests to a bounded depth, so that a template from an untrusted file is refused, not obeyed.
 
 mod arguments;
+mod budget;
+mod builtins;
 mod checks;
 mod clock;
 mod filters;
 mod json;
 mod methods;
+mod operators;
+mod rewrite;
 mod source;
+#[cfg(test)]
+mod tests;
 mod value;
 
 use std::io;
@@ -23,9 +29,9 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
 pub use clock::{Moment, NotAMoment};
 
-/// Instructions that one rendering may execute: over a hundred times what a conversation of a
-/// thousand messages takes.
-const FUEL: u64 = 20_000_000;
+/// Instructions that one rendering may execute: some thirty times what a conversation of a thousand
+/// messages takes.
+const FUEL: u64 = 5_000_000;
 /// Calls of macros and nested scopes, in the engine's units (a macro call costs 4).
 const MAX_RECURSION: usize = 400;
 /// Longest rendered text, in bytes.
@@ -147,6 +153,7 @@ impl ChatTemplate {
     ) -> Result<String, RenderError> {
         let template = self.env.get_template(NAME).map_err(render_error)?;
         let mut output = Bounded(Vec::new());
+        budget::start();
         template
             .render_captured_to(context(input, messages), &mut output)
             .map_err(render_error)?;
@@ -166,7 +173,11 @@ fn context(input: &RenderInput<'_>, messages: &serde_json::Value) -> Value {
         ("eos_token", Value::from(input.eos_token)),
         (
             "strftime_now",
-            Value::from_function(move |format: &str| now.strftime(format)),
+            Value::from_function(move |format: &str| {
+                // No directive writes more than this many times its own length.
+                budget::made(format.len().saturating_mul(12))?;
+                Ok::<_, Error>(now.strftime(format))
+            }),
         ),
         ("documents", Value::from(())),
     ];
@@ -203,21 +214,30 @@ fn final_text(messages: &mut serde_json::Value) -> Option<&mut String> {
     }
 }
 
-/// The engine, set up as `apply_chat_template` sets up Jinja2.
-fn environment() -> Environment<'static> {
-    let mut env = Environment::new();
-    let syntax = SyntaxConfig::builder()
+fn syntax() -> SyntaxConfig {
+    SyntaxConfig::builder()
         .trim_blocks(true)
         .lstrip_blocks(true)
         .build()
-        .expect("the default delimiters are valid");
-    env.set_syntax(syntax);
+        .expect("the default delimiters are valid")
+}
+
+/// The engine, set up as `apply_chat_template` sets up Jinja2.
+fn environment() -> Environment<'static> {
+    let mut env = Environment::new();
+    env.set_syntax(syntax());
     env.set_auto_escape_callback(|_| AutoEscape::None);
-    env.set_formatter(|out, _, value| Ok(out.write_str(&value::str(value)?)?));
+    env.set_formatter(|out, _, value| {
+        let text = value::str(value)?;
+        budget::made(text.len())?;
+        Ok(out.write_str(&text)?)
+    });
     env.set_unknown_method_callback(methods::call);
     env.set_debug(true);
     env.set_fuel(Some(FUEL));
     env.set_recursion_limit(MAX_RECURSION);
+    builtins::register(&mut env);
+    operators::register(&mut env);
     filters::register(&mut env);
     checks::register(&mut env);
     env.add_function("raise_exception", raise_exception);
@@ -241,6 +261,9 @@ fn render_error(error: Error) -> RenderError {
     while let Some(current) = cause {
         if let Some(Raised(message)) = current.downcast_ref() {
             return RenderError::Raised(message.clone());
+        }
+        if let Some(budget::Exhausted(what)) = current.downcast_ref() {
+            return RenderError::Limit(what);
         }
         cause = current.source();
     }

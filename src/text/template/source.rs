@@ -1,11 +1,15 @@
-//! Prepares template text for the engine: line ends, the `generation` tag, and size limits.
+//! Prepares template text for the engine: line ends, the `generation` tag, operators and limits.
 //!
 //! The engine's parser has no extension point for tags, so `{% generation %}` … `{% endgeneration %}`
-//! (which only marks a span and opens a scope) is handed to it as `{% with %}` … `{% endwith %}`,
-//! padded to the same width. Invariant: lines and columns of the result are those of the template
-//! with its line ends normalised, so that positions in messages stay true.
+//! (which only marks a span and opens a scope) is handed to it as `{% with %}` … `{% endwith %}`.
+//! Expressions go through `rewrite`. The engine also copies literal text without asking anyone, so a
+//! longer one is preceded by a tag that charges for it. Invariants: the line numbers of the result
+//! are those of the template; tags, comments and raw blocks end here where they end for the engine,
+//! or nothing of the template would be bounded.
 
 use super::TemplateError;
+use super::operators::names;
+use super::rewrite::{Edit, Kind, Token, rewrite};
 
 /// Longest template accepted, in bytes: about fifty times the longest in common use.
 const MAX_BYTES: usize = 1 << 20;
@@ -14,6 +18,8 @@ const MAX_BYTES: usize = 1 << 20;
 const MAX_TAG_TOKENS: usize = 2_000;
 /// Most `elif` tags in a template; the engine's parser recurses along them.
 const MAX_ELIF: usize = 1_000;
+/// Longest literal text that is not charged for: fuel bounds how often it is written.
+const FREE_LITERAL: usize = 16;
 
 /// The template as the engine reads it.
 pub(super) fn prepare(source: &str) -> Result<String, TemplateError> {
@@ -26,39 +32,83 @@ pub(super) fn prepare(source: &str) -> Result<String, TemplateError> {
             ),
         });
     }
-    let mut text = source.replace("\r\n", "\n").replace('\r', "\n");
+    let text = source.replace("\r\n", "\n").replace('\r', "\n");
 
-    let mut replacements = Vec::new();
+    let mut edits = Vec::new();
     let mut elifs = 0;
     let mut walker = Walker { text: &text, at: 0 };
-    while let Some(tag) = walker.next_tag() {
-        let too_large = |message: String| TemplateError {
+    let mut next = walker.next_tag();
+    while let Some(tag) = next {
+        next = walker.next_tag();
+        let refused = |message: String| TemplateError {
             line: line_of(&text, tag.start),
             message,
         };
-        if tag.tokens > MAX_TAG_TOKENS {
-            return Err(too_large(format!(
+        if tag.tokens.len() > MAX_TAG_TOKENS {
+            return Err(refused(format!(
                 "a tag of more than {MAX_TAG_TOKENS} tokens"
             )));
         }
+        elifs += usize::from(tag.keyword == "elif");
+        if elifs > MAX_ELIF {
+            return Err(refused(format!("more than {MAX_ELIF} `elif` tags")));
+        }
         match tag.keyword {
-            "generation" => replacements.push((tag.keyword_at, "generation", "with      ")),
-            "endgeneration" => {
-                replacements.push((tag.keyword_at, "endgeneration", "endwith      "));
-            }
-            "elif" => {
-                elifs += 1;
-                if elifs > MAX_ELIF {
-                    return Err(too_large(format!("more than {MAX_ELIF} `elif` tags")));
-                }
-            }
-            _ => {}
+            "generation" | "endgeneration" => edits.push(rename(&tag)),
+            "endraw" => {}
+            keyword => edits.extend(
+                rewrite(&text, &tag.tokens, keyword).map_err(|what| refused(what.to_owned()))?,
+            ),
+        }
+        let literal_end = next.as_ref().map_or(text.len(), |next| next.start);
+        let literal = tag.raw_bytes + literal_end.saturating_sub(tag.end);
+        if literal > FREE_LITERAL {
+            edits.push(charge(&tag, literal));
         }
     }
-    for (at, from, to) in replacements {
-        text.replace_range(at..at + from.len(), to);
+    Ok(applied(&text, edits))
+}
+
+/// The `generation` tags as the scopes that they are.
+fn rename(tag: &Tag<'_>) -> Edit {
+    let name = if tag.keyword == "generation" {
+        "with"
+    } else {
+        "endwith"
+    };
+    Edit {
+        start: tag.tokens[0].start,
+        end: tag.tokens[0].end,
+        text: name.to_owned(),
     }
-    Ok(text)
+}
+
+/// A tag behind `tag` that charges for the literal text that follows, and treats the white space of
+/// that as `tag` does.
+fn charge(tag: &Tag<'_>, literal: usize) -> Edit {
+    let tail = tag.tail;
+    Edit {
+        start: tag.end,
+        end: tag.end,
+        text: format!(
+            "{{%+ if {literal}|{} +%}}{{%+ endif {tail}%}}",
+            names::LITERAL
+        ),
+    }
+}
+
+fn applied(text: &str, mut edits: Vec<Edit>) -> String {
+    // Stable: edits at one place stay in the order in which they were found.
+    edits.sort_by_key(|edit| edit.start);
+    let mut out = String::with_capacity(text.len() * 2);
+    let mut at = 0;
+    for edit in edits {
+        out.push_str(&text[at..edit.start]);
+        out.push_str(&edit.text);
+        at = edit.end;
+    }
+    out.push_str(&text[at..]);
+    out
 }
 
 fn line_of(text: &str, at: usize) -> usize {
@@ -68,15 +118,20 @@ fn line_of(text: &str, at: usize) -> usize {
         .count()
 }
 
+/// A tag or comment; a raw block is one tag, from `raw` to `endraw`.
+#[derive(Debug)]
 struct Tag<'a> {
     start: usize,
-    /// The first word of a `{% … %}` tag; empty for `{{ … }}`.
+    end: usize,
+    /// The first word of a `{% … %}` tag; empty for `{{ … }}` and comments.
     keyword: &'a str,
-    keyword_at: usize,
-    tokens: usize,
+    tokens: Vec<Token>,
+    /// How the end of a block tag is written that treats the white space behind it alike.
+    tail: &'static str,
+    raw_bytes: usize,
 }
 
-/// Steps from tag to tag, past comments and `raw` blocks.
+/// Steps from tag to tag.
 struct Walker<'a> {
     text: &'a str,
     at: usize,
@@ -84,21 +139,45 @@ struct Walker<'a> {
 
 impl<'a> Walker<'a> {
     fn next_tag(&mut self) -> Option<Tag<'a>> {
-        loop {
-            let start = self.at + find_brace(&self.text[self.at..])?;
-            let opener = self.text.as_bytes()[start + 1];
-            self.at = start + 2;
-            match opener {
-                b'#' => self.at += self.text[self.at..].find("#}")? + 2,
-                b'{' => return Some(self.tag(start, "}}", false)),
-                _ => {
-                    let tag = self.tag(start, "%}", true);
-                    if tag.keyword == "raw" {
-                        self.skip_raw()?;
-                    }
+        let start = self.at + find_brace(&self.text[self.at..])?;
+        let opener = self.text.as_bytes()[start + 1];
+        self.at = start + 2;
+        match opener {
+            b'#' => {
+                self.at += self.text[self.at..].find("#}")? + 2;
+                Some(Tag {
+                    start,
+                    end: self.at,
+                    keyword: "",
+                    tokens: Vec::new(),
+                    tail: self.tail(self.at - 3),
+                    raw_bytes: 0,
+                })
+            }
+            b'{' => Some(self.tag(start, "}}", false)),
+            _ => {
+                let tag = self.tag(start, "%}", true);
+                if tag.keyword != "raw" {
                     return Some(tag);
                 }
+                let endraw = start_of_endraw(self.text, self.at)?;
+                self.at = endraw + 2;
+                let end = self.tag(endraw, "%}", true);
+                Some(Tag {
+                    start,
+                    raw_bytes: endraw - tag.end,
+                    ..end
+                })
             }
+        }
+    }
+
+    /// What the byte before the end of a block tag or comment says about white space.
+    fn tail(&self, at: usize) -> &'static str {
+        match self.text.as_bytes().get(at) {
+            Some(b'-') => "-",
+            Some(b'+') => "+",
+            _ => "",
         }
     }
 
@@ -112,44 +191,110 @@ impl<'a> Walker<'a> {
         }
         let mut tag = Tag {
             start,
+            end: text.len(),
             keyword: "",
-            keyword_at: self.at,
-            tokens: 0,
+            tokens: Vec::new(),
+            tail: "",
+            raw_bytes: 0,
         };
         let mut depth = 0usize;
         while let Some(&byte) = bytes.get(self.at) {
-            if depth == 0 && text[self.at..].starts_with(close) {
-                self.at += close.len();
+            let sign = usize::from(matches!(byte, b'-' | b'+'));
+            if depth == 0 && bytes[self.at + sign..].starts_with(close.as_bytes()) {
+                tag.tail = match (self.tail(self.at), is_block) {
+                    // The line break behind `{{ … }}` stays.
+                    ("", false) => "+",
+                    (tail, _) => tail,
+                };
+                self.at += sign + close.len();
+                tag.end = self.at;
                 return tag;
             }
             if byte.is_ascii_whitespace() {
                 self.at += 1;
                 continue;
             }
-            tag.tokens += 1;
-            let token_at = self.at;
+            let is_after_dot = tag
+                .tokens
+                .last()
+                .is_some_and(|last| &text[last.start..last.end] == ".");
+            let token = self.token(byte, is_after_dot);
             match byte {
-                b'"' | b'\'' => self.skip_string(byte),
-                _ if is_word(byte) => {
-                    while bytes.get(self.at).is_some_and(|&b| is_word(b)) {
-                        self.at += 1;
-                    }
-                }
-                _ => {
-                    match byte {
-                        b'(' | b'[' | b'{' => depth += 1,
-                        b')' | b']' | b'}' => depth = depth.saturating_sub(1),
-                        _ => {}
-                    }
-                    self.at += 1;
-                }
+                b'(' | b'[' | b'{' => depth += 1,
+                b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+                _ => {}
             }
-            if is_block && tag.tokens == 1 {
-                tag.keyword = &text[token_at..self.at];
-                tag.keyword_at = token_at;
+            if is_block && tag.tokens.is_empty() {
+                tag.keyword = &text[token.start..token.end];
             }
+            tag.tokens.push(token);
         }
         tag
+    }
+
+    /// Steps past the token that begins with `first`.
+    fn token(&mut self, first: u8, is_after_dot: bool) -> Token {
+        let start = self.at;
+        let kind = match first {
+            b'"' | b'\'' => {
+                self.skip_string(first);
+                Kind::Text
+            }
+            b'0'..=b'9' => {
+                self.skip_number(is_after_dot);
+                Kind::Number
+            }
+            _ if is_word(first) => {
+                self.skip_word();
+                Kind::Word
+            }
+            _ => {
+                let is_double = matches!(
+                    self.text.as_bytes().get(start..start + 2),
+                    Some(b"//" | b"**" | b"==" | b"!=" | b">=" | b"<=")
+                );
+                self.at += if is_double { 2 } else { 1 };
+                Kind::Symbol
+            }
+        };
+        Token {
+            kind,
+            start,
+            end: self.at,
+        }
+    }
+
+    fn skip_word(&mut self) {
+        let bytes = self.text.as_bytes();
+        while bytes.get(self.at).is_some_and(|&b| is_word(b)) {
+            self.at += 1;
+        }
+    }
+
+    /// Steps past a number: the sign of an exponent is no operator, the dot of a fraction no
+    /// attribute's.
+    fn skip_number(&mut self, is_after_dot: bool) {
+        let bytes = self.text.as_bytes();
+        let byte_at = |at: usize| bytes.get(at).copied().unwrap_or(0);
+        let has_radix =
+            byte_at(self.at) == b'0' && matches!(byte_at(self.at + 1) | 0x20, b'x' | b'o' | b'b');
+        self.skip_word();
+        if has_radix || is_after_dot {
+            return;
+        }
+        let follows_fraction =
+            !is_word(byte_at(self.at + 1)) || byte_at(self.at + 1).is_ascii_digit();
+        if byte_at(self.at) == b'.' && follows_fraction {
+            self.at += 1;
+            self.skip_word();
+        }
+        if byte_at(self.at - 1) | 0x20 == b'e'
+            && matches!(byte_at(self.at), b'+' | b'-')
+            && byte_at(self.at + 1).is_ascii_digit()
+        {
+            self.at += 1;
+            self.skip_word();
+        }
     }
 
     fn skip_string(&mut self, quote: u8) {
@@ -163,17 +308,27 @@ impl<'a> Walker<'a> {
         }
         self.at = bytes.len();
     }
+}
 
-    fn skip_raw(&mut self) -> Option<()> {
-        loop {
-            self.at += self.text[self.at..].find("{%")? + 2;
-            let inner = self.text[self.at..]
-                .trim_start_matches(['-', '+'])
-                .trim_start();
-            if inner.starts_with("endraw") {
-                return Some(());
+/// Where the `{% endraw %}` stands that ends a raw block, spelled as the engine wants it.
+fn start_of_endraw(text: &str, from: usize) -> Option<usize> {
+    let mut at = from;
+    loop {
+        at += text[at..].find("{%")?;
+        let inner = &text[at + 2..];
+        let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
+        let inner = inner.trim_start_matches(|c: char| c.is_ascii_whitespace());
+        if let Some(inner) = inner.strip_prefix("endraw") {
+            let inner = inner.trim_start_matches(|c: char| c.is_ascii_whitespace());
+            if inner
+                .strip_prefix(['-', '+'])
+                .unwrap_or(inner)
+                .starts_with("%}")
+            {
+                return Some(at);
             }
         }
+        at += 2;
     }
 }
 
@@ -198,10 +353,10 @@ mod tests {
     }
 
     #[test]
-    fn generation_tags_become_scopes_of_the_same_width() {
+    fn generation_tags_become_scopes() {
         assert_eq!(
             prepared("a{%- generation -%}b{% endgeneration %}c"),
-            "a{%- with       -%}b{% endwith       %}c"
+            "a{%- with -%}b{% endwith %}c"
         );
     }
 
@@ -212,7 +367,7 @@ mod tests {
             "{# {% generation %} #}",
             "{% raw %}{% generation %}{% endraw %}",
             "{{ '{% generation %}' }}",
-            "{% set x = \"%}{% generation %}\" %}",
+            "{% do f(\"%}{% generation %}\") %}",
             "{{ {'a': {'b': '}}'}} }}",
             "{% if generation %}{% endif %}",
         ] {

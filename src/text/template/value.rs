@@ -10,7 +10,7 @@ use std::sync::Arc;
 use minijinja::value::{Enumerator, Object, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::methods;
+use super::{budget, methods};
 
 /// How deep printed values may nest; the printers recurse.
 pub(super) const MAX_DEPTH: usize = 128;
@@ -128,6 +128,8 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
     if depth > MAX_DEPTH {
         return Err(fault("maximum recursion depth exceeded while printing"));
     }
+    // Any value takes a few bytes and its separator, and longer to print than to copy.
+    budget::made(32 + value.as_str().map_or(0, str::len))?;
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::None => out.push_str("None"),

@@ -6,7 +6,9 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
+
+use rustc_hash::FxHashMap;
 
 use crate::weights::StringArray;
 
@@ -43,11 +45,11 @@ struct Merges {
     spelling: Spelling,
     /// Number of tokens: higher symbols are no tokens.
     tokens: u32,
-    symbols: HashMap<Box<[u8]>, u32>,
+    symbols: FxHashMap<Box<[u8]>, u32>,
     /// Symbol of each byte, [`NONE`] where there is none.
     bytes: [u32; 256],
     /// (left, right) to (rank, joined).
-    joined: HashMap<(u32, u32), (u32, u32)>,
+    joined: FxHashMap<(u32, u32), (u32, u32)>,
 }
 
 /// Buffers kept from word to word.
@@ -100,9 +102,9 @@ impl Merges {
         let mut this = Self {
             spelling,
             tokens: vocab.len() as u32,
-            symbols: HashMap::with_capacity(vocab.len()),
+            symbols: FxHashMap::default(),
             bytes: [NONE; 256],
-            joined: HashMap::with_capacity(merges.len()),
+            joined: FxHashMap::default(),
         };
         for (_, text, _) in vocab.iter() {
             if let (Some(raw), Some(id)) = (spell(text, spelling), vocab.id_of(text)) {

@@ -99,10 +99,8 @@ impl Tokenizer {
         );
         this.adds_bos = flag(metadata, ADD_BOS, true);
         this.drops_first_space = adds_space_prefix;
-        this.encoder = Some(Encoder::Spm(Spm {
-            adds_space_prefix,
-            unknown: this.roles.unk,
-        }));
+        let spm = Spm::new(&this.vocab, adds_space_prefix, this.roles.unk);
+        this.encoder = Some(Encoder::Spm(spm));
         Ok(this)
     }
 

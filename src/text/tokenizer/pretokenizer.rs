@@ -474,9 +474,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pattern_compiles() {
+    fn every_pattern_compiles_and_matches_something() {
         for row in TABLE {
-            Splitter::new(row.steps).unwrap_or_else(|e| panic!("{:?}: {e}", row.names));
+            let splitter = Splitter::new(row.steps);
+            let splitter = splitter.unwrap_or_else(|e| panic!("{:?}: {e}", row.names));
+            assert!(!splitter.matches_nothing(), "{:?}", row.names);
         }
     }
 

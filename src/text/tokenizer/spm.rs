@@ -2,9 +2,14 @@
 //!
 //! A piece that is no token at the end is written as its bytes (`<0xNN>` tokens). Spaces are
 //! written as U+2581. Ties are resolved to the left.
+//!
+//! Invariant: a text may be cut between two characters that no token holds side by side, because
+//! nothing is ever joined across; in most vocabularies that is before every word.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+
+use rustc_hash::FxHashSet;
 
 use super::chain::{Chain, NONE};
 use super::vocab::Vocabulary;
@@ -13,6 +18,7 @@ use super::{Error, SPACE};
 /// A pair of neighbours that together are a token.
 struct Candidate {
     score: f32,
+    id: u32,
     left: u32,
     right: u32,
     /// Length of both in bytes when the pair was found: another length means it is outdated.
@@ -45,12 +51,34 @@ impl Eq for Candidate {}
 #[derive(Debug)]
 pub(super) struct Spm {
     /// A text begins with a space, except right after another text.
-    pub(super) adds_space_prefix: bool,
+    adds_space_prefix: bool,
     /// Stands for bytes without a token.
-    pub(super) unknown: Option<u32>,
+    unknown: Option<u32>,
+    /// Characters that stand side by side in a token.
+    neighbours: FxHashSet<(char, char)>,
+}
+
+/// Buffers kept from stretch to stretch.
+#[derive(Default)]
+struct Scratch {
+    chain: Chain,
+    heap: BinaryHeap<Candidate>,
 }
 
 impl Spm {
+    pub(super) fn new(vocab: &Vocabulary, adds_space_prefix: bool, unknown: Option<u32>) -> Self {
+        let texts = vocab
+            .iter()
+            .filter_map(|(_, text, _)| std::str::from_utf8(text).ok());
+        Self {
+            adds_space_prefix,
+            unknown,
+            neighbours: texts
+                .flat_map(|text| text.chars().zip(text.chars().skip(1)))
+                .collect(),
+        }
+    }
+
     /// Appends the tokens of a text without special tokens to `out`.
     pub(super) fn encode(
         &self,
@@ -64,9 +92,33 @@ impl Spm {
             _ => "",
         };
         let text = format!("{prefix}{}", text.replace(' ', SPACE));
-        for piece in join(vocab, &text).iter().map(|(_, piece)| piece) {
+        let mut scratch = Scratch::default();
+        let (mut start, mut before) = (0, None);
+        for (at, c) in text.char_indices() {
+            if before.is_some_and(|before| !self.neighbours.contains(&(before, c))) {
+                self.encode_stretch(vocab, &text[start..at], &mut scratch, out)?;
+                start = at;
+            }
+            before = Some(c);
+        }
+        self.encode_stretch(vocab, &text[start..], &mut scratch, out)
+    }
+
+    /// Encodes a stretch of text whose ends nothing is joined across.
+    fn encode_stretch(
+        &self,
+        vocab: &Vocabulary,
+        text: &str,
+        scratch: &mut Scratch,
+        out: &mut Vec<u32>,
+    ) -> Result<(), Error> {
+        scratch.join(vocab, text);
+        for (symbol, piece) in scratch.chain.iter() {
             let bytes = &text.as_bytes()[piece];
-            match vocab.id_of(bytes) {
+            match Some(symbol)
+                .filter(|&id| id != NONE)
+                .or_else(|| vocab.id_of(bytes))
+            {
                 Some(id) => out.push(id),
                 None => self.append_bytes(vocab, bytes, out)?,
             }
@@ -92,29 +144,28 @@ impl Spm {
     }
 }
 
-/// The pieces of a text once nothing can be joined any more.
-fn join(vocab: &Vocabulary, text: &str) -> Chain {
-    let mut chain = Chain::default();
-    let mut start = 0;
-    for c in text.chars() {
-        chain.push(0, start, c.len_utf8() as u32);
-        start += c.len_utf8() as u32;
-    }
-
-    let mut heap = BinaryHeap::new();
-    for right in 1..chain.len() {
-        heap.extend(candidate(vocab, text, &chain, right - 1, right));
-    }
-    while let Some(best) = heap.pop() {
-        if !chain.is_pair(best.left, best.right, best.bytes) {
-            continue;
+impl Scratch {
+    /// Joins the characters of a text until nothing can be joined any more. A piece that was
+    /// joined has its token as its symbol, a single character has none.
+    fn join(&mut self, vocab: &Vocabulary, text: &str) {
+        let Self { chain, heap } = self;
+        chain.clear();
+        for (start, c) in text.char_indices() {
+            chain.push(NONE, start as u32, c.len_utf8() as u32);
         }
-        chain.join(best.left, best.right, 0);
-        let (prev, next) = chain.neighbours(best.left);
-        heap.extend(candidate(vocab, text, &chain, prev, best.left));
-        heap.extend(candidate(vocab, text, &chain, best.left, next));
+        for right in 1..chain.len() {
+            heap.extend(candidate(vocab, text, chain, right - 1, right));
+        }
+        while let Some(best) = heap.pop() {
+            if !chain.is_pair(best.left, best.right, best.bytes) {
+                continue;
+            }
+            chain.join(best.left, best.right, best.id);
+            let (prev, next) = chain.neighbours(best.left);
+            heap.extend(candidate(vocab, text, chain, prev, best.left));
+            heap.extend(candidate(vocab, text, chain, best.left, next));
+        }
     }
-    chain
 }
 
 fn candidate(
@@ -135,6 +186,7 @@ fn candidate(
     let id = vocab.id_of(&text.as_bytes()[span])?;
     Some(Candidate {
         score: vocab.score(id),
+        id,
         left,
         right,
         bytes,

@@ -4,7 +4,8 @@
 //! in the index is below it.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+
+use rustc_hash::FxHashMap;
 
 use crate::weights::{Array, Metadata, StringArray};
 
@@ -45,7 +46,7 @@ pub(super) struct Vocabulary {
     texts: StringArray,
     kinds: Vec<Kind>,
     scores: Vec<f32>,
-    ids: HashMap<Box<[u8]>, u32>,
+    ids: FxHashMap<Box<[u8]>, u32>,
     longest: usize,
 }
 

@@ -1,0 +1,41 @@
+# The verbs of the project; `make help` lists them.
+
+MODEL ?=
+PROMPT ?= 2+2=?
+model = $(if $(MODEL),-m $(MODEL))
+
+.DEFAULT_GOAL := help
+.PHONY: help run serve test check fmt lint bench goldens bindings install
+
+help: ## List the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## Answer PROMPT with MODEL (default: 2+2=? with the built-in model)
+	cargo run --release --quiet -- run $(model) "$(PROMPT)"
+
+serve: ## Serve MODEL over HTTP on 127.0.0.1:11116
+	cargo run --release --quiet -- serve $(model)
+
+test: ## Run all tests
+	cargo test --workspace
+
+check: fmt lint test ## Formatting, lints and all tests: what must pass before a commit
+
+fmt: ## Check the formatting
+	cargo fmt --all --check
+
+lint: ## Run the lints
+	cargo clippy --workspace --all-targets -- -D warnings
+
+bench: ## Run the criterion benches
+	cargo bench
+
+goldens: ## Recompute the golden logits with llama.cpp (needs Python with llama-cpp-python and numpy)
+	cargo build --release
+	python3 scripts/make_goldens.py --bench target/release/bench
+
+bindings: ## Renew ggml-sys/src/bindings.rs (needs libclang)
+	scripts/bindings.sh
+
+install: ## Install the program into cargo's bin folder
+	cargo install --path . --locked

@@ -1,0 +1,52 @@
+//! Every mistake in a definition has the message that a person would see: each file of
+//! `fixtures/bad_arch` is one mistake (or several), its message is a snapshot.
+
+use lab_bench::arch::Library;
+use lab_bench::blocks::REGISTRY;
+
+#[test]
+fn mistakes_are_told_with_place_and_advice() {
+    let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/fixtures/bad_arch");
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .expect("the fixtures are there")
+        .map(|entry| entry.expect("readable").path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "toml"))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty());
+    let mut report = String::new();
+    for file in files {
+        let name = file.file_name().expect("a name").to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(&file).expect("readable");
+        let problems = library.check(&name, &text).expect_err(&name);
+        report.push_str(&format!("==== {name}\n{problems}\n\n"));
+    }
+    insta::assert_snapshot!(report);
+}
+
+#[test]
+fn built_in_definitions_are_sound() {
+    let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
+    for (name, _) in library.sources() {
+        library.get(name).unwrap_or_else(|e| panic!("{e}"));
+    }
+}
+
+#[test]
+fn hostile_text_is_refused_in_time() {
+    let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
+    let texts = [
+        String::new(),
+        "[".repeat(100_000),
+        format!("name = {}1{}", "[".repeat(5_000), "]".repeat(5_000)),
+        format!("name = \"x\"\n[params]\na = \"{}1\"", "(".repeat(50_000)),
+        "a.".repeat(50_000),
+        "\u{0}\u{feff}".into(),
+    ];
+    for text in texts {
+        let start = std::time::Instant::now();
+        assert!(library.check("hostile", &text).is_err());
+        assert!(start.elapsed().as_secs() < 10);
+    }
+}

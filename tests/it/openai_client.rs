@@ -1,0 +1,32 @@
+//! The official `openai` Python package, unmodified, against the server.
+
+use std::process::Command;
+
+use crate::server::Server;
+
+#[test]
+fn the_openai_package_chats_and_streams() {
+    let has_python = Command::new("python3")
+        .arg("--version")
+        .output()
+        .is_ok_and(|o| o.status.success());
+    if !has_python {
+        println!("NOT RUN: there is no python3 on this machine");
+        return;
+    }
+    let server = Server::start(&[]);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/openai_client.sh");
+    let output = Command::new("bash")
+        .arg(script)
+        .arg(format!("http://{}/v1", server.address))
+        .arg(concat!(env!("CARGO_TARGET_TMPDIR"), "/openai-venv"))
+        .output()
+        .expect("bash runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "the client is not content");
+    assert!(
+        said.contains("openai client: content"),
+        "the client said nothing of its checks"
+    );
+}

@@ -1,0 +1,359 @@
+//! The program as its users meet it: answers, exit codes, messages.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(arguments)
+        .output()
+        .expect("the program runs")
+}
+
+fn stdout(arguments: &[&str]) -> String {
+    let output = bench(arguments);
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).expect("output is UTF-8")
+}
+
+/// The exit code and what was said on stderr.
+fn refused(arguments: &[&str]) -> (i32, String) {
+    let output = bench(arguments);
+    (
+        output.status.code().expect("an exit code"),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+fn check_refused(arguments: &[&str], code: i32, parts: &[&str]) {
+    let (found, message) = refused(arguments);
+    assert_eq!(found, code, "{arguments:?}: {message}");
+    for part in parts {
+        assert!(
+            message.contains(part),
+            "{arguments:?}: `{part}` is not in: {message}"
+        );
+    }
+}
+
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a scratch folder")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("scratch paths are UTF-8")
+}
+
+/// A small model file of an architecture.
+fn made_up(folder: &Path, arch: &str, set: &[&str]) -> std::path::PathBuf {
+    let path = folder.join(format!("{arch}.gguf"));
+    let mut arguments = vec!["synth", arch, "-o", text(&path)];
+    for pair in set {
+        arguments.extend(["--set", pair]);
+    }
+    stdout(&arguments);
+    path
+}
+
+/// The last number of a text.
+fn last_number(text: &str) -> Option<i64> {
+    let is_part = |c: char| c.is_ascii_digit() || c == '-';
+    text.split(|c| !is_part(c))
+        .filter_map(|part| part.parse().ok())
+        .next_back()
+}
+
+#[test]
+fn two_and_two_is_four_and_held_out_sums_are_right() {
+    assert_eq!(last_number(&stdout(&["run", "2+2=?"])), Some(4));
+
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/held_out.json");
+    let held_out: Value =
+        serde_json::from_str(&std::fs::read_to_string(path).expect("held-out sums")).expect("JSON");
+    let sums = held_out["sums"].as_array().expect("sums");
+    let mut right = 0;
+    for sum in &sums[..100] {
+        let answer = stdout(&["run", sum["prompt"].as_str().expect("a prompt")]);
+        let expected = sum["answer"].as_str().and_then(|a| a.parse().ok());
+        right += usize::from(expected.is_some() && last_number(&answer) == expected);
+    }
+    println!("{right} of 100 held-out sums are right");
+    assert!(right >= 95, "{right} of 100");
+}
+
+#[test]
+fn the_stateless_path_gives_the_same_answer() {
+    for prompt in ["17+25=?", "Spell the word lamp.", "Hello!"] {
+        assert_eq!(
+            stdout(&["run", prompt]),
+            stdout(&["run", "--stateless", prompt]),
+            "{prompt}"
+        );
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_answer() {
+    let answer = |seed: &str| {
+        stdout(&[
+            "run",
+            "--temperature",
+            "1.5",
+            "--seed",
+            seed,
+            "-n",
+            "24",
+            "Tell me something.",
+        ])
+    };
+    assert_eq!(answer("7"), answer("7"));
+    let others: Vec<String> = ["1", "2", "3", "4"]
+        .iter()
+        .map(|seed| answer(seed))
+        .collect();
+    assert!(
+        others.iter().any(|other| *other != others[0]),
+        "every seed gives {:?}",
+        others[0]
+    );
+}
+
+#[test]
+fn logits_are_written_as_an_npy_matrix() {
+    let folder = scratch();
+    let model = made_up(folder.path(), "qwen3", &[]);
+    let out = folder.path().join("out.npy");
+    let run = |extra: &[&str]| {
+        let mut arguments = vec![
+            "logits",
+            "-m",
+            text(&model),
+            "--tokens",
+            "1,2,3,4,5",
+            "-o",
+            text(&out),
+        ];
+        arguments.extend(extra);
+        stdout(&arguments);
+        let bytes = std::fs::read(&out).expect("the file was written");
+        assert_eq!(bytes.len() % 64, (5 * 128 * 4) % 64);
+        assert!(String::from_utf8_lossy(&bytes[..128]).contains("'shape': (5, 128)"));
+        crate::support::parse_npy(&bytes).values
+    };
+    let whole = run(&[]);
+    for extra in [
+        &["--chunk", "1"][..],
+        &["--chunk", "2"],
+        &["--stateless"],
+        &["--flash-attn", "on"],
+    ] {
+        let found: Vec<f32> = run(extra).iter().map(|v| *v as f32).collect();
+        let error = crate::support::nmse(&found, &whole);
+        assert!(error < 1e-10, "{extra:?}: {error:e}");
+    }
+    check_refused(
+        &[
+            "logits",
+            "-m",
+            text(&model),
+            "--tokens",
+            "1,128",
+            "-o",
+            text(&out),
+        ],
+        1,
+        &["the token 128", "below 128"],
+    );
+    let too_many = vec!["1"; 300].join(",");
+    check_refused(
+        &[
+            "logits",
+            "-m",
+            text(&model),
+            "--tokens",
+            &too_many,
+            "-o",
+            text(&out),
+        ],
+        1,
+        &["300 tokens do not fit a context of 256"],
+    );
+    check_refused(
+        &[
+            "logits",
+            "-m",
+            text(&model),
+            "--tokens",
+            "1",
+            "--kv-type",
+            "q8_0",
+            "-o",
+            text(&out),
+        ],
+        1,
+        &["a cache of q8_0 needs rows of whole blocks of 32"],
+    );
+}
+
+#[test]
+fn tokens_go_there_and_back() {
+    let ids = stdout(&["tokenize", "Hello, world! 12"]);
+    let ids: Vec<u32> = serde_json::from_str(&ids).expect("ids are a JSON array");
+    let list: Vec<String> = ids.iter().map(u32::to_string).collect();
+    assert_eq!(
+        stdout(&["detokenize", &list.join(",")]),
+        "Hello, world! 12\n"
+    );
+    check_refused(
+        &["detokenize", "999999"],
+        1,
+        &["token 999999 is not in the vocabulary"],
+    );
+    check_refused(&["detokenize", "x"], 1, &["`x` is no token id"]);
+}
+
+#[test]
+fn inspect_and_plan_print_json() {
+    let inspected: Value = serde_json::from_str(&stdout(&["inspect", "--json"])).expect("JSON");
+    assert_eq!(inspected["architecture"]["name"], "llama");
+    assert!(
+        inspected["memory"]["weights"]
+            .as_u64()
+            .is_some_and(|bytes| bytes > 1_000_000)
+    );
+    let plan: Value = serde_json::from_str(&stdout(&["plan", "--json"])).expect("JSON");
+    assert_eq!(
+        plan["layers"][0]["slots"][0]["branches"][0]["block"],
+        "attention"
+    );
+    assert_eq!(plan["unclaimed"], serde_json::json!([]));
+}
+
+#[test]
+fn definitions_are_listed_shown_and_checked() {
+    let list = stdout(&["arch", "list"]);
+    for name in ["llama", "qwen2", "qwen3"] {
+        assert!(list.contains(name), "{list}");
+    }
+    assert!(stdout(&["arch", "show", "qwen3"]).contains("qk_norm"));
+    check_refused(
+        &["arch", "show", "lama"],
+        1,
+        &["unknown architecture `lama`", "did you mean `llama`?"],
+    );
+
+    let folder = scratch();
+    let path = folder.path().join("mine.arch.toml");
+    let source =
+        include_str!("../../archs/llama.arch.toml").replace("name = \"llama\"", "name = \"mine\"");
+    std::fs::write(&path, &source).expect("writable");
+    assert!(stdout(&["arch", "check", text(&path)]).contains("sound"));
+    let archs = ["arch", "list", "--archs", text(folder.path())];
+    assert!(stdout(&archs).contains("mine"));
+
+    std::fs::write(&path, source.replace("rope = \"std\"", "rope_ = \"std\"")).expect("writable");
+    let output = bench(&["arch", "check", text(&path)]);
+    let report = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    for part in [
+        "mine.arch.toml:24:34",
+        "unknown key `rope_` in `attention`",
+        "did you mean `rope`?",
+        "^^^^^",
+    ] {
+        assert!(report.contains(part), "`{part}` is not in:\n{report}");
+    }
+}
+
+#[test]
+fn bad_files_are_refused_with_a_reason() {
+    let folder = scratch();
+    let sound = std::fs::read(made_up(folder.path(), "llama", &[])).expect("readable");
+    let path = folder.path().join("bad.gguf");
+    let check = |bytes: &[u8], parts: &[&str]| {
+        std::fs::write(&path, bytes).expect("writable");
+        check_refused(&["plan", "-m", text(&path)], 1, parts);
+        check_refused(&["run", "-m", text(&path), "x"], 1, parts);
+    };
+    check(&sound[..sound.len() - 100], &["bad.gguf", "ends at byte"]);
+    check(&sound[..200], &["bad.gguf", "the file ends inside"]);
+    check(b"", &["the file ends inside the header"]);
+    let mut wrong = sound.clone();
+    wrong[0] = b'X';
+    check(&wrong, &["not a GGUF file"]);
+    let at = sound
+        .windows(5)
+        .position(|w| w == b"llama")
+        .expect("the architecture's name");
+    let mut unknown = sound.clone();
+    unknown[at..at + 5].copy_from_slice(b"lamma");
+    check(
+        &unknown,
+        &["unknown architecture `lamma`", "did you mean `llama`?"],
+    );
+    check_refused(
+        &["plan", "-m", "/nowhere/model.gguf"],
+        1,
+        &["/nowhere/model.gguf", "No such file"],
+    );
+    check_refused(&["plan", "-m", text(folder.path())], 1, &["is not a file"]);
+}
+
+#[test]
+fn damaged_weights_are_found_when_asked_for() {
+    let folder = scratch();
+    let path = made_up(folder.path(), "llama", &[]);
+    let mut bytes = std::fs::read(&path).expect("readable");
+    let last = bytes.len() - 4;
+    bytes[last..].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&path, bytes).expect("writable");
+    check_refused(
+        &["inspect", "--check-tensors", text(&path)],
+        1,
+        &["output_norm.weight", "NaN"],
+    );
+}
+
+#[test]
+fn synth_refuses_names_that_do_not_exist() {
+    let folder = scratch();
+    let out = folder.path().join("x.gguf");
+    let synth = |extra: &[&'static str]| {
+        let mut arguments = vec!["synth", "llama", "-o", text(&out)];
+        arguments.extend(extra);
+        refused(&arguments)
+    };
+    let (code, message) = synth(&["--set", "n_embed=64"]);
+    assert_eq!(code, 1);
+    assert!(message.contains("did you mean `n_embd`?"), "{message}");
+    let (code, message) = synth(&["--with", "outptu"]);
+    assert_eq!(code, 1);
+    assert!(message.contains("did you mean `output`?"), "{message}");
+    let (code, message) = synth(&["--set", "n_head=5"]);
+    assert_eq!(code, 1);
+    assert!(message.contains("found `12.8`"), "{message}");
+    assert!(!out.exists(), "a refused model leaves nothing behind");
+    assert_eq!(synth(&["--set", "n_embd"]).0, 2);
+    assert_eq!(refused(&["nonsense"]).0, 2);
+}
+
+#[test]
+fn a_prompt_longer_than_the_context_is_refused() {
+    let long = "word ".repeat(3000);
+    check_refused(
+        &["run", "--ctx", "256", &long],
+        1,
+        &["the context holds 256"],
+    );
+}
+
+#[test]
+fn completions_are_printed() {
+    assert!(stdout(&["completions", "bash"]).contains("complete -F"));
+}

@@ -1,0 +1,579 @@
+//! The HTTP server over a real socket, with the built-in model.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// A running server, ended with the test.
+pub struct Server {
+    child: Child,
+    pub address: String,
+}
+
+impl Server {
+    pub fn start(extra: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_bench"))
+            .args(["serve", "--port", "0", "--threads", "1"])
+            .args(extra)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped"))
+            .read_line(&mut line)
+            .expect("a line");
+        let address = line
+            .trim()
+            .strip_prefix("listening on http://")
+            .expect("the address")
+            .to_owned();
+        Self { child, address }
+    }
+
+    fn send(&self, method: &str, path: &str, kind: &str, body: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).expect("the server listens");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .expect("a timeout");
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .expect("the request is sent");
+        stream
+    }
+
+    /// Status, head and body.
+    fn raw(&self, method: &str, path: &str, kind: &str, body: &str) -> (u16, String, String) {
+        let mut answer = Vec::new();
+        self.send(method, path, kind, body)
+            .read_to_end(&mut answer)
+            .expect("an answer");
+        let answer = String::from_utf8(answer).expect("UTF-8");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|s| s.parse().ok())
+            .expect("a status");
+        let body = if head
+            .to_ascii_lowercase()
+            .contains("transfer-encoding: chunked")
+        {
+            unchunk(body)
+        } else {
+            body.into()
+        };
+        (status, head.to_ascii_lowercase(), body)
+    }
+
+    fn json(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let text = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        let (status, _, body) = self.raw(method, path, "application/json", &text);
+        (
+            status,
+            serde_json::from_str(&body).unwrap_or_else(|e| panic!("{e}: {body}")),
+        )
+    }
+
+    fn chat(&self, extra: Value) -> (u16, Value) {
+        self.json("POST", "/v1/chat/completions", &request(extra))
+    }
+
+    /// The data of all events of a stream.
+    fn stream(&self, extra: Value) -> Vec<String> {
+        let mut body = request(extra);
+        body["stream"] = json!(true);
+        let (status, head, body) = self.raw(
+            "POST",
+            "/v1/chat/completions",
+            "application/json",
+            &body.to_string(),
+        );
+        assert_eq!(status, 200, "{body}");
+        assert!(head.contains("content-type: text/event-stream"), "{head}");
+        body.split("\n\n")
+            .filter(|event| !event.is_empty() && !event.starts_with(':'))
+            .map(|event| {
+                event
+                    .strip_prefix("data: ")
+                    .unwrap_or_else(|| panic!("an event of {event:?}"))
+                    .to_owned()
+            })
+            .collect()
+    }
+
+    fn refused(&self, extra: Value, status: u16, code: &str, param: Value) {
+        let (found, body) = self.chat(extra.clone());
+        let error = &body["error"];
+        assert_eq!(found, status, "{extra}: {body}");
+        assert_eq!(error["code"], code, "{extra}: {body}");
+        assert_eq!(error["param"], param, "{extra}: {body}");
+        for key in ["message", "type"] {
+            assert!(error[key].is_string(), "{body}");
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn unchunk(mut body: &str) -> String {
+    let mut out = String::new();
+    while let Some((size, rest)) = body.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).expect("a chunk's size");
+        out.push_str(&rest[..size]);
+        body = &rest[size + 2..];
+        if size == 0 {
+            break;
+        }
+    }
+    out
+}
+
+fn request(extra: Value) -> Value {
+    let mut request = json!({
+        "model": "tiny-chat",
+        "messages": [{ "role": "user", "content": "2+2=?" }],
+        "temperature": 0,
+    });
+    for (key, value) in extra.as_object().expect("an object") {
+        request[key] = value.clone();
+    }
+    request
+}
+
+#[test]
+fn models_and_health_are_told() {
+    let server = Server::start(&[]);
+    let (status, health) = server.json("GET", "/health", &Value::Null);
+    assert_eq!(
+        (status, &health["status"], &health["loaded"]),
+        (200, &json!("ok"), &json!(["tiny-chat"]))
+    );
+    let (_, models) = server.json("GET", "/v1/models", &Value::Null);
+    assert_eq!(models["object"], "list");
+    assert_eq!(models["data"][0]["id"], "tiny-chat");
+    assert_eq!(
+        server.json("GET", "/v1/models/tiny-chat", &Value::Null).1["object"],
+        "model"
+    );
+    let (status, error) = server.json("GET", "/v1/models/tiny-cat", &Value::Null);
+    assert_eq!(
+        (status, &error["error"]["code"]),
+        (404, &json!("model_not_found"))
+    );
+    assert!(
+        error["error"]["message"]
+            .as_str()
+            .is_some_and(|m| m.contains("did you mean `tiny-chat`?"))
+    );
+}
+
+#[test]
+fn an_answer_has_its_shape_and_its_probabilities() {
+    let server = Server::start(&[]);
+    let (status, answer) = server.chat(json!({ "logprobs": true, "top_logprobs": 3 }));
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(answer["object"], "chat.completion");
+    let choice = &answer["choices"][0];
+    let text = choice["message"]["content"].as_str().expect("text");
+    assert!(text.contains('4'), "{text}");
+    assert_eq!(choice["message"]["role"], "assistant");
+    assert!(choice["message"]["refusal"].is_null());
+    assert_eq!(choice["finish_reason"], "stop");
+    assert!(choice["logprobs"]["refusal"].is_null());
+    let entries = choice["logprobs"]["content"].as_array().expect("entries");
+    let mut bytes = Vec::new();
+    for entry in entries {
+        let logprob = entry["logprob"].as_f64().expect("a number");
+        assert!((-9999.0..=0.0).contains(&logprob));
+        bytes.extend(
+            entry["bytes"]
+                .as_array()
+                .expect("bytes")
+                .iter()
+                .map(|b| b.as_u64().expect("a byte") as u8),
+        );
+        let top: Vec<f64> = entry["top_logprobs"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|t| t["logprob"].as_f64().expect("a number"))
+            .collect();
+        assert_eq!(top.len(), 3);
+        assert!(top.windows(2).all(|pair| pair[0] >= pair[1]), "{top:?}");
+        // At temperature 0 the token chosen is the likeliest one.
+        assert_eq!(top[0], logprob);
+    }
+    assert_eq!(bytes, text.as_bytes());
+    let usage = &answer["usage"];
+    assert_eq!(
+        usage["completion_tokens"].as_u64(),
+        Some(entries.len() as u64 + 1),
+        "the ending token counts"
+    );
+    assert_eq!(
+        usage["total_tokens"].as_u64(),
+        usage["prompt_tokens"]
+            .as_u64()
+            .zip(usage["completion_tokens"].as_u64())
+            .map(|(p, c)| p + c)
+    );
+    let (_, plain) = server.chat(json!({}));
+    assert!(plain["choices"][0]["logprobs"].is_null());
+    assert!(
+        plain["choices"][0]
+            .as_object()
+            .is_some_and(|c| c.contains_key("logprobs"))
+    );
+    let (_, bare) = server.chat(json!({ "logprobs": true }));
+    assert_eq!(
+        bare["choices"][0]["logprobs"]["content"][0]["top_logprobs"],
+        json!([])
+    );
+}
+
+#[test]
+fn a_stream_says_the_same_in_order() {
+    let server = Server::start(&[]);
+    let (_, whole) = server.chat(json!({ "logprobs": true, "top_logprobs": 2 }));
+    let data = server.stream(
+        json!({ "logprobs": true, "top_logprobs": 2, "stream_options": { "include_usage": true } }),
+    );
+    assert_eq!(data.last().map(String::as_str), Some("[DONE]"));
+    let chunks: Vec<Value> = data[..data.len() - 1]
+        .iter()
+        .map(|d| serde_json::from_str(d).expect("JSON"))
+        .collect();
+    assert_eq!(
+        chunks[0]["choices"][0]["delta"],
+        json!({ "role": "assistant", "content": "" })
+    );
+    for key in ["id", "created", "model", "system_fingerprint", "object"] {
+        assert!(
+            chunks.iter().all(|chunk| chunk[key] == chunks[0][key]),
+            "{key}"
+        );
+    }
+    let (usage, rest) = chunks.split_last().expect("chunks");
+    assert_eq!(usage["choices"], json!([]));
+    assert_eq!(usage["usage"], whole["usage"]);
+    assert!(
+        rest.iter()
+            .all(|chunk| chunk["usage"].is_null() && chunk.get("usage").is_some())
+    );
+    let (end, middle) = rest.split_last().expect("chunks");
+    assert_eq!(end["choices"][0]["delta"], json!({}));
+    assert_eq!(end["choices"][0]["finish_reason"], "stop");
+    let mut text = String::new();
+    let mut entries = Vec::new();
+    for chunk in &middle[1..] {
+        let choice = &chunk["choices"][0];
+        assert!(choice["finish_reason"].is_null());
+        let part = choice["delta"]["content"].as_str().expect("text");
+        let of_part = choice["logprobs"]["content"].as_array().expect("entries");
+        let tokens: String = of_part
+            .iter()
+            .map(|e| e["token"].as_str().expect("text"))
+            .collect();
+        assert_eq!(tokens, part, "the entries of a chunk are those of its text");
+        text.push_str(part);
+        entries.extend(of_part.clone());
+    }
+    assert_eq!(json!(text), whole["choices"][0]["message"]["content"]);
+    assert_eq!(json!(entries), whole["choices"][0]["logprobs"]["content"]);
+
+    let without = server.stream(json!({}));
+    assert!(
+        without
+            .iter()
+            .all(|data| !data.contains("\"usage\"") && !data.contains("\"choices\":[]"))
+    );
+}
+
+#[test]
+fn several_answers_are_independent_and_seeded() {
+    // One at a time: in a batch, rounding depends on the neighbours.
+    let server = Server::start(&["--parallel", "1"]);
+    let ask = |seed: u64| {
+        let extra = json!({
+            "messages": [{ "role": "user", "content": "Tell me something." }],
+            "n": 3, "seed": seed, "temperature": 1.5, "max_tokens": 16,
+        });
+        let (status, answer) = server.chat(extra);
+        assert_eq!(status, 200, "{answer}");
+        let choices = answer["choices"].as_array().expect("choices").clone();
+        assert_eq!(
+            choices
+                .iter()
+                .map(|c| c["index"].as_u64())
+                .collect::<Vec<_>>(),
+            [Some(0), Some(1), Some(2)]
+        );
+        choices
+            .iter()
+            .map(|c| c["message"]["content"].as_str().expect("text").to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ask(5), ask(5));
+    assert_ne!(ask(5), ask(6));
+}
+
+#[test]
+fn stop_texts_and_limits_end_an_answer() {
+    let server = Server::start(&[]);
+    let messages = json!([{ "role": "user", "content": "Count from 1 to 9." }]);
+    let (_, whole) = server.chat(json!({ "messages": messages }));
+    let text = whole["choices"][0]["message"]["content"]
+        .as_str()
+        .expect("text")
+        .to_owned();
+    let third = text
+        .char_indices()
+        .nth(3)
+        .map(|(i, c)| (i, c.to_string()))
+        .expect("a longer answer");
+    let (_, stopped) =
+        server.chat(json!({ "messages": messages, "stop": third.1, "logprobs": true }));
+    let stopped = &stopped["choices"][0];
+    let cut = text.find(&third.1).expect("it is there");
+    assert_eq!(stopped["message"]["content"], text[..cut]);
+    assert_eq!(stopped["finish_reason"], "stop");
+    let bytes: usize = stopped["logprobs"]["content"]
+        .as_array()
+        .expect("entries")
+        .iter()
+        .map(|e| e["bytes"].as_array().map_or(0, Vec::len))
+        .sum();
+    assert_eq!(bytes, cut, "no entry for what the stop text swallowed");
+    let (_, limited) = server.chat(json!({ "messages": messages, "max_completion_tokens": 2 }));
+    assert_eq!(limited["choices"][0]["finish_reason"], "length");
+    assert_eq!(limited["usage"]["completion_tokens"], 2);
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_with_its_field() {
+    let server = Server::start(&["--ctx", "256"]);
+    server.refused(
+        json!({ "model": "nobody" }),
+        404,
+        "model_not_found",
+        json!("model"),
+    );
+    server.refused(
+        json!({ "messages": [] }),
+        400,
+        "invalid_value",
+        json!("messages"),
+    );
+    server.refused(
+        json!({ "messages": [{ "content": "x" }] }),
+        400,
+        "invalid_value",
+        json!("messages[0].role"),
+    );
+    server.refused(
+        json!({ "messages": [{ "role": "user", "content": 5 }] }),
+        400,
+        "invalid_value",
+        json!("messages[0].content"),
+    );
+    server.refused(
+        json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }] }),
+        400,
+        "unsupported_parameter",
+        json!("messages[0].content[0]"),
+    );
+    server.refused(
+        json!({ "temperature": 3 }),
+        400,
+        "invalid_value",
+        json!("temperature"),
+    );
+    server.refused(
+        json!({ "temperature": "hot" }),
+        400,
+        "invalid_type",
+        json!("temperature"),
+    );
+    server.refused(
+        json!({ "top_logprobs": 3 }),
+        400,
+        "invalid_value",
+        json!("top_logprobs"),
+    );
+    server.refused(
+        json!({ "logprobs": true, "top_logprobs": 21 }),
+        400,
+        "invalid_value",
+        json!("top_logprobs"),
+    );
+    server.refused(json!({ "n": 0 }), 400, "invalid_value", json!("n"));
+    server.refused(
+        json!({ "max_tokens": 0 }),
+        400,
+        "invalid_value",
+        json!("max_tokens"),
+    );
+    server.refused(
+        json!({ "max_tokens": -5 }),
+        400,
+        "invalid_type",
+        json!("max_tokens"),
+    );
+    server.refused(
+        json!({ "stream_options": {} }),
+        400,
+        "invalid_value",
+        json!("stream_options"),
+    );
+    server.refused(
+        json!({ "logit_bias": { "999999": 1 } }),
+        400,
+        "invalid_value",
+        json!("logit_bias"),
+    );
+    server.refused(
+        json!({ "temprature": 1 }),
+        400,
+        "unknown_parameter",
+        json!("temprature"),
+    );
+    server.refused(
+        json!({ "tools": [{ "type": "function" }] }),
+        400,
+        "unsupported_parameter",
+        json!("tools"),
+    );
+    server.refused(
+        json!({ "response_format": { "type": "json_object" } }),
+        400,
+        "unsupported_parameter",
+        json!("response_format"),
+    );
+    let long = "word ".repeat(2000);
+    let messages = json!([{ "role": "user", "content": long }]);
+    server.refused(
+        json!({ "messages": messages }),
+        400,
+        "context_length_exceeded",
+        json!("messages"),
+    );
+    server.refused(
+        json!({ "messages": messages, "stream": true }),
+        400,
+        "context_length_exceeded",
+        json!("messages"),
+    );
+
+    let raw = |kind: &str, body: &str| {
+        let (status, _, body) = server.raw("POST", "/v1/chat/completions", kind, body);
+        let body: Value = serde_json::from_str(&body).expect("errors are JSON");
+        (
+            status,
+            body["error"]["code"].as_str().expect("a code").to_owned(),
+        )
+    };
+    assert_eq!(
+        raw("application/json", "{\"model\":"),
+        (400, "invalid_json".into())
+    );
+    assert_eq!(raw("application/json", "[1]"), (400, "invalid_json".into()));
+    assert_eq!(
+        raw("application/json", "{}"),
+        (400, "missing_required_parameter".into())
+    );
+    assert_eq!(
+        raw("text/plain", "{}"),
+        (415, "unsupported_content_type".into())
+    );
+    assert_eq!(
+        server.json("GET", "/v1/chat/completions", &Value::Null).0,
+        405
+    );
+    assert_eq!(
+        server.json("GET", "/nowhere", &Value::Null).1["error"]["code"],
+        "unknown_url"
+    );
+    assert_eq!(server.chat(json!({})).0, 200, "the server lives");
+}
+
+#[test]
+fn nulls_mean_the_defaults() {
+    let server = Server::start(&[]);
+    let (status, answer) = server.chat(json!({
+        "stop": null, "n": null, "logprobs": null, "top_logprobs": null, "stream": null, "seed": null,
+        "max_tokens": null, "tools": null, "logit_bias": null, "user": "someone",
+    }));
+    assert_eq!(status, 200, "{answer}");
+}
+
+#[test]
+fn a_client_that_leaves_frees_its_place() {
+    let server = Server::start(&["--parallel", "1"]);
+    let endless = json!({
+        "messages": [{ "role": "user", "content": "Count." }], "stream": true, "temperature": 1,
+        "logit_bias": {}, "max_tokens": 4000, "min_p": 0, "model": "tiny-chat",
+    });
+    for _ in 0..4 {
+        let mut stream = server.send(
+            "POST",
+            "/v1/chat/completions",
+            "application/json",
+            &endless.to_string(),
+        );
+        let mut first = [0u8; 64];
+        stream.read_exact(&mut first).expect("the stream begins");
+        drop(stream);
+    }
+    let (status, answer) = server.chat(json!({}));
+    assert_eq!(status, 200, "{answer}");
+}
+
+#[test]
+fn requests_at_once_get_the_answers_they_get_alone() {
+    let server = Server::start(&[]);
+    let prompts = [
+        "2+2=?",
+        "17+25=?",
+        "Spell the word lamp.",
+        "Hello!",
+        "9-4=?",
+        "Who are you?",
+    ];
+    let ask = |prompt: &str| {
+        let (status, answer) =
+            server.chat(json!({ "messages": [{ "role": "user", "content": prompt }] }));
+        assert_eq!(status, 200, "{answer}");
+        answer["choices"][0]["message"]["content"]
+            .as_str()
+            .expect("text")
+            .to_owned()
+    };
+    let alone: Vec<String> = prompts.iter().map(|prompt| ask(prompt)).collect();
+    let together: Vec<String> = std::thread::scope(|scope| {
+        let ask = &ask;
+        let threads: Vec<_> = prompts
+            .iter()
+            .map(|prompt| scope.spawn(move || ask(prompt)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("an answer"))
+            .collect()
+    });
+    assert_eq!(alone, together);
+}

@@ -1,0 +1,335 @@
+//! The mechanical rules of the house, as code.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every Rust file below a folder, with its path from the root and its text.
+fn sources(folder: &str) -> Vec<(String, String)> {
+    fn walk(folder: &Path, out: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).expect("the tree is readable") {
+            let path = entry.expect("the tree is readable").path();
+            if path.is_dir() {
+                walk(&path, out);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                out.push(path);
+            }
+        }
+    }
+    let mut paths = Vec::new();
+    walk(&root().join(folder), &mut paths);
+    paths.sort();
+    assert!(!paths.is_empty(), "{folder} holds no Rust files");
+    paths
+        .into_iter()
+        .map(|path| {
+            let text = std::fs::read_to_string(&path).expect("sources are UTF-8");
+            let name = path
+                .strip_prefix(root())
+                .expect("below the root")
+                .to_string_lossy()
+                .into_owned();
+            (name, text)
+        })
+        .collect()
+}
+
+/// The part of a file above its unit tests.
+fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]").next().unwrap_or(text)
+}
+
+fn check(faults: Vec<String>) {
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn every_file_says_what_it_is() {
+    let all = sources("src")
+        .into_iter()
+        .chain(sources("tests"))
+        .chain(sources("benches"));
+    check(
+        all.filter(|(_, text)| !text.starts_with("//!"))
+            .map(|(name, _)| format!("{name}: no `//!` first"))
+            .collect(),
+    );
+}
+
+#[test]
+fn no_model_family_is_named_in_the_code() {
+    // Names that are also file formats, tensor-library terms or words are left out.
+    const FAMILIES: &[&str] = &[
+        "qwen",
+        "gemma",
+        "mistral",
+        "mixtral",
+        "deepseek",
+        "falcon",
+        "granite",
+        "llada",
+        "mamba",
+        "olmo",
+        "starcoder",
+        "stablelm",
+        "cohere",
+        "exaone",
+        "hunyuan",
+        "ernie",
+        "bailing",
+        "nemotron",
+        "minicpm",
+        "lfm2",
+        "smollm",
+    ];
+    // Vocabularies name pre-tokenizers by family in the file format: those names are data there.
+    const DATA: &[&str] = &["src/text/tokenizer/"];
+    let mut faults = Vec::new();
+    for (name, text) in sources("src") {
+        if DATA.iter().any(|place| name.starts_with(place)) {
+            continue;
+        }
+        for (i, line) in without_tests(&text).lines().enumerate() {
+            let lower = line.to_ascii_lowercase();
+            if line.trim_start().starts_with("//") && lower.contains("llama.cpp") {
+                continue;
+            }
+            for family in FAMILIES.iter().filter(|family| lower.contains(**family)) {
+                faults.push(format!("{name}:{}: names `{family}`", i + 1));
+            }
+            if lower.contains("\"llama") {
+                faults.push(format!("{name}:{}: names `llama`", i + 1));
+            }
+        }
+    }
+    check(faults);
+}
+
+#[test]
+fn unsafe_code_is_where_it_belongs_and_says_why() {
+    let mut faults = Vec::new();
+    for (name, text) in sources("src") {
+        let lines: Vec<&str> = text.lines().collect();
+        for (i, line) in lines.iter().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            if !code.contains("unsafe {") {
+                continue;
+            }
+            if !name.starts_with("src/ggml/") && name != "src/weights/gguf/mod.rs" {
+                faults.push(format!("{name}:{}: unsafe outside src/ggml", i + 1));
+            }
+            let above = lines[i.saturating_sub(8)..i]
+                .iter()
+                .any(|line| line.contains("SAFETY:"));
+            if !above {
+                faults.push(format!("{name}:{}: unsafe without a SAFETY line", i + 1));
+            }
+        }
+    }
+    check(faults);
+}
+
+#[test]
+fn imports_never_point_up() {
+    // What each module must not know.
+    const FORBIDDEN: &[(&str, &[&str])] = &[
+        (
+            "src/weights/",
+            &[
+                "arch", "plan", "ggml", "blocks", "model", "engine", "api", "cli", "text",
+            ],
+        ),
+        (
+            "src/arch/",
+            &[
+                "plan", "ggml", "blocks", "model", "engine", "api", "cli", "text", "weights",
+            ],
+        ),
+        (
+            "src/plan.rs",
+            &["ggml", "blocks", "model", "engine", "api", "cli", "text"],
+        ),
+        (
+            "src/ggml/",
+            &[
+                "arch", "plan", "blocks", "model", "engine", "api", "cli", "text",
+            ],
+        ),
+        ("src/blocks/", &["model", "engine", "api", "cli", "text"]),
+        ("src/model/", &["engine", "api", "cli", "text", "serving"]),
+        (
+            "src/text/",
+            &[
+                "arch", "plan", "ggml", "blocks", "model", "engine", "api", "cli",
+            ],
+        ),
+        (
+            "src/sampling/",
+            &[
+                "arch", "plan", "ggml", "blocks", "model", "engine", "api", "cli", "weights",
+            ],
+        ),
+        ("src/engine/scheduler.rs", &["ggml", "model"]),
+        ("src/engine/", &["api", "cli", "serving"]),
+        ("src/api/", &["cli"]),
+    ];
+    let mut faults = Vec::new();
+    for (name, text) in sources("src") {
+        for (place, modules) in FORBIDDEN
+            .iter()
+            .filter(|(place, _)| name.starts_with(place))
+        {
+            for (i, line) in without_tests(&text).lines().enumerate() {
+                let line = line.split("//").next().unwrap_or_default();
+                for module in *modules {
+                    let path = format!("crate::{module}");
+                    let found = line.find(&path).is_some_and(|at| {
+                        !line[at + path.len()..]
+                            .starts_with(|c: char| c.is_alphanumeric() || c == '_')
+                    });
+                    if found {
+                        faults.push(format!("{name}:{}: {place} knows `{module}`", i + 1));
+                    }
+                }
+            }
+        }
+    }
+    check(faults);
+}
+
+#[test]
+fn only_the_command_line_prints_and_nothing_is_left_undone() {
+    let mut faults = Vec::new();
+    for (name, text) in sources("src") {
+        for (i, line) in without_tests(&text).lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            let prints = [
+                "println!",
+                "eprintln!",
+                "print!",
+                "eprint!",
+                "process::exit",
+            ];
+            if prints.iter().any(|p| code.contains(p))
+                && name != "src/main.rs"
+                && !name.starts_with("src/cli/")
+            {
+                faults.push(format!("{name}:{}: prints or exits", i + 1));
+            }
+            for word in ["todo!(", "unimplemented!(", "dbg!(", "FIXME", "XXX"] {
+                if line.contains(word) {
+                    faults.push(format!("{name}:{}: `{word}`", i + 1));
+                }
+            }
+        }
+    }
+    check(faults);
+}
+
+#[test]
+fn every_registered_block_has_its_file() {
+    let text = std::fs::read_to_string(root().join("src/blocks/mod.rs")).expect("readable");
+    let list = text
+        .split("blocks! {")
+        .nth(1)
+        .and_then(|rest| rest.split('}').next())
+        .expect("the list of blocks");
+    let listed: BTreeSet<String> = list
+        .split(',')
+        .map(|name| name.trim().to_owned())
+        .filter(|n| !n.is_empty())
+        .collect();
+    let registered: BTreeSet<String> = lab_bench::blocks::REGISTRY
+        .blocks
+        .iter()
+        .map(|c| c.name.to_owned())
+        .collect();
+    assert_eq!(listed, registered, "a block's name is its file's");
+    for name in &listed {
+        assert!(
+            root().join(format!("src/blocks/{name}.rs")).is_file(),
+            "there is no src/blocks/{name}.rs"
+        );
+    }
+}
+
+#[test]
+fn contracts_are_sound() {
+    use lab_bench::arch::expr::Expr;
+    for contract in lab_bench::blocks::REGISTRY.all() {
+        let name = contract.name;
+        for option in contract.options {
+            assert!(
+                !option.doc.is_empty(),
+                "{name}.{}: no description",
+                option.name
+            );
+        }
+        for weight in contract.weights {
+            let expressions = weight.shape.iter().chain([&weight.when]);
+            for text in expressions {
+                Expr::parse(text, 0)
+                    .unwrap_or_else(|p| panic!("{name}.{}: `{text}`: {}", weight.key, p.message));
+            }
+        }
+        for rule in contract.rules {
+            Expr::parse(rule.holds, 0)
+                .unwrap_or_else(|p| panic!("{name}: `{}`: {}", rule.holds, p.message));
+        }
+    }
+}
+
+#[test]
+fn paths_in_the_guides_exist() {
+    let mut faults = Vec::new();
+    for guide in ["README.md", "AGENTS.md", "ARCHITECTURE.md"] {
+        let text = std::fs::read_to_string(root().join(guide)).expect("the guides are there");
+        for word in text.split(|c: char| c.is_whitespace() || "`()|,".contains(c)) {
+            let path = word.trim_end_matches(['.', ':', ';']);
+            let ours = [
+                "src/",
+                "archs/",
+                "tests/",
+                "scripts/",
+                "docs/",
+                "models/",
+                "ggml-sys/",
+            ];
+            if ours.iter().any(|start| path.starts_with(start))
+                && !path.contains(['*', '<', 'N'])
+                && !root().join(path).exists()
+            {
+                faults.push(format!("{guide}: `{path}` does not exist"));
+            }
+        }
+    }
+    check(faults);
+}
+
+#[test]
+fn files_stay_within_their_budget() {
+    // Each is one table or one vocabulary of operations, and reads as such.
+    const LONG: &[(&str, &str)] = &[
+        (
+            "src/plan.rs",
+            "types of the plan and the planner that fills them",
+        ),
+        ("src/ggml/ops.rs", "one method per operation"),
+        (
+            "src/arch/expr.rs",
+            "the expression language: text to tree to value",
+        ),
+        ("src/arch/read.rs", "one method per table of the language"),
+    ];
+    let mut faults = Vec::new();
+    for (name, text) in sources("src") {
+        let lines = without_tests(&text).lines().count();
+        if lines > 600 && !LONG.iter().any(|(long, _)| *long == name) {
+            faults.push(format!("{name}: {lines} lines, the budget is 600"));
+        }
+    }
+    check(faults);
+}
