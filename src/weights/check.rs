@@ -1,8 +1,8 @@
 //! Weights that are not finite numbers: a damaged file is told apart from a strange model.
 //!
-//! Plain floats are looked at one by one. A quantised block decodes to finite numbers exactly if
-//! its scales are finite, so of such a block only the scales are looked at. What was looked at is
-//! part of the result, so that nobody reads more into it.
+//! Plain floats are looked at one by one. A quantised block is scales times small integers, so of
+//! such a block only the scales are looked at. What was looked at is part of the result, so that
+//! nobody reads more into it. Called when the user asks for it: it reads every byte.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -249,7 +249,7 @@ fn f64(bytes: [u8; 8]) -> Option<NotFinite> {
 }
 
 /// Bits without the sign order as the numbers do: finite, then infinity, then NaN.
-fn judge<T: Ord>(magnitude: T, infinity: T) -> Option<NotFinite> {
+fn judge<T: Copy + Ord>(magnitude: T, infinity: T) -> Option<NotFinite> {
     match magnitude.cmp(&infinity) {
         Ordering::Less => None,
         Ordering::Equal => Some(NotFinite::Infinity),

@@ -6,7 +6,7 @@ use crate::weights::TensorType;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {offset}: {kind}")]
 pub struct Fault {
-    /// Offset in the file of the value that breaks the rule.
+    /// Offset in the file of what breaks it.
     pub offset: u64,
     /// Which rule.
     pub kind: FaultKind,

@@ -14,9 +14,6 @@ mod split;
 mod value;
 mod write;
 
-#[cfg(test)]
-pub(crate) mod forge;
-
 use std::path::Path;
 
 pub use fault::{Fault, FaultKind, SplitFault};
@@ -89,6 +86,9 @@ fn join(label: String, parts: Vec<(Bytes, Parsed)>) -> Weights {
     }
     Weights::new(label, metadata.unwrap_or_default(), tensors, files)
 }
+
+#[cfg(test)]
+pub(crate) mod forge;
 
 #[cfg(test)]
 mod tests {

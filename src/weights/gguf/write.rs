@@ -23,7 +23,7 @@ pub struct NewTensor {
     pub name: String,
     /// Element type.
     pub ty: TensorType,
-    /// Dimensions in ggml order.
+    /// Dimensions in ggml order, 1 to 4 of them.
     pub shape: Vec<u64>,
 }
 
@@ -121,7 +121,7 @@ impl Header {
     }
 }
 
-/// Bytes from `len` to the next multiple of the alignment, which is below a page's few.
+/// Bytes from `len` to the next multiple of the alignment.
 fn padding(len: u64, alignment: u64) -> usize {
     (len.next_multiple_of(alignment) - len) as usize
 }
