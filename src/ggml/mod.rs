@@ -11,6 +11,8 @@ mod executor;
 mod log;
 mod ops;
 mod quantize;
+#[cfg(test)]
+mod tests;
 
 pub use arena::{Arena, Tensor};
 pub use device::{Buffer, Device, DeviceKind, devices, load_backend};

@@ -1,0 +1,201 @@
+//! Small graphs against arithmetic by hand, and calls that ggml would abort on.
+
+use super::*;
+use crate::weights::TensorType::{self, F16, F32, I32, I64, Q8_0};
+
+fn graph() -> Graph {
+    Graph::new(64, 8).expect("a small graph")
+}
+
+fn tensor(g: &Graph, ty: TensorType, shape: &[u64]) -> Tensor {
+    g.input("t", ty, shape).expect("a sound shape")
+}
+
+/// Runs a graph on `inputs` and reads `output`.
+fn run(mut g: Graph, inputs: &[(&Tensor, &[f32])], output: &Tensor) -> Vec<f32> {
+    g.output(output).expect("of this graph");
+    let mut executor = Executor::new(&[], 1, 256).expect("the processor");
+    executor.load(g).expect("it fits");
+    for (tensor, values) in inputs {
+        executor.write(tensor, values).expect("as many values");
+    }
+    executor.run().expect("it runs");
+    let mut values = vec![0.0; output.elements() as usize];
+    executor.read(output, &mut values).expect("the result is there");
+    values
+}
+
+#[test]
+fn a_matrix_product_multiplies_rows() {
+    let g = graph();
+    let (a, b) = (tensor(&g, F32, &[2, 3]), tensor(&g, F32, &[2, 1]));
+    let y = g.mul_mat(&a, &b).expect("shapes fit");
+    assert_eq!(run(g, &[(&a, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), (&b, &[10.0, 1.0])], &y), [12.0, 34.0, 56.0]);
+}
+
+#[test]
+fn rope_turns_neighbours_or_halves() {
+    let turned = |pairing| {
+        let g = graph();
+        let x = tensor(&g, F32, &[4, 1, 1]);
+        let pos = g.input("pos", I32, &[1]).expect("a vector");
+        let params = RopeParams {
+            pairing,
+            dims: 4,
+            orig_ctx: 1,
+            base: 1.0,
+            freq_scale: 1.0,
+            ext_factor: 0.0,
+            attn_factor: 1.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+        };
+        let y = g.rope(&x, &pos, None, &params).expect("shapes fit");
+        let mut g = g;
+        g.output(&y).expect("of this graph");
+        let mut executor = Executor::new(&[], 1, 256).expect("the processor");
+        executor.load(g).expect("it fits");
+        executor.write(&x, &[1.0f32, 0.0, 0.0, 0.0]).expect("four values");
+        executor.write(&pos, &[1i32]).expect("one value");
+        executor.run().expect("it runs");
+        let mut values = [0.0f32; 4];
+        executor.read(&y, &mut values).expect("the result is there");
+        values
+    };
+    let (sin, cos) = 1f32.sin_cos();
+    let near = |a: [f32; 4], b: [f32; 4]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6);
+    assert!(near(turned(RopePairing::Norm), [cos, sin, 0.0, 0.0]));
+    assert!(near(turned(RopePairing::Neox), [cos, 0.0, sin, 0.0]));
+}
+
+#[test]
+fn what_ggml_would_abort_on_is_refused() {
+    let g = graph();
+    let a = tensor(&g, F32, &[4, 3]);
+    let b = tensor(&g, F32, &[5, 3]);
+    let half = tensor(&g, F16, &[4, 3]);
+    let ids = tensor(&g, I32, &[2]);
+    let bounded = g.index_input("ids", I32, &[2], 3).expect("an index type");
+    let beyond = g.index_input("ids", I32, &[2], 4).expect("an index type");
+    let rows = g.index_input("rows", I64, &[3], 3).expect("an index type");
+    let transposed = g.permute(&a, [1, 0, 2, 3]).expect("a permutation");
+    let rope = RopeParams {
+        pairing: RopePairing::Norm,
+        dims: 4,
+        orig_ctx: 1,
+        base: 1e4,
+        freq_scale: 1.0,
+        ext_factor: 0.0,
+        attn_factor: 1.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+    };
+    let refused: Vec<(&str, Result<Tensor, Error>)> = vec![
+        ("shape with zero", g.arena().tensor("t", F32, &[0])),
+        ("five dimensions", g.arena().tensor("t", F32, &[1; 5])),
+        ("no dimension", g.arena().tensor("t", F32, &[])),
+        ("part of a block", g.arena().tensor("t", Q8_0, &[33])),
+        ("too large", g.arena().tensor("t", F32, &[1 << 40, 1 << 40])),
+        ("indices of floats", g.arena().indices("t", F32, &[1], 1)),
+        ("product of other widths", g.mul_mat(&a, &b)),
+        ("product by halves", g.mul_mat(&a, &half)),
+        ("product of a transposed matrix", g.mul_mat(&transposed, &b)),
+        ("product of indices", g.mul_mat(&ids, &a)),
+        ("sum of other shapes", g.add(&a, &b)),
+        ("sum of halves", g.add(&a, &half)),
+        ("rows by unchecked ids", g.get_rows(&a, &ids)),
+        ("rows beyond the table", g.get_rows(&a, &beyond)),
+        ("rows by floats", g.get_rows(&a, &b)),
+        ("writing rows of another width", g.set_rows(&a, &b, &rows)),
+        ("writing rows at i32", g.set_rows(&a, &a, &bounded)),
+        ("norm of halves", g.rms_norm(&half, 1e-5)),
+        ("negative eps", g.rms_norm(&a, -1.0)),
+        ("eps not a number", g.layer_norm(&a, f32::NAN)),
+        ("activation of a view", g.unary(&transposed, Unary::Silu)),
+        ("gate and up of other shapes", g.swiglu(&a, &b)),
+        ("reshape to more", g.reshape(&a, [4, 4, 1, 1])),
+        ("reshape of a view", g.reshape(&transposed, [12, 1, 1, 1])),
+        ("view beyond the end", g.view(&a, [4, 3, 1, 1], [16, 48, 48], 4)),
+        ("view with steps beyond", g.view(&a, [4, 3, 1, 1], [32, 48, 48], 0)),
+        ("view of nothing", g.view(&a, [0, 1, 1, 1], [16, 48, 48], 0)),
+        ("view that wraps", g.view(&a, [4, u64::MAX, 1, 1], [usize::MAX, 16, 16], 0)),
+        ("permutation with a repeat", g.permute(&a, [0, 0, 1, 2])),
+        ("cast to a quantised type", g.cast(&a, Q8_0)),
+        ("mask of another width", g.soft_max(&a, Some(&b), 1.0)),
+        ("flash with other widths", g.flash_attn(&a, &b, &b, None, 1.0)),
+        ("flash with an f32 mask", g.flash_attn(&a, &a, &a, Some(&a), 1.0)),
+        ("rope without positions", g.rope(&a, &ids, None, &rope)),
+        ("rope wider than the row", g.rope(&a, &ids, None, &RopeParams { dims: 6, ..rope })),
+    ];
+    for (what, result) in refused {
+        assert!(result.is_err(), "{what}: {result:?}");
+    }
+    assert!(g.exact(&a).is_err());
+}
+
+#[test]
+fn an_arena_that_is_full_refuses() {
+    let g = Graph::new(2, 0).expect("a tiny graph");
+    tensor(&g, F32, &[1]);
+    tensor(&g, F32, &[1]);
+    assert!(matches!(g.input("t", F32, &[1]), Err(Error::Capacity { capacity: 2 })));
+}
+
+#[test]
+fn tensors_of_other_graphs_are_not_touched() {
+    let (mut g, other) = (graph(), graph());
+    let x = tensor(&g, F32, &[2]);
+    let foreign = tensor(&other, F32, &[2]);
+    let result = other.add(&foreign, &foreign).expect("shapes fit");
+    assert!(g.add(&x, &result).is_err(), "a result of another graph is no data");
+    assert!(g.expand(&result).is_err());
+    let y = g.add(&x, &x).expect("shapes fit");
+    g.output(&y).expect("of this graph");
+    let mut executor = Executor::new(&[], 1, 256).expect("the processor");
+    assert!(executor.run().is_err(), "nothing is loaded");
+    assert!(executor.write(&x, &[1.0f32, 2.0]).is_err(), "not loaded yet");
+    executor.load(g).expect("it fits");
+    assert!(executor.write(&foreign, &[1.0f32, 2.0]).is_err());
+    assert!(executor.write(&x, &[1.0f32]).is_err(), "too few values");
+    assert!(executor.read(&y, &mut [0.0f32; 3]).is_err(), "too many values");
+    assert!(executor.load(Graph::new(300, 0).expect("a graph")).is_err(), "larger than the executor");
+}
+
+#[test]
+fn indices_are_checked_when_they_are_written() {
+    let mut g = graph();
+    let table = tensor(&g, F32, &[2, 3]);
+    let ids = g.index_input("ids", I32, &[1], 3).expect("an index type");
+    let row = g.get_rows(&table, &ids).expect("shapes fit");
+    g.output(&row).expect("of this graph");
+    let mut executor = Executor::new(&[], 1, 256).expect("the processor");
+    executor.load(g).expect("it fits");
+    executor.write(&table, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]).expect("six values");
+    for wrong in [-1, 3] {
+        assert!(executor.write_indices(&ids, &[wrong]).is_err());
+    }
+    assert!(executor.write(&ids, &[1i32]).is_err(), "indices are not written unchecked");
+    executor.write_indices(&ids, &[2i32]).expect("below the bound");
+    executor.run().expect("it runs");
+    let mut values = [0.0f32; 2];
+    executor.read(&row, &mut values).expect("the result is there");
+    assert_eq!(values, [5.0, 6.0]);
+}
+
+#[test]
+fn quantised_rows_are_near_their_values() {
+    let values: Vec<f32> = (0..64).map(|i| (i as f32 / 10.0).sin()).collect();
+    assert_eq!(quantize(&values, 32, Q8_0).expect("whole blocks").len(), 2 * 34);
+    assert!(quantize(&values, 33, Q8_0).is_err());
+    assert!(quantize(&values, 64, TensorType::IQ2_XXS).is_err(), "needs importances");
+    assert!(quantize(&values, 64, I32).is_err());
+}
+
+#[test]
+fn block_sizes_are_those_of_ggml() {
+    for &ty in TensorType::ALL {
+        // SAFETY: the id is one of ggml's types.
+        let (bytes, len) = unsafe { (ggml_sys::ggml_type_size(ty.id()), ggml_sys::ggml_blck_size(ty.id())) };
+        assert_eq!((bytes as u64, len as u64), (ty.block_bytes(), ty.block_len()), "{ty}");
+    }
+}
