@@ -80,13 +80,8 @@ pub enum FaultKind {
         found: u64,
         alignment: u64,
     },
-    #[error("tensor `{name}` has {bytes} bytes at offset {start}, but the file has {len} bytes")]
-    OutOfFile {
-        name: String,
-        start: u64,
-        bytes: u64,
-        len: u64,
-    },
+    #[error("tensor `{name}` ends at byte {end} of a file of {len} bytes")]
+    OutOfFile { name: String, end: u64, len: u64 },
     #[error("tensors `{first}` and `{second}` overlap")]
     Overlap { first: String, second: String },
 }

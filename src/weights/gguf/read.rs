@@ -177,12 +177,13 @@ fn read_shape(cursor: &mut Cursor<'_>, what: What<'_>, name: &str) -> Result<Vec
 /// Makes offsets absolute and checks that every tensor has bytes of its own inside the file.
 fn place(tensors: &mut [TensorInfo], data: u64, len: u64) -> Result<(), Fault> {
     for tensor in tensors.iter_mut() {
+        // A sum that would pass the largest number stays there, and then has no end.
         let start = data.saturating_add(tensor.offset);
-        if start.checked_add(tensor.bytes).is_none_or(|end| end > len) {
+        let end = start.checked_add(tensor.bytes);
+        if end.is_none_or(|end| end > len) {
             let kind = FaultKind::OutOfFile {
                 name: tensor.name.clone(),
-                start,
-                bytes: tensor.bytes,
+                end: end.unwrap_or(u64::MAX),
                 len,
             };
             return Err(Fault {
@@ -396,9 +397,9 @@ mod tests {
         refused(
             &one(32).data(&[0; 47]),
             &format!(
-                "at byte {}: tensor `a` has 16 bytes at offset {}, but the file has {} bytes",
+                "at byte {}: tensor `a` ends at byte {} of a file of {} bytes",
                 data + 32,
-                data + 32,
+                data + 48,
                 data + 47
             ),
         );
@@ -406,7 +407,7 @@ mod tests {
         refused(
             &one(far).data(&[0; 48]),
             &format!(
-                "at byte {m}: tensor `a` has 16 bytes at offset {m}, but the file has {} bytes",
+                "at byte {m}: tensor `a` ends at byte {m} of a file of {} bytes",
                 data + 48,
                 m = u64::MAX,
             ),
@@ -432,7 +433,7 @@ mod tests {
         for len in 0..whole.len() {
             let message = open(whole[..len].to_vec()).expect_err("the file is cut");
             assert!(
-                message.contains("the file ends inside") || message.contains("but the file has"),
+                message.contains("the file ends inside") || message.contains(" of a file of "),
                 "{len}: {message}"
             );
         }

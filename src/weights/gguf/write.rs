@@ -362,7 +362,7 @@ mod tests {
         refused(
             &[],
             &[large("a"), large("b")],
-            "but the file has 18446744073709551615 bytes",
+            "tensor `b` ends at byte 18446744073709551615 of a file of 18446744073709551615 bytes",
         );
         refused(
             &[],
