@@ -93,23 +93,51 @@ impl Served {
     ///
     /// # Errors
     /// A vocabulary, a template or weights that cannot be used, or memory that is not there.
-    pub fn start(opened: Opened, options: Options, limits: Limits, mut progress: Progress) -> Result<Self, Error> {
-        let Opened { name, weights, plan, .. } = opened;
+    pub fn start(
+        opened: Opened,
+        options: Options,
+        limits: Limits,
+        mut progress: Progress,
+    ) -> Result<Self, Error> {
+        let Opened {
+            name,
+            weights,
+            plan,
+            ..
+        } = opened;
         let model = weights.label().to_owned();
-        let tokenizer = Tokenizer::from_metadata(weights.metadata())
-            .map_err(|source| Error::Tokenizer { model: model.clone(), source })?;
+        let tokenizer =
+            Tokenizer::from_metadata(weights.metadata()).map_err(|source| Error::Tokenizer {
+                model: model.clone(),
+                source,
+            })?;
         let template = template_of(weights.metadata())
             .map(ChatTemplate::new)
             .transpose()
-            .map_err(|source| Error::Template { model: model.clone(), source })?;
-        let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).unwrap_or_default().into_owned();
+            .map_err(|source| Error::Template {
+                model: model.clone(),
+                source,
+            })?;
+        let text = |id: Option<u32>| {
+            id.and_then(|id| tokenizer.token_text(id))
+                .unwrap_or_default()
+                .into_owned()
+        };
         let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
         let n_ctx_train = plan.n_ctx_train;
         let (handle, _thread) = engine::start(Arc::new(tokenizer), limits, move || {
             Model::load(plan, &weights, options, &mut *progress)
         })
         .map_err(|source| Error::Start { model, source })?;
-        Ok(Self { name, handle, created: now(), n_ctx_train, template, bos, eos })
+        Ok(Self {
+            name,
+            handle,
+            created: now(),
+            n_ctx_train,
+            template,
+            bos,
+            eos,
+        })
     }
 
     /// Whether the model has a chat template.
@@ -156,5 +184,7 @@ pub fn template_of(metadata: &Metadata) -> Option<&str> {
 
 /// Seconds since 1970.
 pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs())
 }

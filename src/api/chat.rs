@@ -34,7 +34,9 @@ pub(super) async fn completions(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Error> {
     let body = body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Error::TooLarge { limit: MAX_BODY_BYTES },
+        StatusCode::PAYLOAD_TOO_LARGE => Error::TooLarge {
+            limit: MAX_BODY_BYTES,
+        },
         _ => Error::Body(rejection.to_string()),
     })?;
     let request = ChatRequest::parse(&headers, &body)?;
@@ -43,14 +45,23 @@ pub(super) async fn completions(
     let n_vocab = served.handle.tokenizer().vocab_len();
     let mut answers = Answers::new();
     for choice in 0..request.choices() {
-        let events = served.handle.submit(request.engine_request(prompt.clone(), n_vocab, choice)?)?;
-        answers.push(UnboundedReceiverStream::new(events).map(move |event| (choice, event)).boxed());
+        let events =
+            served
+                .handle
+                .submit(request.engine_request(prompt.clone(), n_vocab, choice)?)?;
+        answers.push(
+            UnboundedReceiverStream::new(events)
+                .map(move |event| (choice, event))
+                .boxed(),
+        );
     }
     let head = Head::new(&served);
     if request.stream == Some(true) {
         return Ok(streamed(&request, served, head, answers).into_response());
     }
-    whole(&request, &served, &head, answers).await.map(IntoResponse::into_response)
+    whole(&request, &served, &head, answers)
+        .await
+        .map(IntoResponse::into_response)
 }
 
 /// What all chunks of an answer share.
@@ -71,7 +82,11 @@ impl Head {
             id: format!("chatcmpl-{now:x}{count:08x}"),
             created: now,
             model: served.name.clone(),
-            fingerprint: format!("bench-{}-ggml-{}", env!("CARGO_PKG_VERSION"), crate::ggml::version()),
+            fingerprint: format!(
+                "bench-{}-ggml-{}",
+                env!("CARGO_PKG_VERSION"),
+                crate::ggml::version()
+            ),
         }
     }
 
@@ -83,7 +98,12 @@ impl Head {
     }
 }
 
-async fn whole(request: &ChatRequest, served: &Served, head: &Head, mut answers: Answers) -> Result<Json<Value>, Error> {
+async fn whole(
+    request: &ChatRequest,
+    served: &Served,
+    head: &Head,
+    mut answers: Answers,
+) -> Result<Json<Value>, Error> {
     let n = request.choices() as usize;
     let mut texts = vec![String::new(); n];
     let mut entries: Vec<Vec<Value>> = vec![Vec::new(); n];
@@ -106,9 +126,13 @@ async fn whole(request: &ChatRequest, served: &Served, head: &Head, mut answers:
     let mut choices = Vec::with_capacity(n);
     for (i, text) in texts.into_iter().enumerate() {
         let Some(reason) = reasons[i] else {
-            return Err(Error::Engine { detail: "the engine ended before the answer was complete".into() });
+            return Err(Error::Engine {
+                detail: "the engine ended before the answer was complete".into(),
+            });
         };
-        let logprobs = request.wants_logprobs().then(|| logprobs(std::mem::take(&mut entries[i])));
+        let logprobs = request
+            .wants_logprobs()
+            .then(|| logprobs(std::mem::take(&mut entries[i])));
         choices.push(json!({
             "index": i,
             "message": { "role": "assistant", "content": text, "refusal": null },
@@ -129,7 +153,11 @@ fn streamed(
     head: Head,
     answers: Answers,
 ) -> Sse<impl Stream<Item = Result<SseEvent, Infallible>> + use<>> {
-    let (n, wants_usage, wants_logprobs) = (request.choices(), request.wants_usage(), request.wants_logprobs());
+    let (n, wants_usage, wants_logprobs) = (
+        request.choices(),
+        request.wants_usage(),
+        request.wants_logprobs(),
+    );
     let chunk = move |head: &Head, choices: Value| {
         let mut chunk = head.object("chat.completion.chunk", choices);
         if wants_usage {
@@ -137,11 +165,14 @@ fn streamed(
         }
         chunk
     };
-    let choice = |i: u32, delta: Value, logprobs: Option<Value>, reason: Option<&str>| {
-        json!([{ "index": i, "delta": delta, "logprobs": logprobs, "finish_reason": reason }])
-    };
+    let choice = |i: u32, delta: Value, logprobs: Option<Value>, reason: Option<&str>| json!([{ "index": i, "delta": delta, "logprobs": logprobs, "finish_reason": reason }]);
     let first: Vec<Value> = (0..n)
-        .map(|i| chunk(&head, choice(i, json!({ "role": "assistant", "content": "" }), None, None)))
+        .map(|i| {
+            chunk(
+                &head,
+                choice(i, json!({ "role": "assistant", "content": "" }), None, None),
+            )
+        })
         .collect();
 
     let state = (answers, Usage::default(), n, false);
@@ -152,20 +183,28 @@ fn streamed(
                 return None;
             }
             let Some((i, event)) = answers.next().await else {
-                let error = Error::Engine { detail: "the engine ended before the answer was complete".into() };
+                let error = Error::Engine {
+                    detail: "the engine ended before the answer was complete".into(),
+                };
                 return Some((vec![error.body().to_string()], (answers, total, open, true)));
             };
             let mut out = Vec::new();
             let mut ended = false;
             match event {
                 Event::Text { text, tokens } => {
-                    let entries =
-                        wants_logprobs.then(|| logprobs(logprob_entries(&tokens, served.handle.tokenizer())));
-                    out.push(chunk(&head, choice(i, json!({ "content": text }), entries, None)).to_string());
+                    let entries = wants_logprobs
+                        .then(|| logprobs(logprob_entries(&tokens, served.handle.tokenizer())));
+                    out.push(
+                        chunk(&head, choice(i, json!({ "content": text }), entries, None))
+                            .to_string(),
+                    );
                 }
                 Event::Done { reason, usage } => {
                     add(&mut total, &usage);
-                    out.push(chunk(&head, choice(i, json!({}), None, Some(finish_name(reason)))).to_string());
+                    out.push(
+                        chunk(&head, choice(i, json!({}), None, Some(finish_name(reason))))
+                            .to_string(),
+                    );
                     open -= 1;
                     if open == 0 {
                         if wants_usage {
@@ -187,7 +226,9 @@ fn streamed(
         }
     });
     let first = stream::iter(first.into_iter().map(|chunk| chunk.to_string()));
-    let all = first.chain(rest.flat_map(stream::iter)).map(|data| Ok(SseEvent::default().data(data)));
+    let all = first
+        .chain(rest.flat_map(stream::iter))
+        .map(|data| Ok(SseEvent::default().data(data)));
     Sse::new(all).keep_alive(KeepAlive::default())
 }
 
@@ -220,14 +261,16 @@ fn logprobs(entries: Vec<Value>) -> Value {
 
 /// One entry for each token whose bytes are in the text.
 fn logprob_entries(tokens: &[AnswerToken], tokenizer: &Tokenizer) -> Vec<Value> {
-    let entry = |bytes: &[u8], token: &TokenLogprob| {
-        json!({ "token": String::from_utf8_lossy(bytes), "logprob": token.logprob, "bytes": bytes, "id": token.id })
-    };
+    let entry = |bytes: &[u8], token: &TokenLogprob| json!({ "token": String::from_utf8_lossy(bytes), "logprob": token.logprob, "bytes": bytes, "id": token.id });
     tokens
         .iter()
         .filter_map(|token| {
             let mut value = entry(&token.bytes, token.chosen.as_ref()?);
-            value["top_logprobs"] = token.top.iter().map(|top| entry(tokenizer.piece(top.id), top)).collect();
+            value["top_logprobs"] = token
+                .top
+                .iter()
+                .map(|top| entry(tokenizer.piece(top.id), top))
+                .collect();
             Some(value)
         })
         .collect()

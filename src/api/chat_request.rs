@@ -122,18 +122,26 @@ impl ChatRequest {
                 return Err(Error::ContentType(kind.to_owned()));
             }
         }
-        let value: Value = serde_json::from_slice(body).map_err(|e| Error::Body(format!("the body is not JSON: {e}")))?;
+        let value: Value = serde_json::from_slice(body)
+            .map_err(|e| Error::Body(format!("the body is not JSON: {e}")))?;
         let request: Self = serde_path_to_error::deserialize(value).map_err(|error| {
             let path = error.path().to_string();
             let inner = error.into_inner().to_string();
-            match inner.strip_prefix("missing field `").and_then(|rest| rest.split_once('`')) {
+            match inner
+                .strip_prefix("missing field `")
+                .and_then(|rest| rest.split_once('`'))
+            {
                 Some((field, _)) => Error::Field {
                     param: field.to_owned(),
                     message: format!("missing required parameter: `{field}`"),
                     code: "missing_required_parameter",
                 },
                 None if path == "." => Error::Body(inner),
-                None => Error::Field { message: format!("`{path}`: {inner}"), param: path, code: "invalid_type" },
+                None => Error::Field {
+                    message: format!("`{path}`: {inner}"),
+                    param: path,
+                    code: "invalid_type",
+                },
             }
         })?;
         request.check()?;
@@ -144,7 +152,9 @@ impl ChatRequest {
         for (name, value) in &self.rest {
             if !HARMLESS.contains(&name.as_str()) && !value.is_null() {
                 let near = nearest(name, FIELDS.iter().copied());
-                let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+                let hint = near
+                    .map(|near| format!("; did you mean `{near}`?"))
+                    .unwrap_or_default();
                 return Err(Error::Field {
                     param: name.clone(),
                     message: format!("unknown parameter: `{name}`{hint}"),
@@ -155,9 +165,10 @@ impl ChatRequest {
         self.check_messages()?;
         self.check_unserved()?;
         let range = |param: &str, value: Option<f64>, low: f64, high: f64| match value {
-            Some(v) if !(low..=high).contains(&v) => {
-                Err(Error::value(param, format!("`{param}` is {v}, expected {low} to {high}")))
-            }
+            Some(v) if !(low..=high).contains(&v) => Err(Error::value(
+                param,
+                format!("`{param}` is {v}, expected {low} to {high}"),
+            )),
             _ => Ok(()),
         };
         range("temperature", self.temperature, 0.0, 2.0)?;
@@ -166,11 +177,21 @@ impl ChatRequest {
         range("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
         range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
         if !(1..=MAX_CHOICES).contains(&self.choices()) {
-            return Err(Error::value("n", format!("`n` is {}, expected 1 to {MAX_CHOICES}", self.choices())));
+            return Err(Error::value(
+                "n",
+                format!("`n` is {}, expected 1 to {MAX_CHOICES}", self.choices()),
+            ));
         }
         if self.max_completion_tokens.or(self.max_tokens) == Some(0) {
-            let param = if self.max_completion_tokens.is_some() { "max_completion_tokens" } else { "max_tokens" };
-            return Err(Error::value(param, format!("`{param}` is 0, expected at least 1")));
+            let param = if self.max_completion_tokens.is_some() {
+                "max_completion_tokens"
+            } else {
+                "max_tokens"
+            };
+            return Err(Error::value(
+                param,
+                format!("`{param}` is 0, expected at least 1"),
+            ));
         }
         if let Some(top) = self.top_logprobs {
             if top > MAX_TOP_LOGPROBS {
@@ -178,40 +199,62 @@ impl ChatRequest {
                 return Err(Error::value("top_logprobs", message));
             }
             if self.logprobs != Some(true) {
-                return Err(Error::value("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
+                return Err(Error::value(
+                    "top_logprobs",
+                    "`top_logprobs` needs `logprobs` to be true",
+                ));
             }
         }
         if self.stream_options.is_some() && self.stream != Some(true) {
-            return Err(Error::value("stream_options", "`stream_options` needs `stream` to be true"));
+            return Err(Error::value(
+                "stream_options",
+                "`stream_options` needs `stream` to be true",
+            ));
         }
         if self.continue_final_message == Some(true) && self.add_generation_prompt == Some(true) {
-            let message = "`continue_final_message` and `add_generation_prompt` cannot both be true";
+            let message =
+                "`continue_final_message` and `add_generation_prompt` cannot both be true";
             return Err(Error::value("continue_final_message", message));
         }
         if self.stop_texts().len() > MAX_STOPS {
-            return Err(Error::value("stop", format!("more than {MAX_STOPS} stop texts")));
+            return Err(Error::value(
+                "stop",
+                format!("more than {MAX_STOPS} stop texts"),
+            ));
         }
         Ok(())
     }
 
     fn check_messages(&self) -> Result<(), Error> {
         if self.messages.is_empty() {
-            return Err(Error::value("messages", "`messages` is empty, expected at least one message"));
+            return Err(Error::value(
+                "messages",
+                "`messages` is empty, expected at least one message",
+            ));
         }
         for (i, message) in self.messages.iter().enumerate() {
             let Some(fields) = message.as_object() else {
-                return Err(Error::value(format!("messages[{i}]"), format!("`messages[{i}]` is no object")));
+                return Err(Error::value(
+                    format!("messages[{i}]"),
+                    format!("`messages[{i}]` is no object"),
+                ));
             };
             if !fields.get("role").is_some_and(Value::is_string) {
                 let param = format!("messages[{i}].role");
-                return Err(Error::value(&param, format!("`{param}` is missing or no text")));
+                return Err(Error::value(
+                    &param,
+                    format!("`{param}` is missing or no text"),
+                ));
             }
             match fields.get("content") {
                 None | Some(Value::Null | Value::String(_)) => {}
                 Some(Value::Array(parts)) => check_parts(i, parts)?,
                 Some(_) => {
                     let param = format!("messages[{i}].content");
-                    return Err(Error::value(&param, format!("`{param}` is neither text nor an array of parts")));
+                    return Err(Error::value(
+                        &param,
+                        format!("`{param}` is neither text nor an array of parts"),
+                    ));
                 }
             }
         }
@@ -220,18 +263,30 @@ impl ChatRequest {
 
     fn check_unserved(&self) -> Result<(), Error> {
         let is_set = |value: &Option<Value>| {
-            value.as_ref().is_some_and(|v| !v.is_null() && v.as_array().is_none_or(|a| !a.is_empty()))
+            value
+                .as_ref()
+                .is_some_and(|v| !v.is_null() && v.as_array().is_none_or(|a| !a.is_empty()))
         };
         if is_set(&self.tools) {
             return Err(Error::unsupported("tools", "`tools` are not served yet"));
         }
-        if self.tool_choice.as_ref().is_some_and(|c| !c.is_null() && c != "none" && c != "auto") {
-            return Err(Error::unsupported("tool_choice", "`tool_choice` is not served yet"));
+        if self
+            .tool_choice
+            .as_ref()
+            .is_some_and(|c| !c.is_null() && c != "none" && c != "auto")
+        {
+            return Err(Error::unsupported(
+                "tool_choice",
+                "`tool_choice` is not served yet",
+            ));
         }
         if let Some(format) = self.response_format.as_ref().filter(|f| !f.is_null())
             && format.get("type").and_then(Value::as_str) != Some("text")
         {
-            return Err(Error::unsupported("response_format", "only `response_format` of type `text` is served yet"));
+            return Err(Error::unsupported(
+                "response_format",
+                "only `response_format` of type `text` is served yet",
+            ));
         }
         Ok(())
     }
@@ -243,7 +298,9 @@ impl ChatRequest {
 
     /// Whether the stream ends with the usage.
     pub(super) fn wants_usage(&self) -> bool {
-        self.stream_options.as_ref().is_some_and(|o| o.include_usage == Some(true))
+        self.stream_options
+            .as_ref()
+            .is_some_and(|o| o.include_usage == Some(true))
     }
 
     /// Whether each token carries its log-probability.
@@ -272,7 +329,12 @@ impl ChatRequest {
     }
 
     /// What the engine runs for one of the answers.
-    pub(super) fn engine_request(&self, prompt: Vec<u32>, n_vocab: usize, choice: u32) -> Result<Request, Error> {
+    pub(super) fn engine_request(
+        &self,
+        prompt: Vec<u32>,
+        n_vocab: usize,
+        choice: u32,
+    ) -> Result<Request, Error> {
         let sampling = Params {
             temperature: self.temperature.unwrap_or(1.0),
             top_k: self.top_k.unwrap_or(0),
@@ -292,24 +354,43 @@ impl ChatRequest {
             max_tokens: limit.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
             sampling,
             choice,
-            stops: self.stop_texts().into_iter().map(|text| text.as_bytes().to_vec()).collect(),
-            top_logprobs: self.wants_logprobs().then(|| self.top_logprobs.unwrap_or(0) as usize),
+            stops: self
+                .stop_texts()
+                .into_iter()
+                .map(|text| text.as_bytes().to_vec())
+                .collect(),
+            top_logprobs: self
+                .wants_logprobs()
+                .then(|| self.top_logprobs.unwrap_or(0) as usize),
         })
     }
 
     fn biases(&self, n_vocab: usize) -> Result<Vec<(u32, f32)>, Error> {
         let mut out = Vec::new();
         for (key, bias) in self.logit_bias.iter().flatten() {
-            let id = key.parse::<u32>().ok().filter(|id| (*id as usize) < n_vocab);
+            let id = key
+                .parse::<u32>()
+                .ok()
+                .filter(|id| (*id as usize) < n_vocab);
             let Some(id) = id else {
                 let message = format!("`logit_bias`: `{key}` is no token id below {n_vocab}");
                 return Err(Error::value("logit_bias", message));
             };
             if !(-100.0..=100.0).contains(bias) {
-                return Err(Error::value("logit_bias", format!("`logit_bias`: {bias} is not in -100 to 100")));
+                return Err(Error::value(
+                    "logit_bias",
+                    format!("`logit_bias`: {bias} is not in -100 to 100"),
+                ));
             }
             // -100 bans a token, whatever its logit.
-            out.push((id, if *bias == -100.0 { f32::NEG_INFINITY } else { *bias as f32 }));
+            out.push((
+                id,
+                if *bias == -100.0 {
+                    f32::NEG_INFINITY
+                } else {
+                    *bias as f32
+                },
+            ));
         }
         Ok(out)
     }
@@ -320,7 +401,10 @@ fn check_parts(i: usize, parts: &[Value]) -> Result<(), Error> {
         let is_text = part.get("type").and_then(Value::as_str) == Some("text");
         if !is_text || !part.get("text").is_some_and(Value::is_string) {
             let param = format!("messages[{i}].content[{k}]");
-            return Err(Error::unsupported(&param, format!("`{param}`: only parts of type `text` are served")));
+            return Err(Error::unsupported(
+                &param,
+                format!("`{param}`: only parts of type `text` are served"),
+            ));
         }
     }
     Ok(())
@@ -330,7 +414,11 @@ fn check_parts(i: usize, parts: &[Value]) -> Result<(), Error> {
 fn with_plain_content(message: &Value) -> Value {
     let mut message = message.clone();
     if let Some(parts) = message.get("content").and_then(Value::as_array) {
-        let text: String = parts.iter().filter_map(|p| p.get("text")).filter_map(Value::as_str).collect();
+        let text: String = parts
+            .iter()
+            .filter_map(|p| p.get("text"))
+            .filter_map(Value::as_str)
+            .collect();
         message["content"] = Value::String(text);
     }
     message

@@ -20,7 +20,11 @@ use crate::text::template::RenderError;
 pub(super) enum Error {
     /// A field is missing, wrong or unsupported.
     #[error("{message}")]
-    Field { param: String, message: String, code: &'static str },
+    Field {
+        param: String,
+        message: String,
+        code: &'static str,
+    },
     /// The body is not the JSON of a request.
     #[error("{0}")]
     Body(String),
@@ -56,17 +60,27 @@ pub(super) enum Error {
 impl Error {
     /// A field with a value that is not accepted.
     pub(super) fn value(param: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::Field { param: param.into(), message: message.into(), code: "invalid_value" }
+        Self::Field {
+            param: param.into(),
+            message: message.into(),
+            code: "invalid_value",
+        }
     }
 
     /// A field that is known and not served.
     pub(super) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::Field { param: param.into(), message: message.into(), code: "unsupported_parameter" }
+        Self::Field {
+            param: param.into(),
+            message: message.into(),
+            code: "unsupported_parameter",
+        }
     }
 
     fn status(&self) -> StatusCode {
         match self {
-            Self::Field { .. } | Self::Body(_) | Self::ContextLength { .. } => StatusCode::BAD_REQUEST,
+            Self::Field { .. } | Self::Body(_) | Self::ContextLength { .. } => {
+                StatusCode::BAD_REQUEST
+            }
             Self::ContentType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnknownModel { .. } | Self::NoRoute(_) => StatusCode::NOT_FOUND,
@@ -118,7 +132,9 @@ impl Error {
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         match &self {
-            Self::Load { name, detail } => tracing::error!(model = name, detail, "a model could not be loaded"),
+            Self::Load { name, detail } => {
+                tracing::error!(model = name, detail, "a model could not be loaded")
+            }
             Self::Engine { detail } => tracing::error!(detail, "an answer failed"),
             other => tracing::info!(error = %other, "refused"),
         }
@@ -143,7 +159,9 @@ impl From<Rejected> for Error {
             Rejected::TooLong { found, limit } => Self::ContextLength { found, limit },
             Rejected::Params(error) => Self::value(error.field, error.to_string()),
             Rejected::QueueFull { limit } => Self::Busy { limit },
-            Rejected::Ended => Self::Engine { detail: rejected.to_string() },
+            Rejected::Ended => Self::Engine {
+                detail: rejected.to_string(),
+            },
         }
     }
 }

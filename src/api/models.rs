@@ -18,7 +18,10 @@ pub(super) async fn list(State(pool): State<Arc<Pool>>) -> Json<Value> {
     Json(json!({ "object": "list", "data": models }))
 }
 
-pub(super) async fn one(State(pool): State<Arc<Pool>>, Path(id): Path<String>) -> Result<Json<Value>, Error> {
+pub(super) async fn one(
+    State(pool): State<Arc<Pool>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Error> {
     let name = pool.resolve(&id)?;
     Ok(Json(entry(&pool, name)))
 }

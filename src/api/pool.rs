@@ -34,8 +34,15 @@ fn lock(place: &Place) -> MutexGuard<'_, Option<Arc<Served>>> {
 impl Pool {
     /// A pool of these models, none of them loaded.
     pub fn new(sources: Vec<Source>, loader: Loader) -> Self {
-        let places = sources.into_iter().map(|s| (s.name(), (s, Place::default()))).collect();
-        Self { places, loader, created: serving::now() }
+        let places = sources
+            .into_iter()
+            .map(|s| (s.name(), (s, Place::default())))
+            .collect();
+        Self {
+            places,
+            loader,
+            created: serving::now(),
+        }
     }
 
     /// Loads every model now.
@@ -61,7 +68,11 @@ impl Pool {
     /// Names of the models that are loaded; one that is being loaded is not.
     pub(super) fn loaded(&self) -> Vec<&str> {
         let is_loaded = |place: &Place| place.try_lock().is_ok_and(|served| served.is_some());
-        self.places.iter().filter(|(_, (_, place))| is_loaded(place)).map(|(name, _)| name.as_str()).collect()
+        self.places
+            .iter()
+            .filter(|(_, (_, place))| is_loaded(place))
+            .map(|(name, _)| name.as_str())
+            .collect()
     }
 
     /// The name of a model, from what a client calls it.
@@ -82,7 +93,10 @@ impl Pool {
     pub(super) async fn get(&self, name: &str) -> Result<Arc<Served>, Error> {
         let name = self.resolve(name)?;
         let Some((source, place)) = self.places.get(name) else {
-            return Err(Error::UnknownModel { name: name.to_owned(), near: None });
+            return Err(Error::UnknownModel {
+                name: name.to_owned(),
+                near: None,
+            });
         };
         if let Ok(served) = place.try_lock()
             && let Some(served) = served.as_ref()
@@ -99,7 +113,11 @@ impl Pool {
             *place = Some(Arc::clone(&served));
             Ok(served)
         });
-        let loaded: Result<Arc<Served>, String> = loading.await.unwrap_or_else(|e| Err(e.to_string()));
-        loaded.map_err(|detail| Error::Load { name: name.to_owned(), detail })
+        let loaded: Result<Arc<Served>, String> =
+            loading.await.unwrap_or_else(|e| Err(e.to_string()));
+        loaded.map_err(|detail| Error::Load {
+            name: name.to_owned(),
+            detail,
+        })
     }
 }

@@ -62,13 +62,28 @@ struct SamplingOptions {
     #[arg(long, default_value_t = 1.0, value_name = "X")]
     repeat_penalty: f64,
     /// How many of the last tokens that looks at
-    #[arg(long, default_value_t = 64, value_name = "N", allow_negative_numbers = true)]
+    #[arg(
+        long,
+        default_value_t = 64,
+        value_name = "N",
+        allow_negative_numbers = true
+    )]
     repeat_last_n: i32,
     /// Taken once from the logit of each token of the answer
-    #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
+    #[arg(
+        long,
+        default_value_t = 0.0,
+        value_name = "X",
+        allow_negative_numbers = true
+    )]
     presence_penalty: f64,
     /// Taken from a token's logit for each time it is in the answer
-    #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
+    #[arg(
+        long,
+        default_value_t = 0.0,
+        value_name = "X",
+        allow_negative_numbers = true
+    )]
     frequency_penalty: f64,
     /// Added to a token's logit, as ID=BIAS; may be repeated
     #[arg(long, value_name = "ID=BIAS", value_parser = bias)]
@@ -81,7 +96,10 @@ struct SamplingOptions {
 fn bias(text: &str) -> Result<(u32, f32), String> {
     let fault = || format!("expected ID=BIAS, found `{text}`");
     let (id, bias) = text.split_once('=').ok_or_else(fault)?;
-    Ok((id.trim().parse().map_err(|_| fault())?, bias.trim().parse().map_err(|_| fault())?))
+    Ok((
+        id.trim().parse().map_err(|_| fault())?,
+        bias.trim().parse().map_err(|_| fault())?,
+    ))
 }
 
 impl SamplingOptions {
@@ -107,10 +125,18 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.load.check_tensors {
         super::inspect::check_tensors(&opened)?;
     }
-    let defaults =
-        Defaults { kv_type: TensorType::F16, flash_attn: true, max_ctx: super::serve::MAX_CTX, n_batch: 512 };
+    let defaults = Defaults {
+        kv_type: TensorType::F16,
+        flash_attn: true,
+        max_ctx: super::serve::MAX_CTX,
+        n_batch: 512,
+    };
     let mut options = args.load.resolve(&opened, defaults);
-    let limits = Limits { n_ctx: options.n_ctx, n_parallel: 1, n_queue: 1 };
+    let limits = Limits {
+        n_ctx: options.n_ctx,
+        n_parallel: 1,
+        n_queue: 1,
+    };
     if args.stateless {
         options.n_batch = options.n_ctx;
         options.n_ctx = 0;
@@ -137,14 +163,21 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             messages.push(json!({ "role": "system", "content": system }));
         }
         messages.push(json!({ "role": "user", "content": args.prompt }));
-        served.chat_prompt(&Conversation { messages: messages.into(), ..Conversation::default() })?
+        served.chat_prompt(&Conversation {
+            messages: messages.into(),
+            ..Conversation::default()
+        })?
     };
     let mut events = served.handle.submit(Request {
         prompt,
         max_tokens: args.max_tokens,
         sampling: args.sampling.params(),
         choice: 0,
-        stops: args.stop.iter().map(|stop| stop.clone().into_bytes()).collect(),
+        stops: args
+            .stop
+            .iter()
+            .map(|stop| stop.clone().into_bytes())
+            .collect(),
         top_logprobs: None,
     })?;
     while let Some(event) = events.blocking_recv() {
@@ -162,7 +195,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// One line on stderr: what the answer took.
 fn speed(usage: &Usage, reason: FinishReason) -> Result<(), Failure> {
-    let rate = |tokens: usize, seconds: f64| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
+    let rate = |tokens: usize, seconds: f64| {
+        if seconds > 0.0 {
+            tokens as f64 / seconds
+        } else {
+            0.0
+        }
+    };
     let (prefill, decode) = (usage.prefill.as_secs_f64(), usage.decode.as_secs_f64());
     // The first token is chosen from the prompt's own pass.
     let decoded = usage.completion_tokens.saturating_sub(1);

@@ -58,13 +58,18 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         pool.load_all().map_err(|e| anyhow::anyhow!("{e}"))?;
     }
 
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind((host, port))
             .await
             .map_err(|e| anyhow::anyhow!("{host}:{port}: {e}"))?;
         output::line(format!("listening on http://{}", listener.local_addr()?))?;
-        axum::serve(listener, api::app(pool)).with_graceful_shutdown(interrupted()).await?;
+        axum::serve(listener, api::app(pool))
+            .with_graceful_shutdown(interrupted())
+            .await?;
         Ok(())
     })
 }
@@ -74,10 +79,19 @@ fn start(args: &Args, source: &Source) -> Result<Served, Failure> {
     if args.load.check_tensors {
         super::inspect::check_tensors(&opened)?;
     }
-    let defaults = Defaults { kv_type: TensorType::F16, flash_attn: true, max_ctx: MAX_CTX, n_batch: 512 };
+    let defaults = Defaults {
+        kv_type: TensorType::F16,
+        flash_attn: true,
+        max_ctx: MAX_CTX,
+        n_batch: 512,
+    };
     let mut options = args.load.resolve(&opened, defaults);
     let n_parallel = args.parallel.max(1);
-    let limits = Limits { n_ctx: options.n_ctx, n_parallel, n_queue: args.queue.max(1) };
+    let limits = Limits {
+        n_ctx: options.n_ctx,
+        n_parallel,
+        n_queue: args.queue.max(1),
+    };
     options.n_ctx *= n_parallel;
     tracing::info!(model = opened.name, "loading");
     Ok(Served::start(opened, options, limits, Box::new(|_, _| {}))?)

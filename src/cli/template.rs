@@ -60,17 +60,31 @@ struct Prepared {
 
 fn source(args: &Args) -> Result<Prepared, Failure> {
     if let Some(path) = &args.template {
-        let text = std::fs::read_to_string(path).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
-        let template = ChatTemplate::new(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
-        return Ok(Prepared { template, bos: String::new(), eos: String::new() });
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        let template =
+            ChatTemplate::new(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        return Ok(Prepared {
+            template,
+            bos: String::new(),
+            eos: String::new(),
+        });
     }
     let weights = models::open_weights(&Source::of(args.model.as_deref()))?;
     let Some(text) = serving::template_of(weights.metadata()) else {
         anyhow::bail!("{}: the model has no chat template", weights.label());
     };
     let tokenizer = Tokenizer::from_metadata(weights.metadata())?;
-    let name = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).unwrap_or_default().into_owned();
-    Ok(Prepared { template: ChatTemplate::new(text)?, bos: name(tokenizer.bos()), eos: name(tokenizer.eos()) })
+    let name = |id: Option<u32>| {
+        id.and_then(|id| tokenizer.token_text(id))
+            .unwrap_or_default()
+            .into_owned()
+    };
+    Ok(Prepared {
+        template: ChatTemplate::new(text)?,
+        bos: name(tokenizer.bos()),
+        eos: name(tokenizer.eos()),
+    })
 }
 
 impl Prepared {
@@ -96,10 +110,12 @@ impl Prepared {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = source(args)?;
     if let Some(path) = &args.messages {
-        let text = std::fs::read_to_string(path).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
         let messages: Value =
             serde_json::from_str(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
-        let line: Line = serde_json::from_value(json!({ "messages": messages, "add_generation_prompt": true }))?;
+        let line: Line =
+            serde_json::from_value(json!({ "messages": messages, "add_generation_prompt": true }))?;
         return output::bytes(source.render(&line)?.as_bytes());
     }
     let mut out = io::stdout().lock();
@@ -108,7 +124,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         if line.trim().is_empty() {
             continue;
         }
-        let rendered = serde_json::from_str::<Line>(&line).map_err(Failure::from).and_then(|l| source.render(&l));
+        let rendered = serde_json::from_str::<Line>(&line)
+            .map_err(Failure::from)
+            .and_then(|l| source.render(&l));
         let answer = match rendered {
             Ok(text) => json!({ "text": text }),
             Err(error) => json!({ "error": error.to_string() }),

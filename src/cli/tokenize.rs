@@ -57,7 +57,8 @@ fn yes() -> bool {
 
 fn tokenizer(model: Option<&PathBuf>) -> Result<Tokenizer, Failure> {
     let weights = models::open_weights(&Source::of(model.map(PathBuf::as_path)))?;
-    Tokenizer::from_metadata(weights.metadata()).map_err(|e| anyhow::anyhow!("{}: {e}", weights.label()))
+    Tokenizer::from_metadata(weights.metadata())
+        .map_err(|e| anyhow::anyhow!("{}: {e}", weights.label()))
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -78,7 +79,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             Ok(line) => match tokenizer.encode(&line.text, line.add_special, line.parse_special) {
                 Err(error) => json!({ "error": error.to_string() }),
                 Ok(ids) => {
-                    let bytes: Vec<u8> = ids.iter().flat_map(|id| tokenizer.piece(*id).to_vec()).collect();
+                    let bytes: Vec<u8> = ids
+                        .iter()
+                        .flat_map(|id| tokenizer.piece(*id).to_vec())
+                        .collect();
                     json!({ "ids": ids, "pieces": String::from_utf8_lossy(&bytes) })
                 }
             },
@@ -90,16 +94,26 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
-    let list = args.ids.trim().trim_start_matches('[').trim_end_matches(']');
+    let list = args
+        .ids
+        .trim()
+        .trim_start_matches('[')
+        .trim_end_matches(']');
     let ids = list
         .split(',')
         .map(str::trim)
         .filter(|id| !id.is_empty())
-        .map(|id| id.parse::<u32>().map_err(|_| anyhow::anyhow!("`{id}` is no token id")))
+        .map(|id| {
+            id.parse::<u32>()
+                .map_err(|_| anyhow::anyhow!("`{id}` is no token id"))
+        })
         .collect::<Result<Vec<u32>, _>>()?;
     let tokenizer = tokenizer(args.model.as_ref())?;
     if let Some(id) = ids.iter().find(|id| **id as usize >= tokenizer.vocab_len()) {
-        anyhow::bail!("token {id} is not in the vocabulary of {}", tokenizer.vocab_len());
+        anyhow::bail!(
+            "token {id} is not in the vocabulary of {}",
+            tokenizer.vocab_len()
+        );
     }
     output::line(String::from_utf8_lossy(&tokenizer.decode(&ids)))
 }

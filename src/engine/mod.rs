@@ -157,14 +157,25 @@ impl Handle {
             return Err(Rejected::EmptyPrompt);
         }
         if request.prompt.len() >= self.limits.n_ctx {
-            return Err(Rejected::TooLong { found: request.prompt.len(), limit: self.limits.n_ctx });
+            return Err(Rejected::TooLong {
+                found: request.prompt.len(),
+                limit: self.limits.n_ctx,
+            });
         }
         let sampler = Sampler::new(&request.sampling, request.choice)?;
         let (events, receiver) = mpsc::unbounded_channel();
-        self.queue.try_send(Submitted { request, sampler, events }).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => Rejected::QueueFull { limit: self.limits.n_queue },
-            mpsc::error::TrySendError::Closed(_) => Rejected::Ended,
-        })?;
+        self.queue
+            .try_send(Submitted {
+                request,
+                sampler,
+                events,
+            })
+            .map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => Rejected::QueueFull {
+                    limit: self.limits.n_queue,
+                },
+                mpsc::error::TrySendError::Closed(_) => Rejected::Ended,
+            })?;
         Ok(receiver)
     }
 
@@ -206,7 +217,14 @@ pub fn start<E: Send + 'static>(
         })
         .map_err(StartError::Thread)?;
     match loaded.recv() {
-        Ok(Ok(())) => Ok((Handle { queue, tokenizer, limits }, thread)),
+        Ok(Ok(())) => Ok((
+            Handle {
+                queue,
+                tokenizer,
+                limits,
+            },
+            thread,
+        )),
         Ok(Err(error)) => Err(StartError::Load(error)),
         Err(_) => Err(StartError::Ended),
     }

@@ -80,7 +80,8 @@ impl Runner {
                 return;
             };
             let is_cached = self.model.options().n_ctx > 0;
-            self.running.push(Sequence::new(id, submitted, self.limits.n_ctx, is_cached));
+            self.running
+                .push(Sequence::new(id, submitted, self.limits.n_ctx, is_cached));
         }
     }
 
@@ -108,7 +109,11 @@ impl Runner {
         let waiting: Vec<Waiting> = self
             .running
             .iter()
-            .map(|s| Waiting { pending: s.pending().len(), is_prefill: s.is_prefill(), is_whole })
+            .map(|s| Waiting {
+                pending: s.pending().len(),
+                is_prefill: s.is_prefill(),
+                is_whole,
+            })
             .collect();
         let shares = plan_step(&waiting, self.model.options().n_batch);
         self.batch.clear();
@@ -116,7 +121,8 @@ impl Runner {
             let pending = sequence.pending();
             for (i, token) in pending[..*share].iter().enumerate() {
                 let is_last = i + 1 == pending.len();
-                self.batch.push(*token, sequence.id, sequence.position() + i as u32, is_last);
+                self.batch
+                    .push(*token, sequence.id, sequence.position() + i as u32, is_last);
             }
         }
         let n_vocab = self.model.plan().n_vocab as usize;

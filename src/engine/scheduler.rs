@@ -23,11 +23,17 @@ pub(super) fn plan_step(sequences: &[Waiting], budget: usize) -> Vec<usize> {
     let mut share = vec![0; sequences.len()];
     let mut give = |i: usize, left: &mut usize| {
         let wanted = sequences[i].pending;
-        let given = if sequences[i].is_whole && wanted > *left { 0 } else { wanted.min(*left) };
+        let given = if sequences[i].is_whole && wanted > *left {
+            0
+        } else {
+            wanted.min(*left)
+        };
         share[i] = given;
         *left -= given;
     };
-    let by_phase = |is_prefill: bool| (0..sequences.len()).filter(move |i| sequences[*i].is_prefill == is_prefill);
+    let by_phase = |is_prefill: bool| {
+        (0..sequences.len()).filter(move |i| sequences[*i].is_prefill == is_prefill)
+    };
     for i in by_phase(false).chain(by_phase(true)) {
         give(i, &mut left);
     }
@@ -39,15 +45,26 @@ mod tests {
     use super::*;
 
     fn decode() -> Waiting {
-        Waiting { pending: 1, is_prefill: false, is_whole: false }
+        Waiting {
+            pending: 1,
+            is_prefill: false,
+            is_whole: false,
+        }
     }
 
     fn prefill(pending: usize) -> Waiting {
-        Waiting { pending, is_prefill: true, is_whole: false }
+        Waiting {
+            pending,
+            is_prefill: true,
+            is_whole: false,
+        }
     }
 
     fn whole(pending: usize) -> Waiting {
-        Waiting { is_whole: true, ..prefill(pending) }
+        Waiting {
+            is_whole: true,
+            ..prefill(pending)
+        }
     }
 
     fn check(sequences: &[Waiting], budget: usize, expected: &[usize]) {

@@ -41,10 +41,17 @@ pub(super) struct Sequence {
 
 impl Sequence {
     pub(super) fn new(id: SequenceId, submitted: Submitted, n_ctx: usize, is_cached: bool) -> Self {
-        let Submitted { request, mut sampler, events } = submitted;
+        let Submitted {
+            request,
+            mut sampler,
+            events,
+        } = submitted;
         sampler.accept_prompt(&request.prompt);
         let n_prompt = request.prompt.len();
-        let limit = request.max_tokens.map_or(n_ctx, |most| n_prompt.saturating_add(most)).min(n_ctx);
+        let limit = request
+            .max_tokens
+            .map_or(n_ctx, |most| n_prompt.saturating_add(most))
+            .min(n_ctx);
         Self {
             id,
             n_prompt,
@@ -95,7 +102,11 @@ impl Sequence {
 
     /// Chooses the next token from its logits and releases what text it completes. Returns why the
     /// answer ends, if it does.
-    pub(super) fn choose(&mut self, logits: &[f32], tokenizer: &Tokenizer) -> Result<Option<FinishReason>, SampleError> {
+    pub(super) fn choose(
+        &mut self,
+        logits: &[f32],
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<FinishReason>, SampleError> {
         let token = self.sampler.sample(logits)?;
         self.sampler.accept(token);
         let entry = self.entry(token, logits)?;
@@ -119,11 +130,19 @@ impl Sequence {
 
     fn entry(&self, token: u32, logits: &[f32]) -> Result<Entry, SampleError> {
         let Some(n_top) = self.top_logprobs else {
-            return Ok(Entry { chosen: None, top: Vec::new() });
+            return Ok(Entry {
+                chosen: None,
+                top: Vec::new(),
+            });
         };
         let logprobs = Logprobs::new(logits)?;
-        let chosen = logprobs.of(token).map(|logprob| TokenLogprob { id: token, logprob });
-        Ok(Entry { chosen, top: logprobs.top(n_top) })
+        let chosen = logprobs
+            .of(token)
+            .map(|logprob| TokenLogprob { id: token, logprob });
+        Ok(Entry {
+            chosen,
+            top: logprobs.top(n_top),
+        })
     }
 
     fn flush(&mut self) {
@@ -138,10 +157,17 @@ impl Sequence {
         let tokens = released
             .entries
             .into_iter()
-            .map(|e| AnswerToken { bytes: e.bytes, chosen: e.entry.chosen, top: e.entry.top })
+            .map(|e| AnswerToken {
+                bytes: e.bytes,
+                chosen: e.entry.chosen,
+                top: e.entry.top,
+            })
             .collect();
         // A closed channel is noticed before the next step.
-        let _ = self.events.send(Event::Text { text: released.text, tokens });
+        let _ = self.events.send(Event::Text {
+            text: released.text,
+            tokens,
+        });
     }
 
     /// Ends the request.
@@ -159,6 +185,8 @@ impl Sequence {
 
     /// Ends the request with an error.
     pub(super) fn fail(self, message: &str) {
-        let _ = self.events.send(Event::Failed { message: message.to_owned() });
+        let _ = self.events.send(Event::Failed {
+            message: message.to_owned(),
+        });
     }
 }

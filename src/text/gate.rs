@@ -43,7 +43,12 @@ pub struct Gate<T> {
 impl<T> Gate<T> {
     /// A gate that looks for these stop texts; empty ones mean nothing.
     pub fn new(stops: &[Vec<u8>]) -> Self {
-        Self { stops: stops.to_vec(), held: Vec::new(), tokens: VecDeque::new(), is_stopped: false }
+        Self {
+            stops: stops.to_vec(),
+            held: Vec::new(),
+            tokens: VecDeque::new(),
+            is_stopped: false,
+        }
     }
 
     /// Takes a token and releases what has become final. After a stop nothing is taken any more.
@@ -89,20 +94,37 @@ impl<T> Gate<T> {
         let earliest = (self.held.len() + 1).saturating_sub(longest);
         let may_be_stop = |start: usize| {
             let tail = &self.held[start..];
-            !tail.is_empty() && self.stops.iter().any(|stop| stop.len() > tail.len() && stop.starts_with(tail))
+            !tail.is_empty()
+                && self
+                    .stops
+                    .iter()
+                    .any(|stop| stop.len() > tail.len() && stop.starts_with(tail))
         };
-        let limit = (earliest..self.held.len()).find(|start| may_be_stop(*start)).unwrap_or(self.held.len());
+        let limit = (earliest..self.held.len())
+            .find(|start| may_be_stop(*start))
+            .unwrap_or(self.held.len());
         let ends = self.tokens.iter().rev().map(|(end, _)| *end);
-        ends.filter(|end| *end <= limit).find(|end| !ends_inside_character(&self.held[..*end])).unwrap_or(0)
+        ends.filter(|end| *end <= limit)
+            .find(|end| !ends_inside_character(&self.held[..*end]))
+            .unwrap_or(0)
     }
 
     /// Releases the tokens up to `end`, which is the end of one.
     fn release(&mut self, end: usize) -> Released<T> {
         let mut entries = Vec::new();
         let mut start = 0;
-        while self.tokens.front().is_some_and(|(token_end, _)| *token_end <= end) {
-            let Some((token_end, entry)) = self.tokens.pop_front() else { break };
-            entries.push(Entry { bytes: self.held[start..token_end].to_vec(), entry });
+        while self
+            .tokens
+            .front()
+            .is_some_and(|(token_end, _)| *token_end <= end)
+        {
+            let Some((token_end, entry)) = self.tokens.pop_front() else {
+                break;
+            };
+            entries.push(Entry {
+                bytes: self.held[start..token_end].to_vec(),
+                entry,
+            });
             start = token_end;
         }
         let text = String::from_utf8_lossy(&self.held[..start]).into_owned();
@@ -110,7 +132,11 @@ impl<T> Gate<T> {
         for (token_end, _) in &mut self.tokens {
             *token_end -= start;
         }
-        Released { text, entries, stopped: None }
+        Released {
+            text,
+            entries,
+            stopped: None,
+        }
     }
 
     /// Releases the bytes up to `end` and drops the rest, cutting a token in two if need be.
@@ -196,7 +222,13 @@ mod tests {
     fn a_cut_token_keeps_the_entry_of_its_visible_part() {
         let mut gate = Gate::new(&[b"lo".to_vec()]);
         let released = gate.push(b"hello", 7);
-        assert_eq!(released.entries, [Entry { bytes: b"hel".to_vec(), entry: 7 }]);
+        assert_eq!(
+            released.entries,
+            [Entry {
+                bytes: b"hel".to_vec(),
+                entry: 7
+            }]
+        );
         assert_eq!(gate.push(b"more", 8).entries, []);
         let mut gate = Gate::new(&[b"lo".to_vec()]);
         gate.push(b"l", 1);
@@ -209,7 +241,11 @@ mod tests {
         let (mut text, mut entries, mut stopped) = (String::new(), Vec::new(), false);
         for (i, token) in tokens.iter().enumerate() {
             let released = gate.push(token, i);
-            let joined: Vec<u8> = released.entries.iter().flat_map(|e| e.bytes.clone()).collect();
+            let joined: Vec<u8> = released
+                .entries
+                .iter()
+                .flat_map(|e| e.bytes.clone())
+                .collect();
             assert_eq!(String::from_utf8_lossy(&joined), released.text);
             text.push_str(&released.text);
             entries.extend(released.entries.into_iter().map(|e| (e.entry, e.bytes)));
@@ -228,7 +264,10 @@ mod tests {
         let mut places: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
         places.extend([0, bytes.len()]);
         places.sort_unstable();
-        places.windows(2).map(|pair| bytes[pair[0]..pair[1]].to_vec()).collect()
+        places
+            .windows(2)
+            .map(|pair| bytes[pair[0]..pair[1]].to_vec())
+            .collect()
     }
 
     proptest! {
