@@ -96,7 +96,7 @@ fn walk_at(value: &Value, walk: Walk, depth: usize) -> Result<(), Error> {
         return Err(exhausted("nested a value too deep"));
     }
     if walk == Walk::Read {
-        read(value.as_str().map_or(0, str::len))?;
+        read(ITEM + value.as_str().map_or(0, str::len))?;
     } else if value.downcast_object_ref::<Dict>().is_some() {
         return Ok(());
     }

@@ -27,7 +27,8 @@ pub(super) fn register(env: &mut Environment<'static>) {
             $(env.add_filter(stringify!($name), charged(filters::$name, $charge));)*
         };
     }
-    charged!(read_all; upper lower title capitalize first last min max attr round abs pprint);
+    charged!(read_all; upper lower title capitalize first last attr round abs);
+    charged!(walk_all; min max pprint);
     charged!(list_all; list sort map select selectattr reject rejectattr reverse unique groupby
         dictsort);
     charged!(divide; batch slice);
@@ -90,7 +91,7 @@ where
 
 fn read_all(args: &[Value]) -> Result<(), Error> {
     args.iter()
-        .try_for_each(|arg| budget::read(budget::size(arg)))
+        .try_for_each(|arg| budget::read(ITEM + budget::size(arg)))
 }
 
 fn walk_all(args: &[Value]) -> Result<(), Error> {

@@ -94,6 +94,7 @@ fn iterate(value: &Value) -> Result<impl Iterator<Item = Value>, Error> {
     if value.is_none() {
         return Err(fault("'NoneType' object is not iterable"));
     }
+    budget::read(budget::size(value))?;
     value.try_iter()
 }
 
@@ -113,6 +114,8 @@ fn length(value: &Value) -> Result<usize, Error> {
     if value.is_undefined() {
         return Ok(0);
     }
+    // The characters of a text are counted.
+    budget::read(value.as_str().map_or(0, str::len))?;
     value
         .len()
         .ok_or_else(|| fault(format!("object of type {} has no len()", value.kind())))
@@ -122,6 +125,7 @@ fn items(value: &Value) -> Result<Value, Error> {
     if value.is_undefined() {
         return Ok(Value::from(Vec::<Value>::new()));
     }
+    budget::made(budget::size(value))?;
     methods::pairs(value)
 }
 
@@ -139,6 +143,7 @@ fn int(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     if value.is_integer() {
         return Ok(value.clone());
     }
+    budget::read(budget::size(value))?;
     let parsed = value.as_str().and_then(|text| parse_int(text, base));
     let parsed = parsed.or_else(|| {
         let float = as_float(value)?.trunc();
@@ -178,6 +183,7 @@ fn parse_int(text: &str, base: i64) -> Option<i128> {
 
 fn float(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let [default] = bind(&args.into_values(), ["default"])?;
+    budget::read(budget::size(value))?;
     Ok(as_float(value)
         .map(Value::from)
         .or(default)

@@ -59,7 +59,7 @@ pub(super) fn call(
 ) -> Result<Value, Error> {
     let kind = value.kind();
     for argument in args {
-        budget::read(budget::size(argument))?;
+        budget::read(ITEM + budget::size(argument))?;
     }
     match kind {
         ValueKind::String => markup_method(value, method, args),

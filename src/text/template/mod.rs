@@ -151,12 +151,15 @@ impl ChatTemplate {
         input: &RenderInput<'_>,
         messages: &serde_json::Value,
     ) -> Result<String, RenderError> {
-        let template = self.env.get_template(NAME).map_err(render_error)?;
+        let template = self
+            .env
+            .get_template(NAME)
+            .map_err(|error| render_error(&error))?;
         let mut output = Bounded(Vec::new());
         budget::start();
         template
             .render_captured_to(context(input, messages), &mut output)
-            .map_err(render_error)?;
+            .map_err(|error| render_error(&error))?;
         // The engine writes whole strings, so the bytes are UTF-8.
         String::from_utf8(output.0).map_err(|_| RenderError::Limit("the output is not text"))
     }
@@ -250,14 +253,14 @@ fn environment() -> Environment<'static> {
 struct Raised(String);
 
 fn raise_exception(args: Rest<Value>) -> Result<Value, Error> {
-    let [message] = args.as_slice() else {
+    let Ok([message]) = <[Value; 1]>::try_from(args.0) else {
         return Err(value::fault("raise_exception takes one argument"));
     };
-    Err(value::fault("raised by the template").with_source(Raised(value::str(message)?)))
+    Err(value::fault("raised by the template").with_source(Raised(value::str(&message)?)))
 }
 
-fn render_error(error: Error) -> RenderError {
-    let mut cause: Option<&dyn std::error::Error> = Some(&error);
+fn render_error(error: &Error) -> RenderError {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(current) = cause {
         if let Some(Raised(message)) = current.downcast_ref() {
             return RenderError::Raised(message.clone());
@@ -275,7 +278,7 @@ fn render_error(error: Error) -> RenderError {
         }
         _ => RenderError::Runtime {
             line: error.line().unwrap_or(0),
-            message: message_of(&error),
+            message: message_of(error),
         },
     }
 }

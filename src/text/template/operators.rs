@@ -17,8 +17,10 @@ pub(super) mod names {
     pub(in super::super) const SUB: &str = "__sub";
     pub(in super::super) const CONCAT: &str = "__concat";
     pub(in super::super) const MUL: &str = "__mul";
-    /// Around a value that is compared or searched.
+    /// Around a value that is compared, searched or looked up.
     pub(in super::super) const WALK: &str = "__walk";
+    /// Around what a loop runs over.
+    pub(in super::super) const ITERATE: &str = "__iterate";
     /// Around a value whose items or slices are taken.
     pub(in super::super) const INDEX: &str = "__index";
     /// Around a slice.
@@ -46,6 +48,15 @@ pub(super) fn register(env: &mut Environment<'static>) {
             budget::walk(value, walk).map(|()| value.clone())
         });
     }
+    env.add_filter(names::ITERATE, |value: &Value| {
+        // Of a text the loop first counts the characters.
+        budget::read(
+            value
+                .as_str()
+                .map_or(0, |text| text.len().saturating_mul(4)),
+        )
+        .map(|()| value.clone())
+    });
     env.add_filter(names::INDEX, index);
     env.add_filter(names::OWN, own);
     env.add_filter(names::LITERAL, |bytes: usize| {
@@ -120,10 +131,12 @@ fn mul(left: &Value, right: &Value) -> Result<Value, Error> {
     Ok(list(repeated_items, repeated.is_tuple()))
 }
 
-/// A value whose items are taken. In a text the engine counts characters to find a position.
+/// A value whose items are taken. In a text the engine counts characters to find a position, and in
+/// a view it counts items.
 fn index(value: &Value) -> Result<Value, Error> {
-    let n_bytes = value.as_str().map_or(0, str::len);
-    budget::read(n_bytes.saturating_mul(4))?;
+    if matches!(value.kind(), ValueKind::String | ValueKind::Iterable) {
+        budget::read(budget::size(value).saturating_mul(4))?;
+    }
     Ok(value.clone())
 }
 

@@ -57,8 +57,9 @@ struct Operand {
 #[derive(Debug)]
 struct Frame {
     operands: Vec<Operand>,
-    /// The token after a comparison operator, whose right side is being read.
-    compared_from: Option<usize>,
+    /// The first token of what goes through a check before it is used, and the check: the right side
+    /// of a comparison, a subscript, the key of a mapping, what a loop runs over.
+    checked_from: Option<(usize, &'static str)>,
     /// Where the item stands to which a subscript would apply.
     primary: Option<usize>,
     /// Whether an operand comes next: a sign there is not a binary operator.
@@ -67,6 +68,7 @@ struct Frame {
     may_take_argument: bool,
     /// For the brackets of a subscript, the token that opened them.
     subscript_at: Option<usize>,
+    is_mapping: bool,
     has_colon: bool,
 }
 
@@ -78,11 +80,12 @@ impl Frame {
                 start,
                 is_compound: false,
             }],
-            compared_from: None,
+            checked_from: None,
             primary: None,
             expects_operand: true,
             may_take_argument: false,
             subscript_at,
+            is_mapping: false,
             has_colon: false,
         }
     }
@@ -219,9 +222,13 @@ impl<'a> Rewriter<'a> {
             (Role::Free, "is") => self.role = Role::Test,
             (Role::Free, "in") => {
                 self.end_operands(at);
-                if !std::mem::take(&mut self.is_loop_head) {
-                    self.frame().compared_from = Some(at + 1);
-                }
+                let is_loop_head = std::mem::take(&mut self.is_loop_head);
+                let check = if is_loop_head {
+                    names::ITERATE
+                } else {
+                    names::WALK
+                };
+                self.frame().checked_from = Some((at + 1, check));
             }
             (Role::Free, "and" | "or" | "not" | "if" | "else") => self.end_operands(at),
             (Role::Free, "recursive") if !self.frame().expects_operand => self.end_operands(at),
@@ -237,14 +244,18 @@ impl<'a> Rewriter<'a> {
             ")" | "]" | "}" => self.close(at),
             "." => self.role = Role::Attribute,
             "|" => self.role = Role::Filter,
-            "," | "=" => self.end_operands(at),
+            "," | "=" => {
+                self.end_operands(at);
+                let frame = self.frame();
+                frame.checked_from = frame.is_mapping.then_some((at + 1, names::WALK));
+            }
             ":" => {
                 self.end_operands(at);
                 self.frame().has_colon = true;
             }
             "==" | "!=" | "<" | ">" | "<=" | ">=" => {
                 self.end_operands(at);
-                self.frame().compared_from = Some(at + 1);
+                self.frame().checked_from = Some((at + 1, names::WALK));
             }
             // Signs, and the stars of unpacked arguments.
             _ if expects_operand => {}
@@ -270,8 +281,14 @@ impl<'a> Rewriter<'a> {
             self.operand(self.tokens[at].start);
         }
         let start = self.start_of(at + 1);
-        self.frames
-            .push(Frame::new(start, is_subscript.then_some(at)));
+        let mut inner = Frame::new(start, is_subscript.then_some(at));
+        inner.is_mapping = bracket == "{";
+        // Calling a loop runs it again over the argument.
+        let is_recursion =
+            bracket == "(" && !is_operand && at > 0 && self.token_text(at - 1) == "loop";
+        inner.checked_from =
+            (is_subscript || inner.is_mapping || is_recursion).then_some((at + 1, names::WALK));
+        self.frames.push(inner);
         Ok(())
     }
 
@@ -357,13 +374,13 @@ impl<'a> Rewriter<'a> {
     /// Ends everything that binds tighter than a comparison, before the token at `at`.
     fn end_operands(&mut self, at: usize) {
         self.end_to_level(SUM, at);
-        if let Some(from) = self.frame().compared_from.take()
+        if let Some((from, check)) = self.frame().checked_from.take()
             && from < at
             && !(from + 1 == at && self.tokens[from].kind != Kind::Word)
         {
             let (start, end) = (self.start_of(from), self.end_before(at));
             self.insert(start, "(");
-            self.insert(end, format!(")|{}", names::WALK));
+            self.insert(end, format!(")|{check}"));
         }
         let start = self.start_of(at + 1);
         let frame = self.frame();

@@ -310,6 +310,19 @@ fn hostile_data_is_refused() {
         ("listing characters", "{{ big|list|length }}"),
         ("sorting", "{{ (big|list|sort)|length }}"),
         ("printing much", "{{ big }}"),
+        (
+            "iterating over a text",
+            "{% for c in big %}{% break %}{% endfor %}",
+        ),
+        ("measuring", "{{ big|length }}"),
+        (
+            "finding keys",
+            "{% set d = {big: 1} %}{{ d[big] }}{{ messages[0].get(big) }}",
+        ),
+        ("indexing a range", "{{ range(100000)[i] }}"),
+        ("adding up", "{{ range(100000)|sum }}"),
+        ("unpacking", "{{ '{}'.format(*range(100000)) }}"),
+        ("picking the largest", "{{ [big ~ 1, big ~ 2]|max|length }}"),
         ("running on", "{{ i }}"),
         ("running on without output", ""),
     ] {
