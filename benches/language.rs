@@ -18,7 +18,9 @@ fn language(c: &mut Criterion) {
             ty: TensorType::F32,
         };
         c.bench_function(&format!("{name}: parse, check and plan 32 layers"), |b| {
-            b.iter(|| design(&library.get(&name).expect("it is sound"), &request).expect("it fits"));
+            b.iter(|| {
+                design(&library.get(&name).expect("it is sound"), &request).expect("it fits")
+            });
         });
     }
 }

@@ -90,10 +90,10 @@ impl Head {
         }
     }
 
-    fn object(&self, object: &str, choices: Value) -> Value {
+    fn object(&self, object: &str, choices: impl Into<Value>) -> Value {
         json!({
             "id": self.id, "object": object, "created": self.created, "model": self.model,
-            "system_fingerprint": self.fingerprint, "choices": choices,
+            "system_fingerprint": self.fingerprint, "choices": choices.into(),
         })
     }
 }
@@ -130,9 +130,7 @@ async fn whole(
                 detail: "the engine ended before the answer was complete".into(),
             });
         };
-        let logprobs = request
-            .wants_logprobs()
-            .then(|| logprobs(std::mem::take(&mut entries[i])));
+        let logprobs = request.wants_logprobs().then(|| logprobs(&entries[i]));
         choices.push(json!({
             "index": i,
             "message": { "role": "assistant", "content": text, "refusal": null },
@@ -193,7 +191,7 @@ fn streamed(
             match event {
                 Event::Text { text, tokens } => {
                     let entries = wants_logprobs
-                        .then(|| logprobs(logprob_entries(&tokens, served.handle.tokenizer())));
+                        .then(|| logprobs(&logprob_entries(&tokens, served.handle.tokenizer())));
                     out.push(
                         chunk(&head, choice(i, json!({ "content": text }), entries, None))
                             .to_string(),
@@ -255,7 +253,7 @@ fn finish_name(reason: FinishReason) -> &'static str {
     }
 }
 
-fn logprobs(entries: Vec<Value>) -> Value {
+fn logprobs(entries: &[Value]) -> Value {
     json!({ "content": entries, "refusal": null })
 }
 

@@ -187,6 +187,10 @@ pub(super) async fn wrong_method() -> Error {
 }
 
 /// A handler that panicked: the server lives.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the layer that catches panics hands them over by value"
+)]
 pub(super) fn panicked(cause: Box<dyn Any + Send + 'static>) -> Response {
     let detail = cause
         .downcast_ref::<String>()

@@ -756,14 +756,15 @@ fn tensor_name(key: &str, default: &str, renamed: &BTreeMap<&'static str, String
     }
 }
 
-fn unique<'n>(name: String, taken: impl Iterator<Item = &'n str> + Clone) -> String {
-    if !taken.clone().any(|other| other == name) {
+fn unique<'n>(name: String, taken: impl Iterator<Item = &'n str>) -> String {
+    let taken: Vec<&str> = taken.collect();
+    if !taken.contains(&name.as_str()) {
         return name;
     }
     let mut count = 2;
     loop {
         let numbered = format!("{name}_{count}");
-        if !taken.clone().any(|other| other == numbered) {
+        if !taken.contains(&numbered.as_str()) {
             return numbered;
         }
         count += 1;

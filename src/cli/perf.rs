@@ -54,6 +54,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut options = args.load.resolve(&opened, defaults);
     options.n_ctx = args.load.ctx.unwrap_or(needed);
     let (n_threads, n_batch) = (options.n_threads, options.n_batch);
+    // Before the model is there, so that the peak of the process is the model's.
+    let bandwidth = memory_bandwidth(n_threads);
     let mut model = args.load.load(opened, options)?;
     let repeat = args.repeat.max(1);
 
@@ -64,7 +66,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let seconds = best(repeat, || pass(&mut model, args.n.max(1), 1))?;
     let decode = args.n.max(1) as f64 / seconds;
-    let bandwidth = memory_bandwidth(n_threads);
     let memory = model.memory();
     let resident = resident_bytes();
 

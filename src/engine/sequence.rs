@@ -115,7 +115,7 @@ impl Sequence {
             self.flush();
             return Ok(Some(FinishReason::Stop));
         }
-        let released = self.gate.push(&tokenizer.piece(token), entry);
+        let released = self.gate.push(tokenizer.piece(token), entry);
         let is_stopped = released.stopped.is_some();
         self.send(released);
         if is_stopped {

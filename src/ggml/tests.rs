@@ -21,7 +21,9 @@ fn run(mut g: Graph, inputs: &[(&Tensor, &[f32])], output: &Tensor) -> Vec<f32> 
     }
     executor.run().expect("it runs");
     let mut values = vec![0.0; output.elements() as usize];
-    executor.read(output, &mut values).expect("the result is there");
+    executor
+        .read(output, &mut values)
+        .expect("the result is there");
     values
 }
 
@@ -30,7 +32,14 @@ fn a_matrix_product_multiplies_rows() {
     let g = graph();
     let (a, b) = (tensor(&g, F32, &[2, 3]), tensor(&g, F32, &[2, 1]));
     let y = g.mul_mat(&a, &b).expect("shapes fit");
-    assert_eq!(run(g, &[(&a, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), (&b, &[10.0, 1.0])], &y), [12.0, 34.0, 56.0]);
+    assert_eq!(
+        run(
+            g,
+            &[(&a, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), (&b, &[10.0, 1.0])],
+            &y
+        ),
+        [12.0, 34.0, 56.0]
+    );
 }
 
 #[test]
@@ -55,7 +64,9 @@ fn rope_turns_neighbours_or_halves() {
         g.output(&y).expect("of this graph");
         let mut executor = Executor::new(&[], 1, 256).expect("the processor");
         executor.load(g).expect("it fits");
-        executor.write(&x, &[1.0f32, 0.0, 0.0, 0.0]).expect("four values");
+        executor
+            .write(&x, &[1.0f32, 0.0, 0.0, 0.0])
+            .expect("four values");
         executor.write(&pos, &[1i32]).expect("one value");
         executor.run().expect("it runs");
         let mut values = [0.0f32; 4];
@@ -115,17 +126,35 @@ fn what_ggml_would_abort_on_is_refused() {
         ("gate and up of other shapes", g.swiglu(&a, &b)),
         ("reshape to more", g.reshape(&a, [4, 4, 1, 1])),
         ("reshape of a view", g.reshape(&transposed, [12, 1, 1, 1])),
-        ("view beyond the end", g.view(&a, [4, 3, 1, 1], [16, 48, 48], 4)),
-        ("view with steps beyond", g.view(&a, [4, 3, 1, 1], [32, 48, 48], 0)),
+        (
+            "view beyond the end",
+            g.view(&a, [4, 3, 1, 1], [16, 48, 48], 4),
+        ),
+        (
+            "view with steps beyond",
+            g.view(&a, [4, 3, 1, 1], [32, 48, 48], 0),
+        ),
         ("view of nothing", g.view(&a, [0, 1, 1, 1], [16, 48, 48], 0)),
-        ("view that wraps", g.view(&a, [4, u64::MAX, 1, 1], [usize::MAX, 16, 16], 0)),
+        (
+            "view that wraps",
+            g.view(&a, [4, u64::MAX, 1, 1], [usize::MAX, 16, 16], 0),
+        ),
         ("permutation with a repeat", g.permute(&a, [0, 0, 1, 2])),
         ("cast to a quantised type", g.cast(&a, Q8_0)),
         ("mask of another width", g.soft_max(&a, Some(&b), 1.0)),
-        ("flash with other widths", g.flash_attn(&a, &b, &b, None, 1.0)),
-        ("flash with an f32 mask", g.flash_attn(&a, &a, &a, Some(&a), 1.0)),
+        (
+            "flash with other widths",
+            g.flash_attn(&a, &b, &b, None, 1.0),
+        ),
+        (
+            "flash with an f32 mask",
+            g.flash_attn(&a, &a, &a, Some(&a), 1.0),
+        ),
         ("rope without positions", g.rope(&a, &ids, None, &rope)),
-        ("rope wider than the row", g.rope(&a, &ids, None, &RopeParams { dims: 6, ..rope })),
+        (
+            "rope wider than the row",
+            g.rope(&a, &ids, None, &RopeParams { dims: 6, ..rope }),
+        ),
     ];
     for (what, result) in refused {
         assert!(result.is_err(), "{what}: {result:?}");
@@ -138,7 +167,10 @@ fn an_arena_that_is_full_refuses() {
     let g = Graph::new(2, 0).expect("a tiny graph");
     tensor(&g, F32, &[1]);
     tensor(&g, F32, &[1]);
-    assert!(matches!(g.input("t", F32, &[1]), Err(Error::Capacity { capacity: 2 })));
+    assert!(matches!(
+        g.input("t", F32, &[1]),
+        Err(Error::Capacity { capacity: 2 })
+    ));
 }
 
 #[test]
@@ -147,18 +179,30 @@ fn tensors_of_other_graphs_are_not_touched() {
     let x = tensor(&g, F32, &[2]);
     let foreign = tensor(&other, F32, &[2]);
     let result = other.add(&foreign, &foreign).expect("shapes fit");
-    assert!(g.add(&x, &result).is_err(), "a result of another graph is no data");
+    assert!(
+        g.add(&x, &result).is_err(),
+        "a result of another graph is no data"
+    );
     assert!(g.expand(&result).is_err());
     let y = g.add(&x, &x).expect("shapes fit");
     g.output(&y).expect("of this graph");
     let mut executor = Executor::new(&[], 1, 256).expect("the processor");
     assert!(executor.run().is_err(), "nothing is loaded");
-    assert!(executor.write(&x, &[1.0f32, 2.0]).is_err(), "not loaded yet");
+    assert!(
+        executor.write(&x, &[1.0f32, 2.0]).is_err(),
+        "not loaded yet"
+    );
     executor.load(g).expect("it fits");
     assert!(executor.write(&foreign, &[1.0f32, 2.0]).is_err());
     assert!(executor.write(&x, &[1.0f32]).is_err(), "too few values");
-    assert!(executor.read(&y, &mut [0.0f32; 3]).is_err(), "too many values");
-    assert!(executor.load(Graph::new(300, 0).expect("a graph")).is_err(), "larger than the executor");
+    assert!(
+        executor.read(&y, &mut [0.0f32; 3]).is_err(),
+        "too many values"
+    );
+    assert!(
+        executor.load(Graph::new(300, 0).expect("a graph")).is_err(),
+        "larger than the executor"
+    );
 }
 
 #[test]
@@ -170,24 +214,39 @@ fn indices_are_checked_when_they_are_written() {
     g.output(&row).expect("of this graph");
     let mut executor = Executor::new(&[], 1, 256).expect("the processor");
     executor.load(g).expect("it fits");
-    executor.write(&table, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]).expect("six values");
+    executor
+        .write(&table, &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0])
+        .expect("six values");
     for wrong in [-1, 3] {
         assert!(executor.write_indices(&ids, &[wrong]).is_err());
     }
-    assert!(executor.write(&ids, &[1i32]).is_err(), "indices are not written unchecked");
-    executor.write_indices(&ids, &[2i32]).expect("below the bound");
+    assert!(
+        executor.write(&ids, &[1i32]).is_err(),
+        "indices are not written unchecked"
+    );
+    executor
+        .write_indices(&ids, &[2i32])
+        .expect("below the bound");
     executor.run().expect("it runs");
     let mut values = [0.0f32; 2];
-    executor.read(&row, &mut values).expect("the result is there");
+    executor
+        .read(&row, &mut values)
+        .expect("the result is there");
     assert_eq!(values, [5.0, 6.0]);
 }
 
 #[test]
 fn quantised_rows_are_near_their_values() {
     let values: Vec<f32> = (0..64).map(|i| (i as f32 / 10.0).sin()).collect();
-    assert_eq!(quantize(&values, 32, Q8_0).expect("whole blocks").len(), 2 * 34);
+    assert_eq!(
+        quantize(&values, 32, Q8_0).expect("whole blocks").len(),
+        2 * 34
+    );
     assert!(quantize(&values, 33, Q8_0).is_err());
-    assert!(quantize(&values, 64, TensorType::IQ2_XXS).is_err(), "needs importances");
+    assert!(
+        quantize(&values, 64, TensorType::IQ2_XXS).is_err(),
+        "needs importances"
+    );
     assert!(quantize(&values, 64, I32).is_err());
 }
 
@@ -195,7 +254,16 @@ fn quantised_rows_are_near_their_values() {
 fn block_sizes_are_those_of_ggml() {
     for &ty in TensorType::ALL {
         // SAFETY: the id is one of ggml's types.
-        let (bytes, len) = unsafe { (ggml_sys::ggml_type_size(ty.id()), ggml_sys::ggml_blck_size(ty.id())) };
-        assert_eq!((bytes as u64, len as u64), (ty.block_bytes(), ty.block_len()), "{ty}");
+        let (bytes, len) = unsafe {
+            (
+                ggml_sys::ggml_type_size(ty.id()),
+                ggml_sys::ggml_blck_size(ty.id()),
+            )
+        };
+        assert_eq!(
+            (bytes as u64, len as u64),
+            (ty.block_bytes(), ty.block_len()),
+            "{ty}"
+        );
     }
 }

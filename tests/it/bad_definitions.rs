@@ -7,7 +7,8 @@ use lab_bench::blocks::REGISTRY;
 #[test]
 fn mistakes_are_told_with_place_and_advice() {
     let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/fixtures/bad_arch");
+    let folder =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/fixtures/bad_arch");
     let mut files: Vec<_> = std::fs::read_dir(folder)
         .expect("the fixtures are there")
         .map(|entry| entry.expect("readable").path())
@@ -17,7 +18,11 @@ fn mistakes_are_told_with_place_and_advice() {
     assert!(!files.is_empty());
     let mut report = String::new();
     for file in files {
-        let name = file.file_name().expect("a name").to_string_lossy().into_owned();
+        let name = file
+            .file_name()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
         let text = std::fs::read_to_string(&file).expect("readable");
         let problems = library.check(&name, &text).expect_err(&name);
         report.push_str(&format!("==== {name}\n{problems}\n\n"));

@@ -302,7 +302,11 @@ fn bad_files_are_refused_with_a_reason() {
         1,
         &["/nowhere/model.gguf", "No such file"],
     );
-    check_refused(&["plan", "-m", text(folder.path())], 1, &["is not a file"]);
+    check_refused(
+        &["plan", "-m", text(folder.path())],
+        1,
+        &["not a regular file"],
+    );
 }
 
 #[test]

@@ -111,7 +111,8 @@ impl Server {
             .collect()
     }
 
-    fn refused(&self, extra: Value, status: u16, code: &str, param: Value) {
+    fn refused(&self, extra: impl Into<Value>, status: u16, code: &str, param: impl Into<Value>) {
+        let (extra, param) = (extra.into(), param.into());
         let (found, body) = self.chat(extra.clone());
         let error = &body["error"];
         assert_eq!(found, status, "{extra}: {body}");
@@ -143,13 +144,13 @@ fn unchunk(mut body: &str) -> String {
     out
 }
 
-fn request(extra: Value) -> Value {
+fn request(extra: impl Into<Value>) -> Value {
     let mut request = json!({
         "model": "tiny-chat",
         "messages": [{ "role": "user", "content": "2+2=?" }],
         "temperature": 0,
     });
-    for (key, value) in extra.as_object().expect("an object") {
+    for (key, value) in extra.into().as_object().expect("an object") {
         request[key] = value.clone();
     }
     request

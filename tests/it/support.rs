@@ -196,11 +196,12 @@ pub fn logits(
     let mut out = Vec::new();
     for start in (0..n).step_by(chunk) {
         let mut batch = Batch::default();
-        for i in start..(start + chunk).min(n) {
+        let rows = tokens.iter().enumerate().skip(start).take(chunk);
+        for (i, &token) in rows {
             if path.interleaved {
-                batch.push((tokens[i] + 1) % n_vocab, 1, i as u32, false);
+                batch.push((token + 1) % n_vocab, 1, i as u32, false);
             }
-            batch.push(tokens[i], 0, i as u32, true);
+            batch.push(token, 0, i as u32, true);
         }
         match model.forward(&batch) {
             Ok(logits) => out.extend_from_slice(logits),

@@ -42,7 +42,7 @@ fn without_tests(text: &str) -> &str {
     text.split("#[cfg(test)]").next().unwrap_or(text)
 }
 
-fn check(faults: Vec<String>) {
+fn check(faults: &[String]) {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
@@ -52,11 +52,11 @@ fn every_file_says_what_it_is() {
         .into_iter()
         .chain(sources("tests"))
         .chain(sources("benches"));
-    check(
-        all.filter(|(_, text)| !text.starts_with("//!"))
-            .map(|(name, _)| format!("{name}: no `//!` first"))
-            .collect(),
-    );
+    let faults: Vec<String> = all
+        .filter(|(_, text)| !text.starts_with("//!"))
+        .map(|(name, _)| format!("{name}: no `//!` first"))
+        .collect();
+    check(&faults);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn no_model_family_is_named_in_the_code() {
             }
         }
     }
-    check(faults);
+    check(&faults);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn unsafe_code_is_where_it_belongs_and_says_why() {
             }
         }
     }
-    check(faults);
+    check(&faults);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn imports_never_point_up() {
             }
         }
     }
-    check(faults);
+    check(&faults);
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn only_the_command_line_prints_and_nothing_is_left_undone() {
             }
         }
     }
-    check(faults);
+    check(&faults);
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn paths_in_the_guides_exist() {
             }
         }
     }
-    check(faults);
+    check(&faults);
 }
 
 #[test]
@@ -331,5 +331,5 @@ fn files_stay_within_their_budget() {
             faults.push(format!("{name}: {lines} lines, the budget is 600"));
         }
     }
-    check(faults);
+    check(&faults);
 }

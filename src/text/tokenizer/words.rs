@@ -89,8 +89,24 @@ impl Splitter {
     }
 }
 
+/// The version of Unicode whose letters, marks, numbers, punctuation and symbols count: that of
+/// llama.cpp's tables. Newer characters are none of these, so that ids do not change with the
+/// tables of the regex library.
+const UNICODE_AGE: &str = "15.1";
+
+/// The pattern with every category narrowed to the characters of [`UNICODE_AGE`].
+fn with_age(pattern: &str) -> String {
+    ["L", "M", "N", "P", "S"]
+        .iter()
+        .fold(pattern.to_owned(), |pattern, category| {
+            let narrowed = format!(r"[\p{{{category}}}&&\p{{Age={UNICODE_AGE}}}]");
+            pattern.replace(&format!(r"\p{{{category}}}"), &narrowed)
+        })
+}
+
 fn compile(patterns: &[&str]) -> Result<Regex, Error> {
-    Regex::new_many(patterns).map_err(|source| Error::Pattern {
+    let aged: Vec<String> = patterns.iter().map(|pattern| with_age(pattern)).collect();
+    Regex::new_many(&aged).map_err(|source| Error::Pattern {
         pattern: patterns[0].to_owned(),
         source: Box::new(source),
     })
