@@ -1,0 +1,90 @@
+//! Scores to mixed values.
+
+use ggml_sys as sys;
+
+use super::super::Error;
+use super::super::arena::Tensor;
+use super::{Graph, fault, is_matrix_type};
+use crate::weights::TensorType;
+
+impl Graph {
+    /// `softmax(a * scale + mask)` over rows: `a [n_kv, n_q, heads]`, `mask [n_kv, >= n_q]`; f32.
+    ///
+    /// # Errors
+    /// Shapes that do not go together, other types.
+    pub fn soft_max(&self, a: &Tensor, mask: Option<&Tensor>, scale: f32) -> Result<Tensor, Error> {
+        self.float("soft_max", a, true)?;
+        if let Some(mask) = mask {
+            let (sa, sm) = (a.shape(), mask.shape());
+            let fits = sm[0] == sa[0] && sm[1] >= sa[1] && sa[2] % sm[2] == 0 && sa[3] % sm[3] == 0;
+            let typed =
+                matches!(mask.ty(), TensorType::F32 | TensorType::F16) && mask.is_contiguous();
+            if !fits || !typed {
+                return fault("soft_max", format!("{a:?} with the mask {mask:?}"));
+            }
+        }
+        let ctx = self.arena.reserve()?;
+        let mask_ptr = mask.map_or(std::ptr::null_mut(), Tensor::as_ptr);
+        // SAFETY: types, shapes and layout were checked; no mask is null.
+        let ptr = unsafe { sys::ggml_soft_max_ext(ctx, a.as_ptr(), mask_ptr, scale, 0.0) };
+        match mask {
+            Some(mask) => self.node("soft_max", ptr, &[a, mask]),
+            None => self.node("soft_max", ptr, &[a]),
+        }
+    }
+
+    /// `softmax(q . k * scale + mask) . v` without keeping the scores:
+    /// `q [dk, n_q, heads]`, `k [dk, n_kv, kv_heads]`, `v [dv, n_kv, kv_heads]`,
+    /// `mask [n_kv, n_q]` f16 -> `[dv, heads, n_q]` f32.
+    ///
+    /// # Errors
+    /// Shapes that do not go together, other types.
+    pub fn flash_attn(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        mask: Option<&Tensor>,
+        scale: f32,
+    ) -> Result<Tensor, Error> {
+        let (sq, sk, sv) = (q.shape(), k.shape(), v.shape());
+        let shapes = sq[0] == sk[0]
+            && sk[1] == sv[1]
+            && sk[2] == sv[2]
+            && sq[2] % sk[2] == 0
+            && [sq[3], sk[3], sv[3]] == [1, 1, 1];
+        let rows = q.has_dense_rows() && k.has_dense_rows() && v.has_dense_rows();
+        let types = q.ty() == TensorType::F32 && is_matrix_type(k.ty()) && is_matrix_type(v.ty());
+        if !shapes || !rows || !types {
+            return fault("flash_attn", format!("{q:?}, {k:?}, {v:?}"));
+        }
+        if let Some(mask) = mask {
+            let sm = mask.shape();
+            let fits = sm[0] == sk[1] && sm[1] >= sq[1] && sm[2] == 1 && sm[3] == 1;
+            if !fits || mask.ty() != TensorType::F16 || !mask.is_contiguous() {
+                return fault("flash_attn", format!("{q:?}, {k:?} with the mask {mask:?}"));
+            }
+        }
+        let ctx = self.arena.reserve()?;
+        let mask_ptr = mask.map_or(std::ptr::null_mut(), Tensor::as_ptr);
+        // SAFETY: types, shapes and layout were checked; no mask is null.
+        let ptr = unsafe {
+            let ptr = sys::ggml_flash_attn_ext(
+                ctx,
+                q.as_ptr(),
+                k.as_ptr(),
+                v.as_ptr(),
+                mask_ptr,
+                scale,
+                0.0,
+                0.0,
+            );
+            sys::ggml_flash_attn_ext_set_prec(ptr, sys::GGML_PREC_F32);
+            ptr
+        };
+        match mask {
+            Some(mask) => self.node("flash_attn", ptr, &[q, k, v, mask]),
+            None => self.node("flash_attn", ptr, &[q, k, v]),
+        }
+    }
+}

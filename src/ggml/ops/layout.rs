@@ -1,0 +1,130 @@
+//! The same elements in another shape, order or type.
+
+use ggml_sys as sys;
+
+use super::super::arena::Tensor;
+use super::super::{Error, type_id};
+use super::{Graph, fault, is_matrix_type};
+use crate::weights::TensorType;
+
+impl Graph {
+    /// The same elements in another shape.
+    ///
+    /// # Errors
+    /// A tensor that is not contiguous, or another number of elements.
+    pub fn reshape(&self, a: &Tensor, shape: [u64; 4]) -> Result<Tensor, Error> {
+        let elements = shape.iter().try_fold(1u64, |n, dim| n.checked_mul(*dim));
+        if elements != Some(a.elements())
+            || !a.is_contiguous()
+            || a.ty().row_bytes(shape[0]).is_none()
+        {
+            return fault("reshape", format!("{a:?} to {shape:?}"));
+        }
+        let ctx = self.arena.reserve()?;
+        let n = shape.map(|dim| dim as i64);
+        // SAFETY: contiguity and the number of elements were checked.
+        let ptr = unsafe { sys::ggml_reshape_4d(ctx, a.as_ptr(), n[0], n[1], n[2], n[3]) };
+        self.node("reshape", ptr, &[a])
+    }
+
+    /// A window: `shape` elements, steps of `strides` bytes for dimensions 1 to 3, from `offset`
+    /// bytes on.
+    ///
+    /// # Errors
+    /// A window that reaches beyond the tensor or cuts a block.
+    pub fn view(
+        &self,
+        a: &Tensor,
+        shape: [u64; 4],
+        strides: [usize; 3],
+        offset: usize,
+    ) -> Result<Tensor, Error> {
+        let block = a.ty().block_bytes() as usize;
+        let end = a.ty().row_bytes(shape[0]).and_then(|row| {
+            (1..4).try_fold(row, |end, dim| {
+                end.checked_add((strides[dim - 1] as u64).checked_mul(shape[dim].checked_sub(1)?)?)
+            })
+        });
+        let inside = end
+            .and_then(|end| end.checked_add(offset as u64))
+            .is_some_and(|end| end <= a.bytes() as u64);
+        let whole = a.has_dense_rows()
+            && offset.is_multiple_of(block)
+            && strides.iter().all(|s| s.is_multiple_of(block));
+        if shape.contains(&0) || !inside || !whole {
+            return fault(
+                "view",
+                format!("{a:?}: {shape:?} by {strides:?} from byte {offset}"),
+            );
+        }
+        let ctx = self.arena.reserve()?;
+        let n = shape.map(|dim| dim as i64);
+        // SAFETY: the window lies inside the tensor's bytes (checked above).
+        let ptr = unsafe {
+            sys::ggml_view_4d(
+                ctx,
+                a.as_ptr(),
+                n[0],
+                n[1],
+                n[2],
+                n[3],
+                strides[0],
+                strides[1],
+                strides[2],
+                offset,
+            )
+        };
+        self.node("view", ptr, &[a])
+    }
+
+    /// Dimension `i` of the tensor becomes dimension `axes[i]` of the result; nothing moves.
+    ///
+    /// # Errors
+    /// Axes that are no permutation.
+    pub fn permute(&self, a: &Tensor, axes: [usize; 4]) -> Result<Tensor, Error> {
+        let mut sorted = axes;
+        sorted.sort_unstable();
+        if sorted != [0, 1, 2, 3] {
+            return fault("permute", format!("{axes:?} is no permutation"));
+        }
+        let ctx = self.arena.reserve()?;
+        let x = axes.map(|axis| axis as i32);
+        // SAFETY: the axes are a permutation of the four dimensions.
+        let ptr = unsafe { sys::ggml_permute(ctx, a.as_ptr(), x[0], x[1], x[2], x[3]) };
+        self.node("permute", ptr, &[a])
+    }
+
+    /// A contiguous copy.
+    ///
+    /// # Errors
+    /// A quantised tensor that is permuted.
+    pub fn cont(&self, a: &Tensor) -> Result<Tensor, Error> {
+        if !a.ty().is_plain() && !a.has_dense_rows() {
+            return fault(
+                "cont",
+                format!("{a:?} has rows of blocks that are not dense"),
+            );
+        }
+        let ctx = self.arena.reserve()?;
+        // SAFETY: any tensor of plain elements or dense rows can be copied.
+        let ptr = unsafe { sys::ggml_cont(ctx, a.as_ptr()) };
+        self.node("cont", ptr, &[a])
+    }
+
+    /// A contiguous copy of another type.
+    ///
+    /// # Errors
+    /// A pair of types that ggml does not convert.
+    pub fn cast(&self, a: &Tensor, ty: TensorType) -> Result<Tensor, Error> {
+        let from = is_matrix_type(a.ty()) && a.has_dense_rows();
+        let to = matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::BF16);
+        // Quantised rows only become f32.
+        if !from || !to || (!a.ty().is_plain() && ty != TensorType::F32) {
+            return fault("cast", format!("{a:?} to {ty}"));
+        }
+        let ctx = self.arena.reserve()?;
+        // SAFETY: the pair of types was checked.
+        let ptr = unsafe { sys::ggml_cast(ctx, a.as_ptr(), type_id(ty)) };
+        self.node("cast", ptr, &[a])
+    }
+}
