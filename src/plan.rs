@@ -192,6 +192,7 @@ pub struct SlotPlan {
 )]
 pub struct BranchPlan {
     pub from: Option<String>,
+    pub side: Option<String>,
     pub pre: Option<NormUse>,
     pub block: Unit,
     pub post: Option<NormUse>,
@@ -504,6 +505,9 @@ impl Scope for LayerScope<'_> {
             .stored(&local)
             .or_else(|| self.facts.tensors.stored(weight));
         let Some((_, shape, _)) = stored else {
+            if !self.facts.tensors.is_file() {
+                return Ok(0);
+            }
             return Err(format!("there is no tensor `{local}`"));
         };
         let index = usize::try_from(index).map_err(|_| "a dimension is numbered from 0")?;
@@ -565,8 +569,12 @@ impl Scope for UnitScope<'_> {
             .has(&name, weight.presence == Presence::Required))
     }
 
-    fn dim(&self, weight: &str, index: i64) -> Result<i64, String> {
-        self.layer.dim(weight, index)
+    fn dim(&self, key: &str, index: i64) -> Result<i64, String> {
+        let specs = self.instance.contract.weights;
+        match specs.iter().position(|w| w.key == key) {
+            Some(at) => self.layer.dim(&self.instance.weights[at].tensor, index),
+            None => self.layer.dim(key, index),
+        }
     }
 
     fn count(&self, key: &str) -> Result<i64, String> {
@@ -762,6 +770,7 @@ impl<'a> Planner<'a> {
         let block = self.unit(path, &branch.block, scope, None);
         Some(BranchPlan {
             from: branch.from.as_ref().map(|f| f.value.clone()),
+            side: branch.side.as_ref().map(|f| f.value.clone()),
             pre: pre?,
             block: block?,
             post: post?,
@@ -1055,6 +1064,13 @@ impl<'a> Planner<'a> {
                 .iter()
                 .map(|dim| self.size(dim, scope, &format!("{path}: {name}")))
                 .collect();
+            // Trailing ones are not written to files.
+            let shape = shape.map(|mut shape| {
+                while shape.len() > 1 && shape.last() == Some(&1) {
+                    shape.pop();
+                }
+                shape
+            });
             let place = shape.and_then(|shape| self.tensor(path, name, shape, weight, spec.role));
             sound &= place.is_some();
             out.push(place);

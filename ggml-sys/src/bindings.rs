@@ -173,6 +173,15 @@ pub const GGML_OP_OPT_STEP_SGD: ggml_op = 99;
 pub const GGML_OP_GLU: ggml_op = 100;
 pub const GGML_OP_COUNT: ggml_op = 101;
 pub type ggml_op = ::core::ffi::c_uint;
+pub const GGML_GLU_OP_REGLU: ggml_glu_op = 0;
+pub const GGML_GLU_OP_GEGLU: ggml_glu_op = 1;
+pub const GGML_GLU_OP_SWIGLU: ggml_glu_op = 2;
+pub const GGML_GLU_OP_SWIGLU_OAI: ggml_glu_op = 3;
+pub const GGML_GLU_OP_GEGLU_ERF: ggml_glu_op = 4;
+pub const GGML_GLU_OP_GEGLU_QUICK: ggml_glu_op = 5;
+pub const GGML_GLU_OP_SWIGLU_CLAMP: ggml_glu_op = 6;
+pub const GGML_GLU_OP_COUNT: ggml_glu_op = 7;
+pub type ggml_glu_op = ::core::ffi::c_uint;
 pub const GGML_LOG_LEVEL_NONE: ggml_log_level = 0;
 pub const GGML_LOG_LEVEL_DEBUG: ggml_log_level = 1;
 pub const GGML_LOG_LEVEL_INFO: ggml_log_level = 2;
@@ -246,6 +255,14 @@ unsafe extern "C" {
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
+    pub fn ggml_add_id(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        b: *mut ggml_tensor,
+        ids: *mut ggml_tensor,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
     pub fn ggml_sub(
         ctx: *mut ggml_context,
         a: *mut ggml_tensor,
@@ -270,12 +287,34 @@ unsafe extern "C" {
     pub fn ggml_sqr(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
+    pub fn ggml_sqrt(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_softplus(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_sum_rows(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_repeat_4d(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        ne0: i64,
+        ne1: i64,
+        ne2: i64,
+        ne3: i64,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
     pub fn ggml_concat(
         ctx: *mut ggml_context,
         a: *mut ggml_tensor,
         b: *mut ggml_tensor,
         dim: ::core::ffi::c_int,
     ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_neg(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
     pub fn ggml_tanh(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
@@ -299,10 +338,40 @@ unsafe extern "C" {
     pub fn ggml_silu(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
+    pub fn ggml_exp(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_xielu(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        alpha_n: f32,
+        alpha_p: f32,
+        beta: f32,
+        eps: f32,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_glu_split(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        b: *mut ggml_tensor,
+        op: ggml_glu_op,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
     pub fn ggml_swiglu_split(
         ctx: *mut ggml_context,
         a: *mut ggml_tensor,
         b: *mut ggml_tensor,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_swiglu_oai(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        b: *mut ggml_tensor,
+        alpha: f32,
+        limit: f32,
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
@@ -311,6 +380,17 @@ unsafe extern "C" {
 unsafe extern "C" {
     pub fn ggml_rms_norm(ctx: *mut ggml_context, a: *mut ggml_tensor, eps: f32)
     -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_group_norm(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        n_groups: ::core::ffi::c_int,
+        eps: f32,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_l2_norm(ctx: *mut ggml_context, a: *mut ggml_tensor, eps: f32) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
     pub fn ggml_mul_mat(
@@ -323,7 +403,23 @@ unsafe extern "C" {
     pub fn ggml_mul_mat_set_prec(a: *mut ggml_tensor, prec: ggml_prec);
 }
 unsafe extern "C" {
+    pub fn ggml_mul_mat_id(
+        ctx: *mut ggml_context,
+        as_: *mut ggml_tensor,
+        b: *mut ggml_tensor,
+        ids: *mut ggml_tensor,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
     pub fn ggml_scale(ctx: *mut ggml_context, a: *mut ggml_tensor, s: f32) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_scale_bias(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        s: f32,
+        b: f32,
+    ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
     pub fn ggml_cpy(
@@ -453,6 +549,14 @@ unsafe extern "C" {
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
+    pub fn ggml_clamp(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        min: f32,
+        max: f32,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
     pub fn ggml_soft_max_ext(
         ctx: *mut ggml_context,
         a: *mut ggml_tensor,
@@ -481,6 +585,41 @@ unsafe extern "C" {
         beta_slow: f32,
     ) -> *mut ggml_tensor;
 }
+unsafe extern "C" {
+    pub fn ggml_rope_multi(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        b: *mut ggml_tensor,
+        c: *mut ggml_tensor,
+        n_dims: ::core::ffi::c_int,
+        sections: *mut ::core::ffi::c_int,
+        mode: ::core::ffi::c_int,
+        n_ctx_orig: ::core::ffi::c_int,
+        freq_base: f32,
+        freq_scale: f32,
+        ext_factor: f32,
+        attn_factor: f32,
+        beta_fast: f32,
+        beta_slow: f32,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_pad_ext(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        lp0: ::core::ffi::c_int,
+        rp0: ::core::ffi::c_int,
+        lp1: ::core::ffi::c_int,
+        rp1: ::core::ffi::c_int,
+        lp2: ::core::ffi::c_int,
+        rp2: ::core::ffi::c_int,
+        lp3: ::core::ffi::c_int,
+        rp3: ::core::ffi::c_int,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_fill(ctx: *mut ggml_context, a: *mut ggml_tensor, c: f32) -> *mut ggml_tensor;
+}
 pub const GGML_SORT_ORDER_ASC: ggml_sort_order = 0;
 pub const GGML_SORT_ORDER_DESC: ggml_sort_order = 1;
 pub type ggml_sort_order = ::core::ffi::c_uint;
@@ -489,6 +628,13 @@ unsafe extern "C" {
         ctx: *mut ggml_context,
         a: *mut ggml_tensor,
         order: ggml_sort_order,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_argsort_top_k(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        k: ::core::ffi::c_int,
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
@@ -508,6 +654,38 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn ggml_flash_attn_ext_add_sinks(a: *mut ggml_tensor, sinks: *mut ggml_tensor);
+}
+unsafe extern "C" {
+    pub fn ggml_ssm_conv(
+        ctx: *mut ggml_context,
+        sx: *mut ggml_tensor,
+        c: *mut ggml_tensor,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_ssm_scan(
+        ctx: *mut ggml_context,
+        s: *mut ggml_tensor,
+        x: *mut ggml_tensor,
+        dt: *mut ggml_tensor,
+        A: *mut ggml_tensor,
+        B: *mut ggml_tensor,
+        C: *mut ggml_tensor,
+        ids: *mut ggml_tensor,
+        K: i64,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_gated_delta_net(
+        ctx: *mut ggml_context,
+        q: *mut ggml_tensor,
+        k: *mut ggml_tensor,
+        v: *mut ggml_tensor,
+        g: *mut ggml_tensor,
+        beta: *mut ggml_tensor,
+        state: *mut ggml_tensor,
+        K: i64,
+    ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
     pub fn ggml_build_forward_expand(cgraph: *mut ggml_cgraph, tensor: *mut ggml_tensor);

@@ -140,6 +140,16 @@ impl Checker<'_> {
             branch.gain.as_ref(),
         );
         self.tap(branch.from.as_ref().map(|f| (&f.value, &f.span)), taps);
+        self.tap(branch.side.as_ref().map(|f| (&f.value, &f.span)), taps);
+        if let Some(side) = &branch.side
+            && branch.block.contract.side.is_none()
+        {
+            let block = branch.block.contract.name;
+            self.report(
+                side.span.clone(),
+                format!("`{block}` takes one input and no `side`"),
+            );
+        }
         if let Some(save) = &branch.save
             && TAPS.contains(&save.value.as_str())
         {

@@ -21,6 +21,8 @@ pub struct Contract {
     pub options: &'static [OptionSpec],
     /// Weights, in the order of their use.
     pub weights: &'static [WeightSpec],
+    /// What a second input of a branch is for; none if the block takes one input.
+    pub side: Option<&'static str>,
     /// What is kept between passes.
     pub state: StateSpec,
     /// Conditions on the resolved options.
@@ -293,6 +295,7 @@ macro_rules! options {
 
             /// The options of a planned unit, in the order of the contract.
             #[expect(unused_assignments, reason = "the last field leaves the counter behind")]
+            #[allow(dead_code, reason = "some options only size weights")]
             $vis fn read(resolved: &[$crate::arch::Resolved]) -> Self {
                 let mut at = 0;
                 $(

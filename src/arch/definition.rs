@@ -214,6 +214,8 @@ pub struct Branch {
     pub when: Option<Expr>,
     /// Tap it reads instead of the slot's normed input.
     pub from: Option<Spanned<String>>,
+    /// Tap that the block reads beside its input.
+    pub side: Option<Spanned<String>>,
     /// Norm before the block.
     pub pre: Option<Setting>,
     /// Norm after the block.

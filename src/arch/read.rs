@@ -331,6 +331,7 @@ impl<'a> Reader<'a> {
             let name = fields.take("name").and_then(|item| self.text(item, "name"));
             let when = self.optional_expr(&mut fields, "when");
             let from = fields.take("from").and_then(|item| self.text(item, "from"));
+            let side = fields.take("side").and_then(|item| self.text(item, "side"));
             let pre = self.optional_name(&mut fields, "pre");
             let post = self.optional_name(&mut fields, "post");
             let gain = self.optional_setting(&mut fields, "gain");
@@ -357,6 +358,7 @@ impl<'a> Reader<'a> {
                 name,
                 when,
                 from,
+                side,
                 pre,
                 post,
                 gain,

@@ -1,27 +1,78 @@
 //! Attention (Vaswani et al. 2017) with grouped keys and values (Ainslie et al. 2023).
 //!
 //! ```text
-//! q, k, v = q.h + q.bias, k.h + k.bias, v.h + v.bias     or the parts of qkv.h + qkv.bias
-//! q, k    = rope(norm(q)), rope(norm(k))                  norms per head, if asked for
+//! q, k, v = clamp(q.h + q.bias), ...                      or the parts of qkv.h + qkv.bias
+//! q, k    = rope(norm(q)), rope(norm(k))                  or norm(rope(..)); norms if asked for
+//! v       = norm(v)
+//! q       = temperature(pos) * q
 //! K, V    = cache(k, v)                                   all keys and values that may be seen
-//! y       = o . concat over heads of softmax(scale * q.K + mask) . V  + o.bias
+//! a       = concat over heads of softmax(cap(scale * q.K) + mask, sinks) . V
+//! y       = o . (norm(a) * act(gate)) + o.bias
 //! ```
 //! `[n_embd, n_tokens]` in and out; head h of the queries reads head `h / (heads / kv_heads)` of
 //! the keys.
 
 use super::build::Build;
 use crate::arch::{CacheRef, Contract, NormRef, RopeRef, Rule, StateSpec, WeightRole, WeightSpec};
-use crate::ggml::{Error, Tensor};
+use crate::ggml::{Error, Scores, Tensor, Unary};
 use crate::plan::Unit;
 use crate::{choices, options};
 
 choices! {
-    /// What is normalised before the rotation.
+    /// What is normalised of queries and keys.
     pub(super) enum QkNorm {
         /// Nothing.
         None = "none",
-        /// Each head of the queries and keys by itself.
+        /// Each head by itself, one gain for all.
         Head = "head",
+        /// Each head by itself, with a gain of its own.
+        Each = "each",
+        /// All heads together.
+        Full = "full",
+    }
+}
+
+choices! {
+    /// When queries and keys are normalised.
+    pub(super) enum NormAt {
+        /// Before the rotation.
+        Before = "before",
+        /// After the rotation.
+        After = "after",
+    }
+}
+
+choices! {
+    /// Where values come from.
+    pub(super) enum Values {
+        /// A projection of their own.
+        Proj = "proj",
+        /// The projected keys, before their norm.
+        Key = "key",
+    }
+}
+
+choices! {
+    /// What the mixed values are multiplied with before the last projection.
+    pub(super) enum Gate {
+        /// Nothing.
+        None = "none",
+        /// A number for each element.
+        Element = "element",
+        /// A number for each head.
+        Head = "head",
+        /// A number for each element, projected beside the head's query.
+        Query = "query",
+    }
+}
+
+choices! {
+    /// What a gate's numbers go through.
+    pub(super) enum GateAct {
+        /// `1 / (1 + exp(-x))`.
+        Sigmoid = "sigmoid",
+        /// `ln(1 + exp(x))`.
+        Softplus = "softplus",
     }
 }
 
@@ -35,8 +86,19 @@ options! {
         dk: u64 = "d_head", "elements of a query or key head";
         dv: u64 = "d_head_v", "elements of a value head";
         scale: f32 = "1 / sqrt(dk)", "factor of the scores";
-        qk_norm: QkNorm = "none", "what is normalised before the rotation: `none` or each `head`";
+        qk_norm: QkNorm = "none", "what is normalised of queries and keys: `none`, each `head`, `each` head with a gain of its own, or all heads together (`full`)";
+        qk_norm_at: NormAt = "before", "when: `before` or `after` the rotation";
         norm: NormRef = "default", "kind and eps of the query and key norm";
+        v_norm: NormRef = "none", "norm of each value head, without a gain";
+        values: Values = "proj", "where values come from: a projection (`proj`), or the projected keys (`key`)";
+        clamp: f32 = "0", "bound of projected queries, keys and values; 0: none";
+        softcap: f32 = "0", "scores become `c * tanh(score / c)`; 0: they do not";
+        gate: Gate = "none", "what multiplies the mixed values: `none`, a number for each `element` or `head`, or one for each element projected beside the `query`";
+        gate_act: GateAct = "sigmoid", "what the gate goes through: `sigmoid` or `softplus`";
+        inner_norm: NormRef = "none", "norm of the mixed values before the last projection";
+        temp_scale: f32 = "0", "queries are multiplied by `1 + temp_scale * ln(1 + floor((pos + temp_offset) / temp_floor))`; 0: they are not";
+        temp_floor: f32 = "1", "positions of one step of that factor";
+        temp_offset: f32 = "0", "added to the position in that factor";
     }
 }
 
@@ -73,15 +135,19 @@ const fn bias(
     }
 }
 
-const fn gain(key: &'static str, tensor: &'static str) -> WeightSpec {
+const fn gain(
+    key: &'static str,
+    tensor: &'static str,
+    shape: &'static [&'static str],
+) -> WeightSpec {
     WeightSpec {
         key,
         tensor,
-        shape: &["dk"],
-        when: "qk_norm == 'head'",
+        shape,
+        when: "qk_norm != 'none'",
         optional: false,
         role: WeightRole::Gain,
-        doc: "gain of a head's norm",
+        doc: "gain of the query or key norm",
     }
 }
 
@@ -107,8 +173,16 @@ pub(super) static CONTRACT: Contract = Contract {
             &["heads * dk + kv_heads * dk + kv_heads * dv"],
             "has('qkv')",
         ),
-        matrix("q", "attn_q.weight", &["n_embd", "heads * dk"]),
-        bias("q.bias", "attn_q.bias", &["heads * dk"], "not has('qkv')"),
+        WeightSpec {
+            shape: &["n_embd", "if(gate == 'query', 2, 1) * heads * dk"],
+            ..matrix("q", "attn_q.weight", &[])
+        },
+        bias(
+            "q.bias",
+            "attn_q.bias",
+            &["if(gate == 'query', 2, 1) * heads * dk"],
+            "not has('qkv')",
+        ),
         matrix("k", "attn_k.weight", &["n_embd", "kv_heads * dk"]),
         bias(
             "k.bias",
@@ -116,15 +190,73 @@ pub(super) static CONTRACT: Contract = Contract {
             &["kv_heads * dk"],
             "not has('qkv')",
         ),
-        matrix("v", "attn_v.weight", &["n_embd", "kv_heads * dv"]),
+        WeightSpec {
+            when: "not has('qkv') and values == 'proj'",
+            ..matrix("v", "attn_v.weight", &["n_embd", "kv_heads * dv"])
+        },
         bias(
             "v.bias",
             "attn_v.bias",
             &["kv_heads * dv"],
-            "not has('qkv')",
+            "not has('qkv') and values == 'proj'",
         ),
-        gain("q_norm", "attn_q_norm.weight"),
-        gain("k_norm", "attn_k_norm.weight"),
+        gain(
+            "q_norm",
+            "attn_q_norm.weight",
+            &[
+                "if(qk_norm == 'full', heads, 1) * dk",
+                "if(qk_norm == 'each', heads, 1)",
+            ],
+        ),
+        bias(
+            "q_norm.bias",
+            "attn_q_norm.bias",
+            &["if(qk_norm == 'full', heads, 1) * dk"],
+            "qk_norm != 'none'",
+        ),
+        gain(
+            "k_norm",
+            "attn_k_norm.weight",
+            &[
+                "if(qk_norm == 'full', kv_heads, 1) * dk",
+                "if(qk_norm == 'each', kv_heads, 1)",
+            ],
+        ),
+        bias(
+            "k_norm.bias",
+            "attn_k_norm.bias",
+            &["if(qk_norm == 'full', kv_heads, 1) * dk"],
+            "qk_norm != 'none'",
+        ),
+        WeightSpec {
+            key: "sinks",
+            tensor: "attn_sinks.weight",
+            shape: &["heads"],
+            when: "true",
+            optional: true,
+            role: WeightRole::Bias,
+            doc: "a further score of each head, without a value",
+        },
+        WeightSpec {
+            when: "gate == 'element' or gate == 'head'",
+            doc: "gate of the mixed values",
+            ..matrix(
+                "gate",
+                "attn_gate.weight",
+                &["n_embd", "if(gate == 'head', 1, dv) * heads"],
+            )
+        },
+        bias(
+            "gate.bias",
+            "attn_gate.bias",
+            &["if(gate == 'head', 1, dv) * heads"],
+            "gate == 'element' or gate == 'head'",
+        ),
+        WeightSpec {
+            when: "inner_norm",
+            doc: "gain of the norm before the last projection",
+            ..gain("inner_norm", "attn_sub_norm.weight", &["heads * dv"])
+        },
         WeightSpec {
             key: "o",
             tensor: "attn_output.weight",
@@ -136,6 +268,7 @@ pub(super) static CONTRACT: Contract = Contract {
         },
         bias("o.bias", "attn_output.bias", &["n_embd"], "true"),
     ],
+    side: None,
     state: StateSpec::KeyValue {
         cache: "cache",
         k: "kv_heads * dk",
@@ -154,56 +287,175 @@ pub(super) static CONTRACT: Contract = Contract {
             holds: "heads % kv_heads == 0",
             message: "`kv_heads` divides `heads`",
         },
+        Rule {
+            holds: "clamp >= 0 and softcap >= 0",
+            message: "`clamp` and `softcap` are not negative",
+        },
+        Rule {
+            holds: "temp_floor > 0",
+            message: "`temp_floor` is positive",
+        },
+        Rule {
+            holds: "gate != 'query' or dk == dv",
+            message: "a gate beside the query has the width of the values",
+        },
+        Rule {
+            holds: "not (gate == 'query' and has('qkv'))",
+            message: "a gate beside the query comes with separate projections",
+        },
     ],
 };
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
-    let (q, k, v) = project(b, unit, &c, x)?;
-
-    let (q, k) = match c.qk_norm {
-        QkNorm::None => (q, k),
-        QkNorm::Head => (
-            b.normalise_with(c.norm, b.weight(unit, "q_norm"), &q)?,
-            b.normalise_with(c.norm, b.weight(unit, "k_norm"), &k)?,
-        ),
+    let projected = project(b, unit, &c, x)?;
+    let (q, k) = (projected.q, projected.k);
+    let v = match projected.v {
+        Some(v) => v,
+        None => k.clone(),
     };
-    let (q, k) = (b.rope(c.rope, &q)?, b.rope(c.rope, &k)?);
+    let v = b.normalise_with(c.v_norm, None, &v)?;
+
+    let (q, k) = match c.qk_norm_at {
+        NormAt::Before => {
+            let (q, k) = normalise(b, unit, &c, q, k)?;
+            (b.rope(c.rope, &q)?, b.rope(c.rope, &k)?)
+        }
+        NormAt::After => {
+            let (q, k) = (b.rope(c.rope, &q)?, b.rope(c.rope, &k)?);
+            normalise(b, unit, &c, q, k)?
+        }
+    };
+    let q = if c.temp_scale == 0.0 {
+        q
+    } else {
+        let factor = b.temperature(c.temp_scale, c.temp_floor, c.temp_offset)?;
+        b.g.mul(&q, &factor)?
+    };
     for (name, value) in [("q", &q), ("k", &k), ("v", &v)] {
         b.name(&unit.path, name, value);
     }
 
-    let y = b.attend(unit, &q, &k, &v, c.scale)?;
+    let sinks = b.weight(unit, "sinks").cloned();
+    let scores = Scores {
+        scale: c.scale,
+        softcap: c.softcap,
+        max_bias: 0.0,
+        sinks: sinks.as_ref(),
+    };
+    let y = b.attend(unit, &q, &k, &v, &scores)?;
     b.name(&unit.path, "heads", &y);
+    let y = b.normalise_with(c.inner_norm, b.weight(unit, "inner_norm"), &y)?;
+    let gate = match (c.gate, projected.gate) {
+        (Gate::Element | Gate::Head, _) => Some(b.linear(unit, "gate", x)?),
+        (_, gate) => gate,
+    };
+    let y = match gate {
+        Some(gate) => gated(b, &c, &y, &gate)?,
+        None => y,
+    };
     b.linear(unit, "o", &y)
 }
 
-/// Queries `[dk, heads, n]`, keys `[dk, kv_heads, n]` and values `[dv, kv_heads, n]`.
-fn project(
+/// `y [dv * heads, n]` times the numbers of `gate`, one for each element or head.
+fn gated(b: &Build<'_>, c: &Config, y: &Tensor, gate: &Tensor) -> Result<Tensor, Error> {
+    let (g, n) = (b.g, b.n_tokens);
+    let act = match c.gate_act {
+        GateAct::Sigmoid => Unary::Sigmoid,
+        GateAct::Softplus => Unary::Softplus,
+    };
+    let gate = g.unary(gate, act)?;
+    if c.gate != Gate::Head {
+        return g.mul(y, &gate);
+    }
+    let heads = g.reshape(y, [c.dv, c.heads, n, 1])?;
+    let heads = g.mul(&heads, &g.reshape(&gate, [1, c.heads, n, 1])?)?;
+    g.reshape(&heads, [c.dv * c.heads, n, 1, 1])
+}
+
+/// Queries and keys after their norms.
+fn normalise(
     b: &Build<'_>,
     unit: &Unit,
     c: &Config,
-    x: &Tensor,
-) -> Result<(Tensor, Tensor, Tensor), Error> {
-    let (g, n) = (b.g, b.n_tokens);
-    if b.weight(unit, "qkv").is_none() {
-        let q = g.reshape(&b.linear(unit, "q", x)?, [c.dk, c.heads, n, 1])?;
-        let k = g.reshape(&b.linear(unit, "k", x)?, [c.dk, c.kv_heads, n, 1])?;
-        let v = g.reshape(&b.linear(unit, "v", x)?, [c.dv, c.kv_heads, n, 1])?;
-        return Ok((q, k, v));
-    }
-    // One row holds queries, then keys, then values.
-    let qkv = b.linear(unit, "qkv", x)?;
-    let size = size_of::<f32>() as u64;
-    let row = qkv.shape()[0] * size;
-    let part = |d: u64, heads: u64, start: u64| {
-        let strides = [(d * size) as usize, row as usize, (row * n) as usize];
-        g.cont(&g.view(&qkv, [d, heads, n, 1], strides, (start * size) as usize)?)
+    q: Tensor,
+    k: Tensor,
+) -> Result<(Tensor, Tensor), Error> {
+    let norm = |key: &str, x: &Tensor| {
+        let shape = x.shape();
+        let wide = match c.qk_norm {
+            QkNorm::Full => b.g.reshape(x, [shape[0] * shape[1], shape[2], 1, 1])?,
+            _ => x.clone(),
+        };
+        let y = b.normalise_with(c.norm, b.weight(unit, key), &wide)?;
+        let y = b.with_bias(unit, &format!("{key}.bias"), y)?;
+        b.g.reshape(&y, shape)
     };
-    let (q_end, k_end) = (c.dk * c.heads, c.dk * (c.heads + c.kv_heads));
-    Ok((
-        part(c.dk, c.heads, 0)?,
-        part(c.dk, c.kv_heads, q_end)?,
-        part(c.dv, c.kv_heads, k_end)?,
-    ))
+    match c.qk_norm {
+        QkNorm::None => Ok((q, k)),
+        _ => Ok((norm("q_norm", &q)?, norm("k_norm", &k)?)),
+    }
+}
+
+/// What is projected from the input.
+struct Projected {
+    /// `[dk, heads, n]`.
+    q: Tensor,
+    /// `[dk, kv_heads, n]`.
+    k: Tensor,
+    /// `[dv, kv_heads, n]`; none if the keys are the values.
+    v: Option<Tensor>,
+    /// `[dv * heads, n]`, if it lies beside the queries.
+    gate: Option<Tensor>,
+}
+
+fn project(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Projected, Error> {
+    let (g, n) = (b.g, b.n_tokens);
+    let clamp = |x: Tensor| {
+        if c.clamp == 0.0 {
+            Ok(x)
+        } else {
+            g.clamp(&x, -c.clamp, c.clamp)
+        }
+    };
+    let part = |rows: &Tensor, d: u64, heads: u64, step: u64, start: u64| {
+        let size = size_of::<f32>() as u64;
+        let row = rows.shape()[0] * size;
+        let strides = [(step * size) as usize, row as usize, (row * n) as usize];
+        g.cont(&g.view(rows, [d, heads, n, 1], strides, (start * size) as usize)?)
+    };
+    if b.weight(unit, "qkv").is_some() {
+        // One row holds queries, then keys, then values.
+        let rows = clamp(b.linear(unit, "qkv", x)?)?;
+        let (q_end, k_end) = (c.dk * c.heads, c.dk * (c.heads + c.kv_heads));
+        return Ok(Projected {
+            q: part(&rows, c.dk, c.heads, c.dk, 0)?,
+            k: part(&rows, c.dk, c.kv_heads, c.dk, q_end)?,
+            v: Some(part(&rows, c.dv, c.kv_heads, c.dv, k_end)?),
+            gate: None,
+        });
+    }
+    let rows = clamp(b.linear(unit, "q", x)?)?;
+    let (q, gate) = if c.gate == Gate::Query {
+        // Each head holds its query, then its gate.
+        let gate = part(&rows, c.dk, c.heads, 2 * c.dk, c.dk)?;
+        let gate = g.reshape(&gate, [c.dk * c.heads, n, 1, 1])?;
+        (part(&rows, c.dk, c.heads, 2 * c.dk, 0)?, Some(gate))
+    } else {
+        (g.reshape(&rows, [c.dk, c.heads, n, 1])?, None)
+    };
+    let k = clamp(b.linear(unit, "k", x)?)?;
+    let v = match c.values {
+        Values::Proj => {
+            let v = clamp(b.linear(unit, "v", x)?)?;
+            Some(g.reshape(&v, [c.dv, c.kv_heads, n, 1])?)
+        }
+        Values::Key => None,
+    };
+    Ok(Projected {
+        q,
+        k: g.reshape(&k, [c.dk, c.kv_heads, n, 1])?,
+        v,
+        gate,
+    })
 }

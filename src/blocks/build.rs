@@ -4,11 +4,14 @@
 //! [`KeyValueStore`] it is given. Cached, stateless and bidirectional execution differ in the store
 //! alone, so each block has one `build`.
 
+use std::cell::RefCell;
+
 use crate::arch::{NormRef, RopeRef};
-use crate::ggml::{Error, Graph, RopePairing, RopeParams, Tensor};
+use crate::ggml::{Error, Graph, RopePairing, RopeParams, Scores, Tensor, Unary};
 use crate::plan::{NormUse, Plan, StatePlan, Unit};
 use crate::weights::TensorType;
 
+use super::cache::Cache;
 use super::norm::{Kind, Norm};
 use super::rope::{Pairing, Rope, Scaling};
 
@@ -39,6 +42,24 @@ pub trait KeyValueStore {
     ) -> Result<Seen, Error>;
 }
 
+/// An input that follows from the tokens' positions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Asked {
+    /// f32 `[1, 1, n_tokens]`: `1 + scale * ln(1 + floor((pos + offset) / floor))`.
+    Temperature {
+        /// Strength.
+        scale: f32,
+        /// Positions of one step.
+        floor: f32,
+        /// Added to the position.
+        offset: f32,
+    },
+    /// i32 `[n_tokens]`: the positions as rows of a table of so many.
+    Rows(u64),
+    /// i32 `[n_tokens]`: row 0 for each token.
+    FirstRow,
+}
+
 /// The graph under construction.
 pub struct Build<'a> {
     /// Where operations go.
@@ -51,6 +72,10 @@ pub struct Build<'a> {
     pub positions: &'a Tensor,
     /// Number of tokens of the pass.
     pub n_tokens: u64,
+    /// Inputs that blocks asked for beside the tokens and their positions.
+    pub asked: RefCell<Vec<(Asked, Tensor)>>,
+    /// Second input of the branch under construction.
+    pub side: Option<Tensor>,
     /// Keys and values.
     pub store: &'a mut dyn KeyValueStore,
     /// Whether attention runs without keeping its scores.
@@ -83,7 +108,11 @@ impl Build<'_> {
         self.with_bias(unit, &format!("{key}.bias"), product)
     }
 
-    fn with_bias(&self, unit: &Unit, key: &str, x: Tensor) -> Result<Tensor, Error> {
+    /// `x` plus the weight `key`, if there is one.
+    ///
+    /// # Errors
+    /// As the operation.
+    pub fn with_bias(&self, unit: &Unit, key: &str, x: Tensor) -> Result<Tensor, Error> {
         match self.weight(unit, key) {
             Some(bias) => self.g.add(&x, bias),
             None => Ok(x),
@@ -149,10 +178,94 @@ impl Build<'_> {
         )
     }
 
+    /// Softmax over each row of `x [n, m]`.
+    ///
+    /// # Errors
+    /// As the operation.
+    pub fn softmax(&self, x: &Tensor) -> Result<Tensor, Error> {
+        let plain = Scores {
+            scale: 1.0,
+            softcap: 0.0,
+            max_bias: 0.0,
+            sinks: None,
+        };
+        self.g.soft_max(x, None, &plain)
+    }
+
+    /// The two halves of each row of `x [2n, ..]`, contiguous.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub fn halves(&self, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
+        let (shape, strides) = (x.shape(), x.strides());
+        let half = shape[0] / 2;
+        let window = [half, shape[1], shape[2], shape[3]];
+        let steps = [strides[1], strides[2], strides[3]];
+        let part = |offset: usize| self.g.cont(&self.g.view(x, window, steps, offset)?);
+        Ok((part(0)?, part(half as usize * strides[0])?))
+    }
+
+    /// An input that follows from the positions; each is made once.
+    fn ask(
+        &self,
+        asked: Asked,
+        make: impl FnOnce(&Graph) -> Result<Tensor, Error>,
+    ) -> Result<Tensor, Error> {
+        let known = self
+            .asked
+            .borrow()
+            .iter()
+            .find(|(a, _)| *a == asked)
+            .cloned();
+        match known {
+            Some((_, tensor)) => Ok(tensor),
+            None => {
+                let tensor = make(self.g)?;
+                self.asked.borrow_mut().push((asked, tensor.clone()));
+                Ok(tensor)
+            }
+        }
+    }
+
+    /// The factor `[1, 1, n_tokens]` of queries that grows with the position.
+    ///
+    /// # Errors
+    /// As an input.
+    pub fn temperature(&self, scale: f32, floor: f32, offset: f32) -> Result<Tensor, Error> {
+        let asked = Asked::Temperature {
+            scale,
+            floor,
+            offset,
+        };
+        self.ask(asked, |g| {
+            g.input("temperature", TensorType::F32, &[1, 1, self.n_tokens])
+        })
+    }
+
+    /// The positions `[n_tokens]` as rows of a table of `rows`.
+    ///
+    /// # Errors
+    /// As an input.
+    pub fn position_rows(&self, rows: u64) -> Result<Tensor, Error> {
+        self.ask(Asked::Rows(rows), |g| {
+            g.index_input("position_rows", TensorType::I32, &[self.n_tokens], rows)
+        })
+    }
+
+    /// Row 0 for each token.
+    ///
+    /// # Errors
+    /// As an input.
+    pub fn first_rows(&self) -> Result<Tensor, Error> {
+        self.ask(Asked::FirstRow, |g| {
+            g.index_input("first_rows", TensorType::I32, &[self.n_tokens], 1)
+        })
+    }
+
     /// Stores keys and values and mixes the values that each query sees.
     ///
     /// `q [dk, heads, n_tokens]`, `k [dk, kv_heads, n_tokens]`, `v [dv, kv_heads, n_tokens]` ->
-    /// `[dv * heads, n_tokens]`. The scores are `scale * q . k`.
+    /// `[dv * heads, n_tokens]`. The cache says how far the linear position bias reaches.
     ///
     /// # Errors
     /// As the operations.
@@ -162,7 +275,7 @@ impl Build<'_> {
         q: &Tensor,
         k: &Tensor,
         v: &Tensor,
-        scale: f32,
+        scores: &Scores<'_>,
     ) -> Result<Tensor, Error> {
         let Some(state) = &unit.state else {
             return Err(Error::Arguments {
@@ -171,6 +284,10 @@ impl Build<'_> {
             });
         };
         let (g, n) = (self.g, self.n_tokens);
+        let scores = Scores {
+            max_bias: Cache::read(&self.plan.caches[state.cache].unit.options).alibi,
+            ..*scores
+        };
         let ([dk, heads, ..], [dv, kv_heads, ..]) = (q.shape(), v.shape());
         let rows_k = g.reshape(k, [dk * kv_heads, n, 1, 1])?;
         let rows_v = g.reshape(v, [dv * kv_heads, n, 1, 1])?;
@@ -181,13 +298,23 @@ impl Build<'_> {
         let v = split_heads(g, &seen.v, dv, kv_heads)?; // [dv, kv_heads, n_kv]
         if self.flash_attn {
             let v = g.permute(&v, [0, 2, 1, 3])?; // [dv, n_kv, kv_heads]
-            let y = g.flash_attn(&q, &k, &v, Some(&seen.mask), scale)?; // [dv, heads, n_tokens]
+            let y = g.flash_attn(&q, &k, &v, Some(&seen.mask), &scores)?; // [dv, heads, n_tokens]
             return g.reshape(&y, [dv * heads, n, 1, 1]);
         }
-        let scores = g.mul_mat(&k, &q)?; // [n_kv, n_tokens, heads]
-        g.exact(&scores)?;
-        self.name(&unit.path, "scores", &scores);
-        let weights = g.soft_max(&scores, Some(&seen.mask), scale)?;
+        let product = g.mul_mat(&k, &q)?; // [n_kv, n_tokens, heads]
+        g.exact(&product)?;
+        self.name(&unit.path, "scores", &product);
+        let (product, scores) = if scores.softcap == 0.0 {
+            (product, scores)
+        } else {
+            let capped = softcap(g, &product, scores.scale, scores.softcap)?;
+            let scores = Scores {
+                scale: 1.0,
+                ..scores
+            };
+            (capped, scores)
+        };
+        let weights = g.soft_max(&product, Some(&seen.mask), &scores)?;
         self.name(&unit.path, "pattern", &weights);
         let v = if v.ty().is_plain() {
             v
@@ -199,6 +326,15 @@ impl Build<'_> {
         let y = g.cont(&g.permute(&y, [0, 2, 1, 3])?)?; // [dv, heads, n_tokens]
         g.reshape(&y, [dv * heads, n, 1, 1])
     }
+}
+
+/// `cap * tanh(scale * x / cap)`.
+///
+/// # Errors
+/// As the operations.
+pub(super) fn softcap(g: &Graph, x: &Tensor, scale: f32, cap: f32) -> Result<Tensor, Error> {
+    let y = g.unary(&g.scale(x, scale / cap)?, Unary::Tanh)?;
+    g.scale(&y, cap)
 }
 
 /// Rows of all heads `[d * heads, n]` as `[d, heads, n]`, in place.

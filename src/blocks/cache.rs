@@ -2,13 +2,28 @@
 //!
 //! The storage is the model's affair; a definition states only what is visible.
 
-use crate::arch::{Contract, StateSpec};
-use crate::options;
+use crate::arch::{Contract, Rule, StateSpec};
+use crate::{choices, options};
+
+choices! {
+    /// What lies within a window.
+    pub(crate) enum Window {
+        /// The `size` positions that end with the query's own.
+        Standard = "standard",
+        /// The positions from the last multiple of `size` on.
+        Chunked = "chunked",
+        /// The positions at most `size / 2` before or behind.
+        Symmetric = "symmetric",
+    }
+}
 
 options! {
     /// Options of a cache.
     pub(crate) struct Cache {
         causal: bool = "causal", "whether a query sees only its own and earlier positions";
+        size: u64 = "0", "positions of the window; 0: everything is seen";
+        window: Window = "standard", "what lies within it: `standard` (the `size` last positions), `chunked` (from the last multiple of `size` on) or `symmetric` (at most `size / 2` away)";
+        alibi: f32 = "0", "largest slope of a bias by distance; 0: none";
     }
 }
 
@@ -16,9 +31,40 @@ options! {
 pub(super) static CONTRACT: Contract = Contract {
     name: "cache",
     summary: "Says which keys a query sees.",
-    formula: "visible(q, k) = same sequence and (pos_k <= pos_q or not causal)",
+    formula: "visible(q, k) = same sequence and (pos_k <= pos_q or not causal) and within the window",
     options: Cache::OPTIONS,
     weights: &[],
+    side: None,
     state: StateSpec::None,
-    rules: &[],
+    rules: &[Rule {
+        holds: "alibi >= 0",
+        message: "`alibi` is not negative",
+    }],
 };
+
+impl Cache {
+    /// Whether a query at position `q` sees a key of its sequence at position `k`.
+    pub(crate) fn is_visible(&self, q: u32, k: u32) -> bool {
+        let (q, k) = (u64::from(q), u64::from(k));
+        if self.causal && k > q {
+            return false;
+        }
+        if self.size == 0 {
+            return true;
+        }
+        match self.window {
+            Window::Standard => k > q || q - k < self.size,
+            Window::Chunked => k >= q - q % self.size,
+            Window::Symmetric => q.abs_diff(k) <= self.size / 2,
+        }
+    }
+
+    /// What the mask holds for a visible key: 0, or minus the distance for a linear bias.
+    pub(crate) fn mask(&self, q: u32, k: u32) -> f32 {
+        if self.alibi == 0.0 {
+            0.0
+        } else {
+            -(q.abs_diff(k) as f32)
+        }
+    }
+}

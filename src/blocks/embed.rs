@@ -1,9 +1,9 @@
-//! Token ids to the stream: `x = tokens[id] * scale`.
+//! Token ids to the stream: `x = norm(tokens[id] * scale + types[0] + positions[pos])`.
 //!
 //! Ids `[n_tokens]` in, stream `[n_embd, n_tokens]` out, f32.
 
 use super::build::Build;
-use crate::arch::{Contract, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, NormRef, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor};
 use crate::options;
 use crate::plan::Unit;
@@ -12,6 +12,7 @@ options! {
     /// Options of the embedding.
     pub(super) struct Config {
         scale: f32 = "1", "factor of the rows";
+        norm: NormRef = "none", "norm of the sum";
     }
 }
 
@@ -19,17 +20,56 @@ options! {
 pub(super) static CONTRACT: Contract = Contract {
     name: "embed",
     summary: "Takes one row of the token table for each token.",
-    formula: "x = tokens[id] * scale",
+    formula: "x = norm(tokens[id] * scale + types[0] + positions[pos])",
     options: Config::OPTIONS,
-    weights: &[WeightSpec {
-        key: "tokens",
-        tensor: "token_embd.weight",
-        shape: &["n_embd", "n_vocab"],
-        when: "true",
-        optional: false,
-        role: WeightRole::Table,
-        doc: "token table",
-    }],
+    weights: &[
+        WeightSpec {
+            key: "tokens",
+            tensor: "token_embd.weight",
+            shape: &["n_embd", "n_vocab"],
+            when: "true",
+            optional: false,
+            role: WeightRole::Table,
+            doc: "token table",
+        },
+        WeightSpec {
+            key: "types",
+            tensor: "token_types.weight",
+            shape: &["n_embd", "dim('types', 1)"],
+            when: "true",
+            optional: true,
+            role: WeightRole::Table,
+            doc: "table of token types; a text is of type 0",
+        },
+        WeightSpec {
+            key: "positions",
+            tensor: "position_embd.weight",
+            shape: &["n_embd", "n_ctx_train"],
+            when: "true",
+            optional: true,
+            role: WeightRole::Table,
+            doc: "table of positions",
+        },
+        WeightSpec {
+            key: "norm",
+            tensor: "token_embd_norm.weight",
+            shape: &["n_embd"],
+            when: "norm",
+            optional: false,
+            role: WeightRole::Gain,
+            doc: "gain of the norm",
+        },
+        WeightSpec {
+            key: "norm.bias",
+            tensor: "token_embd_norm.bias",
+            shape: &["n_embd"],
+            when: "norm",
+            optional: true,
+            role: WeightRole::Bias,
+            doc: "offset of the norm",
+        },
+    ],
+    side: None,
     state: StateSpec::None,
     rules: &[Rule {
         holds: "scale != 0",
@@ -45,12 +85,21 @@ pub(crate) fn build(b: &Build<'_>, unit: &Unit, ids: &Tensor) -> Result<Tensor, 
             message: "there is no token table".into(),
         });
     };
-    let x = b.g.get_rows(table, ids)?;
-    let x = if c.scale == 1.0 {
-        x
-    } else {
-        b.g.scale(&x, c.scale)?
-    };
+    let mut x = b.g.get_rows(table, ids)?;
+    if c.scale != 1.0 {
+        x = b.g.scale(&x, c.scale)?;
+    }
+    if let Some(types) = b.weight(unit, "types") {
+        x = b.g.add(&x, &b.g.get_rows(types, &b.first_rows()?)?)?;
+    }
+    if let Some(positions) = b.weight(unit, "positions") {
+        let rows = b.position_rows(positions.shape()[1])?;
+        x = b.g.add(&x, &b.g.get_rows(positions, &rows)?)?;
+    }
+    if c.norm.0.is_some() {
+        x = b.normalise_with(c.norm, b.weight(unit, "norm"), &x)?;
+        x = b.with_bias(unit, "norm.bias", x)?;
+    }
     b.name(&unit.path, "x", &x);
     Ok(x)
 }

@@ -1,50 +1,66 @@
 //! The feed-forward network of a position, gated (Shazeer 2020) or plain.
 //!
 //! ```text
-//! y = down . (act(gate.h + gate.bias) * (up.h + up.bias)) + down.bias     with a gate
-//! y = down . act(up.h + up.bias) + down.bias                              without
+//! u = act(gate.h + gate.bias) * (up.h + up.bias)     with a gate
+//! u = act(up.h + up.bias)                            without
+//! y = sigmoid(out_gate . h) * (down . norm(u) + down.bias)
 //! ```
-//! `[n_embd, n_tokens]` in and out. Whether there is a gate is told by the weight's presence.
+//! `[n_embd, n_tokens]` in and out. Whether there is a gate is told by the weights: a matrix of its
+//! own, or `up` rows of twice the width, of which the first half is the gate.
 
+use super::activation::{Act, Activation, ClampAt};
 use super::build::Build;
-use crate::arch::{Contract, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, NormRef, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor, Unary};
+use crate::options;
 use crate::plan::Unit;
-use crate::{choices, options};
-
-choices! {
-    /// The activation.
-    pub(super) enum Act {
-        /// `x * sigmoid(x)`.
-        Silu = "silu",
-        /// The tanh approximation of `x * Phi(x)`.
-        Gelu = "gelu",
-    }
-}
 
 options! {
     /// Options of a feed-forward block.
     pub(super) struct Config {
-        act: Act, "activation: `silu` or `gelu` (tanh approximation)";
+        act: Act, "activation: `silu`, `gelu` (tanh approximation), `gelu_erf`, `gelu_quick`, `relu`, `relu2`, `swiglu_oai`, `xielu` or `none`";
         width: u64 = "n_ff", "elements of the hidden layer";
+        fused: bool = "not has('gate') and dim('up', 1) == 2 * width", "whether the rows of `up` hold the gate, then up";
+        clamp: f32 = "0", "bound of gate and up; 0: none";
+        clamp_at: ClampAt = "after", "whether the gate is bounded `before` or `after` its activation";
+        inner_norm: NormRef = "none", "norm of the hidden layer";
+        alpha_n: f32 = "0", "xIELU below zero, before its softplus";
+        alpha_p: f32 = "0", "xIELU above zero, before its softplus";
+        beta: f32 = "0", "xIELU's linear part";
+        eps: f32 = "0", "xIELU's bound of the exponent";
     }
 }
 
-const fn weight(
+const fn matrix(
     key: &'static str,
     tensor: &'static str,
     shape: &'static [&'static str],
-    optional: bool,
-    role: WeightRole,
 ) -> WeightSpec {
     WeightSpec {
         key,
         tensor,
         shape,
         when: "true",
-        optional,
-        role,
+        optional: false,
+        role: WeightRole::Matrix,
         doc: "feed-forward weight",
+    }
+}
+
+const fn bias(
+    key: &'static str,
+    tensor: &'static str,
+    shape: &'static [&'static str],
+    when: &'static str,
+) -> WeightSpec {
+    WeightSpec {
+        key,
+        tensor,
+        shape,
+        when,
+        optional: true,
+        role: WeightRole::Bias,
+        doc: "feed-forward offset",
     }
 }
 
@@ -55,68 +71,80 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "y = down . (act(gate.h) * up.h)",
     options: Config::OPTIONS,
     weights: &[
-        weight(
-            "gate",
-            "ffn_gate.weight",
-            &["n_embd", "width"],
-            true,
-            WeightRole::Matrix,
-        ),
         WeightSpec {
-            when: "has('gate')",
-            ..weight(
-                "gate.bias",
-                "ffn_gate.bias",
-                &["width"],
-                true,
-                WeightRole::Bias,
-            )
+            optional: true,
+            ..matrix("gate", "ffn_gate.weight", &["n_embd", "width"])
         },
-        weight(
+        bias("gate.bias", "ffn_gate.bias", &["width"], "has('gate')"),
+        matrix(
             "up",
             "ffn_up.weight",
-            &["n_embd", "width"],
-            false,
-            WeightRole::Matrix,
+            &["n_embd", "if(fused, 2, 1) * width"],
         ),
-        weight("up.bias", "ffn_up.bias", &["width"], true, WeightRole::Bias),
-        weight(
-            "down",
-            "ffn_down.weight",
-            &["width", "n_embd"],
-            false,
-            WeightRole::Matrix,
+        bias(
+            "up.bias",
+            "ffn_up.bias",
+            &["if(fused, 2, 1) * width"],
+            "true",
         ),
-        weight(
-            "down.bias",
-            "ffn_down.bias",
-            &["n_embd"],
-            true,
-            WeightRole::Bias,
-        ),
+        WeightSpec {
+            role: WeightRole::Gain,
+            doc: "gain of the norm of the hidden layer",
+            when: "inner_norm",
+            ..matrix("inner_norm", "ffn_sub_norm.weight", &["width"])
+        },
+        matrix("down", "ffn_down.weight", &["width", "n_embd"]),
+        bias("down.bias", "ffn_down.bias", &["n_embd"], "true"),
+        WeightSpec {
+            optional: true,
+            when: "false",
+            doc: "gate of the result",
+            ..matrix("out_gate", "ffn_gate_inp_shexp.weight", &["n_embd"])
+        },
     ],
+    side: Some("what multiplies the activated gate instead of `up`"),
     state: StateSpec::None,
-    rules: &[],
+    rules: &[
+        Rule {
+            holds: "act != 'swiglu_oai' or clamp > 0",
+            message: "`swiglu_oai` has a positive `clamp`",
+        },
+        Rule {
+            holds: "clamp >= 0",
+            message: "`clamp` is not negative",
+        },
+    ],
 };
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
-    let up = b.linear(unit, "up", x)?;
-
-    let hidden = if b.weight(unit, "gate").is_some() {
+    let activation = Activation {
+        act: c.act,
+        clamp: c.clamp,
+        clamp_at: c.clamp_at,
+        xielu: [c.alpha_n, c.alpha_p, c.beta, c.eps],
+    };
+    if let Some(side) = b.side.clone() {
+        // What comes from the side stands where `up.h` would.
         let gate = b.linear(unit, "gate", x)?;
-        match c.act {
-            Act::Silu => b.g.swiglu(&gate, &up)?,
-            Act::Gelu => b.g.mul(&b.g.unary(&gate, Unary::Gelu)?, &up)?,
-        }
+        let hidden = activation.gated(b, &gate, &side)?;
+        return b.linear(unit, "down", &hidden);
+    }
+    let up = b.linear(unit, "up", x)?;
+    let hidden = if b.weight(unit, "gate").is_some() {
+        activation.gated(b, &b.linear(unit, "gate", x)?, &up)?
+    } else if c.fused {
+        let (gate, up) = b.halves(&up)?;
+        activation.gated(b, &gate, &up)?
     } else {
-        let act = match c.act {
-            Act::Silu => Unary::Silu,
-            Act::Gelu => Unary::Gelu,
-        };
-        b.g.unary(&up, act)?
+        activation.plain(b, &up)?
     };
     b.name(&unit.path, "hidden", &hidden);
-
-    b.linear(unit, "down", &hidden)
+    let hidden = b.normalise_with(c.inner_norm, b.weight(unit, "inner_norm"), &hidden)?;
+    let y = b.linear(unit, "down", &hidden)?;
+    let Some(gate) = b.weight(unit, "out_gate") else {
+        return Ok(y);
+    };
+    let gate = b.g.unary(&b.g.mul_mat(gate, x)?, Unary::Sigmoid)?; // [1, n_tokens]
+    b.g.mul(&y, &gate)
 }

@@ -3,7 +3,7 @@
 //! Stream `[n_embd, n_rows]` in, logits `[n_vocab, n_rows]` out, f32. Without a matrix of its own
 //! the head projects with the token table.
 
-use super::build::Build;
+use super::build::{Build, softcap};
 use crate::arch::{Contract, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor};
 use crate::options;
@@ -13,6 +13,7 @@ options! {
     /// Options of the head.
     pub(super) struct Config {
         scale: f32 = "1", "factor of the logits";
+        softcap: f32 = "0", "logits become `c * tanh(logit / c)`; 0: they do not";
     }
 }
 
@@ -20,7 +21,7 @@ options! {
 pub(super) static CONTRACT: Contract = Contract {
     name: "head",
     summary: "Projects the last stream to a logit for each token of the vocabulary.",
-    formula: "z = scale * (output . x + bias)",
+    formula: "z = softcap(scale * (output . x + bias))",
     options: Config::OPTIONS,
     weights: &[
         WeightSpec {
@@ -42,21 +43,22 @@ pub(super) static CONTRACT: Contract = Contract {
             doc: "added to the logits",
         },
     ],
+    side: None,
     state: StateSpec::None,
     rules: &[Rule {
-        holds: "scale != 0",
-        message: "`scale` is not zero",
+        holds: "scale != 0 and softcap >= 0",
+        message: "`scale` is not zero and `softcap` not negative",
     }],
 };
 
 pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
-    let z = b.linear(unit, "output", x)?;
-    let z = if c.scale == 1.0 {
-        z
-    } else {
-        b.g.scale(&z, c.scale)?
-    };
+    let mut z = b.linear(unit, "output", x)?;
+    if c.softcap != 0.0 {
+        z = softcap(b.g, &z, c.scale, c.softcap)?;
+    } else if c.scale != 1.0 {
+        z = b.g.scale(&z, c.scale)?;
+    }
     b.name(&unit.path, "logits", &z);
     Ok(z)
 }

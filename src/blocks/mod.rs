@@ -3,20 +3,33 @@
 //! [`REGISTRY`] lists the contracts for the language and the planner, which know no block by name;
 //! [`build_block`] finds the code of a planned unit. Called by the model when it assembles a graph.
 
+mod activation;
 mod attention;
 mod build;
 pub(crate) mod cache;
 pub(crate) mod embed;
 mod ffn;
 pub(crate) mod head;
+mod identity;
+mod linear;
+mod moe;
 mod norm;
 mod rope;
 
-pub use build::{Build, KeyValueStore, Seen};
+pub use build::{Asked, Build, KeyValueStore, Seen};
 
 use crate::arch::Registry;
 use crate::ggml::{Error, Tensor};
 use crate::plan::Unit;
+
+/// No block adds more operations to a graph than this.
+///
+/// Beside a fixed number, a mixture adds the results of its experts one by one.
+pub fn max_nodes(unit: &Unit) -> usize {
+    const FIXED: usize = 72;
+    let experts = unit.option_int("used").unwrap_or(0);
+    FIXED + 2 * usize::try_from(experts).unwrap_or(usize::MAX / 4)
+}
 
 /// Every block a branch may run: one line each.
 macro_rules! blocks {
@@ -44,4 +57,4 @@ macro_rules! blocks {
     };
 }
 
-blocks! { attention, ffn }
+blocks! { attention, ffn, identity, linear, moe }

@@ -51,6 +51,7 @@ pub(super) static CONTRACT: Contract = Contract {
             doc: "offset of a norm",
         },
     ],
+    side: None,
     state: StateSpec::None,
     rules: &[],
 };

@@ -62,6 +62,7 @@ pub(super) static CONTRACT: Contract = Contract {
         role: WeightRole::Factors,
         doc: "divisor of each frequency",
     }],
+    side: None,
     state: StateSpec::None,
     rules: &[
         Rule {

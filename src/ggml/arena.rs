@@ -222,7 +222,7 @@ impl Tensor {
     }
 
     /// Bytes from one element of each dimension to the next.
-    pub(super) fn strides(&self) -> [usize; 4] {
+    pub fn strides(&self) -> [usize; 4] {
         // SAFETY: as in `shape`.
         std::array::from_fn(|dim| unsafe { sys::shim_tensor_nb(self.as_ptr(), dim as i32) })
     }

@@ -3,6 +3,13 @@
 use super::*;
 use crate::weights::TensorType::{self, F16, F32, I32, I64, Q8_0};
 
+const PLAIN: Scores<'_> = Scores {
+    scale: 1.0,
+    softcap: 0.0,
+    max_bias: 0.0,
+    sinks: None,
+};
+
 fn graph() -> Graph {
     Graph::new(64, 8).expect("a small graph")
 }
@@ -123,7 +130,7 @@ fn what_ggml_would_abort_on_is_refused() {
         ("negative eps", g.rms_norm(&a, -1.0)),
         ("eps not a number", g.layer_norm(&a, f32::NAN)),
         ("activation of a view", g.unary(&transposed, Unary::Silu)),
-        ("gate and up of other shapes", g.swiglu(&a, &b)),
+        ("gate and up of other shapes", g.glu(Glu::Silu, &a, &b)),
         ("reshape to more", g.reshape(&a, [4, 4, 1, 1])),
         ("reshape of a view", g.reshape(&transposed, [12, 1, 1, 1])),
         (
@@ -141,14 +148,14 @@ fn what_ggml_would_abort_on_is_refused() {
         ),
         ("permutation with a repeat", g.permute(&a, [0, 0, 1, 2])),
         ("cast to a quantised type", g.cast(&a, Q8_0)),
-        ("mask of another width", g.soft_max(&a, Some(&b), 1.0)),
+        ("mask of another width", g.soft_max(&a, Some(&b), &PLAIN)),
         (
             "flash with other widths",
-            g.flash_attn(&a, &b, &b, None, 1.0),
+            g.flash_attn(&a, &b, &b, None, &PLAIN),
         ),
         (
             "flash with an f32 mask",
-            g.flash_attn(&a, &a, &a, Some(&a), 1.0),
+            g.flash_attn(&a, &a, &a, Some(&a), &PLAIN),
         ),
         ("rope without positions", g.rope(&a, &ids, None, &rope)),
         (

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use crate::blocks::cache::Cache as Visibility;
 use crate::blocks::{KeyValueStore, Seen};
 use crate::ggml::{Arena, Device, Error, Graph, Tensor};
 use crate::plan::{Plan, StatePlan};
@@ -88,19 +89,21 @@ impl Cells {
         &self,
         n_kv: usize,
         query: (SequenceId, u32),
-        is_causal: bool,
-        mut visible: impl FnMut(usize),
+        rule: &Visibility,
+        mut visible: impl FnMut(usize, u32),
     ) {
         for (i, cell) in self.cells[..n_kv.min(self.end)].iter().enumerate() {
-            if cell.is_some_and(|c| c.sequence == query.0 && (!is_causal || c.position <= query.1))
+            if let Some(c) = cell
+                && c.sequence == query.0
+                && rule.is_visible(query.1, c.position)
             {
-                visible(i);
+                visible(i, c.position);
             }
         }
     }
 }
 
-/// Rows that may be seen, as a mask `[n_kv, n_tokens]`: 0 where visible, -inf where not.
+/// Rows that may be seen, as a mask `[n_kv, n_tokens]`: 0 or a bias where visible, -inf where not.
 pub(super) struct Mask {
     values: Vec<f32>,
 }
@@ -111,24 +114,29 @@ impl Mask {
         cells: &Cells,
         n_kv: usize,
         queries: &[(SequenceId, u32)],
-        is_causal: bool,
+        rule: &Visibility,
     ) -> Self {
         let mut values = vec![f32::NEG_INFINITY; n_kv * queries.len()];
         for (row, query) in values.chunks_exact_mut(n_kv).zip(queries) {
-            cells.for_each_visible(n_kv, *query, is_causal, |i| row[i] = 0.0);
+            cells.for_each_visible(n_kv, *query, rule, |i, position| {
+                row[i] = rule.mask(query.1, position);
+            });
         }
         Self { values }
     }
 
     /// Of the tokens of the pass itself.
-    pub(super) fn of_tokens(queries: &[(SequenceId, u32)], is_causal: bool) -> Self {
-        let seen =
-            |q: &(SequenceId, u32), k: &(SequenceId, u32)| q.0 == k.0 && (!is_causal || k.1 <= q.1);
-        let values = queries.iter().flat_map(|q| {
-            queries
-                .iter()
-                .map(move |k| if seen(q, k) { 0.0 } else { f32::NEG_INFINITY })
-        });
+    pub(super) fn of_tokens(queries: &[(SequenceId, u32)], rule: &Visibility) -> Self {
+        let value = |q: &(SequenceId, u32), k: &(SequenceId, u32)| {
+            if q.0 == k.0 && rule.is_visible(q.1, k.1) {
+                rule.mask(q.1, k.1)
+            } else {
+                f32::NEG_INFINITY
+            }
+        };
+        let values = queries
+            .iter()
+            .flat_map(|q| queries.iter().map(move |k| value(q, k)));
         Self {
             values: values.collect(),
         }
@@ -139,7 +147,7 @@ impl Mask {
         &self.values
     }
 
-    /// The values as f16: 0 and -inf are exact.
+    /// The values as f16: 0, -inf and distances up to 2048 are exact.
     pub(super) fn to_f16(&self) -> Vec<half::f16> {
         self.values
             .iter()
@@ -269,6 +277,16 @@ impl KeyValueStore for PassStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blocks::cache::Window;
+
+    fn rule(causal: bool, window: Window, size: u64) -> Visibility {
+        Visibility {
+            causal,
+            size,
+            window,
+            alibi: 0.0,
+        }
+    }
 
     fn visible(mask: &Mask, n_kv: usize) -> Vec<String> {
         let row = |row: &[f32]| {
@@ -285,15 +303,24 @@ mod tests {
         let tokens = [(0, 0), (1, 0), (0, 1), (1, 1)];
         assert_eq!(cells.take(&tokens), Some(vec![0, 1, 2, 3]));
         assert_eq!(
-            visible(&Mask::of_cells(&cells, 6, &tokens, true), 6),
+            visible(
+                &Mask::of_cells(&cells, 6, &tokens, &rule(true, Window::Standard, 0)),
+                6
+            ),
             ["#.....", ".#....", "#.#...", ".#.#.."]
         );
         assert_eq!(
-            visible(&Mask::of_cells(&cells, 6, &tokens[..1], false), 6),
+            visible(
+                &Mask::of_cells(&cells, 6, &tokens[..1], &rule(false, Window::Standard, 0)),
+                6
+            ),
             ["#.#..."]
         );
         assert_eq!(
-            visible(&Mask::of_tokens(&tokens, true), 4),
+            visible(
+                &Mask::of_tokens(&tokens, &rule(true, Window::Standard, 0)),
+                4
+            ),
             ["#...", ".#..", "#.#.", ".#.#"]
         );
     }
@@ -308,5 +335,34 @@ mod tests {
         assert_eq!(cells.take(&[(2, 0), (2, 1)]), Some(vec![0, 2]));
         cells.release(2, 1);
         assert_eq!((cells.free(), cells.end), (2, 2));
+    }
+
+    #[test]
+    fn windows_end_at_starts_at_or_surround_the_query() {
+        let tokens: Vec<_> = (0..6).map(|position| (0, position)).collect();
+        let rows = |rule: &Visibility| visible(&Mask::of_tokens(&tokens, rule), 6);
+        assert_eq!(
+            rows(&rule(true, Window::Standard, 2))[2..5],
+            [".##...", "..##..", "...##."]
+        );
+        assert_eq!(
+            rows(&rule(true, Window::Chunked, 3))[2..5],
+            ["###...", "...#..", "...##."]
+        );
+        assert_eq!(
+            rows(&rule(false, Window::Symmetric, 2))[2..5],
+            [".###..", "..###.", "...###"]
+        );
+    }
+
+    #[test]
+    fn a_linear_bias_is_minus_the_distance() {
+        let tokens: Vec<_> = (0..3).map(|position| (0, position)).collect();
+        let rule = Visibility {
+            alibi: 8.0,
+            ..rule(true, Window::Standard, 0)
+        };
+        let mask = Mask::of_tokens(&tokens, &rule);
+        assert_eq!(mask.as_f32()[6..], [-2.0, -1.0, 0.0]);
     }
 }

@@ -1,9 +1,10 @@
 //! From a plan to a graph: the slot formula, once, for every model.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use crate::arch::Join;
-use crate::blocks::{self, Build, KeyValueStore};
+use crate::blocks::{self, Asked, Build, KeyValueStore};
 use crate::ggml::{Error, Executor, Graph, Tensor};
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan};
 use crate::weights::TensorType;
@@ -29,6 +30,8 @@ pub(super) struct Inputs {
     rows: Option<Tensor>,
     /// Cell of each token, with a cache.
     cells: Option<Tensor>,
+    /// What blocks asked for beside these.
+    asked: Vec<(Asked, Tensor)>,
     /// One mask for each cache group of the plan.
     pub(super) masks: Vec<Tensor>,
     /// `[n_vocab, n_outputs]`; none if no row wants logits.
@@ -53,6 +56,25 @@ impl Inputs {
                 .collect();
             executor.write(&self.positions, &positions)?;
         }
+        for (asked, tensor) in self.asked.iter().filter(|(_, t)| t.is_allocated()) {
+            let positions = batch.places.iter().map(|(_, position)| *position);
+            match *asked {
+                Asked::Temperature {
+                    scale,
+                    floor,
+                    offset,
+                } => {
+                    let factor =
+                        |p: u32| 1.0 + scale * (1.0 + ((p as f32 + offset) / floor).floor()).ln();
+                    executor.write(tensor, &positions.map(factor).collect::<Vec<f32>>())?;
+                }
+                Asked::Rows(_) => {
+                    let rows: Vec<i32> = positions.map(|p| p as i32).collect();
+                    executor.write_indices(tensor, &rows)?;
+                }
+                Asked::FirstRow => executor.write_indices(tensor, &vec![0i32; batch.len()])?,
+            }
+        }
         if let Some(rows) = &self.rows {
             let wanted = (0..).zip(&batch.outputs).filter(|(_, wanted)| **wanted);
             executor.write_indices(rows, &wanted.map(|(i, _)| i).collect::<Vec<i32>>())?;
@@ -65,14 +87,18 @@ impl Inputs {
     }
 }
 
-/// Operations of a slot's widest block with its norms and joins, generously.
-const NODES_PER_BRANCH: usize = 48;
+/// Operations of a branch's norms and gain, of a slot's, and of the stages, generously.
+const NODES_PER_BRANCH: usize = 12;
 const NODES_PER_SLOT: usize = 16;
 const NODES_ELSEWHERE: usize = 64;
 
 fn n_tensors(plan: &Plan) -> usize {
     let slots = plan.layers.iter().flat_map(|layer| &layer.slots);
-    let nodes = slots.map(|slot| NODES_PER_SLOT + NODES_PER_BRANCH * slot.branches.len());
+    let nodes = slots.map(|slot| {
+        let branches = slot.branches.iter();
+        let branches = branches.map(|b| NODES_PER_BRANCH + blocks::max_nodes(&b.block));
+        NODES_PER_SLOT + branches.sum::<usize>()
+    });
     NODES_ELSEWHERE + plan.caches.len() + nodes.sum::<usize>()
 }
 
@@ -143,14 +169,17 @@ pub(super) fn build(
         tensors,
         positions: &positions,
         n_tokens: n,
+        asked: RefCell::default(),
+        side: None,
         store: store.as_mut(),
         flash_attn: options.flash_attn,
     };
-    let (x, logits) = Assembly {
+    let mut assembly = Assembly {
         build,
         taps: HashMap::new(),
-    }
-    .model(&tokens, rows.as_ref(), shape)?;
+    };
+    let (x, logits) = assembly.model(&tokens, rows.as_ref(), shape)?;
+    let asked = assembly.build.asked.into_inner();
     drop(store);
     match &logits {
         Some(logits) => g.output(logits)?,
@@ -163,6 +192,7 @@ pub(super) fn build(
             positions,
             rows,
             cells,
+            asked,
             masks,
             logits,
         },
@@ -179,7 +209,7 @@ struct Assembly<'a> {
 impl Assembly<'_> {
     /// The last stream, and the logits if any row wants them.
     fn model(
-        mut self,
+        &mut self,
         tokens: &Tensor,
         rows: Option<&Tensor>,
         shape: Shape,
@@ -240,6 +270,10 @@ impl Assembly<'_> {
     fn branch(&mut self, branch: &BranchPlan, h: &Tensor) -> Result<Tensor, Error> {
         let input = self.tap(branch.from.as_deref(), h)?;
         let input = self.norm(branch.pre.as_ref(), input)?;
+        self.build.side = match branch.side.as_deref() {
+            Some(name) => Some(self.tap(Some(name), h)?),
+            None => None,
+        };
         let y = blocks::build_block(&mut self.build, &branch.block, &input)?;
         let y = self.norm(branch.post.as_ref(), y)?;
         let y = self.factor(branch.gain, y)?;

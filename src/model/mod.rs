@@ -18,6 +18,7 @@ use crate::weights::{TensorType, Weights};
 pub use cache::SequenceId;
 pub use load::Progress;
 
+use crate::blocks::cache::Cache as Visibility;
 use cache::{Cells, KeyValues, Mask};
 use graph::{Inputs, Shape};
 use load::Loaded;
@@ -403,10 +404,10 @@ impl Model {
         };
         inputs.write(&mut self.executor, batch, cells)?;
         for (mask, cache) in inputs.masks.iter().zip(&self.plan.caches) {
-            let is_causal = self.is_causal(cache);
+            let rule = self.visibility(cache);
             let values = match cells {
-                Some(_) => Mask::of_cells(&self.cells, n_kv, &batch.places, is_causal),
-                None => Mask::of_tokens(&batch.places, is_causal),
+                Some(_) => Mask::of_cells(&self.cells, n_kv, &batch.places, &rule),
+                None => Mask::of_tokens(&batch.places, &rule),
             };
             if self.options.flash_attn {
                 self.executor.write(mask, &values.to_f16())?;
@@ -423,8 +424,11 @@ impl Model {
         Ok(())
     }
 
-    fn is_causal(&self, cache: &crate::plan::CachePlan) -> bool {
-        let is_causal = crate::blocks::cache::Cache::read(&cache.unit.options).causal;
-        is_causal && !self.options.non_causal && self.plan.mode == Mode::Causal
+    fn visibility(&self, cache: &crate::plan::CachePlan) -> Visibility {
+        let rule = Visibility::read(&cache.unit.options);
+        Visibility {
+            causal: rule.causal && !self.options.non_causal && self.plan.mode == Mode::Causal,
+            ..rule
+        }
     }
 }

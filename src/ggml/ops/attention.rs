@@ -7,13 +7,57 @@ use super::super::arena::Tensor;
 use super::{Graph, fault, is_matrix_type};
 use crate::weights::TensorType;
 
+/// What happens to scores before they become weights.
+#[derive(Clone, Copy, Debug)]
+pub struct Scores<'a> {
+    /// Factor of `q . k`.
+    pub scale: f32,
+    /// Scores become `softcap * tanh(score / softcap)`; 0: they do not.
+    pub softcap: f32,
+    /// Largest slope of a linear position bias (Press et al. 2022); 0: there is none. The mask
+    /// holds minus the distances.
+    pub max_bias: f32,
+    /// `[heads]`: a further score of each head that takes weight and has no value.
+    pub sinks: Option<&'a Tensor>,
+}
+
+impl Scores<'_> {
+    fn check(&self, op: &'static str, heads: u64, masked: bool) -> Result<(), Error> {
+        let numbers = self.scale.is_finite()
+            && self.softcap.is_finite()
+            && self.softcap >= 0.0
+            && self.max_bias.is_finite()
+            && self.max_bias >= 0.0;
+        if !numbers || (self.max_bias > 0.0 && !masked) {
+            return fault(op, format!("{self:?}"));
+        }
+        match self.sinks {
+            Some(sinks)
+                if sinks.ty() != TensorType::F32
+                    || sinks.shape() != [heads, 1, 1, 1]
+                    || !sinks.is_contiguous() =>
+            {
+                fault(op, format!("sinks {sinks:?} for {heads} heads"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Graph {
     /// `softmax(a * scale + mask)` over rows: `a [n_kv, n_q, heads]`, `mask [n_kv, >= n_q]`; f32.
+    /// Scores are capped before, not here.
     ///
     /// # Errors
     /// Shapes that do not go together, other types.
-    pub fn soft_max(&self, a: &Tensor, mask: Option<&Tensor>, scale: f32) -> Result<Tensor, Error> {
+    pub fn soft_max(
+        &self,
+        a: &Tensor,
+        mask: Option<&Tensor>,
+        scores: &Scores<'_>,
+    ) -> Result<Tensor, Error> {
         self.float("soft_max", a, true)?;
+        scores.check("soft_max", a.shape()[2], mask.is_some())?;
         if let Some(mask) = mask {
             let (sa, sm) = (a.shape(), mask.shape());
             let fits = sm[0] == sa[0] && sm[1] >= sa[1] && sa[2] % sm[2] == 0 && sa[3] % sm[3] == 0;
@@ -26,11 +70,19 @@ impl Graph {
         let ctx = self.arena.reserve()?;
         let mask_ptr = mask.map_or(std::ptr::null_mut(), Tensor::as_ptr);
         // SAFETY: types, shapes and layout were checked; no mask is null.
-        let ptr = unsafe { sys::ggml_soft_max_ext(ctx, a.as_ptr(), mask_ptr, scale, 0.0) };
-        match mask {
-            Some(mask) => self.node("soft_max", ptr, &[a, mask]),
-            None => self.node("soft_max", ptr, &[a]),
-        }
+        let ptr = unsafe {
+            let ptr =
+                sys::ggml_soft_max_ext(ctx, a.as_ptr(), mask_ptr, scores.scale, scores.max_bias);
+            if let Some(sinks) = scores.sinks {
+                sys::ggml_soft_max_add_sinks(ptr, sinks.as_ptr());
+            }
+            ptr
+        };
+        let sources: Vec<&Tensor> = [Some(a), mask, scores.sinks]
+            .into_iter()
+            .flatten()
+            .collect();
+        self.node("soft_max", ptr, &sources)
     }
 
     /// `softmax(q . k * scale + mask) . v` without keeping the scores:
@@ -45,8 +97,9 @@ impl Graph {
         k: &Tensor,
         v: &Tensor,
         mask: Option<&Tensor>,
-        scale: f32,
+        scores: &Scores<'_>,
     ) -> Result<Tensor, Error> {
+        scores.check("flash_attn", q.shape()[2], mask.is_some())?;
         let (sq, sk, sv) = (q.shape(), k.shape(), v.shape());
         let shapes = sq[0] == sk[0]
             && sk[1] == sv[1]
@@ -75,16 +128,20 @@ impl Graph {
                 k.as_ptr(),
                 v.as_ptr(),
                 mask_ptr,
-                scale,
-                0.0,
-                0.0,
+                scores.scale,
+                scores.max_bias,
+                scores.softcap,
             );
+            if let Some(sinks) = scores.sinks {
+                sys::ggml_flash_attn_ext_add_sinks(ptr, sinks.as_ptr());
+            }
             sys::ggml_flash_attn_ext_set_prec(ptr, sys::GGML_PREC_F32);
             ptr
         };
-        match mask {
-            Some(mask) => self.node("flash_attn", ptr, &[q, k, v, mask]),
-            None => self.node("flash_attn", ptr, &[q, k, v]),
-        }
+        let sources: Vec<&Tensor> = [Some(q), Some(k), Some(v), mask, scores.sinks]
+            .into_iter()
+            .flatten()
+            .collect();
+        self.node("flash_attn", ptr, &sources)
     }
 }

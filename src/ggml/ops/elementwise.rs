@@ -14,13 +14,54 @@ pub enum Unary {
     Silu,
     /// Tanh approximation of `x * Phi(x)`.
     Gelu,
+    /// `x * Phi(x)`.
+    GeluErf,
+    /// `x * sigmoid(1.702 x)`.
+    GeluQuick,
+    /// `max(x, 0)`.
+    Relu,
+    /// `ln(1 + exp(x))`.
+    Softplus,
+    /// `exp(x)`.
+    Exp,
+    /// `x * x`.
+    Square,
+    /// Square root.
+    Sqrt,
     /// `1 / (1 + exp(-x))`.
     Sigmoid,
     /// Hyperbolic tangent.
     Tanh,
 }
 
+/// Activations of a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "as the variants of `Unary`")]
+pub enum Glu {
+    Silu,
+    Gelu,
+    GeluErf,
+    GeluQuick,
+    Relu,
+}
+
 impl Graph {
+    /// `a - b`, `b` repeated to the shape of `a`; f32.
+    ///
+    /// # Errors
+    /// Shapes that do not repeat, other types.
+    pub fn sub(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
+        self.binary("sub", sys::ggml_sub, a, b)
+    }
+
+    /// `a / b` by elements, `b` repeated to the shape of `a`; f32.
+    ///
+    /// # Errors
+    /// Shapes that do not repeat, other types.
+    pub fn div(&self, a: &Tensor, b: &Tensor) -> Result<Tensor, Error> {
+        self.binary("div", sys::ggml_div, a, b)
+    }
+
     fn binary(
         &self,
         op: &'static str,
@@ -86,6 +127,13 @@ impl Graph {
             match kind {
                 Unary::Silu => sys::ggml_silu(ctx, a.as_ptr()),
                 Unary::Gelu => sys::ggml_gelu(ctx, a.as_ptr()),
+                Unary::GeluErf => sys::ggml_gelu_erf(ctx, a.as_ptr()),
+                Unary::GeluQuick => sys::ggml_gelu_quick(ctx, a.as_ptr()),
+                Unary::Relu => sys::ggml_relu(ctx, a.as_ptr()),
+                Unary::Softplus => sys::ggml_softplus(ctx, a.as_ptr()),
+                Unary::Exp => sys::ggml_exp(ctx, a.as_ptr()),
+                Unary::Square => sys::ggml_sqr(ctx, a.as_ptr()),
+                Unary::Sqrt => sys::ggml_sqrt(ctx, a.as_ptr()),
                 Unary::Sigmoid => sys::ggml_sigmoid(ctx, a.as_ptr()),
                 Unary::Tanh => sys::ggml_tanh(ctx, a.as_ptr()),
             }
@@ -93,19 +141,120 @@ impl Graph {
         self.node("unary", ptr, &[a])
     }
 
-    /// `silu(gate) * up`, same shapes, contiguous f32.
+    /// `act(gate) * up`, same shapes, contiguous f32.
     ///
     /// # Errors
     /// Shapes that differ, other types.
-    pub fn swiglu(&self, gate: &Tensor, up: &Tensor) -> Result<Tensor, Error> {
-        self.float("swiglu", gate, true)?;
-        self.float("swiglu", up, true)?;
+    pub fn glu(&self, kind: Glu, gate: &Tensor, up: &Tensor) -> Result<Tensor, Error> {
+        self.float("glu", gate, true)?;
+        self.float("glu", up, true)?;
         if gate.shape() != up.shape() {
-            return fault("swiglu", format!("{gate:?} and {up:?} differ"));
+            return fault("glu", format!("{gate:?} and {up:?} differ"));
         }
         let ctx = self.arena.reserve()?;
         // SAFETY: types, shapes and layout were checked.
-        let ptr = unsafe { sys::ggml_swiglu_split(ctx, gate.as_ptr(), up.as_ptr()) };
-        self.node("swiglu", ptr, &[gate, up])
+        let ptr = unsafe {
+            let op = match kind {
+                Glu::Silu => sys::GGML_GLU_OP_SWIGLU,
+                Glu::Gelu => sys::GGML_GLU_OP_GEGLU,
+                Glu::GeluErf => sys::GGML_GLU_OP_GEGLU_ERF,
+                Glu::GeluQuick => sys::GGML_GLU_OP_GEGLU_QUICK,
+                Glu::Relu => sys::GGML_GLU_OP_REGLU,
+            };
+            sys::ggml_glu_split(ctx, gate.as_ptr(), up.as_ptr(), op)
+        };
+        self.node("glu", ptr, &[gate, up])
+    }
+
+    /// `g * sigmoid(alpha * g) * (u + 1)` with `g = min(gate, limit)`, `u = clamp(up, limit)`;
+    /// same shapes, contiguous f32.
+    ///
+    /// # Errors
+    /// Shapes that differ, other types.
+    pub fn swiglu_oai(
+        &self,
+        gate: &Tensor,
+        up: &Tensor,
+        alpha: f32,
+        limit: f32,
+    ) -> Result<Tensor, Error> {
+        self.float("swiglu_oai", gate, true)?;
+        self.float("swiglu_oai", up, true)?;
+        if gate.shape() != up.shape() {
+            return fault("swiglu_oai", format!("{gate:?} and {up:?} differ"));
+        }
+        let ctx = self.arena.reserve()?;
+        // SAFETY: types, shapes and layout were checked.
+        let ptr = unsafe { sys::ggml_swiglu_oai(ctx, gate.as_ptr(), up.as_ptr(), alpha, limit) };
+        self.node("swiglu_oai", ptr, &[gate, up])
+    }
+
+    /// xIELU (Huang and Schlag 2024): `x * (alpha_p * x + beta)` above zero,
+    /// `alpha_n * (exp(min(x, eps)) - 1 - x) + beta * x` below; contiguous f32. The two alphas are
+    /// as stored, before their softplus.
+    ///
+    /// # Errors
+    /// Other types or layouts.
+    pub fn xielu(
+        &self,
+        a: &Tensor,
+        alpha_n: f32,
+        alpha_p: f32,
+        beta: f32,
+        eps: f32,
+    ) -> Result<Tensor, Error> {
+        self.float("xielu", a, true)?;
+        let ctx = self.arena.reserve()?;
+        // SAFETY: type and layout were checked.
+        let ptr = unsafe { sys::ggml_xielu(ctx, a.as_ptr(), alpha_n, alpha_p, beta, eps) };
+        self.node("xielu", ptr, &[a])
+    }
+
+    /// Elements no smaller than `min` and no larger than `max`; contiguous f32.
+    ///
+    /// # Errors
+    /// Other types or layouts.
+    pub fn clamp(&self, a: &Tensor, min: f32, max: f32) -> Result<Tensor, Error> {
+        self.float("clamp", a, true)?;
+        let ctx = self.arena.reserve()?;
+        // SAFETY: type and layout were checked.
+        let ptr = unsafe { sys::ggml_clamp(ctx, a.as_ptr(), min, max) };
+        self.node("clamp", ptr, &[a])
+    }
+
+    /// `a * factor + offset`; contiguous f32.
+    ///
+    /// # Errors
+    /// Other types or layouts.
+    pub fn affine(&self, a: &Tensor, factor: f32, offset: f32) -> Result<Tensor, Error> {
+        self.float("affine", a, true)?;
+        let ctx = self.arena.reserve()?;
+        // SAFETY: type and layout were checked.
+        let ptr = unsafe { sys::ggml_scale_bias(ctx, a.as_ptr(), factor, offset) };
+        self.node("affine", ptr, &[a])
+    }
+
+    /// Every element replaced by a number; contiguous f32.
+    ///
+    /// # Errors
+    /// Other types or layouts.
+    pub fn fill(&self, a: &Tensor, value: f32) -> Result<Tensor, Error> {
+        self.float("fill", a, true)?;
+        let ctx = self.arena.reserve()?;
+        // SAFETY: type and layout were checked.
+        let ptr = unsafe { sys::ggml_fill(ctx, a.as_ptr(), value) };
+        self.node("fill", ptr, &[a])
+    }
+
+    /// Sum of each row: `a [n, ..] -> [1, ..]`; f32.
+    ///
+    /// # Errors
+    /// Other types.
+    pub fn sum_rows(&self, a: &Tensor) -> Result<Tensor, Error> {
+        self.float("sum_rows", a, false)?;
+        let ctx = self.arena.reserve()?;
+        // SAFETY: type and layout were checked.
+        let ptr = unsafe { sys::ggml_sum_rows(ctx, a.as_ptr()) };
+        self.node("sum_rows", ptr, &[a])
     }
 }

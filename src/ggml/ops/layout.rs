@@ -127,4 +127,39 @@ impl Graph {
         let ptr = unsafe { sys::ggml_cast(ctx, a.as_ptr(), type_id(ty)) };
         self.node("cast", ptr, &[a])
     }
+
+    /// `b` behind `a` in dimension `dim`; same type, other dimensions equal.
+    ///
+    /// # Errors
+    /// Shapes or types that differ.
+    pub fn concat(&self, a: &Tensor, b: &Tensor, dim: usize) -> Result<Tensor, Error> {
+        let (sa, sb) = (a.shape(), b.shape());
+        let same = (0..4).all(|i| i == dim || sa[i] == sb[i]);
+        let typed = a.ty() == b.ty() && matches!(a.ty(), TensorType::F32 | TensorType::F16);
+        if dim > 3 || !same || !typed {
+            return fault("concat", format!("{b:?} behind {a:?} in dimension {dim}"));
+        }
+        let ctx = self.arena.reserve()?;
+        // SAFETY: shapes, types and the dimension were checked.
+        let ptr = unsafe { sys::ggml_concat(ctx, a.as_ptr(), b.as_ptr(), dim as i32) };
+        self.node("concat", ptr, &[a, b])
+    }
+
+    /// `a` repeated to a shape; f32.
+    ///
+    /// # Errors
+    /// A shape that is no multiple, other types.
+    pub fn repeat(&self, a: &Tensor, shape: [u64; 4]) -> Result<Tensor, Error> {
+        let sa = a.shape();
+        if (0..4).any(|i| shape[i] == 0 || !shape[i].is_multiple_of(sa[i]))
+            || a.ty() != TensorType::F32
+        {
+            return fault("repeat", format!("{a:?} to {shape:?}"));
+        }
+        let ctx = self.arena.reserve()?;
+        let n = shape.map(|dim| dim as i64);
+        // SAFETY: the shape is a multiple of the tensor's.
+        let ptr = unsafe { sys::ggml_repeat_4d(ctx, a.as_ptr(), n[0], n[1], n[2], n[3]) };
+        self.node("repeat", ptr, &[a])
+    }
 }

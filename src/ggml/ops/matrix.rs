@@ -44,4 +44,56 @@ impl Graph {
         unsafe { sys::ggml_mul_mat_set_prec(product.as_ptr(), sys::GGML_PREC_F32) };
         Ok(())
     }
+
+    /// One product for each of the matrices that `ids` names: `a [k, n, experts]`,
+    /// `b [k, 1 or used, m]`, `ids [used, m]` -> `[n, used, m]`, f32.
+    ///
+    /// # Errors
+    /// Shapes that do not go together, ids without a bound.
+    pub fn mul_mat_id(&self, a: &Tensor, b: &Tensor, ids: &Tensor) -> Result<Tensor, Error> {
+        let (sa, sb, si) = (a.shape(), b.shape(), ids.shape());
+        let fits = sa[0] == sb[0]
+            && sa[3] == 1
+            && sb[3] == 1
+            && si[2..] == [1, 1]
+            && si[1] == sb[2]
+            && si[0] % sb[1] == 0;
+        let typed = is_matrix_type(a.ty()) && b.ty() == TensorType::F32;
+        let dense = a.is_contiguous() && b.has_dense_rows() && ids.has_dense_rows();
+        if !fits || !typed || !dense || ids.ty() != TensorType::I32 {
+            return fault(
+                "mul_mat_id",
+                format!("{a:?} by {ids:?} does not multiply {b:?}"),
+            );
+        }
+        self.bounded("mul_mat_id", ids, sa[2])?;
+        let ctx = self.arena.reserve()?;
+        // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded.
+        let ptr = unsafe { sys::ggml_mul_mat_id(ctx, a.as_ptr(), b.as_ptr(), ids.as_ptr()) };
+        self.node("mul_mat_id", ptr, &[a, b, ids])
+    }
+
+    /// `a [n, used, m]` plus the columns of `b [n, experts]` that `ids [used, m]` names; f32.
+    ///
+    /// # Errors
+    /// Shapes that do not go together, ids without a bound.
+    pub fn add_id(&self, a: &Tensor, b: &Tensor, ids: &Tensor) -> Result<Tensor, Error> {
+        let (sa, sb, si) = (a.shape(), b.shape(), ids.shape());
+        let fits = sa[0] == sb[0]
+            && sb[2..] == [1, 1]
+            && sa[3] == 1
+            && sa[1] == si[0]
+            && sa[2] == si[1]
+            && si[2..] == [1, 1];
+        let typed = a.ty() == TensorType::F32 && b.ty() == TensorType::F32;
+        let dense = a.has_dense_rows() && b.has_dense_rows() && ids.has_dense_rows();
+        if !fits || !typed || !dense || ids.ty() != TensorType::I32 {
+            return fault("add_id", format!("{b:?} by {ids:?} to {a:?}"));
+        }
+        self.bounded("add_id", ids, sb[1])?;
+        let ctx = self.arena.reserve()?;
+        // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded.
+        let ptr = unsafe { sys::ggml_add_id(ctx, a.as_ptr(), b.as_ptr(), ids.as_ptr()) };
+        self.node("add_id", ptr, &[a, b, ids])
+    }
 }

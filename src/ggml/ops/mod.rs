@@ -12,7 +12,8 @@ mod norm;
 mod rope;
 mod rows;
 
-pub use elementwise::Unary;
+pub use attention::Scores;
+pub use elementwise::{Glu, Unary};
 pub use rope::{RopePairing, RopeParams};
 
 use std::cell::RefCell;
@@ -206,6 +207,13 @@ impl Graph {
         }
         self.arena.keep(source);
         Ok(())
+    }
+
+    /// Whether a tensor is computed by this graph.
+    fn is_result(&self, tensor: &Tensor) -> bool {
+        // SAFETY: the tensor is alive.
+        let op = unsafe { sys::shim_tensor_op(tensor.as_ptr()) } as sys::ggml_op;
+        Rc::ptr_eq(&tensor.arena.0, &self.arena.0) && op != sys::GGML_OP_NONE
     }
 
     fn float(&self, op: &'static str, a: &Tensor, contiguous: bool) -> Result<(), Error> {

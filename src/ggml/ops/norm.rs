@@ -23,6 +23,14 @@ impl Graph {
         self.norm_op("norm", sys::ggml_norm, a, eps)
     }
 
+    /// Rows divided by `max(euclidean norm, eps)`; f32.
+    ///
+    /// # Errors
+    /// Other types, a negative eps.
+    pub fn l2_norm(&self, a: &Tensor, eps: f32) -> Result<Tensor, Error> {
+        self.norm_op("l2_norm", sys::ggml_l2_norm, a, eps)
+    }
+
     fn norm_op(
         &self,
         op: &'static str,

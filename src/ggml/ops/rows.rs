@@ -8,22 +8,17 @@ use super::{Graph, fault, is_matrix_type};
 use crate::weights::TensorType;
 
 impl Graph {
-    /// Rows of `table [n, rows]` named by `ids [m]` -> `[n, m]`, f32.
+    /// Rows of `table [n, rows, b]` named by `ids [m, b]` -> `[n, m, b]`, f32.
     ///
     /// # Errors
     /// Ids that are not an index tensor bounded by the number of rows.
     pub fn get_rows(&self, table: &Tensor, ids: &Tensor) -> Result<Tensor, Error> {
         let (st, si) = (table.shape(), ids.shape());
-        if st[2] != 1
-            || st[3] != 1
-            || si[1] != 1
-            || si[2] != 1
-            || si[3] != 1
-            || !table.has_dense_rows()
-        {
+        let fits = st[2] == si[1] && st[3] == 1 && si[2..] == [1, 1];
+        if !fits || !table.has_dense_rows() || !ids.has_dense_rows() {
             return fault(
                 "get_rows",
-                format!("{table:?} by {ids:?}: expected a matrix and a vector"),
+                format!("{table:?} by {ids:?}: expected as many lists of rows as tables"),
             );
         }
         if ids.ty() != TensorType::I32 || !(is_matrix_type(table.ty())) {
@@ -37,6 +32,67 @@ impl Graph {
         // SAFETY: shapes and types were checked; the values of `ids` are bounded when written.
         let ptr = unsafe { sys::ggml_get_rows(ctx, table.as_ptr(), ids.as_ptr()) };
         self.node("get_rows", ptr, &[table, ids])
+    }
+
+    /// The places of the `k` largest elements of each row, largest first: `a [n, m]` -> `[k, m]`,
+    /// i32, bounded by n.
+    ///
+    /// # Errors
+    /// More places than elements, other types.
+    pub fn top_k(&self, a: &Tensor, k: u64) -> Result<Tensor, Error> {
+        self.float("top_k", a, true)?;
+        let n = a.shape()[0];
+        if k == 0 || k > n || n > i32::MAX as u64 {
+            return fault("top_k", format!("{k} places of {a:?}"));
+        }
+        // Sorting trusts that its numbers have an order; NaN becomes the largest one.
+        let a = &self.clamp(a, f32::MIN, f32::MAX)?;
+        // Sorting makes a tensor and a window of it.
+        self.arena.reserve()?;
+        let ctx = self.arena.reserve()?;
+        // SAFETY: type, layout and sizes were checked.
+        let ptr = unsafe { sys::ggml_argsort_top_k(ctx, a.as_ptr(), k as i32) };
+        let places = self.node("top_k", ptr, &[a])?;
+        self.bound(&places, n);
+        Ok(places)
+    }
+
+    /// Notes that the values of an index tensor are below `bound`.
+    fn bound(&self, ids: &Tensor, bound: u64) {
+        self.arena.0.bounds.borrow_mut().insert(ids.key(), bound);
+    }
+
+    /// Writes rows `values [n, m, b]` (f32) into a copy of nothing but `target [n, rows, b]`, a
+    /// result of this graph, at `ids [m, b]` (i32); the result is the target after writing.
+    ///
+    /// # Errors
+    /// Shapes that do not go together, ids without a bound, a target that is not a result.
+    pub fn put_rows(
+        &self,
+        target: &Tensor,
+        values: &Tensor,
+        ids: &Tensor,
+    ) -> Result<Tensor, Error> {
+        let (st, sv, si) = (target.shape(), values.shape(), ids.shape());
+        let fits = st[0] == sv[0]
+            && st[2] == sv[2]
+            && sv[1] == si[0]
+            && sv[2] == si[1]
+            && [st[3], sv[3], si[2], si[3]] == [1, 1, 1, 1];
+        let typed = target.ty() == TensorType::F32
+            && values.ty() == TensorType::F32
+            && ids.ty() == TensorType::I32;
+        let dense = target.is_contiguous() && values.has_dense_rows() && ids.has_dense_rows();
+        if !fits || !typed || !dense || !self.is_result(target) {
+            return fault("put_rows", format!("{values:?} into {target:?} at {ids:?}"));
+        }
+        self.bounded("put_rows", ids, st[1])?;
+        let ctx = self.arena.reserve()?;
+        // SAFETY: shapes, types and layout were checked; the values of `ids` are bounded, and the
+        // target is scratch memory of this graph.
+        let ptr =
+            unsafe { sys::ggml_set_rows(ctx, target.as_ptr(), values.as_ptr(), ids.as_ptr()) };
+        self.node("put_rows", ptr, &[target, values, ids])
     }
 
     /// Writes rows `values [n, m]` (f32) into `target [n, rows]` at `ids [m]` (i64); the result is
@@ -91,7 +147,7 @@ impl Graph {
         self.node("set_rows", ptr, &[target, values, ids])
     }
 
-    fn bounded(&self, op: &'static str, ids: &Tensor, rows: u64) -> Result<(), Error> {
+    pub(super) fn bounded(&self, op: &'static str, ids: &Tensor, rows: u64) -> Result<(), Error> {
         match ids.arena.0.bounds.borrow().get(&ids.key()) {
             Some(&bound) if bound <= rows => Ok(()),
             Some(&bound) => fault(

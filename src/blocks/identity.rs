@@ -1,0 +1,44 @@
+//! What comes in, times a stored gain: `y = gain * h`.
+//!
+//! `[n_embd, n_tokens]` in and out. With `join = "set"` a slot rescales the stream; reading a tap,
+//! it adds an earlier value once more.
+
+use super::build::Build;
+use crate::arch::{Contract, StateSpec, WeightRole, WeightSpec};
+use crate::ggml::{Error, Tensor};
+use crate::options;
+use crate::plan::Unit;
+
+options! {
+    /// Options of a copy.
+    pub(super) struct Config {
+        gain_width: u64 = "1", "elements of the gain: 1, or as many as the stream's";
+    }
+}
+
+/// The block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "identity",
+    summary: "Passes on what comes in, times a stored gain if there is one.",
+    formula: "y = gain * h",
+    options: Config::OPTIONS,
+    weights: &[WeightSpec {
+        key: "gain",
+        tensor: "layer_output_scale.weight",
+        shape: &["gain_width"],
+        when: "true",
+        optional: true,
+        role: WeightRole::Gain,
+        doc: "factor of what comes in",
+    }],
+    side: None,
+    state: StateSpec::None,
+    rules: &[],
+};
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    match b.weight(unit, "gain") {
+        Some(gain) => b.g.mul(x, gain),
+        None => Ok(x.clone()),
+    }
+}

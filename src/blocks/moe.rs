@@ -1,0 +1,378 @@
+//! A mixture of experts (Shazeer et al. 2017): a router sends each position to a few of many
+//! feed-forward networks.
+//!
+//! ```text
+//! s    = score(router . r + router.bias)          softmax or sigmoid over all experts
+//! pick = the `used` experts with the largest s + selection bias, within the best groups
+//! w    = s[pick]  ->  softmax, sum to one, scale, as asked for
+//! y    = sum over picked e of w_e * (down_e . (act(gate_e.h) * up_e.h + ..) * down.scale_e + ..)
+//! ```
+//! `[n_embd, n_tokens]` in and out. `r` is `h`, or the branch's `side`, through the router's norm.
+
+use super::activation::{Act, Activation, ClampAt};
+use super::build::Build;
+use crate::arch::{Contract, NormRef, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::ggml::{Error, Graph, Tensor, Unary};
+use crate::plan::Unit;
+use crate::{choices, options};
+
+choices! {
+    /// What makes scores of the router's logits.
+    pub(super) enum Score {
+        /// Softmax over all experts.
+        Softmax = "softmax",
+        /// The sigmoid of each.
+        Sigmoid = "sigmoid",
+        /// None: logits are ranked, and softmax runs over those picked.
+        SoftmaxAfter = "softmax_after",
+        /// `sqrt(softplus(x))` of each.
+        SqrtSoftplus = "sqrt_softplus",
+    }
+}
+
+choices! {
+    /// Where an expert's weight acts.
+    pub(super) enum WeightAt {
+        /// On its result.
+        Output = "output",
+        /// On what it is given.
+        Input = "input",
+    }
+}
+
+options! {
+    /// Options of a mixture of experts.
+    pub(super) struct Config {
+        act: Act, "activation, as in `ffn`";
+        score: Score, "what makes scores: `softmax`, `sigmoid`, `softmax_after` (over those picked) or `sqrt_softplus`";
+        renormalise: bool, "whether the weights of those picked sum to one";
+        experts: u64 = "n_expert", "number of experts";
+        used: u64 = "n_expert_used", "experts for each position";
+        width: u64 = "n_ff_exp", "elements of an expert's hidden layer";
+        scale: f32 = "1", "factor of the weights";
+        groups: u64 = "1", "groups of experts";
+        groups_used: u64 = "1", "groups that experts are picked from, by the sum of their two best scores";
+        clamp: f32 = "0", "bound of gate and up; 0: none";
+        clamp_at: ClampAt = "after", "whether the gate is bounded `before` or `after` its activation";
+        weight_at: WeightAt = "output", "whether a weight acts on an expert's `output` or `input`";
+        router_norm: NormRef = "none", "norm of what the router reads";
+        router_gain: f32 = "1", "factor of what the router reads";
+    }
+}
+
+const fn weight(
+    key: &'static str,
+    tensor: &'static str,
+    shape: &'static [&'static str],
+    role: WeightRole,
+    optional: bool,
+    when: &'static str,
+) -> WeightSpec {
+    WeightSpec {
+        key,
+        tensor,
+        shape,
+        when,
+        optional,
+        role,
+        doc: "weight of the router or of all experts, one behind the other",
+    }
+}
+
+/// The block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "moe",
+    summary: "Sends each position through a few of many feed-forward networks.",
+    formula: "y = sum over picked e of w_e * down_e . (act(gate_e.h) * up_e.h)",
+    options: Config::OPTIONS,
+    weights: &[
+        weight(
+            "router",
+            "ffn_gate_inp.weight",
+            &["n_embd", "experts"],
+            WeightRole::Matrix,
+            false,
+            "true",
+        ),
+        weight(
+            "router.bias",
+            "ffn_gate_inp.bias",
+            &["experts"],
+            WeightRole::Bias,
+            true,
+            "true",
+        ),
+        weight(
+            "router_norm",
+            "ffn_gate_inp.scale",
+            &["n_embd"],
+            WeightRole::Gain,
+            true,
+            "router_norm",
+        ),
+        weight(
+            "selection",
+            "exp_probs_b.bias",
+            &["experts"],
+            WeightRole::Bias,
+            true,
+            "true",
+        ),
+        weight(
+            "gate_up",
+            "ffn_gate_up_exps.weight",
+            &["n_embd", "2 * width", "experts"],
+            WeightRole::Matrix,
+            true,
+            "true",
+        ),
+        weight(
+            "gate_up.bias",
+            "ffn_gate_up_exps.bias",
+            &["2 * width", "experts"],
+            WeightRole::Bias,
+            true,
+            "has('gate_up')",
+        ),
+        weight(
+            "gate",
+            "ffn_gate_exps.weight",
+            &["n_embd", "width", "experts"],
+            WeightRole::Matrix,
+            true,
+            "not has('gate_up')",
+        ),
+        weight(
+            "gate.bias",
+            "ffn_gate_exps.bias",
+            &["width", "experts"],
+            WeightRole::Bias,
+            true,
+            "not has('gate_up') and has('gate')",
+        ),
+        weight(
+            "up",
+            "ffn_up_exps.weight",
+            &["n_embd", "width", "experts"],
+            WeightRole::Matrix,
+            false,
+            "not has('gate_up')",
+        ),
+        weight(
+            "up.bias",
+            "ffn_up_exps.bias",
+            &["width", "experts"],
+            WeightRole::Bias,
+            true,
+            "not has('gate_up')",
+        ),
+        weight(
+            "down",
+            "ffn_down_exps.weight",
+            &["width", "n_embd", "experts"],
+            WeightRole::Matrix,
+            false,
+            "true",
+        ),
+        weight(
+            "down.bias",
+            "ffn_down_exps.bias",
+            &["n_embd", "experts"],
+            WeightRole::Bias,
+            true,
+            "true",
+        ),
+        weight(
+            "down.scale",
+            "ffn_down_exps.scale",
+            &["experts"],
+            WeightRole::Gain,
+            true,
+            "true",
+        ),
+    ],
+    side: Some("what the router reads"),
+    state: StateSpec::None,
+    rules: &[
+        Rule {
+            holds: "used > 0 and used <= experts",
+            message: "`used` is at least 1 and at most `experts`",
+        },
+        Rule {
+            holds: "groups > 0 and experts % groups == 0 and groups_used > 0 and groups_used <= groups",
+            message: "`groups` divides `experts`, and `groups_used` is at most `groups`",
+        },
+        Rule {
+            holds: "groups == 1 or used <= groups_used * experts / groups",
+            message: "the groups that are picked from have enough experts",
+        },
+        Rule {
+            holds: "act != 'swiglu_oai' or clamp > 0",
+            message: "`swiglu_oai` has a positive `clamp`",
+        },
+        Rule {
+            holds: "clamp >= 0 and scale != 0",
+            message: "`clamp` is not negative and `scale` not zero",
+        },
+    ],
+};
+
+/// Below this a sum of weights counts as this: the smallest normal number of half precision.
+const MIN_SUM: f32 = 6.103_515_6e-5;
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let c = Config::read(&unit.options);
+    let (g, n) = (b.g, b.n_tokens);
+    let routed = b.side.clone().unwrap_or_else(|| x.clone());
+    let (picked, weights) = route(b, unit, &c, &routed)?;
+    b.name(&unit.path, "picked", &picked);
+    b.name(&unit.path, "weights", &weights);
+
+    let n_embd = x.shape()[0];
+    let input = g.reshape(x, [n_embd, 1, n, 1])?;
+    let input = match c.weight_at {
+        WeightAt::Output => input,
+        WeightAt::Input => {
+            let copies = g.repeat(&input, [n_embd, c.used, n, 1])?;
+            g.mul(&copies, &weights)?
+        }
+    };
+    let activation = Activation {
+        act: c.act,
+        clamp: c.clamp,
+        clamp_at: c.clamp_at,
+        xielu: [0.0; 4],
+    };
+    let hidden = if b.weight(unit, "gate_up").is_some() {
+        let (gate, up) = b.halves(&experts(b, unit, "gate_up", &input, &picked)?)?;
+        activation.gated(b, &gate, &up)?
+    } else {
+        let up = experts(b, unit, "up", &input, &picked)?;
+        if b.weight(unit, "gate").is_some() {
+            let gate = experts(b, unit, "gate", &input, &picked)?;
+            activation.gated(b, &gate, &up)?
+        } else {
+            activation.plain(b, &up)?
+        }
+    };
+    b.name(&unit.path, "hidden", &hidden);
+    let y = experts(b, unit, "down", &hidden, &picked)?; // [n_embd, used, n_tokens]
+    let y = match c.weight_at {
+        WeightAt::Output => g.mul(&y, &weights)?,
+        WeightAt::Input => y,
+    };
+    sum_experts(g, &y)
+}
+
+/// `w_e . x` of the picked experts, with their factors and offsets: `[rows, used, n_tokens]`.
+fn experts(
+    b: &Build<'_>,
+    unit: &Unit,
+    key: &str,
+    x: &Tensor,
+    picked: &Tensor,
+) -> Result<Tensor, Error> {
+    let Some(weight) = b.weight(unit, key) else {
+        return Err(Error::Arguments {
+            op: "experts",
+            message: format!("{} has no weight `{key}`", unit.path),
+        });
+    };
+    let mut y = b.g.mul_mat_id(weight, x, picked)?;
+    if let Some(scale) = b.weight(unit, &format!("{key}.scale")) {
+        y = b.g.mul(&y, &factors(b.g, scale, picked)?)?;
+    }
+    match b.weight(unit, &format!("{key}.bias")) {
+        Some(bias) => b.g.add_id(&y, bias, picked),
+        None => Ok(y),
+    }
+}
+
+/// One number for each picked expert: `values [experts]` -> `[1, used, n_tokens]`.
+fn factors(g: &Graph, values: &Tensor, picked: &Tensor) -> Result<Tensor, Error> {
+    let (n_experts, n) = (values.shape()[0], picked.shape()[1]);
+    let column = g.reshape(values, [1, n_experts, 1, 1])?;
+    let table = g.repeat(&column, [1, n_experts, n, 1])?;
+    g.get_rows(&table, picked)
+}
+
+/// The sum over the picked experts: `y [n_embd, used, n_tokens]` -> `[n_embd, n_tokens]`.
+fn sum_experts(g: &Graph, y: &Tensor) -> Result<Tensor, Error> {
+    let (shape, strides) = (y.shape(), y.strides());
+    let one = |i: u64| {
+        let window = [shape[0], shape[2], 1, 1];
+        let steps = [strides[2], strides[2] * shape[2] as usize, strides[3]];
+        g.view(y, window, steps, i as usize * strides[1])
+    };
+    let mut sum = one(0)?;
+    for i in 1..shape[1] {
+        sum = g.add(&sum, &one(i)?)?;
+    }
+    if shape[1] == 1 { g.cont(&sum) } else { Ok(sum) }
+}
+
+/// The picked experts `[used, n_tokens]` and their weights `[1, used, n_tokens]`.
+fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
+    let (g, n) = (b.g, b.n_tokens);
+    let x = b.normalise_with(c.router_norm, b.weight(unit, "router_norm"), x)?;
+    let x = if c.router_gain == 1.0 {
+        x
+    } else {
+        g.scale(&x, c.router_gain)?
+    };
+    let logits = b.linear(unit, "router", &x)?; // [experts, n_tokens]
+    b.name(&unit.path, "router", &logits);
+    let scores = match c.score {
+        Score::Softmax => b.softmax(&logits)?,
+        Score::Sigmoid => g.unary(&logits, Unary::Sigmoid)?,
+        Score::SoftmaxAfter => logits,
+        Score::SqrtSoftplus => g.unary(&g.unary(&logits, Unary::Softplus)?, Unary::Sqrt)?,
+    };
+    let ranked = match b.weight(unit, "selection") {
+        Some(bias) => g.add(&scores, bias)?,
+        None => scores.clone(),
+    };
+    let ranked = if c.groups > 1 && c.groups_used < c.groups {
+        best_groups(g, c, &ranked)?
+    } else {
+        ranked
+    };
+    let picked = g.top_k(&ranked, c.used)?;
+    let table = g.reshape(&scores, [1, c.experts, n, 1])?;
+    let weights = g.reshape(&g.get_rows(&table, &picked)?, [c.used, n, 1, 1])?;
+    let weights = if c.score == Score::SoftmaxAfter {
+        b.softmax(&weights)?
+    } else {
+        weights
+    };
+    let weights = if c.renormalise {
+        let sum = g.clamp(&g.sum_rows(&weights)?, MIN_SUM, f32::MAX)?;
+        g.div(&weights, &sum)?
+    } else {
+        weights
+    };
+    let weights = if c.scale == 1.0 {
+        weights
+    } else {
+        g.scale(&weights, c.scale)?
+    };
+    Ok((picked, g.reshape(&weights, [1, c.used, n, 1])?))
+}
+
+/// Scores `[experts, n_tokens]` in which the experts outside the best groups are -inf. A group is
+/// as good as the sum of its two best.
+fn best_groups(g: &Graph, c: &Config, ranked: &Tensor) -> Result<Tensor, Error> {
+    let (n, size) = (ranked.shape()[1], c.experts / c.groups);
+    let rows = g.reshape(ranked, [size, c.groups * n, 1, 1])?;
+    let best = g.top_k(&rows, size.min(2))?; // [2, groups * n_tokens]
+    let cells = g.reshape(ranked, [1, size, c.groups * n, 1])?;
+    let best = g.get_rows(&cells, &best)?; // [1, 2, groups * n_tokens]
+    let best = g.reshape(&best, [size.min(2), c.groups * n, 1, 1])?;
+    let sums = g.reshape(&g.sum_rows(&best)?, [c.groups, n, 1, 1])?;
+    let chosen = g.top_k(&sums, c.groups_used)?; // [groups_used, n_tokens]
+    let groups = g.reshape(ranked, [size, c.groups, n, 1])?;
+    let kept = g.get_rows(&groups, &chosen)?; // [size, groups_used, n_tokens]
+    let nothing = g.fill(&groups, f32::NEG_INFINITY)?;
+    let out = g.put_rows(&nothing, &kept, &chosen)?;
+    g.reshape(&out, [c.experts, n, 1, 1])
+}
