@@ -183,7 +183,11 @@ def read_cases():
             "seed": case["seed"],
             "type": case.get("type", "f32"),
             "with": case.get("with", []),
-            "set": table.get("set", {}) | case.get("set", {}),
+            "set": {
+                key: value
+                for key, value in (table.get("set", {}) | case.get("set", {})).items()
+                if value != ""
+            },
             "tokens": case.get("tokens", table["tokens"]),
             "causal": case.get("causal", True),
         })

@@ -515,10 +515,12 @@ impl Scope for LayerScope<'_> {
     }
 
     fn count(&self, key: &str) -> Result<i64, String> {
-        Ok(self
-            .facts
+        let facts = self.facts;
+        let relative = format!("{}.{key}", facts.def.name);
+        Ok(facts
             .metadata
-            .array(key)
+            .array(&relative)
+            .or_else(|| facts.metadata.array(key))
             .map_or(0, |array| array.len() as i64))
     }
 }

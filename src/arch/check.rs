@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::contract::{OptionKind, OptionSpec, Resource};
+use super::contract::{OptionKind, OptionSpec, Resource, WeightRole};
 use super::definition::{
     ArchDef, Branch, Instance, Mode, Param, ParamSource, Presence, Setting, Slot, TAPS,
 };
@@ -207,7 +207,9 @@ impl Checker<'_> {
             self.option(instance, spec, setting, in_layer);
         }
         for (spec, weight) in instance.contract.weights.iter().zip(&instance.weights) {
-            if weight.presence == Presence::Forbidden && !spec.optional {
+            // A norm without its gain is still one; without a matrix there is no block.
+            let dispensable = spec.optional || spec.role == WeightRole::Gain;
+            if weight.presence == Presence::Forbidden && !dispensable {
                 let problem = format!(
                     "weight `{}` is required by `{}` and cannot be forbidden",
                     spec.key, instance.contract.name

@@ -82,7 +82,8 @@ pub trait Scope {
     fn has(&self, weight: &str) -> Result<bool, String>;
     /// A dimension of a weight, 0 the fastest; 1 past the last.
     fn dim(&self, weight: &str, index: i64) -> Result<i64, String>;
-    /// Number of elements of a metadata array; 0 if there is none.
+    /// Number of elements of a metadata array; 0 if there is none. The key is relative to the
+    /// architecture, or absolute.
     fn count(&self, key: &str) -> Result<i64, String>;
 }
 
@@ -141,6 +142,7 @@ enum Function {
     Exp,
     Floor,
     Abs,
+    Int,
     Any,
     All,
     Sum,
@@ -159,6 +161,7 @@ const FUNCTIONS: &[(&str, Function, usize, usize)] = &[
     ("exp", Function::Exp, 1, 1),
     ("floor", Function::Floor, 1, 1),
     ("abs", Function::Abs, 1, 1),
+    ("int", Function::Int, 1, 1),
     ("any", Function::Any, 1, 1),
     ("all", Function::All, 1, 1),
     ("sum", Function::Sum, 1, 1),
@@ -466,6 +469,12 @@ fn call(function: Function, arguments: &[Node], scope: &dyn Scope) -> Result<Val
             };
             Ok(Value::Int(scope.dim(&text(&arguments[0])?, index)?))
         }
+        Function::Int => match evaluate(&arguments[0], scope)? {
+            Value::Bool(v) => Ok(Value::Int(i64::from(v))),
+            Value::Int(v) => Ok(Value::Int(v)),
+            Value::Float(v) => real_function(Function::Floor, v.trunc()),
+            other => Err(format!("expected a number, found {}", other.type_name())),
+        },
         Function::Count => Ok(Value::Int(scope.count(&text(&arguments[0])?)?)),
         Function::Any | Function::All | Function::Sum => {
             over_list(function, &list(&arguments[0], scope)?)

@@ -744,7 +744,7 @@ fn contract_expr(text: &str) -> Expr {
 }
 
 /// Name of a weight's tensor after renaming. A name without a dot gets the ending of the
-/// contract's own name, and a `.bias` or `.scale` follows the weight it belongs to.
+/// contract's own name, a dot at its end stands for no ending, and a `.bias` or `.scale` follows the weight it belongs to.
 fn tensor_name(key: &str, default: &str, renamed: &BTreeMap<&'static str, String>) -> String {
     let ending = default.rfind('.').map_or("", |dot| &default[dot..]);
     let own = renamed.get(key);
@@ -753,7 +753,7 @@ fn tensor_name(key: &str, default: &str, renamed: &BTreeMap<&'static str, String
         .and_then(|(parent, _)| renamed.get(parent));
     match own.or(parent) {
         None => default.to_owned(),
-        Some(name) if own.is_some() && name.contains('.') => name.clone(),
+        Some(name) if own.is_some() && name.contains('.') => name.trim_end_matches('.').to_owned(),
         Some(name) => format!("{}{ending}", name.split('.').next().unwrap_or(name)),
     }
 }

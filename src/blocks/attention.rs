@@ -85,6 +85,8 @@ options! {
         kv_heads: u64 = "n_head_kv", "key and value heads";
         dk: u64 = "d_head", "elements of a query or key head";
         dv: u64 = "d_head_v", "elements of a value head";
+        v_at: u64 = "(heads + kv_heads) * dk", "row of the one projection where values begin; keys begin behind the queries";
+        qkv_rows: u64 = "v_at + kv_heads * dv", "rows of the one projection";
         scale: f32 = "1 / sqrt(dk)", "factor of the scores";
         qk_norm: QkNorm = "none", "what is normalised of queries and keys: `none`, each `head`, `each` head with a gain of its own, or all heads together (`full`)";
         qk_norm_at: NormAt = "before", "when: `before` or `after` the rotation";
@@ -161,18 +163,13 @@ pub(super) static CONTRACT: Contract = Contract {
         WeightSpec {
             key: "qkv",
             tensor: "attn_qkv.weight",
-            shape: &["n_embd", "heads * dk + kv_heads * dk + kv_heads * dv"],
+            shape: &["n_embd", "qkv_rows"],
             when: "true",
             optional: true,
             role: WeightRole::Matrix,
             doc: "queries, keys and values in one projection",
         },
-        bias(
-            "qkv.bias",
-            "attn_qkv.bias",
-            &["heads * dk + kv_heads * dk + kv_heads * dv"],
-            "has('qkv')",
-        ),
+        bias("qkv.bias", "attn_qkv.bias", &["qkv_rows"], "has('qkv')"),
         WeightSpec {
             shape: &["n_embd", "if(gate == 'query', 2, 1) * heads * dk"],
             ..matrix("q", "attn_q.weight", &[])
@@ -286,6 +283,10 @@ pub(super) static CONTRACT: Contract = Contract {
         Rule {
             holds: "heads % kv_heads == 0",
             message: "`kv_heads` divides `heads`",
+        },
+        Rule {
+            holds: "v_at >= (heads + kv_heads) * dk and qkv_rows >= v_at + kv_heads * dv",
+            message: "`v_at` and `qkv_rows` leave room for queries, keys and values",
         },
         Rule {
             holds: "clamp >= 0 and softcap >= 0",
@@ -427,11 +428,10 @@ fn project(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Project
     if b.weight(unit, "qkv").is_some() {
         // One row holds queries, then keys, then values.
         let rows = clamp(b.linear(unit, "qkv", x)?)?;
-        let (q_end, k_end) = (c.dk * c.heads, c.dk * (c.heads + c.kv_heads));
         return Ok(Projected {
             q: part(&rows, c.dk, c.heads, c.dk, 0)?,
-            k: part(&rows, c.dk, c.kv_heads, c.dk, q_end)?,
-            v: Some(part(&rows, c.dv, c.kv_heads, c.dv, k_end)?),
+            k: part(&rows, c.dk, c.kv_heads, c.dk, c.dk * c.heads)?,
+            v: Some(part(&rows, c.dv, c.kv_heads, c.dv, c.v_at)?),
             gate: None,
         });
     }

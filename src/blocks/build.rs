@@ -56,6 +56,8 @@ pub enum Asked {
     },
     /// i32 `[n_tokens]`: the positions as rows of a table of so many.
     Rows(u64),
+    /// i32 `[4 n_tokens]`: the positions three times, then zeros.
+    Sections,
     /// i32 `[n_tokens]`: row 0 for each token.
     FirstRow,
 }
@@ -72,6 +74,8 @@ pub struct Build<'a> {
     pub positions: &'a Tensor,
     /// Number of tokens of the pass.
     pub n_tokens: u64,
+    /// Positions that a sequence may reach.
+    pub n_ctx: u64,
     /// Inputs that blocks asked for beside the tokens and their positions.
     pub asked: RefCell<Vec<(Asked, Tensor)>>,
     /// Second input of the branch under construction.
@@ -169,13 +173,22 @@ impl Build<'_> {
         let Some(unit) = rope.0.map(|at| &self.plan.ropes[at]) else {
             return Ok(x.clone());
         };
+        let rope = Rope::read(&unit.options);
+        let table = if self.n_ctx > rope.orig_ctx {
+            "long"
+        } else {
+            "short"
+        };
         let factors = self.weight(unit, "factors");
-        self.g.rope(
-            x,
-            self.positions,
-            factors,
-            &rope_params(&Rope::read(&unit.options)),
-        )
+        let factors = factors.or_else(|| self.weight(unit, table));
+        let params = rope_params(&rope);
+        let positions = match params.sections {
+            Some(_) => self.ask(Asked::Sections, |g| {
+                g.input("sections", TensorType::I32, &[4 * self.n_tokens])
+            })?,
+            None => self.positions.clone(),
+        };
+        self.g.rope(x, &positions, factors, &params)
     }
 
     /// Softmax over each row of `x [n, m]`.
@@ -366,8 +379,15 @@ fn rope_params(rope: &Rope) -> RopeParams {
     RopeParams {
         pairing: match rope.kind {
             Pairing::Norm => RopePairing::Norm,
-            Pairing::Neox => RopePairing::Neox,
+            Pairing::Neox | Pairing::Mrope => RopePairing::Neox,
+            Pairing::Imrope => RopePairing::Interleaved,
         },
+        sections: matches!(rope.kind, Pairing::Mrope | Pairing::Imrope).then_some([
+            rope.section_t,
+            rope.section_h,
+            rope.section_w,
+            rope.section_e,
+        ]),
         dims: rope.dims,
         orig_ctx: rope.orig_ctx,
         base: rope.base,

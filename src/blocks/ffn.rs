@@ -89,6 +89,12 @@ pub(super) static CONTRACT: Contract = Contract {
         ),
         WeightSpec {
             role: WeightRole::Gain,
+            optional: true,
+            doc: "divisor of the activated hidden layer",
+            ..matrix("act_scale", "ffn.act.scales", &["width"])
+        },
+        WeightSpec {
+            role: WeightRole::Gain,
             doc: "gain of the norm of the hidden layer",
             when: "inner_norm",
             ..matrix("inner_norm", "ffn_sub_norm.weight", &["width"])
@@ -97,7 +103,6 @@ pub(super) static CONTRACT: Contract = Contract {
         bias("down.bias", "ffn_down.bias", &["n_embd"], "true"),
         WeightSpec {
             optional: true,
-            when: "false",
             doc: "gate of the result",
             ..matrix("out_gate", "ffn_gate_inp_shexp.weight", &["n_embd"])
         },
@@ -138,6 +143,10 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         activation.gated(b, &gate, &up)?
     } else {
         activation.plain(b, &up)?
+    };
+    let hidden = match b.weight(unit, "act_scale") {
+        Some(scale) => b.g.div(&hidden, scale)?,
+        None => hidden,
     };
     b.name(&unit.path, "hidden", &hidden);
     let hidden = b.normalise_with(c.inner_norm, b.weight(unit, "inner_norm"), &hidden)?;

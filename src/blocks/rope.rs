@@ -2,8 +2,10 @@
 //! grows with the position.
 //!
 //! Pair j turns by `pos * base^(-2j/dims) / factors[j] / factor`. `norm` pairs (2j, 2j+1), `neox`
-//! pairs (j, j + dims/2); elements beyond `dims` pass through. YaRN (Peng et al. 2023) mixes the
-//! scaled and the unscaled angle by wavelength and raises the magnitude.
+//! pairs (j, j + dims/2); elements beyond `dims` pass through. Multimodal models turn sections of the pairs by time, height and width
+//! (Wang et al. 2024), which are all the position in a text. YaRN (Peng et al. 2023) mixes the
+//! scaled and the unscaled angle by wavelength and raises the magnitude. LongRoPE (Ding et al. 2024) has
+//! two tables of factors and takes one by the length of the context.
 
 use crate::arch::{Contract, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::{choices, options};
@@ -15,6 +17,10 @@ choices! {
         Norm = "norm",
         /// Halves of the rotated part.
         Neox = "neox",
+        /// Halves of the rotated part, in sections that turn by positions of their own.
+        Mrope = "mrope",
+        /// As `mrope`, the sections interleaved.
+        Imrope = "imrope",
     }
 }
 
@@ -25,6 +31,8 @@ choices! {
         None = "none",
         /// All angles are divided by the factor.
         Linear = "linear",
+        /// Each frequency has a divisor of its own, by one of two tables.
+        Longrope = "longrope",
         /// Long wavelengths are divided, short ones kept.
         Yarn = "yarn",
     }
@@ -33,10 +41,14 @@ choices! {
 options! {
     /// Options of a rope.
     pub(super) struct Rope {
-        kind: Pairing, "which elements form a pair: `norm` (2j, 2j+1) or `neox` (j, j + dims/2)";
+        kind: Pairing, "which elements form a pair: `norm` (2j, 2j+1), `neox` (j, j + dims/2), or `mrope` and `imrope`, which are as `neox` in sections with positions of their own";
         dims: u64 = "n_rot", "rotated elements at the head of each row";
         base: f32 = "rope_base", "base of the frequencies";
         scaling: Scaling = "rope_scaling", "how positions beyond the trained context are reached";
+        section_t: u64 = "rope_section_t", "pairs that turn by time, which is a text's position (mrope)";
+        section_h: u64 = "rope_section_h", "pairs that turn by height, for a text the position too (mrope)";
+        section_w: u64 = "rope_section_w", "pairs that turn by width, for a text the position too (mrope)";
+        section_e: u64 = "rope_section_e", "pairs that do not turn in a text (mrope)";
         factor: f32 = "rope_factor", "divisor of the angles";
         orig_ctx: u64 = "rope_orig_ctx", "context length before scaling";
         attn: f32 = "rope_attn * yarn_attn", "factor of the magnitude";
@@ -47,27 +59,69 @@ options! {
     }
 }
 
+const fn factors(
+    key: &'static str,
+    tensor: &'static str,
+    shape: &'static [&'static str],
+    when: &'static str,
+) -> WeightSpec {
+    WeightSpec {
+        key,
+        tensor,
+        shape,
+        when,
+        optional: true,
+        role: WeightRole::Factors,
+        doc: "",
+    }
+}
+
 /// `[rope.NAME]`.
 pub(super) static CONTRACT: Contract = Contract {
     name: "rope",
     summary: "Rotates pairs of query and key elements by an angle proportional to the position.",
     formula: "angle(pos, j) = pos * base^(-2j/dims) / factors[j] / factor",
     options: Rope::OPTIONS,
-    weights: &[WeightSpec {
-        key: "factors",
-        tensor: "rope_freqs.weight",
-        shape: &["dims / 2"],
-        when: "true",
-        optional: true,
-        role: WeightRole::Factors,
-        doc: "divisor of each frequency",
-    }],
+    // A table may be longer than the rotated part: its head is used.
+    weights: &[
+        WeightSpec {
+            doc: "divisor of each frequency",
+            ..factors(
+                "factors",
+                "rope_freqs.weight",
+                &["max(dims / 2, if(has('factors'), dim('factors', 0), 0))"],
+                "true",
+            )
+        },
+        WeightSpec {
+            doc: "divisors for contexts longer than `orig_ctx`",
+            ..factors(
+                "long",
+                "rope_factors_long.weight",
+                &["max(dims / 2, if(has('long'), dim('long', 0), 0))"],
+                "not has('factors')",
+            )
+        },
+        WeightSpec {
+            doc: "divisors for other contexts",
+            ..factors(
+                "short",
+                "rope_factors_short.weight",
+                &["max(dims / 2, if(has('short'), dim('short', 0), 0))"],
+                "not has('factors')",
+            )
+        },
+    ],
     side: None,
     state: StateSpec::None,
     rules: &[
         Rule {
             holds: "dims > 0 and dims % 2 == 0",
             message: "`dims` is even and positive",
+        },
+        Rule {
+            holds: "not (kind == 'mrope' or kind == 'imrope') or section_t + section_h + section_w > 0",
+            message: "some section turns",
         },
         Rule {
             holds: "base > 0",

@@ -126,8 +126,10 @@ impl LoadOptions {
             trained
         };
         let ty = self.kv_type.unwrap_or(defaults.kv_type);
+        let n_ctx = self.ctx.unwrap_or(trained.min(defaults.max_ctx));
         Options {
-            n_ctx: self.ctx.unwrap_or(trained.min(defaults.max_ctx)),
+            n_ctx,
+            n_ctx_seq: n_ctx,
             n_batch: defaults.n_batch,
             n_threads: self.threads.unwrap_or_else(cores).max(1),
             k_type: ty,

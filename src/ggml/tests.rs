@@ -57,6 +57,7 @@ fn rope_turns_neighbours_or_halves() {
         let pos = g.input("pos", I32, &[1]).expect("a vector");
         let params = RopeParams {
             pairing,
+            sections: None,
             dims: 4,
             orig_ctx: 1,
             base: 1.0,
@@ -99,6 +100,7 @@ fn what_ggml_would_abort_on_is_refused() {
     let transposed = g.permute(&a, [1, 0, 2, 3]).expect("a permutation");
     let rope = RopeParams {
         pairing: RopePairing::Norm,
+        sections: None,
         dims: 4,
         orig_ctx: 1,
         base: 1e4,

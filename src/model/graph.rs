@@ -72,6 +72,12 @@ impl Inputs {
                     let rows: Vec<i32> = positions.map(|p| p as i32).collect();
                     executor.write_indices(tensor, &rows)?;
                 }
+                Asked::Sections => {
+                    let positions = positions.map(|p| p as i32);
+                    let mut sections: Vec<i32> = positions.cycle().take(3 * batch.len()).collect();
+                    sections.resize(4 * batch.len(), 0);
+                    executor.write(tensor, &sections)?;
+                }
                 Asked::FirstRow => executor.write_indices(tensor, &vec![0i32; batch.len()])?,
             }
         }
@@ -169,6 +175,10 @@ pub(super) fn build(
         tensors,
         positions: &positions,
         n_tokens: n,
+        n_ctx: match options.n_ctx_seq {
+            0 => plan.n_ctx_train,
+            n_ctx => n_ctx as u64,
+        },
         asked: RefCell::default(),
         side: None,
         store: store.as_mut(),

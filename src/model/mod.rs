@@ -28,6 +28,9 @@ use load::Loaded;
 pub struct Options {
     /// Cells of the cache: positions of all sequences together. 0 keeps nothing between passes.
     pub n_ctx: usize,
+    /// Positions that one sequence may reach, which decides between rope tables for short and for
+    /// long contexts; 0: what the model was trained for.
+    pub n_ctx_seq: usize,
     /// Most tokens of a pass.
     pub n_batch: usize,
     /// Threads that compute.

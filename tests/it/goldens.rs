@@ -462,6 +462,7 @@ fn the_gate_catches_deliberate_faults() {
 fn options() -> Options {
     Options {
         n_ctx: 512,
+        n_ctx_seq: 0,
         n_batch: 64,
         n_threads: 1,
         k_type: TensorType::F32,
@@ -501,6 +502,7 @@ fn a_batch_that_does_not_fit_is_refused_and_leaves_no_trace() {
     let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
     let options = Options {
         n_ctx: 8,
+        n_ctx_seq: 0,
         ..options()
     };
     let mut model = Model::load(plan, &golden.weights, options, &mut |_, _| {}).expect("it loads");

@@ -292,10 +292,10 @@ fn bad_files_are_refused_with_a_reason() {
         .position(|w| w == b"llama")
         .expect("the architecture's name");
     let mut unknown = sound.clone();
-    unknown[at..at + 5].copy_from_slice(b"lamma");
+    unknown[at..at + 5].copy_from_slice(b"llamo");
     check(
         &unknown,
-        &["unknown architecture `lamma`", "did you mean `llama`?"],
+        &["unknown architecture `llamo`", "did you mean `llama`?"],
     );
     check_refused(
         &["plan", "-m", "/nowhere/model.gguf"],

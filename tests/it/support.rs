@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use lab_bench::arch::ArchDef;
+use lab_bench::arch::{ArchDef, Mode};
 use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::Plan;
 use lab_bench::weights::{TensorType, Weights};
@@ -177,9 +177,14 @@ pub fn logits(
         Ok(plan) => plan,
         Err(error) => return Some(Err(error.to_string())),
     };
+    // Where tokens see each other, a part of them is another computation.
+    if plan.mode != Mode::Causal && path.chunk != 0 {
+        return None;
+    }
     let (n, n_vocab) = (tokens.len(), plan.n_vocab as u32);
     let options = Options {
         n_ctx: if path.stateless { 0 } else { 512 },
+        n_ctx_seq: 0,
         n_batch: 2 * n,
         n_threads: 1,
         k_type: path.kv_type,

@@ -14,6 +14,8 @@ pub enum RopePairing {
     Norm,
     /// (j, j + dims / 2).
     Neox,
+    /// As `Neox`, sections interleaved.
+    Interleaved,
 }
 
 /// Numbers of a rotary embedding, as ggml takes them.
@@ -21,6 +23,7 @@ pub enum RopePairing {
 #[expect(missing_docs, reason = "the names are ggml's own")]
 pub struct RopeParams {
     pub pairing: RopePairing,
+    pub sections: Option<[u64; 4]>,
     pub dims: u64,
     pub orig_ctx: u64,
     pub base: f32,
@@ -33,7 +36,8 @@ pub struct RopeParams {
 
 impl Graph {
     /// Rotates `a [d, heads, n]` by the positions `pos [n]` (i32), with an optional divisor of each
-    /// frequency `factors [dims / 2]` (f32).
+    /// frequency `factors [dims / 2]` (f32). With sections there are four positions for each row:
+    /// `pos [4 n]`.
     ///
     /// # Errors
     /// Shapes that do not go together, other types.
@@ -45,13 +49,25 @@ impl Graph {
         params: &RopeParams,
     ) -> Result<Tensor, Error> {
         let (sa, sp) = (a.shape(), pos.shape());
-        let positions = sp[0] == sa[2] && sp[1..] == [1, 1, 1] && pos.ty() == TensorType::I32;
+        let per_row = if params.sections.is_some() { 4 } else { 1 };
+        let positions =
+            sp[0] == per_row * sa[2] && sp[1..] == [1, 1, 1] && pos.ty() == TensorType::I32;
         let dims = params.dims.is_multiple_of(2) && params.dims > 0 && params.dims <= sa[0];
         self.float("rope", a, false)?;
         if !positions || !dims {
             return fault(
                 "rope",
                 format!("{a:?} at {pos:?}, {} dimensions", params.dims),
+            );
+        }
+        if let Some(sections) = params.sections
+            && (sections[..3].iter().all(|n| *n == 0)
+                || sections.iter().any(|n| *n > params.dims)
+                || params.pairing == RopePairing::Norm)
+        {
+            return fault(
+                "rope",
+                format!("sections {sections:?} of {:?}", params.pairing),
             );
         }
         if let Some(factors) = factors
@@ -65,28 +81,47 @@ impl Graph {
             );
         }
         let ctx = self.arena.reserve()?;
-        let mode = match params.pairing {
-            RopePairing::Norm => 0,
-            RopePairing::Neox => sys_rope_neox(),
-        };
+        let mode = mode(params);
+        let (dims, orig_ctx) = (
+            params.dims as i32,
+            params.orig_ctx.min(i32::MAX as u64) as i32,
+        );
         let factors_ptr = factors.map_or(std::ptr::null_mut(), Tensor::as_ptr);
-        // SAFETY: types and shapes were checked; no factors are null.
+        // SAFETY: types and shapes were checked; no factors are null; ggml copies the sections.
         let ptr = unsafe {
-            sys::ggml_rope_ext(
-                ctx,
-                a.as_ptr(),
-                pos.as_ptr(),
-                factors_ptr,
-                params.dims as i32,
-                mode,
-                params.orig_ctx.min(i32::MAX as u64) as i32,
-                params.base,
-                params.freq_scale,
-                params.ext_factor,
-                params.attn_factor,
-                params.beta_fast,
-                params.beta_slow,
-            )
+            match params.sections {
+                Some(sections) => sys::ggml_rope_multi(
+                    ctx,
+                    a.as_ptr(),
+                    pos.as_ptr(),
+                    factors_ptr,
+                    dims,
+                    sections.map(|n| n as i32).as_mut_ptr(),
+                    mode,
+                    orig_ctx,
+                    params.base,
+                    params.freq_scale,
+                    params.ext_factor,
+                    params.attn_factor,
+                    params.beta_fast,
+                    params.beta_slow,
+                ),
+                None => sys::ggml_rope_ext(
+                    ctx,
+                    a.as_ptr(),
+                    pos.as_ptr(),
+                    factors_ptr,
+                    dims,
+                    mode,
+                    orig_ctx,
+                    params.base,
+                    params.freq_scale,
+                    params.ext_factor,
+                    params.attn_factor,
+                    params.beta_fast,
+                    params.beta_slow,
+                ),
+            }
         };
         match factors {
             Some(factors) => self.node("rope", ptr, &[a, pos, factors]),
@@ -95,7 +130,12 @@ impl Graph {
     }
 }
 
-/// ggml's number for pairs half apart (a macro there, so not part of the bindings).
-const fn sys_rope_neox() -> i32 {
-    2
+/// ggml's number for a pairing (macros there, so not part of the bindings).
+const fn mode(params: &RopeParams) -> i32 {
+    match (params.pairing, params.sections) {
+        (RopePairing::Norm, _) => 0,
+        (RopePairing::Neox, None) => 2,
+        (RopePairing::Neox, Some(_)) => 8,
+        (RopePairing::Interleaved, _) => 40,
+    }
 }
