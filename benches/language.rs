@@ -14,6 +14,7 @@ fn language(c: &mut Criterion) {
         let request = Request {
             seed: 0,
             set: vec![("block_count".into(), "32".into())],
+            meta: Vec::new(),
             with: Vec::new(),
             ty: TensorType::F32,
         };

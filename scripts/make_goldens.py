@@ -172,7 +172,7 @@ def nmse(found, expected):
 def read_cases():
     """cases.toml as a list of complete cases: the defaults are filled in."""
     table = tomllib.loads((GOLDENS / "cases.toml").read_text())
-    known = {"name", "arch", "about", "seed", "type", "with", "set", "tokens", "causal"}
+    known = {"name", "arch", "about", "seed", "type", "with", "set", "meta", "tokens", "causal"}
     cases = []
     for case in table["case"]:
         if unknown := set(case) - known:
@@ -188,6 +188,7 @@ def read_cases():
                 for key, value in (table.get("set", {}) | case.get("set", {})).items()
                 if value != ""
             },
+            "meta": case.get("meta", {}),
             "tokens": case.get("tokens", table["tokens"]),
             "causal": case.get("causal", True),
         })
@@ -203,6 +204,8 @@ def synth_args(case):
     for key, value in case["set"].items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         args += ["--set", f"{key}={text}"]
+    for key, value in case["meta"].items():
+        args += ["--meta", f"{case['arch']}.{key}={value}"]
     if case["with"]:
         args += ["--with", ",".join(case["with"])]
     return args

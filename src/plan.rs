@@ -123,15 +123,39 @@ impl fmt::Debug for ContractRef {
     }
 }
 
+/// What a unit keeps between passes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StatePlan {
+    /// Of every position.
+    KeyValue(KeyValuePlan),
+    /// Of every sequence.
+    Recurrent(Vec<StatePart>),
+}
+
 /// What a unit keeps of every position.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StatePlan {
+pub struct KeyValuePlan {
     /// Its group, a place in [`Plan::caches`].
     pub cache: usize,
     /// Elements of a key row.
     pub k: u64,
     /// Elements of a value row.
     pub v: u64,
+    /// Heads that share a row.
+    pub heads: u64,
+    /// Whether the values are the head of the keys, so that only those are kept.
+    pub v_in_k: bool,
+    /// Path of the unit whose rows are used instead of own ones.
+    pub owner: Option<String>,
+}
+
+/// A part of what a unit keeps of a sequence, f32.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatePart {
+    /// Its name in the contract.
+    pub name: &'static str,
+    /// Its elements.
+    pub size: u64,
 }
 
 /// A group of layers that see the same keys.
@@ -314,23 +338,50 @@ impl Plan {
             .sum()
     }
 
-    /// Every unit that keeps keys and values, with its layer's path, in the order of execution.
-    pub fn states(&self) -> impl Iterator<Item = (&Unit, &StatePlan)> {
+    fn units(&self) -> impl Iterator<Item = &Unit> {
         self.layers
             .iter()
             .flat_map(|layer| &layer.slots)
             .flat_map(|slot| &slot.branches)
-            .filter_map(|branch| Some((&branch.block, branch.block.state.as_ref()?)))
+            .map(|branch| &branch.block)
+    }
+
+    /// Every unit that keeps keys and values of its own, in the order of execution.
+    pub fn key_values(&self) -> impl Iterator<Item = (&Unit, &KeyValuePlan)> {
+        self.units().filter_map(|unit| match unit.state.as_ref()? {
+            StatePlan::KeyValue(rows) if rows.owner.is_none() => Some((unit, rows)),
+            _ => None,
+        })
+    }
+
+    /// Every unit that keeps something of a sequence, in the order of execution.
+    pub fn recurrent(&self) -> impl Iterator<Item = (&Unit, &[StatePart])> {
+        self.units().filter_map(|unit| match unit.state.as_ref()? {
+            StatePlan::Recurrent(parts) => Some((unit, parts.as_slice())),
+            StatePlan::KeyValue(_) => None,
+        })
     }
 
     /// Bytes of the caches for `n_cells` positions, with keys and values of these types.
     ///
     /// `None` if a row is not a whole number of blocks of its type.
     pub fn cache_bytes(&self, n_cells: u64, k: TensorType, v: TensorType) -> Option<u64> {
-        self.states().try_fold(0u64, |sum, (_, state)| {
-            let row = k.row_bytes(state.k)?.checked_add(v.row_bytes(state.v)?)?;
+        self.key_values().try_fold(0u64, |sum, (_, rows)| {
+            let values = if rows.v_in_k { 0 } else { v.row_bytes(rows.v)? };
+            let row = k.row_bytes(rows.k)?.checked_add(values)?;
             sum.checked_add(row.checked_mul(n_cells)?)
         })
+    }
+
+    /// Bytes of what is kept of `n_seqs` sequences beside keys and values.
+    pub fn recurrent_bytes(&self, n_seqs: u64) -> Option<u64> {
+        let parts = self.recurrent().flat_map(|(_, parts)| parts);
+        let elements = parts
+            .map(|part| part.size)
+            .try_fold(0u64, u64::checked_add)?;
+        elements
+            .checked_mul(size_of::<f32>() as u64)?
+            .checked_mul(n_seqs)
     }
 }
 
@@ -924,22 +975,18 @@ impl<'a> Planner<'a> {
         let weights = self.weights(path, instance, &scope);
         let state = match contract.state {
             StateSpec::None => None,
-            StateSpec::KeyValue { cache, .. } => {
-                let at = contract.options.iter().position(|o| o.name == cache)?;
-                let sizes: Option<Vec<u64>> = instance
-                    .state
-                    .iter()
-                    .map(|expr| self.size(expr, &scope, path))
+            StateSpec::KeyValue { cache, layer, .. } => Some(StatePlan::KeyValue(
+                self.key_values(path, &scope, cache, layer)?,
+            )),
+            StateSpec::Recurrent(parts) => {
+                let parts = parts.iter().zip(&instance.state);
+                let parts: Option<Vec<StatePart>> = parts
+                    .map(|((name, _), expr)| {
+                        let size = self.size(expr, &scope, path)?;
+                        Some(StatePart { name, size })
+                    })
                     .collect();
-                let sizes = sizes?;
-                match options[at] {
-                    Resolved::Resource(Some(cache)) => Some(StatePlan {
-                        cache,
-                        k: sizes[0],
-                        v: sizes[1],
-                    }),
-                    _ => None,
-                }
+                Some(StatePlan::Recurrent(parts?))
             }
         };
         Some(Unit {
@@ -949,6 +996,52 @@ impl<'a> Planner<'a> {
             weights: weights?,
             state,
         })
+    }
+
+    fn key_values(
+        &mut self,
+        path: &str,
+        scope: &UnitScope<'_>,
+        cache: &str,
+        layer: Option<&str>,
+    ) -> Option<KeyValuePlan> {
+        let specs = scope.instance.contract.options;
+        let option = |name: &str| {
+            let at = specs.iter().position(|o| o.name == name)?;
+            scope.options.get(at)
+        };
+        let [k, v, heads, v_in_k] = scope.instance.state.as_slice() else {
+            return None;
+        };
+        let owner = match layer.and_then(option) {
+            Some(Resolved::Int(owner)) if Some(*owner) != scope.layer.il => {
+                Some(self.owner(path, *owner, scope.layer)?)
+            }
+            _ => None,
+        };
+        let Some(Resolved::Resource(Some(cache))) = option(cache) else {
+            return None;
+        };
+        Some(KeyValuePlan {
+            cache: *cache,
+            k: self.size(k, scope, path)?,
+            v: self.size(v, scope, path)?,
+            heads: self.size(heads, scope, path)?,
+            v_in_k: self.evaluate(v_in_k, scope, path)? == Value::Bool(true),
+            owner,
+        })
+    }
+
+    /// The path of the same unit in an earlier layer.
+    fn owner(&mut self, path: &str, layer: u64, scope: &LayerScope<'_>) -> Option<String> {
+        let il = scope.il?;
+        let own = format!(".{il}.");
+        if layer > il || !path.contains(&own) {
+            return self.problem(format!(
+                "{path}: reads the keys of layer {layer}, which does not come before it"
+            ));
+        }
+        Some(path.replacen(&own, &format!(".{layer}."), 1))
     }
 
     fn size(&mut self, expr: &Expr, scope: &dyn Scope, what: &str) -> Option<u64> {
@@ -1137,8 +1230,26 @@ impl<'a> Planner<'a> {
                 .iter()
                 .any(|p| matches(&p.value, name))
         };
+        // Prediction heads lie behind the last layer, as further layers that are left alone.
+        let is_behind = |name: &str| {
+            let global = LayerScope {
+                facts: self.facts,
+                il: None,
+                prefix: "",
+            };
+            let number = |name: &str| match self.facts.param(name, &global, false) {
+                Ok(Value::Int(n)) => n,
+                _ => 0,
+            };
+            let (n_layer, n_nextn) = (number("n_layer"), number("n_nextn"));
+            self.facts.def.stacks.iter().any(|stack| {
+                (n_layer..n_layer + n_nextn)
+                    .any(|il| name.starts_with(&stack.prefix.replace("{il}", &il.to_string())))
+            })
+        };
         let names = self.facts.tensors.names().into_iter();
         names
+            .filter(|name| !is_behind(name))
             .filter(|name| !self.tensor_index.contains_key(*name) && !expected(name))
             .map(str::to_owned)
             .collect()

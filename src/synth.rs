@@ -22,6 +22,8 @@ pub struct Request {
     pub seed: u64,
     /// Parameters by name, or metadata by key, with their values as text.
     pub set: Vec<(String, String)>,
+    /// Metadata by key that the definition does not read.
+    pub meta: Vec<(String, String)>,
     /// Optional tensors it shall have, without the layer's prefix and `.weight`.
     pub with: Vec<String>,
     /// Element type of matrices and tables.
@@ -175,6 +177,9 @@ pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Erro
         if !is_param || plan.keys.contains(key) || key == vocab_key {
             lean.insert(key, value.clone());
         }
+    }
+    for (key, text) in &request.meta {
+        lean.insert(key.as_str(), parse(text));
     }
     let unread = request.set.iter().find(|(name, _)| {
         param_of(def, name).is_ok_and(|param| {
@@ -359,7 +364,11 @@ fn check_with(def: &ArchDef, plan: &Plan, request: &Request) -> Result<(), Error
 fn stored_type(tensor: &TensorPlan, ty: TensorType) -> TensorType {
     match tensor.role {
         WeightRole::Matrix | WeightRole::Table => ty,
-        WeightRole::Gain | WeightRole::Bias | WeightRole::Factors => TensorType::F32,
+        WeightRole::Gain
+        | WeightRole::Bias
+        | WeightRole::Factors
+        | WeightRole::Convolution
+        | WeightRole::Decay => TensorType::F32,
     }
 }
 
@@ -377,6 +386,9 @@ fn fill(tensor: &TensorPlan, ty: TensorType, seed: u64) -> Result<Vec<u8>, ggml:
         WeightRole::Gain => (1.0, 0.1),
         WeightRole::Bias => (0.0, 0.2),
         WeightRole::Factors => (2.0, 0.5),
+        WeightRole::Convolution => (0.0, 1.0 / (row as f64).sqrt()),
+        // Far enough from zero that none is positive.
+        WeightRole::Decay => (-1.0, 0.15),
     };
     let stream = hash(seed, &tensor.name);
     let starts: Vec<usize> = (0..rows).step_by(ROWS_AT_ONCE).collect();

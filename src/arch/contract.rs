@@ -128,6 +128,10 @@ pub enum WeightRole {
     Bias,
     /// Positive factors of rotation frequencies.
     Factors,
+    /// A convolution over time, one kernel for each channel.
+    Convolution,
+    /// Exponents of a decay, negative.
+    Decay,
 }
 
 /// What a block keeps between passes.
@@ -143,7 +147,15 @@ pub enum StateSpec {
         k: &'static str,
         /// Elements of a value row.
         v: &'static str,
+        /// Heads that share a row.
+        heads: &'static str,
+        /// Whether the values are the head of the keys, so that only those are kept.
+        v_in_k: &'static str,
+        /// The option that names the layer whose rows are used; none: always the unit's own.
+        layer: Option<&'static str>,
     },
+    /// A state of fixed size for each sequence: parts by name, with their numbers of elements.
+    Recurrent(&'static [(&'static str, &'static str)]),
 }
 
 /// A condition on the resolved options of an instance.

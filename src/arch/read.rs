@@ -420,7 +420,16 @@ impl<'a> Reader<'a> {
             .collect();
         let state = match contract.state {
             StateSpec::None => Vec::new(),
-            StateSpec::KeyValue { k, v, .. } => vec![contract_expr(k), contract_expr(v)],
+            StateSpec::KeyValue {
+                k,
+                v,
+                heads,
+                v_in_k,
+                ..
+            } => [k, v, heads, v_in_k].map(contract_expr).into(),
+            StateSpec::Recurrent(parts) => {
+                parts.iter().map(|(_, size)| contract_expr(size)).collect()
+            }
         };
         Some(Instance {
             contract,

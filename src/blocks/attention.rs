@@ -12,7 +12,7 @@
 //! `[n_embd, n_tokens]` in and out; head h of the queries reads head `h / (heads / kv_heads)` of
 //! the keys.
 
-use super::build::Build;
+use super::build::{Build, KeyRows};
 use crate::arch::{CacheRef, Contract, NormRef, RopeRef, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Scores, Tensor, Unary};
 use crate::plan::Unit;
@@ -92,6 +92,7 @@ options! {
         qk_norm_at: NormAt = "before", "when: `before` or `after` the rotation";
         norm: NormRef = "default", "kind and eps of the query and key norm";
         v_norm: NormRef = "none", "norm of each value head, without a gain";
+        kv_layer: u64 = "il", "layer whose keys and values are used; one that is not the layer's own comes before it";
         values: Values = "proj", "where values come from: a projection (`proj`), or the projected keys (`key`)";
         clamp: f32 = "0", "bound of projected queries, keys and values; 0: none";
         softcap: f32 = "0", "scores become `c * tanh(score / c)`; 0: they do not";
@@ -180,22 +181,25 @@ pub(super) static CONTRACT: Contract = Contract {
             &["if(gate == 'query', 2, 1) * heads * dk"],
             "not has('qkv')",
         ),
-        matrix("k", "attn_k.weight", &["n_embd", "kv_heads * dk"]),
+        WeightSpec {
+            when: "not has('qkv') and kv_layer == il",
+            ..matrix("k", "attn_k.weight", &["n_embd", "kv_heads * dk"])
+        },
         bias(
             "k.bias",
             "attn_k.bias",
             &["kv_heads * dk"],
-            "not has('qkv')",
+            "not has('qkv') and kv_layer == il",
         ),
         WeightSpec {
-            when: "not has('qkv') and values == 'proj'",
+            when: "not has('qkv') and values == 'proj' and kv_layer == il",
             ..matrix("v", "attn_v.weight", &["n_embd", "kv_heads * dv"])
         },
         bias(
             "v.bias",
             "attn_v.bias",
             &["kv_heads * dv"],
-            "not has('qkv') and values == 'proj'",
+            "not has('qkv') and values == 'proj' and kv_layer == il",
         ),
         gain(
             "q_norm",
@@ -211,19 +215,22 @@ pub(super) static CONTRACT: Contract = Contract {
             &["if(qk_norm == 'full', heads, 1) * dk"],
             "qk_norm != 'none'",
         ),
-        gain(
-            "k_norm",
-            "attn_k_norm.weight",
-            &[
-                "if(qk_norm == 'full', kv_heads, 1) * dk",
-                "if(qk_norm == 'each', kv_heads, 1)",
-            ],
-        ),
+        WeightSpec {
+            when: "qk_norm != 'none' and kv_layer == il",
+            ..gain(
+                "k_norm",
+                "attn_k_norm.weight",
+                &[
+                    "if(qk_norm == 'full', kv_heads, 1) * dk",
+                    "if(qk_norm == 'each', kv_heads, 1)",
+                ],
+            )
+        },
         bias(
             "k_norm.bias",
             "attn_k_norm.bias",
             &["if(qk_norm == 'full', kv_heads, 1) * dk"],
-            "qk_norm != 'none'",
+            "qk_norm != 'none' and kv_layer == il",
         ),
         WeightSpec {
             key: "sinks",
@@ -270,6 +277,9 @@ pub(super) static CONTRACT: Contract = Contract {
         cache: "cache",
         k: "kv_heads * dk",
         v: "kv_heads * dv",
+        heads: "kv_heads",
+        v_in_k: "false",
+        layer: Some("kv_layer"),
     },
     rules: &[
         Rule {
@@ -310,31 +320,28 @@ pub(super) static CONTRACT: Contract = Contract {
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let projected = project(b, unit, &c, x)?;
-    let (q, k) = (projected.q, projected.k);
-    let v = match projected.v {
-        Some(v) => v,
-        None => k.clone(),
+    let turned = |b: &Build<'_>, key: &str, x: &Tensor| match c.qk_norm_at {
+        NormAt::Before => b.rope(c.rope, &normalise(b, unit, &c, key, x)?),
+        NormAt::After => normalise(b, unit, &c, key, &b.rope(c.rope, x)?),
     };
-    let v = b.normalise_with(c.v_norm, None, &v)?;
-
-    let (q, k) = match c.qk_norm_at {
-        NormAt::Before => {
-            let (q, k) = normalise(b, unit, &c, q, k)?;
-            (b.rope(c.rope, &q)?, b.rope(c.rope, &k)?)
+    let own = match &projected.kv {
+        Some((k, v)) => {
+            let v = b.normalise_with(c.v_norm, None, v.as_ref().unwrap_or(k))?;
+            Some((turned(b, "k_norm", k)?, v))
         }
-        NormAt::After => {
-            let (q, k) = (b.rope(c.rope, &q)?, b.rope(c.rope, &k)?);
-            normalise(b, unit, &c, q, k)?
-        }
+        None => None,
     };
+    let q = turned(b, "q_norm", &projected.q)?;
     let q = if c.temp_scale == 0.0 {
         q
     } else {
         let factor = b.temperature(c.temp_scale, c.temp_floor, c.temp_offset)?;
         b.g.mul(&q, &factor)?
     };
-    for (name, value) in [("q", &q), ("k", &k), ("v", &v)] {
-        b.name(&unit.path, name, value);
+    b.name(&unit.path, "q", &q);
+    if let Some((k, v)) = &own {
+        b.name(&unit.path, "k", k);
+        b.name(&unit.path, "v", v);
     }
 
     let sinks = b.weight(unit, "sinks").cloned();
@@ -344,7 +351,12 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         max_bias: 0.0,
         sinks: sinks.as_ref(),
     };
-    let y = b.attend(unit, &q, &k, &v, &scores)?;
+    let rows = KeyRows {
+        new: own.as_ref().map(|(k, v)| (k, Some(v))),
+        heads: c.kv_heads,
+        dv: c.dv,
+    };
+    let y = b.attend(unit, &q, &rows, &scores)?;
     b.name(&unit.path, "heads", &y);
     let y = b.normalise_with(c.inner_norm, b.weight(unit, "inner_norm"), &y)?;
     let gate = match (c.gate, projected.gate) {
@@ -374,38 +386,32 @@ fn gated(b: &Build<'_>, c: &Config, y: &Tensor, gate: &Tensor) -> Result<Tensor,
     g.reshape(&heads, [c.dv * c.heads, n, 1, 1])
 }
 
-/// Queries and keys after their norms.
+/// Queries or keys `[dk, heads, n]` after their norm.
 fn normalise(
     b: &Build<'_>,
     unit: &Unit,
     c: &Config,
-    q: Tensor,
-    k: Tensor,
-) -> Result<(Tensor, Tensor), Error> {
-    let norm = |key: &str, x: &Tensor| {
-        let shape = x.shape();
-        let wide = match c.qk_norm {
-            QkNorm::Full => b.g.reshape(x, [shape[0] * shape[1], shape[2], 1, 1])?,
-            _ => x.clone(),
-        };
-        let y = b.normalise_with(c.norm, b.weight(unit, key), &wide)?;
-        let y = b.with_bias(unit, &format!("{key}.bias"), y)?;
-        b.g.reshape(&y, shape)
+    key: &str,
+    x: &Tensor,
+) -> Result<Tensor, Error> {
+    let shape = x.shape();
+    let rows = match c.qk_norm {
+        QkNorm::None => return Ok(x.clone()),
+        QkNorm::Full => b.g.reshape(x, [shape[0] * shape[1], shape[2], 1, 1])?,
+        QkNorm::Head | QkNorm::Each => x.clone(),
     };
-    match c.qk_norm {
-        QkNorm::None => Ok((q, k)),
-        _ => Ok((norm("q_norm", &q)?, norm("k_norm", &k)?)),
-    }
+    let y = b.normalise_with(c.norm, b.weight(unit, key), &rows)?;
+    let y = b.with_bias(unit, &format!("{key}.bias"), y)?;
+    b.g.reshape(&y, shape)
 }
 
 /// What is projected from the input.
 struct Projected {
     /// `[dk, heads, n]`.
     q: Tensor,
-    /// `[dk, kv_heads, n]`.
-    k: Tensor,
-    /// `[dv, kv_heads, n]`; none if the keys are the values.
-    v: Option<Tensor>,
+    /// Keys `[dk, kv_heads, n]` and values `[dv, kv_heads, n]`, which may be the keys; nothing if
+    /// those of another layer are used.
+    kv: Option<(Tensor, Option<Tensor>)>,
     /// `[dv * heads, n]`, if it lies beside the queries.
     gate: Option<Tensor>,
 }
@@ -430,8 +436,10 @@ fn project(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Project
         let rows = clamp(b.linear(unit, "qkv", x)?)?;
         return Ok(Projected {
             q: part(&rows, c.dk, c.heads, c.dk, 0)?,
-            k: part(&rows, c.dk, c.kv_heads, c.dk, c.dk * c.heads)?,
-            v: Some(part(&rows, c.dv, c.kv_heads, c.dv, c.v_at)?),
+            kv: Some((
+                part(&rows, c.dk, c.kv_heads, c.dk, c.dk * c.heads)?,
+                Some(part(&rows, c.dv, c.kv_heads, c.dv, c.v_at)?),
+            )),
             gate: None,
         });
     }
@@ -444,6 +452,9 @@ fn project(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Project
     } else {
         (g.reshape(&rows, [c.dk, c.heads, n, 1])?, None)
     };
+    if b.weight(unit, "k").is_none() {
+        return Ok(Projected { q, kv: None, gate });
+    }
     let k = clamp(b.linear(unit, "k", x)?)?;
     let v = match c.values {
         Values::Proj => {
@@ -452,10 +463,10 @@ fn project(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Project
         }
         Values::Key => None,
     };
+    let k = g.reshape(&k, [c.dk, c.kv_heads, n, 1])?;
     Ok(Projected {
         q,
-        k: g.reshape(&k, [c.dk, c.kv_heads, n, 1])?,
-        v,
+        kv: Some((k, v)),
         gate,
     })
 }

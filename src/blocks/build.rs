@@ -8,7 +8,7 @@ use std::cell::RefCell;
 
 use crate::arch::{NormRef, RopeRef};
 use crate::ggml::{Error, Graph, RopePairing, RopeParams, Scores, Tensor, Unary};
-use crate::plan::{NormUse, Plan, StatePlan, Unit};
+use crate::plan::{KeyValuePlan, NormUse, Plan, StatePlan, Unit};
 use crate::weights::TensorType;
 
 use super::cache::Cache;
@@ -19,10 +19,21 @@ use super::rope::{Pairing, Rope, Scaling};
 pub struct Seen {
     /// `[k_row, n_kv]`: one row of all heads for each position.
     pub k: Tensor,
-    /// `[v_row, n_kv]`.
-    pub v: Tensor,
+    /// `[v_row, n_kv]`; none if the values are the head of the keys.
+    pub v: Option<Tensor>,
     /// `[n_kv, n_tokens]`: 0 where visible, -inf where not.
     pub mask: Tensor,
+}
+
+/// Keys and values of a pass.
+pub struct KeyRows<'a> {
+    /// `k [dk, heads, n_tokens]`, `v [dv, heads, n_tokens]` or none if values are the head of the
+    /// keys; nothing if the rows of another unit are used.
+    pub new: Option<(&'a Tensor, Option<&'a Tensor>)>,
+    /// Heads of keys and values.
+    pub heads: u64,
+    /// Elements of a value head.
+    pub dv: u64,
 }
 
 /// Where keys and values go, and what comes back to be attended to.
@@ -36,10 +47,32 @@ pub trait KeyValueStore {
         &mut self,
         g: &Graph,
         path: &str,
-        state: &StatePlan,
+        state: &KeyValuePlan,
         k: &Tensor,
-        v: &Tensor,
+        v: Option<&Tensor>,
     ) -> Result<Seen, Error>;
+
+    /// The rows that a unit at `path` may see after it stored its own in this pass.
+    ///
+    /// # Errors
+    /// It did not.
+    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<Seen, Error>;
+}
+
+/// What is kept of each sequence.
+pub trait StateStore {
+    /// A part of the state of the unit at `path`: all rows `[size, rows]`, and which row each
+    /// sequence of the pass reads, i32 `[n_seqs]`.
+    ///
+    /// # Errors
+    /// There is none.
+    fn rows(&self, path: &str, part: &str) -> Result<(Tensor, Tensor), Error>;
+
+    /// Keeps `new [size, n_seqs]` for the next pass.
+    ///
+    /// # Errors
+    /// As the operation.
+    fn keep(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<(), Error>;
 }
 
 /// An input that follows from the tokens' positions.
@@ -82,6 +115,11 @@ pub struct Build<'a> {
     pub side: Option<Tensor>,
     /// Keys and values.
     pub store: &'a mut dyn KeyValueStore,
+    /// Sequences of the pass, where something is kept of each: all have as many tokens, one
+    /// behind the other.
+    pub n_seqs: u64,
+    /// What is kept of each sequence.
+    pub states: &'a mut dyn StateStore,
     /// Whether attention runs without keeping its scores.
     pub flash_attn: bool,
 }
@@ -95,6 +133,19 @@ impl Build<'_> {
     /// A weight of a unit; `None` if the file lacks it.
     pub fn weight(&self, unit: &Unit, key: &str) -> Option<&Tensor> {
         unit.weight(key).map(|at| &self.tensors[at])
+    }
+
+    /// A weight of a unit that its contract requires.
+    ///
+    /// # Errors
+    /// It is absent, which the contract should have prevented.
+    pub fn need(&self, unit: &Unit, key: &str) -> Result<Tensor, Error> {
+        self.weight(unit, key)
+            .cloned()
+            .ok_or_else(|| Error::Arguments {
+                op: "weight",
+                message: format!("{} has no weight `{key}`", unit.path),
+            })
     }
 
     /// `w.x + bias` with the weight `key` and its bias, if there is one.
@@ -275,6 +326,80 @@ impl Build<'_> {
         })
     }
 
+    /// What is kept of each sequence: `[size, n_seqs]`.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub fn recall(&self, unit: &Unit, part: &str) -> Result<Tensor, Error> {
+        let (table, rows) = self.states.rows(&unit.path, part)?;
+        self.g.get_rows(&table, &rows)
+    }
+
+    /// `x [channels, n_tokens]` convolved over time, each channel by itself, with the last columns
+    /// of earlier passes (`part`) before it: `y[c, t] = sum over j of w[j, c] x[c, t - k + 1 + j]`
+    /// with `weight [k, channels]`.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub fn convolve(
+        &mut self,
+        unit: &Unit,
+        part: &str,
+        weight: &Tensor,
+        x: &Tensor,
+    ) -> Result<Tensor, Error> {
+        let (g, n_seqs) = (self.g, self.n_seqs);
+        let (channels, n) = (x.shape()[0], self.n_tokens / n_seqs);
+        let kept = weight.shape()[0] - 1;
+        let x = g.reshape(x, [channels, n, n_seqs, 1])?;
+        let x = g.cont(&g.permute(&x, [1, 0, 2, 3])?)?; // [n, channels, n_seqs]
+        let before = self.recall(unit, part)?;
+        let before = g.reshape(&before, [kept, channels, n_seqs, 1])?;
+        let columns = g.concat(&before, &x, 0)?; // [kept + n, channels, n_seqs]
+        let strides = columns.strides();
+        let steps = [strides[1], strides[2], strides[3]];
+        let offset = n as usize * strides[0];
+        let last = g.view(&columns, [kept, channels, n_seqs, 1], steps, offset)?;
+        let last = g.reshape(&g.cont(&last)?, [kept * channels, n_seqs, 1, 1])?;
+        self.states.keep(g, &unit.path, part, &last)?;
+        let y = g.ssm_conv(&columns, weight)?; // [channels, n, n_seqs]
+        g.reshape(&y, [channels, n * n_seqs, 1, 1])
+    }
+
+    /// The two parts of what a scan gives: `results` elements in a row, then the new states
+    /// `[size, n_seqs]`.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub fn scanned(
+        &self,
+        scan: &Tensor,
+        results: u64,
+        size: u64,
+    ) -> Result<(Tensor, Tensor), Error> {
+        let flat = self.g.reshape(scan, [scan.elements(), 1, 1, 1])?;
+        let part = |start: u64, n: u64| {
+            let row = n as usize * size_of::<f32>();
+            let offset = start as usize * size_of::<f32>();
+            self.g.view(&flat, [n, 1, 1, 1], [row, row, row], offset)
+        };
+        let states = part(results, size * self.n_seqs)?;
+        let states = self.g.reshape(&states, [size, self.n_seqs, 1, 1])?;
+        Ok((part(0, results)?, states))
+    }
+
+    /// Elements `[start, start + width)` of each row of `x [.., n]`, contiguous.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub fn columns(&self, x: &Tensor, start: u64, width: u64) -> Result<Tensor, Error> {
+        let (shape, strides) = (x.shape(), x.strides());
+        let window = [width, shape[1], shape[2], shape[3]];
+        let steps = [strides[1], strides[2], strides[3]];
+        let part = self.g.view(x, window, steps, start as usize * strides[0])?;
+        self.g.cont(&part)
+    }
+
     /// Stores keys and values and mixes the values that each query sees.
     ///
     /// `q [dk, heads, n_tokens]`, `k [dk, kv_heads, n_tokens]`, `v [dv, kv_heads, n_tokens]` ->
@@ -286,11 +411,10 @@ impl Build<'_> {
         &mut self,
         unit: &Unit,
         q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
+        rows: &KeyRows<'_>,
         scores: &Scores<'_>,
     ) -> Result<Tensor, Error> {
-        let Some(state) = &unit.state else {
+        let Some(StatePlan::KeyValue(state)) = &unit.state else {
             return Err(Error::Arguments {
                 op: "attend",
                 message: format!("{} keeps no keys", unit.path),
@@ -301,14 +425,31 @@ impl Build<'_> {
             max_bias: Cache::read(&self.plan.caches[state.cache].unit.options).alibi,
             ..*scores
         };
-        let ([dk, heads, ..], [dv, kv_heads, ..]) = (q.shape(), v.shape());
-        let rows_k = g.reshape(k, [dk * kv_heads, n, 1, 1])?;
-        let rows_v = g.reshape(v, [dv * kv_heads, n, 1, 1])?;
-        let seen = self.store.append(g, &unit.path, state, &rows_k, &rows_v)?;
-
+        let [dk, heads, ..] = q.shape();
+        let (dv, kv_heads) = (rows.dv, rows.heads);
+        let seen = match (&state.owner, rows.new) {
+            (Some(owner), _) => self.store.stored(owner, state)?,
+            (None, Some((k, v))) => {
+                let k = g.reshape(k, [dk * kv_heads, n, 1, 1])?;
+                let v = match v {
+                    Some(v) => Some(g.reshape(v, [dv * kv_heads, n, 1, 1])?),
+                    None => None,
+                };
+                self.store.append(g, &unit.path, state, &k, v.as_ref())?
+            }
+            (None, None) => {
+                return Err(Error::Arguments {
+                    op: "attend",
+                    message: format!("{} has no keys of its own and reads no others", unit.path),
+                });
+            }
+        };
         let q = g.permute(q, [0, 2, 1, 3])?; // [dk, n_tokens, heads]
         let k = g.permute(&split_heads(g, &seen.k, dk, kv_heads)?, [0, 2, 1, 3])?; // [dk, n_kv, kv_heads]
-        let v = split_heads(g, &seen.v, dv, kv_heads)?; // [dv, kv_heads, n_kv]
+        let v = match &seen.v {
+            Some(v) => split_heads(g, v, dv, kv_heads)?, // [dv, kv_heads, n_kv]
+            None => split_heads(g, &seen.k, dv, 1)?,     // [dv, 1, n_kv]: the head of each row
+        };
         if self.flash_attn {
             let v = g.permute(&v, [0, 2, 1, 3])?; // [dv, n_kv, kv_heads]
             let y = g.flash_attn(&q, &k, &v, Some(&seen.mask), &scores)?; // [dv, heads, n_tokens]
@@ -350,7 +491,7 @@ pub(super) fn softcap(g: &Graph, x: &Tensor, scale: f32, cap: f32) -> Result<Ten
     g.scale(&y, cap)
 }
 
-/// Rows of all heads `[d * heads, n]` as `[d, heads, n]`, in place.
+/// Rows of at least `d * heads` elements as `[d, heads, n]`, in place.
 pub(super) fn split_heads(g: &Graph, rows: &Tensor, d: u64, heads: u64) -> Result<Tensor, Error> {
     let n = rows.shape()[1];
     let fault = || Error::Arguments {
@@ -358,7 +499,7 @@ pub(super) fn split_heads(g: &Graph, rows: &Tensor, d: u64, heads: u64) -> Resul
         message: format!("{rows:?} into heads of {d}"),
     };
     let head = rows.ty().row_bytes(d).ok_or_else(fault)? as usize;
-    let row = rows.ty().row_bytes(rows.shape()[0]).ok_or_else(fault)? as usize;
+    let row = rows.strides()[1];
     g.view(rows, [d, heads, n, 1], [head, row, row * n as usize], 0)
 }
 

@@ -7,16 +7,21 @@ mod activation;
 mod attention;
 mod build;
 pub(crate) mod cache;
+mod delta_net;
 pub(crate) mod embed;
 mod ffn;
 pub(crate) mod head;
 mod identity;
 mod linear;
+mod mamba;
+mod mamba2;
+mod mla;
 mod moe;
 mod norm;
 mod rope;
+mod short_conv;
 
-pub use build::{Asked, Build, KeyValueStore, Seen};
+pub use build::{Asked, Build, KeyRows, KeyValueStore, Seen, StateStore};
 
 use crate::arch::Registry;
 use crate::ggml::{Error, Tensor};
@@ -57,4 +62,4 @@ macro_rules! blocks {
     };
 }
 
-blocks! { attention, ffn, identity, linear, moe }
+blocks! { attention, delta_net, ffn, identity, linear, mamba, mamba2, mla, moe, short_conv }

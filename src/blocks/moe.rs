@@ -7,6 +7,7 @@
 //! w    = s[pick]  ->  softmax, sum to one, scale, as asked for
 //! y    = sum over picked e of w_e * (down_e . (act(gate_e.h) * up_e.h + ..) * down.scale_e + ..)
 //! ```
+//! Experts may work on a narrower stream: `h = latent_down . h`, `y = latent_up . y`.
 //! `[n_embd, n_tokens]` in and out. `r` is `h`, or the branch's `side`, through the router's norm.
 
 use super::activation::{Act, Activation, ClampAt};
@@ -49,6 +50,7 @@ options! {
         experts: u64 = "n_expert", "number of experts";
         used: u64 = "n_expert_used", "experts for each position";
         width: u64 = "n_ff_exp", "elements of an expert's hidden layer";
+        latent: u64 = "if(has('latent_down'), dim('latent_down', 1), n_embd)", "elements of what experts read, which may be narrower than the stream";
         scale: f32 = "1", "factor of the weights";
         groups: u64 = "1", "groups of experts";
         groups_used: u64 = "1", "groups that experts are picked from, by the sum of their two best scores";
@@ -119,9 +121,25 @@ pub(super) static CONTRACT: Contract = Contract {
             "true",
         ),
         weight(
+            "latent_down",
+            "ffn_latent_down.weight",
+            &["n_embd", "latent"],
+            WeightRole::Matrix,
+            true,
+            "true",
+        ),
+        weight(
+            "latent_up",
+            "ffn_latent_up.weight",
+            &["latent", "n_embd"],
+            WeightRole::Matrix,
+            true,
+            "has('latent_down')",
+        ),
+        weight(
             "gate_up",
             "ffn_gate_up_exps.weight",
-            &["n_embd", "2 * width", "experts"],
+            &["latent", "2 * width", "experts"],
             WeightRole::Matrix,
             true,
             "true",
@@ -137,7 +155,7 @@ pub(super) static CONTRACT: Contract = Contract {
         weight(
             "gate",
             "ffn_gate_exps.weight",
-            &["n_embd", "width", "experts"],
+            &["latent", "width", "experts"],
             WeightRole::Matrix,
             true,
             "not has('gate_up')",
@@ -153,7 +171,7 @@ pub(super) static CONTRACT: Contract = Contract {
         weight(
             "up",
             "ffn_up_exps.weight",
-            &["n_embd", "width", "experts"],
+            &["latent", "width", "experts"],
             WeightRole::Matrix,
             false,
             "not has('gate_up')",
@@ -169,7 +187,7 @@ pub(super) static CONTRACT: Contract = Contract {
         weight(
             "down",
             "ffn_down_exps.weight",
-            &["width", "n_embd", "experts"],
+            &["width", "latent", "experts"],
             WeightRole::Matrix,
             false,
             "true",
@@ -177,7 +195,7 @@ pub(super) static CONTRACT: Contract = Contract {
         weight(
             "down.bias",
             "ffn_down_exps.bias",
-            &["n_embd", "experts"],
+            &["latent", "experts"],
             WeightRole::Bias,
             true,
             "true",
@@ -228,12 +246,15 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     b.name(&unit.path, "picked", &picked);
     b.name(&unit.path, "weights", &weights);
 
-    let n_embd = x.shape()[0];
-    let input = g.reshape(x, [n_embd, 1, n, 1])?;
+    let x = match b.weight(unit, "latent_down") {
+        Some(_) => b.linear(unit, "latent_down", x)?,
+        None => x.clone(),
+    };
+    let input = g.reshape(&x, [c.latent, 1, n, 1])?;
     let input = match c.weight_at {
         WeightAt::Output => input,
         WeightAt::Input => {
-            let copies = g.repeat(&input, [n_embd, c.used, n, 1])?;
+            let copies = g.repeat(&input, [c.latent, c.used, n, 1])?;
             g.mul(&copies, &weights)?
         }
     };
@@ -261,7 +282,11 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         WeightAt::Output => g.mul(&y, &weights)?,
         WeightAt::Input => y,
     };
-    sum_experts(g, &y)
+    let y = sum_experts(g, &y)?;
+    match b.weight(unit, "latent_up") {
+        Some(_) => b.linear(unit, "latent_up", &y),
+        None => Ok(y),
+    }
 }
 
 /// `w_e . x` of the picked experts, with their factors and offsets: `[rows, used, n_tokens]`.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::arch::Resolved;
 use crate::models::Source;
-use crate::plan::{NormUse, Plan, Unit};
+use crate::plan::{NormUse, Plan, StatePlan, Unit};
 
 use super::options::LoadOptions;
 use super::{Failure, output};
@@ -93,12 +93,28 @@ fn unit_text(text: &mut String, plan: &Plan, unit: &Unit) {
             ));
         }
     }
-    if let Some(state) = &unit.state {
-        let name = &plan.caches[state.cache].name;
-        text.push_str(&format!(
-            "    keeps    {} + {} values of each position in `{name}`\n",
-            state.k, state.v
-        ));
+    match &unit.state {
+        Some(StatePlan::KeyValue(rows)) => {
+            let name = &plan.caches[rows.cache].name;
+            let values = if rows.v_in_k { 0 } else { rows.v };
+            let line = match &rows.owner {
+                Some(owner) => format!("    reads    what `{owner}` keeps in `{name}`\n"),
+                None => format!(
+                    "    keeps    {} + {values} values of each position in `{name}`\n",
+                    rows.k
+                ),
+            };
+            text.push_str(&line);
+        }
+        Some(StatePlan::Recurrent(parts)) => {
+            let parts: Vec<String> = parts
+                .iter()
+                .map(|part| format!("{} ({})", part.size, part.name))
+                .collect();
+            let parts = parts.join(" + ");
+            text.push_str(&format!("    keeps    {parts} values of each sequence\n"));
+        }
+        None => {}
     }
 }
 
@@ -195,6 +211,20 @@ fn unit_json(plan: &Plan, unit: &Unit) -> Value {
         "weights": weights
             .filter_map(|(spec, at)| Some((spec.key.to_owned(), json!(plan.tensors[(*at)?].name))))
             .collect::<serde_json::Map<_, _>>(),
-        "state": unit.state.as_ref().map(|s| json!({ "cache": s.cache, "k": s.k, "v": s.v })),
+        "state": unit.state.as_ref().map(state_json),
     })
+}
+
+fn state_json(state: &StatePlan) -> Value {
+    match state {
+        StatePlan::KeyValue(rows) => json!({
+            "cache": rows.cache, "k": rows.k, "v": rows.v, "heads": rows.heads,
+            "v_in_k": rows.v_in_k, "owner": rows.owner,
+        }),
+        StatePlan::Recurrent(parts) => parts
+            .iter()
+            .map(|part| (part.name.to_owned(), json!(part.size)))
+            .collect::<serde_json::Map<_, _>>()
+            .into(),
+    }
 }

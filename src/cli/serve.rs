@@ -93,6 +93,7 @@ fn start(args: &Args, source: &Source) -> Result<Served, Failure> {
         n_queue: args.queue.max(1),
     };
     options.n_ctx *= n_parallel;
+    options.n_seqs = n_parallel;
     tracing::info!(model = opened.name, "loading");
     Ok(Served::start(opened, options, limits, Box::new(|_, _| {}))?)
 }

@@ -23,6 +23,9 @@ pub(super) struct Args {
     /// A parameter or metadata key and its value; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     set: Vec<(String, String)>,
+    /// Metadata that the definition does not read and another engine insists on; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    meta: Vec<(String, String)>,
     /// Optional tensors the model shall have, such as output,rope_freqs,attn_q.bias
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     with: Vec<String>,
@@ -44,6 +47,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let request = Request {
         seed: args.seed,
         set: args.set.clone(),
+        meta: args.meta.clone(),
         with: args.with.clone(),
         ty: args.ty,
     };

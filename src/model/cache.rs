@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use crate::blocks::cache::Cache as Visibility;
 use crate::blocks::{KeyValueStore, Seen};
 use crate::ggml::{Arena, Device, Error, Graph, Tensor};
-use crate::plan::{Plan, StatePlan};
+use crate::plan::{KeyValuePlan, Plan};
 use crate::weights::TensorType;
 
 /// A sequence of tokens that see each other.
@@ -159,7 +159,7 @@ impl Mask {
 /// Storage of keys and values for a pool of cells.
 pub(super) struct KeyValues {
     /// Keys and values of each unit by its path: `[row, n_cells]`.
-    rows: HashMap<String, (Tensor, Tensor)>,
+    rows: HashMap<String, (Tensor, Option<Tensor>)>,
     n_cells: usize,
     bytes: usize,
 }
@@ -171,7 +171,7 @@ impl KeyValues {
         k: TensorType,
         v: TensorType,
     ) -> Result<Self, Error> {
-        let states: Vec<_> = plan.states().filter(|_| n_cells > 0).collect();
+        let states: Vec<_> = plan.key_values().filter(|_| n_cells > 0).collect();
         let arena = Arena::new(2 * states.len(), 0)?;
         let mut rows = HashMap::with_capacity(states.len());
         for (unit, state) in states {
@@ -180,11 +180,12 @@ impl KeyValues {
                 k,
                 &[state.k, n_cells as u64],
             )?;
-            let values = arena.tensor(
-                &format!("{}.cache_v", unit.path),
-                v,
-                &[state.v, n_cells as u64],
-            )?;
+            let values = if state.v_in_k {
+                None
+            } else {
+                let name = format!("{}.cache_v", unit.path);
+                Some(arena.tensor(&name, v, &[state.v, n_cells as u64])?)
+            };
             rows.insert(unit.path.clone(), (keys, values));
         }
         let bytes = if rows.is_empty() {
@@ -217,6 +218,28 @@ pub(super) struct CachedStore<'a> {
     pub(super) cells: Tensor,
     /// Masks by cache group.
     pub(super) masks: Vec<Tensor>,
+    /// What the units of this pass may see, by their paths.
+    pub(super) seen: HashMap<String, (Tensor, Option<Tensor>)>,
+}
+
+/// What a unit stored in this pass.
+fn stored(
+    seen: &HashMap<String, (Tensor, Option<Tensor>)>,
+    masks: &[Tensor],
+    path: &str,
+    state: &KeyValuePlan,
+) -> Result<Seen, Error> {
+    let Some((k, v)) = seen.get(path) else {
+        return Err(Error::Arguments {
+            op: "stored",
+            message: format!("{path} stored nothing in this pass"),
+        });
+    };
+    Ok(Seen {
+        k: k.clone(),
+        v: v.clone(),
+        mask: masks[state.cache].clone(),
+    })
 }
 
 impl KeyValueStore for CachedStore<'_> {
@@ -224,9 +247,9 @@ impl KeyValueStore for CachedStore<'_> {
         &mut self,
         g: &Graph,
         path: &str,
-        state: &StatePlan,
+        state: &KeyValuePlan,
         k: &Tensor,
-        v: &Tensor,
+        v: Option<&Tensor>,
     ) -> Result<Seen, Error> {
         let Some((keys, values)) = self.cache.rows.get(path) else {
             return Err(Error::Arguments {
@@ -242,12 +265,16 @@ impl KeyValueStore for CachedStore<'_> {
         };
         // Reading what `set_rows` returns orders the reading after the writing.
         let k = head(&g.set_rows(keys, k, &self.cells)?)?;
-        let v = head(&g.set_rows(values, v, &self.cells)?)?;
-        Ok(Seen {
-            k,
-            v,
-            mask: self.masks[state.cache].clone(),
-        })
+        let v = match (values, v) {
+            (Some(values), Some(v)) => Some(head(&g.set_rows(values, v, &self.cells)?)?),
+            _ => None,
+        };
+        self.seen.insert(path.to_owned(), (k, v));
+        self.stored(path, state)
+    }
+
+    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<Seen, Error> {
+        stored(&self.seen, &self.masks, path, state)
     }
 }
 
@@ -255,22 +282,25 @@ impl KeyValueStore for CachedStore<'_> {
 pub(super) struct PassStore {
     /// Masks by cache group.
     pub(super) masks: Vec<Tensor>,
+    /// What the units of this pass may see, by their paths.
+    pub(super) seen: HashMap<String, (Tensor, Option<Tensor>)>,
 }
 
 impl KeyValueStore for PassStore {
     fn append(
         &mut self,
         _: &Graph,
-        _: &str,
-        state: &StatePlan,
+        path: &str,
+        state: &KeyValuePlan,
         k: &Tensor,
-        v: &Tensor,
+        v: Option<&Tensor>,
     ) -> Result<Seen, Error> {
-        Ok(Seen {
-            k: k.clone(),
-            v: v.clone(),
-            mask: self.masks[state.cache].clone(),
-        })
+        self.seen.insert(path.to_owned(), (k.clone(), v.cloned()));
+        self.stored(path, state)
+    }
+
+    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<Seen, Error> {
+        stored(&self.seen, &self.masks, path, state)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan};
 use crate::weights::TensorType;
 
 use super::cache::{CachedStore, KeyValues, PassStore};
+use super::states::{PassStates, States};
 use super::{Batch, Options};
 
 /// What a graph was built for; passes of the same shape replay it.
@@ -20,6 +21,8 @@ pub(super) struct Shape {
     pub(super) n_outputs: usize,
     /// Keys that are looked at.
     pub(super) n_kv: usize,
+    /// Sequences, where something is kept of each; else 1.
+    pub(super) n_seqs: usize,
 }
 
 /// The tensors of a graph that a pass writes and reads.
@@ -30,12 +33,23 @@ pub(super) struct Inputs {
     rows: Option<Tensor>,
     /// Cell of each token, with a cache.
     cells: Option<Tensor>,
+    /// Row of what is kept that each sequence reads.
+    read: Option<Tensor>,
+    /// Row of what is kept that each sequence writes.
+    write: Option<Tensor>,
     /// What blocks asked for beside these.
     asked: Vec<(Asked, Tensor)>,
     /// One mask for each cache group of the plan.
     pub(super) masks: Vec<Tensor>,
     /// `[n_vocab, n_outputs]`; none if no row wants logits.
     pub(super) logits: Option<Tensor>,
+}
+
+/// Rows of what is kept, for each sequence of a pass.
+#[derive(Default)]
+pub(super) struct SequenceRows {
+    pub(super) read: Vec<usize>,
+    pub(super) write: Vec<usize>,
 }
 
 impl Inputs {
@@ -45,7 +59,16 @@ impl Inputs {
         executor: &mut Executor,
         batch: &Batch,
         cells: Option<&[usize]>,
+        rows: &SequenceRows,
     ) -> Result<(), Error> {
+        if let Some(read) = self.read.as_ref().filter(|t| t.is_allocated()) {
+            let ids: Vec<i32> = rows.read.iter().map(|row| *row as i32).collect();
+            executor.write_indices(read, &ids)?;
+        }
+        if let Some(write) = self.write.as_ref().filter(|t| t.is_allocated()) {
+            let ids: Vec<i64> = rows.write.iter().map(|row| *row as i64).collect();
+            executor.write_indices(write, &ids)?;
+        }
         let ids: Vec<i32> = batch.tokens.iter().map(|t| *t as i32).collect();
         executor.write_indices(&self.tokens, &ids)?;
         if self.positions.is_allocated() {
@@ -85,7 +108,8 @@ impl Inputs {
             let wanted = (0..).zip(&batch.outputs).filter(|(_, wanted)| **wanted);
             executor.write_indices(rows, &wanted.map(|(i, _)| i).collect::<Vec<i32>>())?;
         }
-        if let (Some(tensor), Some(cells)) = (&self.cells, cells) {
+        let tensor = self.cells.as_ref().filter(|t| t.is_allocated());
+        if let (Some(tensor), Some(cells)) = (tensor, cells) {
             let cells: Vec<i64> = cells.iter().map(|cell| *cell as i64).collect();
             executor.write_indices(tensor, &cells)?;
         }
@@ -109,7 +133,8 @@ fn n_tensors(plan: &Plan) -> usize {
 }
 
 fn n_leaves(plan: &Plan) -> usize {
-    plan.tensors.len() + 2 * plan.states().count()
+    let parts = plan.recurrent().map(|(_, parts)| parts.len());
+    plan.tensors.len() + 2 * plan.key_values().count() + parts.sum::<usize>()
 }
 
 /// Nodes and leaves of the largest graph of a plan.
@@ -122,6 +147,7 @@ pub(super) fn build(
     plan: &Plan,
     tensors: &[Tensor],
     cache: &KeyValues,
+    states: &States,
     options: &Options,
     shape: Shape,
 ) -> Result<(Graph, Inputs), Error> {
@@ -158,15 +184,36 @@ pub(super) fn build(
         None
     };
 
+    let n_seqs = shape.n_seqs as u64;
+    let n_rows = options.n_seqs as u64;
+    let has_states = !states.is_empty();
+    let read = if has_states {
+        Some(g.index_input("states.read", TensorType::I32, &[n_seqs], n_rows + 1)?)
+    } else {
+        None
+    };
+    let write = if has_states && is_cached {
+        Some(g.index_input("states.write", TensorType::I64, &[n_seqs], n_rows)?)
+    } else {
+        None
+    };
+    let mut states = PassStates {
+        states,
+        read: read.clone(),
+        write: write.clone(),
+        kept: Vec::new(),
+    };
     let mut store: Box<dyn KeyValueStore + '_> = match &cells {
         Some(cells) => Box::new(CachedStore {
             cache,
             n_kv: shape.n_kv,
             cells: cells.clone(),
             masks: masks.clone(),
+            seen: HashMap::new(),
         }),
         None => Box::new(PassStore {
             masks: masks.clone(),
+            seen: HashMap::new(),
         }),
     };
     let build = Build {
@@ -182,6 +229,8 @@ pub(super) fn build(
         asked: RefCell::default(),
         side: None,
         store: store.as_mut(),
+        n_seqs,
+        states: &mut states,
         flash_attn: options.flash_attn,
     };
     let mut assembly = Assembly {
@@ -191,6 +240,9 @@ pub(super) fn build(
     let (x, logits) = assembly.model(&tokens, rows.as_ref(), shape)?;
     let asked = assembly.build.asked.into_inner();
     drop(store);
+    for kept in &states.kept {
+        g.expand(kept)?;
+    }
     match &logits {
         Some(logits) => g.output(logits)?,
         None => g.expand(&x)?,
@@ -202,6 +254,8 @@ pub(super) fn build(
             positions,
             rows,
             cells,
+            read,
+            write,
             asked,
             masks,
             logits,

@@ -118,7 +118,11 @@ fn find<'w>(weights: &'w Weights, planned: &TensorPlan) -> Result<&'w TensorInfo
 fn target_type(planned: &TensorPlan, info: &TensorInfo) -> Result<TensorType, Error> {
     let is_vector = matches!(
         planned.role,
-        WeightRole::Gain | WeightRole::Bias | WeightRole::Factors
+        WeightRole::Gain
+            | WeightRole::Bias
+            | WeightRole::Factors
+            | WeightRole::Convolution
+            | WeightRole::Decay
     );
     match info.ty {
         ty if !is_vector => Ok(ty),

@@ -9,6 +9,8 @@ mod cache;
 mod graph;
 mod load;
 mod memory;
+mod split;
+mod states;
 
 use crate::arch::Mode;
 use crate::ggml::{self, Executor};
@@ -20,8 +22,9 @@ pub use load::Progress;
 
 use crate::blocks::cache::Cache as Visibility;
 use cache::{Cells, KeyValues, Mask};
-use graph::{Inputs, Shape};
+use graph::{Inputs, SequenceRows, Shape};
 use load::Loaded;
+use states::{Slots, States};
 
 /// How a model is run.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +34,9 @@ pub struct Options {
     /// Positions that one sequence may reach, which decides between rope tables for short and for
     /// long contexts; 0: what the model was trained for.
     pub n_ctx_seq: usize,
+    /// Sequences that may run at the same time, where something is kept of each beside keys and
+    /// values; at least 1.
+    pub n_seqs: usize,
     /// Most tokens of a pass.
     pub n_batch: usize,
     /// Threads that compute.
@@ -68,6 +74,9 @@ pub enum Error {
         /// The row or head that does not fit.
         row: u64,
     },
+    /// More sequences at the same time than there is room for.
+    #[error("more than {0} sequences at the same time")]
+    Sequences(usize),
     /// It would not fit into memory.
     #[error("not enough memory for {what}: {}", memory::sentence(*needed, *available))]
     Memory {
@@ -125,6 +134,11 @@ impl Batch {
         self.tokens.len()
     }
 
+    /// Number of tokens that want logits.
+    pub fn n_outputs(&self) -> usize {
+        self.outputs.iter().filter(|wanted| **wanted).count()
+    }
+
     /// Whether there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
@@ -158,6 +172,8 @@ pub struct Model {
     loaded: Loaded,
     cache: KeyValues,
     cells: Cells,
+    states: States,
+    slots: Slots,
     executor: Executor,
     /// Inputs and result of the graph that is loaded, and its shape.
     current: Option<(Shape, Inputs)>,
@@ -174,23 +190,28 @@ impl Model {
     pub fn load(
         plan: Plan,
         weights: &Weights,
-        options: Options,
+        mut options: Options,
         progress: Progress<'_>,
     ) -> Result<Self, Error> {
         ggml::install_log();
+        options.n_seqs = options.n_seqs.max(1);
         let cache_bytes = Self::check_cache(&plan, &options)?;
         memory::check("the key/value cache", cache_bytes)?;
         let loaded = load::load(&plan, weights, progress)?;
         let cache = KeyValues::new(&plan, options.n_ctx, options.k_type, options.v_type)?;
+        let states = States::new(&plan, options.n_seqs)?;
         let capacity = graph::capacity(&plan);
         let executor = Executor::new(&[], options.n_threads, capacity)?;
         let cells = Cells::new(options.n_ctx);
+        let slots = Slots::new(options.n_seqs);
         let mut model = Self {
             plan,
             options,
             loaded,
             cache,
             cells,
+            states,
+            slots,
             executor,
             current: None,
             logits: Vec::new(),
@@ -202,25 +223,29 @@ impl Model {
     }
 
     fn check_cache(plan: &Plan, options: &Options) -> Result<u64, Error> {
+        let states = plan
+            .recurrent_bytes(options.n_seqs as u64 + 1)
+            .unwrap_or(u64::MAX);
         if options.n_ctx == 0 {
-            return Ok(0);
+            return Ok(states);
         }
-        for (unit, state) in plan.states() {
-            for (ty, row) in [(options.k_type, state.k), (options.v_type, state.v)] {
-                // A head is read by itself, so it too must be a whole number of blocks.
-                let heads = unit.option_int("kv_heads").unwrap_or(1);
-                if ty.row_bytes(row / heads).is_none() {
+        for (_, rows) in plan.key_values() {
+            for (ty, row) in [(options.k_type, rows.k), (options.v_type, rows.v)] {
+                // A head is read by itself, so it too must be a whole number of blocks. Values that
+                // lie in the keys have the keys' type.
+                let ty = if rows.v_in_k { options.k_type } else { ty };
+                let head = row / rows.heads;
+                if ty.row_bytes(head).is_none() {
                     return Err(Error::CacheType {
                         ty,
                         block: ty.block_len(),
-                        row: row / heads,
+                        row: head,
                     });
                 }
             }
         }
-        Ok(plan
-            .cache_bytes(options.n_ctx as u64, options.k_type, options.v_type)
-            .unwrap_or(u64::MAX))
+        let rows = plan.cache_bytes(options.n_ctx as u64, options.k_type, options.v_type);
+        Ok(rows.unwrap_or(u64::MAX).saturating_add(states))
     }
 
     /// Measures the largest pass, checks that it fits and takes its memory.
@@ -235,11 +260,13 @@ impl Model {
             n_tokens,
             n_outputs: n_tokens,
             n_kv,
+            n_seqs: 1,
         };
         let (graph, _) = graph::build(
             &self.plan,
             &self.loaded.tensors,
             &self.cache,
+            &self.states,
             &self.options,
             shape,
         )?;
@@ -270,7 +297,7 @@ impl Model {
         MemoryUse {
             mapped: self.loaded.mapped_bytes,
             copied: self.loaded.copied_bytes,
-            cache: self.cache.bytes() as u64,
+            cache: (self.cache.bytes() + self.states.bytes()) as u64,
             compute: self.compute_bytes,
         }
     }
@@ -285,8 +312,13 @@ impl Model {
         self.n_graphs
     }
 
-    /// Forgets the positions of a sequence from `from` on.
+    /// Forgets the positions of a sequence from `from` on. Where something is kept of the whole
+    /// sequence, which cannot be taken back, all of it is forgotten.
     pub fn forget(&mut self, sequence: SequenceId, from: u32) {
+        if self.slots.next(sequence) > from {
+            self.slots.release(sequence);
+            self.cells.release(sequence, 0);
+        }
         self.cells.release(sequence, from);
     }
 
@@ -303,6 +335,34 @@ impl Model {
     /// holds none of the batch's tokens.
     pub fn forward(&mut self, batch: &Batch) -> Result<&[f32], Error> {
         self.check_batch(batch)?;
+        if self.states.is_empty() {
+            self.pass(batch, 1)?;
+            return Ok(&self.logits);
+        }
+        let parts = split::by_sequence(batch, |sequence| match self.options.n_ctx {
+            0 => 0,
+            _ => self.slots.next(sequence),
+        })?;
+        if let [part] = parts.as_slice()
+            && part.is_in_order()
+        {
+            self.pass(&part.batch, part.n_seqs)?;
+            return Ok(&self.logits);
+        }
+        let n_vocab = self.plan.n_vocab as usize;
+        let mut logits = vec![0.0; n_vocab * batch.n_outputs()];
+        for part in &parts {
+            self.pass(&part.batch, part.n_seqs)?;
+            for (row, at) in self.logits.chunks_exact(n_vocab).zip(&part.outputs) {
+                logits[at * n_vocab..(at + 1) * n_vocab].copy_from_slice(row);
+            }
+        }
+        self.logits = logits;
+        Ok(&self.logits)
+    }
+
+    /// Runs tokens of `n_seqs` sequences, as many of each where something is kept of each.
+    fn pass(&mut self, batch: &Batch, n_seqs: usize) -> Result<(), Error> {
         let cells = if self.options.n_ctx == 0 {
             None
         } else {
@@ -316,16 +376,53 @@ impl Model {
                 })?;
             Some(cells)
         };
-        let result = self.compute(batch, cells.as_deref());
+        let result = self
+            .sequence_rows(batch, n_seqs)
+            .and_then(|rows| self.compute(batch, cells.as_deref(), n_seqs, &rows));
+        let kept = cells.is_some();
         if let Err(error) = result {
             // A graph that failed half-way is not replayed, and its rows are not believed.
             self.current = None;
-            for &(sequence, position) in batch.places.iter().filter(|_| cells.is_some()) {
+            for &(sequence, position) in batch.places.iter().filter(|_| kept) {
                 self.cells.release(sequence, position);
+                if !self.states.is_empty() {
+                    self.forget(sequence, 0);
+                }
             }
             return Err(error);
         }
-        Ok(&self.logits)
+        if kept && !self.states.is_empty() {
+            for &(sequence, position) in &batch.places {
+                self.slots.advance(sequence, position + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of what is kept that the sequences of a pass read and write.
+    fn sequence_rows(&mut self, batch: &Batch, n_seqs: usize) -> Result<SequenceRows, Error> {
+        let mut rows = SequenceRows::default();
+        if self.states.is_empty() {
+            return Ok(rows);
+        }
+        for &(sequence, position) in batch.places.iter().step_by(batch.len() / n_seqs) {
+            if self.options.n_ctx == 0 {
+                rows.read.push(self.slots.nothing());
+                continue;
+            }
+            let row = self
+                .slots
+                .take(sequence)
+                .ok_or(Error::Sequences(self.options.n_seqs))?;
+            let read = if position == 0 {
+                self.slots.nothing()
+            } else {
+                row
+            };
+            rows.read.push(read);
+            rows.write.push(row);
+        }
+        Ok(rows)
     }
 
     fn check_batch(&self, batch: &Batch) -> Result<(), Error> {
@@ -373,8 +470,14 @@ impl Model {
         Ok(())
     }
 
-    fn compute(&mut self, batch: &Batch, cells: Option<&[usize]>) -> Result<(), Error> {
-        let n_outputs = batch.outputs.iter().filter(|wanted| **wanted).count();
+    fn compute(
+        &mut self,
+        batch: &Batch,
+        cells: Option<&[usize]>,
+        n_seqs: usize,
+        rows: &SequenceRows,
+    ) -> Result<(), Error> {
+        let n_outputs = batch.n_outputs();
         let n_kv = if cells.is_some() {
             self.cells.view()
         } else {
@@ -384,6 +487,7 @@ impl Model {
             n_tokens: batch.len(),
             n_outputs,
             n_kv,
+            n_seqs,
         };
         if self
             .current
@@ -395,6 +499,7 @@ impl Model {
                 &self.plan,
                 &self.loaded.tensors,
                 &self.cache,
+                &self.states,
                 &self.options,
                 shape,
             )?;
@@ -405,7 +510,7 @@ impl Model {
         let Some((_, inputs)) = &self.current else {
             return Err(ggml::Error::Compute("no graph is loaded".into()).into());
         };
-        inputs.write(&mut self.executor, batch, cells)?;
+        inputs.write(&mut self.executor, batch, cells, rows)?;
         for (mask, cache) in inputs.masks.iter().zip(&self.plan.caches) {
             let rule = self.visibility(cache);
             let values = match cells {

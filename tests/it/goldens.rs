@@ -55,6 +55,7 @@ fn load(name: &str, entry: &Value, library: &Library, scratch: &Path) -> Golden 
     let mut request = Request {
         seed: 0,
         set: Vec::new(),
+        meta: Vec::new(),
         with: Vec::new(),
         ty: TensorType::F32,
     };
@@ -66,6 +67,10 @@ fn load(name: &str, entry: &Value, library: &Library, scratch: &Path) -> Golden 
             "--set" => {
                 let (key, value) = pair[1].split_once('=').expect("key=value");
                 request.set.push((key.to_owned(), value.to_owned()));
+            }
+            "--meta" => {
+                let (key, value) = pair[1].split_once('=').expect("key=value");
+                request.meta.push((key.to_owned(), value.to_owned()));
             }
             other => panic!("{name}: unknown argument {other}"),
         }
@@ -463,6 +468,7 @@ fn options() -> Options {
     Options {
         n_ctx: 512,
         n_ctx_seq: 0,
+        n_seqs: 2,
         n_batch: 64,
         n_threads: 1,
         k_type: TensorType::F32,
@@ -503,6 +509,7 @@ fn a_batch_that_does_not_fit_is_refused_and_leaves_no_trace() {
     let options = Options {
         n_ctx: 8,
         n_ctx_seq: 0,
+        n_seqs: 2,
         ..options()
     };
     let mut model = Model::load(plan, &golden.weights, options, &mut |_, _| {}).expect("it loads");

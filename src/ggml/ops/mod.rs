@@ -9,6 +9,7 @@ mod elementwise;
 mod layout;
 mod matrix;
 mod norm;
+mod recurrent;
 mod rope;
 mod rows;
 

@@ -1,0 +1,279 @@
+//! Gated delta rule attention (Yang et al. 2024): a matrix for each head that is corrected towards
+//! what each position says, and forgets.
+//!
+//! ```text
+//! q|k|v  = silu(conv(qkv.h))                   q and k of unit length
+//! beta   = sigmoid(beta.h)
+//! g      = a * softplus(alpha.h + dt.bias)     the logarithm of the decay, negative
+//! S(t)   = exp(g) S(t-1) + beta (v - exp(g) S(t-1) k) k^T
+//! y      = out . (norm(S q / sqrt(d)) * act(z.h))
+//! ```
+//! `[n_embd, n_tokens]` in and out. Kept of each sequence: the last columns before the convolution
+//! and `S [d, d, heads]`.
+
+use super::build::Build;
+use crate::arch::{Contract, NormRef, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::ggml::{Error, Tensor, Unary};
+use crate::plan::Unit;
+use crate::{choices, options};
+
+choices! {
+    /// Which key head a value head reads, if there are fewer key heads.
+    pub(super) enum HeadMap {
+        /// Head h reads head `h % k_heads`.
+        Tiled = "tiled",
+        /// Head h reads head `h / (heads / k_heads)`.
+        Interleaved = "interleaved",
+    }
+}
+
+choices! {
+    /// What the gate of the result goes through.
+    pub(super) enum GateAct {
+        /// `x * sigmoid(x)`.
+        Silu = "silu",
+        /// `1 / (1 + exp(-x))`.
+        Sigmoid = "sigmoid",
+    }
+}
+
+options! {
+    /// Options of the layer.
+    pub(super) struct Config {
+        heads: u64 = "ssm_dt_rank", "value heads";
+        k_heads: u64 = "ssm_groups", "query and key heads";
+        d: u64 = "ssm_inner / heads", "elements of a head";
+        d_k: u64 = "ssm_state", "elements of a query or key head: as many";
+        kernel: u64 = "ssm_kernel", "columns of the convolution";
+        head_map: HeadMap, "which key head a value head reads: `tiled` (h % k_heads) or `interleaved` (h / (heads / k_heads))";
+        gate_act: GateAct = "silu", "what the gate of the result goes through: `silu` or `sigmoid`";
+        norm: NormRef = "default", "kind and eps of the norm of each head, and eps of the lengths";
+        eps: f32 = "rms_eps", "added to the squared lengths of queries and keys";
+    }
+}
+
+const fn weight(
+    key: &'static str,
+    tensor: &'static str,
+    shape: &'static [&'static str],
+    role: WeightRole,
+    optional: bool,
+    doc: &'static str,
+) -> WeightSpec {
+    WeightSpec {
+        key,
+        tensor,
+        shape,
+        when: "true",
+        optional,
+        role,
+        doc,
+    }
+}
+
+/// The block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "delta_net",
+    summary: "Keeps a matrix for each head that each position corrects and fades.",
+    formula: "S = exp(g) * S + beta * (v - exp(g) * S . k) * k^T;  y = out . (norm(S . q) * act(z))",
+    options: Config::OPTIONS,
+    weights: &[
+        weight(
+            "qkv",
+            "attn_qkv.weight",
+            &["n_embd", "2 * k_heads * d + heads * d"],
+            WeightRole::Matrix,
+            false,
+            "projection to queries, keys and values",
+        ),
+        weight(
+            "z",
+            "attn_gate.weight",
+            &["n_embd", "heads * d"],
+            WeightRole::Matrix,
+            false,
+            "projection to the gate of the result",
+        ),
+        weight(
+            "conv",
+            "ssm_conv1d.weight",
+            &["kernel", "2 * k_heads * d + heads * d"],
+            WeightRole::Convolution,
+            false,
+            "convolution over time",
+        ),
+        weight(
+            "conv.bias",
+            "ssm_conv1d.bias",
+            &["2 * k_heads * d + heads * d"],
+            WeightRole::Bias,
+            true,
+            "its offset",
+        ),
+        weight(
+            "ba",
+            "ssm_ba.weight",
+            &["n_embd", "2 * heads"],
+            WeightRole::Matrix,
+            true,
+            "beta and alpha in one projection, by key head",
+        ),
+        WeightSpec {
+            when: "not has('ba')",
+            ..weight(
+                "beta",
+                "ssm_beta.weight",
+                &["n_embd", "heads"],
+                WeightRole::Matrix,
+                false,
+                "projection to the strength of the correction",
+            )
+        },
+        WeightSpec {
+            when: "not has('ba')",
+            ..weight(
+                "alpha",
+                "ssm_alpha.weight",
+                &["n_embd", "heads"],
+                WeightRole::Matrix,
+                false,
+                "projection to the decay",
+            )
+        },
+        weight(
+            "dt.bias",
+            "ssm_dt.bias",
+            &["heads"],
+            WeightRole::Bias,
+            false,
+            "offset of the decay",
+        ),
+        weight(
+            "a",
+            "ssm_a",
+            &["heads"],
+            WeightRole::Decay,
+            false,
+            "factor of the decay, negative",
+        ),
+        weight(
+            "norm",
+            "ssm_norm.weight",
+            &["d"],
+            WeightRole::Gain,
+            false,
+            "gain of the norm of each head",
+        ),
+        weight(
+            "out",
+            "ssm_out.weight",
+            &["heads * d", "n_embd"],
+            WeightRole::Matrix,
+            false,
+            "projection back to the stream",
+        ),
+    ],
+    side: None,
+    state: StateSpec::Recurrent(&[
+        ("conv", "(kernel - 1) * (2 * k_heads * d + heads * d)"),
+        ("matrix", "d * d * heads"),
+    ]),
+    rules: &[
+        Rule {
+            holds: "kernel > 1",
+            message: "the convolution has at least two columns",
+        },
+        Rule {
+            holds: "k_heads > 0 and heads % k_heads == 0",
+            message: "`k_heads` divides `heads`",
+        },
+        Rule {
+            holds: "d == d_k",
+            message: "heads of keys and values are equally wide",
+        },
+    ],
+};
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let c = Config::read(&unit.options);
+    let (g, n, seqs) = (b.g, b.n_tokens, b.n_seqs);
+    let steps = n / seqs;
+    let (keys, values) = (c.k_heads * c.d, c.heads * c.d);
+    let qkv = b.linear(unit, "qkv", x)?;
+    let conv = b.need(unit, "conv")?;
+    let qkv = b.convolve(unit, "conv", &conv, &qkv)?;
+    let qkv = g.unary(&b.with_bias(unit, "conv.bias", qkv)?, Unary::Silu)?;
+    let unit_length = |b: &Build<'_>, start: u64| {
+        let rows = b.columns(&qkv, start, keys)?;
+        let rows = g.reshape(&rows, [c.d, c.k_heads, steps, seqs])?;
+        // x / sqrt(sum of x^2 + eps): a root mean square with eps / d, over the root of d.
+        let rows = g.rms_norm(&rows, c.eps / c.d as f32)?;
+        let rows = g.scale(&rows, 1.0 / (c.d as f32).sqrt())?;
+        match c.head_map {
+            HeadMap::Interleaved if c.heads != c.k_heads => spread(b, &c, &rows, steps),
+            _ => Ok(rows),
+        }
+    };
+    let (q, k) = (unit_length(b, 0)?, unit_length(b, keys)?);
+    let v = b.columns(&qkv, 2 * keys, values)?;
+    let v = g.reshape(&v, [c.d, c.heads, steps, seqs])?;
+    for (name, value) in [("q", &q), ("k", &k), ("v", &v)] {
+        b.name(&unit.path, name, value);
+    }
+
+    let (beta, alpha) = strengths(b, unit, &c, x)?;
+    let beta = g.unary(&beta, Unary::Sigmoid)?;
+    let beta = g.reshape(&beta, [1, c.heads, steps, seqs])?;
+    let decay = g.unary(&b.with_bias(unit, "dt.bias", alpha)?, Unary::Softplus)?;
+    let decay = g.mul(&decay, &b.need(unit, "a")?)?;
+    let decay = g.reshape(&decay, [1, c.heads, steps, seqs])?;
+
+    let state = b.recall(unit, "matrix")?;
+    let state = g.reshape(&state, [c.d, c.d, c.heads, seqs])?;
+    let y = g.gated_delta_net(&q, &k, &v, &decay, &beta, &state)?;
+    let (y, state) = b.scanned(&y, values * n, c.d * values)?;
+    b.states.keep(g, &unit.path, "matrix", &state)?;
+
+    let y = g.reshape(&y, [c.d, c.heads, n, 1])?;
+    let y = b.normalise_with(c.norm, b.weight(unit, "norm"), &y)?;
+    let y = g.reshape(&y, [values, n, 1, 1])?;
+    b.name(&unit.path, "y", &y);
+    let act = match c.gate_act {
+        GateAct::Silu => Unary::Silu,
+        GateAct::Sigmoid => Unary::Sigmoid,
+    };
+    let z = g.unary(&b.linear(unit, "z", x)?, act)?;
+    b.linear(unit, "out", &g.mul(&y, &z)?)
+}
+
+/// Each key head as often as value heads read it: `[d, k_heads, steps, seqs]` ->
+/// `[d, heads, steps, seqs]`.
+fn spread(b: &Build<'_>, c: &Config, x: &Tensor, steps: u64) -> Result<Tensor, Error> {
+    let (g, seqs) = (b.g, b.n_seqs);
+    let times = c.heads / c.k_heads;
+    let x = g.reshape(x, [c.d, 1, c.k_heads, steps * seqs])?;
+    let x = g.repeat(&x, [c.d, times, c.k_heads, steps * seqs])?;
+    g.reshape(&x, [c.d, c.heads, steps, seqs])
+}
+
+/// What beta and alpha are made of, `[heads, n_tokens]` each.
+fn strengths(
+    b: &Build<'_>,
+    unit: &Unit,
+    c: &Config,
+    x: &Tensor,
+) -> Result<(Tensor, Tensor), Error> {
+    if b.weight(unit, "ba").is_none() {
+        return Ok((b.linear(unit, "beta", x)?, b.linear(unit, "alpha", x)?));
+    }
+    // For each key head: beta of its value heads, then alpha.
+    let (g, n) = (b.g, b.n_tokens);
+    let times = c.heads / c.k_heads;
+    let rows = b.linear(unit, "ba", x)?;
+    let rows = g.reshape(&rows, [2 * times, c.k_heads, n, 1])?;
+    let part = |start: u64| {
+        let part = b.columns(&rows, start, times)?;
+        g.reshape(&part, [c.heads, n, 1, 1])
+    };
+    Ok((part(0)?, part(times)?))
+}

@@ -1,0 +1,214 @@
+//! The selective state space layer of Mamba (Gu and Dao 2023).
+//!
+//! ```text
+//! x | z    = in . h
+//! x        = silu(conv(x) + conv.bias)
+//! dt|B|C   = x_proj . x                          each normalised, if there are gains
+//! dt       = dt_proj . dt + dt.bias
+//! s(t)     = exp(softplus(dt) a) s(t-1) + softplus(dt) B x
+//! y        = out . ((C . s + d x) * silu(z))
+//! ```
+//! `[n_embd, n_tokens]` in and out. Kept of each sequence: the last columns before the convolution
+//! and `s [n_state, n_inner]`.
+
+use super::build::Build;
+use crate::arch::{Contract, NormRef, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::ggml::{Error, Glu, Tensor, Unary};
+use crate::options;
+use crate::plan::Unit;
+
+options! {
+    /// Options of the layer.
+    pub(super) struct Config {
+        n_inner: u64 = "ssm_inner", "channels";
+        n_state: u64 = "ssm_state", "elements of each channel's state";
+        kernel: u64 = "ssm_kernel", "columns of the convolution";
+        rank: u64 = "ssm_dt_rank", "elements that the step sizes are projected from";
+        norm: NormRef = "none", "kind and eps of the norms of dt, B and C";
+    }
+}
+
+const fn weight(
+    key: &'static str,
+    tensor: &'static str,
+    shape: &'static [&'static str],
+    role: WeightRole,
+    optional: bool,
+    doc: &'static str,
+) -> WeightSpec {
+    WeightSpec {
+        key,
+        tensor,
+        shape,
+        when: "true",
+        optional,
+        role,
+        doc,
+    }
+}
+
+/// The block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "mamba",
+    summary: "Carries a state along time, with steps and inputs chosen by what is read.",
+    formula: "s = exp(dt * a) * s + dt * B * x;  y = out . ((C . s + d * x) * silu(z))",
+    options: Config::OPTIONS,
+    weights: &[
+        weight(
+            "in",
+            "ssm_in.weight",
+            &["n_embd", "2 * n_inner"],
+            WeightRole::Matrix,
+            false,
+            "projection to x and z",
+        ),
+        weight(
+            "conv",
+            "ssm_conv1d.weight",
+            &["kernel", "n_inner"],
+            WeightRole::Convolution,
+            false,
+            "convolution over time",
+        ),
+        weight(
+            "conv.bias",
+            "ssm_conv1d.bias",
+            &["n_inner"],
+            WeightRole::Bias,
+            true,
+            "its offset",
+        ),
+        weight(
+            "x",
+            "ssm_x.weight",
+            &["n_inner", "rank + 2 * n_state"],
+            WeightRole::Matrix,
+            false,
+            "projection to dt, B and C",
+        ),
+        WeightSpec {
+            when: "norm",
+            ..weight(
+                "dt_norm",
+                "ssm_dt_norm.weight",
+                &["rank"],
+                WeightRole::Gain,
+                true,
+                "gain of dt",
+            )
+        },
+        WeightSpec {
+            when: "norm",
+            ..weight(
+                "b_norm",
+                "ssm_b_norm.weight",
+                &["n_state"],
+                WeightRole::Gain,
+                true,
+                "gain of B",
+            )
+        },
+        WeightSpec {
+            when: "norm",
+            ..weight(
+                "c_norm",
+                "ssm_c_norm.weight",
+                &["n_state"],
+                WeightRole::Gain,
+                true,
+                "gain of C",
+            )
+        },
+        weight(
+            "dt",
+            "ssm_dt.weight",
+            &["rank", "n_inner"],
+            WeightRole::Matrix,
+            false,
+            "projection of the step sizes",
+        ),
+        weight(
+            "dt.bias",
+            "ssm_dt.bias",
+            &["n_inner"],
+            WeightRole::Bias,
+            false,
+            "offset of the step sizes",
+        ),
+        weight(
+            "a",
+            "ssm_a",
+            &["n_state", "n_inner"],
+            WeightRole::Decay,
+            false,
+            "decay of each state, negative",
+        ),
+        weight(
+            "d",
+            "ssm_d",
+            &["n_inner"],
+            WeightRole::Gain,
+            false,
+            "share of the input that passes by",
+        ),
+        weight(
+            "out",
+            "ssm_out.weight",
+            &["n_inner", "n_embd"],
+            WeightRole::Matrix,
+            false,
+            "projection back to the stream",
+        ),
+    ],
+    side: None,
+    state: StateSpec::Recurrent(&[
+        ("conv", "(kernel - 1) * n_inner"),
+        ("scan", "n_state * n_inner"),
+    ]),
+    rules: &[Rule {
+        holds: "kernel > 1",
+        message: "the convolution has at least two columns",
+    }],
+};
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let c = Config::read(&unit.options);
+    let (g, n, seqs) = (b.g, b.n_tokens, b.n_seqs);
+    let steps = n / seqs;
+    let xz = b.linear(unit, "in", x)?;
+    let (x, z) = b.halves(&xz)?;
+    let conv = b.need(unit, "conv")?;
+    let x = b.convolve(unit, "conv", &conv, &x)?;
+    let x = g.unary(&b.with_bias(unit, "conv.bias", x)?, Unary::Silu)?;
+    b.name(&unit.path, "x", &x);
+
+    let parts = b.linear(unit, "x", &x)?;
+    let norm = |b: &Build<'_>, key: &str, start: u64, width: u64| {
+        let part = b.columns(&parts, start, width)?;
+        b.normalise_with(c.norm, b.weight(unit, key), &part)
+    };
+    let dt = norm(b, "dt_norm", 0, c.rank)?;
+    let input = norm(b, "b_norm", c.rank, c.n_state)?;
+    let output = norm(b, "c_norm", c.rank + c.n_state, c.n_state)?;
+    let dt = g.reshape(&b.linear(unit, "dt", &dt)?, [c.n_inner, steps, seqs, 1])?;
+
+    let (table, rows) = b.states.rows(&unit.path, "scan")?;
+    let n_rows = table.shape()[1];
+    let table = g.reshape(&table, [c.n_state, 1, c.n_inner, n_rows])?;
+    let y = g.ssm_scan(
+        &table,
+        &g.reshape(&x, [1, c.n_inner, steps, seqs])?,
+        &dt,
+        &b.need(unit, "a")?,
+        &g.reshape(&input, [c.n_state, 1, steps, seqs])?,
+        &g.reshape(&output, [c.n_state, 1, steps, seqs])?,
+        &rows,
+    )?;
+    let (y, state) = b.scanned(&y, c.n_inner * n, c.n_state * c.n_inner)?;
+    b.states.keep(g, &unit.path, "scan", &state)?;
+    let y = g.reshape(&y, [c.n_inner, n, 1, 1])?;
+    let y = g.add(&y, &g.mul(&x, &b.need(unit, "d")?)?)?;
+    b.name(&unit.path, "y", &y);
+    let y = g.glu(Glu::Silu, &z, &y)?;
+    b.linear(unit, "out", &y)
+}

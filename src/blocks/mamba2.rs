@@ -1,0 +1,185 @@
+//! The state space layer of Mamba 2 (Dao and Gu 2024): one decay for each head.
+//!
+//! ```text
+//! z|x|B|C|dt = in . h
+//! x|B|C      = silu(conv(x|B|C) + conv.bias)
+//! s(t)       = exp(softplus(dt + dt.bias) a) s(t-1) + softplus(dt + dt.bias) B x
+//! y          = out . norm(silu(z) * (C . s + d x))        normalised within groups
+//! ```
+//! `[n_embd, n_tokens]` in and out. Kept of each sequence: the last columns before the convolution
+//! and `s [n_state, n_inner / heads, heads]`.
+
+use super::build::Build;
+use crate::arch::{Contract, NormRef, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::ggml::{Error, Glu, Tensor, Unary};
+use crate::options;
+use crate::plan::Unit;
+
+options! {
+    /// Options of the layer.
+    pub(super) struct Config {
+        n_inner: u64 = "ssm_inner", "channels of all heads";
+        n_state: u64 = "ssm_state", "elements of each channel's state";
+        kernel: u64 = "ssm_kernel", "columns of the convolution";
+        heads: u64 = "ssm_dt_rank", "heads";
+        groups: u64 = "ssm_groups", "groups of heads that share B and C";
+        norm: NormRef = "default", "kind and eps of the norm before the last projection";
+    }
+}
+
+const fn weight(
+    key: &'static str,
+    tensor: &'static str,
+    shape: &'static [&'static str],
+    role: WeightRole,
+    optional: bool,
+    doc: &'static str,
+) -> WeightSpec {
+    WeightSpec {
+        key,
+        tensor,
+        shape,
+        when: "true",
+        optional,
+        role,
+        doc,
+    }
+}
+
+/// The block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "mamba2",
+    summary: "Carries a state along time, with one decay for each head.",
+    formula: "s = exp(dt * a) * s + dt * B * x;  y = out . norm(silu(z) * (C . s + d * x))",
+    options: Config::OPTIONS,
+    weights: &[
+        weight(
+            "in",
+            "ssm_in.weight",
+            &["n_embd", "2 * n_inner + 2 * groups * n_state + heads"],
+            WeightRole::Matrix,
+            false,
+            "projection to z, x, B, C and dt",
+        ),
+        weight(
+            "conv",
+            "ssm_conv1d.weight",
+            &["kernel", "n_inner + 2 * groups * n_state"],
+            WeightRole::Convolution,
+            false,
+            "convolution over time",
+        ),
+        weight(
+            "conv.bias",
+            "ssm_conv1d.bias",
+            &["n_inner + 2 * groups * n_state"],
+            WeightRole::Bias,
+            true,
+            "its offset",
+        ),
+        weight(
+            "dt.bias",
+            "ssm_dt.bias",
+            &["heads"],
+            WeightRole::Bias,
+            false,
+            "offset of the step sizes",
+        ),
+        weight(
+            "a",
+            "ssm_a",
+            &["1", "heads"],
+            WeightRole::Decay,
+            false,
+            "decay of each head, negative",
+        ),
+        weight(
+            "d",
+            "ssm_d",
+            &["1", "heads"],
+            WeightRole::Gain,
+            false,
+            "share of the input that passes by",
+        ),
+        weight(
+            "norm",
+            "ssm_norm.weight",
+            &["n_inner / groups", "groups"],
+            WeightRole::Gain,
+            true,
+            "gain of the norm; without it there is none",
+        ),
+        weight(
+            "out",
+            "ssm_out.weight",
+            &["n_inner", "n_embd"],
+            WeightRole::Matrix,
+            false,
+            "projection back to the stream",
+        ),
+    ],
+    side: None,
+    state: StateSpec::Recurrent(&[
+        ("conv", "(kernel - 1) * (n_inner + 2 * groups * n_state)"),
+        ("scan", "n_state * n_inner"),
+    ]),
+    rules: &[
+        Rule {
+            holds: "kernel > 1",
+            message: "the convolution has at least two columns",
+        },
+        Rule {
+            holds: "heads > 0 and n_inner % heads == 0",
+            message: "`heads` divides `n_inner`",
+        },
+        Rule {
+            holds: "groups > 0 and heads % groups == 0 and n_inner % groups == 0",
+            message: "`groups` divides `heads`",
+        },
+    ],
+};
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let c = Config::read(&unit.options);
+    let (g, n, seqs) = (b.g, b.n_tokens, b.n_seqs);
+    let steps = n / seqs;
+    let (d, shared) = (c.n_inner / c.heads, c.groups * c.n_state);
+    let channels = c.n_inner + 2 * shared;
+    let all = b.linear(unit, "in", x)?;
+    let z = b.columns(&all, 0, c.n_inner)?;
+    let xbc = b.columns(&all, c.n_inner, channels)?;
+    let dt = b.columns(&all, c.n_inner + channels, c.heads)?;
+    let conv = b.need(unit, "conv")?;
+    let xbc = b.convolve(unit, "conv", &conv, &xbc)?;
+    let xbc = g.unary(&b.with_bias(unit, "conv.bias", xbc)?, Unary::Silu)?;
+
+    let x = g.reshape(&b.columns(&xbc, 0, c.n_inner)?, [d, c.heads, steps, seqs])?;
+    let shape = [c.n_state, c.groups, steps, seqs];
+    let input = g.reshape(&b.columns(&xbc, c.n_inner, shared)?, shape)?;
+    let output = g.reshape(&b.columns(&xbc, c.n_inner + shared, shared)?, shape)?;
+    let dt = b.with_bias(unit, "dt.bias", dt)?;
+    let dt = g.reshape(&dt, [c.heads, steps, seqs, 1])?;
+
+    let (table, rows) = b.states.rows(&unit.path, "scan")?;
+    let n_rows = table.shape()[1];
+    let table = g.reshape(&table, [c.n_state, d, c.heads, n_rows])?;
+    let a = b.need(unit, "a")?;
+    let y = g.ssm_scan(&table, &x, &dt, &a, &input, &output, &rows)?;
+    let (y, state) = b.scanned(&y, c.n_inner * n, c.n_state * c.n_inner)?;
+    b.states.keep(g, &unit.path, "scan", &state)?;
+
+    let y = g.reshape(&y, [d, c.heads, steps, seqs])?;
+    let y = g.add(&y, &g.mul(&x, &b.need(unit, "d")?)?)?;
+    let y = g.reshape(&y, [c.n_inner, n, 1, 1])?;
+    b.name(&unit.path, "y", &y);
+    let y = g.glu(Glu::Silu, &z, &y)?;
+    let y = match b.weight(unit, "norm") {
+        Some(gain) => {
+            let groups = g.reshape(&y, [c.n_inner / c.groups, c.groups, n, 1])?;
+            let y = b.normalise_with(c.norm, Some(gain), &groups)?;
+            g.reshape(&y, [c.n_inner, n, 1, 1])?
+        }
+        None => y,
+    };
+    b.linear(unit, "out", &y)
+}

@@ -1,0 +1,267 @@
+//! Multi-head latent attention (Liu et al. 2024, arXiv 2405.04434): keys and values of all heads are projections of
+//! one short row, and that row is what is kept.
+//!
+//! ```text
+//! q       = q.h                             or q_b . norm(q_a . h)
+//! c, r    = kv_a . h                        the latent row and the rotated part, one for all heads
+//! c       = norm(c)
+//! absorbed: Q = [k_b . q_nope | rope(q_rope)],  K = [c | rope(r)],  V = c
+//!           y = o . concat over heads of v_b . attend(Q, K, V)
+//! expanded: k_nope, v = kv_b . c
+//!           Q = [q_nope | rope(q_rope)],  K = [k_nope | rope(r)]
+//!           y = o . concat over heads of attend(Q, K, v)
+//! ```
+//! `[n_embd, n_tokens]` in and out. Both forms compute the same; which one is told by the weights.
+//! Absorbed, a position costs `kv_rank + n_rope` elements for all heads together.
+
+use super::build::{Build, KeyRows};
+use crate::arch::{CacheRef, Contract, NormRef, RopeRef, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::ggml::{Error, Scores, Tensor};
+use crate::options;
+use crate::plan::Unit;
+
+options! {
+    /// Options of latent attention.
+    pub(super) struct Config {
+        rope: RopeRef, "rotation of the rotated parts, or `none`";
+        cache: CacheRef, "which keys a query sees";
+        heads: u64 = "n_head", "query heads";
+        q_rank: u64 = "q_lora_rank", "elements of the latent row of the queries, if they have one";
+        kv_rank: u64 = "kv_lora_rank", "elements of the latent row of keys and values";
+        dq: u64 = "d_head_mla", "elements of a query head";
+        n_rope: u64 = "n_rot", "of which the last ones are rotated";
+        dv: u64 = "d_head_v_mla", "elements of a value head";
+        scale: f32 = "1 / sqrt(dq)", "factor of the scores";
+        norm: NormRef = "default", "kind and eps of the norms of latent rows";
+        temp_scale: f32 = "0", "as in `attention`";
+        temp_floor: f32 = "1", "as in `attention`";
+        temp_offset: f32 = "0", "as in `attention`";
+    }
+}
+
+const fn weight(
+    key: &'static str,
+    tensor: &'static str,
+    shape: &'static [&'static str],
+    role: WeightRole,
+    when: &'static str,
+    doc: &'static str,
+) -> WeightSpec {
+    WeightSpec {
+        key,
+        tensor,
+        shape,
+        when,
+        optional: false,
+        role,
+        doc,
+    }
+}
+
+/// The block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "mla",
+    summary: "Mixes positions as `attention`, through one latent row for each position.",
+    formula: "y = o . v_b . softmax(scale * [k_b.q_nope | rope(q_rope)] . [c | rope(r)] + mask) . c",
+    options: Config::OPTIONS,
+    weights: &[
+        WeightSpec {
+            optional: true,
+            ..weight(
+                "q_a",
+                "attn_q_a.weight",
+                &["n_embd", "q_rank"],
+                WeightRole::Matrix,
+                "true",
+                "projection to the latent row of the queries",
+            )
+        },
+        weight(
+            "q_a_norm",
+            "attn_q_a_norm.weight",
+            &["q_rank"],
+            WeightRole::Gain,
+            "has('q_a')",
+            "gain of its norm",
+        ),
+        weight(
+            "q_b",
+            "attn_q_b.weight",
+            &["q_rank", "heads * dq"],
+            WeightRole::Matrix,
+            "has('q_a')",
+            "projection of the latent row to queries",
+        ),
+        weight(
+            "q",
+            "attn_q.weight",
+            &["n_embd", "heads * dq"],
+            WeightRole::Matrix,
+            "not has('q_a')",
+            "projection to queries",
+        ),
+        weight(
+            "kv_a",
+            "attn_kv_a_mqa.weight",
+            &["n_embd", "kv_rank + n_rope"],
+            WeightRole::Matrix,
+            "true",
+            "projection to the latent row and the rotated part",
+        ),
+        weight(
+            "kv_a_norm",
+            "attn_kv_a_norm.weight",
+            &["kv_rank"],
+            WeightRole::Gain,
+            "true",
+            "gain of the norm of the latent row",
+        ),
+        WeightSpec {
+            optional: true,
+            ..weight(
+                "kv_b",
+                "attn_kv_b.weight",
+                &["kv_rank", "heads * (dq - n_rope + dv)"],
+                WeightRole::Matrix,
+                "true",
+                "projection of the latent row to keys and values",
+            )
+        },
+        weight(
+            "k_b",
+            "attn_k_b.weight",
+            &["dq - n_rope", "kv_rank", "heads"],
+            WeightRole::Matrix,
+            "not has('kv_b')",
+            "each head's keys, absorbed into its queries",
+        ),
+        weight(
+            "v_b",
+            "attn_v_b.weight",
+            &["kv_rank", "dv", "heads"],
+            WeightRole::Matrix,
+            "not has('kv_b')",
+            "each head's values of the mixed latent row",
+        ),
+        weight(
+            "o",
+            "attn_output.weight",
+            &["heads * dv", "n_embd"],
+            WeightRole::Matrix,
+            "true",
+            "projection of the heads back to the stream",
+        ),
+    ],
+    side: None,
+    state: StateSpec::KeyValue {
+        cache: "cache",
+        k: "if(has('kv_b'), heads * dq, kv_rank + n_rope)",
+        v: "if(has('kv_b'), heads * dv, kv_rank)",
+        heads: "if(has('kv_b'), heads, 1)",
+        v_in_k: "not has('kv_b')",
+        layer: None,
+    },
+    rules: &[
+        Rule {
+            holds: "cache",
+            message: "latent attention names a cache",
+        },
+        Rule {
+            holds: "n_rope > 0 and n_rope < dq",
+            message: "a part of each query head is rotated, and a part is not",
+        },
+        Rule {
+            holds: "temp_floor > 0",
+            message: "`temp_floor` is positive",
+        },
+    ],
+};
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let c = Config::read(&unit.options);
+    let (g, n) = (b.g, b.n_tokens);
+    let n_plain = c.dq - c.n_rope;
+
+    let q = if b.weight(unit, "q_a").is_some() {
+        let latent = b.linear(unit, "q_a", x)?;
+        let latent = b.normalise_with(c.norm, b.weight(unit, "q_a_norm"), &latent)?;
+        b.linear(unit, "q_b", &latent)?
+    } else {
+        b.linear(unit, "q", x)?
+    };
+    let q = g.reshape(&q, [c.dq, c.heads, n, 1])?;
+    let q_plain = window(b, &q, n_plain, 0)?;
+    let q_rope = b.rope(c.rope, &g.cont(&window(b, &q, c.n_rope, n_plain)?)?)?;
+
+    let row = b.linear(unit, "kv_a", x)?;
+    let row = g.reshape(&row, [c.kv_rank + c.n_rope, 1, n, 1])?;
+    let k_rope = b.rope(c.rope, &g.cont(&window(b, &row, c.n_rope, c.kv_rank)?)?)?;
+    let latent = g.cont(&window(b, &row, c.kv_rank, 0)?)?;
+    let latent = b.normalise_with(c.norm, b.weight(unit, "kv_a_norm"), &latent)?;
+    b.name(&unit.path, "latent", &latent);
+
+    let scores = Scores {
+        scale: c.scale,
+        softcap: 0.0,
+        max_bias: 0.0,
+        sinks: None,
+    };
+    let temperature = |b: &Build<'_>, q: Tensor| {
+        if c.temp_scale == 0.0 {
+            return Ok(q);
+        }
+        let factor = b.temperature(c.temp_scale, c.temp_floor, c.temp_offset)?;
+        b.g.mul(&q, &factor)
+    };
+
+    let y = if b.weight(unit, "kv_b").is_some() {
+        let kv = b.linear(unit, "kv_b", &g.reshape(&latent, [c.kv_rank, n, 1, 1])?)?;
+        let kv = g.reshape(&kv, [n_plain + c.dv, c.heads, n, 1])?;
+        let v = g.cont(&window(b, &kv, c.dv, n_plain)?)?;
+        let k_rope = g.repeat(&k_rope, [c.n_rope, c.heads, n, 1])?;
+        let k = g.concat(&g.cont(&window(b, &kv, n_plain, 0)?)?, &k_rope, 0)?;
+        let q = temperature(b, g.concat(&g.cont(&q_plain)?, &q_rope, 0)?)?;
+        let rows = KeyRows {
+            new: Some((&k, Some(&v))),
+            heads: c.heads,
+            dv: c.dv,
+        };
+        b.attend(unit, &q, &rows, &scores)?
+    } else {
+        let absorbed = per_head(b, unit, "k_b", &q_plain)?;
+        let q = temperature(b, g.concat(&absorbed, &q_rope, 0)?)?;
+        let k = g.concat(&latent, &k_rope, 0)?;
+        let rows = KeyRows {
+            new: Some((&k, None)),
+            heads: 1,
+            dv: c.kv_rank,
+        };
+        let mixed = b.attend(unit, &q, &rows, &scores)?;
+        let mixed = g.reshape(&mixed, [c.kv_rank, c.heads, n, 1])?;
+        let y = per_head(b, unit, "v_b", &mixed)?;
+        g.reshape(&y, [c.dv * c.heads, n, 1, 1])?
+    };
+    b.name(&unit.path, "heads", &y);
+    b.linear(unit, "o", &y)
+}
+
+/// Elements `[start, start + d)` of each head of `x [d_all, heads, n]`, in place.
+fn window(b: &Build<'_>, x: &Tensor, d: u64, start: u64) -> Result<Tensor, Error> {
+    let (shape, strides) = (x.shape(), x.strides());
+    let steps = [strides[1], strides[2], strides[3]];
+    let offset = start as usize * strides[0];
+    b.g.view(x, [d, shape[1], shape[2], 1], steps, offset)
+}
+
+/// Each head of `x [d, heads, n]` times its own matrix `[d, m, heads]`: `[m, heads, n]`.
+fn per_head(b: &Build<'_>, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
+    let Some(weight) = b.weight(unit, key) else {
+        return Err(Error::Arguments {
+            op: "per_head",
+            message: format!("{} has no weight `{key}`", unit.path),
+        });
+    };
+    let by_head = b.g.permute(x, [0, 2, 1, 3])?; // [d, n, heads]
+    let y = b.g.mul_mat(weight, &by_head)?; // [m, n, heads]
+    b.g.cont(&b.g.permute(&y, [0, 2, 1, 3])?)
+}

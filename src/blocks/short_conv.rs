@@ -1,0 +1,91 @@
+//! A short convolution over time, gated before and behind.
+//!
+//! ```text
+//! b|c|x = in . h
+//! y     = out . (c * conv(b * x))
+//! ```
+//! `[n_embd, n_tokens]` in and out. Kept of each sequence: the last columns before the convolution.
+
+use super::build::Build;
+use crate::arch::{Contract, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::ggml::{Error, Tensor};
+use crate::options;
+use crate::plan::Unit;
+
+options! {
+    /// Options of the convolution.
+    pub(super) struct Config {
+        kernel: u64 = "conv_kernel", "columns of the convolution";
+    }
+}
+
+const fn weight(
+    key: &'static str,
+    tensor: &'static str,
+    shape: &'static [&'static str],
+    role: WeightRole,
+    optional: bool,
+    doc: &'static str,
+) -> WeightSpec {
+    WeightSpec {
+        key,
+        tensor,
+        shape,
+        when: "true",
+        optional,
+        role,
+        doc,
+    }
+}
+
+/// The block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "short_conv",
+    summary: "Mixes each channel with its last values, gated before and behind.",
+    formula: "b, c, x = in . h;  y = out . (c * conv(b * x))",
+    options: Config::OPTIONS,
+    weights: &[
+        weight(
+            "in",
+            "shortconv.in_proj.weight",
+            &["n_embd", "3 * n_embd"],
+            WeightRole::Matrix,
+            false,
+            "projection to b, c and x",
+        ),
+        weight(
+            "conv",
+            "shortconv.conv.weight",
+            &["kernel", "n_embd"],
+            WeightRole::Convolution,
+            false,
+            "convolution over time",
+        ),
+        weight(
+            "out",
+            "shortconv.out_proj.weight",
+            &["n_embd", "n_embd"],
+            WeightRole::Matrix,
+            false,
+            "projection back to the stream",
+        ),
+    ],
+    side: None,
+    state: StateSpec::Recurrent(&[("conv", "(kernel - 1) * n_embd")]),
+    rules: &[Rule {
+        holds: "kernel > 1",
+        message: "the convolution has at least two columns",
+    }],
+};
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let (g, width) = (b.g, x.shape()[0]);
+    let all = b.linear(unit, "in", x)?;
+    let before = b.columns(&all, 0, width)?;
+    let behind = b.columns(&all, width, width)?;
+    let x = g.mul(&before, &b.columns(&all, 2 * width, width)?)?;
+    let conv = b.need(unit, "conv")?;
+    let y = b.convolve(unit, "conv", &conv, &x)?;
+    b.name(&unit.path, "conv", &y);
+    b.linear(unit, "out", &g.mul(&behind, &y)?)
+}

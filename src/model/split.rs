@@ -1,0 +1,123 @@
+//! A batch in parts whose sequences have as many tokens each, one behind the other: what a unit
+//! needs that keeps something of a whole sequence.
+
+use super::{Batch, Error, SequenceId};
+
+/// A part of a batch.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// Its tokens, sequence after sequence.
+    pub(super) batch: Batch,
+    /// Its sequences.
+    pub(super) n_seqs: usize,
+    /// For each of its rows that want logits, which of the whole batch's it is.
+    pub(super) outputs: Vec<usize>,
+}
+
+impl Part {
+    /// Whether its outputs come in the order of the whole batch.
+    pub(super) fn is_in_order(&self) -> bool {
+        self.outputs.iter().enumerate().all(|(i, at)| i == *at)
+    }
+}
+
+/// Splits a batch. `next` is the position at which a sequence goes on.
+///
+/// # Errors
+/// Tokens of a sequence that do not follow each other from there.
+pub(super) fn by_sequence(
+    batch: &Batch,
+    next: impl Fn(SequenceId) -> u32,
+) -> Result<Vec<Part>, Error> {
+    let mut sequences: Vec<(SequenceId, Vec<usize>)> = Vec::new();
+    for (i, (sequence, _)) in batch.places.iter().enumerate() {
+        match sequences.iter_mut().find(|(s, _)| s == sequence) {
+            Some((_, tokens)) => tokens.push(i),
+            None => sequences.push((*sequence, vec![i])),
+        }
+    }
+    for (sequence, tokens) in &sequences {
+        let positions = tokens.iter().map(|i| batch.places[*i].1);
+        for (found, expected) in positions.zip(next(*sequence)..) {
+            if found != expected {
+                return Err(Error::Batch {
+                    found: format!("position {found} of sequence {sequence}"),
+                    expected: format!("{expected}: this model reads a sequence in order"),
+                });
+            }
+        }
+    }
+    let mut output = 0;
+    let numbers: Vec<usize> = batch
+        .outputs
+        .iter()
+        .map(|wanted| {
+            output += usize::from(*wanted);
+            output.saturating_sub(1)
+        })
+        .collect();
+    sequences.sort_by_key(|(_, tokens)| tokens.len());
+    let parts = sequences.chunk_by(|(_, a), (_, b)| a.len() == b.len());
+    Ok(parts
+        .map(|sequences| {
+            let mut part = Part {
+                batch: Batch::default(),
+                n_seqs: sequences.len(),
+                outputs: Vec::new(),
+            };
+            for i in sequences.iter().flat_map(|(_, tokens)| tokens).copied() {
+                let ((sequence, position), wanted) = (batch.places[i], batch.outputs[i]);
+                part.batch.push(batch.tokens[i], sequence, position, wanted);
+                if wanted {
+                    part.outputs.push(numbers[i]);
+                }
+            }
+            part
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(tokens: &[(u32, SequenceId, u32, bool)]) -> Batch {
+        let mut batch = Batch::default();
+        for &(token, sequence, position, wanted) in tokens {
+            batch.push(token, sequence, position, wanted);
+        }
+        batch
+    }
+
+    #[test]
+    fn sequences_of_one_length_stay_together_and_outputs_find_back() {
+        let tokens = [
+            (10, 1, 0, true),
+            (20, 2, 4, true),
+            (11, 1, 1, false),
+            (30, 3, 0, true),
+            (12, 1, 2, true),
+        ];
+        let next = |sequence| if sequence == 2 { 4 } else { 0 };
+        let parts = by_sequence(&batch(&tokens), next).expect("in order");
+        let found: Vec<_> = parts
+            .iter()
+            .map(|p| (p.batch.tokens.clone(), p.n_seqs, p.outputs.clone()))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (vec![20, 30], 2, vec![1, 2]),
+                (vec![10, 11, 12], 1, vec![0, 3]),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_gap_is_refused() {
+        let gap = batch(&[(1, 0, 0, false), (1, 0, 2, false)]);
+        assert!(by_sequence(&gap, |_| 0).is_err());
+        let again = batch(&[(1, 0, 0, false)]);
+        assert!(by_sequence(&again, |_| 1).is_err());
+    }
+}
