@@ -20,9 +20,8 @@ fn language(c: &mut Criterion) {
         with: Vec::new(),
         ty: TensorType::F32,
     };
-    let plan = |name: &str| {
-        design(&library.get(name).expect("it is sound"), &request).expect("it fits")
-    };
+    let plan =
+        |name: &str| design(&library.get(name).expect("it is sound"), &request).expect("it fits");
     // The slowest by itself, the rest together.
     let slowest = names
         .iter()
@@ -32,11 +31,19 @@ fn language(c: &mut Criterion) {
             start.elapsed()
         })
         .expect("there are definitions");
-    c.bench_function(&format!("{slowest}: parse, check and plan 32 layers"), |b| {
-        b.iter(|| plan(slowest));
-    });
+    c.bench_function(
+        &format!("{slowest}: parse, check and plan 32 layers"),
+        |b| {
+            b.iter(|| plan(slowest));
+        },
+    );
     c.bench_function(&format!("all {} definitions", names.len()), |b| {
-        b.iter(|| names.iter().map(|name| plan(name).1.layers.len()).sum::<usize>());
+        b.iter(|| {
+            names
+                .iter()
+                .map(|name| plan(name).1.layers.len())
+                .sum::<usize>()
+        });
     });
 }
 

@@ -98,8 +98,9 @@ def reference_version(lib):
 class Reference:
     """One model file in llama.cpp."""
 
-    def __init__(self, lib, path):
+    def __init__(self, lib, path, vectors=False):
         self.lib = lib
+        self.vectors = vectors
         params = lib.llama_model_default_params()
         no_devices = (ctypes.c_void_p * 1)(None)
         params.devices = ctypes.cast(no_devices, ctypes.c_void_p)
@@ -109,12 +110,13 @@ class Reference:
         if not self.model:
             raise Failure(f"llama.cpp cannot load {path}")
         self.n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.model))
+        self.width = lib.llama_model_n_embd(self.model) if vectors else self.n_vocab
 
     def close(self):
         self.lib.llama_model_free(self.model)
 
     def logits(self, tokens, causal, chunk=None, kv_type="f32"):
-        """float32 [n_tokens, n_vocab], computed `chunk` tokens at a time (all) from an empty cache."""
+        """float32 [n_tokens, n_vocab], or vectors [n_tokens, n_embd], computed `chunk` tokens at a time (all) from an empty cache."""
         bad = [t for t in tokens if not 0 <= t < self.n_vocab]
         if bad:
             raise Failure(f"token {bad[0]} is outside the vocabulary of {self.n_vocab}")
@@ -127,6 +129,9 @@ class Reference:
         params.type_k = params.type_v = {"f32": lib.GGML_TYPE_F32, "f16": lib.GGML_TYPE_F16}[kv_type]
         params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         params.offload_kqv = params.op_offload = False
+        params.embeddings = self.vectors
+        if self.vectors:
+            params.pooling_type = lib.LLAMA_POOLING_TYPE_NONE
         context = lib.llama_init_from_model(self.model, params)
         if not context:
             raise Failure("llama.cpp cannot create a context")
@@ -152,10 +157,10 @@ class Reference:
                 batch.logits[i] = 1
             if lib.llama_decode(context, batch) != 0:
                 raise Failure("llama_decode failed")
-            values = lib.llama_get_logits(context)
+            values = (lib.llama_get_embeddings if self.vectors else lib.llama_get_logits)(context)
             if not values:
-                raise Failure("the model has no logits")
-            return np.ctypeslib.as_array(values, (len(tokens), self.n_vocab)).copy()
+                raise Failure("the model has no such result")
+            return np.ctypeslib.as_array(values, (len(tokens), self.width)).copy()
         finally:
             lib.llama_batch_free(batch)
 
@@ -172,7 +177,7 @@ def nmse(found, expected):
 def read_cases():
     """cases.toml as a list of complete cases: the defaults are filled in."""
     table = tomllib.loads((GOLDENS / "cases.toml").read_text())
-    known = {"name", "arch", "about", "seed", "type", "with", "set", "meta", "tokens", "causal"}
+    known = {"name", "arch", "about", "seed", "type", "with", "set", "meta", "vectors", "tokens", "causal"}
     cases = []
     for case in table["case"]:
         if unknown := set(case) - known:
@@ -191,6 +196,7 @@ def read_cases():
             "meta": case.get("meta", {}),
             "tokens": case.get("tokens", table["tokens"]),
             "causal": case.get("causal", True),
+            "vectors": case.get("vectors", False),
         })
     names = [case["name"] for case in cases]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -220,7 +226,7 @@ def compute(lib, bench, case, folder):
         raise Failure(f"`bench synth {shlex.join(args)}` failed: {done.stderr.strip()}")
     data = path.read_bytes()
 
-    reference = Reference(lib, path)
+    reference = Reference(lib, path, case["vectors"])
     try:
         tokens, causal = case["tokens"], case["causal"]
         logits = reference.logits(tokens, causal)

@@ -47,10 +47,14 @@ pub struct Plan {
     pub caches: Vec<CachePlan>,
     /// Token ids to the stream.
     pub embed: Unit,
+    /// A further input for each layer.
+    pub per_layer: Option<Unit>,
     /// The layers of all stacks, in order.
     pub layers: Vec<LayerPlan>,
     /// The stream to logits.
     pub head: Option<HeadPlan>,
+    /// How the vectors of a text's tokens become one.
+    pub pooling: Pooling,
     /// Tensors of the file that nothing uses and the definition does not expect.
     pub unclaimed: Vec<String>,
 }
@@ -224,13 +228,24 @@ pub struct BranchPlan {
     pub save: Option<String>,
 }
 
-/// The stream to logits.
+/// The end of the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeadPlan {
     /// Final norm.
     pub norm: Option<NormUse>,
-    /// Projection and what follows it.
-    pub unit: Unit,
+    /// Projection to logits and what follows it; none if the normed stream is the result.
+    pub unit: Option<Unit>,
+}
+
+/// How the vectors of a text's tokens become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// Their mean.
+    Mean,
+    /// The first one.
+    First,
+    /// The last one.
+    Last,
 }
 
 /// What a plan may ask of the tensors there are.
@@ -669,6 +684,15 @@ impl<'a> Planner<'a> {
         // Without the two sizes everything below would fail for the same reason.
         let (n_embd, n_vocab) = (n_embd?, n_vocab?);
         let embed = self.unit("embed", &def.embed, &global, None);
+        let per_layer = match &def.per_layer {
+            Some(instance) => Some(self.unit("per_layer_input", instance, &global, None)?),
+            None => None,
+        };
+        let pooling = match self.facts.param("pooling", &global, false) {
+            Ok(Value::Int(2)) => Pooling::First,
+            Ok(Value::Int(3)) => Pooling::Last,
+            _ => Pooling::Mean,
+        };
         let mut layers = Vec::new();
         for stack in &def.stacks {
             let count = self.evaluate(&stack.count, &global, &format!("{}: count", stack.name));
@@ -727,8 +751,10 @@ impl<'a> Planner<'a> {
             ropes: std::mem::take(&mut self.ropes),
             caches: std::mem::take(&mut self.caches),
             embed,
+            per_layer,
             layers,
             head,
+            pooling,
             unclaimed,
         })
     }
@@ -917,6 +943,9 @@ impl<'a> Planner<'a> {
         n_embd: u64,
     ) -> Option<HeadPlan> {
         let norm = self.norm(head.norm.as_ref(), "head", "in", global, n_embd)?;
+        if self.facts.def.mode == Mode::Encoder {
+            return Some(HeadPlan { norm, unit: None });
+        }
         let mut unit = self.unit("head", &head.unit, global, None)?;
         // A head without a matrix of its own projects with the token table.
         if let Some(output) = unit
@@ -929,7 +958,10 @@ impl<'a> Planner<'a> {
         {
             unit.weights[output] = table;
         }
-        Some(HeadPlan { norm, unit })
+        Some(HeadPlan {
+            norm,
+            unit: Some(unit),
+        })
     }
 
     /// A use of a contract: options, weights, rules and state.

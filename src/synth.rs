@@ -345,6 +345,7 @@ fn check_with(def: &ArchDef, plan: &Plan, request: &Request) -> Result<(), Error
         let resources = def.resources.values().map(|r| &r.value);
         let stages = [&def.embed]
             .into_iter()
+            .chain(&def.per_layer)
             .chain(def.head.as_ref().map(|head| &head.unit));
         let weights = blocks
             .chain(resources)

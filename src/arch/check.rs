@@ -22,10 +22,13 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> Vec<Diagnostic> {
     };
     checker.params();
     checker.resources();
-    checker.instance(&def.embed, false);
+    checker.instance(&def.embed, false, false);
+    if let Some(per_layer) = &def.per_layer {
+        checker.instance(per_layer, false, false);
+    }
     if let Some(head) = &def.head {
         checker.wiring(&head.unit.span, None, [&head.norm, &None, &None], None);
-        checker.instance(&head.unit, false);
+        checker.instance(&head.unit, false, false);
     } else if def.mode != Mode::Encoder {
         checker.report(
             0..0,
@@ -69,7 +72,7 @@ impl Checker<'_> {
 
     fn resources(&mut self) {
         for instance in self.def.resources.values() {
-            self.instance(&instance.value, true);
+            self.instance(&instance.value, true, false);
         }
         if !self
             .def
@@ -86,7 +89,11 @@ impl Checker<'_> {
 
     fn stacks(&mut self) {
         let mut names = BTreeSet::new();
-        let mut taps: BTreeSet<String> = TAPS.iter().map(|tap| (*tap).to_owned()).collect();
+        let mut taps: BTreeSet<String> = TAPS
+            .iter()
+            .filter(|tap| **tap != "ple" || self.def.per_layer.is_some())
+            .map(|tap| (*tap).to_owned())
+            .collect();
         let all_slots = || self.def.stacks.iter().flat_map(|stack| &stack.slots);
         taps.extend(
             all_slots()
@@ -161,7 +168,7 @@ impl Checker<'_> {
                 ),
             );
         }
-        self.instance(&branch.block, true);
+        self.instance(&branch.block, true, branch.side.is_some());
     }
 
     fn wiring(
@@ -202,13 +209,14 @@ impl Checker<'_> {
         }
     }
 
-    fn instance(&mut self, instance: &Instance, in_layer: bool) {
+    fn instance(&mut self, instance: &Instance, in_layer: bool, has_side: bool) {
         for (spec, setting) in instance.contract.options.iter().zip(&instance.options) {
             self.option(instance, spec, setting, in_layer);
         }
         for (spec, weight) in instance.contract.weights.iter().zip(&instance.weights) {
-            // A norm without its gain is still one; without a matrix there is no block.
-            let dispensable = spec.optional || spec.role == WeightRole::Gain;
+            // A norm without its gain is still one, and a second input may stand for a product;
+            // else there is no block without its matrices.
+            let dispensable = spec.optional || spec.role == WeightRole::Gain || has_side;
             if weight.presence == Presence::Forbidden && !dispensable {
                 let problem = format!(
                     "weight `{}` is required by `{}` and cannot be forbidden",

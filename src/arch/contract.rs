@@ -332,6 +332,8 @@ pub struct Registry {
     pub blocks: &'static [&'static Contract],
     /// Token ids to the stream.
     pub embed: &'static Contract,
+    /// A further input for each layer.
+    pub per_layer: &'static Contract,
     /// The stream to logits.
     pub head: &'static Contract,
     /// Normalisations.
@@ -359,8 +361,15 @@ impl Registry {
 
     /// Every contract.
     pub fn all(&self) -> impl Iterator<Item = &'static Contract> {
-        [self.embed, self.head, self.norm, self.rope, self.cache]
-            .into_iter()
-            .chain(self.blocks.iter().copied())
+        [
+            self.embed,
+            self.per_layer,
+            self.head,
+            self.norm,
+            self.rope,
+            self.cache,
+        ]
+        .into_iter()
+        .chain(self.blocks.iter().copied())
     }
 }

@@ -61,6 +61,8 @@ pub struct ArchDef {
     pub resources: BTreeMap<(Resource, String), Spanned<Instance>>,
     /// From token ids to the stream.
     pub embed: Instance,
+    /// A further input for each layer.
+    pub per_layer: Option<Instance>,
     /// The stacks of layers, in order.
     pub stacks: Vec<Stack>,
     /// From the stream to logits.
@@ -229,4 +231,4 @@ pub struct Branch {
 }
 
 /// Taps that exist without being saved.
-pub(super) const TAPS: [&str; 4] = ["x", "h", "layer_in", "embd"];
+pub(super) const TAPS: [&str; 5] = ["x", "h", "layer_in", "embd", "ple"];

@@ -100,6 +100,10 @@ impl<'a> Reader<'a> {
         }
         let resources = self.resources(&mut fields);
         let embed = self.stage(&mut fields, "embed", self.registry.embed);
+        let per_layer = fields.take("per_layer_input").and_then(|item| {
+            let table = self.table(item, "per_layer_input")?;
+            self.whole_instance(table, item.span(), self.registry.per_layer)
+        });
         let stacks = self.stacks(&mut fields);
         let head = fields.take("head").and_then(|item| self.head(item));
         let ignore = fields
@@ -114,6 +118,7 @@ impl<'a> Reader<'a> {
             params,
             resources,
             embed: embed?,
+            per_layer,
             stacks,
             head,
             ignore,

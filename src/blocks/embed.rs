@@ -35,7 +35,7 @@ pub(super) static CONTRACT: Contract = Contract {
         WeightSpec {
             key: "types",
             tensor: "token_types.weight",
-            shape: &["n_embd", "dim('types', 1)"],
+            shape: &["n_embd", "if(n_types > 0, n_types, dim('types', 1))"],
             when: "true",
             optional: true,
             role: WeightRole::Table,

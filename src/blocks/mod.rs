@@ -18,6 +18,7 @@ mod mamba2;
 mod mla;
 mod moe;
 mod norm;
+pub(crate) mod per_layer;
 mod rope;
 mod short_conv;
 
@@ -43,6 +44,7 @@ macro_rules! blocks {
         pub static REGISTRY: Registry = Registry {
             blocks: &[$(&$block::CONTRACT),*],
             embed: &embed::CONTRACT,
+            per_layer: &per_layer::CONTRACT,
             head: &head::CONTRACT,
             norm: &norm::CONTRACT,
             rope: &rope::CONTRACT,

@@ -135,6 +135,10 @@ fn show(def: &ArchDef) -> String {
     }
     out.push_str("\n[embed]\n");
     instance_text(&mut out, &def.embed);
+    if let Some(per_layer) = &def.per_layer {
+        out.push_str("\n[per_layer_input]\n");
+        instance_text(&mut out, per_layer);
+    }
     for stack in &def.stacks {
         out.push_str(&format!(
             "\n[[stack]]\nname = \"{}\"\nprefix = \"{}\"\ncount = \"{}\"\n",

@@ -6,6 +6,7 @@ use clap::Args as ClapArgs;
 
 use crate::model::Batch;
 use crate::models::Source;
+use crate::plan::Pooling;
 use crate::weights::TensorType;
 
 use super::Failure;
@@ -19,7 +20,8 @@ pub(super) struct Args {
     /// Token ids, separated by commas
     #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
     tokens: Vec<u32>,
-    /// The file to write: float32 [n_tokens, n_vocab], NPY
+    /// The file to write: float32 [n_tokens, n_vocab], NPY; of a model without a head the vectors of
+    /// all tokens, [n_tokens, n_embd]
     #[arg(short, long, value_name = "OUT.npy")]
     output: PathBuf,
     /// Tokens per pass; default: all in one
@@ -31,6 +33,10 @@ pub(super) struct Args {
     /// Let every token see the whole pass
     #[arg(long)]
     non_causal: bool,
+    /// Write one vector for the text: float32 [n_embd], as the model's file says how the vectors of
+    /// its tokens become one
+    #[arg(long)]
+    embedding: bool,
     #[command(flatten)]
     load: LoadOptions,
 }
@@ -40,7 +46,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.load.check_tensors {
         super::inspect::check_tensors(&opened)?;
     }
-    let n_vocab = opened.plan.n_vocab as usize;
+    let pooling = opened.plan.pooling;
     let n = args.tokens.len();
     let chunk = args.chunk.unwrap_or(n).clamp(1, n.max(1));
     let n_batch = if args.stateless { n } else { chunk };
@@ -52,6 +58,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let mut options = args.load.resolve(&opened, defaults);
     options.non_causal = args.non_causal;
+    options.embeddings = args.embedding;
     if n > options.n_ctx {
         anyhow::bail!(
             "{n} tokens do not fit a context of {} (--ctx N asks for more)",
@@ -66,7 +73,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let mut model = args.load.load(opened, options)?;
 
-    let mut logits: Vec<f32> = Vec::with_capacity(n * n_vocab);
+    let width = model.row_width();
+    let mut logits: Vec<f32> = Vec::with_capacity(n * width);
     let mut batch = Batch::default();
     for start in (0..n).step_by(chunk) {
         let end = (start + chunk).min(n);
@@ -77,13 +85,34 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
         logits.extend_from_slice(model.forward(&batch)?);
     }
-    write_npy(&args.output, &logits, n, n_vocab)
+    if args.embedding {
+        let vector = pool(&logits, width, pooling);
+        return write_npy(&args.output, &vector, &[width]);
+    }
+    write_npy(&args.output, &logits, &[n, width])
 }
 
-/// A C-ordered float32 matrix in NPY format, version 1.0.
-fn write_npy(path: &Path, values: &[f32], rows: usize, columns: usize) -> Result<(), Failure> {
-    let mut header =
-        format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
+/// One vector of those of all tokens, one behind the other.
+fn pool(rows: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
+    let n = rows.len() / width.max(1);
+    match pooling {
+        Pooling::First => rows[..width].to_vec(),
+        Pooling::Last => rows[(n - 1) * width..].to_vec(),
+        Pooling::Mean => {
+            let sum = |i: usize| rows.iter().skip(i).step_by(width).map(|v| f64::from(*v));
+            (0..width)
+                .map(|i| (sum(i).sum::<f64>() / n as f64) as f32)
+                .collect()
+        }
+    }
+}
+
+/// C-ordered float32 values in NPY format, version 1.0.
+fn write_npy(path: &Path, values: &[f32], shape: &[usize]) -> Result<(), Failure> {
+    let dims: Vec<String> = shape.iter().map(usize::to_string).collect();
+    // A tuple of one element keeps its comma.
+    let shape = dims.join(", ") + if dims.len() == 1 { "," } else { "" };
+    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
     // Magic, version and length take 10 bytes; the data begins at a multiple of 64.
     let padded = (10 + header.len() + 1).next_multiple_of(64) - 10;
     header.push_str(&" ".repeat(padded - header.len() - 1));

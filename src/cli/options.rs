@@ -138,6 +138,7 @@ impl LoadOptions {
             flash_attn: self
                 .flash_attn
                 .map_or(defaults.flash_attn, |switch| switch == Switch::On),
+            embeddings: false,
             non_causal: false,
         }
     }

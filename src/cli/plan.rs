@@ -41,6 +41,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         plan.n_ctx_train
     );
     unit_text(&mut text, plan, &plan.embed);
+    if let Some(per_layer) = &plan.per_layer {
+        unit_text(&mut text, plan, per_layer);
+    }
     for layer in &plan.layers {
         text.push_str(&format!("{}\n", layer.path));
         for slot in &layer.slots {
@@ -55,7 +58,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     if let Some(head) = &plan.head {
         norm_text(&mut text, plan, head.norm.as_ref());
-        unit_text(&mut text, plan, &head.unit);
+        if let Some(unit) = &head.unit {
+            unit_text(&mut text, plan, unit);
+        }
     }
     output::bytes(text.as_bytes())
 }
@@ -155,6 +160,7 @@ fn to_json(plan: &Plan) -> Value {
         "ropes": plan.ropes.iter().map(|unit| unit_json(plan, unit)).collect::<Vec<_>>(),
         "caches": plan.caches.iter().map(|c| json!({ "name": c.name, "options": options_json(&c.unit) })).collect::<Vec<_>>(),
         "embed": unit_json(plan, &plan.embed),
+        "per_layer_input": plan.per_layer.as_ref().map(|unit| unit_json(plan, unit)),
         "layers": plan.layers.iter().map(|layer| json!({
             "path": layer.path,
             "slots": layer.slots.iter().map(|slot| json!({
@@ -167,7 +173,7 @@ fn to_json(plan: &Plan) -> Value {
             })).collect::<Vec<_>>(),
         })).collect::<Vec<_>>(),
         "head": plan.head.as_ref().map(|head| json!({
-            "norm": norm_json(plan, head.norm.as_ref()), "unit": unit_json(plan, &head.unit),
+            "norm": norm_json(plan, head.norm.as_ref()), "unit": head.unit.as_ref().map(|unit| unit_json(plan, unit)),
         })),
         "unclaimed": plan.unclaimed,
     })

@@ -41,7 +41,7 @@ pub(super) struct Inputs {
     asked: Vec<(Asked, Tensor)>,
     /// One mask for each cache group of the plan.
     pub(super) masks: Vec<Tensor>,
-    /// `[n_vocab, n_outputs]`; none if no row wants logits.
+    /// `[n_vocab, n_outputs]`, or vectors `[n_embd, n_outputs]`; none if no row wants one.
     pub(super) logits: Option<Tensor>,
 }
 
@@ -237,7 +237,7 @@ pub(super) fn build(
         build,
         taps: HashMap::new(),
     };
-    let (x, logits) = assembly.model(&tokens, rows.as_ref(), shape)?;
+    let (x, logits) = assembly.model(&tokens, rows.as_ref(), shape, options.embeddings)?;
     let asked = assembly.build.asked.into_inner();
     drop(store);
     for kept in &states.kept {
@@ -271,30 +271,45 @@ struct Assembly<'a> {
 }
 
 impl Assembly<'_> {
-    /// The last stream, and the logits if any row wants them.
+    /// The last stream, and the results of the rows that want one: logits, or vectors.
     fn model(
         &mut self,
         tokens: &Tensor,
         rows: Option<&Tensor>,
         shape: Shape,
+        embeddings: bool,
     ) -> Result<(Tensor, Option<Tensor>), Error> {
         let plan = self.build.plan;
         let mut x = blocks::embed::build(&self.build, &plan.embed, tokens)?;
         self.taps.insert("embd".into(), x.clone());
+        let per_layer = match &plan.per_layer {
+            Some(unit) => blocks::per_layer::build(&self.build, unit, tokens, &x)?,
+            None => None,
+        };
         for layer in &plan.layers {
+            if let Some(all) = &per_layer {
+                let input = blocks::per_layer::of_layer(&self.build, all, layer.il)?;
+                self.taps.insert("ple".into(), input);
+            }
             x = self.layer(layer, x)?;
         }
-        let Some(head) = plan.head.as_ref().filter(|_| shape.n_outputs > 0) else {
+        if shape.n_outputs == 0 {
             return Ok((x, None));
-        };
+        }
         // Rows nobody asked for end here: the projection is the widest product of the model.
         let wanted = match rows {
             Some(rows) => self.build.g.get_rows(&x, rows)?,
             None => x.clone(),
         };
+        let Some(head) = &plan.head else {
+            return Ok((x, Some(wanted)));
+        };
         let normed = self.norm(head.norm.as_ref(), wanted)?;
-        let logits = blocks::head::build(&self.build, &head.unit, &normed)?;
-        Ok((x, Some(logits)))
+        let result = match &head.unit {
+            Some(unit) if !embeddings => blocks::head::build(&self.build, unit, &normed)?,
+            _ => normed,
+        };
+        Ok((x, Some(result)))
     }
 
     fn layer(&mut self, layer: &LayerPlan, mut x: Tensor) -> Result<Tensor, Error> {

@@ -47,6 +47,8 @@ pub struct Options {
     pub v_type: TensorType,
     /// Whether attention runs without keeping its scores.
     pub flash_attn: bool,
+    /// Whether vectors are wanted rather than logits: the stream behind the final norm.
+    pub embeddings: bool,
     /// Whether every token sees the whole pass, whatever the definition says.
     pub non_causal: bool,
 }
@@ -287,6 +289,16 @@ impl Model {
         &self.plan
     }
 
+    /// Elements of a row of results: the vocabulary for logits, the stream for vectors.
+    pub fn row_width(&self) -> usize {
+        let head = self.plan.head.as_ref().and_then(|head| head.unit.as_ref());
+        let n = match head {
+            Some(_) if !self.options.embeddings => self.plan.n_vocab,
+            _ => self.plan.n_embd,
+        };
+        n as usize
+    }
+
     /// How it is run.
     pub fn options(&self) -> &Options {
         &self.options
@@ -349,12 +361,12 @@ impl Model {
             self.pass(&part.batch, part.n_seqs)?;
             return Ok(&self.logits);
         }
-        let n_vocab = self.plan.n_vocab as usize;
-        let mut logits = vec![0.0; n_vocab * batch.n_outputs()];
+        let width = self.row_width();
+        let mut logits = vec![0.0; width * batch.n_outputs()];
         for part in &parts {
             self.pass(&part.batch, part.n_seqs)?;
-            for (row, at) in self.logits.chunks_exact(n_vocab).zip(&part.outputs) {
-                logits[at * n_vocab..(at + 1) * n_vocab].copy_from_slice(row);
+            for (row, at) in self.logits.chunks_exact(width).zip(&part.outputs) {
+                logits[at * width..(at + 1) * width].copy_from_slice(row);
             }
         }
         self.logits = logits;
@@ -524,8 +536,7 @@ impl Model {
             }
         }
         self.executor.run()?;
-        self.logits
-            .resize(n_outputs * self.plan.n_vocab as usize, 0.0);
+        self.logits.resize(n_outputs * self.row_width(), 0.0);
         if let Some(logits) = &inputs.logits {
             self.executor.read(logits, &mut self.logits)?;
         }

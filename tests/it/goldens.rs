@@ -474,6 +474,7 @@ fn options() -> Options {
         k_type: TensorType::F32,
         v_type: TensorType::F32,
         flash_attn: false,
+        embeddings: false,
         non_causal: false,
     }
 }

@@ -173,6 +173,17 @@ pub fn logits(
     tokens: &[u32],
     path: &ExecutionPath,
 ) -> Option<Result<Vec<f32>, String>> {
+    results(def, weights, tokens, path, false)
+}
+
+/// As `logits`, or the vectors of every token behind the final norm.
+pub fn results(
+    def: &ArchDef,
+    weights: &Weights,
+    tokens: &[u32],
+    path: &ExecutionPath,
+    embeddings: bool,
+) -> Option<Result<Vec<f32>, String>> {
     let plan = match Plan::new(def, weights.metadata(), weights) {
         Ok(plan) => plan,
         Err(error) => return Some(Err(error.to_string())),
@@ -191,6 +202,7 @@ pub fn logits(
         k_type: path.kv_type,
         v_type: path.kv_type,
         flash_attn: path.flash_attn,
+        embeddings,
         non_causal: false,
     };
     let mut model = match Model::load(plan, weights, options, &mut |_, _| {}) {

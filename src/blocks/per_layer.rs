@@ -1,0 +1,106 @@
+//! A further small input for each layer, from the token and from the embedded stream.
+//!
+//! ```text
+//! a       = table[id] * sqrt(width)               one row of all layers
+//! p       = norm(proj . x / sqrt(n_embd))         normalised for each layer
+//! ple[il] = (a[il] + p[il]) / sqrt(2)
+//! ```
+//! Token ids `[n_tokens]` and the stream `[n_embd, n_tokens]` in, `[width, n_layer, n_tokens]` out.
+
+use super::build::Build;
+use crate::arch::{Contract, NormRef, StateSpec, WeightRole, WeightSpec};
+use crate::ggml::{Error, Tensor};
+use crate::options;
+use crate::plan::Unit;
+
+options! {
+    /// Options of the stage.
+    pub(super) struct Config {
+        width: u64 = "n_ple", "elements for each layer; 0: there is no such input";
+        layers: u64 = "n_layer", "layers";
+        norm: NormRef = "default", "kind and eps of the norm";
+    }
+}
+
+const fn weight(
+    key: &'static str,
+    tensor: &'static str,
+    shape: &'static [&'static str],
+    role: WeightRole,
+) -> WeightSpec {
+    WeightSpec {
+        key,
+        tensor,
+        shape,
+        when: "width > 0",
+        optional: false,
+        role,
+        doc: "part of the input of each layer",
+    }
+}
+
+/// `[per_layer_input]`.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "per_layer_input",
+    summary: "Gives each layer a small input of its own, which its slots read as the tap `ple`.",
+    formula: "ple = (table[id] * sqrt(width) + norm(proj . x / sqrt(n_embd))) / sqrt(2)",
+    options: Config::OPTIONS,
+    weights: &[
+        weight(
+            "table",
+            "per_layer_token_embd.weight",
+            &["width * layers", "n_vocab"],
+            WeightRole::Table,
+        ),
+        weight(
+            "proj",
+            "per_layer_model_proj.weight",
+            &["n_embd", "width * layers"],
+            WeightRole::Matrix,
+        ),
+        weight(
+            "norm",
+            "per_layer_proj_norm.weight",
+            &["width"],
+            WeightRole::Gain,
+        ),
+    ],
+    side: None,
+    state: StateSpec::None,
+    rules: &[],
+};
+
+/// The inputs of all layers; none if there are none.
+pub(crate) fn build(
+    b: &Build<'_>,
+    unit: &Unit,
+    ids: &Tensor,
+    x: &Tensor,
+) -> Result<Option<Tensor>, Error> {
+    let c = Config::read(&unit.options);
+    let (g, n) = (b.g, b.n_tokens);
+    let Some(table) = b.weight(unit, "table") else {
+        return Ok(None);
+    };
+    let shape = [c.width, c.layers, n, 1];
+    let rows = g.scale(&g.get_rows(table, ids)?, (c.width as f32).sqrt())?;
+    let projected = g.scale(
+        &b.linear(unit, "proj", x)?,
+        1.0 / (x.shape()[0] as f32).sqrt(),
+    )?;
+    let projected = g.reshape(&projected, shape)?;
+    let projected = b.normalise_with(c.norm, b.weight(unit, "norm"), &projected)?;
+    let sum = g.add(&projected, &g.reshape(&rows, shape)?)?;
+    let all = g.scale(&sum, std::f32::consts::FRAC_1_SQRT_2)?;
+    b.name(&unit.path, "ple", &all);
+    Ok(Some(all))
+}
+
+/// The input `[width, n_tokens]` of one layer.
+pub(crate) fn of_layer(b: &Build<'_>, all: &Tensor, il: u64) -> Result<Tensor, Error> {
+    let (shape, strides) = (all.shape(), all.strides());
+    let window = [shape[0], shape[2], 1, 1];
+    let steps = [strides[2], strides[3], strides[3]];
+    let layer = b.g.view(all, window, steps, il as usize * strides[1])?;
+    b.g.cont(&layer)
+}
