@@ -1,0 +1,219 @@
+//! Deliberate faults: each must carry the logits further from the reference than the bound of an
+//! exact path, or the goldens prove nothing about what the fault changes.
+
+use std::collections::BTreeMap;
+
+use lab_bench::model::Model;
+use lab_bench::plan::Plan;
+use toml::{Table, Value};
+
+use crate::goldens::{EXACT, Golden, goldens, library, options, run};
+use crate::support::{PATHS, logits, nmse};
+
+/// What is done wrong.
+enum Fault {
+    /// Values set in the definition, or taken out of it: path and TOML text.
+    Edit(&'static [(&'static str, Option<&'static str>)]),
+    /// The model is driven otherwise.
+    Drive(fn(&mut Model, &[u32]) -> Vec<f32>),
+}
+
+use Fault::{Drive, Edit};
+
+/// Name, golden, fault.
+#[rustfmt::skip]
+const FAULTS: &[(&str, &str, Fault)] = &[
+    ("embedding scaled", "llama", Edit(&[("embed/scale", Some("1.1"))])),
+    ("embedding not scaled", "gemma", Edit(&[("embed/scale", None)])),
+    ("embedding not normalised", "bert", Edit(&[("embed/norm", None)])),
+    ("types of the tokens ignored", "bert", Edit(&[("embed/types", Some(r#""""#))])),
+    ("positions not embedded", "gpt2", Edit(&[("embed/positions", Some("false"))])),
+    ("token table for a head of its own", "llama", Edit(&[("head/weights", Some("{ output = false }"))])),
+    ("offset of the logits ignored", "qwen2", Edit(&[("head/weights", Some(r#"{ "output.bias" = false }"#))])),
+    ("logits not scaled", "command-r", Edit(&[("head/scale", None)])),
+    ("logits not bounded", "gemma2", Edit(&[("head/softcap", None)])),
+    ("the last layer left out", "llama", Edit(&[("stack/0/count", Some(r#""n_layer - 1""#))])),
+    ("further input of a layer ignored", "gemma4", Edit(&[("stack/0/slot/input/when", Some(r#""il < 0""#))])),
+    ("scale of a layer ignored", "gemma4", Edit(&[("stack/0/slot/scale/when", Some(r#""il < 0""#))])),
+    ("no norm before the feed-forward network", "llama", Edit(&[("stack/0/slot/ffn/pre", None)])),
+    ("the norms of a layer swapped", "llama", Edit(&[("stack/0/slot/ffn/pre", Some(r#""attn_norm""#))])),
+    ("norm behind the sublayer left out", "gemma2", Edit(&[("stack/0/slot/ffn/post", None)])),
+    ("norm after the sum taken for one before", "bert", Edit(&[("stack/0/slot/attn/after", None), ("stack/0/slot/attn/pre", Some(r#""attn_output_norm""#))])),
+    ("feed-forward result replaces the stream", "llama", Edit(&[("stack/0/slot/ffn/join", Some(r#""set""#))])),
+    ("a residual scale that is not there", "llama", Edit(&[("stack/0/slot/ffn/scale", Some("1.01"))])),
+    ("residual scale ignored", "granitemoe", Edit(&[("stack/0/slot/attn/scale", None)])),
+    ("one of two parallel branches left out", "falcon-h1", Edit(&[("stack/0/slot/mixer/branch/mamba2/when", Some(r#""il < 0""#))])),
+    ("eps ten times as large", "llama", Edit(&[("norm/default/eps", Some(r#""rms_eps * 10""#))])),
+    ("layer norm for rms norm", "llama", Edit(&[("norm/default/kind", Some(r#""layer""#))])),
+    ("rms norm for layer norm", "gpt2", Edit(&[("norm/default/kind", Some(r#""rms""#)), ("norm/default/weights", Some("{ bias = false }"))])),
+    ("rope pairs neighbours instead of halves", "qwen2", Edit(&[("rope/std/kind", Some(r#""norm""#))])),
+    ("rope pairs halves instead of neighbours", "llama", Edit(&[("rope/std/kind", Some(r#""neox""#))])),
+    ("rope base a little larger", "llama", Edit(&[("rope/std/base", Some(r#""rope_base * 1.1""#))])),
+    ("rope turns two elements less", "llama", Edit(&[("rope/std/dims", Some(r#""n_rot - 2""#))])),
+    ("no rope", "qwen3", Edit(&[("stack/0/slot/attn/branch/attention/rope", Some(r#""none""#))])),
+    ("rope in the layer that has none", "smollm3", Edit(&[("stack/0/slot/attn/branch/attention/rope", Some(r#""std""#))])),
+    ("frequency factors ignored", "llama-rope-freqs", Edit(&[("rope/std/weights", Some("{ factors = false }"))])),
+    ("linear scaling ignored", "llama-linear", Edit(&[("rope/std/scaling", Some(r#""none""#))])),
+    ("yarn taken for linear", "llama-yarn", Edit(&[("rope/std/scaling", Some(r#""linear""#))])),
+    ("magnitude of yarn ignored", "llama-yarn", Edit(&[("rope/std/attn", Some("1.0"))])),
+    ("windowed layers turned like the others", "gemma3", Edit(&[("stack/0/slot/attn/branch/attention/rope", Some(r#""std""#))])),
+    ("scores not scaled", "llama", Edit(&[("stack/0/slot/attn/branch/attention/scale", Some("1.0"))])),
+    ("scores not bounded", "gemma2", Edit(&[("stack/0/slot/attn/branch/attention/softcap", None)])),
+    ("keys and values swapped", "llama", Edit(&[("stack/0/slot/attn/branch/attention/weights", Some(r#"{ k = "attn_v", v = "attn_k" }"#))])),
+    ("offset of the queries ignored", "llama-biases", Edit(&[("stack/0/slot/attn/branch/attention/weights", Some(r#"{ "q.bias" = false }"#))])),
+    ("offset of the result ignored", "llama-biases", Edit(&[("stack/0/slot/attn/branch/attention/weights", Some(r#"{ "o.bias" = false }"#))])),
+    ("heads not normalised", "qwen3", Edit(&[("stack/0/slot/attn/branch/attention/qk_norm", None)])),
+    ("heads normalised apart instead of together", "olmo2", Edit(&[("stack/0/slot/attn/branch/attention/qk_norm", None)])),
+    ("sinks ignored", "gpt-oss", Edit(&[("stack/0/slot/attn/branch/attention/weights", Some("{ sinks = false }"))])),
+    ("gate of the queries ignored", "qwen35", Edit(&[("stack/0/slot/mixer/branch/attention/gate", Some(r#""none""#))])),
+    ("values not clamped", "dbrx", Edit(&[("stack/0/slot/attn/branch/attention/clamp", None)])),
+    ("keys of another layer", "gemma4", Edit(&[("stack/0/slot/attn/branch/attention/kv_layer", Some(r#""max(kv_layer - 1, 0)""#))])),
+    ("values not normalised", "gemma4", Edit(&[("stack/0/slot/attn/branch/attention/v_norm", None)])),
+    ("later tokens visible", "llama", Edit(&[("cache/full/causal", Some("false"))])),
+    ("earlier tokens only, in an encoder", "bert", Edit(&[("cache/full/causal", Some("true"))])),
+    ("window one token wider", "gemma2", Edit(&[("cache/local/size", Some(r#""n_swa + 1""#))])),
+    ("window ignored", "gpt-oss", Edit(&[("cache/local/size", Some(r#""n_ctx_train""#))])),
+    ("window slides instead of jumping", "llama4", Edit(&[("cache/local/window", None)])),
+    ("slopes of the positions ignored", "bloom", Edit(&[("cache/full/alibi", None)])),
+    ("gate and up swapped", "llama", Edit(&[("stack/0/slot/ffn/branch/ffn/weights", Some(r#"{ gate = "ffn_up", up = "ffn_gate" }"#))])),
+    ("gelu for silu", "llama", Edit(&[("stack/0/slot/ffn/branch/ffn/act", Some(r#""gelu""#))])),
+    ("silu for gelu", "gemma", Edit(&[("stack/0/slot/ffn/branch/ffn/act", Some(r#""silu""#))])),
+    ("gate of the shared network ignored", "qwen2moe", Edit(&[("stack/0/slot/ffn/branch/shared/weights/out_gate", Some("false"))])),
+    ("weights of the experts not renormalised", "qwen3moe", Edit(&[("stack/0/slot/ffn/branch/moe/renormalise", Some("false"))])),
+    ("weights of the experts renormalised", "olmoe", Edit(&[("stack/0/slot/ffn/branch/moe/renormalise", Some("true"))])),
+    ("softmax over all experts before the choice", "gpt-oss", Edit(&[("stack/0/slot/ffn/branch/moe/score", Some(r#""softmax""#))])),
+    ("sigmoid for softmax", "qwen3moe", Edit(&[("stack/0/slot/ffn/branch/moe/score", Some(r#""sigmoid""#))])),
+    ("one expert more", "qwen3moe", Edit(&[("stack/0/slot/ffn/branch/moe/used", Some(r#""n_expert_used + 1""#))])),
+    ("groups of experts ignored", "bailingmoe2", Edit(&[("stack/0/slot/ffn/branch/moe/groups", None), ("stack/0/slot/ffn/branch/moe/groups_used", None)])),
+    ("bias of the choice ignored", "glm4moe", Edit(&[("stack/0/slot/ffn/branch/moe/weights/select_bias", Some("false"))])),
+    ("scale of the experts ignored", "dots1", Edit(&[("stack/0/slot/ffn/branch/moe/scale", None)])),
+    ("results of the experts not clamped", "gpt-oss", Edit(&[("stack/0/slot/ffn/branch/moe/clamp", None)])),
+    ("shared network left out", "qwen2moe", Edit(&[("stack/0/slot/ffn/branch/shared/when", Some(r#""il < 0""#))])),
+    ("latent attention: scores scaled by the latent width", "minicpm3", Edit(&[("stack/0/slot/attn/branch/mla/scale", Some(r#""1 / sqrt(kv_lora_rank)""#))])),
+    ("latent attention: rope pairs otherwise", "deepseek2", Edit(&[("rope/std/kind", Some(r#""neox""#))])),
+    ("delta net: heads mapped otherwise", "qwen35", Edit(&[("stack/0/slot/mixer/branch/delta_net/head_map", Some(r#""interleaved""#))])),
+    ("delta net left out", "qwen3next", Edit(&[("stack/0/slot/mixer/branch/delta_net/when", Some(r#""il < 0""#))])),
+    ("mamba: steps not normalised", "jamba", Edit(&[("stack/0/slot/mixer/branch/mamba/norm", Some(r#""none""#))])),
+    ("mamba: skip connection ignored", "mamba", Edit(&[("stack/0/slot/mixer/branch/mamba/weights", Some("{ d = false }"))])),
+    ("mamba: offset of the convolution ignored", "mamba", Edit(&[("stack/0/slot/mixer/branch/mamba/weights", Some(r#"{ "conv.bias" = false }"#))])),
+    ("mamba2: result not normalised", "mamba2", Edit(&[("stack/0/slot/mixer/branch/mamba2/weights", Some("{ norm = false }"))])),
+    ("mamba2: offset of the convolution ignored", "mamba2", Edit(&[("stack/0/slot/mixer/branch/mamba2/weights", Some(r#"{ "conv.bias" = false }"#))])),
+    ("short convolution left out", "lfm2", Edit(&[("stack/0/slot/mixer/branch/short_conv/when", Some(r#""il < 0""#))])),
+    ("short convolution: gates swapped", "lfm2", Edit(&[("stack/0/slot/mixer/branch/short_conv/order", Some(r#""cbx""#))])),
+
+    ("a stale row in the cache", "llama", Drive(|model, tokens| {
+        run(model, &tokens[5..9], 0, 0);
+        run(model, tokens, 0, 0)
+    })),
+    ("positions begin anew in the second pass", "llama", Drive(|model, tokens| in_two(model, tokens, 0, |_| 0))),
+    ("positions skip one between passes", "llama", Drive(|model, tokens| in_two(model, tokens, 0, |n| n + 1))),
+    ("the second pass in another sequence", "llama", Drive(|model, tokens| in_two(model, tokens, 1, |n| n))),
+    ("a second pass that begins with no state", "mamba", Drive(|model, tokens| in_two(model, tokens, 1, |_| 0))),
+    ("two tokens exchanged", "llama", Drive(|model, tokens| {
+        let mut tokens = tokens.to_vec();
+        tokens.swap(1, 2);
+        run(model, &tokens, 0, 0)
+    })),
+];
+
+/// The logits of two passes, the second in `sequence` from the position that `first` makes of the
+/// length of the first.
+fn in_two(model: &mut Model, tokens: &[u32], sequence: u32, first: fn(u32) -> u32) -> Vec<f32> {
+    let (a, b) = tokens.split_at(tokens.len() / 2);
+    let mut out = run(model, a, 0, 0);
+    out.extend(run(model, b, sequence, first(a.len() as u32)));
+    out
+}
+
+/// Sets the value at `path`, whose parts are keys, places in a list, or the `name` or `block` of
+/// the member of a list; `None` takes it out.
+fn edit(definition: &mut Table, path: &str, value: Option<&str>) {
+    let (parents, key) = path.rsplit_once('/').expect("a table and its key");
+    let mut at = definition;
+    let mut parts = parents.split('/');
+    while let Some(part) = parts.next() {
+        let inner = at
+            .entry(part)
+            .or_insert_with(|| Value::Table(Table::new()));
+        at = match inner {
+            Value::Table(table) => table,
+            Value::Array(list) => {
+                let wanted = parts.next().expect("a member of the list");
+                let named = |value: &Value| {
+                    ["name", "block"]
+                        .iter()
+                        .any(|key| value.get(key).and_then(Value::as_str) == Some(wanted))
+                };
+                let place = wanted
+                    .parse()
+                    .ok()
+                    .or_else(|| list.iter().position(named))
+                    .unwrap_or_else(|| panic!("{path}: there is no `{wanted}`"));
+                list[place].as_table_mut().expect("a table")
+            }
+            other => panic!("{path}: {other} holds nothing"),
+        };
+    }
+    match value {
+        Some(value) => {
+            let mut parsed: Table = toml::from_str(&format!("value = {value}")).expect("TOML");
+            at.insert(key.to_owned(), parsed.remove("value").expect("just read"));
+        }
+        None => {
+            at.remove(key)
+                .unwrap_or_else(|| panic!("{path}: there is nothing to take out"));
+        }
+    }
+}
+
+/// The NMSE that a fault causes.
+fn effect(golden: &Golden, fault: &Fault) -> Result<f64, String> {
+    let library = library();
+    let source = library.source(&golden.arch).expect("built in");
+    let found = match fault {
+        Edit(edits) => {
+            let mut definition: Table = toml::from_str(&source.text).expect("TOML");
+            for (path, value) in *edits {
+                edit(&mut definition, path, *value);
+            }
+            let text = toml::to_string(&definition).expect("still TOML");
+            let def = library
+                .check("fault", &text)
+                .map_err(|problems| problems.to_string())?;
+            logits(&def, &golden.weights, &golden.tokens, &PATHS[0]).expect("an f32 cache")?
+        }
+        Drive(drive) => {
+            let def = library.get(&golden.arch).expect("built in");
+            let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights)
+                .map_err(|error| error.to_string())?;
+            let mut model = Model::load(plan, &golden.weights, options(), &mut |_, _| {})
+                .map_err(|error| error.to_string())?;
+            drive(&mut model, &golden.tokens)
+        }
+    };
+    Ok(nmse(&found, &golden.expected))
+}
+
+#[test]
+fn the_gate_catches_deliberate_faults() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let goldens: BTreeMap<String, Golden> = goldens(scratch.path(), |name| {
+        FAULTS.iter().any(|(_, on, _)| *on == name)
+    })
+    .into_iter()
+    .map(|golden| (golden.name.clone(), golden))
+    .collect();
+    let mut missed = Vec::new();
+    for (name, on, fault) in FAULTS {
+        let golden = goldens
+            .get(*on)
+            .unwrap_or_else(|| panic!("there is no golden `{on}`"));
+        match effect(golden, fault) {
+            Ok(error) if error > EXACT => println!("{name:48} {on:18} NMSE {error:.1e}"),
+            Ok(error) => missed.push(format!("{name} on {on}: NMSE {error:.1e}")),
+            Err(error) => missed.push(format!("{name} on {on}: does not run: {error}")),
+        }
+    }
+    println!("{} faults, {} missed", FAULTS.len(), missed.len());
+    assert!(missed.is_empty(), "not seen:\n{}", missed.join("\n"));
+}
