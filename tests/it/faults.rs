@@ -100,7 +100,7 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     ("fused activation: gelu for silu", "gemma4-moe", Edit(&[("stack/0/slot/ffn/branch/moe/act", Some(r#""silu""#))])),
     ("temperature of far positions ignored", "mistral4", Edit(&[("params/q_temp/default", Some(r#""0.0""#)), ("params/q_temp/key", Some(r#""attention.none""#))])),
     ("embedding of an encoder scaled", "nomic-bert", Edit(&[("embed/scale", Some("1.2"))])),
-    ("no norm before the attention", "openelm", Edit(&[("stack/0/slot/ffn/pre", None)])),
+    ("linear layer in place of the attention left out", "deci", Edit(&[("stack/0/slot/attn/branch/linear/when", Some("\"il < 0\""))])),
     ("delta net left out", "qwen3next", Edit(&[("stack/0/slot/mixer/branch/delta_net/when", Some(r#""il < 0""#))])),
     ("mamba: steps not normalised", "jamba", Edit(&[("stack/0/slot/mixer/branch/mamba/norm", Some(r#""none""#))])),
     ("mamba: offset of the convolution ignored", "mamba", Edit(&[("stack/0/slot/mixer/branch/mamba/weights", Some(r#"{ "conv.bias" = false }"#))])),
@@ -139,9 +139,7 @@ fn edit(definition: &mut Table, path: &str, value: Option<&str>) {
     let mut at = definition;
     let mut parts = parents.split('/').filter(|part| !part.is_empty());
     while let Some(part) = parts.next() {
-        let inner = at
-            .entry(part)
-            .or_insert_with(|| Value::Table(Table::new()));
+        let inner = at.entry(part).or_insert_with(|| Value::Table(Table::new()));
         at = match inner {
             Value::Table(table) => table,
             Value::Array(list) => {
