@@ -1,0 +1,396 @@
+//! A definition's stages, layers and slots, one after the other, with everything that does not fit.
+
+use std::collections::HashMap;
+
+use super::facts::{Facts, LayerScope};
+use super::unit::place_of;
+use super::{
+    BranchPlan, CachePlan, HeadPlan, LayerPlan, MAX_LAYERS, NormUse, Plan, Pooling, SlotPlan,
+    TensorPlan, Unit,
+};
+use crate::arch::expr::{Expr, Scope, Value};
+use crate::arch::{Branch, Head, Mode, Resource, Setting, Slot};
+
+pub(super) struct Planner<'a> {
+    pub(super) facts: &'a Facts<'a>,
+    pub(super) tensors: Vec<TensorPlan>,
+    pub(super) tensor_index: HashMap<String, usize>,
+    pub(super) norms: Vec<Unit>,
+    pub(super) ropes: Vec<Unit>,
+    pub(super) caches: Vec<CachePlan>,
+    pub(super) problems: Vec<String>,
+}
+
+impl<'a> Planner<'a> {
+    pub(super) fn new(facts: &'a Facts<'a>) -> Self {
+        Self {
+            facts,
+            tensors: Vec::new(),
+            tensor_index: HashMap::new(),
+            norms: Vec::new(),
+            ropes: Vec::new(),
+            caches: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    /// The plan, or everything that does not fit.
+    pub(super) fn plan(mut self) -> Result<Plan, Vec<String>> {
+        self.model().ok_or(self.problems)
+    }
+
+    pub(super) fn problem<T>(&mut self, message: String) -> Option<T> {
+        if !self.problems.contains(&message) {
+            self.problems.push(message);
+        }
+        None
+    }
+
+    fn model(&mut self) -> Option<Plan> {
+        let def = self.facts.def;
+        let global = LayerScope {
+            facts: self.facts,
+            il: None,
+            prefix: "",
+        };
+        let n_embd = self.number(&global, "n_embd");
+        let n_vocab = self.number(&global, "n_vocab");
+        let n_ctx_train = match self.facts.param("n_ctx_train", &global, false) {
+            Ok(Value::Int(n)) if n > 0 => n as u64,
+            _ => 0,
+        };
+        // Without the two sizes everything below would fail for the same reason.
+        let (n_embd, n_vocab) = (n_embd?, n_vocab?);
+        let embed = self.unit("embed", &def.embed, &global, None);
+        let per_layer = match &def.per_layer {
+            Some(instance) => Some(self.unit("per_layer_input", instance, &global, None)?),
+            None => None,
+        };
+        let pooling = match self.facts.param("pooling", &global, false) {
+            Ok(Value::Int(2)) => Pooling::First,
+            Ok(Value::Int(3)) => Pooling::Last,
+            _ => Pooling::Mean,
+        };
+        let mut layers = Vec::new();
+        for stack in &def.stacks {
+            let count = self.evaluate(&stack.count, &global, &format!("{}: count", stack.name));
+            let count = match count {
+                Some(Value::Int(n)) if (1..=MAX_LAYERS as i64).contains(&n) => n as u64,
+                Some(other) => self.problem(format!(
+                    "{}: the number of layers is {other}, expected 1 to {MAX_LAYERS}",
+                    stack.name
+                ))?,
+                None => continue,
+            };
+            for il in 0..count {
+                let prefix = stack.prefix.replace("{il}", &il.to_string());
+                let scope = LayerScope {
+                    facts: self.facts,
+                    il: Some(il),
+                    prefix: &prefix,
+                };
+                let path = format!("{}.{il}", stack.name);
+                let slots = stack
+                    .slots
+                    .iter()
+                    .filter_map(|slot| self.slot(slot, &path, &scope, n_embd))
+                    .collect();
+                layers.push(LayerPlan { path, il, slots });
+            }
+        }
+        let head = match &def.head {
+            Some(head) => {
+                let table = embed.as_ref().and_then(|embed| embed.weight("tokens"));
+                Some(self.head(head, table, &global, n_embd)?)
+            }
+            None => None,
+        };
+        let unclaimed = self.unclaimed();
+        let embed = embed?;
+        if !self.problems.is_empty() {
+            return None;
+        }
+        let params = self
+            .facts
+            .values
+            .take()
+            .into_iter()
+            .filter(|((_, il), _)| il.is_none());
+        Some(Plan {
+            arch: def.name.clone(),
+            mode: def.mode,
+            n_embd,
+            n_vocab,
+            n_ctx_train,
+            params: params.map(|((name, _), value)| (name, value)).collect(),
+            keys: self.facts.keys.take(),
+            tensors: std::mem::take(&mut self.tensors),
+            norms: std::mem::take(&mut self.norms),
+            ropes: std::mem::take(&mut self.ropes),
+            caches: std::mem::take(&mut self.caches),
+            embed,
+            per_layer,
+            layers,
+            head,
+            pooling,
+            unclaimed,
+        })
+    }
+
+    fn number(&mut self, scope: &LayerScope<'_>, name: &str) -> Option<u64> {
+        match self.facts.param(name, scope, false) {
+            Ok(Value::Int(n)) if n > 0 => Some(n as u64),
+            Ok(other) => self.problem(format!("`{name}` is {other}, expected a positive integer")),
+            Err(error) => self.problem(error),
+        }
+    }
+
+    pub(super) fn evaluate(&mut self, expr: &Expr, scope: &dyn Scope, what: &str) -> Option<Value> {
+        match expr.evaluate(scope) {
+            Ok(value) => Some(value),
+            Err(error) => self.problem(format!("{what}: {error}")),
+        }
+    }
+
+    fn holds(&mut self, when: Option<&Expr>, scope: &LayerScope<'_>, path: &str) -> Option<bool> {
+        let Some(when) = when else { return Some(true) };
+        match self.evaluate(when, scope, &format!("{path}: when"))? {
+            Value::Bool(holds) => Some(holds),
+            other => self.problem(format!(
+                "{path}: when: expected true or false, found `{other}`"
+            )),
+        }
+    }
+
+    fn slot(
+        &mut self,
+        slot: &'a Slot,
+        layer: &str,
+        scope: &LayerScope<'_>,
+        n_embd: u64,
+    ) -> Option<SlotPlan> {
+        let path = format!("{layer}.{}", slot.name);
+        if !self.holds(slot.when.as_ref(), scope, &path)? {
+            return None;
+        }
+        let mut active = Vec::new();
+        for branch in &slot.branches {
+            if self.holds(branch.when.as_ref(), scope, &path)? {
+                active.push(branch);
+            }
+        }
+        if active.is_empty() {
+            return None;
+        }
+        let alone = active.len() == 1
+            && slot
+                .branches
+                .iter()
+                .all(|b| b.name == active[0].name || b.when.is_some());
+        let branches: Vec<Option<BranchPlan>> = active
+            .into_iter()
+            .map(|branch| {
+                let inner = if alone {
+                    path.clone()
+                } else {
+                    format!("{path}.{}", branch.name)
+                };
+                self.branch(branch, &inner, scope, n_embd)
+            })
+            .collect();
+        let pre = self.norm(slot.pre.as_ref(), &path, "in", scope, n_embd);
+        let post = self.norm(slot.post.as_ref(), &path, "out", scope, n_embd);
+        let after = self.norm(slot.after.as_ref(), &path, "after", scope, n_embd);
+        let scale = self.factor(slot.scale.as_ref(), &path, scope);
+        Some(SlotPlan {
+            from: slot.from.as_ref().map(|f| f.value.clone()),
+            pre: pre?,
+            branches: branches.into_iter().collect::<Option<_>>()?,
+            post: post?,
+            scale: scale?,
+            join: slot.join,
+            after: after?,
+            path,
+        })
+    }
+
+    fn branch(
+        &mut self,
+        branch: &'a Branch,
+        path: &str,
+        scope: &LayerScope<'_>,
+        n_embd: u64,
+    ) -> Option<BranchPlan> {
+        let pre = self.norm(branch.pre.as_ref(), path, "in", scope, n_embd);
+        let post = self.norm(branch.post.as_ref(), path, "out", scope, n_embd);
+        let gain = self.factor(branch.gain.as_ref(), path, scope);
+        let block = self.unit(path, &branch.block, scope, None);
+        Some(BranchPlan {
+            from: branch.from.as_ref().map(|f| f.value.clone()),
+            side: branch.side.as_ref().map(|f| f.value.clone()),
+            pre: pre?,
+            block: block?,
+            post: post?,
+            gain: gain?,
+            save: branch.save.as_ref().map(|s| s.value.clone()),
+        })
+    }
+
+    /// A factor; 1 and "not given" are the same.
+    #[expect(
+        clippy::option_option,
+        reason = "outer: the plan holds; inner: there is a factor"
+    )]
+    fn factor(
+        &mut self,
+        setting: Option<&Setting>,
+        path: &str,
+        scope: &LayerScope<'_>,
+    ) -> Option<Option<f64>> {
+        let Some(setting) = setting else {
+            return Some(None);
+        };
+        match self.evaluate(&setting.expr, scope, path)? {
+            Value::Int(1) => Some(None),
+            Value::Int(v) => Some(Some(v as f64)),
+            Value::Float(v) if v.is_finite() => Some((v != 1.0).then_some(v)),
+            other => self.problem(format!("{path}: expected a finite factor, found `{other}`")),
+        }
+    }
+
+    /// A norm by name: a declared one, or the default kind with the weight of that name.
+    #[expect(
+        clippy::option_option,
+        reason = "outer: the plan holds; inner: there is a norm"
+    )]
+    fn norm(
+        &mut self,
+        setting: Option<&Setting>,
+        path: &str,
+        place: &str,
+        scope: &LayerScope<'_>,
+        width: u64,
+    ) -> Option<Option<NormUse>> {
+        let Some(setting) = setting else {
+            return Some(None);
+        };
+        let name = match self.evaluate(&setting.expr, scope, path)? {
+            Value::Str(name) if name.is_empty() || name == "none" => return Some(None),
+            Value::Str(name) => name,
+            other => {
+                return self.problem(format!(
+                    "{path}: expected the name of a norm, found `{other}`"
+                ));
+            }
+        };
+        let declared = |name: &str| {
+            self.facts
+                .def
+                .resources
+                .get(&(Resource::Norm, name.to_owned()))
+        };
+        let Some(instance) = declared(&name).or_else(|| declared("default")) else {
+            return self.problem(format!("{path}: there is no `[norm.default]`"));
+        };
+        let mut instance = instance.value.clone();
+        for weight in &mut instance.weights {
+            weight.tensor = weight.tensor.replace("{name}", &name);
+        }
+        let path = format!("{path}.{place}");
+        let unit = self.unit(&path, &instance, scope, Some(("width", width)))?;
+        let (weight, bias) = (unit.weight("weight"), unit.weight("bias"));
+        let kind = Unit {
+            path: String::new(),
+            weights: Vec::new(),
+            ..unit
+        };
+        let norm = place_of(&mut self.norms, kind);
+        Some(Some(NormUse {
+            path,
+            norm,
+            weight,
+            bias,
+        }))
+    }
+
+    fn head(
+        &mut self,
+        head: &Head,
+        table: Option<usize>,
+        global: &LayerScope<'_>,
+        n_embd: u64,
+    ) -> Option<HeadPlan> {
+        let norm = self.norm(head.norm.as_ref(), "head", "in", global, n_embd)?;
+        if self.facts.def.mode == Mode::Encoder {
+            return Some(HeadPlan { norm, unit: None });
+        }
+        let mut unit = self.unit("head", &head.unit, global, None)?;
+        // A head without a matrix of its own projects with the token table.
+        if let Some(output) = unit
+            .contract
+            .0
+            .weights
+            .iter()
+            .position(|w| w.key == "output")
+            && unit.weights[output].is_none()
+        {
+            unit.weights[output] = table;
+        }
+        Some(HeadPlan {
+            norm,
+            unit: Some(unit),
+        })
+    }
+
+    fn unclaimed(&self) -> Vec<String> {
+        let expected = |name: &str| {
+            self.facts
+                .def
+                .ignore
+                .iter()
+                .any(|p| matches(&p.value, name))
+        };
+        // Prediction heads lie behind the last layer, as further layers that are left alone.
+        let is_behind = |name: &str| {
+            let global = LayerScope {
+                facts: self.facts,
+                il: None,
+                prefix: "",
+            };
+            let number = |name: &str| match self.facts.param(name, &global, false) {
+                Ok(Value::Int(n)) => n,
+                _ => 0,
+            };
+            let (n_layer, n_nextn) = (number("n_layer"), number("n_nextn"));
+            self.facts.def.stacks.iter().any(|stack| {
+                (n_layer..n_layer + n_nextn)
+                    .any(|il| name.starts_with(&stack.prefix.replace("{il}", &il.to_string())))
+            })
+        };
+        let names = self.facts.tensors.names().into_iter();
+        names
+            .filter(|name| !is_behind(name))
+            .filter(|name| !self.tensor_index.contains_key(*name) && !expected(name))
+            .map(str::to_owned)
+            .collect()
+    }
+}
+
+/// Whether a name fits a pattern in which `*` stands for anything.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else {
+        return false;
+    };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else {
+        return rest.is_empty();
+    };
+    for part in middle {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}

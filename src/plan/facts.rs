@@ -1,0 +1,281 @@
+//! What expressions can ask of a model: parameters by name and layer, metadata, tensors, and the
+//! options of the unit they stand in. Values are remembered; a parameter that asks for itself is
+//! found here.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+
+use super::TensorSet;
+use crate::arch::expr::{Scope, Value};
+use crate::arch::{ArchDef, Instance, ParamSource, Presence, Resolved, nearest};
+use crate::weights::{Array, Metadata, Value as Meta};
+
+/// What expressions can ask: parameters, metadata and tensors, with values remembered.
+pub(super) struct Facts<'a> {
+    pub(super) def: &'a ArchDef,
+    pub(super) metadata: &'a Metadata,
+    pub(super) tensors: &'a dyn TensorSet,
+    /// Values by name and layer; the layer is `None` for what does not depend on it.
+    pub(super) values: RefCell<HashMap<(String, Option<u64>), Value>>,
+    /// Metadata keys that were asked for.
+    pub(super) keys: RefCell<BTreeSet<String>>,
+    /// Parameters being evaluated, innermost last.
+    pub(super) open: RefCell<Vec<String>>,
+}
+
+/// A layer as expressions see it.
+#[derive(Clone)]
+pub(super) struct LayerScope<'a> {
+    pub(super) facts: &'a Facts<'a>,
+    pub(super) il: Option<u64>,
+    pub(super) prefix: &'a str,
+}
+
+impl<'a> Facts<'a> {
+    pub(super) fn new(
+        def: &'a ArchDef,
+        metadata: &'a Metadata,
+        tensors: &'a dyn TensorSet,
+    ) -> Self {
+        Self {
+            def,
+            metadata,
+            tensors,
+            values: RefCell::default(),
+            keys: RefCell::default(),
+            open: RefCell::default(),
+        }
+    }
+
+    pub(super) fn param(
+        &self,
+        name: &str,
+        scope: &LayerScope<'_>,
+        whole: bool,
+    ) -> Result<Value, String> {
+        if !whole && let Some(value) = self.values.borrow().get(&(name.to_owned(), scope.il)) {
+            return Ok(value.clone());
+        }
+        let Some(param) = self.def.params.get(name) else {
+            return Err(format!("unknown parameter `{name}`"));
+        };
+        if self.open.borrow().iter().any(|open| open == name) {
+            return Err(format!("`{name}` depends on itself"));
+        }
+        self.open.borrow_mut().push(name.to_owned());
+        let value = match &param.source {
+            ParamSource::Derived(expr) => expr
+                .evaluate(scope)
+                .map_err(|e| format!("`{name}` = {expr}: {e}")),
+            ParamSource::Key {
+                keys,
+                absolute,
+                default,
+                zero_is_value,
+                ..
+            } => match self.keyed(name, keys, *absolute, *zero_is_value) {
+                Some(value) => Ok(value),
+                None => match default {
+                    Some(default) => default.evaluate(scope),
+                    None => Err(self.missing(name, keys, *absolute)),
+                },
+            },
+        };
+        self.open.borrow_mut().pop();
+        let value = value?;
+        if whole {
+            return Ok(value);
+        }
+        let value = match value {
+            Value::List(items) => {
+                let Some(il) = scope.il else {
+                    return Err(format!(
+                        "`{name}` has a value for each layer and is asked for outside a layer"
+                    ));
+                };
+                let found = items.get(il as usize).cloned();
+                found.ok_or_else(|| {
+                    format!(
+                        "`{name}` has {} values and none for layer {il}",
+                        items.len()
+                    )
+                })?
+            }
+            single => single,
+        };
+        self.values
+            .borrow_mut()
+            .insert((name.to_owned(), scope.il), value.clone());
+        Ok(value)
+    }
+
+    fn keyed(
+        &self,
+        name: &str,
+        keys: &[String],
+        absolute: bool,
+        zero_is_value: bool,
+    ) -> Option<Value> {
+        keys.iter().find_map(|key| {
+            let full = if absolute {
+                key.clone()
+            } else {
+                format!("{}.{key}", self.def.name)
+            };
+            self.keys.borrow_mut().insert(full.clone());
+            let value = convert(self.metadata.get(&full)?)?;
+            let zero =
+                |v: &Value| matches!(v, Value::Int(0)) || matches!(v, Value::Float(f) if *f == 0.0);
+            let unset = match &value {
+                Value::List(items) => items.iter().all(zero),
+                single => zero(single),
+            };
+            tracing::trace!(param = name, key = full, %value, "parameter");
+            (zero_is_value || !unset).then_some(value)
+        })
+    }
+
+    fn missing(&self, name: &str, keys: &[String], absolute: bool) -> String {
+        let key = keys.first().map_or("", String::as_str);
+        let full = if absolute {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.def.name)
+        };
+        let hint = nearest(
+            &full,
+            self.metadata
+                .iter()
+                .map(|(key, _)| key)
+                .filter(|key| *key != full),
+        );
+        let hint = hint
+            .map(|near| format!("; the file has `{near}`"))
+            .unwrap_or_default();
+        format!("missing metadata key `{full}` (parameter `{name}`){hint}")
+    }
+}
+
+/// A metadata value as a value of the language; strings in arrays are of no use to it.
+pub(super) fn convert(value: &Meta) -> Option<Value> {
+    Some(match value {
+        Meta::Bool(v) => Value::Bool(*v),
+        Meta::Str(v) => Value::Str(v.clone()),
+        Meta::F32(v) => Value::Float(shortest(*v)),
+        Meta::F64(v) => Value::Float(*v),
+        Meta::Array(Array::Str(_)) => return None,
+        Meta::Array(array) => Value::List(
+            (0..array.len())
+                .map(|i| convert(&array.get(i)?))
+                .collect::<Option<_>>()?,
+        ),
+        integer => Value::Int(integer.as_i64()?),
+    })
+}
+
+/// The shortest decimal that reads back as the same f32: 1e-6 stays 1e-6 in print, and turning
+/// it into f32 again gives the stored bits.
+pub(super) fn shortest(v: f32) -> f64 {
+    v.to_string().parse().unwrap_or(f64::from(v))
+}
+
+impl Scope for LayerScope<'_> {
+    fn name(&self, name: &str, whole: bool) -> Result<Value, String> {
+        if name == "il" {
+            let il = self.il.ok_or("`il` has no value outside a layer")?;
+            return Ok(Value::Int(il as i64));
+        }
+        self.facts.param(name, self, whole)
+    }
+
+    fn has(&self, weight: &str) -> Result<bool, String> {
+        let local = format!("{}{weight}", self.prefix);
+        Ok(self.facts.tensors.has(&local, false) || self.facts.tensors.has(weight, false))
+    }
+
+    fn dim(&self, weight: &str, index: i64) -> Result<i64, String> {
+        let local = format!("{}{weight}", self.prefix);
+        let stored = self
+            .facts
+            .tensors
+            .stored(&local)
+            .or_else(|| self.facts.tensors.stored(weight));
+        let Some((_, shape, _)) = stored else {
+            if !self.facts.tensors.is_file() {
+                return Ok(0);
+            }
+            return Err(format!("there is no tensor `{local}`"));
+        };
+        let index = usize::try_from(index).map_err(|_| "a dimension is numbered from 0")?;
+        Ok(shape.get(index).map_or(1, |n| *n as i64))
+    }
+
+    fn count(&self, key: &str) -> Result<i64, String> {
+        let facts = self.facts;
+        let relative = format!("{}.{key}", facts.def.name);
+        Ok(facts
+            .metadata
+            .array(&relative)
+            .or_else(|| facts.metadata.array(key))
+            .map_or(0, |array| array.len() as i64))
+    }
+}
+
+/// An instance as its contract's expressions see it: options first, then the layer.
+pub(super) struct UnitScope<'a> {
+    pub(super) layer: &'a LayerScope<'a>,
+    pub(super) instance: &'a Instance,
+    /// Options resolved so far, in the order of the contract.
+    pub(super) options: &'a [Resolved],
+    /// A name that the place of use gives, such as a norm's width.
+    pub(super) given: Option<(&'static str, u64)>,
+}
+
+impl Scope for UnitScope<'_> {
+    fn name(&self, name: &str, whole: bool) -> Result<Value, String> {
+        if let Some((given, value)) = self.given
+            && given == name
+        {
+            return Ok(Value::Int(value as i64));
+        }
+        let specs = self.instance.contract.options;
+        // A default speaks of the options before its own; `causal = "causal"` is the parameter.
+        match specs
+            .iter()
+            .position(|o| o.name == name)
+            .and_then(|at| self.options.get(at))
+        {
+            Some(option) => Ok(option.to_value()),
+            None => self.layer.name(name, whole),
+        }
+    }
+
+    fn has(&self, key: &str) -> Result<bool, String> {
+        let specs = self.instance.contract.weights;
+        let Some(at) = specs.iter().position(|w| w.key == key) else {
+            return self.layer.has(key);
+        };
+        let weight = &self.instance.weights[at];
+        if weight.presence == Presence::Forbidden {
+            return Ok(false);
+        }
+        let name = format!("{}{}", self.layer.prefix, weight.tensor);
+        Ok(self
+            .layer
+            .facts
+            .tensors
+            .has(&name, weight.presence == Presence::Required))
+    }
+
+    fn dim(&self, key: &str, index: i64) -> Result<i64, String> {
+        let specs = self.instance.contract.weights;
+        match specs.iter().position(|w| w.key == key) {
+            Some(at) => self.layer.dim(&self.instance.weights[at].tensor, index),
+            None => self.layer.dim(key, index),
+        }
+    }
+
+    fn count(&self, key: &str) -> Result<i64, String> {
+        self.layer.count(key)
+    }
+}

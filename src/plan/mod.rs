@@ -1,0 +1,388 @@
+//! A definition and a model file's numbers become a Plan: every layer's slots, blocks, tensor
+//! names, shapes, caches and bytes.
+//!
+//! A plan is inert data that can be printed and compared. It is the one description that is
+//! executed (`model`), measured (memory), drawn (`diagram`) and made up at random (`synth`), so
+//! they cannot disagree. Planning reads metadata and tensor shapes, never tensor data; all
+//! problems come back together.
+
+mod assemble;
+mod facts;
+mod unit;
+
+use assemble::Planner;
+use facts::Facts;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use crate::arch::expr::Value;
+use crate::arch::{ArchDef, Contract, Join, Mode, Resolved, WeightRole};
+use crate::weights::{Metadata, TensorType, Weights};
+
+/// Layers beyond any real model; a cap on what a file may make us build.
+const MAX_LAYERS: u64 = 4096;
+
+/// A model, resolved.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Name of the architecture.
+    pub arch: String,
+    /// How it is executed.
+    pub mode: Mode,
+    /// Width of the stream.
+    pub n_embd: u64,
+    /// Size of the vocabulary.
+    pub n_vocab: u64,
+    /// Context length the model was trained for; 0 if the file does not say.
+    pub n_ctx_train: u64,
+    /// Parameters that something used, with their values.
+    pub params: BTreeMap<String, Value>,
+    /// Metadata keys that parameters were read from, whether set or not.
+    pub keys: BTreeSet<String>,
+    /// Tensors that something uses, once each.
+    pub tensors: Vec<TensorPlan>,
+    /// Distinct norms.
+    pub norms: Vec<Unit>,
+    /// Distinct ropes.
+    pub ropes: Vec<Unit>,
+    /// Groups of layers that see the same keys.
+    pub caches: Vec<CachePlan>,
+    /// Token ids to the stream.
+    pub embed: Unit,
+    /// A further input for each layer.
+    pub per_layer: Option<Unit>,
+    /// The layers of all stacks, in order.
+    pub layers: Vec<LayerPlan>,
+    /// The stream to logits.
+    pub head: Option<HeadPlan>,
+    /// How the vectors of a text's tokens become one.
+    pub pooling: Pooling,
+    /// Tensors of the file that nothing uses and the definition does not expect.
+    pub unclaimed: Vec<String>,
+}
+
+/// A tensor that the model uses.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorPlan {
+    /// Name in the file.
+    pub name: String,
+    /// Dimensions by the definition, ggml order.
+    pub shape: Vec<u64>,
+    /// Element type in the file; in a plan without a file, none.
+    pub ty: Option<TensorType>,
+    /// Bytes in the file, or as f32 in a plan without one.
+    pub bytes: u64,
+    /// What it does.
+    pub role: WeightRole,
+}
+
+/// A use of a contract with all its numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unit {
+    /// Path of its values, such as `layers.3.attn`.
+    pub path: String,
+    /// What it is a use of.
+    pub contract: ContractRef,
+    /// Options in the order of the contract.
+    pub options: Vec<Resolved>,
+    /// Weights in the order of the contract, as places in [`Plan::tensors`].
+    pub weights: Vec<Option<usize>>,
+    /// What it keeps between passes.
+    pub state: Option<StatePlan>,
+}
+
+impl Unit {
+    /// The place in [`Plan::tensors`] of a weight by its key; `None` if it is absent.
+    pub fn weight(&self, key: &str) -> Option<usize> {
+        let at = self.contract.0.weights.iter().position(|w| w.key == key)?;
+        self.weights[at]
+    }
+
+    /// The value of a whole-number option.
+    pub fn option_int(&self, name: &str) -> Option<u64> {
+        let at = self
+            .contract
+            .0
+            .options
+            .iter()
+            .position(|o| o.name == name)?;
+        match self.options[at] {
+            Resolved::Int(v) => Some(v),
+            _ => None,
+        }
+    }
+}
+
+/// A contract, compared and printed by name.
+#[derive(Clone, Copy)]
+pub struct ContractRef(pub &'static Contract);
+
+impl PartialEq for ContractRef {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl fmt::Debug for ContractRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.name)
+    }
+}
+
+/// What a unit keeps between passes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StatePlan {
+    /// Of every position.
+    KeyValue(KeyValuePlan),
+    /// Of every sequence.
+    Recurrent(Vec<StatePart>),
+}
+
+/// What a unit keeps of every position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyValuePlan {
+    /// Its group, a place in [`Plan::caches`].
+    pub cache: usize,
+    /// Elements of a key row.
+    pub k: u64,
+    /// Elements of a value row.
+    pub v: u64,
+    /// Heads that share a row.
+    pub heads: u64,
+    /// Whether the values are the head of the keys, so that only those are kept.
+    pub v_in_k: bool,
+    /// Path of the unit whose rows are used instead of own ones.
+    pub owner: Option<String>,
+}
+
+/// A part of what a unit keeps of a sequence, f32.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatePart {
+    /// Its name in the contract.
+    pub name: &'static str,
+    /// Its elements.
+    pub size: u64,
+}
+
+/// A group of layers that see the same keys.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CachePlan {
+    /// Name in the definition.
+    pub name: String,
+    /// Its resolved options.
+    pub unit: Unit,
+}
+
+/// A norm at a place in the wiring.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NormUse {
+    /// Path of its result.
+    pub path: String,
+    /// Kind and eps, a place in [`Plan::norms`].
+    pub norm: usize,
+    /// Gain, a place in [`Plan::tensors`].
+    pub weight: Option<usize>,
+    /// Offset, a place in [`Plan::tensors`].
+    pub bias: Option<usize>,
+}
+
+/// One layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerPlan {
+    /// Path, such as `layers.3`.
+    pub path: String,
+    /// Index in its stack.
+    pub il: u64,
+    /// What it does, in order.
+    pub slots: Vec<SlotPlan>,
+}
+
+/// One sublayer with at least one active branch; see the formula in `arch`.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(
+    missing_docs,
+    reason = "the fields are those of `arch::Slot`, resolved"
+)]
+pub struct SlotPlan {
+    pub path: String,
+    pub from: Option<String>,
+    pub pre: Option<NormUse>,
+    pub branches: Vec<BranchPlan>,
+    pub post: Option<NormUse>,
+    pub scale: Option<f64>,
+    pub join: Join,
+    pub after: Option<NormUse>,
+}
+
+/// One active branch.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(
+    missing_docs,
+    reason = "the fields are those of `arch::Branch`, resolved"
+)]
+pub struct BranchPlan {
+    pub from: Option<String>,
+    pub side: Option<String>,
+    pub pre: Option<NormUse>,
+    pub block: Unit,
+    pub post: Option<NormUse>,
+    pub gain: Option<f64>,
+    pub save: Option<String>,
+}
+
+/// The end of the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeadPlan {
+    /// Final norm.
+    pub norm: Option<NormUse>,
+    /// Projection to logits and what follows it; none if the normed stream is the result.
+    pub unit: Option<Unit>,
+}
+
+/// How the vectors of a text's tokens become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// Their mean.
+    Mean,
+    /// The first one.
+    First,
+    /// The last one.
+    Last,
+}
+
+/// What a plan may ask of the tensors there are.
+pub trait TensorSet {
+    /// Whether a tensor is there. `required` tells whether the definition insists on it.
+    fn has(&self, name: &str, required: bool) -> bool;
+    /// Type, shape and bytes as stored; `None` if there is no such tensor or no file.
+    fn stored(&self, name: &str) -> Option<(TensorType, &[u64], u64)>;
+    /// All names.
+    fn names(&self) -> Vec<&str>;
+    /// Whether shapes and absences are checked against a file.
+    fn is_file(&self) -> bool;
+}
+
+impl TensorSet for Weights {
+    fn has(&self, name: &str, _required: bool) -> bool {
+        self.tensor(name).is_some()
+    }
+
+    fn stored(&self, name: &str) -> Option<(TensorType, &[u64], u64)> {
+        self.tensor(name)
+            .map(|t| (t.ty, t.shape.as_slice(), t.bytes))
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.tensors().iter().map(|t| t.name.as_str()).collect()
+    }
+
+    fn is_file(&self) -> bool {
+        true
+    }
+}
+
+/// Why a model could not be planned: everything that does not fit, together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error {
+    /// The definition.
+    pub arch: String,
+    /// The problems, in the order of the layers.
+    pub problems: Vec<String>,
+}
+
+/// Problems shown; every layer tends to repeat the first one's.
+const SHOWN: usize = 12;
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the model does not fit the architecture `{}`:",
+            self.arch
+        )?;
+        for problem in self.problems.iter().take(SHOWN) {
+            write!(f, "\n  {problem}")?;
+        }
+        if self.problems.len() > SHOWN {
+            write!(f, "\n  and {} more", self.problems.len() - SHOWN)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl Plan {
+    /// Resolves a definition for a model.
+    ///
+    /// # Errors
+    /// Everything that does not fit, together: missing keys and tensors, wrong shapes, broken
+    /// rules.
+    pub fn new(def: &ArchDef, metadata: &Metadata, tensors: &dyn TensorSet) -> Result<Self, Error> {
+        let facts = Facts::new(def, metadata, tensors);
+        Planner::new(&facts).plan().map_err(|problems| Error {
+            arch: def.name.clone(),
+            problems,
+        })
+    }
+
+    /// Bytes of all tensors in use.
+    pub fn weight_bytes(&self) -> u64 {
+        self.tensors.iter().map(|t| t.bytes).sum()
+    }
+
+    /// Number of weights (elements) in use.
+    pub fn n_weights(&self) -> u64 {
+        self.tensors
+            .iter()
+            .map(|t| t.shape.iter().product::<u64>())
+            .sum()
+    }
+
+    fn units(&self) -> impl Iterator<Item = &Unit> {
+        self.layers
+            .iter()
+            .flat_map(|layer| &layer.slots)
+            .flat_map(|slot| &slot.branches)
+            .map(|branch| &branch.block)
+    }
+
+    /// Every unit that keeps keys and values of its own, in the order of execution.
+    pub fn key_values(&self) -> impl Iterator<Item = (&Unit, &KeyValuePlan)> {
+        self.units().filter_map(|unit| match unit.state.as_ref()? {
+            StatePlan::KeyValue(rows) if rows.owner.is_none() => Some((unit, rows)),
+            _ => None,
+        })
+    }
+
+    /// Every unit that keeps something of a sequence, in the order of execution.
+    pub fn recurrent(&self) -> impl Iterator<Item = (&Unit, &[StatePart])> {
+        self.units().filter_map(|unit| match unit.state.as_ref()? {
+            StatePlan::Recurrent(parts) => Some((unit, parts.as_slice())),
+            StatePlan::KeyValue(_) => None,
+        })
+    }
+
+    /// Bytes of the caches for `n_cells` positions, with keys and values of these types.
+    ///
+    /// `None` if a row is not a whole number of blocks of its type.
+    pub fn cache_bytes(&self, n_cells: u64, k: TensorType, v: TensorType) -> Option<u64> {
+        self.key_values().try_fold(0u64, |sum, (_, rows)| {
+            let values = if rows.v_in_k { 0 } else { v.row_bytes(rows.v)? };
+            let row = k.row_bytes(rows.k)?.checked_add(values)?;
+            sum.checked_add(row.checked_mul(n_cells)?)
+        })
+    }
+
+    /// Bytes of what is kept of `n_seqs` sequences beside keys and values.
+    pub fn recurrent_bytes(&self, n_seqs: u64) -> Option<u64> {
+        let parts = self.recurrent().flat_map(|(_, parts)| parts);
+        let elements = parts
+            .map(|part| part.size)
+            .try_fold(0u64, u64::checked_add)?;
+        elements
+            .checked_mul(size_of::<f32>() as u64)?
+            .checked_mul(n_seqs)
+    }
+}

@@ -1,0 +1,322 @@
+//! One use of a contract: its options, rules, weights and what it keeps.
+
+use super::assemble::Planner;
+use super::facts::{LayerScope, UnitScope};
+use super::{CachePlan, ContractRef, KeyValuePlan, StatePart, StatePlan, TensorPlan, Unit};
+use crate::arch::expr::{Expr, Scope, Value};
+use crate::arch::{
+    Instance, OptionKind, Presence, Resolved, Resource, StateSpec, WeightRole, nearest,
+};
+use crate::weights::TensorType;
+
+impl Planner<'_> {
+    /// A use of a contract: options, weights, rules and state.
+    pub(super) fn unit(
+        &mut self,
+        path: &str,
+        instance: &Instance,
+        layer: &LayerScope<'_>,
+        given: Option<(&'static str, u64)>,
+    ) -> Option<Unit> {
+        let contract = instance.contract;
+        let mut options: Vec<Resolved> = Vec::with_capacity(contract.options.len());
+        for (spec, setting) in contract.options.iter().zip(&instance.options) {
+            let what = format!("{path}: {}", spec.name);
+            let value = if setting.span.is_some() {
+                self.evaluate(&setting.expr, layer, &what)?
+            } else {
+                let scope = UnitScope {
+                    layer,
+                    instance,
+                    options: &options,
+                    given,
+                };
+                self.evaluate(&setting.expr, &scope, &what)?
+            };
+            let resolved = self.resolve(spec.kind, value, &what, layer)?;
+            options.push(resolved);
+        }
+        let scope = UnitScope {
+            layer,
+            instance,
+            options: &options,
+            given,
+        };
+        for (rule, spec) in instance.rules.iter().zip(contract.rules) {
+            if self.evaluate(rule, &scope, path)? != Value::Bool(true) {
+                self.problem::<()>(format!(
+                    "{path}: {} ({} is not true)",
+                    spec.message, spec.holds
+                ));
+            }
+        }
+        let weights = self.weights(path, instance, &scope);
+        let state = match contract.state {
+            StateSpec::None => None,
+            StateSpec::KeyValue { cache, layer, .. } => Some(StatePlan::KeyValue(
+                self.key_values(path, &scope, cache, layer)?,
+            )),
+            StateSpec::Recurrent(parts) => {
+                let parts = parts.iter().zip(&instance.state);
+                let parts: Option<Vec<StatePart>> = parts
+                    .map(|((name, _), expr)| {
+                        let size = self.size(expr, &scope, path)?;
+                        Some(StatePart { name, size })
+                    })
+                    .collect();
+                Some(StatePlan::Recurrent(parts?))
+            }
+        };
+        Some(Unit {
+            path: path.to_owned(),
+            contract: ContractRef(contract),
+            options,
+            weights: weights?,
+            state,
+        })
+    }
+
+    fn key_values(
+        &mut self,
+        path: &str,
+        scope: &UnitScope<'_>,
+        cache: &str,
+        layer: Option<&str>,
+    ) -> Option<KeyValuePlan> {
+        let specs = scope.instance.contract.options;
+        let option = |name: &str| {
+            let at = specs.iter().position(|o| o.name == name)?;
+            scope.options.get(at)
+        };
+        let [k, v, heads, v_in_k] = scope.instance.state.as_slice() else {
+            return None;
+        };
+        let owner = match layer.and_then(option) {
+            Some(Resolved::Int(owner)) if Some(*owner) != scope.layer.il => {
+                Some(self.owner(path, *owner, scope.layer)?)
+            }
+            _ => None,
+        };
+        let Some(Resolved::Resource(Some(cache))) = option(cache) else {
+            return None;
+        };
+        Some(KeyValuePlan {
+            cache: *cache,
+            k: self.size(k, scope, path)?,
+            v: self.size(v, scope, path)?,
+            heads: self.size(heads, scope, path)?,
+            v_in_k: self.evaluate(v_in_k, scope, path)? == Value::Bool(true),
+            owner,
+        })
+    }
+
+    /// The path of the same unit in an earlier layer.
+    fn owner(&mut self, path: &str, layer: u64, scope: &LayerScope<'_>) -> Option<String> {
+        let il = scope.il?;
+        let own = format!(".{il}.");
+        if layer > il || !path.contains(&own) {
+            return self.problem(format!(
+                "{path}: reads the keys of layer {layer}, which does not come before it"
+            ));
+        }
+        Some(path.replacen(&own, &format!(".{layer}."), 1))
+    }
+
+    pub(super) fn size(&mut self, expr: &Expr, scope: &dyn Scope, what: &str) -> Option<u64> {
+        match self.evaluate(expr, scope, what)? {
+            Value::Int(n) if n > 0 => Some(n as u64),
+            other => self.problem(format!(
+                "{what}: {expr} is {other}, expected a positive integer"
+            )),
+        }
+    }
+
+    fn resolve(
+        &mut self,
+        kind: OptionKind,
+        value: Value,
+        what: &str,
+        layer: &LayerScope<'_>,
+    ) -> Option<Resolved> {
+        match (kind, value) {
+            (OptionKind::Int, Value::Int(v)) if v >= 0 => Some(Resolved::Int(v as u64)),
+            (OptionKind::Float, Value::Int(v)) => Some(Resolved::Float(v as f64)),
+            (OptionKind::Float, Value::Float(v)) if v.is_finite() => Some(Resolved::Float(v)),
+            (OptionKind::Bool, Value::Bool(v)) => Some(Resolved::Bool(v)),
+            (OptionKind::Choice(names), Value::Str(v)) => {
+                match names.iter().find(|name| **name == v) {
+                    Some(name) => Some(Resolved::Choice(name)),
+                    None => self.problem(format!("{what}: `{v}` is none of {}", names.join(", "))),
+                }
+            }
+            (OptionKind::Resource(_), Value::Str(v)) if v == "none" || v.is_empty() => {
+                Some(Resolved::Resource(None))
+            }
+            (OptionKind::Resource(kind), Value::Str(v)) => self.resource(kind, &v, what, layer),
+            (kind, value) => {
+                let expected = match kind {
+                    OptionKind::Int => "an integer from 0",
+                    OptionKind::Float => "a finite number",
+                    OptionKind::Bool => "true or false",
+                    _ => "a name",
+                };
+                self.problem(format!("{what}: expected {expected}, found `{value}`"))
+            }
+        }
+    }
+
+    fn resource(
+        &mut self,
+        kind: Resource,
+        name: &str,
+        what: &str,
+        layer: &LayerScope<'_>,
+    ) -> Option<Resolved> {
+        let Some(instance) = self.facts.def.resources.get(&(kind, name.to_owned())) else {
+            return self.problem(format!("{what}: there is no `[{}.{name}]`", kind.name()));
+        };
+        // A resource's tensors are global: one table of factors serves every layer.
+        let scope = LayerScope {
+            prefix: "",
+            ..layer.clone()
+        };
+        let path = format!("{}.{name}", kind.name());
+        let mut instance = instance.value.clone();
+        if kind == Resource::Norm {
+            // Named as an option, a norm lends its kind and eps; the block has the weight.
+            instance.weights.clear();
+        }
+        let mut unit = self.unit(&path, &instance, &scope, None)?;
+        let place = match kind {
+            Resource::Rope => place_of(&mut self.ropes, unit),
+            Resource::Norm => {
+                unit.path.clear();
+                place_of(&mut self.norms, unit)
+            }
+            Resource::Cache => place_of(
+                &mut self.caches,
+                CachePlan {
+                    name: name.to_owned(),
+                    unit,
+                },
+            ),
+        };
+        Some(Resolved::Resource(Some(place)))
+    }
+
+    fn weights(
+        &mut self,
+        path: &str,
+        instance: &Instance,
+        scope: &UnitScope<'_>,
+    ) -> Option<Vec<Option<usize>>> {
+        let mut out = Vec::with_capacity(instance.weights.len());
+        let mut sound = true;
+        for (spec, weight) in instance.contract.weights.iter().zip(&instance.weights) {
+            let belongs = self.evaluate(&weight.when, scope, path)? == Value::Bool(true);
+            if !belongs || !scope.has(spec.key).unwrap_or(false) {
+                if belongs && weight.presence == Presence::Required {
+                    sound = false;
+                    let name = format!("{}{}", scope.layer.prefix, weight.tensor);
+                    let names = self.facts.tensors.names();
+                    let near = nearest(&name, names).filter(|_| self.facts.tensors.is_file());
+                    let hint = near
+                        .map(|near| format!("; the file has `{near}`"))
+                        .unwrap_or_default();
+                    self.problem::<()>(format!(
+                        "{path}: missing tensor `{name}` ({}){hint}",
+                        spec.doc
+                    ));
+                }
+                out.push(None);
+                continue;
+            }
+            let name = format!("{}{}", scope.layer.prefix, weight.tensor);
+            let shape: Option<Vec<u64>> = weight
+                .shape
+                .iter()
+                .map(|dim| self.size(dim, scope, &format!("{path}: {name}")))
+                .collect();
+            // Trailing ones are not written to files.
+            let shape = shape.map(|mut shape| {
+                while shape.len() > 1 && shape.last() == Some(&1) {
+                    shape.pop();
+                }
+                shape
+            });
+            let place = shape.and_then(|shape| self.tensor(path, name, shape, weight, spec.role));
+            sound &= place.is_some();
+            out.push(place);
+        }
+        sound.then_some(out)
+    }
+
+    fn tensor(
+        &mut self,
+        path: &str,
+        name: String,
+        shape: Vec<u64>,
+        weight: &crate::arch::WeightUse,
+        role: WeightRole,
+    ) -> Option<usize> {
+        if let Some(&at) = self.tensor_index.get(&name) {
+            if self.tensors[at].shape == shape {
+                return Some(at);
+            }
+            let other = show(&self.tensors[at].shape);
+            return self.problem(format!(
+                "{path}: `{name}` is used as {} and as {other}",
+                show(&shape)
+            ));
+        }
+        let (ty, bytes) = match self.facts.tensors.stored(&name) {
+            Some((ty, stored, bytes)) => {
+                if !same_shape(&shape, stored) {
+                    let symbols: Vec<_> = weight.shape.iter().map(Expr::source).collect();
+                    return self.problem(format!(
+                        "{path}: tensor `{name}` has the shape {}, expected {} = [{}]",
+                        show(stored),
+                        show(&shape),
+                        symbols.join(", ")
+                    ));
+                }
+                (Some(ty), bytes)
+            }
+            None => match TensorType::F32.tensor_bytes(&shape) {
+                Some(bytes) => (None, bytes),
+                None => {
+                    return self.problem(format!("{path}: `{name}` {} is too large", show(&shape)));
+                }
+            },
+        };
+        self.tensor_index.insert(name.clone(), self.tensors.len());
+        self.tensors.push(TensorPlan {
+            name,
+            shape,
+            ty,
+            bytes,
+            role,
+        });
+        Some(self.tensors.len() - 1)
+    }
+}
+
+pub(super) fn place_of<T: PartialEq>(items: &mut Vec<T>, item: T) -> usize {
+    if let Some(at) = items.iter().position(|other| *other == item) {
+        return at;
+    }
+    items.push(item);
+    items.len() - 1
+}
+
+/// Shapes are equal up to trailing ones, which file formats drop.
+fn same_shape(a: &[u64], b: &[u64]) -> bool {
+    let n = a.len().max(b.len());
+    (0..n).all(|i| a.get(i).unwrap_or(&1) == b.get(i).unwrap_or(&1))
+}
+
+/// A shape for messages.
+fn show(shape: &[u64]) -> String {
+    let dims: Vec<String> = shape.iter().map(u64::to_string).collect();
+    format!("[{}]", dims.join(", "))
+}
