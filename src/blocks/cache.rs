@@ -59,12 +59,48 @@ impl Cache {
         }
     }
 
+    /// The first position that a query at position `q` can see, which no later query can see
+    /// anything before.
+    pub(crate) fn first_visible(&self, q: u32) -> u32 {
+        let (q, size) = (u64::from(q), self.size);
+        let first = match self.window {
+            _ if size == 0 => 0,
+            Window::Standard => (q + 1).saturating_sub(size),
+            Window::Chunked => q - q % size,
+            Window::Symmetric => q.saturating_sub(size / 2),
+        };
+        first as u32
+    }
+
     /// What the mask holds for a visible key: 0, or minus the distance for a linear bias.
     pub(crate) fn mask(&self, q: u32, k: u32) -> f32 {
         if self.alibi == 0.0 {
             0.0
         } else {
             -(q.abs_diff(k) as f32)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_before_the_first_visible_position_is_visible_and_it_is() {
+        for window in [Window::Standard, Window::Chunked, Window::Symmetric] {
+            for size in 0..7 {
+                let cache = Cache {
+                    causal: window != Window::Symmetric,
+                    size,
+                    window,
+                    alibi: 0.0,
+                };
+                for q in 0..20 {
+                    let first = (0..=q).find(|k| cache.is_visible(q, *k));
+                    assert_eq!(first, Some(cache.first_visible(q)), "{window:?} {size} {q}");
+                }
+            }
         }
     }
 }

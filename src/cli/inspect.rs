@@ -6,7 +6,7 @@ use clap::Args as ClapArgs;
 use serde_json::{Value as Json, json};
 
 use crate::models::{self, Opened, Source};
-use crate::plan::Plan;
+use crate::plan::{Plan, Room};
 use crate::weights::{self, Array, Checked, TensorType, Value, Weights};
 
 use super::options::LoadOptions;
@@ -27,6 +27,9 @@ pub(super) struct Args {
 const SHOWN: usize = 6;
 /// Context lengths for which the cache is worked out.
 const CONTEXTS: [u64; 3] = [2048, 8192, 32768];
+
+/// Tokens of a pass, for which a window has room beside its own positions.
+const N_BATCH: u64 = 512;
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = Source::of(args.file.as_deref());
@@ -68,7 +71,12 @@ pub(super) fn check_tensors(opened: &Opened) -> Result<(), Failure> {
 }
 
 fn cache_bytes(plan: &Plan, n_ctx: u64) -> u64 {
-    plan.cache_bytes(n_ctx, TensorType::F16, TensorType::F16)
+    let room = Room {
+        n_ctx,
+        n_seqs: 1,
+        n_batch: N_BATCH,
+    };
+    plan.cache_bytes(room, TensorType::F16, TensorType::F16)
         .unwrap_or(0)
 }
 

@@ -1,8 +1,10 @@
 //! Keys and values between passes: cells, who they belong to, and what a query sees of them.
 //!
-//! The cells of all sequences lie in one pool; a cell holds one position of one sequence in every
-//! layer. Rows are written by index, so that one built graph serves any cells. The book-keeping
-//! (`Cells`) is pure; the storage is one tensor of keys and one of values for each layer.
+//! Layers that see the same have a pool of cells, which all sequences share; a cell holds one
+//! position of one sequence in each of those layers. Where only a window is seen, a cell is given
+//! back when its position has left the window for good, so that such a pool does not grow with the
+//! context. Rows are written by index, so that one built graph serves any cells. The book-keeping
+//! (`Pools`) is pure; the storage is one tensor of keys and one of values for each layer.
 
 use std::collections::HashMap;
 
@@ -26,7 +28,7 @@ struct Cell {
 
 /// Who holds which cell.
 #[derive(Clone, Debug)]
-pub(super) struct Cells {
+struct Cells {
     cells: Vec<Option<Cell>>,
     used: usize,
     /// Cells below this may be taken; from here on none is.
@@ -34,7 +36,7 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    pub(super) fn new(n_cells: usize) -> Self {
+    fn new(n_cells: usize) -> Self {
         Self {
             cells: vec![None; n_cells],
             used: 0,
@@ -42,12 +44,12 @@ impl Cells {
         }
     }
 
-    pub(super) fn free(&self) -> usize {
+    fn free(&self) -> usize {
         self.cells.len() - self.used
     }
 
     /// Takes a cell for each token, or none if they do not all fit.
-    pub(super) fn take(&mut self, tokens: &[(SequenceId, u32)]) -> Option<Vec<usize>> {
+    fn take(&mut self, tokens: &[(SequenceId, u32)]) -> Option<Vec<usize>> {
         if tokens.len() > self.free() {
             return None;
         }
@@ -66,10 +68,10 @@ impl Cells {
         Some(out)
     }
 
-    /// Gives back the cells of a sequence from a position on.
-    pub(super) fn release(&mut self, sequence: SequenceId, from: u32) {
+    /// Gives back the cells of a sequence whose positions are `unwanted`.
+    fn release(&mut self, sequence: SequenceId, unwanted: impl Fn(u32) -> bool) {
         for cell in &mut self.cells[..self.end] {
-            if cell.is_some_and(|c| c.sequence == sequence && c.position >= from) {
+            if cell.is_some_and(|c| c.sequence == sequence && unwanted(c.position)) {
                 *cell = None;
                 self.used -= 1;
             }
@@ -80,7 +82,7 @@ impl Cells {
     }
 
     /// Number of leading cells a pass looks at.
-    pub(super) fn view(&self) -> usize {
+    fn view(&self) -> usize {
         self.end.next_multiple_of(VIEW_STEP).min(self.cells.len())
     }
 
@@ -103,6 +105,128 @@ impl Cells {
     }
 }
 
+/// The cells of layers that see the same.
+#[derive(Clone, Debug)]
+struct Pool {
+    cells: Cells,
+    rule: Visibility,
+    /// For each sequence the position before which nothing is left.
+    left: HashMap<SequenceId, u32>,
+}
+
+impl Pool {
+    /// Whether all that a query sees of its sequence can still be there.
+    fn reaches(&self, sequence: SequenceId, position: u32) -> bool {
+        let left = self.left.get(&sequence).copied().unwrap_or(0);
+        self.rule.first_visible(position) >= left
+    }
+
+    /// Gives back what no query of a sequence from `position` on can see.
+    fn leave(&mut self, sequence: SequenceId, position: u32) {
+        let first = self.rule.first_visible(position);
+        if first > self.left.get(&sequence).copied().unwrap_or(0) {
+            self.left.insert(sequence, first);
+            self.cells.release(sequence, |position| position < first);
+        }
+    }
+}
+
+/// The cells of all layers, a pool for each group of the plan.
+#[derive(Clone, Debug)]
+pub(super) struct Pools {
+    pools: Vec<Pool>,
+}
+
+impl Pools {
+    /// Pools of so many cells.
+    pub(super) fn new(pools: impl Iterator<Item = (usize, Visibility)>) -> Self {
+        let pools = pools.map(|(n_cells, rule)| Pool {
+            cells: Cells::new(n_cells),
+            rule,
+            left: HashMap::new(),
+        });
+        Self {
+            pools: pools.collect(),
+        }
+    }
+
+    /// Positions that are free in every pool.
+    pub(super) fn free(&self) -> Option<usize> {
+        self.pools.iter().map(|pool| pool.cells.free()).min()
+    }
+
+    /// The lowest position of each sequence among `places`.
+    fn lowest(places: &[(SequenceId, u32)]) -> HashMap<SequenceId, u32> {
+        let mut lowest = HashMap::new();
+        for &(sequence, position) in places {
+            let at = lowest.entry(sequence).or_insert(position);
+            *at = position.min(*at);
+        }
+        lowest
+    }
+
+    /// A place whose window has been left, so that it cannot be computed any more.
+    pub(super) fn unreachable(&self, places: &[(SequenceId, u32)]) -> Option<(SequenceId, u32)> {
+        let reachable = |(sequence, position): &(SequenceId, u32)| {
+            self.pools
+                .iter()
+                .all(|pool| pool.reaches(*sequence, *position))
+        };
+        places.iter().copied().find(|place| !reachable(place))
+    }
+
+    /// Takes a cell for each token in every pool, or none if they do not all fit. What the tokens
+    /// and all later ones cannot see any more is given back first.
+    pub(super) fn take(&mut self, places: &[(SequenceId, u32)]) -> Option<Vec<Vec<usize>>> {
+        for (sequence, position) in Self::lowest(places) {
+            for pool in &mut self.pools {
+                pool.leave(sequence, position);
+            }
+        }
+        if self.free().is_some_and(|free| free < places.len()) {
+            return None;
+        }
+        self.pools
+            .iter_mut()
+            .map(|pool| pool.cells.take(places))
+            .collect()
+    }
+
+    /// Gives back the cells of a sequence from a position on, or all of them if what it sees there
+    /// is gone. Returns the position at which it goes on.
+    pub(super) fn release(&mut self, sequence: SequenceId, from: u32) -> u32 {
+        let is_whole = self.pools.iter().all(|pool| pool.reaches(sequence, from));
+        let from = if is_whole { from } else { 0 };
+        for pool in &mut self.pools {
+            pool.cells.release(sequence, |position| position >= from);
+            if from == 0 {
+                pool.left.remove(&sequence);
+            }
+        }
+        from
+    }
+
+    /// Gives back single places.
+    pub(super) fn give_back(&mut self, places: &[(SequenceId, u32)]) {
+        for &(sequence, position) in places {
+            for pool in &mut self.pools {
+                pool.cells.release(sequence, |p| p == position);
+            }
+        }
+    }
+
+    /// Number of leading cells of each pool that a pass looks at.
+    pub(super) fn views(&self) -> Vec<usize> {
+        self.pools.iter().map(|pool| pool.cells.view()).collect()
+    }
+
+    /// The mask of the queries over the first `n_kv` cells of a pool.
+    pub(super) fn mask(&self, pool: usize, n_kv: usize, queries: &[(SequenceId, u32)]) -> Mask {
+        let pool = &self.pools[pool];
+        Mask::of_cells(&pool.cells, n_kv, queries, &pool.rule)
+    }
+}
+
 /// Rows that may be seen, as a mask `[n_kv, n_tokens]`: 0 or a bias where visible, -inf where not.
 pub(super) struct Mask {
     values: Vec<f32>,
@@ -110,7 +234,7 @@ pub(super) struct Mask {
 
 impl Mask {
     /// Of the cells of a pool.
-    pub(super) fn of_cells(
+    fn of_cells(
         cells: &Cells,
         n_kv: usize,
         queries: &[(SequenceId, u32)],
@@ -156,35 +280,34 @@ impl Mask {
     }
 }
 
-/// Storage of keys and values for a pool of cells.
+/// Storage of keys and values for the cells of all pools.
 pub(super) struct KeyValues {
     /// Keys and values of each unit by its path: `[row, n_cells]`.
     rows: HashMap<String, (Tensor, Option<Tensor>)>,
-    n_cells: usize,
     bytes: usize,
 }
 
 impl KeyValues {
     pub(super) fn new(
         plan: &Plan,
-        n_cells: usize,
+        n_cells: &[usize],
         k: TensorType,
         v: TensorType,
     ) -> Result<Self, Error> {
-        let states: Vec<_> = plan.key_values().filter(|_| n_cells > 0).collect();
+        let states: Vec<_> = plan
+            .key_values()
+            .filter(|(_, rows)| n_cells[rows.cache] > 0)
+            .collect();
         let arena = Arena::new(2 * states.len(), 0)?;
         let mut rows = HashMap::with_capacity(states.len());
         for (unit, state) in states {
-            let keys = arena.tensor(
-                &format!("{}.cache_k", unit.path),
-                k,
-                &[state.k, n_cells as u64],
-            )?;
+            let n_cells = n_cells[state.cache] as u64;
+            let keys = arena.tensor(&format!("{}.cache_k", unit.path), k, &[state.k, n_cells])?;
             let values = if state.v_in_k {
                 None
             } else {
                 let name = format!("{}.cache_v", unit.path);
-                Some(arena.tensor(&name, v, &[state.v, n_cells as u64])?)
+                Some(arena.tensor(&name, v, &[state.v, n_cells])?)
             };
             rows.insert(unit.path.clone(), (keys, values));
         }
@@ -193,29 +316,21 @@ impl KeyValues {
         } else {
             Device::cpu()?.allocate(&arena, "the key/value cache")?
         };
-        Ok(Self {
-            rows,
-            n_cells,
-            bytes,
-        })
+        Ok(Self { rows, bytes })
     }
 
     pub(super) fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    pub(super) fn n_cells(&self) -> usize {
-        self.n_cells
     }
 }
 
 /// The store of a pass over cached keys and values.
 pub(super) struct CachedStore<'a> {
     pub(super) cache: &'a KeyValues,
-    /// Cells the pass looks at.
-    pub(super) n_kv: usize,
-    /// Cell of each token, i64 `[n_tokens]`.
-    pub(super) cells: Tensor,
+    /// Cells of each pool that the pass looks at.
+    pub(super) n_kv: Vec<usize>,
+    /// Cell of each token in each pool, i64 `[n_tokens]`.
+    pub(super) cells: Vec<Tensor>,
     /// Masks by cache group.
     pub(super) masks: Vec<Tensor>,
     /// What the units of this pass may see, by their paths.
@@ -257,16 +372,17 @@ impl KeyValueStore for CachedStore<'_> {
                 message: format!("{path} has no cache"),
             });
         };
+        let (n_kv, cells) = (self.n_kv[state.cache], &self.cells[state.cache]);
         let head = |rows: &Tensor| {
             let width = rows.shape()[0];
             let row = rows.ty().row_bytes(width).unwrap_or(0) as usize;
-            let all = row * self.n_kv;
-            g.view(rows, [width, self.n_kv as u64, 1, 1], [row, all, all], 0)
+            let all = row * n_kv;
+            g.view(rows, [width, n_kv as u64, 1, 1], [row, all, all], 0)
         };
         // Reading what `set_rows` returns orders the reading after the writing.
-        let k = head(&g.set_rows(keys, k, &self.cells)?)?;
+        let k = head(&g.set_rows(keys, k, cells)?)?;
         let v = match (values, v) {
-            (Some(values), Some(v)) => Some(head(&g.set_rows(values, v, &self.cells)?)?),
+            (Some(values), Some(v)) => Some(head(&g.set_rows(values, v, cells)?)?),
             _ => None,
         };
         self.seen.insert(path.to_owned(), (k, v));
@@ -360,11 +476,44 @@ mod tests {
         let mut cells = Cells::new(4);
         assert_eq!(cells.take(&[(0, 0), (1, 0), (0, 1)]), Some(vec![0, 1, 2]));
         assert_eq!(cells.take(&[(2, 0), (2, 1)]), None);
-        cells.release(0, 0);
+        cells.release(0, |_| true);
         assert_eq!((cells.free(), cells.end), (3, 2));
         assert_eq!(cells.take(&[(2, 0), (2, 1)]), Some(vec![0, 2]));
-        cells.release(2, 1);
+        cells.release(2, |position| position >= 1);
         assert_eq!((cells.free(), cells.end), (2, 2));
+    }
+
+    #[test]
+    fn a_window_moves_on_and_a_sequence_cannot_go_back_behind_it() {
+        let rules = [
+            rule(true, Window::Standard, 0),
+            rule(true, Window::Standard, 3),
+        ];
+        let mut pools = Pools::new([16, 5].into_iter().zip(rules));
+        for position in 0..12 {
+            assert!(pools.take(&[(7, position)]).is_some(), "{position}");
+        }
+        // The window of 11 begins at 9; that of 10 began at 8, which is gone.
+        assert_eq!(pools.unreachable(&[(7, 11)]), None);
+        assert_eq!(pools.unreachable(&[(7, 10)]), Some((7, 10)));
+        assert_eq!(pools.release(7, 11), 11);
+        assert_eq!(pools.free(), Some(3));
+        assert_eq!(pools.release(7, 4), 0);
+        assert_eq!(pools.free(), Some(5));
+        assert_eq!(pools.unreachable(&[(7, 0)]), None);
+    }
+
+    #[test]
+    fn a_pass_that_fits_into_no_pool_takes_nothing() {
+        let rules = [
+            rule(true, Window::Standard, 0),
+            rule(true, Window::Standard, 3),
+        ];
+        let mut pools = Pools::new([16, 5].into_iter().zip(rules));
+        let many: Vec<_> = (0..6).map(|position| (0, position)).collect();
+        assert_eq!(pools.take(&many), None);
+        assert_eq!(pools.free(), Some(5));
+        assert_eq!(pools.views(), [0, 0]);
     }
 
     #[test]

@@ -14,13 +14,13 @@ use super::states::{PassStates, States};
 use super::{Batch, Options};
 
 /// What a graph was built for; passes of the same shape replay it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) n_tokens: usize,
     /// Rows that want logits.
     pub(super) n_outputs: usize,
-    /// Keys that are looked at.
-    pub(super) n_kv: usize,
+    /// Keys that are looked at in each group of layers.
+    pub(super) n_kv: Vec<usize>,
     /// Sequences, where something is kept of each; else 1.
     pub(super) n_seqs: usize,
 }
@@ -31,8 +31,8 @@ pub(super) struct Inputs {
     positions: Tensor,
     /// Rows that want logits; none if all or no row does.
     rows: Option<Tensor>,
-    /// Cell of each token, with a cache.
-    cells: Option<Tensor>,
+    /// Cell of each token in each group of layers, with a cache.
+    cells: Vec<Tensor>,
     /// Row of what is kept that each sequence reads.
     read: Option<Tensor>,
     /// Row of what is kept that each sequence writes.
@@ -58,7 +58,7 @@ impl Inputs {
         &self,
         executor: &mut Executor,
         batch: &Batch,
-        cells: Option<&[usize]>,
+        cells: &[Vec<usize>],
         rows: &SequenceRows,
     ) -> Result<(), Error> {
         if let Some(read) = self.read.as_ref().filter(|t| t.is_allocated()) {
@@ -108,10 +108,11 @@ impl Inputs {
             let wanted = (0..).zip(&batch.outputs).filter(|(_, wanted)| **wanted);
             executor.write_indices(rows, &wanted.map(|(i, _)| i).collect::<Vec<i32>>())?;
         }
-        let tensor = self.cells.as_ref().filter(|t| t.is_allocated());
-        if let (Some(tensor), Some(cells)) = (tensor, cells) {
-            let cells: Vec<i64> = cells.iter().map(|cell| *cell as i64).collect();
-            executor.write_indices(tensor, &cells)?;
+        for (tensor, cells) in self.cells.iter().zip(cells) {
+            if tensor.is_allocated() {
+                let cells: Vec<i64> = cells.iter().map(|cell| *cell as i64).collect();
+                executor.write_indices(tensor, &cells)?;
+            }
         }
         Ok(())
     }
@@ -129,7 +130,7 @@ fn n_tensors(plan: &Plan) -> usize {
         let branches = branches.map(|b| NODES_PER_BRANCH + blocks::max_nodes(&b.block));
         NODES_PER_SLOT + branches.sum::<usize>()
     });
-    NODES_ELSEWHERE + plan.caches.len() + nodes.sum::<usize>()
+    NODES_ELSEWHERE + 2 * plan.caches.len() + nodes.sum::<usize>()
 }
 
 fn n_leaves(plan: &Plan) -> usize {
@@ -149,7 +150,8 @@ pub(super) fn build(
     cache: &KeyValues,
     states: &States,
     options: &Options,
-    shape: Shape,
+    n_cells: &[usize],
+    shape: &Shape,
 ) -> Result<(Graph, Inputs), Error> {
     let mut g = Graph::new(n_tensors(plan), n_leaves(plan))?;
     let n = shape.n_tokens as u64;
@@ -169,20 +171,23 @@ pub(super) fn build(
     let masks = plan
         .caches
         .iter()
-        .map(|group| {
-            g.input(
-                &format!("mask.{}", group.name),
-                mask_type,
-                &[shape.n_kv as u64, n],
-            )
+        .zip(&shape.n_kv)
+        .map(|(group, n_kv)| {
+            let name = format!("mask.{}", group.name);
+            g.input(&name, mask_type, &[*n_kv as u64, n])
         })
         .collect::<Result<Vec<_>, _>>()?;
     let is_cached = options.n_ctx > 0;
-    let cells = if is_cached {
-        Some(g.index_input("cells", TensorType::I64, &[n], cache.n_cells() as u64)?)
-    } else {
-        None
-    };
+    let cells = plan
+        .caches
+        .iter()
+        .zip(n_cells)
+        .filter(|_| is_cached)
+        .map(|(group, n_cells)| {
+            let name = format!("cells.{}", group.name);
+            g.index_input(&name, TensorType::I64, &[n], *n_cells as u64)
+        })
+        .collect::<Result<Vec<_>, _>>()?;
 
     let n_seqs = shape.n_seqs as u64;
     let n_rows = options.n_seqs as u64;
@@ -203,18 +208,19 @@ pub(super) fn build(
         write: write.clone(),
         kept: Vec::new(),
     };
-    let mut store: Box<dyn KeyValueStore + '_> = match &cells {
-        Some(cells) => Box::new(CachedStore {
+    let mut store: Box<dyn KeyValueStore + '_> = if is_cached {
+        Box::new(CachedStore {
             cache,
-            n_kv: shape.n_kv,
+            n_kv: shape.n_kv.clone(),
             cells: cells.clone(),
             masks: masks.clone(),
             seen: HashMap::new(),
-        }),
-        None => Box::new(PassStore {
+        })
+    } else {
+        Box::new(PassStore {
             masks: masks.clone(),
             seen: HashMap::new(),
-        }),
+        })
     };
     let build = Build {
         g: &g,
@@ -276,7 +282,7 @@ impl Assembly<'_> {
         &mut self,
         tokens: &Tensor,
         rows: Option<&Tensor>,
-        shape: Shape,
+        shape: &Shape,
         embeddings: bool,
     ) -> Result<(Tensor, Option<Tensor>), Error> {
         let plan = self.build.plan;

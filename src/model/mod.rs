@@ -14,14 +14,14 @@ mod states;
 
 use crate::arch::Mode;
 use crate::ggml::{self, Executor};
-use crate::plan::Plan;
+use crate::plan::{CachePlan, Plan, Room};
 use crate::weights::{TensorType, Weights};
 
 pub use cache::SequenceId;
 pub use load::Progress;
 
 use crate::blocks::cache::Cache as Visibility;
-use cache::{Cells, KeyValues, Mask};
+use cache::{KeyValues, Mask, Pools};
 use graph::{Inputs, SequenceRows, Shape};
 use load::Loaded;
 use states::{Slots, States};
@@ -51,6 +51,16 @@ pub struct Options {
     pub embeddings: bool,
     /// Whether every token sees the whole pass, whatever the definition says.
     pub non_causal: bool,
+}
+
+impl Options {
+    fn room(&self) -> Room {
+        Room {
+            n_ctx: self.n_ctx as u64,
+            n_seqs: self.n_seqs.max(1) as u64,
+            n_batch: self.n_batch as u64,
+        }
+    }
 }
 
 /// Why a model could not be loaded or run.
@@ -173,7 +183,9 @@ pub struct Model {
     options: Options,
     loaded: Loaded,
     cache: KeyValues,
-    cells: Cells,
+    pools: Pools,
+    /// Cells of each group of layers.
+    n_cells: Vec<usize>,
     states: States,
     slots: Slots,
     executor: Executor,
@@ -200,18 +212,29 @@ impl Model {
         let cache_bytes = Self::check_cache(&plan, &options)?;
         memory::check("the key/value cache", cache_bytes)?;
         let loaded = load::load(&plan, weights, progress)?;
-        let cache = KeyValues::new(&plan, options.n_ctx, options.k_type, options.v_type)?;
+        let room = options.room();
+        let n_cells: Vec<usize> = plan
+            .caches
+            .iter()
+            .map(|group| room.cells(group) as usize)
+            .collect();
+        let rules = plan
+            .caches
+            .iter()
+            .map(|group| visibility(&plan, &options, group));
+        let pools = Pools::new(n_cells.iter().copied().zip(rules));
+        let cache = KeyValues::new(&plan, &n_cells, options.k_type, options.v_type)?;
         let states = States::new(&plan, options.n_seqs)?;
         let capacity = graph::capacity(&plan);
         let executor = Executor::new(&[], options.n_threads, capacity)?;
-        let cells = Cells::new(options.n_ctx);
         let slots = Slots::new(options.n_seqs);
         let mut model = Self {
             plan,
             options,
             loaded,
             cache,
-            cells,
+            pools,
+            n_cells,
             states,
             slots,
             executor,
@@ -246,17 +269,16 @@ impl Model {
                 }
             }
         }
-        let rows = plan.cache_bytes(options.n_ctx as u64, options.k_type, options.v_type);
+        let rows = plan.cache_bytes(options.room(), options.k_type, options.v_type);
         Ok(rows.unwrap_or(u64::MAX).saturating_add(states))
     }
 
     /// Measures the largest pass, checks that it fits and takes its memory.
     fn reserve(&mut self) -> Result<(), Error> {
         let n_tokens = self.options.n_batch.max(1);
-        let n_kv = if self.options.n_ctx == 0 {
-            n_tokens
-        } else {
-            self.options.n_ctx
+        let n_kv = match self.options.n_ctx {
+            0 => vec![n_tokens; self.n_cells.len()],
+            _ => self.n_cells.clone(),
         };
         let shape = Shape {
             n_tokens,
@@ -270,7 +292,8 @@ impl Model {
             &self.cache,
             &self.states,
             &self.options,
-            shape,
+            &self.n_cells,
+            &shape,
         )?;
         let sizes = self.executor.measure(&graph)?;
         self.compute_bytes = sizes.iter().map(|(_, bytes)| *bytes as u64).sum();
@@ -314,9 +337,10 @@ impl Model {
         }
     }
 
-    /// Positions that are free in the cache.
+    /// Positions that are free in the cache of every layer; layers with a window free theirs as a
+    /// sequence goes on.
     pub fn free_cells(&self) -> usize {
-        self.cells.free()
+        self.pools.free().unwrap_or(self.options.n_ctx)
     }
 
     /// Graphs built so far; a step that replays the standing graph adds none.
@@ -325,13 +349,19 @@ impl Model {
     }
 
     /// Forgets the positions of a sequence from `from` on. Where something is kept of the whole
-    /// sequence, which cannot be taken back, all of it is forgotten.
-    pub fn forget(&mut self, sequence: SequenceId, from: u32) {
+    /// sequence, which cannot be taken back, or a window has moved on, all of it is forgotten.
+    /// Returns the position at which the sequence goes on.
+    pub fn forget(&mut self, sequence: SequenceId, from: u32) -> u32 {
+        let from = if self.slots.next(sequence) > from {
+            0
+        } else {
+            from
+        };
+        let from = self.pools.release(sequence, from);
         if self.slots.next(sequence) > from {
             self.slots.release(sequence);
-            self.cells.release(sequence, 0);
         }
-        self.cells.release(sequence, from);
+        from
     }
 
     /// Lets the threads sleep until the next pass.
@@ -378,12 +408,18 @@ impl Model {
         let cells = if self.options.n_ctx == 0 {
             None
         } else {
+            if let Some((sequence, position)) = self.pools.unreachable(&batch.places) {
+                return Err(Error::Batch {
+                    found: format!("position {position} of sequence {sequence}"),
+                    expected: "a later one: the window has moved on".into(),
+                });
+            }
             let cells = self
-                .cells
+                .pools
                 .take(&batch.places)
                 .ok_or_else(|| Error::CacheFull {
                     needed: batch.len(),
-                    free: self.cells.free(),
+                    free: self.free_cells(),
                     n_ctx: self.options.n_ctx,
                 })?;
             Some(cells)
@@ -395,8 +431,10 @@ impl Model {
         if let Err(error) = result {
             // A graph that failed half-way is not replayed, and its rows are not believed.
             self.current = None;
-            for &(sequence, position) in batch.places.iter().filter(|_| kept) {
-                self.cells.release(sequence, position);
+            if kept {
+                self.pools.give_back(&batch.places);
+            }
+            for &(sequence, _) in batch.places.iter().filter(|_| kept) {
                 if !self.states.is_empty() {
                     self.forget(sequence, 0);
                 }
@@ -485,15 +523,15 @@ impl Model {
     fn compute(
         &mut self,
         batch: &Batch,
-        cells: Option<&[usize]>,
+        cells: Option<&[Vec<usize>]>,
         n_seqs: usize,
         rows: &SequenceRows,
     ) -> Result<(), Error> {
         let n_outputs = batch.n_outputs();
         let n_kv = if cells.is_some() {
-            self.cells.view()
+            self.pools.views()
         } else {
-            batch.len()
+            vec![batch.len(); self.plan.caches.len()]
         };
         let shape = Shape {
             n_tokens: batch.len(),
@@ -513,21 +551,24 @@ impl Model {
                 &self.cache,
                 &self.states,
                 &self.options,
-                shape,
+                &self.n_cells,
+                &shape,
             )?;
             self.executor.load(graph)?;
             self.current = Some((shape, inputs));
             self.n_graphs += 1;
         }
-        let Some((_, inputs)) = &self.current else {
+        let Some((shape, inputs)) = &self.current else {
             return Err(ggml::Error::Compute("no graph is loaded".into()).into());
         };
-        inputs.write(&mut self.executor, batch, cells, rows)?;
-        for (mask, cache) in inputs.masks.iter().zip(&self.plan.caches) {
-            let rule = self.visibility(cache);
+        inputs.write(&mut self.executor, batch, cells.unwrap_or(&[]), rows)?;
+        for (i, mask) in inputs.masks.iter().enumerate() {
             let values = match cells {
-                Some(_) => Mask::of_cells(&self.cells, n_kv, &batch.places, &rule),
-                None => Mask::of_tokens(&batch.places, &rule),
+                Some(_) => self.pools.mask(i, shape.n_kv[i], &batch.places),
+                None => {
+                    let rule = visibility(&self.plan, &self.options, &self.plan.caches[i]);
+                    Mask::of_tokens(&batch.places, &rule)
+                }
             };
             if self.options.flash_attn {
                 self.executor.write(mask, &values.to_f16())?;
@@ -542,12 +583,13 @@ impl Model {
         }
         Ok(())
     }
+}
 
-    fn visibility(&self, cache: &crate::plan::CachePlan) -> Visibility {
-        let rule = Visibility::read(&cache.unit.options);
-        Visibility {
-            causal: rule.causal && !self.options.non_causal && self.plan.mode == Mode::Causal,
-            ..rule
-        }
+/// What queries of a group of layers see.
+fn visibility(plan: &Plan, options: &Options, group: &CachePlan) -> Visibility {
+    let rule = Visibility::read(&group.unit.options);
+    Visibility {
+        causal: rule.causal && !options.non_causal && plan.mode == Mode::Causal,
+        ..rule
     }
 }

@@ -174,6 +174,36 @@ pub struct CachePlan {
     pub unit: Unit,
 }
 
+impl CachePlan {
+    /// Most positions of a sequence that later queries can see; none if they see all.
+    pub fn window(&self) -> Option<u64> {
+        self.unit.option_int("size").filter(|size| *size > 0)
+    }
+}
+
+/// How much is kept between passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Positions of all sequences together.
+    pub n_ctx: u64,
+    /// Sequences at the same time.
+    pub n_seqs: u64,
+    /// Most tokens of a pass.
+    pub n_batch: u64,
+}
+
+impl Room {
+    /// Cells of a group of layers: where a window is seen, those of the window and of a pass,
+    /// however long the context.
+    pub fn cells(&self, cache: &CachePlan) -> u64 {
+        let Some(window) = cache.window() else {
+            return self.n_ctx;
+        };
+        let windows = self.n_seqs.saturating_mul(window);
+        self.n_ctx.min(windows.saturating_add(self.n_batch))
+    }
+}
+
 /// A norm at a place in the wiring.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormUse {
@@ -364,13 +394,14 @@ impl Plan {
         })
     }
 
-    /// Bytes of the caches for `n_cells` positions, with keys and values of these types.
+    /// Bytes of the caches, with keys and values of these types.
     ///
     /// `None` if a row is not a whole number of blocks of its type.
-    pub fn cache_bytes(&self, n_cells: u64, k: TensorType, v: TensorType) -> Option<u64> {
+    pub fn cache_bytes(&self, room: Room, k: TensorType, v: TensorType) -> Option<u64> {
         self.key_values().try_fold(0u64, |sum, (_, rows)| {
             let values = if rows.v_in_k { 0 } else { v.row_bytes(rows.v)? };
             let row = k.row_bytes(rows.k)?.checked_add(values)?;
+            let n_cells = room.cells(&self.caches[rows.cache]);
             sum.checked_add(row.checked_mul(n_cells)?)
         })
     }

@@ -12,6 +12,7 @@ mod faults;
 mod golden_templates;
 mod golden_tokenizers;
 mod goldens;
+mod kept;
 mod openai_client;
 mod program;
 mod server;

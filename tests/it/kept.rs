@@ -1,0 +1,121 @@
+//! What is kept between passes: windows, states of sequences, keys shared between layers. Long
+//! texts, one token at a time, equal one pass that keeps nothing; windows do not grow with them.
+
+use lab_bench::model::{Model, Options};
+use lab_bench::plan::Plan;
+
+use crate::goldens::{EXACT, Golden, goldens, library, options, run};
+use crate::support::nmse;
+
+/// Goldens whose windows hold 8 positions, or whose layers keep a state or another layer's keys.
+const KEPT: [&str; 12] = [
+    "cohere2",
+    "gemma2",
+    "gemma3",
+    "gemma4",
+    "gemma4-small",
+    "gpt-oss",
+    "olmo2",
+    "falcon-h1",
+    "lfm2",
+    "mamba",
+    "mamba2",
+    "qwen35",
+];
+const WINDOW: u32 = 8;
+const N_TOKENS: u32 = 4 * WINDOW + 5;
+
+fn load(golden: &Golden, options: Options) -> Model {
+    let def = library().get(&golden.arch).expect("built in");
+    let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
+    Model::load(plan, &golden.weights, options, &mut |_, _| {}).expect("it loads")
+}
+
+fn text() -> Vec<u32> {
+    (0..N_TOKENS).map(|i| (i * 37 + i / 5) % 96).collect()
+}
+
+/// Room for less than the text in a window, for all of it elsewhere.
+fn narrow() -> Options {
+    Options {
+        n_ctx: 128,
+        n_seqs: 1,
+        n_batch: 4,
+        ..options()
+    }
+}
+
+#[test]
+fn four_windows_one_by_one_equal_the_pass_that_keeps_nothing() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let tokens = text();
+    let all = goldens(scratch.path(), |name| KEPT.contains(&name));
+    assert_eq!(all.len(), KEPT.len());
+    for golden in all {
+        let stateless = Options {
+            n_ctx: 0,
+            ..options()
+        };
+        let whole = run(&mut load(&golden, stateless), &tokens, 0, 0);
+        let whole: Vec<f64> = whole.into_iter().map(f64::from).collect();
+        let mut model = load(&golden, narrow());
+        let mut steps = Vec::new();
+        for (position, token) in (0..).zip(&tokens) {
+            steps.extend(run(&mut model, &[*token], 0, position));
+        }
+        let error = nmse(&steps, &whole);
+        println!("{:14} NMSE {error:.1e}", golden.name);
+        assert!(error <= EXACT, "{}: NMSE {error:.1e}", golden.name);
+    }
+}
+
+#[test]
+fn the_cache_of_a_window_does_not_grow_with_the_context() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    for golden in goldens(scratch.path(), |name| ["gemma3", "gpt-oss"].contains(&name)) {
+        let bytes = |n_ctx| {
+            let room = Options { n_ctx, ..narrow() };
+            load(&golden, room).memory().cache
+        };
+        let model = load(&golden, narrow());
+        let plan = model.plan();
+        let n_full = plan
+            .key_values()
+            .filter(|(_, rows)| plan.caches[rows.cache].window().is_none())
+            .map(|(_, rows)| rows.k + rows.v)
+            .sum::<u64>();
+        let n_all = plan
+            .key_values()
+            .map(|(_, rows)| rows.k + rows.v)
+            .sum::<u64>();
+        assert!(0 < n_full && n_full < n_all);
+        assert_eq!(
+            bytes(4096) - bytes(1024),
+            3072 * n_full * 4,
+            "{}",
+            golden.name
+        );
+    }
+}
+
+#[test]
+fn a_text_is_not_continued_where_its_window_has_been_left() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let golden = goldens(scratch.path(), |name| name == "gemma3").remove(0);
+    let mut model = load(&golden, narrow());
+    let tokens = text();
+    for (position, token) in (0..).zip(&tokens) {
+        run(&mut model, &[*token], 0, position);
+    }
+    let free = model.free_cells();
+    let mut batch = lab_bench::model::Batch::default();
+    batch.push(1, 0, 12, true);
+    assert_eq!(
+        model.forward(&batch).expect_err("refused").to_string(),
+        "a pass of position 12 of sequence 0: a later one: the window has moved on"
+    );
+    assert_eq!(model.free_cells(), free);
+    assert_eq!(model.forget(0, N_TOKENS - 1), N_TOKENS - 1);
+    assert_eq!(model.forget(0, 12), 0, "all of it is forgotten");
+    run(&mut model, &tokens[..3], 0, 0);
+}
