@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::facts::{Facts, LayerScope};
 use super::unit::place_of;
 use super::{
-    BranchPlan, CachePlan, HeadPlan, LayerPlan, MAX_LAYERS, NormUse, Plan, Pooling, SlotPlan,
-    TensorPlan, Unit,
+    BranchPlan, CachePlan, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS, NormUse, Plan, Pooling,
+    SlotPlan, StatePlan, TensorPlan, Unit,
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{Branch, Head, Mode, Resource, Setting, Slot};
@@ -107,6 +107,7 @@ impl<'a> Planner<'a> {
         };
         let unclaimed = self.unclaimed();
         let embed = embed?;
+        self.check_owners(&layers);
         if !self.problems.is_empty() {
             return None;
         }
@@ -135,6 +136,38 @@ impl<'a> Planner<'a> {
             pooling,
             unclaimed,
         })
+    }
+
+    /// Units that read the keys of another one see what that one stores, in the same cells.
+    fn check_owners(&mut self, layers: &[LayerPlan]) {
+        let units = layers
+            .iter()
+            .flat_map(|layer| &layer.slots)
+            .flat_map(|slot| &slot.branches)
+            .filter_map(|branch| match &branch.block.state {
+                Some(StatePlan::KeyValue(rows)) => Some((branch.block.path.as_str(), rows)),
+                _ => None,
+            });
+        let stored: HashMap<&str, &KeyValuePlan> = units
+            .clone()
+            .filter(|(_, rows)| rows.owner.is_none())
+            .collect();
+        for (path, rows) in units {
+            let Some(owner) = &rows.owner else { continue };
+            let same = |other: &KeyValuePlan| {
+                (other.cache, other.k, other.v, other.v_in_k)
+                    == (rows.cache, rows.k, rows.v, rows.v_in_k)
+            };
+            match stored.get(owner.as_str()) {
+                None => self.problem::<()>(format!(
+                    "{path}: reads the keys of {owner}, which stores none"
+                )),
+                Some(other) if !same(other) => self.problem::<()>(format!(
+                    "{path}: reads the keys of {owner}, whose cache or widths differ"
+                )),
+                Some(_) => None,
+            };
+        }
     }
 
     fn number(&mut self, scope: &LayerScope<'_>, name: &str) -> Option<u64> {

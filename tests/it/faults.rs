@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use lab_bench::arch::{ArchDef, Library};
 use lab_bench::model::Model;
 use lab_bench::plan::Plan;
 use toml::{Table, Value};
@@ -171,20 +172,29 @@ fn edit(definition: &mut Table, path: &str, value: Option<&str>) {
     }
 }
 
+/// The definition of a golden with some values changed.
+fn edited(
+    library: &Library,
+    golden: &Golden,
+    edits: &[(&str, Option<&str>)],
+) -> Result<ArchDef, String> {
+    let source = library.source(&golden.arch).expect("built in");
+    let mut definition: Table = toml::from_str(&source.text).expect("TOML");
+    for (path, value) in edits {
+        edit(&mut definition, path, *value);
+    }
+    let text = toml::to_string(&definition).expect("still TOML");
+    library
+        .check("fault", &text)
+        .map_err(|problems| problems.to_string())
+}
+
 /// The NMSE that a fault causes.
 fn effect(golden: &Golden, fault: &Fault) -> Result<f64, String> {
     let library = library();
-    let source = library.source(&golden.arch).expect("built in");
     let found = match fault {
         Edit(edits) => {
-            let mut definition: Table = toml::from_str(&source.text).expect("TOML");
-            for (path, value) in *edits {
-                edit(&mut definition, path, *value);
-            }
-            let text = toml::to_string(&definition).expect("still TOML");
-            let def = library
-                .check("fault", &text)
-                .map_err(|problems| problems.to_string())?;
+            let def = edited(&library, golden, edits)?;
             logits(&def, &golden.weights, &golden.tokens, &PATHS[0]).expect("an f32 cache")?
         }
         Drive(drive) => {
@@ -221,4 +231,34 @@ fn the_gate_catches_deliberate_faults() {
     }
     println!("{} faults, {} missed", FAULTS.len(), missed.len());
     assert!(missed.is_empty(), "not seen:\n{}", missed.join("\n"));
+}
+
+/// Wiring that makes no sense: golden, edits, part of the message.
+#[rustfmt::skip]
+const NONSENSE: &[(&str, &[(&str, Option<&str>)], &str)] = &[
+    ("gemma4-small", &[("stack/0/slot/attn/branch/attention/kv_layer", Some("\"if(il < n_kv_own, il, 3)\""))],
+        "layers.4.attn: reads the keys of layers.3.attn, whose cache or widths differ"),
+    ("gemma4-small", &[("stack/0/slot/attn/branch/attention/kv_layer", Some("\"if(il < n_kv_own, il, if(il == 5, 4, 2))\""))],
+        "layers.5.attn: reads the keys of layers.4.attn, which stores none"),
+    ("gemma4-small", &[("stack/0/slot/attn/branch/attention/kv_layer", Some("\"il + 1\""))],
+        "reads the keys of layer 1, which does not come before it"),
+    ("qwen3moe", &[("stack/0/slot/ffn/branch/moe/used", Some("5"))],
+        "`used` is at least 1 and at most `experts`"),
+    ("bailingmoe2", &[("stack/0/slot/ffn/branch/moe/groups", Some("3"))],
+        "`groups` divides `experts`"),
+    ("llama", &[("rope/std/dims", Some("\"n_rot + 1\""))], "even"),
+];
+
+#[test]
+fn wiring_that_makes_no_sense_is_refused() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let library = library();
+    for (on, edits, expected) in NONSENSE {
+        let golden = goldens(scratch.path(), |name| name == *on).remove(0);
+        let def = edited(&library, &golden, edits).expect("its text is sound");
+        let error = Plan::new(&def, golden.weights.metadata(), &golden.weights)
+            .expect_err(expected)
+            .to_string();
+        assert!(error.contains(expected), "{error}\n expected {expected}");
+    }
 }
