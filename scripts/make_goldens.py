@@ -115,8 +115,11 @@ class Reference:
     def close(self):
         self.lib.llama_model_free(self.model)
 
-    def logits(self, tokens, causal, chunk=None, kv_type="f32"):
-        """float32 [n_tokens, n_vocab], or vectors [n_tokens, n_embd], computed `chunk` tokens at a time (all) from an empty cache."""
+    def logits(self, tokens, causal, chunk=None, kv_type="f32", on_value=None):
+        """float32 [n_tokens, n_vocab], or vectors [n_tokens, n_embd], computed `chunk` tokens at a time (all) from an empty cache.
+
+        `on_value(tensor, ask, data)` is called for every value: whether it is wanted, then with it.
+        """
         bad = [t for t in tokens if not 0 <= t < self.n_vocab]
         if bad:
             raise Failure(f"token {bad[0]} is outside the vocabulary of {self.n_vocab}")
@@ -130,6 +133,9 @@ class Reference:
         params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         params.offload_kqv = params.op_offload = False
         params.embeddings = self.vectors
+        if on_value:
+            watcher = lib.ggml_backend_sched_eval_callback(on_value)  # alive until the context is freed
+            params.cb_eval = watcher
         if self.vectors:
             params.pooling_type = lib.LLAMA_POOLING_TYPE_NONE
         context = lib.llama_init_from_model(self.model, params)

@@ -13,6 +13,7 @@
 //! - [`engine`]: requests to tokens: sequences, scheduler, the thread that owns the model
 //! - [`serving`]: a model ready to answer
 //! - [`api`]: HTTP, in the shapes of OpenAI's API
+//! - [`compare`]: where two computations part
 //! - [`synth`]: a random model of any architecture
 //! - [`models`]: finding and opening models
 //! - [`cli`]: the command line
@@ -21,6 +22,7 @@ pub mod api;
 pub mod arch;
 pub mod blocks;
 pub mod cli;
+pub mod compare;
 pub mod engine;
 #[expect(unsafe_code, reason = "the safe layer over ggml")]
 pub mod ggml;

@@ -122,12 +122,39 @@ pub struct Build<'a> {
     pub states: &'a mut dyn StateStore,
     /// Whether attention runs without keeping its scores.
     pub flash_attn: bool,
+    /// Values that have got a name, in the order of computation.
+    pub named: RefCell<Vec<Named>>,
+}
+
+/// A value with a name.
+pub struct Named {
+    /// Its path, such as `layers.3.attn.q`.
+    pub path: String,
+    /// Whether its last dimension is the tokens of the pass, one row for each.
+    pub is_per_token: bool,
+    /// The value.
+    pub tensor: Tensor,
 }
 
 impl Build<'_> {
-    /// Names a value by its path, such as `layers.3.attn.q`.
+    /// Names a value by its path, such as `layers.3.attn.q`; its last dimension is the tokens.
     pub fn name(&self, path: &str, value: &str, tensor: &Tensor) {
-        tensor.set_name(&format!("{path}.{value}"));
+        self.name_value(path, value, tensor, true);
+    }
+
+    /// Names a value for pairs of keys and queries, `[n_kv, n_tokens, heads]`.
+    fn name_pairs(&self, path: &str, value: &str, tensor: &Tensor) {
+        self.name_value(path, value, tensor, false);
+    }
+
+    fn name_value(&self, path: &str, value: &str, tensor: &Tensor, is_per_token: bool) {
+        let path = format!("{path}.{value}");
+        tensor.set_name(&path);
+        self.named.borrow_mut().push(Named {
+            path,
+            is_per_token,
+            tensor: tensor.clone(),
+        });
     }
 
     /// A weight of a unit; `None` if the file lacks it.
@@ -457,7 +484,7 @@ impl Build<'_> {
         }
         let product = g.mul_mat(&k, &q)?; // [n_kv, n_tokens, heads]
         g.exact(&product)?;
-        self.name(&unit.path, "scores", &product);
+        self.name_pairs(&unit.path, "scores", &product);
         let (product, scores) = if scores.softcap == 0.0 {
             (product, scores)
         } else {
@@ -469,7 +496,7 @@ impl Build<'_> {
             (capped, scores)
         };
         let weights = g.soft_max(&product, Some(&seen.mask), &scores)?;
-        self.name(&unit.path, "pattern", &weights);
+        self.name_pairs(&unit.path, "pattern", &weights);
         let v = if v.ty().is_plain() {
             v
         } else {

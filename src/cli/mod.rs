@@ -4,6 +4,7 @@
 //! scripts rely on them.
 
 mod arch;
+mod compare;
 mod inspect;
 mod logits;
 mod options;
@@ -44,6 +45,8 @@ enum Command {
     Template(template::Args),
     /// Write the raw logits of every position
     Logits(logits::Args),
+    /// Find the first value in which two models or two paths differ
+    Compare(compare::Args),
     /// Show a model file: metadata, tensors, architecture, memory
     Inspect(inspect::Args),
     /// Work with architecture definitions
@@ -75,6 +78,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Detokenize(args) => tokenize::detokenize(&args),
         Command::Template(args) => template::run(&args),
         Command::Logits(args) => logits::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Arch(command) => arch::run(&command),
         Command::Plan(args) => plan::run(&args),

@@ -140,6 +140,7 @@ impl LoadOptions {
                 .map_or(defaults.flash_attn, |switch| switch == Switch::On),
             embeddings: false,
             non_causal: false,
+            watch: false,
         }
     }
 

@@ -39,10 +39,20 @@ pub(super) struct Inputs {
     write: Option<Tensor>,
     /// What blocks asked for beside these.
     asked: Vec<(Asked, Tensor)>,
+    /// Values by their paths, where they are watched.
+    pub(super) watched: Vec<Watched>,
     /// One mask for each cache group of the plan.
     pub(super) masks: Vec<Tensor>,
     /// `[n_vocab, n_outputs]`, or vectors `[n_embd, n_outputs]`; none if no row wants one.
     pub(super) logits: Option<Tensor>,
+}
+
+/// A value that can be read after a pass.
+pub(super) struct Watched {
+    pub(super) path: String,
+    pub(super) is_per_token: bool,
+    /// A contiguous copy where the value itself is not.
+    pub(super) tensor: Tensor,
 }
 
 /// Rows of what is kept, for each sequence of a pass.
@@ -118,8 +128,9 @@ impl Inputs {
     }
 }
 
-/// Operations of a branch's norms and gain, of a slot's, and of the stages, generously.
-const NODES_PER_BRANCH: usize = 12;
+/// Operations of a branch's norms and gain and copies of its values, of a slot's, and of the stages,
+/// generously.
+const NODES_PER_BRANCH: usize = 20;
 const NODES_PER_SLOT: usize = 16;
 const NODES_ELSEWHERE: usize = 64;
 
@@ -238,6 +249,7 @@ pub(super) fn build(
         n_seqs,
         states: &mut states,
         flash_attn: options.flash_attn,
+        named: RefCell::default(),
     };
     let mut assembly = Assembly {
         build,
@@ -245,9 +257,24 @@ pub(super) fn build(
     };
     let (x, logits) = assembly.model(&tokens, rows.as_ref(), shape, options.embeddings)?;
     let asked = assembly.build.asked.into_inner();
+    let named = assembly.build.named.into_inner();
     drop(store);
     for kept in &states.kept {
         g.expand(kept)?;
+    }
+    let mut watched = Vec::new();
+    for value in named.into_iter().filter(|_| options.watch) {
+        let tensor = if value.tensor.is_contiguous() {
+            value.tensor
+        } else {
+            g.cont(&value.tensor)?
+        };
+        g.output(&tensor)?;
+        watched.push(Watched {
+            path: value.path,
+            is_per_token: value.is_per_token,
+            tensor,
+        });
     }
     match &logits {
         Some(logits) => g.output(logits)?,
@@ -263,6 +290,7 @@ pub(super) fn build(
             read,
             write,
             asked,
+            watched,
             masks,
             logits,
         },
@@ -311,6 +339,7 @@ impl Assembly<'_> {
             return Ok((x, Some(wanted)));
         };
         let normed = self.norm(head.norm.as_ref(), wanted)?;
+        self.build.name("head", "h", &normed);
         let result = match &head.unit {
             Some(unit) if !embeddings => blocks::head::build(&self.build, unit, &normed)?,
             _ => normed,
@@ -330,6 +359,9 @@ impl Assembly<'_> {
         self.taps.insert("x".into(), x.clone());
         let input = self.tap(slot.from.as_deref(), &x)?;
         let h = self.norm(slot.pre.as_ref(), input)?;
+        if slot.pre.is_some() {
+            self.build.name(&slot.path, "h", &h);
+        }
         self.taps.insert("h".into(), h.clone());
         let mut sum: Option<Tensor> = None;
         for branch in &slot.branches {

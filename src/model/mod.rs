@@ -5,6 +5,7 @@
 //! graph that stands: inputs are written, nothing is built or allocated. Called by the engine and by
 //! the tools that look at raw logits.
 
+mod batch;
 mod cache;
 mod graph;
 mod load;
@@ -17,12 +18,13 @@ use crate::ggml::{self, Executor};
 use crate::plan::{CachePlan, Plan, Room};
 use crate::weights::{TensorType, Weights};
 
+pub use batch::Batch;
 pub use cache::SequenceId;
 pub use load::Progress;
 
 use crate::blocks::cache::Cache as Visibility;
 use cache::{KeyValues, Mask, Pools};
-use graph::{Inputs, SequenceRows, Shape};
+use graph::{Inputs, SequenceRows, Shape, Watched};
 use load::Loaded;
 use states::{Slots, States};
 
@@ -51,6 +53,21 @@ pub struct Options {
     pub embeddings: bool,
     /// Whether every token sees the whole pass, whatever the definition says.
     pub non_causal: bool,
+    /// Whether the values of a pass can be read behind it, which takes memory for all of them.
+    pub watch: bool,
+}
+
+/// A value of the last pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Value {
+    /// Its path, such as `layers.3.attn.q`.
+    pub path: String,
+    /// Its shape, fastest dimension first, without trailing ones.
+    pub shape: Vec<u64>,
+    /// Whether its last dimension is the tokens of the pass, one row for each.
+    pub is_per_token: bool,
+    /// Its elements.
+    pub elements: Vec<f32>,
 }
 
 impl Options {
@@ -120,48 +137,6 @@ pub enum Error {
     /// The tensor library refused or failed.
     #[error(transparent)]
     Ggml(#[from] ggml::Error),
-}
-
-/// Tokens of one pass.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Batch {
-    /// Token ids.
-    pub tokens: Vec<u32>,
-    /// Sequence and position of each token.
-    pub places: Vec<(SequenceId, u32)>,
-    /// Which tokens want logits.
-    pub outputs: Vec<bool>,
-}
-
-impl Batch {
-    /// Adds a token.
-    pub fn push(&mut self, token: u32, sequence: SequenceId, position: u32, wants_logits: bool) {
-        self.tokens.push(token);
-        self.places.push((sequence, position));
-        self.outputs.push(wants_logits);
-    }
-
-    /// Number of tokens.
-    pub fn len(&self) -> usize {
-        self.tokens.len()
-    }
-
-    /// Number of tokens that want logits.
-    pub fn n_outputs(&self) -> usize {
-        self.outputs.iter().filter(|wanted| **wanted).count()
-    }
-
-    /// Whether there are no tokens.
-    pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
-    }
-
-    /// Removes all tokens and keeps the memory.
-    pub fn clear(&mut self) {
-        self.tokens.clear();
-        self.places.clear();
-        self.outputs.clear();
-    }
 }
 
 /// What a loaded model takes, in bytes.
@@ -364,6 +339,39 @@ impl Model {
         from
     }
 
+    /// The values of the last pass in the order of computation; none unless they are watched.
+    ///
+    /// # Errors
+    /// The tensor library refuses to read one.
+    pub fn values(&self) -> Result<Vec<Value>, Error> {
+        let Some((_, inputs)) = &self.current else {
+            return Ok(Vec::new());
+        };
+        let read = |watched: &Watched| {
+            let shape = watched.tensor.shape();
+            let n = shape.iter().product::<u64>() as usize;
+            let mut elements = vec![0.0f32; n];
+            if watched.tensor.ty() == TensorType::I32 {
+                let mut ids = vec![0i32; n];
+                self.executor.read(&watched.tensor, &mut ids)?;
+                elements
+                    .iter_mut()
+                    .zip(ids)
+                    .for_each(|(e, id)| *e = id as f32);
+            } else {
+                self.executor.read(&watched.tensor, &mut elements)?;
+            }
+            let rank = shape.iter().rposition(|n| *n != 1).map_or(1, |at| at + 1);
+            Ok(Value {
+                path: watched.path.clone(),
+                shape: shape[..rank].to_vec(),
+                is_per_token: watched.is_per_token,
+                elements,
+            })
+        };
+        inputs.watched.iter().map(read).collect()
+    }
+
     /// Lets the threads sleep until the next pass.
     pub fn rest(&self) {
         self.executor.rest();
@@ -376,7 +384,7 @@ impl Model {
     /// A batch that does not fit the model, a full cache, a failed computation. The cache then
     /// holds none of the batch's tokens.
     pub fn forward(&mut self, batch: &Batch) -> Result<&[f32], Error> {
-        self.check_batch(batch)?;
+        batch.check(self.options.n_batch, self.plan.n_vocab)?;
         if self.states.is_empty() {
             self.pass(batch, 1)?;
             return Ok(&self.logits);
@@ -473,51 +481,6 @@ impl Model {
             rows.write.push(row);
         }
         Ok(rows)
-    }
-
-    fn check_batch(&self, batch: &Batch) -> Result<(), Error> {
-        let fault = |found: String, expected: String| Err(Error::Batch { found, expected });
-        let n = batch.len();
-        if n == 0 || n > self.options.n_batch {
-            return fault(
-                format!("{n} tokens"),
-                format!("1 to {} tokens", self.options.n_batch),
-            );
-        }
-        if batch.places.len() != n || batch.outputs.len() != n {
-            return fault(
-                "lists of different lengths".into(),
-                "a place and a wish for each token".into(),
-            );
-        }
-        if let Some(token) = batch
-            .tokens
-            .iter()
-            .find(|t| u64::from(**t) >= self.plan.n_vocab)
-        {
-            return fault(
-                format!("the token {token}"),
-                format!("ids below {}", self.plan.n_vocab),
-            );
-        }
-        let mut places = batch.places.clone();
-        places.sort_unstable();
-        if let Some(pair) = places.windows(2).find(|pair| pair[0] == pair[1]) {
-            return fault(
-                format!("position {} of sequence {} twice", pair[0].1, pair[0].0),
-                "each once".into(),
-            );
-        }
-        if let Some((_, position)) = places
-            .iter()
-            .find(|(_, position)| *position > i32::MAX as u32)
-        {
-            return fault(
-                format!("position {position}"),
-                format!("positions up to {}", i32::MAX),
-            );
-        }
-        Ok(())
     }
 
     fn compute(

@@ -4,17 +4,21 @@
 use std::collections::BTreeMap;
 
 use lab_bench::arch::{ArchDef, Library};
-use lab_bench::model::Model;
+use lab_bench::compare::{Passes, compare, record};
+use lab_bench::model::{Model, Options};
 use lab_bench::plan::Plan;
 use toml::{Table, Value};
 
 use crate::goldens::{EXACT, Golden, goldens, library, options, run};
 use crate::support::{PATHS, logits, nmse};
 
+/// Values set in a definition, or taken out of it: path and TOML text.
+type Edits = &'static [(&'static str, Option<&'static str>)];
+
 /// What is done wrong.
 enum Fault {
-    /// Values set in the definition, or taken out of it: path and TOML text.
-    Edit(&'static [(&'static str, Option<&'static str>)]),
+    /// The definition says something else.
+    Edit(Edits),
     /// The model is driven otherwise.
     Drive(fn(&mut Model, &[u32]) -> Vec<f32>),
 }
@@ -235,7 +239,7 @@ fn the_gate_catches_deliberate_faults() {
 
 /// Wiring that makes no sense: golden, edits, part of the message.
 #[rustfmt::skip]
-const NONSENSE: &[(&str, &[(&str, Option<&str>)], &str)] = &[
+const NONSENSE: &[(&str, Edits, &str)] = &[
     ("gemma4-small", &[("stack/0/slot/attn/branch/attention/kv_layer", Some("\"if(il < n_kv_own, il, 3)\""))],
         "layers.4.attn: reads the keys of layers.3.attn, whose cache or widths differ"),
     ("gemma4-small", &[("stack/0/slot/attn/branch/attention/kv_layer", Some("\"if(il < n_kv_own, il, if(il == 5, 4, 2))\""))],
@@ -260,5 +264,47 @@ fn wiring_that_makes_no_sense_is_refused() {
             .expect_err(expected)
             .to_string();
         assert!(error.contains(expected), "{error}\n expected {expected}");
+    }
+}
+
+/// The value that a fault changes first: golden, edits, path.
+#[rustfmt::skip]
+const FIRST: &[(&str, Edits, &str)] = &[
+    ("llama", &[("embed/scale", Some("1.1"))], "embed.x"),
+    ("llama", &[("rope/std/kind", Some("\"neox\""))], "layers.0.attn.q"),
+    ("qwen3", &[("stack/0/slot/attn/branch/attention/scale", Some("1.0"))], "layers.0.attn.pattern"),
+    ("gemma2", &[("cache/local/size", Some("\"n_swa + 1\""))], "layers.0.attn.heads"),
+    ("gemma2", &[("stack/0/slot/attn/post", None)], "layers.0.attn.out"),
+    ("llama", &[("stack/0/slot/ffn/branch/ffn/act", Some("\"gelu\""))], "layers.0.ffn.hidden"),
+    ("smollm3", &[("stack/0/slot/attn/branch/attention/rope", Some("\"std\""))], "layers.3.attn.q"),
+    ("llama", &[("head/weights", Some("{ output = false }"))], "head.logits"),
+];
+
+#[test]
+fn the_first_value_that_differs_is_where_the_fault_is() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let library = library();
+    for (on, edits, expected) in FIRST {
+        let golden = goldens(scratch.path(), |name| name == *on).remove(0);
+        let values = |def: &ArchDef| {
+            let plan = Plan::new(def, golden.weights.metadata(), &golden.weights).expect("it fits");
+            let watching = Options {
+                watch: true,
+                ..options()
+            };
+            let mut model =
+                Model::load(plan, &golden.weights, watching, &mut |_, _| {}).expect("it loads");
+            let passes = Passes {
+                chunk: golden.tokens.len(),
+                stateless: false,
+            };
+            record(&mut model, &golden.tokens, passes).expect("it runs")
+        };
+        let right = values(&library.get(&golden.arch).expect("built in"));
+        let wrong = values(&edited(&library, &golden, edits).expect("sound"));
+        assert_eq!(compare(&right, &right, EXACT).divergence(EXACT), None);
+        let report = compare(&right, &wrong, EXACT);
+        let found = report.divergence(EXACT).map(|value| value.path.as_str());
+        assert_eq!(found, Some(*expected), "{on}: {edits:?}");
     }
 }

@@ -202,6 +202,43 @@ fn logits_are_written_as_an_npy_matrix() {
 }
 
 #[test]
+fn compare_names_the_first_value_that_differs() {
+    let folder = scratch();
+    let model = made_up(folder.path(), "gemma2", &["n_swa=3", "block_count=4"]);
+    let model = text(&model);
+    let tokens = ["--tokens", "1,7,9,3,3,8,20,4,11"];
+    let paths = [
+        "chunk=1",
+        "chunk=4",
+        "stateless",
+        "chunk=2,stateless",
+        "flash",
+    ];
+    for path in paths {
+        let mut arguments = vec!["compare", model, "--path", path];
+        arguments.extend(tokens);
+        let found = stdout(&arguments);
+        let last = found.lines().last().expect("a summary");
+        assert!(last.contains("values compared"), "{path}: {found}");
+        assert!(!found.contains('≠'), "{path}: {found}");
+    }
+    let dump = folder.path().join("dump");
+    let mut arguments = vec!["compare", model, "--dump", text(&dump)];
+    arguments.extend(tokens);
+    check_refused(&arguments, 1, &["dump"]);
+    std::fs::create_dir(&dump).expect("a folder");
+    check_refused(&arguments, 1, &["holds no arrays"]);
+    std::fs::write(dump.join("l_out-0.npy"), b"\x93NUMPY\x01\x00\xff\xff").expect("written");
+    check_refused(&arguments, 1, &["l_out-0.npy"]);
+    let header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (9, 1000000000000), }\n";
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header);
+    std::fs::write(dump.join("l_out-0.npy"), bytes).expect("written");
+    check_refused(&arguments, 1, &["l_out-0.npy", "shorter"]);
+}
+
+#[test]
 fn tokens_go_there_and_back() {
     let ids = stdout(&["tokenize", "Hello, world! 12"]);
     let ids: Vec<u32> = serde_json::from_str(&ids).expect("ids are a JSON array");

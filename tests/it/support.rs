@@ -79,6 +79,24 @@ pub fn nmse(found: &[f32], expected: &[f64]) -> f64 {
     }
 }
 
+/// Rows of `width` whose largest element is another than the reference's, although the reference
+/// tells the two apart by more than four times what `bound` allows an element to differ by.
+pub fn flips(found: &[f32], expected: &[f64], width: usize, bound: f64) -> usize {
+    let power = expected.iter().map(|e| e * e).sum::<f64>() / expected.len() as f64;
+    let tolerance = 4.0 * (bound * power).sqrt();
+    let largest = |row: &mut dyn Iterator<Item = f64>| {
+        let best = row.enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
+        best.map_or(0, |(at, _)| at)
+    };
+    let rows = found.chunks_exact(width).zip(expected.chunks_exact(width));
+    rows.filter(|(found, expected)| {
+        let ours = largest(&mut found.iter().map(|v| f64::from(*v)));
+        let theirs = largest(&mut expected.iter().copied());
+        expected[theirs] - expected[ours] > tolerance
+    })
+    .count()
+}
+
 /// One way of computing the same logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExecutionPath {
@@ -204,6 +222,7 @@ pub fn results(
         flash_attn: path.flash_attn,
         embeddings,
         non_causal: false,
+        watch: false,
     };
     let mut model = match Model::load(plan, weights, options, &mut |_, _| {}) {
         Ok(model) => model,

@@ -1,0 +1,196 @@
+//! `bench compare`: the first value in which two models, two execution paths, or a model and
+//! another engine's record of it differ.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args as ClapArgs;
+use serde_json::json;
+
+use crate::compare::{Difference, Passes, Report, compare, read_dump, record};
+use crate::model::Value;
+use crate::models::Source;
+use crate::weights::TensorType;
+
+use super::options::{Defaults, LoadOptions};
+use super::{Failure, output};
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The model A, computed in one pass with nothing rounded
+    #[arg(value_name = "A")]
+    a: PathBuf,
+    /// The model B; default: A again
+    #[arg(value_name = "B")]
+    b: Option<PathBuf>,
+    /// Token ids, separated by commas
+    #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
+    tokens: Vec<u32>,
+    /// How B is computed: `chunk=N` tokens per pass, `stateless`, `flash`, `cache=TYPE`; several
+    /// separated by commas
+    #[arg(long, value_delimiter = ',', value_name = "PATH", value_parser = parse_step)]
+    path: Vec<Step>,
+    /// Folder of float32 arrays NAME.npy that stand for B, by our paths or llama.cpp's names
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["b", "path"])]
+    dump: Option<PathBuf>,
+    /// Largest NMSE that counts as equal
+    #[arg(long, default_value_t = 1e-6, value_name = "NMSE")]
+    tolerance: f64,
+    /// Show every value, not only up to the first that differs
+    #[arg(long)]
+    all: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    load: LoadOptions,
+}
+
+/// A part of `--path`.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Chunk(usize),
+    Stateless,
+    Flash,
+    Cache(TensorType),
+}
+
+fn parse_step(text: &str) -> Result<Step, String> {
+    match text.split_once('=') {
+        None if text == "stateless" => Ok(Step::Stateless),
+        None if text == "flash" => Ok(Step::Flash),
+        Some(("chunk", n)) => match n.parse() {
+            Ok(n) if n > 0 => Ok(Step::Chunk(n)),
+            _ => Err(format!("`{n}` is no number of tokens")),
+        },
+        Some(("cache", ty)) => ty.parse().map(Step::Cache).map_err(|e| e.to_string()),
+        _ => Err("expected chunk=N, stateless, flash or cache=TYPE".into()),
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let a = values(args, &args.a, &[])?;
+    let b = match &args.dump {
+        Some(folder) => read_dump(folder)?,
+        None => values(args, args.b.as_ref().unwrap_or(&args.a), &args.path)?,
+    };
+    let report = compare(&a, &b, args.tolerance);
+    if report.values.is_empty() {
+        anyhow::bail!("A and B have no value in common");
+    }
+    if args.json {
+        output::line(serde_json::to_string_pretty(&to_json(
+            &report,
+            args.tolerance,
+        ))?)?;
+    } else {
+        output::line(to_text(&report, args))?;
+    }
+    match report.divergence(args.tolerance) {
+        Some(found) => anyhow::bail!("A and B differ from `{}` on", found.path),
+        None => Ok(()),
+    }
+}
+
+/// The values of a model along a path.
+fn values(args: &Args, model: &Path, path: &[Step]) -> Result<Vec<Value>, Failure> {
+    let opened = args.load.open(&Source::of(Some(model)))?;
+    let n = args.tokens.len();
+    let defaults = Defaults {
+        kv_type: TensorType::F32,
+        flash_attn: false,
+        max_ctx: usize::MAX,
+        n_batch: n,
+    };
+    let mut options = args.load.resolve(&opened, defaults);
+    let mut passes = Passes {
+        chunk: n,
+        stateless: false,
+    };
+    options.n_ctx = n.next_multiple_of(256);
+    options.watch = true;
+    for step in path {
+        match step {
+            Step::Chunk(chunk) => passes.chunk = *chunk,
+            Step::Stateless => passes.stateless = true,
+            Step::Flash => options.flash_attn = true,
+            Step::Cache(ty) => (options.k_type, options.v_type) = (*ty, *ty),
+        }
+    }
+    if passes.stateless {
+        options.n_ctx = 0;
+    }
+    let mut model = args.load.load(opened, options)?;
+    Ok(record(&mut model, &args.tokens, passes)?)
+}
+
+fn line(value: &Difference, tolerance: f64) -> String {
+    let shape: Vec<String> = value.shape.iter().map(u64::to_string).collect();
+    let mut text = format!(
+        "{} {:40} {:9.1e}  [{}]",
+        if value.nmse > tolerance { "≠" } else { "=" },
+        value.path,
+        value.nmse,
+        shape.join(", ")
+    );
+    if let (true, Some((at, a, b))) = (value.nmse > tolerance, value.first) {
+        text.push_str(&format!(
+            "  element {}: {a} and {b}",
+            place(at, &value.shape)
+        ));
+    }
+    text
+}
+
+/// The indices of an element, fastest dimension first.
+fn place(mut at: usize, shape: &[u64]) -> String {
+    let mut indices = Vec::with_capacity(shape.len());
+    for n in shape {
+        indices.push((at % *n as usize).to_string());
+        at /= *n as usize;
+    }
+    format!("[{}]", indices.join(", "))
+}
+
+fn to_text(report: &Report, args: &Args) -> String {
+    let mut text = String::new();
+    for value in &report.values {
+        text.push_str(&line(value, args.tolerance));
+        text.push('\n');
+        if value.nmse > args.tolerance && !args.all {
+            break;
+        }
+    }
+    let worst = report.values.iter().map(|v| v.nmse).fold(0.0, f64::max);
+    text.push_str(&format!(
+        "{} values compared, {} only on one side; largest NMSE {worst:.1e}",
+        report.values.len(),
+        report.left_out.len()
+    ));
+    if args.all {
+        for (side, name) in &report.left_out {
+            text.push_str(&format!("\nonly in {side}, or in another shape: {name}"));
+        }
+    }
+    text
+}
+
+fn to_json(report: &Report, tolerance: f64) -> serde_json::Value {
+    let values: Vec<_> = report
+        .values
+        .iter()
+        .map(|v| {
+            let nmse = v.nmse.is_finite().then_some(v.nmse);
+            json!({ "path": v.path, "shape": v.shape, "nmse": nmse, "equal": v.nmse <= tolerance })
+        })
+        .collect();
+    let left_out: Vec<_> = report
+        .left_out
+        .iter()
+        .map(|(side, name)| json!({ "side": side, "name": name }))
+        .collect();
+    json!({
+        "first_divergence": report.divergence(tolerance).map(|v| v.path.as_str()),
+        "values": values,
+        "left_out": left_out,
+    })
+}

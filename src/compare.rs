@@ -1,0 +1,365 @@
+//! Where two computations of the same tokens part: the first value, in the order of computation,
+//! that is not the same.
+//!
+//! A computation is a list of named values. It comes from a model run along some path, or from a
+//! folder of arrays that another engine wrote. What only one side has is left out of the verdict
+//! and told.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use crate::model::{self, Batch, Model, Value};
+
+/// How tokens are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passes {
+    /// Tokens of a pass; at least 1.
+    pub chunk: usize,
+    /// Whether each pass computes everything before it anew.
+    pub stateless: bool,
+}
+
+/// Why a recorded computation cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{file}: {message}")]
+pub struct DumpError {
+    /// The file or folder.
+    pub file: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// Runs `tokens` and returns the values by path, those of several passes joined.
+///
+/// The model must have been loaded with `watch`.
+///
+/// # Errors
+/// As [`Model::forward`].
+pub fn record(
+    model: &mut Model,
+    tokens: &[u32],
+    passes: Passes,
+) -> Result<Vec<Value>, model::Error> {
+    let mut joined: Vec<Value> = Vec::new();
+    let n = tokens.len();
+    let mut batch = Batch::default();
+    for start in (0..n).step_by(passes.chunk.max(1)) {
+        let end = (start + passes.chunk.max(1)).min(n);
+        let first = if passes.stateless { 0 } else { start };
+        batch.clear();
+        for (position, token) in (0..).zip(tokens).take(end).skip(first) {
+            batch.push(*token, 0, position, true);
+        }
+        model.forward(&batch)?;
+        let values = model.values()?;
+        if start == 0 {
+            joined = values;
+            continue;
+        }
+        let n_pass = end - first;
+        for value in values.into_iter().filter(|value| value.is_per_token) {
+            // What was computed anew is dropped, what is new is added.
+            let row = value.elements.len() / n_pass;
+            let new = &value.elements[(start - first) * row..];
+            if let Some(all) = joined.iter_mut().find(|v| v.path == value.path) {
+                all.elements.extend_from_slice(new);
+            }
+        }
+    }
+    if passes.chunk < n {
+        joined.retain(|value| value.is_per_token);
+    }
+    for value in &mut joined {
+        let rows = value.elements.len() as u64;
+        let row = value.shape[..value.shape.len() - 1].iter().product::<u64>();
+        // A pass of one token shows no dimension for it.
+        if passes.chunk < n && value.shape.iter().product::<u64>() != rows {
+            if passes.chunk > 1 {
+                value.shape.pop();
+                value.shape.push(rows / row.max(1));
+            } else {
+                value.shape.push(n as u64);
+            }
+        }
+    }
+    Ok(joined)
+}
+
+/// Reads a folder of float32 arrays, one `NAME.npy` for each value: named by our paths, or as
+/// llama.cpp names what it computes (`l_out-3`).
+///
+/// # Errors
+/// A folder without arrays, or an array that is none of float32.
+pub fn read_dump(folder: &Path) -> Result<Vec<Value>, DumpError> {
+    let fault = |path: &Path, message: String| DumpError {
+        file: path.display().to_string(),
+        message,
+    };
+    let entries = std::fs::read_dir(folder).map_err(|e| fault(folder, e.to_string()))?;
+    let mut files: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|ending| ending == "npy"))
+        .collect();
+    files.sort();
+    if files.is_empty() {
+        return Err(fault(folder, "holds no arrays (NAME.npy)".into()));
+    }
+    let read = |path: &std::path::PathBuf| {
+        let file = std::fs::File::open(path).map_err(|e| fault(path, e.to_string()))?;
+        let size = file
+            .metadata()
+            .map_err(|e| fault(path, e.to_string()))?
+            .len();
+        let array = npyz::NpyFile::new(std::io::BufReader::new(file))
+            .map_err(|e| fault(path, e.to_string()))?;
+        let shape: Vec<u64> = array.shape().iter().rev().copied().collect();
+        let bytes = shape
+            .iter()
+            .try_fold(4u64, |bytes, n| bytes.checked_mul(*n))
+            .filter(|bytes| *bytes <= size)
+            .ok_or_else(|| fault(path, "is shorter than its shape says".into()))?;
+        if array.order() != npyz::Order::C {
+            return Err(fault(
+                path,
+                "is stored column by column, expected row by row".into(),
+            ));
+        }
+        let elements = array
+            .into_vec::<f32>()
+            .map_err(|e| fault(path, format!("expected float32: {e}")))?;
+        debug_assert_eq!(elements.len() as u64 * 4, bytes);
+        Ok(Value {
+            path: path
+                .file_stem()
+                .map(|stem| stem.to_string_lossy().into_owned())
+                .unwrap_or_default(),
+            shape,
+            is_per_token: true,
+            elements,
+        })
+    };
+    files.iter().map(read).collect()
+}
+
+/// What llama.cpp calls the values of a layer, and which of ours it is: of the first slot, of the
+/// last, or of any.
+const NAMES: &[(&str, Place)] = &[
+    ("attn_norm", Place::First("h")),
+    ("ffn_inp", Place::First("x")),
+    ("ffn_norm", Place::Last("h")),
+    ("ffn_out", Place::Last("out")),
+    ("l_out", Place::Last("x")),
+    ("Qcur", Place::Any("q")),
+    ("Kcur", Place::Any("k")),
+    ("Vcur", Place::Any("v")),
+    ("kqv_out", Place::Any("heads")),
+    ("ffn_swiglu", Place::Any("hidden")),
+    ("ffn_moe_logits", Place::Any("router")),
+    ("ffn_moe_topk", Place::Any("picked")),
+];
+
+/// The same for values outside the layers.
+const GLOBAL_NAMES: &[(&str, &str)] = &[
+    ("inp_embd", "embed.x"),
+    ("embd", "embed.x"),
+    ("result_norm", "head.h"),
+    ("result_output", "head.logits"),
+];
+
+#[derive(Clone, Copy)]
+enum Place {
+    First(&'static str),
+    Last(&'static str),
+    Any(&'static str),
+}
+
+/// Our path for a name that llama.cpp gives, among the paths of a computation.
+fn translate(name: &str, paths: &[&str]) -> Option<String> {
+    if let Some((_, path)) = GLOBAL_NAMES.iter().find(|(theirs, _)| *theirs == name) {
+        return Some((*path).to_owned());
+    }
+    let (stem, layer) = name.rsplit_once('-')?;
+    let (_, place) = NAMES.iter().find(|(theirs, _)| *theirs == stem)?;
+    let prefix = format!("layers.{}.", layer.parse::<u64>().ok()?);
+    // A slot's own values have no further part between its name and theirs.
+    let of_slot = |value: &str| {
+        let paths = paths.iter().filter(move |path| {
+            path.strip_prefix(&prefix)
+                .and_then(|rest| rest.split_once('.'))
+                .is_some_and(|(_, last)| last == value)
+        });
+        paths.copied().collect::<Vec<&str>>()
+    };
+    let found = match place {
+        Place::First(value) => of_slot(value).first().copied(),
+        Place::Last(value) => of_slot(value).last().copied(),
+        Place::Any(value) => match of_slot(value).as_slice() {
+            [only] => Some(*only),
+            _ => None,
+        },
+    };
+    found.map(str::to_owned)
+}
+
+/// How a value differs between two computations.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    /// Its path.
+    pub path: String,
+    /// Its shape, fastest dimension first.
+    pub shape: Vec<u64>,
+    /// Sum of squared differences over sum of squares of the second computation; infinite if a
+    /// side has what is no number.
+    pub nmse: f64,
+    /// Index of the first element that differs by more than the tolerance allows, and its values.
+    pub first: Option<(usize, f32, f32)>,
+}
+
+/// What a comparison found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Values that both sides have, in the order of computation.
+    pub values: Vec<Difference>,
+    /// Names that only one side has, or in another shape: side, name.
+    pub left_out: Vec<(&'static str, String)>,
+}
+
+impl Report {
+    /// The first value whose NMSE is above the tolerance.
+    pub fn divergence(&self, tolerance: f64) -> Option<&Difference> {
+        self.values.iter().find(|value| value.nmse > tolerance)
+    }
+}
+
+/// Compares two computations in the order of the first one.
+pub fn compare(a: &[Value], b: &[Value], tolerance: f64) -> Report {
+    let paths: Vec<&str> = a.iter().map(|value| value.path.as_str()).collect();
+    let mut others: HashMap<String, &Value> = HashMap::new();
+    let mut report = Report::default();
+    for value in b {
+        let path = if paths.contains(&value.path.as_str()) {
+            Some(value.path.clone())
+        } else {
+            translate(&value.path, &paths)
+        };
+        match path {
+            Some(path) => _ = others.insert(path, value),
+            None => report.left_out.push(("B", value.path.clone())),
+        }
+    }
+    for value in a {
+        match others.get(&value.path) {
+            Some(other) if other.elements.len() == value.elements.len() => {
+                report.values.push(difference(value, other, tolerance));
+            }
+            _ => report.left_out.push(("A", value.path.clone())),
+        }
+    }
+    report
+}
+
+fn difference(a: &Value, b: &Value, tolerance: f64) -> Difference {
+    let pairs = || a.elements.iter().zip(&b.elements);
+    let (mut error, mut power) = (0.0, 0.0);
+    for (x, y) in pairs() {
+        // Equal infinities, as in a mask, are no difference.
+        if x != y {
+            error += (f64::from(*x) - f64::from(*y)).powi(2);
+        }
+        if y.is_finite() {
+            power += f64::from(*y).powi(2);
+        }
+    }
+    let nmse = match (error, power) {
+        (0.0, _) => 0.0,
+        (error, power) if error.is_finite() && power > 0.0 => error / power,
+        _ => f64::INFINITY,
+    };
+    // What an element may differ by, if all differ by as much.
+    let allowed = (tolerance * power / a.elements.len().max(1) as f64).sqrt();
+    // What is no number has a distance that nothing allows.
+    let distance = |x: f32, y: f32| match (f64::from(x) - f64::from(y)).abs() {
+        d if d.is_nan() => f64::INFINITY,
+        d => d,
+    };
+    let first = pairs().position(|(x, y)| x != y && distance(*x, *y) > allowed);
+    Difference {
+        path: a.path.clone(),
+        shape: a.shape.clone(),
+        nmse,
+        first: first.map(|at| (at, a.elements[at], b.elements[at])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(path: &str, elements: &[f32]) -> Value {
+        Value {
+            path: path.into(),
+            shape: vec![elements.len() as u64],
+            is_per_token: true,
+            elements: elements.into(),
+        }
+    }
+
+    #[test]
+    fn the_first_value_that_differs_is_named() {
+        let a = [
+            value("embed.x", &[1.0, 2.0]),
+            value("layers.0.attn.q", &[1.0, 2.0, 3.0]),
+            value("layers.0.ffn.x", &[1.0]),
+        ];
+        let b = [
+            value("layers.0.ffn.x", &[5.0]),
+            value("layers.0.attn.q", &[1.0, 2.5, 3.0]),
+            value("embed.x", &[1.0, 2.0]),
+            value("strange", &[0.0]),
+        ];
+        let report = compare(&a, &b, 1e-6);
+        let found = report.divergence(1e-6).expect("they differ");
+        assert_eq!(found.path, "layers.0.attn.q");
+        assert_eq!(found.first, Some((1, 2.0, 2.5)));
+        assert_eq!(report.left_out, [("B", "strange".to_owned())]);
+        assert_eq!(
+            report.divergence(0.1).map(|d| d.path.as_str()),
+            Some("layers.0.ffn.x")
+        );
+    }
+
+    #[test]
+    fn what_is_no_number_differs_from_everything_but_infinities_are_equal() {
+        let nmse =
+            |x: &[f32], y: &[f32]| compare(&[value("v", x)], &[value("v", y)], 0.0).values[0].nmse;
+        assert_eq!(nmse(&[f32::NAN], &[1.0]), f64::INFINITY);
+        assert_eq!(nmse(&[f32::NAN], &[f32::NAN]), f64::INFINITY);
+        assert_eq!(
+            nmse(&[f32::NEG_INFINITY, 1.0], &[f32::NEG_INFINITY, 1.0]),
+            0.0
+        );
+    }
+
+    #[test]
+    fn names_of_llama_cpp_are_found() {
+        let paths = [
+            "embed.x",
+            "layers.3.attn.h",
+            "layers.3.attn.q",
+            "layers.3.attn.x",
+            "layers.3.ffn.h",
+            "layers.3.ffn.shared.hidden",
+            "layers.3.ffn.out",
+            "layers.3.ffn.x",
+            "layers.13.ffn.x",
+        ];
+        let found = |name| translate(name, &paths);
+        assert_eq!(found("l_out-3").as_deref(), Some("layers.3.ffn.x"));
+        assert_eq!(found("ffn_inp-3").as_deref(), Some("layers.3.attn.x"));
+        assert_eq!(found("attn_norm-3").as_deref(), Some("layers.3.attn.h"));
+        assert_eq!(found("Qcur-3").as_deref(), Some("layers.3.attn.q"));
+        assert_eq!(found("inp_embd").as_deref(), Some("embed.x"));
+        assert_eq!(found("l_out-4"), None);
+        assert_eq!(found("l_out-x"), None);
+    }
+}

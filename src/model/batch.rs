@@ -1,0 +1,84 @@
+//! The tokens of a pass, where they stand, and which of them want a result.
+
+use super::{Error, SequenceId};
+
+/// Tokens of one pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Token ids.
+    pub tokens: Vec<u32>,
+    /// Sequence and position of each token.
+    pub places: Vec<(SequenceId, u32)>,
+    /// Which tokens want logits.
+    pub outputs: Vec<bool>,
+}
+
+impl Batch {
+    /// Adds a token.
+    pub fn push(&mut self, token: u32, sequence: SequenceId, position: u32, wants_logits: bool) {
+        self.tokens.push(token);
+        self.places.push((sequence, position));
+        self.outputs.push(wants_logits);
+    }
+
+    /// Number of tokens.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Number of tokens that want logits.
+    pub fn n_outputs(&self) -> usize {
+        self.outputs.iter().filter(|wanted| **wanted).count()
+    }
+
+    /// Whether there are no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Removes all tokens and keeps the memory.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.places.clear();
+        self.outputs.clear();
+    }
+
+    /// Checks that a model with so many tokens to choose from can run it.
+    ///
+    /// # Errors
+    /// Too many tokens, lists of different lengths, an unknown token, a place twice.
+    pub(super) fn check(&self, n_batch: usize, n_vocab: u64) -> Result<(), Error> {
+        let fault = |found: String, expected: String| Err(Error::Batch { found, expected });
+        let n = self.len();
+        if n == 0 || n > n_batch {
+            return fault(format!("{n} tokens"), format!("1 to {n_batch} tokens"));
+        }
+        if self.places.len() != n || self.outputs.len() != n {
+            return fault(
+                "lists of different lengths".into(),
+                "a place and a wish for each token".into(),
+            );
+        }
+        if let Some(token) = self.tokens.iter().find(|t| u64::from(**t) >= n_vocab) {
+            return fault(format!("the token {token}"), format!("ids below {n_vocab}"));
+        }
+        let mut places = self.places.clone();
+        places.sort_unstable();
+        if let Some(pair) = places.windows(2).find(|pair| pair[0] == pair[1]) {
+            return fault(
+                format!("position {} of sequence {} twice", pair[0].1, pair[0].0),
+                "each once".into(),
+            );
+        }
+        if let Some((_, position)) = places
+            .iter()
+            .find(|(_, position)| *position > i32::MAX as u32)
+        {
+            return fault(
+                format!("position {position}"),
+                format!("positions up to {}", i32::MAX),
+            );
+        }
+        Ok(())
+    }
+}
