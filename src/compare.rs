@@ -144,9 +144,9 @@ pub fn read_dump(folder: &Path) -> Result<Vec<Value>, DumpError> {
 /// What llama.cpp calls the values of a layer, and which of ours it is: of the first slot, of the
 /// last, or of any.
 const NAMES: &[(&str, Place)] = &[
-    ("attn_norm", Place::First("h")),
+    ("attn_norm", Place::First("in")),
     ("ffn_inp", Place::First("x")),
-    ("ffn_norm", Place::Last("h")),
+    ("ffn_norm", Place::Last("in")),
     ("ffn_out", Place::Last("out")),
     ("l_out", Place::Last("x")),
     ("Qcur", Place::Any("q")),
@@ -162,7 +162,7 @@ const NAMES: &[(&str, Place)] = &[
 const GLOBAL_NAMES: &[(&str, &str)] = &[
     ("inp_embd", "embed.x"),
     ("embd", "embed.x"),
-    ("result_norm", "head.h"),
+    ("result_norm", "head.norm"),
     ("result_output", "head.logits"),
 ];
 
@@ -344,10 +344,10 @@ mod tests {
     fn names_of_llama_cpp_are_found() {
         let paths = [
             "embed.x",
-            "layers.3.attn.h",
+            "layers.3.attn.in",
             "layers.3.attn.q",
             "layers.3.attn.x",
-            "layers.3.ffn.h",
+            "layers.3.ffn.in",
             "layers.3.ffn.shared.hidden",
             "layers.3.ffn.out",
             "layers.3.ffn.x",
@@ -356,7 +356,7 @@ mod tests {
         let found = |name| translate(name, &paths);
         assert_eq!(found("l_out-3").as_deref(), Some("layers.3.ffn.x"));
         assert_eq!(found("ffn_inp-3").as_deref(), Some("layers.3.attn.x"));
-        assert_eq!(found("attn_norm-3").as_deref(), Some("layers.3.attn.h"));
+        assert_eq!(found("attn_norm-3").as_deref(), Some("layers.3.attn.in"));
         assert_eq!(found("Qcur-3").as_deref(), Some("layers.3.attn.q"));
         assert_eq!(found("inp_embd").as_deref(), Some("embed.x"));
         assert_eq!(found("l_out-4"), None);

@@ -12,7 +12,10 @@ fn main() -> ExitCode {
         Err(failure) => {
             #[expect(clippy::print_stderr, reason = "the one error of the program")]
             {
-                eprintln!("error: {failure}");
+                let text = failure.to_string();
+                // Problems of a definition come with their own heading, perhaps in colour.
+                let has_heading = text.starts_with("error: ") || text.starts_with('\u{1b}');
+                eprintln!("{}{text}", if has_heading { "" } else { "error: " });
             }
             ExitCode::FAILURE
         }

@@ -247,8 +247,9 @@ impl Checker<'_> {
         in_layer: bool,
     ) {
         let Some(span) = &setting.span else {
-            // A contract's default may also speak of the instance's other options.
-            let options: Vec<&str> = instance.contract.options.iter().map(|o| o.name).collect();
+            // A contract's default may also speak of the options before its own.
+            let options = instance.contract.options.iter().map(|o| o.name);
+            let options: Vec<&str> = options.take_while(|name| *name != spec.name).collect();
             self.names(&setting.expr, &instance.span, true, &options);
             self.choices(spec, setting, &instance.span);
             return;

@@ -9,6 +9,9 @@ use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet, renderer::DecorStyle};
 
+/// Most names that are listed where none is near.
+const MAX_LISTED: usize = 24;
+
 /// Bytes of a source text.
 pub type Span = Range<usize>;
 
@@ -69,7 +72,8 @@ impl Diagnostic {
         if let Some(near) = nearest(found, known.iter().copied()) {
             return problem.with_help(format!("did you mean `{near}`?"));
         }
-        if known.is_empty() {
+        // A list that nobody reads helps nobody.
+        if known.is_empty() || known.len() > MAX_LISTED {
             return problem;
         }
         problem.with_help(format!("known: {}", known.join(", ")))

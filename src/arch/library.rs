@@ -14,7 +14,7 @@ use super::diagnostic::{Diagnostics, nearest};
 include!(concat!(env!("OUT_DIR"), "/embedded_archs.rs"));
 
 /// Ending of a definition's file name.
-const ENDING: &str = ".arch.toml";
+pub const ENDING: &str = ".arch.toml";
 
 /// The text of one definition.
 #[derive(Clone, Debug)]

@@ -11,6 +11,7 @@ mod definition;
 mod diagnostic;
 pub mod expr;
 mod library;
+mod print;
 mod read;
 
 use std::collections::BTreeMap;
@@ -26,7 +27,7 @@ pub use definition::{
     Stack, WeightUse,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};
-pub use library::{Library, LibraryError, Source};
+pub use library::{ENDING, Library, LibraryError, Source};
 
 /// Reads and checks one definition. `path` names the text in messages; `common` are the
 /// parameters that every definition may use.

@@ -16,6 +16,9 @@ use super::definition::{
 use super::diagnostic::{Diagnostic, Span, Spanned};
 use super::expr::{Expr, Value};
 
+/// Ends the name of a tensor that need not be there.
+const MAYBE: char = '?';
+
 /// Reads TOML tables into parts of a definition and collects what is wrong.
 pub(super) struct Reader<'a> {
     source: &'a str,
@@ -173,7 +176,13 @@ impl<'a> Reader<'a> {
             Some(item) => Some(self.expr(item)?),
             None => None,
         };
-        let synth = fields.take("synth").and_then(|item| self.expr(item));
+        let synth = fields.take("synth").and_then(|item| {
+            let expr = self.expr(item)?;
+            if expr.as_literal().is_none() {
+                self.report(item.span(), "`synth` is a plain value");
+            }
+            Some(expr)
+        });
         let zero = fields
             .take("zero")
             .and_then(|item| self.choice(item, "zero", &[("unset", false), ("value", true)]));
@@ -483,7 +492,8 @@ impl<'a> Reader<'a> {
         let mut renamed: BTreeMap<&'static str, String> = BTreeMap::new();
         for (&key, item) in &given {
             if let DeValue::String(name) = item.get_ref() {
-                renamed.insert(key, name.to_string());
+                let name = name.strip_suffix(MAYBE).unwrap_or(name);
+                renamed.insert(key, name.to_owned());
             }
         }
         contract
@@ -499,7 +509,10 @@ impl<'a> Reader<'a> {
                     .get(spec.key)
                     .map(|item| (item.get_ref(), item.span()))
                 {
-                    None | Some((DeValue::String(_), _)) => default,
+                    None => default,
+                    // Who names a tensor expects it, unless the name says otherwise.
+                    Some((DeValue::String(name), _)) if name.ends_with(MAYBE) => Presence::Optional,
+                    Some((DeValue::String(_), _)) => Presence::Required,
                     Some((DeValue::Boolean(true), _)) => Presence::Required,
                     Some((DeValue::Boolean(false), _)) => Presence::Forbidden,
                     Some((other, span)) => {

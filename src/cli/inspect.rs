@@ -159,7 +159,8 @@ fn json_value(value: &Value) -> Json {
     match value {
         Value::Bool(v) => json!(v),
         Value::Str(v) => json!(v),
-        Value::F32(v) => json!(v),
+        // The shortest decimal that reads back as the stored bits.
+        Value::F32(v) => json!(v.to_string().parse::<f64>().unwrap_or(f64::from(*v))),
         Value::F64(v) => json!(v),
         Value::U64(v) => json!(v),
         Value::Array(Array::Str(v)) => v

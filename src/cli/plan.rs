@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
-use crate::arch::Resolved;
+use crate::arch::{Join, OptionKind, Resolved, Resource};
 use crate::models::Source;
-use crate::plan::{NormUse, Plan, StatePlan, Unit};
+use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan, StatePlan, Unit};
 
 use super::options::LoadOptions;
 use super::{Failure, output};
@@ -40,6 +40,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         plan.n_vocab,
         plan.n_ctx_train
     );
+    for rope in &plan.ropes {
+        text.push_str(&format!("{}: {}\n", rope.path, options(plan, rope)));
+    }
+    for cache in &plan.caches {
+        text.push_str(&format!(
+            "cache.{}: {}\n",
+            cache.name,
+            options(plan, &cache.unit)
+        ));
+    }
     unit_text(&mut text, plan, &plan.embed);
     if let Some(per_layer) = &plan.per_layer {
         unit_text(&mut text, plan, per_layer);
@@ -47,13 +57,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     for layer in &plan.layers {
         text.push_str(&format!("{}\n", layer.path));
         for slot in &layer.slots {
-            norm_text(&mut text, plan, slot.pre.as_ref());
-            for branch in &slot.branches {
-                norm_text(&mut text, plan, branch.pre.as_ref());
-                unit_text(&mut text, plan, &branch.block);
-                norm_text(&mut text, plan, branch.post.as_ref());
-            }
-            norm_text(&mut text, plan, slot.post.as_ref());
+            slot_text(&mut text, plan, slot);
         }
     }
     if let Some(head) = &plan.head {
@@ -65,6 +69,45 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     output::bytes(text.as_bytes())
 }
 
+/// A slot: what it reads, its branches, and how their sum meets the stream.
+fn slot_text(text: &mut String, plan: &Plan, slot: &SlotPlan) {
+    if let Some(tap) = &slot.from {
+        text.push_str(&format!("  {}: reads {tap}\n", slot.path));
+    }
+    norm_text(text, plan, slot.pre.as_ref());
+    for branch in &slot.branches {
+        let path = &branch.block.path;
+        if let Some(tap) = &branch.from {
+            text.push_str(&format!("  {path}: reads {tap}\n"));
+        }
+        norm_text(text, plan, branch.pre.as_ref());
+        unit_text(text, plan, &branch.block);
+        if let Some(tap) = &branch.side {
+            text.push_str(&format!("    beside   {tap}\n"));
+        }
+        norm_text(text, plan, branch.post.as_ref());
+        if let Some(gain) = branch.gain {
+            text.push_str(&format!("  {path}: times {gain}\n"));
+        }
+        if let Some(tap) = &branch.save {
+            text.push_str(&format!("  {path}: saved as {tap}\n"));
+        }
+    }
+    norm_text(text, plan, slot.post.as_ref());
+    let path = &slot.path;
+    if let Some(scale) = slot.scale {
+        text.push_str(&format!("  {path}: times {scale}\n"));
+    }
+    text.push_str(&format!(
+        "  {path}: {}\n",
+        match slot.join {
+            Join::Add => "added to the stream",
+            Join::Set => "put in place of the stream",
+        }
+    ));
+    norm_text(text, plan, slot.after.as_ref());
+}
+
 fn norm_text(text: &mut String, plan: &Plan, norm: Option<&NormUse>) {
     if let Some(norm) = norm {
         let weight = norm
@@ -73,7 +116,7 @@ fn norm_text(text: &mut String, plan: &Plan, norm: Option<&NormUse>) {
         text.push_str(&format!(
             "  {}: norm {}, {weight}\n",
             norm.path,
-            options(&plan.norms[norm.norm])
+            options(plan, &plan.norms[norm.norm])
         ));
     }
 }
@@ -83,7 +126,7 @@ fn unit_text(text: &mut String, plan: &Plan, unit: &Unit) {
         "  {}: {} {}\n",
         unit.path,
         unit.contract.0.name,
-        options(unit)
+        options(plan, unit)
     ));
     for (spec, weight) in unit.contract.0.weights.iter().zip(&unit.weights) {
         if let Some(at) = weight {
@@ -123,23 +166,37 @@ fn unit_text(text: &mut String, plan: &Plan, unit: &Unit) {
     }
 }
 
-fn options(unit: &Unit) -> String {
+fn options(plan: &Plan, unit: &Unit) -> String {
     let shown: Vec<String> = unit
         .contract
         .0
         .options
         .iter()
         .zip(&unit.options)
-        .map(|(spec, value)| format!("{}={}", spec.name, option(value)))
+        .map(|(spec, value)| (spec, option(plan, spec.kind, value)))
+        .filter(|(spec, value)| spec.default.is_none_or(|default| !is_same(default, value)))
+        .map(|(spec, value)| format!("{}={value}", spec.name))
         .collect();
     shown.join(" ")
 }
 
-fn option(value: &Resolved) -> String {
-    match value {
-        Resolved::Resource(Some(index)) => format!("#{index}"),
-        Resolved::Resource(None) => "none".into(),
-        other => other.to_value().to_string(),
+/// Whether a value is what an option says by default, which is not worth showing.
+fn is_same(default: &str, value: &str) -> bool {
+    match (default.parse::<f64>(), value.parse::<f64>()) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => default.trim_matches('\'') == value,
+    }
+}
+
+fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String {
+    match (kind, value) {
+        (OptionKind::Resource(kind), Resolved::Resource(Some(at))) => match kind {
+            Resource::Cache => plan.caches[*at].name.clone(),
+            Resource::Rope => plan.ropes[*at].path.clone(),
+            Resource::Norm => format!("({})", options(plan, &plan.norms[*at])),
+        },
+        (_, Resolved::Resource(_)) => "none".into(),
+        (_, other) => other.to_value().to_string(),
     }
 }
 
@@ -165,10 +222,12 @@ fn to_json(plan: &Plan) -> Value {
             "path": layer.path,
             "slots": layer.slots.iter().map(|slot| json!({
                 "path": slot.path,
+                "from": slot.from,
                 "pre": norm_json(plan, slot.pre.as_ref()),
-                "branches": slot.branches.iter().map(|b| unit_json(plan, &b.block)).collect::<Vec<_>>(),
+                "branches": slot.branches.iter().map(|b| branch_json(plan, b)).collect::<Vec<_>>(),
                 "post": norm_json(plan, slot.post.as_ref()),
                 "scale": slot.scale,
+                "join": match slot.join { Join::Add => "add", Join::Set => "set" },
                 "after": norm_json(plan, slot.after.as_ref()),
             })).collect::<Vec<_>>(),
         })).collect::<Vec<_>>(),
@@ -177,6 +236,22 @@ fn to_json(plan: &Plan) -> Value {
         })),
         "unclaimed": plan.unclaimed,
     })
+}
+
+/// A block with what surrounds it.
+fn branch_json(plan: &Plan, branch: &BranchPlan) -> Value {
+    let mut unit = unit_json(plan, &branch.block);
+    for (key, value) in [
+        ("from", json!(branch.from)),
+        ("side", json!(branch.side)),
+        ("pre", norm_json(plan, branch.pre.as_ref())),
+        ("post", norm_json(plan, branch.post.as_ref())),
+        ("gain", json!(branch.gain)),
+        ("save", json!(branch.save)),
+    ] {
+        unit[key] = value;
+    }
+    unit
 }
 
 fn norm_json(plan: &Plan, norm: Option<&NormUse>) -> Value {

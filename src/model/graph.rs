@@ -339,7 +339,7 @@ impl Assembly<'_> {
             return Ok((x, Some(wanted)));
         };
         let normed = self.norm(head.norm.as_ref(), wanted)?;
-        self.build.name("head", "h", &normed);
+        self.build.name("head", "norm", &normed);
         let result = match &head.unit {
             Some(unit) if !embeddings => blocks::head::build(&self.build, unit, &normed)?,
             _ => normed,
@@ -360,7 +360,7 @@ impl Assembly<'_> {
         let input = self.tap(slot.from.as_deref(), &x)?;
         let h = self.norm(slot.pre.as_ref(), input)?;
         if slot.pre.is_some() {
-            self.build.name(&slot.path, "h", &h);
+            self.build.name(&slot.path, "in", &h);
         }
         self.taps.insert("h".into(), h.clone());
         let mut sum: Option<Tensor> = None;

@@ -3,6 +3,8 @@
 
 use lab_bench::arch::Library;
 use lab_bench::blocks::REGISTRY;
+use lab_bench::synth::{Request, design};
+use lab_bench::weights::TensorType;
 
 #[test]
 fn mistakes_are_told_with_place_and_advice() {
@@ -53,5 +55,33 @@ fn hostile_text_is_refused_in_time() {
         let start = std::time::Instant::now();
         assert!(library.check("hostile", &text).is_err());
         assert!(start.elapsed().as_secs() < 10);
+    }
+}
+
+#[test]
+fn a_printed_definition_means_the_same() {
+    let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
+    for (name, _) in library.sources() {
+        let def = library.get(name).expect("sound");
+        let text = def.to_toml();
+        let again = library
+            .check(name, &text)
+            .unwrap_or_else(|problems| panic!("{name}: {problems}\n{text}"));
+        assert_eq!(again.to_toml(), text, "{name}");
+        let request = Request {
+            seed: 0,
+            set: Vec::new(),
+            meta: Vec::new(),
+            with: Vec::new(),
+            ty: TensorType::F32,
+        };
+        let plan = |def| {
+            let (_, plan) = design(def, &request).expect("a model can be made up");
+            format!(
+                "{:?}{:?}{:?}{:?}",
+                plan.embed, plan.layers, plan.head, plan.tensors
+            )
+        };
+        assert_eq!(plan(&again), plan(&def), "{name}");
     }
 }

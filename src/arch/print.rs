@@ -1,0 +1,267 @@
+//! A definition as TOML again, with what it leaves unsaid as comments: defaults of options, and the
+//! tensors of every block. Read again, the text means the same.
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Write};
+
+use super::expr::Expr;
+use super::{ArchDef, Branch, Instance, Join, Param, ParamSource, Presence, Setting, Slot, Stack};
+
+impl ArchDef {
+    /// The definition as TOML.
+    pub fn to_toml(&self) -> String {
+        let mut out = String::new();
+        // Writing to a text cannot fail.
+        let _ = self.print(&mut out);
+        out
+    }
+
+    fn print(&self, out: &mut String) -> fmt::Result {
+        for line in self.notes.lines() {
+            writeln!(out, "# {line}")?;
+        }
+        writeln!(out, "\nname = {}", quoted(&self.name))?;
+        writeln!(out, "mode = {}", quoted(self.mode.name()))?;
+        if !self.ignore.is_empty() {
+            let names: Vec<String> = self.ignore.iter().map(|name| quoted(&name.value)).collect();
+            writeln!(out, "ignore = [{}]", names.join(", "))?;
+        }
+        writeln!(out, "\n[params]")?;
+        let used = self.used_params();
+        for (name, param) in self.params.iter().filter(|(name, _)| used.contains(*name)) {
+            writeln!(out, "{name} = {}", param_text(param))?;
+        }
+        for ((kind, name), declared) in &self.resources {
+            writeln!(out, "\n[{}.{name}]", kind.name())?;
+            instance(out, &declared.value)?;
+        }
+        writeln!(out, "\n[embed]")?;
+        instance(out, &self.embed)?;
+        if let Some(per_layer) = &self.per_layer {
+            writeln!(out, "\n[per_layer_input]")?;
+            instance(out, per_layer)?;
+        }
+        for stack in &self.stacks {
+            print_stack(out, stack)?;
+        }
+        if let Some(head) = &self.head {
+            writeln!(out, "\n[head]")?;
+            setting(out, "norm", head.norm.as_ref())?;
+            instance(out, &head.unit)?;
+        }
+        Ok(())
+    }
+
+    /// Parameters that something asks for, directly or through others.
+    fn used_params(&self) -> BTreeSet<String> {
+        let mut open: Vec<String> = Vec::new();
+        self.for_each_expr(&mut |expr| expr.for_each_name(&mut |name, _| open.push(name.into())));
+        // The stream and the vocabulary are asked for by every plan.
+        open.extend(["n_embd", "n_vocab", "n_ctx_train"].map(str::to_owned));
+        let mut used = BTreeSet::new();
+        while let Some(name) = open.pop() {
+            let Some(param) = self.params.get(&name) else {
+                continue;
+            };
+            if used.insert(name) {
+                let expr = match &param.source {
+                    ParamSource::Derived(expr) => Some(expr),
+                    ParamSource::Key { default, .. } => default.as_ref(),
+                };
+                if let Some(expr) = expr {
+                    expr.for_each_name(&mut |name, _| open.push(name.into()));
+                }
+            }
+        }
+        used
+    }
+
+    fn for_each_expr(&self, visit: &mut dyn FnMut(&Expr)) {
+        let resources = self.resources.values().map(|declared| &declared.value);
+        let stages = [&self.embed].into_iter().chain(&self.per_layer);
+        let head = self.head.iter();
+        for instance in resources.chain(stages).chain(head.map(|head| &head.unit)) {
+            exprs_of_instance(instance, visit);
+        }
+        for stack in &self.stacks {
+            visit(&stack.count);
+            for slot in &stack.slots {
+                let settings = [&slot.pre, &slot.post, &slot.scale, &slot.after];
+                settings.into_iter().flatten().for_each(|s| visit(&s.expr));
+                slot.when.iter().for_each(&mut *visit);
+                for branch in &slot.branches {
+                    let settings = [&branch.pre, &branch.post, &branch.gain];
+                    settings.into_iter().flatten().for_each(|s| visit(&s.expr));
+                    branch.when.iter().for_each(&mut *visit);
+                    exprs_of_instance(&branch.block, visit);
+                }
+            }
+        }
+    }
+}
+
+fn exprs_of_instance(instance: &Instance, visit: &mut dyn FnMut(&Expr)) {
+    instance.options.iter().for_each(|s| visit(&s.expr));
+    for weight in &instance.weights {
+        visit(&weight.when);
+        weight.shape.iter().for_each(&mut *visit);
+    }
+    instance.rules.iter().chain(&instance.state).for_each(visit);
+}
+
+/// A text as a TOML string.
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+fn param_text(param: &Param) -> String {
+    let ParamSource::Key {
+        keys,
+        absolute,
+        default,
+        zero_is_value,
+        synth,
+    } = &param.source
+    else {
+        let ParamSource::Derived(expr) = &param.source else {
+            return String::new();
+        };
+        return quoted(expr.source());
+    };
+    let field = if *absolute { "global_key" } else { "key" };
+    let keys: Vec<String> = keys.iter().map(|key| quoted(key)).collect();
+    let mut text = match keys.as_slice() {
+        [key] => format!("{{ {field} = {key}"),
+        keys => format!("{{ {field} = [{}]", keys.join(", ")),
+    };
+    for (name, expr) in [("default", default), ("synth", synth)] {
+        if let Some(expr) = expr {
+            text.push_str(&format!(", {name} = {}", quoted(expr.source())));
+        }
+    }
+    if *zero_is_value {
+        text.push_str(", zero = \"value\"");
+    }
+    text + " }"
+}
+
+fn print_stack(out: &mut String, stack: &Stack) -> fmt::Result {
+    writeln!(out, "\n[[stack]]")?;
+    writeln!(out, "name = {}", quoted(&stack.name))?;
+    writeln!(out, "prefix = {}", quoted(&stack.prefix))?;
+    writeln!(out, "count = {}", quoted(stack.count.source()))?;
+    stack
+        .slots
+        .iter()
+        .try_for_each(|slot| print_slot(out, slot))
+}
+
+fn print_slot(out: &mut String, slot: &Slot) -> fmt::Result {
+    writeln!(out, "\n[[stack.slot]]")?;
+    writeln!(out, "name = {}", quoted(&slot.name))?;
+    when(out, slot.when.as_ref())?;
+    tap(
+        out,
+        "from",
+        slot.from.as_ref().map(|tap| tap.value.as_str()),
+    )?;
+    setting(out, "pre", slot.pre.as_ref())?;
+    setting(out, "post", slot.post.as_ref())?;
+    setting(out, "scale", slot.scale.as_ref())?;
+    if slot.join == Join::Set {
+        writeln!(out, "join = \"set\"")?;
+    }
+    setting(out, "after", slot.after.as_ref())?;
+    slot.branches
+        .iter()
+        .try_for_each(|branch| print_branch(out, branch))
+}
+
+fn print_branch(out: &mut String, branch: &Branch) -> fmt::Result {
+    writeln!(out, "\n[[stack.slot.branch]]")?;
+    writeln!(out, "name = {}", quoted(&branch.name))?;
+    writeln!(out, "block = {}", quoted(branch.block.contract.name))?;
+    when(out, branch.when.as_ref())?;
+    for (key, name) in [("from", &branch.from), ("side", &branch.side)] {
+        tap(out, key, name.as_ref().map(|tap| tap.value.as_str()))?;
+    }
+    setting(out, "pre", branch.pre.as_ref())?;
+    setting(out, "post", branch.post.as_ref())?;
+    setting(out, "gain", branch.gain.as_ref())?;
+    tap(
+        out,
+        "save",
+        branch.save.as_ref().map(|tap| tap.value.as_str()),
+    )?;
+    instance(out, &branch.block)
+}
+
+fn when(out: &mut String, expr: Option<&Expr>) -> fmt::Result {
+    tap(out, "when", expr.map(Expr::source))
+}
+
+fn tap(out: &mut String, key: &str, name: Option<&str>) -> fmt::Result {
+    match name {
+        Some(name) => writeln!(out, "{key} = {}", quoted(name)),
+        None => Ok(()),
+    }
+}
+
+fn setting(out: &mut String, key: &str, setting: Option<&Setting>) -> fmt::Result {
+    tap(out, key, setting.map(|setting| setting.expr.source()))
+}
+
+fn instance(out: &mut String, instance: &Instance) -> fmt::Result {
+    for (spec, setting) in instance.contract.options.iter().zip(&instance.options) {
+        // A default may speak of other options, which a setting cannot.
+        let mark = if setting.span.is_some() { "" } else { "# " };
+        let value = quoted(setting.expr.source());
+        writeln!(out, "{mark}{} = {value}  # {}", spec.name, spec.doc)?;
+    }
+    let weights = || instance.contract.weights.iter().zip(&instance.weights);
+    let renamed: Vec<String> = weights()
+        .filter_map(|(spec, weight)| {
+            let value = match weight.presence {
+                Presence::Forbidden => "false".to_owned(),
+                // A name with a dot stands as it is; one without gets it at the end.
+                presence => {
+                    let dot = if weight.tensor.contains('.') { "" } else { "." };
+                    let mark = if presence == Presence::Optional {
+                        "?"
+                    } else {
+                        ""
+                    };
+                    quoted(&format!("{}{dot}{mark}", weight.tensor))
+                }
+            };
+            let default = if spec.optional {
+                Presence::Optional
+            } else {
+                Presence::Required
+            };
+            let is_default = weight.tensor == spec.tensor && weight.presence == default;
+            (!is_default).then(|| format!("{} = {value}", quoted(spec.key)))
+        })
+        .collect();
+    if !renamed.is_empty() {
+        writeln!(out, "weights = {{ {} }}", renamed.join(", "))?;
+    }
+    for (spec, weight) in weights().filter(|(_, w)| w.presence != Presence::Forbidden) {
+        let shape: Vec<&str> = weight.shape.iter().map(Expr::source).collect();
+        let presence = match weight.presence {
+            Presence::Required => "",
+            _ => ", if it is there",
+        };
+        let condition = match spec.when {
+            "true" => String::new(),
+            when => format!(", when {when}"),
+        };
+        let (tensor, shape) = (&weight.tensor, shape.join(", "));
+        writeln!(
+            out,
+            "# {}: {tensor} [{shape}]{presence}{condition}: {}",
+            spec.key, spec.doc
+        )?;
+    }
+    Ok(())
+}
