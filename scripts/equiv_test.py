@@ -1,0 +1,472 @@
+#!/usr/bin/env python3
+"""Asks this server and a reference the same prompts and compares every token and its top-20 list.
+
+Usage: scripts/equiv_test.py [--bench target/release/bench] [--model FILE.gguf]... [--mode NAME]...
+Needs: for the mode `reference` a llama-server (LLAMA_SERVER, or on the PATH), or Python with
+       `pip install llama-cpp-python numpy`; `make equiv-test` sees to it.
+
+Modes, all unless some are named:
+  reference   our server against llama.cpp
+  stateless   our server against a pass that keeps nothing, computed anew for every position
+  flash       our server without flash attention against our server with it
+
+For each prompt the answer of one side, 64 tokens that end with no end-of-text, is what both are
+compared on. Ours comes from our server as users get it, over HTTP; where its token is another than
+the reference's, the rest is computed on the reference's text (`bench logits`), so that every
+position is compared. A token that differs is a failure if the reference tells the two apart by more
+than the tolerance. The tolerance is three times what the side that is compared with differs from
+itself with a half-precision cache, and at least 0.001 (natural logarithm).
+
+Exit code 0: all equal. 1: something differs, an ERROR in our log, or nothing compared.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+N_TOKENS = 64
+N_TOP = 20
+FLOOR = 1e-3
+NOISE_FACTOR = 3.0
+TIMEOUT = 300
+
+PROMPTS = [
+    "2+2=?",
+    "What is 17 plus 5?",
+    "Count from 1 to 10.",
+    "Spell the word garden.",
+    "Write the word stone backwards.",
+    "What colour is the sky?",
+    "Hello!",
+    "Who are you?",
+    "Name three animals that live in the sea.",
+    "Translate into French: the cat sleeps on the chair.",
+    "Write a short poem about rain.",
+    "def fibonacci(n):\n    ",
+    "Explain in two sentences why ice floats on water.",
+    "1, 1, 2, 3, 5, 8, 13,",
+    "Grüße aus Köln! Wie heißt die Hauptstadt von Österreich?",
+    "日本の首都はどこですか。",
+    "Какая река протекает через Москву?",
+    "😀🚀 What do these two signs mean?",
+    "{\"name\": \"Ada\", \"born\": 1815, \"known_for\": [",
+    "The quick brown fox jumps over the lazy dog. " * 12 + "How often does the fox jump?",
+    "List the planets of the solar system, nearest to the sun first.",
+    "A train leaves at 14:05 and arrives at 17:50. How long does it travel?",
+]
+
+
+class Failure(Exception):
+    """A problem to report in one line."""
+
+
+# ---------------------------------------------------------------- processes and requests
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def ask(url, body=None):
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise Failure(f"{url}: {error.code} {error.read().decode('utf-8', 'replace')[:300]}") from error
+    except (OSError, ValueError) as error:
+        raise Failure(f"{url}: {error}") from error
+
+
+@contextlib.contextmanager
+def server(command, port, log):
+    """Runs a server until the block ends; its output goes to `log`."""
+    with open(log, "ab") as output:
+        process = subprocess.Popen([str(c) for c in command], stdout=output, stderr=output)
+    try:
+        deadline = time.monotonic() + TIMEOUT
+        while True:
+            if process.poll() is not None:
+                raise Failure(f"{command[0]} ended with {process.returncode}: {tail(log)}")
+            try:
+                ask(f"http://127.0.0.1:{port}/health")
+                break
+            except Failure:
+                if time.monotonic() > deadline:
+                    raise Failure(f"{command[0]} does not answer: {tail(log)}") from None
+                time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def tail(log):
+    return " | ".join(Path(log).read_text("utf-8", "replace").splitlines()[-3:])
+
+
+def run(command, text=None):
+    done = subprocess.run([str(c) for c in command], input=text, capture_output=True, text=True, timeout=TIMEOUT)
+    if done.returncode != 0:
+        raise Failure(f"{' '.join(map(str, command[:3]))}: {done.stderr.strip()[:300]}")
+    return done.stdout
+
+
+# ---------------------------------------------------------------- our side
+
+
+class Ours:
+    """One model file in our program."""
+
+    def __init__(self, bench, model, scratch):
+        self.bench, self.model, self.scratch = bench, model, scratch
+        about = json.loads(run([bench, "inspect", model, "--json"]))
+        self.metadata = about["metadata"]
+        if "tokenizer.chat_template" not in self.metadata:
+            raise Failure("has no chat template, so that there is nothing to ask it")
+        self.n_ctx = 1024
+        self.ends = self._ends()
+
+    def _ends(self):
+        keys = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"]
+        return sorted({int(self.metadata[key]) for key in keys if key in self.metadata})
+
+    def prompt_ids(self, prompt):
+        messages = self.scratch / "messages.json"
+        messages.write_text(json.dumps([{"role": "user", "content": prompt}]))
+        text = run([self.bench, "template", messages, "-m", self.model])
+        return json.loads(run([self.bench, "tokenize", "-m", self.model, text]))
+
+    @contextlib.contextmanager
+    def serve(self, log, flash=False):
+        port = free_port()
+        command = [self.bench, "serve", "-m", self.model, "--port", port, "--kv-type", "f32"]
+        command += ["--flash-attn", "on" if flash else "off", "--ctx", self.n_ctx, "--parallel", 2]
+        with server(command, port, log) as url:
+            yield url
+
+    def answer(self, url, prompt, n_prompt):
+        """Token and top list of each position, as users get them."""
+        body = {
+            "model": self.model.stem,
+            "messages": [{"role": "user", "content": prompt}],
+            "temperature": 0,
+            "max_tokens": N_TOKENS,
+            "logprobs": True,
+            "top_logprobs": N_TOP,
+            "logit_bias": {str(token): -100 for token in self.ends},
+        }
+        answer = ask(f"{url}/v1/chat/completions", body)
+        if answer["usage"]["prompt_tokens"] != n_prompt:
+            raise Failure(f"the prompt has {answer['usage']['prompt_tokens']} tokens, expected {n_prompt}")
+        entries = answer["choices"][0]["logprobs"]["content"]
+        return [(e["id"], {t["id"]: t["logprob"] for t in e["top_logprobs"]}) for e in entries]
+
+    def score(self, ids, n_prompt, *flags):
+        """The top lists that follow each position from the last of the prompt on."""
+        out = self.scratch / "logits.npy"
+        tokens = ",".join(map(str, ids[:-1]))
+        run([self.bench, "logits", "-m", self.model, "--tokens", tokens, "-o", out, "--ctx", self.n_ctx, *flags])
+        return [top_of(row) for row in rows_of(out)[n_prompt - 1 :]]
+
+
+def rows_of(path):
+    """The rows of a float32 NPY matrix."""
+    raw = path.read_bytes()
+    start = 10 + struct.unpack("<H", raw[8:10])[0]
+    shape = raw[10:start].decode().split("'shape': (")[1].split(")")[0]
+    n_rows, width = (int(n) for n in shape.split(","))
+    values = memoryview(raw)[start:].cast("f")
+    return [values[i * width : (i + 1) * width].tolist() for i in range(n_rows)]
+
+
+def top_of(logits):
+    """The list of the likeliest tokens with their log-probabilities."""
+    most = max(logits)
+    total = most + math.log(math.fsum(math.exp(v - most) for v in logits))
+    best = sorted(range(len(logits)), key=lambda i: (-logits[i], i))[:N_TOP]
+    return {i: logits[i] - total for i in best}
+
+
+# ---------------------------------------------------------------- the reference
+
+
+class LlamaServer:
+    """A model file in llama-server."""
+
+    def __init__(self, program, model, n_ctx, kv_type, scratch):
+        self.program, self.model, self.n_ctx, self.kv_type = program, model, n_ctx, kv_type
+        self.log = scratch / f"llama-server-{kv_type}.log"
+
+    @contextlib.contextmanager
+    def open(self):
+        port = free_port()
+        command = [self.program, "-m", self.model, "--port", port, "-c", self.n_ctx, "-np", 1, "-fa", "off"]
+        command += ["-ctk", self.kv_type, "-ctv", self.kv_type, "--no-webui"]
+        with server(command, port, self.log) as self.url:
+            yield self
+
+    def _complete(self, ids, n_tokens):
+        body = {
+            "prompt": ids,
+            "n_predict": n_tokens,
+            "n_probs": N_TOP,
+            "temperature": 0,
+            "ignore_eos": True,
+            "cache_prompt": False,
+            "post_sampling_probs": False,
+        }
+        answer = ask(f"{self.url}/completion", body)
+        found = answer["completion_probabilities"]
+        return [(p["id"], {t["id"]: t["logprob"] for t in p["top_logprobs"]}) for p in found]
+
+    def answer(self, ids):
+        return self._complete(ids, N_TOKENS)
+
+    def follow(self, ids, text):
+        """The top lists on a given text."""
+        return [self._complete(ids + text[:i], 1)[0][1] for i in range(len(text))]
+
+
+class InProcess:
+    """A model file in llama.cpp within this program."""
+
+    def __init__(self, _, model, n_ctx, kv_type, _scratch):
+        self.model, self.n_ctx, self.kv_type = model, n_ctx, kv_type
+
+    @contextlib.contextmanager
+    def open(self):
+        from make_goldens import Reference, load_llama_cpp
+
+        self.reference = Reference(load_llama_cpp(), self.model)
+        lib = self.reference.lib
+        vocab = lib.llama_model_get_vocab(self.reference.model)
+        self.ends = {t for t in range(self.reference.n_vocab) if lib.llama_vocab_is_eog(vocab, t)}
+        try:
+            yield self
+        finally:
+            self.reference.close()
+
+    def _lists(self, ids, n_last):
+        logits = self.reference.logits(ids, True, kv_type=self.kv_type)
+        return [row.tolist() for row in logits[-n_last:]]
+
+    def answer(self, ids):
+        found, text = [], []
+        for _ in range(N_TOKENS):
+            row = self._lists(ids + text, 1)[0]
+            token = max((t for t in range(len(row)) if t not in self.ends), key=lambda t: (row[t], -t))
+            found.append((token, top_of(row)))
+            text.append(token)
+        return found
+
+    def follow(self, ids, text):
+        return [top_of(row) for row in self._lists(ids + text[:-1], len(text))]
+
+
+def find_reference():
+    """The kind of reference there is, and its program."""
+    named = os.environ.get("LLAMA_SERVER")
+    if named and not shutil.which(named):
+        raise Failure(f"LLAMA_SERVER={named} is no program")
+    program = named or shutil.which("llama-server")
+    if program:
+        return LlamaServer, program
+    try:
+        import llama_cpp  # noqa: F401
+    except ImportError:
+        raise Failure(
+            "there is no reference: set LLAMA_SERVER, put llama-server on the PATH, or "
+            "pip install llama-cpp-python numpy"
+        ) from None
+    return InProcess, None
+
+
+# ---------------------------------------------------------------- comparing
+
+
+class Tally:
+    """What was found over all prompts of a model and mode."""
+
+    def __init__(self, noise):
+        self.noise = noise
+        self.tolerance = max(FLOOR, NOISE_FACTOR * noise)
+        self.positions = self.same = self.forced = 0
+        self.largest = self.divergence = 0.0
+        self.faults = []
+
+    def position(self, where, ours, theirs, our_list, their_list):
+        self.positions += 1
+        self.same += ours == theirs
+        common = our_list.keys() & their_list.keys()
+        difference = max((abs(our_list[t] - their_list[t]) for t in common), default=math.inf)
+        self.largest = max(self.largest, difference)
+        self.divergence += sum(math.exp(their_list[t]) * (their_list[t] - our_list[t]) for t in common)
+        if not difference <= self.tolerance:
+            self.faults.append(f"{where}: log-probabilities differ by {difference:.2g}")
+        # Whoever is in one list and not in the other is as likely as the last of the other.
+        for one, other in ((our_list, their_list), (their_list, our_list)):
+            least = min(other.values())
+            if any(one[t] > least + self.tolerance for t in one.keys() - other.keys()):
+                self.faults.append(f"{where}: a token of one list is missing in the other")
+        if ours != theirs:
+            margin = their_list[theirs] - their_list.get(ours, -math.inf)
+            if margin > self.tolerance:
+                self.faults.append(f"{where}: token {ours}, expected {theirs}; the margin is {margin:.2g}")
+
+
+def compare(tally, name, ours, theirs, scores):
+    """Compares an answer with the reference's; `scores` gives our lists on the reference's text."""
+    if len(ours) != N_TOKENS or len(theirs) != N_TOKENS:
+        tally.faults.append(f"{name}: {len(ours)} and {len(theirs)} tokens, expected {N_TOKENS}")
+    forced = None
+    for i, ((our_token, our_list), (token, their_list)) in enumerate(zip(ours, theirs)):
+        if forced is None:
+            tally.position(f"{name}, token {i}", our_token, token, our_list, their_list)
+            if our_token != token:
+                forced = scores()
+        else:
+            tally.forced += 1
+            best = max(forced[i], key=forced[i].get)
+            reference_best = max(their_list, key=their_list.get)
+            tally.position(f"{name}, token {i}", best, reference_best, forced[i], their_list)
+
+
+def apart(lists, others):
+    """The largest difference between the log-probabilities of two computations."""
+    pairs = ((a[t], b[t]) for a, b in zip(lists, others) for t in a.keys() & b.keys())
+    return max(abs(x - y) for x, y in pairs)
+
+
+N_NOISE = 4  # prompts that the noise is measured on
+
+
+def against_reference(ours, scratch, log, prompts):
+    kind, program = find_reference()
+    with kind(program, ours.model, ours.n_ctx, "f32", scratch).open() as reference:
+        theirs = [reference.answer(ids) for _, ids in prompts]
+    texts = [[token for token, _ in answer] for answer in theirs]
+    noise = 0.0
+    with kind(program, ours.model, ours.n_ctx, "f16", scratch).open() as reference:
+        for (_, ids), text, answer in list(zip(prompts, texts, theirs))[:N_NOISE]:
+            noise = max(noise, apart([top for _, top in answer], reference.follow(ids, text)))
+    tally = Tally(noise)
+    with ours.serve(log) as url:
+        for (prompt, ids), text, answer in zip(prompts, texts, theirs):
+            compare(
+                tally,
+                repr(prompt[:24]),
+                ours.answer(url, prompt, len(ids)),
+                answer,
+                lambda: ours.score(ids + text, len(ids)),  # noqa: B023
+            )
+    return tally, kind.__name__
+
+
+def own_noise(ours, prompts, answers):
+    """How much our lists change with a half-precision cache."""
+    noise = 0.0
+    for (_, ids), answer in list(zip(prompts, answers))[:N_NOISE]:
+        text = ids + [token for token, _ in answer]
+        exact = ours.score(text, len(ids), "--kv-type", "f32")
+        noise = max(noise, apart(exact, ours.score(text, len(ids), "--kv-type", "f16")))
+    return noise
+
+
+def against_stateless(ours, _, log, prompts):
+    with ours.serve(log) as url:
+        answers = [ours.answer(url, prompt, len(ids)) for prompt, ids in prompts]
+    tally = Tally(own_noise(ours, prompts, answers))
+    for (prompt, ids), answer in zip(prompts, answers):
+        text = [token for token, _ in answer]
+        lists = ours.score(ids + text, len(ids), "--stateless", "--chunk", 16)
+        chosen = [max((t for t in top if t not in ours.ends), key=top.get) for top in lists]
+        compare(tally, repr(prompt[:24]), answer, list(zip(chosen, lists)), lambda: lists)  # noqa: B023
+    return tally, "recomputed"
+
+
+def against_flash(ours, _, log, prompts):
+    with ours.serve(log) as plain, ours.serve(log, flash=True) as flash:
+        theirs = [ours.answer(plain, prompt, len(ids)) for prompt, ids in prompts]
+        tally = Tally(own_noise(ours, prompts, theirs))
+        for (prompt, ids), answer in zip(prompts, theirs):
+            text = [token for token, _ in answer]
+            scores = lambda: ours.score(ids + text, len(ids), "--flash-attn", "on")  # noqa: B023
+            compare(tally, repr(prompt[:24]), ours.answer(flash, prompt, len(ids)), answer, scores)
+    return tally, "without it"
+
+
+MODES = {"reference": against_reference, "stateless": against_stateless, "flash": against_flash}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--bench", type=Path, default=ROOT / "target/release/bench")
+    parser.add_argument("--model", type=Path, action="append", help="default: all in models/")
+    parser.add_argument("--mode", choices=MODES, action="append", help="default: all")
+    parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="the first so many prompts")
+    args = parser.parse_args()
+    models = args.model or sorted((ROOT / "models").glob("*.gguf"))
+    modes = args.mode or list(MODES)
+    if "reference" in modes:
+        find_reference()
+    compared, faults = 0, []
+    print(f"{'model':20} {'mode':10} {'tokens':>6} {'same':>7} {'forced':>6} {'max diff':>9} {'mean KL':>9} {'noise':>9}  verdict")
+    for model in models:
+        with tempfile.TemporaryDirectory() as folder:
+            scratch = Path(folder)
+            log = scratch / "ours.log"
+            try:
+                ours = Ours(args.bench, model, scratch)
+                prompts = [(prompt, ours.prompt_ids(prompt)) for prompt in PROMPTS[: args.prompts]]
+            except Failure as failure:
+                print(f"{model.stem:20} NOT COMPARED: {failure}")
+                faults.append(f"{model}: {failure}")
+                continue
+            for mode in modes:
+                tally, what = MODES[mode](ours, scratch, log, prompts)
+                compared += tally.positions
+                n = max(tally.positions, 1)
+                verdict = "equal" if not tally.faults else f"{len(tally.faults)} FAULTS"
+                print(
+                    f"{model.stem:20} {mode:10} {tally.positions:6} {100 * tally.same / n:6.2f}% {tally.forced:6} "
+                    f"{tally.largest:9.1e} {tally.divergence / n:9.1e} {tally.noise:9.1e}  {verdict} ({what})",
+                    flush=True,
+                )
+                faults += [f"{model.stem}, {mode}: {fault}" for fault in tally.faults]
+            errors = [line for line in log.read_text("utf-8", "replace").splitlines() if "ERROR" in line]
+            faults += [f"{model.stem}: our log: {line}" for line in errors]
+    for fault in faults[:20]:
+        print(fault)
+    if len(faults) > 20:
+        print(f"and {len(faults) - 20} more")
+    if not compared:
+        raise Failure("nothing was compared")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Failure as failure:
+        sys.exit(f"error: {failure}")
