@@ -161,6 +161,24 @@ impl Library {
         Ok(def)
     }
 
+    /// The reference of blocks, stages and resources as Markdown, with the sound definitions that
+    /// use each block.
+    pub fn reference(&self) -> String {
+        let defs: Vec<ArchDef> = self
+            .sources()
+            .filter_map(|(name, _)| self.get(name).ok())
+            .collect();
+        let uses = |def: &ArchDef, block: &str| {
+            let slots = def.stacks.iter().flat_map(|stack| &stack.slots);
+            let mut branches = slots.flat_map(|slot| &slot.branches);
+            branches.any(|branch| branch.block.contract.name == block)
+        };
+        self.registry.to_markdown(&|block| {
+            let users = defs.iter().filter(|def| uses(def, block));
+            users.map(|def| def.name.clone()).collect()
+        })
+    }
+
     /// Reads and checks a text as a definition of this library.
     ///
     /// # Errors

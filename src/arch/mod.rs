@@ -13,6 +13,7 @@ pub mod expr;
 mod library;
 mod print;
 mod read;
+mod reference;
 
 use std::collections::BTreeMap;
 

@@ -11,10 +11,6 @@ choices! {
         Silu = "silu",
         /// The tanh approximation of `x * Phi(x)`.
         Gelu = "gelu",
-        /// `x * Phi(x)`.
-        GeluErf = "gelu_erf",
-        /// `x * sigmoid(1.702 x)`.
-        GeluQuick = "gelu_quick",
         /// `max(x, 0)`.
         Relu = "relu",
         /// `max(x, 0)^2`.
@@ -23,8 +19,6 @@ choices! {
         SwigluOai = "swiglu_oai",
         /// `x * (alpha_p * x + beta)` above zero, an exponential below.
         Xielu = "xielu",
-        /// None.
-        None = "none",
     }
 }
 
@@ -57,11 +51,8 @@ impl Activation {
     pub(super) fn plain(&self, b: &Build<'_>, x: &Tensor) -> Result<Tensor, Error> {
         let g = b.g;
         match self.act {
-            Act::None => Ok(x.clone()),
             Act::Silu => g.unary(x, Unary::Silu),
             Act::Gelu => g.unary(x, Unary::Gelu),
-            Act::GeluErf => g.unary(x, Unary::GeluErf),
-            Act::GeluQuick => g.unary(x, Unary::GeluQuick),
             Act::Relu => g.unary(x, Unary::Relu),
             Act::Relu2 => g.unary(&g.unary(x, Unary::Relu)?, Unary::Square),
             Act::Xielu => {
@@ -92,8 +83,6 @@ impl Activation {
         let glu = match self.act {
             Act::Silu => Glu::Silu,
             Act::Gelu => Glu::Gelu,
-            Act::GeluErf => Glu::GeluErf,
-            Act::GeluQuick => Glu::GeluQuick,
             Act::Relu => Glu::Relu,
             _ => return g.mul(&self.plain(b, gate)?, up),
         };

@@ -1,5 +1,6 @@
 //! Gated delta rule attention (Yang et al. 2024): a matrix for each head that is corrected towards
-//! what each position says, and forgets.
+//! what each position says, and forgets. The decay is a number for each head, or one for each
+//! element of its keys (Kimi Delta Attention, 2025).
 //!
 //! ```text
 //! q|k|v  = silu(conv(qkv.h))                   q and k of unit length
@@ -37,6 +38,16 @@ choices! {
     }
 }
 
+choices! {
+    /// What fades together.
+    pub(super) enum Decay {
+        /// The matrix of a head.
+        Head = "head",
+        /// A row of it, one element of the keys.
+        Element = "element",
+    }
+}
+
 options! {
     /// Options of the layer.
     pub(super) struct Config {
@@ -46,6 +57,7 @@ options! {
         d_k: u64 = "ssm_state", "elements of a query or key head: as many";
         kernel: u64 = "ssm_kernel", "columns of the convolution";
         head_map: HeadMap, "which key head a value head reads: `tiled` (h % k_heads) or `interleaved` (h / (heads / k_heads))";
+        decay: Decay = "head", "what fades together: the matrix of a `head`, or each `element` of its keys";
         gate_act: GateAct = "silu", "what the gate of the result goes through: `silu` or `sigmoid`";
         norm: NormRef = "default", "kind and eps of the norm of each head, and eps of the lengths";
         eps: f32 = "rms_eps", "added to the squared lengths of queries and keys";
@@ -79,29 +91,103 @@ pub(super) static CONTRACT: Contract = Contract {
     options: Config::OPTIONS,
     weights: &[
         weight(
-            "qkv",
-            "attn_qkv.weight",
-            &["n_embd", "2 * k_heads * d + heads * d"],
+            "q",
+            "attn_q.weight",
+            &["n_embd", "k_heads * d"],
             WeightRole::Matrix,
-            false,
-            "projection to queries, keys and values",
+            true,
+            "projection to queries",
+        ),
+        WeightSpec {
+            when: "has('q')",
+            ..weight(
+                "k",
+                "attn_k.weight",
+                &["n_embd", "k_heads * d"],
+                WeightRole::Matrix,
+                false,
+                "projection to keys",
+            )
+        },
+        WeightSpec {
+            when: "has('q')",
+            ..weight(
+                "v",
+                "attn_v.weight",
+                &["n_embd", "heads * d"],
+                WeightRole::Matrix,
+                false,
+                "projection to values",
+            )
+        },
+        WeightSpec {
+            when: "not has('q')",
+            ..weight(
+                "qkv",
+                "attn_qkv.weight",
+                &["n_embd", "2 * k_heads * d + heads * d"],
+                WeightRole::Matrix,
+                false,
+                "projection to queries, keys and values",
+            )
+        },
+        weight(
+            "z_down",
+            "ssm_g_a.weight",
+            &["n_embd", "d"],
+            WeightRole::Matrix,
+            true,
+            "projection to what the gate of the result is projected from",
         ),
         weight(
             "z",
             "attn_gate.weight",
-            &["n_embd", "heads * d"],
+            &["if(has('z_down'), d, n_embd)", "heads * d"],
             WeightRole::Matrix,
             false,
             "projection to the gate of the result",
         ),
         weight(
-            "conv",
-            "ssm_conv1d.weight",
-            &["kernel", "2 * k_heads * d + heads * d"],
+            "conv_q",
+            "ssm_conv1d_q.weight",
+            &["kernel", "1", "k_heads * d"],
             WeightRole::Convolution,
-            false,
-            "convolution over time",
+            true,
+            "convolution of the queries over time",
         ),
+        WeightSpec {
+            when: "has('conv_q')",
+            ..weight(
+                "conv_k",
+                "ssm_conv1d_k.weight",
+                &["kernel", "1", "k_heads * d"],
+                WeightRole::Convolution,
+                false,
+                "convolution of the keys over time",
+            )
+        },
+        WeightSpec {
+            when: "has('conv_q')",
+            ..weight(
+                "conv_v",
+                "ssm_conv1d_v.weight",
+                &["kernel", "1", "heads * d"],
+                WeightRole::Convolution,
+                false,
+                "convolution of the values over time",
+            )
+        },
+        WeightSpec {
+            when: "not has('conv_q')",
+            ..weight(
+                "conv",
+                "ssm_conv1d.weight",
+                &["kernel", "2 * k_heads * d + heads * d"],
+                WeightRole::Convolution,
+                false,
+                "convolution of all three over time",
+            )
+        },
         weight(
             "conv.bias",
             "ssm_conv1d.bias",
@@ -132,9 +218,23 @@ pub(super) static CONTRACT: Contract = Contract {
         WeightSpec {
             when: "not has('ba')",
             ..weight(
+                "alpha_down",
+                "ssm_f_a.weight",
+                &["n_embd", "d"],
+                WeightRole::Matrix,
+                true,
+                "projection to what the decay is projected from",
+            )
+        },
+        WeightSpec {
+            when: "not has('ba')",
+            ..weight(
                 "alpha",
                 "ssm_alpha.weight",
-                &["n_embd", "heads"],
+                &[
+                    "if(has('alpha_down'), d, n_embd)",
+                    "if(decay == 'element', d, 1) * heads",
+                ],
                 WeightRole::Matrix,
                 false,
                 "projection to the decay",
@@ -143,7 +243,7 @@ pub(super) static CONTRACT: Contract = Contract {
         weight(
             "dt.bias",
             "ssm_dt.bias",
-            &["heads"],
+            &["if(decay == 'element', d, 1) * heads"],
             WeightRole::Bias,
             false,
             "offset of the decay",
@@ -151,7 +251,10 @@ pub(super) static CONTRACT: Contract = Contract {
         weight(
             "a",
             "ssm_a",
-            &["heads"],
+            &[
+                "if(decay == 'element', 1, heads)",
+                "if(decay == 'element', heads, 1)",
+            ],
             WeightRole::Decay,
             false,
             "factor of the decay, negative",
@@ -199,8 +302,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let (g, n, seqs) = (b.g, b.n_tokens, b.n_seqs);
     let steps = n / seqs;
     let (keys, values) = (c.k_heads * c.d, c.heads * c.d);
-    let qkv = b.linear(unit, "qkv", x)?;
-    let conv = b.need(unit, "conv")?;
+    let (qkv, conv) = projected(b, unit, x)?;
     let qkv = b.convolve(unit, "conv", &conv, &qkv)?;
     let qkv = g.unary(&b.with_bias(unit, "conv.bias", qkv)?, Unary::Silu)?;
     let unit_length = |b: &Build<'_>, start: u64| {
@@ -224,9 +326,14 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let (beta, alpha) = strengths(b, unit, &c, x)?;
     let beta = g.unary(&beta, Unary::Sigmoid)?;
     let beta = g.reshape(&beta, [1, c.heads, steps, seqs])?;
+    let width = match c.decay {
+        Decay::Head => 1,
+        Decay::Element => c.d,
+    };
     let decay = g.unary(&b.with_bias(unit, "dt.bias", alpha)?, Unary::Softplus)?;
-    let decay = g.mul(&decay, &b.need(unit, "a")?)?;
-    let decay = g.reshape(&decay, [1, c.heads, steps, seqs])?;
+    let decay = g.reshape(&decay, [width, c.heads, n, 1])?;
+    let a = g.reshape(&b.need(unit, "a")?, [1, c.heads, 1, 1])?;
+    let decay = g.reshape(&g.mul(&decay, &a)?, [width, c.heads, steps, seqs])?;
 
     let state = b.recall(unit, "matrix")?;
     let state = g.reshape(&state, [c.d, c.d, c.heads, seqs])?;
@@ -242,8 +349,41 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         GateAct::Silu => Unary::Silu,
         GateAct::Sigmoid => Unary::Sigmoid,
     };
-    let z = g.unary(&b.linear(unit, "z", x)?, act)?;
+    let z = g.unary(&narrowed(b, unit, "z_down", "z", x)?, act)?;
     b.linear(unit, "out", &g.mul(&y, &z)?)
+}
+
+/// Queries, keys and values in a row, `[2 * k_heads * d + heads * d, n_tokens]`, and their
+/// convolution `[kernel, the same]`.
+fn projected(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<(Tensor, Tensor), Error> {
+    let g = b.g;
+    let qkv = if b.weight(unit, "q").is_some() {
+        let (q, k) = (b.linear(unit, "q", x)?, b.linear(unit, "k", x)?);
+        g.concat(&g.concat(&q, &k, 0)?, &b.linear(unit, "v", x)?, 0)?
+    } else {
+        b.linear(unit, "qkv", x)?
+    };
+    if b.weight(unit, "conv_q").is_none() {
+        return Ok((qkv, b.need(unit, "conv")?));
+    }
+    let (q, k) = (b.need(unit, "conv_q")?, b.need(unit, "conv_k")?);
+    let conv = g.concat(&g.concat(&q, &k, 2)?, &b.need(unit, "conv_v")?, 2)?;
+    let [kernel, _, channels, _] = conv.shape();
+    Ok((qkv, g.reshape(&conv, [kernel, channels, 1, 1])?))
+}
+
+/// A projection, through a narrow one if the file has it.
+fn narrowed(
+    b: &Build<'_>,
+    unit: &Unit,
+    down: &str,
+    key: &str,
+    x: &Tensor,
+) -> Result<Tensor, Error> {
+    match b.weight(unit, down) {
+        Some(_) => b.linear(unit, key, &b.linear(unit, down, x)?),
+        None => b.linear(unit, key, x),
+    }
 }
 
 /// Each key head as often as value heads read it: `[d, k_heads, steps, seqs]` ->
@@ -256,7 +396,8 @@ fn spread(b: &Build<'_>, c: &Config, x: &Tensor, steps: u64) -> Result<Tensor, E
     g.reshape(&x, [c.d, c.heads, steps, seqs])
 }
 
-/// What beta and alpha are made of, `[heads, n_tokens]` each.
+/// What beta and alpha are made of, `[heads, n_tokens]` each; alpha `[d * heads, n_tokens]` if
+/// elements fade by themselves.
 fn strengths(
     b: &Build<'_>,
     unit: &Unit,
@@ -264,7 +405,8 @@ fn strengths(
     x: &Tensor,
 ) -> Result<(Tensor, Tensor), Error> {
     if b.weight(unit, "ba").is_none() {
-        return Ok((b.linear(unit, "beta", x)?, b.linear(unit, "alpha", x)?));
+        let alpha = narrowed(b, unit, "alpha_down", "alpha", x)?;
+        return Ok((b.linear(unit, "beta", x)?, alpha));
     }
     // For each key head: beta of its value heads, then alpha.
     let (g, n) = (b.g, b.n_tokens);

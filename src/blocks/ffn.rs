@@ -22,7 +22,6 @@ options! {
         width: u64 = "n_ff", "elements of the hidden layer";
         fused: bool = "not has('gate') and dim('up', 1) == 2 * width", "whether the rows of `up` hold the gate, then up";
         clamp: f32 = "0", "bound of gate and up; 0: none";
-        clamp_at: ClampAt = "after", "whether the gate is bounded `before` or `after` its activation";
         inner_norm: NormRef = "none", "norm of the hidden layer";
         alpha_n: f32 = "0", "xIELU below zero, before its softplus";
         alpha_p: f32 = "0", "xIELU above zero, before its softplus";
@@ -126,7 +125,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let activation = Activation {
         act: c.act,
         clamp: c.clamp,
-        clamp_at: c.clamp_at,
+        clamp_at: ClampAt::After,
         xielu: [c.alpha_n, c.alpha_p, c.beta, c.eps],
     };
     if let Some(side) = b.side.clone() {

@@ -6,26 +6,18 @@
 use super::build::Build;
 use crate::arch::{Contract, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor};
-use crate::options;
 use crate::plan::Unit;
-
-options! {
-    /// Options of a copy.
-    pub(super) struct Config {
-        gain_width: u64 = "1", "elements of the gain: 1, or as many as the stream's";
-    }
-}
 
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "identity",
     summary: "Passes on what comes in, times a stored gain if there is one.",
     formula: "y = gain * h",
-    options: Config::OPTIONS,
+    options: &[],
     weights: &[WeightSpec {
         key: "gain",
         tensor: "layer_output_scale.weight",
-        shape: &["gain_width"],
+        shape: &["1"],
         when: "true",
         optional: true,
         role: WeightRole::Gain,

@@ -35,7 +35,6 @@ options! {
         norm: NormRef = "default", "kind and eps of the norms of latent rows";
         temp_scale: f32 = "0", "as in `attention`";
         temp_floor: f32 = "1", "as in `attention`";
-        temp_offset: f32 = "0", "as in `attention`";
     }
 }
 
@@ -210,7 +209,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         if c.temp_scale == 0.0 {
             return Ok(q);
         }
-        let factor = b.temperature(c.temp_scale, c.temp_floor, c.temp_offset)?;
+        let factor = b.temperature(c.temp_scale, c.temp_floor, 0.0)?;
         b.g.mul(&q, &factor)
     };
 

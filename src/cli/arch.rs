@@ -23,6 +23,11 @@ pub(super) enum Command {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
+    /// Print the reference of blocks, stages and resources as Markdown
+    Blocks {
+        #[command(flatten)]
+        archs: ArchOptions,
+    },
     /// Print a definition with all defaults filled in
     Show {
         /// The architecture
@@ -35,6 +40,7 @@ pub(super) enum Command {
 pub(super) fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::List { archs } => list(archs),
+        Command::Blocks { archs } => output::bytes(archs.library()?.reference().as_bytes()),
         Command::Check { files } => check(files),
         Command::Show { name, archs } => {
             let def = archs.library()?.get(name).map_err(styled)?;

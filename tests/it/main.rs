@@ -15,6 +15,7 @@ mod goldens;
 mod kept;
 mod openai_client;
 mod program;
+mod reference;
 mod server;
 mod support;
 mod tidy;

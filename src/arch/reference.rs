@@ -1,0 +1,120 @@
+//! The reference of the language's parts as Markdown, from their contracts.
+
+use super::contract::{Contract, OptionKind, Registry, StateSpec};
+
+impl Registry {
+    /// Every block, stage and resource: what it computes, its options, weights and state, and
+    /// which of `users` (architecture, what it uses) use it.
+    pub fn to_markdown(&self, users: &dyn Fn(&str) -> Vec<String>) -> String {
+        let mut out = String::from(
+            "# Blocks, stages and resources\n\n\
+             Made by `bench arch blocks` from the contracts in `src/blocks/`; do not edit. Shapes are in ggml's order, fastest dimension\n\
+             first. Defaults, shapes and conditions are expressions over the options before them, the parameters of `archs/common.toml`\n\
+             and those of the definition. [adding-a-model.md](adding-a-model.md) tells how they are put together.\n",
+        );
+        out.push_str("\n## Blocks\n\nWhat a branch computes, `block = \"NAME\"`: from `[n_embd, n_tokens]` to the same.\n");
+        for block in self.blocks {
+            section(&mut out, block.name, block, &users(block.name));
+        }
+        out.push_str("\n## Stages\n");
+        for (title, contract) in [
+            ("[embed]", self.embed),
+            ("[per_layer_input]", self.per_layer),
+            ("[head]", self.head),
+        ] {
+            section(&mut out, title, contract, &[]);
+        }
+        out.push_str("\n## Resources\n\nDeclared once under a name, used by it.\n");
+        for (title, contract) in [
+            ("[norm.NAME]", self.norm),
+            ("[rope.NAME]", self.rope),
+            ("[cache.NAME]", self.cache),
+        ] {
+            section(&mut out, title, contract, &[]);
+        }
+        out
+    }
+}
+
+fn section(out: &mut String, title: &str, contract: &Contract, users: &[String]) {
+    out.push_str(&format!("\n### `{title}`\n\n{}\n\n", contract.summary));
+    if !contract.formula.is_empty() {
+        out.push_str(&format!("```\n{}\n```\n\n", contract.formula.trim()));
+    }
+    if !contract.options.is_empty() {
+        out.push_str("| option | values | default | meaning |\n|---|---|---|---|\n");
+        for option in contract.options {
+            let default = match option.default {
+                Some(default) => format!("`{}`", cell(default)),
+                None => "must be stated".into(),
+            };
+            out.push_str(&format!(
+                "| `{}` | {} | {default} | {} |\n",
+                option.name,
+                kind(option.kind),
+                cell(option.doc)
+            ));
+        }
+        out.push('\n');
+    }
+    if !contract.weights.is_empty() {
+        out.push_str("| weight | tensor | shape | present | meaning |\n|---|---|---|---|---|\n");
+        for weight in contract.weights {
+            let presence = match (weight.optional, weight.when) {
+                (false, "true") => "always".to_owned(),
+                (false, when) => format!("when `{}`", cell(when)),
+                (true, "true") => "if the file has it".into(),
+                (true, when) => format!("if the file has it, when `{}`", cell(when)),
+            };
+            out.push_str(&format!(
+                "| `{}` | `{}` | `[{}]` | {presence} | {} |\n",
+                weight.key,
+                weight.tensor,
+                cell(&weight.shape.join(", ")),
+                cell(weight.doc)
+            ));
+        }
+        out.push('\n');
+    }
+    if let Some(side) = contract.side {
+        out.push_str(&format!("`side` of the branch: {side}.\n\n"));
+    }
+    match contract.state {
+        StateSpec::None => {}
+        StateSpec::KeyValue { cache, k, v, .. } => out.push_str(&format!(
+            "Keeps for each position a row of keys, `{k}` elements, and one of values, `{v}`, in the cache that `{cache}` names.\n\n"
+        )),
+        StateSpec::Recurrent(parts) => {
+            let parts: Vec<String> = parts
+                .iter()
+                .map(|(name, size)| format!("{name}, `{size}` elements"))
+                .collect();
+            out.push_str(&format!("Keeps for each sequence: {}.\n\n", parts.join("; ")));
+        }
+    }
+    for rule in contract.rules {
+        out.push_str(&format!("- {}: `{}`\n", rule.message, rule.holds));
+    }
+    if !users.is_empty() {
+        out.push_str(&format!("\nUsed by {}.\n", users.join(", ")));
+    }
+}
+
+fn kind(kind: OptionKind) -> String {
+    match kind {
+        OptionKind::Int => "integer".into(),
+        OptionKind::Float => "number".into(),
+        OptionKind::Bool => "true, false".into(),
+        OptionKind::Choice(names) => names
+            .iter()
+            .map(|name| format!("`{name}`"))
+            .collect::<Vec<_>>()
+            .join(", "),
+        OptionKind::Resource(kind) => format!("a {}, `none`", kind.name()),
+    }
+}
+
+/// A text within a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}

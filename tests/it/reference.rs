@@ -1,0 +1,111 @@
+//! The reference of the language is the one of this code, and nothing in the language is unused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use lab_bench::arch::{ArchDef, Contract, Instance, Library, OptionKind};
+use lab_bench::blocks::REGISTRY;
+
+fn library() -> Library {
+    Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable")
+}
+
+#[test]
+fn the_reference_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/blocks.md");
+    let stored = std::fs::read_to_string(path).expect("docs/blocks.md is there");
+    assert!(
+        stored == library().reference(),
+        "docs/blocks.md is not what the contracts say: bench arch blocks > docs/blocks.md"
+    );
+}
+
+fn instances(def: &ArchDef) -> Vec<&Instance> {
+    let resources = def.resources.values().map(|declared| &declared.value);
+    let stages = [&def.embed].into_iter().chain(&def.per_layer);
+    let head = def.head.iter().map(|head| &head.unit);
+    let slots = def.stacks.iter().flat_map(|stack| &stack.slots);
+    let blocks = slots.flat_map(|slot| &slot.branches).map(|b| &b.block);
+    resources.chain(stages).chain(head).chain(blocks).collect()
+}
+
+/// What a contract offers: every option whose default is a constant, so that no model file decides
+/// it, and every name that such an option can have.
+fn offered(contract: &Contract, params: &BTreeSet<String>) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    let is_constant = |default: &str| {
+        let is_word = default.chars().all(|c| c.is_alphanumeric() || c == '_');
+        // The norm `default` is what a block computes with, not a choice.
+        default != "default"
+            && (default.parse::<f64>().is_ok() || (is_word && !params.contains(default)))
+    };
+    for option in contract.options {
+        if option.default.is_some_and(|default| !is_constant(default)) {
+            continue;
+        }
+        all.insert(option.name.to_owned());
+        if let OptionKind::Choice(names) = option.kind {
+            all.extend(names.iter().map(|name| format!("{} = {name}", option.name)));
+        }
+    }
+    all
+}
+
+#[test]
+fn every_option_is_used_by_some_architecture() {
+    let library = library();
+    let mut used: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    // Names that several blocks share, such as activations, need one user among them.
+    let mut shared: BTreeSet<String> = BTreeSet::new();
+    let mut params: BTreeSet<String> = BTreeSet::new();
+    let names: Vec<String> = library.sources().map(|(name, _)| name.to_owned()).collect();
+    for name in names {
+        let def = library.get(&name).expect("sound");
+        params.extend(def.params.keys().cloned());
+        for instance in instances(&def) {
+            let used = used.entry(instance.contract.name).or_default();
+            for (spec, setting) in instance.contract.options.iter().zip(&instance.options) {
+                if setting.span.is_some() {
+                    used.insert(spec.name.to_owned());
+                }
+                // A name can be the default's, or one of those that an expression chooses from or
+                // a parameter stands for.
+                let mut texts = vec![setting.expr.source().to_owned()];
+                setting.expr.for_each_name(&mut |name, _| {
+                    if let Some(param) = def.params.get(name) {
+                        texts.push(format!("{param:?}"));
+                    }
+                });
+                if let OptionKind::Choice(choices) = spec.kind {
+                    for choice in choices {
+                        let is_named =
+                            |text: &String| text == choice || text.contains(&format!("'{choice}'"));
+                        if texts.iter().any(is_named) {
+                            used.insert(format!("{} = {choice}", spec.name));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    let stages = [
+        REGISTRY.embed,
+        REGISTRY.per_layer,
+        REGISTRY.head,
+        REGISTRY.norm,
+        REGISTRY.rope,
+        REGISTRY.cache,
+    ];
+    for names in used.values() {
+        shared.extend(names.iter().filter(|name| name.contains(" = ")).cloned());
+    }
+    let mut unused = Vec::new();
+    for contract in REGISTRY.blocks.iter().copied().chain(stages) {
+        let mut used = used.remove(contract.name).unwrap_or_default();
+        used.extend(shared.iter().cloned());
+        for what in offered(contract, &params).difference(&used) {
+            unused.push(format!("{}: {what}", contract.name));
+        }
+    }
+    assert!(unused.is_empty(), "nothing uses:\n{}", unused.join("\n"));
+}
