@@ -26,6 +26,8 @@ const VOCABULARIES: &[&str] = &[
     "deepseek-llm",
     "deepseek-coder",
     "gemma-4",
+    "bert-bge",
+    "nomic-bert-moe",
 ];
 
 /// Vocabularies whose reference text is tidied up around spaces, which decoding does not do.
@@ -37,6 +39,7 @@ const TIDIED: &[&str] = &[
     "mpt",
     "refact",
     "gemma-4",
+    "bert-bge",
 ];
 
 #[derive(Deserialize)]

@@ -56,6 +56,12 @@ pub enum Error {
     /// A byte of the text has no token, and there is no token for the unknown.
     #[error("the vocabulary has no token for byte {0:#04x}")]
     NoTokenForByte(u8),
+    /// The vocabulary has no token for what it does not know.
+    #[error("the vocabulary has no token for the unknown (`tokenizer.ggml.unknown_token_id`)")]
+    NoUnknownToken,
+    /// A table of the file does not hold together.
+    #[error("`{0}` is damaged")]
+    BrokenTable(&'static str),
     /// The text is longer than positions in it can be.
     #[error("the text is too long: {0} bytes")]
     TextTooLong(usize),

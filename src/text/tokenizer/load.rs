@@ -12,7 +12,9 @@ use super::pretokenizer;
 use super::roles::{Defaults, Roles};
 use super::specials::Specials;
 use super::spm::Spm;
+use super::unigram::Unigram;
 use super::vocab::{Vocabulary, required_strings};
+use super::wordpiece::{Normaliser, WordPiece};
 use super::{Encoder, Error, Tokenizer, quirks};
 
 const MODEL: &str = "tokenizer.ggml.model";
@@ -21,6 +23,9 @@ const MERGES: &str = "tokenizer.ggml.merges";
 const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
 const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
 const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
+const REMOVE_EXTRA_SPACES: &str = "tokenizer.ggml.remove_extra_whitespaces";
+const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
+const STRIP_ACCENTS: &str = "tokenizer.ggml.normalizer.strip_accents";
 
 /// What a tokenizer model implies.
 struct Model {
@@ -35,6 +40,8 @@ struct Model {
 enum Algorithm {
     Spm,
     Bpe,
+    WordPiece,
+    Unigram,
     /// Token ids only.
     Absent,
 }
@@ -43,6 +50,7 @@ const NO_DEFAULTS: Defaults = Defaults {
     bos: None,
     eos: None,
     unk: None,
+    sep: None,
 };
 
 const fn model(name: &'static str, algorithm: Algorithm) -> Model {
@@ -61,6 +69,7 @@ const MODELS: &[Model] = &[
             bos: Some(1),
             eos: Some(2),
             unk: Some(0),
+            sep: None,
         },
         ..model("llama", Algorithm::Spm)
     },
@@ -68,6 +77,24 @@ const MODELS: &[Model] = &[
     Model {
         pre: Some("gemma4"),
         ..model("gemma4", Algorithm::Bpe)
+    },
+    Model {
+        defaults: Defaults {
+            bos: Some(101),
+            eos: None,
+            unk: Some(100),
+            sep: Some(102),
+        },
+        ..model("bert", Algorithm::WordPiece)
+    },
+    Model {
+        defaults: Defaults {
+            bos: None,
+            eos: Some(1),
+            unk: Some(2),
+            sep: None,
+        },
+        ..model("t5", Algorithm::Unigram)
     },
     model("none", Algorithm::Absent),
     model("no_vocab", Algorithm::Absent),
@@ -85,6 +112,8 @@ impl Tokenizer {
         match model.algorithm {
             Algorithm::Spm => Self::with_spm(metadata, model),
             Algorithm::Bpe => Self::with_bpe(metadata, model),
+            Algorithm::WordPiece => Self::with_wordpiece(metadata, model),
+            Algorithm::Unigram => Self::with_unigram(metadata, model),
             Algorithm::Absent => Self::without_encoder(metadata, model),
         }
     }
@@ -128,6 +157,41 @@ impl Tokenizer {
         Ok(this)
     }
 
+    fn with_wordpiece(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
+        let lowercase = flag(metadata, LOWERCASE, true);
+        let normaliser = Normaliser {
+            lowercase,
+            strips_accents: flag(metadata, STRIP_ACCENTS, lowercase),
+        };
+        let vocab = Vocabulary::read(metadata)?;
+        let mut this = Self::new(metadata, model, vocab, Spaces::Escaped);
+        this.adds_bos = true;
+        this.adds_eos = false;
+        this.adds_sep = true;
+        let pieces = WordPiece::new(normaliser, this.roles.unk)?;
+        this.encoder = Some(Encoder::WordPiece(Box::new(pieces)));
+        Ok(this)
+    }
+
+    fn with_unigram(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
+        let adds_space_prefix = flag(metadata, ADD_SPACE_PREFIX, false);
+        let merges_spaces = flag(metadata, REMOVE_EXTRA_SPACES, false);
+        let vocab = Vocabulary::read(metadata)?;
+        let mut this = Self::new(metadata, model, vocab, Spaces::Escaped);
+        this.adds_bos = flag(metadata, ADD_BOS, false);
+        this.adds_eos = flag(metadata, ADD_EOS, true);
+        this.drops_first_space = adds_space_prefix;
+        let unigram = Unigram::new(
+            metadata,
+            &this.vocab,
+            this.roles.unk,
+            adds_space_prefix,
+            merges_spaces,
+        )?;
+        this.encoder = Some(Encoder::Unigram(Box::new(unigram)));
+        Ok(this)
+    }
+
     fn without_encoder(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
         let vocab = match Vocabulary::read(metadata) {
             Err(Error::MissingKey(_) | Error::EmptyVocabulary) => Vocabulary::default(),
@@ -158,6 +222,7 @@ impl Tokenizer {
             encoder: None,
             adds_bos: false,
             adds_eos: flag(metadata, ADD_EOS, false),
+            adds_sep: false,
             drops_first_space: false,
         }
     }

@@ -1,8 +1,8 @@
 //! Tokenizers, built from what a weight file says about its vocabulary.
 //!
 //! A [`Tokenizer`] splits a text at its special tokens (`specials`) and hands the rest to the
-//! algorithm the file names: SentencePiece by score (`spm`) or byte-pair merges (`bpe`, with the
-//! words of `words` and `pretokenizer`). An algorithm is one file and one row of the table in `load`.
+//! algorithm the file names: SentencePiece by score (`spm`), byte-pair merges (`bpe`, with the words
+//! of `words` and `pretokenizer`), `wordpiece` or `unigram`. An algorithm is one file and one row of the table in `load`.
 //! Not here: chat templates, and holding back the bytes of unfinished characters.
 //!
 //! Invariant: decoding works on bytes, because a token may end inside a character.
@@ -18,7 +18,9 @@ mod quirks;
 mod roles;
 mod specials;
 mod spm;
+mod unigram;
 mod vocab;
+mod wordpiece;
 mod words;
 
 use std::borrow::Cow;
@@ -31,7 +33,9 @@ use bpe::Bpe;
 use roles::Roles;
 use specials::{Part, Specials};
 use spm::Spm;
+use unigram::Unigram;
 use vocab::{Kind, Vocabulary};
+use wordpiece::WordPiece;
 
 /// The character that vocabularies write for a space.
 const SPACE: &str = "\u{2581}";
@@ -51,6 +55,7 @@ pub struct Tokenizer {
     vocab_len: usize,
     adds_bos: bool,
     adds_eos: bool,
+    adds_sep: bool,
     drops_first_space: bool,
 }
 
@@ -59,6 +64,8 @@ pub struct Tokenizer {
 enum Encoder {
     Spm(Spm),
     Bpe(Box<Bpe>),
+    WordPiece(Box<WordPiece>),
+    Unigram(Box<Unigram>),
 }
 
 impl Tokenizer {
@@ -90,11 +97,18 @@ impl Tokenizer {
                 (Part::Text(text), Encoder::Spm(spm)) => {
                     spm.encode(&self.vocab, text, after_text, &mut out)?;
                 }
+                (Part::Text(text), Encoder::WordPiece(pieces)) => {
+                    pieces.encode(&self.vocab, text, &mut out)?;
+                }
+                (Part::Text(text), Encoder::Unigram(unigram)) => unigram.encode(text, &mut out),
             }
             after_text = matches!(part, Part::Text(_));
         }
         if add_special && self.adds_eos {
             out.extend(self.roles.eos);
+        }
+        if add_special && self.adds_sep {
+            out.extend(self.roles.sep);
         }
         Ok(out)
     }
@@ -131,6 +145,11 @@ impl Tokenizer {
     /// The token that ends a sequence.
     pub fn eos(&self) -> Option<u32> {
         self.roles.eos
+    }
+
+    /// The token that separates texts.
+    pub fn sep(&self) -> Option<u32> {
+        self.roles.sep
     }
 
     /// The token that ends a turn.

@@ -19,6 +19,7 @@ pub(super) struct Roles {
     pub(super) unk: Option<u32>,
     pub(super) pad: Option<u32>,
     pub(super) mask: Option<u32>,
+    pub(super) sep: Option<u32>,
     /// Tokens that end a generation.
     pub(super) ends: BTreeSet<u32>,
 }
@@ -29,6 +30,7 @@ pub(super) struct Defaults {
     pub(super) bos: Option<u32>,
     pub(super) eos: Option<u32>,
     pub(super) unk: Option<u32>,
+    pub(super) sep: Option<u32>,
 }
 
 /// A role whose token is looked up by key, then by text.
@@ -216,6 +218,8 @@ impl Roles {
             unk: key("tokenizer.ggml.unknown_token_id", defaults.unk),
             pad: key("tokenizer.ggml.padding_token_id", None),
             mask: key("tokenizer.ggml.mask_token_id", None),
+            // Spelled so in the format.
+            sep: key("tokenizer.ggml.seperator_token_id", defaults.sep),
             ..Self::default()
         };
         this.eot = EOT.find(metadata, vocab);

@@ -96,7 +96,7 @@ const UNICODE_AGE: &str = "15.1";
 
 /// The pattern with every category narrowed to the characters of [`UNICODE_AGE`].
 fn with_age(pattern: &str) -> String {
-    ["L", "M", "N", "P", "S"]
+    ["L", "M", "N", "P", "S", "Cf"]
         .iter()
         .fold(pattern.to_owned(), |pattern, category| {
             let narrowed = format!(r"[\p{{{category}}}&&\p{{Age={UNICODE_AGE}}}]");
@@ -104,7 +104,7 @@ fn with_age(pattern: &str) -> String {
         })
 }
 
-fn compile(patterns: &[&str]) -> Result<Regex, Error> {
+pub(super) fn compile(patterns: &[&str]) -> Result<Regex, Error> {
     let aged: Vec<String> = patterns.iter().map(|pattern| with_age(pattern)).collect();
     Regex::new_many(&aged).map_err(|source| Error::Pattern {
         pattern: patterns[0].to_owned(),
