@@ -75,13 +75,19 @@ impl Bpe {
 
     /// Appends the tokens of a text without special tokens to `out`.
     pub(super) fn encode(&self, vocab: &Vocabulary, text: &str, out: &mut Vec<u32>) {
-        let text = match self.pre.escapes_spaces {
+        let mut text = match self.pre.escapes_spaces {
             true => Cow::Owned(text.replace(' ', SPACE)),
             false => Cow::Borrowed(text),
         };
+        if self.pre.prefixes_lines {
+            text = Cow::Owned(prefixed(&text));
+        }
         let mut scratch = Scratch::default();
         for word in self.splitter.split(&text) {
             let word = &text[word];
+            if self.pre.drops_white_space && word.trim().is_empty() {
+                continue;
+            }
             match self.merges.token(word).filter(|_| self.keeps(word)) {
                 Some(id) => out.push(id),
                 None => self.merges.encode(vocab, word, &mut scratch, out),
@@ -94,6 +100,18 @@ impl Bpe {
         self.pre.ignore_merges
             || self.pre.keeps_line_feeds && word.bytes().all(|byte| byte == b'\n')
     }
+}
+
+/// The text with an escaped space at the head of every line that has none.
+fn prefixed(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + SPACE.len());
+    for line in text.split_inclusive('\n') {
+        if !line.starts_with(['\n', '\u{2581}']) {
+            out.push_str(SPACE);
+        }
+        out.push_str(line);
+    }
+    out
 }
 
 impl Merges {

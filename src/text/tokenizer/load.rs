@@ -74,6 +74,7 @@ const MODELS: &[Model] = &[
         ..model("llama", Algorithm::Spm)
     },
     model("gpt2", Algorithm::Bpe),
+    model("whitespace", Algorithm::Bpe),
     Model {
         pre: Some("gemma4"),
         ..model("gemma4", Algorithm::Bpe)

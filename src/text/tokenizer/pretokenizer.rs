@@ -22,6 +22,10 @@ pub(super) struct PreTokenizer {
     pub(super) spelling: Spelling,
     /// Spaces are written as U+2581.
     pub(super) escapes_spaces: bool,
+    /// Every line begins with an escaped space.
+    pub(super) prefixes_lines: bool,
+    /// White space separates words and is dropped.
+    pub(super) drops_white_space: bool,
     /// Whether a text begins with the BOS token where the file does not say.
     pub(super) adds_bos: bool,
     /// A text begins with the BOS token whatever the file says.
@@ -46,6 +50,8 @@ const fn row(names: &'static [&'static str], steps: &'static [Step]) -> PreToken
         keeps_line_feeds: false,
         spelling: Spelling::ByteLevel,
         escapes_spaces: false,
+        prefixes_lines: false,
+        drops_white_space: false,
         adds_bos: false,
         always_adds_bos: false,
         optional_merges: false,
@@ -466,6 +472,19 @@ const TABLE: &[PreTokenizer] = &[
         ..plain_row(&["gemma4", "granite-embed-multi-311m"])
     },
     plain_row(&["sarvam-moe"]),
+    PreTokenizer {
+        keeps_line_feeds: true,
+        prefixes_lines: true,
+        spelling: Spelling::Plain,
+        escapes_spaces: true,
+        ..row(&["mmbert"], &[Cut(LINES), Cut(r"\u{2581}[^\u{2581}]*")])
+    },
+    PreTokenizer {
+        drops_white_space: true,
+        spelling: Spelling::Plain,
+        ..row(&["whitespace"], &[Cut(r"\S+")])
+    },
+    row(&["superbpe"], &[Cut(r"\p{N}+"), GroupNumbers]),
 ];
 
 #[cfg(test)]

@@ -200,6 +200,20 @@ mod tests {
     }
 
     #[test]
+    fn lines_and_numbers_are_cut_as_their_pre_tokenizers_say() {
+        let of = |name, text| {
+            let row = super::super::pretokenizer::named(name).expect("the name is known");
+            words(row.steps, text)
+        };
+        assert_eq!(
+            of("superbpe", "a b 1234567 c"),
+            ["a b ", "1", "234", "567", " c"]
+        );
+        assert_eq!(of("mmbert", "▁a▁▁b\n\n▁c"), ["▁a", "▁", "▁b", "\n\n", "▁c"]);
+        assert_eq!(of("whitespace", "ab  c"), ["ab", "  ", "c"]);
+    }
+
+    #[test]
     fn a_run_of_spaces_leaves_its_last_one_to_the_next_word() {
         let steps = [Step::CutSpaces(r" ?\p{L}+| ?[^\s\p{L}]+")];
         assert_eq!(words(&steps, "a  b"), ["a", " ", " b"]);
