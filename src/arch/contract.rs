@@ -115,6 +115,42 @@ pub struct WeightSpec {
     pub doc: &'static str,
 }
 
+impl WeightSpec {
+    /// A weight that is always there.
+    pub const fn new(
+        role: WeightRole,
+        key: &'static str,
+        tensor: &'static str,
+        shape: &'static [&'static str],
+        doc: &'static str,
+    ) -> Self {
+        Self {
+            key,
+            tensor,
+            shape,
+            when: "true",
+            optional: false,
+            role,
+            doc,
+        }
+    }
+
+    /// One that may be absent.
+    #[must_use]
+    pub const fn optional(self) -> Self {
+        Self {
+            optional: true,
+            ..self
+        }
+    }
+
+    /// One that belongs to the instance only under a condition.
+    #[must_use]
+    pub const fn when(self, when: &'static str) -> Self {
+        Self { when, ..self }
+    }
+}
+
 /// What a weight does, for random models and for the choice of a quantisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightRole {

@@ -105,55 +105,6 @@ options! {
     }
 }
 
-const fn matrix(
-    key: &'static str,
-    tensor: &'static str,
-    shape: &'static [&'static str],
-) -> WeightSpec {
-    WeightSpec {
-        key,
-        tensor,
-        shape,
-        when: "not has('qkv')",
-        optional: false,
-        role: WeightRole::Matrix,
-        doc: "projection of the input",
-    }
-}
-
-const fn bias(
-    key: &'static str,
-    tensor: &'static str,
-    shape: &'static [&'static str],
-    when: &'static str,
-) -> WeightSpec {
-    WeightSpec {
-        key,
-        tensor,
-        shape,
-        when,
-        optional: true,
-        role: WeightRole::Bias,
-        doc: "offset of a projection",
-    }
-}
-
-const fn gain(
-    key: &'static str,
-    tensor: &'static str,
-    shape: &'static [&'static str],
-) -> WeightSpec {
-    WeightSpec {
-        key,
-        tensor,
-        shape,
-        when: "qk_norm != 'none'",
-        optional: false,
-        role: WeightRole::Gain,
-        doc: "gain of the query or key norm",
-    }
-}
-
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "attention",
@@ -161,116 +112,162 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "y = o . softmax(scale * rope(q.h) . rope(k.h) + mask) . (v.h)",
     options: Config::OPTIONS,
     weights: &[
-        WeightSpec {
-            key: "qkv",
-            tensor: "attn_qkv.weight",
-            shape: &["n_embd", "qkv_rows"],
-            when: "true",
-            optional: true,
-            role: WeightRole::Matrix,
-            doc: "queries, keys and values in one projection",
-        },
-        bias("qkv.bias", "attn_qkv.bias", &["qkv_rows"], "has('qkv')"),
-        WeightSpec {
-            shape: &["n_embd", "if(gate == 'query', 2, 1) * heads * dk"],
-            ..matrix("q", "attn_q.weight", &[])
-        },
-        bias(
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "qkv",
+            "attn_qkv.weight",
+            &["n_embd", "qkv_rows"],
+            "queries, keys and values in one projection",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "qkv.bias",
+            "attn_qkv.bias",
+            &["qkv_rows"],
+            "offset of a projection",
+        )
+        .optional()
+        .when("has('qkv')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "q",
+            "attn_q.weight",
+            &["n_embd", "if(gate == 'query', 2, 1) * heads * dk"],
+            "projection of the input",
+        )
+        .when("not has('qkv')"),
+        WeightSpec::new(
+            WeightRole::Bias,
             "q.bias",
             "attn_q.bias",
             &["if(gate == 'query', 2, 1) * heads * dk"],
-            "not has('qkv')",
-        ),
-        WeightSpec {
-            when: "not has('qkv') and kv_layer == il",
-            ..matrix("k", "attn_k.weight", &["n_embd", "kv_heads * dk"])
-        },
-        bias(
+            "offset of a projection",
+        )
+        .optional()
+        .when("not has('qkv')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "k",
+            "attn_k.weight",
+            &["n_embd", "kv_heads * dk"],
+            "projection of the input",
+        )
+        .when("not has('qkv') and kv_layer == il"),
+        WeightSpec::new(
+            WeightRole::Bias,
             "k.bias",
             "attn_k.bias",
             &["kv_heads * dk"],
-            "not has('qkv') and kv_layer == il",
-        ),
-        WeightSpec {
-            when: "not has('qkv') and values == 'proj' and kv_layer == il",
-            ..matrix("v", "attn_v.weight", &["n_embd", "kv_heads * dv"])
-        },
-        bias(
+            "offset of a projection",
+        )
+        .optional()
+        .when("not has('qkv') and kv_layer == il"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "v",
+            "attn_v.weight",
+            &["n_embd", "kv_heads * dv"],
+            "projection of the input",
+        )
+        .when("not has('qkv') and values == 'proj' and kv_layer == il"),
+        WeightSpec::new(
+            WeightRole::Bias,
             "v.bias",
             "attn_v.bias",
             &["kv_heads * dv"],
-            "not has('qkv') and values == 'proj' and kv_layer == il",
-        ),
-        gain(
+            "offset of a projection",
+        )
+        .optional()
+        .when("not has('qkv') and values == 'proj' and kv_layer == il"),
+        WeightSpec::new(
+            WeightRole::Gain,
             "q_norm",
             "attn_q_norm.weight",
             &[
                 "if(qk_norm == 'full', heads, 1) * dk",
                 "if(qk_norm == 'each', heads, 1)",
             ],
-        ),
-        bias(
+            "gain of the query or key norm",
+        )
+        .when("qk_norm != 'none'"),
+        WeightSpec::new(
+            WeightRole::Bias,
             "q_norm.bias",
             "attn_q_norm.bias",
             &["if(qk_norm == 'full', heads, 1) * dk"],
-            "qk_norm != 'none'",
-        ),
-        WeightSpec {
-            when: "qk_norm != 'none' and kv_layer == il",
-            ..gain(
-                "k_norm",
-                "attn_k_norm.weight",
-                &[
-                    "if(qk_norm == 'full', kv_heads, 1) * dk",
-                    "if(qk_norm == 'each', kv_heads, 1)",
-                ],
-            )
-        },
-        bias(
+            "offset of a projection",
+        )
+        .optional()
+        .when("qk_norm != 'none'"),
+        WeightSpec::new(
+            WeightRole::Gain,
+            "k_norm",
+            "attn_k_norm.weight",
+            &[
+                "if(qk_norm == 'full', kv_heads, 1) * dk",
+                "if(qk_norm == 'each', kv_heads, 1)",
+            ],
+            "gain of the query or key norm",
+        )
+        .when("qk_norm != 'none' and kv_layer == il"),
+        WeightSpec::new(
+            WeightRole::Bias,
             "k_norm.bias",
             "attn_k_norm.bias",
             &["if(qk_norm == 'full', kv_heads, 1) * dk"],
-            "qk_norm != 'none' and kv_layer == il",
-        ),
-        WeightSpec {
-            key: "sinks",
-            tensor: "attn_sinks.weight",
-            shape: &["heads"],
-            when: "true",
-            optional: true,
-            role: WeightRole::Bias,
-            doc: "a further score of each head, without a value",
-        },
-        WeightSpec {
-            when: "gate == 'element' or gate == 'head'",
-            doc: "gate of the mixed values",
-            ..matrix(
-                "gate",
-                "attn_gate.weight",
-                &["n_embd", "if(gate == 'head', 1, dv) * heads"],
-            )
-        },
-        bias(
+            "offset of a projection",
+        )
+        .optional()
+        .when("qk_norm != 'none' and kv_layer == il"),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "sinks",
+            "attn_sinks.weight",
+            &["heads"],
+            "a further score of each head, without a value",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "gate",
+            "attn_gate.weight",
+            &["n_embd", "if(gate == 'head', 1, dv) * heads"],
+            "gate of the mixed values",
+        )
+        .when("gate == 'element' or gate == 'head'"),
+        WeightSpec::new(
+            WeightRole::Bias,
             "gate.bias",
             "attn_gate.bias",
             &["if(gate == 'head', 1, dv) * heads"],
-            "gate == 'element' or gate == 'head'",
+            "offset of a projection",
+        )
+        .optional()
+        .when("gate == 'element' or gate == 'head'"),
+        WeightSpec::new(
+            WeightRole::Gain,
+            "inner_norm",
+            "attn_sub_norm.weight",
+            &["heads * dv"],
+            "gain of the norm before the last projection",
+        )
+        .when("inner_norm"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "o",
+            "attn_output.weight",
+            &["heads * dv", "n_embd"],
+            "projection of the heads back to the stream",
         ),
-        WeightSpec {
-            when: "inner_norm",
-            doc: "gain of the norm before the last projection",
-            ..gain("inner_norm", "attn_sub_norm.weight", &["heads * dv"])
-        },
-        WeightSpec {
-            key: "o",
-            tensor: "attn_output.weight",
-            shape: &["heads * dv", "n_embd"],
-            when: "true",
-            optional: false,
-            role: WeightRole::Matrix,
-            doc: "projection of the heads back to the stream",
-        },
-        bias("o.bias", "attn_output.bias", &["n_embd"], "true"),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "o.bias",
+            "attn_output.bias",
+            &["n_embd"],
+            "offset of a projection",
+        )
+        .optional(),
     ],
     side: None,
     state: StateSpec::KeyValue {

@@ -64,25 +64,6 @@ options! {
     }
 }
 
-const fn weight(
-    key: &'static str,
-    tensor: &'static str,
-    shape: &'static [&'static str],
-    role: WeightRole,
-    optional: bool,
-    doc: &'static str,
-) -> WeightSpec {
-    WeightSpec {
-        key,
-        tensor,
-        shape,
-        when: "true",
-        optional,
-        role,
-        doc,
-    }
-}
-
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "delta_net",
@@ -90,189 +71,158 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "S = exp(g) * S + beta * (v - exp(g) * S . k) * k^T;  y = out . (norm(S . q) * act(z))",
     options: Config::OPTIONS,
     weights: &[
-        weight(
+        WeightSpec::new(
+            WeightRole::Matrix,
             "q",
             "attn_q.weight",
             &["n_embd", "k_heads * d"],
-            WeightRole::Matrix,
-            true,
             "projection to queries",
-        ),
-        WeightSpec {
-            when: "has('q')",
-            ..weight(
-                "k",
-                "attn_k.weight",
-                &["n_embd", "k_heads * d"],
-                WeightRole::Matrix,
-                false,
-                "projection to keys",
-            )
-        },
-        WeightSpec {
-            when: "has('q')",
-            ..weight(
-                "v",
-                "attn_v.weight",
-                &["n_embd", "heads * d"],
-                WeightRole::Matrix,
-                false,
-                "projection to values",
-            )
-        },
-        WeightSpec {
-            when: "not has('q')",
-            ..weight(
-                "qkv",
-                "attn_qkv.weight",
-                &["n_embd", "2 * k_heads * d + heads * d"],
-                WeightRole::Matrix,
-                false,
-                "projection to queries, keys and values",
-            )
-        },
-        weight(
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "k",
+            "attn_k.weight",
+            &["n_embd", "k_heads * d"],
+            "projection to keys",
+        )
+        .when("has('q')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "v",
+            "attn_v.weight",
+            &["n_embd", "heads * d"],
+            "projection to values",
+        )
+        .when("has('q')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "qkv",
+            "attn_qkv.weight",
+            &["n_embd", "2 * k_heads * d + heads * d"],
+            "projection to queries, keys and values",
+        )
+        .when("not has('q')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "z_down",
             "ssm_g_a.weight",
             &["n_embd", "d"],
-            WeightRole::Matrix,
-            true,
             "projection to what the gate of the result is projected from",
-        ),
-        weight(
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "z",
             "attn_gate.weight",
             &["if(has('z_down'), d, n_embd)", "heads * d"],
-            WeightRole::Matrix,
-            false,
             "projection to the gate of the result",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Convolution,
             "conv_q",
             "ssm_conv1d_q.weight",
             &["kernel", "1", "k_heads * d"],
-            WeightRole::Convolution,
-            true,
             "convolution of the queries over time",
-        ),
-        WeightSpec {
-            when: "has('conv_q')",
-            ..weight(
-                "conv_k",
-                "ssm_conv1d_k.weight",
-                &["kernel", "1", "k_heads * d"],
-                WeightRole::Convolution,
-                false,
-                "convolution of the keys over time",
-            )
-        },
-        WeightSpec {
-            when: "has('conv_q')",
-            ..weight(
-                "conv_v",
-                "ssm_conv1d_v.weight",
-                &["kernel", "1", "heads * d"],
-                WeightRole::Convolution,
-                false,
-                "convolution of the values over time",
-            )
-        },
-        WeightSpec {
-            when: "not has('conv_q')",
-            ..weight(
-                "conv",
-                "ssm_conv1d.weight",
-                &["kernel", "2 * k_heads * d + heads * d"],
-                WeightRole::Convolution,
-                false,
-                "convolution of all three over time",
-            )
-        },
-        weight(
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Convolution,
+            "conv_k",
+            "ssm_conv1d_k.weight",
+            &["kernel", "1", "k_heads * d"],
+            "convolution of the keys over time",
+        )
+        .when("has('conv_q')"),
+        WeightSpec::new(
+            WeightRole::Convolution,
+            "conv_v",
+            "ssm_conv1d_v.weight",
+            &["kernel", "1", "heads * d"],
+            "convolution of the values over time",
+        )
+        .when("has('conv_q')"),
+        WeightSpec::new(
+            WeightRole::Convolution,
+            "conv",
+            "ssm_conv1d.weight",
+            &["kernel", "2 * k_heads * d + heads * d"],
+            "convolution of all three over time",
+        )
+        .when("not has('conv_q')"),
+        WeightSpec::new(
+            WeightRole::Bias,
             "conv.bias",
             "ssm_conv1d.bias",
             &["2 * k_heads * d + heads * d"],
-            WeightRole::Bias,
-            true,
             "its offset",
-        ),
-        weight(
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "ba",
             "ssm_ba.weight",
             &["n_embd", "2 * heads"],
-            WeightRole::Matrix,
-            true,
             "beta and alpha in one projection, by key head",
-        ),
-        WeightSpec {
-            when: "not has('ba')",
-            ..weight(
-                "beta",
-                "ssm_beta.weight",
-                &["n_embd", "heads"],
-                WeightRole::Matrix,
-                false,
-                "projection to the strength of the correction",
-            )
-        },
-        WeightSpec {
-            when: "not has('ba')",
-            ..weight(
-                "alpha_down",
-                "ssm_f_a.weight",
-                &["n_embd", "d"],
-                WeightRole::Matrix,
-                true,
-                "projection to what the decay is projected from",
-            )
-        },
-        WeightSpec {
-            when: "not has('ba')",
-            ..weight(
-                "alpha",
-                "ssm_alpha.weight",
-                &[
-                    "if(has('alpha_down'), d, n_embd)",
-                    "if(decay == 'element', d, 1) * heads",
-                ],
-                WeightRole::Matrix,
-                false,
-                "projection to the decay",
-            )
-        },
-        weight(
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "beta",
+            "ssm_beta.weight",
+            &["n_embd", "heads"],
+            "projection to the strength of the correction",
+        )
+        .when("not has('ba')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "alpha_down",
+            "ssm_f_a.weight",
+            &["n_embd", "d"],
+            "projection to what the decay is projected from",
+        )
+        .optional()
+        .when("not has('ba')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "alpha",
+            "ssm_alpha.weight",
+            &[
+                "if(has('alpha_down'), d, n_embd)",
+                "if(decay == 'element', d, 1) * heads",
+            ],
+            "projection to the decay",
+        )
+        .when("not has('ba')"),
+        WeightSpec::new(
+            WeightRole::Bias,
             "dt.bias",
             "ssm_dt.bias",
             &["if(decay == 'element', d, 1) * heads"],
-            WeightRole::Bias,
-            false,
             "offset of the decay",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Decay,
             "a",
             "ssm_a",
             &[
                 "if(decay == 'element', 1, heads)",
                 "if(decay == 'element', heads, 1)",
             ],
-            WeightRole::Decay,
-            false,
             "factor of the decay, negative",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Gain,
             "norm",
             "ssm_norm.weight",
             &["d"],
-            WeightRole::Gain,
-            false,
             "gain of the norm of each head",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Matrix,
             "out",
             "ssm_out.weight",
             &["heads * d", "n_embd"],
-            WeightRole::Matrix,
-            false,
             "projection back to the stream",
         ),
     ],

@@ -30,39 +30,6 @@ options! {
     }
 }
 
-const fn matrix(
-    key: &'static str,
-    tensor: &'static str,
-    shape: &'static [&'static str],
-) -> WeightSpec {
-    WeightSpec {
-        key,
-        tensor,
-        shape,
-        when: "true",
-        optional: false,
-        role: WeightRole::Matrix,
-        doc: "feed-forward weight",
-    }
-}
-
-const fn bias(
-    key: &'static str,
-    tensor: &'static str,
-    shape: &'static [&'static str],
-    when: &'static str,
-) -> WeightSpec {
-    WeightSpec {
-        key,
-        tensor,
-        shape,
-        when,
-        optional: true,
-        role: WeightRole::Bias,
-        doc: "feed-forward offset",
-    }
-}
-
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "ffn",
@@ -70,41 +37,77 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "y = down . (act(gate.h) * up.h)",
     options: Config::OPTIONS,
     weights: &[
-        WeightSpec {
-            optional: true,
-            ..matrix("gate", "ffn_gate.weight", &["n_embd", "width"])
-        },
-        bias("gate.bias", "ffn_gate.bias", &["width"], "has('gate')"),
-        matrix(
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "gate",
+            "ffn_gate.weight",
+            &["n_embd", "width"],
+            "feed-forward weight",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "gate.bias",
+            "ffn_gate.bias",
+            &["width"],
+            "feed-forward offset",
+        )
+        .optional()
+        .when("has('gate')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "up",
             "ffn_up.weight",
             &["n_embd", "if(fused, 2, 1) * width"],
+            "feed-forward weight",
         ),
-        bias(
+        WeightSpec::new(
+            WeightRole::Bias,
             "up.bias",
             "ffn_up.bias",
             &["if(fused, 2, 1) * width"],
-            "true",
+            "feed-forward offset",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Gain,
+            "act_scale",
+            "ffn.act.scales",
+            &["width"],
+            "divisor of the activated hidden layer",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Gain,
+            "inner_norm",
+            "ffn_sub_norm.weight",
+            &["width"],
+            "gain of the norm of the hidden layer",
+        )
+        .when("inner_norm"),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "down",
+            "ffn_down.weight",
+            &["width", "n_embd"],
+            "feed-forward weight",
         ),
-        WeightSpec {
-            role: WeightRole::Gain,
-            optional: true,
-            doc: "divisor of the activated hidden layer",
-            ..matrix("act_scale", "ffn.act.scales", &["width"])
-        },
-        WeightSpec {
-            role: WeightRole::Gain,
-            doc: "gain of the norm of the hidden layer",
-            when: "inner_norm",
-            ..matrix("inner_norm", "ffn_sub_norm.weight", &["width"])
-        },
-        matrix("down", "ffn_down.weight", &["width", "n_embd"]),
-        bias("down.bias", "ffn_down.bias", &["n_embd"], "true"),
-        WeightSpec {
-            optional: true,
-            doc: "gate of the result",
-            ..matrix("out_gate", "ffn_gate_inp_shexp.weight", &["n_embd"])
-        },
+        WeightSpec::new(
+            WeightRole::Bias,
+            "down.bias",
+            "ffn_down.bias",
+            &["n_embd"],
+            "feed-forward offset",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "out_gate",
+            "ffn_gate_inp_shexp.weight",
+            &["n_embd"],
+            "gate of the result",
+        )
+        .optional(),
     ],
     side: Some("what multiplies the activated gate instead of `up`"),
     state: StateSpec::None,

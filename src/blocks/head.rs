@@ -24,24 +24,22 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "z = softcap(scale * (output . x + bias))",
     options: Config::OPTIONS,
     weights: &[
-        WeightSpec {
-            key: "output",
-            tensor: "output.weight",
-            shape: &["n_embd", "n_vocab"],
-            when: "true",
-            optional: true,
-            role: WeightRole::Matrix,
-            doc: "projection to the vocabulary; the token table if absent",
-        },
-        WeightSpec {
-            key: "output.bias",
-            tensor: "output.bias",
-            shape: &["n_vocab"],
-            when: "true",
-            optional: true,
-            role: WeightRole::Bias,
-            doc: "added to the logits",
-        },
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "output",
+            "output.weight",
+            &["n_embd", "n_vocab"],
+            "projection to the vocabulary; the token table if absent",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "output.bias",
+            "output.bias",
+            &["n_vocab"],
+            "added to the logits",
+        )
+        .optional(),
     ],
     side: None,
     state: StateSpec::None,

@@ -14,15 +14,14 @@ pub(super) static CONTRACT: Contract = Contract {
     summary: "Passes on what comes in, times a stored gain if there is one.",
     formula: "y = gain * h",
     options: &[],
-    weights: &[WeightSpec {
-        key: "gain",
-        tensor: "layer_output_scale.weight",
-        shape: &["1"],
-        when: "true",
-        optional: true,
-        role: WeightRole::Gain,
-        doc: "factor of what comes in",
-    }],
+    weights: &[WeightSpec::new(
+        WeightRole::Gain,
+        "gain",
+        "layer_output_scale.weight",
+        &["1"],
+        "factor of what comes in",
+    )
+    .optional()],
     side: None,
     state: StateSpec::None,
     rules: &[],

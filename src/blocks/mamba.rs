@@ -28,25 +28,6 @@ options! {
     }
 }
 
-const fn weight(
-    key: &'static str,
-    tensor: &'static str,
-    shape: &'static [&'static str],
-    role: WeightRole,
-    optional: bool,
-    doc: &'static str,
-) -> WeightSpec {
-    WeightSpec {
-        key,
-        tensor,
-        shape,
-        when: "true",
-        optional,
-        role,
-        doc,
-    }
-}
-
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "mamba",
@@ -54,109 +35,95 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "s = exp(dt * a) * s + dt * B * x;  y = out . ((C . s + d * x) * silu(z))",
     options: Config::OPTIONS,
     weights: &[
-        weight(
+        WeightSpec::new(
+            WeightRole::Matrix,
             "in",
             "ssm_in.weight",
             &["n_embd", "2 * n_inner"],
-            WeightRole::Matrix,
-            false,
             "projection to x and z",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Convolution,
             "conv",
             "ssm_conv1d.weight",
             &["kernel", "n_inner"],
-            WeightRole::Convolution,
-            false,
             "convolution over time",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Bias,
             "conv.bias",
             "ssm_conv1d.bias",
             &["n_inner"],
-            WeightRole::Bias,
-            true,
             "its offset",
-        ),
-        weight(
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "x",
             "ssm_x.weight",
             &["n_inner", "rank + 2 * n_state"],
-            WeightRole::Matrix,
-            false,
             "projection to dt, B and C",
         ),
-        WeightSpec {
-            when: "norm",
-            ..weight(
-                "dt_norm",
-                "ssm_dt_norm.weight",
-                &["rank"],
-                WeightRole::Gain,
-                true,
-                "gain of dt",
-            )
-        },
-        WeightSpec {
-            when: "norm",
-            ..weight(
-                "b_norm",
-                "ssm_b_norm.weight",
-                &["n_state"],
-                WeightRole::Gain,
-                true,
-                "gain of B",
-            )
-        },
-        WeightSpec {
-            when: "norm",
-            ..weight(
-                "c_norm",
-                "ssm_c_norm.weight",
-                &["n_state"],
-                WeightRole::Gain,
-                true,
-                "gain of C",
-            )
-        },
-        weight(
+        WeightSpec::new(
+            WeightRole::Gain,
+            "dt_norm",
+            "ssm_dt_norm.weight",
+            &["rank"],
+            "gain of dt",
+        )
+        .optional()
+        .when("norm"),
+        WeightSpec::new(
+            WeightRole::Gain,
+            "b_norm",
+            "ssm_b_norm.weight",
+            &["n_state"],
+            "gain of B",
+        )
+        .optional()
+        .when("norm"),
+        WeightSpec::new(
+            WeightRole::Gain,
+            "c_norm",
+            "ssm_c_norm.weight",
+            &["n_state"],
+            "gain of C",
+        )
+        .optional()
+        .when("norm"),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "dt",
             "ssm_dt.weight",
             &["rank", "n_inner"],
-            WeightRole::Matrix,
-            false,
             "projection of the step sizes",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Bias,
             "dt.bias",
             "ssm_dt.bias",
             &["n_inner"],
-            WeightRole::Bias,
-            false,
             "offset of the step sizes",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Decay,
             "a",
             "ssm_a",
             &["n_state", "n_inner"],
-            WeightRole::Decay,
-            false,
             "decay of each state, negative",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Gain,
             "d",
             "ssm_d",
             &["n_inner"],
-            WeightRole::Gain,
-            false,
             "share of the input that passes by",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Matrix,
             "out",
             "ssm_out.weight",
             &["n_inner", "n_embd"],
-            WeightRole::Matrix,
-            false,
             "projection back to the stream",
         ),
     ],

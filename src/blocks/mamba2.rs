@@ -27,25 +27,6 @@ options! {
     }
 }
 
-const fn weight(
-    key: &'static str,
-    tensor: &'static str,
-    shape: &'static [&'static str],
-    role: WeightRole,
-    optional: bool,
-    doc: &'static str,
-) -> WeightSpec {
-    WeightSpec {
-        key,
-        tensor,
-        shape,
-        when: "true",
-        optional,
-        role,
-        doc,
-    }
-}
-
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "mamba2",
@@ -53,68 +34,62 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "s = exp(dt * a) * s + dt * B * x;  y = out . norm(silu(z) * (C . s + d * x))",
     options: Config::OPTIONS,
     weights: &[
-        weight(
+        WeightSpec::new(
+            WeightRole::Matrix,
             "in",
             "ssm_in.weight",
             &["n_embd", "2 * n_inner + 2 * groups * n_state + heads"],
-            WeightRole::Matrix,
-            false,
             "projection to z, x, B, C and dt",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Convolution,
             "conv",
             "ssm_conv1d.weight",
             &["kernel", "n_inner + 2 * groups * n_state"],
-            WeightRole::Convolution,
-            false,
             "convolution over time",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Bias,
             "conv.bias",
             "ssm_conv1d.bias",
             &["n_inner + 2 * groups * n_state"],
-            WeightRole::Bias,
-            true,
             "its offset",
-        ),
-        weight(
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Bias,
             "dt.bias",
             "ssm_dt.bias",
             &["heads"],
-            WeightRole::Bias,
-            false,
             "offset of the step sizes",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Decay,
             "a",
             "ssm_a",
             &["1", "heads"],
-            WeightRole::Decay,
-            false,
             "decay of each head, negative",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Gain,
             "d",
             "ssm_d",
             &["1", "heads"],
-            WeightRole::Gain,
-            false,
             "share of the input that passes by",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Gain,
             "norm",
             "ssm_norm.weight",
             &["n_inner / groups", "groups"],
-            WeightRole::Gain,
-            true,
             "gain of the norm; without it there is none",
-        ),
-        weight(
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "out",
             "ssm_out.weight",
             &["n_inner", "n_embd"],
-            WeightRole::Matrix,
-            false,
             "projection back to the stream",
         ),
     ],

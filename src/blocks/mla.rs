@@ -38,25 +38,6 @@ options! {
     }
 }
 
-const fn weight(
-    key: &'static str,
-    tensor: &'static str,
-    shape: &'static [&'static str],
-    role: WeightRole,
-    when: &'static str,
-    doc: &'static str,
-) -> WeightSpec {
-    WeightSpec {
-        key,
-        tensor,
-        shape,
-        when,
-        optional: false,
-        role,
-        doc,
-    }
-}
-
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "mla",
@@ -64,90 +45,81 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "y = o . v_b . softmax(scale * [k_b.q_nope | rope(q_rope)] . [c | rope(r)] + mask) . c",
     options: Config::OPTIONS,
     weights: &[
-        WeightSpec {
-            optional: true,
-            ..weight(
-                "q_a",
-                "attn_q_a.weight",
-                &["n_embd", "q_rank"],
-                WeightRole::Matrix,
-                "true",
-                "projection to the latent row of the queries",
-            )
-        },
-        weight(
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "q_a",
+            "attn_q_a.weight",
+            &["n_embd", "q_rank"],
+            "projection to the latent row of the queries",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Gain,
             "q_a_norm",
             "attn_q_a_norm.weight",
             &["q_rank"],
-            WeightRole::Gain,
-            "has('q_a')",
             "gain of its norm",
-        ),
-        weight(
+        )
+        .when("has('q_a')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "q_b",
             "attn_q_b.weight",
             &["q_rank", "heads * dq"],
-            WeightRole::Matrix,
-            "has('q_a')",
             "projection of the latent row to queries",
-        ),
-        weight(
+        )
+        .when("has('q_a')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "q",
             "attn_q.weight",
             &["n_embd", "heads * dq"],
-            WeightRole::Matrix,
-            "not has('q_a')",
             "projection to queries",
-        ),
-        weight(
+        )
+        .when("not has('q_a')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "kv_a",
             "attn_kv_a_mqa.weight",
             &["n_embd", "kv_rank + n_rope"],
-            WeightRole::Matrix,
-            "true",
             "projection to the latent row and the rotated part",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Gain,
             "kv_a_norm",
             "attn_kv_a_norm.weight",
             &["kv_rank"],
-            WeightRole::Gain,
-            "true",
             "gain of the norm of the latent row",
         ),
-        WeightSpec {
-            optional: true,
-            ..weight(
-                "kv_b",
-                "attn_kv_b.weight",
-                &["kv_rank", "heads * (dq - n_rope + dv)"],
-                WeightRole::Matrix,
-                "true",
-                "projection of the latent row to keys and values",
-            )
-        },
-        weight(
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "kv_b",
+            "attn_kv_b.weight",
+            &["kv_rank", "heads * (dq - n_rope + dv)"],
+            "projection of the latent row to keys and values",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "k_b",
             "attn_k_b.weight",
             &["dq - n_rope", "kv_rank", "heads"],
-            WeightRole::Matrix,
-            "not has('kv_b')",
             "each head's keys, absorbed into its queries",
-        ),
-        weight(
+        )
+        .when("not has('kv_b')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "v_b",
             "attn_v_b.weight",
             &["kv_rank", "dv", "heads"],
-            WeightRole::Matrix,
-            "not has('kv_b')",
             "each head's values of the mixed latent row",
-        ),
-        weight(
+        )
+        .when("not has('kv_b')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "o",
             "attn_output.weight",
             &["heads * dv", "n_embd"],
-            WeightRole::Matrix,
-            "true",
             "projection of the heads back to the stream",
         ),
     ],

@@ -62,25 +62,6 @@ options! {
     }
 }
 
-const fn weight(
-    key: &'static str,
-    tensor: &'static str,
-    shape: &'static [&'static str],
-    role: WeightRole,
-    optional: bool,
-    when: &'static str,
-) -> WeightSpec {
-    WeightSpec {
-        key,
-        tensor,
-        shape,
-        when,
-        optional,
-        role,
-        doc: "weight of the router or of all experts, one behind the other",
-    }
-}
-
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "moe",
@@ -88,126 +69,130 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "y = sum over picked e of w_e * down_e . (act(gate_e.h) * up_e.h)",
     options: Config::OPTIONS,
     weights: &[
-        weight(
+        WeightSpec::new(
+            WeightRole::Matrix,
             "router",
             "ffn_gate_inp.weight",
             &["n_embd", "experts"],
-            WeightRole::Matrix,
-            false,
-            "true",
+            "weight of the router or of all experts, one behind the other",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Bias,
             "router.bias",
             "ffn_gate_inp.bias",
             &["experts"],
-            WeightRole::Bias,
-            true,
-            "true",
-        ),
-        weight(
+            "weight of the router or of all experts, one behind the other",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Gain,
             "router_norm",
             "ffn_gate_inp.scale",
             &["n_embd"],
-            WeightRole::Gain,
-            true,
-            "router_norm",
-        ),
-        weight(
+            "weight of the router or of all experts, one behind the other",
+        )
+        .optional()
+        .when("router_norm"),
+        WeightSpec::new(
+            WeightRole::Bias,
             "selection",
             "exp_probs_b.bias",
             &["experts"],
-            WeightRole::Bias,
-            true,
-            "true",
-        ),
-        weight(
+            "weight of the router or of all experts, one behind the other",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "latent_down",
             "ffn_latent_down.weight",
             &["n_embd", "latent"],
+            "weight of the router or of all experts, one behind the other",
+        )
+        .optional(),
+        WeightSpec::new(
             WeightRole::Matrix,
-            true,
-            "true",
-        ),
-        weight(
             "latent_up",
             "ffn_latent_up.weight",
             &["latent", "n_embd"],
+            "weight of the router or of all experts, one behind the other",
+        )
+        .optional()
+        .when("has('latent_down')"),
+        WeightSpec::new(
             WeightRole::Matrix,
-            true,
-            "has('latent_down')",
-        ),
-        weight(
             "gate_up",
             "ffn_gate_up_exps.weight",
             &["latent", "2 * width", "experts"],
-            WeightRole::Matrix,
-            true,
-            "true",
-        ),
-        weight(
+            "weight of the router or of all experts, one behind the other",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Bias,
             "gate_up.bias",
             "ffn_gate_up_exps.bias",
             &["2 * width", "experts"],
-            WeightRole::Bias,
-            true,
-            "has('gate_up')",
-        ),
-        weight(
+            "weight of the router or of all experts, one behind the other",
+        )
+        .optional()
+        .when("has('gate_up')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "gate",
             "ffn_gate_exps.weight",
             &["latent", "width", "experts"],
-            WeightRole::Matrix,
-            true,
-            "not has('gate_up')",
-        ),
-        weight(
+            "weight of the router or of all experts, one behind the other",
+        )
+        .optional()
+        .when("not has('gate_up')"),
+        WeightSpec::new(
+            WeightRole::Bias,
             "gate.bias",
             "ffn_gate_exps.bias",
             &["width", "experts"],
-            WeightRole::Bias,
-            true,
-            "not has('gate_up') and has('gate')",
-        ),
-        weight(
+            "weight of the router or of all experts, one behind the other",
+        )
+        .optional()
+        .when("not has('gate_up') and has('gate')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "up",
             "ffn_up_exps.weight",
             &["latent", "width", "experts"],
-            WeightRole::Matrix,
-            false,
-            "not has('gate_up')",
-        ),
-        weight(
+            "weight of the router or of all experts, one behind the other",
+        )
+        .when("not has('gate_up')"),
+        WeightSpec::new(
+            WeightRole::Bias,
             "up.bias",
             "ffn_up_exps.bias",
             &["width", "experts"],
-            WeightRole::Bias,
-            true,
-            "not has('gate_up')",
-        ),
-        weight(
+            "weight of the router or of all experts, one behind the other",
+        )
+        .optional()
+        .when("not has('gate_up')"),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "down",
             "ffn_down_exps.weight",
             &["width", "latent", "experts"],
-            WeightRole::Matrix,
-            false,
-            "true",
+            "weight of the router or of all experts, one behind the other",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Bias,
             "down.bias",
             "ffn_down_exps.bias",
             &["latent", "experts"],
-            WeightRole::Bias,
-            true,
-            "true",
-        ),
-        weight(
+            "weight of the router or of all experts, one behind the other",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Gain,
             "down.scale",
             "ffn_down_exps.scale",
             &["experts"],
-            WeightRole::Gain,
-            true,
-            "true",
-        ),
+            "weight of the router or of all experts, one behind the other",
+        )
+        .optional(),
     ],
     side: Some("what the router reads"),
     state: StateSpec::None,

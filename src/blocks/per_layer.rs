@@ -22,23 +22,6 @@ options! {
     }
 }
 
-const fn weight(
-    key: &'static str,
-    tensor: &'static str,
-    shape: &'static [&'static str],
-    role: WeightRole,
-) -> WeightSpec {
-    WeightSpec {
-        key,
-        tensor,
-        shape,
-        when: "width > 0",
-        optional: false,
-        role,
-        doc: "part of the input of each layer",
-    }
-}
-
 /// `[per_layer_input]`.
 pub(super) static CONTRACT: Contract = Contract {
     name: "per_layer_input",
@@ -46,24 +29,30 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "ple = (table[id] * sqrt(width) + norm(proj . x / sqrt(n_embd))) / sqrt(2)",
     options: Config::OPTIONS,
     weights: &[
-        weight(
+        WeightSpec::new(
+            WeightRole::Table,
             "table",
             "per_layer_token_embd.weight",
             &["width * layers", "n_vocab"],
-            WeightRole::Table,
-        ),
-        weight(
+            "part of the input of each layer",
+        )
+        .when("width > 0"),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "proj",
             "per_layer_model_proj.weight",
             &["n_embd", "width * layers"],
-            WeightRole::Matrix,
-        ),
-        weight(
+            "part of the input of each layer",
+        )
+        .when("width > 0"),
+        WeightSpec::new(
+            WeightRole::Gain,
             "norm",
             "per_layer_proj_norm.weight",
             &["width"],
-            WeightRole::Gain,
-        ),
+            "part of the input of each layer",
+        )
+        .when("width > 0"),
     ],
     side: None,
     state: StateSpec::None,

@@ -59,23 +59,6 @@ options! {
     }
 }
 
-const fn factors(
-    key: &'static str,
-    tensor: &'static str,
-    shape: &'static [&'static str],
-    when: &'static str,
-) -> WeightSpec {
-    WeightSpec {
-        key,
-        tensor,
-        shape,
-        when,
-        optional: true,
-        role: WeightRole::Factors,
-        doc: "",
-    }
-}
-
 /// `[rope.NAME]`.
 pub(super) static CONTRACT: Contract = Contract {
     name: "rope",
@@ -84,33 +67,32 @@ pub(super) static CONTRACT: Contract = Contract {
     options: Rope::OPTIONS,
     // A table may be longer than the rotated part: its head is used.
     weights: &[
-        WeightSpec {
-            doc: "divisor of each frequency",
-            ..factors(
-                "factors",
-                "rope_freqs.weight",
-                &["max(dims / 2, if(has('factors'), dim('factors', 0), 0))"],
-                "true",
-            )
-        },
-        WeightSpec {
-            doc: "divisors for contexts longer than `orig_ctx`",
-            ..factors(
-                "long",
-                "rope_factors_long.weight",
-                &["max(dims / 2, if(has('long'), dim('long', 0), 0))"],
-                "not has('factors')",
-            )
-        },
-        WeightSpec {
-            doc: "divisors for other contexts",
-            ..factors(
-                "short",
-                "rope_factors_short.weight",
-                &["max(dims / 2, if(has('short'), dim('short', 0), 0))"],
-                "not has('factors')",
-            )
-        },
+        WeightSpec::new(
+            WeightRole::Factors,
+            "factors",
+            "rope_freqs.weight",
+            &["max(dims / 2, if(has('factors'), dim('factors', 0), 0))"],
+            "divisor of each frequency",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Factors,
+            "long",
+            "rope_factors_long.weight",
+            &["max(dims / 2, if(has('long'), dim('long', 0), 0))"],
+            "divisors for contexts longer than `orig_ctx`",
+        )
+        .optional()
+        .when("not has('factors')"),
+        WeightSpec::new(
+            WeightRole::Factors,
+            "short",
+            "rope_factors_short.weight",
+            &["max(dims / 2, if(has('short'), dim('short', 0), 0))"],
+            "divisors for other contexts",
+        )
+        .optional()
+        .when("not has('factors')"),
     ],
     side: None,
     state: StateSpec::None,

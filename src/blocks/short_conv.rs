@@ -19,25 +19,6 @@ options! {
     }
 }
 
-const fn weight(
-    key: &'static str,
-    tensor: &'static str,
-    shape: &'static [&'static str],
-    role: WeightRole,
-    optional: bool,
-    doc: &'static str,
-) -> WeightSpec {
-    WeightSpec {
-        key,
-        tensor,
-        shape,
-        when: "true",
-        optional,
-        role,
-        doc,
-    }
-}
-
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "short_conv",
@@ -45,28 +26,25 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "b, c, x = in . h;  y = out . (c * conv(b * x))",
     options: Config::OPTIONS,
     weights: &[
-        weight(
+        WeightSpec::new(
+            WeightRole::Matrix,
             "in",
             "shortconv.in_proj.weight",
             &["n_embd", "3 * n_embd"],
-            WeightRole::Matrix,
-            false,
             "projection to b, c and x",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Convolution,
             "conv",
             "shortconv.conv.weight",
             &["kernel", "n_embd"],
-            WeightRole::Convolution,
-            false,
             "convolution over time",
         ),
-        weight(
+        WeightSpec::new(
+            WeightRole::Matrix,
             "out",
             "shortconv.out_proj.weight",
             &["n_embd", "n_embd"],
-            WeightRole::Matrix,
-            false,
             "projection back to the stream",
         ),
     ],
