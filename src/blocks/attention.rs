@@ -27,6 +27,8 @@ choices! {
         Head = "head",
         /// Each head by itself, with a gain of its own.
         Each = "each",
+        /// Each head by itself, with one factor for all its elements.
+        Factor = "factor",
         /// All heads together.
         Full = "full",
     }
@@ -88,7 +90,7 @@ options! {
         v_at: u64 = "(heads + kv_heads) * dk", "row of the one projection where values begin; keys begin behind the queries";
         qkv_rows: u64 = "v_at + kv_heads * dv", "rows of the one projection";
         scale: f32 = "1 / sqrt(dk)", "factor of the scores";
-        qk_norm: QkNorm = "none", "what is normalised of queries and keys: `none`, each `head`, `each` head with a gain of its own, or all heads together (`full`)";
+        qk_norm: QkNorm = "none", "what is normalised of queries and keys: `none`, each `head`, `each` head with a gain of its own, or with one `factor` of its own, or all heads together (`full`)";
         qk_norm_at: NormAt = "before", "when: `before` or `after` the rotation";
         norm: NormRef = "default", "kind and eps of the query and key norm";
         v_norm: NormRef = "none", "norm of each value head, without a gain";
@@ -185,8 +187,8 @@ pub(super) static CONTRACT: Contract = Contract {
             "q_norm",
             "attn_q_norm.weight",
             &[
-                "if(qk_norm == 'full', heads, 1) * dk",
-                "if(qk_norm == 'each', heads, 1)",
+                "if(qk_norm == 'full', heads, 1) * if(qk_norm == 'factor', 1, dk)",
+                "if(qk_norm == 'each' or qk_norm == 'factor', heads, 1)",
             ],
             "gain of the query or key norm",
         )
@@ -195,7 +197,7 @@ pub(super) static CONTRACT: Contract = Contract {
             WeightRole::Bias,
             "q_norm.bias",
             "attn_q_norm.bias",
-            &["if(qk_norm == 'full', heads, 1) * dk"],
+            &["if(qk_norm == 'full', heads, 1) * if(qk_norm == 'factor', 1, dk)"],
             "offset of a projection",
         )
         .optional()
@@ -205,8 +207,8 @@ pub(super) static CONTRACT: Contract = Contract {
             "k_norm",
             "attn_k_norm.weight",
             &[
-                "if(qk_norm == 'full', kv_heads, 1) * dk",
-                "if(qk_norm == 'each', kv_heads, 1)",
+                "if(qk_norm == 'full', kv_heads, 1) * if(qk_norm == 'factor', 1, dk)",
+                "if(qk_norm == 'each' or qk_norm == 'factor', kv_heads, 1)",
             ],
             "gain of the query or key norm",
         )
@@ -215,7 +217,7 @@ pub(super) static CONTRACT: Contract = Contract {
             WeightRole::Bias,
             "k_norm.bias",
             "attn_k_norm.bias",
-            &["if(qk_norm == 'full', kv_heads, 1) * dk"],
+            &["if(qk_norm == 'full', kv_heads, 1) * if(qk_norm == 'factor', 1, dk)"],
             "offset of a projection",
         )
         .optional()
@@ -395,7 +397,7 @@ fn normalise(
     let rows = match c.qk_norm {
         QkNorm::None => return Ok(x.clone()),
         QkNorm::Full => b.g.reshape(x, [shape[0] * shape[1], shape[2], 1, 1])?,
-        QkNorm::Head | QkNorm::Each => x.clone(),
+        QkNorm::Head | QkNorm::Each | QkNorm::Factor => x.clone(),
     };
     let y = b.normalise_with(c.norm, b.weight(unit, key), &rows)?;
     let y = b.with_bias(unit, &format!("{key}.bias"), y)?;
