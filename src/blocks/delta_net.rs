@@ -58,6 +58,7 @@ options! {
         kernel: u64 = "ssm_kernel", "columns of the convolution";
         head_map: HeadMap, "which key head a value head reads: `tiled` (h % k_heads) or `interleaved` (h / (heads / k_heads))";
         decay: Decay = "head", "what fades together: the matrix of a `head`, or each `element` of its keys";
+        decay_bound: f32 = "0", "lowest logarithm of the decay, which is this share of a sigmoid: `decay_bound * sigmoid(a * (alpha.h + dt.bias))`; 0: none";
         gate_act: GateAct = "silu", "what the gate of the result goes through: `silu` or `sigmoid`";
         norm: NormRef = "default", "kind and eps of the norm of each head, and eps of the lengths";
         eps: f32 = "rms_eps", "added to the squared lengths of queries and keys";
@@ -241,6 +242,10 @@ pub(super) static CONTRACT: Contract = Contract {
             message: "`k_heads` divides `heads`",
         },
         Rule {
+            holds: "decay_bound <= 0",
+            message: "`decay_bound` is a logarithm, so not positive",
+        },
+        Rule {
             holds: "d == d_k",
             message: "heads of keys and values are equally wide",
         },
@@ -280,10 +285,16 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         Decay::Head => 1,
         Decay::Element => c.d,
     };
-    let decay = g.unary(&b.with_bias(unit, "dt.bias", alpha)?, Unary::Softplus)?;
-    let decay = g.reshape(&decay, [width, c.heads, n, 1])?;
+    let alpha = b.with_bias(unit, "dt.bias", alpha)?;
+    let alpha = g.reshape(&alpha, [width, c.heads, n, 1])?;
     let a = g.reshape(&b.need(unit, "a")?, [1, c.heads, 1, 1])?;
-    let decay = g.reshape(&g.mul(&decay, &a)?, [width, c.heads, steps, seqs])?;
+    let decay = if c.decay_bound == 0.0 {
+        g.mul(&g.unary(&alpha, Unary::Softplus)?, &a)?
+    } else {
+        let share = g.unary(&g.mul(&alpha, &a)?, Unary::Sigmoid)?;
+        g.scale(&share, c.decay_bound)?
+    };
+    let decay = g.reshape(&decay, [width, c.heads, steps, seqs])?;
 
     let state = b.recall(unit, "matrix")?;
     let state = g.reshape(&state, [c.d, c.d, c.heads, seqs])?;

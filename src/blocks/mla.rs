@@ -16,7 +16,7 @@
 
 use super::build::{Build, KeyRows};
 use crate::arch::{CacheRef, Contract, NormRef, RopeRef, Rule, StateSpec, WeightRole, WeightSpec};
-use crate::ggml::{Error, Scores, Tensor};
+use crate::ggml::{Error, Scores, Tensor, Unary};
 use crate::options;
 use crate::plan::Unit;
 
@@ -117,6 +117,14 @@ pub(super) static CONTRACT: Contract = Contract {
         .when("not has('kv_b')"),
         WeightSpec::new(
             WeightRole::Matrix,
+            "gate",
+            "attn_gate.weight",
+            &["n_embd", "heads"],
+            "projection to a gate for each head",
+        )
+        .optional(),
+        WeightSpec::new(
+            WeightRole::Matrix,
             "o",
             "attn_output.weight",
             &["heads * dv", "n_embd"],
@@ -213,7 +221,13 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         g.reshape(&y, [c.dv * c.heads, n, 1, 1])?
     };
     b.name(&unit.path, "heads", &y);
-    b.linear(unit, "o", &y)
+    if b.weight(unit, "gate").is_none() {
+        return b.linear(unit, "o", &y);
+    }
+    let gate = g.unary(&b.linear(unit, "gate", x)?, Unary::Sigmoid)?;
+    let heads = g.reshape(&y, [c.dv, c.heads, n, 1])?;
+    let heads = g.mul(&heads, &g.reshape(&gate, [1, c.heads, n, 1])?)?;
+    b.linear(unit, "o", &g.reshape(&heads, [c.dv * c.heads, n, 1, 1])?)
 }
 
 /// Elements `[start, start + d)` of each head of `x [d_all, heads, n]`, in place.

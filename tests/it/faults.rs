@@ -109,6 +109,8 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     ("delta net: silu for the sigmoid of the gate", "kimi-linear", Edit(&[("stack/0/slot/mixer/branch/delta_net/gate_act", Some(r#""silu""#))])),
     ("delta net: keys and values exchanged", "kimi-linear", Edit(&[("stack/0/slot/mixer/branch/delta_net/weights/k", Some(r#""attn_v""#)), ("stack/0/slot/mixer/branch/delta_net/weights/v", Some(r#""attn_k""#))])),
     ("latent attention left out", "kimi-linear", Edit(&[("stack/0/slot/mixer/branch/mla/when", Some(r#""il < 0""#))])),
+    ("delta net: the bound of the decay ignored", "bailingmoe3", Edit(&[("stack/0/slot/mixer/branch/delta_net/decay_bound", Some("\"2 * decay_bound\""))])),
+    ("latent attention: gate of the heads ignored", "bailingmoe3", Edit(&[("stack/0/slot/mixer/branch/mla/weights/gate", Some("false"))])),
     ("the embedding not added again", "talkie", Edit(&[("stack/0/slot/again/when", Some("\"il < 0\""))])),
     ("factors of the query heads ignored", "talkie", Edit(&[("stack/0/slot/attn/branch/attention/weights/q_norm", Some("false"))])),
     ("delta net left out", "qwen3next", Edit(&[("stack/0/slot/mixer/branch/delta_net/when", Some(r#""il < 0""#))])),
