@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::arch::nearest;
 use crate::engine::Request;
-use crate::sampling::Params;
+use crate::sampling::{ParamError, Params, StageName};
 use crate::serving::Conversation;
 
 use super::error::Error;
@@ -48,6 +48,12 @@ pub(super) struct ChatRequest {
     // Beyond OpenAI's fields:
     top_k: Option<u32>,
     min_p: Option<f64>,
+    top_n_sigma: Option<f64>,
+    typical_p: Option<f64>,
+    xtc_probability: Option<f64>,
+    xtc_threshold: Option<f64>,
+    /// Names of the stages in the order they run.
+    samplers: Option<Vec<String>>,
     repeat_penalty: Option<f64>,
     repeat_last_n: Option<i32>,
     chat_template_kwargs: Option<Map<String, Value>>,
@@ -106,6 +112,11 @@ const FIELDS: &[&str] = &[
     "response_format",
     "top_k",
     "min_p",
+    "top_n_sigma",
+    "typical_p",
+    "xtc_probability",
+    "xtc_threshold",
+    "samplers",
     "repeat_penalty",
     "repeat_last_n",
     "chat_template_kwargs",
@@ -174,6 +185,10 @@ impl ChatRequest {
         range("temperature", self.temperature, 0.0, 2.0)?;
         range("top_p", self.top_p, 0.0, 1.0)?;
         range("min_p", self.min_p, 0.0, 1.0)?;
+        range("top_n_sigma", self.top_n_sigma, 0.0, f64::MAX)?;
+        range("typical_p", self.typical_p, 0.0, 1.0)?;
+        range("xtc_probability", self.xtc_probability, 0.0, 1.0)?;
+        range("xtc_threshold", self.xtc_threshold, 0.0, 1.0)?;
         range("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
         range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
         if !(1..=MAX_CHOICES).contains(&self.choices()) {
@@ -328,6 +343,18 @@ impl ChatRequest {
         }
     }
 
+    /// The stages of sampling in their order.
+    fn order(&self) -> Result<Vec<StageName>, Error> {
+        let Some(names) = &self.samplers else {
+            return Ok(StageName::ALL.to_vec());
+        };
+        names
+            .iter()
+            .map(|name| name.parse())
+            .collect::<Result<_, ParamError>>()
+            .map_err(|error| Error::value("samplers", error.to_string()))
+    }
+
     /// What the engine runs for one of the answers.
     pub(super) fn engine_request(
         &self,
@@ -340,13 +367,17 @@ impl ChatRequest {
             top_k: self.top_k.unwrap_or(0),
             top_p: self.top_p.unwrap_or(1.0),
             min_p: self.min_p.unwrap_or(0.0),
+            top_n_sigma: self.top_n_sigma.unwrap_or(0.0),
+            typical_p: self.typical_p.unwrap_or(1.0),
+            xtc_probability: self.xtc_probability.unwrap_or(0.0),
+            xtc_threshold: self.xtc_threshold.unwrap_or(0.1),
             repeat_penalty: self.repeat_penalty.unwrap_or(1.0),
             repeat_last_n: self.repeat_last_n.unwrap_or(64),
             presence_penalty: self.presence_penalty.unwrap_or(0.0),
             frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
             logit_bias: self.biases(n_vocab)?,
             seed: self.seed.unwrap_or_else(fresh_seed) as u64,
-            ..Params::default()
+            order: self.order()?,
         };
         let limit = self.max_completion_tokens.or(self.max_tokens);
         Ok(Request {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
-use super::expr::Expr;
+use super::expr::{Expr, Value};
 use super::{ArchDef, Branch, Instance, Join, Param, ParamSource, Presence, Setting, Slot, Stack};
 
 impl ArchDef {
@@ -136,7 +136,12 @@ fn param_text(param: &Param) -> String {
     };
     for (name, expr) in [("default", default), ("synth", synth)] {
         if let Some(expr) = expr {
-            text.push_str(&format!(", {name} = {}", quoted(expr.source())));
+            let value = match expr.as_literal() {
+                // A negative number in quotes would be an expression.
+                Some(Value::Int(_) | Value::Float(_) | Value::Bool(_)) => expr.source().to_owned(),
+                _ => quoted(expr.source()),
+            };
+            text.push_str(&format!(", {name} = {value}"));
         }
     }
     if *zero_is_value {

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::engine::{Event, FinishReason, Limits, Request, Usage};
 use crate::models::Source;
-use crate::sampling::Params;
+use crate::sampling::{Params, StageName};
 use crate::serving::{Conversation, Served};
 use crate::weights::TensorType;
 
@@ -58,6 +58,21 @@ struct SamplingOptions {
     /// Keep tokens at least this likely relative to the likeliest
     #[arg(long, default_value_t = 0.0, value_name = "P")]
     min_p: f64,
+    /// Keep tokens whose logits are at most this many standard deviations below the best; 0 keeps all
+    #[arg(long, default_value_t = 0.0, value_name = "N")]
+    top_n_sigma: f64,
+    /// Keep the tokens of the most expected surprise that reach this probability together
+    #[arg(long, default_value_t = 1.0, value_name = "P")]
+    typical_p: f64,
+    /// How often the most probable tokens are excluded where there is a choice
+    #[arg(long, default_value_t = 0.0, value_name = "P")]
+    xtc_probability: f64,
+    /// From which probability a token counts as one of them
+    #[arg(long, default_value_t = 0.1, value_name = "P")]
+    xtc_threshold: f64,
+    /// The stages in the order they run, separated by commas; default: all
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    samplers: Vec<StageName>,
     /// Make tokens that occurred before less likely; 1 does nothing
     #[arg(long, default_value_t = 1.0, value_name = "X")]
     repeat_penalty: f64,
@@ -109,13 +124,20 @@ impl SamplingOptions {
             top_k: self.top_k,
             top_p: self.top_p,
             min_p: self.min_p,
+            top_n_sigma: self.top_n_sigma,
+            typical_p: self.typical_p,
+            xtc_probability: self.xtc_probability,
+            xtc_threshold: self.xtc_threshold,
             repeat_penalty: self.repeat_penalty,
             repeat_last_n: self.repeat_last_n,
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
             logit_bias: self.logit_bias.clone(),
             seed: self.seed,
-            ..Params::default()
+            order: match self.samplers.as_slice() {
+                [] => StageName::ALL.to_vec(),
+                names => names.to_vec(),
+            },
         }
     }
 }

@@ -202,6 +202,30 @@ impl<'a> Candidates<'a> {
     /// Keeps what is above a cut. The cut leaves the best token, so a known maximum stays true,
     /// and it leaves no banned one.
     pub(super) fn keep(&mut self, cut: Cut) {
+        self.keep_selected(|logits, positions| cut.survivors(logits, positions));
+    }
+
+    /// Keeps the tokens whose logits have these positions, which rise; at least one.
+    pub(super) fn keep_positions(&mut self, kept: impl Iterator<Item = u32>) {
+        self.keep_selected(|_, positions| {
+            positions.clear();
+            positions.extend(kept);
+        });
+        self.max = None;
+    }
+
+    /// Keeps the tokens of which `wanted` is true, by position and logit; at least one.
+    pub(super) fn keep_where(&mut self, wanted: impl Fn(u32, f32) -> bool) {
+        self.keep_selected(|logits, positions| {
+            positions.clear();
+            let all = (0..).zip(logits.iter().copied());
+            positions.extend(all.filter(|(p, l)| wanted(*p, *l)).map(|(p, _)| p));
+        });
+        self.max = None;
+    }
+
+    /// Keeps what `select` writes, the positions that stay, rising.
+    fn keep_selected(&mut self, select: impl FnOnce(&[f32], &mut Vec<u32>)) {
         let Store {
             logits,
             ids,
@@ -209,17 +233,17 @@ impl<'a> Candidates<'a> {
         } = &mut *self.store;
         match self.form {
             Form::Borrowed(borrowed) => {
-                cut.survivors(borrowed, positions);
+                select(borrowed, positions);
                 logits.extend(positions.iter().map(|&p| borrowed[p as usize]));
                 std::mem::swap(ids, positions);
             }
             Form::Dense => {
-                cut.survivors(logits, positions);
+                select(logits, positions);
                 gather(logits, positions);
                 std::mem::swap(ids, positions);
             }
             Form::Listed => {
-                cut.survivors(logits, positions);
+                select(logits, positions);
                 gather(logits, positions);
                 gather(ids, positions);
             }

@@ -24,7 +24,10 @@ mod min_p;
 mod penalties;
 mod temperature;
 mod top_k;
+mod top_n_sigma;
 mod top_p;
+mod typical_p;
+mod xtc;
 
 #[cfg(test)]
 mod twin;
@@ -174,6 +177,10 @@ mod tests {
             top_k: 40,
             top_p: 0.95,
             min_p: 0.02,
+            top_n_sigma: 2.0,
+            typical_p: 0.97,
+            xtc_probability: 0.4,
+            xtc_threshold: 0.1,
             repeat_penalty: 1.1,
             presence_penalty: 0.3,
             frequency_penalty: 0.2,
@@ -210,10 +217,16 @@ mod tests {
             temperature: 0.0,
             ..everything()
         };
+        assert_eq!(greedy(params.clone()), 8, "the last one may drop the best");
+        let params = Params {
+            typical_p: 1.0,
+            xtc_probability: 0.0,
+            ..params
+        };
         assert_eq!(greedy(params.clone()), 2, "bias and penalties");
         let mut reordered = params;
         reordered.order.rotate_left(2);
-        assert_eq!(greedy(reordered), 5, "what comes before them acts on them");
+        assert_eq!(greedy(reordered), 6, "what comes before them acts on them");
     }
 
     #[test]
@@ -401,6 +414,10 @@ mod tests {
             prop_oneof![Just(1.0), 0.5..2.0f64],
             -1..20i32,
             (-2.0..2.0f64, -2.0..2.0f64),
+            prop_oneof![Just(0.0), 0.1..3.0f64],
+            prop_oneof![Just(1.0), 0.1..1.0f64],
+            // The twin acts in every step.
+            (prop_oneof![Just(0.0), Just(1.0)], 0.0..0.6f64),
         );
         let bias = prop::collection::btree_map(0..30u32, -5.0..5.0f32, 0..4);
         let order = Just(StageName::ALL.to_vec()).prop_shuffle();
@@ -413,6 +430,10 @@ mod tests {
             repeat_last_n: n.5,
             presence_penalty: n.6.0,
             frequency_penalty: n.6.1,
+            top_n_sigma: n.7,
+            typical_p: n.8,
+            xtc_probability: n.9.0,
+            xtc_threshold: n.9.1,
             logit_bias: bias.into_iter().collect(),
             seed: 0,
             order,

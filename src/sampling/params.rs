@@ -20,6 +20,15 @@ pub struct Params {
     pub top_p: f64,
     /// Least probability relative to the best token's, 0 to 1; 0 keeps all.
     pub min_p: f64,
+    /// Most standard deviations of the logits that a token may be below the best; 0 keeps all.
+    pub top_n_sigma: f64,
+    /// Probability that the tokens of the most expected surprise must reach together, 0 to 1; 1
+    /// keeps all.
+    pub typical_p: f64,
+    /// How often the most probable tokens are excluded, 0 to 1.
+    pub xtc_probability: f64,
+    /// Probability from which a token counts as one of them; above 0.5 none is excluded.
+    pub xtc_threshold: f64,
     /// Divides positive and multiplies negative logits of tokens in the window; 1 does nothing.
     pub repeat_penalty: f64,
     /// Length of that window, the last tokens of prompt and answer; 0 is none, -1 all.
@@ -43,6 +52,10 @@ impl Default for Params {
             top_k: 0,
             top_p: 1.0,
             min_p: 0.0,
+            top_n_sigma: 0.0,
+            typical_p: 1.0,
+            xtc_probability: 0.0,
+            xtc_threshold: 0.1,
             repeat_penalty: 1.0,
             repeat_last_n: 64,
             presence_penalty: 0.0,
@@ -64,7 +77,11 @@ impl Params {
     pub(super) fn chain(&self) -> Result<Vec<Box<dyn Stage>>, ParamError> {
         for (i, &name) in self.order.iter().enumerate() {
             if self.order[..i].contains(&name) {
-                return Err(ParamError::new("order", &name, "each stage at most once"));
+                return Err(ParamError::new(
+                    "samplers",
+                    &name,
+                    "each stage at most once",
+                ));
             }
         }
         for &name in StageName::ALL {
@@ -72,7 +89,7 @@ impl Params {
             if does_something && !self.order.contains(&name) {
                 let order: Vec<_> = self.order.iter().map(|name| name.as_str()).collect();
                 let expected = format!("`{name}` in it, because its parameters are not neutral");
-                return Err(ParamError::new("order", &order.join(", "), expected));
+                return Err(ParamError::new("samplers", &order.join(", "), expected));
             }
         }
 
@@ -189,14 +206,14 @@ mod tests {
     fn an_order_that_repeats_or_forgets_a_stage_is_refused() {
         refused(
             |p| p.order = vec![StageName::TopK, StageName::TopP, StageName::TopK],
-            "`order`: found `top_k`, expected each stage at most once",
+            "`samplers`: found `top_k`, expected each stage at most once",
         );
         refused(
             |p| {
                 p.order = vec![StageName::TopK, StageName::Temperature];
                 p.min_p = 0.1;
             },
-            "`order`: found `top_k, temperature`, expected `min_p` in it, because its parameters \
+            "`samplers`: found `top_k, temperature`, expected `min_p` in it, because its parameters \
              are not neutral",
         );
         let short = Params {

@@ -87,12 +87,18 @@ stages! {
     LogitBias = logit_bias;
     /// Lowers the logits of tokens that occurred before.
     Penalties = penalties;
+    /// Keeps the tokens whose logits are within `top_n_sigma` deviations of the best.
+    TopNSigma = top_n_sigma;
     /// Keeps the `top_k` most probable tokens.
     TopK = top_k;
+    /// Keeps the tokens of the most expected surprise that together reach `typical_p`.
+    TypicalP = typical_p;
     /// Keeps the most probable tokens that together reach `top_p`.
     TopP = top_p;
     /// Keeps the tokens at least `min_p` times as probable as the best.
     MinP = min_p;
+    /// Excludes the most probable tokens where there is a choice.
+    Xtc = xtc;
     /// Divides the logits by `temperature`.
     Temperature = temperature;
 }
@@ -110,7 +116,11 @@ impl FromStr for StageName {
         let known = Self::ALL.iter().find(|stage| stage.as_str() == name);
         known.copied().ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|stage| stage.as_str()).collect();
-            ParamError::new("order", &name, format!("one of `{}`", names.join("`, `")))
+            ParamError::new(
+                "samplers",
+                &name,
+                format!("one of `{}`", names.join("`, `")),
+            )
         })
     }
 }
@@ -127,8 +137,8 @@ mod tests {
         let error = "top_q".parse::<StageName>().expect_err("no such stage");
         assert_eq!(
             error.to_string(),
-            "`order`: found `top_q`, expected one of `logit_bias`, `penalties`, `top_k`, \
-             `top_p`, `min_p`, `temperature`"
+            "`samplers`: found `top_q`, expected one of `logit_bias`, `penalties`, `top_n_sigma`, \
+             `top_k`, `typical_p`, `top_p`, `min_p`, `xtc`, `temperature`"
         );
     }
 }

@@ -105,6 +105,9 @@ pub(super) fn chain(
             StageName::TopP => top_p(params, &mut kept),
             StageName::MinP => min_p(params, &mut kept),
             StageName::Temperature => temper(params, &mut kept),
+            StageName::TopNSigma => top_n_sigma(params, &mut kept),
+            StageName::TypicalP => typical_p(params, &mut kept),
+            StageName::Xtc => xtc(params, &mut kept),
         }
     }
     kept
@@ -168,6 +171,77 @@ fn min_p(params: &Params, kept: &mut Vec<(u32, f32)>) {
         let ps = softmax(sorted);
         ps.iter().filter(|&p| p / ps[0] >= params.min_p).count()
     });
+}
+
+fn top_n_sigma(params: &Params, kept: &mut Vec<(u32, f32)>) {
+    if params.top_n_sigma == 0.0 {
+        return;
+    }
+    keep_first(kept, |sorted| {
+        let n = sorted.len() as f64;
+        let mean = sorted.iter().map(|l| f64::from(*l)).sum::<f64>() / n;
+        let squares = sorted.iter().map(|l| (f64::from(*l) - mean).powi(2));
+        let sigma = (squares.sum::<f64>() / n).sqrt();
+        let floor = (f64::from(sorted[0]) - params.top_n_sigma * sigma) as f32;
+        sorted.iter().filter(|l| **l >= floor).count()
+    });
+}
+
+fn typical_p(params: &Params, kept: &mut Vec<(u32, f32)>) {
+    if params.typical_p == 1.0 {
+        return;
+    }
+    kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
+    if kept.is_empty() {
+        return;
+    }
+    let logits: Vec<f32> = kept.iter().map(|&(_, logit)| logit).collect();
+    let ps = softmax(&logits);
+    let terms = ps.iter().filter(|p| **p > 0.0).map(|p| -p * p.ln());
+    let entropy: f64 = terms.sum();
+    let mut order: Vec<usize> = (0..kept.len()).collect();
+    let distance = |i: usize| (-ps[i].ln() - entropy).abs();
+    // Equal logits are equally far, whatever rounding says.
+    order.sort_by(|&a, &b| {
+        let by_distance = distance(a).partial_cmp(&distance(b)).expect("no NaN");
+        by_distance.then(a.cmp(&b))
+    });
+    let mut reached = 0.0;
+    let crossing = order.iter().position(|&i| {
+        reached += ps[i];
+        reached >= params.typical_p
+    });
+    order.truncate(crossing.map_or(order.len(), |last| last + 1));
+    order.sort_unstable();
+    *kept = order.into_iter().map(|i| kept[i]).collect();
+}
+
+/// As if the stage acted in every step.
+fn xtc(params: &Params, kept: &mut Vec<(u32, f32)>) {
+    if params.xtc_probability == 0.0 {
+        return;
+    }
+    kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
+    if kept.is_empty() {
+        return;
+    }
+    let logits: Vec<f32> = kept.iter().map(|&(_, logit)| logit).collect();
+    let ps = softmax(&logits);
+    let mut falling: Vec<usize> = (0..kept.len()).collect();
+    falling.sort_by(|&a, &b| {
+        logits[b]
+            .partial_cmp(&logits[a])
+            .expect("no NaN")
+            .then(a.cmp(&b))
+    });
+    let n_top = falling
+        .iter()
+        .filter(|&&i| ps[i] >= params.xtc_threshold)
+        .count();
+    if n_top > 1 {
+        let gone: Vec<u32> = falling[..n_top - 1].iter().map(|&i| kept[i].0).collect();
+        kept.retain(|(id, _)| !gone.contains(id));
+    }
 }
 
 fn temper(params: &Params, kept: &mut [(u32, f32)]) {

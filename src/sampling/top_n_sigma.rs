@@ -1,0 +1,88 @@
+//! Keeps the tokens whose logits are at most `top_n_sigma` standard deviations below the best one
+//! (Tang et al. 2024): what is noise does not grow with the temperature.
+
+use super::candidates::Candidates;
+use super::select::Cut;
+use super::stage::{Stage, Step};
+use super::{ParamError, Params, SampleError};
+
+#[derive(Debug)]
+struct TopNSigma {
+    n: f64,
+}
+
+pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
+    let n = params.top_n_sigma;
+    ParamError::unless(
+        n.is_finite() && n >= 0.0,
+        "top_n_sigma",
+        &n,
+        "a finite number, 0 or more",
+    )?;
+    if n == 0.0 {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(TopNSigma { n })))
+}
+
+impl Stage for TopNSigma {
+    fn apply(
+        &mut self,
+        candidates: &mut Candidates<'_>,
+        _step: &Step<'_>,
+    ) -> Result<(), SampleError> {
+        let max = f64::from(candidates.max()?);
+        let allowed = || {
+            let logits = candidates.logits().iter();
+            logits.filter(|l| l.is_finite()).map(|l| f64::from(*l))
+        };
+        let (n, sum) = allowed().fold((0.0, 0.0), |(n, sum), l| (n + 1.0, sum + l));
+        let mean = sum / n;
+        let variance = allowed().map(|l| (l - mean).powi(2)).sum::<f64>() / n;
+        candidates.keep(Cut {
+            logit: (max - self.n * variance.sqrt()).max(f64::from(f32::MIN)) as f32,
+            n_equal: usize::MAX,
+        });
+        Ok(())
+    }
+
+    fn keeps_best(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sampling::twin;
+
+    fn kept(top_n_sigma: f64, logits: &[f32]) -> Vec<u32> {
+        let params = Params {
+            top_n_sigma,
+            ..Params::default()
+        };
+        let kept = twin::run(&params, &[], &[], logits).expect("something stays");
+        kept.into_iter().map(|(id, _)| id).collect()
+    }
+
+    #[test]
+    fn the_spread_of_the_logits_is_the_measure() {
+        // Mean 0, deviation 2.
+        let logits = [-2.0, 2.0, -2.0, 2.0, f32::NEG_INFINITY];
+        assert_eq!(kept(1.0, &logits), [1, 3]);
+        assert_eq!(kept(2.0, &logits), [0, 1, 2, 3]);
+        assert_eq!(kept(0.5, &[7.0, 7.0]), [0, 1]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_same_as_by_a_full_sort(logits in twin::logits(1..400), n in 0.01..3.0f64) {
+            let params = Params { top_n_sigma: n, ..Params::default() };
+            let twin = twin::chain(&params, &[], &[], &logits);
+            prop_assume!(!twin.is_empty());
+            prop_assert_eq!(twin::run(&params, &[], &[], &logits)?, twin);
+        }
+    }
+}

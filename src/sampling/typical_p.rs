@@ -1,0 +1,131 @@
+//! Locally typical sampling (Meister et al. 2022): keeps the tokens whose surprise is nearest to the
+//! expected one, the entropy, until their probabilities together reach `typical_p`.
+//!
+//! The best token may go. No vocabulary is sorted: the nearest are parted off in growing numbers.
+
+use super::candidates::Candidates;
+use super::softmax::{exp, sum_exp};
+use super::stage::{Stage, Step};
+use super::{ParamError, Params, SampleError};
+
+/// Tokens that are looked at first.
+const FIRST: usize = 256;
+
+#[derive(Debug)]
+struct TypicalP {
+    p: f64,
+    /// Distance from the expected surprise, and position.
+    distances: Vec<(f64, u32)>,
+}
+
+pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
+    let p = params.typical_p;
+    ParamError::unless(
+        (0.0..=1.0).contains(&p),
+        "typical_p",
+        &p,
+        "a number from 0 to 1",
+    )?;
+    if p == 1.0 {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(TypicalP {
+        p,
+        distances: Vec::new(),
+    })))
+}
+
+impl Stage for TypicalP {
+    fn apply(
+        &mut self,
+        candidates: &mut Candidates<'_>,
+        _step: &Step<'_>,
+    ) -> Result<(), SampleError> {
+        let max = candidates.max()?;
+        let logits = candidates.logits();
+        let total = sum_exp(logits, max);
+        let below = |logit: f32| f64::from(logit) - f64::from(max);
+        let allowed = || logits.iter().filter(|logit| logit.is_finite());
+        // -ln p = ln(total) - (logit - max)
+        let mean = allowed().map(|l| exp(below(*l)) * below(*l)).sum::<f64>() / total;
+
+        self.distances.clear();
+        self.distances.reserve_exact(logits.len());
+        for (position, logit) in (0..).zip(logits) {
+            if logit.is_finite() {
+                self.distances
+                    .push(((mean - below(*logit)).abs(), position));
+            }
+        }
+        let n = nearest(&mut self.distances, self.p * total, |position| {
+            exp(below(logits[position as usize]))
+        });
+        self.distances.truncate(n);
+        self.distances
+            .sort_unstable_by_key(|(_, position)| *position);
+        candidates.keep_positions(self.distances.iter().map(|(_, position)| *position));
+        Ok(())
+    }
+}
+
+/// Moves the nearest to the front, as many as weigh `share` together, and returns their number.
+fn nearest(distances: &mut [(f64, u32)], share: f64, weight: impl Fn(u32) -> f64) -> usize {
+    let order = |a: &(f64, u32), b: &(f64, u32)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
+    let (mut done, mut reached) = (0, 0.0);
+    let mut room = FIRST;
+    while done < distances.len() {
+        let rest = &mut distances[done..];
+        let n = room.min(rest.len());
+        if n < rest.len() {
+            rest.select_nth_unstable_by(n, order);
+        }
+        rest[..n].sort_unstable_by(order);
+        for (i, (_, position)) in rest[..n].iter().enumerate() {
+            reached += weight(*position);
+            if reached >= share {
+                return done + i + 1;
+            }
+        }
+        done += n;
+        room *= 8;
+    }
+    distances.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sampling::twin;
+
+    fn kept(typical_p: f64, logits: &[f32]) -> Vec<u32> {
+        let params = Params {
+            typical_p,
+            ..Params::default()
+        };
+        let kept = twin::run(&params, &[], &[], logits).expect("something stays");
+        kept.into_iter().map(|(id, _)| id).collect()
+    }
+
+    #[test]
+    fn the_nearest_to_the_expected_surprise_stay() {
+        // Entropy 1.22: surprises 0.69, 1.61, 1.61, 2.30.
+        let logits = [0.5f32, 0.2, 0.2, 0.1].map(f32::ln);
+        assert_eq!(kept(0.1, &logits), [1]);
+        assert_eq!(kept(0.3, &logits), [1, 2]);
+        assert_eq!(kept(0.6, &logits), [0, 1, 2]);
+        assert_eq!(kept(0.95, &logits), [0, 1, 2, 3]);
+        assert_eq!(kept(0.0, &logits), [1], "one always stays");
+    }
+
+    proptest! {
+        #[test]
+        fn the_same_as_by_a_full_sort(logits in twin::logits(1..1500), p in 0.01..0.99f64) {
+            let params = Params { typical_p: p, ..Params::default() };
+            let twin = twin::chain(&params, &[], &[], &logits);
+            prop_assume!(!twin.is_empty());
+            prop_assert_eq!(twin::run(&params, &[], &[], &logits)?, twin);
+        }
+    }
+}

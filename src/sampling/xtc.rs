@@ -1,0 +1,128 @@
+//! Excludes the top choices: with `xtc_probability`, of the tokens that are at least
+//! `xtc_threshold` probable all but the least probable go, so that an answer leaves the beaten
+//! track where there is a choice (as in text-generation-webui).
+
+use super::candidates::Candidates;
+use super::softmax::sum_exp;
+use super::stage::{Stage, Step};
+use super::{ParamError, Params, SampleError};
+
+/// The random numbers of this stage.
+const LANE: u32 = 1;
+
+#[derive(Debug)]
+struct Xtc {
+    probability: f64,
+    threshold: f64,
+}
+
+pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
+    let (probability, threshold) = (params.xtc_probability, params.xtc_threshold);
+    for (field, value) in [
+        ("xtc_probability", probability),
+        ("xtc_threshold", threshold),
+    ] {
+        let is_good = (0.0..=1.0).contains(&value);
+        ParamError::unless(is_good, field, &value, "a number from 0 to 1")?;
+    }
+    // Above a half no two tokens are that probable.
+    if probability == 0.0 || threshold > 0.5 {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(Xtc {
+        probability,
+        threshold,
+    })))
+}
+
+impl Stage for Xtc {
+    fn apply(
+        &mut self,
+        candidates: &mut Candidates<'_>,
+        step: &Step<'_>,
+    ) -> Result<(), SampleError> {
+        if step.uniform(LANE) >= self.probability {
+            return Ok(());
+        }
+        let max = candidates.max()?;
+        let logits = candidates.logits();
+        let floor = f64::from(max) + (self.threshold * sum_exp(logits, max)).ln();
+        let is_top = |logit: f32| logit.is_finite() && f64::from(logit) >= floor;
+        let tops = || (0..).zip(logits).filter(|(_, logit)| is_top(**logit));
+        // The last of the least: among equals the lower id counts as more probable.
+        let spared = tops().min_by(|a: &(u32, &f32), b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
+        let Some((spared, _)) = spared else {
+            return Ok(());
+        };
+        if tops().nth(1).is_none() {
+            return Ok(());
+        }
+        candidates.keep_where(|position, logit| {
+            logit.is_finite() && (position == spared || !is_top(logit))
+        });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sampling::{Sampler, twin};
+
+    fn kept(probability: f64, threshold: f64, logits: &[f32]) -> Vec<u32> {
+        let params = Params {
+            xtc_probability: probability,
+            xtc_threshold: threshold,
+            ..Params::default()
+        };
+        let kept = twin::run(&params, &[], &[], logits).expect("something stays");
+        kept.into_iter().map(|(id, _)| id).collect()
+    }
+
+    #[test]
+    fn all_but_the_least_of_the_probable_go() {
+        let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
+        assert_eq!(kept(1.0, 0.15, &logits), [2, 3]);
+        assert_eq!(kept(1.0, 0.35, &logits), [0, 1, 2, 3], "one alone stays");
+        assert_eq!(kept(1.0, 0.0, &logits), [3]);
+        assert_eq!(kept(0.0, 0.15, &logits), [0, 1, 2, 3]);
+        assert_eq!(kept(1.0, 0.2, &[1.0, 1.0, 1.0]), [2]);
+    }
+
+    #[test]
+    fn it_happens_as_often_as_it_should_whatever_else_is_drawn() {
+        let params = Params {
+            xtc_probability: 0.3,
+            xtc_threshold: 0.1,
+            seed: 5,
+            ..Params::default()
+        };
+        let mut sampler = Sampler::new(&params, 0).expect("valid");
+        let logits = [0.6f32, 0.39, 0.01].map(f32::ln);
+        let mut best = 0;
+        for _ in 0..4000 {
+            let token = sampler.sample(&logits).expect("good logits");
+            best += u32::from(token == 0);
+            sampler.accept(token);
+        }
+        // The best one is drawn in 0.6 of the 0.7 of all steps that keep it.
+        assert!((1560..1800).contains(&best), "{best}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_same_as_by_a_full_sort(logits in twin::logits(1..400), threshold in 0.0..0.5f64) {
+            let params = Params {
+                xtc_probability: 1.0,
+                xtc_threshold: threshold,
+                ..Params::default()
+            };
+            let twin = twin::chain(&params, &[], &[], &logits);
+            prop_assume!(!twin.is_empty());
+            let found = twin::allowed(twin::run(&params, &[], &[], &logits)?);
+            prop_assert_eq!(found, twin::allowed(twin));
+        }
+    }
+}
