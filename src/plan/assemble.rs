@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use super::facts::{Facts, LayerScope};
-use super::unit::place_of;
 use super::{
     BranchPlan, CachePlan, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS, NormUse, Plan, Pooling,
     SlotPlan, StatePlan, TensorPlan, Unit,
@@ -407,6 +406,15 @@ impl<'a> Planner<'a> {
             .map(str::to_owned)
             .collect()
     }
+}
+
+/// The place of an item among its equals, added if it is new.
+pub(super) fn place_of<T: PartialEq>(items: &mut Vec<T>, item: T) -> usize {
+    if let Some(at) = items.iter().position(|other| *other == item) {
+        return at;
+    }
+    items.push(item);
+    items.len() - 1
 }
 
 /// Whether a name fits a pattern in which `*` stands for anything.

@@ -1,6 +1,6 @@
 //! One use of a contract: its options, rules, weights and what it keeps.
 
-use super::assemble::Planner;
+use super::assemble::{Planner, place_of};
 use super::facts::{LayerScope, UnitScope};
 use super::{CachePlan, ContractRef, KeyValuePlan, StatePart, StatePlan, TensorPlan, Unit};
 use crate::arch::expr::{Expr, Scope, Value};
@@ -299,14 +299,6 @@ impl Planner<'_> {
         });
         Some(self.tensors.len() - 1)
     }
-}
-
-pub(super) fn place_of<T: PartialEq>(items: &mut Vec<T>, item: T) -> usize {
-    if let Some(at) = items.iter().position(|other| *other == item) {
-        return at;
-    }
-    items.push(item);
-    items.len() - 1
 }
 
 /// Shapes are equal up to trailing ones, which file formats drop.

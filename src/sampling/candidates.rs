@@ -8,8 +8,10 @@
 //! logit is NaN or plus infinity; minus infinity is a banned token, and no cut keeps one.
 
 use super::SampleError;
-use super::pick::PART;
 use super::select::{self, Cut};
+
+/// Candidates whose weights are summed together before the draw.
+pub(super) const PART: usize = 1024;
 
 /// The buffers of one sampler, used again in each step.
 #[derive(Debug, Default)]

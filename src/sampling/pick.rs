@@ -4,15 +4,12 @@
 //! takes one number for the step and walks the candidates by rising id.
 
 use super::SampleError;
-use super::candidates::Candidates;
+use super::candidates::{Candidates, PART};
 use super::softmax::{exp, sum_exp};
 use super::stage::Step;
 
 /// The lane of the draw among a step's random numbers.
 const LANE: u32 = 0;
-
-/// Candidates whose weights are summed together before the draw.
-pub(super) const PART: usize = 1024;
 
 /// The token with the highest logit.
 pub(super) fn greedy(candidates: &mut Candidates<'_>) -> Result<u32, SampleError> {

@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use crate::weights::StringArray;
 
 use super::chain::{Chain, NONE};
-use super::pretokenizer::PreTokenizer;
+use super::pretokenizer::{PreTokenizer, Spelling};
 use super::vocab::Vocabulary;
 use super::words::Splitter;
 use super::{Error, SPACE, byte_level};
@@ -21,15 +21,6 @@ use super::{Error, SPACE, byte_level};
 /// A pair of neighbours that may be joined: its rank, left and right index, its length in bytes
 /// when it was found, and the symbol it becomes. The lowest comes first.
 type Candidate = Reverse<(u32, u32, u32, u32, u32)>;
-
-/// How a vocabulary spells its tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spelling {
-    /// In the byte-level alphabet.
-    ByteLevel,
-    /// As UTF-8 text.
-    Plain,
-}
 
 /// Words and merges of a vocabulary.
 #[derive(Debug)]

@@ -5,8 +5,16 @@
 //! which tells letters apart by case only in ASCII. Where a pattern names characters by code
 //! point, white space is left out of its classes, because there it counts as white space only.
 
-use super::bpe::Spelling;
 use super::words::Step::{self, Cut, CutSpaceRuns, CutSpaces, GroupNumbers};
+
+/// How a vocabulary spells its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spelling {
+    /// In the byte-level alphabet.
+    ByteLevel,
+    /// As UTF-8 text.
+    Plain,
+}
 
 /// How a byte-pair vocabulary wants its text prepared.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,248 @@
+//! The value of a parsed expression in a scope.
+
+use super::{Binary, Function, Node, Scope, Unary, Value};
+
+pub(super) fn evaluate(node: &Node, scope: &dyn Scope) -> Result<Value, String> {
+    match node {
+        Node::Literal(value) => Ok(value.clone()),
+        Node::Name(name, _) => scope.name(name, false),
+        Node::Index(name, index, _) => {
+            let Value::List(items) = scope.name(name, true)? else {
+                return Err(format!("`{name}` is not an array, so it has no elements"));
+            };
+            let Value::Int(at) = evaluate(index, scope)? else {
+                return Err(format!("an index of `{name}` is not an integer"));
+            };
+            usize::try_from(at)
+                .ok()
+                .and_then(|at| items.get(at))
+                .cloned()
+                .ok_or_else(|| {
+                    format!(
+                        "`{name}[{at}]` is outside the array of {} elements",
+                        items.len()
+                    )
+                })
+        }
+        Node::Unary(Unary::Not, a) => Ok(Value::Bool(!evaluate(a, scope)?.truth()?)),
+        Node::Unary(Unary::Minus, a) => match evaluate(a, scope)? {
+            Value::Int(v) => v.checked_neg().map(Value::Int).ok_or_else(overflow),
+            other => Ok(Value::Float(-other.number()?)),
+        },
+        Node::Binary(op, a, b) => binary(*op, a, b, scope),
+        Node::Call(function, arguments, _) => call(*function, arguments, scope),
+    }
+}
+
+fn overflow() -> String {
+    "integer overflow".into()
+}
+
+fn binary(op: Binary, a: &Node, b: &Node, scope: &dyn Scope) -> Result<Value, String> {
+    let left = evaluate(a, scope)?;
+    // `and` and `or` do not look at the right side when the left decides.
+    match op {
+        Binary::And => {
+            return Ok(Value::Bool(left.truth()? && evaluate(b, scope)?.truth()?));
+        }
+        Binary::Or => {
+            return Ok(Value::Bool(left.truth()? || evaluate(b, scope)?.truth()?));
+        }
+        _ => {}
+    }
+    let right = evaluate(b, scope)?;
+    match op {
+        Binary::Equal => return Ok(Value::Bool(equal(&left, &right)?)),
+        Binary::NotEqual => return Ok(Value::Bool(!equal(&left, &right)?)),
+        _ => {}
+    }
+    if let (Value::Int(x), Value::Int(y)) = (&left, &right) {
+        return integers(op, *x, *y);
+    }
+    let (x, y) = (left.number()?, right.number()?);
+    Ok(match op {
+        Binary::Less => Value::Bool(x < y),
+        Binary::LessEqual => Value::Bool(x <= y),
+        Binary::Greater => Value::Bool(x > y),
+        Binary::GreaterEqual => Value::Bool(x >= y),
+        Binary::Add => Value::Float(x + y),
+        Binary::Subtract => Value::Float(x - y),
+        Binary::Multiply => Value::Float(x * y),
+        Binary::Divide | Binary::FloorDivide | Binary::Remainder if y == 0.0 => {
+            return Err("division by zero".into());
+        }
+        Binary::Divide => Value::Float(x / y),
+        Binary::FloorDivide => Value::Float((x / y).floor()),
+        Binary::Remainder => Value::Float(x.rem_euclid(y)),
+        _ => Value::Float(x.powf(y)),
+    })
+}
+
+fn integers(op: Binary, x: i64, y: i64) -> Result<Value, String> {
+    let int = |value: Option<i64>| value.map(Value::Int).ok_or_else(overflow);
+    match op {
+        Binary::Less => Ok(Value::Bool(x < y)),
+        Binary::LessEqual => Ok(Value::Bool(x <= y)),
+        Binary::Greater => Ok(Value::Bool(x > y)),
+        Binary::GreaterEqual => Ok(Value::Bool(x >= y)),
+        Binary::Add => int(x.checked_add(y)),
+        Binary::Subtract => int(x.checked_sub(y)),
+        Binary::Multiply => int(x.checked_mul(y)),
+        Binary::Divide | Binary::FloorDivide | Binary::Remainder if y == 0 => {
+            Err("division by zero".into())
+        }
+        Binary::Divide if x.checked_rem(y) != Some(0) => Ok(Value::Float(x as f64 / y as f64)),
+        Binary::Divide => int(x.checked_div(y)),
+        Binary::FloorDivide => {
+            let rounds_up = x.checked_rem(y) != Some(0) && (x < 0) != (y < 0);
+            int(x
+                .checked_div(y)
+                .and_then(|q| q.checked_sub(i64::from(rounds_up))))
+        }
+        Binary::Remainder => int(x.checked_rem_euclid(y)),
+        _ => match u32::try_from(y) {
+            Ok(power) => int(x.checked_pow(power)),
+            Err(_) => Ok(Value::Float((x as f64).powf(y as f64))),
+        },
+    }
+}
+
+fn equal(a: &Value, b: &Value) -> Result<bool, String> {
+    match (a, b) {
+        (Value::Bool(x), Value::Bool(y)) => Ok(x == y),
+        (Value::Str(x), Value::Str(y)) => Ok(x == y),
+        (Value::Int(x), Value::Int(y)) => Ok(x == y),
+        (Value::Int(_) | Value::Float(_), Value::Int(_) | Value::Float(_)) => {
+            Ok(a.number()? == b.number()?)
+        }
+        _ => Err(format!(
+            "cannot compare {} with {}",
+            a.type_name(),
+            b.type_name()
+        )),
+    }
+}
+
+fn call(function: Function, arguments: &[Node], scope: &dyn Scope) -> Result<Value, String> {
+    let text = |node: &Node| match evaluate(node, scope)? {
+        Value::Str(text) => Ok(text),
+        other => Err(format!(
+            "expected a name in quotes, found {}",
+            other.type_name()
+        )),
+    };
+    match function {
+        Function::If => {
+            let chosen = if evaluate(&arguments[0], scope)?.truth()? {
+                1
+            } else {
+                2
+            };
+            evaluate(&arguments[chosen], scope)
+        }
+        Function::Has => Ok(Value::Bool(scope.has(&text(&arguments[0])?)?)),
+        Function::Dim => {
+            let Value::Int(index) = evaluate(&arguments[1], scope)? else {
+                return Err("the index of a dimension is an integer".into());
+            };
+            Ok(Value::Int(scope.dim(&text(&arguments[0])?, index)?))
+        }
+        Function::Int => match evaluate(&arguments[0], scope)? {
+            Value::Bool(v) => Ok(Value::Int(i64::from(v))),
+            Value::Int(v) => Ok(Value::Int(v)),
+            Value::Float(v) => real_function(Function::Floor, v.trunc()),
+            other => Err(format!("expected a number, found {}", other.type_name())),
+        },
+        Function::Count => Ok(Value::Int(scope.count(&text(&arguments[0])?)?)),
+        Function::Any | Function::All | Function::Sum => {
+            over_list(function, &list(&arguments[0], scope)?)
+        }
+        Function::Min | Function::Max => {
+            let values = match list(&arguments[0], scope) {
+                Ok(values) if arguments.len() == 1 => values,
+                _ => arguments
+                    .iter()
+                    .map(|a| evaluate(a, scope))
+                    .collect::<Result<_, _>>()?,
+            };
+            extreme(function, values)
+        }
+        _ => {
+            let value = evaluate(&arguments[0], scope)?;
+            if let Value::Int(v) = value {
+                match function {
+                    Function::Floor => return Ok(value),
+                    Function::Abs => return v.checked_abs().map(Value::Int).ok_or_else(overflow),
+                    _ => {}
+                }
+            }
+            real_function(function, value.number()?)
+        }
+    }
+}
+
+fn real_function(function: Function, x: f64) -> Result<Value, String> {
+    let result = match function {
+        Function::Sqrt => x.sqrt(),
+        Function::Log => x.ln(),
+        Function::Exp => x.exp(),
+        Function::Abs => x.abs(),
+        _ => {
+            let floor = x.floor();
+            if floor.abs() >= 9.0e15 {
+                return Err(overflow());
+            }
+            return Ok(Value::Int(floor as i64));
+        }
+    };
+    if result.is_nan() {
+        return Err(format!("no real result for {x}"));
+    }
+    Ok(Value::Float(result))
+}
+
+fn list(node: &Node, scope: &dyn Scope) -> Result<Vec<Value>, String> {
+    let Node::Name(name, _) = node else {
+        return Err("expected the name of an array".into());
+    };
+    match scope.name(name, true)? {
+        Value::List(values) => Ok(values),
+        single => Ok(vec![single]),
+    }
+}
+
+fn over_list(function: Function, values: &[Value]) -> Result<Value, String> {
+    match function {
+        Function::Any => values
+            .iter()
+            .try_fold(false, |any, v| Ok(v.truth()? || any))
+            .map(Value::Bool),
+        Function::All => values
+            .iter()
+            .try_fold(true, |all, v| Ok(v.truth()? && all))
+            .map(Value::Bool),
+        _ => values
+            .iter()
+            .try_fold(0i64, |sum, v| match v {
+                Value::Int(v) => sum.checked_add(*v).ok_or_else(overflow),
+                other => Err(format!("`sum` adds integers, found {}", other.type_name())),
+            })
+            .map(Value::Int),
+    }
+}
+
+fn extreme(function: Function, values: Vec<Value>) -> Result<Value, String> {
+    let mut best: Option<Value> = None;
+    for value in values {
+        let number = value.number()?;
+        let better = match &best {
+            None => true,
+            Some(best) if function == Function::Min => number < best.number()?,
+            Some(best) => number > best.number()?,
+        };
+        if better {
+            best = Some(value);
+        }
+    }
+    best.ok_or_else(|| "the smallest or largest of nothing".into())
+}

@@ -1,0 +1,432 @@
+//! Expressions: the values of a definition that depend on the model's numbers.
+//!
+//! `if(il < n_dense, "silu", "gelu")`, `n_head * d_head`, `has("ffn_gate_inp.weight")`. An
+//! expression is parsed and checked when its definition is read and evaluated when a model is
+//! planned, once per layer; nothing is evaluated while tokens are made. Pure: a [`Scope`] gives
+//! meaning to names.
+//!
+//! Numbers are integers or floats. `/` of integers is an integer when it divides exactly and a
+//! float otherwise; `//` is the floor. A name bound to a per-layer array stands for the value of
+//! the current layer; `name[i]` picks any.
+
+mod evaluate;
+mod parse;
+
+use std::fmt;
+
+use super::diagnostic::{Diagnostic, Span};
+
+/// A value of the language.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the variants are the types of the language")]
+pub enum Value {
+    Int(i64),
+    Float(f64),
+    Bool(bool),
+    Str(String),
+    /// One value per layer (or any other index).
+    List(Vec<Self>),
+}
+
+impl Value {
+    /// Name of the type, for messages.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Self::Int(_) => "integer",
+            Self::Float(_) => "float",
+            Self::Bool(_) => "boolean",
+            Self::Str(_) => "text",
+            Self::List(_) => "array",
+        }
+    }
+
+    fn number(&self) -> Result<f64, String> {
+        match *self {
+            Self::Int(v) => Ok(v as f64),
+            Self::Float(v) => Ok(v),
+            _ => Err(format!("expected a number, found {}", self.type_name())),
+        }
+    }
+
+    fn truth(&self) -> Result<bool, String> {
+        match *self {
+            Self::Bool(v) => Ok(v),
+            _ => Err(format!(
+                "expected true or false, found {} `{self}`",
+                self.type_name()
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int(v) => write!(f, "{v}"),
+            Self::Float(v) => write!(f, "{v:?}"),
+            Self::Bool(v) => write!(f, "{v}"),
+            Self::Str(v) => write!(f, "{v}"),
+            Self::List(v) => {
+                f.write_str("[")?;
+                for (i, item) in v.iter().enumerate() {
+                    write!(f, "{}{item}", if i == 0 { "" } else { ", " })?;
+                }
+                f.write_str("]")
+            }
+        }
+    }
+}
+
+/// What names mean where an expression is evaluated. Errors say what is missing.
+pub trait Scope {
+    /// The value of a name. A per-layer array gives its whole list only if `whole`.
+    fn name(&self, name: &str, whole: bool) -> Result<Value, String>;
+    /// Whether a weight is there.
+    fn has(&self, weight: &str) -> Result<bool, String>;
+    /// A dimension of a weight, 0 the fastest; 1 past the last.
+    fn dim(&self, weight: &str, index: i64) -> Result<i64, String>;
+    /// Number of elements of a metadata array; 0 if there is none. The key is relative to the
+    /// architecture, or absolute.
+    fn count(&self, key: &str) -> Result<i64, String>;
+}
+
+/// A parsed expression.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expr {
+    node: Node,
+    source: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Node {
+    Literal(Value),
+    Name(String, Span),
+    Index(String, Box<Self>, Span),
+    Unary(Unary, Box<Self>),
+    Binary(Binary, Box<Self>, Box<Self>),
+    Call(Function, Vec<Self>, Span),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unary {
+    Minus,
+    Not,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Binary {
+    Or,
+    And,
+    Equal,
+    NotEqual,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    FloorDivide,
+    Remainder,
+    Power,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Function {
+    If,
+    Has,
+    Dim,
+    Count,
+    Min,
+    Max,
+    Sqrt,
+    Log,
+    Exp,
+    Floor,
+    Abs,
+    Int,
+    Any,
+    All,
+    Sum,
+}
+
+/// Name, function, least and most arguments.
+const FUNCTIONS: &[(&str, Function, usize, usize)] = &[
+    ("if", Function::If, 3, 3),
+    ("has", Function::Has, 1, 1),
+    ("dim", Function::Dim, 2, 2),
+    ("count", Function::Count, 1, 1),
+    ("min", Function::Min, 1, usize::MAX),
+    ("max", Function::Max, 1, usize::MAX),
+    ("sqrt", Function::Sqrt, 1, 1),
+    ("log", Function::Log, 1, 1),
+    ("exp", Function::Exp, 1, 1),
+    ("floor", Function::Floor, 1, 1),
+    ("abs", Function::Abs, 1, 1),
+    ("int", Function::Int, 1, 1),
+    ("any", Function::Any, 1, 1),
+    ("all", Function::All, 1, 1),
+    ("sum", Function::Sum, 1, 1),
+];
+
+impl Expr {
+    /// Parses `text`, which stands at byte `offset` of its file.
+    ///
+    /// # Errors
+    /// The first problem of the text, at its place.
+    pub fn parse(text: &str, offset: usize) -> Result<Self, Diagnostic> {
+        let node = parse::parse(text, offset)?;
+        Ok(Self {
+            node,
+            source: text.to_owned(),
+        })
+    }
+
+    /// An expression that is just a value.
+    pub fn literal(value: Value) -> Self {
+        let source = match &value {
+            Value::Str(text) => format!("'{text}'"),
+            other => other.to_string(),
+        };
+        Self {
+            node: Node::Literal(value),
+            source,
+        }
+    }
+
+    /// The text it was parsed from.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The value, if it is a plain literal.
+    pub fn as_literal(&self) -> Option<&Value> {
+        match &self.node {
+            Node::Literal(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The name, if the expression is a plain name.
+    pub fn as_name(&self) -> Option<&str> {
+        match &self.node {
+            Node::Name(name, _) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The value in a scope.
+    ///
+    /// # Errors
+    /// A name that has no value, an operation on the wrong type, an overflow.
+    pub fn evaluate(&self, scope: &dyn Scope) -> Result<Value, String> {
+        evaluate::evaluate(&self.node, scope)
+    }
+
+    /// Calls `visit` with every name used and its place.
+    pub fn for_each_name(&self, visit: &mut dyn FnMut(&str, &Span)) {
+        names(&self.node, visit);
+    }
+
+    /// Calls `visit` with every text literal that can be the result.
+    pub fn for_each_text_result(&self, visit: &mut dyn FnMut(&str)) {
+        text_results(&self.node, visit);
+    }
+
+    /// The type the result has in every case, where that can be told without a model.
+    pub fn static_type(&self) -> Option<&'static str> {
+        static_type(&self.node)
+    }
+}
+
+impl fmt::Display for Expr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.source)
+    }
+}
+
+fn names(node: &Node, visit: &mut dyn FnMut(&str, &Span)) {
+    match node {
+        Node::Literal(_) => {}
+        Node::Name(name, span) => visit(name, span),
+        Node::Index(name, index, span) => {
+            visit(name, span);
+            names(index, visit);
+        }
+        Node::Unary(_, a) => names(a, visit),
+        Node::Binary(_, a, b) => {
+            names(a, visit);
+            names(b, visit);
+        }
+        Node::Call(_, arguments, _) => arguments.iter().for_each(|a| names(a, visit)),
+    }
+}
+
+fn text_results(node: &Node, visit: &mut dyn FnMut(&str)) {
+    match node {
+        Node::Literal(Value::Str(text)) => visit(text),
+        Node::Call(Function::If, arguments, _) => {
+            arguments[1..].iter().for_each(|a| text_results(a, visit));
+        }
+        _ => {}
+    }
+}
+
+fn static_type(node: &Node) -> Option<&'static str> {
+    match node {
+        Node::Literal(Value::Int(_) | Value::Float(_)) => Some("number"),
+        Node::Literal(value) => Some(value.type_name()),
+        Node::Name(..) | Node::Index(..) => None,
+        Node::Unary(Unary::Minus, _) => Some("number"),
+        Node::Unary(Unary::Not, _) => Some("boolean"),
+        Node::Binary(op, _, _) => Some(match op {
+            Binary::Or
+            | Binary::And
+            | Binary::Equal
+            | Binary::NotEqual
+            | Binary::Less
+            | Binary::LessEqual
+            | Binary::Greater
+            | Binary::GreaterEqual => "boolean",
+            _ => "number",
+        }),
+        Node::Call(function, arguments, _) => match function {
+            Function::If => {
+                let (a, b) = (static_type(&arguments[1])?, static_type(&arguments[2])?);
+                (a == b).then_some(a)
+            }
+            Function::Has | Function::Any | Function::All => Some("boolean"),
+            _ => Some("number"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Table;
+
+    impl Scope for Table {
+        fn name(&self, name: &str, whole: bool) -> Result<Value, String> {
+            let swa = vec![Value::Bool(true), Value::Bool(false)];
+            match name {
+                "n_head" => Ok(Value::Int(4)),
+                "il" => Ok(Value::Int(1)),
+                "swa" if whole => Ok(Value::List(swa)),
+                "swa" => Ok(swa[1].clone()),
+                _ => Err(format!("`{name}` has no value")),
+            }
+        }
+        fn has(&self, weight: &str) -> Result<bool, String> {
+            Ok(weight == "q")
+        }
+        fn dim(&self, _: &str, index: i64) -> Result<i64, String> {
+            Ok(index + 10)
+        }
+        fn count(&self, _: &str) -> Result<i64, String> {
+            Ok(3)
+        }
+    }
+
+    fn check(text: &str, expected: &str) {
+        let value = Expr::parse(text, 0)
+            .map_err(|p| p.message)
+            .and_then(|e| e.evaluate(&Table));
+        let shown = match value {
+            Ok(value) => value.to_string(),
+            Err(error) => format!("error: {error}"),
+        };
+        assert_eq!(shown, expected, "{text}");
+    }
+
+    #[test]
+    fn arithmetic_follows_the_usual_precedence() {
+        check("1 + 2 * 3", "7");
+        check("(1 + 2) * 3", "9");
+        check("-2 ^ 2", "-4");
+        check("2 ^ 3 ^ 2", "512");
+        check("2 ^ -1", "0.5");
+        check("1 - 2 - 3", "-4");
+        check("7 // 2", "3");
+        check("-7 // 2", "-4");
+        check("7 // -2", "-4");
+        check("-7 % 4", "1");
+        check("8 / 4", "2");
+        check("9 / 4", "2.25");
+        check("1e-5 * 2", "2e-5");
+        check("1 / sqrt(n_head)", "0.5");
+    }
+
+    #[test]
+    fn logic_is_lazy_and_typed() {
+        check("not 1 == 2 and true", "true");
+        check("true or nothing_here", "true");
+        check("if(il < 1, 'a', 'b')", "b");
+        check(
+            "1 and true",
+            "error: expected true or false, found integer `1`",
+        );
+        check("'a' == 1", "error: cannot compare text with integer");
+    }
+
+    #[test]
+    fn arrays_stand_for_the_layer_or_are_indexed() {
+        check("swa", "false");
+        check("swa[0]", "true");
+        check(
+            "swa[2]",
+            "error: `swa[2]` is outside the array of 2 elements",
+        );
+        check("any(swa)", "true");
+        check("all(swa)", "false");
+        check(
+            "n_head[0]",
+            "error: `n_head` is not an array, so it has no elements",
+        );
+    }
+
+    #[test]
+    fn functions_ask_the_scope() {
+        check("has('q') and not has('k')", "true");
+        check("dim('q', 1)", "11");
+        check("max(1, 2.5, 2)", "2.5");
+        check("floor(2.9)", "2");
+        check("log(-1)", "error: no real result for -1");
+    }
+
+    #[test]
+    fn faults_of_the_text_say_where() {
+        let fault = |text: &str| {
+            let problem = Expr::parse(text, 100).expect_err(text);
+            format!(
+                "{}..{} {}",
+                problem.span.start, problem.span.end, problem.message
+            )
+        };
+        assert_eq!(
+            fault("1 +"),
+            "103..103 the expression ends where a value is expected"
+        );
+        assert_eq!(fault("iff(a,b,c)"), "100..103 unknown function `iff`");
+        assert_eq!(fault("if(a,b)"), "100..102 `if` takes 3 arguments, found 2");
+        assert_eq!(fault("a $ b"), "102..103 unexpected character `$`");
+        assert_eq!(fault("(a"), "102..102 expected `)`, found the end");
+        assert_eq!(fault("'abc"), "100..104 this text has no closing quote");
+        assert_eq!(fault("a b"), "102..103 unexpected `b` after the expression");
+        assert_eq!(fault("1.2.3"), "100..105 `1.2.3` is not a number");
+    }
+
+    #[test]
+    fn hostile_text_neither_overflows_the_stack_nor_panics() {
+        assert!(Expr::parse(&"(".repeat(100_000), 0).is_err());
+        assert!(Expr::parse(&"-".repeat(100_000), 0).is_err());
+        assert!(Expr::parse(&"1+".repeat(100_000), 0).is_err());
+        check("9223372036854775807 + 1", "error: integer overflow");
+        check("-9223372036854775807 - 2", "error: integer overflow");
+        check("1 / 0", "error: division by zero");
+        check("1 % 0", "error: division by zero");
+        check("floor(1e300)", "error: integer overflow");
+    }
+}
