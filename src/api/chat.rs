@@ -45,10 +45,12 @@ pub(super) async fn completions(
     let n_vocab = served.handle.tokenizer().vocab_len();
     let mut answers = Answers::new();
     for choice in 0..request.choices() {
-        let events =
-            served
-                .handle
-                .submit(request.engine_request(prompt.clone(), n_vocab, choice)?)?;
+        let events = served.handle.submit(request.engine_request(
+            prompt.clone(),
+            n_vocab,
+            served.handle.tokenizer(),
+            choice,
+        )?)?;
         answers.push(
             UnboundedReceiverStream::new(events)
                 .map(move |event| (choice, event))

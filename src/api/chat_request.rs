@@ -12,8 +12,9 @@ use serde_json::{Map, Value};
 
 use crate::arch::nearest;
 use crate::engine::Request;
-use crate::sampling::{ParamError, Params, StageName};
+use crate::sampling::{DRY_BREAKERS, ParamError, Params, StageName};
 use crate::serving::Conversation;
+use crate::text::tokenizer::Tokenizer;
 
 use super::error::Error;
 
@@ -52,6 +53,11 @@ pub(super) struct ChatRequest {
     typical_p: Option<f64>,
     xtc_probability: Option<f64>,
     xtc_threshold: Option<f64>,
+    dry_multiplier: Option<f64>,
+    dry_base: Option<f64>,
+    dry_allowed_length: Option<u32>,
+    dry_penalty_last_n: Option<i32>,
+    dry_sequence_breakers: Option<Vec<String>>,
     /// Names of the stages in the order they run.
     samplers: Option<Vec<String>>,
     repeat_penalty: Option<f64>,
@@ -116,6 +122,11 @@ const FIELDS: &[&str] = &[
     "typical_p",
     "xtc_probability",
     "xtc_threshold",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dry_sequence_breakers",
     "samplers",
     "repeat_penalty",
     "repeat_last_n",
@@ -343,6 +354,15 @@ impl ChatRequest {
         }
     }
 
+    /// The tokens behind which a repetition begins anew.
+    fn breakers(&self, tokenizer: &Tokenizer) -> Vec<u32> {
+        match &self.dry_sequence_breakers {
+            _ if self.dry_multiplier.unwrap_or(0.0) == 0.0 => Vec::new(),
+            Some(texts) => tokenizer.ids_holding(texts),
+            None => tokenizer.ids_holding(&DRY_BREAKERS),
+        }
+    }
+
     /// The stages of sampling in their order.
     fn order(&self) -> Result<Vec<StageName>, Error> {
         let Some(names) = &self.samplers else {
@@ -360,6 +380,7 @@ impl ChatRequest {
         &self,
         prompt: Vec<u32>,
         n_vocab: usize,
+        tokenizer: &Tokenizer,
         choice: u32,
     ) -> Result<Request, Error> {
         let sampling = Params {
@@ -371,6 +392,11 @@ impl ChatRequest {
             typical_p: self.typical_p.unwrap_or(1.0),
             xtc_probability: self.xtc_probability.unwrap_or(0.0),
             xtc_threshold: self.xtc_threshold.unwrap_or(0.1),
+            dry_multiplier: self.dry_multiplier.unwrap_or(0.0),
+            dry_base: self.dry_base.unwrap_or(1.75),
+            dry_allowed_length: self.dry_allowed_length.unwrap_or(2),
+            dry_last_n: self.dry_penalty_last_n.unwrap_or(-1),
+            dry_breakers: self.breakers(tokenizer),
             repeat_penalty: self.repeat_penalty.unwrap_or(1.0),
             repeat_last_n: self.repeat_last_n.unwrap_or(64),
             presence_penalty: self.presence_penalty.unwrap_or(0.0),

@@ -8,8 +8,9 @@ use serde_json::json;
 
 use crate::engine::{Event, FinishReason, Limits, Request, Usage};
 use crate::models::Source;
-use crate::sampling::{Params, StageName};
+use crate::sampling::{DRY_BREAKERS, Params, StageName};
 use crate::serving::{Conversation, Served};
+use crate::text::tokenizer::Tokenizer;
 use crate::weights::TensorType;
 
 use super::options::{Defaults, LoadOptions, progress_bar};
@@ -70,6 +71,26 @@ struct SamplingOptions {
     /// From which probability a token counts as one of them
     #[arg(long, default_value_t = 0.1, value_name = "P")]
     xtc_threshold: f64,
+    /// Taken from tokens that would prolong a repetition; 0 does nothing
+    #[arg(long, default_value_t = 0.0, value_name = "X")]
+    dry_multiplier: f64,
+    /// What that is multiplied by for each token beyond the allowed length
+    #[arg(long, default_value_t = 1.75, value_name = "X")]
+    dry_base: f64,
+    /// Length from which a repetition counts
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    dry_allowed_length: u32,
+    /// How many of the last tokens are looked at; -1: all
+    #[arg(
+        long,
+        default_value_t = -1,
+        value_name = "N",
+        allow_negative_numbers = true
+    )]
+    dry_penalty_last_n: i32,
+    /// Text behind which a repetition begins anew; may be repeated; default: line feed : " *
+    #[arg(long, value_name = "TEXT")]
+    dry_sequence_breaker: Vec<String>,
     /// The stages in the order they run, separated by commas; default: all
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     samplers: Vec<StageName>,
@@ -118,7 +139,7 @@ fn bias(text: &str) -> Result<(u32, f32), String> {
 }
 
 impl SamplingOptions {
-    fn params(&self) -> Params {
+    fn params(&self, tokenizer: &Tokenizer) -> Params {
         Params {
             temperature: self.temperature,
             top_k: self.top_k,
@@ -128,6 +149,15 @@ impl SamplingOptions {
             typical_p: self.typical_p,
             xtc_probability: self.xtc_probability,
             xtc_threshold: self.xtc_threshold,
+            dry_multiplier: self.dry_multiplier,
+            dry_base: self.dry_base,
+            dry_allowed_length: self.dry_allowed_length,
+            dry_last_n: self.dry_penalty_last_n,
+            dry_breakers: match self.dry_sequence_breaker.as_slice() {
+                _ if self.dry_multiplier == 0.0 => Vec::new(),
+                [] => tokenizer.ids_holding(&DRY_BREAKERS),
+                texts => tokenizer.ids_holding(texts),
+            },
             repeat_penalty: self.repeat_penalty,
             repeat_last_n: self.repeat_last_n,
             presence_penalty: self.presence_penalty,
@@ -193,7 +223,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut events = served.handle.submit(Request {
         prompt,
         max_tokens: args.max_tokens,
-        sampling: args.sampling.params(),
+        sampling: args.sampling.params(served.handle.tokenizer()),
         choice: 0,
         stops: args
             .stop

@@ -19,6 +19,7 @@ mod select;
 mod softmax;
 mod stage;
 
+mod dry;
 mod logit_bias;
 mod min_p;
 mod penalties;
@@ -37,6 +38,7 @@ use history::{History, Origin};
 use random::Random;
 use stage::{Stage, Step};
 
+pub use dry::DRY_BREAKERS;
 pub use logprobs::{LOGPROB_FLOOR, Logprobs, TokenLogprob};
 pub use params::{ParamError, Params};
 pub use stage::StageName;
@@ -181,6 +183,8 @@ mod tests {
             typical_p: 0.97,
             xtc_probability: 0.4,
             xtc_threshold: 0.1,
+            dry_multiplier: 0.8,
+            dry_breakers: vec![3],
             repeat_penalty: 1.1,
             presence_penalty: 0.3,
             frequency_penalty: 0.2,
@@ -217,16 +221,16 @@ mod tests {
             temperature: 0.0,
             ..everything()
         };
-        assert_eq!(greedy(params.clone()), 8, "the last one may drop the best");
+        assert_eq!(greedy(params.clone()), 9, "the last one may drop the best");
         let params = Params {
             typical_p: 1.0,
             xtc_probability: 0.0,
             ..params
         };
-        assert_eq!(greedy(params.clone()), 2, "bias and penalties");
+        assert_eq!(greedy(params.clone()), 3, "bias and penalties");
         let mut reordered = params;
-        reordered.order.rotate_left(2);
-        assert_eq!(greedy(reordered), 6, "what comes before them acts on them");
+        reordered.order.rotate_left(3);
+        assert_eq!(greedy(reordered), 7, "what comes before them acts on them");
     }
 
     #[test]
@@ -421,7 +425,8 @@ mod tests {
         );
         let bias = prop::collection::btree_map(0..30u32, -5.0..5.0f32, 0..4);
         let order = Just(StageName::ALL.to_vec()).prop_shuffle();
-        (numbers, bias, order).prop_map(|(n, bias, order)| Params {
+        let dry = (prop_oneof![Just(0.0), 0.1..2.0f64], 1..4u32);
+        (numbers, bias, dry, order).prop_map(|(n, bias, dry, order)| Params {
             temperature: n.0,
             top_k: n.1,
             top_p: n.2,
@@ -434,6 +439,11 @@ mod tests {
             typical_p: n.8,
             xtc_probability: n.9.0,
             xtc_threshold: n.9.1,
+            dry_multiplier: dry.0,
+            dry_base: 1.4,
+            dry_allowed_length: dry.1,
+            dry_last_n: -1,
+            dry_breakers: vec![3],
             logit_bias: bias.into_iter().collect(),
             seed: 0,
             order,

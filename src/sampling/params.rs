@@ -37,6 +37,17 @@ pub struct Params {
     pub presence_penalty: f64,
     /// Taken from the logit of a token for each time that the answer has it.
     pub frequency_penalty: f64,
+    /// Taken from the logit of a token that would prolong a repeated passage of the allowed length;
+    /// 0 does nothing.
+    pub dry_multiplier: f64,
+    /// That is multiplied by this for each token beyond the allowed length.
+    pub dry_base: f64,
+    /// Length from which a repeated passage counts.
+    pub dry_allowed_length: u32,
+    /// How many of the last tokens are looked at; -1 all, 0 none.
+    pub dry_last_n: i32,
+    /// Tokens behind which a repetition begins anew.
+    pub dry_breakers: Vec<u32>,
     /// Added to the logits of these tokens; minus infinity bans one.
     pub logit_bias: Vec<(u32, f32)>,
     /// Chooses the random numbers; without effect at temperature 0.
@@ -60,6 +71,11 @@ impl Default for Params {
             repeat_last_n: 64,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
+            dry_multiplier: 0.0,
+            dry_base: 1.75,
+            dry_allowed_length: 2,
+            dry_last_n: -1,
+            dry_breakers: Vec::new(),
             logit_bias: Vec::new(),
             seed: 0,
             order: StageName::ALL.to_vec(),

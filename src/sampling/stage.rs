@@ -87,6 +87,8 @@ stages! {
     LogitBias = logit_bias;
     /// Lowers the logits of tokens that occurred before.
     Penalties = penalties;
+    /// Lowers the logits of tokens that would prolong a repetition.
+    Dry = dry;
     /// Keeps the tokens whose logits are within `top_n_sigma` deviations of the best.
     TopNSigma = top_n_sigma;
     /// Keeps the `top_k` most probable tokens.
@@ -137,8 +139,8 @@ mod tests {
         let error = "top_q".parse::<StageName>().expect_err("no such stage");
         assert_eq!(
             error.to_string(),
-            "`samplers`: found `top_q`, expected one of `logit_bias`, `penalties`, `top_n_sigma`, \
-             `top_k`, `typical_p`, `top_p`, `min_p`, `xtc`, `temperature`"
+            "`samplers`: found `top_q`, expected one of `logit_bias`, `penalties`, `dry`, \
+             `top_n_sigma`, `top_k`, `typical_p`, `top_p`, `min_p`, `xtc`, `temperature`"
         );
     }
 }

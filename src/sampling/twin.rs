@@ -105,6 +105,7 @@ pub(super) fn chain(
             StageName::TopP => top_p(params, &mut kept),
             StageName::MinP => min_p(params, &mut kept),
             StageName::Temperature => temper(params, &mut kept),
+            StageName::Dry => dry(params, &[prompt, generated].concat(), &mut kept),
             StageName::TopNSigma => top_n_sigma(params, &mut kept),
             StageName::TypicalP => typical_p(params, &mut kept),
             StageName::Xtc => xtc(params, &mut kept),
@@ -171,6 +172,36 @@ fn min_p(params: &Params, kept: &mut Vec<(u32, f32)>) {
         let ps = softmax(sorted);
         ps.iter().filter(|&p| p / ps[0] >= params.min_p).count()
     });
+}
+
+fn dry(params: &Params, text: &[u32], kept: &mut [(u32, f32)]) {
+    if params.dry_multiplier == 0.0 || params.dry_last_n == 0 {
+        return;
+    }
+    let text = match params.dry_last_n {
+        -1 => text,
+        n => &text[text.len().saturating_sub(n as usize)..],
+    };
+    let is_breaker = |token: &u32| params.dry_breakers.contains(token);
+    for (id, logit) in kept {
+        let mut longest = 0;
+        for at in (1..text.len()).filter(|&at| text[at] == *id && !is_breaker(id)) {
+            let mut length = 0;
+            while length < at
+                && text[at - 1 - length] == text[text.len() - 1 - length]
+                && !is_breaker(&text[at - 1 - length])
+            {
+                length += 1;
+            }
+            longest = longest.max(length);
+        }
+        let allowed = params.dry_allowed_length as usize;
+        if longest >= allowed.max(1) && *logit > f32::NEG_INFINITY {
+            let exponent = (longest - allowed) as i32;
+            let penalty = params.dry_multiplier * params.dry_base.powi(exponent);
+            *logit = (f64::from(*logit) - penalty) as f32;
+        }
+    }
 }
 
 fn top_n_sigma(params: &Params, kept: &mut Vec<(u32, f32)>) {

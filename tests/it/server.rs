@@ -523,6 +523,34 @@ fn nulls_mean_the_defaults() {
 }
 
 #[test]
+fn samplers_are_request_data() {
+    let server = Server::start(&[]);
+    let all = json!({
+        "temperature": 0.7, "top_k": 40, "top_p": 0.95, "min_p": 0.01, "top_n_sigma": 3, "typical_p": 0.98,
+        "xtc_probability": 0.1, "xtc_threshold": 0.2, "dry_multiplier": 0.5, "dry_base": 1.5,
+        "dry_allowed_length": 3, "dry_penalty_last_n": 200, "dry_sequence_breakers": ["\n", "="],
+        "repeat_penalty": 1.05, "seed": 4,
+    });
+    let (status, first) = server.chat(all.clone());
+    assert_eq!(status, 200, "{first}");
+    let (_, again) = server.chat(all);
+    let text = |answer: &Value| answer["choices"][0]["message"]["content"].clone();
+    assert_eq!(text(&first), text(&again), "a seed is a promise");
+
+    let refused = |body: Value, parameter: &str| {
+        let (status, answer) = server.chat(body);
+        assert_eq!(status, 400, "{answer}");
+        assert_eq!(answer["error"]["param"], parameter, "{answer}");
+    };
+    refused(json!({ "samplers": ["top_q"] }), "samplers");
+    refused(json!({ "samplers": ["top_k"], "top_p": 0.5 }), "samplers");
+    refused(json!({ "dry_multiplier": -1 }), "dry_multiplier");
+    refused(json!({ "dry_base": 0.5, "dry_multiplier": 1 }), "dry_base");
+    refused(json!({ "typical_p": 2 }), "typical_p");
+    refused(json!({ "top_n_sigma": -1 }), "top_n_sigma");
+}
+
+#[test]
 fn a_client_that_leaves_frees_its_place() {
     let server = Server::start(&["--parallel", "1"]);
     let endless = json!({

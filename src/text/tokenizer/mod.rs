@@ -132,6 +132,20 @@ impl Tokenizer {
         self.pieces.get(id as usize).unwrap_or_default()
     }
 
+    /// The tokens whose bytes hold any of these texts.
+    pub fn ids_holding(&self, texts: &[impl AsRef<str>]) -> Vec<u32> {
+        let holds = |piece: &[u8], text: &[u8]| {
+            !text.is_empty() && piece.windows(text.len()).any(|part| part == text)
+        };
+        (0..self.vocab_len as u32)
+            .filter(|id| {
+                let piece = self.piece(*id);
+                let mut texts = texts.iter().map(|text| text.as_ref().as_bytes());
+                texts.any(|text| holds(piece, text))
+            })
+            .collect()
+    }
+
     /// Number of tokens, those without a text included.
     pub fn vocab_len(&self) -> usize {
         self.vocab_len

@@ -1,0 +1,206 @@
+//! Don't repeat yourself: a token that would prolong a repetition is the less likely the longer the
+//! repeated passage is.
+//!
+//! ```text
+//! n     = length of the longest passage before an earlier occurrence of the token that is also
+//!         the end of the text so far
+//! logit = logit - dry_multiplier * dry_base ^ (n - dry_allowed_length)     if n >= dry_allowed_length
+//! ```
+//!
+//! A passage holds no breaker: line feeds, quotes and the like, behind which a repetition begins
+//! anew. A breaker itself may always follow. (text-generation-webui's sampler of this name.)
+
+use std::collections::BTreeMap;
+
+use super::candidates::Candidates;
+use super::stage::{Stage, Step};
+use super::{ParamError, Params, SampleError};
+
+/// Texts behind which a repetition begins anew unless a request says otherwise.
+pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+
+/// Longer passages count as this long: the penalty is far beyond any logit.
+const LONGEST: usize = 512;
+
+#[derive(Debug)]
+struct Dry {
+    multiplier: f64,
+    base: f64,
+    allowed: usize,
+    window: usize,
+    /// Sorted.
+    breakers: Vec<u32>,
+    /// For each token that would prolong a repetition how long that is.
+    repeated: BTreeMap<u32, usize>,
+    /// Lengths at which the text so far and an earlier end of it agree.
+    lengths: Vec<usize>,
+}
+
+pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
+    let (multiplier, base) = (params.dry_multiplier, params.dry_base);
+    ParamError::unless(
+        multiplier.is_finite() && multiplier >= 0.0,
+        "dry_multiplier",
+        &multiplier,
+        "a finite number, 0 or more",
+    )?;
+    ParamError::unless(
+        base.is_finite() && base >= 1.0,
+        "dry_base",
+        &base,
+        "a finite number, 1 or more",
+    )?;
+    let window = params.dry_last_n;
+    ParamError::unless(
+        window >= -1,
+        "dry_last_n",
+        &window,
+        "-1 (all tokens), 0 (none) or a number of tokens",
+    )?;
+    if multiplier == 0.0 || window == 0 {
+        return Ok(None);
+    }
+    let mut breakers = params.dry_breakers.clone();
+    breakers.sort_unstable();
+    Ok(Some(Box::new(Dry {
+        multiplier,
+        base,
+        allowed: params.dry_allowed_length as usize,
+        window: usize::try_from(window).unwrap_or(usize::MAX),
+        breakers,
+        repeated: BTreeMap::new(),
+        lengths: Vec::new(),
+    })))
+}
+
+impl Stage for Dry {
+    fn apply(
+        &mut self,
+        candidates: &mut Candidates<'_>,
+        step: &Step<'_>,
+    ) -> Result<(), SampleError> {
+        let tokens = step.history.tokens();
+        let tokens = &tokens[tokens.len().saturating_sub(self.window)..];
+        self.find(tokens);
+        for (id, length) in &self.repeated {
+            let exponent = length.saturating_sub(self.allowed);
+            let penalty = self.multiplier * self.base.powi(exponent as i32);
+            candidates.change(*id, |logit| (logit - penalty).max(f64::from(f32::MIN)));
+        }
+        Ok(())
+    }
+}
+
+impl Dry {
+    /// Finds the tokens that would prolong a repetition.
+    fn find(&mut self, tokens: &[u32]) {
+        self.repeated.clear();
+        let n = tokens.len();
+        let is_breaker = |token: &u32| self.breakers.binary_search(token).is_ok();
+        let back = tokens.iter().rev();
+        let limit = back.take(LONGEST).take_while(|t| !is_breaker(t)).count();
+        if limit == 0 || limit < self.allowed {
+            return;
+        }
+        // The Z-function of the text read backwards: lengths[i] is how far the text before
+        // position n - i agrees with its end.
+        let back = |i: usize| tokens[n - 1 - i];
+        self.lengths.clear();
+        self.lengths.resize(n, 0);
+        let (mut left, mut right) = (0, 0);
+        for i in 1..n {
+            let mut length = match i < right {
+                true => self.lengths[i - left].min(right - i),
+                false => 0,
+            };
+            while i + length < n && back(length) == back(i + length) {
+                length += 1;
+            }
+            if i + length > right {
+                (left, right) = (i, i + length);
+            }
+            self.lengths[i] = length;
+            let next = back(i - 1);
+            let length = length.min(limit);
+            if length >= self.allowed.max(1) && !is_breaker(&next) {
+                let longest = self.repeated.entry(next).or_default();
+                *longest = length.max(*longest);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sampling::twin;
+
+    fn penalties(text: &[u32], breakers: &[u32]) -> Vec<f32> {
+        let params = Params {
+            dry_multiplier: 1.0,
+            dry_base: 2.0,
+            dry_allowed_length: 2,
+            dry_breakers: breakers.to_vec(),
+            ..Params::default()
+        };
+        let kept = twin::run(&params, text, &[], &[0.0; 6]).expect("something stays");
+        kept.into_iter().map(|(_, logit)| -logit).collect()
+    }
+
+    #[test]
+    fn what_prolongs_a_repetition_is_penalised_by_its_length() {
+        // 1 2 3 came before 4, and stands at the end.
+        assert_eq!(
+            penalties(&[1, 2, 3, 4, 1, 2, 3], &[]),
+            [0.0, 0.0, 0.0, 0.0, 2.0, 0.0]
+        );
+        assert_eq!(
+            penalties(&[1, 2, 3, 4, 5, 2, 3], &[]),
+            [0.0, 0.0, 0.0, 0.0, 1.0, 0.0]
+        );
+        assert_eq!(
+            penalties(&[3, 4, 5, 1, 3], &[]),
+            [0.0; 6],
+            "one token is allowed"
+        );
+        assert_eq!(
+            penalties(&[1, 1, 1, 1], &[]),
+            [0.0, 2.0, 0.0, 0.0, 0.0, 0.0]
+        );
+        assert_eq!(penalties(&[], &[]), [0.0; 6]);
+    }
+
+    #[test]
+    fn a_breaker_begins_anew_and_may_always_follow() {
+        assert_eq!(
+            penalties(&[1, 2, 3, 4, 1, 2, 3], &[1]),
+            [0.0, 0.0, 0.0, 0.0, 1.0, 0.0]
+        );
+        assert_eq!(penalties(&[1, 2, 3, 4, 1, 2, 3], &[3]), [0.0; 6]);
+        assert_eq!(penalties(&[1, 2, 3, 4, 1, 2, 3], &[4]), [0.0; 6]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_same_as_by_naive_loops(
+            text in prop::collection::vec(0..4u32, 0..60),
+            breakers in prop::collection::vec(0..4u32, 0..2),
+            allowed in 0..4u32,
+            last_n in prop_oneof![Just(-1), 1..50i32],
+        ) {
+            let params = Params {
+                dry_multiplier: 0.7,
+                dry_base: 1.3,
+                dry_allowed_length: allowed,
+                dry_last_n: last_n,
+                dry_breakers: breakers,
+                ..Params::default()
+            };
+            let logits = [0.5, 1.0, 2.0, -1.0, 0.0];
+            let twin = twin::chain(&params, &text, &[], &logits);
+            prop_assert_eq!(twin::run(&params, &text, &[], &logits)?, twin);
+        }
+    }
+}
