@@ -72,6 +72,21 @@ impl Cache {
         first as u32
     }
 
+    /// The positions that a query at position `q` of a sequence of `len` positions sees: they are
+    /// one behind the other.
+    pub(crate) fn visible(&self, q: u32, len: u32) -> std::ops::Range<u32> {
+        let end = match self.window {
+            _ if self.causal => q.saturating_add(1),
+            Window::Symmetric if self.size > 0 => {
+                let end = u64::from(q) + self.size / 2 + 1;
+                u32::try_from(end).unwrap_or(u32::MAX)
+            }
+            _ => len,
+        };
+        let end = end.min(len);
+        self.first_visible(q).min(end)..end
+    }
+
     /// What the mask holds for a visible key: 0, or minus the distance for a linear bias.
     pub(crate) fn mask(&self, q: u32, k: u32) -> f32 {
         if self.alibi == 0.0 {
@@ -86,20 +101,39 @@ impl Cache {
 mod tests {
     use super::*;
 
+    /// Every rule with windows up to 6.
+    fn rules() -> impl Iterator<Item = Cache> {
+        let windows = [Window::Standard, Window::Chunked, Window::Symmetric];
+        let pairs = windows
+            .into_iter()
+            .flat_map(|window| [(window, true), (window, false)]);
+        pairs.flat_map(|(window, causal)| {
+            (0..7).map(move |size| Cache {
+                causal,
+                size,
+                window,
+                alibi: 0.0,
+            })
+        })
+    }
+
     #[test]
     fn nothing_before_the_first_visible_position_is_visible_and_it_is() {
-        for window in [Window::Standard, Window::Chunked, Window::Symmetric] {
-            for size in 0..7 {
-                let cache = Cache {
-                    causal: window != Window::Symmetric,
-                    size,
-                    window,
-                    alibi: 0.0,
-                };
-                for q in 0..20 {
-                    let first = (0..=q).find(|k| cache.is_visible(q, *k));
-                    assert_eq!(first, Some(cache.first_visible(q)), "{window:?} {size} {q}");
-                }
+        for cache in rules() {
+            for q in 0..20 {
+                let first = (0..=q).find(|k| cache.is_visible(q, *k));
+                assert_eq!(first, Some(cache.first_visible(q)), "{cache:?} {q}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_visible_is_an_interval() {
+        for cache in rules() {
+            for (q, len) in (0..20).flat_map(|q| (q + 1..24).map(move |len| (q, len))) {
+                let seen: Vec<u32> = (0..len).filter(|k| cache.is_visible(q, *k)).collect();
+                let interval: Vec<u32> = cache.visible(q, len).collect();
+                assert_eq!(interval, seen, "{cache:?} {q} of {len}");
             }
         }
     }

@@ -131,6 +131,7 @@ impl LoadOptions {
             n_ctx,
             n_ctx_seq: n_ctx,
             n_seqs: 1,
+            n_checkpoints: 0,
             n_batch: defaults.n_batch,
             n_threads: self.threads.unwrap_or_else(cores).max(1),
             k_type: ty,

@@ -100,7 +100,7 @@ impl Runner {
     }
 
     fn release(&mut self, id: SequenceId) {
-        self.model.forget(id, 0);
+        self.model.release(id);
         self.free_ids.push(id);
     }
 

@@ -9,8 +9,9 @@ use crate::ggml::{Error, Executor, Graph, Tensor};
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan};
 use crate::weights::TensorType;
 
-use super::cache::{CachedStore, KeyValues, PassStore};
-use super::states::{PassStates, States};
+use super::cache::Rows;
+use super::cache::states::{PassStates, States};
+use super::cache::store::{CachedStore, KeyValues, PassStore};
 use super::{Batch, Options};
 
 /// What a graph was built for; passes of the same shape replay it.
@@ -55,13 +56,6 @@ pub(super) struct Watched {
     pub(super) tensor: Tensor,
 }
 
-/// Rows of what is kept, for each sequence of a pass.
-#[derive(Default)]
-pub(super) struct SequenceRows {
-    pub(super) read: Vec<usize>,
-    pub(super) write: Vec<usize>,
-}
-
 impl Inputs {
     /// Writes a batch; the masks are the caller's.
     pub(super) fn write(
@@ -69,7 +63,7 @@ impl Inputs {
         executor: &mut Executor,
         batch: &Batch,
         cells: &[Vec<usize>],
-        rows: &SequenceRows,
+        rows: &Rows,
     ) -> Result<(), Error> {
         if let Some(read) = self.read.as_ref().filter(|t| t.is_allocated()) {
             let ids: Vec<i32> = rows.read.iter().map(|row| *row as i32).collect();
@@ -201,7 +195,7 @@ pub(super) fn build(
         .collect::<Result<Vec<_>, _>>()?;
 
     let n_seqs = shape.n_seqs as u64;
-    let n_rows = options.n_seqs as u64;
+    let n_rows = options.n_rows() as u64;
     let has_states = !states.is_empty();
     let read = if has_states {
         Some(g.index_input("states.read", TensorType::I32, &[n_seqs], n_rows + 1)?)

@@ -10,23 +10,22 @@ mod cache;
 mod graph;
 mod load;
 mod memory;
+mod pass;
 mod split;
-mod states;
 
-use crate::arch::Mode;
 use crate::ggml::{self, Executor};
-use crate::plan::{CachePlan, Plan, Room};
+use crate::plan::{Plan, Room};
 use crate::weights::{TensorType, Weights};
 
 pub use batch::Batch;
-pub use cache::SequenceId;
+pub use cache::{Miss, Resumed, SequenceId};
 pub use load::Progress;
 
-use crate::blocks::cache::Cache as Visibility;
-use cache::{KeyValues, Mask, Pools};
-use graph::{Inputs, SequenceRows, Shape, Watched};
+use cache::states::States;
+use cache::store::KeyValues;
+use cache::{Group, Ledger};
+use graph::{Inputs, Shape, Watched};
 use load::Loaded;
-use states::{Slots, States};
 
 /// How a model is run.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +38,9 @@ pub struct Options {
     /// Sequences that may run at the same time, where something is kept of each beside keys and
     /// values; at least 1.
     pub n_seqs: usize,
+    /// States of ended sequences, and of places within running ones, that are remembered so that a
+    /// later sequence can go on from there; only of models that keep states.
+    pub n_checkpoints: usize,
     /// Most tokens of a pass.
     pub n_batch: usize,
     /// Threads that compute.
@@ -76,6 +78,14 @@ impl Options {
             n_ctx: self.n_ctx as u64,
             n_seqs: self.n_seqs.max(1) as u64,
             n_batch: self.n_batch as u64,
+        }
+    }
+
+    /// States that are kept, where a model has any.
+    fn n_rows(&self) -> usize {
+        match self.n_ctx {
+            0 => 0,
+            _ => self.n_seqs.saturating_add(self.n_checkpoints),
         }
     }
 }
@@ -134,6 +144,9 @@ pub enum Error {
         /// What is accepted.
         expected: String,
     },
+    /// A fault of this program, which the pass ended with.
+    #[error("internal error: {0}")]
+    Internal(String),
     /// The tensor library refused or failed.
     #[error(transparent)]
     Ggml(#[from] ggml::Error),
@@ -158,11 +171,10 @@ pub struct Model {
     options: Options,
     loaded: Loaded,
     cache: KeyValues,
-    pools: Pools,
+    states: States,
+    ledger: Ledger,
     /// Cells of each group of layers.
     n_cells: Vec<usize>,
-    states: States,
-    slots: Slots,
     executor: Executor,
     /// Inputs and result of the graph that is loaded, and its shape.
     current: Option<(Shape, Inputs)>,
@@ -193,25 +205,29 @@ impl Model {
             .iter()
             .map(|group| room.cells(group) as usize)
             .collect();
-        let rules = plan
+        let groups = plan
             .caches
             .iter()
-            .map(|group| visibility(&plan, &options, group));
-        let pools = Pools::new(n_cells.iter().copied().zip(rules));
+            .zip(&n_cells)
+            .map(|(cache, n_cells)| Group {
+                n_cells: *n_cells,
+                rule: pass::visibility(&plan, &options, cache),
+            });
+        let groups = groups.collect();
         let cache = KeyValues::new(&plan, &n_cells, options.k_type, options.v_type)?;
-        let states = States::new(&plan, options.n_seqs)?;
+        let states = States::new(&plan, options.n_rows())?;
+        let n_rows = (!states.is_empty()).then(|| options.n_rows());
+        let ledger = Ledger::new(groups, n_rows);
         let capacity = graph::capacity(&plan);
         let executor = Executor::new(&[], options.n_threads, capacity)?;
-        let slots = Slots::new(options.n_seqs);
         let mut model = Self {
             plan,
             options,
             loaded,
             cache,
-            pools,
-            n_cells,
             states,
-            slots,
+            ledger,
+            n_cells,
             executor,
             current: None,
             logits: Vec::new(),
@@ -224,7 +240,7 @@ impl Model {
 
     fn check_cache(plan: &Plan, options: &Options) -> Result<u64, Error> {
         let states = plan
-            .recurrent_bytes(options.n_seqs as u64 + 1)
+            .recurrent_bytes((options.n_rows() as u64).saturating_add(1))
             .unwrap_or(u64::MAX);
         if options.n_ctx == 0 {
             return Ok(states);
@@ -312,10 +328,10 @@ impl Model {
         }
     }
 
-    /// Positions that are free in the cache of every layer; layers with a window free theirs as a
-    /// sequence goes on.
+    /// Positions for which there is room in the cache of every layer, what is only remembered not
+    /// counted: whole blocks. Layers with a window free theirs as a sequence goes on.
     pub fn free_cells(&self) -> usize {
-        self.pools.free().unwrap_or(self.options.n_ctx)
+        self.ledger.free().unwrap_or(self.options.n_ctx)
     }
 
     /// Graphs built so far; a step that replays the standing graph adds none.
@@ -323,20 +339,27 @@ impl Model {
         self.n_graphs
     }
 
-    /// Forgets the positions of a sequence from `from` on. Where something is kept of the whole
-    /// sequence, which cannot be taken back, or a window has moved on, all of it is forgotten.
-    /// Returns the position at which the sequence goes on.
+    /// Begins a sequence with what is known of its tokens from others, as far as whole blocks go and
+    /// short of the last token. A sequence that runs goes on where it is.
+    pub fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed {
+        self.ledger.resume(sequence, tokens)
+    }
+
+    /// The position at which a sequence goes on; 0 if nothing is kept of it.
+    pub fn next(&self, sequence: SequenceId) -> u32 {
+        self.ledger.next(sequence)
+    }
+
+    /// Forgets the positions of a sequence from `from` on, and earlier ones where what is kept cannot
+    /// be cut there: a state, a block that others use, a window that has moved on. Returns the
+    /// position at which the sequence goes on.
     pub fn forget(&mut self, sequence: SequenceId, from: u32) -> u32 {
-        let from = if self.slots.next(sequence) > from {
-            0
-        } else {
-            from
-        };
-        let from = self.pools.release(sequence, from);
-        if self.slots.next(sequence) > from {
-            self.slots.release(sequence);
-        }
-        from
+        self.ledger.forget(sequence, from)
+    }
+
+    /// Ends a sequence. What was computed of it is remembered while there is room.
+    pub fn release(&mut self, sequence: SequenceId) {
+        self.ledger.release(sequence);
     }
 
     /// The values of the last pass in the order of computation; none unless they are watched.
@@ -375,184 +398,5 @@ impl Model {
     /// Lets the threads sleep until the next pass.
     pub fn rest(&self) {
         self.executor.rest();
-    }
-
-    /// Runs one pass. Returns the logits `[n_vocab, n_outputs]` of the tokens that want them, in
-    /// their order.
-    ///
-    /// # Errors
-    /// A batch that does not fit the model, a full cache, a failed computation. The cache then
-    /// holds none of the batch's tokens.
-    pub fn forward(&mut self, batch: &Batch) -> Result<&[f32], Error> {
-        batch.check(self.options.n_batch, self.plan.n_vocab)?;
-        if self.states.is_empty() {
-            self.pass(batch, 1)?;
-            return Ok(&self.logits);
-        }
-        let parts = split::by_sequence(batch, |sequence| match self.options.n_ctx {
-            0 => 0,
-            _ => self.slots.next(sequence),
-        })?;
-        if let [part] = parts.as_slice()
-            && part.is_in_order()
-        {
-            self.pass(&part.batch, part.n_seqs)?;
-            return Ok(&self.logits);
-        }
-        let width = self.row_width();
-        let mut logits = vec![0.0; width * batch.n_outputs()];
-        for part in &parts {
-            self.pass(&part.batch, part.n_seqs)?;
-            for (row, at) in self.logits.chunks_exact(width).zip(&part.outputs) {
-                logits[at * width..(at + 1) * width].copy_from_slice(row);
-            }
-        }
-        self.logits = logits;
-        Ok(&self.logits)
-    }
-
-    /// Runs tokens of `n_seqs` sequences, as many of each where something is kept of each.
-    fn pass(&mut self, batch: &Batch, n_seqs: usize) -> Result<(), Error> {
-        let cells = if self.options.n_ctx == 0 {
-            None
-        } else {
-            if let Some((sequence, position)) = self.pools.unreachable(&batch.places) {
-                return Err(Error::Batch {
-                    found: format!("position {position} of sequence {sequence}"),
-                    expected: "a later one: the window has moved on".into(),
-                });
-            }
-            let cells = self
-                .pools
-                .take(&batch.places)
-                .ok_or_else(|| Error::CacheFull {
-                    needed: batch.len(),
-                    free: self.free_cells(),
-                    n_ctx: self.options.n_ctx,
-                })?;
-            Some(cells)
-        };
-        let result = self
-            .sequence_rows(batch, n_seqs)
-            .and_then(|rows| self.compute(batch, cells.as_deref(), n_seqs, &rows));
-        let kept = cells.is_some();
-        if let Err(error) = result {
-            // A graph that failed half-way is not replayed, and its rows are not believed.
-            self.current = None;
-            if kept {
-                self.pools.give_back(&batch.places);
-            }
-            for &(sequence, _) in batch.places.iter().filter(|_| kept) {
-                if !self.states.is_empty() {
-                    self.forget(sequence, 0);
-                }
-            }
-            return Err(error);
-        }
-        if kept && !self.states.is_empty() {
-            for &(sequence, position) in &batch.places {
-                self.slots.advance(sequence, position + 1);
-            }
-        }
-        Ok(())
-    }
-
-    /// The rows of what is kept that the sequences of a pass read and write.
-    fn sequence_rows(&mut self, batch: &Batch, n_seqs: usize) -> Result<SequenceRows, Error> {
-        let mut rows = SequenceRows::default();
-        if self.states.is_empty() {
-            return Ok(rows);
-        }
-        for &(sequence, position) in batch.places.iter().step_by(batch.len() / n_seqs) {
-            if self.options.n_ctx == 0 {
-                rows.read.push(self.slots.nothing());
-                continue;
-            }
-            let row = self
-                .slots
-                .take(sequence)
-                .ok_or(Error::Sequences(self.options.n_seqs))?;
-            let read = if position == 0 {
-                self.slots.nothing()
-            } else {
-                row
-            };
-            rows.read.push(read);
-            rows.write.push(row);
-        }
-        Ok(rows)
-    }
-
-    fn compute(
-        &mut self,
-        batch: &Batch,
-        cells: Option<&[Vec<usize>]>,
-        n_seqs: usize,
-        rows: &SequenceRows,
-    ) -> Result<(), Error> {
-        let n_outputs = batch.n_outputs();
-        let n_kv = if cells.is_some() {
-            self.pools.views()
-        } else {
-            vec![batch.len(); self.plan.caches.len()]
-        };
-        let shape = Shape {
-            n_tokens: batch.len(),
-            n_outputs,
-            n_kv,
-            n_seqs,
-        };
-        if self
-            .current
-            .as_ref()
-            .is_none_or(|(current, _)| *current != shape)
-        {
-            self.current = None;
-            let (graph, inputs) = graph::build(
-                &self.plan,
-                &self.loaded.tensors,
-                &self.cache,
-                &self.states,
-                &self.options,
-                &self.n_cells,
-                &shape,
-            )?;
-            self.executor.load(graph)?;
-            self.current = Some((shape, inputs));
-            self.n_graphs += 1;
-        }
-        let Some((shape, inputs)) = &self.current else {
-            return Err(ggml::Error::Compute("no graph is loaded".into()).into());
-        };
-        inputs.write(&mut self.executor, batch, cells.unwrap_or(&[]), rows)?;
-        for (i, mask) in inputs.masks.iter().enumerate() {
-            let values = match cells {
-                Some(_) => self.pools.mask(i, shape.n_kv[i], &batch.places),
-                None => {
-                    let rule = visibility(&self.plan, &self.options, &self.plan.caches[i]);
-                    Mask::of_tokens(&batch.places, &rule)
-                }
-            };
-            if self.options.flash_attn {
-                self.executor.write(mask, &values.to_f16())?;
-            } else {
-                self.executor.write(mask, values.as_f32())?;
-            }
-        }
-        self.executor.run()?;
-        self.logits.resize(n_outputs * self.row_width(), 0.0);
-        if let Some(logits) = &inputs.logits {
-            self.executor.read(logits, &mut self.logits)?;
-        }
-        Ok(())
-    }
-}
-
-/// What queries of a group of layers see.
-fn visibility(plan: &Plan, options: &Options, group: &CachePlan) -> Visibility {
-    let rule = Visibility::read(&group.unit.options);
-    Visibility {
-        causal: rule.causal && !options.non_causal && plan.mode == Mode::Causal,
-        ..rule
     }
 }

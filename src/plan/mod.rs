@@ -181,6 +181,9 @@ impl CachePlan {
     }
 }
 
+/// Positions that are kept, shared and let go of together.
+pub const BLOCK_LEN: u64 = 16;
+
 /// How much is kept between passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
@@ -193,14 +196,19 @@ pub struct Room {
 }
 
 impl Room {
-    /// Cells of a group of layers: where a window is seen, those of the window and of a pass,
-    /// however long the context.
+    /// Cells of a group of layers, in whole blocks. Where a window is seen, those of a window of
+    /// each sequence and of a pass, and as many windows again for what is remembered of ended
+    /// sequences, however long the context.
     pub fn cells(&self, cache: &CachePlan) -> u64 {
-        let Some(window) = cache.window() else {
-            return self.n_ctx;
-        };
-        let windows = self.n_seqs.saturating_mul(window);
-        self.n_ctx.min(windows.saturating_add(self.n_batch))
+        let all = self.n_ctx.div_ceil(BLOCK_LEN);
+        let blocks = cache.window().map_or(all, |window| {
+            // A window begins and ends anywhere in a block, and so does what a pass adds to it.
+            let of_window = window.div_ceil(BLOCK_LEN).saturating_add(1);
+            let kept = of_window.saturating_mul(2).saturating_add(1);
+            let kept = kept.saturating_mul(self.n_seqs);
+            all.min(kept.saturating_add(self.n_batch.div_ceil(BLOCK_LEN)))
+        });
+        blocks.saturating_mul(BLOCK_LEN)
     }
 }
 

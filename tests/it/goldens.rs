@@ -196,6 +196,7 @@ pub(crate) fn options() -> Options {
         n_ctx: 512,
         n_ctx_seq: 0,
         n_seqs: 2,
+        n_checkpoints: 0,
         n_batch: 64,
         n_threads: 1,
         k_type: TensorType::F32,
@@ -236,9 +237,10 @@ fn a_batch_that_does_not_fit_is_refused_and_leaves_no_trace() {
     let def = library().get(&golden.arch).expect("built in");
     let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
     let options = Options {
-        n_ctx: 8,
+        n_ctx: 16,
         n_ctx_seq: 0,
         n_seqs: 2,
+        n_checkpoints: 0,
         ..options()
     };
     let mut model = Model::load(plan, &golden.weights, options, &mut |_, _| {}).expect("it loads");
@@ -256,16 +258,28 @@ fn a_batch_that_does_not_fit_is_refused_and_leaves_no_trace() {
         "a pass of the token 96: ids below 96"
     );
     batch.clear();
-    (0..9).for_each(|i| batch.push(1, 0, i, true));
+    (0..17).for_each(|i| batch.push(1, 0, i, true));
     assert_eq!(
         refused(&mut model, &batch),
-        "the cache is full: 9 positions asked for, 8 of 8 free"
+        "the cache is full: 17 positions asked for, 16 of 16 free"
     );
-    assert_eq!(model.free_cells(), 8);
+    assert_eq!(model.free_cells(), 16);
     batch.clear();
     (0..2).for_each(|_| batch.push(1, 0, 3, true));
     assert_eq!(
         refused(&mut model, &batch),
         "a pass of position 3 of sequence 0 twice: each once"
     );
+    run(&mut model, &[1, 2, 3], 0, 0);
+    for (sequence, position, expected) in [(0, 0, 3), (0, 4, 3), (1, 3, 0)] {
+        batch.clear();
+        batch.push(1, sequence, position, true);
+        assert_eq!(
+            refused(&mut model, &batch),
+            format!(
+                "a pass of position {position} of sequence {sequence}: {expected}: a sequence is \
+                 read in order"
+            )
+        );
+    }
 }

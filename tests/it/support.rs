@@ -215,6 +215,7 @@ pub fn results(
         n_ctx: if path.stateless { 0 } else { 512 },
         n_ctx_seq: 0,
         n_seqs: 2,
+        n_checkpoints: 0,
         n_batch: 2 * n,
         n_threads: 1,
         k_type: path.kv_type,

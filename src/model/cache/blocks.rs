@@ -1,0 +1,112 @@
+//! Blocks of one pool: who uses them, which of them are remembered, which go first.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::prefix::{NodeId, PrefixTree};
+
+/// A block of a pool.
+pub(super) type BlockId = u32;
+
+/// The blocks of a pool.
+#[derive(Clone, Debug)]
+pub(super) struct BlockPool {
+    /// Sequences that use each block.
+    users: Vec<u32>,
+    /// The node that remembers each block.
+    node: Vec<Option<NodeId>>,
+    /// Blocks that are neither used nor remembered; the lowest is taken first, so that those in use
+    /// stay together.
+    free: BinaryHeap<Reverse<BlockId>>,
+    /// Blocks that are remembered and not used.
+    n_idle: usize,
+}
+
+impl BlockPool {
+    pub(super) fn new(n_blocks: usize) -> Self {
+        Self {
+            users: vec![0; n_blocks],
+            node: vec![None; n_blocks],
+            free: (0..n_blocks as BlockId).map(Reverse).collect(),
+            n_idle: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.users.len()
+    }
+
+    /// Blocks that can be taken: free ones, and remembered ones that nobody uses.
+    pub(super) fn available(&self) -> usize {
+        self.free.len() + self.n_idle
+    }
+
+    /// A block for a new user. If none is free, the remembered one is forgotten that was used least
+    /// recently; `part` says which of a node's parts this pool's blocks are.
+    pub(super) fn take(&mut self, tree: &mut PrefixTree, part: usize) -> Option<BlockId> {
+        if self.free.is_empty() {
+            let oldest = (0..self.len())
+                .filter(|at| self.users[*at] == 0)
+                .min_by_key(|at| self.node[*at].map_or(u64::MAX, |node| tree.last_used(node)))?;
+            self.forget(oldest as BlockId, tree, part);
+        }
+        let Reverse(block) = self.free.pop()?;
+        self.users[block as usize] = 1;
+        Some(block)
+    }
+
+    /// Ends the remembering of a block.
+    pub(super) fn forget(&mut self, block: BlockId, tree: &mut PrefixTree, part: usize) {
+        let at = block as usize;
+        let Some(node) = self.node[at].take() else {
+            return;
+        };
+        tree.clear(node, part);
+        if self.users[at] == 0 {
+            self.n_idle -= 1;
+            self.free.push(Reverse(block));
+        }
+    }
+
+    /// Another user of a block.
+    pub(super) fn join(&mut self, block: BlockId) {
+        let at = block as usize;
+        if self.users[at] == 0 && self.node[at].is_some() {
+            self.n_idle -= 1;
+        }
+        self.users[at] += 1;
+    }
+
+    /// A user less.
+    pub(super) fn leave(&mut self, block: BlockId) {
+        let at = block as usize;
+        self.users[at] -= 1;
+        if self.users[at] > 0 {
+            return;
+        }
+        if self.node[at].is_some() {
+            self.n_idle += 1;
+        } else {
+            self.free.push(Reverse(block));
+        }
+    }
+
+    /// Notes that `node` remembers a block that is in use.
+    pub(super) fn remember(&mut self, block: BlockId, node: NodeId) {
+        self.node[block as usize] = Some(node);
+    }
+
+    /// Whether somebody beside its one user depends on the contents of a block.
+    pub(super) fn is_shared(&self, block: BlockId) -> bool {
+        self.users[block as usize] > 1 || self.node(block).is_some()
+    }
+
+    /// The node that remembers a block.
+    pub(super) fn node(&self, block: BlockId) -> Option<NodeId> {
+        self.node[block as usize]
+    }
+
+    pub(super) fn n_users(&self, block: BlockId) -> u32 {
+        self.users[block as usize]
+    }
+}

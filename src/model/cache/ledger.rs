@@ -1,0 +1,466 @@
+//! Who holds what: the table of every sequence, over all pools.
+//!
+//! A sequence's own blocks become known to others when it goes on behind them or ends: until then
+//! its last pass can be taken back.
+
+use std::collections::HashMap;
+
+use crate::blocks::cache::Cache as Visibility;
+
+use super::blocks::{BlockId, BlockPool};
+use super::prefix::{NodeId, PrefixTree, ROOT};
+use super::{BLOCK, Mask, SequenceId};
+
+/// Cells are looked at in multiples of this, so that a graph serves many steps.
+const VIEW_STEP: usize = 256;
+
+/// What stands in a table for a block that has left the window.
+pub(super) const GONE: BlockId = BlockId::MAX;
+
+/// Layers that see the same.
+#[derive(Clone, Debug)]
+pub(in crate::model) struct Group {
+    /// Cells of their pool.
+    pub(in crate::model) n_cells: usize,
+    /// What a query sees.
+    pub(in crate::model) rule: Visibility,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Sequence {
+    pub(super) tokens: Vec<u32>,
+    /// Blocks of each pool.
+    pub(super) tables: Vec<Vec<BlockId>>,
+    /// Blocks at the begin of each table that have left the window.
+    pub(super) n_gone: Vec<usize>,
+    /// The node of the blocks that others know, and their number.
+    pub(super) node: NodeId,
+    pub(super) n_known: usize,
+    /// Row of its state.
+    pub(super) row: Option<BlockId>,
+    /// Whether its last pass was one token.
+    is_answer: bool,
+    /// Row and node of a state from within its answer: only the latest is remembered.
+    mark: Option<(BlockId, NodeId)>,
+}
+
+impl Sequence {
+    pub(super) fn new(n_pools: usize) -> Self {
+        Self {
+            tokens: Vec::new(),
+            tables: vec![Vec::new(); n_pools],
+            n_gone: vec![0; n_pools],
+            node: ROOT,
+            n_known: 0,
+            row: None,
+            is_answer: false,
+            mark: None,
+        }
+    }
+
+    fn cell(&self, pool: usize, position: u32) -> usize {
+        let position = position as usize;
+        self.tables[pool][position / BLOCK] as usize * BLOCK + position % BLOCK
+    }
+
+    fn key(&self, block: usize) -> Option<&[u32; BLOCK]> {
+        let tokens = self.tokens.get(block * BLOCK..(block + 1) * BLOCK)?;
+        tokens.try_into().ok()
+    }
+}
+
+/// The rows that hold the states of the sequences of a pass, in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::model) struct Rows {
+    /// Rows that are read; for a sequence that begins, that of zeros.
+    pub(in crate::model) read: Vec<usize>,
+    /// Rows that are written; empty if nothing is kept.
+    pub(in crate::model) write: Vec<usize>,
+}
+
+/// What a pass was given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::model) struct Taken {
+    /// Cell of each token in each pool.
+    pub(in crate::model) cells: Vec<Vec<usize>>,
+    /// Rows of states.
+    pub(in crate::model) rows: Rows,
+}
+
+/// What there is not enough of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::model) enum Shortage {
+    Cells,
+    Rows,
+}
+
+/// Where the positions of the sequences of a pass lie, for one pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::model) struct Table {
+    /// For each token: begin of its sequence in `blocks`, its position, the first it sees and the
+    /// end of those it sees.
+    pub(in crate::model) queries: Vec<[i32; 4]>,
+    /// Blocks of the sequences, one behind the other.
+    pub(in crate::model) blocks: Vec<i32>,
+}
+
+/// The book of all sequences.
+#[derive(Clone, Debug)]
+pub(in crate::model) struct Ledger {
+    pub(super) groups: Vec<Group>,
+    pub(super) pools: Vec<BlockPool>,
+    /// Rows of states; none if the model keeps none.
+    pub(super) rows: Option<BlockPool>,
+    pub(super) tree: PrefixTree,
+    pub(super) sequences: HashMap<SequenceId, Sequence>,
+    /// Whether what is computed of a token depends on earlier ones only.
+    pub(super) is_causal: bool,
+}
+
+impl Ledger {
+    /// A book of pools of so many cells, and of `n_rows` states if the model has any.
+    pub(in crate::model) fn new(groups: Vec<Group>, n_rows: Option<usize>) -> Self {
+        let pool = |group: &Group| BlockPool::new(group.n_cells / BLOCK);
+        Self {
+            pools: groups.iter().map(pool).collect(),
+            rows: n_rows.map(BlockPool::new),
+            tree: PrefixTree::new(groups.len() + 1),
+            sequences: HashMap::new(),
+            is_causal: groups.iter().all(|group| group.rule.causal),
+            groups,
+        }
+    }
+
+    /// Which part of a node its state is.
+    pub(super) fn state_part(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Positions that can be taken in every pool; none if there is no pool.
+    pub(in crate::model) fn free(&self) -> Option<usize> {
+        let blocks = self.pools.iter().map(BlockPool::available).min();
+        blocks.map(|n| n * BLOCK)
+    }
+
+    /// The position at which a sequence goes on.
+    pub(in crate::model) fn next(&self, sequence: SequenceId) -> u32 {
+        self.sequences
+            .get(&sequence)
+            .map_or(0, |s| s.tokens.len() as u32)
+    }
+
+    /// Makes the whole blocks of a sequence known.
+    fn publish(&mut self, id: SequenceId) {
+        if !self.is_causal {
+            return;
+        }
+        let Some(sequence) = self.sequences.get_mut(&id) else {
+            return;
+        };
+        while let Some(key) = sequence.key(sequence.n_known) {
+            let node = self.tree.grow(sequence.node, key);
+            self.tree.pin(node);
+            let at = sequence.n_known;
+            for (i, pool) in self.pools.iter_mut().enumerate() {
+                let block = sequence.tables[i][at];
+                if block != GONE && self.tree.part(node, i).is_none() {
+                    pool.remember(block, node);
+                    self.tree.set(node, i, block);
+                }
+            }
+            self.tree.unpin(sequence.node);
+            sequence.node = node;
+            sequence.n_known = at + 1;
+        }
+        self.publish_state(id);
+    }
+
+    /// Makes the state behind the last token of a sequence known, if a block ends there.
+    fn publish_state(&mut self, id: SequenceId) {
+        let part = self.state_part();
+        let (Some(rows), Some(sequence)) = (&mut self.rows, self.sequences.get_mut(&id)) else {
+            return;
+        };
+        let Some(row) = sequence.row else { return };
+        let node = sequence.node;
+        let is_whole = sequence.n_known * BLOCK == sequence.tokens.len() && sequence.n_known > 0;
+        if !is_whole || rows.node(row).is_some() || self.tree.part(node, part).is_some() {
+            return;
+        }
+        rows.remember(row, node);
+        self.tree.set(node, part, row);
+        if !sequence.is_answer {
+            return;
+        }
+        if let Some((old, node)) = sequence.mark.replace((row, node))
+            && rows.node(old) == Some(node)
+        {
+            rows.forget(old, &mut self.tree, part);
+        }
+    }
+
+    pub(super) fn publish_all(&mut self) {
+        let ids: Vec<SequenceId> = self.sequences.keys().copied().collect();
+        for id in ids {
+            self.publish(id);
+        }
+    }
+
+    /// Takes a cell for each token in every pool and a row for each sequence, or nothing if there is
+    /// not room for all. The positions of each sequence follow each other. What the tokens and all
+    /// later ones cannot see any more is let go first.
+    ///
+    /// # Errors
+    /// What there is not enough of.
+    pub(in crate::model) fn take(
+        &mut self,
+        places: &[(SequenceId, u32)],
+        tokens: &[u32],
+    ) -> Result<Taken, Shortage> {
+        let counts = counts(places);
+        for (id, _) in &counts {
+            self.publish(*id);
+            self.pass_on(*id);
+        }
+        let needed = |id: &SequenceId, n: &usize| {
+            let len = self.next(*id) as usize;
+            (len + n).div_ceil(BLOCK) - len.div_ceil(BLOCK)
+        };
+        let needed: usize = counts.iter().map(|(id, n)| needed(id, n)).sum();
+        if self.pools.iter().any(|pool| pool.available() < needed) {
+            return Err(Shortage::Cells);
+        }
+        for (id, _) in &counts {
+            let new = || Sequence::new(self.pools.len());
+            self.sequences.entry(*id).or_insert_with(new);
+        }
+        let rows = self.take_rows(&counts).ok_or(Shortage::Rows)?;
+        let mut cells = vec![Vec::with_capacity(places.len()); self.pools.len()];
+        for (&(id, position), token) in places.iter().zip(tokens) {
+            let Some(sequence) = self.sequences.get_mut(&id) else {
+                continue;
+            };
+            sequence.tokens.push(*token);
+            for (i, pool) in self.pools.iter_mut().enumerate() {
+                if position as usize / BLOCK == sequence.tables[i].len() {
+                    let block = pool.take(&mut self.tree, i).ok_or(Shortage::Cells)?;
+                    sequence.tables[i].push(block);
+                }
+                cells[i].push(sequence.cell(i, position));
+            }
+        }
+        Ok(Taken { cells, rows })
+    }
+
+    /// The rows that sequences read and write, each with its number of tokens; nothing changes if
+    /// there are not enough. A row that others depend on is read, and another one written.
+    fn take_rows(&mut self, sequences: &[(SequenceId, usize)]) -> Option<Rows> {
+        let mut out = Rows::default();
+        let part = self.state_part();
+        let Some(rows) = &mut self.rows else {
+            return Some(out);
+        };
+        let nothing = rows.len();
+        let row_of = |id: &SequenceId| self.sequences.get(id).and_then(|s| s.row);
+        let needs_one =
+            |rows: &BlockPool, row: Option<BlockId>| row.is_none_or(|row| rows.n_users(row) > 1);
+        let ids = sequences.iter().map(|(id, _)| id);
+        let needed = ids.filter(|id| needs_one(rows, row_of(id))).count();
+        let mut spare = rows.available().checked_sub(needed)?;
+        for (id, n_tokens) in sequences {
+            let sequence = self.sequences.get_mut(id)?;
+            let old = sequence.row;
+            out.read.push(old.map_or(nothing, |row| row as usize));
+            let row = match old {
+                Some(row) if !rows.is_shared(row) => row,
+                Some(row) if spare == 0 && !needs_one(rows, old) => {
+                    rows.forget(row, &mut self.tree, part);
+                    row
+                }
+                _ => {
+                    spare -= usize::from(!needs_one(rows, old));
+                    let new = rows.take(&mut self.tree, part)?;
+                    old.into_iter().for_each(|row| rows.leave(row));
+                    new
+                }
+            };
+            sequence.row = Some(row);
+            sequence.is_answer = *n_tokens == 1;
+            out.write.push(row as usize);
+        }
+        Some(out)
+    }
+
+    /// Lets go of blocks that no query of a sequence from its next position on can see.
+    fn pass_on(&mut self, id: SequenceId) {
+        let Some(sequence) = self.sequences.get_mut(&id) else {
+            return;
+        };
+        let next = sequence.tokens.len() as u32;
+        for (i, pool) in self.pools.iter_mut().enumerate() {
+            let first = self.groups[i].rule.first_visible(next) as usize / BLOCK;
+            let table = &mut sequence.tables[i];
+            for block in table.iter_mut().take(first).skip(sequence.n_gone[i]) {
+                pool.leave(std::mem::replace(block, GONE));
+            }
+            sequence.n_gone[i] = sequence.n_gone[i].max(first.min(table.len()));
+        }
+    }
+
+    /// Takes back the places of a pass that failed. Where states are kept they are lost with it.
+    pub(in crate::model) fn give_back(&mut self, places: &[(SequenceId, u32)]) {
+        for (id, n) in counts(places) {
+            if self.rows.is_some() {
+                self.drop_state(id);
+                self.release(id);
+            } else {
+                let from = self.next(id).saturating_sub(n as u32);
+                self.forget(id, from);
+            }
+        }
+    }
+
+    /// The state of a sequence is not what its tokens say.
+    fn drop_state(&mut self, id: SequenceId) {
+        let Some(sequence) = self.sequences.get_mut(&id) else {
+            return;
+        };
+        sequence.tokens.truncate(sequence.n_known * BLOCK);
+        if let (Some(rows), Some(row)) = (&mut self.rows, sequence.row.take()) {
+            rows.leave(row);
+        }
+    }
+
+    /// Forgets the positions of a sequence from `from` on. Returns the position at which it goes on:
+    /// an earlier one where others depend on the last block, where what `from` sees is gone, or where
+    /// a state would have to be taken back.
+    pub(in crate::model) fn forget(&mut self, id: SequenceId, from: u32) -> u32 {
+        let Some(sequence) = self.sequences.get(&id) else {
+            return 0;
+        };
+        let len = sequence.tokens.len();
+        let from = (from as usize).min(len);
+        if from == len {
+            return len as u32;
+        }
+        let sees_all = |(pool, group): (usize, &Group)| {
+            group.rule.first_visible(from as u32) as usize / BLOCK >= sequence.n_gone[pool]
+        };
+        let is_there = self.groups.iter().enumerate().all(sees_all);
+        if from > 0 && is_there && self.rows.is_none() && from >= sequence.n_known * BLOCK {
+            self.truncate(id, from);
+            return from as u32;
+        }
+        let tokens = sequence.tokens[..from].to_vec();
+        self.release(id);
+        if from == 0 {
+            return 0;
+        }
+        self.resume(id, &tokens).n_cached as u32
+    }
+
+    /// Gives back the blocks of a sequence behind a position.
+    fn truncate(&mut self, id: SequenceId, len: usize) {
+        let Some(sequence) = self.sequences.get_mut(&id) else {
+            return;
+        };
+        sequence.tokens.truncate(len);
+        for (table, pool) in sequence.tables.iter_mut().zip(&mut self.pools) {
+            for block in table.drain(len.div_ceil(BLOCK).min(table.len())..) {
+                if block != GONE {
+                    pool.leave(block);
+                }
+            }
+        }
+    }
+
+    /// Ends a sequence. What it computed is remembered while there is room.
+    pub(in crate::model) fn release(&mut self, id: SequenceId) {
+        self.publish(id);
+        let Some(sequence) = self.sequences.remove(&id) else {
+            return;
+        };
+        for (table, pool) in sequence.tables.iter().zip(&mut self.pools) {
+            for block in table.iter().filter(|block| **block != GONE) {
+                pool.leave(*block);
+            }
+        }
+        if let (Some(rows), Some(row)) = (&mut self.rows, sequence.row) {
+            rows.leave(row);
+        }
+        self.tree.touch(sequence.node);
+        self.tree.unpin(sequence.node);
+    }
+
+    /// Number of leading cells of each pool that a pass looks at.
+    pub(in crate::model) fn views(&self, places: &[(SequenceId, u32)]) -> Vec<usize> {
+        let counts = counts(places);
+        let view = |(i, group): (usize, &Group)| {
+            let sequences = counts.iter().filter_map(|(id, _)| self.sequences.get(id));
+            let blocks = sequences.flat_map(|s| s.tables[i].iter().filter(|b| **b != GONE));
+            let end = blocks
+                .max()
+                .map_or(0, |block| (*block as usize + 1) * BLOCK);
+            end.next_multiple_of(VIEW_STEP).min(group.n_cells)
+        };
+        self.groups.iter().enumerate().map(view).collect()
+    }
+
+    /// The mask of queries over the first `n_kv` cells of a pool.
+    pub(in crate::model) fn mask(
+        &self,
+        pool: usize,
+        n_kv: usize,
+        queries: &[(SequenceId, u32)],
+    ) -> Mask {
+        let sequences: Vec<&Sequence> = queries
+            .iter()
+            .filter_map(|(id, _)| self.sequences.get(id))
+            .collect();
+        Mask::of_cells(
+            n_kv,
+            queries,
+            &self.groups[pool].rule,
+            |i| sequences[i].tokens.len() as u32,
+            |i, position| sequences[i].cell(pool, position),
+        )
+    }
+
+    /// Where the positions of the sequences of a pass lie in a pool.
+    pub(in crate::model) fn table(&self, pool: usize, queries: &[(SequenceId, u32)]) -> Table {
+        let mut out = Table::default();
+        let mut begins: Vec<(SequenceId, usize)> = Vec::new();
+        for &(id, position) in queries {
+            let Some(sequence) = self.sequences.get(&id) else {
+                continue;
+            };
+            let begin = match begins.iter().find(|(known, _)| *known == id) {
+                Some((_, begin)) => *begin,
+                None => {
+                    let begin = out.blocks.len();
+                    let blocks = sequence.tables[pool].iter().map(|block| *block as i32);
+                    out.blocks.extend(blocks);
+                    begins.push((id, begin));
+                    begin
+                }
+            };
+            let len = sequence.tokens.len() as u32;
+            let visible = self.groups[pool].rule.visible(position, len);
+            let [from, to] = [visible.start, visible.end].map(|p| p as i32);
+            out.queries.push([begin as i32, position as i32, from, to]);
+        }
+        out
+    }
+}
+
+/// Tokens of each sequence, in the order of their first.
+fn counts(places: &[(SequenceId, u32)]) -> Vec<(SequenceId, usize)> {
+    let mut counts: Vec<(SequenceId, usize)> = Vec::new();
+    for (id, _) in places {
+        match counts.iter_mut().find(|(known, _)| known == id) {
+            Some((_, n)) => *n += 1,
+            None => counts.push((*id, 1)),
+        }
+    }
+    counts
+}

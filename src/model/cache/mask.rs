@@ -1,0 +1,133 @@
+//! What queries see, as a mask.
+
+use crate::blocks::cache::Cache as Visibility;
+
+use super::SequenceId;
+
+/// Keys that may be seen, as a mask `[n_kv, n_tokens]`: 0 or a bias where visible, -inf where not.
+pub(in crate::model) struct Mask {
+    values: Vec<f32>,
+}
+
+impl Mask {
+    /// Of keys that lie anywhere: `cell(i, position)` is the cell of a position of query `i`'s
+    /// sequence, of which `len(i)` positions are there.
+    pub(super) fn of_cells(
+        n_kv: usize,
+        queries: &[(SequenceId, u32)],
+        rule: &Visibility,
+        len: impl Fn(usize) -> u32,
+        cell: impl Fn(usize, u32) -> usize,
+    ) -> Self {
+        let mut values = vec![f32::NEG_INFINITY; n_kv * queries.len()];
+        for (i, (row, query)) in values.chunks_exact_mut(n_kv).zip(queries).enumerate() {
+            for position in rule.visible(query.1, len(i)) {
+                row[cell(i, position)] = rule.mask(query.1, position);
+            }
+        }
+        Self { values }
+    }
+
+    /// Of the tokens of the pass itself.
+    pub(in crate::model) fn of_tokens(queries: &[(SequenceId, u32)], rule: &Visibility) -> Self {
+        let value = |q: &(SequenceId, u32), k: &(SequenceId, u32)| {
+            if q.0 == k.0 && rule.is_visible(q.1, k.1) {
+                rule.mask(q.1, k.1)
+            } else {
+                f32::NEG_INFINITY
+            }
+        };
+        let values = queries
+            .iter()
+            .flat_map(|q| queries.iter().map(move |k| value(q, k)));
+        Self {
+            values: values.collect(),
+        }
+    }
+
+    /// The values as f32.
+    pub(in crate::model) fn as_f32(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// The values as f16: 0, -inf and distances up to 2048 are exact.
+    pub(in crate::model) fn to_f16(&self) -> Vec<half::f16> {
+        self.values
+            .iter()
+            .map(|v| half::f16::from_f32(*v))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blocks::cache::Window;
+
+    fn rule(causal: bool, window: Window, size: u64) -> Visibility {
+        Visibility {
+            causal,
+            size,
+            window,
+            alibi: 0.0,
+        }
+    }
+
+    fn visible(mask: &Mask, n_kv: usize) -> Vec<String> {
+        let row = |row: &[f32]| {
+            row.iter()
+                .map(|v| if *v == 0.0 { '#' } else { '.' })
+                .collect()
+        };
+        mask.as_f32().chunks(n_kv).map(row).collect()
+    }
+
+    #[test]
+    fn a_query_sees_its_own_sequence_up_to_its_position() {
+        let tokens = [(0, 0), (1, 0), (0, 1), (1, 1)];
+        let causal = rule(true, Window::Standard, 0);
+        let rows = ["#...", ".#..", "#.#.", ".#.#"];
+        assert_eq!(visible(&Mask::of_tokens(&tokens, &causal), 4), rows);
+        // The positions of a sequence in every other cell.
+        let cell = |i: usize, position: u32| 2 * position as usize + tokens[i].0 as usize;
+        let mask = Mask::of_cells(4, &tokens, &causal, |_| 2, cell);
+        assert_eq!(visible(&mask, 4), rows);
+        let open = rule(false, Window::Standard, 0);
+        let mask = Mask::of_cells(6, &tokens[..1], &open, |_| 2, cell);
+        assert_eq!(visible(&mask, 6), ["#.#..."]);
+    }
+
+    #[test]
+    fn windows_end_at_starts_at_or_surround_the_query() {
+        let tokens: Vec<_> = (0..6).map(|position| (0, position)).collect();
+        let rows = |rule: &Visibility| {
+            let of_tokens = visible(&Mask::of_tokens(&tokens, rule), 6);
+            let cells = Mask::of_cells(6, &tokens, rule, |_| 6, |_, position| position as usize);
+            assert_eq!(visible(&cells, 6), of_tokens);
+            of_tokens
+        };
+        assert_eq!(
+            rows(&rule(true, Window::Standard, 2))[2..5],
+            [".##...", "..##..", "...##."]
+        );
+        assert_eq!(
+            rows(&rule(true, Window::Chunked, 3))[2..5],
+            ["###...", "...#..", "...##."]
+        );
+        assert_eq!(
+            rows(&rule(false, Window::Symmetric, 2))[2..5],
+            [".###..", "..###.", "...###"]
+        );
+    }
+
+    #[test]
+    fn a_linear_bias_is_minus_the_distance() {
+        let tokens: Vec<_> = (0..3).map(|position| (0, position)).collect();
+        let rule = Visibility {
+            alibi: 8.0,
+            ..rule(true, Window::Standard, 0)
+        };
+        let mask = Mask::of_tokens(&tokens, &rule);
+        assert_eq!(mask.as_f32()[6..], [-2.0, -1.0, 0.0]);
+    }
+}

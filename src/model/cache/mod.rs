@@ -1,0 +1,33 @@
+//! What is kept between passes: who holds which cells, what a query sees of them, and the storage.
+//!
+//! Layers that see the same have a pool of blocks of cells, which all sequences share; a cell holds
+//! one position in each of those layers. A sequence is a table of blocks ([`ledger`]). Full blocks
+//! are known by the tokens that lead to them ([`prefix`]), so that a later sequence that begins with
+//! the same tokens goes on from them; a block that nobody uses is kept until its room is needed.
+//! Where only a window is seen, a sequence lets go of a block when all of it has left the window.
+//! The state of a recurrent layer is one row, known by the tokens read so far in the same way.
+//!
+//! The book-keeping is pure; storage is one tensor of keys and one of values for each layer
+//! ([`store`]) and one tensor for each part of a state ([`states`]).
+
+mod blocks;
+mod ledger;
+mod mask;
+mod prefix;
+mod resume;
+pub(super) mod states;
+pub(super) mod store;
+#[cfg(test)]
+mod tests;
+
+pub(super) use ledger::{Group, Ledger, Rows, Shortage, Taken};
+pub(super) use mask::Mask;
+pub use resume::{Miss, Resumed};
+
+use crate::plan::BLOCK_LEN;
+
+/// A sequence of tokens that see each other.
+pub type SequenceId = u32;
+
+/// Positions of a block.
+const BLOCK: usize = BLOCK_LEN as usize;

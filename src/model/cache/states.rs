@@ -1,0 +1,96 @@
+//! What is kept of sequences beside keys and values.
+//!
+//! Every part of a recurrent unit's state is one tensor with a row for each state that is kept, and
+//! one row of zeros behind them, which a sequence reads that begins. A state belongs to one
+//! position: it can be continued there or dropped, not taken back.
+
+use std::collections::HashMap;
+
+use crate::blocks::StateStore;
+use crate::ggml::{Arena, Device, Error, Graph, Tensor};
+use crate::plan::Plan;
+use crate::weights::TensorType;
+
+/// The rows.
+pub(in crate::model) struct States {
+    /// `[size, n_rows + 1]` by path and part.
+    parts: HashMap<(String, &'static str), Tensor>,
+    bytes: usize,
+}
+
+impl States {
+    pub(in crate::model) fn new(plan: &Plan, n_rows: usize) -> Result<Self, Error> {
+        let all: Vec<_> = plan
+            .recurrent()
+            .flat_map(|(unit, parts)| parts.iter().map(move |part| (unit, part)))
+            .collect();
+        let arena = Arena::new(all.len(), 0)?;
+        let mut parts = HashMap::with_capacity(all.len());
+        for (unit, part) in all {
+            let name = format!("{}.state_{}", unit.path, part.name);
+            let shape = [part.size, n_rows as u64 + 1];
+            let rows = arena.tensor(&name, TensorType::F32, &shape)?;
+            parts.insert((unit.path.clone(), part.name), rows);
+        }
+        let bytes = if parts.is_empty() {
+            0
+        } else {
+            Device::cpu()?.allocate(&arena, "the states of sequences")?
+        };
+        Ok(Self { parts, bytes })
+    }
+
+    pub(in crate::model) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(in crate::model) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+}
+
+/// The states as a pass reads and writes them.
+pub(in crate::model) struct PassStates<'a> {
+    pub(in crate::model) states: &'a States,
+    /// Row that each sequence reads, i32 `[n_seqs]`.
+    pub(in crate::model) read: Option<Tensor>,
+    /// Row that each sequence writes, i64 `[n_seqs]`; none if nothing is kept.
+    pub(in crate::model) write: Option<Tensor>,
+    /// What has to be computed for the next pass.
+    pub(in crate::model) kept: Vec<Tensor>,
+}
+
+impl PassStates<'_> {
+    fn part(&self, path: &str, part: &str) -> Result<&Tensor, Error> {
+        let found = self
+            .states
+            .parts
+            .iter()
+            .find(|((p, n), _)| p == path && *n == part);
+        found.map(|(_, rows)| rows).ok_or_else(|| Error::Arguments {
+            op: "state",
+            message: format!("{path} keeps no `{part}`"),
+        })
+    }
+}
+
+impl StateStore for PassStates<'_> {
+    fn rows(&self, path: &str, part: &str) -> Result<(Tensor, Tensor), Error> {
+        let Some(read) = &self.read else {
+            return Err(Error::Arguments {
+                op: "state",
+                message: format!("{path}: the pass has no sequences"),
+            });
+        };
+        Ok((self.part(path, part)?.clone(), read.clone()))
+    }
+
+    fn keep(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<(), Error> {
+        let Some(write) = &self.write else {
+            return Ok(());
+        };
+        let kept = g.set_rows(self.part(path, part)?, new, write)?;
+        self.kept.push(kept);
+        Ok(())
+    }
+}

@@ -1,0 +1,150 @@
+//! Storage of keys and values, and how the graph of a pass reaches it.
+//!
+//! Rows are written by index, so that one built graph serves any cells.
+
+use std::collections::HashMap;
+
+use crate::blocks::{KeyValueStore, Seen};
+use crate::ggml::{Arena, Device, Error, Graph, Tensor};
+use crate::plan::{KeyValuePlan, Plan};
+use crate::weights::TensorType;
+
+/// Storage of keys and values for the cells of all pools.
+pub(in crate::model) struct KeyValues {
+    /// Keys and values of each unit by its path: `[row, n_cells]`.
+    rows: HashMap<String, (Tensor, Option<Tensor>)>,
+    bytes: usize,
+}
+
+impl KeyValues {
+    pub(in crate::model) fn new(
+        plan: &Plan,
+        n_cells: &[usize],
+        k: TensorType,
+        v: TensorType,
+    ) -> Result<Self, Error> {
+        let states: Vec<_> = plan
+            .key_values()
+            .filter(|(_, rows)| n_cells[rows.cache] > 0)
+            .collect();
+        let arena = Arena::new(2 * states.len(), 0)?;
+        let mut rows = HashMap::with_capacity(states.len());
+        for (unit, state) in states {
+            let n_cells = n_cells[state.cache] as u64;
+            let keys = arena.tensor(&format!("{}.cache_k", unit.path), k, &[state.k, n_cells])?;
+            let values = if state.v_in_k {
+                None
+            } else {
+                let name = format!("{}.cache_v", unit.path);
+                Some(arena.tensor(&name, v, &[state.v, n_cells])?)
+            };
+            rows.insert(unit.path.clone(), (keys, values));
+        }
+        let bytes = if rows.is_empty() {
+            0
+        } else {
+            Device::cpu()?.allocate(&arena, "the key/value cache")?
+        };
+        Ok(Self { rows, bytes })
+    }
+
+    pub(in crate::model) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// The store of a pass over cached keys and values.
+pub(in crate::model) struct CachedStore<'a> {
+    pub(in crate::model) cache: &'a KeyValues,
+    /// Cells of each pool that the pass looks at.
+    pub(in crate::model) n_kv: Vec<usize>,
+    /// Cell of each token in each pool, i64 `[n_tokens]`.
+    pub(in crate::model) cells: Vec<Tensor>,
+    /// Masks by cache group.
+    pub(in crate::model) masks: Vec<Tensor>,
+    /// What the units of this pass may see, by their paths.
+    pub(in crate::model) seen: HashMap<String, (Tensor, Option<Tensor>)>,
+}
+
+/// What a unit stored in this pass.
+fn stored(
+    seen: &HashMap<String, (Tensor, Option<Tensor>)>,
+    masks: &[Tensor],
+    path: &str,
+    state: &KeyValuePlan,
+) -> Result<Seen, Error> {
+    let Some((k, v)) = seen.get(path) else {
+        return Err(Error::Arguments {
+            op: "stored",
+            message: format!("{path} stored nothing in this pass"),
+        });
+    };
+    Ok(Seen {
+        k: k.clone(),
+        v: v.clone(),
+        mask: masks[state.cache].clone(),
+    })
+}
+
+impl KeyValueStore for CachedStore<'_> {
+    fn append(
+        &mut self,
+        g: &Graph,
+        path: &str,
+        state: &KeyValuePlan,
+        k: &Tensor,
+        v: Option<&Tensor>,
+    ) -> Result<Seen, Error> {
+        let Some((keys, values)) = self.cache.rows.get(path) else {
+            return Err(Error::Arguments {
+                op: "append",
+                message: format!("{path} has no cache"),
+            });
+        };
+        let (n_kv, cells) = (self.n_kv[state.cache], &self.cells[state.cache]);
+        let head = |rows: &Tensor| {
+            let width = rows.shape()[0];
+            let row = rows.ty().row_bytes(width).unwrap_or(0) as usize;
+            let all = row * n_kv;
+            g.view(rows, [width, n_kv as u64, 1, 1], [row, all, all], 0)
+        };
+        // Reading what `set_rows` returns orders the reading after the writing.
+        let k = head(&g.set_rows(keys, k, cells)?)?;
+        let v = match (values, v) {
+            (Some(values), Some(v)) => Some(head(&g.set_rows(values, v, cells)?)?),
+            _ => None,
+        };
+        self.seen.insert(path.to_owned(), (k, v));
+        self.stored(path, state)
+    }
+
+    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<Seen, Error> {
+        stored(&self.seen, &self.masks, path, state)
+    }
+}
+
+/// The store of a pass that keeps nothing: its own tokens are all there is to see.
+pub(in crate::model) struct PassStore {
+    /// Masks by cache group.
+    pub(in crate::model) masks: Vec<Tensor>,
+    /// What the units of this pass may see, by their paths.
+    pub(in crate::model) seen: HashMap<String, (Tensor, Option<Tensor>)>,
+}
+
+impl KeyValueStore for PassStore {
+    fn append(
+        &mut self,
+        _: &Graph,
+        path: &str,
+        state: &KeyValuePlan,
+        k: &Tensor,
+        v: Option<&Tensor>,
+    ) -> Result<Seen, Error> {
+        self.seen.insert(path.to_owned(), (k.clone(), v.cloned()));
+        self.stored(path, state)
+    }
+
+    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<Seen, Error> {
+        stored(&self.seen, &self.masks, path, state)
+    }
+}

@@ -1,0 +1,162 @@
+//! One pass: the rows it takes, the graph it replays or builds, what is written and read.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::arch::Mode;
+use crate::blocks::cache::Cache as Visibility;
+use crate::ggml;
+use crate::plan::{CachePlan, Plan};
+
+use super::cache::{Mask, Rows, Shortage, Taken};
+use super::graph::{self, Shape};
+use super::{Batch, Error, Model, Options, split};
+
+impl Model {
+    /// Runs one pass. Returns the logits `[n_vocab, n_outputs]` of the tokens that want them, in
+    /// their order.
+    ///
+    /// # Errors
+    /// A batch that does not fit the model, a full cache, a failed computation. The cache then
+    /// holds none of the batch's tokens.
+    pub fn forward(&mut self, batch: &Batch) -> Result<&[f32], Error> {
+        batch.check(self.options.n_batch, self.plan.n_vocab)?;
+        let is_cached = self.options.n_ctx > 0;
+        let has_states = !self.states.is_empty();
+        if is_cached || has_states {
+            split::check_order(batch, |sequence| self.next(sequence))?;
+        }
+        if !has_states {
+            self.pass(batch, 1)?;
+            return Ok(&self.logits);
+        }
+        let parts = split::by_sequence(batch);
+        if let [part] = parts.as_slice()
+            && part.is_in_order()
+        {
+            self.pass(&part.batch, part.n_seqs)?;
+            return Ok(&self.logits);
+        }
+        let width = self.row_width();
+        let mut logits = vec![0.0; width * batch.n_outputs()];
+        for part in &parts {
+            self.pass(&part.batch, part.n_seqs)?;
+            for (row, at) in self.logits.chunks_exact(width).zip(&part.outputs) {
+                logits[at * width..(at + 1) * width].copy_from_slice(row);
+            }
+        }
+        self.logits = logits;
+        Ok(&self.logits)
+    }
+
+    /// Runs tokens of `n_seqs` sequences, as many of each where something is kept of each.
+    fn pass(&mut self, batch: &Batch, n_seqs: usize) -> Result<(), Error> {
+        let taken = self.take(batch, n_seqs)?;
+        // Nothing is left half done: what the pass took is given back below.
+        let compute = AssertUnwindSafe(|| self.compute(batch, &taken, n_seqs));
+        let result = catch_unwind(compute).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+            Err(Error::Internal(text.unwrap_or_default()))
+        });
+        if result.is_err() {
+            // A graph that failed half-way is not replayed, and its rows are not believed.
+            self.current = None;
+            if self.options.n_ctx > 0 {
+                self.ledger.give_back(&batch.places);
+            }
+        }
+        result
+    }
+
+    /// What the tokens of a pass are given of what is kept.
+    fn take(&mut self, batch: &Batch, n_seqs: usize) -> Result<Taken, Error> {
+        if self.options.n_ctx == 0 {
+            let read = match self.states.is_empty() {
+                true => Vec::new(),
+                false => vec![self.options.n_rows(); n_seqs],
+            };
+            let rows = Rows {
+                read,
+                write: Vec::new(),
+            };
+            let cells = Vec::new();
+            return Ok(Taken { cells, rows });
+        }
+        let taken = self.ledger.take(&batch.places, &batch.tokens);
+        taken.map_err(|shortage| match shortage {
+            Shortage::Rows => Error::Sequences(self.options.n_seqs),
+            Shortage::Cells => Error::CacheFull {
+                needed: batch.len(),
+                free: self.free_cells(),
+                n_ctx: self.options.n_ctx,
+            },
+        })
+    }
+
+    fn compute(&mut self, batch: &Batch, taken: &Taken, n_seqs: usize) -> Result<(), Error> {
+        let n_outputs = batch.n_outputs();
+        let is_cached = self.options.n_ctx > 0;
+        let n_kv = if is_cached {
+            self.ledger.views(&batch.places)
+        } else {
+            vec![batch.len(); self.plan.caches.len()]
+        };
+        let shape = Shape {
+            n_tokens: batch.len(),
+            n_outputs,
+            n_kv,
+            n_seqs,
+        };
+        if self
+            .current
+            .as_ref()
+            .is_none_or(|(current, _)| *current != shape)
+        {
+            self.current = None;
+            let (graph, inputs) = graph::build(
+                &self.plan,
+                &self.loaded.tensors,
+                &self.cache,
+                &self.states,
+                &self.options,
+                &self.n_cells,
+                &shape,
+            )?;
+            self.executor.load(graph)?;
+            self.current = Some((shape, inputs));
+            self.n_graphs += 1;
+        }
+        let Some((shape, inputs)) = &self.current else {
+            return Err(ggml::Error::Compute("no graph is loaded".into()).into());
+        };
+        inputs.write(&mut self.executor, batch, &taken.cells, &taken.rows)?;
+        for (i, mask) in inputs.masks.iter().enumerate() {
+            let values = if is_cached {
+                self.ledger.mask(i, shape.n_kv[i], &batch.places)
+            } else {
+                let rule = visibility(&self.plan, &self.options, &self.plan.caches[i]);
+                Mask::of_tokens(&batch.places, &rule)
+            };
+            if self.options.flash_attn {
+                self.executor.write(mask, &values.to_f16())?;
+            } else {
+                self.executor.write(mask, values.as_f32())?;
+            }
+        }
+        self.executor.run()?;
+        self.logits.resize(n_outputs * self.row_width(), 0.0);
+        if let Some(logits) = &inputs.logits {
+            self.executor.read(logits, &mut self.logits)?;
+        }
+        Ok(())
+    }
+}
+
+/// What queries of a group of layers see.
+pub(super) fn visibility(plan: &Plan, options: &Options, group: &CachePlan) -> Visibility {
+    let rule = Visibility::read(&group.unit.options);
+    Visibility {
+        causal: rule.causal && !options.non_causal && plan.mode == Mode::Causal,
+        ..rule
+    }
+}
