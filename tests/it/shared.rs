@@ -1,0 +1,141 @@
+//! What sequences share: a text that was read before is not read again, and nothing of the result
+//! changes by that.
+
+use lab_bench::arch::Mode;
+use lab_bench::model::{Batch, Model, Options};
+use lab_bench::plan::Plan;
+
+use crate::goldens::{EXACT, Golden, goldens, library, options};
+use crate::support::nmse;
+
+const N_TOKENS: usize = 75;
+const N_SHARED: usize = 48;
+
+fn load(golden: &Golden, options: Options) -> Model {
+    let def = library().get(&golden.arch).expect("built in");
+    let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
+    Model::load(plan, &golden.weights, options, &mut |_, _| {}).expect("it loads")
+}
+
+/// A text whose begin is the same for every `kind`.
+fn text(kind: u32) -> Vec<u32> {
+    (0..N_TOKENS as u32)
+        .map(|i| {
+            let own = if i < N_SHARED as u32 { 0 } else { kind * 7 };
+            (i * 37 + i / 5 + own) % 96
+        })
+        .collect()
+}
+
+/// Logits of the tokens of a text from where the model goes on with it, in passes of at most `step`
+/// tokens.
+fn read(model: &mut Model, sequence: u32, tokens: &[u32], step: usize) -> Vec<f64> {
+    let first = model.next(sequence) as usize;
+    let mut out = Vec::new();
+    for (begin, chunk) in (first..).step_by(step).zip(tokens[first..].chunks(step)) {
+        let mut batch = Batch::default();
+        for (position, token) in (begin as u32..).zip(chunk) {
+            batch.push(*token, sequence, position, true);
+        }
+        let logits = model.forward(&batch).expect("the pass runs");
+        out.extend(logits.iter().map(|v| f64::from(*v)));
+    }
+    out
+}
+
+/// The rows of `all` that belong to the last tokens, as many as `found` has.
+fn error(found: &[f64], all: &[f64]) -> f64 {
+    let found: Vec<f32> = found.iter().map(|v| *v as f32).collect();
+    nmse(&found, &all[all.len() - found.len()..])
+}
+
+fn is_causal(model: &Model) -> bool {
+    model.plan().mode == Mode::Causal
+}
+
+#[test]
+fn a_shared_begin_is_read_once_and_changes_nothing() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let mut n_causal = 0;
+    for golden in goldens(scratch.path(), |_| true) {
+        let shared = Options {
+            n_checkpoints: 8,
+            n_seqs: 3,
+            n_batch: 16,
+            ..options()
+        };
+        let fresh = |kind| {
+            let mut model = load(&golden, shared.clone());
+            let step = if is_causal(&model) { 16 } else { return None };
+            Some(read(&mut model, 0, &text(kind), step))
+        };
+        let (Some(first), Some(second)) = (fresh(0), fresh(1)) else {
+            continue;
+        };
+        n_causal += 1;
+        let name = &golden.name;
+        let mut model = load(&golden, shared.clone());
+        read(&mut model, 0, &text(0), 16);
+        // Beside the first, which still runs.
+        let resumed = model.resume(1, &text(1));
+        assert_eq!(resumed.n_cached, N_SHARED, "{name}: {}", resumed.miss);
+        let found = error(&read(&mut model, 1, &text(1), 5), &second);
+        assert!(found <= EXACT, "{name}: NMSE {found:.1e}");
+        // A follow-up of the first, when both have ended.
+        model.release(0);
+        model.release(1);
+        let resumed = model.resume(2, &text(0));
+        assert_eq!(resumed.n_cached, 64, "{name}: {}", resumed.miss);
+        let found = error(&read(&mut model, 2, &text(0), 1), &first);
+        assert!(found <= EXACT, "{name}: NMSE {found:.1e}");
+        model.release(2);
+        // Other texts until nothing of it is left: computed anew, it is the same.
+        for kind in 10..20 {
+            let other: Vec<u32> = text(0).iter().map(|t| (t + kind) % 96).collect();
+            read(&mut model, 3, &other, 16);
+            model.release(3);
+        }
+        let resumed = model.resume(4, &text(0));
+        assert_eq!(resumed.n_cached, 0, "{name}");
+        let found = error(&read(&mut model, 4, &text(0), 16), &first);
+        assert!(found <= EXACT, "{name}: NMSE {found:.1e}");
+    }
+    println!("{n_causal} models");
+    assert!(n_causal > 50, "{n_causal}");
+}
+
+#[test]
+fn tokens_that_are_taken_back_leave_no_trace() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    for golden in goldens(scratch.path(), |_| true) {
+        let mut model = load(&golden, Options { n_checkpoints: 8, ..options() });
+        if !is_causal(&model) {
+            continue;
+        }
+        let whole = read(&mut model, 0, &text(0), 16);
+        model.release(0);
+        // Guesses behind every few tokens, which turn out wrong.
+        let tokens = text(0);
+        let mut found = Vec::new();
+        let mut n_again = 0;
+        while (model.next(1) as usize) < tokens.len() {
+            let next = model.next(1) as usize;
+            let end = (next + 3).min(tokens.len());
+            found.truncate(next * whole.len() / tokens.len());
+            found.extend(read(&mut model, 1, &tokens[..end], 3));
+            let wrong: Vec<u32> = tokens[..end].iter().copied().chain([1, 2, 3, 4]).collect();
+            read(&mut model, 1, &wrong, 4);
+            let kept = model.forget(1, end as u32) as usize;
+            n_again += end - kept;
+            // Where nothing can be taken back, what was read is known at whole blocks.
+            if kept < end {
+                found.truncate(kept * whole.len() / tokens.len());
+                found.extend(read(&mut model, 1, &tokens[..end], 16));
+            }
+        }
+        let has_states = model.plan().recurrent().next().is_some();
+        assert_eq!(n_again > 0, has_states, "{}", golden.name);
+        let found = error(&found, &whole);
+        assert!(found <= EXACT, "{}: NMSE {found:.1e}", golden.name);
+    }
+}
