@@ -122,7 +122,7 @@ async fn whole(
                 reasons[i] = Some(reason);
                 add(&mut total, &usage);
             }
-            Event::Failed { message } => return Err(Error::Engine { detail: message }),
+            Event::Failed(failure) => return Err(failure.into()),
         }
     }
     let mut choices = Vec::with_capacity(n);
@@ -216,9 +216,9 @@ fn streamed(
                         ended = true;
                     }
                 }
-                Event::Failed { message } => {
-                    tracing::error!(message, "a stream failed");
-                    out.push(Error::Engine { detail: message }.body().to_string());
+                Event::Failed(failure) => {
+                    tracing::error!(%failure, "a stream failed");
+                    out.push(Error::from(failure).body().to_string());
                     ended = true;
                 }
             }
@@ -233,7 +233,11 @@ fn streamed(
 }
 
 fn add(total: &mut Usage, usage: &Usage) {
-    // The answers share one prompt.
+    // The answers share one prompt, which the first of them reads.
+    let is_first = total.prompt_tokens == 0;
+    if is_first || usage.cached_tokens < total.cached_tokens {
+        total.cached_tokens = usage.cached_tokens;
+    }
     total.prompt_tokens = usage.prompt_tokens;
     total.completion_tokens += usage.completion_tokens;
 }
@@ -243,7 +247,7 @@ fn usage_json(usage: &Usage) -> Value {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": { "cached_tokens": 0 },
+        "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
         "completion_tokens_details": { "reasoning_tokens": 0 },
     })
 }

@@ -41,6 +41,7 @@ pub(super) struct ChatRequest {
     frequency_penalty: Option<f64>,
     logit_bias: Option<BTreeMap<String, f64>>,
     seed: Option<i64>,
+    draft: Option<u64>,
     logprobs: Option<bool>,
     top_logprobs: Option<u32>,
     tools: Option<Value>,
@@ -111,6 +112,7 @@ const FIELDS: &[&str] = &[
     "frequency_penalty",
     "logit_bias",
     "seed",
+    "draft",
     "logprobs",
     "top_logprobs",
     "tools",
@@ -419,6 +421,7 @@ impl ChatRequest {
             top_logprobs: self
                 .wants_logprobs()
                 .then(|| self.top_logprobs.unwrap_or(0) as usize),
+            n_drafted: self.draft.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
         })
     }
 

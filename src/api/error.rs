@@ -11,7 +11,7 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use crate::engine::Rejected;
+use crate::engine::{Failure, Rejected};
 use crate::serving::PromptError;
 use crate::text::template::RenderError;
 
@@ -46,6 +46,9 @@ pub(super) enum Error {
     /// The model could not be loaded.
     #[error("the model `{name}` could not be loaded")]
     Load { name: String, detail: String },
+    /// It took too long.
+    #[error("{0}")]
+    Time(Failure),
     /// The engine failed.
     #[error("the answer could not be completed")]
     Engine { detail: String },
@@ -86,7 +89,10 @@ impl Error {
             Self::UnknownModel { .. } | Self::NoRoute(_) => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::Load { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Load { .. } | Self::Time(Failure::QueueTime(_)) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::Time(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::Engine { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -101,6 +107,7 @@ impl Error {
             Self::ContextLength { .. } => "context_length_exceeded",
             Self::Busy { .. } => "rate_limit_exceeded",
             Self::Load { .. } => "model_not_available",
+            Self::Time(_) => "timeout",
             Self::Engine { .. } => "internal_error",
             Self::NoRoute(_) => "unknown_url",
             Self::Method => "method_not_allowed",
@@ -162,6 +169,15 @@ impl From<Rejected> for Error {
             Rejected::Ended => Self::Engine {
                 detail: rejected.to_string(),
             },
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Computation(detail) => Self::Engine { detail },
+            time => Self::Time(time),
         }
     }
 }

@@ -38,6 +38,9 @@ pub(super) struct Args {
     /// Text that ends the answer; may be repeated
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
+    /// Most tokens guessed ahead in a step, from what the text repeats; 0: none
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    draft: usize,
     #[command(flatten)]
     sampling: SamplingOptions,
     #[command(flatten)]
@@ -188,6 +191,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         n_ctx: options.n_ctx,
         n_parallel: 1,
         n_queue: 1,
+        n_prompt: options.n_batch,
+        n_drafted: args.draft,
+        queue_time: None,
+        answer_time: None,
     };
     if args.stateless {
         options.n_batch = options.n_ctx;
@@ -231,6 +238,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             .map(|stop| stop.clone().into_bytes())
             .collect(),
         top_logprobs: None,
+        n_drafted: None,
     })?;
     while let Some(event) = events.blocking_recv() {
         match event {
@@ -239,7 +247,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 output::bytes(b"\n")?;
                 return speed(&usage, reason);
             }
-            Event::Failed { message } => anyhow::bail!("{message}"),
+            Event::Failed(failure) => anyhow::bail!("{failure}"),
         }
     }
     anyhow::bail!("the engine ended before the answer was complete")
@@ -261,9 +269,13 @@ fn speed(usage: &Usage, reason: FinishReason) -> Result<(), Failure> {
         FinishReason::Stop => "",
         FinishReason::Length => ", cut at the limit",
     };
+    let guesses = match usage.drafted_tokens {
+        0 => String::new(),
+        n => format!(", {} of {n} guesses right", usage.accepted_tokens),
+    };
     writeln!(
         std::io::stderr().lock(),
-        "[{} prompt tokens at {:.1}/s, {} answer tokens at {:.1}/s{end}]",
+        "[{} prompt tokens at {:.1}/s, {} answer tokens at {:.1}/s{guesses}{end}]",
         usage.prompt_tokens,
         rate(usage.prompt_tokens, prefill),
         usage.completion_tokens,

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
@@ -38,8 +39,46 @@ pub(super) struct Args {
     /// Requests that may wait
     #[arg(long, default_value_t = 64, value_name = "N")]
     queue: usize,
+    /// Memory for what is kept of all answers, such as 512M or 4G, which they share; default: a
+    /// context for each
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    cache: Option<u64>,
+    /// States remembered for later requests, of models that keep states
+    #[arg(long, default_value_t = 16, value_name = "N")]
+    checkpoints: usize,
+    /// Most tokens of prompts in a step in which answers run
+    #[arg(long, default_value_t = 128, value_name = "N")]
+    prompt_batch: usize,
+    /// Most tokens guessed ahead in a step, from what the text repeats; 0: none
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    draft: usize,
+    /// Most seconds that a request waits for its turn; default: no limit
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    queue_time: Option<Duration>,
+    /// Most seconds from its turn to the end of its answer; default: no limit
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    answer_time: Option<Duration>,
     #[command(flatten)]
     load: LoadOptions,
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    let fault = || format!("expected a number of bytes such as 512M or 4G, found `{text}`");
+    let units = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
+    let unit = units
+        .into_iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
+    let (number, shift) = unit.unwrap_or((text, 0));
+    let number: u64 = number.trim().parse().map_err(|_| fault())?;
+    number.checked_mul(1 << shift).ok_or_else(fault)
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let found = text
+        .parse()
+        .ok()
+        .and_then(|s| Duration::try_from_secs_f64(s).ok());
+    found.ok_or_else(|| format!("expected a number of seconds, found `{text}`"))
 }
 
 pub(super) fn run(args: Args) -> Result<(), Failure> {
@@ -87,13 +126,25 @@ fn start(args: &Args, source: &Source) -> Result<Served, Failure> {
     };
     let mut options = args.load.resolve(&opened, defaults);
     let n_parallel = args.parallel.max(1);
+    options.n_seqs = n_parallel;
+    options.n_checkpoints = args.checkpoints;
+    let all = options.n_ctx.saturating_mul(n_parallel);
+    options.n_ctx = match args.cache {
+        None => all,
+        Some(bytes) => options.n_ctx_within(&opened.plan, bytes).min(all),
+    };
+    if options.n_ctx == 0 {
+        anyhow::bail!("--cache: not even a block of positions fits");
+    }
     let limits = Limits {
-        n_ctx: options.n_ctx,
+        n_ctx: options.n_ctx_seq.min(options.n_ctx),
         n_parallel,
         n_queue: args.queue.max(1),
+        n_prompt: args.prompt_batch.max(1),
+        n_drafted: args.draft,
+        queue_time: args.queue_time,
+        answer_time: args.answer_time,
     };
-    options.n_ctx *= n_parallel;
-    options.n_seqs = n_parallel;
     tracing::info!(model = opened.name, "loading");
     Ok(Served::start(opened, options, limits, Box::new(|_, _| {}))?)
 }

@@ -2,15 +2,20 @@
 //!
 //! The engine thread is the only one that touches ggml. A request goes in over a bounded queue,
 //! its events come back over a channel of its own; dropping the receiver cancels it within one
-//! step. Nothing here knows HTTP. A failed step ends the requests it served, never the engine.
+//! step. Nothing here knows HTTP. A step that fails is tried again for each of its requests alone, so
+//! that it ends those that cannot go on, never the others or the engine.
 
+mod draft;
 mod runner;
 mod scheduler;
 mod sequence;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
@@ -34,6 +39,9 @@ pub struct Request {
     pub stops: Vec<Vec<u8>>,
     /// Length of the list of likeliest tokens, if log-probabilities are wanted.
     pub top_logprobs: Option<usize>,
+    /// Most tokens guessed ahead in a step, from what the text repeats; none: as the engine is set.
+    /// What is answered does not depend on it.
+    pub n_drafted: Option<usize>,
 }
 
 /// A token of the answer, as far as it is part of the released text.
@@ -61,8 +69,14 @@ pub enum FinishReason {
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
+    /// Those of them that were known from earlier requests.
+    pub cached_tokens: usize,
     /// Tokens generated, the ending one included.
     pub completion_tokens: usize,
+    /// Tokens guessed ahead, and those of them that are part of the answer.
+    pub drafted_tokens: usize,
+    /// Guesses that were right.
+    pub accepted_tokens: usize,
     /// Time until the prompt was read.
     pub prefill: Duration,
     /// Time from there to the end.
@@ -87,10 +101,21 @@ pub enum Event {
         usage: Usage,
     },
     /// The answer cannot be completed.
-    Failed {
-        /// What went wrong.
-        message: String,
-    },
+    Failed(Failure),
+}
+
+/// Why an answer cannot be completed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// It waited too long for its turn.
+    #[error("waited {0:?} for a turn, which is the limit")]
+    QueueTime(Duration),
+    /// It took too long.
+    #[error("not complete after {0:?}, which is the limit")]
+    AnswerTime(Duration),
+    /// What was computed cannot be used, or could not be computed.
+    #[error("{0}")]
+    Computation(String),
 }
 
 /// Why a request was not taken.
@@ -130,6 +155,32 @@ pub struct Limits {
     pub n_parallel: usize,
     /// Requests that wait.
     pub n_queue: usize,
+    /// Most tokens of prompts in a step in which answers run.
+    pub n_prompt: usize,
+    /// Most tokens guessed ahead for a request that does not say.
+    pub n_drafted: usize,
+    /// Longest time a request waits for its turn.
+    pub queue_time: Option<Duration>,
+    /// Longest time from its turn to the end of its answer.
+    pub answer_time: Option<Duration>,
+}
+
+/// A place among the requests that wait or run, given back when it is dropped.
+struct Ticket(Arc<AtomicUsize>);
+
+impl Ticket {
+    /// A place, if fewer than `limit` are taken.
+    fn take(places: &Arc<AtomicUsize>, limit: usize) -> Option<Self> {
+        let more = |n| (n < limit).then_some(n + 1);
+        let taken = places.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        taken.ok().map(|_| Self(Arc::clone(places)))
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// A request on its way to the engine.
@@ -137,12 +188,15 @@ struct Submitted {
     request: Request,
     sampler: Sampler,
     events: mpsc::UnboundedSender<Event>,
+    arrived: Instant,
+    ticket: Ticket,
 }
 
 /// The way to the engine thread. Cloned freely; the engine ends when the last one goes.
 #[derive(Clone)]
 pub struct Handle {
-    queue: mpsc::Sender<Submitted>,
+    queue: mpsc::UnboundedSender<Submitted>,
+    places: Arc<AtomicUsize>,
     tokenizer: Arc<Tokenizer>,
     limits: Limits,
 }
@@ -163,19 +217,18 @@ impl Handle {
             });
         }
         let sampler = Sampler::new(&request.sampling, request.choice)?;
+        let limit = self.limits.n_queue;
+        let most = limit.max(1).saturating_add(self.limits.n_parallel);
+        let ticket = Ticket::take(&self.places, most).ok_or(Rejected::QueueFull { limit })?;
         let (events, receiver) = mpsc::unbounded_channel();
-        self.queue
-            .try_send(Submitted {
-                request,
-                sampler,
-                events,
-            })
-            .map_err(|error| match error {
-                mpsc::error::TrySendError::Full(_) => Rejected::QueueFull {
-                    limit: self.limits.n_queue,
-                },
-                mpsc::error::TrySendError::Closed(_) => Rejected::Ended,
-            })?;
+        let submitted = Submitted {
+            request,
+            sampler,
+            events,
+            arrived: Instant::now(),
+            ticket,
+        };
+        self.queue.send(submitted).map_err(|_| Rejected::Ended)?;
         Ok(receiver)
     }
 
@@ -199,7 +252,7 @@ pub fn start<E: Send + 'static>(
     limits: Limits,
     load: impl FnOnce() -> Result<Model, E> + Send + 'static,
 ) -> Result<(Handle, JoinHandle<()>), StartError<E>> {
-    let (queue, requests) = mpsc::channel(limits.n_queue.max(1));
+    let (queue, requests) = mpsc::unbounded_channel();
     let (ready, loaded) = std::sync::mpsc::sync_channel(1);
     let for_thread = Arc::clone(&tokenizer);
     let thread = std::thread::Builder::new()
@@ -220,6 +273,7 @@ pub fn start<E: Send + 'static>(
         Ok(Ok(())) => Ok((
             Handle {
                 queue,
+                places: Arc::default(),
                 tokenizer,
                 limits,
             },

@@ -3,33 +3,117 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::mpsc;
 
-use crate::model::{Batch, Model, SequenceId};
+use crate::model::{self, Batch, Model, Resumed, SequenceId};
+use crate::plan::BLOCK_LEN;
 use crate::text::tokenizer::Tokenizer;
 
-use super::scheduler::{Waiting, plan_step};
+use super::scheduler::{Budget, Job, Step, can_begin, plan_step};
 use super::sequence::Sequence;
-use super::{Limits, Submitted};
+use super::{Failure, FinishReason, Limits, Submitted};
+
+const BLOCK: usize = BLOCK_LEN as usize;
+
+/// Most guesses of a step, of all requests together: each costs about a token's computation.
+const N_DRAFTED: usize = 32;
+
+/// What runs passes.
+pub(super) trait Compute {
+    /// See [`Model::forward`].
+    fn forward(&mut self, batch: &Batch) -> Result<&[f32], model::Error>;
+    /// See [`Model::resume`].
+    fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed;
+    /// See [`Model::next`].
+    fn next(&self, sequence: SequenceId) -> u32;
+    /// See [`Model::forget`].
+    fn forget(&mut self, sequence: SequenceId, from: u32) -> u32;
+    /// See [`Model::release`].
+    fn release(&mut self, sequence: SequenceId);
+    /// See [`Model::rest`].
+    fn rest(&self);
+    /// Blocks that can be taken; none if nothing is kept between passes.
+    fn n_blocks(&self) -> Option<usize>;
+    /// Most tokens of a pass.
+    fn n_batch(&self) -> usize;
+    /// Elements of a row of logits.
+    fn n_vocab(&self) -> usize;
+    /// Whether a state is kept of each sequence, which cannot be taken back.
+    fn has_states(&self) -> bool;
+    /// Whether sequences share what is known of their tokens.
+    fn is_shared(&self) -> bool;
+}
+
+impl Compute for Model {
+    fn forward(&mut self, batch: &Batch) -> Result<&[f32], model::Error> {
+        Model::forward(self, batch)
+    }
+
+    fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed {
+        Model::resume(self, sequence, tokens)
+    }
+
+    fn next(&self, sequence: SequenceId) -> u32 {
+        Model::next(self, sequence)
+    }
+
+    fn forget(&mut self, sequence: SequenceId, from: u32) -> u32 {
+        Model::forget(self, sequence, from)
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        Model::release(self, sequence);
+    }
+
+    fn rest(&self) {
+        Model::rest(self);
+    }
+
+    fn n_blocks(&self) -> Option<usize> {
+        (self.options().n_ctx > 0).then(|| self.free_cells() / BLOCK)
+    }
+
+    fn n_batch(&self) -> usize {
+        self.options().n_batch
+    }
+
+    fn n_vocab(&self) -> usize {
+        self.row_width()
+    }
+
+    fn has_states(&self) -> bool {
+        Model::has_states(self)
+    }
+
+    fn is_shared(&self) -> bool {
+        Model::is_shared(self)
+    }
+}
 
 /// The model and the requests it serves.
-pub(super) struct Runner {
-    model: Model,
+pub(super) struct Runner<C> {
+    model: C,
     tokenizer: Arc<Tokenizer>,
     limits: Limits,
     /// Requests that wait for a place.
-    queue: VecDeque<Submitted>,
+    queue: VecDeque<Sequence>,
     /// Requests that run, in the order of their arrival.
     running: Vec<Sequence>,
     /// Ids that nobody runs under.
     free_ids: Vec<SequenceId>,
+    /// Sequences of a step that failed, each of which goes alone next.
+    suspects: Vec<SequenceId>,
     batch: Batch,
+    /// Steps so far.
+    turn: usize,
 }
 
-impl Runner {
-    pub(super) fn new(model: Model, tokenizer: Arc<Tokenizer>, limits: Limits) -> Self {
-        let free_ids = (0..limits.n_parallel.max(1) as SequenceId).rev().collect();
+impl<C: Compute> Runner<C> {
+    pub(super) fn new(model: C, tokenizer: Arc<Tokenizer>, mut limits: Limits) -> Self {
+        limits.n_parallel = limits.n_parallel.max(1);
+        let free_ids = (0..limits.n_parallel as SequenceId).rev().collect();
         Self {
             model,
             tokenizer,
@@ -37,125 +121,312 @@ impl Runner {
             queue: VecDeque::new(),
             running: Vec::new(),
             free_ids,
+            suspects: Vec::new(),
             batch: Batch::default(),
+            turn: 0,
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn model(&self) -> &C {
+        &self.model
+    }
+
     /// Serves requests until the last handle is gone and every answer is complete.
-    pub(super) fn run(mut self, mut requests: mpsc::Receiver<Submitted>) {
+    pub(super) fn run(mut self, mut requests: mpsc::UnboundedReceiver<Submitted>) {
         loop {
             if self.running.is_empty() && self.queue.is_empty() {
                 self.model.rest();
                 match requests.blocking_recv() {
-                    Some(submitted) => self.queue.push_back(submitted),
+                    Some(submitted) => self.enqueue(submitted),
                     None => return,
                 }
             }
-            while self.queue.len() < self.limits.n_queue.max(1) {
-                match requests.try_recv() {
-                    Ok(submitted) => self.queue.push_back(submitted),
-                    Err(_) => break,
-                }
+            while let Ok(submitted) = requests.try_recv() {
+                self.enqueue(submitted);
             }
-            self.admit();
-            self.drop_cancelled();
-            if self.running.is_empty() {
+            self.turn();
+        }
+    }
+
+    pub(super) fn enqueue(&mut self, submitted: Submitted) {
+        let mut limits = self.limits;
+        let mut submitted = submitted;
+        if self.model.has_states() || self.model.n_blocks().is_none() {
+            // What is guessed wrong could not be taken back.
+            submitted.request.n_drafted = Some(0);
+            limits.n_drafted = 0;
+        }
+        self.queue.push_back(Sequence::new(submitted, &limits));
+    }
+
+    /// One step, with all that is to be done around it.
+    pub(super) fn turn(&mut self) {
+        self.let_go();
+        self.admit();
+        if self.running.is_empty() {
+            return;
+        }
+        self.turn = self.turn.wrapping_add(1);
+        if catch_unwind(AssertUnwindSafe(|| self.step())).is_err() {
+            tracing::error!("a step panicked; its requests end");
+            for sequence in std::mem::take(&mut self.running) {
+                self.release(sequence.id);
+                sequence.fail(Failure::Computation("the engine panicked".into()));
+            }
+        }
+    }
+
+    /// Lets go of requests that nobody waits for and of those that take too long.
+    fn let_go(&mut self) {
+        let now = Instant::now();
+        let is_over = |sequence: &Sequence, limits: &Limits| {
+            sequence.is_cancelled() || sequence.overdue(limits, now).is_some()
+        };
+        let mut at = 0;
+        while at < self.running.len() {
+            if is_over(&self.running[at], &self.limits) {
+                let sequence = self.running.remove(at);
+                self.release(sequence.id);
+                Self::end_early(sequence, &self.limits, now);
+            } else {
+                at += 1;
+            }
+        }
+        let limits = self.limits;
+        let waiting = std::mem::take(&mut self.queue);
+        let (over, waiting): (VecDeque<_>, VecDeque<_>) =
+            waiting.into_iter().partition(|s| is_over(s, &limits));
+        self.queue = waiting;
+        for sequence in over {
+            Self::end_early(sequence, &limits, now);
+        }
+    }
+
+    fn end_early(sequence: Sequence, limits: &Limits, now: Instant) {
+        match sequence.overdue(limits, now) {
+            Some(failure) if !sequence.is_cancelled() => sequence.fail(failure),
+            _ => tracing::debug!(sequence = sequence.id, "cancelled"),
+        }
+    }
+
+    /// Lets requests begin, in the order of their arrival, as far as there is room. One whose text
+    /// another just reads waits for that.
+    fn admit(&mut self) {
+        let mut at = 0;
+        while at < self.queue.len() && !self.free_ids.is_empty() {
+            let n_tokens = self.queue[at].tokens().len();
+            if !can_begin(&self.jobs(), n_tokens, self.model.n_blocks()) {
+                return;
+            }
+            if self.follows(at) {
+                at += 1;
                 continue;
             }
-            let step = catch_unwind(AssertUnwindSafe(|| self.step()));
-            let failure = match step {
-                Ok(Ok(())) => continue,
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "the engine panicked in this step".to_owned(),
-            };
-            tracing::error!(failure, "a step failed; its requests end");
-            self.fail_all(&failure);
-        }
-    }
-
-    fn admit(&mut self) {
-        while let Some(id) = self.free_ids.pop() {
-            let Some(submitted) = self.queue.pop_front() else {
-                self.free_ids.push(id);
+            let (Some(mut sequence), Some(id)) = (self.queue.remove(at), self.free_ids.pop())
+            else {
                 return;
             };
-            let is_cached = self.model.options().n_ctx > 0;
-            self.running
-                .push(Sequence::new(id, submitted, self.limits.n_ctx, is_cached));
+            self.begin(&mut sequence, id);
+            self.running.push(sequence);
         }
     }
 
-    fn drop_cancelled(&mut self) {
-        self.queue.retain(|submitted| !submitted.events.is_closed());
-        let mut i = 0;
-        while i < self.running.len() {
-            if self.running[i].is_cancelled() {
-                let sequence = self.running.remove(i);
-                tracing::debug!(sequence = sequence.id, "cancelled");
-                self.release(sequence.id);
-            } else {
-                i += 1;
+    fn begin(&mut self, sequence: &mut Sequence, id: SequenceId) {
+        if self.model.n_blocks().is_none() {
+            return sequence.begin(id, &Resumed::default(), Vec::new());
+        }
+        let known = self.model.resume(id, sequence.tokens());
+        let n_tokens = sequence.tokens().len();
+        tracing::debug!(
+            sequence = id,
+            n_tokens,
+            n_cached = known.n_cached,
+            reason = %known.miss,
+            "begins"
+        );
+        let mut cuts = Vec::new();
+        if self.model.has_states() {
+            // A later request may go on where this text leaves a known one, and where it ends.
+            cuts.push((n_tokens - 1) / BLOCK * BLOCK);
+            cuts.push(known.n_known);
+            cuts.retain(|cut| *cut > known.n_cached);
+            cuts.dedup();
+        }
+        sequence.begin(id, &known, cuts);
+    }
+
+    /// Whether a request that waits begins with a text that another is about to have read.
+    fn follows(&mut self, at: usize) -> bool {
+        if !self.model.is_shared() {
+            return false;
+        }
+        let has_states = self.model.has_states();
+        let tokens = self.queue[at].tokens();
+        let mut follows = false;
+        for earlier in self.running.iter_mut().filter(|s| s.is_reading()) {
+            let both = tokens.iter().zip(earlier.tokens());
+            let n_same = both.take_while(|(a, b)| a == b).count();
+            let n_shared = n_same.min(tokens.len() - 1) / BLOCK * BLOCK;
+            if n_shared > earlier.n_cached() {
+                follows = true;
+                if has_states {
+                    earlier.cut_at(n_shared);
+                }
             }
         }
+        follows
     }
 
     fn release(&mut self, id: SequenceId) {
         self.model.release(id);
         self.free_ids.push(id);
+        self.suspects.retain(|suspect| *suspect != id);
     }
 
-    fn step(&mut self) -> Result<(), crate::model::Error> {
-        let is_whole = self.model.options().n_ctx == 0;
-        let waiting: Vec<Waiting> = self
-            .running
-            .iter()
-            .map(|s| Waiting {
-                pending: s.pending().len(),
-                is_prefill: s.is_prefill(),
-                is_whole,
-            })
-            .collect();
-        let shares = plan_step(&waiting, self.model.options().n_batch);
+    fn jobs(&self) -> Vec<Job> {
+        let is_whole = self.model.n_blocks().is_none();
+        let job = |sequence: &Sequence| sequence.job(is_whole, BLOCK);
+        self.running.iter().map(job).collect()
+    }
+
+    /// Tokens of each running request in the next pass.
+    fn shares(&mut self) -> Vec<usize> {
+        self.running.iter_mut().for_each(Sequence::guess);
+        loop {
+            let mut jobs = self.jobs();
+            let budget = Budget {
+                n_tokens: self.model.n_batch(),
+                n_prompt: self.limits.n_prompt.max(1),
+                n_drafted: N_DRAFTED,
+                n_blocks: self.model.n_blocks(),
+            };
+            let suspect = self.suspects.last().copied();
+            let alone = suspect.and_then(|id| self.running.iter().position(|s| s.id == id));
+            if let Some(alone) = alone {
+                jobs = vec![jobs[alone]];
+            }
+            match (plan_step(&jobs, &budget, self.turn), alone) {
+                (Step::Run(shares), None) => return shares,
+                (Step::Run(shares), Some(_)) if shares[0] == 0 => drop(self.suspects.pop()),
+                (Step::Run(shares), Some(alone)) => {
+                    let mut all = vec![0; self.running.len()];
+                    all[alone] = shares[0];
+                    return all;
+                }
+                (Step::Preempt(at), _) => self.preempt(at),
+            }
+        }
+    }
+
+    /// Lets a request wait again, so that others have its blocks. What it read is remembered while
+    /// there is room.
+    fn preempt(&mut self, at: usize) {
+        let mut sequence = self.running.remove(at);
+        tracing::debug!(sequence = sequence.id, "makes room");
+        self.release(sequence.id);
+        sequence.suspend();
+        self.queue.push_front(sequence);
+    }
+
+    fn step(&mut self) {
+        let shares = self.shares();
         self.batch.clear();
-        for (sequence, share) in self.running.iter().zip(&shares) {
-            let pending = sequence.pending();
-            for (i, token) in pending[..*share].iter().enumerate() {
-                let is_last = i + 1 == pending.len();
-                self.batch
-                    .push(*token, sequence.id, sequence.position() + i as u32, is_last);
+        for (sequence, share) in self.running.iter_mut().zip(&shares) {
+            if *share > 0 {
+                sequence.read(*share, &mut self.batch);
             }
         }
-        let n_vocab = self.model.plan().n_vocab as usize;
-        let logits = self.model.forward(&self.batch)?;
-
-        let mut rows = logits.chunks_exact(n_vocab);
-        let mut ended = Vec::new();
-        for (i, (sequence, share)) in self.running.iter_mut().zip(&shares).enumerate() {
-            if *share == 0 || !sequence.advance(*share) {
-                continue;
-            }
-            let row = rows.next().unwrap_or_default();
-            match sequence.choose(row, &self.tokenizer) {
-                Ok(None) => {}
-                Ok(Some(reason)) => ended.push((i, Ok(reason))),
-                Err(error) => ended.push((i, Err(error.to_string()))),
-            }
+        if self.batch.is_empty() {
+            // Only a request that is alone gets here, and what it needs is more than there is.
+            let full = "there is not enough room in the cache";
+            self.end(0, Err(Failure::Computation(full.into())));
+            return;
         }
-        for (i, result) in ended.into_iter().rev() {
-            let sequence = self.running.remove(i);
-            self.release(sequence.id);
-            match result {
-                Ok(reason) => sequence.finish(reason),
-                Err(message) => sequence.fail(&message),
+        let n_vocab = self.model.n_vocab();
+        match self.model.forward(&self.batch) {
+            Ok(logits) => {
+                let rows = logits.chunks_exact(n_vocab);
+                let ended = choose(&mut self.running, &shares, rows, &self.tokenizer);
+                self.settle(&shares, ended);
             }
-        }
-        Ok(())
-    }
-
-    fn fail_all(&mut self, message: &str) {
-        for sequence in std::mem::take(&mut self.running) {
-            self.release(sequence.id);
-            sequence.fail(message);
+            Err(error) => self.step_failed(&shares, &error),
         }
     }
+
+    /// Brings the cache in line with what was chosen, and ends answers.
+    fn settle(&mut self, shares: &[usize], ended: Vec<(usize, Result<FinishReason, Failure>)>) {
+        let is_kept = self.model.n_blocks().is_some();
+        for (sequence, _) in self.running.iter_mut().zip(shares).filter(|(_, n)| **n > 0) {
+            if !is_kept {
+                sequence.forget();
+            } else if self.model.next(sequence.id) as usize > sequence.n_cached() {
+                let n = self.model.forget(sequence.id, sequence.n_cached() as u32);
+                sequence.set_cached(n as usize);
+            }
+        }
+        self.suspects.pop();
+        for (at, result) in ended.into_iter().rev() {
+            self.end(at, result);
+        }
+    }
+
+    /// Has each request of a failed step go alone, so that only those fail that cannot go on.
+    fn step_failed(&mut self, shares: &[usize], error: &model::Error) {
+        let taking_part = || (0..shares.len()).filter(|i| shares[*i] > 0);
+        if taking_part().count() == 1 {
+            tracing::error!(%error, "a step failed; its request ends");
+            let at = taking_part().next().unwrap_or_default();
+            return self.end(at, Err(Failure::Computation(error.to_string())));
+        }
+        tracing::warn!(%error, "a step failed; each of its requests goes alone");
+        self.suspects = taking_part().map(|i| self.running[i].id).collect();
+        let is_kept = self.model.n_blocks().is_some();
+        for sequence in self.running.iter_mut().filter(|_| is_kept) {
+            match self.model.next(sequence.id) {
+                0 => {
+                    let known = self.model.resume(sequence.id, sequence.tokens());
+                    sequence.begin(sequence.id, &known, Vec::new());
+                }
+                n => sequence.set_cached(n as usize),
+            }
+        }
+    }
+
+    fn end(&mut self, at: usize, result: Result<FinishReason, Failure>) {
+        let sequence = self.running.remove(at);
+        self.release(sequence.id);
+        match result {
+            Ok(reason) => sequence.finish(reason),
+            Err(failure) => sequence.fail(failure),
+        }
+    }
+}
+
+/// Chooses tokens for the sequences of a pass from its rows of logits, which are in their order.
+/// Returns those that end, by their places.
+fn choose<'l>(
+    running: &mut [Sequence],
+    shares: &[usize],
+    mut rows: impl Iterator<Item = &'l [f32]>,
+    tokenizer: &Tokenizer,
+) -> Vec<(usize, Result<FinishReason, Failure>)> {
+    let mut ended = Vec::new();
+    for (i, (sequence, share)) in running.iter_mut().zip(shares).enumerate() {
+        let own: Vec<&[f32]> = rows.by_ref().take(sequence.n_rows(*share)).collect();
+        if *share == 0 {
+            continue;
+        }
+        let advance = AssertUnwindSafe(|| sequence.advance(*share, own.into_iter(), tokenizer));
+        match catch_unwind(advance) {
+            Ok(Ok(None)) => {}
+            Ok(Ok(Some(reason))) => ended.push((i, Ok(reason))),
+            Ok(Err(error)) => ended.push((i, Err(Failure::Computation(error.to_string())))),
+            Err(_) => {
+                let panicked = "choosing a token panicked";
+                ended.push((i, Err(Failure::Computation(panicked.into()))));
+            }
+        }
+    }
+    ended
 }

@@ -1,88 +1,440 @@
 //! Who runs in the next step: pure, from numbers to numbers.
 //!
-//! Running answers come first, one token each, so that a long prompt never stalls them; what is
-//! left of the step's budget goes to prompts, the earliest first.
+//! Running answers come first, one token each, so that a long prompt never stalls them; while any
+//! runs, prompts share a small budget, otherwise the whole step. Half of it is for the earliest
+//! prompt and half for the shortest, so that neither a long one holds up short ones nor short ones a
+//! long one. Guesses are read last. Where blocks run out, the latest request makes room and waits.
 
-/// A sequence as the scheduler sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Waiting {
-    /// Tokens that are not in the cache yet; 1 for a running answer.
+use crate::plan::BLOCK_LEN;
+
+const BLOCK: usize = BLOCK_LEN as usize;
+
+/// A running request as the scheduler sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Job {
+    /// Tokens that must be read before the next one can be chosen, at least 1.
     pub(super) pending: usize,
+    /// Guesses that may be read behind them.
+    pub(super) drafted: usize,
     /// Whether its prompt is still being read.
     pub(super) is_prefill: bool,
     /// Whether its tokens must all go into one pass.
     pub(super) is_whole: bool,
+    /// Positions that are left in its last block.
+    pub(super) room: usize,
+    /// Tokens behind which a pass shall end.
+    pub(super) cut: Option<usize>,
 }
 
-/// How many tokens each sequence gets in the next step, at most `budget` together.
-///
-/// `sequences` are in the order of their arrival. A sequence that must go whole and is larger than
-/// what is left waits for a step of its own.
-pub(super) fn plan_step(sequences: &[Waiting], budget: usize) -> Vec<usize> {
-    let mut left = budget;
-    let mut share = vec![0; sequences.len()];
-    let mut give = |i: usize, left: &mut usize| {
-        let wanted = sequences[i].pending;
-        let given = if sequences[i].is_whole && wanted > *left {
-            0
-        } else {
-            wanted.min(*left)
-        };
-        share[i] = given;
-        *left -= given;
-    };
-    let by_phase = |is_prefill: bool| {
-        (0..sequences.len()).filter(move |i| sequences[*i].is_prefill == is_prefill)
-    };
-    for i in by_phase(false).chain(by_phase(true)) {
-        give(i, &mut left);
+/// What a step may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Budget {
+    /// Most tokens.
+    pub(super) n_tokens: usize,
+    /// Most tokens of prompts while answers run, at least 1.
+    pub(super) n_prompt: usize,
+    /// Most guesses.
+    pub(super) n_drafted: usize,
+    /// Blocks that can be taken; none if nothing is kept.
+    pub(super) n_blocks: Option<usize>,
+}
+
+/// A step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Tokens of each job, guesses included.
+    Run(Vec<usize>),
+    /// This job must give back its blocks first.
+    Preempt(usize),
+}
+
+struct Planner<'a> {
+    jobs: &'a [Job],
+    shares: Vec<usize>,
+    left: usize,
+    blocks: Option<usize>,
+}
+
+impl Planner<'_> {
+    /// Most tokens of a job that blocks are left for.
+    fn fits(&self, i: usize) -> usize {
+        let room = self.jobs[i].room.saturating_sub(self.shares[i]);
+        self.blocks
+            .map_or(usize::MAX, |blocks| room + blocks * BLOCK)
     }
-    share
+
+    /// Gives a job at most `n` more tokens.
+    fn give(&mut self, i: usize, n: usize) -> usize {
+        let n = n.min(self.left).min(self.fits(i));
+        let room = self.jobs[i].room.saturating_sub(self.shares[i]);
+        if let Some(blocks) = &mut self.blocks {
+            *blocks -= n.saturating_sub(room).div_ceil(BLOCK);
+        }
+        self.shares[i] += n;
+        self.left -= n;
+        n
+    }
+
+    /// Gives a prompt at most `n` tokens: all, or so many that a block ends behind them.
+    fn give_prompt(&mut self, i: usize, n: usize) -> usize {
+        let job = self.jobs[i];
+        if self.shares[i] > 0 {
+            return 0;
+        }
+        if job.is_whole {
+            let fits = job.pending <= self.left.min(self.fits(i));
+            return if fits { self.give(i, job.pending) } else { 0 };
+        }
+        let all = job.cut.unwrap_or(job.pending).min(job.pending);
+        let mut n = all.min(n).min(self.left).min(self.fits(i));
+        if n < all && n > job.room {
+            let whole = job.room + (n - job.room) / BLOCK * BLOCK;
+            n = if whole > 0 { whole } else { n };
+        }
+        self.give(i, n)
+    }
+
+    fn prompts(&mut self, budget: usize) {
+        let prompts = (0..self.jobs.len()).filter(|i| self.jobs[*i].is_prefill);
+        let prompts: Vec<usize> = prompts.collect();
+        let Some(earliest) = prompts.first().copied() else {
+            return;
+        };
+        let shortest = prompts
+            .iter()
+            .copied()
+            .min_by_key(|i| self.jobs[*i].pending);
+        let shortest = shortest.unwrap_or(earliest);
+        let mut left = budget;
+        if shortest != earliest {
+            left -= self.give_prompt(shortest, left / 2);
+        }
+        for i in prompts {
+            left -= self.give_prompt(i, left);
+        }
+    }
+}
+
+/// Plans a step. `jobs` are in the order of their arrival; `turn` counts the steps, so that answers
+/// take turns where there are more of them than a step holds.
+pub(super) fn plan_step(jobs: &[Job], budget: &Budget, turn: usize) -> Step {
+    let mut planner = Planner {
+        jobs,
+        shares: vec![0; jobs.len()],
+        left: budget.n_tokens,
+        blocks: budget.n_blocks,
+    };
+    let answers: Vec<usize> = (0..jobs.len()).filter(|i| !jobs[*i].is_prefill).collect();
+    let from = match answers.len() > budget.n_tokens {
+        true => turn * budget.n_tokens % answers.len(),
+        false => 0,
+    };
+    let in_turn = answers.iter().cycle().skip(from).take(answers.len());
+    for i in in_turn.copied() {
+        let wanted = jobs[i].pending.min(planner.left);
+        if jobs[i].is_whole {
+            planner.give_prompt(i, wanted);
+        } else if planner.give(i, wanted) == 0 && wanted > 0 && jobs.len() > 1 {
+            return Step::Preempt(jobs.len() - 1);
+        }
+    }
+    let is_answering = answers.iter().any(|i| planner.shares[*i] > 0);
+    let for_prompts = match is_answering {
+        true => budget.n_prompt.min(planner.left),
+        false => planner.left,
+    };
+    planner.prompts(for_prompts);
+    if planner.left == budget.n_tokens && jobs.len() > 1 {
+        return Step::Preempt(jobs.len() - 1);
+    }
+    let mut drafted = budget.n_drafted;
+    for i in answers {
+        if planner.shares[i] == jobs[i].pending {
+            drafted -= planner.give(i, jobs[i].drafted.min(drafted));
+        }
+    }
+    Step::Run(planner.shares)
+}
+
+/// Whether another request can begin whose tokens need `n_tokens` positions, beside `jobs`.
+pub(super) fn can_begin(jobs: &[Job], n_tokens: usize, n_blocks: Option<usize>) -> bool {
+    let Some(n_blocks) = n_blocks.filter(|_| !jobs.is_empty()) else {
+        return true;
+    };
+    let blocks = |job: &Job| job.pending.saturating_sub(job.room).div_ceil(BLOCK);
+    let promised: usize = jobs.iter().map(blocks).sum();
+    promised + n_tokens.div_ceil(BLOCK) <= n_blocks
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
-    fn decode() -> Waiting {
-        Waiting {
+    fn answer() -> Job {
+        Job {
             pending: 1,
-            is_prefill: false,
-            is_whole: false,
+            ..Job::default()
         }
     }
 
-    fn prefill(pending: usize) -> Waiting {
-        Waiting {
+    fn prompt(pending: usize) -> Job {
+        Job {
             pending,
             is_prefill: true,
-            is_whole: false,
+            ..Job::default()
         }
     }
 
-    fn whole(pending: usize) -> Waiting {
-        Waiting {
+    fn whole(pending: usize) -> Job {
+        Job {
             is_whole: true,
-            ..prefill(pending)
+            ..prompt(pending)
         }
     }
 
-    fn check(sequences: &[Waiting], budget: usize, expected: &[usize]) {
-        assert_eq!(plan_step(sequences, budget), expected);
+    const BUDGET: Budget = Budget {
+        n_tokens: 256,
+        n_prompt: 64,
+        n_drafted: 8,
+        n_blocks: Some(100),
+    };
+
+    fn check(jobs: &[Job], budget: Budget, expected: &[usize]) {
+        assert_eq!(plan_step(jobs, &budget, 0), Step::Run(expected.to_vec()));
     }
 
     #[test]
     fn answers_come_before_prompts_and_prompts_share_what_is_left() {
-        check(&[], 8, &[]);
-        check(&[decode(), decode()], 8, &[1, 1]);
-        check(&[prefill(100), decode()], 8, &[7, 1]);
-        check(&[prefill(3), prefill(100), decode()], 8, &[3, 4, 1]);
-        check(&[prefill(100), prefill(2)], 8, &[8, 0]);
-        check(&[decode(), decode(), decode()], 2, &[1, 1, 0]);
+        check(&[], BUDGET, &[]);
+        check(&[answer(), answer()], BUDGET, &[1, 1]);
+        check(&[prompt(500)], BUDGET, &[256]);
+        check(&[prompt(500), answer()], BUDGET, &[64, 1]);
+        // The earliest and the shortest have a half each, the others what is left.
+        check(&[prompt(500), prompt(20), answer()], BUDGET, &[32, 20, 1]);
+        check(&[prompt(500), prompt(400)], BUDGET, &[128, 128]);
+        check(&[prompt(3), prompt(500), answer()], BUDGET, &[3, 48, 1]);
+    }
+
+    #[test]
+    fn answers_take_turns_where_there_are_too_many() {
+        let few = Budget {
+            n_tokens: 2,
+            ..BUDGET
+        };
+        let jobs = [answer(); 3];
+        let turns: Vec<Step> = (0..3).map(|turn| plan_step(&jobs, &few, turn)).collect();
+        let expected = [vec![1, 1, 0], vec![1, 0, 1], vec![0, 1, 1]].map(Step::Run);
+        assert_eq!(turns, expected);
     }
 
     #[test]
     fn a_whole_sequence_waits_for_room() {
-        check(&[whole(5), whole(5), whole(3)], 8, &[5, 0, 3]);
+        let all = Budget {
+            n_blocks: None,
+            ..BUDGET
+        };
+        check(&[whole(200), whole(100), whole(56)], all, &[200, 0, 56]);
+        let running = Job {
+            is_prefill: false,
+            ..whole(200)
+        };
+        check(&[running, running], all, &[200, 0]);
+    }
+
+    #[test]
+    fn passes_end_where_a_block_or_a_cut_does() {
+        let begun = Job {
+            room: 5,
+            ..prompt(500)
+        };
+        check(&[begun, answer()], BUDGET, &[53, 1]);
+        let cut = Job {
+            cut: Some(37),
+            ..begun
+        };
+        check(&[cut, answer()], BUDGET, &[37, 1]);
+    }
+
+    #[test]
+    fn guesses_are_read_when_all_else_is() {
+        let guess = Job {
+            drafted: 6,
+            room: 16,
+            ..answer()
+        };
+        check(&[guess, guess, prompt(100)], BUDGET, &[7, 3, 64]);
+        let full = Budget {
+            n_tokens: 3,
+            ..BUDGET
+        };
+        check(&[guess, guess], full, &[2, 1]);
+    }
+
+    #[test]
+    fn the_latest_makes_room_for_earlier_answers() {
+        let tight = |n_blocks| Budget {
+            n_blocks: Some(n_blocks),
+            ..BUDGET
+        };
+        let inside = Job {
+            room: 3,
+            ..answer()
+        };
+        check(&[inside, inside], tight(0), &[1, 1]);
+        let step = plan_step(&[answer(), inside], &tight(0), 0);
+        assert_eq!(step, Step::Preempt(1));
+        let step = plan_step(&[prompt(10), prompt(10)], &tight(0), 0);
+        assert_eq!(step, Step::Preempt(1));
+        check(&[prompt(100), inside], tight(2), &[32, 1]);
+        assert!(can_begin(&[inside, prompt(20)], 31, Some(4)));
+        assert!(!can_begin(&[inside, prompt(20)], 33, Some(4)));
+        assert!(
+            can_begin(&[], 1000, Some(4)),
+            "nobody else will give back any"
+        );
+    }
+
+    /// A request of a history: tokens of its prompt and its answer.
+    #[derive(Clone, Debug)]
+    struct Life {
+        arrives: usize,
+        prompt: usize,
+        answer: usize,
+        is_cancelled_at: Option<usize>,
+    }
+
+    fn lives() -> impl Strategy<Value = Vec<Life>> {
+        let life = (
+            0..60usize,
+            1..200usize,
+            1..40usize,
+            prop::option::weighted(0.2, 0..120usize),
+        );
+        let life = life.prop_map(|(arrives, prompt, answer, is_cancelled_at)| Life {
+            arrives,
+            prompt,
+            answer,
+            is_cancelled_at,
+        });
+        prop::collection::vec(life, 1..24)
+    }
+
+    #[derive(Debug)]
+    struct Running {
+        life: usize,
+        /// Tokens in the cache, and of prompt and answer so far.
+        n_cached: usize,
+        len: usize,
+        is_prefill: bool,
+        waits: usize,
+    }
+
+    impl Running {
+        fn job(&self) -> Job {
+            Job {
+                pending: self.len - self.n_cached,
+                drafted: if self.is_prefill { 0 } else { self.life % 5 },
+                is_prefill: self.is_prefill,
+                is_whole: false,
+                room: self.blocks() * BLOCK - self.n_cached,
+                cut: None,
+            }
+        }
+
+        fn blocks(&self) -> usize {
+            self.n_cached.div_ceil(BLOCK)
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+        /// Every request that is not cancelled is answered, within the budgets and the blocks, and no
+        /// running answer waits longer than its turn unless it was preempted.
+        #[test]
+        fn random_histories_keep_the_invariants(
+            lives in lives(),
+            n_parallel in 1..9usize,
+            n_tokens in 4..200usize,
+            n_prompt in 1..100usize,
+            n_blocks in 16..60usize,
+        ) {
+            let mut queue: Vec<Running> = Vec::new();
+            let mut running: Vec<Running> = Vec::new();
+            let mut n_done = 0;
+            let mut tick = 0;
+            while n_done < lives.len() {
+                for (life, it) in lives.iter().enumerate().filter(|(_, l)| l.arrives == tick) {
+                    let new = Running { life, n_cached: 0, len: it.prompt, is_prefill: true, waits: 0 };
+                    queue.push(new);
+                }
+                let is_cancelled = |r: &Running| lives[r.life].is_cancelled_at == Some(tick);
+                let before = queue.len() + running.len();
+                queue.retain(|r| !is_cancelled(r));
+                running.retain(|r| !is_cancelled(r));
+                n_done += before - queue.len() - running.len();
+                let free = |running: &[Running]| {
+                    n_blocks - running.iter().map(Running::blocks).sum::<usize>()
+                };
+                let jobs = |running: &[Running]| running.iter().map(Running::job).collect::<Vec<Job>>();
+                while running.len() < n_parallel && !queue.is_empty()
+                    && can_begin(&jobs(&running), queue[0].len, Some(free(&running)))
+                {
+                    running.push(queue.remove(0));
+                }
+                tick += 1;
+                prop_assert!(tick < 20_000, "somebody starves: {running:?} {queue:?}");
+                if running.is_empty() {
+                    // A cancelled life may arrive after its end.
+                    let arrived = lives.iter().filter(|l| l.arrives < tick).count();
+                    prop_assert!(queue.is_empty() || arrived > 0);
+                    continue;
+                }
+                let budget = Budget { n_tokens, n_prompt, n_drafted: 8, n_blocks: Some(free(&running)) };
+                let jobs = jobs(&running);
+                let shares = match plan_step(&jobs, &budget, tick) {
+                    Step::Run(shares) => shares,
+                    Step::Preempt(i) => {
+                        prop_assert!(i > 0, "the earliest is never preempted");
+                        let mut preempted = running.remove(i);
+                        preempted.n_cached = 0;
+                        preempted.is_prefill = true;
+                        queue.insert(0, preempted);
+                        continue;
+                    }
+                };
+                prop_assert_eq!(shares.len(), jobs.len());
+                let total: usize = shares.iter().sum();
+                prop_assert!(0 < total && total <= n_tokens);
+                let of_prompts: usize = (0..jobs.len()).filter(|i| jobs[*i].is_prefill).map(|i| shares[i]).sum();
+                let is_answering = (0..jobs.len()).any(|i| !jobs[i].is_prefill && shares[i] > 0);
+                prop_assert!(!is_answering || of_prompts <= n_prompt);
+                let mut done = Vec::new();
+                for (i, share) in shares.iter().copied().enumerate() {
+                    let r = &mut running[i];
+                    prop_assert!(share <= jobs[i].pending + jobs[i].drafted);
+                    r.waits = if share == 0 { r.waits + 1 } else { 0 };
+                    let turn = jobs.len().div_ceil(n_tokens) + 1;
+                    prop_assert!(jobs[i].is_prefill || r.waits <= turn, "waits {}", r.waits);
+                    let real = share.min(jobs[i].pending);
+                    r.n_cached += real;
+                    if real == jobs[i].pending {
+                        r.is_prefill = false;
+                        r.len += 1;
+                        if r.len >= lives[r.life].prompt + lives[r.life].answer {
+                            done.push(i);
+                        }
+                    }
+                }
+                let used: usize = running.iter().map(Running::blocks).sum();
+                prop_assert!(used <= n_blocks);
+                for i in done.into_iter().rev() {
+                    running.remove(i);
+                    n_done += 1;
+                }
+            }
+        }
     }
 }

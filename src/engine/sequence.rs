@@ -1,15 +1,19 @@
-//! One request while it runs: its tokens, its choices, its text.
+//! One request while it waits and runs: its tokens, its choices, its text.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use crate::model::SequenceId;
+use crate::model::{Batch, Resumed, SequenceId};
 use crate::sampling::{Logprobs, SampleError, Sampler};
 use crate::text::gate::{Gate, Released};
 use crate::text::tokenizer::Tokenizer;
 
-use super::{AnswerToken, Event, FinishReason, Submitted, TokenLogprob, Usage};
+use super::draft::{Draft, Effort, Lookup};
+use super::scheduler::Job;
+use super::{
+    AnswerToken, Event, Failure, FinishReason, Limits, Submitted, Ticket, TokenLogprob, Usage,
+};
 
 /// What a token carries through the text gate.
 struct Entry {
@@ -17,55 +21,117 @@ struct Entry {
     top: Vec<TokenLogprob>,
 }
 
-/// A running request.
+/// Guesses of a request.
+struct Guesses {
+    draft: Box<dyn Draft>,
+    effort: Effort,
+    /// Tokens guessed to follow.
+    tokens: Vec<u32>,
+}
+
+/// A request that waits or runs.
 pub(super) struct Sequence {
-    /// Its rows in the cache.
+    /// Its rows in the cache, while it runs.
     pub(super) id: SequenceId,
     /// Prompt and answer.
     tokens: Vec<u32>,
     n_prompt: usize,
     /// Tokens whose keys and values are in the cache.
     n_cached: usize,
+    /// Whether the tokens it began or was resumed with are still being read.
+    is_reading: bool,
+    /// Positions behind which a state shall be kept, falling.
+    cuts: Vec<usize>,
     /// Positions it may fill in all.
     limit: usize,
     sampler: Sampler,
+    guesses: Option<Guesses>,
     gate: Gate<Entry>,
     top_logprobs: Option<usize>,
     /// Closed by the receiver when nobody waits for the answer.
     events: mpsc::UnboundedSender<Event>,
-    started: Instant,
+    arrived: Instant,
+    started: Option<Instant>,
     prefilled: Option<Instant>,
-    /// Whether its tokens are kept between passes.
-    is_cached: bool,
+    usage: Usage,
+    _ticket: Ticket,
 }
 
 impl Sequence {
-    pub(super) fn new(id: SequenceId, submitted: Submitted, n_ctx: usize, is_cached: bool) -> Self {
+    /// A request that waits.
+    pub(super) fn new(submitted: Submitted, limits: &Limits) -> Self {
         let Submitted {
             request,
             mut sampler,
             events,
+            arrived,
+            ticket,
         } = submitted;
         sampler.accept_prompt(&request.prompt);
         let n_prompt = request.prompt.len();
         let limit = request
             .max_tokens
-            .map_or(n_ctx, |most| n_prompt.saturating_add(most))
-            .min(n_ctx);
+            .map_or(limits.n_ctx, |most| n_prompt.saturating_add(most))
+            .min(limits.n_ctx);
+        let guesses = match request.n_drafted.unwrap_or(limits.n_drafted) {
+            0 => None,
+            most => {
+                let mut draft = Box::new(Lookup::default());
+                request.prompt.iter().for_each(|token| draft.push(*token));
+                Some(Guesses {
+                    draft,
+                    effort: Effort::new(most),
+                    tokens: Vec::new(),
+                })
+            }
+        };
         Self {
-            id,
+            id: SequenceId::MAX,
             n_prompt,
             n_cached: 0,
+            is_reading: true,
+            cuts: Vec::new(),
             limit,
             sampler,
+            guesses,
             gate: Gate::new(&request.stops),
             top_logprobs: request.top_logprobs,
             events,
-            started: Instant::now(),
+            arrived,
+            started: None,
             prefilled: None,
-            is_cached,
+            usage: Usage {
+                prompt_tokens: n_prompt,
+                ..Usage::default()
+            },
             tokens: request.prompt,
+            _ticket: ticket,
         }
+    }
+
+    /// Begins or goes on, with what is known of its tokens.
+    pub(super) fn begin(&mut self, id: SequenceId, known: &Resumed, cuts: Vec<usize>) {
+        self.id = id;
+        self.is_reading = true;
+        self.n_cached = known.n_cached;
+        self.cuts = cuts;
+        if self.started.is_none() {
+            self.started = Some(Instant::now());
+            self.usage.cached_tokens = known.n_cached;
+        }
+    }
+
+    /// Goes back to waiting: nothing of it is in the cache any more.
+    pub(super) fn suspend(&mut self) {
+        self.id = SequenceId::MAX;
+        self.n_cached = 0;
+        self.drop_guesses();
+    }
+
+    /// Takes note of what is in the cache, after a pass that failed.
+    pub(super) fn set_cached(&mut self, n: usize) {
+        self.n_cached = n;
+        self.drop_guesses();
     }
 
     /// Whether nobody waits for the answer any more.
@@ -73,59 +139,176 @@ impl Sequence {
         self.events.is_closed()
     }
 
-    pub(super) fn is_prefill(&self) -> bool {
-        self.prefilled.is_none()
-    }
-
-    /// Tokens that the next passes must read.
-    pub(super) fn pending(&self) -> &[u32] {
-        &self.tokens[self.n_cached..]
-    }
-
-    /// Position of the first pending token.
-    pub(super) fn position(&self) -> u32 {
-        self.n_cached as u32
-    }
-
-    /// Takes note that `n` pending tokens were read. Returns whether the last one was among them, so
-    /// that a token can be chosen.
-    pub(super) fn advance(&mut self, n: usize) -> bool {
-        let is_complete = n == self.pending().len();
-        if self.is_cached {
-            self.n_cached += n;
+    /// Which time limit has passed.
+    pub(super) fn overdue(&self, limits: &Limits, now: Instant) -> Option<Failure> {
+        let passed = |since: Instant, limit: Duration| now.duration_since(since) > limit;
+        match self.started {
+            None => limits
+                .queue_time
+                .filter(|limit| passed(self.arrived, *limit))
+                .map(Failure::QueueTime),
+            Some(started) => limits
+                .answer_time
+                .filter(|limit| passed(started, *limit))
+                .map(Failure::AnswerTime),
         }
-        if is_complete && self.prefilled.is_none() {
-            self.prefilled = Some(Instant::now());
-        }
-        is_complete
     }
 
-    /// Chooses the next token from its logits and releases what text it completes. Returns why the
-    /// answer ends, if it does.
-    pub(super) fn choose(
+    /// Prompt and answer so far.
+    pub(super) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Whether the tokens it began or was resumed with are still being read.
+    pub(super) fn is_reading(&self) -> bool {
+        self.is_reading
+    }
+
+    pub(super) fn n_cached(&self) -> usize {
+        self.n_cached
+    }
+
+    /// Asks for a state to be kept behind `position`, if it has not been read yet.
+    pub(super) fn cut_at(&mut self, position: usize) {
+        if position > self.n_cached && !self.cuts.contains(&position) {
+            self.cuts.push(position);
+            self.cuts.sort_unstable_by(|a, b| b.cmp(a));
+        }
+    }
+
+    /// Guesses what follows, if it is worth it.
+    pub(super) fn guess(&mut self) {
+        let room = self.limit.saturating_sub(self.tokens.len() + 1);
+        let is_next = self.tokens.len() - self.n_cached == 1;
+        if let Some(guesses) = &mut self.guesses {
+            guesses.tokens.clear();
+            if is_next && !self.is_reading {
+                let n = guesses.effort.n().min(room);
+                guesses.draft.guess(n, &mut guesses.tokens);
+            }
+        }
+    }
+
+    fn guessed(&self) -> &[u32] {
+        self.guesses.as_ref().map_or(&[], |g| &g.tokens)
+    }
+
+    fn drop_guesses(&mut self) {
+        if let Some(guesses) = &mut self.guesses {
+            guesses.tokens.clear();
+        }
+    }
+
+    /// What it is to the scheduler.
+    pub(super) fn job(&self, is_whole: bool, block: usize) -> Job {
+        let cut = self.cuts.last().map(|cut| cut - self.n_cached);
+        Job {
+            pending: self.tokens.len() - self.n_cached,
+            drafted: self.guessed().len(),
+            is_prefill: self.is_reading,
+            is_whole,
+            room: self.n_cached.next_multiple_of(block) - self.n_cached,
+            cut,
+        }
+    }
+
+    /// Adds its next `n` tokens to a pass, and how many of them are guesses to its own account.
+    pub(super) fn read(&mut self, n: usize, batch: &mut Batch) {
+        let pending = &self.tokens[self.n_cached..];
+        let n_guessed = n.saturating_sub(pending.len());
+        let guessed = self.guesses.as_ref().map_or(&[][..], |g| &g.tokens);
+        let positions = self.n_cached as u32..;
+        let tokens = pending.iter().chain(guessed).take(n);
+        for ((i, token), position) in tokens.enumerate().zip(positions) {
+            batch.push(*token, self.id, position, i + 1 >= pending.len());
+        }
+        if let Some(guesses) = &mut self.guesses {
+            guesses.tokens.truncate(n_guessed);
+        }
+    }
+
+    /// Rows of logits that a pass over its next `n` tokens has for it.
+    pub(super) fn n_rows(&self, n: usize) -> usize {
+        (n + 1).saturating_sub(self.tokens.len() - self.n_cached)
+    }
+
+    /// Takes note that a pass read its next `n` tokens, and chooses as many further ones as its rows
+    /// of logits and the guesses allow. Returns why the answer ends, if it does.
+    ///
+    /// # Errors
+    /// Logits that cannot be used.
+    pub(super) fn advance<'l>(
+        &mut self,
+        n: usize,
+        rows: impl Iterator<Item = &'l [f32]>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<FinishReason>, SampleError> {
+        let pending = self.tokens.len() - self.n_cached;
+        self.n_cached += n.min(pending);
+        while self.cuts.last().is_some_and(|cut| *cut <= self.n_cached) {
+            self.cuts.pop();
+        }
+        if n < pending {
+            return Ok(None);
+        }
+        self.is_reading = false;
+        self.prefilled.get_or_insert_with(Instant::now);
+        let guessed = self.guesses.as_mut().map(|g| std::mem::take(&mut g.tokens));
+        let guessed = guessed.unwrap_or_default();
+        let mut n_accepted = 0;
+        let mut end = None;
+        for (i, row) in rows.enumerate() {
+            let (token, reason) = self.choose(row, tokenizer)?;
+            end = reason;
+            // The next row is what the model says behind the guess, so it counts if that was right.
+            if end.is_some() || guessed.get(i) != Some(&token) {
+                break;
+            }
+            n_accepted += 1;
+        }
+        self.n_cached += n_accepted;
+        self.usage.drafted_tokens += guessed.len();
+        self.usage.accepted_tokens += n_accepted;
+        if let Some(guesses) = &mut self.guesses {
+            guesses.effort.learn(guessed.len(), n_accepted);
+        }
+        Ok(end)
+    }
+
+    /// Forgets what is in the cache: a model that keeps nothing reads all tokens in every pass.
+    pub(super) fn forget(&mut self) {
+        self.n_cached = 0;
+    }
+
+    /// Chooses the next token from its logits and releases what text it completes. Returns the token
+    /// and why the answer ends, if it does.
+    fn choose(
         &mut self,
         logits: &[f32],
         tokenizer: &Tokenizer,
-    ) -> Result<Option<FinishReason>, SampleError> {
+    ) -> Result<(u32, Option<FinishReason>), SampleError> {
         let token = self.sampler.sample(logits)?;
         self.sampler.accept(token);
         let entry = self.entry(token, logits)?;
         self.tokens.push(token);
+        if let Some(guesses) = &mut self.guesses {
+            guesses.draft.push(token);
+        }
         if tokenizer.is_end_of_generation(token) {
             self.flush();
-            return Ok(Some(FinishReason::Stop));
+            return Ok((token, Some(FinishReason::Stop)));
         }
         let released = self.gate.push(tokenizer.piece(token), entry);
         let is_stopped = released.stopped.is_some();
         self.send(released);
         if is_stopped {
-            return Ok(Some(FinishReason::Stop));
+            return Ok((token, Some(FinishReason::Stop)));
         }
         if self.tokens.len() >= self.limit {
             self.flush();
-            return Ok(Some(FinishReason::Length));
+            return Ok((token, Some(FinishReason::Length)));
         }
-        Ok(None)
+        Ok((token, None))
     }
 
     fn entry(&self, token: u32, logits: &[f32]) -> Result<Entry, SampleError> {
@@ -175,18 +358,16 @@ impl Sequence {
         let now = Instant::now();
         let prefilled = self.prefilled.unwrap_or(now);
         let usage = Usage {
-            prompt_tokens: self.n_prompt,
             completion_tokens: self.tokens.len() - self.n_prompt,
-            prefill: prefilled - self.started,
+            prefill: prefilled - self.started.unwrap_or(self.arrived),
             decode: now - prefilled,
+            ..self.usage
         };
         let _ = self.events.send(Event::Done { reason, usage });
     }
 
     /// Ends the request with an error.
-    pub(super) fn fail(self, message: &str) {
-        let _ = self.events.send(Event::Failed {
-            message: message.to_owned(),
-        });
+    pub(super) fn fail(self, failure: Failure) {
+        let _ = self.events.send(Event::Failed(failure));
     }
 }

@@ -14,7 +14,7 @@ mod pass;
 mod split;
 
 use crate::ggml::{self, Executor};
-use crate::plan::{Plan, Room};
+use crate::plan::{BLOCK_LEN, Plan, Room};
 use crate::weights::{TensorType, Weights};
 
 pub use batch::Batch;
@@ -79,6 +79,30 @@ impl Options {
             n_seqs: self.n_seqs.max(1) as u64,
             n_batch: self.n_batch as u64,
         }
+    }
+
+    /// The largest context, in whole blocks, whose caches take at most `bytes`.
+    pub fn n_ctx_within(&self, plan: &Plan, bytes: u64) -> usize {
+        let states = plan.recurrent_bytes(self.n_rows() as u64 + 1);
+        let left = bytes.saturating_sub(states.unwrap_or(u64::MAX));
+        let fits = |n_blocks: u64| {
+            let room = Room {
+                n_ctx: n_blocks * BLOCK_LEN,
+                ..self.room()
+            };
+            plan.cache_bytes(room, self.k_type, self.v_type)
+                .is_some_and(|needed| needed <= left)
+        };
+        let (mut fitting, mut too_many) = (0, i32::MAX as u64 / BLOCK_LEN);
+        while fitting + 1 < too_many {
+            let middle = fitting.midpoint(too_many);
+            if fits(middle) {
+                fitting = middle;
+            } else {
+                too_many = middle;
+            }
+        }
+        (fitting * BLOCK_LEN) as usize
     }
 
     /// States that are kept, where a model has any.
@@ -337,6 +361,16 @@ impl Model {
     /// Graphs built so far; a step that replays the standing graph adds none.
     pub fn n_graphs(&self) -> u64 {
         self.n_graphs
+    }
+
+    /// Whether a state is kept of each sequence, which cannot be taken back.
+    pub fn has_states(&self) -> bool {
+        !self.states.is_empty()
+    }
+
+    /// Whether sequences share what is known of their tokens.
+    pub fn is_shared(&self) -> bool {
+        self.options.n_ctx > 0 && self.ledger.is_shared()
     }
 
     /// Begins a sequence with what is known of its tokens from others, as far as whole blocks go and

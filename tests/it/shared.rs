@@ -108,7 +108,13 @@ fn a_shared_begin_is_read_once_and_changes_nothing() {
 fn tokens_that_are_taken_back_leave_no_trace() {
     let scratch = tempfile::tempdir().expect("a scratch folder");
     for golden in goldens(scratch.path(), |_| true) {
-        let mut model = load(&golden, Options { n_checkpoints: 8, ..options() });
+        let mut model = load(
+            &golden,
+            Options {
+                n_checkpoints: 8,
+                ..options()
+            },
+        );
         if !is_causal(&model) {
             continue;
         }

@@ -113,7 +113,7 @@ pub(in crate::model) struct Ledger {
     pub(super) rows: Option<BlockPool>,
     pub(super) tree: PrefixTree,
     pub(super) sequences: HashMap<SequenceId, Sequence>,
-    /// Whether what is computed of a token depends on earlier ones only.
+    /// Whether no token's results depend on later ones.
     pub(super) is_causal: bool,
 }
 
@@ -140,6 +140,11 @@ impl Ledger {
     pub(in crate::model) fn free(&self) -> Option<usize> {
         let blocks = self.pools.iter().map(BlockPool::available).min();
         blocks.map(|n| n * BLOCK)
+    }
+
+    /// Whether what is computed of a token depends on earlier ones only, so that others can use it.
+    pub(in crate::model) fn is_shared(&self) -> bool {
+        self.is_causal
     }
 
     /// The position at which a sequence goes on.

@@ -5,9 +5,10 @@ use super::prefix::{NodeId, ROOT};
 use super::{BLOCK, SequenceId};
 
 /// Why no more of a text was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Miss {
     /// There is no more of it than is found, as far as whole blocks go.
+    #[default]
     None,
     /// Its tokens are not known from here on.
     Unknown,
@@ -32,10 +33,12 @@ impl std::fmt::Display for Miss {
 }
 
 /// What was found of a text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resumed {
     /// Tokens that need not be computed.
     pub n_cached: usize,
+    /// Tokens that were read before, though what was computed of them may be gone.
+    pub n_known: usize,
     /// Why it is not more.
     pub miss: Miss,
 }
@@ -47,13 +50,14 @@ impl Ledger {
             let n_cached = sequence.tokens.len();
             return Resumed {
                 n_cached,
+                n_known: n_cached,
                 miss: Miss::None,
             };
         }
         if !self.is_causal {
             return Resumed {
-                n_cached: 0,
                 miss: Miss::NotCausal,
+                ..Resumed::default()
             };
         }
         self.publish_all();
@@ -68,6 +72,7 @@ impl Ledger {
                 Miss::Evicted
             };
         }
+        let n_known = path.len() * BLOCK;
         let path = &path[..n_blocks];
         if let Some(node) = path.last() {
             self.tree.touch(*node);
@@ -76,6 +81,7 @@ impl Ledger {
         }
         Resumed {
             n_cached: n_blocks * BLOCK,
+            n_known,
             miss,
         }
     }

@@ -1,0 +1,412 @@
+//! The engine over a model whose next token is a hash of the text: what every request gets is known.
+
+use std::collections::{HashMap, HashSet};
+
+use proptest::prelude::*;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::runner::{Compute, Runner};
+use super::*;
+use crate::arch::Library;
+use crate::blocks::REGISTRY;
+use crate::model::{self, Batch, Miss, Resumed, SequenceId};
+use crate::models::{self, Source};
+use crate::plan::BLOCK_LEN;
+
+const BLOCK: usize = BLOCK_LEN as usize;
+const N_VOCAB: u32 = 40;
+/// Texts have these tokens, none of which ends an answer.
+const FIRST: u32 = 20;
+const N_TOKENS: u32 = 11;
+/// A pass that holds this token fails.
+const POISON: u32 = FIRST + N_TOKENS;
+
+/// The token that follows a text: it depends on all of it, and repeats itself now and then.
+fn next_token(text: &[u32]) -> u32 {
+    let period = (text[0] - FIRST) as usize + 2;
+    if text.len() > 3 * period && text[0].is_multiple_of(2) {
+        return text[text.len() - period];
+    }
+    let hash = text.iter().fold(17u64, |hash, token| {
+        hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*token)
+    });
+    FIRST + (hash >> 7) as u32 % N_TOKENS
+}
+
+#[derive(Default)]
+struct Fake {
+    n_batch: usize,
+    n_blocks: usize,
+    has_states: bool,
+    texts: HashMap<SequenceId, Vec<u32>>,
+    known: HashSet<Vec<u32>>,
+    logits: Vec<f32>,
+    n_read: usize,
+}
+
+impl Fake {
+    fn used(&self) -> usize {
+        self.texts.values().map(|t| t.len().div_ceil(BLOCK)).sum()
+    }
+
+    fn fault(found: &str) -> model::Error {
+        model::Error::Batch {
+            found: found.into(),
+            expected: "something else".into(),
+        }
+    }
+
+    fn remember(&mut self, id: SequenceId) {
+        let text = self.texts.get(&id).cloned().unwrap_or_default();
+        let ends = (BLOCK..=text.len()).step_by(BLOCK);
+        for end in ends.filter(|end| !self.has_states || *end == text.len()) {
+            self.known.insert(text[..end].to_vec());
+        }
+    }
+}
+
+impl Compute for Fake {
+    fn forward(&mut self, batch: &Batch) -> Result<&[f32], model::Error> {
+        assert!(!batch.is_empty() && batch.len() <= self.n_batch);
+        if batch.tokens.contains(&POISON) {
+            return Err(Self::fault("poison"));
+        }
+        self.n_read += batch.len();
+        self.logits.clear();
+        for ((token, (id, position)), wanted) in
+            batch.tokens.iter().zip(&batch.places).zip(&batch.outputs)
+        {
+            let text = self.texts.entry(*id).or_default();
+            assert_eq!(text.len(), *position as usize, "read in order");
+            text.push(*token);
+            if *wanted {
+                let next = next_token(text);
+                let row = (0..N_VOCAB).map(|t| if t == next { 20.0 } else { t as f32 * 0.1 });
+                self.logits.extend(row);
+            }
+        }
+        let ids: HashSet<SequenceId> = batch.places.iter().map(|(id, _)| *id).collect();
+        ids.into_iter().for_each(|id| self.remember(id));
+        assert!(self.used() <= self.n_blocks, "no more than there is");
+        Ok(&self.logits)
+    }
+
+    fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> Resumed {
+        let ends = (BLOCK..tokens.len()).step_by(BLOCK);
+        let known = ends.rev().find(|end| self.known.contains(&tokens[..*end]));
+        let n_cached = known.unwrap_or(0);
+        self.texts.insert(id, tokens[..n_cached].to_vec());
+        Resumed {
+            n_cached,
+            n_known: n_cached,
+            miss: Miss::Unknown,
+        }
+    }
+
+    fn next(&self, id: SequenceId) -> u32 {
+        self.texts.get(&id).map_or(0, |text| text.len() as u32)
+    }
+
+    fn forget(&mut self, id: SequenceId, from: u32) -> u32 {
+        assert!(!self.has_states, "a state is not taken back");
+        self.texts.entry(id).or_default().truncate(from as usize);
+        self.next(id)
+    }
+
+    fn release(&mut self, id: SequenceId) {
+        self.texts.remove(&id);
+    }
+
+    fn rest(&self) {}
+
+    fn n_blocks(&self) -> Option<usize> {
+        Some(self.n_blocks - self.used())
+    }
+
+    fn n_batch(&self) -> usize {
+        self.n_batch
+    }
+
+    fn n_vocab(&self) -> usize {
+        N_VOCAB as usize
+    }
+
+    fn has_states(&self) -> bool {
+        self.has_states
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+}
+
+fn tokenizer() -> Arc<Tokenizer> {
+    let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions");
+    let opened = models::open(&Source::of(None), &library).expect("the shipped model");
+    Arc::new(Tokenizer::from_metadata(opened.weights.metadata()).expect("its vocabulary"))
+}
+
+const LIMITS: Limits = Limits {
+    n_ctx: 256,
+    n_parallel: 3,
+    n_queue: 100,
+    n_prompt: 20,
+    n_drafted: 0,
+    queue_time: None,
+    answer_time: None,
+};
+
+fn request(prompt: &[u32], n: usize) -> Request {
+    Request {
+        prompt: prompt.to_vec(),
+        max_tokens: Some(n),
+        sampling: Params {
+            temperature: 0.0,
+            ..Params::default()
+        },
+        choice: 0,
+        stops: Vec::new(),
+        top_logprobs: Some(0),
+        n_drafted: None,
+    }
+}
+
+fn submit(runner: &mut Runner<Fake>, request: Request) -> UnboundedReceiver<Event> {
+    let (events, receiver) = mpsc::unbounded_channel();
+    let places = Arc::default();
+    let submitted = Submitted {
+        sampler: Sampler::new(&request.sampling, request.choice).expect("sound"),
+        request,
+        events,
+        arrived: Instant::now(),
+        ticket: Ticket::take(&places, 1).expect("free"),
+    };
+    runner.enqueue(submitted);
+    receiver
+}
+
+/// What a request got so far.
+#[derive(Debug, Default)]
+struct Answer {
+    tokens: Vec<u32>,
+    end: Option<Result<Usage, Failure>>,
+}
+
+fn take(events: &mut UnboundedReceiver<Event>, answer: &mut Answer) {
+    while let Ok(event) = events.try_recv() {
+        assert!(answer.end.is_none(), "nothing comes behind the end");
+        match event {
+            Event::Text { tokens, .. } => {
+                let ids = tokens
+                    .iter()
+                    .filter_map(|t| t.chosen.as_ref().map(|c| c.id));
+                answer.tokens.extend(ids);
+            }
+            Event::Done { usage, .. } => answer.end = Some(Ok(usage)),
+            Event::Failed(failure) => answer.end = Some(Err(failure)),
+        }
+    }
+}
+
+fn expected(prompt: &[u32], n: usize) -> Vec<u32> {
+    let mut text = prompt.to_vec();
+    while text.len() < prompt.len() + n {
+        text.push(next_token(&text));
+    }
+    text.split_off(prompt.len())
+}
+
+fn fake(n_batch: usize, n_blocks: usize) -> Fake {
+    Fake {
+        n_batch,
+        n_blocks,
+        ..Fake::default()
+    }
+}
+
+#[test]
+fn answers_to_one_prompt_read_it_once() {
+    for has_states in [false, true] {
+        let model = Fake {
+            has_states,
+            ..fake(64, 100)
+        };
+        let mut runner = Runner::new(model, tokenizer(), LIMITS);
+        let prompt: Vec<u32> = (0..100).map(|i| FIRST + i * i % N_TOKENS).collect();
+        let mut all: Vec<_> = (0..3)
+            .map(|_| (submit(&mut runner, request(&prompt, 5)), Answer::default()))
+            .collect();
+        while all.iter().any(|(_, answer)| answer.end.is_none()) {
+            runner.turn();
+            all.iter_mut()
+                .for_each(|(events, answer)| take(events, answer));
+        }
+        let cached: Vec<usize> = all
+            .iter()
+            .map(|(_, answer)| match &answer.end {
+                Some(Ok(usage)) => usage.cached_tokens,
+                end => panic!("{end:?}"),
+            })
+            .collect();
+        assert_eq!(cached, [0, 96, 96]);
+        assert!(all.iter().all(|(_, a)| a.tokens == expected(&prompt, 5)));
+        assert_eq!(runner.model().n_read, 100 + 2 * 4 + 3 * 4);
+    }
+}
+
+#[test]
+fn limits_of_time_end_what_waits_and_what_runs() {
+    let limits = Limits {
+        n_parallel: 1,
+        queue_time: Some(Duration::from_millis(20)),
+        answer_time: Some(Duration::from_millis(50)),
+        ..LIMITS
+    };
+    let mut runner = Runner::new(fake(64, 100), tokenizer(), limits);
+    let mut running = submit(&mut runner, request(&[21, 22], 200));
+    runner.turn();
+    let mut waiting = submit(&mut runner, request(&[21, 22], 5));
+    std::thread::sleep(Duration::from_millis(60));
+    runner.turn();
+    let [mut first, mut second] = [Answer::default(), Answer::default()];
+    take(&mut running, &mut first);
+    take(&mut waiting, &mut second);
+    assert_eq!(
+        first.end,
+        Some(Err(Failure::AnswerTime(limits.answer_time.expect("set"))))
+    );
+    assert_eq!(
+        second.end,
+        Some(Err(Failure::QueueTime(limits.queue_time.expect("set"))))
+    );
+}
+
+#[test]
+fn guesses_save_passes() {
+    let limits = Limits {
+        n_drafted: 8,
+        ..LIMITS
+    };
+    let mut runner = Runner::new(fake(64, 100), tokenizer(), limits);
+    let prompt = [22, 25, 27, 29];
+    let mut events = submit(&mut runner, request(&prompt, 100));
+    let mut answer = Answer::default();
+    let mut n_passes = 0;
+    while answer.end.is_none() {
+        runner.turn();
+        take(&mut events, &mut answer);
+        n_passes += 1;
+    }
+    assert_eq!(answer.tokens, expected(&prompt, 100));
+    assert!(n_passes < 40, "{n_passes} passes");
+}
+
+/// A request of a history.
+#[derive(Clone, Debug)]
+struct Life {
+    arrives: usize,
+    /// Requests of one kind begin alike.
+    kind: u32,
+    n_prompt: usize,
+    n_answer: usize,
+    is_poisoned: bool,
+    cancelled_at: Option<usize>,
+}
+
+impl Life {
+    fn prompt(&self) -> Vec<u32> {
+        let mut prompt: Vec<u32> = (0..self.n_prompt as u32)
+            .map(|i| FIRST + (self.kind + i / 40 * self.n_answer as u32) % N_TOKENS)
+            .collect();
+        if self.is_poisoned {
+            prompt[self.n_prompt / 2] = POISON;
+        }
+        prompt
+    }
+}
+
+fn lives() -> impl Strategy<Value = Vec<Life>> {
+    let life = (
+        0..40usize,
+        0..4u32,
+        1..120usize,
+        1..40usize,
+        prop::bool::weighted(0.1),
+        prop::option::weighted(0.2, 0..80usize),
+    );
+    let life = life.prop_map(
+        |(arrives, kind, n_prompt, n_answer, is_poisoned, cancelled_at)| Life {
+            arrives,
+            kind,
+            n_prompt,
+            n_answer,
+            is_poisoned,
+            cancelled_at,
+        },
+    );
+    prop::collection::vec(life, 1..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    /// Whatever else runs, is cancelled or fails, a request gets the answer it would get alone.
+    #[test]
+    fn random_histories_give_every_request_its_answer(
+        lives in lives(),
+        n_parallel in 1..6usize,
+        n_batch in 8..100usize,
+        n_prompt in 1..60usize,
+        n_drafted in 0..8usize,
+        n_blocks in 16..40usize,
+        has_states: bool,
+    ) {
+        thread_local! {
+            static TOKENIZER: Arc<Tokenizer> = tokenizer();
+        }
+        let limits = Limits { n_parallel, n_prompt, n_drafted, ..LIMITS };
+        let model = Fake { has_states, ..fake(n_batch, n_blocks) };
+        let mut runner = Runner::new(model, TOKENIZER.with(Arc::clone), limits);
+        let mut open: Vec<(usize, Option<UnboundedReceiver<Event>>, Answer)> = Vec::new();
+        let mut tick = 0;
+        while open.len() < lives.len() || open.iter().any(|(_, events, answer)| {
+            events.is_some() && answer.end.is_none()
+        }) {
+            for (i, life) in lives.iter().enumerate().filter(|(_, l)| l.arrives == tick) {
+                let events = submit(&mut runner, request(&life.prompt(), life.n_answer));
+                open.push((i, Some(events), Answer::default()));
+            }
+            for (i, events, _) in &mut open {
+                if lives[*i].cancelled_at.is_some_and(|at| at <= tick) {
+                    *events = None;
+                }
+            }
+            runner.turn();
+            for (_, events, answer) in &mut open {
+                if let Some(events) = events {
+                    take(events, answer);
+                }
+            }
+            tick += 1;
+            prop_assert!(tick < 10_000, "somebody starves");
+        }
+        for (i, events, answer) in &open {
+            let life = &lives[*i];
+            let tokens = expected(&life.prompt(), life.n_answer);
+            match &answer.end {
+                _ if life.is_poisoned => prop_assert!(!matches!(answer.end, Some(Ok(_)))),
+                Some(Ok(usage)) => {
+                    prop_assert_eq!(&answer.tokens, &tokens);
+                    prop_assert_eq!(usage.completion_tokens, life.n_answer);
+                }
+                Some(Err(failure)) => prop_assert!(false, "{} fails: {}", i, failure),
+                None => {
+                    prop_assert!(events.is_none());
+                    prop_assert!(tokens.starts_with(&answer.tokens));
+                }
+            }
+        }
+        runner.turn();
+        prop_assert_eq!(runner.model().used(), 0);
+    }
+}
