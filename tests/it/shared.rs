@@ -145,3 +145,64 @@ fn tokens_that_are_taken_back_leave_no_trace() {
         assert!(found <= EXACT, "{}: NMSE {found:.1e}", golden.name);
     }
 }
+
+#[test]
+fn texts_of_many_lengths_together_are_as_each_alone() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    for golden in goldens(scratch.path(), |_| true) {
+        let many = Options {
+            n_ctx: 1024,
+            n_seqs: 8,
+            ..options()
+        };
+        let mut model = load(&golden, many.clone());
+        if !is_causal(&model) {
+            continue;
+        }
+        // Each its own text, so that nothing is shared.
+        let texts: Vec<Vec<u32>> = (0..8u32)
+            .map(|s| (0..3 + 5 * s).map(|i| (i * 31 + s * 13 + 7) % 96).collect())
+            .collect();
+        let alone: Vec<Vec<f64>> = texts
+            .iter()
+            .zip(100..)
+            .map(|(text, id)| {
+                let logits = read(&mut model, id, text, 64);
+                model.release(id);
+                logits
+            })
+            .collect();
+        let mut model = load(&golden, many);
+        for n in 1..=texts.len() {
+            // Shares of each pass: prompts in parts and single tokens, side by side.
+            let mut found = vec![Vec::new(); n];
+            for step in 0.. {
+                let mut batch = Batch::default();
+                let mut rows = Vec::new();
+                for (s, text) in texts.iter().enumerate().take(n) {
+                    let id = (10 * n + s) as u32;
+                    let first = model.next(id) as usize;
+                    let share = 1 + (s + step) % 4 * usize::from(step < 3) * 2;
+                    for (at, token) in text.iter().enumerate().skip(first).take(share) {
+                        batch.push(*token, id, at as u32, true);
+                        rows.push(s);
+                    }
+                }
+                if batch.is_empty() {
+                    break;
+                }
+                let n_vocab = model.row_width();
+                let logits = model.forward(&batch).expect("the pass runs");
+                for (row, s) in logits.chunks_exact(n_vocab).zip(rows) {
+                    found[s].extend(row);
+                }
+            }
+            for (s, (found, alone)) in found.iter().zip(&alone).enumerate() {
+                let error = nmse(found, alone);
+                let name = &golden.name;
+                assert!(error <= EXACT, "{name}: text {s} of {n}: NMSE {error:.1e}");
+                model.release((10 * n + s) as u32);
+            }
+        }
+    }
+}
