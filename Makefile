@@ -5,7 +5,7 @@ PROMPT ?= 2+2=?
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench equiv-test goldens bindings install
+.PHONY: help run serve test check fmt lint bench soak equiv-test goldens bindings install
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ lint: ## Run the lints
 
 bench: ## Run the criterion benches
 	cargo bench
+
+soak: ## Clients that come and go for SECONDS (default 600): the memory stays, the log is empty
+	cargo build --release
+	python3 scripts/soak.py --bench target/release/bench --seconds $(or $(SECONDS),600) $(if $(MODEL),--model $(MODEL))
 
 equiv-test: ## Compare with llama-server (LLAMA_SERVER, the PATH, or else llama-cpp-python), token by token
 	cargo build --release
