@@ -46,6 +46,9 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=src/shim.c");
     println!("cargo::rerun-if-changed=src/shim.h");
+    println!("cargo::rerun-if-changed=src/attention.c");
+    println!("cargo::rerun-if-changed=src/attention.h");
+    println!("cargo::rerun-if-changed=src/vec.h");
     println!("cargo::rerun-if-env-changed=GGML_SOURCE_DIR");
     println!("cargo::rerun-if-env-changed=GGML_MARCH");
 
@@ -65,6 +68,7 @@ fn main() {
     c.std("c11");
     c.files(C_FILES.iter().map(|file| source.join(file)));
     c.file("src/shim.c");
+    c.file("src/attention.c");
     let mut cpp = compiler(&ggml, &out);
     cpp.cpp(true).std("c++17");
     cpp.files(CPP_FILES.iter().map(|file| source.join(file)));

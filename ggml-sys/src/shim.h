@@ -6,6 +6,7 @@
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
+#include "attention.h"
 
 #ifdef __cplusplus
 extern "C" {

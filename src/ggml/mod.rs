@@ -18,7 +18,7 @@ pub use arena::{Arena, Tensor};
 pub use device::{Buffer, Device, DeviceKind, devices, load_backend};
 pub use executor::{Executor, ThreadPool};
 pub use log::install as install_log;
-pub use ops::{Glu, Graph, RopePairing, RopeParams, Scores, Unary};
+pub use ops::{Glu, Graph, Pages, RopePairing, RopeParams, Scores, Unary};
 pub use quantize::quantize;
 
 use crate::weights::TensorType;

@@ -22,7 +22,7 @@ pub struct Scores<'a> {
 }
 
 impl Scores<'_> {
-    fn check(&self, op: &'static str, heads: u64, masked: bool) -> Result<(), Error> {
+    pub(super) fn check(&self, op: &'static str, heads: u64, masked: bool) -> Result<(), Error> {
         let numbers = self.scale.is_finite()
             && self.softcap.is_finite()
             && self.softcap >= 0.0

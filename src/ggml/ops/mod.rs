@@ -9,12 +9,14 @@ mod elementwise;
 mod layout;
 mod matrix;
 mod norm;
+mod paged_attention;
 mod recurrent;
 mod rope;
 mod rows;
 
 pub use attention::Scores;
 pub use elementwise::{Glu, Unary};
+pub use paged_attention::Pages;
 pub use rope::{RopePairing, RopeParams};
 
 use std::cell::RefCell;

@@ -1,0 +1,125 @@
+//! Attention over pages of keys and values, in an operation of our own.
+//!
+//! It is not `flash_attn`: what a query sees is an interval of its own sequence, so there is no mask,
+//! no gathered copy, and no cell of another sequence is looked at. The bits of a result follow from
+//! the query, its interval and the rows in it alone, whatever else is computed in the same pass.
+
+use ggml_sys as sys;
+
+use super::super::Error;
+use super::super::arena::Tensor;
+use super::attention::Scores;
+use super::{Graph, fault};
+use crate::weights::TensorType;
+
+#[cfg(test)]
+mod tests;
+
+/// Keys and values of many sequences, and what each query sees of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Pages<'a> {
+    /// `[dk, kv_heads, cells]`: f32, f16, bf16, q8_0 or q4_0; rows dense.
+    pub k: &'a Tensor,
+    /// `[dv, kv_heads, cells]` likewise; may be a view of the heads of `k`.
+    pub v: &'a Tensor,
+    /// i32 `[4, n]`, for each query: where the pages of its sequence begin in `table`, its own
+    /// position, and the first and the end of the positions that it sees.
+    pub queries: &'a Tensor,
+    /// i32 `[m]`: the position p of a sequence lies in the cell
+    /// `table[begin + p / page] * page + p % page`.
+    pub table: &'a Tensor,
+    /// Cells of a page, a multiple of 16.
+    pub page: u64,
+}
+
+impl Pages<'_> {
+    fn check(&self, op: &'static str, q: &Tensor) -> Result<(), Error> {
+        // SAFETY: the functions return constants.
+        let (max_head, step) = unsafe {
+            (
+                sys::shim_paged_attention_max_head() as u64,
+                sys::shim_paged_attention_page_step() as u64,
+            )
+        };
+        let (sq, sk, sv) = (q.shape(), self.k.shape(), self.v.shape());
+        let shapes = sq[0] == sk[0]
+            && sk[1..] == sv[1..]
+            && sq[1] % sk[1] == 0
+            && [sq[3], sk[3]] == [1, 1]
+            && self.queries.shape() == [4, sq[2], 1, 1]
+            && self.table.shape()[1..] == [1, 1, 1];
+        let counts = [sq[1], sq[2], sk[2], self.table.shape()[0]]
+            .iter()
+            .all(|count| *count < 1 << 31);
+        let rows = |pool: &Tensor| is_page_type(pool.ty()) && pool.has_dense_rows();
+        let lists = [self.queries, self.table]
+            .iter()
+            .all(|list| list.ty() == TensorType::I32 && list.is_contiguous());
+        if !shapes || !counts || !rows(self.k) || !rows(self.v) || !lists {
+            return fault(op, format!("{q:?} with {self:?}"));
+        }
+        if sq[0] > max_head || sv[0] > max_head {
+            return fault(op, format!("heads of {q:?}, {self:?}: at most {max_head}"));
+        }
+        if self.page == 0 || !self.page.is_multiple_of(step) || self.page > 1 << 16 {
+            let message = format!(
+                "pages of {} cells: expected a multiple of {step}",
+                self.page
+            );
+            return fault(op, message);
+        }
+        Ok(())
+    }
+}
+
+/// Types that the operation reads.
+fn is_page_type(ty: TensorType) -> bool {
+    use TensorType::{BF16, F16, F32, Q4_0, Q8_0};
+    matches!(ty, F32 | F16 | BF16 | Q8_0 | Q4_0)
+}
+
+impl Graph {
+    /// `softmax(q . k * scale) . v` over the positions that each query sees:
+    /// `q [dk, heads, n]` f32, rows dense -> `[dv, heads, n]` f32, computed in f32. A linear
+    /// position bias lowers scores by the distance of the positions.
+    ///
+    /// What the lists say is checked where it is read: a query whose interval is empty, or whose
+    /// pages lie outside the table or the cells, gets zeros. The online softmax is that of Milakov
+    /// and Gimelshein 2018.
+    ///
+    /// # Errors
+    /// Shapes that do not go together, other types, heads of more than 1024 elements.
+    pub fn paged_attention(
+        &self,
+        q: &Tensor,
+        pages: &Pages<'_>,
+        scores: &Scores<'_>,
+    ) -> Result<Tensor, Error> {
+        const OP: &str = "paged_attention";
+        self.float(OP, q, false)?;
+        scores.check(OP, q.shape()[1], true)?;
+        pages.check(OP, q)?;
+        let ctx = self.arena.reserve()?;
+        let sinks = scores.sinks.map_or(std::ptr::null_mut(), Tensor::as_ptr);
+        // SAFETY: types, shapes and layout were checked; no sinks are null. The operation checks
+        // the values of the two lists.
+        let ptr = unsafe {
+            sys::shim_paged_attention(
+                ctx,
+                q.as_ptr(),
+                pages.k.as_ptr(),
+                pages.v.as_ptr(),
+                pages.queries.as_ptr(),
+                pages.table.as_ptr(),
+                sinks,
+                scores.scale,
+                scores.softcap,
+                scores.max_bias,
+                pages.page as i32,
+            )
+        };
+        let sources = [q, pages.k, pages.v, pages.queries, pages.table];
+        let sources: Vec<&Tensor> = sources.into_iter().chain(scores.sinks).collect();
+        self.node(OP, ptr, &sources)
+    }
+}

@@ -1,0 +1,930 @@
+//! Attention over pages against a naive reference in f64, against ggml's, and against itself with
+//! other neighbours, pages and threads. Cells that nothing may read hold NaN.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::ggml::{Executor, quantize};
+use TensorType::{BF16, F16, F32, I32, Q4_0, Q8_0};
+
+const PLAIN: Scores<'_> = Scores {
+    scale: 0.125,
+    softcap: 0.0,
+    max_bias: 0.0,
+    sinks: None,
+};
+
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    dk: usize,
+    dv: usize,
+    heads: usize,
+    kv_heads: usize,
+    k: TensorType,
+    /// None: values are the heads of the keys.
+    v: Option<TensorType>,
+}
+
+const SMALL: Shape = Shape {
+    dk: 64,
+    dv: 64,
+    heads: 4,
+    kv_heads: 2,
+    k: F16,
+    v: Some(F16),
+};
+
+#[derive(Clone, Copy, Debug)]
+struct Rule {
+    softcap: f32,
+    max_bias: f32,
+    sinks: bool,
+}
+
+const NO_RULE: Rule = Rule {
+    softcap: 0.0,
+    max_bias: 0.0,
+    sinks: false,
+};
+
+/// A query of a sequence, whose contents follow from its name.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Query {
+    sequence: u64,
+    position: i32,
+    first: i32,
+    end: i32,
+}
+
+fn causal(sequence: u64, positions: std::ops::Range<i32>) -> Vec<Query> {
+    let query = |position| Query {
+        sequence,
+        position,
+        first: 0,
+        end: position + 1,
+    };
+    positions.map(query).collect()
+}
+
+fn mixed(mut x: u64) -> u64 {
+    for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
+        x = (x ^ x >> 29).wrapping_mul(factor);
+    }
+    x ^ x >> 32
+}
+
+/// Numbers of -1 to 1 that follow from what they are for.
+fn numbers(kind: u64, sequence: u64, position: i32, n: usize) -> Vec<f32> {
+    let seed = mixed(mixed(kind << 32 ^ sequence).wrapping_add(position as u64 + 1));
+    (0..n as u64)
+        .map(|i| (mixed(seed.wrapping_add(i)) >> 40) as f32 / (1 << 23) as f32 - 1.0)
+        .collect()
+}
+
+const Q: u64 = 0;
+const K: u64 = 1;
+const V: u64 = 2;
+const SINKS: u64 = 3;
+
+fn sinks_of(shape: &Shape) -> Vec<f32> {
+    let sinks = numbers(SINKS, 0, 0, shape.heads);
+    sinks.iter().map(|s| 3.0 * s).collect()
+}
+
+/// What a row of a pool becomes when it is stored.
+fn decoded(row: &[f32], ty: TensorType) -> Vec<f64> {
+    let bytes = quantize(row, row.len(), ty).expect("whole blocks");
+    let half = |b: &[u8]| half::f16::from_le_bytes([b[0], b[1]]).to_f64();
+    match ty {
+        F32 => row.iter().map(|x| f64::from(*x)).collect(),
+        F16 => bytes.chunks(2).map(half).collect(),
+        BF16 => {
+            let wide = |b: &[u8]| half::bf16::from_le_bytes([b[0], b[1]]).to_f64();
+            bytes.chunks(2).map(wide).collect()
+        }
+        Q8_0 => {
+            let block = |b: &[u8]| {
+                let d = half(b);
+                b[2..]
+                    .iter()
+                    .map(move |x| d * f64::from(*x as i8))
+                    .collect::<Vec<_>>()
+            };
+            bytes.chunks(34).flat_map(block).collect()
+        }
+        Q4_0 => {
+            let block = |b: &[u8]| {
+                let d = half(b);
+                let value = |x: u8| d * (f64::from(x) - 8.0);
+                let low = b[2..].iter().map(|x| value(x & 15));
+                low.chain(b[2..].iter().map(|x| value(x >> 4)))
+                    .collect::<Vec<_>>()
+            };
+            bytes.chunks(18).flat_map(block).collect()
+        }
+        other => panic!("{other} is no type of the test"),
+    }
+}
+
+/// Keys and values of a position as they are read.
+fn stored(shape: &Shape, sequence: u64, position: i32) -> (Vec<f64>, Vec<f64>) {
+    let row = numbers(K, sequence, position, shape.dk * shape.kv_heads);
+    let k = decoded(&row, shape.k);
+    let v = match shape.v {
+        Some(ty) => decoded(
+            &numbers(V, sequence, position, shape.dv * shape.kv_heads),
+            ty,
+        ),
+        None => k
+            .chunks(shape.dk)
+            .flat_map(|h| h[..shape.dv].to_vec())
+            .collect(),
+    };
+    (k, v)
+}
+
+/// The slope of a head (Press et al. 2022), for any number of heads.
+fn slope(head: usize, heads: usize, max_bias: f64) -> f64 {
+    let power = (1 << heads.ilog2()) as f64;
+    let (h, bias) = (head as f64, max_bias);
+    if h < power {
+        2f64.powf(-bias / power * (h + 1.0))
+    } else {
+        2f64.powf(-bias / 2.0 / power * (2.0 * (h - power) + 1.0))
+    }
+}
+
+/// Values of a query and how far f32 may be off: the error of a score moves its weight, and each
+/// addition rounds.
+fn reference(shape: &Shape, rule: &Rule, query: &Query) -> (Vec<f64>, f64) {
+    const EPS: f64 = 1.0 / (1 << 24) as f64;
+    let q = numbers(Q, query.sequence, query.position, shape.dk * shape.heads);
+    let seen = query.first..query.end;
+    let rows: Vec<_> = seen
+        .clone()
+        .map(|p| stored(shape, query.sequence, p))
+        .collect();
+    let sinks = sinks_of(shape);
+    let (mut out, mut bound) = (Vec::new(), 0f64);
+    for head in 0..shape.heads {
+        let of = head / (shape.heads / shape.kv_heads);
+        let q = &q[head * shape.dk..][..shape.dk];
+        let mut score_error = 0f64;
+        let score = |(row, p): (&(Vec<f64>, Vec<f64>), i32)| {
+            let products = q
+                .iter()
+                .zip(&row.0[of * shape.dk..])
+                .map(|(a, b)| f64::from(*a) * b);
+            let (sum, size) = products.fold((0.0, 0.0), |(s, a), x| (s + x, a + x.abs()));
+            let mut score = sum * f64::from(PLAIN.scale);
+            let rounds = (shape.dk / 16 + 8) as f64;
+            score_error = score_error.max(EPS * (rounds * size * f64::from(PLAIN.scale) + 8.0));
+            if rule.softcap > 0.0 {
+                let cap = f64::from(rule.softcap);
+                score = cap * (score / cap).tanh();
+                score_error += 8.0 * EPS * cap;
+            }
+            if rule.max_bias > 0.0 {
+                let bias = slope(head, shape.heads, f64::from(rule.max_bias))
+                    * f64::from((query.position - p).abs());
+                score -= bias;
+                score_error += 8.0 * EPS * bias;
+            }
+            score
+        };
+        let scores: Vec<f64> = rows.iter().zip(seen.clone()).map(score).collect();
+        let sink = rule.sinks.then(|| f64::from(sinks[head]));
+        let highest = scores.iter().copied().chain(sink).fold(f64::MIN, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|s| (s - highest).exp()).collect();
+        let total: f64 = weights.iter().sum::<f64>() + sink.map_or(0.0, |s| (s - highest).exp());
+        for d in 0..shape.dv {
+            let values = rows.iter().map(|row| row.1[of * shape.dv + d]);
+            let sum: f64 = values.zip(&weights).map(|(v, w)| v * w).sum();
+            out.push(if rows.is_empty() { 0.0 } else { sum / total });
+        }
+        bound = bound.max(2.0 * score_error + EPS * (rows.len() + 64) as f64);
+    }
+    (out, bound)
+}
+
+/// Where things lie and who computes them: what must not matter.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    page: usize,
+    seed: u64,
+    threads: usize,
+    /// Cells that the pool lacks behind its last page.
+    short: usize,
+}
+
+const HERE: Place = Place {
+    page: 16,
+    seed: 0,
+    threads: 2,
+    short: 0,
+};
+
+/// The two lists, and the cells of each position.
+struct Lists {
+    queries: Vec<i32>,
+    table: Vec<i32>,
+    cells: Vec<(u64, i32, usize)>,
+    n_cells: usize,
+}
+
+fn lists(queries: &[Query], place: &Place) -> Lists {
+    let mut seen: BTreeMap<u64, (i32, i32)> = BTreeMap::new();
+    for q in queries {
+        let range = seen.entry(q.sequence).or_insert((q.first, q.end));
+        *range = (range.0.min(q.first), range.1.max(q.end));
+    }
+    let page = place.page as i32;
+    let n_pages: i32 = seen.values().map(|(_, end)| end.max(&0) / page + 1).sum();
+    // A third more pages than are needed, in an order of the seed.
+    let mut ids: Vec<i32> = (0..n_pages + n_pages / 3).collect();
+    ids.sort_by_key(|id| mixed(place.seed << 32 ^ *id as u64));
+    let mut out = Lists {
+        queries: Vec::new(),
+        table: vec![-1; place.seed as usize % 3],
+        cells: Vec::new(),
+        n_cells: ids.len() * place.page,
+    };
+    let mut begins = BTreeMap::new();
+    for (sequence, (first, end)) in seen {
+        begins.insert(sequence, out.table.len() as i32);
+        for block in 0..=(end - 1).max(0) / page {
+            let wanted = (block * page).max(first)..((block + 1) * page).min(end);
+            let id = if wanted.is_empty() {
+                -1
+            } else {
+                ids.pop().expect("enough pages")
+            };
+            out.table.push(id);
+            let cell = |p: i32| (sequence, p, (id * page + p % page) as usize);
+            out.cells.extend(wanted.map(cell));
+        }
+    }
+    out.n_cells -= place.short;
+    for q in queries {
+        out.queries
+            .extend([begins[&q.sequence], q.position, q.first, q.end]);
+    }
+    out
+}
+
+/// The bytes of a pool: rows where positions lie, NaN everywhere else.
+fn pool(kind: u64, lists: &Lists, width: usize, ty: TensorType) -> Vec<u8> {
+    let row = ty.row_bytes(width as u64).expect("whole blocks") as usize;
+    let mut bytes = vec![0xff; lists.n_cells * row];
+    for (sequence, position, cell) in &lists.cells {
+        let values = numbers(kind, *sequence, *position, width);
+        let stored = quantize(&values, width, ty).expect("whole blocks");
+        bytes[cell * row..][..row].copy_from_slice(&stored);
+    }
+    bytes
+}
+
+/// Results of `queries`, one row for each.
+fn attend(shape: &Shape, rule: &Rule, queries: &[Query], place: &Place) -> Vec<Vec<f32>> {
+    attend_lists(shape, rule, queries, place, &lists(queries, place))
+}
+
+fn attend_lists(
+    shape: &Shape,
+    rule: &Rule,
+    queries: &[Query],
+    place: &Place,
+    lists: &Lists,
+) -> Vec<Vec<f32>> {
+    let mut g = Graph::new(64, 8).expect("a small graph");
+    let input = |ty, shape: &[usize]| {
+        let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
+        g.input("t", ty, &shape).expect("a sound shape")
+    };
+    let n = queries.len();
+    let q = input(F32, &[shape.dk, shape.heads, n]);
+    let k = input(shape.k, &[shape.dk, shape.kv_heads, lists.n_cells]);
+    let v = shape
+        .v
+        .map(|ty| input(ty, &[shape.dv, shape.kv_heads, lists.n_cells]));
+    let strides = k.strides();
+    let head = || {
+        let steps = [strides[1], strides[2], strides[3]];
+        let window = [
+            shape.dv as u64,
+            shape.kv_heads as u64,
+            lists.n_cells as u64,
+            1,
+        ];
+        g.view(&k, window, steps, 0).expect("within the keys")
+    };
+    let values = v.clone().unwrap_or_else(head);
+    let (list, table) = (input(I32, &[4, n]), input(I32, &[lists.table.len()]));
+    let sinks = rule.sinks.then(|| input(F32, &[shape.heads]));
+    let pages = Pages {
+        k: &k,
+        v: &values,
+        queries: &list,
+        table: &table,
+        page: place.page as u64,
+    };
+    let scores = Scores {
+        softcap: rule.softcap,
+        max_bias: rule.max_bias,
+        sinks: sinks.as_ref(),
+        ..PLAIN
+    };
+    let y = g.paged_attention(&q, &pages, &scores).expect("shapes fit");
+    g.output(&y).expect("of this graph");
+    let mut executor = Executor::new(&[], place.threads, 256).expect("the processor");
+    executor.load(g).expect("it fits");
+    let rows = |kind, width| -> Vec<f32> {
+        let row = |q: &Query| numbers(kind, q.sequence, q.position, width);
+        queries.iter().flat_map(row).collect()
+    };
+    executor
+        .write(&q, &rows(Q, shape.dk * shape.heads))
+        .expect("queries");
+    let bytes = pool(K, lists, shape.dk * shape.kv_heads, shape.k);
+    executor.write(&k, &bytes).expect("keys");
+    if let Some(v) = &v {
+        let bytes = pool(V, lists, shape.dv * shape.kv_heads, v.ty());
+        executor.write(v, &bytes).expect("values");
+    }
+    executor
+        .write(&list, &lists.queries)
+        .expect("the queries' list");
+    executor.write(&table, &lists.table).expect("the table");
+    if let Some(sinks) = &sinks {
+        executor.write(sinks, &sinks_of(shape)).expect("sinks");
+    }
+    let mut run = || {
+        executor.run().expect("it runs");
+        let mut y_values = vec![f32::NAN; y.elements() as usize];
+        executor.read(&y, &mut y_values).expect("the result");
+        y_values
+    };
+    let first = run();
+    assert_eq!(bits(&first), bits(&run()), "a second run of the same graph");
+    first
+        .chunks(shape.dv * shape.heads)
+        .map(<[f32]>::to_vec)
+        .collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Compares with the reference.
+fn check(shape: &Shape, rule: &Rule, queries: &[Query], place: &Place) {
+    let found = attend(shape, rule, queries, place);
+    for (query, found) in queries.iter().zip(&found) {
+        let (expected, bound) = reference(shape, rule, query);
+        for (i, (a, b)) in found.iter().zip(&expected).enumerate() {
+            let off = (f64::from(*a) - b).abs();
+            assert!(
+                off <= bound,
+                "{shape:?} {rule:?} {place:?} {query:?} element {i}: {a}, expected {b} within {bound:e}"
+            );
+        }
+    }
+}
+
+/// Two sequences: a text being read, and one that goes on.
+fn some_queries() -> Vec<Query> {
+    [causal(1, 60..75), causal(2, 149..150), causal(3, 0..1)].concat()
+}
+
+#[test]
+fn every_width_of_heads_is_computed() {
+    for (dk, dv) in [
+        (64, 64),
+        (80, 80),
+        (96, 96),
+        (128, 128),
+        (192, 128),
+        (256, 256),
+        (8, 24),
+        (100, 36),
+        (1024, 1024),
+    ] {
+        for (heads, kv_heads) in [(2, 2), (6, 2), (5, 1)] {
+            let shape = Shape {
+                dk,
+                dv,
+                heads,
+                kv_heads,
+                ..SMALL
+            };
+            check(&shape, &NO_RULE, &some_queries(), &HERE);
+        }
+    }
+}
+
+#[test]
+fn every_size_of_groups_is_computed() {
+    for group in [1, 2, 3, 4, 7, 8, 16, 80] {
+        for kv_heads in [1, 2] {
+            let shape = Shape {
+                heads: group * kv_heads,
+                kv_heads,
+                ..SMALL
+            };
+            check(&shape, &NO_RULE, &some_queries(), &HERE);
+        }
+    }
+}
+
+#[test]
+fn every_pair_of_types_is_computed() {
+    let types = [F32, F16, BF16, Q8_0, Q4_0];
+    for (k, v) in types
+        .iter()
+        .flat_map(|k| types.iter().map(move |v| (*k, *v)))
+    {
+        for heads in [2, 8] {
+            let shape = Shape {
+                dk: 96,
+                heads,
+                k,
+                v: Some(v),
+                ..SMALL
+            };
+            check(&shape, &NO_RULE, &some_queries(), &HERE);
+        }
+    }
+}
+
+#[test]
+fn values_may_lie_in_the_keys() {
+    for (k, dk, dv) in [
+        (F16, 576, 512),
+        (Q8_0, 576, 512),
+        (F32, 576, 512),
+        (BF16, 72, 40),
+    ] {
+        for heads in [1, 3, 16] {
+            let shape = Shape {
+                dk,
+                dv,
+                heads,
+                kv_heads: 1,
+                k,
+                v: None,
+            };
+            check(&shape, &NO_RULE, &some_queries(), &HERE);
+        }
+    }
+}
+
+#[test]
+fn caps_biases_and_sinks_are_applied() {
+    for (softcap, max_bias, sinks) in [
+        (2.0, 0.0, false),
+        (0.0, 8.0, false),
+        (0.0, 0.0, true),
+        (1.0, 4.0, true),
+    ] {
+        for heads in [2, 12] {
+            let shape = Shape { heads, ..SMALL };
+            let rule = Rule {
+                softcap,
+                max_bias,
+                sinks,
+            };
+            check(&shape, &rule, &some_queries(), &HERE);
+        }
+    }
+}
+
+/// Windows that end with, surround or lie away from the query.
+fn windows() -> Vec<Query> {
+    let window = |position: i32, first, end| Query {
+        sequence: 4,
+        position,
+        first,
+        end,
+    };
+    let rolling = (180..200).map(|p| window(p, p - 70, p + 1));
+    let around = (90..100).map(|p| window(p, p - 20, p + 21));
+    let apart = [
+        window(300, 3, 9),
+        window(301, 290, 302),
+        window(302, 64, 128),
+        window(303, 7, 7),
+    ];
+    rolling.chain(around).chain(apart).collect()
+}
+
+#[test]
+fn only_the_interval_is_seen() {
+    for heads in [2, 16] {
+        let shape = Shape { heads, ..SMALL };
+        check(
+            &shape,
+            &Rule {
+                max_bias: 8.0,
+                ..NO_RULE
+            },
+            &windows(),
+            &HERE,
+        );
+    }
+}
+
+#[test]
+fn longer_pages_and_a_pool_that_ends_within_one_are_read() {
+    for (page, seed, short) in [(32, 1, 0), (48, 2, 0), (256, 3, 0), (16, 4, 15), (64, 5, 9)] {
+        // Nothing of the last page is used: what it lacks is not read.
+        let place = Place {
+            page,
+            seed,
+            short,
+            ..HERE
+        };
+        let queries = causal(1, 40..44);
+        let in_last = |l: &Lists| l.cells.iter().any(|(.., cell)| cell + 1 > l.n_cells);
+        if !in_last(&lists(&queries, &place)) {
+            check(&SMALL, &NO_RULE, &queries, &place);
+        }
+    }
+    // A whole sequence in a pool of fewer cells than a page has.
+    for (k, heads) in [(F16, 2), (Q8_0, 2), (F16, 16)] {
+        let shape = Shape {
+            k,
+            v: Some(k),
+            heads,
+            ..SMALL
+        };
+        let queries = causal(7, 0..5);
+        let mut lists = lists(&queries, &HERE);
+        lists.table.fill(0);
+        lists.n_cells = 5;
+        for (_, position, cell) in &mut lists.cells {
+            *cell = *position as usize;
+        }
+        let found = attend_lists(&shape, &NO_RULE, &queries, &HERE, &lists);
+        for (query, found) in queries.iter().zip(found) {
+            let (expected, bound) = reference(&shape, &NO_RULE, query);
+            let near = found
+                .iter()
+                .zip(expected)
+                .all(|(a, b)| (f64::from(*a) - b).abs() <= bound);
+            assert!(near, "{query:?}");
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_neighbours_pages_or_threads() {
+    let wanted = [causal(1, 100..101), causal(2, 70..78), windows()].concat();
+    let shapes = [
+        SMALL,
+        Shape { heads: 2, ..SMALL },
+        Shape {
+            dk: 100,
+            dv: 36,
+            heads: 7,
+            kv_heads: 1,
+            ..SMALL
+        },
+        Shape {
+            heads: 32,
+            k: Q8_0,
+            v: Some(Q4_0),
+            ..SMALL
+        },
+        Shape {
+            dk: 80,
+            dv: 64,
+            heads: 16,
+            kv_heads: 1,
+            k: BF16,
+            v: None,
+        },
+        Shape {
+            heads: 6,
+            k: F32,
+            v: Some(Q8_0),
+            ..SMALL
+        },
+    ];
+    let rule = Rule {
+        softcap: 3.0,
+        max_bias: 8.0,
+        sinks: true,
+    };
+    for shape in &shapes {
+        let alone: Vec<Vec<u32>> = wanted
+            .iter()
+            .map(|q| bits(&attend(shape, &rule, &[*q], &Place { threads: 1, ..HERE })[0]))
+            .collect();
+        for (neighbours, threads, page) in
+            [(0, 1, 16), (1, 2, 16), (2, 3, 32), (5, 2, 64), (8, 3, 16)]
+        {
+            // Ragged neighbours before, between and behind.
+            let mut queries = wanted.clone();
+            for i in 0..neighbours {
+                let at = mixed(i) as usize % queries.len();
+                let from = (mixed(i + 100) % 150) as i32;
+                let others = causal(10 + i, from..from + 1 + (i as i32 % 3) * 9);
+                queries.splice(at..at, others);
+            }
+            let place = Place {
+                page,
+                seed: neighbours + 1,
+                threads,
+                short: 0,
+            };
+            let found = attend(shape, &rule, &queries, &place);
+            for (query, alone) in wanted.iter().zip(&alone) {
+                let at = queries
+                    .iter()
+                    .position(|q| q == query)
+                    .expect("it is there");
+                assert_eq!(&bits(&found[at]), alone, "{shape:?} {place:?} {query:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn lists_that_lie_read_nothing_and_disturb_nobody() {
+    let queries = [causal(1, 30..40), causal(2, 50..52)].concat();
+    for heads in [2, 16] {
+        let shape = Shape { heads, ..SMALL };
+        let good = attend(&shape, &NO_RULE, &queries, &HERE);
+        let (max, min) = (i32::MAX, i32::MIN);
+        for lie in [
+            [-1, 3, 0, 4],
+            [min, 3, 0, 4],
+            [max, 3, 0, 4],
+            [0, 3, -1, 4],
+            [0, 3, min, 4],
+            [0, 3, 5, 4],
+            [0, 3, 0, max],
+            [0, 3, max - 1, max],
+            [0, 3, max, min],
+            [2, 3, 0, 100_000],
+            [0, min, 0, -5],
+        ] {
+            let mut lists = lists(&queries, &HERE);
+            for at in [0, 4, 11] {
+                lists.queries[4 * at..][..4].copy_from_slice(&lie);
+            }
+            let found = attend_lists(&shape, &NO_RULE, &queries, &HERE, &lists);
+            for (i, row) in found.iter().enumerate() {
+                let expected = if [0, 4, 11].contains(&i) {
+                    vec![0; row.len()]
+                } else {
+                    bits(&good[i])
+                };
+                assert_eq!(bits(row), expected, "{lie:?} in row {i}");
+            }
+        }
+        for id in [-1, min, max, 1 << 27, 1000] {
+            // The second sequence's last page: queries 10 and 11 see it.
+            let mut lists = lists(&queries, &HERE);
+            *lists.table.last_mut().expect("pages") = id;
+            let found = attend_lists(&shape, &NO_RULE, &queries, &HERE, &lists);
+            assert!(found[10..].iter().flatten().all(|x| *x == 0.0), "{id}");
+            assert_eq!(found[..10], good[..10], "{id}");
+        }
+    }
+}
+
+#[test]
+fn a_position_far_from_its_keys_is_no_overflow() {
+    let query = |position| Query {
+        sequence: 1,
+        position,
+        first: 0,
+        end: 20,
+    };
+    let rule = Rule {
+        max_bias: 8.0,
+        ..NO_RULE
+    };
+    let found = attend(&SMALL, &rule, &[query(i32::MIN), query(i32::MAX)], &HERE);
+    assert!(found.iter().flatten().all(|x| x.is_finite()));
+}
+
+#[test]
+fn queries_may_lie_apart() {
+    // [dk, heads, n] of rows that hold something else behind each head.
+    let mut g = Graph::new(64, 8).expect("a small graph");
+    let rows = g.input("q", F32, &[40, 2, 3]).expect("a shape");
+    let q = g
+        .view(&rows, [32, 2, 3, 1], [160, 320, 960], 0)
+        .expect("a window");
+    let dense = g.cont(&q).expect("a copy");
+    let k = g.input("k", F32, &[32, 1, 16]).expect("a shape");
+    let list = g.input("list", I32, &[4, 3]).expect("a shape");
+    let table = g.input("table", I32, &[1]).expect("a shape");
+    let pages = Pages {
+        k: &k,
+        v: &k,
+        queries: &list,
+        table: &table,
+        page: 16,
+    };
+    let a = g.paged_attention(&q, &pages, &PLAIN).expect("shapes fit");
+    let b = g
+        .paged_attention(&dense, &pages, &PLAIN)
+        .expect("shapes fit");
+    for y in [&a, &b] {
+        g.output(y).expect("of this graph");
+    }
+    let mut executor = Executor::new(&[], 2, 256).expect("the processor");
+    executor.load(g).expect("it fits");
+    executor
+        .write(&rows, &numbers(Q, 0, 0, 240))
+        .expect("queries");
+    executor.write(&k, &numbers(K, 0, 0, 512)).expect("keys");
+    executor.write(&table, &[0i32]).expect("one page");
+    executor
+        .write(&list, &[0, 0, 0, 1, 0, 1, 0, 2, 0, 2, 0, 16i32])
+        .expect("three queries");
+    executor.run().expect("it runs");
+    let read = |y: &Tensor| {
+        let mut values = vec![0f32; y.elements() as usize];
+        executor.read(y, &mut values).expect("a result");
+        values
+    };
+    assert_eq!(read(&a), read(&b));
+    assert_eq!(
+        read(&a)[..32],
+        numbers(K, 0, 0, 32),
+        "one key is its own mean"
+    );
+}
+
+/// What ggml's softmax makes of the same scores, caps, biases and sinks.
+#[test]
+fn results_are_those_of_ggml() {
+    let (dk, heads, n) = (64u64, 12, 20);
+    let mut g = Graph::new(64, 8).expect("a small graph");
+    let [q, k, v] =
+        ["q", "k", "v"].map(|name| g.input(name, F32, &[dk, heads, n]).expect("a shape"));
+    let mask = g.input("mask", F16, &[n, n]).expect("a shape");
+    let sinks = g.input("sinks", F32, &[heads]).expect("a shape");
+    let list = g.input("list", I32, &[4, n]).expect("a shape");
+    let table = g.input("table", I32, &[2]).expect("a shape");
+    let pages = Pages {
+        k: &k,
+        v: &v,
+        queries: &list,
+        table: &table,
+        page: 16,
+    };
+    let scores = Scores {
+        softcap: 2.0,
+        max_bias: 8.0,
+        sinks: Some(&sinks),
+        ..PLAIN
+    };
+    let ours = g.paged_attention(&q, &pages, &scores).expect("shapes fit");
+    let [pq, pk, pv] = [&q, &k, &v].map(|x| g.permute(x, [0, 2, 1, 3]).expect("a permutation"));
+    let theirs = g
+        .flash_attn(&pq, &pk, &pv, Some(&mask), &scores)
+        .expect("shapes fit");
+    for y in [&ours, &theirs] {
+        g.output(y).expect("of this graph");
+    }
+    let mut executor = Executor::new(&[], 2, 256).expect("the processor");
+    executor.load(g).expect("it fits");
+    for (kind, tensor) in [(Q, &q), (K, &k), (V, &v)] {
+        let values = numbers(kind, 0, 0, tensor.elements() as usize);
+        executor.write(tensor, &values).expect("values");
+    }
+    executor
+        .write(&sinks, &numbers(SINKS, 0, 0, heads as usize))
+        .expect("sinks");
+    executor.write(&table, &[0i32, 1]).expect("two pages");
+    let n = n as i32;
+    let list_values: Vec<i32> = (0..n).flat_map(|i| [0, i, 0, i + 1]).collect();
+    executor.write(&list, &list_values).expect("queries");
+    let bias = |i: i32, j: i32| {
+        if j > i {
+            f32::NEG_INFINITY
+        } else {
+            (j - i) as f32
+        }
+    };
+    let mask_values: Vec<half::f16> = (0..n * n)
+        .map(|at| half::f16::from_f32(bias(at / n, at % n)))
+        .collect();
+    executor.write(&mask, &mask_values).expect("a mask");
+    executor.run().expect("it runs");
+    let [a, b] = [&ours, &theirs].map(|y| {
+        let mut values = vec![0f32; y.elements() as usize];
+        executor.read(y, &mut values).expect("a result");
+        values
+    });
+    let off = a
+        .iter()
+        .zip(&b)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max);
+    assert!(off < 2e-6, "{off}");
+}
+
+#[test]
+fn what_does_not_go_together_is_refused() {
+    let g = Graph::new(64, 8).expect("a small graph");
+    let t = |ty, shape: &[u64]| g.input("t", ty, shape).expect("a sound shape");
+    let (q, k) = (t(F32, &[32, 4, 3]), t(F16, &[32, 2, 64]));
+    let (list, table) = (t(I32, &[4, 3]), t(I32, &[4]));
+    let pages = Pages {
+        k: &k,
+        v: &k,
+        queries: &list,
+        table: &table,
+        page: 16,
+    };
+    g.paged_attention(&q, &pages, &PLAIN).expect("it is sound");
+
+    let three_heads = t(F16, &[32, 3, 64]);
+    let fewer = t(F16, &[32, 2, 48]);
+    let narrow = t(F16, &[16, 2, 64]);
+    let other = t(TensorType::Q5_0, &[32, 2, 64]);
+    let turned = g.permute(&k, [1, 0, 2, 3]).expect("a permutation");
+    let two = t(I32, &[4, 2]);
+    let floats = t(F32, &[4, 3]);
+    let wide = t(F16, &[2048, 2, 64]);
+    let refused = [
+        Pages {
+            k: &three_heads,
+            v: &three_heads,
+            ..pages
+        },
+        Pages {
+            v: &three_heads,
+            ..pages
+        },
+        Pages { v: &fewer, ..pages },
+        Pages {
+            k: &narrow,
+            ..pages
+        },
+        Pages { k: &other, ..pages },
+        Pages { v: &other, ..pages },
+        Pages {
+            v: &turned,
+            ..pages
+        },
+        Pages {
+            queries: &two,
+            ..pages
+        },
+        Pages {
+            queries: &floats,
+            ..pages
+        },
+        Pages {
+            table: &list,
+            ..pages
+        },
+        Pages { v: &wide, ..pages },
+        Pages { page: 0, ..pages },
+        Pages { page: 24, ..pages },
+        Pages {
+            page: u64::MAX - 15,
+            ..pages
+        },
+    ];
+    for pages in refused {
+        assert!(g.paged_attention(&q, &pages, &PLAIN).is_err(), "{pages:?}");
+    }
+    let halves = t(F16, &[32, 4, 3]);
+    let four = t(F32, &[32, 4, 3, 2]);
+    let across = g.permute(&q, [1, 0, 2, 3]).expect("a permutation");
+    for q in [&halves, &four, &across] {
+        assert!(g.paged_attention(q, &pages, &PLAIN).is_err(), "{q:?}");
+    }
+    let scores = [
+        Scores {
+            scale: f32::NAN,
+            ..PLAIN
+        },
+        Scores {
+            softcap: -1.0,
+            ..PLAIN
+        },
+        Scores {
+            max_bias: f32::INFINITY,
+            ..PLAIN
+        },
+        Scores {
+            sinks: Some(&floats),
+            ..PLAIN
+        },
+    ];
+    for scores in scores {
+        assert!(
+            g.paged_attention(&q, &pages, &scores).is_err(),
+            "{scores:?}"
+        );
+    }
+}
