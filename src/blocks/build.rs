@@ -7,13 +7,27 @@
 use std::cell::RefCell;
 
 use crate::arch::{NormRef, RopeRef};
-use crate::ggml::{Error, Graph, RopePairing, RopeParams, Scores, Tensor, Unary};
-use crate::plan::{KeyValuePlan, NormUse, Plan, StatePlan, Unit};
+use crate::ggml::{Error, Graph, Pages, RopePairing, RopeParams, Scores, Tensor, Unary};
+use crate::plan::{BLOCK_LEN, KeyValuePlan, NormUse, Plan, StatePlan, Unit};
 use crate::weights::TensorType;
 
 use super::cache::Cache;
 use super::norm::{Kind, Norm};
 use super::rope::{Pairing, Rope, Scaling};
+
+/// Which rows the queries of a pass see.
+#[derive(Clone)]
+pub enum Sight {
+    /// `[n_kv, n_tokens]`: 0 where visible, -inf where not.
+    Mask(Tensor),
+    /// Intervals of positions, and the pages on which the positions lie: see [`Pages`].
+    Pages {
+        /// i32 `[4, n_tokens]`.
+        queries: Tensor,
+        /// i32 `[m]`.
+        table: Tensor,
+    },
+}
 
 /// Keys and values that the queries of a pass may see.
 pub struct Seen {
@@ -21,8 +35,8 @@ pub struct Seen {
     pub k: Tensor,
     /// `[v_row, n_kv]`; none if the values are the head of the keys.
     pub v: Option<Tensor>,
-    /// `[n_kv, n_tokens]`: 0 where visible, -inf where not.
-    pub mask: Tensor,
+    /// Which of them.
+    pub sight: Sight,
 }
 
 /// Keys and values of a pass.
@@ -471,15 +485,30 @@ impl Build<'_> {
                 });
             }
         };
-        let q = g.permute(q, [0, 2, 1, 3])?; // [dk, n_tokens, heads]
-        let k = g.permute(&split_heads(g, &seen.k, dk, kv_heads)?, [0, 2, 1, 3])?; // [dk, n_kv, kv_heads]
+        let k = split_heads(g, &seen.k, dk, kv_heads)?; // [dk, kv_heads, n_kv]
         let v = match &seen.v {
             Some(v) => split_heads(g, v, dv, kv_heads)?, // [dv, kv_heads, n_kv]
             None => split_heads(g, &seen.k, dv, 1)?,     // [dv, 1, n_kv]: the head of each row
         };
+        let mask = match &seen.sight {
+            Sight::Mask(mask) => mask,
+            Sight::Pages { queries, table } => {
+                let pages = Pages {
+                    k: &k,
+                    v: &v,
+                    queries,
+                    table,
+                    page: BLOCK_LEN,
+                };
+                let y = g.paged_attention(q, &pages, &scores)?; // [dv, heads, n_tokens]
+                return g.reshape(&y, [dv * heads, n, 1, 1]);
+            }
+        };
+        let q = g.permute(q, [0, 2, 1, 3])?; // [dk, n_tokens, heads]
+        let k = g.permute(&k, [0, 2, 1, 3])?; // [dk, n_kv, kv_heads]
         if self.flash_attn {
             let v = g.permute(&v, [0, 2, 1, 3])?; // [dv, n_kv, kv_heads]
-            let y = g.flash_attn(&q, &k, &v, Some(&seen.mask), &scores)?; // [dv, heads, n_tokens]
+            let y = g.flash_attn(&q, &k, &v, Some(mask), &scores)?; // [dv, heads, n_tokens]
             return g.reshape(&y, [dv * heads, n, 1, 1]);
         }
         let product = g.mul_mat(&k, &q)?; // [n_kv, n_tokens, heads]
@@ -495,7 +524,7 @@ impl Build<'_> {
             };
             (capped, scores)
         };
-        let weights = g.soft_max(&product, Some(&seen.mask), &scores)?;
+        let weights = g.soft_max(&product, Some(mask), &scores)?;
         self.name_pairs(&unit.path, "pattern", &weights);
         let v = if v.ty().is_plain() {
             v

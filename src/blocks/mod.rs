@@ -22,7 +22,7 @@ pub(crate) mod per_layer;
 mod rope;
 mod short_conv;
 
-pub use build::{Asked, Build, KeyRows, KeyValueStore, Seen, StateStore};
+pub use build::{Asked, Build, KeyRows, KeyValueStore, Seen, Sight, StateStore};
 
 use crate::arch::Registry;
 use crate::ggml::{Error, Tensor};

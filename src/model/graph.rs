@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use crate::arch::Join;
-use crate::blocks::{self, Asked, Build, KeyValueStore};
+use crate::blocks::{self, Asked, Build, KeyValueStore, Sight};
 use crate::ggml::{Error, Executor, Graph, Tensor};
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan};
 use crate::weights::TensorType;
@@ -20,7 +20,7 @@ pub(super) struct Shape {
     pub(super) n_tokens: usize,
     /// Rows that want logits.
     pub(super) n_outputs: usize,
-    /// Keys that are looked at in each group of layers.
+    /// For each group of layers the keys that are looked at, or the length of its table of blocks.
     pub(super) n_kv: Vec<usize>,
     /// Sequences, where something is kept of each; else 1.
     pub(super) n_seqs: usize,
@@ -42,8 +42,8 @@ pub(super) struct Inputs {
     asked: Vec<(Asked, Tensor)>,
     /// Values by their paths, where they are watched.
     pub(super) watched: Vec<Watched>,
-    /// One mask for each cache group of the plan.
-    pub(super) masks: Vec<Tensor>,
+    /// What is seen, for each cache group of the plan.
+    pub(super) sights: Vec<Sight>,
     /// `[n_vocab, n_outputs]`, or vectors `[n_embd, n_outputs]`; none if no row wants one.
     pub(super) logits: Option<Tensor>,
 }
@@ -57,7 +57,7 @@ pub(super) struct Watched {
 }
 
 impl Inputs {
-    /// Writes a batch; the masks are the caller's.
+    /// Writes a batch; what is seen is the caller's.
     pub(super) fn write(
         &self,
         executor: &mut Executor,
@@ -135,7 +135,7 @@ fn n_tensors(plan: &Plan) -> usize {
         let branches = branches.map(|b| NODES_PER_BRANCH + blocks::max_nodes(&b.block));
         NODES_PER_SLOT + branches.sum::<usize>()
     });
-    NODES_ELSEWHERE + 2 * plan.caches.len() + nodes.sum::<usize>()
+    NODES_ELSEWHERE + 3 * plan.caches.len() + nodes.sum::<usize>()
 }
 
 fn n_leaves(plan: &Plan) -> usize {
@@ -146,6 +146,30 @@ fn n_leaves(plan: &Plan) -> usize {
 /// Nodes and leaves of the largest graph of a plan.
 pub(super) fn capacity(plan: &Plan) -> usize {
     n_tensors(plan) + n_leaves(plan)
+}
+
+/// The inputs that say what `n` tokens see in a group of layers.
+fn sight(
+    g: &Graph,
+    is_paged: bool,
+    flash_attn: bool,
+    group: &str,
+    n: u64,
+    n_kv: u64,
+) -> Result<Sight, Error> {
+    if is_paged {
+        return Ok(Sight::Pages {
+            queries: g.input(&format!("queries.{group}"), TensorType::I32, &[4, n])?,
+            table: g.input(&format!("table.{group}"), TensorType::I32, &[n_kv])?,
+        });
+    }
+    let ty = if flash_attn {
+        TensorType::F16
+    } else {
+        TensorType::F32
+    };
+    let mask = g.input(&format!("mask.{group}"), ty, &[n_kv, n])?;
+    Ok(Sight::Mask(mask))
 }
 
 /// Builds the graph of a pass.
@@ -168,18 +192,19 @@ pub(super) fn build(
     } else {
         None
     };
-    let mask_type = if options.flash_attn {
-        TensorType::F16
-    } else {
-        TensorType::F32
-    };
-    let masks = plan
+    let sights = plan
         .caches
         .iter()
         .zip(&shape.n_kv)
         .map(|(group, n_kv)| {
-            let name = format!("mask.{}", group.name);
-            g.input(&name, mask_type, &[*n_kv as u64, n])
+            sight(
+                &g,
+                options.is_paged(plan),
+                options.flash_attn,
+                &group.name,
+                n,
+                *n_kv as u64,
+            )
         })
         .collect::<Result<Vec<_>, _>>()?;
     let is_cached = options.n_ctx > 0;
@@ -218,12 +243,12 @@ pub(super) fn build(
             cache,
             n_kv: shape.n_kv.clone(),
             cells: cells.clone(),
-            masks: masks.clone(),
+            sights: sights.clone(),
             seen: HashMap::new(),
         })
     } else {
         Box::new(PassStore {
-            masks: masks.clone(),
+            sights: sights.clone(),
             seen: HashMap::new(),
         })
     };
@@ -285,7 +310,7 @@ pub(super) fn build(
             write,
             asked,
             watched,
-            masks,
+            sights,
             logits,
         },
     ))

@@ -13,8 +13,8 @@ mod memory;
 mod pass;
 mod split;
 
-use crate::ggml::{self, Executor};
-use crate::plan::{BLOCK_LEN, Plan, Room};
+use crate::ggml::{self, Executor, Pages};
+use crate::plan::{BLOCK_LEN, KeyValuePlan, Plan, Room};
 use crate::weights::{TensorType, Weights};
 
 pub use batch::Batch;
@@ -103,6 +103,20 @@ impl Options {
             }
         }
         (fitting * BLOCK_LEN) as usize
+    }
+
+    /// Whether attention looks at pages rather than through masks.
+    fn is_paged(&self, plan: &Plan) -> bool {
+        let fits = |rows: &KeyValuePlan| {
+            let (k, v) = (rows.k / rows.heads, rows.v / rows.heads);
+            let v_type = if rows.v_in_k {
+                self.k_type
+            } else {
+                self.v_type
+            };
+            Pages::can_hold(self.k_type, k) && Pages::can_hold(v_type, v)
+        };
+        self.flash_attn && self.n_ctx > 0 && plan.key_values().all(|(_, rows)| fits(rows))
     }
 
     /// States that are kept, where a model has any.
@@ -293,6 +307,10 @@ impl Model {
         let n_tokens = self.options.n_batch.max(1);
         let n_kv = match self.options.n_ctx {
             0 => vec![n_tokens; self.n_cells.len()],
+            n_ctx if self.options.is_paged(&self.plan) => {
+                let n_blocks = n_ctx.div_ceil(BLOCK_LEN as usize);
+                vec![pass::table_len(n_blocks * self.options.n_seqs); self.n_cells.len()]
+            }
             _ => self.n_cells.clone(),
         };
         let shape = Shape {

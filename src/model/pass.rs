@@ -3,11 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::arch::Mode;
+use crate::blocks::Sight;
 use crate::blocks::cache::Cache as Visibility;
 use crate::ggml;
 use crate::plan::{CachePlan, Plan};
 
-use super::cache::{Mask, Rows, Shortage, Taken};
+use super::cache::{Mask, Rows, Shortage, Table, Taken};
 use super::graph::{self, Shape};
 use super::{Batch, Error, Model, Options, split};
 
@@ -96,7 +97,13 @@ impl Model {
     fn compute(&mut self, batch: &Batch, taken: &Taken, n_seqs: usize) -> Result<(), Error> {
         let n_outputs = batch.n_outputs();
         let is_cached = self.options.n_ctx > 0;
-        let n_kv = if is_cached {
+        let tables: Vec<Table> = match self.options.is_paged(&self.plan) {
+            true => self.ledger.tables(&batch.places),
+            false => Vec::new(),
+        };
+        let n_kv = if !tables.is_empty() {
+            tables.iter().map(|t| table_len(t.blocks.len())).collect()
+        } else if is_cached {
             self.ledger.views(&batch.places)
         } else {
             vec![batch.len(); self.plan.caches.len()]
@@ -130,7 +137,19 @@ impl Model {
             return Err(ggml::Error::Compute("no graph is loaded".into()).into());
         };
         inputs.write(&mut self.executor, batch, &taken.cells, &taken.rows)?;
-        for (i, mask) in inputs.masks.iter().enumerate() {
+        for (i, sight) in inputs.sights.iter().enumerate() {
+            let mask = match sight {
+                Sight::Pages { queries, table } => {
+                    let of_pass = &tables[i];
+                    let mut blocks = of_pass.blocks.clone();
+                    blocks.resize(shape.n_kv[i], NO_BLOCK);
+                    self.executor
+                        .write(queries, of_pass.queries.as_flattened())?;
+                    self.executor.write(table, &blocks)?;
+                    continue;
+                }
+                Sight::Mask(mask) => mask,
+            };
             let values = if is_cached {
                 self.ledger.mask(i, shape.n_kv[i], &batch.places)
             } else {
@@ -150,6 +169,17 @@ impl Model {
         }
         Ok(())
     }
+}
+
+/// Tables have a multiple of so many blocks, so that a graph serves many steps.
+const TABLE_STEP: usize = 64;
+
+/// What stands behind the end of a table.
+const NO_BLOCK: i32 = -1;
+
+/// Length of the table of a graph that holds `n_blocks`.
+pub(super) fn table_len(n_blocks: usize) -> usize {
+    n_blocks.max(1).next_multiple_of(TABLE_STEP)
 }
 
 /// What queries of a group of layers see.

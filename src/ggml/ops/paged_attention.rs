@@ -33,6 +33,13 @@ pub struct Pages<'a> {
 }
 
 impl Pages<'_> {
+    /// Whether there can be pages of this type for heads of so many elements.
+    pub fn can_hold(ty: TensorType, head: u64) -> bool {
+        // SAFETY: the function returns a constant.
+        let max_head = unsafe { sys::shim_paged_attention_max_head() } as u64;
+        is_page_type(ty) && head <= max_head
+    }
+
     fn check(&self, op: &'static str, q: &Tensor) -> Result<(), Error> {
         // SAFETY: the functions return constants.
         let (max_head, step) = unsafe {

@@ -431,8 +431,13 @@ impl Ledger {
         )
     }
 
-    /// Where the positions of the sequences of a pass lie in a pool.
-    pub(in crate::model) fn table(&self, pool: usize, queries: &[(SequenceId, u32)]) -> Table {
+    /// Where the positions of the sequences of a pass lie, for each pool.
+    pub(in crate::model) fn tables(&self, queries: &[(SequenceId, u32)]) -> Vec<Table> {
+        let pools = 0..self.pools.len();
+        pools.map(|pool| self.table(pool, queries)).collect()
+    }
+
+    fn table(&self, pool: usize, queries: &[(SequenceId, u32)]) -> Table {
         let mut out = Table::default();
         let mut begins: Vec<(SequenceId, usize)> = Vec::new();
         for &(id, position) in queries {

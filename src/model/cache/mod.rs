@@ -20,7 +20,7 @@ pub(super) mod store;
 #[cfg(test)]
 mod tests;
 
-pub(super) use ledger::{Group, Ledger, Rows, Shortage, Taken};
+pub(super) use ledger::{Group, Ledger, Rows, Shortage, Table, Taken};
 pub(super) use mask::Mask;
 pub use resume::{Miss, Resumed};
 

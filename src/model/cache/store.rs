@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use crate::blocks::{KeyValueStore, Seen};
+use crate::blocks::{KeyValueStore, Seen, Sight};
 use crate::ggml::{Arena, Device, Error, Graph, Tensor};
 use crate::plan::{KeyValuePlan, Plan};
 use crate::weights::TensorType;
@@ -56,12 +56,12 @@ impl KeyValues {
 /// The store of a pass over cached keys and values.
 pub(in crate::model) struct CachedStore<'a> {
     pub(in crate::model) cache: &'a KeyValues,
-    /// Cells of each pool that the pass looks at.
+    /// Leading cells of each pool that the pass looks at, where it looks through a mask.
     pub(in crate::model) n_kv: Vec<usize>,
     /// Cell of each token in each pool, i64 `[n_tokens]`.
     pub(in crate::model) cells: Vec<Tensor>,
-    /// Masks by cache group.
-    pub(in crate::model) masks: Vec<Tensor>,
+    /// What is seen, by cache group.
+    pub(in crate::model) sights: Vec<Sight>,
     /// What the units of this pass may see, by their paths.
     pub(in crate::model) seen: HashMap<String, (Tensor, Option<Tensor>)>,
 }
@@ -69,7 +69,7 @@ pub(in crate::model) struct CachedStore<'a> {
 /// What a unit stored in this pass.
 fn stored(
     seen: &HashMap<String, (Tensor, Option<Tensor>)>,
-    masks: &[Tensor],
+    sights: &[Sight],
     path: &str,
     state: &KeyValuePlan,
 ) -> Result<Seen, Error> {
@@ -82,7 +82,7 @@ fn stored(
     Ok(Seen {
         k: k.clone(),
         v: v.clone(),
-        mask: masks[state.cache].clone(),
+        sight: sights[state.cache].clone(),
     })
 }
 
@@ -102,16 +102,20 @@ impl KeyValueStore for CachedStore<'_> {
             });
         };
         let (n_kv, cells) = (self.n_kv[state.cache], &self.cells[state.cache]);
-        let head = |rows: &Tensor| {
+        let is_paged = matches!(self.sights[state.cache], Sight::Pages { .. });
+        let seen = |rows: Tensor| {
+            if is_paged {
+                return Ok(rows);
+            }
             let width = rows.shape()[0];
             let row = rows.ty().row_bytes(width).unwrap_or(0) as usize;
             let all = row * n_kv;
-            g.view(rows, [width, n_kv as u64, 1, 1], [row, all, all], 0)
+            g.view(&rows, [width, n_kv as u64, 1, 1], [row, all, all], 0)
         };
         // Reading what `set_rows` returns orders the reading after the writing.
-        let k = head(&g.set_rows(keys, k, cells)?)?;
+        let k = seen(g.set_rows(keys, k, cells)?)?;
         let v = match (values, v) {
-            (Some(values), Some(v)) => Some(head(&g.set_rows(values, v, cells)?)?),
+            (Some(values), Some(v)) => Some(seen(g.set_rows(values, v, cells)?)?),
             _ => None,
         };
         self.seen.insert(path.to_owned(), (k, v));
@@ -119,14 +123,14 @@ impl KeyValueStore for CachedStore<'_> {
     }
 
     fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<Seen, Error> {
-        stored(&self.seen, &self.masks, path, state)
+        stored(&self.seen, &self.sights, path, state)
     }
 }
 
 /// The store of a pass that keeps nothing: its own tokens are all there is to see.
 pub(in crate::model) struct PassStore {
-    /// Masks by cache group.
-    pub(in crate::model) masks: Vec<Tensor>,
+    /// What is seen, by cache group.
+    pub(in crate::model) sights: Vec<Sight>,
     /// What the units of this pass may see, by their paths.
     pub(in crate::model) seen: HashMap<String, (Tensor, Option<Tensor>)>,
 }
@@ -145,6 +149,6 @@ impl KeyValueStore for PassStore {
     }
 
     fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<Seen, Error> {
-        stored(&self.seen, &self.masks, path, state)
+        stored(&self.seen, &self.sights, path, state)
     }
 }
