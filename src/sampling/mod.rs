@@ -485,7 +485,7 @@ mod tests {
         for mirostat in [1, 2] {
             let steady = Params {
                 mirostat,
-                mirostat_tau: 4.0,
+                mirostat_tau: 3.0,
                 mirostat_eta: 0.0,
                 ..neutral.clone()
             };
