@@ -14,7 +14,9 @@
 //! where a hidden state is all zeros and so is like no other.
 
 use super::history::Origin;
-use super::{ParamError, Params, SampleError, Sampler};
+use super::softmax::{exp, sum_exp};
+use super::stage::Step;
+use super::{ParamError, Params, SampleError, Sampler, run};
 
 /// Numbers that are multiplied together in one go.
 const LANES: usize = 16;
@@ -115,8 +117,28 @@ impl Contrastive {
         logits: &[f32],
         mask: Option<&[u32]>,
     ) -> Result<Vec<Candidate>, SampleError> {
-        let best = self.sampler.likeliest(logits, mask, self.k)?;
-        let candidate = |(id, probability)| Candidate { id, probability };
+        let sampler = &mut self.sampler;
+        let step = Step {
+            history: &sampler.history,
+            rng: &sampler.rng,
+        };
+        let mut candidates = run(&mut sampler.chain, &step, logits, mask, &mut sampler.store)?;
+        let max = candidates.max()?;
+        let total = sum_exp(candidates.logits(), max);
+        candidates.keep_best(self.k);
+        let kept = candidates.logits().iter().enumerate();
+        let mut best: Vec<(u32, f32)> = kept
+            .filter(|(_, logit)| logit.is_finite())
+            .map(|(position, logit)| (candidates.id(position), *logit))
+            .collect();
+        best.sort_unstable_by(|a, b| {
+            let by_logit = b.1.partial_cmp(&a.1).expect("no logit is NaN");
+            by_logit.then(a.0.cmp(&b.0))
+        });
+        let candidate = |(id, logit)| Candidate {
+            id,
+            probability: exp(f64::from(logit) - f64::from(max)) / total,
+        };
         Ok(best.into_iter().map(candidate).collect())
     }
 

@@ -174,33 +174,6 @@ impl Sampler {
         Ok(token)
     }
 
-    /// At most `n` tokens that the chain leaves, the most probable first and the lower id first among
-    /// equals, with their probabilities among all that it leaves.
-    fn likeliest(
-        &mut self,
-        logits: &[f32],
-        mask: Option<&[u32]>,
-        n: usize,
-    ) -> Result<Vec<(u32, f64)>, SampleError> {
-        let step = Step {
-            history: &self.history,
-            rng: &self.rng,
-        };
-        let mut candidates = run(&mut self.chain, &step, logits, mask, &mut self.store)?;
-        let max = candidates.max()?;
-        let total = softmax::sum_exp(candidates.logits(), max);
-        candidates.keep_best(n);
-        let kept = candidates.logits().iter().enumerate();
-        let mut best: Vec<(u32, f32)> = kept
-            .filter(|(_, logit)| logit.is_finite())
-            .map(|(position, logit)| (candidates.id(position), *logit))
-            .collect();
-        best.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        let weight = |logit: f32| softmax::exp(f64::from(logit) - f64::from(max));
-        let probability = |(id, logit)| (id, weight(logit) / total);
-        Ok(best.into_iter().map(probability).collect())
-    }
-
     fn take_in(&mut self, tokens: &[u32], origin: Origin) {
         self.history.extend(tokens, origin);
         for stage in &mut self.chain {
@@ -537,6 +510,36 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn something_always_stays(
+            mut params in params(),
+            mirostat in (0..3u32, 0.0..100.0f64),
+            logits in prop::collection::vec(
+                prop_oneof![Just(BANNED), Just(f32::MIN), Just(f32::MAX), Just(0.0), -1e-3..1e3f32],
+                1..300,
+            ),
+        ) {
+            prop_assume!(logits.iter().any(|logit| *logit > BANNED));
+            params.logit_bias.clear();
+            if mirostat.0 > 0 {
+                let of_cuts = StageName::ALL.iter().filter(|name| !name.is_cut());
+                params = Params {
+                    mirostat: mirostat.0,
+                    mirostat_tau: mirostat.1,
+                    temperature: params.temperature,
+                    repeat_penalty: params.repeat_penalty,
+                    order: of_cuts.chain([&StageName::Mirostat]).copied().collect(),
+                    ..Params::default()
+                };
+            }
+            let mut sampler = Sampler::new(&params, 0).expect("valid");
+            for _ in 0..3 {
+                let token = sampler.sample(&logits)?;
+                prop_assert!(logits[token as usize] > BANNED);
+                sampler.accept(token);
+            }
+        }
+
         #[test]
         fn every_chain_in_every_order_equals_its_twin(
             params in params(),
