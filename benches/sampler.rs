@@ -6,7 +6,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use lab_bench::sampling::{Logprobs, Params, Sampler};
+use lab_bench::sampling::{Contrastive, Logprobs, Params, Sampler};
 
 const N_VOCAB: usize = 151_936;
 
@@ -72,6 +72,41 @@ fn chains() -> Vec<(&'static str, Params)> {
                 ..neutral.clone()
             },
         ),
+        (
+            "typical_p 0.95 of all",
+            Params {
+                typical_p: 0.95,
+                ..neutral.clone()
+            },
+        ),
+        (
+            "top_n_sigma 1 of all",
+            Params {
+                top_n_sigma: 1.0,
+                ..neutral.clone()
+            },
+        ),
+        (
+            "tfs_z 0.95 of all",
+            Params {
+                tfs_z: 0.95,
+                ..neutral.clone()
+            },
+        ),
+        (
+            "mirostat 1, tau 5",
+            Params {
+                mirostat: 1,
+                ..neutral.clone()
+            },
+        ),
+        (
+            "mirostat 2, tau 5",
+            Params {
+                mirostat: 2,
+                ..neutral.clone()
+            },
+        ),
         ("draw from all", neutral),
     ]
 }
@@ -104,5 +139,31 @@ fn sampler(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, sampler);
+/// One choice of contrastive search among 4 tokens behind a text of 1000.
+fn contrastive(criterion: &mut Criterion) {
+    const N_EMBD: usize = 1024;
+    let params = Params {
+        penalty_alpha: 0.6,
+        top_k: 4,
+        ..Params::default()
+    };
+    let rows = rows();
+    let mut search = Contrastive::new(&params, N_EMBD).expect("valid parameters");
+    for part in 0..10 {
+        let tokens: Vec<u32> = (0..100).collect();
+        let states = &rows[part % N_ROWS][..100 * N_EMBD];
+        search.accept_prompt(&tokens, states).expect("good states");
+    }
+    let states = &rows[0][..4 * N_EMBD];
+    criterion.bench_function("contrastive search, 4 of 1000 x 1024", |bencher| {
+        bencher.iter(|| {
+            let candidates = search
+                .candidates(black_box(&rows[1]), None)
+                .expect("good logits");
+            search.choose(&candidates, states).expect("good states")
+        });
+    });
+}
+
+criterion_group!(benches, sampler, contrastive);
 criterion_main!(benches);

@@ -54,6 +54,12 @@ pub(super) struct ChatRequest {
     typical_p: Option<f64>,
     xtc_probability: Option<f64>,
     xtc_threshold: Option<f64>,
+    tfs_z: Option<f64>,
+    mirostat: Option<u32>,
+    mirostat_tau: Option<f64>,
+    mirostat_eta: Option<f64>,
+    /// Contrastive search.
+    penalty_alpha: Option<f64>,
     dry_multiplier: Option<f64>,
     dry_base: Option<f64>,
     dry_allowed_length: Option<u32>,
@@ -124,6 +130,11 @@ const FIELDS: &[&str] = &[
     "typical_p",
     "xtc_probability",
     "xtc_threshold",
+    "tfs_z",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "penalty_alpha",
     "dry_multiplier",
     "dry_base",
     "dry_allowed_length",
@@ -202,6 +213,8 @@ impl ChatRequest {
         range("typical_p", self.typical_p, 0.0, 1.0)?;
         range("xtc_probability", self.xtc_probability, 0.0, 1.0)?;
         range("xtc_threshold", self.xtc_threshold, 0.0, 1.0)?;
+        range("tfs_z", self.tfs_z, 0.0, 1.0)?;
+        range("penalty_alpha", self.penalty_alpha, 0.0, 1.0)?;
         range("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
         range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
         if !(1..=MAX_CHOICES).contains(&self.choices()) {
@@ -308,6 +321,11 @@ impl ChatRequest {
                 "`tool_choice` is not served yet",
             ));
         }
+        if self.penalty_alpha.is_some_and(|alpha| alpha > 0.0) {
+            let message = "`penalty_alpha`: contrastive search is not available, because the engine \
+                           does not read the hidden states of candidates";
+            return Err(Error::unsupported("penalty_alpha", message));
+        }
         if let Some(format) = self.response_format.as_ref().filter(|f| !f.is_null())
             && format.get("type").and_then(Value::as_str) != Some("text")
         {
@@ -394,6 +412,11 @@ impl ChatRequest {
             typical_p: self.typical_p.unwrap_or(1.0),
             xtc_probability: self.xtc_probability.unwrap_or(0.0),
             xtc_threshold: self.xtc_threshold.unwrap_or(0.1),
+            tfs_z: self.tfs_z.unwrap_or(1.0),
+            mirostat: self.mirostat.unwrap_or(0),
+            mirostat_tau: self.mirostat_tau.unwrap_or(5.0),
+            mirostat_eta: self.mirostat_eta.unwrap_or(0.1),
+            penalty_alpha: self.penalty_alpha.unwrap_or(0.0),
             dry_multiplier: self.dry_multiplier.unwrap_or(0.0),
             dry_base: self.dry_base.unwrap_or(1.75),
             dry_allowed_length: self.dry_allowed_length.unwrap_or(2),

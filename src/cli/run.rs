@@ -74,6 +74,21 @@ struct SamplingOptions {
     /// From which probability a token counts as one of them
     #[arg(long, default_value_t = 0.1, value_name = "P")]
     xtc_threshold: f64,
+    /// Share of the bends in the curve of the sorted probabilities that stays
+    #[arg(long, default_value_t = 1.0, value_name = "Z")]
+    tfs_z: f64,
+    /// Version of mirostat, 1 or 2, in place of other cuts; 0: none
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    mirostat: u32,
+    /// Surprise in bits that mirostat aims at
+    #[arg(long, default_value_t = 5.0, value_name = "X")]
+    mirostat_tau: f64,
+    /// How fast mirostat learns
+    #[arg(long, default_value_t = 0.1, value_name = "X")]
+    mirostat_eta: f64,
+    /// Weight against repetition in contrastive search among the top-k tokens; 0: none
+    #[arg(long, default_value_t = 0.0, value_name = "X")]
+    penalty_alpha: f64,
     /// Taken from tokens that would prolong a repetition; 0 does nothing
     #[arg(long, default_value_t = 0.0, value_name = "X")]
     dry_multiplier: f64,
@@ -152,6 +167,11 @@ impl SamplingOptions {
             typical_p: self.typical_p,
             xtc_probability: self.xtc_probability,
             xtc_threshold: self.xtc_threshold,
+            tfs_z: self.tfs_z,
+            mirostat: self.mirostat,
+            mirostat_tau: self.mirostat_tau,
+            mirostat_eta: self.mirostat_eta,
+            penalty_alpha: self.penalty_alpha,
             dry_multiplier: self.dry_multiplier,
             dry_base: self.dry_base,
             dry_allowed_length: self.dry_allowed_length,

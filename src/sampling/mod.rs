@@ -6,8 +6,9 @@
 //! grammars (they hand in a mask) and anything that runs the model. Called by the engine.
 //!
 //! Invariant: [`Sampler::sample`] is a pure function of its arguments, the parameters, the
-//! choice number and the accepted tokens. There is no clock, no shared generator and no state
-//! that a call leaves behind, so a sequence does not depend on its neighbours in a batch.
+//! choice number and the accepted tokens; with mirostat, also of how probable those were when they
+//! were sampled. There is no clock and no shared generator, and a call that is not followed by
+//! [`Sampler::accept`] changes nothing, so a sequence does not depend on its neighbours in a batch.
 
 mod candidates;
 mod history;
@@ -19,11 +20,14 @@ mod select;
 mod softmax;
 mod stage;
 
+mod contrastive;
 mod dry;
 mod logit_bias;
 mod min_p;
+mod mirostat;
 mod penalties;
 mod temperature;
+mod tfs_z;
 mod top_k;
 mod top_n_sigma;
 mod top_p;
@@ -38,6 +42,7 @@ use history::{History, Origin};
 use random::Random;
 use stage::{Stage, Step};
 
+pub use contrastive::{Candidate, Contrastive};
 pub use dry::DRY_BREAKERS;
 pub use logprobs::{LOGPROB_FLOOR, Logprobs, TokenLogprob};
 pub use params::{ParamError, Params};
@@ -72,6 +77,20 @@ pub enum SampleError {
         /// Number of logits that came in.
         n_vocab: usize,
     },
+    /// Hidden states are not one row for each token.
+    #[error("hidden states: found {found} numbers, expected {expected}")]
+    HiddenLength {
+        /// Numbers in them.
+        found: usize,
+        /// Numbers that the tokens ask for.
+        expected: usize,
+    },
+    /// A hidden state is NaN or infinite: the forward pass went wrong.
+    #[error("number {index} of the hidden states is not finite")]
+    HiddenNotFinite {
+        /// The first such number.
+        index: usize,
+    },
     /// The constraint mask is not one bit per token, rounded up to whole words.
     #[error("constraint mask: found {found} words of 32 bits, expected {expected}")]
     MaskLength {
@@ -96,6 +115,12 @@ impl Sampler {
     /// Builds the chain for choice number `choice` of a request (0 unless it asks for several).
     pub fn new(params: &Params, choice: u32) -> Result<Self, ParamError> {
         let mut chain = params.chain()?;
+        ParamError::unless(
+            params.penalty_alpha == 0.0,
+            "penalty_alpha",
+            &params.penalty_alpha,
+            "0: contrastive search needs the hidden states of its candidates, not their logits alone",
+        )?;
         let is_greedy = params.temperature == 0.0;
         if is_greedy {
             while chain.last().is_some_and(|stage| stage.keeps_best()) {
@@ -134,20 +159,19 @@ impl Sampler {
         logits: &[f32],
         mask: Option<&[u32]>,
     ) -> Result<u32, SampleError> {
-        let mut candidates = Candidates::new(logits, mask, &mut self.store)?;
         let step = Step {
             history: &self.history,
             rng: &self.rng,
         };
-        for stage in &mut self.chain {
-            stage.apply(&mut candidates, &step)?;
-        }
-
+        let mut candidates = run(&mut self.chain, &step, logits, mask, &mut self.store)?;
         if self.is_greedy {
-            pick::greedy(&mut candidates)
-        } else {
-            pick::draw(&mut candidates, &step)
+            return pick::greedy(&mut candidates);
         }
+        let (token, probability) = pick::draw(&mut candidates, &step)?;
+        for stage in &mut self.chain {
+            stage.drawn(token, probability);
+        }
+        Ok(token)
     }
 
     fn take_in(&mut self, tokens: &[u32], origin: Origin) {
@@ -156,6 +180,21 @@ impl Sampler {
             stage.accept(&self.history, tokens.len(), origin);
         }
     }
+}
+
+/// What the stages of a chain leave.
+fn run<'a>(
+    chain: &mut [Box<dyn Stage>],
+    step: &Step<'_>,
+    logits: &'a [f32],
+    mask: Option<&[u32]>,
+    store: &'a mut Store,
+) -> Result<Candidates<'a>, SampleError> {
+    let mut candidates = Candidates::new(logits, mask, store)?;
+    for stage in chain {
+        stage.apply(&mut candidates, step)?;
+    }
+    Ok(candidates)
 }
 
 #[cfg(test)]
@@ -183,6 +222,7 @@ mod tests {
             typical_p: 0.97,
             xtc_probability: 0.4,
             xtc_threshold: 0.1,
+            tfs_z: 0.98,
             dry_multiplier: 0.8,
             dry_breakers: vec![3],
             repeat_penalty: 1.1,
@@ -221,7 +261,7 @@ mod tests {
             temperature: 0.0,
             ..everything()
         };
-        assert_eq!(greedy(params.clone()), 9, "the last one may drop the best");
+        assert_eq!(greedy(params.clone()), 10, "the last one may drop the best");
         let params = Params {
             typical_p: 1.0,
             xtc_probability: 0.0,
@@ -230,7 +270,7 @@ mod tests {
         assert_eq!(greedy(params.clone()), 3, "bias and penalties");
         let mut reordered = params;
         reordered.order.rotate_left(3);
-        assert_eq!(greedy(reordered), 7, "what comes before them acts on them");
+        assert_eq!(greedy(reordered), 8, "what comes before them acts on them");
     }
 
     #[test]
@@ -403,10 +443,27 @@ mod tests {
                 temperature: 1.8,
                 top_p: 0.6,
                 order: vec![StageName::Temperature, StageName::TopP],
-                ..neutral
+                ..neutral.clone()
             },
             &logits,
         );
+        draws_follow(
+            &Params {
+                tfs_z: 0.95,
+                typical_p: 0.9,
+                ..neutral.clone()
+            },
+            &logits,
+        );
+        for mirostat in [1, 2] {
+            let steady = Params {
+                mirostat,
+                mirostat_tau: 3.0,
+                mirostat_eta: 0.0,
+                ..neutral.clone()
+            };
+            draws_follow(&steady, &logits);
+        }
     }
 
     fn params() -> impl Strategy<Value = Params> {
@@ -422,6 +479,7 @@ mod tests {
             prop_oneof![Just(1.0), 0.1..1.0f64],
             // The twin acts in every step.
             (prop_oneof![Just(0.0), Just(1.0)], 0.0..0.6f64),
+            prop_oneof![Just(1.0), 0.0..1.0f64],
         );
         let bias = prop::collection::btree_map(0..30u32, -5.0..5.0f32, 0..4);
         let order = Just(StageName::ALL.to_vec()).prop_shuffle();
@@ -444,13 +502,44 @@ mod tests {
             dry_allowed_length: dry.1,
             dry_last_n: -1,
             dry_breakers: vec![3],
+            tfs_z: n.10,
             logit_bias: bias.into_iter().collect(),
-            seed: 0,
             order,
+            ..Params::default()
         })
     }
 
     proptest! {
+        #[test]
+        fn something_always_stays(
+            mut params in params(),
+            mirostat in (0..3u32, 0.0..100.0f64),
+            logits in prop::collection::vec(
+                prop_oneof![Just(BANNED), Just(f32::MIN), Just(f32::MAX), Just(0.0), -1e-3..1e3f32],
+                1..300,
+            ),
+        ) {
+            prop_assume!(logits.iter().any(|logit| *logit > BANNED));
+            params.logit_bias.clear();
+            if mirostat.0 > 0 {
+                let of_cuts = StageName::ALL.iter().filter(|name| !name.is_cut());
+                params = Params {
+                    mirostat: mirostat.0,
+                    mirostat_tau: mirostat.1,
+                    temperature: params.temperature,
+                    repeat_penalty: params.repeat_penalty,
+                    order: of_cuts.chain([&StageName::Mirostat]).copied().collect(),
+                    ..Params::default()
+                };
+            }
+            let mut sampler = Sampler::new(&params, 0).expect("valid");
+            for _ in 0..3 {
+                let token = sampler.sample(&logits)?;
+                prop_assert!(logits[token as usize] > BANNED);
+                sampler.accept(token);
+            }
+        }
+
         #[test]
         fn every_chain_in_every_order_equals_its_twin(
             params in params(),

@@ -29,6 +29,17 @@ pub struct Params {
     pub xtc_probability: f64,
     /// Probability from which a token counts as one of them; above 0.5 none is excluded.
     pub xtc_threshold: f64,
+    /// Share of the bends in the curve of the sorted probabilities that stays, 0 to 1; 1 keeps all.
+    pub tfs_z: f64,
+    /// Version of mirostat, 1 or 2; 0 for none. Without effect at temperature 0.
+    pub mirostat: u32,
+    /// Surprise in bits that mirostat aims at, 0 to 100.
+    pub mirostat_tau: f64,
+    /// How fast mirostat learns, 0 to 1.
+    pub mirostat_eta: f64,
+    /// Weight of what a candidate repeats against its probability in contrastive search
+    /// ([`Contrastive`](super::Contrastive)), 0 to 1; 0 for none. The candidates are the `top_k`.
+    pub penalty_alpha: f64,
     /// Divides positive and multiplies negative logits of tokens in the window; 1 does nothing.
     pub repeat_penalty: f64,
     /// Length of that window, the last tokens of prompt and answer; 0 is none, -1 all.
@@ -67,6 +78,11 @@ impl Default for Params {
             typical_p: 1.0,
             xtc_probability: 0.0,
             xtc_threshold: 0.1,
+            tfs_z: 1.0,
+            mirostat: 0,
+            mirostat_tau: 5.0,
+            mirostat_eta: 0.1,
+            penalty_alpha: 0.0,
             repeat_penalty: 1.0,
             repeat_last_n: 64,
             presence_penalty: 0.0,
@@ -84,7 +100,7 @@ impl Default for Params {
 }
 
 impl Params {
-    /// Whether a sampler can be made of these.
+    /// Whether a sampler, or contrastive search, can be made of these.
     pub fn check(&self) -> Result<(), ParamError> {
         self.chain().map(drop)
     }
@@ -109,8 +125,36 @@ impl Params {
             }
         }
 
+        ParamError::unless(
+            (0.0..=1.0).contains(&self.penalty_alpha),
+            "penalty_alpha",
+            &self.penalty_alpha,
+            "a number from 0 to 1",
+        )?;
+        self.check_mirostat()?;
+
         let stages = self.order.iter().map(|name| name.build(self));
         stages.filter_map(Result::transpose).collect()
+    }
+
+    /// Mirostat steers by what is drawn, so it decides alone how many tokens stay, and it does so last.
+    fn check_mirostat(&self) -> Result<(), ParamError> {
+        if self.mirostat == 0 {
+            return Ok(());
+        }
+        for &name in StageName::ALL {
+            let is_rival = name.is_cut() && name != StageName::Mirostat;
+            if is_rival && name.build(self)?.is_some() {
+                let expected = format!("0, because `{name}` cuts already: only one of them can");
+                return Err(ParamError::new("mirostat", &self.mirostat, expected));
+            }
+        }
+        if self.order.last() != Some(&StageName::Mirostat) {
+            let order: Vec<_> = self.order.iter().map(|name| name.as_str()).collect();
+            let expected = "`mirostat` last, because it learns from the draw";
+            return Err(ParamError::new("samplers", &order.join(", "), expected));
+        }
+        Ok(())
     }
 }
 
@@ -216,6 +260,83 @@ mod tests {
             |p| p.logit_bias = vec![(7, 1.0), (3, 0.0), (7, 2.0)],
             "`logit_bias`: found `7`, expected each token at most once",
         );
+    }
+
+    #[test]
+    fn numbers_that_are_none_are_refused_everywhere() {
+        type Field = fn(&mut Params) -> &mut f64;
+        let fields: [(&str, Field); 16] = [
+            ("temperature", |p| &mut p.temperature),
+            ("top_p", |p| &mut p.top_p),
+            ("min_p", |p| &mut p.min_p),
+            ("top_n_sigma", |p| &mut p.top_n_sigma),
+            ("typical_p", |p| &mut p.typical_p),
+            ("xtc_probability", |p| &mut p.xtc_probability),
+            ("xtc_threshold", |p| &mut p.xtc_threshold),
+            ("tfs_z", |p| &mut p.tfs_z),
+            ("mirostat_tau", |p| &mut p.mirostat_tau),
+            ("mirostat_eta", |p| &mut p.mirostat_eta),
+            ("penalty_alpha", |p| &mut p.penalty_alpha),
+            ("repeat_penalty", |p| &mut p.repeat_penalty),
+            ("presence_penalty", |p| &mut p.presence_penalty),
+            ("frequency_penalty", |p| &mut p.frequency_penalty),
+            ("dry_multiplier", |p| &mut p.dry_multiplier),
+            ("dry_base", |p| &mut p.dry_base),
+        ];
+        for (name, field) in fields {
+            for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+                let mut params = Params::default();
+                *field(&mut params) = bad;
+                let error = params.check().expect_err(name);
+                assert_eq!((error.field, error.found), (name, bad.to_string()));
+            }
+            if !name.ends_with("e_penalty") && name != "frequency_penalty" {
+                let mut params = Params::default();
+                *field(&mut params) = -0.25;
+                assert_eq!(params.check().expect_err(name).field, name);
+            }
+        }
+    }
+
+    #[test]
+    fn mirostat_is_refused_where_it_cannot_be_alone_and_last() {
+        refused(
+            |p| p.mirostat = 3,
+            "`mirostat`: found `3`, expected 0 (off), 1 or 2 (its version)",
+        );
+        refused(
+            |p| p.mirostat_tau = 101.0,
+            "`mirostat_tau`: found `101`, expected a number of bits from 0 to 100",
+        );
+        refused(
+            |p| p.mirostat_eta = 1.5,
+            "`mirostat_eta`: found `1.5`, expected a number from 0 to 1",
+        );
+        refused(
+            |p| (p.mirostat, p.top_k) = (2, 40),
+            "`mirostat`: found `2`, expected 0, because `top_k` cuts already: only one of them can",
+        );
+        refused(
+            |p| (p.mirostat, p.tfs_z) = (1, 0.9),
+            "`mirostat`: found `1`, expected 0, because `tfs_z` cuts already: only one of them can",
+        );
+        refused(
+            |p| {
+                p.mirostat = 2;
+                p.order = vec![StageName::Mirostat, StageName::Temperature];
+            },
+            "`samplers`: found `mirostat, temperature`, expected `mirostat` last, because it learns \
+             from the draw",
+        );
+        let allowed = Params {
+            mirostat: 1,
+            temperature: 0.8,
+            repeat_penalty: 1.1,
+            dry_multiplier: 1.0,
+            logit_bias: vec![(1, 2.0)],
+            ..Params::default()
+        };
+        assert_eq!(allowed.check(), Ok(()));
     }
 
     #[test]

@@ -18,12 +18,17 @@ pub(super) fn greedy(candidates: &mut Candidates<'_>) -> Result<u32, SampleError
     Ok(candidates.id(position.expect("the maximum is one of the logits")))
 }
 
-/// A token drawn with the probabilities that the logits stand for.
-pub(super) fn draw(candidates: &mut Candidates<'_>, step: &Step<'_>) -> Result<u32, SampleError> {
+/// A token drawn with the probabilities that the logits stand for, and its own.
+pub(super) fn draw(
+    candidates: &mut Candidates<'_>,
+    step: &Step<'_>,
+) -> Result<(u32, f64), SampleError> {
     let max = candidates.max()?;
     let (logits, scratch) = candidates.logits_and_scratch();
     let position = weighted(logits, max, step.uniform(LANE), &mut scratch.sums);
-    Ok(candidates.id(position))
+    let weight = exp(f64::from(logits[position]) - f64::from(max));
+    let probability = weight / scratch.sums.iter().sum::<f64>();
+    Ok((candidates.id(position), probability))
 }
 
 /// The position at which the running sum of the weights exceeds the share `uniform` of the

@@ -18,7 +18,7 @@ pub(super) struct Cut {
 
 impl Cut {
     /// The cut below the last of `best`, the values that are to stay.
-    fn below(best: &[f32], last: f32) -> Self {
+    pub(super) fn below(best: &[f32], last: f32) -> Self {
         Self {
             logit: last,
             n_equal: best.iter().filter(|&&value| value == last).count(),

@@ -42,6 +42,10 @@ pub(super) trait Stage: fmt::Debug + Send {
     /// Learns that the last `n_new` tokens of `history` came in.
     fn accept(&mut self, _history: &History, _n_new: usize, _origin: Origin) {}
 
+    /// Learns what was drawn behind the chain, and how probable it was among the candidates left.
+    /// Until that token is accepted nothing may follow from it: it may be drawn again.
+    fn drawn(&mut self, _token: u32, _probability: f64) {}
+
     /// Whether the best candidate always stays the best, so that a greedy pick right after this
     /// stage can do without it.
     fn keeps_best(&self) -> bool {
@@ -81,6 +85,24 @@ macro_rules! stages {
     };
 }
 
+impl StageName {
+    /// Whether the stage takes tokens away by their probabilities, so that what is left is its
+    /// decision.
+    pub(super) fn is_cut(self) -> bool {
+        match self {
+            Self::TopNSigma
+            | Self::TopK
+            | Self::TfsZ
+            | Self::TypicalP
+            | Self::TopP
+            | Self::MinP
+            | Self::Xtc
+            | Self::Mirostat => true,
+            Self::LogitBias | Self::Penalties | Self::Dry | Self::Temperature => false,
+        }
+    }
+}
+
 // The order is that of llama.cpp's default chain.
 stages! {
     /// Adds a number to the logits of chosen tokens.
@@ -93,6 +115,8 @@ stages! {
     TopNSigma = top_n_sigma;
     /// Keeps the `top_k` most probable tokens.
     TopK = top_k;
+    /// Cuts where the curve of the sorted probabilities has become flat.
+    TfsZ = tfs_z;
     /// Keeps the tokens of the most expected surprise that together reach `typical_p`.
     TypicalP = typical_p;
     /// Keeps the most probable tokens that together reach `top_p`.
@@ -103,6 +127,8 @@ stages! {
     Xtc = xtc;
     /// Divides the logits by `temperature`.
     Temperature = temperature;
+    /// Cuts so that what is drawn surprises by `mirostat_tau` bits on average.
+    Mirostat = mirostat;
 }
 
 impl fmt::Display for StageName {
@@ -115,6 +141,8 @@ impl FromStr for StageName {
     type Err = ParamError;
 
     fn from_str(name: &str) -> Result<Self, ParamError> {
+        // What llama-server's clients write.
+        let name = if name == "typ_p" { "typical_p" } else { name };
         let known = Self::ALL.iter().find(|stage| stage.as_str() == name);
         known.copied().ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|stage| stage.as_str()).collect();
@@ -136,11 +164,13 @@ mod tests {
         for &stage in StageName::ALL {
             assert_eq!(stage.as_str().parse(), Ok(stage));
         }
+        assert_eq!("typ_p".parse(), Ok(StageName::TypicalP));
         let error = "top_q".parse::<StageName>().expect_err("no such stage");
         assert_eq!(
             error.to_string(),
             "`samplers`: found `top_q`, expected one of `logit_bias`, `penalties`, `dry`, \
-             `top_n_sigma`, `top_k`, `typical_p`, `top_p`, `min_p`, `xtc`, `temperature`"
+             `top_n_sigma`, `top_k`, `tfs_z`, `typical_p`, `top_p`, `min_p`, `xtc`, `temperature`, \
+             `mirostat`"
         );
     }
 }

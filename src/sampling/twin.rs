@@ -109,6 +109,15 @@ pub(super) fn chain(
             StageName::TopNSigma => top_n_sigma(params, &mut kept),
             StageName::TypicalP => typical_p(params, &mut kept),
             StageName::Xtc => xtc(params, &mut kept),
+            StageName::TfsZ => tfs_z(params, &mut kept),
+            StageName::Mirostat => {
+                mirostat(
+                    params.mirostat,
+                    2.0 * params.mirostat_tau,
+                    logits.len(),
+                    &mut kept,
+                );
+            }
         }
     }
     kept
@@ -272,6 +281,55 @@ fn xtc(params: &Params, kept: &mut Vec<(u32, f32)>) {
     if n_top > 1 {
         let gone: Vec<u32> = falling[..n_top - 1].iter().map(|&i| kept[i].0).collect();
         kept.retain(|(id, _)| !gone.contains(id));
+    }
+}
+
+fn tfs_z(params: &Params, kept: &mut Vec<(u32, f32)>) {
+    if params.tfs_z == 1.0 {
+        return;
+    }
+    keep_first(kept, |sorted| {
+        let ps = softmax(sorted);
+        let first: Vec<f64> = ps.windows(2).map(|p| p[0] - p[1]).collect();
+        let second: Vec<f64> = first.windows(2).map(|d| (d[0] - d[1]).abs()).collect();
+        if second.is_empty() {
+            return sorted.len();
+        }
+        let total: f64 = second.iter().sum();
+        let shares: Vec<f64> = match total / ps[0] < 1e-6 {
+            true => vec![1.0 / second.len() as f64; second.len()],
+            false => second.iter().map(|d| d / total).collect(),
+        };
+        let mut reached = 0.0;
+        let within = shares.iter().take_while(|share| {
+            reached += **share;
+            reached <= params.tfs_z
+        });
+        1 + within.count()
+    });
+}
+
+/// With mu as it is in some step.
+pub(super) fn mirostat(version: u32, mu: f64, n_vocab: usize, kept: &mut Vec<(u32, f32)>) {
+    match version {
+        0 => {}
+        1 => keep_first(kept, |sorted| {
+            let ps = softmax(sorted);
+            let (mut tb, mut tt) = (0.0, 0.0);
+            for i in 0..99.min(ps.len() - 1) {
+                let t = ((i + 2) as f64 / (i + 1) as f64).ln();
+                tb += t * (ps[i] / ps[i + 1]).ln();
+                tt += t * t;
+            }
+            let s = tb / tt;
+            let e = s - 1.0;
+            let k = (e * mu.exp2() / (1.0 - (n_vocab as f64).powf(-e))).powf(1.0 / s);
+            (k.max(1.0) as usize).min(sorted.len())
+        }),
+        _ => keep_first(kept, |sorted| {
+            let ps = softmax(sorted);
+            ps.iter().filter(|p| -p.log2() <= mu).count().max(1)
+        }),
     }
 }
 

@@ -526,7 +526,7 @@ fn nulls_mean_the_defaults() {
 fn samplers_are_request_data() {
     let server = Server::start(&[]);
     let all = json!({
-        "temperature": 0.7, "top_k": 40, "top_p": 0.95, "min_p": 0.01, "top_n_sigma": 3, "typical_p": 0.98,
+        "temperature": 0.7, "top_k": 40, "top_p": 0.95, "min_p": 0.01, "top_n_sigma": 3, "typical_p": 0.98, "tfs_z": 0.99,
         "xtc_probability": 0.1, "xtc_threshold": 0.2, "dry_multiplier": 0.5, "dry_base": 1.5,
         "dry_allowed_length": 3, "dry_penalty_last_n": 200, "dry_sequence_breakers": ["\n", "="],
         "repeat_penalty": 1.05, "seed": 4,
@@ -548,6 +548,35 @@ fn samplers_are_request_data() {
     refused(json!({ "dry_base": 0.5, "dry_multiplier": 1 }), "dry_base");
     refused(json!({ "typical_p": 2 }), "typical_p");
     refused(json!({ "top_n_sigma": -1 }), "top_n_sigma");
+    refused(json!({ "tfs_z": 1.5 }), "tfs_z");
+    refused(json!({ "mirostat": 3 }), "mirostat");
+    refused(json!({ "mirostat": 2, "top_p": 0.9 }), "mirostat");
+    refused(
+        json!({ "mirostat": 2, "samplers": ["temperature"] }),
+        "samplers",
+    );
+    refused(json!({ "mirostat_tau": -1 }), "mirostat_tau");
+    refused(json!({ "mirostat_eta": 2 }), "mirostat_eta");
+    refused(json!({ "penalty_alpha": 0.6, "top_k": 4 }), "penalty_alpha");
+    for version in [1, 2] {
+        let body = json!({
+            "mirostat": version, "mirostat_tau": 3, "mirostat_eta": 0.2, "temperature": 0.9, "seed": 4,
+            "n": 2, "repeat_penalty": 1.05, "samplers": ["penalties", "temperature", "mirostat"],
+        });
+        let (status, first) = server.chat(body.clone());
+        assert_eq!(status, 200, "{first}");
+        assert_eq!(
+            text(&first),
+            text(&server.chat(body).1),
+            "a seed is a promise"
+        );
+    }
+    let (_, answer) = server.chat(json!({ "samplers": ["top_q"] }));
+    let message = answer["error"]["message"].as_str().unwrap_or_default();
+    assert!(
+        message.contains("`tfs_z`") && message.contains("`mirostat`"),
+        "{message}"
+    );
 }
 
 #[test]

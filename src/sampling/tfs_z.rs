@@ -1,0 +1,172 @@
+//! Tail-free sampling (Phénix and Egan 2019): cuts where the curve of the sorted probabilities has
+//! become flat.
+//!
+//! ```text
+//! d[i] = |p[i] - 2 p[i+1] + p[i+2]|              p falling
+//! keep = 1 + number of i with (d[0] + ... + d[i]) / sum of all d <= tfs_z
+//! ```
+//!
+//! The one more is the authors': it puts the border into the middle of the three tokens that a
+//! difference spans (llama.cpp's sampler of this name, while it had one, left it out). A straight
+//! curve has no tail, so all its differences count alike. No vocabulary is sorted: what lies below a
+//! token can bend by no more than twice that token's probability, so a few of the best decide.
+
+use super::candidates::Candidates;
+use super::select::{self, Cut};
+use super::softmax::exp;
+use super::stage::{Stage, Step};
+use super::{ParamError, Params, SampleError};
+
+/// Tokens that are looked at first.
+const FIRST: usize = 256;
+
+/// Differences that add up to less than this share of the best probability are the logits' rounding.
+const STRAIGHT: f64 = 1e-6;
+
+#[derive(Debug)]
+struct TfsZ {
+    z: f64,
+}
+
+pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
+    let z = params.tfs_z;
+    ParamError::unless(
+        (0.0..=1.0).contains(&z),
+        "tfs_z",
+        &z,
+        "a number from 0 to 1",
+    )?;
+    if z == 1.0 {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(TfsZ { z })))
+}
+
+impl Stage for TfsZ {
+    fn apply(
+        &mut self,
+        candidates: &mut Candidates<'_>,
+        _step: &Step<'_>,
+    ) -> Result<(), SampleError> {
+        let max = candidates.max()?;
+        let (logits, scratch) = candidates.logits_and_scratch();
+        let cut = without_tail(logits, max, self.z, &mut scratch.values);
+        candidates.keep(cut);
+        Ok(())
+    }
+
+    fn keeps_best(&self) -> bool {
+        true
+    }
+}
+
+fn without_tail(logits: &[f32], max: f32, z: f64, best: &mut Vec<f32>) -> Cut {
+    let mut room = FIRST;
+    loop {
+        select::best(logits, room, best);
+        let is_all = best.len() < room || room >= logits.len();
+        best.sort_unstable_by(|a, b| b.total_cmp(a));
+        if let Some(n) = kept(best, max, z, is_all) {
+            return Cut::below(&best[..n], best[n - 1]);
+        }
+        room *= 8;
+    }
+}
+
+/// How many of the best stay, if those behind them, unless these are all, cannot change that.
+fn kept(best: &[f32], max: f32, z: f64, is_all: bool) -> Option<usize> {
+    let weight = |logit: f32| exp(f64::from(logit) - f64::from(max));
+    let bends = || {
+        best.windows(3)
+            .map(|w| (weight(w[0]) - 2.0 * weight(w[1]) + weight(w[2])).abs())
+    };
+    let n_bends = best.len().saturating_sub(2);
+    if n_bends == 0 {
+        return is_all.then_some(best.len());
+    }
+    let within = |target: f64| {
+        let mut reached = 0.0;
+        let crossing = bends().position(|bend| {
+            reached += bend;
+            reached > target
+        });
+        crossing.unwrap_or(n_bends)
+    };
+
+    let least: f64 = bends().sum();
+    if is_all && least < STRAIGHT {
+        let n = (1..=n_bends).take_while(|i| *i as f64 / n_bends as f64 <= z);
+        return Some(1 + n.count());
+    }
+    let n = within(z * least);
+    // A falling curve bends by at most twice what it still falls.
+    let most = least + 2.0 * weight(best[n_bends]);
+    let is_settled = is_all || (least >= STRAIGHT && n < n_bends && n == within(z * most));
+    is_settled.then_some(1 + n)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sampling::twin;
+
+    fn kept(tfs_z: f64, logits: &[f32]) -> Vec<u32> {
+        let params = Params {
+            tfs_z,
+            ..Params::default()
+        };
+        let kept = twin::run(&params, &[], &[], logits).expect("something stays");
+        kept.into_iter().map(|(id, _)| id).collect()
+    }
+
+    #[test]
+    fn the_flat_end_of_the_curve_goes() {
+        // Falls of 0.2, 0.15, 0.04, 0.01; bends of 0.05, 0.11, 0.03: shares of 0.26, 0.84, 1.
+        let logits = [0.02f32, 0.42, 0.07, 0.22, 0.03].map(f32::ln);
+        assert_eq!(kept(0.2, &logits), [1]);
+        assert_eq!(kept(0.3, &logits), [1, 3]);
+        assert_eq!(kept(0.9, &logits), [1, 2, 3]);
+        assert_eq!(kept(1.0, &logits), [0, 1, 2, 3, 4]);
+        assert_eq!(kept(0.0, &logits), [1], "one always stays");
+    }
+
+    #[test]
+    fn a_straight_curve_is_cut_by_count() {
+        let logits = [0.3f32, 0.25, 0.2, 0.15, 0.1].map(f32::ln);
+        assert_eq!(kept(0.25, &logits), [0]);
+        assert_eq!(kept(0.75, &logits), [0, 1, 2]);
+        let flat = vec![1.5; 40_002];
+        assert_eq!(kept(0.25, &flat), (0..10_001).collect::<Vec<_>>());
+        assert_eq!(kept(0.0, &[1.0, 1.0, 1.0]), [0]);
+    }
+
+    #[test]
+    fn two_tokens_have_no_curve() {
+        assert_eq!(kept(0.0, &[1.0, 9.0]), [0, 1]);
+        assert_eq!(kept(0.5, &[f32::NEG_INFINITY, 9.0]), [1]);
+        assert_eq!(kept(0.5, &[f32::MIN, f32::MAX, f32::MIN]), [1]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_same_as_by_a_full_sort(logits in twin::logits(1..1500), z in 0.0..1.0f64) {
+            let params = Params { tfs_z: z, ..Params::default() };
+            let twin = twin::chain(&params, &[], &[], &logits);
+            prop_assume!(!twin.is_empty());
+            prop_assert_eq!(twin::run(&params, &[], &[], &logits)?, twin);
+        }
+
+        /// Rows so flat that the first few of the best do not decide.
+        #[test]
+        fn the_same_where_the_tail_is_long(
+            logits in prop::collection::vec(-1.0..1.0f32, 300..4000),
+            z in 0.0..1.0f64,
+        ) {
+            let params = Params { tfs_z: z, ..Params::default() };
+            let twin = twin::chain(&params, &[], &[], &logits);
+            prop_assert_eq!(twin::run(&params, &[], &[], &logits)?, twin);
+        }
+    }
+}
