@@ -17,6 +17,7 @@ mod openai_client;
 mod program;
 mod reference;
 mod server;
+mod serving;
 mod shared;
 mod support;
 mod tidy;

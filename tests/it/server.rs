@@ -33,7 +33,7 @@ impl Server {
         Self { child, address }
     }
 
-    fn send(&self, method: &str, path: &str, kind: &str, body: &str) -> TcpStream {
+    pub fn send(&self, method: &str, path: &str, kind: &str, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).expect("the server listens");
         stream
             .set_read_timeout(Some(Duration::from_secs(60)))
@@ -84,12 +84,12 @@ impl Server {
         )
     }
 
-    fn chat(&self, extra: Value) -> (u16, Value) {
+    pub fn chat(&self, extra: Value) -> (u16, Value) {
         self.json("POST", "/v1/chat/completions", &request(extra))
     }
 
     /// The data of all events of a stream.
-    fn stream(&self, extra: Value) -> Vec<String> {
+    pub fn stream(&self, extra: Value) -> Vec<String> {
         let mut body = request(extra);
         body["stream"] = json!(true);
         let (status, head, body) = self.raw(

@@ -1,0 +1,131 @@
+//! Requests that meet in the server: what they share, what they wait for, and that no answer changes.
+
+use std::io::Read;
+
+use serde_json::{Value, json};
+
+use crate::server::Server;
+
+const TALK: &str = "You are kind and you count well. Please tell me in a few words: what is 12+7?";
+
+fn ask(server: &Server, text: &str, extra: Value) -> Value {
+    let mut body = json!({
+        "messages": [{ "role": "user", "content": text }],
+        "logprobs": true, "max_tokens": 24,
+    });
+    for (key, value) in extra.as_object().expect("an object") {
+        body[key] = value.clone();
+    }
+    let (status, answer) = server.chat(body);
+    assert_eq!(status, 200, "{answer}");
+    answer
+}
+
+fn cached(answer: &Value) -> u64 {
+    let details = &answer["usage"]["prompt_tokens_details"];
+    details["cached_tokens"].as_u64().expect("a number")
+}
+
+/// Token ids and log-probabilities of the first answer.
+fn chosen(answer: &Value) -> Vec<(u64, f64)> {
+    let content = answer["choices"][0]["logprobs"]["content"].as_array();
+    content
+        .expect("log-probabilities")
+        .iter()
+        .map(|token| {
+            let id = token["id"].as_u64().expect("an id");
+            (id, token["logprob"].as_f64().expect("a number"))
+        })
+        .collect()
+}
+
+/// The same tokens, and log-probabilities that differ by no more than the order of a sum does.
+fn same(a: &Value, b: &Value) {
+    let (a, b) = (chosen(a), chosen(b));
+    assert_eq!(a.len(), b.len());
+    for ((id, x), (other, y)) in a.into_iter().zip(b) {
+        assert_eq!(id, other);
+        assert!((x - y).abs() < 1e-3, "{x} {y}");
+    }
+}
+
+#[test]
+fn a_text_that_was_read_is_known_to_the_next_request() {
+    let server = Server::start(&[]);
+    let first = ask(&server, TALK, json!({}));
+    assert_eq!(cached(&first), 0);
+    let again = ask(&server, TALK, json!({}));
+    let n_prompt = again["usage"]["prompt_tokens"].as_u64().expect("a number");
+    assert_eq!(cached(&again), (n_prompt - 1) / 16 * 16);
+    same(&first, &again);
+    // The next turn of the conversation.
+    let answer = &first["choices"][0]["message"]["content"];
+    let turns = json!([
+        { "role": "user", "content": TALK },
+        { "role": "assistant", "content": answer },
+        { "role": "user", "content": "And 3+4?" },
+    ]);
+    let next = ask(&server, TALK, json!({ "messages": turns }));
+    assert!(cached(&next) >= n_prompt / 16 * 16, "{next}");
+    // Several answers to a new prompt: only the first of them reads it.
+    let several = ask(&server, &TALK.replace("12", "31"), json!({ "n": 3 }));
+    assert!(cached(&several) < n_prompt / 16 * 16);
+}
+
+#[test]
+fn answers_do_not_change_when_others_leave_or_there_is_little_room() {
+    // Room for the longest of them and a little more.
+    let small = Server::start(&["--cache", "150K", "--parallel", "6", "--ctx", "128"]);
+    let roomy = Server::start(&["--parallel", "1"]);
+    let texts: Vec<String> = (0..6).map(|i| format!("{i}{i}+{i}=? {TALK}")).collect();
+    let expected: Vec<Value> = texts.iter().map(|t| ask(&roomy, t, json!({}))).collect();
+    for _ in 0..2 {
+        let body = json!({
+            "model": "tiny-chat", "stream": true, "temperature": 1, "max_tokens": 60,
+            "messages": [{ "role": "user", "content": "Count to a hundred." }],
+        });
+        for _ in 0..3 {
+            let path = "/v1/chat/completions";
+            let mut stream = small.send("POST", path, "application/json", &body.to_string());
+            stream.read_exact(&mut [0u8; 64]).expect("it begins");
+        }
+        let found: Vec<Value> = std::thread::scope(|scope| {
+            let threads: Vec<_> = texts
+                .iter()
+                .map(|text| scope.spawn(|| ask(&small, text, json!({}))))
+                .collect();
+            let joined = threads.into_iter().map(|thread| thread.join());
+            joined.map(|answer| answer.expect("an answer")).collect()
+        });
+        for (found, expected) in found.iter().zip(&expected) {
+            same(found, expected);
+        }
+    }
+}
+
+#[test]
+fn guesses_change_nothing() {
+    let server = Server::start(&[]);
+    for seed in 0..6 {
+        let sampled = json!({ "temperature": 1.2, "seed": seed, "max_tokens": 80 });
+        let mut guessed = sampled.clone();
+        guessed["draft"] = json!(6);
+        let text = format!("Say lamp lamp lamp lamp lamp {seed}");
+        same(&ask(&server, &text, sampled), &ask(&server, &text, guessed));
+    }
+}
+
+#[test]
+fn who_waits_too_long_is_told() {
+    let server = Server::start(&["--parallel", "1", "--queue-time", "0.1"]);
+    let long = json!({
+        "messages": [{ "role": "user", "content": "Count." }], "logit_bias": { "0": -100, "1": -100 },
+        "temperature": 2, "max_tokens": 450, "n": 8,
+    });
+    let (status, answer) = server.chat(long);
+    let code = &answer["error"]["code"];
+    assert!(status == 503 && code == "timeout", "{status} {answer}");
+    // The server lives; a busy machine may take a moment for its turn.
+    let lives = (0..50).any(|_| server.chat(json!({ "max_tokens": 1 })).0 == 200);
+    assert!(lives);
+}
