@@ -104,6 +104,7 @@ impl Runner {
         self.free_ids.push(id);
     }
 
+    #[tracing::instrument(level = "trace", target = "phase", skip_all)]
     fn step(&mut self) -> Result<(), crate::model::Error> {
         let is_whole = self.model.options().n_ctx == 0;
         let waiting: Vec<Waiting> = self
@@ -115,7 +116,8 @@ impl Runner {
                 is_whole,
             })
             .collect();
-        let shares = plan_step(&waiting, self.model.options().n_batch);
+        let shares = tracing::trace_span!(target: "phase", "schedule")
+            .in_scope(|| plan_step(&waiting, self.model.options().n_batch));
         self.batch.clear();
         for (sequence, share) in self.running.iter().zip(&shares) {
             let pending = sequence.pending();

@@ -107,7 +107,8 @@ impl Sequence {
         logits: &[f32],
         tokenizer: &Tokenizer,
     ) -> Result<Option<FinishReason>, SampleError> {
-        let token = self.sampler.sample(logits)?;
+        let token = tracing::trace_span!(target: "phase", "sample")
+            .in_scope(|| self.sampler.sample(logits))?;
         self.sampler.accept(token);
         let entry = self.entry(token, logits)?;
         self.tokens.push(token);
@@ -115,7 +116,8 @@ impl Sequence {
             self.flush();
             return Ok(Some(FinishReason::Stop));
         }
-        let released = self.gate.push(tokenizer.piece(token), entry);
+        let released = tracing::trace_span!(target: "phase", "detokenise")
+            .in_scope(|| self.gate.push(tokenizer.piece(token), entry));
         let is_stopped = released.stopped.is_some();
         self.send(released);
         if is_stopped {
@@ -150,6 +152,7 @@ impl Sequence {
         self.send(released);
     }
 
+    #[tracing::instrument(level = "trace", target = "phase", skip_all)]
     fn send(&self, released: Released<Entry>) {
         if released.text.is_empty() && released.entries.is_empty() {
             return;

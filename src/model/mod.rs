@@ -509,6 +509,7 @@ impl Model {
             .is_none_or(|(current, _)| *current != shape)
         {
             self.current = None;
+            let _span = tracing::trace_span!(target: "phase", "build").entered();
             let (graph, inputs) = graph::build(
                 &self.plan,
                 &self.loaded.tensors,
@@ -525,6 +526,7 @@ impl Model {
         let Some((shape, inputs)) = &self.current else {
             return Err(ggml::Error::Compute("no graph is loaded".into()).into());
         };
+        let writing = tracing::trace_span!(target: "phase", "inputs").entered();
         inputs.write(&mut self.executor, batch, cells.unwrap_or(&[]), rows)?;
         for (i, mask) in inputs.masks.iter().enumerate() {
             let values = match cells {
@@ -540,7 +542,8 @@ impl Model {
                 self.executor.write(mask, values.as_f32())?;
             }
         }
-        self.executor.run()?;
+        drop(writing);
+        tracing::trace_span!(target: "phase", "compute").in_scope(|| self.executor.run())?;
         self.logits.resize(n_outputs * self.row_width(), 0.0);
         if let Some(logits) = &inputs.logits {
             self.executor.read(logits, &mut self.logits)?;

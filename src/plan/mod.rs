@@ -419,7 +419,9 @@ impl Plan {
             let values = if rows.v_in_k { 0 } else { v.row_bytes(rows.v)? };
             let row = k.row_bytes(rows.k)?.checked_add(values)?;
             let seen = position.saturating_add(1);
-            let seen = self.caches[rows.cache].window().map_or(seen, |w| seen.min(w));
+            let seen = self.caches[rows.cache]
+                .window()
+                .map_or(seen, |w| seen.min(w));
             sum?.checked_add(row.checked_mul(seen)?)
         })
     }

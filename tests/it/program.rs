@@ -398,3 +398,27 @@ fn a_prompt_longer_than_the_context_is_refused() {
 fn completions_are_printed() {
     assert!(stdout(&["completions", "bash"]).contains("complete -F"));
 }
+
+#[test]
+fn a_made_up_model_can_have_the_vocabulary_of_another_file() {
+    let folder = scratch();
+    let path = folder.path().join("spoken.gguf");
+    let vocab = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
+    let mut arguments = vec!["synth", "llama", "-o", text(&path), "--vocab", vocab];
+    stdout(&arguments);
+    let ids = |model: &str| stdout(&["tokenize", "-m", model, "2+2=? The sea is blue."]);
+    assert_eq!(ids(text(&path)), ids(vocab));
+    let about: Value =
+        serde_json::from_str(&stdout(&["inspect", text(&path), "--json"])).expect("JSON");
+    assert_eq!(about["metadata"]["llama.vocab_size"], 768);
+
+    arguments.extend(["--set", "vocab_size=1000"]);
+    stdout(&arguments);
+    assert_eq!(ids(text(&path)), ids(vocab));
+    let last = stdout(&["detokenize", "-m", text(&path), "999"]);
+    assert_eq!(last.trim(), "unused_999");
+    stdout(&["run", "-m", text(&path), "hello", "--max-tokens", "4"]);
+
+    arguments.extend(["--set", "vocab_size=767"]);
+    check_refused(&arguments, 1, &["768 tokens", "767"]);
+}

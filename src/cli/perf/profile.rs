@@ -39,19 +39,12 @@ pub(super) fn prefill(model: &mut Model, n: usize) -> Result<Profile, Failure> {
 
 /// Profiles decoding.
 pub(super) fn decode(model: &mut Model, case: Case) -> Result<Profile, Failure> {
-    passes::go_to(model, case)?;
+    passes::begin(model, case)?;
     passes::step(model, case, 0)?;
-    let what = format!(
-        "decode, {} sequences, depth {}",
-        case.sequences, case.depth
-    );
+    let what = format!("decode, {} sequences, depth {}", case.sequences, case.depth);
     // The last position again and again: each time is the same work.
     let again = |model: &mut Model| {
-        for sequence in 0..case.sequences {
-            let sequence = sequence as crate::model::SequenceId;
-            let first = model.forget(sequence, case.depth as u32) as usize;
-            passes::read(model, sequence, first, case.depth, false)?;
-        }
+        passes::go_back(model, case)?;
         passes::step(model, case, 0)
     };
     let profile = measure(model, what, case.n, again)?;
@@ -169,7 +162,10 @@ impl Profile {
                 "weight_bytes_per_second": cost.weight_bytes as f64 / seconds.max(f64::MIN_POSITIVE),
             })
         };
-        let kinds = self.kinds.iter().map(|(kind, uses, cost)| row(kind, *uses, cost));
+        let kinds = self
+            .kinds
+            .iter()
+            .map(|(kind, uses, cost)| row(kind, *uses, cost));
         let ops = self.ops.iter().map(|(op, cost)| row(op, None, cost));
         json!({
             "what": self.what,

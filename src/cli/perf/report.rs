@@ -64,7 +64,9 @@ impl Report {
             self.resident_bytes.map_or("unknown".into(), output::size)
         ));
         for row in &self.threads {
-            row.profiles.iter().for_each(|p| text.push_str(&p.to_text()));
+            row.profiles
+                .iter()
+                .for_each(|p| text.push_str(&p.to_text()));
         }
         text
     }
