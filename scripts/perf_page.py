@@ -91,7 +91,7 @@ def engine_rows(model, values):
 def tables(report):
     parts = []
     for model, values in report["values"].items():
-        title = "The shipped model" if model == "tiny" else f"qwen3 of 0.6 billion random weights, {model}"
+        title = "The shipped model" if model == "tiny" else f"{report['about']['model']}, {model}"
         head = "| figure | bench | llama-server | ratio | target | |\n|---|---|---|---|---|---|"
         lines = [*rows(values), *engine_rows(model, values)]
         parts.append(f"## {title}\n\n{head}\n" + "\n".join(lines))

@@ -2,7 +2,7 @@
 """Measures this server against llama-server, alternating, on the same files, threads and context.
 
 Usage: scripts/perf_vs_llama_server.py [--bench target/release/bench] [--llama-server PROGRAM]
-           [--types f16,q8_0,q4_k] [--repeats 5] [--threads 2] [--out docs]
+           [--types f16,q8_0,q4_k] [--repeats 5] [--threads 2] [--out docs] [--small]
 Needs: a llama-server (named, LLAMA_SERVER, or on the PATH; `make perf-vs-llama` sees to it). Nothing
        beside Python's standard library.
 
@@ -50,6 +50,9 @@ MODEL = {
     "rms_eps": 0.000001,
     "rope_base": 1000000.0,
 }
+# A hundredth of that, to try the script itself.
+SMALL = {"block_count": 2, "n_embd": 256, "n_ff": 768, "n_head": 4, "n_head_kv": 2, "vocab_size": 8192}
+
 CLIENTS = [1, 2, 4, 8]
 N_ANSWER = 64
 N_PROMPT = 512
@@ -484,12 +487,12 @@ def bandwidth(bench, name, model, results):
 # ---------------------------------------------------------------- models and programs
 
 
-def make_model(ours, ty, vocab, folder):
+def make_model(ours, ty, vocab, folder, is_small):
     """The random model of a type; made once."""
-    path = folder / f"q06-{vocab.stem}-{ty}.gguf"
+    path = folder / f"{'small' if is_small else 'q06'}-{vocab.stem}-{ty}.gguf"
     if not path.exists():
         command = [ours, "synth", "qwen3", "-o", path.with_suffix(".part"), "--type", ty, "--seed", 1, "--vocab", vocab]
-        for key, value in MODEL.items():
+        for key, value in (MODEL | SMALL if is_small else MODEL).items():
             command += ["--set", f"{key}={value}"]
         print(f"making {path}", flush=True)
         done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
@@ -541,12 +544,13 @@ def run(args):
     versions = subprocess.run([theirs, "--version"], capture_output=True, text=True, timeout=60)
     about["llama_server"] = " ".join((versions.stdout + versions.stderr).split())[:200]
     about["command"] = " ".join(["scripts/perf_vs_llama_server.py", *sys.argv[1:]])
+    about["model"] = "qwen3 of random weights, " + ("a small one to try the script" if args.small else "0.6 billion")
     about["threads"], about["repeats"] = args.threads, args.repeats
     about["date"] = time.strftime("%Y-%m-%d")
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(args.bench, theirs, args.threads, scratch)
         for ty in args.types.split(","):
-            model = make_model(args.bench, ty, args.vocab, args.work)
+            model = make_model(args.bench, ty, args.vocab, args.work, args.small)
             bandwidth(bench, ty, model, results)
             measure(bench, ty, model, STARTS, args.repeats, results)
         small = ROOT / "models/tiny-chat.gguf"
@@ -560,6 +564,7 @@ def main():
     parser.add_argument("--bench", default=str(ROOT / "target/release/bench"))
     parser.add_argument("--llama-server", metavar="PROGRAM")
     parser.add_argument("--types", default="f16,q8_0,q4_k", help="of the weights")
+    parser.add_argument("--small", action="store_true", help="a small model, to try this script: no figure counts")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--vocab", type=Path, default=ROOT / "models/tiny-chat.gguf", help="whose vocabulary is used")
