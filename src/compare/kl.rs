@@ -33,11 +33,7 @@ pub fn divergence(a: &[Value], b: &[Value]) -> Option<Divergence> {
     Some(Divergence {
         positions: each.len(),
         mean: each.iter().sum::<f64>() / each.len() as f64,
-        // What is no number is the worst of all.
-        max: each.iter().fold(0.0, |max: f64, kl| match kl.is_nan() {
-            true => f64::INFINITY,
-            false => max.max(*kl),
-        }),
+        max: each.iter().copied().fold(0.0, f64::max),
         same_top: rows.filter(|(p, q)| top(p) == top(q)).count(),
     })
 }
@@ -54,8 +50,13 @@ fn of_rows(p: &[f32], q: &[f32]) -> f64 {
             log_p.exp() * (log_p - log_q)
         }
     });
+    let sum: f64 = terms.sum();
+    if sum.is_nan() {
+        // What is no number is the worst of all.
+        return f64::INFINITY;
+    }
     // Rounding can leave equal rows a little below zero.
-    terms.sum::<f64>().max(0.0)
+    sum.max(0.0)
 }
 
 /// `ln of the sum of exp(x)`.

@@ -411,18 +411,18 @@ impl Plan {
     ///
     /// `None` if a row is not a whole number of blocks of its type.
     pub fn cache_bytes_read(&self, position: u64, k: TensorType, v: TensorType) -> Option<u64> {
-        let rows = self.units().filter_map(|unit| match unit.state.as_ref()? {
+        let mut rows = self.units().filter_map(|unit| match unit.state.as_ref()? {
             StatePlan::KeyValue(rows) => Some(rows),
             StatePlan::Recurrent(_) => None,
         });
-        rows.fold(Some(0u64), |sum, rows| {
+        rows.try_fold(0u64, |sum, rows| {
             let values = if rows.v_in_k { 0 } else { v.row_bytes(rows.v)? };
             let row = k.row_bytes(rows.k)?.checked_add(values)?;
             let seen = position.saturating_add(1);
             let seen = self.caches[rows.cache]
                 .window()
                 .map_or(seen, |w| seen.min(w));
-            sum?.checked_add(row.checked_mul(seen)?)
+            sum.checked_add(row.checked_mul(seen)?)
         })
     }
 
