@@ -2,13 +2,15 @@
 
 MODEL ?=
 PROMPT ?= 2+2=?
+# Further options of scripts/perf_vs_llama_server.py.
+PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench soak equiv-test goldens bindings install
+.PHONY: help run serve test check fmt lint bench soak equiv-test perf-vs-llama cache-cost goldens bindings install
 
 help: ## List the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Answer PROMPT with MODEL (default: 2+2=? with the built-in model)
 	cargo run --release --quiet -- run $(model) "$(PROMPT)"
@@ -37,6 +39,14 @@ soak: ## Clients that come and go for SECONDS (default 600): the memory stays, t
 equiv-test: ## Compare with llama-server (LLAMA_SERVER, the PATH, or else llama-cpp-python), token by token
 	cargo build --release
 	scripts/equiv_test.sh --bench target/release/bench $(if $(MODEL),--model $(MODEL))
+
+perf-vs-llama: ## Measure against llama-server (LLAMA_SERVER, the PATH, or else built): docs/performance.md
+	cargo build --release
+	scripts/perf_vs_llama_server.py --bench target/release/bench --llama-server "$$(scripts/llama_server.sh)" $(PERF)
+
+cache-cost: ## Measure what quantised keys and values cost: docs/cache-cost.md
+	cargo build --release
+	scripts/cache_cost.py --bench target/release/bench
 
 goldens: ## Recompute the golden logits with llama.cpp (needs Python with llama-cpp-python and numpy)
 	cargo build --release

@@ -19,6 +19,7 @@ fn language(c: &mut Criterion) {
         meta: Vec::new(),
         with: Vec::new(),
         ty: TensorType::F32,
+        vocabulary: None,
     };
     let plan =
         |name: &str| design(&library.get(name).expect("it is sound"), &request).expect("it fits");

@@ -5,10 +5,14 @@
 //! folder of arrays that another engine wrote. What only one side has is left out of the verdict
 //! and told.
 
+mod kl;
+
 use std::collections::HashMap;
 use std::path::Path;
 
 use crate::model::{self, Batch, Model, Value};
+
+pub use kl::{Divergence, divergence};
 
 /// How tokens are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@
 //! - [`serving`]: a model ready to answer
 //! - [`api`]: HTTP, in the shapes of OpenAI's API
 //! - [`compare`]: where two computations part
+//! - [`measure`]: what repeated measurements say, and what the machine can do
 //! - [`synth`]: a random model of any architecture
 //! - [`models`]: finding and opening models
 //! - [`cli`]: the command line
@@ -26,6 +27,7 @@ pub mod compare;
 pub mod engine;
 #[expect(unsafe_code, reason = "the safe layer over ggml")]
 pub mod ggml;
+pub mod measure;
 pub mod model;
 pub mod models;
 pub mod plan;

@@ -4,6 +4,8 @@
 //! stored. The same seed gives the same file on every machine: values come from a counter-based
 //! integer generator and from operations that IEEE 754 rounds in one way only.
 
+mod vocabulary;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -28,6 +30,9 @@ pub struct Request {
     pub with: Vec<String>,
     /// Element type of matrices and tables.
     pub ty: TensorType,
+    /// Metadata of a file whose vocabulary and chat template it shall have; without one its tokens
+    /// are numbers. A larger `vocab_size` fills up with tokens that no text is made of.
+    pub vocabulary: Option<Metadata>,
 }
 
 /// Why a model could not be made up.
@@ -56,6 +61,12 @@ pub enum Error {
     /// The numbers do not go together.
     #[error(transparent)]
     Plan(#[from] plan::Error),
+    /// The vocabulary asked for cannot be used.
+    #[error("the vocabulary {message}")]
+    Vocabulary {
+        /// Why.
+        message: String,
+    },
     /// A tensor's type does not fit its shape.
     #[error("tensor `{tensor}`: {source}")]
     Quantize {
@@ -127,7 +138,13 @@ pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Erro
         else {
             continue;
         };
+        let vocabulary = request.vocabulary.as_ref();
         let value = match (given.get(name.as_str()), synth) {
+            (given, _) if name == "vocab_size" && vocabulary.is_some() => {
+                let asked = given.map(|text| parse(text).as_i64().unwrap_or(-1));
+                let size = vocabulary.map(|v| vocabulary::size(v, asked));
+                Meta::U32(size.transpose()?.unwrap_or(0))
+            }
             (Some(text), _) => parse(text),
             (None, Some(synth)) => match synth.as_literal().and_then(to_meta) {
                 Some(value) => value,
@@ -156,10 +173,10 @@ pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Erro
         "general.name",
         Meta::Str(format!("made up from seed {}", request.seed)),
     );
-    // A vocabulary without text: tokens are numbers, which every engine accepts.
-    metadata.insert("tokenizer.ggml.model", Meta::Str("test".into()));
-    let tokens = (0..n_vocab).map(|i| format!("tok_{i}")).collect();
-    metadata.insert("tokenizer.ggml.tokens", Meta::Array(Array::Str(tokens)));
+    match &request.vocabulary {
+        Some(vocabulary) => vocabulary::copy(vocabulary, n_vocab, &mut metadata),
+        None => vocabulary::numbers(n_vocab, &mut metadata),
+    }
     for (key, value) in &keyed {
         metadata.insert(key.clone(), value.clone());
     }

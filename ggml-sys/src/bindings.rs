@@ -902,6 +902,13 @@ pub struct ggml_backend_sched {
     _unused: [u8; 0],
 }
 pub type ggml_backend_sched_t = *mut ggml_backend_sched;
+pub type ggml_backend_sched_eval_callback = ::core::option::Option<
+    unsafe extern "C" fn(
+        t: *mut ggml_tensor,
+        ask: bool,
+        user_data: *mut ::core::ffi::c_void,
+    ) -> bool,
+>;
 unsafe extern "C" {
     pub fn ggml_backend_sched_new(
         backends: *mut ggml_backend_t,
@@ -958,6 +965,13 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn ggml_backend_sched_reset(sched: ggml_backend_sched_t);
+}
+unsafe extern "C" {
+    pub fn ggml_backend_sched_set_eval_callback(
+        sched: ggml_backend_sched_t,
+        callback: ggml_backend_sched_eval_callback,
+        user_data: *mut ::core::ffi::c_void,
+    );
 }
 unsafe extern "C" {
     pub fn ggml_backend_tensor_alloc(

@@ -69,6 +69,8 @@ pub(super) struct ChatRequest {
     samplers: Option<Vec<String>>,
     repeat_penalty: Option<f64>,
     repeat_last_n: Option<i32>,
+    /// Whether the answer goes on where the model would end it.
+    ignore_eos: Option<bool>,
     chat_template_kwargs: Option<Map<String, Value>>,
     add_generation_prompt: Option<bool>,
     continue_final_message: Option<bool>,
@@ -143,6 +145,7 @@ const FIELDS: &[&str] = &[
     "samplers",
     "repeat_penalty",
     "repeat_last_n",
+    "ignore_eos",
     "chat_template_kwargs",
     "add_generation_prompt",
     "continue_final_message",
@@ -426,7 +429,7 @@ impl ChatRequest {
             repeat_last_n: self.repeat_last_n.unwrap_or(64),
             presence_penalty: self.presence_penalty.unwrap_or(0.0),
             frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
-            logit_bias: self.biases(n_vocab)?,
+            logit_bias: self.biases(n_vocab, tokenizer)?,
             seed: self.seed.unwrap_or_else(fresh_seed) as u64,
             order: self.order()?,
         };
@@ -448,8 +451,14 @@ impl ChatRequest {
         })
     }
 
-    fn biases(&self, n_vocab: usize) -> Result<Vec<(u32, f32)>, Error> {
-        let mut out = Vec::new();
+    fn biases(&self, n_vocab: usize, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>, Error> {
+        let mut out: Vec<(u32, f32)> = if self.ignore_eos == Some(true) {
+            let ends = tokenizer.ends_of_generation();
+            ends.map(|id| (id, f32::NEG_INFINITY)).collect()
+        } else {
+            Vec::new()
+        };
+        let n_ends = out.len();
         for (key, bias) in self.logit_bias.iter().flatten() {
             let id = key
                 .parse::<u32>()
@@ -464,6 +473,9 @@ impl ChatRequest {
                     "logit_bias",
                     format!("`logit_bias`: {bias} is not in -100 to 100"),
                 ));
+            }
+            if out[..n_ends].iter().any(|(end, _)| *end == id) {
+                continue;
             }
             // -100 bans a token, whatever its logit.
             out.push((

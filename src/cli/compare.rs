@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args as ClapArgs;
 use serde_json::json;
 
-use crate::compare::{Difference, Passes, Report, compare, read_dump, record};
+use crate::compare::{Difference, Passes, Report, compare, divergence, read_dump, record};
 use crate::model::Value;
 use crate::models::Source;
 use crate::weights::TensorType;
@@ -25,8 +25,8 @@ pub(super) struct Args {
     /// Token ids, separated by commas
     #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
     tokens: Vec<u32>,
-    /// How B is computed: `chunk=N` tokens per pass, `stateless`, `flash`, `cache=TYPE`; several
-    /// separated by commas
+    /// How B is computed: `chunk=N` tokens per pass, `stateless`, `flash`, `cache=TYPE` or
+    /// `cache=KEYS/VALUES`; several separated by commas
     #[arg(long, value_delimiter = ',', value_name = "PATH", value_parser = parse_step)]
     path: Vec<Step>,
     /// Folder of float32 arrays NAME.npy that stand for B, by our paths or llama.cpp's names
@@ -35,6 +35,9 @@ pub(super) struct Args {
     /// Largest NMSE that counts as equal
     #[arg(long, default_value_t = 1e-6, value_name = "NMSE")]
     tolerance: f64,
+    /// Say how far B's distributions of the next token diverge from A's, and nothing else
+    #[arg(long, conflicts_with_all = ["all", "tolerance"])]
+    kl: bool,
     /// Show every value, not only up to the first that differs
     #[arg(long)]
     all: bool,
@@ -51,7 +54,8 @@ enum Step {
     Chunk(usize),
     Stateless,
     Flash,
-    Cache(TensorType),
+    /// Types of keys and values.
+    Cache(TensorType, TensorType),
 }
 
 fn parse_step(text: &str) -> Result<Step, String> {
@@ -62,8 +66,12 @@ fn parse_step(text: &str) -> Result<Step, String> {
             Ok(n) if n > 0 => Ok(Step::Chunk(n)),
             _ => Err(format!("`{n}` is no number of tokens")),
         },
-        Some(("cache", ty)) => ty.parse().map(Step::Cache).map_err(|e| e.to_string()),
-        _ => Err("expected chunk=N, stateless, flash or cache=TYPE".into()),
+        Some(("cache", types)) => {
+            let (k, v) = types.split_once('/').unwrap_or((types, types));
+            let ty = |text: &str| text.parse::<TensorType>().map_err(|e| e.to_string());
+            Ok(Step::Cache(ty(k)?, ty(v)?))
+        }
+        _ => Err("expected chunk=N, stateless, flash, cache=TYPE or cache=KEYS/VALUES".into()),
     }
 }
 
@@ -73,6 +81,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Some(folder) => read_dump(folder)?,
         None => values(args, args.b.as_ref().unwrap_or(&args.a), &args.path)?,
     };
+    if args.kl {
+        return kl(args, &a, &b);
+    }
     let report = compare(&a, &b, args.tolerance);
     if report.values.is_empty() {
         anyhow::bail!("A and B have no value in common");
@@ -89,6 +100,27 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Some(found) => anyhow::bail!("A and B differ from `{}` on", found.path),
         None => Ok(()),
     }
+}
+
+/// How far B's next tokens diverge from A's.
+fn kl(args: &Args, a: &[Value], b: &[Value]) -> Result<(), Failure> {
+    let Some(found) = divergence(a, b) else {
+        anyhow::bail!("A and B have no logits in common");
+    };
+    if args.json {
+        // JSON has no infinity.
+        let finite = |value: f64| value.is_finite().then_some(value);
+        return output::line(serde_json::to_string_pretty(&json!({
+            "positions": found.positions,
+            "mean": finite(found.mean),
+            "max": finite(found.max),
+            "same_top": found.same_top,
+        }))?);
+    }
+    output::line(format!(
+        "KL divergence over {} positions: mean {:.3e}, max {:.3e}; the same likeliest token at {}",
+        found.positions, found.mean, found.max, found.same_top
+    ))
 }
 
 /// The values of a model along a path.
@@ -113,7 +145,7 @@ fn values(args: &Args, model: &Path, path: &[Step]) -> Result<Vec<Value>, Failur
             Step::Chunk(chunk) => passes.chunk = *chunk,
             Step::Stateless => passes.stateless = true,
             Step::Flash => options.flash_attn = true,
-            Step::Cache(ty) => (options.k_type, options.v_type) = (*ty, *ty),
+            Step::Cache(k, v) => (options.k_type, options.v_type) = (*k, *v),
         }
     }
     if passes.stateless {

@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use clap::{ArgGroup, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::FmtSpan;
 
 use crate::arch::Library;
 use crate::blocks::REGISTRY;
@@ -20,7 +21,8 @@ use super::Failure;
 /// Where messages go.
 #[derive(Debug, Args)]
 pub(super) struct LogOptions {
-    /// Least important messages shown: error, warn, info, debug, trace, or a filter
+    /// Least important messages shown: error, warn, info, debug, trace, or a filter; `phase=trace`
+    /// tells what each part of a step takes
     #[arg(long, global = true, default_value = "warn", value_name = "LEVEL")]
     log_level: String,
     /// File that messages go to instead of stderr
@@ -32,7 +34,9 @@ pub(super) struct LogOptions {
 pub(super) fn start_log(options: &LogOptions) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(&options.log_level)
         .map_err(|e| anyhow::anyhow!("--log-level `{}`: {e}", options.log_level))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_span_events(FmtSpan::CLOSE);
     match &options.log {
         Some(path) => {
             let file = File::options()

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 
 use crate::synth::{self, Request};
-use crate::weights::TensorType;
+use crate::weights::{self, TensorType};
 
 use super::options::ArchOptions;
 use super::{Failure, output};
@@ -32,6 +32,9 @@ pub(super) struct Args {
     /// Element type of matrices
     #[arg(long = "type", default_value = "f32", value_name = "TYPE")]
     ty: TensorType,
+    /// File whose vocabulary and chat template the model shall have; `--set vocab_size=N` fills up
+    #[arg(long, value_name = "FILE.gguf")]
+    vocab: Option<PathBuf>,
     #[command(flatten)]
     archs: ArchOptions,
 }
@@ -44,12 +47,17 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let def = args.archs.library()?.get(&args.name)?;
+    let vocabulary = match &args.vocab {
+        Some(path) => Some(weights::open(path)?.metadata().clone()),
+        None => None,
+    };
     let request = Request {
         seed: args.seed,
         set: args.set.clone(),
         meta: args.meta.clone(),
         with: args.with.clone(),
         ty: args.ty,
+        vocabulary,
     };
     let plan = synth::synth(&def, &request, &args.output)?;
     let bytes = std::fs::metadata(&args.output)?.len();

@@ -291,6 +291,7 @@ impl<C: Compute> Runner<C> {
     }
 
     /// Tokens of each running request in the next pass.
+    #[tracing::instrument(name = "schedule", level = "trace", target = "phase", skip_all)]
     fn shares(&mut self) -> Vec<usize> {
         self.running.iter_mut().for_each(Sequence::guess);
         loop {
@@ -329,6 +330,7 @@ impl<C: Compute> Runner<C> {
         self.queue.push_front(sequence);
     }
 
+    #[tracing::instrument(level = "trace", target = "phase", skip_all)]
     fn step(&mut self) {
         let shares = self.shares();
         self.batch.clear();

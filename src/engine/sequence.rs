@@ -287,7 +287,8 @@ impl Sequence {
         logits: &[f32],
         tokenizer: &Tokenizer,
     ) -> Result<(u32, Option<FinishReason>), SampleError> {
-        let token = self.sampler.sample(logits)?;
+        let token = tracing::trace_span!(target: "phase", "sample")
+            .in_scope(|| self.sampler.sample(logits))?;
         self.sampler.accept(token);
         let entry = self.entry(token, logits)?;
         self.tokens.push(token);
@@ -298,7 +299,8 @@ impl Sequence {
             self.flush();
             return Ok((token, Some(FinishReason::Stop)));
         }
-        let released = self.gate.push(tokenizer.piece(token), entry);
+        let released = tracing::trace_span!(target: "phase", "detokenise")
+            .in_scope(|| self.gate.push(tokenizer.piece(token), entry));
         let is_stopped = released.stopped.is_some();
         self.send(released);
         if is_stopped {
@@ -333,6 +335,7 @@ impl Sequence {
         self.send(released);
     }
 
+    #[tracing::instrument(level = "trace", target = "phase", skip_all)]
     fn send(&self, released: Released<Entry>) {
         if released.text.is_empty() && released.entries.is_empty() {
             return;

@@ -12,6 +12,7 @@ use ggml_sys as sys;
 use super::arena::Tensor;
 use super::device::Device;
 use super::ops::Graph;
+use super::profile::Profile;
 use super::{Error, text};
 
 /// Threads that stay between graphs.
@@ -81,6 +82,8 @@ pub struct Executor {
     backends: Vec<Backend>,
     threads: ThreadPool,
     capacity: usize,
+    /// Takes the time of every operation.
+    profile: Option<Profile>,
 }
 
 impl Executor {
@@ -132,6 +135,7 @@ impl Executor {
             backends,
             threads,
             capacity,
+            profile: None,
         })
     }
 
@@ -225,8 +229,14 @@ impl Executor {
         let Some(graph) = &self.graph else {
             return Err(Error::Compute("no graph is loaded".into()));
         };
+        let scheduler = self.scheduler.0.as_ptr();
         // SAFETY: the graph is allocated on this scheduler (`load`).
-        let status = unsafe { sys::ggml_backend_sched_graph_compute(self.sched(), graph.as_ptr()) };
+        let status = unsafe {
+            match &mut self.profile {
+                None => sys::ggml_backend_sched_graph_compute(scheduler, graph.as_ptr()),
+                Some(profile) => profile.run(scheduler, graph),
+            }
+        };
         if status != sys::GGML_STATUS_SUCCESS {
             // SAFETY: ggml has a static text for every status.
             return Err(Error::Compute(unsafe {
@@ -234,6 +244,11 @@ impl Executor {
             }));
         }
         Ok(())
+    }
+
+    /// Sets what takes the time of every operation, and returns what did.
+    pub fn set_profile(&mut self, profile: Option<Profile>) -> Option<Profile> {
+        std::mem::replace(&mut self.profile, profile)
     }
 
     /// Lets the threads sleep until the next graph.

@@ -10,6 +10,7 @@ mod device;
 mod executor;
 mod log;
 mod ops;
+mod profile;
 mod quantize;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ pub use device::{Buffer, Device, DeviceKind, devices, load_backend};
 pub use executor::{Executor, ThreadPool};
 pub use log::install as install_log;
 pub use ops::{Glu, Graph, Pages, RopePairing, RopeParams, Scores, Unary};
+pub use profile::{Cost, Profile, Scope};
 pub use quantize::quantize;
 
 use crate::weights::TensorType;

@@ -9,6 +9,7 @@ mod batch;
 mod cache;
 mod graph;
 mod load;
+mod measure;
 mod memory;
 mod pass;
 mod split;

@@ -119,6 +119,7 @@ impl Model {
             .as_ref()
             .is_none_or(|(current, _)| *current != shape)
         {
+            let _span = tracing::trace_span!(target: "phase", "build").entered();
             self.current = None;
             let (graph, inputs) = graph::build(
                 &self.plan,
@@ -136,6 +137,7 @@ impl Model {
         let Some((shape, inputs)) = &self.current else {
             return Err(ggml::Error::Compute("no graph is loaded".into()).into());
         };
+        let writing = tracing::trace_span!(target: "phase", "inputs").entered();
         inputs.write(&mut self.executor, batch, &taken.cells, &taken.rows)?;
         for (i, sight) in inputs.sights.iter().enumerate() {
             let mask = match sight {
@@ -162,7 +164,8 @@ impl Model {
                 self.executor.write(mask, values.as_f32())?;
             }
         }
-        self.executor.run()?;
+        drop(writing);
+        tracing::trace_span!(target: "phase", "compute").in_scope(|| self.executor.run())?;
         self.logits.resize(n_outputs * self.row_width(), 0.0);
         if let Some(logits) = &inputs.logits {
             self.executor.read(logits, &mut self.logits)?;

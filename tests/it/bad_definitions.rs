@@ -74,6 +74,7 @@ fn a_printed_definition_means_the_same() {
             meta: Vec::new(),
             with: Vec::new(),
             ty: TensorType::F32,
+            vocabulary: None,
         };
         let plan = |def| {
             let (_, plan) = design(def, &request).expect("a model can be made up");

@@ -58,6 +58,7 @@ fn load(name: &str, entry: &Value, library: &Library, scratch: &Path) -> Golden 
         meta: Vec::new(),
         with: Vec::new(),
         ty: TensorType::F32,
+        vocabulary: None,
     };
     for pair in arguments[1..].chunks(2) {
         match pair[0] {

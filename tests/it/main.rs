@@ -14,6 +14,7 @@ mod golden_tokenizers;
 mod goldens;
 mod kept;
 mod openai_client;
+mod perf;
 mod program;
 mod reference;
 mod server;

@@ -398,3 +398,49 @@ fn a_prompt_longer_than_the_context_is_refused() {
 fn completions_are_printed() {
     assert!(stdout(&["completions", "bash"]).contains("complete -F"));
 }
+
+#[test]
+fn a_made_up_model_can_have_the_vocabulary_of_another_file() {
+    let folder = scratch();
+    let path = folder.path().join("spoken.gguf");
+    let vocab = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
+    let mut arguments = vec!["synth", "llama", "-o", text(&path), "--vocab", vocab];
+    stdout(&arguments);
+    let ids = |model: &str| stdout(&["tokenize", "-m", model, "2+2=? The sea is blue."]);
+    assert_eq!(ids(text(&path)), ids(vocab));
+    let about: Value =
+        serde_json::from_str(&stdout(&["inspect", text(&path), "--json"])).expect("JSON");
+    assert_eq!(about["metadata"]["llama.vocab_size"], 768);
+
+    arguments.extend(["--set", "vocab_size=1000"]);
+    stdout(&arguments);
+    assert_eq!(ids(text(&path)), ids(vocab));
+    let last = stdout(&["detokenize", "-m", text(&path), "999"]);
+    assert_eq!(last.trim(), "unused_999");
+    stdout(&["run", "-m", text(&path), "hello", "--max-tokens", "4"]);
+
+    arguments.extend(["--set", "vocab_size=767"]);
+    check_refused(&arguments, 1, &["768 tokens", "767"]);
+}
+
+#[test]
+fn the_cost_of_a_quantised_cache_is_measured() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
+    let tokens: Vec<String> = (3..67).map(|id| id.to_string()).collect();
+    let tokens = tokens.join(",");
+    let kl = |path: &str| -> Value {
+        let flags = ["--kv-type", "f16", "--flash-attn", "on", "--kl", "--json"];
+        let mut arguments = vec!["compare", model, "--tokens", &tokens, "--path", path];
+        arguments.extend(flags);
+        serde_json::from_str(&stdout(&arguments)).expect("JSON")
+    };
+    let mean = |found: &Value| found["mean"].as_f64().expect("a number");
+    let same = kl("cache=f16");
+    assert_eq!(same["positions"], 64);
+    assert_eq!((mean(&same), &same["same_top"]), (0.0, &64.into()));
+    let (q8, mixed, q4) = (kl("cache=q8_0"), kl("cache=q8_0/q4_0"), kl("cache=q4_0"));
+    assert!(0.0 < mean(&q8), "{q8}");
+    assert!(mean(&q8) < mean(&mixed), "{q8} {mixed}");
+    assert!(mean(&mixed) < mean(&q4), "{mixed} {q4}");
+    assert!(mean(&q4) <= q4["max"].as_f64().expect("a number"));
+}

@@ -157,6 +157,30 @@ fn request(extra: impl Into<Value>) -> Value {
 }
 
 #[test]
+fn an_answer_goes_on_if_the_end_is_ignored() {
+    let server = Server::start(&[]);
+    let mut body = json!({
+        "model": "tiny-chat", "max_tokens": 40, "temperature": 0, "ignore_eos": true,
+        "messages": [{ "role": "user", "content": "2+2=?" }],
+    });
+    let mut ask = |ignore: Value| {
+        body["ignore_eos"] = ignore;
+        let (status, answer) = server.json("POST", "/v1/chat/completions", &body);
+        assert_eq!(status, 200, "{answer}");
+        let reason = answer["choices"][0]["finish_reason"].clone();
+        (reason, answer["usage"]["completion_tokens"].as_u64())
+    };
+    assert_eq!(ask(json!(true)), (json!("length"), Some(40)));
+    assert_eq!(ask(json!(false)).0, "stop");
+    assert_eq!(ask(Value::Null).0, "stop");
+    // A bias for a token that is banned already changes nothing.
+    body["logit_bias"] = json!({ "2": 100, "5": 1 });
+    body["ignore_eos"] = json!(true);
+    let (_, answer) = server.json("POST", "/v1/chat/completions", &body);
+    assert_eq!(answer["usage"]["completion_tokens"], 40);
+}
+
+#[test]
 fn models_and_health_are_told() {
     let server = Server::start(&[]);
     let (status, health) = server.json("GET", "/health", &Value::Null);

@@ -29,6 +29,7 @@ use ggml_sys as sys;
 use super::Error;
 use super::arena::{Arena, Tensor};
 use super::device::Device;
+use super::profile::Scopes;
 use crate::weights::TensorType;
 
 /// A graph of operations on tensors of its own arena and of others.
@@ -40,6 +41,7 @@ pub struct Graph {
     /// Tensors of other arenas that the graph reads, and how many it may.
     leaves: RefCell<HashSet<usize>>,
     max_leaves: usize,
+    scopes: Scopes,
 }
 
 fn fault<T>(op: &'static str, message: String) -> Result<T, Error> {
@@ -79,11 +81,16 @@ impl Graph {
             limit,
             leaves: RefCell::default(),
             max_leaves: n_leaves,
+            scopes: Scopes::default(),
         })
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::ggml_cgraph {
         self.graph.as_ptr()
+    }
+
+    pub(super) fn scopes(&self) -> &Scopes {
+        &self.scopes
     }
 
     pub(super) fn size_limit(&self) -> usize {
@@ -180,6 +187,7 @@ impl Graph {
         sources: &[&Tensor],
     ) -> Result<Tensor, Error> {
         let node = self.arena.wrap(op, ptr)?;
+        self.scopes.note(&node);
         for source in sources {
             self.leaf(op, source)?;
         }

@@ -196,6 +196,11 @@ impl Tokenizer {
         self.roles.ends.contains(&id)
     }
 
+    /// The tokens that a generation ends with, rising.
+    pub fn ends_of_generation(&self) -> impl Iterator<Item = u32> {
+        self.roles.ends.iter().copied()
+    }
+
     /// Whether `encode` puts the BOS token first when special tokens are asked for.
     pub fn adds_bos(&self) -> bool {
         self.adds_bos && self.roles.bos.is_some()

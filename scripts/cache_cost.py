@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""What quantised keys and values cost: KL divergence of the next token from a half-precision cache.
+
+Usage: scripts/cache_cost.py [--bench target/release/bench] [--out docs/cache-cost.md] [--only NAME]...
+
+For every model of tests/goldens and the shipped one, the distribution of the next token with each pair
+of cache types is compared with that of f16, position by position (`bench compare --kl`). Golden models
+have heads too small for a quantised cache; they are made again with heads of 32 elements. A model for
+which there is no such cache is in the table with the reason.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT = 300
+
+# Types of keys and values.
+PAIRS = ["q8_0/q8_0", "f16/q8_0", "q8_0/f16", "f16/q4_0", "q8_0/q4_0", "q4_0/q8_0", "q4_0/q4_0"]
+PROBE = "q8_0/q4_0"
+
+# What makes the heads of a model wide enough, the first that does.
+WIDER = [
+    {},
+    {"d_head": 32, "d_head_v": 32, "n_rot": 32},
+    {"d_head": 32, "d_head_v": 32},
+    {"n_head": 2, "n_head_kv": 1},
+    {"n_head": 2, "n_head_kv": 2},
+    {"n_head": 2},
+    {"n_embd": 128},
+    {"n_embd": 128, "n_rot": 32},
+    {"n_embd": 128, "d_head": 32, "d_head_v": 32, "n_rot": 32},
+    {"kv_lora_rank": 32, "n_rot": 32},
+]
+
+# A text for the shipped model; the goldens have their own tokens.
+TEXT = (
+    "<|im_start|>user\nWhat is 17 plus 5?<|im_end|>\n<|im_start|>assistant\n17+5=22<|im_end|>\n"
+    "<|im_start|>user\nSpell the word garden.<|im_end|>\n<|im_start|>assistant\ng-a-r-d-e-n<|im_end|>\n"
+    "<|im_start|>user\nWhat colour is the sky?<|im_end|>\n<|im_start|>assistant\nThe sky is blue.<|im_end|>\n"
+    "<|im_start|>user\nWrite the word stone backwards.<|im_end|>\n<|im_start|>assistant\nenots<|im_end|>\n"
+    "<|im_start|>user\nWhat is 90 minus 34?<|im_end|>\n<|im_start|>assistant\n90-34=56<|im_end|>\n"
+)
+
+
+class Failure(Exception):
+    """A problem to report in one line."""
+
+
+def run(command):
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=TIMEOUT)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise Failure(lines[-1].removeprefix("error: "))
+    return done.stdout
+
+
+def cost(bench, model, tokens, pair):
+    """Mean and largest divergence of a pair of cache types."""
+    ids = ",".join(map(str, tokens))
+    command = [bench, "compare", model, "--tokens", ids, "--kv-type", "f16", "--flash-attn", "on"]
+    found = json.loads(run([*command, "--path", f"cache={pair}", "--kl", "--json"]))
+    return found
+
+
+def golden(bench, entry, folder):
+    """The model of a golden with heads wide enough, and what was changed."""
+    path = folder / f"{entry['name']}.gguf"
+    args, reason = entry["synth"], None
+    for wider in WIDER:
+        changed = list(args)
+        for key, value in wider.items():
+            changed += ["--set", f"{key}={value}"]
+        try:
+            run([bench, "synth", *changed, "-o", path])
+            cost(bench, path, entry["tokens"][:4], PROBE)
+        except Failure as failure:
+            # What keeps the model as it is from having such a cache says most.
+            reason = reason or failure
+            continue
+        return path, ", ".join(f"{key}={value}" for key, value in wider.items())
+    raise Failure(reason)
+
+
+def cell(found):
+    show = lambda value: "∞" if value is None else f"{value:.1e}"  # noqa: E731
+    return f"{show(found['mean'])} / {show(found['max'])}"
+
+
+def measure(bench, name, path, tokens, note):
+    cells = []
+    for pair in PAIRS:
+        try:
+            cells.append(cell(cost(bench, path, tokens, pair)))
+        except Failure as failure:
+            cells.append(f"failed: {failure}")
+    return f"| {name} | {note} | {len(tokens)} | " + " | ".join(cells) + " |"
+
+
+PAGE = """# What a quantised cache costs
+
+Written by `scripts/cache_cost.py`; do not edit. Kullback-Leibler divergence of the distribution of the next token, with keys and values of the
+types at the head of a column, from that with f16; natural logarithms, mean / largest over all positions. Flash attention on.
+
+Golden models have random weights: their distributions are flatter than those of trained ones and their heads small, so that rows compare
+cache types of one architecture with each other rather than architectures. The shipped model is trained.
+
+| model | made wider by | positions | {head} |
+|---|---|---|{rule}|
+{rows}
+"""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--bench", default=ROOT / "target/release/bench", type=Path)
+    parser.add_argument("--out", default=ROOT / "docs/cache-cost.md", type=Path)
+    parser.add_argument("--only", action="append", help="these models alone; then nothing is written")
+    args = parser.parse_args()
+    rows, none, failed = [], [], 0
+    shipped = ROOT / "models/tiny-chat.gguf"
+    if not args.only or "tiny-chat" in args.only:
+        tokens = json.loads(run([args.bench, "tokenize", "-m", shipped, TEXT]))
+        rows.append(measure(args.bench, "**tiny-chat** (shipped, trained)", shipped, tokens, ""))
+        print(rows[-1], flush=True)
+    entries = json.loads((ROOT / "tests/goldens/goldens.json").read_text())["goldens"]
+    with tempfile.TemporaryDirectory() as folder:
+        for entry in entries:
+            if args.only and entry["name"] not in args.only:
+                continue
+            try:
+                path, note = golden(args.bench, entry, Path(folder))
+            except Failure as failure:
+                none.append(f"- {entry['name']}: {failure}")
+                print(none[-1], flush=True)
+                continue
+            rows.append(measure(args.bench, entry["name"], path, entry["tokens"], note))
+            failed += "failed" in rows[-1]
+            print(rows[-1], flush=True)
+            path.unlink()
+    text = PAGE.format(head=" | ".join(PAIRS), rule="|".join("---" for _ in PAIRS), rows="\n".join(rows))
+    if none:
+        text += "\n## Without such a cache\n\n" + "\n".join(none) + "\n"
+    if not args.only:
+        args.out.write_text(text)
+    print(f"{len(rows)} models measured, {len(none)} without a quantised cache, {failed} with failures")
+    return 1 if failed or not rows else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Failure as failure:
+        sys.exit(f"error: {failure}")

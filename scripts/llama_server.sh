@@ -1,0 +1,30 @@
+#!/bin/sh
+# Prints the path of a llama-server: LLAMA_SERVER, the one on the PATH, or one that it builds under
+# target/ from the sources that llama-cpp-python carries (needs pip, a C++ compiler, minutes).
+set -eu
+here=$(cd "$(dirname "$0")/.." && pwd)
+if found=$(command -v "${LLAMA_SERVER:-llama-server}"); then
+    echo "$found"
+    exit
+fi
+if [ -n "${LLAMA_SERVER:-}" ]; then
+    echo "LLAMA_SERVER=$LLAMA_SERVER is no program" >&2
+    exit 1
+fi
+work=$here/target/llama-server
+program=$work/build/bin/llama-server
+if [ ! -x "$program" ]; then
+    echo "no llama-server: building one in $work, which takes minutes" >&2
+    mkdir -p "$work"
+    [ -x "$work/venv/bin/cmake" ] || {
+        python3 -m venv "$work/venv"
+        "$work/venv/bin/python" -m pip install --quiet cmake
+    }
+    "$work/venv/bin/python" -m pip download --quiet --no-deps --no-binary :all: --dest "$work" llama-cpp-python
+    tar -xzf "$work"/llama_cpp_python-*.tar.gz -C "$work"
+    "$work/venv/bin/cmake" -S "$work"/llama_cpp_python-*/vendor/llama.cpp -B "$work/build" \
+        -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=ON -DLLAMA_OPENSSL=OFF \
+        -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF >&2
+    "$work/venv/bin/cmake" --build "$work/build" --target llama-server --parallel >&2
+fi
+echo "$program"

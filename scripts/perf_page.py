@@ -1,0 +1,190 @@
+"""The page of scripts/perf_vs_llama_server.py: a Markdown table with targets, and a plot.
+
+Not a program: `write` is called with the raw figures.
+"""
+
+import statistics
+from html import escape
+
+# Figure: what it is called, its unit, whether more is better, and the ratio aimed at.
+FIGURES = {
+    "load": ("model ready: start to first healthy answer", "s", False, 0.7),
+    "first_cold": ("time to first token, 512-token prompt", "s", False, None),
+    "prefill": ("prefill 512", "tokens/s", True, 1.05),
+    "first_shared": ("time to first token, 500-token shared prefix, second client", "s", False, 0.5),
+    "first_shared_busy": ("the same while the first client is still answered", "s", False, None),
+    "decode": ("decode, one client", "tokens/s", True, 1.05),
+    "gap_p50": ("between tokens, one client, p50", "ms", False, None),
+    "gap_p99": ("between tokens, one client, p99", "ms", False, None),
+    "total_1": ("total, 1 client", "tokens/s", True, None),
+    "total_2": ("total, 2 clients", "tokens/s", True, None),
+    "total_4": ("total, 4 clients", "tokens/s", True, None),
+    "total_8": ("total, 8 clients", "tokens/s", True, 1.2),
+    "stall_p99": ("between tokens of 4 answers while two 2000-token prompts arrive, p99", "ms", False, 0.5),
+    "stall_max": ("the same, longest", "ms", False, None),
+    "first_long": ("time to first token of those prompts", "s", False, None),
+    "peak": ("peak resident memory, 8 slots of 1024", "MB", False, 0.8),
+    "tiny_decode": ("decode of the shipped model", "tokens/s", True, 2.0),
+}
+# Figures of the engine alone; the last has a target of its own.
+ENGINE = {
+    "engine_prefill": ("prefill 512", "tokens/s"),
+    "engine_decode": ("decode", "tokens/s"),
+    "bandwidth": ("measured read bandwidth of the machine", "GB/s"),
+    "share": ("decode: bytes read per second over that bandwidth", ""),
+}
+SHARE_TARGET = ("f16", 0.9)
+NAMES = {"ours": "bench", "llama-server": "llama-server"}
+COLOURS = {"ours": "#1b6ca8", "llama-server": "#c8553d"}
+
+
+def number(value):
+    """Three significant digits, without an exponent."""
+    if value == 0:
+        return "0"
+    digits = 0
+    while digits < 4 and abs(value) * 10**digits < 100:
+        digits += 1
+    return f"{value:.{digits}f}"
+
+
+def shown(values):
+    """Median, with the range where there is one."""
+    if not values:
+        return "failed"
+    text = number(statistics.median(values))
+    if len(values) > 1:
+        text += f" ({number(min(values))}–{number(max(values))})"
+    return text
+
+
+def rows(values):
+    """Lines of the table of a model."""
+    for figure, (name, unit, is_more_better, target) in FIGURES.items():
+        found = values.get(figure)
+        if found is None:
+            continue
+        ours, theirs = found.get("ours", []), found.get("llama-server", [])
+        ratio, verdict = "", ""
+        if ours and theirs:
+            value = statistics.median(ours) / statistics.median(theirs)
+            ratio = f"{value:.2f}"
+            if target is not None:
+                is_met = value >= target if is_more_better else value <= target
+                verdict = "met" if is_met else "**not met**"
+        aim = "" if target is None else f"{'≥' if is_more_better else '≤'} {target}"
+        yield f"| {name}, {unit} | {shown(ours)} | {shown(theirs)} | {ratio} | {aim} | {verdict} |"
+
+
+def engine_rows(model, values):
+    for figure, (name, unit) in ENGINE.items():
+        found = values.get(figure, {}).get("ours")
+        if found is None:
+            continue
+        aim = verdict = ""
+        if (model, figure) == (SHARE_TARGET[0], "share"):
+            aim = f"≥ {SHARE_TARGET[1]}"
+            verdict = "met" if statistics.median(found) >= SHARE_TARGET[1] else "**not met**"
+        yield f"| engine alone: {name}{', ' if unit else ''}{unit} | {shown(found)} | | | {aim} | {verdict} |"
+
+
+def tables(report):
+    parts = []
+    for model, values in report["values"].items():
+        title = "The shipped model" if model == "tiny" else f"{report['about']['model']}, {model}"
+        head = "| figure | bench | llama-server | ratio | target | |\n|---|---|---|---|---|---|"
+        lines = [*rows(values), *engine_rows(model, values)]
+        parts.append(f"## {title}\n\n{head}\n" + "\n".join(lines))
+    if report["failures"]:
+        lines = [f"- {f['model']}, {f['server']}, {f['phase']}: {f['reason'][:300]}" for f in report["failures"]]
+        parts.append("## Failed\n\n" + "\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def page(report):
+    about = report["about"]
+    return f"""# Measured against llama-server
+
+Written by `scripts/perf_vs_llama_server.py`; do not edit. Medians over {about['repeats']} alternating runs of both servers with
+{about['threads']} threads, in brackets the range. Ratio: ours over theirs.
+
+![Tokens per second over clients](performance.svg)
+
+{tables(report)}
+
+## How
+
+| | |
+|---|---|
+| date | {about['date']} |
+| machine | {about['processor']}, {about['cores']} cores, {about['memory_gb']} GB; {about['system']} |
+| load average before and after | {about['load_before']:.2f}, {about['load_after']:.2f} |
+| bench | {about['ours']}, {about['commit']} |
+| llama-server | {about['llama_server']} |
+| command | `{about['command']}` |
+
+Both servers get the same requests over the same API, greedy and with the end of text ignored; both keep half-precision keys and values. Load,
+prompts, clients and memory: 8 slots of 1024 positions. Long prompts: 6 slots of 4096. The shipped model: one slot of 512. A shared prefix is a
+system message; its first client's answer is complete, or still running. Times between tokens are what a client sees.
+"""
+
+
+# ---------------------------------------------------------------- the plot
+
+WIDTH, HEIGHT, MARGIN = 300, 220, 46
+
+
+def panel(title, series, x0):
+    """Lines over the number of clients; `series` is values by server and number of clients."""
+    values = [v for points in series.values() for v in points.values()]
+    top = 1.1 * max(values)
+    clients = sorted({n for points in series.values() for n in points})
+    step = (WIDTH - MARGIN - 16) / max(len(clients) - 1, 1)
+    x = lambda n: x0 + MARGIN + clients.index(n) * step  # noqa: E731
+    y = lambda v: HEIGHT - 34 - v / top * (HEIGHT - 70)  # noqa: E731
+    out = [f'<text x="{x0 + WIDTH / 2:.0f}" y="18" text-anchor="middle" font-weight="bold">{escape(title)}</text>']
+    for part in range(5):
+        v = top * part / 4
+        out.append(f'<line x1="{x0 + MARGIN}" x2="{x0 + WIDTH - 16}" y1="{y(v):.1f}" y2="{y(v):.1f}" stroke="#ddd"/>')
+        out.append(f'<text x="{x0 + MARGIN - 6}" y="{y(v) + 4:.1f}" text-anchor="end">{v:.0f}</text>')
+    for n in clients:
+        out.append(f'<text x="{x(n):.1f}" y="{HEIGHT - 18}" text-anchor="middle">{n}</text>')
+    for kind, points in series.items():
+        line = " ".join(f"{x(n):.1f},{y(v):.1f}" for n, v in sorted(points.items()))
+        out.append(f'<polyline points="{line}" fill="none" stroke="{COLOURS[kind]}" stroke-width="2"/>')
+        for n, v in points.items():
+            out.append(f'<circle cx="{x(n):.1f}" cy="{y(v):.1f}" r="3" fill="{COLOURS[kind]}"/>')
+    out.append(f'<text x="{x0 + WIDTH / 2:.0f}" y="{HEIGHT - 3}" text-anchor="middle">clients</text>')
+    return "\n".join(out)
+
+
+def plot(report):
+    panels = []
+    for model, values in report["values"].items():
+        series = {}
+        for kind in NAMES:
+            points = {int(f.split("_")[1]): v[kind] for f, v in values.items() if f.startswith("total_") and v.get(kind)}
+            if points:
+                series[kind] = {n: statistics.median(v) for n, v in points.items()}
+        if series:
+            panels.append(panel(f"tokens/s, {model}", series, WIDTH * len(panels)))
+    width = WIDTH * max(len(panels), 1)
+    legend = "".join(
+        f'<rect x="{60 + 110 * i}" y="{HEIGHT + 6}" width="12" height="4" fill="{COLOURS[kind]}"/>'
+        f'<text x="{78 + 110 * i}" y="{HEIGHT + 12}">{name}</text>'
+        for i, (kind, name) in enumerate(NAMES.items())
+    )
+    body = "\n".join(panels)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT + 22}" '
+        f'viewBox="0 0 {width} {HEIGHT + 22}" font-family="sans-serif" font-size="11">\n'
+        f'<rect width="100%" height="100%" fill="white"/>\n{body}\n{legend}\n</svg>\n'
+    )
+
+
+def write(report, folder):
+    """Writes performance.md and performance.svg; returns the tables."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "performance.md").write_text(page(report))
+    (folder / "performance.svg").write_text(plot(report))
+    return tables(report)

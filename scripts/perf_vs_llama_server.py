@@ -1,0 +1,593 @@
+#!/usr/bin/env python3
+"""Measures this server against llama-server, alternating, on the same files, threads and context.
+
+Usage: scripts/perf_vs_llama_server.py [--bench target/release/bench] [--llama-server PROGRAM]
+           [--types f16,q8_0,q4_k] [--repeats 5] [--threads 2] [--out docs] [--small]
+Needs: a llama-server (named, LLAMA_SERVER, or on the PATH; `make perf-vs-llama` sees to it). Nothing
+       beside Python's standard library.
+
+The models are made by `bench synth`: a qwen3 of 0.6 billion random weights for each type, with the
+shipped model's vocabulary filled up to the width of the real one. Both servers get the same requests
+over the same HTTP API, greedy and with the end of text ignored, so that both write as many tokens.
+Each figure is the median over the repeats. What failed is in the table as failed and makes the exit
+code 1. Run it on a machine that does nothing else.
+"""
+
+import argparse
+import bisect
+import contextlib
+import json
+import os
+import random
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import perf_page
+
+ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT = 600
+
+# 0.6 billion weights: layers, widths and heads of the smallest model of its family.
+MODEL = {
+    "block_count": 28,
+    "n_embd": 1024,
+    "n_ff": 3072,
+    "n_head": 16,
+    "n_head_kv": 8,
+    "d_head": 128,
+    "d_head_v": 128,
+    "n_rot": 128,
+    "n_ctx_train": 40960,
+    "vocab_size": 151936,
+    "rms_eps": 0.000001,
+    "rope_base": 1000000.0,
+}
+# A hundredth of that, to try the script itself.
+SMALL = {"block_count": 2, "n_embd": 256, "n_ff": 768, "n_head": 4, "n_head_kv": 2, "vocab_size": 8192}
+
+CLIENTS = [1, 2, 4, 8]
+N_ANSWER = 64
+N_PROMPT = 512
+N_PREFIX = 500
+N_LONG = 2000
+
+WORDS = (
+    "apple river stone garden winter morning yellow window paper horse music ocean silver bridge letter forest "
+    "market candle summer shadow engine bottle island copper meadow station"
+).split()
+
+
+class Failure(Exception):
+    """A problem to report in one line."""
+
+
+def percentile(values, percent):
+    """The least value that at least so many of 100 are at most (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[max(-(-len(ordered) * percent // 100), 1) - 1]
+
+
+# ---------------------------------------------------------------- one streamed answer
+
+
+class Answer(threading.Thread):
+    """Sends a chat request and keeps when which bytes of the answer came; looks at them afterwards."""
+
+    def __init__(self, port, text, n_tokens, system=None):
+        super().__init__(daemon=True)
+        messages = [{"role": "system", "content": system}] if system else []
+        body = {
+            "model": "any",
+            "messages": messages + [{"role": "user", "content": text}],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "max_tokens": n_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
+        self.port, self.body = port, body
+        self.parts, self.times = [], []
+        self.events = 0
+        self.error = None
+        self.is_stopped = threading.Event()
+
+    def named(self, model):
+        self.body["model"] = model
+        return self
+
+    def run(self):
+        try:
+            self._exchange()
+        except OSError as error:
+            if not self.is_stopped.is_set():
+                self.error = f"the connection failed: {error}"
+
+    def _exchange(self):
+        data = json.dumps(self.body).encode()
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nConnection: close\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        ).encode()
+        with socket.create_connection(("127.0.0.1", self.port), TIMEOUT) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.sent = time.perf_counter()
+            connection.sendall(head + data)
+            last = b""
+            while not self.is_stopped.is_set():
+                data = connection.recv(1 << 16)
+                now = time.perf_counter()
+                if not data:
+                    return
+                self.parts.append(data)
+                self.times.append(now)
+                self.events += data.count(b"data: ")
+                if b"data: [DONE]" in last + data:
+                    return
+                last = data[-16:]
+
+    def stop(self):
+        """Hangs up at the next bytes."""
+        self.is_stopped.set()
+
+    def finish(self):
+        """Waits for the end and checks the answer."""
+        self.join(TIMEOUT)
+        if self.is_alive():
+            raise Failure("an answer did not end in time")
+        if self.error:
+            raise Failure(self.error)
+        self.look()
+        return self
+
+    def look(self):
+        """Splits the bytes into events, each with the time of its last byte."""
+        raw = b"".join(self.parts)
+        ends, total = [], 0
+        for part in self.parts:
+            total += len(part)
+            ends.append(total)
+        head, _, _ = raw.partition(b"\r\n\r\n")
+        start = len(head) + 4
+        if b" 200 " not in head.split(b"\r\n")[0] + b" ":
+            raise Failure(f"refused: {raw[:400].decode('utf-8', 'replace')}")
+        if b"transfer-encoding: chunked" in head.lower():
+            body, places = unchunk(raw, start)
+        else:
+            body, places = raw[start:], [(len(raw) - start, len(raw))]
+            places = [(end - start, end) for end in ends if end > start]
+        body_ends = [end for end, _ in places]
+        self.stamps, self.usage = [], None
+        for found in re.finditer(rb"data: (.*?)\r?\n", body):
+            if found.group(1) == b"[DONE]":
+                continue
+            at = places[min(bisect.bisect_left(body_ends, found.end()), len(places) - 1)][1]
+            stamp = self.times[min(bisect.bisect_left(ends, at), len(ends) - 1)]
+            event = json.loads(found.group(1))
+            if "error" in event:
+                raise Failure(f"the stream failed: {event['error']}")
+            self.usage = event.get("usage") or self.usage
+            for choice in event.get("choices") or []:
+                delta = choice.get("delta") or {}
+                if delta.get("content") or delta.get("reasoning_content"):
+                    self.stamps.append(stamp)
+
+    def check(self, n_tokens):
+        """Whether as many tokens came as were asked for."""
+        if not self.usage:
+            raise Failure("the answer has no usage")
+        found = self.usage["completion_tokens"]
+        if found != n_tokens:
+            raise Failure(f"the answer has {found} tokens, expected {n_tokens}")
+        # Some tokens have no text of their own; the clock is of little worth if many do.
+        if len(self.stamps) < 0.8 * n_tokens:
+            raise Failure(f"{n_tokens} tokens came in {len(self.stamps)} events")
+        return self
+
+    @property
+    def first(self):
+        if not self.stamps:
+            raise Failure("no text came")
+        return self.stamps[0] - self.sent
+
+    @property
+    def gaps(self):
+        return [b - a for a, b in zip(self.stamps, self.stamps[1:])]
+
+    @property
+    def speed(self):
+        """Tokens per second behind the first."""
+        return (self.usage["completion_tokens"] - 1) / (self.stamps[-1] - self.stamps[0])
+
+
+def unchunk(raw, at):
+    """The body of a chunked answer, and for the end of each chunk its place in body and answer."""
+    body, places = bytearray(), []
+    while True:
+        line = raw.find(b"\r\n", at)
+        if line < 0:
+            break
+        size = int(raw[at:line].split(b";")[0] or b"0", 16)
+        if size == 0:
+            break
+        body += raw[line + 2 : line + 2 + size]
+        at = line + 2 + size + 2
+        places.append((len(body), min(at, len(raw))))
+    return bytes(body), places or [(0, len(raw))]
+
+
+# ---------------------------------------------------------------- servers
+
+
+class Server:
+    """A server that runs within a `with` block."""
+
+    def __init__(self, kind, command, model, scratch):
+        self.kind, self.command, self.model = kind, command, model
+        self.log = Path(scratch) / f"{kind}.log"
+
+    def __enter__(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        command = [str(c) for c in [*self.command, "--port", self.port]]
+        started = time.perf_counter()
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        while not self._is_healthy():
+            if self.process.poll() is not None:
+                raise Failure(f"{self.kind} ended with {self.process.returncode}: {self.tail()}")
+            if time.perf_counter() - started > TIMEOUT:
+                self.__exit__()
+                raise Failure(f"{self.kind} does not answer: {self.tail()}")
+            time.sleep(0.002)
+        self.load_seconds = time.perf_counter() - started
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _is_healthy(self):
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+                connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                return b" 200 " in connection.recv(4096).split(b"\r\n")[0] + b" "
+        except OSError:
+            return False
+
+    def tail(self):
+        return " | ".join(self.log.read_text("utf-8", "replace").splitlines()[-3:])
+
+    def answer(self, text, n_tokens, system=None):
+        """A request that is on its way."""
+        answer = Answer(self.port, text, n_tokens, system).named(self.model.stem)
+        answer.start()
+        return answer
+
+    def peak_bytes(self):
+        """The most memory that the process had resident."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1))
+
+
+class Bench:
+    """Both programs, and how each is told the same."""
+
+    def __init__(self, ours, theirs, threads, scratch):
+        self.ours, self.theirs, self.threads, self.scratch = ours, theirs, threads, scratch
+
+    def server(self, kind, model, slots, context):
+        if kind == "ours":
+            command = [self.ours, "serve", "-m", model, "--parallel", slots, "--ctx", context]
+            command += ["--threads", self.threads]
+        else:
+            command = [self.theirs, "-m", model, "-np", slots, "-c", slots * context, "-t", self.threads]
+            command += ["-tb", self.threads, "--no-webui"]
+        return Server(kind, command, model, self.scratch)
+
+    def tokens(self, model, texts):
+        """Tokens of each text."""
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+        command = [str(self.ours), "tokenize", "-m", str(model), "--jsonl"]
+        done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=TIMEOUT)
+        if done.returncode != 0:
+            raise Failure(f"bench tokenize: {done.stderr.strip()}")
+        return [len(json.loads(line)["ids"]) for line in done.stdout.splitlines()]
+
+
+class Texts:
+    """Texts of a number of tokens, no two alike."""
+
+    def __init__(self, bench, model, seed):
+        self.bench, self.model, self.random = bench, model, random.Random(seed)
+        sample = " ".join(self.random.choice(WORDS) for _ in range(2000))
+        self.per_word = bench.tokens(model, [sample])[0] / 2000
+
+    def of(self, n_tokens):
+        """A text of about so many tokens, and never more."""
+        words = [self.random.choice(WORDS) for _ in range(int(1.2 * n_tokens / self.per_word) + 2)]
+        # The first words are never the same twice, so that no server has them already.
+        words[0] = f"{self.random.randrange(10**8)}"
+        lengths = sorted({max(1, int(len(words) * part / 64)) for part in range(24, 65)})
+        counts = self.bench.tokens(self.model, [" ".join(words[:n]) for n in lengths])
+        fitting = [n for n, count in zip(lengths, counts) if count <= n_tokens]
+        return " ".join(words[: fitting[-1] if fitting else 1])
+
+
+# ---------------------------------------------------------------- what is measured
+
+
+def load(server, _texts):
+    return {"load": server.load_seconds}
+
+
+def prompt(server, texts):
+    """Time to the first token of a prompt that nobody sent before."""
+    answer = server.answer(texts.of(N_PROMPT), 4).finish()
+    return {"first_cold": answer.first, "prefill": answer.usage["prompt_tokens"] / answer.first}
+
+
+def shared(server, texts):
+    """Time to the first token for a second client with the same long beginning."""
+    system = texts.of(N_PREFIX)
+    server.answer(texts.of(8), 4, system).finish()
+    found = {"first_shared": server.answer(texts.of(8), 4, system).finish().first}
+    # The same while the client that brought the beginning still gets its answer.
+    system = texts.of(N_PREFIX)
+    running = server.answer(texts.of(8), 256, system)
+    wait_for(lambda: running.events > 8 or not running.is_alive())
+    found["first_shared_busy"] = server.answer(texts.of(8), 4, system).finish().first
+    running.stop()
+    running.join(TIMEOUT)
+    return found
+
+
+def decode(server, texts):
+    """The flow of a single answer."""
+    answer = server.answer(texts.of(16), 2 * N_ANSWER).finish().check(2 * N_ANSWER)
+    gaps = [1e3 * gap for gap in answer.gaps]
+    return {"decode": answer.speed, "gap_p50": percentile(gaps, 50), "gap_p99": percentile(gaps, 99)}
+
+
+def clients(server, texts):
+    """Tokens of all clients over the time from the first request to the last token."""
+    found = {}
+    for n in CLIENTS:
+        prompts = [texts.of(16) for _ in range(n)]
+        answers = [server.answer(text, N_ANSWER) for text in prompts]
+        for answer in answers:
+            answer.finish().check(N_ANSWER)
+        first = min(answer.sent for answer in answers)
+        last = max(answer.stamps[-1] for answer in answers)
+        found[f"total_{n}"] = n * N_ANSWER / (last - first)
+    return found
+
+
+def memory(server, _texts):
+    return {"peak": server.peak_bytes() / 1e6}
+
+
+def stall(server, texts):
+    """What running answers feel of two long prompts."""
+    running = [server.answer(texts.of(64), 3000) for _ in range(4)]
+    longs = [texts.of(N_LONG) for _ in range(2)]
+    wait_for(lambda: all(a.events > 12 for a in running) or not all(a.is_alive() for a in running))
+    answers = [server.answer(text, 2) for text in longs]
+    for answer in answers:
+        answer.finish()
+    begin = min(answer.sent for answer in answers)
+    end = max(answer.stamps[0] for answer in answers)
+    for answer in running:
+        answer.stop()
+    gaps = []
+    for answer in running:
+        answer.finish()
+        inside = [t for t in answer.stamps if t <= end]
+        if not inside or answer.stamps[-1] < begin:
+            raise Failure("an answer ended before the long prompts came")
+        gaps += [b - a for a, b in zip(inside, inside[1:]) if b > begin]
+        gaps.append(end - max(inside[-1], begin))
+    first = statistics.mean(answer.first for answer in answers)
+    return {"stall_p99": 1e3 * percentile(gaps, 99), "stall_max": 1e3 * max(gaps), "first_long": first}
+
+
+def tiny(server, texts):
+    """The flow of an answer where the model costs next to nothing."""
+    speeds = [server.answer(texts.of(8), 400).finish().check(400).speed for _ in range(5)]
+    return {"tiny_decode": statistics.median(speeds)}
+
+
+def wait_for(condition):
+    deadline = time.perf_counter() + TIMEOUT
+    while not condition():
+        if time.perf_counter() > deadline:
+            raise Failure("a server does not go on")
+        time.sleep(0.005)
+
+
+# Which phases share a start of the server, with how many slots of which context.
+STARTS = [
+    (8, 1024, [load, prompt, shared, decode, clients, memory]),
+    (6, 4096, [stall]),
+]
+TINY_STARTS = [(1, 512, [tiny])]
+
+
+class Results:
+    """Values of each figure by model and server, and what failed."""
+
+    def __init__(self):
+        self.values, self.failures = {}, []
+
+    def add(self, model, kind, found):
+        for figure, value in found.items():
+            self.values.setdefault(model, {}).setdefault(figure, {}).setdefault(kind, []).append(value)
+
+    def fail(self, model, kind, phase, reason):
+        self.failures.append({"model": model, "server": kind, "phase": phase, "reason": str(reason)})
+        print(f"  FAILED {model} {kind} {phase}: {reason}", flush=True)
+
+
+def measure(bench, name, model, starts, repeats, results):
+    texts = Texts(bench, model, name)
+    for _ in range(2):  # The file is in memory before the first start.
+        model.read_bytes()
+    for repeat in range(repeats):
+        order = ["ours", "llama-server"]
+        for kind in order if repeat % 2 == 0 else order[::-1]:
+            for slots, context, phases in starts:
+                run_phases(bench.server(kind, model, slots, context), phases, texts, name, results)
+            print(f"  {name} {kind} {repeat + 1}/{repeats}", flush=True)
+
+
+def run_phases(server, phases, texts, name, results):
+    done = None
+    try:
+        with server:
+            for phase in phases:
+                done = phase.__name__
+                try:
+                    results.add(name, server.kind, phase(server, texts))
+                except (Failure, OSError, ValueError, KeyError) as failure:
+                    results.fail(name, server.kind, done, repr(failure))
+                    if server.process.poll() is not None:
+                        raise Failure(f"{server.kind} ended: {server.tail()}") from None
+    except Failure as failure:
+        results.fail(name, server.kind, done or "start", failure)
+
+
+def bandwidth(bench, name, model, results):
+    """What our engine alone does, beside what the memory could do."""
+    command = [bench.ours, "perf", "-m", model, "-p", 512, "-n", 64, "-r", 3, "--threads", bench.threads, "--json"]
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=TIMEOUT)
+    if done.returncode != 0:
+        results.fail(name, "ours", "bench perf", done.stderr.strip())
+        return
+    report = json.loads(done.stdout)
+    results.add(name, "ours", {
+        "engine_decode": report["decode"]["tokens_per_second"],
+        "engine_prefill": report["prefill"][0]["tokens_per_second"],
+        "bandwidth": report["bandwidth_bytes_per_second"] / 1e9,
+        "share": report["decode_share_of_bandwidth"],
+    })
+
+
+# ---------------------------------------------------------------- models and programs
+
+
+def make_model(ours, ty, vocab, folder, is_small):
+    """The random model of a type; made once."""
+    path = folder / f"{'small' if is_small else 'q06'}-{vocab.stem}-{ty}.gguf"
+    if not path.exists():
+        command = [ours, "synth", "qwen3", "-o", path.with_suffix(".part"), "--type", ty, "--seed", 1, "--vocab", vocab]
+        for key, value in (MODEL | SMALL if is_small else MODEL).items():
+            command += ["--set", f"{key}={value}"]
+        print(f"making {path}", flush=True)
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise Failure(f"bench synth: {done.stderr.strip()}")
+        path.with_suffix(".part").rename(path)
+    return path
+
+
+def find_llama_server(named):
+    program = named or os.environ.get("LLAMA_SERVER") or "llama-server"
+    found = shutil.which(program)
+    if not found:
+        raise Failure(f"`{program}` is no program; name a llama-server with --llama-server or LLAMA_SERVER")
+    return found
+
+
+def first_line(command):
+    try:
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=60)
+    except OSError as error:
+        return str(error)
+    return ((done.stdout + done.stderr).strip().splitlines() or ["?"])[0]
+
+
+def machine():
+    """What the figures were measured on."""
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    found = re.search(r"model name\s*: (.*)", text)
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "processor": found.group(1) if found else "?",
+        "cores": os.cpu_count(),
+        "memory_gb": round(pages / 1e9, 1),
+        "system": " ".join(os.uname()[i] for i in (0, 2, 4)),
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def run(args):
+    theirs = find_llama_server(args.llama_server)
+    if not shutil.which(args.bench):
+        raise Failure(f"`{args.bench}` is no program; build it with `cargo build --release`")
+    args.work.mkdir(parents=True, exist_ok=True)
+    results = Results()
+    about = machine()
+    about["ours"] = first_line([args.bench, "--version"])
+    about["commit"] = first_line(["git", "-C", ROOT, "describe", "--always", "--dirty"])
+    versions = subprocess.run([theirs, "--version"], capture_output=True, text=True, timeout=60)
+    about["llama_server"] = " ".join((versions.stdout + versions.stderr).split())[:200]
+    about["command"] = " ".join(["scripts/perf_vs_llama_server.py", *sys.argv[1:]])
+    about["model"] = "qwen3 of random weights, " + ("a small one to try the script" if args.small else "0.6 billion")
+    about["threads"], about["repeats"] = args.threads, args.repeats
+    about["date"] = time.strftime("%Y-%m-%d")
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = Bench(args.bench, theirs, args.threads, scratch)
+        for ty in args.types.split(","):
+            model = make_model(args.bench, ty, args.vocab, args.work, args.small)
+            bandwidth(bench, ty, model, results)
+            measure(bench, ty, model, STARTS, args.repeats, results)
+        small = ROOT / "models/tiny-chat.gguf"
+        measure(bench, "tiny", small, TINY_STARTS, args.repeats, results)
+    about["load_after"] = os.getloadavg()[0]
+    return {"about": about, "values": results.values, "failures": results.failures}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--bench", default=str(ROOT / "target/release/bench"))
+    parser.add_argument("--llama-server", metavar="PROGRAM")
+    parser.add_argument("--types", default="f16,q8_0,q4_k", help="of the weights")
+    parser.add_argument("--small", action="store_true", help="a small model, to try this script: no figure counts")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--vocab", type=Path, default=ROOT / "models/tiny-chat.gguf", help="whose vocabulary is used")
+    parser.add_argument("--work", type=Path, default=ROOT / "target/perf", help="where models are made and kept")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="where performance.md and .svg go")
+    parser.add_argument("--results", type=Path, help="write the raw figures there, as JSON")
+    parser.add_argument("--from", dest="stored", type=Path, help="write the page of stored raw figures")
+    args = parser.parse_args()
+    if args.stored:
+        report = json.loads(args.stored.read_text())
+    else:
+        report = run(args)
+        stored = args.results or args.work / "results.json"
+        stored.write_text(json.dumps(report, indent=1))
+    table = perf_page.write(report, args.out)
+    print(table)
+    return 1 if report["failures"] else 0
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            sys.exit(main())
+        except Failure as failure:
+            sys.exit(f"error: {failure}")
+    sys.exit(130)

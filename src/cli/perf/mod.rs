@@ -1,0 +1,217 @@
+//! `bench perf`: prefill and decode speed, apart, over prompt lengths, depths, sequences and threads,
+//! with what the machine's memory could do at most beside them.
+
+mod passes;
+mod profile;
+mod report;
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+use crate::measure::read_bandwidth;
+use crate::model::Options;
+use crate::models::Source;
+use crate::weights::TensorType;
+
+use super::options::{Defaults, LoadOptions};
+use super::{Failure, output};
+
+use passes::{Decode, Prefill};
+use report::{Report, Threads};
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The model; default: the one built in
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<PathBuf>,
+    /// Prompt lengths
+    #[arg(
+        short,
+        long,
+        value_delimiter = ',',
+        default_value = "128,512",
+        value_name = "N,..."
+    )]
+    prompt: Vec<usize>,
+    /// Tokens decoded one by one
+    #[arg(short, default_value_t = 32, value_name = "N")]
+    n: usize,
+    /// Tokens before those that are decoded
+    #[arg(
+        short,
+        long,
+        value_delimiter = ',',
+        default_value = "0",
+        value_name = "N,..."
+    )]
+    depth: Vec<usize>,
+    /// Sequences that are decoded together
+    #[arg(
+        short,
+        long,
+        value_delimiter = ',',
+        default_value = "1",
+        value_name = "N,..."
+    )]
+    sequences: Vec<usize>,
+    /// Numbers of threads, one behind the other; default: that of --threads
+    #[arg(long, value_delimiter = ',', value_name = "N,...")]
+    thread_counts: Vec<usize>,
+    /// Repetitions behind one that warms up
+    #[arg(short, long, default_value_t = 3, value_name = "N")]
+    repeat: usize,
+    /// Also run every operation by itself and say which blocks take the time
+    #[arg(long)]
+    profile: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    load: LoadOptions,
+}
+
+/// The lists of the command line without zeros where they have no meaning.
+struct Cases {
+    prompts: Vec<usize>,
+    depths: Vec<usize>,
+    sequences: Vec<usize>,
+    n: usize,
+    repeat: usize,
+}
+
+impl Cases {
+    fn new(args: &Args) -> Self {
+        let positive = |list: &[usize]| list.iter().map(|n| (*n).max(1)).collect();
+        Self {
+            prompts: positive(&args.prompt),
+            depths: args.depth.clone(),
+            sequences: positive(&args.sequences),
+            n: args.n.max(1),
+            repeat: args.repeat.max(1),
+        }
+    }
+
+    /// Positions of the longest sequence.
+    fn longest(&self) -> usize {
+        let deepest = self.depths.iter().max().copied().unwrap_or(0);
+        let prompt = self.prompts.iter().max().copied().unwrap_or(1);
+        prompt.max(deepest.saturating_add(self.n))
+    }
+
+    fn most_sequences(&self) -> usize {
+        self.sequences.iter().max().copied().unwrap_or(1)
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let cases = Cases::new(args);
+    let mut report = Report::default();
+    let counts = match args.thread_counts.as_slice() {
+        [] => vec![None],
+        counts => counts.iter().map(|n| Some((*n).max(1))).collect(),
+    };
+    for count in counts {
+        measure(args, &cases, count, &mut report)?;
+    }
+    if args.json {
+        return output::line(serde_json::to_string_pretty(&report.to_json())?);
+    }
+    output::bytes(report.to_text().as_bytes())
+}
+
+/// All cases with one number of threads.
+fn measure(
+    args: &Args,
+    cases: &Cases,
+    n_threads: Option<usize>,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let opened = args.load.open(&Source::of(args.model.as_deref()))?;
+    report.model.clone_from(&opened.name);
+    report.weight_bytes = opened.plan.weight_bytes();
+    let mut options = resolve(args, cases, &opened);
+    if let Some(n) = n_threads {
+        options.n_threads = n;
+    }
+    let n_threads = options.n_threads;
+    // Before the model is there, so that the peak of the process is the model's.
+    let bandwidth = read_bandwidth(n_threads);
+    let mut model = args.load.load(opened, options)?;
+    let mut row = Threads {
+        n_threads,
+        bandwidth,
+        prefill: Vec::new(),
+        decode: Vec::new(),
+        profiles: Vec::new(),
+    };
+    for &n in &cases.prompts {
+        row.prefill
+            .push(Prefill::measure(&mut model, n, cases.repeat)?);
+    }
+    for &depth in &cases.depths {
+        for &sequences in &cases.sequences {
+            let case = passes::Case {
+                depth,
+                sequences,
+                n: cases.n,
+            };
+            row.decode
+                .push(Decode::measure(&mut model, case, cases.repeat)?);
+        }
+    }
+    let longest = cases.prompts.iter().max().copied();
+    if let Some(longest) = longest.filter(|_| args.profile) {
+        row.profiles.push(profile::prefill(&mut model, longest)?);
+        let depth = cases.depths.iter().max().copied().unwrap_or(0);
+        for &sequences in &cases.sequences {
+            let case = passes::Case {
+                depth,
+                sequences,
+                n: cases.n,
+            };
+            row.profiles.push(profile::decode(&mut model, case)?);
+        }
+    }
+    let memory = model.memory();
+    report.cache_bytes = memory.cache;
+    report.compute_bytes = memory.compute;
+    report.resident_bytes = resident_bytes();
+    report.threads.push(row);
+    Ok(())
+}
+
+/// How the model is run: with room for the largest case.
+fn resolve(args: &Args, cases: &Cases, opened: &crate::models::Opened) -> Options {
+    let (longest, sequences) = (cases.longest(), cases.most_sequences());
+    let each = longest.saturating_add(1);
+    let needed = each
+        .saturating_mul(sequences)
+        .checked_next_multiple_of(256)
+        .unwrap_or(usize::MAX);
+    let widest = cases.prompts.iter().copied().chain(cases.depths.clone());
+    let n_batch = widest.max().unwrap_or(1).clamp(1, 512).max(sequences);
+    let defaults = Defaults {
+        kv_type: TensorType::F16,
+        flash_attn: true,
+        max_ctx: needed,
+        n_batch,
+    };
+    let mut options = args.load.resolve(opened, defaults);
+    options.n_ctx = args.load.ctx.unwrap_or(needed);
+    options.n_ctx_seq = each;
+    options.n_seqs = sequences;
+    options
+}
+
+/// Bytes of memory that the process holds; `None` where the system does not say.
+fn resident_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
+}

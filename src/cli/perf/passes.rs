@@ -1,0 +1,185 @@
+//! The passes that are measured.
+
+use std::time::Instant;
+
+use crate::measure::Summary;
+use crate::model::{Batch, Model, SequenceId};
+
+use super::Failure;
+
+/// Reading a prompt.
+pub(super) struct Prefill {
+    /// Its tokens.
+    pub(super) n: usize,
+    /// Seconds of each repetition.
+    pub(super) seconds: Summary,
+}
+
+/// What is decoded.
+#[derive(Clone, Copy)]
+pub(super) struct Case {
+    /// Tokens of each sequence before.
+    pub(super) depth: usize,
+    /// Sequences decoded together.
+    pub(super) sequences: usize,
+    /// Tokens decoded of each sequence.
+    pub(super) n: usize,
+}
+
+/// Decoding sequences together, one token of each in a step.
+pub(super) struct Decode {
+    pub(super) case: Case,
+    /// Seconds of all steps of each repetition.
+    pub(super) seconds: Summary,
+    /// Seconds of each step of all repetitions.
+    pub(super) steps: Summary,
+    /// Bytes of weights that a step reads.
+    pub(super) weight_bytes: u64,
+    /// Bytes of keys, values and states that a step reads, in the middle of the run.
+    pub(super) cache_bytes: u64,
+}
+
+impl Prefill {
+    pub(super) fn measure(model: &mut Model, n: usize, repeat: usize) -> Result<Self, Failure> {
+        let mut seconds = Vec::with_capacity(repeat);
+        for run in 0..=repeat {
+            model.forget(0, 0);
+            let start = Instant::now();
+            read(model, 0, 0, n, true)?;
+            // The first run warms up.
+            if run > 0 {
+                seconds.push(start.elapsed().as_secs_f64());
+            }
+        }
+        model.forget(0, 0);
+        Ok(Self {
+            n,
+            seconds: summary(&seconds)?,
+        })
+    }
+
+    /// Tokens per second of the median.
+    pub(super) fn speed(&self) -> f64 {
+        self.n as f64 / self.seconds.p50
+    }
+}
+
+impl Decode {
+    pub(super) fn measure(model: &mut Model, case: Case, repeat: usize) -> Result<Self, Failure> {
+        let (mut seconds, mut steps) = (Vec::with_capacity(repeat), Vec::new());
+        for run in 0..=repeat {
+            if run == 0 {
+                begin(model, case)?;
+            } else {
+                go_back(model, case)?;
+            }
+            let mut times = Vec::with_capacity(case.n);
+            for i in 0..case.n {
+                let start = Instant::now();
+                step(model, case, i)?;
+                times.push(start.elapsed().as_secs_f64());
+            }
+            if run > 0 {
+                seconds.push(times.iter().sum());
+                steps.append(&mut times);
+            }
+        }
+        let weight_bytes = model.weight_bytes_read();
+        let cache_bytes = cache_bytes(model, case);
+        forget(model, case);
+        Ok(Self {
+            case,
+            seconds: summary(&seconds)?,
+            steps: summary(&steps)?,
+            weight_bytes,
+            cache_bytes,
+        })
+    }
+
+    /// Tokens per second of all sequences together, of the median.
+    pub(super) fn speed(&self) -> f64 {
+        (self.case.n * self.case.sequences) as f64 / self.seconds.p50
+    }
+
+    /// Bytes per second read of weights and of what is kept, of the median.
+    pub(super) fn bytes_per_second(&self) -> f64 {
+        (self.weight_bytes + self.cache_bytes) as f64 * self.case.n as f64 / self.seconds.p50
+    }
+}
+
+fn summary(values: &[f64]) -> Result<Summary, Failure> {
+    Summary::of(values).ok_or_else(|| anyhow::anyhow!("nothing was measured"))
+}
+
+fn token(model: &Model, i: usize) -> u32 {
+    (i * 7 % model.plan().n_vocab.max(1) as usize) as u32
+}
+
+/// Reads tokens `first` to `end` of a sequence, as many in a pass as one takes; the last one gives
+/// logits if they are wanted.
+pub(super) fn read(
+    model: &mut Model,
+    sequence: SequenceId,
+    first: usize,
+    end: usize,
+    logits: bool,
+) -> Result<(), Failure> {
+    let at_once = model.options().n_batch.max(1);
+    let mut batch = Batch::default();
+    for start in (first..end).step_by(at_once) {
+        let stop = (start + at_once).min(end);
+        batch.clear();
+        for i in start..stop {
+            let wanted = logits && i + 1 == end;
+            batch.push(token(model, i), sequence, i as u32, wanted);
+        }
+        model.forward(&batch)?;
+    }
+    Ok(())
+}
+
+/// Takes every sequence of a case to its depth, from nothing.
+pub(super) fn begin(model: &mut Model, case: Case) -> Result<(), Failure> {
+    for sequence in 0..case.sequences as SequenceId {
+        model.forget(sequence, 0);
+        read(model, sequence, 0, case.depth, false)?;
+    }
+    Ok(())
+}
+
+/// Takes every sequence of a case back to its depth, at which it was before.
+pub(super) fn go_back(model: &mut Model, case: Case) -> Result<(), Failure> {
+    for sequence in 0..case.sequences as SequenceId {
+        // What cannot go back part of the way begins anew.
+        let first = model.forget(sequence, case.depth as u32) as usize;
+        read(model, sequence, first, case.depth, false)?;
+    }
+    Ok(())
+}
+
+pub(super) fn forget(model: &mut Model, case: Case) {
+    for sequence in 0..case.sequences as SequenceId {
+        model.forget(sequence, 0);
+    }
+}
+
+/// Decodes one token of every sequence.
+pub(super) fn step(model: &mut Model, case: Case, i: usize) -> Result<(), Failure> {
+    let position = case.depth + i;
+    let mut batch = Batch::default();
+    for sequence in 0..case.sequences {
+        let token = token(model, position + 31 * sequence);
+        batch.push(token, sequence as SequenceId, position as u32, true);
+    }
+    model.forward(&batch)?;
+    Ok(())
+}
+
+/// Bytes of keys, values and states that a step in the middle of the run reads.
+fn cache_bytes(model: &Model, case: Case) -> u64 {
+    let (plan, options) = (model.plan(), model.options());
+    let position = (case.depth + case.n / 2) as u64;
+    let rows = plan.cache_bytes_read(position, options.k_type, options.v_type);
+    let states = plan.recurrent_bytes(1).unwrap_or(0);
+    (rows.unwrap_or(0) + states) * case.sequences as u64
+}

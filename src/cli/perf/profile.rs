@@ -1,0 +1,186 @@
+//! Which blocks and operations take the time of a pass.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::ggml::{self, Cost};
+use crate::model::Model;
+
+use super::Failure;
+use super::passes::{self, Case};
+
+/// Costs of a kind of pass.
+pub(super) struct Profile {
+    what: String,
+    /// Passes that were run.
+    passes: u64,
+    /// Seconds of a pass as it is otherwise.
+    plain: f64,
+    /// Seconds of a pass while every operation runs by itself.
+    clocked: f64,
+    /// By kind of block: times computed, and what it took.
+    kinds: Vec<(String, Option<u64>, Cost)>,
+    /// By operation.
+    ops: Vec<(String, Cost)>,
+}
+
+/// Profiles reading a prompt of `n` tokens.
+pub(super) fn prefill(model: &mut Model, n: usize) -> Result<Profile, Failure> {
+    let whole = |model: &mut Model| {
+        model.forget(0, 0);
+        passes::read(model, 0, 0, n, true)
+    };
+    let profile = measure(model, format!("prefill {n} tokens"), 2, whole)?;
+    model.forget(0, 0);
+    Ok(profile)
+}
+
+/// Profiles decoding.
+pub(super) fn decode(model: &mut Model, case: Case) -> Result<Profile, Failure> {
+    passes::begin(model, case)?;
+    passes::step(model, case, 0)?;
+    let what = format!("decode, {} sequences, depth {}", case.sequences, case.depth);
+    // The last position again and again: each time is the same work.
+    let again = |model: &mut Model| {
+        passes::go_back(model, case)?;
+        passes::step(model, case, 0)
+    };
+    let profile = measure(model, what, case.n, again)?;
+    passes::forget(model, case);
+    Ok(profile)
+}
+
+/// Runs `pass` `n` times as it is and `n` times under the clock, after one that warms up.
+fn measure(
+    model: &mut Model,
+    what: String,
+    n: usize,
+    mut pass: impl FnMut(&mut Model) -> Result<(), Failure>,
+) -> Result<Profile, Failure> {
+    pass(model)?;
+    let start = Instant::now();
+    for _ in 0..n {
+        pass(model)?;
+    }
+    let plain = start.elapsed().as_secs_f64() / n as f64;
+    model.start_profile();
+    let start = Instant::now();
+    for _ in 0..n {
+        pass(model)?;
+    }
+    let clocked = start.elapsed().as_secs_f64() / n as f64;
+    let found = model
+        .end_profile()
+        .ok_or_else(|| anyhow::anyhow!("the profile was ended by something else"))?;
+    Ok(Profile::new(what, n as u64, plain, clocked, &found))
+}
+
+impl Profile {
+    fn new(what: String, passes: u64, plain: f64, clocked: f64, found: &ggml::Profile) -> Self {
+        let mut kinds: BTreeMap<&str, Cost> = BTreeMap::new();
+        let mut ops: BTreeMap<String, Cost> = BTreeMap::new();
+        for (kind, op, cost) in found.costs() {
+            add(kinds.entry(kind).or_default(), &cost);
+            add(ops.entry(op).or_default(), &cost);
+        }
+        let mut kinds: Vec<_> = kinds
+            .into_iter()
+            .map(|(kind, cost)| (kind.to_owned(), found.uses().get(kind).copied(), cost))
+            .collect();
+        let mut ops: Vec<_> = ops.into_iter().collect();
+        kinds.sort_by_key(|(_, _, cost)| std::cmp::Reverse(cost.time));
+        ops.sort_by_key(|(_, cost)| std::cmp::Reverse(cost.time));
+        Self {
+            what,
+            passes,
+            plain,
+            clocked,
+            kinds,
+            ops,
+        }
+    }
+
+    fn total(&self) -> Duration {
+        self.ops.iter().map(|(_, cost)| cost.time).sum()
+    }
+
+    pub(super) fn to_text(&self) -> String {
+        let total = self.total().as_secs_f64();
+        let per_pass = |seconds: f64| 1e3 * seconds / self.passes as f64;
+        let mut text = format!(
+            "\nprofile: {} ({} passes)\n\
+             a pass takes {:.3} ms, {:.3} ms with every operation by itself, of which operations {:.3} ms\n",
+            self.what,
+            self.passes,
+            1e3 * self.plain,
+            1e3 * self.clocked,
+            per_pass(total),
+        );
+        let line = |name: &str, uses: Option<u64>, cost: &Cost| {
+            let seconds = cost.time.as_secs_f64();
+            let uses = uses.map_or("-".into(), |uses| (uses / self.passes).to_string());
+            let bytes = cost.weight_bytes as f64;
+            format!(
+                "{name:16} {uses:>6} {:7} {:10.3} {:6.1} % {:11.2} {:8.2}\n",
+                cost.calls / self.passes,
+                per_pass(seconds),
+                100.0 * seconds / total.max(f64::MIN_POSITIVE),
+                bytes / self.passes as f64 / 1e6,
+                bytes / seconds.max(f64::MIN_POSITIVE) / 1e9,
+            )
+        };
+        let head = |what: &str| {
+            format!(
+                "{what:16} {:>6} {:>7} {:>10} {:>8} {:>11} {:>8}\n",
+                "uses", "ops", "ms", "share", "weights MB", "GB/s"
+            )
+        };
+        text.push_str(&head("block"));
+        for (kind, uses, cost) in &self.kinds {
+            text.push_str(&line(kind, *uses, cost));
+        }
+        text.push_str(&head("operation"));
+        for (op, cost) in &self.ops {
+            text.push_str(&line(op, None, cost));
+        }
+        text
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let total = self.total().as_secs_f64();
+        let row = |name: &str, uses: Option<u64>, cost: &Cost| {
+            let seconds = cost.time.as_secs_f64();
+            json!({
+                "name": name,
+                "uses": uses.map(|uses| uses / self.passes),
+                "operations": cost.calls / self.passes,
+                "seconds": seconds / self.passes as f64,
+                "share": seconds / total.max(f64::MIN_POSITIVE),
+                "weight_bytes": cost.weight_bytes / self.passes,
+                "weight_bytes_per_second": cost.weight_bytes as f64 / seconds.max(f64::MIN_POSITIVE),
+            })
+        };
+        let kinds = self
+            .kinds
+            .iter()
+            .map(|(kind, uses, cost)| row(kind, *uses, cost));
+        let ops = self.ops.iter().map(|(op, cost)| row(op, None, cost));
+        json!({
+            "what": self.what,
+            "passes": self.passes,
+            "seconds_per_pass": self.plain,
+            "seconds_per_pass_by_operation": self.clocked,
+            "seconds_in_operations": total / self.passes as f64,
+            "blocks": kinds.collect::<Vec<_>>(),
+            "operations": ops.collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn add(sum: &mut Cost, cost: &Cost) {
+    sum.calls += cost.calls;
+    sum.time += cost.time;
+    sum.weight_bytes += cost.weight_bytes;
+}

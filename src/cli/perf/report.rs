@@ -1,0 +1,163 @@
+//! What was measured, for people and for programs.
+
+use serde_json::{Value, json};
+
+use crate::measure::Summary;
+
+use super::output;
+use super::passes::{Decode, Prefill};
+use super::profile::Profile;
+
+/// All measurements of a model.
+#[derive(Default)]
+pub(super) struct Report {
+    pub(super) model: String,
+    pub(super) weight_bytes: u64,
+    pub(super) cache_bytes: u64,
+    pub(super) compute_bytes: u64,
+    pub(super) resident_bytes: Option<u64>,
+    /// One for each number of threads, at least one.
+    pub(super) threads: Vec<Threads>,
+}
+
+/// Measurements with a number of threads.
+pub(super) struct Threads {
+    pub(super) n_threads: usize,
+    /// Bytes per second that these threads read from memory.
+    pub(super) bandwidth: f64,
+    pub(super) prefill: Vec<Prefill>,
+    pub(super) decode: Vec<Decode>,
+    pub(super) profiles: Vec<Profile>,
+}
+
+impl Report {
+    /// The fields at the top are those of the first number of threads and the first case of
+    /// decoding; everything is in `runs`.
+    pub(super) fn to_json(&self) -> Value {
+        let first = self.threads.first();
+        let decode = first.and_then(|row| Some((row, row.decode.first()?)));
+        json!({
+            "model": self.model,
+            "threads": first.map(|row| row.n_threads),
+            "prefill": first.map(Threads::prefill_json),
+            "decode": decode.map(|(row, decode)| decode_json(decode, row.bandwidth)),
+            "weight_bytes": self.weight_bytes,
+            "bandwidth_bytes_per_second": first.map(|row| row.bandwidth),
+            "decode_share_of_bandwidth":
+                decode.map(|(row, decode)| decode.bytes_per_second() / row.bandwidth),
+            "cache_bytes": self.cache_bytes,
+            "compute_bytes": self.compute_bytes,
+            "resident_bytes": self.resident_bytes,
+            "runs": self.threads.iter().map(Threads::to_json).collect::<Vec<_>>(),
+        })
+    }
+
+    pub(super) fn to_text(&self) -> String {
+        let mut text = String::new();
+        for row in &self.threads {
+            text.push_str(&row.to_text(&self.model));
+        }
+        text.push_str(&format!(
+            "cache {}, scratch {}, resident {}\n",
+            output::size(self.cache_bytes),
+            output::size(self.compute_bytes),
+            self.resident_bytes.map_or("unknown".into(), output::size)
+        ));
+        for row in &self.threads {
+            row.profiles
+                .iter()
+                .for_each(|p| text.push_str(&p.to_text()));
+        }
+        text
+    }
+}
+
+impl Threads {
+    fn prefill_json(&self) -> Value {
+        let rows = self.prefill.iter().map(|prefill| {
+            json!({
+                "tokens": prefill.n,
+                "tokens_per_second": prefill.speed(),
+                "seconds": summary_json(&prefill.seconds),
+            })
+        });
+        rows.collect()
+    }
+
+    fn to_json(&self) -> Value {
+        let decode = self.decode.iter();
+        json!({
+            "threads": self.n_threads,
+            "bandwidth_bytes_per_second": self.bandwidth,
+            "prefill": self.prefill_json(),
+            "decode": decode.map(|d| decode_json(d, self.bandwidth)).collect::<Vec<_>>(),
+            "profiles": self.profiles.iter().map(Profile::to_json).collect::<Vec<_>>(),
+        })
+    }
+
+    fn to_text(&self, model: &str) -> String {
+        let ms = |seconds: f64| 1e3 * seconds;
+        let mut text = format!("{model}, {} threads\n", self.n_threads);
+        for prefill in &self.prefill {
+            let s = &prefill.seconds;
+            text.push_str(&format!(
+                "prefill {:5} tokens: {:9.2} tokens/s  (ms: min {:.2}, p50 {:.2}, p90 {:.2}, p99 {:.2}; {} runs)\n",
+                prefill.n,
+                prefill.speed(),
+                ms(s.min),
+                ms(s.p50),
+                ms(s.p90),
+                ms(s.p99),
+                s.count
+            ));
+        }
+        for decode in &self.decode {
+            let (case, s) = (decode.case, &decode.steps);
+            text.push_str(&format!(
+                "decode  {:5} tokens: {:9.2} tokens/s  ({} x, depth {}; step ms: min {:.3}, p50 {:.3}, p90 {:.3}, p99 {:.3}; {}/s, {:.0} % of bandwidth)\n",
+                case.n,
+                decode.speed(),
+                case.sequences,
+                case.depth,
+                ms(s.min),
+                ms(s.p50),
+                ms(s.p90),
+                ms(s.p99),
+                output::size(decode.bytes_per_second() as u64),
+                100.0 * decode.bytes_per_second() / self.bandwidth
+            ));
+        }
+        text.push_str(&format!(
+            "memory bandwidth {}/s\n",
+            output::size(self.bandwidth as u64)
+        ));
+        text
+    }
+}
+
+fn decode_json(decode: &Decode, bandwidth: f64) -> Value {
+    json!({
+        "tokens": decode.case.n,
+        "sequences": decode.case.sequences,
+        "depth": decode.case.depth,
+        "tokens_per_second": decode.speed(),
+        "seconds": summary_json(&decode.seconds),
+        "step_seconds": summary_json(&decode.steps),
+        "weight_bytes_per_step": decode.weight_bytes,
+        "cache_bytes_per_step": decode.cache_bytes,
+        "bytes_per_second": decode.bytes_per_second(),
+        "share_of_bandwidth": decode.bytes_per_second() / bandwidth,
+    })
+}
+
+fn summary_json(summary: &Summary) -> Value {
+    json!({
+        "count": summary.count,
+        "min": summary.min,
+        "p50": summary.p50,
+        "p90": summary.p90,
+        "p99": summary.p99,
+        "max": summary.max,
+        "mean": summary.mean,
+    })
+}

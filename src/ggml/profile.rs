@@ -1,0 +1,244 @@
+//! Where the time of graphs goes: operation by operation, under the name of what built them.
+//!
+//! A graph under the clock runs one operation at a time, with all threads meeting behind each, so
+//! its total is somewhat larger than that of a plain run, and small operations look dearer than
+//! they are. The results are the same.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::c_void;
+use std::time::{Duration, Instant};
+
+use ggml_sys as sys;
+
+use super::arena::Tensor;
+use super::ops::Graph;
+use super::text;
+
+/// What operations are that belong to nothing smaller than the model.
+const OUTSIDE: &str = "wiring";
+
+/// For what the operations of a graph were built.
+#[derive(Default)]
+pub(super) struct Scopes {
+    current: Cell<Option<&'static str>>,
+    of_node: RefCell<HashMap<usize, &'static str>>,
+    uses: RefCell<BTreeMap<&'static str, u64>>,
+}
+
+impl Scopes {
+    /// Takes note of a new node.
+    pub(super) fn note(&self, node: &Tensor) {
+        if let Some(kind) = self.current.get() {
+            self.of_node.borrow_mut().insert(node.key(), kind);
+        }
+    }
+}
+
+/// While it lives, operations belong to what it was made for.
+pub struct Scope<'g> {
+    scopes: &'g Scopes,
+    before: Option<&'static str>,
+}
+
+impl Drop for Scope<'_> {
+    fn drop(&mut self) {
+        self.scopes.current.set(self.before);
+    }
+}
+
+impl Graph {
+    /// Operations added until the result is dropped belong to a use of `kind`.
+    pub fn scope(&self, kind: &'static str) -> Scope<'_> {
+        let scopes = self.scopes();
+        *scopes.uses.borrow_mut().entry(kind).or_default() += 1;
+        Scope {
+            scopes,
+            before: scopes.current.replace(Some(kind)),
+        }
+    }
+
+    /// Bytes of `weights` that a run reads: of tables the rows asked for, of experts at most as many
+    /// as are asked for.
+    pub fn bytes_read(&self, weights: &[Tensor]) -> u64 {
+        let weights: HashSet<usize> = weights.iter().map(Tensor::key).collect();
+        (0..self.n_nodes())
+            .map(|i| {
+                // SAFETY: the index is below the number of nodes.
+                let node = unsafe { sys::ggml_graph_node(self.as_ptr(), i as i32) };
+                // SAFETY: nodes of the graph are alive with it, and so are their sources.
+                unsafe { weight_bytes(node, &weights) }
+            })
+            .sum()
+    }
+}
+
+/// What operations took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Times run.
+    pub calls: u64,
+    /// Time from first to last.
+    pub time: Duration,
+    /// Bytes of weights read.
+    pub weight_bytes: u64,
+}
+
+/// Costs of the graphs that ran under the clock.
+#[derive(Default)]
+pub struct Profile {
+    weights: HashSet<usize>,
+    costs: BTreeMap<(&'static str, sys::ggml_op), Cost>,
+    uses: BTreeMap<&'static str, u64>,
+    n_graphs: u64,
+}
+
+impl Profile {
+    /// An empty profile that counts what is read of `weights`.
+    pub fn new(weights: &[Tensor]) -> Self {
+        Self {
+            weights: weights.iter().map(Tensor::key).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Graphs that ran.
+    pub fn n_graphs(&self) -> u64 {
+        self.n_graphs
+    }
+
+    /// How often something of each kind was computed, by kind.
+    pub fn uses(&self) -> &BTreeMap<&'static str, u64> {
+        &self.uses
+    }
+
+    /// Costs by kind and operation.
+    pub fn costs(&self) -> impl Iterator<Item = (&'static str, String, Cost)> {
+        self.costs.iter().map(|((kind, op), cost)| {
+            // SAFETY: the operation came from a node; ggml has a static name for each.
+            (*kind, unsafe { text(sys::ggml_op_name(*op)) }, *cost)
+        })
+    }
+
+    /// Runs a graph one operation at a time.
+    ///
+    /// # Safety
+    /// The graph is allocated on the scheduler, and both are alive.
+    pub(super) unsafe fn run(
+        &mut self,
+        scheduler: sys::ggml_backend_sched_t,
+        graph: &Graph,
+    ) -> sys::ggml_status {
+        let mut watch = Watch {
+            started: Instant::now(),
+            times: Vec::with_capacity(graph.n_nodes()),
+        };
+        let data: *mut Watch = &mut watch;
+        // SAFETY: the caller vouches for scheduler and graph; the watch outlives the computation,
+        // behind which the callback is taken back.
+        let status = unsafe {
+            sys::ggml_backend_sched_set_eval_callback(scheduler, Some(observe), data.cast());
+            let status = sys::ggml_backend_sched_graph_compute(scheduler, graph.as_ptr());
+            sys::ggml_backend_sched_set_eval_callback(scheduler, None, std::ptr::null_mut());
+            status
+        };
+        let of_node = graph.scopes().of_node.borrow();
+        for (node, time) in watch.times {
+            let kind = of_node.get(&(node as usize)).copied().unwrap_or(OUTSIDE);
+            // SAFETY: ggml showed this node of the graph, which is alive.
+            let (op, bytes) = unsafe {
+                let op = sys::shim_tensor_op(node) as sys::ggml_op;
+                (op, weight_bytes(node, &self.weights))
+            };
+            let cost = self.costs.entry((kind, op)).or_default();
+            cost.calls += 1;
+            cost.time += time;
+            cost.weight_bytes += bytes;
+        }
+        for (kind, uses) in graph.scopes().uses.borrow().iter() {
+            *self.uses.entry(kind).or_default() += uses;
+        }
+        self.n_graphs += 1;
+        status
+    }
+}
+
+/// The clock of a computation.
+struct Watch {
+    started: Instant,
+    times: Vec<(*mut sys::ggml_tensor, Duration)>,
+}
+
+/// Asked before a node whether its result is wanted, and shown it behind it. Nodes that only describe
+/// memory are run with the next one.
+unsafe extern "C" fn observe(node: *mut sys::ggml_tensor, ask: bool, data: *mut c_void) -> bool {
+    // SAFETY: `data` is the watch that `Profile::run` keeps while the graph runs, and ggml calls
+    // from the thread that runs it.
+    let watch = unsafe { &mut *data.cast::<Watch>() };
+    if !ask {
+        watch.times.push((node, watch.started.elapsed()));
+        return true;
+    }
+    // SAFETY: ggml shows a live node.
+    let op = unsafe { sys::shim_tensor_op(node) } as sys::ggml_op;
+    watch.started = Instant::now();
+    !is_view(op)
+}
+
+fn is_view(op: sys::ggml_op) -> bool {
+    matches!(
+        op,
+        sys::GGML_OP_NONE
+            | sys::GGML_OP_RESHAPE
+            | sys::GGML_OP_VIEW
+            | sys::GGML_OP_PERMUTE
+            | sys::GGML_OP_TRANSPOSE
+    )
+}
+
+/// Bytes of `weights` that a node reads.
+///
+/// # Safety
+/// The node and its sources are alive.
+unsafe fn weight_bytes(node: *mut sys::ggml_tensor, weights: &HashSet<usize>) -> u64 {
+    // SAFETY: the caller vouches for the node; indices are below ggml's number of sources, and
+    // sources that are not there are null and never followed.
+    unsafe {
+        let op = sys::shim_tensor_op(node) as sys::ggml_op;
+        if is_view(op) {
+            return 0;
+        }
+        let elements = |t: *mut sys::ggml_tensor| -> u64 {
+            if t.is_null() {
+                return 0;
+            }
+            (0..4).map(|d| sys::shim_tensor_ne(t, d) as u64).product()
+        };
+        let read = |i: i32| -> u64 {
+            let source = sys::shim_tensor_src(node, i);
+            if source.is_null() {
+                return 0;
+            }
+            let view_of = sys::shim_tensor_view_src(source);
+            let root = if view_of.is_null() { source } else { view_of };
+            if !weights.contains(&(root as usize)) {
+                return 0;
+            }
+            let bytes = sys::ggml_nbytes(source) as u64;
+            // Rows and experts are chosen by index: at most one for each index is read.
+            let (parts, asked) = match (op, i) {
+                (sys::GGML_OP_GET_ROWS, 0) => (
+                    sys::shim_tensor_ne(source, 1) as u64,
+                    elements(sys::shim_tensor_src(node, 1)),
+                ),
+                (sys::GGML_OP_MUL_MAT_ID, 0) => (
+                    sys::shim_tensor_ne(source, 2) as u64,
+                    elements(sys::shim_tensor_src(node, 2)),
+                ),
+                _ => (1, 1),
+            };
+            bytes / parts.max(1) * asked.min(parts)
+        };
+        (0..sys::shim_max_src()).map(read).sum()
+    }
+}

@@ -1,0 +1,90 @@
+//! How fast this machine reads memory: the bound of everything that reads weights once a step.
+
+use std::sync::Barrier;
+use std::time::Instant;
+
+/// Bytes summed by all threads together, beyond any cache that they might share.
+const BYTES: usize = 512 << 20;
+/// Least bytes of a thread, for machines with many.
+const LEAST_PER_THREAD: usize = 16 << 20;
+const RUNS: usize = 6;
+
+/// Bytes per second that `n_threads` threads read from memory together: the fastest of several
+/// sums over a buffer much larger than the caches.
+pub fn read_bandwidth(n_threads: usize) -> f64 {
+    let n_threads = n_threads.max(1);
+    sum_rate(n_threads, (BYTES / n_threads).max(LEAST_PER_THREAD), RUNS)
+}
+
+/// The fastest of `runs` sums over `bytes` for each thread, in bytes per second.
+fn sum_rate(n_threads: usize, bytes: usize, runs: usize) -> f64 {
+    let words = bytes / size_of::<u64>();
+    let barrier = Barrier::new(n_threads);
+    let spans: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
+        let work = |i: usize| {
+            // Written word by word: pages that nobody wrote are one and the same page of zeros.
+            let data: Vec<u64> = (0..words).map(|word| (word ^ i) as u64).collect();
+            let timed = |_| {
+                barrier.wait();
+                let start = Instant::now();
+                std::hint::black_box(sum(std::hint::black_box(&data)));
+                (start, Instant::now())
+            };
+            (0..runs).map(timed).collect()
+        };
+        let workers: Vec<_> = (0..n_threads)
+            .map(|i| scope.spawn(move || work(i)))
+            .collect();
+        workers
+            .into_iter()
+            .filter_map(|worker| worker.join().ok())
+            .collect()
+    });
+    let seconds = |run: usize| {
+        let all = spans.iter().filter_map(|thread| thread.get(run));
+        let start = all.clone().map(|(start, _)| *start).min();
+        let end = all.map(|(_, end)| *end).max();
+        match (start, end) {
+            (Some(start), Some(end)) => (end - start).as_secs_f64(),
+            _ => f64::INFINITY,
+        }
+    };
+    let fastest = (0..runs).map(seconds).fold(f64::INFINITY, f64::min);
+    (spans.len() * words * size_of::<u64>()) as f64 / fastest
+}
+
+/// The sum of all words, as independent sums that the processor adds side by side.
+fn sum(data: &[u64]) -> u64 {
+    const LANES: usize = 16;
+    let mut lanes = [0u64; LANES];
+    let mut blocks = data.chunks_exact(LANES);
+    for block in &mut blocks {
+        for (lane, word) in lanes.iter_mut().zip(block) {
+            *lane = lane.wrapping_add(*word);
+        }
+    }
+    let rest = blocks.remainder().iter();
+    lanes
+        .iter()
+        .chain(rest)
+        .fold(0, |sum, word| sum.wrapping_add(*word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_is_read() {
+        for n in [0, 1, 15, 16, 17, 1000] {
+            let data: Vec<u64> = (0..n).map(|i| i * i + 1).collect();
+            assert_eq!(sum(&data), data.iter().sum::<u64>(), "{n}");
+        }
+    }
+
+    #[test]
+    fn a_rate_is_of_this_world() {
+        let rate = sum_rate(2, 1 << 20, 3);
+        assert!((1e7..1e13).contains(&rate), "{rate}");
+    }
+}
