@@ -12,7 +12,8 @@
 //! `[n_embd, n_tokens]` in and out; head h of the queries reads head `h / (heads / kv_heads)` of
 //! the keys.
 
-use super::build::{Build, KeyRows};
+use super::attend::KeyRows;
+use super::build::Build;
 use crate::arch::{CacheRef, Contract, NormRef, RopeRef, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Scores, Tensor, Unary};
 use crate::plan::Unit;

@@ -7,87 +7,13 @@
 use std::cell::RefCell;
 
 use crate::arch::{NormRef, RopeRef};
-use crate::ggml::{Error, Graph, Pages, RopePairing, RopeParams, Scores, Tensor, Unary};
-use crate::plan::{BLOCK_LEN, KeyValuePlan, NormUse, Plan, StatePlan, Unit};
+use crate::ggml::{Error, Graph, RopePairing, RopeParams, Scores, Tensor, Unary};
+use crate::plan::{NormUse, Plan, Unit};
 use crate::weights::TensorType;
 
-use super::cache::Cache;
 use super::norm::{Kind, Norm};
 use super::rope::{Pairing, Rope, Scaling};
-
-/// Which rows the queries of a pass see.
-#[derive(Clone)]
-pub enum Sight {
-    /// `[n_kv, n_tokens]`: 0 where visible, -inf where not.
-    Mask(Tensor),
-    /// Intervals of positions, and the pages on which the positions lie: see [`Pages`].
-    Pages {
-        /// i32 `[4, n_tokens]`.
-        queries: Tensor,
-        /// i32 `[m]`.
-        table: Tensor,
-    },
-}
-
-/// Keys and values that the queries of a pass may see.
-pub struct Seen {
-    /// `[k_row, n_kv]`: one row of all heads for each position.
-    pub k: Tensor,
-    /// `[v_row, n_kv]`; none if the values are the head of the keys.
-    pub v: Option<Tensor>,
-    /// Which of them.
-    pub sight: Sight,
-}
-
-/// Keys and values of a pass.
-pub struct KeyRows<'a> {
-    /// `k [dk, heads, n_tokens]`, `v [dv, heads, n_tokens]` or none if values are the head of the
-    /// keys; nothing if the rows of another unit are used.
-    pub new: Option<(&'a Tensor, Option<&'a Tensor>)>,
-    /// Heads of keys and values.
-    pub heads: u64,
-    /// Elements of a value head.
-    pub dv: u64,
-}
-
-/// Where keys and values go, and what comes back to be attended to.
-pub trait KeyValueStore {
-    /// Stores the rows `k [k_row, n_tokens]` and `v [v_row, n_tokens]` of the unit at `path` and
-    /// returns all rows that may be seen.
-    ///
-    /// # Errors
-    /// As the operations it adds to the graph.
-    fn append(
-        &mut self,
-        g: &Graph,
-        path: &str,
-        state: &KeyValuePlan,
-        k: &Tensor,
-        v: Option<&Tensor>,
-    ) -> Result<Seen, Error>;
-
-    /// The rows that a unit at `path` may see after it stored its own in this pass.
-    ///
-    /// # Errors
-    /// It did not.
-    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<Seen, Error>;
-}
-
-/// What is kept of each sequence.
-pub trait StateStore {
-    /// A part of the state of the unit at `path`: all rows `[size, rows]`, and which row each
-    /// sequence of the pass reads, i32 `[n_seqs]`.
-    ///
-    /// # Errors
-    /// There is none.
-    fn rows(&self, path: &str, part: &str) -> Result<(Tensor, Tensor), Error>;
-
-    /// Keeps `new [size, n_seqs]` for the next pass.
-    ///
-    /// # Errors
-    /// As the operation.
-    fn keep(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<(), Error>;
-}
+use super::store::{KeyValueStore, StateStore};
 
 /// An input that follows from the tokens' positions.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -157,7 +83,7 @@ impl Build<'_> {
     }
 
     /// Names a value for pairs of keys and queries, `[n_kv, n_tokens, heads]`.
-    fn name_pairs(&self, path: &str, value: &str, tensor: &Tensor) {
+    pub(super) fn name_pairs(&self, path: &str, value: &str, tensor: &Tensor) {
         self.name_value(path, value, tensor, false);
     }
 
@@ -441,102 +367,6 @@ impl Build<'_> {
         let part = self.g.view(x, window, steps, start as usize * strides[0])?;
         self.g.cont(&part)
     }
-
-    /// Stores keys and values and mixes the values that each query sees.
-    ///
-    /// `q [dk, heads, n_tokens]`, `k [dk, kv_heads, n_tokens]`, `v [dv, kv_heads, n_tokens]` ->
-    /// `[dv * heads, n_tokens]`. The cache says how far the linear position bias reaches.
-    ///
-    /// # Errors
-    /// As the operations.
-    pub fn attend(
-        &mut self,
-        unit: &Unit,
-        q: &Tensor,
-        rows: &KeyRows<'_>,
-        scores: &Scores<'_>,
-    ) -> Result<Tensor, Error> {
-        let Some(StatePlan::KeyValue(state)) = &unit.state else {
-            return Err(Error::Arguments {
-                op: "attend",
-                message: format!("{} keeps no keys", unit.path),
-            });
-        };
-        let (g, n) = (self.g, self.n_tokens);
-        let scores = Scores {
-            max_bias: Cache::read(&self.plan.caches[state.cache].unit.options).alibi,
-            ..*scores
-        };
-        let [dk, heads, ..] = q.shape();
-        let (dv, kv_heads) = (rows.dv, rows.heads);
-        let seen = match (&state.owner, rows.new) {
-            (Some(owner), _) => self.store.stored(owner, state)?,
-            (None, Some((k, v))) => {
-                let k = g.reshape(k, [dk * kv_heads, n, 1, 1])?;
-                let v = match v {
-                    Some(v) => Some(g.reshape(v, [dv * kv_heads, n, 1, 1])?),
-                    None => None,
-                };
-                self.store.append(g, &unit.path, state, &k, v.as_ref())?
-            }
-            (None, None) => {
-                return Err(Error::Arguments {
-                    op: "attend",
-                    message: format!("{} has no keys of its own and reads no others", unit.path),
-                });
-            }
-        };
-        let k = split_heads(g, &seen.k, dk, kv_heads)?; // [dk, kv_heads, n_kv]
-        let v = match &seen.v {
-            Some(v) => split_heads(g, v, dv, kv_heads)?, // [dv, kv_heads, n_kv]
-            None => split_heads(g, &seen.k, dv, 1)?,     // [dv, 1, n_kv]: the head of each row
-        };
-        let mask = match &seen.sight {
-            Sight::Mask(mask) => mask,
-            Sight::Pages { queries, table } => {
-                let pages = Pages {
-                    k: &k,
-                    v: &v,
-                    queries,
-                    table,
-                    page: BLOCK_LEN,
-                };
-                let y = g.paged_attention(q, &pages, &scores)?; // [dv, heads, n_tokens]
-                return g.reshape(&y, [dv * heads, n, 1, 1]);
-            }
-        };
-        let q = g.permute(q, [0, 2, 1, 3])?; // [dk, n_tokens, heads]
-        let k = g.permute(&k, [0, 2, 1, 3])?; // [dk, n_kv, kv_heads]
-        if self.flash_attn {
-            let v = g.permute(&v, [0, 2, 1, 3])?; // [dv, n_kv, kv_heads]
-            let y = g.flash_attn(&q, &k, &v, Some(mask), &scores)?; // [dv, heads, n_tokens]
-            return g.reshape(&y, [dv * heads, n, 1, 1]);
-        }
-        let product = g.mul_mat(&k, &q)?; // [n_kv, n_tokens, heads]
-        g.exact(&product)?;
-        self.name_pairs(&unit.path, "scores", &product);
-        let (product, scores) = if scores.softcap == 0.0 {
-            (product, scores)
-        } else {
-            let capped = softcap(g, &product, scores.scale, scores.softcap)?;
-            let scores = Scores {
-                scale: 1.0,
-                ..scores
-            };
-            (capped, scores)
-        };
-        let weights = g.soft_max(&product, Some(mask), &scores)?;
-        self.name_pairs(&unit.path, "pattern", &weights);
-        let v = if v.ty().is_plain() {
-            v
-        } else {
-            g.cast(&v, TensorType::F32)?
-        };
-        let v = g.cont(&g.permute(&v, [1, 2, 0, 3])?)?; // [n_kv, dv, kv_heads]
-        let y = g.mul_mat(&v, &weights)?; // [dv, n_tokens, heads]
-        let y = g.cont(&g.permute(&y, [0, 2, 1, 3])?)?; // [dv, heads, n_tokens]
-        g.reshape(&y, [dv * heads, n, 1, 1])
-    }
 }
 
 /// `cap * tanh(scale * x / cap)`.
@@ -546,18 +376,6 @@ impl Build<'_> {
 pub(super) fn softcap(g: &Graph, x: &Tensor, scale: f32, cap: f32) -> Result<Tensor, Error> {
     let y = g.unary(&g.scale(x, scale / cap)?, Unary::Tanh)?;
     g.scale(&y, cap)
-}
-
-/// Rows of at least `d * heads` elements as `[d, heads, n]`, in place.
-pub(super) fn split_heads(g: &Graph, rows: &Tensor, d: u64, heads: u64) -> Result<Tensor, Error> {
-    let n = rows.shape()[1];
-    let fault = || Error::Arguments {
-        op: "split_heads",
-        message: format!("{rows:?} into heads of {d}"),
-    };
-    let head = rows.ty().row_bytes(d).ok_or_else(fault)? as usize;
-    let row = rows.strides()[1];
-    g.view(rows, [d, heads, n, 1], [head, row, row * n as usize], 0)
 }
 
 /// YaRN's magnitude: ggml multiplies by `1 + 0.1 ln(factor)` when it mixes angles; a definition

@@ -14,7 +14,8 @@
 //! `[n_embd, n_tokens]` in and out. Both forms compute the same; which one is told by the weights.
 //! Absorbed, a position costs `kv_rank + n_rope` elements for all heads together.
 
-use super::build::{Build, KeyRows};
+use super::attend::KeyRows;
+use super::build::Build;
 use crate::arch::{CacheRef, Contract, NormRef, RopeRef, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Scores, Tensor, Unary};
 use crate::options;

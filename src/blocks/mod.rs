@@ -4,6 +4,7 @@
 //! [`build_block`] finds the code of a planned unit. Called by the model when it assembles a graph.
 
 mod activation;
+mod attend;
 mod attention;
 mod build;
 pub(crate) mod cache;
@@ -21,8 +22,11 @@ mod norm;
 pub(crate) mod per_layer;
 mod rope;
 mod short_conv;
+mod store;
 
-pub use build::{Asked, Build, KeyRows, KeyValueStore, Seen, Sight, StateStore};
+pub use attend::KeyRows;
+pub use build::{Asked, Build};
+pub use store::{KeyValueStore, Seen, Sight, StateStore};
 
 use crate::arch::Registry;
 use crate::ggml::{Error, Tensor};
