@@ -9,6 +9,7 @@ mod arena;
 mod device;
 mod executor;
 mod log;
+mod matmul;
 mod ops;
 mod quantize;
 #[cfg(test)]
@@ -18,6 +19,7 @@ pub use arena::{Arena, Tensor};
 pub use device::{Buffer, Device, DeviceKind, devices, load_backend};
 pub use executor::{Executor, ThreadPool};
 pub use log::install as install_log;
+pub use matmul::set_batch_invariant;
 pub use ops::{Glu, Graph, RopePairing, RopeParams, Scores, Unary};
 pub use quantize::quantize;
 
