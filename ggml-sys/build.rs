@@ -16,9 +16,20 @@ const C_FILES: &[&str] = &[
     "ggml.c",
     "ggml-alloc.c",
     "ggml-quants.c",
-    "ggml-cpu/ggml-cpu.c",
     "ggml-cpu/quants.c",
 ];
+
+/// Compiled apart: it calls our matrix products in place of these helpers of its own.
+const DISPATCH_FILE: &str = "ggml-cpu/ggml-cpu.c";
+const REPLACED: &[(&str, &str)] = &[
+    ("ggml_compute_forward_mul_mat_tiled", "matmul_product"),
+    ("ggml_compute_forward_mul_mat_id_tiled", "matmul_expert"),
+    ("ggml_tiled_wdata_size", "matmul_work_size"),
+];
+
+/// Our matrix products. Their terms are added in the order that is written, so nothing may be
+/// fused that is not written as fused.
+const MATMUL_FILES: &[&str] = &["matmul.c", "float.c", "pack.c", "quant.c"];
 
 const CPP_FILES: &[&str] = &[
     "ggml.cpp",
@@ -49,6 +60,7 @@ fn main() {
     println!("cargo::rerun-if-changed=src/attention.c");
     println!("cargo::rerun-if-changed=src/attention.h");
     println!("cargo::rerun-if-changed=src/vec.h");
+    println!("cargo::rerun-if-changed=src/matmul");
     println!("cargo::rerun-if-env-changed=GGML_SOURCE_DIR");
     println!("cargo::rerun-if-env-changed=GGML_MARCH");
 
@@ -81,8 +93,25 @@ fn main() {
         cpp.define("GGML_CPU_GENERIC", None);
     }
 
+    let mut dispatch = compiler(&ggml, &out);
+    dispatch.std("c11").file(source.join(DISPATCH_FILE));
+    let mut matmul = compiler(&ggml, &out);
+    matmul.std("c11").flag_if_supported("-ffp-contract=off");
+    matmul.files(
+        MATMUL_FILES
+            .iter()
+            .map(|file| Path::new("src/matmul").join(file)),
+    );
+    if source.join("ggml-cpu/tiled/tiled.h").is_file() {
+        for (theirs, ours) in REPLACED {
+            dispatch.define(theirs, *ours);
+        }
+    }
+
     // One archive: the C and the C++ half call each other.
+    cpp.objects(matmul.compile_intermediates());
     cpp.objects(c.compile_intermediates());
+    cpp.objects(dispatch.compile_intermediates());
     cpp.compile("ggml");
     if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux") {
         println!("cargo::rustc-link-lib=pthread");

@@ -1090,3 +1090,6 @@ unsafe extern "C" {
 pub struct ggml_backend_buffer {
     pub _address: u8,
 }
+unsafe extern "C" {
+    pub fn shim_matmul_set_invariant(on: bool);
+}

@@ -33,6 +33,10 @@ bool shim_backend_set_n_threads(ggml_backend_t backend, int n_threads);
 // Whether a device can use memory of the host where it lies.
 bool shim_device_takes_host_ptr(ggml_backend_dev_t device);
 
+// Whether the bits of a matrix product's columns must not depend on how many there are, nor on
+// the number of threads; for the whole process. Costs speed for some types (src/matmul).
+void shim_matmul_set_invariant(bool on);
+
 #ifdef __cplusplus
 }
 #endif

@@ -99,6 +99,9 @@ pub(super) struct LoadOptions {
     /// Attention without keeping its scores
     #[arg(long, value_name = "on|off")]
     flash_attn: Option<Switch>,
+    /// The same bits for a text whatever else runs beside it
+    #[arg(long)]
+    deterministic: bool,
     /// Look for NaN and infinity in every weight first
     #[arg(long)]
     pub(super) check_tensors: bool,
@@ -143,6 +146,7 @@ impl LoadOptions {
             flash_attn: self
                 .flash_attn
                 .map_or(defaults.flash_attn, |switch| switch == Switch::On),
+            deterministic: self.deterministic,
             embeddings: false,
             non_causal: false,
             watch: false,

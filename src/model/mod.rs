@@ -52,6 +52,9 @@ pub struct Options {
     pub v_type: TensorType,
     /// Whether attention runs without keeping its scores.
     pub flash_attn: bool,
+    /// Whether the bits of a sequence's results must not depend on what else is in its passes. Holds
+    /// for the process: it slows products of some types in other models as well.
+    pub deterministic: bool,
     /// Whether vectors are wanted rather than logits: the stream behind the final norm.
     pub embeddings: bool,
     /// Whether every token sees the whole pass, whatever the definition says.
@@ -155,6 +158,12 @@ pub enum Error {
     /// More sequences at the same time than there is room for.
     #[error("more than {0} sequences at the same time")]
     Sequences(usize),
+    /// Attention through masks adds up in an order that depends on the batch.
+    #[error(
+        "not deterministic with these settings: flash attention on, and keys and values of f32, \
+         f16, bf16, q8_0 or q4_0, are needed"
+    )]
+    NotDeterministic,
     /// It would not fit into memory.
     #[error("not enough memory for {what}: {}", memory::sentence(*needed, *available))]
     Memory {
@@ -235,6 +244,12 @@ impl Model {
     ) -> Result<Self, Error> {
         ggml::install_log();
         options.n_seqs = options.n_seqs.max(1);
+        if options.deterministic {
+            if options.n_ctx > 0 && !options.is_paged(&plan) {
+                return Err(Error::NotDeterministic);
+            }
+            ggml::set_batch_invariant(true);
+        }
         let cache_bytes = Self::check_cache(&plan, &options)?;
         memory::check("the key/value cache", cache_bytes)?;
         let loaded = load::load(&plan, weights, progress)?;

@@ -203,6 +203,7 @@ pub(crate) fn options() -> Options {
         k_type: TensorType::F32,
         v_type: TensorType::F32,
         flash_attn: false,
+        deterministic: false,
         embeddings: false,
         non_causal: false,
         watch: false,

@@ -206,3 +206,68 @@ fn texts_of_many_lengths_together_are_as_each_alone() {
         }
     }
 }
+
+/// Bits of the logits of a text's tokens, beside `n` others whose shares of the passes differ.
+fn beside(model: &mut Model, text: &[u32], n: u32) -> Vec<u32> {
+    let neighbours: Vec<Vec<u32>> = (0..n)
+        .map(|s| (0..40).map(|i| (i * 29 + s * 17 + 5) % 96).collect())
+        .collect();
+    let mut bits = Vec::new();
+    while (model.next(0) as usize) < text.len() {
+        let mut batch = Batch::default();
+        let mut rows = Vec::new();
+        for (s, other) in neighbours.iter().enumerate() {
+            let first = model.next(s as u32 + 1) as usize;
+            let share = 1 + (s + first) % 3;
+            for (at, token) in other.iter().enumerate().skip(first).take(share) {
+                batch.push(*token, s as u32 + 1, at as u32, at.is_multiple_of(2));
+                rows.extend(at.is_multiple_of(2).then_some(false));
+            }
+        }
+        let first = model.next(0) as usize;
+        let share = if first == 0 { 5 + n as usize } else { 1 };
+        for (at, token) in text.iter().enumerate().skip(first).take(share) {
+            batch.push(*token, 0, at as u32, true);
+            rows.push(true);
+        }
+        let width = model.row_width();
+        let logits = model.forward(&batch).expect("the pass runs");
+        let own = logits.chunks_exact(width).zip(rows).filter(|(_, own)| *own);
+        bits.extend(own.flat_map(|(row, _)| row.iter().map(|v| v.to_bits())));
+    }
+    (0..=n).for_each(|id| model.release(id));
+    bits
+}
+
+#[test]
+fn deterministic_bits_do_not_depend_on_neighbours_or_threads() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    for golden in goldens(scratch.path(), |_| true) {
+        let text = &text(0)[..24];
+        let mut expected: Option<Vec<u32>> = None;
+        for n_threads in [1, 2] {
+            let mut model = load(
+                &golden,
+                Options {
+                    n_ctx: 1024,
+                    n_seqs: 9,
+                    n_threads,
+                    flash_attn: true,
+                    deterministic: true,
+                    ..options()
+                },
+            );
+            if !is_causal(&model) {
+                break;
+            }
+            for n in [0, 1, 2, 5, 8] {
+                let bits = beside(&mut model, text, n);
+                let expected = expected.get_or_insert_with(|| bits.clone());
+                let differing = bits.iter().zip(&*expected).filter(|(a, b)| a != b).count();
+                let name = &golden.name;
+                assert_eq!(differing, 0, "{name}: {n} neighbours, {n_threads} threads");
+                assert_eq!(bits.len(), expected.len());
+            }
+        }
+    }
+}

@@ -221,6 +221,7 @@ pub fn results(
         k_type: path.kv_type,
         v_type: path.kv_type,
         flash_attn: path.flash_attn,
+        deterministic: false,
         embeddings,
         non_causal: false,
         watch: false,

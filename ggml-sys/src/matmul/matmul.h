@@ -1,0 +1,53 @@
+// Matrix products on the processor, beside ggml's own: what the parts of this folder share.
+//
+// ggml-cpu.c is compiled with the names of three of its helpers replaced (build.rs), so that it
+// asks here first (matmul.c). A product is cut into tiles of rows; a tile's weights are read once, brought
+// into a form that the instructions like, and multiplied with all columns. The order in which
+// the terms of one element of the result are added does not depend on the other columns, the
+// other rows or the number of threads: the same bits, whatever else is in the batch.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ggml.h"
+
+// Columns that one call of a kernel takes at most.
+#define MATMUL_COLUMNS 128
+
+// A block of rows times some columns.
+struct matmul_job {
+    int64_t              k;          // terms of each element
+    const char *         rows;       // weights, in ggml's layout of their type
+    size_t               row_stride; // bytes
+    int                  n_rows;
+    const char * const * columns;    // each in the kernel's own layout
+    float * const *      out;        // n_rows floats for each column
+    int                  n_columns;  // 1 to MATMUL_COLUMNS
+    enum ggml_type       type;       // of the weights
+};
+
+// How one type of weights is multiplied.
+struct matmul_kernel {
+    // What ggml rounds columns to for these weights. Kernels do the same.
+    enum ggml_type column_type;
+    // Rows of a tile: work is cut at multiples of it.
+    int tile_rows;
+    // With fewer columns ggml's own functions are faster.
+    int min_columns;
+    // Bytes of a column in the kernel's layout; NULL: the layout is that of `column_type`.
+    size_t (*column_size)(int64_t k);
+    // Brings blocks [first, last) of a column from `column_type` into the kernel's layout.
+    // `blocks` points at block `first`.
+    void (*arrange)(const void * blocks, int64_t first, int64_t last, int64_t k, void * column);
+    void (*multiply)(const struct matmul_job * job);
+};
+
+// The kernel for a type of weights; NULL where there is none.
+const struct matmul_kernel * matmul_float_kernel(enum ggml_type type);
+const struct matmul_kernel * matmul_quant_kernel(enum ggml_type type);
+
+#define UNROLL _Pragma("GCC unroll 16")
+
+#define MATMUL_INLINE static inline __attribute__((always_inline))

@@ -1,0 +1,236 @@
+// Products of quantised weights: integer dot products of groups, exact, then one fused
+// multiply-add in f32 for each group, in the order of the groups.
+//
+// A column in our layout: k codes of 8 bits; one float for each block of the column; one value
+// for each group of the weights: -zero * (sum of the group's codes) as an integer where the
+// weights have a zero, the sum itself (or ggml's own, of q8_1) as a float where they have mins.
+
+#include "packed.h"
+
+#include <string.h>
+
+#ifdef MATMUL_PACKED
+
+#define GGML_COMMON_DECL_C
+#include "ggml-common.h"
+
+static int64_t align64(int64_t n) { return (n + 63) / 64 * 64; }
+
+MATMUL_INLINE size_t scales_at(int64_t k) { return align64(k); }
+
+MATMUL_INLINE size_t sums_at(int64_t k, int column_block) {
+    return scales_at(k) + align64(k / column_block * 4);
+}
+
+MATMUL_INLINE size_t column_size(int64_t k, int column_block, int group) {
+    return sums_at(k, column_block) + align64(k / group * 4);
+}
+
+// Sum of 32 or 16 signed bytes.
+MATMUL_INLINE int sum_codes(const int8_t * q, int n) {
+    int sum = 0;
+    for (int i = 0; i < n; i++) {
+        sum += q[i];
+    }
+    return sum;
+}
+
+MATMUL_INLINE void from_q8_0(const void * blocks, int64_t first, int64_t last, int64_t k,
+                                void * column, int zero) {
+    const block_q8_0 * x = (const block_q8_0 *) blocks;
+    int8_t *  codes  = (int8_t *) column;
+    float *   scales = (float *) ((char *) column + scales_at(k));
+    int32_t * sums   = (int32_t *) ((char *) column + sums_at(k, QK8_0));
+    for (int64_t b = first; b < last; b++, x++) {
+        memcpy(codes + b * QK8_0, x->qs, QK8_0);
+        scales[b] = _cvtsh_ss(x->d);
+        sums[b]   = -zero * sum_codes(x->qs, QK8_0);
+    }
+}
+
+MATMUL_INLINE void from_q8_K(const void * blocks, int64_t first, int64_t last, int64_t k,
+                                void * column, int group, int zero) {
+    const block_q8_K * x = (const block_q8_K *) blocks;
+    int8_t * codes  = (int8_t *) column;
+    float *  scales = (float *) ((char *) column + scales_at(k));
+    char *   sums   = (char *) column + sums_at(k, QK_K);
+    for (int64_t b = first; b < last; b++, x++) {
+        memcpy(codes + b * QK_K, x->qs, QK_K);
+        scales[b] = x->d;
+        for (int j = 0; j < QK_K / group; j++) {
+            const int sum = group == 32 ? x->bsums[2 * j] + x->bsums[2 * j + 1] : x->bsums[j];
+            const int64_t at = b * (QK_K / group) + j;
+            if (zero == 0) {
+                ((float *) sums)[at] = (float) sum;
+            } else {
+                ((int32_t *) sums)[at] = -zero * sum;
+            }
+        }
+    }
+}
+
+// What a column needs while a tile is multiplied; `done` terms lie behind.
+struct column_view {
+    const int8_t *  codes;
+    const float *   scales;
+    const int32_t * sums;
+    float *         out;
+};
+
+// 16 rows times C columns, `n` terms; adds to what the columns hold.
+MATMUL_INLINE void multiply_tile(const int C, const struct pack_format f, const struct packed * w,
+                                 int n, const struct column_view * c, __mmask16 rows, bool fresh) {
+    __m512 acc[8], part[8];
+    for (int i = 0; i < C; i++) {
+        acc[i]  = fresh ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(rows, c[i].out);
+        part[i] = _mm512_setzero_ps();
+    }
+    for (int g = 0; g < n / f.group; g++) {
+        __m512i dot[8];
+        for (int i = 0; i < C; i++) {
+            dot[i] = f.mins ? _mm512_setzero_si512() : _mm512_set1_epi32(c[i].sums[g]);
+        }
+        const uint8_t (*codes)[PACK_ROWS][4] = w->codes + g * (f.group / 4);
+        for (int q = 0; q < f.group / 4; q++) {
+            const __m512i x = _mm512_load_si512((const void *) codes[q]);
+            for (int i = 0; i < C; i++) {
+                int32_t y;
+                memcpy(&y, c[i].codes + g * f.group + 4 * q, 4);
+                dot[i] = _mm512_dpbusd_epi32(dot[i], x, _mm512_set1_epi32(y));
+            }
+        }
+        const __m512 scale = _mm512_load_ps(w->scales[g]);
+        for (int i = 0; i < C; i++) {
+            const __m512 value = _mm512_cvtepi32_ps(dot[i]);
+            if (f.groups == 1) {
+                const __m512 both = _mm512_mul_ps(scale, _mm512_set1_ps(c[i].scales[g]));
+                acc[i] = _mm512_fmadd_ps(value, both, acc[i]);
+            } else {
+                part[i] = _mm512_fmadd_ps(value, scale, part[i]);
+            }
+            if (f.mins) {
+                float sum;
+                memcpy(&sum, &c[i].sums[g], 4);
+                const __m512 min = _mm512_load_ps(w->mins[g]);
+                __m512 * to = f.groups == 1 ? &acc[i] : &part[i];
+                *to = _mm512_fmadd_ps(min, _mm512_set1_ps(sum), *to);
+            }
+        }
+        if (f.groups > 1 && g % f.groups == f.groups - 1) {
+            for (int i = 0; i < C; i++) {
+                const __m512 scale_y = _mm512_set1_ps(c[i].scales[g / f.groups]);
+                acc[i]  = _mm512_fmadd_ps(part[i], scale_y, acc[i]);
+                part[i] = _mm512_setzero_ps();
+            }
+        }
+    }
+    for (int i = 0; i < C; i++) {
+        _mm512_mask_storeu_ps(c[i].out, rows, acc[i]);
+    }
+}
+
+MATMUL_INLINE void view_column(const struct matmul_job * job, const struct pack_format f, int column,
+                               int row, int64_t done, struct column_view * view) {
+    const char * base = job->columns[column];
+    const int column_block = f.groups * f.group;
+    view->codes  = (const int8_t *) base + done;
+    view->scales = (const float *) (base + scales_at(job->k)) + done / column_block;
+    view->sums   = (const int32_t *) (base + sums_at(job->k, column_block)) + done / f.group;
+    view->out    = job->out[column] + row;
+}
+
+MATMUL_INLINE void multiply_columns(const struct matmul_job * job, const struct pack_format f,
+                                    const struct packed * w, int row, int64_t done, int n) {
+    const int left = job->n_rows - row;
+    const __mmask16 rows = left >= PACK_ROWS ? 0xffff : (__mmask16) ((1u << left) - 1);
+    for (int first = 0; first < job->n_columns; first += 8) {
+        const int count = job->n_columns - first < 8 ? job->n_columns - first : 8;
+        struct column_view c[8];
+        for (int i = 0; i < count; i++) {
+            view_column(job, f, first + i, row, done, &c[i]);
+        }
+        const bool fresh = done == 0;
+        switch (count) {
+            case 1: multiply_tile(1, f, w, n, c, rows, fresh); break;
+            case 2: multiply_tile(2, f, w, n, c, rows, fresh); break;
+            case 3: multiply_tile(3, f, w, n, c, rows, fresh); break;
+            case 4: multiply_tile(4, f, w, n, c, rows, fresh); break;
+            case 5: multiply_tile(5, f, w, n, c, rows, fresh); break;
+            case 6: multiply_tile(6, f, w, n, c, rows, fresh); break;
+            case 7: multiply_tile(7, f, w, n, c, rows, fresh); break;
+            default: multiply_tile(8, f, w, n, c, rows, fresh); break;
+        }
+    }
+}
+
+MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct pack_format f,
+                                   size_t block_bytes, pack_fn pack) {
+    _Alignas(64) struct packed w;
+    for (int row = 0; row < job->n_rows; row += PACK_ROWS) {
+        const char * base = job->rows + (size_t) row * job->row_stride;
+        for (int64_t done = 0; done < job->k; done += PACK_K) {
+            const int n = job->k - done < PACK_K ? (int) (job->k - done) : PACK_K;
+            const size_t offset = (size_t) (done / f.block) * block_bytes;
+            const char * rows[PACK_ROWS];
+            for (int r = 0; r < PACK_ROWS; r++) {
+                const int at = row + r < job->n_rows ? r : job->n_rows - 1 - row;
+                rows[r] = base + (size_t) at * job->row_stride + offset;
+            }
+            pack(rows, n, base + PACK_ROWS * (job->row_stride + offset), &w);
+            multiply_columns(job, f, &w, row, done, n);
+        }
+    }
+}
+
+// A type of weights: its format, its columns, its functions.
+#define KERNEL_Q8_0(name, block_type, zero_code)                                                  \
+    static const struct pack_format format_##name = { 32, 32, 1, false, zero_code };              \
+    static size_t size_##name(int64_t k) { return column_size(k, QK8_0, 32); }                    \
+    static void arrange_##name(const void * x, int64_t first, int64_t last, int64_t k, void * y) { \
+        from_q8_0(x, first, last, k, y, zero_code);                                               \
+    }                                                                                             \
+    static void multiply_##name(const struct matmul_job * job) {                                  \
+        multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                     \
+    }                                                                                             \
+    static const struct matmul_kernel kernel_##name = {                                           \
+        GGML_TYPE_Q8_0, PACK_ROWS, 1, size_##name, arrange_##name, multiply_##name                   \
+    };
+
+#define KERNEL_Q8_K(name, block_type, group, with_mins, zero_code, min_columns)                   \
+    static const struct pack_format format_##name = { QK_K, group, QK_K / group, with_mins, zero_code }; \
+    static size_t size_##name(int64_t k) { return column_size(k, QK_K, group); }                  \
+    static void arrange_##name(const void * x, int64_t first, int64_t last, int64_t k, void * y) { \
+        from_q8_K(x, first, last, k, y, group, zero_code);                                        \
+    }                                                                                             \
+    static void multiply_##name(const struct matmul_job * job) {                                  \
+        multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                     \
+    }                                                                                             \
+    static const struct matmul_kernel kernel_##name = {                                           \
+        GGML_TYPE_Q8_K, PACK_ROWS, min_columns, size_##name, arrange_##name, multiply_##name                   \
+    };
+
+KERNEL_Q8_0(q8_0, block_q8_0, 128)
+KERNEL_Q8_0(q4_0, block_q4_0, 8)
+KERNEL_Q8_K(q4_K, block_q4_K, 32, true, 0, 1)
+KERNEL_Q8_K(q5_K, block_q5_K, 32, true, 0, 1)
+KERNEL_Q8_K(q6_K, block_q6_K, 16, false, 32, 4)
+
+const struct matmul_kernel * matmul_quant_kernel(enum ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_Q8_0: return &kernel_q8_0;
+        case GGML_TYPE_Q4_0: return &kernel_q4_0;
+        case GGML_TYPE_Q4_K: return &kernel_q4_K;
+        case GGML_TYPE_Q5_K: return &kernel_q5_K;
+        case GGML_TYPE_Q6_K: return &kernel_q6_K;
+        default:             return NULL;
+    }
+}
+
+#else
+
+const struct matmul_kernel * matmul_quant_kernel(enum ggml_type type) {
+    (void) type;
+    return NULL;
+}
+
+#endif
