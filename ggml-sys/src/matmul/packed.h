@@ -42,15 +42,6 @@ void pack_q5_K(const char * const rows[PACK_ROWS], int n, const char * next,
 void pack_q6_K(const char * const rows[PACK_ROWS], int n, const char * next,
                struct packed * out);
 
-// Asks for part `part` of `parts` of the bytes at `from`, which are needed soon. The rows of a tile
-// are read side by side, which the processor's own prefetch does not see through; asking for
-// too much at once would make it wait.
-MATMUL_INLINE void prefetch(const char * from, int bytes, int part, int parts) {
-    UNROLL for (int at = bytes * part / parts / 64 * 64; at < bytes * (part + 1) / parts; at += 64) {
-        _mm_prefetch(from + at, _MM_HINT_T1);
-    }
-}
-
 // A 16 x 16 matrix of 32-bit lanes, turned.
 MATMUL_INLINE void transpose16(__m512i v[16]) {
     __m512i a[16], b[16];

@@ -213,7 +213,7 @@ KERNEL_Q8_0(q8_0, block_q8_0, 128)
 KERNEL_Q8_0(q4_0, block_q4_0, 8)
 KERNEL_Q8_K(q4_K, block_q4_K, 32, true, 0, 1)
 KERNEL_Q8_K(q5_K, block_q5_K, 32, true, 0, 1)
-KERNEL_Q8_K(q6_K, block_q6_K, 16, false, 32, 4)
+KERNEL_Q8_K(q6_K, block_q6_K, 16, false, 32, 2)
 
 const struct matmul_kernel * matmul_quant_kernel(enum ggml_type type) {
     switch (type) {
