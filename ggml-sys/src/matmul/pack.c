@@ -1,5 +1,5 @@
-// From ggml's blocks to lanes, one function for each type of weights. The layouts of the blocks
-// are ggml's (ggml-common.h); what is computed from a packed tile is in quant.c.
+// From ggml's blocks of 256 weights, and of 8 bits each, to lanes: one function for each type. The
+// layouts are ggml's (ggml-common.h); what is computed from a packed tile is in quant.c.
 
 #include "packed.h"
 
@@ -7,28 +7,6 @@
 
 #define GGML_COMMON_DECL_C
 #include "ggml-common.h"
-
-// Where unpacked codes go, and what is asked for meanwhile.
-struct target {
-    struct packed * out;
-    const char *    next;        // weights that are needed soon
-    int             block_codes; // lanes of codes in a block
-    int             block_bytes; // of 16 rows
-};
-
-// Stores one vector of codes, and asks for its share of the next weights: the rows of a tile are
-// read side by side, which the processor's own prefetch does not see through, and asking for much
-// at once would make it wait. Hence the fence: compilers gather what nothing holds apart.
-MATMUL_INLINE void store_codes(const struct target t, int at, __m512i v) {
-    _mm512_store_si512((void *) t.out->codes[at], v);
-    const int block = at / t.block_codes, part = at % t.block_codes;
-    const int from = (t.block_bytes * part / t.block_codes + 63) / 64;
-    const int to   = (t.block_bytes * (part + 1) / t.block_codes + 63) / 64;
-    UNROLL for (int line = from; line < to; line++) {
-        _mm_prefetch(t.next + block * t.block_bytes + 64 * line, _MM_HINT_T1);
-    }
-    __asm__ volatile("" ::: "memory");
-}
 
 void pack_q8_0(const char * const rows[PACK_ROWS], int n, const char * next,
                struct packed * out) {
@@ -55,22 +33,6 @@ void pack_q8_0(const char * const rows[PACK_ROWS], int n, const char * next,
             }
             _mm512_store_ps(out->scales[b + 1], load_halves(rows, offset + sizeof(block_q8_0)));
         }
-    }
-}
-
-void pack_q4_0(const char * const rows[PACK_ROWS], int n, const char * next,
-               struct packed * out) {
-    const struct target t = { out, next, QK4_0 / 4, PACK_ROWS * sizeof(block_q4_0) };
-    const __m512i low = _mm512_set1_epi8(15);
-    for (int b = 0; b < n / QK4_0; b++) {
-        const size_t offset = (size_t) b * sizeof(block_q4_0);
-        __m512i v[4];
-        load_quads(rows, offset + offsetof(block_q4_0, qs), v);
-        UNROLL for (int g = 0; g < 4; g++) {
-            store_codes(t, b * 8 + g, _mm512_and_si512(v[g], low));
-            store_codes(t, b * 8 + 4 + g, _mm512_and_si512(_mm512_srli_epi16(v[g], 4), low));
-        }
-        _mm512_store_ps(out->scales[b], load_halves(rows, offset));
     }
 }
 
