@@ -29,7 +29,7 @@ const REPLACED: &[(&str, &str)] = &[
 
 /// Our matrix products. Their terms are added in the order that is written, so nothing may be
 /// fused that is not written as fused.
-const MATMUL_FILES: &[&str] = &["matmul.c", "float.c", "pack.c", "quant.c"];
+const MATMUL_FILES: &[&str] = &["matmul.c", "float.c", "pack.c", "pack32.c", "quant.c"];
 
 const CPP_FILES: &[&str] = &[
     "ggml.cpp",

@@ -138,6 +138,12 @@ MATMUL_INLINE void multiply_rows(const int R, const struct format f, const struc
 
 MATMUL_INLINE void multiply(const struct format f, const struct matmul_job * job) {
     int row = 0;
+    if (job->n_columns == 1 && job->streamed) {
+        // One row after the other is what memory reads fastest.
+        for (; row < job->n_rows; row++) {
+            multiply_tile(1, 1, f, job, row, 0, false);
+        }
+    }
     if (job->n_columns == 1) {
         for (; row + 8 <= job->n_rows; row += 8) {
             multiply_tile(8, 1, f, job, row, 0, true);
@@ -160,7 +166,7 @@ static void multiply_bf16(const struct matmul_job * job) { multiply(format_bf16,
 
 #define TILE_STEP 24
 
-static const struct matmul_kernel kernel_f32  = { GGML_TYPE_F32,  TILE_STEP, 2, NULL, NULL, multiply_f32 };
+static const struct matmul_kernel kernel_f32  = { GGML_TYPE_F32,  TILE_STEP, 1, NULL, NULL, multiply_f32 };
 static const struct matmul_kernel kernel_f16  = { GGML_TYPE_F16,  TILE_STEP, 1, NULL, NULL, multiply_f16 };
 static const struct matmul_kernel kernel_bf16 = { GGML_TYPE_BF16, TILE_STEP, 1, NULL, NULL, multiply_bf16 };
 

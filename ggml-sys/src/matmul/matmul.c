@@ -31,11 +31,11 @@ bool   matmul_expert(const struct ggml_compute_params * params, struct ggml_tens
 void ggml_threadpool_chunk_set(struct ggml_threadpool * tp, int value);
 int  ggml_threadpool_chunk_add(struct ggml_threadpool * tp, int value);
 
-// Rows of one piece of work, in bytes of weights.
+// Weights of one piece of work.
 #define PIECE_BYTES (128 * 1024)
 
-// A product of one column is so cheap to prepare that every thread does so for itself, and so
-// little work that waiting for the others would cost more than it gains.
+// Up to here a product of one column is so little work that every thread prepares the column for
+// itself: waiting for the others would cost more.
 #define ALONE_BYTES (512 * 1024)
 
 // Our kernel for a product, whatever the number of columns; NULL where there is none.
@@ -131,6 +131,10 @@ static void prepare_all(const struct product * p, int ith, int nth) {
     }
 }
 
+static bool is_large(const struct ggml_tensor * a) {
+    return (size_t) a->ne[1] * ggml_row_size(a->type, a->ne[0]) > ALONE_BYTES;
+}
+
 // Rows [row, end) times columns [column, last) of batch (i2, i3).
 static void multiply(const struct product * p, int64_t i2, int64_t i3, int64_t row, int64_t end,
                      int64_t column, int64_t last) {
@@ -155,6 +159,7 @@ static void multiply(const struct product * p, int64_t i2, int64_t i3, int64_t r
         .out        = out,
         .n_columns  = (int) (last - column),
         .type       = a->type,
+        .streamed   = is_large(a),
     };
     p->kernel->multiply(&job);
 }
@@ -195,11 +200,6 @@ static void multiply_piece(const struct product * p, const struct pieces * s, in
     const int64_t batch  = piece / s->n_rows / s->n_columns;
     multiply(p, batch % b->ne[2], batch / b->ne[2], row, at_most(row + s->rows, a->ne[1]), column,
              at_most(column + s->columns, b->ne[1]));
-}
-
-static bool is_small(const struct product * p) {
-    const struct ggml_tensor * a = p->dst->src[0];
-    return ggml_nrows(p->dst->src[1]) == 1 && (size_t) a->ne[1] * ggml_row_size(a->type, p->k) <= ALONE_BYTES;
 }
 
 // Each thread prepares the one column for itself and multiplies its share of the rows.
@@ -255,7 +255,7 @@ bool matmul_product(const struct ggml_compute_params * params, struct ggml_tenso
     if (kernel->column_type != GGML_TYPE_F32) {
         p.columns = kernel->column_size ? aligned_pointer(params->wdata) : params->wdata;
     }
-    if (is_small(&p) && kernel != &plain) {
+    if (ggml_nrows(dst->src[1]) == 1 && !is_large(dst->src[0]) && kernel != &plain) {
         multiply_alone(&p, params->ith, params->nth);
         return true;
     }
@@ -312,6 +312,7 @@ bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor
             .out        = out,
             .n_columns  = n,
             .type       = a->type,
+            .streamed   = is_large(a),
         };
         kernel->multiply(&job);
     }

@@ -26,6 +26,7 @@ struct matmul_job {
     float * const *      out;        // n_rows floats for each column
     int                  n_columns;  // 1 to MATMUL_COLUMNS
     enum ggml_type       type;       // of the weights
+    bool                 streamed;   // the matrix is too large to be in a cache
 };
 
 // How one type of weights is multiplied.

@@ -1,5 +1,5 @@
-// From ggml's blocks to lanes, one function for each type of weights. The layouts of the blocks
-// are ggml's (ggml-common.h); what is computed from a packed tile is in quant.c.
+// From ggml's blocks of 256 weights, and of 8 bits each, to lanes: one function for each type. The
+// layouts are ggml's (ggml-common.h); what is computed from a packed tile is in quant.c.
 
 #include "packed.h"
 
@@ -8,48 +8,31 @@
 #define GGML_COMMON_DECL_C
 #include "ggml-common.h"
 
-#define STORE_CODES(out, group, v) _mm512_store_si512((void *) (out)->codes[group], v)
-
 void pack_q8_0(const char * const rows[PACK_ROWS], int n, const char * next,
                struct packed * out) {
+    const struct target t = { out, next, QK8_0 / 4, PACK_ROWS * sizeof(block_q8_0) };
     const __m512i flip = _mm512_set1_epi8((char) 0x80);
     for (int b = 0; b < n / QK8_0; b += 2) {
         const size_t offset = (size_t) b * sizeof(block_q8_0);
-        const char * ahead = next + PACK_ROWS * offset;
         const bool   pair   = b + 1 < n / QK8_0;
         __m512i v[16];
         UNROLL for (int r = 0; r < 16; r++) {
-            prefetch(ahead, 2 * PACK_ROWS * sizeof(block_q8_0), r, 16);
             const block_q8_0 * x = (const block_q8_0 *) (rows[r] + offset);
             const __m256i lo = _mm256_loadu_si256((const __m256i *) x[0].qs);
             const __m256i hi = pair ? _mm256_loadu_si256((const __m256i *) x[1].qs) : lo;
             v[r] = _mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1);
         }
         transpose16(v);
-        for (int g = 0; g < (pair ? 16 : 8); g++) {
-            STORE_CODES(out, b * 8 + g, _mm512_xor_si512(v[g], flip));
+        UNROLL for (int g = 0; g < 8; g++) {
+            store_codes(t, b * 8 + g, _mm512_xor_si512(v[g], flip));
         }
         _mm512_store_ps(out->scales[b], load_halves(rows, offset));
         if (pair) {
+            UNROLL for (int g = 8; g < 16; g++) {
+                store_codes(t, b * 8 + g, _mm512_xor_si512(v[g], flip));
+            }
             _mm512_store_ps(out->scales[b + 1], load_halves(rows, offset + sizeof(block_q8_0)));
         }
-    }
-}
-
-void pack_q4_0(const char * const rows[PACK_ROWS], int n, const char * next,
-               struct packed * out) {
-    const __m512i low = _mm512_set1_epi8(15);
-    for (int b = 0; b < n / QK4_0; b++) {
-        const size_t offset = (size_t) b * sizeof(block_q4_0);
-        const char * ahead = next + PACK_ROWS * offset;
-        __m512i v[4];
-        load_quads(rows, offset + offsetof(block_q4_0, qs), v);
-        UNROLL for (int g = 0; g < 4; g++) {
-            prefetch(ahead, PACK_ROWS * sizeof(block_q4_0), g, 4);
-            STORE_CODES(out, b * 8 + g, _mm512_and_si512(v[g], low));
-            STORE_CODES(out, b * 8 + 4 + g, _mm512_and_si512(_mm512_srli_epi16(v[g], 4), low));
-        }
-        _mm512_store_ps(out->scales[b], load_halves(rows, offset));
     }
 }
 
@@ -96,20 +79,19 @@ MATMUL_INLINE void load_turned(const char * const rows[PACK_ROWS], size_t offset
 
 void pack_q4_K(const char * const rows[PACK_ROWS], int n, const char * next,
                struct packed * out) {
+    const struct target t = { out, next, QK_K / 4, PACK_ROWS * sizeof(block_q4_K) };
     const __m512i low = _mm512_set1_epi8(15);
     for (int b = 0; b < n / QK_K; b++) {
         const size_t offset = (size_t) b * sizeof(block_q4_K);
-        const char * ahead = next + PACK_ROWS * offset;
         pack_scales_k4(rows, offset, b * 8, out);
         UNROLL for (int half = 0; half < 2; half++) {
             __m512i v[16];
             load_turned(rows, offset + offsetof(block_q4_K, qs) + 64 * half, v);
             UNROLL for (int g = 0; g < 16; g++) {
-                prefetch(ahead, PACK_ROWS * sizeof(block_q4_K), half * 16 + g, 32);
                 // 32 bytes hold two groups of 32: low nibbles, then high nibbles.
                 const int at = b * 64 + half * 32 + g / 8 * 16 + g % 8;
-                STORE_CODES(out, at, _mm512_and_si512(v[g], low));
-                STORE_CODES(out, at + 8, _mm512_and_si512(_mm512_srli_epi16(v[g], 4), low));
+                store_codes(t, at, _mm512_and_si512(v[g], low));
+                store_codes(t, at + 8, _mm512_and_si512(_mm512_srli_epi16(v[g], 4), low));
             }
         }
     }
@@ -123,11 +105,11 @@ MATMUL_INLINE void load_turned_half(const char * const rows[PACK_ROWS], size_t o
 
 void pack_q5_K(const char * const rows[PACK_ROWS], int n, const char * next,
                struct packed * out) {
+    const struct target t = { out, next, QK_K / 4, PACK_ROWS * sizeof(block_q5_K) };
     const __m512i low = _mm512_set1_epi8(15);
     const __m512i bit = _mm512_set1_epi8(1);
     for (int b = 0; b < n / QK_K; b++) {
         const size_t offset = (size_t) b * sizeof(block_q5_K);
-        const char * ahead = next + PACK_ROWS * offset;
         pack_scales_k4(rows, offset, b * 8, out);
         __m512i high[8];
         load_turned_half(rows, offset + offsetof(block_q5_K, qh), high);
@@ -135,15 +117,14 @@ void pack_q5_K(const char * const rows[PACK_ROWS], int n, const char * next,
             __m512i v[8];
             load_turned_half(rows, offset + offsetof(block_q5_K, qs) + 32 * pair, v);
             UNROLL for (int g = 0; g < 8; g++) {
-                prefetch(ahead, PACK_ROWS * sizeof(block_q5_K), pair * 8 + g, 32);
                 // Bit j of a byte of `qh` is the fifth bit of group j.
                 const __m512i h0 = _mm512_and_si512(_mm512_srli_epi16(high[g], 2 * pair), bit);
                 const __m512i h1 = _mm512_and_si512(_mm512_srli_epi16(high[g], 2 * pair + 1), bit);
                 const __m512i lo = _mm512_and_si512(v[g], low);
                 const __m512i hi = _mm512_and_si512(_mm512_srli_epi16(v[g], 4), low);
                 const int at = b * 64 + pair * 16 + g;
-                STORE_CODES(out, at, _mm512_or_si512(lo, _mm512_slli_epi16(h0, 4)));
-                STORE_CODES(out, at + 8, _mm512_or_si512(hi, _mm512_slli_epi16(h1, 4)));
+                store_codes(t, at, _mm512_or_si512(lo, _mm512_slli_epi16(h0, 4)));
+                store_codes(t, at + 8, _mm512_or_si512(hi, _mm512_slli_epi16(h1, 4)));
             }
         }
     }
@@ -156,11 +137,11 @@ MATMUL_INLINE __m512 signed_byte_of(__m512i v, int i) {
 
 void pack_q6_K(const char * const rows[PACK_ROWS], int n, const char * next,
                struct packed * out) {
+    const struct target t = { out, next, QK_K / 4, PACK_ROWS * sizeof(block_q6_K) };
     const __m512i low = _mm512_set1_epi8(0x0f);
     const __m512i top = _mm512_set1_epi8(0x30);
     for (int b = 0; b < n / QK_K; b++) {
         const size_t offset = (size_t) b * sizeof(block_q6_K);
-        const char * ahead = next + PACK_ROWS * offset;
         const __m512 d = load_halves(rows, offset + offsetof(block_q6_K, d));
         __m512i scales[4];
         load_quads(rows, offset + offsetof(block_q6_K, scales), scales);
@@ -173,7 +154,6 @@ void pack_q6_K(const char * const rows[PACK_ROWS], int n, const char * next,
             load_turned(rows, offset + offsetof(block_q6_K, ql) + 64 * half, v);
             load_turned_half(rows, offset + offsetof(block_q6_K, qh) + 32 * half, high);
             UNROLL for (int g = 0; g < 8; g++) {
-                prefetch(ahead, PACK_ROWS * sizeof(block_q6_K), half * 8 + g, 16);
                 // Two bits of a byte of `qh` for each of the four runs of 32 terms.
                 const __m512i h = high[g];
                 const __m512i h0 = _mm512_and_si512(_mm512_slli_epi16(h, 4), top);
@@ -182,11 +162,11 @@ void pack_q6_K(const char * const rows[PACK_ROWS], int n, const char * next,
                 const __m512i h3 = _mm512_and_si512(_mm512_srli_epi16(h, 2), top);
                 const __m512i a = v[g], c = v[g + 8];
                 const int at = b * 64 + half * 32 + g;
-                STORE_CODES(out, at, _mm512_or_si512(_mm512_and_si512(a, low), h0));
-                STORE_CODES(out, at + 8, _mm512_or_si512(_mm512_and_si512(c, low), h1));
-                STORE_CODES(out, at + 16,
+                store_codes(t, at, _mm512_or_si512(_mm512_and_si512(a, low), h0));
+                store_codes(t, at + 8, _mm512_or_si512(_mm512_and_si512(c, low), h1));
+                store_codes(t, at + 16,
                             _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi16(a, 4), low), h2));
-                STORE_CODES(out, at + 24,
+                store_codes(t, at + 24,
                             _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi16(c, 4), low), h3));
             }
         }

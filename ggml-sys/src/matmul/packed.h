@@ -31,25 +31,19 @@ struct pack_format {
 typedef void (*pack_fn)(const char * const rows[PACK_ROWS], int n, const char * next,
                         struct packed * out);
 
-void pack_q8_0(const char * const rows[PACK_ROWS], int n, const char * next,
-               struct packed * out);
-void pack_q4_0(const char * const rows[PACK_ROWS], int n, const char * next,
-               struct packed * out);
-void pack_q4_K(const char * const rows[PACK_ROWS], int n, const char * next,
-               struct packed * out);
-void pack_q5_K(const char * const rows[PACK_ROWS], int n, const char * next,
-               struct packed * out);
-void pack_q6_K(const char * const rows[PACK_ROWS], int n, const char * next,
-               struct packed * out);
+#define PACK(name) \
+    void pack_##name(const char * const rows[PACK_ROWS], int n, const char * next, struct packed * out)
 
-// Asks for part `part` of `parts` of the bytes at `from`, which are needed soon. The rows of a tile
-// are read side by side, which the processor's own prefetch does not see through; asking for
-// too much at once would make it wait.
-MATMUL_INLINE void prefetch(const char * from, int bytes, int part, int parts) {
-    UNROLL for (int at = bytes * part / parts / 64 * 64; at < bytes * (part + 1) / parts; at += 64) {
-        _mm_prefetch(from + at, _MM_HINT_T1);
-    }
-}
+PACK(q8_0);
+PACK(q4_0);
+PACK(q4_1);
+PACK(q5_0);
+PACK(q5_1);
+PACK(iq4_nl);
+PACK(iq4_xs);
+PACK(q4_K);
+PACK(q5_K);
+PACK(q6_K);
 
 // A 16 x 16 matrix of 32-bit lanes, turned.
 MATMUL_INLINE void transpose16(__m512i v[16]) {
@@ -107,6 +101,28 @@ MATMUL_INLINE __m512 load_halves(const char * const rows[PACK_ROWS], size_t offs
     const __m128i lo = _mm_set_epi16(h[7], h[6], h[5], h[4], h[3], h[2], h[1], h[0]);
     const __m128i hi = _mm_set_epi16(h[15], h[14], h[13], h[12], h[11], h[10], h[9], h[8]);
     return _mm512_cvtph_ps(_mm256_set_m128i(hi, lo));
+}
+
+// Where unpacked codes go, and what is asked for meanwhile.
+struct target {
+    struct packed * out;
+    const char *    next;        // weights that are needed soon
+    int             block_codes; // lanes of codes in a block
+    int             block_bytes; // of 16 rows
+};
+
+// Stores one vector of codes, and asks for its share of the next weights: the rows of a tile are
+// read side by side, which the processor's own prefetch does not see through, and asking for much
+// at once would make it wait. Hence the fence: compilers gather what nothing holds apart.
+MATMUL_INLINE void store_codes(const struct target t, int at, __m512i v) {
+    _mm512_store_si512((void *) t.out->codes[at], v);
+    const int block = at / t.block_codes, part = at % t.block_codes;
+    const int from = (t.block_bytes * part / t.block_codes + 63) / 64;
+    const int to   = (t.block_bytes * (part + 1) / t.block_codes + 63) / 64;
+    UNROLL for (int line = from; line < to; line++) {
+        _mm_prefetch(t.next + block * t.block_bytes + 64 * line, _MM_HINT_T1);
+    }
+    __asm__ volatile("" ::: "memory");
 }
 
 #endif

@@ -48,6 +48,19 @@ MATMUL_INLINE void from_q8_0(const void * blocks, int64_t first, int64_t last, i
     }
 }
 
+// ggml keeps the sum of a block's values with it, rounded.
+MATMUL_INLINE void from_q8_1(const void * blocks, int64_t first, int64_t last, int64_t k, void * column) {
+    const block_q8_1 * x = (const block_q8_1 *) blocks;
+    int8_t * codes  = (int8_t *) column;
+    float *  scales = (float *) ((char *) column + scales_at(k));
+    float *  sums   = (float *) ((char *) column + sums_at(k, QK8_1));
+    for (int64_t b = first; b < last; b++, x++) {
+        memcpy(codes + b * QK8_1, x->qs, QK8_1);
+        scales[b] = _cvtsh_ss(x->d);
+        sums[b]   = _cvtsh_ss(x->s);
+    }
+}
+
 MATMUL_INLINE void from_q8_K(const void * blocks, int64_t first, int64_t last, int64_t k,
                                 void * column, int group, int zero) {
     const block_q8_K * x = (const block_q8_K *) blocks;
@@ -196,6 +209,19 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
         GGML_TYPE_Q8_0, PACK_ROWS, 1, size_##name, arrange_##name, multiply_##name                   \
     };
 
+#define KERNEL_Q8_1(name, block_type)                                                             \
+    static const struct pack_format format_##name = { 32, 32, 1, true, 0 };                       \
+    static size_t size_##name(int64_t k) { return column_size(k, QK8_1, 32); }                    \
+    static void arrange_##name(const void * x, int64_t first, int64_t last, int64_t k, void * y) { \
+        from_q8_1(x, first, last, k, y);                                                          \
+    }                                                                                             \
+    static void multiply_##name(const struct matmul_job * job) {                                  \
+        multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                     \
+    }                                                                                             \
+    static const struct matmul_kernel kernel_##name = {                                           \
+        GGML_TYPE_Q8_1, PACK_ROWS, 1, size_##name, arrange_##name, multiply_##name                \
+    };
+
 #define KERNEL_Q8_K(name, block_type, group, with_mins, zero_code, min_columns)                   \
     static const struct pack_format format_##name = { QK_K, group, QK_K / group, with_mins, zero_code }; \
     static size_t size_##name(int64_t k) { return column_size(k, QK_K, group); }                  \
@@ -211,14 +237,24 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
 
 KERNEL_Q8_0(q8_0, block_q8_0, 128)
 KERNEL_Q8_0(q4_0, block_q4_0, 8)
+KERNEL_Q8_0(q5_0, block_q5_0, 16)
+KERNEL_Q8_0(iq4_nl, block_iq4_nl, 128)
+KERNEL_Q8_1(q4_1, block_q4_1)
+KERNEL_Q8_1(q5_1, block_q5_1)
+KERNEL_Q8_K(iq4_xs, block_iq4_xs, 32, false, 128, 1)
 KERNEL_Q8_K(q4_K, block_q4_K, 32, true, 0, 1)
 KERNEL_Q8_K(q5_K, block_q5_K, 32, true, 0, 1)
-KERNEL_Q8_K(q6_K, block_q6_K, 16, false, 32, 4)
+KERNEL_Q8_K(q6_K, block_q6_K, 16, false, 32, 2)
 
 const struct matmul_kernel * matmul_quant_kernel(enum ggml_type type) {
     switch (type) {
         case GGML_TYPE_Q8_0: return &kernel_q8_0;
         case GGML_TYPE_Q4_0: return &kernel_q4_0;
+        case GGML_TYPE_Q4_1: return &kernel_q4_1;
+        case GGML_TYPE_Q5_0: return &kernel_q5_0;
+        case GGML_TYPE_Q5_1: return &kernel_q5_1;
+        case GGML_TYPE_IQ4_NL: return &kernel_iq4_nl;
+        case GGML_TYPE_IQ4_XS: return &kernel_iq4_xs;
         case GGML_TYPE_Q4_K: return &kernel_q4_K;
         case GGML_TYPE_Q5_K: return &kernel_q5_K;
         case GGML_TYPE_Q6_K: return &kernel_q6_K;
