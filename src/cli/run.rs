@@ -13,6 +13,7 @@ use crate::serving::{Conversation, Served};
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::TensorType;
 
+use super::constraint::ConstraintOptions;
 use super::options::{Defaults, LoadOptions, progress_bar};
 use super::{Failure, output};
 
@@ -38,6 +39,8 @@ pub(super) struct Args {
     /// Text that ends the answer; may be repeated
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
+    #[command(flatten)]
+    constraint: ConstraintOptions,
     #[command(flatten)]
     sampling: SamplingOptions,
     #[command(flatten)]
@@ -173,6 +176,7 @@ impl SamplingOptions {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let constraint = args.constraint.read()?;
     let opened = args.load.open(&Source::of(args.model.as_deref()))?;
     if args.load.check_tensors {
         super::inspect::check_tensors(&opened)?;
@@ -231,6 +235,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             .map(|stop| stop.clone().into_bytes())
             .collect(),
         top_logprobs: None,
+        constraint: constraint
+            .map(|constraint| served.handle.compile(constraint))
+            .transpose()?,
     })?;
     while let Some(event) = events.blocking_recv() {
         match event {

@@ -4,6 +4,7 @@
 //! its events come back over a channel of its own; dropping the receiver cancels it within one
 //! step. Nothing here knows HTTP. A failed step ends the requests it served, never the engine.
 
+mod constrained;
 mod runner;
 mod scheduler;
 mod sequence;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use crate::constraint::{self, Compiled, Constraint};
 use crate::model::Model;
 pub use crate::sampling::TokenLogprob;
 use crate::sampling::{ParamError, Params, Sampler};
@@ -34,6 +36,8 @@ pub struct Request {
     pub stops: Vec<Vec<u8>>,
     /// Length of the list of likeliest tokens, if log-probabilities are wanted.
     pub top_logprobs: Option<usize>,
+    /// What the answer must look like, made ready by [`Handle::compile`].
+    pub constraint: Option<Compiled>,
 }
 
 /// A token of the answer, as far as it is part of the released text.
@@ -144,6 +148,7 @@ struct Submitted {
 pub struct Handle {
     queue: mpsc::Sender<Submitted>,
     tokenizer: Arc<Tokenizer>,
+    constraints: Arc<constraint::Compiler>,
     limits: Limits,
 }
 
@@ -177,6 +182,14 @@ impl Handle {
                 mpsc::error::TrySendError::Closed(_) => Rejected::Ended,
             })?;
         Ok(receiver)
+    }
+
+    /// Makes a constraint ready for this model's answers. Blocks, milliseconds as a rule.
+    ///
+    /// # Errors
+    /// A constraint that cannot be enforced, with what is wrong and where.
+    pub fn compile(&self, constraint: Constraint) -> Result<Compiled, constraint::Error> {
+        self.constraints.compile(constraint)
     }
 
     /// The model's vocabulary.
@@ -220,6 +233,7 @@ pub fn start<E: Send + 'static>(
         Ok(Ok(())) => Ok((
             Handle {
                 queue,
+                constraints: Arc::new(constraint::Compiler::new(Arc::clone(&tokenizer))),
                 tokenizer,
                 limits,
             },

@@ -9,9 +9,10 @@ use tokio::sync::mpsc;
 use crate::model::{Batch, Model, SequenceId};
 use crate::text::tokenizer::Tokenizer;
 
+use super::constrained::{Fault, Worker};
 use super::scheduler::{Waiting, plan_step};
 use super::sequence::Sequence;
-use super::{Limits, Submitted};
+use super::{FinishReason, Limits, Submitted};
 
 /// The model and the requests it serves.
 pub(super) struct Runner {
@@ -25,6 +26,8 @@ pub(super) struct Runner {
     /// Ids that nobody runs under.
     free_ids: Vec<SequenceId>,
     batch: Batch,
+    /// Computes the masks of constrained answers.
+    worker: Worker,
 }
 
 impl Runner {
@@ -38,6 +41,7 @@ impl Runner {
             running: Vec::new(),
             free_ids,
             batch: Batch::default(),
+            worker: Worker::default(),
         }
     }
 
@@ -80,8 +84,9 @@ impl Runner {
                 return;
             };
             let is_cached = self.model.options().n_ctx > 0;
-            self.running
-                .push(Sequence::new(id, submitted, self.limits.n_ctx, is_cached));
+            let n_ctx = self.limits.n_ctx;
+            let sequence = Sequence::new(id, submitted, n_ctx, is_cached, &self.worker);
+            self.running.push(sequence);
         }
     }
 
@@ -104,7 +109,20 @@ impl Runner {
         self.free_ids.push(id);
     }
 
+    /// Takes in what constraints force, so that it goes into the next pass.
+    fn settle(&mut self) {
+        let mut ended = Vec::new();
+        for (i, sequence) in self.running.iter_mut().enumerate() {
+            ended.extend(ending(i, sequence.settle(&self.tokenizer)));
+        }
+        self.end(ended);
+    }
+
     fn step(&mut self) -> Result<(), crate::model::Error> {
+        self.settle();
+        if self.running.is_empty() {
+            return Ok(());
+        }
         let is_whole = self.model.options().n_ctx == 0;
         let waiting: Vec<Waiting> = self
             .running
@@ -120,9 +138,9 @@ impl Runner {
         for (sequence, share) in self.running.iter().zip(&shares) {
             let pending = sequence.pending();
             for (i, token) in pending[..*share].iter().enumerate() {
-                let is_last = i + 1 == pending.len();
-                self.batch
-                    .push(*token, sequence.id, sequence.position() + i as u32, is_last);
+                let position = sequence.position() + i as u32;
+                let wants_logits = sequence.wants_logits(i);
+                self.batch.push(*token, sequence.id, position, wants_logits);
             }
         }
         let n_vocab = self.model.plan().n_vocab as usize;
@@ -131,25 +149,29 @@ impl Runner {
         let mut rows = logits.chunks_exact(n_vocab);
         let mut ended = Vec::new();
         for (i, (sequence, share)) in self.running.iter_mut().zip(&shares).enumerate() {
+            for row in rows.by_ref().take(sequence.n_forced_rows(*share)) {
+                sequence.report_forced(row, &self.tokenizer);
+            }
             if *share == 0 || !sequence.advance(*share) {
                 continue;
             }
             let row = rows.next().unwrap_or_default();
-            match sequence.choose(row, &self.tokenizer) {
-                Ok(None) => {}
-                Ok(Some(reason)) => ended.push((i, Ok(reason))),
-                Err(error) => ended.push((i, Err(error.to_string()))),
-            }
+            ended.extend(ending(i, sequence.choose(row, &self.tokenizer)));
         }
+        self.end(ended);
+        Ok(())
+    }
+
+    /// Lets go of sequences that have ended, given by rising index.
+    fn end(&mut self, ended: Vec<Ending>) {
         for (i, result) in ended.into_iter().rev() {
             let sequence = self.running.remove(i);
             self.release(sequence.id);
             match result {
                 Ok(reason) => sequence.finish(reason),
-                Err(message) => sequence.fail(&message),
+                Err(fault) => sequence.fail(&fault.to_string()),
             }
         }
-        Ok(())
     }
 
     fn fail_all(&mut self, message: &str) {
@@ -158,4 +180,12 @@ impl Runner {
             sequence.fail(message);
         }
     }
+}
+
+/// A sequence that has ended: its index, and how.
+type Ending = (usize, Result<FinishReason, Fault>);
+
+/// The ending of sequence `i`, if it ended.
+fn ending(i: usize, result: Result<Option<FinishReason>, Fault>) -> Option<Ending> {
+    Some((i, result.transpose()?))
 }

@@ -9,9 +9,11 @@ use crate::sampling::{Logprobs, SampleError, Sampler};
 use crate::text::gate::{Gate, Released};
 use crate::text::tokenizer::Tokenizer;
 
+use super::constrained::{Constrained, Fault, Worker};
 use super::{AnswerToken, Event, FinishReason, Submitted, TokenLogprob, Usage};
 
 /// What a token carries through the text gate.
+#[derive(Default)]
 struct Entry {
     chosen: Option<TokenLogprob>,
     top: Vec<TokenLogprob>,
@@ -37,10 +39,26 @@ pub(super) struct Sequence {
     prefilled: Option<Instant>,
     /// Whether its tokens are kept between passes.
     is_cached: bool,
+    constrained: Option<Constrained>,
+    /// Tokens that are part of the prompt or went through the gate; the rest are forced ones whose
+    /// log-probabilities the next pass tells.
+    n_reported: usize,
+    /// Forced tokens behind a stop text, which are no part of the answer.
+    n_dropped: usize,
+    /// Whether a stop text was found.
+    is_stopped: bool,
+    /// How the answer ends once all its tokens are reported.
+    ending: Option<Result<FinishReason, Fault>>,
 }
 
 impl Sequence {
-    pub(super) fn new(id: SequenceId, submitted: Submitted, n_ctx: usize, is_cached: bool) -> Self {
+    pub(super) fn new(
+        id: SequenceId,
+        submitted: Submitted,
+        n_ctx: usize,
+        is_cached: bool,
+        worker: &Worker,
+    ) -> Self {
         let Submitted {
             request,
             mut sampler,
@@ -64,6 +82,11 @@ impl Sequence {
             started: Instant::now(),
             prefilled: None,
             is_cached,
+            constrained: request.constraint.as_ref().map(|c| worker.begin(c)),
+            n_reported: n_prompt,
+            n_dropped: 0,
+            is_stopped: false,
+            ending: None,
             tokens: request.prompt,
         }
     }
@@ -100,40 +123,122 @@ impl Sequence {
         is_complete
     }
 
+    /// Takes in the tokens that the constraint forces, which [`Self::pending`] has from then on.
+    /// Returns why the answer ends, if it does.
+    pub(super) fn settle(&mut self, tokenizer: &Tokenizer) -> Result<Option<FinishReason>, Fault> {
+        let Some(constrained) = &mut self.constrained else {
+            return Ok(None);
+        };
+        let Some(mut forced) = constrained.forced()? else {
+            return Ok(None);
+        };
+        let room = self.limit - self.tokens.len();
+        let is_cut = forced.tokens.len() > room;
+        forced.tokens.truncate(room);
+        for token in &forced.tokens {
+            self.sampler.accept(*token);
+        }
+        self.tokens.extend(forced.tokens);
+        if forced.is_complete && !is_cut {
+            self.ending = Some(Ok(FinishReason::Stop));
+        } else if self.tokens.len() >= self.limit {
+            self.ending = Some(Ok(FinishReason::Length));
+        }
+        // With log-probabilities they wait for their rows.
+        if self.top_logprobs.is_none() {
+            while self.n_reported < self.tokens.len() && !self.is_stopped {
+                self.report(Entry::default(), tokenizer);
+            }
+        }
+        if self.n_reported < self.tokens.len() && !self.is_stopped {
+            return Ok(None);
+        }
+        self.conclude()
+    }
+
+    /// Whether the row of the `i`th pending token is needed.
+    pub(super) fn wants_logits(&self, i: usize) -> bool {
+        i + 1 == self.pending().len() || self.is_forced_row(i)
+    }
+
+    /// Whether the row of the `i`th pending token tells the probability of a forced one.
+    fn is_forced_row(&self, i: usize) -> bool {
+        let next = self.n_cached + i + 1;
+        self.n_reported <= next && next < self.tokens.len()
+    }
+
+    /// How many of the rows of the next `n` pending tokens are forced tokens'.
+    pub(super) fn n_forced_rows(&self, n: usize) -> usize {
+        (0..n).filter(|i| self.is_forced_row(*i)).count()
+    }
+
+    /// Releases the next forced token with the probability that its row gives it.
+    pub(super) fn report_forced(&mut self, logits: &[f32], tokenizer: &Tokenizer) {
+        if self.is_stopped || matches!(self.ending, Some(Err(_))) {
+            return;
+        }
+        match self.entry(self.tokens[self.n_reported], logits) {
+            Ok(entry) => self.report(entry, tokenizer),
+            Err(error) => self.ending = Some(Err(error.into())),
+        }
+    }
+
+    /// Puts the first unreported token through the gate; a stop text ends the answer there.
+    fn report(&mut self, entry: Entry, tokenizer: &Tokenizer) {
+        let piece = tokenizer.piece(self.tokens[self.n_reported]);
+        let released = self.gate.push(piece, entry);
+        self.n_reported += 1;
+        if released.stopped.is_some() {
+            self.n_dropped = self.tokens.len() - self.n_reported;
+            self.is_stopped = true;
+            self.ending = Some(Ok(FinishReason::Stop));
+        }
+        self.send(released);
+    }
+
+    /// Ends the answer if that is decided.
+    fn conclude(&mut self) -> Result<Option<FinishReason>, Fault> {
+        if self.ending.is_some() && !self.is_stopped {
+            self.flush();
+        }
+        self.ending.take().transpose()
+    }
+
     /// Chooses the next token from its logits and releases what text it completes. Returns why the
     /// answer ends, if it does.
     pub(super) fn choose(
         &mut self,
         logits: &[f32],
         tokenizer: &Tokenizer,
-    ) -> Result<Option<FinishReason>, SampleError> {
-        let token = self.sampler.sample(logits)?;
+    ) -> Result<Option<FinishReason>, Fault> {
+        if self.ending.is_some() {
+            return self.conclude();
+        }
+        let mask = match &mut self.constrained {
+            Some(constrained) => Some(constrained.mask(logits.len())?),
+            None => None,
+        };
+        let token = self.sampler.sample_masked(logits, mask)?;
         self.sampler.accept(token);
         let entry = self.entry(token, logits)?;
         self.tokens.push(token);
         if tokenizer.is_end_of_generation(token) {
-            self.flush();
-            return Ok(Some(FinishReason::Stop));
+            self.ending = Some(Ok(FinishReason::Stop));
+            return self.conclude();
         }
-        let released = self.gate.push(tokenizer.piece(token), entry);
-        let is_stopped = released.stopped.is_some();
-        self.send(released);
-        if is_stopped {
-            return Ok(Some(FinishReason::Stop));
+        self.report(entry, tokenizer);
+        if self.ending.is_none() && self.tokens.len() >= self.limit {
+            self.ending = Some(Ok(FinishReason::Length));
         }
-        if self.tokens.len() >= self.limit {
-            self.flush();
-            return Ok(Some(FinishReason::Length));
+        if let Some(constrained) = self.constrained.as_mut().filter(|_| self.ending.is_none()) {
+            constrained.choose(token);
         }
-        Ok(None)
+        self.conclude()
     }
 
     fn entry(&self, token: u32, logits: &[f32]) -> Result<Entry, SampleError> {
         let Some(n_top) = self.top_logprobs else {
-            return Ok(Entry {
-                chosen: None,
-                top: Vec::new(),
-            });
+            return Ok(Entry::default());
         };
         let logprobs = Logprobs::new(logits)?;
         let chosen = logprobs
@@ -176,7 +281,7 @@ impl Sequence {
         let prefilled = self.prefilled.unwrap_or(now);
         let usage = Usage {
             prompt_tokens: self.n_prompt,
-            completion_tokens: self.tokens.len() - self.n_prompt,
+            completion_tokens: self.tokens.len() - self.n_prompt - self.n_dropped,
             prefill: prefilled - self.started,
             decode: now - prefilled,
         };
