@@ -222,7 +222,9 @@ impl Compiler {
                     message,
                 },
             ),
-            Constraint::Regex(text) => (regex(&text), |message| Error::Regex { message }),
+            Constraint::Regex(text) => (regex(&text), |message| Error::Regex {
+                message: of_regex(&message),
+            }),
             Constraint::Lark(text) => (TopLevelGrammar::from_lark(text), |message| {
                 Error::Grammar { message }
             }),
@@ -320,6 +322,17 @@ fn regex(text: &str) -> TopLevelGrammar {
         return TopLevelGrammar::from_lark("start: \"\"".into());
     }
     TopLevelGrammar::from_regex(inner)
+}
+
+/// What is wrong with a regular expression, without the grammar that was made of it.
+fn of_regex(message: &str) -> String {
+    let inner = message
+        .split_once("(in regex): ")
+        .map_or(message, |(_, rest)| rest);
+    let inner = inner
+        .split_once("\n   1 | start:")
+        .map_or(inner, |(rest, _)| rest);
+    inner.trim_end().to_owned()
 }
 
 /// Whether the next character would be escaped.

@@ -32,7 +32,7 @@ const UNSUPPORTED: &[&str] = &[
 
 /// White space between the parts of a JSON text. Bounded: models that write one space after the
 /// other would never come to an end.
-const SPACE: &str = r"[ \t]|(\r?\n){1,2}[ \t]{0,64}";
+const SPACE: &str = r"[ \t]|(\r?\n){1,2}[ \t]{0,20}";
 
 /// The schema as the library shall read it.
 ///

@@ -1,6 +1,6 @@
 //! llama.cpp's grammar notation, translated to the Lark that the library reads.
 //!
-//! `parse` reads rules over characters, `lexemes` finds which of their parts can be lexemes without
+//! `parse` reads rules over characters, `prune` drops dead ends, `lexemes` finds which of their parts can be lexemes without
 //! losing a text, `write` writes the result. Left recursion is allowed, which llama.cpp refuses.
 //!
 //! Invariant: the translation describes exactly the texts that the grammar does.
@@ -9,6 +9,7 @@ mod automaton;
 mod chars;
 mod lexemes;
 mod parse;
+mod prune;
 mod write;
 
 #[cfg(test)]
@@ -40,5 +41,11 @@ pub(super) fn is_gbnf(text: &str) -> bool {
 /// The first fault, with its line and column.
 pub(super) fn to_lark(text: &str) -> Result<String, Error> {
     let rules = parse::parse(text)?;
+    let (line, column) = rules.root_at;
+    let rules = prune::prune(&rules).ok_or_else(|| Error::Gbnf {
+        line,
+        column,
+        message: "no text fits the rule `root`".into(),
+    })?;
     Ok(write::lark(&lexemes::lex(&rules), &rules))
 }

@@ -31,6 +31,8 @@ pub(super) enum Expr {
 pub(in crate::constraint) struct Rules {
     pub(super) bodies: Vec<Expr>,
     pub(super) root: usize,
+    /// Line and column of `root`.
+    pub(super) root_at: (usize, usize),
 }
 
 /// Reads a grammar.
@@ -83,7 +85,12 @@ impl<'a> Parser<'a> {
                 }
             }
         }
-        Ok(Rules { bodies, root })
+        let root_at = self.place(self.rules[root].at);
+        Ok(Rules {
+            bodies,
+            root,
+            root_at,
+        })
     }
 
     fn rule(&mut self) -> Result<(), Error> {
@@ -389,13 +396,20 @@ impl<'a> Parser<'a> {
     }
 
     fn fault(&self, at: usize, message: &str) -> Error {
-        let before = &self.text[..at];
-        let line_start = before.rfind('\n').map_or(0, |end| end + 1);
+        let (line, column) = self.place(at);
         Error::Gbnf {
-            line: before.matches('\n').count() + 1,
-            column: before[line_start..].chars().count() + 1,
+            line,
+            column,
             message: message.to_owned(),
         }
+    }
+
+    /// Line and column, from 1.
+    fn place(&self, at: usize) -> (usize, usize) {
+        let before = &self.text[..at];
+        let line_start = before.rfind('\n').map_or(0, |end| end + 1);
+        let column = before[line_start..].chars().count() + 1;
+        (before.matches('\n').count() + 1, column)
     }
 }
 

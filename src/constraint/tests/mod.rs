@@ -1,5 +1,8 @@
 //! Masks against brute force over several vocabularies, random answers, and hostile constraints.
 
+mod answers;
+mod hostile;
+
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
@@ -165,27 +168,35 @@ fn judge_bytes(rules: &super::gbnf::Rules, bytes: &[u8]) -> (bool, bool) {
             (naive.is_beginning(), naive.is_whole())
         }
         Err(error) if error.error_len().is_none() => {
-            // Some character that begins so must fit; those of the tests are tried.
+            // Some character that begins so must fit: the first and the last one, and those that
+            // the tests use.
             let (whole, rest) = bytes.split_at(error.valid_up_to());
             let whole = std::str::from_utf8(whole).expect("valid");
-            let mut completions = [
-                'é',
-                'è',
-                'ж',
-                '日',
-                '本',
-                '月',
-                '😀',
-                '\u{80}',
-                '\u{10ffff}',
-            ]
-            .into_iter()
-            .filter(|c| c.to_string().as_bytes().starts_with(rest));
             let fits = |c| Naive::new(rules, &format!("{whole}{c}")).is_beginning();
-            (completions.any(fits), false)
+            let used = ['é', 'è', 'ж', '日', '本', '月', '😀'];
+            let used = used
+                .into_iter()
+                .filter(|c| c.to_string().as_bytes().starts_with(rest));
+            (ends(rest).into_iter().chain(used).any(fits), false)
         }
         Err(_) => (false, false),
     }
+}
+
+/// The first and the last character whose UTF-8 begins so.
+fn ends(beginning: &[u8]) -> Vec<char> {
+    // The second byte has other bounds where shorter forms or surrogates would begin.
+    let candidates = [0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf]
+        .map(|next| [0x80, 0xbf].map(|fill| [beginning, &[next, fill, fill]].concat()));
+    let first_char = |bytes: &Vec<u8>| {
+        let chunk = bytes.utf8_chunks().next()?.valid();
+        chunk.chars().next()
+    };
+    candidates
+        .as_flattened()
+        .iter()
+        .filter_map(first_char)
+        .collect()
 }
 
 fn check_gbnf(text: &str, n_steps: usize) {
@@ -215,6 +226,8 @@ fn masks_of_grammars_are_exact() {
         // Nothing, and nothing in many ways.
         "root ::= (\"a\"? | \"b\"*)* \"c\"? inner\ninner ::= \"(\" inner \")\" |",
         "root ::= \"é\"+ root? | [è日] \"本\" | \"a\"",
+        // Rules that never come to an end are no way on.
+        "root ::= (y | \"a\") z* z? \"b\"\ny ::= \"a\" y\nz ::= [bc] y",
         "root ::= [^a-z\\x00-\\x20]{2} | \"a\"{2,3} root",
         "root ::= ws \"{\" ws (pair (\",\" ws pair)*)? \"}\" ws\npair ::= str \":\" ws root\nstr ::= \"\\\"\" [a-c]* \"\\\"\" ws\nws ::= [ \\n]{0,2}",
     ] {
