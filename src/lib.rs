@@ -10,6 +10,7 @@
 //! - [`model`]: a plan with its weights on devices, and the forward pass
 //! - [`text`]: tokens to text and back
 //! - [`sampling`]: logits to token, a chain of small stages
+//! - [`constraint`]: what an answer must look like, as masks over the vocabulary
 //! - [`engine`]: requests to tokens: sequences, scheduler, the thread that owns the model
 //! - [`serving`]: a model ready to answer
 //! - [`api`]: HTTP, in the shapes of OpenAI's API
@@ -24,6 +25,7 @@ pub mod arch;
 pub mod blocks;
 pub mod cli;
 pub mod compare;
+pub mod constraint;
 pub mod engine;
 #[expect(unsafe_code, reason = "the safe layer over ggml")]
 pub mod ggml;

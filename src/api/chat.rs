@@ -17,12 +17,14 @@ use futures_util::stream::{self, SelectAll, Stream, StreamExt};
 use serde_json::{Value, json};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
+use crate::constraint::Compiled;
 use crate::engine::{AnswerToken, Event, FinishReason, TokenLogprob, Usage};
 use crate::serving::{self, Served};
 use crate::text::tokenizer::Tokenizer;
 
 use super::chat_request::ChatRequest;
 use super::error::Error;
+use super::response_format::Wanted;
 use super::{MAX_BODY_BYTES, Pool};
 
 /// Events of all answers, each with the answer's index.
@@ -40,9 +42,14 @@ pub(super) async fn completions(
         _ => Error::Body(rejection.to_string()),
     })?;
     let request = ChatRequest::parse(&headers, &body)?;
+    let wanted = request.constraint()?;
     let served = pool.get(&request.model).await?;
     let prompt = served.chat_prompt(&request.conversation())?;
     let n_vocab = served.handle.tokenizer().vocab_len();
+    let constraint = match wanted {
+        Some(wanted) => Some(compile(&served, wanted).await?),
+        None => None,
+    };
     let mut answers = Answers::new();
     for choice in 0..request.choices() {
         let events = served.handle.submit(request.engine_request(
@@ -50,6 +57,7 @@ pub(super) async fn completions(
             n_vocab,
             served.handle.tokenizer(),
             choice,
+            constraint.clone(),
         )?)?;
         answers.push(
             UnboundedReceiverStream::new(events)
@@ -64,6 +72,18 @@ pub(super) async fn completions(
     whole(&request, &served, &head, answers)
         .await
         .map(IntoResponse::into_response)
+}
+
+/// A constraint made ready, beside the threads that serve connections.
+async fn compile(served: &Arc<Served>, wanted: Wanted) -> Result<Compiled, Error> {
+    let Wanted { param, constraint } = wanted;
+    let handle = served.handle.clone();
+    tokio::task::spawn_blocking(move || handle.compile(constraint))
+        .await
+        .map_err(|error| Error::Engine {
+            detail: error.to_string(),
+        })?
+        .map_err(|error| Wanted::refused(param, &error))
 }
 
 /// What all chunks of an answer share.

@@ -11,12 +11,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::arch::nearest;
+use crate::constraint::Compiled;
 use crate::engine::Request;
 use crate::sampling::{DRY_BREAKERS, ParamError, Params, StageName};
 use crate::serving::Conversation;
 use crate::text::tokenizer::Tokenizer;
 
 use super::error::Error;
+use super::response_format::{self, Wanted};
 
 /// Most answers to one request.
 const MAX_CHOICES: u32 = 128;
@@ -46,7 +48,8 @@ pub(super) struct ChatRequest {
     top_logprobs: Option<u32>,
     tools: Option<Value>,
     tool_choice: Option<Value>,
-    response_format: Option<Value>,
+    #[serde(flatten)]
+    format: response_format::Fields,
     // Beyond OpenAI's fields:
     top_k: Option<u32>,
     min_p: Option<f64>,
@@ -125,7 +128,6 @@ const FIELDS: &[&str] = &[
     "top_logprobs",
     "tools",
     "tool_choice",
-    "response_format",
     "top_k",
     "min_p",
     "top_n_sigma",
@@ -189,7 +191,8 @@ impl ChatRequest {
     fn check(&self) -> Result<(), Error> {
         for (name, value) in &self.rest {
             if !HARMLESS.contains(&name.as_str()) && !value.is_null() {
-                let near = nearest(name, FIELDS.iter().copied());
+                let fields = FIELDS.iter().chain(response_format::NAMES);
+                let near = nearest(name, fields.copied());
                 let hint = near
                     .map(|near| format!("; did you mean `{near}`?"))
                     .unwrap_or_default();
@@ -329,15 +332,12 @@ impl ChatRequest {
                            does not read the hidden states of candidates";
             return Err(Error::unsupported("penalty_alpha", message));
         }
-        if let Some(format) = self.response_format.as_ref().filter(|f| !f.is_null())
-            && format.get("type").and_then(Value::as_str) != Some("text")
-        {
-            return Err(Error::unsupported(
-                "response_format",
-                "only `response_format` of type `text` is served yet",
-            ));
-        }
         Ok(())
+    }
+
+    /// What the answer must look like.
+    pub(super) fn constraint(&self) -> Result<Option<Wanted>, Error> {
+        self.format.constraint()
     }
 
     /// How many answers.
@@ -405,6 +405,7 @@ impl ChatRequest {
         n_vocab: usize,
         tokenizer: &Tokenizer,
         choice: u32,
+        constraint: Option<Compiled>,
     ) -> Result<Request, Error> {
         let sampling = Params {
             temperature: self.temperature.unwrap_or(1.0),
@@ -448,6 +449,7 @@ impl ChatRequest {
                 .wants_logprobs()
                 .then(|| self.top_logprobs.unwrap_or(0) as usize),
             n_drafted: self.draft.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
+            constraint,
         })
     }
 

@@ -10,6 +10,7 @@ mod error;
 mod health;
 mod models;
 mod pool;
+mod response_format;
 
 use std::sync::Arc;
 

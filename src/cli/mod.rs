@@ -5,6 +5,7 @@
 
 mod arch;
 mod compare;
+mod constraint;
 mod inspect;
 mod logits;
 mod options;

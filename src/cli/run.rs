@@ -13,6 +13,7 @@ use crate::serving::{Conversation, Served};
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::TensorType;
 
+use super::constraint::ConstraintOptions;
 use super::options::{Defaults, LoadOptions, progress_bar};
 use super::{Failure, output};
 
@@ -41,6 +42,8 @@ pub(super) struct Args {
     /// Most tokens guessed ahead in a step, from what the text repeats; 0: none
     #[arg(long, default_value_t = 0, value_name = "N")]
     draft: usize,
+    #[command(flatten)]
+    constraint: ConstraintOptions,
     #[command(flatten)]
     sampling: SamplingOptions,
     #[command(flatten)]
@@ -196,6 +199,7 @@ impl SamplingOptions {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let constraint = args.constraint.read()?;
     let opened = args.load.open(&Source::of(args.model.as_deref()))?;
     if args.load.check_tensors {
         super::inspect::check_tensors(&opened)?;
@@ -259,6 +263,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             .collect(),
         top_logprobs: None,
         n_drafted: None,
+        constraint: constraint
+            .map(|constraint| served.handle.compile(constraint))
+            .transpose()?,
     })?;
     while let Some(event) = events.blocking_recv() {
         match event {

@@ -5,6 +5,7 @@
 //! step. Nothing here knows HTTP. A step that fails is tried again for each of its requests alone, so
 //! that it ends those that cannot go on, never the others or the engine.
 
+mod constrained;
 mod draft;
 mod runner;
 mod scheduler;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use crate::constraint::{self, Compiled, Constraint};
 use crate::model::Model;
 pub use crate::sampling::TokenLogprob;
 use crate::sampling::{ParamError, Params, Sampler};
@@ -42,6 +44,8 @@ pub struct Request {
     /// Most tokens guessed ahead in a step, from what the text repeats; none: as the engine is set.
     /// What is answered does not depend on it.
     pub n_drafted: Option<usize>,
+    /// What the answer must look like, made ready by [`Handle::compile`].
+    pub constraint: Option<Compiled>,
 }
 
 /// A token of the answer, as far as it is part of the released text.
@@ -198,6 +202,7 @@ pub struct Handle {
     queue: mpsc::UnboundedSender<Submitted>,
     places: Arc<AtomicUsize>,
     tokenizer: Arc<Tokenizer>,
+    constraints: Arc<constraint::Compiler>,
     limits: Limits,
 }
 
@@ -230,6 +235,14 @@ impl Handle {
         };
         self.queue.send(submitted).map_err(|_| Rejected::Ended)?;
         Ok(receiver)
+    }
+
+    /// Makes a constraint ready for this model's answers. Blocks, milliseconds as a rule.
+    ///
+    /// # Errors
+    /// A constraint that cannot be enforced, with what is wrong and where.
+    pub fn compile(&self, constraint: Constraint) -> Result<Compiled, constraint::Error> {
+        self.constraints.compile(constraint)
     }
 
     /// The model's vocabulary.
@@ -274,6 +287,7 @@ pub fn start<E: Send + 'static>(
             Handle {
                 queue,
                 places: Arc::default(),
+                constraints: Arc::new(constraint::Compiler::new(Arc::clone(&tokenizer))),
                 tokenizer,
                 limits,
             },

@@ -11,6 +11,7 @@ use crate::model::{self, Batch, Model, Resumed, SequenceId};
 use crate::plan::BLOCK_LEN;
 use crate::text::tokenizer::Tokenizer;
 
+use super::constrained::{Fault, Worker};
 use super::scheduler::{Budget, Job, Step, can_begin, plan_step};
 use super::sequence::Sequence;
 use super::{Failure, FinishReason, Limits, Submitted};
@@ -106,6 +107,8 @@ pub(super) struct Runner<C> {
     /// Sequences of a step that failed, each of which goes alone next.
     suspects: Vec<SequenceId>,
     batch: Batch,
+    /// Computes the masks of constrained answers.
+    worker: Worker,
     /// Steps so far.
     turn: usize,
 }
@@ -123,6 +126,7 @@ impl<C: Compute> Runner<C> {
             free_ids,
             suspects: Vec::new(),
             batch: Batch::default(),
+            worker: Worker::default(),
             turn: 0,
         }
     }
@@ -157,7 +161,8 @@ impl<C: Compute> Runner<C> {
             submitted.request.n_drafted = Some(0);
             limits.n_drafted = 0;
         }
-        self.queue.push_back(Sequence::new(submitted, &limits));
+        self.queue
+            .push_back(Sequence::new(submitted, &limits, &self.worker));
     }
 
     /// One step, with all that is to be done around it.
@@ -332,6 +337,10 @@ impl<C: Compute> Runner<C> {
 
     #[tracing::instrument(level = "trace", target = "phase", skip_all)]
     fn step(&mut self) {
+        self.take_forced();
+        if self.running.is_empty() {
+            return;
+        }
         let shares = self.shares();
         self.batch.clear();
         for (sequence, share) in self.running.iter_mut().zip(&shares) {
@@ -356,8 +365,17 @@ impl<C: Compute> Runner<C> {
         }
     }
 
+    /// Takes in what constraints force, so that it goes into the next pass.
+    fn take_forced(&mut self) {
+        let mut ended = Vec::new();
+        for (i, sequence) in self.running.iter_mut().enumerate() {
+            ended.extend(ending(i, sequence.take_forced(&self.tokenizer)));
+        }
+        self.end_all(ended);
+    }
+
     /// Brings the cache in line with what was chosen, and ends answers.
-    fn settle(&mut self, shares: &[usize], ended: Vec<(usize, Result<FinishReason, Failure>)>) {
+    fn settle(&mut self, shares: &[usize], ended: Vec<Ending>) {
         let is_kept = self.model.n_blocks().is_some();
         for (sequence, _) in self.running.iter_mut().zip(shares).filter(|(_, n)| **n > 0) {
             if !is_kept {
@@ -368,6 +386,11 @@ impl<C: Compute> Runner<C> {
             }
         }
         self.suspects.pop();
+        self.end_all(ended);
+    }
+
+    /// Lets go of requests that have ended, given by rising index.
+    fn end_all(&mut self, ended: Vec<Ending>) {
         for (at, result) in ended.into_iter().rev() {
             self.end(at, result);
         }
@@ -405,6 +428,18 @@ impl<C: Compute> Runner<C> {
     }
 }
 
+/// A request that has ended: its index, and how.
+type Ending = (usize, Result<FinishReason, Failure>);
+
+/// The ending of request `i`, if it ended.
+fn ending(i: usize, result: Result<Option<FinishReason>, Fault>) -> Option<Ending> {
+    let result = result.transpose()?;
+    Some((
+        i,
+        result.map_err(|fault| Failure::Computation(fault.to_string())),
+    ))
+}
+
 /// Chooses tokens for the sequences of a pass from its rows of logits, which are in their order.
 /// Returns those that end, by their places.
 fn choose<'l>(
@@ -412,7 +447,7 @@ fn choose<'l>(
     shares: &[usize],
     mut rows: impl Iterator<Item = &'l [f32]>,
     tokenizer: &Tokenizer,
-) -> Vec<(usize, Result<FinishReason, Failure>)> {
+) -> Vec<Ending> {
     let mut ended = Vec::new();
     for (i, (sequence, share)) in running.iter_mut().zip(shares).enumerate() {
         let own: Vec<&[f32]> = rows.by_ref().take(sequence.n_rows(*share)).collect();
@@ -421,9 +456,7 @@ fn choose<'l>(
         }
         let advance = AssertUnwindSafe(|| sequence.advance(*share, own.into_iter(), tokenizer));
         match catch_unwind(advance) {
-            Ok(Ok(None)) => {}
-            Ok(Ok(Some(reason))) => ended.push((i, Ok(reason))),
-            Ok(Err(error)) => ended.push((i, Err(Failure::Computation(error.to_string())))),
+            Ok(result) => ended.extend(ending(i, result)),
             Err(_) => {
                 let panicked = "choosing a token panicked";
                 ended.push((i, Err(Failure::Computation(panicked.into()))));

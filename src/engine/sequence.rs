@@ -9,6 +9,7 @@ use crate::sampling::{Logprobs, SampleError, Sampler};
 use crate::text::gate::{Gate, Released};
 use crate::text::tokenizer::Tokenizer;
 
+use super::constrained::{Constrained, Fault, Worker};
 use super::draft::{Draft, Effort, Lookup};
 use super::scheduler::Job;
 use super::{
@@ -16,6 +17,7 @@ use super::{
 };
 
 /// What a token carries through the text gate.
+#[derive(Default)]
 struct Entry {
     chosen: Option<TokenLogprob>,
     top: Vec<TokenLogprob>,
@@ -46,6 +48,16 @@ pub(super) struct Sequence {
     limit: usize,
     sampler: Sampler,
     guesses: Option<Guesses>,
+    constrained: Option<Constrained>,
+    /// Tokens that are part of the prompt or went through the gate; the rest are forced ones whose
+    /// log-probabilities the next pass tells.
+    n_reported: usize,
+    /// Forced tokens behind a stop text, which are no part of the answer.
+    n_dropped: usize,
+    /// Whether a stop text was found.
+    is_stopped: bool,
+    /// How the answer ends once all its tokens are reported.
+    ending: Option<Result<FinishReason, Fault>>,
     gate: Gate<Entry>,
     top_logprobs: Option<usize>,
     /// Closed by the receiver when nobody waits for the answer.
@@ -59,7 +71,7 @@ pub(super) struct Sequence {
 
 impl Sequence {
     /// A request that waits.
-    pub(super) fn new(submitted: Submitted, limits: &Limits) -> Self {
+    pub(super) fn new(submitted: Submitted, limits: &Limits, worker: &Worker) -> Self {
         let Submitted {
             request,
             mut sampler,
@@ -73,7 +85,9 @@ impl Sequence {
             .max_tokens
             .map_or(limits.n_ctx, |most| n_prompt.saturating_add(most))
             .min(limits.n_ctx);
+        // What may follow a guess would be known only when the grammar has moved on.
         let guesses = match request.n_drafted.unwrap_or(limits.n_drafted) {
+            _ if request.constraint.is_some() => None,
             0 => None,
             most => {
                 let mut draft = Box::new(Lookup::default());
@@ -94,6 +108,11 @@ impl Sequence {
             limit,
             sampler,
             guesses,
+            constrained: request.constraint.as_ref().map(|c| worker.begin(c)),
+            n_reported: n_prompt,
+            n_dropped: 0,
+            is_stopped: false,
+            ending: None,
             gate: Gate::new(&request.stops),
             top_logprobs: request.top_logprobs,
             events,
@@ -220,7 +239,8 @@ impl Sequence {
         let positions = self.n_cached as u32..;
         let tokens = pending.iter().chain(guessed).take(n);
         for ((i, token), position) in tokens.enumerate().zip(positions) {
-            batch.push(*token, self.id, position, i + 1 >= pending.len());
+            let wants_logits = i + 1 >= pending.len() || self.is_forced_row(i);
+            batch.push(*token, self.id, position, wants_logits);
         }
         if let Some(guesses) = &mut self.guesses {
             guesses.tokens.truncate(n_guessed);
@@ -229,7 +249,88 @@ impl Sequence {
 
     /// Rows of logits that a pass over its next `n` tokens has for it.
     pub(super) fn n_rows(&self, n: usize) -> usize {
-        (n + 1).saturating_sub(self.tokens.len() - self.n_cached)
+        let n_chosen = (n + 1).saturating_sub(self.tokens.len() - self.n_cached);
+        self.n_forced_rows(n) + n_chosen
+    }
+
+    /// Whether the row of the `i`th pending token tells the probability of a forced one.
+    fn is_forced_row(&self, i: usize) -> bool {
+        let next = self.n_cached + i + 1;
+        self.n_reported <= next && next < self.tokens.len()
+    }
+
+    /// How many of the rows of the next `n` pending tokens are forced tokens'.
+    fn n_forced_rows(&self, n: usize) -> usize {
+        (0..n).filter(|i| self.is_forced_row(*i)).count()
+    }
+
+    /// Takes in the tokens that the constraint forces, which are pending from then on. Returns why
+    /// the answer ends, if it does.
+    pub(super) fn take_forced(
+        &mut self,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<FinishReason>, Fault> {
+        let Some(constrained) = &mut self.constrained else {
+            return Ok(None);
+        };
+        let Some(mut forced) = constrained.forced()? else {
+            return Ok(None);
+        };
+        let room = self.limit - self.tokens.len();
+        let is_cut = forced.tokens.len() > room;
+        forced.tokens.truncate(room);
+        for token in &forced.tokens {
+            self.sampler.accept(*token);
+        }
+        self.tokens.extend(forced.tokens);
+        if forced.is_complete && !is_cut {
+            self.ending = Some(Ok(FinishReason::Stop));
+        } else if self.tokens.len() >= self.limit {
+            self.ending = Some(Ok(FinishReason::Length));
+        }
+        // With log-probabilities they wait for their rows.
+        if self.top_logprobs.is_none() {
+            while self.n_reported < self.tokens.len() && !self.is_stopped {
+                self.report(Entry::default(), tokenizer);
+            }
+        }
+        if self.n_reported < self.tokens.len() && !self.is_stopped {
+            return Ok(None);
+        }
+        self.conclude()
+    }
+
+    /// Releases the next forced token with the probability that its row gives it.
+    fn report_forced(&mut self, logits: &[f32], tokenizer: &Tokenizer) {
+        if self.is_stopped || matches!(self.ending, Some(Err(_))) {
+            return;
+        }
+        match self.entry(self.tokens[self.n_reported], logits) {
+            Ok(entry) => self.report(entry, tokenizer),
+            Err(error) => self.ending = Some(Err(error.into())),
+        }
+    }
+
+    /// Puts the first unreported token through the gate; a stop text ends the answer there.
+    fn report(&mut self, entry: Entry, tokenizer: &Tokenizer) {
+        let piece = tokenizer.piece(self.tokens[self.n_reported]);
+        let released = tracing::trace_span!(target: "phase", "detokenise")
+            .in_scope(|| self.gate.push(piece, entry));
+        self.n_reported += 1;
+        if released.stopped.is_some() {
+            self.n_dropped = self.tokens.len() - self.n_reported;
+            self.is_stopped = true;
+            self.ending = Some(Ok(FinishReason::Stop));
+        }
+        self.send(released);
+    }
+
+    /// Ends the answer if that is decided.
+    fn conclude(&mut self) -> Result<Option<FinishReason>, Fault> {
+        if self.ending.is_some() && !self.is_stopped {
+            self.flush();
+        }
+        self.ending.take().transpose()
     }
 
     /// Takes note that a pass read its next `n` tokens, and chooses as many further ones as its rows
@@ -240,9 +341,12 @@ impl Sequence {
     pub(super) fn advance<'l>(
         &mut self,
         n: usize,
-        rows: impl Iterator<Item = &'l [f32]>,
+        mut rows: impl Iterator<Item = &'l [f32]>,
         tokenizer: &Tokenizer,
-    ) -> Result<Option<FinishReason>, SampleError> {
+    ) -> Result<Option<FinishReason>, Fault> {
+        for row in rows.by_ref().take(self.n_forced_rows(n)) {
+            self.report_forced(row, tokenizer);
+        }
         let pending = self.tokens.len() - self.n_cached;
         self.n_cached += n.min(pending);
         while self.cuts.last().is_some_and(|cut| *cut <= self.n_cached) {
@@ -261,7 +365,7 @@ impl Sequence {
             let (token, reason) = self.choose(row, tokenizer)?;
             end = reason;
             // The next row is what the model says behind the guess, so it counts if that was right.
-            if end.is_some() || guessed.get(i) != Some(&token) {
+            if end.is_some() || token.is_none() || guessed.get(i) != token.as_ref() {
                 break;
             }
             n_accepted += 1;
@@ -280,15 +384,22 @@ impl Sequence {
         self.n_cached = 0;
     }
 
-    /// Chooses the next token from its logits and releases what text it completes. Returns the token
-    /// and why the answer ends, if it does.
+    /// Chooses the next token from its logits and releases what text it completes. Returns it, if
+    /// there was one to choose, and why the answer ends, if it does.
     fn choose(
         &mut self,
         logits: &[f32],
         tokenizer: &Tokenizer,
-    ) -> Result<(u32, Option<FinishReason>), SampleError> {
+    ) -> Result<(Option<u32>, Option<FinishReason>), Fault> {
+        if self.ending.is_some() {
+            return Ok((None, self.conclude()?));
+        }
+        let mask = match &mut self.constrained {
+            Some(constrained) => Some(constrained.mask(logits.len())?),
+            None => None,
+        };
         let token = tracing::trace_span!(target: "phase", "sample")
-            .in_scope(|| self.sampler.sample(logits))?;
+            .in_scope(|| self.sampler.sample_masked(logits, mask))?;
         self.sampler.accept(token);
         let entry = self.entry(token, logits)?;
         self.tokens.push(token);
@@ -296,29 +407,22 @@ impl Sequence {
             guesses.draft.push(token);
         }
         if tokenizer.is_end_of_generation(token) {
-            self.flush();
-            return Ok((token, Some(FinishReason::Stop)));
+            self.ending = Some(Ok(FinishReason::Stop));
+            return Ok((Some(token), self.conclude()?));
         }
-        let released = tracing::trace_span!(target: "phase", "detokenise")
-            .in_scope(|| self.gate.push(tokenizer.piece(token), entry));
-        let is_stopped = released.stopped.is_some();
-        self.send(released);
-        if is_stopped {
-            return Ok((token, Some(FinishReason::Stop)));
+        self.report(entry, tokenizer);
+        if self.ending.is_none() && self.tokens.len() >= self.limit {
+            self.ending = Some(Ok(FinishReason::Length));
         }
-        if self.tokens.len() >= self.limit {
-            self.flush();
-            return Ok((token, Some(FinishReason::Length)));
+        if let Some(constrained) = self.constrained.as_mut().filter(|_| self.ending.is_none()) {
+            constrained.choose(token);
         }
-        Ok((token, None))
+        Ok((Some(token), self.conclude()?))
     }
 
     fn entry(&self, token: u32, logits: &[f32]) -> Result<Entry, SampleError> {
         let Some(n_top) = self.top_logprobs else {
-            return Ok(Entry {
-                chosen: None,
-                top: Vec::new(),
-            });
+            return Ok(Entry::default());
         };
         let logprobs = Logprobs::new(logits)?;
         let chosen = logprobs
@@ -361,7 +465,7 @@ impl Sequence {
         let now = Instant::now();
         let prefilled = self.prefilled.unwrap_or(now);
         let usage = Usage {
-            completion_tokens: self.tokens.len() - self.n_prompt,
+            completion_tokens: self.tokens.len() - self.n_prompt - self.n_dropped,
             prefill: prefilled - self.started.unwrap_or(self.arrived),
             decode: now - prefilled,
             ..self.usage

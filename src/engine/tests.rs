@@ -168,6 +168,7 @@ fn request(prompt: &[u32], n: usize) -> Request {
         stops: Vec::new(),
         top_logprobs: Some(0),
         n_drafted: None,
+        constraint: None,
     }
 }
 

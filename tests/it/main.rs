@@ -8,6 +8,7 @@
 )]
 
 mod bad_definitions;
+mod constraints;
 mod faults;
 mod golden_templates;
 mod golden_tokenizers;

@@ -111,7 +111,13 @@ impl Server {
             .collect()
     }
 
-    fn refused(&self, extra: impl Into<Value>, status: u16, code: &str, param: impl Into<Value>) {
+    pub fn refused(
+        &self,
+        extra: impl Into<Value>,
+        status: u16,
+        code: &str,
+        param: impl Into<Value>,
+    ) {
         let (extra, param) = (extra.into(), param.into());
         let (found, body) = self.chat(extra.clone());
         let error = &body["error"];
@@ -484,10 +490,10 @@ fn what_cannot_be_served_is_refused_with_its_field() {
         json!("tools"),
     );
     server.refused(
-        json!({ "response_format": { "type": "json_object" } }),
+        json!({ "response_format": { "type": "yaml" } }),
         400,
-        "unsupported_parameter",
-        json!("response_format"),
+        "invalid_value",
+        json!("response_format.type"),
     );
     let long = "word ".repeat(2000);
     let messages = json!([{ "role": "user", "content": long }]);

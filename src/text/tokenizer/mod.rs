@@ -89,21 +89,7 @@ impl Tokenizer {
         if add_special && self.adds_bos {
             out.extend(self.roles.bos);
         }
-        let mut after_text = false;
-        for part in self.specials.split(text, parse_special) {
-            match (part, encoder) {
-                (Part::Token(id), _) => out.push(id),
-                (Part::Text(text), Encoder::Bpe(bpe)) => bpe.encode(&self.vocab, text, &mut out),
-                (Part::Text(text), Encoder::Spm(spm)) => {
-                    spm.encode(&self.vocab, text, after_text, &mut out)?;
-                }
-                (Part::Text(text), Encoder::WordPiece(pieces)) => {
-                    pieces.encode(&self.vocab, text, &mut out)?;
-                }
-                (Part::Text(text), Encoder::Unigram(unigram)) => unigram.encode(text, &mut out),
-            }
-            after_text = matches!(part, Part::Text(_));
-        }
+        self.encode_parts(encoder, text, parse_special, false, &mut out)?;
         if add_special && self.adds_eos {
             out.extend(self.roles.eos);
         }
@@ -111,6 +97,45 @@ impl Tokenizer {
             out.extend(self.roles.sep);
         }
         Ok(out)
+    }
+
+    /// The tokens of a text that continues another, without special tokens: nothing is put first.
+    ///
+    /// # Errors
+    /// A model without a tokenizer, or bytes without a token.
+    pub fn encode_continuation(&self, text: &str) -> Result<Vec<u32>, Error> {
+        let Some(encoder) = &self.encoder else {
+            return Err(Error::NoTokenizer(self.model));
+        };
+        let mut out = Vec::with_capacity(text.len() / 3 + 2);
+        self.encode_parts(encoder, text, false, true, &mut out)?;
+        Ok(out)
+    }
+
+    /// Appends the tokens of a text; `after_text` says whether it continues one.
+    fn encode_parts(
+        &self,
+        encoder: &Encoder,
+        text: &str,
+        parse_special: bool,
+        mut after_text: bool,
+        out: &mut Vec<u32>,
+    ) -> Result<(), Error> {
+        for part in self.specials.split(text, parse_special) {
+            match (part, encoder) {
+                (Part::Token(id), _) => out.push(id),
+                (Part::Text(text), Encoder::Bpe(bpe)) => bpe.encode(&self.vocab, text, out),
+                (Part::Text(text), Encoder::Spm(spm)) => {
+                    spm.encode(&self.vocab, text, after_text, out)?;
+                }
+                (Part::Text(text), Encoder::WordPiece(pieces)) => {
+                    pieces.encode(&self.vocab, text, out)?;
+                }
+                (Part::Text(text), Encoder::Unigram(unigram)) => unigram.encode(text, out),
+            }
+            after_text = matches!(part, Part::Text(_));
+        }
+        Ok(())
     }
 
     /// The text of tokens, special ones included, without the space that encoding puts first.
@@ -189,6 +214,26 @@ impl Tokenizer {
     /// Whether a token steers the model and is no text.
     pub fn is_control(&self, id: u32) -> bool {
         self.vocab.kind(id) == Some(Kind::Control)
+    }
+
+    /// Whether a token stands for text: no control or unknown token, none that ends a generation,
+    /// and not one without bytes.
+    pub fn is_text(&self, id: u32) -> bool {
+        let is_kind = matches!(
+            self.vocab.kind(id),
+            Some(Kind::Normal | Kind::UserDefined | Kind::Byte)
+        );
+        is_kind && !self.is_end_of_generation(id) && !self.piece(id).is_empty()
+    }
+
+    /// Whether encoding keeps every byte of a text, so that the tokens of bytes are well-defined.
+    pub fn keeps_bytes(&self) -> bool {
+        matches!(self.encoder, Some(Encoder::Bpe(_) | Encoder::Spm(_)))
+    }
+
+    /// The tokens that a generation ends with, rising.
+    pub fn ends(&self) -> impl Iterator<Item = u32> {
+        self.roles.ends.iter().copied()
     }
 
     /// Whether a generation ends with this token.

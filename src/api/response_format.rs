@@ -1,0 +1,198 @@
+//! What an answer must look like, from the fields that say it.
+//!
+//! OpenAI's `response_format`; llama-server's `grammar` and `json_schema`; vLLM's `guided_json`,
+//! `guided_regex` and `structured_outputs`. At most one of them. Not here: what they mean.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::constraint::{self, Constraint};
+
+use super::error::Error;
+
+/// The fields of a request that constrain its answer.
+#[derive(Debug, Deserialize)]
+pub(super) struct Fields {
+    response_format: Option<Value>,
+    /// GBNF, or Lark.
+    grammar: Option<String>,
+    json_schema: Option<Value>,
+    guided_json: Option<Value>,
+    guided_regex: Option<String>,
+    structured_outputs: Option<Value>,
+}
+
+/// Their names.
+pub(super) const NAMES: &[&str] = &[
+    "response_format",
+    "grammar",
+    "json_schema",
+    "guided_json",
+    "guided_regex",
+    "structured_outputs",
+];
+
+/// A constraint and the field it comes from, for messages.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) param: String,
+    pub(super) constraint: Constraint,
+}
+
+impl Fields {
+    /// The constraint that is asked for.
+    pub(super) fn constraint(&self) -> Result<Option<Wanted>, Error> {
+        let mut all = Vec::new();
+        if let Some(format) = given(&self.response_format) {
+            all.extend(of_response_format(format)?);
+        }
+        if let Some(text) = self.grammar.as_deref().filter(|text| !text.is_empty()) {
+            all.push(wanted("grammar", Constraint::grammar(text)));
+        }
+        for (name, schema) in [
+            ("json_schema", &self.json_schema),
+            ("guided_json", &self.guided_json),
+        ] {
+            if let Some(schema) = given(schema) {
+                all.push(wanted(name, of_schema(name, schema)?));
+            }
+        }
+        if let Some(text) = &self.guided_regex {
+            all.push(wanted("guided_regex", Constraint::Regex(text.clone())));
+        }
+        if let Some(outputs) = given(&self.structured_outputs) {
+            all.push(of_structured_outputs(outputs)?);
+        }
+        match all.as_slice() {
+            [] | [_] => Ok(all.pop()),
+            [first, second, ..] => Err(Error::value(
+                &second.param,
+                format!(
+                    "`{}` and `{}` both constrain the answer, expected at most one",
+                    first.param, second.param
+                ),
+            )),
+        }
+    }
+}
+
+impl Wanted {
+    /// What is said of a constraint that cannot be used.
+    pub(super) fn refused(param: String, error: &constraint::Error) -> Error {
+        match error {
+            constraint::Error::Busy => Error::Busy {
+                limit: constraint::MAX_AT_ONCE,
+            },
+            constraint::Error::NoThread => Error::Engine {
+                detail: error.to_string(),
+            },
+            _ => Error::value(&param, format!("`{param}`: {error}")),
+        }
+    }
+}
+
+fn given(field: &Option<Value>) -> Option<&Value> {
+    field.as_ref().filter(|value| !value.is_null())
+}
+
+fn wanted(param: impl Into<String>, constraint: Constraint) -> Wanted {
+    Wanted {
+        param: param.into(),
+        constraint,
+    }
+}
+
+/// A schema, which some clients send as text.
+fn of_schema(param: &str, value: &Value) -> Result<Constraint, Error> {
+    let Value::String(text) = value else {
+        return Ok(Constraint::JsonSchema(value.clone()));
+    };
+    serde_json::from_str(text)
+        .map(Constraint::JsonSchema)
+        .map_err(|error| Error::value(param, format!("`{param}` is no JSON: {error}")))
+}
+
+fn of_response_format(format: &Value) -> Result<Option<Wanted>, Error> {
+    const WHOLE: &str = "response_format";
+    const KIND: &str = "response_format.type";
+    const SCHEMA: &str = "response_format.json_schema";
+    let Some(fields) = format.as_object() else {
+        return Err(Error::value(WHOLE, format!("`{WHOLE}` is no object")));
+    };
+    let Some(kind) = fields.get("type").and_then(Value::as_str) else {
+        return Err(Error::value(
+            KIND,
+            format!("`{KIND}` is missing or no text"),
+        ));
+    };
+    let known: &[&str] = match kind {
+        "text" => &["type"],
+        "json_object" => &["type", "schema"],
+        "json_schema" => &["type", "json_schema"],
+        other => {
+            let message =
+                format!("`{KIND}` is `{other}`, expected `text`, `json_object` or `json_schema`");
+            return Err(Error::value(KIND, message));
+        }
+    };
+    only(WHOLE, fields, known)?;
+    match kind {
+        "text" => Ok(None),
+        "json_object" => {
+            let param = "response_format.schema";
+            let constraint = match fields.get("schema").filter(|schema| !schema.is_null()) {
+                Some(schema) => of_schema(param, schema)?,
+                None => Constraint::json_object(),
+            };
+            Ok(Some(wanted(param, constraint)))
+        }
+        _ => {
+            let inner = fields.get("json_schema").and_then(Value::as_object);
+            let Some(inner) = inner else {
+                return Err(Error::value(
+                    SCHEMA,
+                    format!("`{SCHEMA}` is missing or no object"),
+                ));
+            };
+            only(SCHEMA, inner, &["name", "description", "schema", "strict"])?;
+            let param = format!("{SCHEMA}.schema");
+            match inner.get("schema").filter(|schema| !schema.is_null()) {
+                Some(schema) => Ok(Some(wanted(&param, of_schema(&param, schema)?))),
+                None => Err(Error::value(&param, format!("`{param}` is missing"))),
+            }
+        }
+    }
+}
+
+fn of_structured_outputs(outputs: &Value) -> Result<Wanted, Error> {
+    const WHOLE: &str = "structured_outputs";
+    let Some(fields) = outputs.as_object() else {
+        return Err(Error::value(WHOLE, format!("`{WHOLE}` is no object")));
+    };
+    only(WHOLE, fields, &["json", "regex", "grammar"])?;
+    let given: Vec<_> = fields.iter().filter(|(_, v)| !v.is_null()).collect();
+    let &[(name, value)] = given.as_slice() else {
+        let message = format!("`{WHOLE}` has {} constraints, expected one", given.len());
+        return Err(Error::value(WHOLE, message));
+    };
+    let param = format!("{WHOLE}.{name}");
+    let constraint = match (name.as_str(), value) {
+        ("json", schema) => of_schema(&param, schema)?,
+        ("regex", Value::String(text)) => Constraint::Regex(text.clone()),
+        (_, Value::String(text)) => Constraint::grammar(text),
+        _ => return Err(Error::value(&param, format!("`{param}` is no text"))),
+    };
+    Ok(wanted(param, constraint))
+}
+
+/// Refuses fields that nobody knows.
+fn only(param: &str, fields: &serde_json::Map<String, Value>, known: &[&str]) -> Result<(), Error> {
+    match fields.keys().find(|name| !known.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => Err(Error::Field {
+            param: format!("{param}.{name}"),
+            message: format!("unknown parameter: `{param}.{name}`"),
+            code: "unknown_parameter",
+        }),
+    }
+}

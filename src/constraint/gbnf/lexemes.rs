@@ -1,0 +1,421 @@
+//! Which parts of a grammar become lexemes.
+//!
+//! GBNF describes texts by characters. The library reads a text as lexemes first, each as long as
+//! it can be, which is far faster and loses readings: after `[a-z]+`, an `x` is never the next
+//! part's. So a part becomes a lexeme only where nothing is lost: wherever it may end, none of the
+//! lexemes allowed there goes on with a byte that the rest of the grammar may begin with. What
+//! fails this is split, down to single characters in the worst case, which go on nowhere.
+//!
+//! Invariant: the grammar of lexemes reads exactly the texts of the grammar of characters.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use super::automaton::{Automaton, Overlap, overlap};
+use super::chars::Leads;
+use super::parse::{Expr, Rules};
+
+/// Most positions of a lexeme, and deepest nesting.
+const MAX_POSITIONS: usize = 600;
+const MAX_DEPTH: usize = 60;
+/// Most lexemes, most sets of lexemes allowed together, and work that is spent on finding out.
+const MAX_LEXEMES: usize = 400;
+const MAX_STATES: usize = 1000;
+const MAX_WORK: usize = 20_000_000;
+/// Most rounds of splitting.
+const MAX_ROUNDS: usize = 100;
+
+/// A part of a rule over lexemes.
+#[derive(Clone, Debug)]
+pub(super) enum Node {
+    /// A lexeme, by its index.
+    Lexeme(usize),
+    Seq(Vec<Node>),
+    Alt(Vec<Node>),
+    Repeat(Box<Node>, u32, Option<u32>),
+    /// A rule, by its index.
+    Rule(usize),
+}
+
+/// A grammar over lexemes.
+#[derive(Debug)]
+pub(super) struct Lexed {
+    /// What each lexeme matches; rules in it refer to the grammar of characters.
+    pub(super) lexemes: Vec<Expr>,
+    /// The rules that are reached.
+    pub(super) rules: HashMap<usize, Node>,
+    pub(super) root: usize,
+    index: HashMap<Expr, usize>,
+}
+
+/// Finds the lexemes of a grammar.
+pub(super) fn lex(grammar: &Rules) -> Lexed {
+    let sizes = Sizes::of(grammar);
+    let mut work = MAX_WORK;
+    let mut split = HashSet::new();
+    for _ in 0..MAX_ROUNDS {
+        let lexed = Builder::build(grammar, &sizes, |expr| split.contains(expr));
+        let Some(conflicts) = Analysis::conflicts(&lexed, &grammar.bodies, &mut work) else {
+            break;
+        };
+        if conflicts.is_empty() {
+            return lexed;
+        }
+        split.extend(conflicts.into_iter().map(|i| lexed.lexemes[i].clone()));
+    }
+    // Too large to decide: single characters are always right.
+    Builder::build(grammar, &sizes, |expr| !matches!(expr, Expr::Class(_)))
+}
+
+/// How large rules are as regular expressions: positions and depth, `None` of recursive ones.
+struct Sizes(Vec<Option<(usize, usize)>>);
+
+impl Sizes {
+    fn of(grammar: &Rules) -> Self {
+        let mut sizes = Self(vec![None; grammar.bodies.len()]);
+        // What needs no unknown rule is known; what is left when nothing more becomes so recurs.
+        loop {
+            let mut is_changed = false;
+            for (i, body) in grammar.bodies.iter().enumerate() {
+                if sizes.0[i].is_none()
+                    && let Some(size) = sizes.size(body)
+                {
+                    sizes.0[i] = Some(size);
+                    is_changed = true;
+                }
+            }
+            if !is_changed {
+                return sizes;
+            }
+        }
+    }
+
+    fn size(&self, expr: &Expr) -> Option<(usize, usize)> {
+        match expr {
+            Expr::Class(_) => Some((1, 1)),
+            Expr::Rule(rule) => self.0[*rule],
+            Expr::Seq(all) | Expr::Alt(all) => {
+                let mut out = (0usize, 0);
+                for part in all {
+                    let (positions, depth) = self.size(part)?;
+                    out = (out.0.saturating_add(positions), out.1.max(depth));
+                }
+                Some((out.0, out.1 + 1))
+            }
+            Expr::Repeat(inner, min, max) => {
+                let (positions, depth) = self.size(inner)?;
+                let copies = max.unwrap_or(*min).max(1) as usize;
+                Some((positions.saturating_mul(copies), depth + 1))
+            }
+        }
+    }
+
+    /// Whether an expression can be a lexeme.
+    fn fits(&self, expr: &Expr) -> bool {
+        self.size(expr)
+            .is_some_and(|(n, depth)| (1..=MAX_POSITIONS).contains(&n) && depth <= MAX_DEPTH)
+    }
+}
+
+/// Turns rules over characters into rules over lexemes.
+struct Builder<'a, F> {
+    sizes: &'a Sizes,
+    /// Whether an expression must not be a lexeme.
+    is_split: F,
+    out: Lexed,
+    /// Rules that are reached and not built.
+    open: Vec<usize>,
+}
+
+impl<'a, F: Fn(&Expr) -> bool> Builder<'a, F> {
+    fn build(grammar: &'a Rules, sizes: &'a Sizes, is_split: F) -> Lexed {
+        let mut this = Self {
+            sizes,
+            is_split,
+            out: Lexed {
+                lexemes: Vec::new(),
+                rules: HashMap::new(),
+                root: grammar.root,
+                index: HashMap::new(),
+            },
+            open: vec![grammar.root],
+        };
+        while let Some(rule) = this.open.pop() {
+            if !this.out.rules.contains_key(&rule) {
+                let node = this.node(&grammar.bodies[rule]);
+                this.out.rules.insert(rule, node);
+            }
+        }
+        this.out
+    }
+
+    fn can_be_lexeme(&self, expr: &Expr) -> bool {
+        self.sizes.fits(expr) && !(self.is_split)(expr)
+    }
+
+    fn lexeme(&mut self, expr: &Expr) -> Node {
+        let next = self.out.lexemes.len();
+        let index = *self.out.index.entry(expr.clone()).or_insert(next);
+        if index == next {
+            self.out.lexemes.push(expr.clone());
+        }
+        Node::Lexeme(index)
+    }
+
+    fn node(&mut self, expr: &Expr) -> Node {
+        if self.can_be_lexeme(expr) {
+            return self.lexeme(expr);
+        }
+        match expr {
+            Expr::Class(_) => self.lexeme(expr),
+            Expr::Rule(rule) => {
+                self.open.push(*rule);
+                Node::Rule(*rule)
+            }
+            Expr::Repeat(inner, min, max) => Node::Repeat(Box::new(self.node(inner)), *min, *max),
+            Expr::Seq(all) => Node::Seq(self.runs(all)),
+            Expr::Alt(all) => {
+                let (regular, rest): (Vec<_>, Vec<_>) =
+                    all.iter().partition(|part| self.can_be_lexeme(part));
+                let together = Expr::Alt(regular.iter().map(|&part| part.clone()).collect());
+                let mut out = Vec::new();
+                if regular.len() > 1 && self.can_be_lexeme(&together) {
+                    out.push(self.lexeme(&together));
+                } else {
+                    out.extend(regular.into_iter().map(|part| self.lexeme(part)));
+                }
+                out.extend(rest.into_iter().map(|part| self.node(part)));
+                Node::Alt(out)
+            }
+        }
+    }
+
+    /// The parts of a sequence, with neighbours that can be one lexeme joined.
+    fn runs(&mut self, all: &[Expr]) -> Vec<Node> {
+        let mut out = Vec::new();
+        let mut rest = all;
+        while let Some(part) = rest.first() {
+            let most = rest.len().min(MAX_POSITIONS);
+            let parts = rest[..most].iter();
+            let n = parts.take_while(|part| self.can_be_lexeme(part)).count();
+            let join = |n: usize| Expr::Seq(rest[..n].to_vec());
+            let longest = (2..=n).rev().find(|n| self.sizes.fits(&join(*n)));
+            match longest.map(join) {
+                Some(joined) if !(self.is_split)(&joined) => out.push(self.lexeme(&joined)),
+                Some(_) => {
+                    let parts = &rest[..longest.unwrap_or(1)];
+                    out.extend(parts.iter().map(|part| self.lexeme(part)));
+                }
+                None => out.push(self.node(part)),
+            }
+            rest = &rest[longest.unwrap_or(1)..];
+        }
+        out
+    }
+}
+
+type Set = BTreeSet<usize>;
+
+/// Which lexemes may stand where.
+struct Analysis<'a> {
+    lexed: &'a Lexed,
+    automata: Vec<Automaton>,
+    /// Rules that may be empty.
+    nullable: HashSet<usize>,
+    /// Lexemes that a rule may begin with.
+    first: HashMap<usize, Set>,
+    /// Lexemes that may come behind a rule.
+    follow: HashMap<usize, Set>,
+    /// Lexemes that may come behind each lexeme.
+    next: Vec<Set>,
+    overlaps: HashMap<(usize, usize), Overlap>,
+}
+
+impl<'a> Analysis<'a> {
+    /// The lexemes that may go on where the grammar might want another; `None` if finding out takes
+    /// too much.
+    fn conflicts(lexed: &'a Lexed, bodies: &[Expr], work: &mut usize) -> Option<Set> {
+        if lexed.lexemes.len() > MAX_LEXEMES {
+            return None;
+        }
+        let automata = lexed
+            .lexemes
+            .iter()
+            .map(|expr| Automaton::new(expr, bodies));
+        let mut this = Self {
+            lexed,
+            automata: automata.collect(),
+            nullable: HashSet::new(),
+            first: HashMap::new(),
+            follow: HashMap::new(),
+            next: vec![Set::new(); lexed.lexemes.len()],
+            overlaps: HashMap::new(),
+        };
+        this.find_first(work)?;
+        this.find_next(work)?;
+        let mut conflicts = Set::new();
+        for state in this.states(work)? {
+            for &ended in &state {
+                let behind = this.leads_behind(ended);
+                for &other in &state {
+                    if this.overlap(ended, other, work)?.goes_on.meets(behind) {
+                        conflicts.insert(other);
+                    }
+                }
+            }
+        }
+        Some(conflicts)
+    }
+
+    fn find_first(&mut self, work: &mut usize) -> Option<()> {
+        loop {
+            let mut is_changed = false;
+            for (&rule, node) in &self.lexed.rules {
+                *work = work.checked_sub(1)?;
+                let (first, is_nullable) = self.first_of(node);
+                is_changed |= is_nullable && self.nullable.insert(rule);
+                let known = self.first.entry(rule).or_default();
+                let before = known.len();
+                known.extend(first);
+                is_changed |= known.len() != before;
+            }
+            if !is_changed {
+                return Some(());
+            }
+        }
+    }
+
+    /// The lexemes that a node may begin with, and whether it may be empty.
+    fn first_of(&self, node: &Node) -> (Set, bool) {
+        match node {
+            Node::Lexeme(lexeme) => (Set::from([*lexeme]), self.automata[*lexeme].is_nullable),
+            Node::Rule(rule) => (
+                self.first.get(rule).cloned().unwrap_or_default(),
+                self.nullable.contains(rule),
+            ),
+            Node::Repeat(inner, min, _) => {
+                let (first, is_nullable) = self.first_of(inner);
+                (first, is_nullable || *min == 0)
+            }
+            Node::Alt(all) => {
+                let mut out = (Set::new(), false);
+                for part in all {
+                    let (first, is_nullable) = self.first_of(part);
+                    out.0.extend(first);
+                    out.1 |= is_nullable;
+                }
+                out
+            }
+            Node::Seq(all) => {
+                let mut out = (Set::new(), true);
+                for part in all {
+                    let (first, is_nullable) = self.first_of(part);
+                    out.0.extend(first);
+                    out.1 = is_nullable;
+                    if !is_nullable {
+                        break;
+                    }
+                }
+                out
+            }
+        }
+    }
+
+    fn find_next(&mut self, work: &mut usize) -> Option<()> {
+        loop {
+            let mut is_changed = false;
+            for (rule, node) in &self.lexed.rules {
+                let behind = self.follow.get(rule).cloned().unwrap_or_default();
+                is_changed |= self.spread(node, &behind, work)?;
+            }
+            if !is_changed {
+                return Some(());
+            }
+        }
+    }
+
+    /// Tells the parts of a node what may come behind them. Returns whether that was news.
+    fn spread(&mut self, node: &Node, behind: &Set, work: &mut usize) -> Option<bool> {
+        *work = work.checked_sub(1 + behind.len())?;
+        let mut is_changed = false;
+        match node {
+            Node::Lexeme(lexeme) => is_changed |= grow(&mut self.next[*lexeme], behind),
+            Node::Rule(rule) => {
+                is_changed |= grow(self.follow.entry(*rule).or_default(), behind);
+            }
+            Node::Alt(all) => {
+                for part in all {
+                    is_changed |= self.spread(part, behind, work)?;
+                }
+            }
+            Node::Repeat(inner, _, max) => {
+                let mut behind = behind.clone();
+                if *max != Some(1) {
+                    behind.extend(self.first_of(inner).0);
+                }
+                is_changed |= self.spread(inner, &behind, work)?;
+            }
+            Node::Seq(all) => {
+                let mut behind = behind.clone();
+                for part in all.iter().rev() {
+                    is_changed |= self.spread(part, &behind, work)?;
+                    let (first, is_nullable) = self.first_of(part);
+                    if !is_nullable {
+                        behind.clear();
+                    }
+                    behind.extend(first);
+                }
+            }
+        }
+        Some(is_changed)
+    }
+
+    /// The sets of lexemes that may be allowed together.
+    fn states(&mut self, work: &mut usize) -> Option<HashSet<Set>> {
+        let start = self.first.get(&self.lexed.root).cloned();
+        let mut open = vec![start.unwrap_or_default()];
+        let mut seen = HashSet::new();
+        while let Some(state) = open.pop() {
+            if !seen.insert(state.clone()) {
+                continue;
+            }
+            if seen.len() > MAX_STATES {
+                return None;
+            }
+            for &lexeme in &state {
+                let mut next = Set::new();
+                for &other in &state {
+                    if self.overlap(lexeme, other, work)?.is_shared {
+                        next.extend(&self.next[other]);
+                    }
+                }
+                open.push(next);
+            }
+        }
+        Some(seen)
+    }
+
+    fn overlap(&mut self, left: usize, right: usize, work: &mut usize) -> Option<Overlap> {
+        *work = work.checked_sub(1)?;
+        if let Some(known) = self.overlaps.get(&(left, right)) {
+            return Some(*known);
+        }
+        let found = overlap(&self.automata[left], &self.automata[right], work)?;
+        self.overlaps.insert((left, right), found);
+        Some(found)
+    }
+
+    /// The bytes that may come behind a lexeme.
+    fn leads_behind(&self, lexeme: usize) -> Leads {
+        let mut leads = Leads::default();
+        for next in &self.next[lexeme] {
+            leads.add(self.automata[*next].leads());
+        }
+        leads
+    }
+}
+
+fn grow(set: &mut Set, more: &Set) -> bool {
+    let before = set.len();
+    set.extend(more);
+    set.len() != before
+}

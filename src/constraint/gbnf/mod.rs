@@ -1,0 +1,51 @@
+//! llama.cpp's grammar notation, translated to the Lark that the library reads.
+//!
+//! `parse` reads rules over characters, `prune` drops dead ends, `lexemes` finds which of their parts can be lexemes without
+//! losing a text, `write` writes the result. Left recursion is allowed, which llama.cpp refuses.
+//!
+//! Invariant: the translation describes exactly the texts that the grammar does.
+
+mod automaton;
+mod chars;
+mod lexemes;
+mod parse;
+mod prune;
+mod write;
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(super) use {
+    parse::{Rules, parse},
+    tests::Naive,
+};
+
+use super::Error;
+
+/// Whether a grammar is GBNF by its first rule: `name ::=`.
+pub(super) fn is_gbnf(text: &str) -> bool {
+    let mut rest = text.trim_start();
+    while rest.starts_with('#') || rest.starts_with("//") {
+        rest = rest
+            .split_once('\n')
+            .map_or("", |(_, rest)| rest)
+            .trim_start();
+    }
+    let after_name = rest.trim_start_matches(parse::is_name);
+    after_name.len() < rest.len() && after_name.trim_start().starts_with("::=")
+}
+
+/// The Lark grammar of a GBNF grammar.
+///
+/// # Errors
+/// The first fault, with its line and column.
+pub(super) fn to_lark(text: &str) -> Result<String, Error> {
+    let rules = parse::parse(text)?;
+    let (line, column) = rules.root_at;
+    let rules = prune::prune(&rules).ok_or_else(|| Error::Gbnf {
+        line,
+        column,
+        message: "no text fits the rule `root`".into(),
+    })?;
+    Ok(write::lark(&lexemes::lex(&rules), &rules))
+}

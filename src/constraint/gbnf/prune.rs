@@ -1,0 +1,53 @@
+//! Leaves out the parts of a grammar that no text fits, such as a rule that always needs itself.
+//!
+//! The matcher would follow them, and an answer would never come to an end.
+
+use super::parse::{Expr, Rules};
+
+/// The grammar without such parts; `None` if nothing is left of its root.
+pub(super) fn prune(grammar: &Rules) -> Option<Rules> {
+    let mut fits = vec![false; grammar.bodies.len()];
+    loop {
+        let mut is_changed = false;
+        for (i, body) in grammar.bodies.iter().enumerate() {
+            if !fits[i] && has_text(body, &fits) {
+                fits[i] = true;
+                is_changed = true;
+            }
+        }
+        if !is_changed {
+            break;
+        }
+    }
+    let bodies = grammar.bodies.iter();
+    fits[grammar.root].then(|| Rules {
+        bodies: bodies.map(|body| kept(body, &fits)).collect(),
+        ..*grammar
+    })
+}
+
+/// Whether a text fits, given the rules for which that is known.
+fn has_text(expr: &Expr, fits: &[bool]) -> bool {
+    match expr {
+        Expr::Class(_) => true,
+        Expr::Rule(rule) => fits[*rule],
+        Expr::Seq(all) => all.iter().all(|part| has_text(part, fits)),
+        Expr::Alt(all) => all.iter().any(|part| has_text(part, fits)),
+        Expr::Repeat(inner, min, _) => *min == 0 || has_text(inner, fits),
+    }
+}
+
+/// An expression without its parts that no text fits. One that is such a part as a whole is only
+/// in rules that nothing reaches.
+fn kept(expr: &Expr, fits: &[bool]) -> Expr {
+    match expr {
+        Expr::Class(_) | Expr::Rule(_) => expr.clone(),
+        Expr::Seq(all) => Expr::Seq(all.iter().map(|part| kept(part, fits)).collect()),
+        Expr::Alt(all) => {
+            let all = all.iter().filter(|part| has_text(part, fits));
+            Expr::Alt(all.map(|part| kept(part, fits)).collect())
+        }
+        Expr::Repeat(inner, ..) if !has_text(inner, fits) => Expr::Seq(Vec::new()),
+        Expr::Repeat(inner, min, max) => Expr::Repeat(Box::new(kept(inner, fits)), *min, *max),
+    }
+}

@@ -1,0 +1,96 @@
+//! One answer against its constraint: what may come next, and what must.
+//!
+//! A thin layer over the constraint library that turns its states and texts into ours. Called by
+//! the engine's worker; nothing here knows threads.
+
+use std::fmt;
+
+use super::Error;
+
+/// Where one answer stands in its grammar. A clone goes its own way.
+#[derive(Clone)]
+pub struct Matcher {
+    inner: llguidance::Matcher,
+}
+
+impl Matcher {
+    pub(super) fn new(inner: llguidance::Matcher) -> Self {
+        Self { inner }
+    }
+
+    /// A copy that shares no cache with this one.
+    pub(super) fn apart(&self) -> Self {
+        Self::new(self.inner.deep_clone())
+    }
+
+    /// The tokens that may come next: bit `i % 32` of word `i / 32` is set for token `i`, of the
+    /// tokenizer's vocabulary. Tokens that end a generation are among them exactly where the
+    /// answer may stop. None are set once the answer is complete.
+    ///
+    /// # Errors
+    /// A grammar that needs too much work here, or one that no token of the vocabulary continues.
+    pub fn mask(&mut self) -> Result<Vec<u32>, Error> {
+        if self.is_stopped() {
+            return Ok(Vec::new());
+        }
+        self.inner
+            .compute_mask()
+            .map(Vec::from)
+            .map_err(|error| Error::broken(&error))
+    }
+
+    /// Takes the token that was chosen.
+    ///
+    /// # Errors
+    /// A token that the grammar does not allow here; the matcher is of no use from then on.
+    pub fn accept(&mut self, token: u32) -> Result<(), Error> {
+        self.inner
+            .consume_token(token)
+            .map_err(|error| Error::broken(&error))
+    }
+
+    /// The tokens that must come next, whatever the model says; they are taken at once.
+    ///
+    /// # Errors
+    /// A grammar that needs too much work here.
+    pub fn forced(&mut self) -> Result<Vec<u32>, Error> {
+        let mut all = Vec::new();
+        while !self.is_stopped() {
+            let tokens = self.inner.consume_ff_tokens();
+            if tokens.is_empty() {
+                break;
+            }
+            all.extend(tokens);
+        }
+        match self.inner.get_error() {
+            Some(message) => Err(Error::broken(&message)),
+            None => Ok(all),
+        }
+    }
+
+    /// Whether the answer is complete: the grammar allows nothing more.
+    pub fn is_stopped(&self) -> bool {
+        self.inner.is_stopped() && !self.inner.is_error()
+    }
+
+    /// Whether the answer may end here.
+    ///
+    /// # Errors
+    /// A matcher that failed before.
+    pub fn may_stop(&mut self) -> Result<bool, Error> {
+        if self.is_stopped() {
+            return Ok(true);
+        }
+        self.inner
+            .is_accepting()
+            .map_err(|error| Error::broken(&error))
+    }
+}
+
+impl fmt::Debug for Matcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Matcher")
+            .field("stopped", &self.is_stopped())
+            .finish_non_exhaustive()
+    }
+}

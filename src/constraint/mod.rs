@@ -1,0 +1,342 @@
+//! What an answer must look like: JSON Schema, regular expressions, context-free grammars.
+//!
+//! A [`Constraint`] is text from a request. A [`Compiler`], one for each model, makes a
+//! [`Compiled`] of it, or says what is wrong with it and where. Each answer gets a [`Matcher`] of
+//! its own, which says which tokens may come next and which must. GBNF becomes Lark in `gbnf`; the
+//! rest is the library llguidance, under limits that keep a hostile request from taking time or
+//! memory without end. Not here: models, logits, and when a mask is computed (the engine).
+//!
+//! Invariant: what a matcher lets through is a beginning of a text that fits the constraint.
+
+mod gbnf;
+mod matcher;
+mod schema;
+mod vocabulary;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::Duration;
+
+use llguidance::ParserFactory;
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::toktrie::TokEnv;
+use serde_json::Value;
+
+use crate::text::tokenizer::Tokenizer;
+
+pub use matcher::Matcher;
+
+use vocabulary::Vocabulary;
+
+/// Longest text of a constraint, in bytes.
+pub const MAX_BYTES: usize = 256 << 10;
+/// Longest time that making one may take.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// Constraints that are made at once.
+pub const MAX_AT_ONCE: usize = 4;
+/// Stack of the thread that makes one: chains of references recurse. Only what is touched is taken.
+const STACK_BYTES: usize = 256 << 20;
+
+/// What an answer must look like.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Constraint {
+    /// JSON that fits a JSON Schema.
+    JsonSchema(Value),
+    /// Text that a regular expression matches as a whole.
+    Regex(String),
+    /// Text of a grammar in the variant of Lark that llguidance reads.
+    Lark(String),
+    /// Text of a grammar in llama.cpp's GBNF.
+    Gbnf(String),
+}
+
+impl Constraint {
+    /// Any JSON object.
+    pub fn json_object() -> Self {
+        Self::JsonSchema(serde_json::json!({ "type": "object" }))
+    }
+
+    /// A grammar whose notation its first rule tells: GBNF has `name ::=`, Lark has `name:`.
+    pub fn grammar(text: &str) -> Self {
+        if gbnf::is_gbnf(text) {
+            Self::Gbnf(text.to_owned())
+        } else {
+            Self::Lark(text.to_owned())
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::JsonSchema(schema) => schema.to_string().len(),
+            Self::Regex(text) | Self::Lark(text) | Self::Gbnf(text) => text.len(),
+        }
+    }
+}
+
+/// Why a constraint cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Its text is too long.
+    #[error("the constraint has {found} bytes, expected at most {MAX_BYTES}")]
+    TooLarge {
+        /// Bytes of the text.
+        found: usize,
+    },
+    /// A JSON Schema that is wrong or goes beyond what can be enforced.
+    #[error("schema{at}: {message}")]
+    Schema {
+        /// JSON pointer of the place; empty for the whole.
+        at: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// A regular expression that is wrong or goes beyond what can be enforced.
+    #[error("regular expression: {message}")]
+    Regex {
+        /// What is wrong.
+        message: String,
+    },
+    /// A GBNF grammar that is wrong.
+    #[error("grammar, line {line}, column {column}: {message}")]
+    Gbnf {
+        /// Line, from 1.
+        line: usize,
+        /// Character of the line, from 1.
+        column: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// A Lark grammar that is wrong, or any grammar too large to be enforced.
+    #[error("grammar: {message}")]
+    Grammar {
+        /// What is wrong, and where.
+        message: String,
+    },
+    /// Making it took too long.
+    #[error("the constraint is too complex: it was not ready after {} seconds", TIME_LIMIT.as_secs())]
+    TooSlow,
+    /// Other constraints are being made.
+    #[error("{MAX_AT_ONCE} other constraints are being prepared; try again later")]
+    Busy,
+    /// The model's vocabulary does not fit into the tree of tokens.
+    #[error("a vocabulary of {n_tokens} tokens cannot be constrained")]
+    Vocabulary {
+        /// Tokens of the vocabulary.
+        n_tokens: usize,
+    },
+    /// The operating system gave no thread.
+    #[error("no thread to prepare the constraint on")]
+    NoThread,
+    /// The grammar cannot go on where an answer stands.
+    #[error("the constraint cannot be followed any further: {message}")]
+    Broken {
+        /// What the library says.
+        message: String,
+    },
+}
+
+impl Error {
+    fn broken(error: &dyn fmt::Display) -> Self {
+        Self::Broken {
+            message: first_part(&error.to_string()),
+        }
+    }
+}
+
+/// A message of the library without the dumps of its state that follow.
+fn first_part(message: &str) -> String {
+    let end = message.find("\n<").unwrap_or(message.len());
+    message[..end].trim_end().to_owned()
+}
+
+/// Makes constraints for one vocabulary. The tree of its tokens is built when it is first needed.
+pub struct Compiler {
+    tokenizer: Arc<Tokenizer>,
+    forces: bool,
+    factory: OnceLock<Result<ParserFactory, Error>>,
+    running: AtomicUsize,
+}
+
+impl Compiler {
+    /// For the answers of models with this vocabulary.
+    pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
+        Self {
+            tokenizer,
+            forces: true,
+            factory: OnceLock::new(),
+            running: AtomicUsize::new(0),
+        }
+    }
+
+    /// One whose matchers force no tokens: of a text that must come, the model chooses the spelling.
+    pub fn without_forcing(tokenizer: Arc<Tokenizer>) -> Self {
+        Self {
+            forces: false,
+            ..Self::new(tokenizer)
+        }
+    }
+
+    /// Makes a constraint ready for use. Takes milliseconds as a rule, and blocks.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being enforced exactly.
+    pub fn compile(self: &Arc<Self>, constraint: Constraint) -> Result<Compiled, Error> {
+        let found = constraint.bytes();
+        if found > MAX_BYTES {
+            return Err(Error::TooLarge { found });
+        }
+        let place = Place::take(self)?;
+        let (done, result) = mpsc::sync_channel(1);
+        // A thread of its own, so that one that never ends costs a place and nothing else.
+        std::thread::Builder::new()
+            .name("constraint".into())
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                let compiled = place.0.compile_here(constraint);
+                drop(place);
+                // Nobody waits once the time is over.
+                let _ = done.send(compiled);
+            })
+            .map_err(|_| Error::NoThread)?;
+        match result.recv_timeout(TIME_LIMIT) {
+            Ok(compiled) => compiled,
+            Err(mpsc::RecvTimeoutError::Timeout) => Err(Error::TooSlow),
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(Error::Grammar {
+                message: "preparing it failed".into(),
+            }),
+        }
+    }
+
+    fn compile_here(&self, constraint: Constraint) -> Result<Compiled, Error> {
+        let factory = self.factory.get_or_init(|| self.make_factory());
+        let factory = factory.as_ref().map_err(Clone::clone)?;
+        let (grammar, refuse): (_, fn(String) -> Error) = match constraint {
+            Constraint::JsonSchema(schema) => (
+                TopLevelGrammar::from_json_schema(schema::prepare(schema)?),
+                |message| Error::Schema {
+                    at: String::new(),
+                    message,
+                },
+            ),
+            Constraint::Regex(text) => (regex(&text), |message| Error::Regex {
+                message: of_regex(&message),
+            }),
+            Constraint::Lark(text) => (TopLevelGrammar::from_lark(text), |message| {
+                Error::Grammar { message }
+            }),
+            Constraint::Gbnf(text) => (
+                TopLevelGrammar::from_lark(gbnf::to_lark(&text)?),
+                |message| Error::Grammar { message },
+            ),
+        };
+        let parser = factory
+            .create_parser(grammar)
+            .map_err(|error| refuse(first_part(&error.to_string())))?;
+        let mut inner = llguidance::Matcher::new(Ok(parser));
+        for warning in inner.grammar_warnings() {
+            tracing::warn!(warning, "a constraint");
+        }
+        // Tells at once what no token can begin, and warms what all answers share.
+        let mut first = Matcher::new(inner.deep_clone());
+        first.mask().map_err(|error| match error {
+            Error::Broken { message } => {
+                refuse(format!("no token can begin the answer: {message}"))
+            }
+            other => other,
+        })?;
+        Ok(Compiled {
+            matcher: Matcher::new(inner),
+        })
+    }
+
+    fn make_factory(&self) -> Result<ParserFactory, Error> {
+        let vocabulary: TokEnv = Arc::new(Vocabulary::new(&self.tokenizer, self.forces)?);
+        let mut factory =
+            ParserFactory::new_simple(&vocabulary).map_err(|error| Error::Grammar {
+                message: error.to_string(),
+            })?;
+        factory.quiet();
+        *factory.limits_mut() = ParserLimits {
+            // One to two kilobytes each: at most about 100 MB for one answer.
+            max_lexer_states: 50_000,
+            verbose_errors: false,
+            ..ParserLimits::default()
+        };
+        Ok(factory)
+    }
+}
+
+impl fmt::Debug for Compiler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Compiler")
+            .field("n_tokens", &self.tokenizer.vocab_len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// One of the places for constraints that are being made.
+struct Place(Arc<Compiler>);
+
+impl Place {
+    fn take(compiler: &Arc<Compiler>) -> Result<Self, Error> {
+        // Dropping it gives the place back, also of one too many.
+        let place = Self(Arc::clone(compiler));
+        if compiler.running.fetch_add(1, Ordering::Relaxed) >= MAX_AT_ONCE {
+            return Err(Error::Busy);
+        }
+        Ok(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A constraint ready for use, for any number of answers.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    matcher: Matcher,
+}
+
+impl Compiled {
+    /// A matcher at the beginning of an answer; shares nothing that grows with other answers.
+    pub fn matcher(&self) -> Matcher {
+        self.matcher.apart()
+    }
+}
+
+/// A regular expression that must match the whole answer; anchors at its ends say so once more.
+fn regex(text: &str) -> TopLevelGrammar {
+    let inner = text.strip_prefix('^').unwrap_or(text);
+    let inner = match inner.strip_suffix('$') {
+        Some(rest) if !ends_in_escape(rest) => rest,
+        _ => inner,
+    };
+    if inner.is_empty() {
+        return TopLevelGrammar::from_lark("start: \"\"".into());
+    }
+    TopLevelGrammar::from_regex(inner)
+}
+
+/// What is wrong with a regular expression, without the grammar that was made of it.
+fn of_regex(message: &str) -> String {
+    let inner = message
+        .split_once("(in regex): ")
+        .map_or(message, |(_, rest)| rest);
+    let inner = inner
+        .split_once("\n   1 | start:")
+        .map_or(inner, |(rest, _)| rest);
+    inner.trim_end().to_owned()
+}
+
+/// Whether the next character would be escaped.
+fn ends_in_escape(text: &str) -> bool {
+    let backslashes = text.bytes().rev().take_while(|b| *b == b'\\').count();
+    backslashes % 2 == 1
+}

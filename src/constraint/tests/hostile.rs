@@ -1,0 +1,281 @@
+//! Constraints nobody should send: an error in good time, or something that works; never the end
+//! of the program.
+
+use std::time::Instant;
+
+use serde_json::{Map, json};
+
+use super::*;
+
+/// One of its own: a constraint that is given up still has its place.
+fn compiler() -> Arc<Compiler> {
+    static COMPILER: LazyLock<Arc<Compiler>> =
+        LazyLock::new(|| Arc::new(Compiler::without_forcing(byte_level())));
+    Arc::clone(&COMPILER)
+}
+
+fn refused(constraint: Constraint, parts: &[&str]) {
+    let error = compiler()
+        .compile(constraint)
+        .expect_err(parts[0])
+        .to_string();
+    for part in parts {
+        assert!(error.contains(part), "`{part}` is not in: {error}");
+    }
+    assert!(
+        !error.contains("backtrace") && error.len() < 1000,
+        "{error}"
+    );
+}
+
+#[test]
+fn schemas_are_refused_with_their_place() {
+    let schema = |schema: Value| Constraint::JsonSchema(schema);
+    refused(
+        schema(json!(3)),
+        &["schema: expected an object or a boolean"],
+    );
+    refused(schema(json!(false)), &["schema: nothing fits `false`"]);
+    refused(
+        schema(json!({ "properties": { "a/b": { "not": {} } } })),
+        &["schema/properties/a~1b/not: `not` cannot be enforced"],
+    );
+    refused(
+        schema(json!({ "items": [{}, { "uniqueItems": true }] })),
+        &["schema/items/1/uniqueItems: "],
+    );
+    refused(
+        schema(json!({ "anyOf": [{ "$ref": "#/$defs/x" }], "$defs": { "x": { "if": {} } } })),
+        &["schema/$defs/x/if: `if` cannot be enforced"],
+    );
+    refused(
+        schema(json!({ "properties": { "a": { "$ref": "#/$defs/x" } } })),
+        &["schema/properties/a/$ref: there is no `#/$defs/x`"],
+    );
+    refused(
+        schema(json!({ "$ref": "http://example.com/schema" })),
+        &["schema/$ref: `http://example.com/schema` is not inside the schema"],
+    );
+    refused(
+        schema(json!({ "anyOf": {} })),
+        &["schema/anyOf: expected an array of schemas"],
+    );
+    refused(
+        schema(json!({ "properties": [] })),
+        &["schema/properties: expected an object"],
+    );
+    refused(schema(json!({ "type": "strnig" })), &["schema: ", "strnig"]);
+    refused(
+        schema(json!({ "type": "string", "pattern": "(" })),
+        &["schema: "],
+    );
+    refused(
+        schema(json!({ "type": "string", "format": "no-such" })),
+        &["schema: ", "no-such"],
+    );
+    refused(
+        schema(json!({ "type": "integer", "minimum": 3, "maximum": 2 })),
+        &["schema: "],
+    );
+    refused(
+        schema(json!({ "x-guidance": { "no_such": 1 } })),
+        &["schema: ", "no_such"],
+    );
+    // What the specification does not know is an annotation.
+    let annotated = json!({ "type": "null", "x-order": 3, "examples": [1] });
+    compiler()
+        .compile(schema(annotated))
+        .expect("annotations are no faults");
+    compiler()
+        .compile(schema(json!(true)))
+        .expect("everything fits");
+}
+
+#[test]
+fn expressions_and_grammars_are_refused_with_their_place() {
+    refused(
+        Constraint::Regex("a(b".into()),
+        &["regular expression: ", "unclosed group"],
+    );
+    refused(
+        Constraint::Regex("(?=a)b".into()),
+        &["regular expression: ", "look-around"],
+    );
+    refused(
+        Constraint::Lark("start: a\n".into()),
+        &["grammar: ", "unknown name", "\"a\""],
+    );
+    refused(
+        Constraint::Lark("start: \"a\n".into()),
+        &["grammar: ", "1("],
+    );
+    refused(
+        Constraint::Lark("a: \"b\"".into()),
+        &["grammar: no start rule found"],
+    );
+    refused(
+        Constraint::Gbnf("root ::= \"a\" [".into()),
+        &["grammar, line 1, column 14: the class has no closing `]`"],
+    );
+    refused(
+        Constraint::Regex("a".repeat(MAX_BYTES + 1)),
+        &["the constraint has 262145 bytes, expected at most 262144"],
+    );
+}
+
+/// Compiles and takes some steps; anything but a crash or a hang will do.
+fn survives(name: &str, constraint: Constraint) {
+    let start = Instant::now();
+    let compiler = compiler();
+    if let Ok(compiled) = compiler.compile(constraint) {
+        let mut matcher = compiled.matcher();
+        for _ in 0..20 {
+            if matcher.forced().is_err() || matcher.is_stopped() {
+                break;
+            }
+            let Ok(mask) = matcher.mask() else { break };
+            let mut ids = 0..compiler.tokenizer.vocab_len() as u32;
+            let allowed = ids.find(|id| allows(&mask, *id)).expect("a token");
+            // The token is allowed, but what follows may need too much.
+            if matcher.accept(allowed).is_err() {
+                break;
+            }
+        }
+    }
+    let seconds = start.elapsed().as_secs();
+    assert!(seconds <= TIME_LIMIT.as_secs() + 10, "{name}: {seconds} s");
+}
+
+#[test]
+fn hostile_constraints_end_in_good_time() {
+    let schema = |name, schema| survives(name, Constraint::JsonSchema(schema));
+    let chain = |n: usize| {
+        let defs: Map<_, _> = (0..n)
+            .map(|i| {
+                (
+                    format!("d{i}"),
+                    json!({ "$ref": format!("#/$defs/d{}", i + 1) }),
+                )
+            })
+            .chain([(format!("d{n}"), json!({ "type": "null" }))])
+            .collect();
+        json!({ "$ref": "#/$defs/d0", "$defs": defs })
+    };
+    schema("chain of references", chain(6000));
+    let nested = |n: usize| {
+        let defs: Map<_, _> = (0..n)
+            .map(|i| {
+                let next = format!("#/$defs/d{}", i + 1);
+                (
+                    format!("d{i}"),
+                    json!({ "allOf": [{ "$ref": next }, { "$ref": next }] }),
+                )
+            })
+            .chain([(format!("d{n}"), json!({ "type": "object" }))])
+            .collect();
+        json!({ "$ref": "#/$defs/d0", "$defs": defs })
+    };
+    schema("doubling references", nested(200));
+    schema("a circle", json!({ "$ref": "#" }));
+    schema(
+        "a circle with siblings",
+        json!({ "type": "object", "allOf": [{ "$ref": "#" }] }),
+    );
+    schema(
+        "many items",
+        json!({ "type": "array", "minItems": 1_000_000_000 }),
+    );
+    schema(
+        "long text",
+        json!({ "type": "string", "minLength": 1_000_000_000u64 }),
+    );
+    schema(
+        "huge numbers",
+        json!({ "type": "number", "minimum": -1e308, "maximum": 1e308, "multipleOf": 1e-300 }),
+    );
+    schema(
+        "many names",
+        json!({ "type": "object", "properties":
+        (0..3000).map(|i| (format!("p{i}"), json!({}))).collect::<Map<_, _>>() }),
+    );
+    schema(
+        "many kinds",
+        json!({ "enum": (0..20_000).map(|i| format!("v{i}")).collect::<Vec<_>>() }),
+    );
+    let options: Vec<_> = (0..1500)
+        .map(|i| json!({ "type": "object", "properties": { "k": { "const": i } }, "required": ["k"] }))
+        .collect();
+    schema("exclusive options", json!({ "oneOf": options }));
+    let products: Vec<_> = (0..16)
+        .map(|_| json!({ "anyOf": [{ "minLength": 1 }, { "maxLength": 9 }, {"pattern": "a"}] }))
+        .collect();
+    schema(
+        "a product of options",
+        json!({ "type": "string", "allOf": products }),
+    );
+
+    let regex = |name, text: String| survives(name, Constraint::Regex(text));
+    regex("counts of counts", "((a{1000}){1000}){1000}".into());
+    regex(
+        "alternatives",
+        format!("({}){{500}}", "a|ab|".repeat(200) + "b"),
+    );
+    regex("many states", "(a|b)*a(a|b){500}".into());
+    regex(
+        "groups",
+        format!("{}a{}", "(".repeat(100_000), ")".repeat(100_000)),
+    );
+
+    let gbnf = |name, text: String| survives(name, Constraint::Gbnf(text));
+    let doubling: String = (0..60)
+        .map(|i| format!("a{i} ::= a{} a{}\n", i + 1, i + 1))
+        .collect();
+    gbnf(
+        "doubling rules",
+        format!("root ::= a0\n{doubling}a60 ::= \"x\"\n"),
+    );
+    gbnf("nothing fits", "root ::= root \"a\"".into());
+    gbnf("empty circles", "root ::= root root | \"\"".into());
+    gbnf(
+        "long text",
+        format!("root ::= \"{}\" root?", "ab".repeat(100_000)),
+    );
+    gbnf(
+        "ambiguous",
+        "root ::= root root root | \"a\" | \"aa\"".into(),
+    );
+    gbnf(
+        "counts",
+        "root ::= ((([a-z]{2000}){2000}){2000} root?){2000}".into(),
+    );
+    let rules: String = (0..9000)
+        .map(|i| format!("a{i} ::= a{} | \"{i}\" root\n", i + 1))
+        .collect();
+    gbnf(
+        "many rules",
+        format!("root ::= a0\n{rules}a9000 ::= \"x\"\n"),
+    );
+
+    let lark = |name, text: String| survives(name, Constraint::Lark(text));
+    lark(
+        "groups",
+        format!("start: {}\"a\"{}", "(".repeat(100_000), ")".repeat(100_000)),
+    );
+    lark("tokens", "start: <[0-4000000000]>".into());
+    lark("any tokens", "start: <[*]>*".into());
+    let inner: String = (0..4000)
+        .map(|i| format!("a{i}: a{} \"x\"\n", i + 1))
+        .collect();
+    lark("many rules", format!("start: a0\n{inner}a4000: \"y\"\n"));
+}
+
+#[test]
+fn more_at_once_than_there_are_places_are_told_to_wait() {
+    let compiler = Arc::new(Compiler::new(byte_level()));
+    let places: Vec<_> = (0..MAX_AT_ONCE).map(|_| Place::take(&compiler)).collect();
+    assert!(places.iter().all(Result::is_ok));
+    let regex = Constraint::Regex("a".into());
+    assert_eq!(compiler.compile(regex.clone()).err(), Some(Error::Busy));
+    drop(places);
+    compiler.compile(regex).expect("places are given back");
+}
