@@ -78,7 +78,7 @@ impl Fields {
 
 impl Wanted {
     /// What is said of a constraint that cannot be used.
-    pub(super) fn refused(param: String, error: &constraint::Error) -> Error {
+    pub(super) fn refused(param: &str, error: &constraint::Error) -> Error {
         match error {
             constraint::Error::Busy => Error::Busy {
                 limit: constraint::MAX_AT_ONCE,
@@ -86,7 +86,7 @@ impl Wanted {
             constraint::Error::NoThread => Error::Engine {
                 detail: error.to_string(),
             },
-            _ => Error::value(&param, format!("`{param}`: {error}")),
+            _ => Error::value(param, format!("`{param}`: {error}")),
         }
     }
 }

@@ -35,7 +35,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Answer a prompt
-    Run(run::Args),
+    Run(Box<run::Args>),
     /// Serve models over HTTP
     Serve(serve::Args),
     /// Turn text into token ids
