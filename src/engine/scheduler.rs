@@ -6,7 +6,8 @@
 /// A sequence as the scheduler sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Waiting {
-    /// Tokens that are not in the cache yet; 1 for a running answer.
+    /// Tokens that are not in the cache yet; of a running answer one, and those that its constraint
+    /// forces behind it.
     pub(super) pending: usize,
     /// Whether its prompt is still being read.
     pub(super) is_prefill: bool,
