@@ -83,7 +83,7 @@ async fn compile(served: &Arc<Served>, wanted: Wanted) -> Result<Compiled, Error
         .map_err(|error| Error::Engine {
             detail: error.to_string(),
         })?
-        .map_err(|error| Wanted::refused(param, &error))
+        .map_err(|error| Wanted::refused(&param, &error))
 }
 
 /// What all chunks of an answer share.

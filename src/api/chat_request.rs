@@ -327,11 +327,6 @@ impl ChatRequest {
                 "`tool_choice` is not served yet",
             ));
         }
-        if self.penalty_alpha.is_some_and(|alpha| alpha > 0.0) {
-            let message = "`penalty_alpha`: contrastive search is not available, because the engine \
-                           does not read the hidden states of candidates";
-            return Err(Error::unsupported("penalty_alpha", message));
-        }
         Ok(())
     }
 

@@ -10,15 +10,16 @@ use crate::constraint::{self, Constraint};
 
 use super::error::Error;
 
-/// The fields of a request that constrain its answer.
+/// The fields of a request that constrain its answer. Their kinds are checked here: a flattened
+/// field that fails to parse would not be named.
 #[derive(Debug, Deserialize)]
 pub(super) struct Fields {
     response_format: Option<Value>,
     /// GBNF, or Lark.
-    grammar: Option<String>,
+    grammar: Option<Value>,
     json_schema: Option<Value>,
     guided_json: Option<Value>,
-    guided_regex: Option<String>,
+    guided_regex: Option<Value>,
     structured_outputs: Option<Value>,
 }
 
@@ -46,8 +47,11 @@ impl Fields {
         if let Some(format) = given(&self.response_format) {
             all.extend(of_response_format(format)?);
         }
-        if let Some(text) = self.grammar.as_deref().filter(|text| !text.is_empty()) {
-            all.push(wanted("grammar", Constraint::grammar(text)));
+        if let Some(grammar) = given(&self.grammar) {
+            let text = text("grammar", grammar)?;
+            // Clients that have none send an empty one.
+            let grammar = (!text.is_empty()).then(|| Constraint::grammar(text));
+            all.extend(grammar.map(|grammar| wanted("grammar", grammar)));
         }
         for (name, schema) in [
             ("json_schema", &self.json_schema),
@@ -57,8 +61,9 @@ impl Fields {
                 all.push(wanted(name, of_schema(name, schema)?));
             }
         }
-        if let Some(text) = &self.guided_regex {
-            all.push(wanted("guided_regex", Constraint::Regex(text.clone())));
+        if let Some(regex) = given(&self.guided_regex) {
+            let text = text("guided_regex", regex)?;
+            all.push(wanted("guided_regex", Constraint::Regex(text.into())));
         }
         if let Some(outputs) = given(&self.structured_outputs) {
             all.push(of_structured_outputs(outputs)?);
@@ -78,7 +83,7 @@ impl Fields {
 
 impl Wanted {
     /// What is said of a constraint that cannot be used.
-    pub(super) fn refused(param: String, error: &constraint::Error) -> Error {
+    pub(super) fn refused(param: &str, error: &constraint::Error) -> Error {
         match error {
             constraint::Error::Busy => Error::Busy {
                 limit: constraint::MAX_AT_ONCE,
@@ -86,13 +91,21 @@ impl Wanted {
             constraint::Error::NoThread => Error::Engine {
                 detail: error.to_string(),
             },
-            _ => Error::value(&param, format!("`{param}`: {error}")),
+            _ => Error::value(param, format!("`{param}`: {error}")),
         }
     }
 }
 
 fn given(field: &Option<Value>) -> Option<&Value> {
     field.as_ref().filter(|value| !value.is_null())
+}
+
+fn text<'a>(param: &str, value: &'a Value) -> Result<&'a str, Error> {
+    value.as_str().ok_or_else(|| Error::Field {
+        param: param.into(),
+        message: format!("`{param}` is no text"),
+        code: "invalid_type",
+    })
 }
 
 fn wanted(param: impl Into<String>, constraint: Constraint) -> Wanted {
@@ -176,11 +189,10 @@ fn of_structured_outputs(outputs: &Value) -> Result<Wanted, Error> {
         return Err(Error::value(WHOLE, message));
     };
     let param = format!("{WHOLE}.{name}");
-    let constraint = match (name.as_str(), value) {
-        ("json", schema) => of_schema(&param, schema)?,
-        ("regex", Value::String(text)) => Constraint::Regex(text.clone()),
-        (_, Value::String(text)) => Constraint::grammar(text),
-        _ => return Err(Error::value(&param, format!("`{param}` is no text"))),
+    let constraint = match name.as_str() {
+        "json" => of_schema(&param, value)?,
+        "regex" => Constraint::Regex(text(&param, value)?.into()),
+        _ => Constraint::grammar(text(&param, value)?),
     };
     Ok(wanted(param, constraint))
 }

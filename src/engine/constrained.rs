@@ -50,7 +50,7 @@ enum Origin {
 
 enum Reply {
     Forced(Forced),
-    Mask(Vec<u32>, Matcher),
+    Mask(Vec<u32>, Box<Matcher>),
     Fault(constraint::Error),
 }
 
@@ -109,7 +109,7 @@ fn work(queue: &Receiver<Job>) {
             None => {
                 if let Some((mut matcher, replies)) = open.pop_front() {
                     let reply = match matcher.mask() {
-                        Ok(mask) => Reply::Mask(mask, matcher),
+                        Ok(mask) => Reply::Mask(mask, Box::new(matcher)),
                         Err(error) => Reply::Fault(error),
                     };
                     // Nobody waits for the mask of a cancelled answer.
@@ -196,7 +196,7 @@ impl Constrained {
                 Ok(Reply::Mask(mut mask, matcher)) => {
                     // A model may have more logits than its vocabulary has tokens.
                     mask.resize(n_vocab.div_ceil(32), 0);
-                    State::Ready(mask, Box::new(matcher))
+                    State::Ready(mask, matcher)
                 }
                 Ok(Reply::Fault(error)) => {
                     self.state = State::Lost;

@@ -6,6 +6,7 @@
 //! that it ends those that cannot go on, never the others or the engine.
 
 mod constrained;
+mod contrast;
 mod draft;
 mod runner;
 mod scheduler;
@@ -23,7 +24,7 @@ use tokio::sync::mpsc;
 use crate::constraint::{self, Compiled, Constraint};
 use crate::model::Model;
 pub use crate::sampling::TokenLogprob;
-use crate::sampling::{ParamError, Params, Sampler};
+use crate::sampling::{Contrastive, ParamError, Params, Sampler};
 use crate::text::tokenizer::Tokenizer;
 
 /// What shall be generated.
@@ -145,6 +146,9 @@ pub enum Rejected {
         /// Most requests that wait.
         limit: usize,
     },
+    /// Contrastive search cannot be run.
+    #[error("`penalty_alpha`: contrastive search is not possible: {0}")]
+    NoSearch(&'static str),
     /// The engine has ended.
     #[error("the engine has ended")]
     Ended,
@@ -191,6 +195,8 @@ impl Drop for Ticket {
 struct Submitted {
     request: Request,
     sampler: Sampler,
+    /// Chooses in place of the sampler.
+    contrast: Option<Contrastive>,
     events: mpsc::UnboundedSender<Event>,
     arrived: Instant,
     ticket: Ticket,
@@ -204,6 +210,8 @@ pub struct Handle {
     tokenizer: Arc<Tokenizer>,
     constraints: Arc<constraint::Compiler>,
     limits: Limits,
+    /// Width of the stream of a model whose tokens can be taken back.
+    takes_back: Option<usize>,
 }
 
 impl Handle {
@@ -221,7 +229,7 @@ impl Handle {
                 limit: self.limits.n_ctx,
             });
         }
-        let sampler = Sampler::new(&request.sampling, request.choice)?;
+        let (sampler, contrast) = self.choosers(&request)?;
         let limit = self.limits.n_queue;
         let most = limit.max(1).saturating_add(self.limits.n_parallel);
         let ticket = Ticket::take(&self.places, most).ok_or(Rejected::QueueFull { limit })?;
@@ -229,12 +237,32 @@ impl Handle {
         let submitted = Submitted {
             request,
             sampler,
+            contrast,
             events,
             arrived: Instant::now(),
             ticket,
         };
         self.queue.send(submitted).map_err(|_| Rejected::Ended)?;
         Ok(receiver)
+    }
+
+    /// What chooses the tokens of a request.
+    fn choosers(&self, request: &Request) -> Result<(Sampler, Option<Contrastive>), Rejected> {
+        let params = &request.sampling;
+        if params.penalty_alpha == 0.0 {
+            return Ok((Sampler::new(params, request.choice)?, None));
+        }
+        let Some(n_embd) = self.takes_back else {
+            return Err(Rejected::NoSearch(
+                "this model's states cannot be taken back",
+            ));
+        };
+        if request.constraint.is_some() {
+            return Err(Rejected::NoSearch("the answer is constrained"));
+        }
+        let plain = Params::default();
+        let search = Contrastive::new(params, n_embd)?;
+        Ok((Sampler::new(&plain, request.choice)?, Some(search)))
     }
 
     /// Makes a constraint ready for this model's answers. Blocks, milliseconds as a rule.
@@ -272,7 +300,9 @@ pub fn start<E: Send + 'static>(
         .name("engine".into())
         .spawn(move || match load() {
             Ok(model) => {
-                if ready.send(Ok(())).is_ok() {
+                let can = model.options().n_ctx > 0 && !model.has_states();
+                let takes_back = can.then_some(model.plan().n_embd as usize);
+                if ready.send(Ok(takes_back)).is_ok() {
                     runner::Runner::new(model, for_thread, limits).run(requests);
                 }
             }
@@ -283,13 +313,14 @@ pub fn start<E: Send + 'static>(
         })
         .map_err(StartError::Thread)?;
     match loaded.recv() {
-        Ok(Ok(())) => Ok((
+        Ok(Ok(takes_back)) => Ok((
             Handle {
                 queue,
                 places: Arc::default(),
                 constraints: Arc::new(constraint::Compiler::new(Arc::clone(&tokenizer))),
                 tokenizer,
                 limits,
+                takes_back,
             },
             thread,
         )),

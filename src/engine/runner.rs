@@ -13,7 +13,7 @@ use crate::text::tokenizer::Tokenizer;
 
 use super::constrained::{Fault, Worker};
 use super::scheduler::{Budget, Job, Step, can_begin, plan_step};
-use super::sequence::Sequence;
+use super::sequence::{Row, Sequence};
 use super::{Failure, FinishReason, Limits, Submitted};
 
 const BLOCK: usize = BLOCK_LEN as usize;
@@ -23,8 +23,8 @@ const N_DRAFTED: usize = 32;
 
 /// What runs passes.
 pub(super) trait Compute {
-    /// See [`Model::forward`].
-    fn forward(&mut self, batch: &Batch) -> Result<&[f32], model::Error>;
+    /// See [`Model::forward`] and [`Model::results`]: logits, and the stream where it was wanted.
+    fn forward(&mut self, batch: &Batch) -> Result<(&[f32], &[f32]), model::Error>;
     /// See [`Model::resume`].
     fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed;
     /// See [`Model::next`].
@@ -48,8 +48,9 @@ pub(super) trait Compute {
 }
 
 impl Compute for Model {
-    fn forward(&mut self, batch: &Batch) -> Result<&[f32], model::Error> {
-        Model::forward(self, batch)
+    fn forward(&mut self, batch: &Batch) -> Result<(&[f32], &[f32]), model::Error> {
+        Model::forward(self, batch)?;
+        Ok(self.results())
     }
 
     fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed {
@@ -238,7 +239,7 @@ impl<C: Compute> Runner<C> {
     }
 
     fn begin(&mut self, sequence: &mut Sequence, id: SequenceId) {
-        if self.model.n_blocks().is_none() {
+        if self.model.n_blocks().is_none() || sequence.is_contrastive() {
             return sequence.begin(id, &Resumed::default(), Vec::new());
         }
         let known = self.model.resume(id, sequence.tokens());
@@ -263,7 +264,7 @@ impl<C: Compute> Runner<C> {
 
     /// Whether a request that waits begins with a text that another is about to have read.
     fn follows(&mut self, at: usize) -> bool {
-        if !self.model.is_shared() {
+        if !self.model.is_shared() || self.queue[at].is_contrastive() {
             return false;
         }
         let has_states = self.model.has_states();
@@ -356,8 +357,13 @@ impl<C: Compute> Runner<C> {
         }
         let n_vocab = self.model.n_vocab();
         match self.model.forward(&self.batch) {
-            Ok(logits) => {
-                let rows = logits.chunks_exact(n_vocab);
+            Ok((logits, hidden)) => {
+                let n_embd = hidden.len() / self.batch.n_outputs().max(1);
+                let logits = logits.chunks_exact(n_vocab).enumerate();
+                let rows = logits.map(|(i, logits)| Row {
+                    logits,
+                    hidden: &hidden[i * n_embd..(i + 1) * n_embd],
+                });
                 let ended = choose(&mut self.running, &shares, rows, &self.tokenizer);
                 self.settle(&shares, ended);
             }
@@ -409,7 +415,7 @@ impl<C: Compute> Runner<C> {
         let is_kept = self.model.n_blocks().is_some();
         for sequence in self.running.iter_mut().filter(|_| is_kept) {
             match self.model.next(sequence.id) {
-                0 => {
+                0 if !sequence.is_contrastive() => {
                     let known = self.model.resume(sequence.id, sequence.tokens());
                     sequence.begin(sequence.id, &known, Vec::new());
                 }
@@ -445,12 +451,12 @@ fn ending(i: usize, result: Result<Option<FinishReason>, Fault>) -> Option<Endin
 fn choose<'l>(
     running: &mut [Sequence],
     shares: &[usize],
-    mut rows: impl Iterator<Item = &'l [f32]>,
+    mut rows: impl Iterator<Item = Row<'l>>,
     tokenizer: &Tokenizer,
 ) -> Vec<Ending> {
     let mut ended = Vec::new();
     for (i, (sequence, share)) in running.iter_mut().zip(shares).enumerate() {
-        let own: Vec<&[f32]> = rows.by_ref().take(sequence.n_rows(*share)).collect();
+        let own: Vec<Row<'_>> = rows.by_ref().take(sequence.n_rows(*share)).collect();
         if *share == 0 {
             continue;
         }

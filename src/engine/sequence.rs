@@ -10,6 +10,7 @@ use crate::text::gate::{Gate, Released};
 use crate::text::tokenizer::Tokenizer;
 
 use super::constrained::{Constrained, Fault, Worker};
+use super::contrast::Contrast;
 use super::draft::{Draft, Effort, Lookup};
 use super::scheduler::Job;
 use super::{
@@ -21,6 +22,15 @@ use super::{
 struct Entry {
     chosen: Option<TokenLogprob>,
     top: Vec<TokenLogprob>,
+}
+
+/// What a pass says of one of its tokens.
+#[derive(Clone, Copy)]
+pub(super) struct Row<'l> {
+    /// `[n_vocab]`.
+    pub(super) logits: &'l [f32],
+    /// The stream behind the final norm; empty where it was not wanted.
+    pub(super) hidden: &'l [f32],
 }
 
 /// Guesses of a request.
@@ -48,6 +58,7 @@ pub(super) struct Sequence {
     limit: usize,
     sampler: Sampler,
     guesses: Option<Guesses>,
+    contrast: Option<Contrast>,
     constrained: Option<Constrained>,
     /// Tokens that are part of the prompt or went through the gate; the rest are forced ones whose
     /// log-probabilities the next pass tells.
@@ -75,6 +86,7 @@ impl Sequence {
         let Submitted {
             request,
             mut sampler,
+            contrast,
             events,
             arrived,
             ticket,
@@ -87,7 +99,7 @@ impl Sequence {
             .min(limits.n_ctx);
         // What may follow a guess would be known only when the grammar has moved on.
         let guesses = match request.n_drafted.unwrap_or(limits.n_drafted) {
-            _ if request.constraint.is_some() => None,
+            _ if request.constraint.is_some() || contrast.is_some() => None,
             0 => None,
             most => {
                 let mut draft = Box::new(Lookup::default());
@@ -108,6 +120,7 @@ impl Sequence {
             limit,
             sampler,
             guesses,
+            contrast: contrast.map(Contrast::new),
             constrained: request.constraint.as_ref().map(|c| worker.begin(c)),
             n_reported: n_prompt,
             n_dropped: 0,
@@ -218,11 +231,21 @@ impl Sequence {
         }
     }
 
+    /// Whether candidates are read before one is chosen.
+    pub(super) fn is_contrastive(&self) -> bool {
+        self.contrast.is_some()
+    }
+
+    /// A candidate that is read behind all tokens and taken back.
+    fn probe(&self) -> Option<u32> {
+        self.contrast.as_ref().and_then(Contrast::probe)
+    }
+
     /// What it is to the scheduler.
     pub(super) fn job(&self, is_whole: bool, block: usize) -> Job {
         let cut = self.cuts.last().map(|cut| cut - self.n_cached);
         Job {
-            pending: self.tokens.len() - self.n_cached,
+            pending: self.tokens.len() - self.n_cached + usize::from(self.probe().is_some()),
             drafted: self.guessed().len(),
             is_prefill: self.is_reading,
             is_whole,
@@ -237,9 +260,14 @@ impl Sequence {
         let n_guessed = n.saturating_sub(pending.len());
         let guessed = self.guesses.as_ref().map_or(&[][..], |g| &g.tokens);
         let positions = self.n_cached as u32..;
-        let tokens = pending.iter().chain(guessed).take(n);
+        let probe = self.probe();
+        let tokens = pending.iter().chain(&probe).chain(guessed).take(n);
+        batch.wants_hidden |= self.contrast.is_some();
         for ((i, token), position) in tokens.enumerate().zip(positions) {
-            let wants_logits = i + 1 >= pending.len() || self.is_forced_row(i);
+            let wants_logits = match &self.contrast {
+                Some(contrast) => contrast.wants(position as usize),
+                None => i + 1 >= pending.len() || self.is_forced_row(i),
+            };
             batch.push(*token, self.id, position, wants_logits);
         }
         if let Some(guesses) = &mut self.guesses {
@@ -249,6 +277,10 @@ impl Sequence {
 
     /// Rows of logits that a pass over its next `n` tokens has for it.
     pub(super) fn n_rows(&self, n: usize) -> usize {
+        if let Some(contrast) = &self.contrast {
+            let wants = |i: &usize| contrast.wants(self.n_cached + i);
+            return (0..n).filter(wants).count();
+        }
         let n_chosen = (n + 1).saturating_sub(self.tokens.len() - self.n_cached);
         self.n_forced_rows(n) + n_chosen
     }
@@ -333,6 +365,43 @@ impl Sequence {
         self.ending.take().transpose()
     }
 
+    /// [`Self::advance`] of a search that reads candidates, whose rows come with the stream.
+    fn advance_search<'l>(
+        &mut self,
+        n: usize,
+        rows: impl Iterator<Item = Row<'l>>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<FinishReason>, Fault> {
+        let Some(mut contrast) = self.contrast.take() else {
+            return Ok(None);
+        };
+        let pending = self.tokens.len() - self.n_cached;
+        let mut last = None;
+        let mut chosen = None;
+        for row in rows {
+            let position = contrast.n_read();
+            if position < self.tokens.len() {
+                contrast.read(self.tokens[position], row.hidden)?;
+                last = Some(row.logits);
+            } else {
+                chosen = contrast.add(row.logits, row.hidden)?;
+            }
+        }
+        self.n_cached += n.min(pending);
+        if n >= pending {
+            self.is_reading = false;
+            self.prefilled.get_or_insert_with(Instant::now);
+        }
+        if let Some(last) = last.filter(|_| n >= pending) {
+            contrast.look_ahead(last.to_vec())?;
+        }
+        self.contrast = Some(contrast);
+        match chosen {
+            Some(chosen) => self.push(chosen.token, &chosen.from, tokenizer),
+            None => Ok(None),
+        }
+    }
+
     /// Takes note that a pass read its next `n` tokens, and chooses as many further ones as its rows
     /// of logits and the guesses allow. Returns why the answer ends, if it does.
     ///
@@ -341,9 +410,13 @@ impl Sequence {
     pub(super) fn advance<'l>(
         &mut self,
         n: usize,
-        mut rows: impl Iterator<Item = &'l [f32]>,
+        rows: impl Iterator<Item = Row<'l>>,
         tokenizer: &Tokenizer,
     ) -> Result<Option<FinishReason>, Fault> {
+        if self.contrast.is_some() {
+            return self.advance_search(n, rows, tokenizer);
+        }
+        let mut rows = rows.map(|row| row.logits);
         for row in rows.by_ref().take(self.n_forced_rows(n)) {
             self.report_forced(row, tokenizer);
         }
@@ -401,6 +474,17 @@ impl Sequence {
         let token = tracing::trace_span!(target: "phase", "sample")
             .in_scope(|| self.sampler.sample_masked(logits, mask))?;
         self.sampler.accept(token);
+        Ok((Some(token), self.push(token, logits, tokenizer)?))
+    }
+
+    /// Adds a token that was chosen from `logits` and releases what text it completes. Returns why
+    /// the answer ends, if it does.
+    fn push(
+        &mut self,
+        token: u32,
+        logits: &[f32],
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<FinishReason>, Fault> {
         let entry = self.entry(token, logits)?;
         self.tokens.push(token);
         if let Some(guesses) = &mut self.guesses {
@@ -408,7 +492,7 @@ impl Sequence {
         }
         if tokenizer.is_end_of_generation(token) {
             self.ending = Some(Ok(FinishReason::Stop));
-            return Ok((Some(token), self.conclude()?));
+            return self.conclude();
         }
         self.report(entry, tokenizer);
         if self.ending.is_none() && self.tokens.len() >= self.limit {
@@ -417,7 +501,7 @@ impl Sequence {
         if let Some(constrained) = self.constrained.as_mut().filter(|_| self.ending.is_none()) {
             constrained.choose(token);
         }
-        Ok((Some(token), self.conclude()?))
+        self.conclude()
     }
 
     fn entry(&self, token: u32, logits: &[f32]) -> Result<Entry, SampleError> {

@@ -66,7 +66,7 @@ impl Fake {
 }
 
 impl Compute for Fake {
-    fn forward(&mut self, batch: &Batch) -> Result<&[f32], model::Error> {
+    fn forward(&mut self, batch: &Batch) -> Result<(&[f32], &[f32]), model::Error> {
         assert!(!batch.is_empty() && batch.len() <= self.n_batch);
         if batch.tokens.contains(&POISON) {
             return Err(Self::fault("poison"));
@@ -88,7 +88,7 @@ impl Compute for Fake {
         let ids: HashSet<SequenceId> = batch.places.iter().map(|(id, _)| *id).collect();
         ids.into_iter().for_each(|id| self.remember(id));
         assert!(self.used() <= self.n_blocks, "no more than there is");
-        Ok(&self.logits)
+        Ok((&self.logits, &[]))
     }
 
     fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> Resumed {
@@ -178,6 +178,7 @@ fn submit(runner: &mut Runner<Fake>, request: Request) -> UnboundedReceiver<Even
     let submitted = Submitted {
         sampler: Sampler::new(&request.sampling, request.choice).expect("sound"),
         request,
+        contrast: None,
         events,
         arrived: Instant::now(),
         ticket: Ticket::take(&places, 1).expect("free"),

@@ -11,6 +11,8 @@ pub struct Batch {
     pub places: Vec<(SequenceId, u32)>,
     /// Which tokens want logits.
     pub outputs: Vec<bool>,
+    /// Whether those tokens want the stream behind the final norm as well.
+    pub wants_hidden: bool,
 }
 
 impl Batch {
@@ -41,6 +43,7 @@ impl Batch {
         self.tokens.clear();
         self.places.clear();
         self.outputs.clear();
+        self.wants_hidden = false;
     }
 
     /// Checks that a model with so many tokens to choose from can run it.

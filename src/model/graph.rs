@@ -24,6 +24,8 @@ pub(super) struct Shape {
     pub(super) n_kv: Vec<usize>,
     /// Sequences, where something is kept of each; else 1.
     pub(super) n_seqs: usize,
+    /// Whether those rows want the stream behind the final norm.
+    pub(super) wants_hidden: bool,
 }
 
 /// The tensors of a graph that a pass writes and reads.
@@ -46,6 +48,8 @@ pub(super) struct Inputs {
     pub(super) sights: Vec<Sight>,
     /// `[n_vocab, n_outputs]`, or vectors `[n_embd, n_outputs]`; none if no row wants one.
     pub(super) logits: Option<Tensor>,
+    /// The stream behind the final norm `[n_embd, n_outputs]`, where it is wanted.
+    pub(super) hidden: Option<Tensor>,
 }
 
 /// A value that can be read after a pass.
@@ -274,7 +278,7 @@ pub(super) fn build(
         build,
         taps: HashMap::new(),
     };
-    let (x, logits) = assembly.model(&tokens, rows.as_ref(), shape, options.embeddings)?;
+    let (x, logits, hidden) = assembly.model(&tokens, rows.as_ref(), shape, options.embeddings)?;
     let asked = assembly.build.asked.into_inner();
     let named = assembly.build.named.into_inner();
     drop(store);
@@ -299,6 +303,9 @@ pub(super) fn build(
         Some(logits) => g.output(logits)?,
         None => g.expand(&x)?,
     }
+    if let Some(hidden) = &hidden {
+        g.output(hidden)?;
+    }
     Ok((
         g,
         Inputs {
@@ -312,6 +319,7 @@ pub(super) fn build(
             watched,
             sights,
             logits,
+            hidden,
         },
     ))
 }
@@ -324,14 +332,15 @@ struct Assembly<'a> {
 }
 
 impl Assembly<'_> {
-    /// The last stream, and the results of the rows that want one: logits, or vectors.
+    /// The last stream, the results of the rows that want one (logits, or vectors), and what they were
+    /// made from if that is wanted.
     fn model(
         &mut self,
         tokens: &Tensor,
         rows: Option<&Tensor>,
         shape: &Shape,
         embeddings: bool,
-    ) -> Result<(Tensor, Option<Tensor>), Error> {
+    ) -> Result<(Tensor, Option<Tensor>, Option<Tensor>), Error> {
         let plan = self.build.plan;
         let mut x = blocks::embed::build(&self.build, &plan.embed, tokens)?;
         self.taps.insert("embd".into(), x.clone());
@@ -347,7 +356,7 @@ impl Assembly<'_> {
             x = self.layer(layer, x)?;
         }
         if shape.n_outputs == 0 {
-            return Ok((x, None));
+            return Ok((x, None, None));
         }
         // Rows nobody asked for end here: the projection is the widest product of the model.
         let wanted = match rows {
@@ -355,15 +364,19 @@ impl Assembly<'_> {
             None => x.clone(),
         };
         let Some(head) = &plan.head else {
-            return Ok((x, Some(wanted)));
+            return Ok((
+                x,
+                Some(wanted.clone()),
+                Some(wanted).filter(|_| shape.wants_hidden),
+            ));
         };
         let normed = self.norm(head.norm.as_ref(), wanted)?;
         self.build.name("head", "norm", &normed);
         let result = match &head.unit {
             Some(unit) if !embeddings => blocks::head::build(&self.build, unit, &normed)?,
-            _ => normed,
+            _ => normed.clone(),
         };
-        Ok((x, Some(result)))
+        Ok((x, Some(result), Some(normed).filter(|_| shape.wants_hidden)))
     }
 
     fn layer(&mut self, layer: &LayerPlan, mut x: Tensor) -> Result<Tensor, Error> {

@@ -227,6 +227,7 @@ pub struct Model {
     /// Inputs and result of the graph that is loaded, and its shape.
     current: Option<(Shape, Inputs)>,
     logits: Vec<f32>,
+    hidden: Vec<f32>,
     compute_bytes: u64,
     n_graphs: u64,
 }
@@ -285,6 +286,7 @@ impl Model {
             executor,
             current: None,
             logits: Vec::new(),
+            hidden: Vec::new(),
             compute_bytes: 0,
             n_graphs: 0,
         };
@@ -334,6 +336,7 @@ impl Model {
             n_outputs: n_tokens,
             n_kv,
             n_seqs: 1,
+            wants_hidden: false,
         };
         let (graph, _) = graph::build(
             &self.plan,
@@ -369,6 +372,12 @@ impl Model {
             _ => self.plan.n_embd,
         };
         n as usize
+    }
+
+    /// Results of the last pass: logits `[n_vocab, n_outputs]`, and the stream behind the final norm
+    /// `[n_embd, n_outputs]` if the batch wanted it of a model without states.
+    pub fn results(&self) -> (&[f32], &[f32]) {
+        (&self.logits, &self.hidden)
     }
 
     /// How it is run.

@@ -113,6 +113,7 @@ impl Model {
             n_outputs,
             n_kv,
             n_seqs,
+            wants_hidden: batch.wants_hidden,
         };
         if self
             .current
@@ -169,6 +170,12 @@ impl Model {
         self.logits.resize(n_outputs * self.row_width(), 0.0);
         if let Some(logits) = &inputs.logits {
             self.executor.read(logits, &mut self.logits)?;
+        }
+        self.hidden.clear();
+        if let Some(hidden) = &inputs.hidden {
+            self.hidden
+                .resize(n_outputs * self.plan.n_embd as usize, 0.0);
+            self.executor.read(hidden, &mut self.hidden)?;
         }
         Ok(())
     }

@@ -263,15 +263,21 @@ fn constraints_that_cannot_be_used_are_refused_with_their_place() {
         (json!({ "guided_json": "{" }), "guided_json"),
         (json!({ "structured_outputs": {} }), "structured_outputs"),
         (
-            json!({ "structured_outputs": { "regex": 3 } }),
-            "structured_outputs.regex",
-        ),
-        (
             json!({ "guided_regex": "a", "grammar": "root ::= \"a\"" }),
             "guided_regex",
         ),
     ] {
         server.refused(extra, 400, "invalid_value", param);
+    }
+    for (extra, param) in [
+        (json!({ "grammar": 3 }), "grammar"),
+        (json!({ "guided_regex": ["a"] }), "guided_regex"),
+        (
+            json!({ "structured_outputs": { "regex": 3 } }),
+            "structured_outputs.regex",
+        ),
+    ] {
+        server.refused(extra, 400, "invalid_type", param);
     }
     let unknown = json!({ "response_format": { "type": "text", "schema": {} } });
     server.refused(unknown, 400, "unknown_parameter", "response_format.schema");

@@ -172,6 +172,12 @@ fn imports_never_point_up() {
                 "arch", "plan", "ggml", "blocks", "model", "engine", "api", "cli", "weights",
             ],
         ),
+        (
+            "src/constraint/",
+            &[
+                "arch", "plan", "ggml", "blocks", "model", "engine", "api", "cli", "sampling",
+            ],
+        ),
         ("src/engine/scheduler.rs", &["ggml", "model"]),
         ("src/engine/", &["api", "cli", "serving"]),
         ("src/api/", &["cli"]),

@@ -29,9 +29,9 @@ const MAX_ROUNDS: usize = 100;
 pub(super) enum Node {
     /// A lexeme, by its index.
     Lexeme(usize),
-    Seq(Vec<Node>),
-    Alt(Vec<Node>),
-    Repeat(Box<Node>, u32, Option<u32>),
+    Seq(Vec<Self>),
+    Alt(Vec<Self>),
+    Repeat(Box<Self>, u32, Option<u32>),
     /// A rule, by its index.
     Rule(usize),
 }

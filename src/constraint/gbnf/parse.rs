@@ -17,11 +17,11 @@ pub(super) enum Expr {
     /// One of these characters.
     Class(Chars),
     /// One behind the other; none stands for the empty text.
-    Seq(Vec<Expr>),
+    Seq(Vec<Self>),
     /// One of these.
-    Alt(Vec<Expr>),
+    Alt(Vec<Self>),
     /// Between so many times and so many, or any number of times more.
-    Repeat(Box<Expr>, u32, Option<u32>),
+    Repeat(Box<Self>, u32, Option<u32>),
     /// A rule, by its index.
     Rule(usize),
 }

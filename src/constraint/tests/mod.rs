@@ -1,6 +1,8 @@
 //! Masks against brute force over several vocabularies, random answers, and hostile constraints.
 
+#[cfg(test)]
 mod answers;
+#[cfg(test)]
 mod hostile;
 
 use std::sync::LazyLock;
@@ -192,11 +194,8 @@ fn ends(beginning: &[u8]) -> Vec<char> {
         let chunk = bytes.utf8_chunks().next()?.valid();
         chunk.chars().next()
     };
-    candidates
-        .as_flattened()
-        .iter()
-        .filter_map(first_char)
-        .collect()
+    let all = || candidates.as_flattened().iter().filter_map(first_char);
+    all().min().into_iter().chain(all().max()).collect()
 }
 
 fn check_gbnf(text: &str, n_steps: usize) {
@@ -231,7 +230,7 @@ fn masks_of_grammars_are_exact() {
         "root ::= [^a-z\\x00-\\x20]{2} | \"a\"{2,3} root",
         "root ::= ws \"{\" ws (pair (\",\" ws pair)*)? \"}\" ws\npair ::= str \":\" ws root\nstr ::= \"\\\"\" [a-c]* \"\\\"\" ws\nws ::= [ \\n]{0,2}",
     ] {
-        check_gbnf(text, 60);
+        check_gbnf(text, 40);
     }
 }
 
@@ -257,7 +256,7 @@ fn expression() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
     fn masks_of_random_grammars_are_exact(
