@@ -1,7 +1,8 @@
 //! What an answer must look like, from the fields that say it.
 //!
 //! OpenAI's `response_format`; llama-server's `grammar` and `json_schema`; vLLM's `guided_json`,
-//! `guided_regex` and `structured_outputs`. At most one of them. Not here: what they mean.
+//! `guided_regex` and `structured_outputs`. At most one of them. A schema is enforced whatever
+//! `strict` says. Not here: what they mean.
 
 use serde::Deserialize;
 use serde_json::Value;
