@@ -18,6 +18,7 @@ mod openai_client;
 mod perf;
 mod program;
 mod reference;
+mod search;
 mod server;
 mod serving;
 mod shared;
