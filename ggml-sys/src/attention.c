@@ -8,9 +8,10 @@
 
 #include "attention.h"
 
+#include <math.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 
+#include "ggml-impl.h"
 #include "vec.h"
 
 // Positions between two looks at the highest score.
@@ -22,8 +23,11 @@
 #define MAX_ROWS 64
 #define ROW_FLOATS 32768
 
-// Where the parameters lie, behind those of every custom operation.
+// Where the parameters lie, behind those of every custom operation; the last is the next piece of work.
 enum { AT_SCALE = 8, AT_SOFTCAP, AT_MAX_BIAS, AT_BLOCK, AT_NEXT };
+_Static_assert(sizeof(struct ggml_custom_op_params) <= sizeof(int32_t)*AT_SCALE, "parameters overlap");
+_Static_assert(sizeof(int32_t)*(AT_NEXT + 1) <= GGML_MAX_OP_PARAMS, "no room for the parameters");
+_Static_assert(sizeof(_Atomic int32_t) == sizeof(int32_t), "a counter lies among the parameters");
 
 struct pool {
     const char * data;
@@ -177,11 +181,11 @@ ALWAYS_INLINE void score(int type, int rows, const float * q, int q_stride, cons
                 vec queries[VEC_MAX_ROWS];
 #pragma GCC unroll 4
                 for (int r = 0; r < rows; r++) {
-                    queries[r] = vec_load(q + r*q_stride + (c + half)*VEC_LEN);
+                    queries[r] = vec_held(vec_load(q + r*q_stride + (c + half)*VEC_LEN));
                 }
 #pragma GCC unroll 16
                 for (int i = 0; i < columns; i++) {
-                    const vec key = vec_row(type, at + (size_t) i*k->stride, chunk);
+                    const vec key = vec_held(vec_row(type, at + (size_t) i*k->stride, chunk));
 #pragma GCC unroll 4
                     for (int r = 0; r < rows; r++) {
                         sums[r*columns + i] = vec_fma(queries[r], key, sums[r*columns + i]);
@@ -226,7 +230,7 @@ ALWAYS_INLINE void mix_chunks(int type, int rows, int count, const float * weigh
         }
 #pragma GCC unroll 16
         for (int i = 0; i < count; i++) {
-            const vec value = rest ? vec_row_end(type, row, c + i, rest) : vec_row(type, row, c + i);
+            const vec value = vec_held(rest ? vec_row_end(type, row, c + i, rest) : vec_row(type, row, c + i));
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) {
                 acc[r*count + i] = vec_fma(weight[r], value, acc[r*count + i]);
@@ -367,7 +371,7 @@ static void prefetch(const struct attention * a, const struct pool * pool, int h
     const size_t bytes = ggml_row_size(pool->type, pool->width);
     for (int j = 0; j < STRIP; j++) {
         for (size_t at = 0; at < bytes; at += 64) {
-            PREFETCH(data + (size_t) j*pool->cell + at);
+            __builtin_prefetch(data + (size_t) j*pool->cell + at);
         }
     }
 }
@@ -453,7 +457,7 @@ static void score_rows(const struct attention * a, const struct tile * t, const 
 
 // Takes the rows of a tile through the positions [base, base + TILE).
 static void attend_tile(const struct attention * a, const struct tile * t, int base) {
-    const bool copy = t->n_rows > VEC_MAX_ROWS;
+    const bool copy = t->n_rows > 2*VEC_MAX_ROWS;
     struct strip k[STRIPS] = { { 0 } }, v[STRIPS] = { { 0 } };
     int64_t cells[STRIPS];
     for (int s = 0; s < STRIPS; s++) {
@@ -463,7 +467,7 @@ static void attend_tile(const struct attention * a, const struct tile * t, int b
         if (cells[s] >= 0) {
             k[s] = strip_of(a, &a->k, t->kv_head, cells[s], copy, t->s->converted + (size_t) s*STRIP*a->k.padded);
         }
-        if (!copy && from + TILE < t->end) {
+        if (from + TILE < t->end) {
             const int64_t next = strip_cell(a, t->begin, from + TILE);
             prefetch(a, &a->k, t->kv_head, next);
             prefetch(a, &a->v, t->kv_head, next);

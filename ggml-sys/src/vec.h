@@ -1,9 +1,8 @@
-// Sixteen floats at a time, on what the instruction set offers: AVX-512, AVX2 with FMA, or plain C
-// that the compiler may vectorise. Every operation rounds as its scalar twin does, and sums have
+// Sixteen floats at a time, on what the instruction set offers: AVX-512, AVX2 with FMA, or vectors of
+// the compiler (GCC or Clang). Every operation rounds as its scalar twin does, and sums have
 // one fixed order, so that a result does not depend on how a caller groups its work.
 #pragma once
 
-#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -13,13 +12,7 @@
 #include <immintrin.h>
 #endif
 
-#if defined(__GNUC__)
 #define ALWAYS_INLINE static inline __attribute__((always_inline, unused))
-#define PREFETCH(address) __builtin_prefetch(address)
-#else
-#define ALWAYS_INLINE static inline
-#define PREFETCH(address) ((void) (address))
-#endif
 
 // A fused multiplication is written as one, never made by the compiler's choice.
 #if defined(__clang__)
@@ -48,6 +41,12 @@ ALWAYS_INLINE vec  vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c
 ALWAYS_INLINE vec  vec_max(vec a, vec b) { return _mm512_max_ps(a, b); }
 ALWAYS_INLINE vec  vec_abs(vec a) { return _mm512_abs_ps(a); }
 ALWAYS_INLINE vec  vec_round(vec a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+
+// The same, in a register: a compiler that folds a load into each of its uses loads too often.
+ALWAYS_INLINE vec vec_held(vec a) {
+    __asm__("" : "+v"(a));
+    return a;
+}
 
 // `y` where a < b, else `n`.
 ALWAYS_INLINE vec vec_if_less(vec a, vec b, vec y, vec n) {
@@ -221,89 +220,94 @@ ALWAYS_INLINE float vec_highest(vec a) {
 
 #else
 
+// Four quads, which the compiler maps to what there is.
+typedef float    quad  __attribute__((vector_size(16)));
+typedef int32_t  quad_i __attribute__((vector_size(16)));
+typedef uint32_t quad_u __attribute__((vector_size(16)));
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
 #define VEC_SUMS 4
+ALWAYS_INLINE quad quad_fma(quad a, quad b, quad c) { return (quad) vfmaq_f32((float32x4_t) c, (float32x4_t) a, (float32x4_t) b); }
+#else
+#define VEC_SUMS 2
+ALWAYS_INLINE quad quad_fma(quad a, quad b, quad c) { return a * b + c; }
+#endif
 #define VEC_MAX_ROWS 2
 
-typedef struct { float f[VEC_LEN]; } vec;
+typedef struct { quad q[4]; } vec;
 
-#define VEC_EACH(expression)                              \
-    vec r;                                                \
-    for (int i = 0; i < VEC_LEN; i++) r.f[i] = expression; \
-    return r
+#define VEC_EACH(expression) \
+    vec r; { const int i = 0; r.q[i] = expression; } { const int i = 1; r.q[i] = expression; } \
+           { const int i = 2; r.q[i] = expression; } { const int i = 3; r.q[i] = expression; } return r
 
-// With no such instruction `fmaf` is a slow call; what matters is that all paths do the same.
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__)
-#define VEC_FMA(a, b, c) fmaf(a, b, c)
-#else
-#define VEC_FMA(a, b, c) ((a) * (b) + (c))
-#endif
+ALWAYS_INLINE quad quad_set(float x) { return (quad) { x, x, x, x }; }
+ALWAYS_INLINE quad quad_load(const float * p) { quad x; memcpy(&x, p, sizeof(x)); return x; }
+ALWAYS_INLINE quad quad_pick(quad_i mask, quad y, quad n) { return (quad) ((mask & (quad_i) y) | (~mask & (quad_i) n)); }
 
-ALWAYS_INLINE vec  vec_set(float x) { VEC_EACH(x); }
-ALWAYS_INLINE vec  vec_load(const float * p) { VEC_EACH(p[i]); }
-ALWAYS_INLINE void vec_store(float * p, vec a) { memcpy(p, a.f, sizeof(a.f)); }
-ALWAYS_INLINE vec  vec_add(vec a, vec b) { VEC_EACH(a.f[i] + b.f[i]); }
-ALWAYS_INLINE vec  vec_sub(vec a, vec b) { VEC_EACH(a.f[i] - b.f[i]); }
-ALWAYS_INLINE vec  vec_mul(vec a, vec b) { VEC_EACH(a.f[i] * b.f[i]); }
-ALWAYS_INLINE vec  vec_div(vec a, vec b) { VEC_EACH(a.f[i] / b.f[i]); }
-ALWAYS_INLINE vec  vec_fma(vec a, vec b, vec c) { VEC_EACH(VEC_FMA(a.f[i], b.f[i], c.f[i])); }
-ALWAYS_INLINE vec  vec_max(vec a, vec b) { VEC_EACH(a.f[i] > b.f[i] ? a.f[i] : b.f[i]); }
-ALWAYS_INLINE vec  vec_abs(vec a) { VEC_EACH(fabsf(a.f[i])); }
-ALWAYS_INLINE vec  vec_round(vec a) { VEC_EACH(rintf(a.f[i])); }
-ALWAYS_INLINE vec  vec_if_less(vec a, vec b, vec y, vec n) { VEC_EACH(a.f[i] < b.f[i] ? y.f[i] : n.f[i]); }
+ALWAYS_INLINE vec  vec_set(float x) { VEC_EACH(quad_set(x)); }
+ALWAYS_INLINE vec  vec_load(const float * p) { VEC_EACH(quad_load(p + 4*i)); }
+ALWAYS_INLINE void vec_store(float * p, vec a) { memcpy(p, a.q, sizeof(a.q)); }
+ALWAYS_INLINE vec  vec_add(vec a, vec b) { VEC_EACH(a.q[i] + b.q[i]); }
+ALWAYS_INLINE vec  vec_sub(vec a, vec b) { VEC_EACH(a.q[i] - b.q[i]); }
+ALWAYS_INLINE vec  vec_mul(vec a, vec b) { VEC_EACH(a.q[i] * b.q[i]); }
+ALWAYS_INLINE vec  vec_div(vec a, vec b) { VEC_EACH(a.q[i] / b.q[i]); }
+ALWAYS_INLINE vec  vec_fma(vec a, vec b, vec c) { VEC_EACH(quad_fma(a.q[i], b.q[i], c.q[i])); }
+ALWAYS_INLINE vec  vec_max(vec a, vec b) { VEC_EACH(quad_pick(a.q[i] > b.q[i], a.q[i], b.q[i])); }
+ALWAYS_INLINE vec  vec_abs(vec a) { VEC_EACH((quad) ((quad_u) a.q[i] & 0x7fffffffu)); }
+// Of numbers below 2^22: what is added leaves no room for a fraction.
+ALWAYS_INLINE vec  vec_round(vec a) { VEC_EACH((a.q[i] + quad_set(0x1.8p23f)) - quad_set(0x1.8p23f)); }
+ALWAYS_INLINE vec  vec_if_less(vec a, vec b, vec y, vec n) { VEC_EACH(quad_pick(a.q[i] < b.q[i], y.q[i], n.q[i])); }
 
-ALWAYS_INLINE float vec_power(float n) {
-    // A value that is no number must not be cast.
-    uint32_t bits = n >= -126.0f && n <= 127.0f ? (uint32_t) ((int32_t) n + 127) << 23 : 0x7fc00000;
-    float x;
-    memcpy(&x, &bits, sizeof(x));
-    return x;
-}
+ALWAYS_INLINE quad quad_power(quad n) { return (quad) ((__builtin_convertvector(n, quad_i) + 127) << 23); }
+ALWAYS_INLINE vec  vec_scale(vec a, vec n) { VEC_EACH(a.q[i] * quad_power(n.q[i])); }
 
-ALWAYS_INLINE vec vec_scale(vec a, vec n) { VEC_EACH(a.f[i] * vec_power(n.f[i])); }
-
-ALWAYS_INLINE float vec_half(const void * p) {
-#if defined(__aarch64__) && defined(__FLT16_MAX__)
-    _Float16 x;
-#else
-    ggml_fp16_t x;
-#endif
+// Four 16-bit or 8-bit numbers.
+ALWAYS_INLINE quad_u quad_u16(const void * p) {
+    typedef uint16_t four __attribute__((vector_size(8)));
+    four x;
     memcpy(&x, p, sizeof(x));
-#if defined(__aarch64__) && defined(__FLT16_MAX__)
-    return (float) x;
-#else
-    return ggml_fp16_to_fp32(x);
-#endif
+    return __builtin_convertvector(x, quad_u);
 }
 
-ALWAYS_INLINE float vec_bf16_one(const uint8_t * p) {
+ALWAYS_INLINE quad quad_i8(const void * p) {
+    const int8_t * x = p;
+    return (quad) { x[0], x[1], x[2], x[3] };
+}
+
+ALWAYS_INLINE quad quad_nibbles(const void * p, int shift) {
+    const uint8_t * x = p;
+    return (quad) { (float) (x[0] >> shift & 15), (float) (x[1] >> shift & 15), (float) (x[2] >> shift & 15), (float) (x[3] >> shift & 15) } - quad_set(8.0f);
+}
+
+// Half precision: the exponent is moved by a product, which is exact; where all its bits are set they
+// stay set.
+ALWAYS_INLINE quad quad_f16(quad_u half) {
+    const quad_u size = (half & 0x7fff) << 13;
+    const quad_u special = (quad_u) (size >= 0x0f800000u) & 0x7f800000u;
+    const quad_u number = (quad_u) ((quad) size * quad_set(0x1p112f));
+    return (quad) (number | special | (half & 0x8000) << 16);
+}
+
+ALWAYS_INLINE vec vec_f16(const void * p) { VEC_EACH(quad_f16(quad_u16((const char *) p + 8*i))); }
+ALWAYS_INLINE vec vec_bf16(const void * p) { VEC_EACH((quad) (quad_u16((const char *) p + 8*i) << 16)); }
+ALWAYS_INLINE vec vec_i8(const void * p) { VEC_EACH(quad_i8((const char *) p + 4*i)); }
+ALWAYS_INLINE vec vec_nibbles(const void * p, int high) { VEC_EACH(quad_nibbles((const char *) p + 4*i, high ? 4 : 0)); }
+
+ALWAYS_INLINE vec vec_f16_set(const void * p) {
     uint16_t half;
     memcpy(&half, p, sizeof(half));
-    uint32_t bits = (uint32_t) half << 16;
-    float x;
-    memcpy(&x, &bits, sizeof(x));
-    return x;
+    VEC_EACH(quad_f16((quad_u) { half, half, half, half }));
 }
 
-ALWAYS_INLINE vec vec_f16(const void * p) { VEC_EACH(vec_half((const uint8_t *) p + 2*i)); }
-ALWAYS_INLINE vec vec_bf16(const void * p) { VEC_EACH(vec_bf16_one((const uint8_t *) p + 2*i)); }
-ALWAYS_INLINE vec vec_i8(const void * p) { VEC_EACH((float) ((const int8_t *) p)[i]); }
-ALWAYS_INLINE vec vec_nibbles(const void * p, int high) {
-    VEC_EACH((float) ((int) (((const uint8_t *) p)[i] >> (high ? 4 : 0) & 15) - 8));
-}
-ALWAYS_INLINE vec vec_f16_set(const void * p) { return vec_set(vec_half(p)); }
-
+ALWAYS_INLINE float quad_sum(quad a) { return (a[0] + a[2]) + (a[1] + a[3]); }
 ALWAYS_INLINE float vec_sum(vec a) {
-    float part[4];
-    for (int i = 0; i < 4; i++) {
-        const float * p = a.f + 4*i;
-        part[i] = (p[0] + p[2]) + (p[1] + p[3]);
-    }
-    return (part[0] + part[2]) + (part[1] + part[3]);
+    return (quad_sum(a.q[0]) + quad_sum(a.q[2])) + (quad_sum(a.q[1]) + quad_sum(a.q[3]));
 }
 
 ALWAYS_INLINE float vec_highest(vec a) {
-    float x = a.f[0];
-    for (int i = 1; i < VEC_LEN; i++) x = a.f[i] > x ? a.f[i] : x;
+    float x = a.q[0][0];
+    for (int i = 1; i < VEC_LEN; i++) x = a.q[i/4][i%4] > x ? a.q[i/4][i%4] : x;
     return x;
 }
 
@@ -311,6 +315,9 @@ ALWAYS_INLINE float vec_highest(vec a) {
 #endif
 
 #if VEC_SUMS != 16
+// As many registers as this need not be held by hand.
+ALWAYS_INLINE vec vec_held(vec a) { return a; }
+
 ALWAYS_INLINE void vec_store_sums(const vec * s, float * out, int rows, int stride) {
     const int columns = VEC_SUMS / rows;
     for (int i = 0; i < VEC_SUMS; i++) {

@@ -1,0 +1,397 @@
+//! What attention over pages is tested with: contents that follow from names, a naive reference in
+//! f64, and pools in which every cell that nothing may read holds NaN.
+
+use std::collections::BTreeMap;
+
+use super::super::*;
+use crate::ggml::{Executor, quantize};
+use TensorType::{BF16, F16, F32, I32, Q4_0, Q8_0};
+
+pub(super) const PLAIN: Scores<'_> = Scores {
+    scale: 0.125,
+    softcap: 0.0,
+    max_bias: 0.0,
+    sinks: None,
+};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) dk: usize,
+    pub(super) dv: usize,
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) k: TensorType,
+    /// None: values are the heads of the keys.
+    pub(super) v: Option<TensorType>,
+}
+
+pub(super) const SMALL: Shape = Shape {
+    dk: 64,
+    dv: 64,
+    heads: 4,
+    kv_heads: 2,
+    k: F16,
+    v: Some(F16),
+};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rule {
+    pub(super) softcap: f32,
+    pub(super) max_bias: f32,
+    pub(super) sinks: bool,
+}
+
+pub(super) const NO_RULE: Rule = Rule {
+    softcap: 0.0,
+    max_bias: 0.0,
+    sinks: false,
+};
+
+/// A query of a sequence, whose contents follow from its name.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Query {
+    pub(super) sequence: u64,
+    pub(super) position: i32,
+    pub(super) first: i32,
+    pub(super) end: i32,
+}
+
+pub(super) fn causal(sequence: u64, positions: std::ops::Range<i32>) -> Vec<Query> {
+    let query = |position| Query {
+        sequence,
+        position,
+        first: 0,
+        end: position + 1,
+    };
+    positions.map(query).collect()
+}
+
+pub(super) fn mixed(mut x: u64) -> u64 {
+    for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
+        x = (x ^ x >> 29).wrapping_mul(factor);
+    }
+    x ^ x >> 32
+}
+
+/// Numbers of -1 to 1 that follow from what they are for.
+pub(super) fn numbers(kind: u64, sequence: u64, position: i32, n: usize) -> Vec<f32> {
+    let seed = mixed(mixed(kind << 32 ^ sequence).wrapping_add(position as u64 + 1));
+    (0..n as u64)
+        .map(|i| (mixed(seed.wrapping_add(i)) >> 40) as f32 / (1 << 23) as f32 - 1.0)
+        .collect()
+}
+
+pub(super) const Q: u64 = 0;
+pub(super) const K: u64 = 1;
+pub(super) const V: u64 = 2;
+pub(super) const SINKS: u64 = 3;
+
+pub(super) fn sinks_of(shape: &Shape) -> Vec<f32> {
+    let sinks = numbers(SINKS, 0, 0, shape.heads);
+    sinks.iter().map(|s| 3.0 * s).collect()
+}
+
+/// What a row of a pool becomes when it is stored.
+fn decoded(row: &[f32], ty: TensorType) -> Vec<f64> {
+    let bytes = quantize(row, row.len(), ty).expect("whole blocks");
+    let half = |b: &[u8]| half::f16::from_le_bytes([b[0], b[1]]).to_f64();
+    match ty {
+        F32 => row.iter().map(|x| f64::from(*x)).collect(),
+        F16 => bytes.chunks(2).map(half).collect(),
+        BF16 => {
+            let wide = |b: &[u8]| half::bf16::from_le_bytes([b[0], b[1]]).to_f64();
+            bytes.chunks(2).map(wide).collect()
+        }
+        Q8_0 => {
+            let block = |b: &[u8]| {
+                let d = half(b);
+                b[2..]
+                    .iter()
+                    .map(move |x| d * f64::from(*x as i8))
+                    .collect::<Vec<_>>()
+            };
+            bytes.chunks(34).flat_map(block).collect()
+        }
+        Q4_0 => {
+            let block = |b: &[u8]| {
+                let d = half(b);
+                let value = |x: u8| d * (f64::from(x) - 8.0);
+                let low = b[2..].iter().map(|x| value(x & 15));
+                low.chain(b[2..].iter().map(|x| value(x >> 4)))
+                    .collect::<Vec<_>>()
+            };
+            bytes.chunks(18).flat_map(block).collect()
+        }
+        other => panic!("{other} is no type of the test"),
+    }
+}
+
+/// Keys and values of a position as they are read.
+fn stored(shape: &Shape, sequence: u64, position: i32) -> (Vec<f64>, Vec<f64>) {
+    let row = numbers(K, sequence, position, shape.dk * shape.kv_heads);
+    let k = decoded(&row, shape.k);
+    let v = match shape.v {
+        Some(ty) => decoded(
+            &numbers(V, sequence, position, shape.dv * shape.kv_heads),
+            ty,
+        ),
+        None => k
+            .chunks(shape.dk)
+            .flat_map(|h| h[..shape.dv].to_vec())
+            .collect(),
+    };
+    (k, v)
+}
+
+/// The slope of a head (Press et al. 2022), for any number of heads.
+fn slope(head: usize, heads: usize, max_bias: f64) -> f64 {
+    let power = (1 << heads.ilog2()) as f64;
+    let (h, bias) = (head as f64, max_bias);
+    if h < power {
+        2f64.powf(-bias / power * (h + 1.0))
+    } else {
+        2f64.powf(-bias / 2.0 / power * (2.0 * (h - power) + 1.0))
+    }
+}
+
+/// Values of a query and how far f32 may be off: the error of a score moves its weight, and each
+/// addition rounds.
+pub(super) fn reference(shape: &Shape, rule: &Rule, query: &Query) -> (Vec<f64>, f64) {
+    const EPS: f64 = 1.0 / (1 << 24) as f64;
+    let q = numbers(Q, query.sequence, query.position, shape.dk * shape.heads);
+    let seen = query.first..query.end;
+    let rows: Vec<_> = seen
+        .clone()
+        .map(|p| stored(shape, query.sequence, p))
+        .collect();
+    let sinks = sinks_of(shape);
+    let (mut out, mut bound) = (Vec::new(), 0f64);
+    for head in 0..shape.heads {
+        let of = head / (shape.heads / shape.kv_heads);
+        let q = &q[head * shape.dk..][..shape.dk];
+        let mut score_error = 0f64;
+        let score = |(row, p): (&(Vec<f64>, Vec<f64>), i32)| {
+            let products = q
+                .iter()
+                .zip(&row.0[of * shape.dk..])
+                .map(|(a, b)| f64::from(*a) * b);
+            let (sum, size) = products.fold((0.0, 0.0), |(s, a), x| (s + x, a + x.abs()));
+            let mut score = sum * f64::from(PLAIN.scale);
+            let rounds = (shape.dk / 16 + 8) as f64;
+            score_error = score_error.max(EPS * (rounds * size * f64::from(PLAIN.scale) + 8.0));
+            if rule.softcap > 0.0 {
+                let cap = f64::from(rule.softcap);
+                score = cap * (score / cap).tanh();
+                score_error += 8.0 * EPS * cap;
+            }
+            if rule.max_bias > 0.0 {
+                let bias = slope(head, shape.heads, f64::from(rule.max_bias))
+                    * f64::from((query.position - p).abs());
+                score -= bias;
+                score_error += 8.0 * EPS * bias;
+            }
+            score
+        };
+        let scores: Vec<f64> = rows.iter().zip(seen.clone()).map(score).collect();
+        let sink = rule.sinks.then(|| f64::from(sinks[head]));
+        let highest = scores.iter().copied().chain(sink).fold(f64::MIN, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|s| (s - highest).exp()).collect();
+        let total: f64 = weights.iter().sum::<f64>() + sink.map_or(0.0, |s| (s - highest).exp());
+        for d in 0..shape.dv {
+            let values = rows.iter().map(|row| row.1[of * shape.dv + d]);
+            let sum: f64 = values.zip(&weights).map(|(v, w)| v * w).sum();
+            out.push(if rows.is_empty() { 0.0 } else { sum / total });
+        }
+        bound = bound.max(2.0 * score_error + EPS * (rows.len() + 64) as f64);
+    }
+    (out, bound)
+}
+
+/// Where things lie and who computes them: what must not matter.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) page: usize,
+    pub(super) seed: u64,
+    pub(super) threads: usize,
+    /// Cells that the pool lacks behind its last page.
+    pub(super) short: usize,
+}
+
+pub(super) const HERE: Place = Place {
+    page: 16,
+    seed: 0,
+    threads: 2,
+    short: 0,
+};
+
+/// The two lists, and the cells of each position.
+pub(super) struct Lists {
+    pub(super) queries: Vec<i32>,
+    pub(super) table: Vec<i32>,
+    pub(super) cells: Vec<(u64, i32, usize)>,
+    pub(super) n_cells: usize,
+}
+
+pub(super) fn lists(queries: &[Query], place: &Place) -> Lists {
+    let mut seen: BTreeMap<u64, (i32, i32)> = BTreeMap::new();
+    for q in queries {
+        let range = seen.entry(q.sequence).or_insert((q.first, q.end));
+        *range = (range.0.min(q.first), range.1.max(q.end));
+    }
+    let page = place.page as i32;
+    let n_pages: i32 = seen.values().map(|(_, end)| end.max(&0) / page + 1).sum();
+    // A third more pages than are needed, in an order of the seed.
+    let mut ids: Vec<i32> = (0..n_pages + n_pages / 3).collect();
+    ids.sort_by_key(|id| mixed(place.seed << 32 ^ *id as u64));
+    let mut out = Lists {
+        queries: Vec::new(),
+        table: vec![-1; place.seed as usize % 3],
+        cells: Vec::new(),
+        n_cells: ids.len() * place.page,
+    };
+    let mut begins = BTreeMap::new();
+    for (sequence, (first, end)) in seen {
+        begins.insert(sequence, out.table.len() as i32);
+        for block in 0..=(end - 1).max(0) / page {
+            let wanted = (block * page).max(first)..((block + 1) * page).min(end);
+            let id = if wanted.is_empty() {
+                -1
+            } else {
+                ids.pop().expect("enough pages")
+            };
+            out.table.push(id);
+            let cell = |p: i32| (sequence, p, (id * page + p % page) as usize);
+            out.cells.extend(wanted.map(cell));
+        }
+    }
+    out.n_cells -= place.short;
+    for q in queries {
+        out.queries
+            .extend([begins[&q.sequence], q.position, q.first, q.end]);
+    }
+    out
+}
+
+/// The bytes of a pool: rows where positions lie, NaN everywhere else.
+fn pool(kind: u64, lists: &Lists, width: usize, ty: TensorType) -> Vec<u8> {
+    let row = ty.row_bytes(width as u64).expect("whole blocks") as usize;
+    let mut bytes = vec![0xff; lists.n_cells * row];
+    for (sequence, position, cell) in &lists.cells {
+        let values = numbers(kind, *sequence, *position, width);
+        let stored = quantize(&values, width, ty).expect("whole blocks");
+        bytes[cell * row..][..row].copy_from_slice(&stored);
+    }
+    bytes
+}
+
+/// Results of `queries`, one row for each.
+pub(super) fn attend(
+    shape: &Shape,
+    rule: &Rule,
+    queries: &[Query],
+    place: &Place,
+) -> Vec<Vec<f32>> {
+    attend_lists(shape, rule, queries, place, &lists(queries, place))
+}
+
+pub(super) fn attend_lists(
+    shape: &Shape,
+    rule: &Rule,
+    queries: &[Query],
+    place: &Place,
+    lists: &Lists,
+) -> Vec<Vec<f32>> {
+    let mut g = Graph::new(64, 8).expect("a small graph");
+    let input = |ty, shape: &[usize]| {
+        let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
+        g.input("t", ty, &shape).expect("a sound shape")
+    };
+    let n = queries.len();
+    let q = input(F32, &[shape.dk, shape.heads, n]);
+    let k = input(shape.k, &[shape.dk, shape.kv_heads, lists.n_cells]);
+    let v = shape
+        .v
+        .map(|ty| input(ty, &[shape.dv, shape.kv_heads, lists.n_cells]));
+    let strides = k.strides();
+    let head = || {
+        let steps = [strides[1], strides[2], strides[3]];
+        let window = [
+            shape.dv as u64,
+            shape.kv_heads as u64,
+            lists.n_cells as u64,
+            1,
+        ];
+        g.view(&k, window, steps, 0).expect("within the keys")
+    };
+    let values = v.clone().unwrap_or_else(head);
+    let (list, table) = (input(I32, &[4, n]), input(I32, &[lists.table.len()]));
+    let sinks = rule.sinks.then(|| input(F32, &[shape.heads]));
+    let pages = Pages {
+        k: &k,
+        v: &values,
+        queries: &list,
+        table: &table,
+        page: place.page as u64,
+    };
+    let scores = Scores {
+        softcap: rule.softcap,
+        max_bias: rule.max_bias,
+        sinks: sinks.as_ref(),
+        ..PLAIN
+    };
+    let y = g.paged_attention(&q, &pages, &scores).expect("shapes fit");
+    g.output(&y).expect("of this graph");
+    let mut executor = Executor::new(&[], place.threads, 256).expect("the processor");
+    executor.load(g).expect("it fits");
+    let rows = |kind, width| -> Vec<f32> {
+        let row = |q: &Query| numbers(kind, q.sequence, q.position, width);
+        queries.iter().flat_map(row).collect()
+    };
+    executor
+        .write(&q, &rows(Q, shape.dk * shape.heads))
+        .expect("queries");
+    let bytes = pool(K, lists, shape.dk * shape.kv_heads, shape.k);
+    executor.write(&k, &bytes).expect("keys");
+    if let Some(v) = &v {
+        let bytes = pool(V, lists, shape.dv * shape.kv_heads, v.ty());
+        executor.write(v, &bytes).expect("values");
+    }
+    executor
+        .write(&list, &lists.queries)
+        .expect("the queries' list");
+    executor.write(&table, &lists.table).expect("the table");
+    if let Some(sinks) = &sinks {
+        executor.write(sinks, &sinks_of(shape)).expect("sinks");
+    }
+    let mut run = || {
+        executor.run().expect("it runs");
+        let mut y_values = vec![f32::NAN; y.elements() as usize];
+        executor.read(&y, &mut y_values).expect("the result");
+        y_values
+    };
+    let first = run();
+    assert_eq!(bits(&first), bits(&run()), "a second run of the same graph");
+    first
+        .chunks(shape.dv * shape.heads)
+        .map(<[f32]>::to_vec)
+        .collect()
+}
+
+pub(super) fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Compares with the reference.
+pub(super) fn check(shape: &Shape, rule: &Rule, queries: &[Query], place: &Place) {
+    let found = attend(shape, rule, queries, place);
+    for (query, found) in queries.iter().zip(&found) {
+        let (expected, bound) = reference(shape, rule, query);
+        for (i, (a, b)) in found.iter().zip(&expected).enumerate() {
+            let off = (f64::from(*a) - b).abs();
+            assert!(
+                off <= bound,
+                "{shape:?} {rule:?} {place:?} {query:?} element {i}: {a}, expected {b} within {bound:e}"
+            );
+        }
+    }
+}
