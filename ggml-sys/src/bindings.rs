@@ -805,9 +805,6 @@ unsafe extern "C" {
     pub fn ggml_backend_buffer_get_size(buffer: ggml_backend_buffer_t) -> usize;
 }
 unsafe extern "C" {
-    pub fn ggml_backend_buffer_clear(buffer: ggml_backend_buffer_t, value: u8);
-}
-unsafe extern "C" {
     pub fn ggml_backend_buffer_is_host(buffer: ggml_backend_buffer_t) -> bool;
 }
 unsafe extern "C" {
@@ -1085,11 +1082,14 @@ unsafe extern "C" {
 unsafe extern "C" {
     pub fn shim_device_takes_host_ptr(device: ggml_backend_dev_t) -> bool;
 }
+unsafe extern "C" {
+    pub fn shim_buffer_zero(buffer: ggml_backend_buffer_t);
+}
+unsafe extern "C" {
+    pub fn shim_matmul_set_invariant(on: bool);
+}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ggml_backend_buffer {
     pub _address: u8,
-}
-unsafe extern "C" {
-    pub fn shim_matmul_set_invariant(on: bool);
 }

@@ -2,6 +2,11 @@
 
 #include <string.h>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
 struct ggml_context * shim_context_new(size_t mem_size) {
     struct ggml_init_params params = { mem_size, NULL, true };
     return ggml_init(params);
@@ -53,4 +58,25 @@ bool shim_device_takes_host_ptr(ggml_backend_dev_t device) {
     memset(&props, 0, sizeof(props));
     ggml_backend_dev_get_props(device, &props);
     return props.caps.buffer_from_host_ptr;
+}
+
+void shim_buffer_zero(ggml_backend_buffer_t buffer) {
+#if defined(__linux__)
+    if (ggml_backend_buffer_is_host(buffer)) {
+        char *       base  = ggml_backend_buffer_get_base(buffer);
+        const size_t size  = ggml_backend_buffer_get_size(buffer);
+        const size_t page  = (size_t) sysconf(_SC_PAGESIZE);
+        const size_t start = ((size_t) base + page - 1) / page * page - (size_t) base;
+        if (size > start + page) {
+            const size_t whole = (size - start) / page * page;
+            // Pages of private memory that are given back read as zeros when they are next touched.
+            if (madvise(base + start, whole, MADV_DONTNEED) == 0) {
+                memset(base, 0, start);
+                memset(base + start + whole, 0, size - start - whole);
+                return;
+            }
+        }
+    }
+#endif
+    ggml_backend_buffer_clear(buffer, 0);
 }

@@ -1,5 +1,5 @@
 // What C can say about ggml's structs that an opaque binding cannot: accessors for fields and
-// wrappers for calls that take a struct by value. No logic.
+// wrappers for calls that take a struct by value.
 #pragma once
 
 #include "ggml.h"
@@ -32,6 +32,10 @@ bool shim_backend_set_n_threads(ggml_backend_t backend, int n_threads);
 
 // Whether a device can use memory of the host where it lies.
 bool shim_device_takes_host_ptr(ggml_backend_dev_t device);
+
+// Makes all bytes of a new buffer zero, on Linux without touching its pages: memory becomes
+// resident as it is used.
+void shim_buffer_zero(ggml_backend_buffer_t buffer);
 
 // Whether the bits of a matrix product's columns must not depend on how many there are, nor on
 // the number of threads; for the whole process. Costs speed for some types (src/matmul).

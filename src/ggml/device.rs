@@ -110,7 +110,8 @@ impl Device {
         unsafe { sys::ggml_backend_dev_buffer_type(self.as_ptr()) }
     }
 
-    /// Gives every tensor of an arena that has no memory yet memory on this device, zeroed.
+    /// Gives every tensor of an arena that has no memory yet memory on this device, zeroed. Where the
+    /// system allows it, memory becomes resident when it is first used.
     ///
     /// # Errors
     /// Not enough memory.
@@ -130,7 +131,7 @@ impl Device {
         let buffer = Buffer(ptr);
         let bytes = buffer.bytes();
         // SAFETY: the buffer was just made.
-        unsafe { sys::ggml_backend_buffer_clear(ptr.as_ptr(), 0) };
+        unsafe { sys::shim_buffer_zero(ptr.as_ptr()) };
         arena.own(buffer, None);
         Ok(bytes)
     }

@@ -590,7 +590,10 @@ fn samplers_are_request_data() {
     refused(json!({ "penalty_alpha": 1.5, "top_k": 4 }), "penalty_alpha");
     refused(json!({ "penalty_alpha": 0.6, "top_k": 0 }), "top_k");
     let search = json!({ "penalty_alpha": 1e-9, "top_k": 4, "temperature": 1 });
-    assert_eq!(text(&server.chat(search).1), text(&server.chat(json!({})).1));
+    assert_eq!(
+        text(&server.chat(search).1),
+        text(&server.chat(json!({})).1)
+    );
     for version in [1, 2] {
         let body = json!({
             "mirostat": version, "mirostat_tau": 3, "mirostat_eta": 0.2, "temperature": 0.9, "seed": 4,
