@@ -166,8 +166,8 @@ static void multiply_bf16(const struct matmul_job * job) { multiply(format_bf16,
 
 #define TILE_STEP 24
 
-static const struct matmul_kernel kernel_f32  = { GGML_TYPE_F32,  TILE_STEP, 1, NULL, NULL, multiply_f32 };
-static const struct matmul_kernel kernel_f16  = { GGML_TYPE_F16,  TILE_STEP, 1, NULL, NULL, multiply_f16 };
+static const struct matmul_kernel kernel_f32  = { GGML_TYPE_F32,  TILE_STEP, 2, NULL, NULL, multiply_f32 };
+static const struct matmul_kernel kernel_f16  = { GGML_TYPE_F16,  TILE_STEP, 2, NULL, NULL, multiply_f16 };
 static const struct matmul_kernel kernel_bf16 = { GGML_TYPE_BF16, TILE_STEP, 1, NULL, NULL, multiply_bf16 };
 
 const struct matmul_kernel * matmul_float_kernel(enum ggml_type type) {
