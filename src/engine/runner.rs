@@ -49,28 +49,28 @@ pub(super) trait Compute {
 
 impl Compute for Model {
     fn forward(&mut self, batch: &Batch) -> Result<(&[f32], &[f32]), model::Error> {
-        Model::forward(self, batch)?;
+        Self::forward(self, batch)?;
         Ok(self.results())
     }
 
     fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed {
-        Model::resume(self, sequence, tokens)
+        Self::resume(self, sequence, tokens)
     }
 
     fn next(&self, sequence: SequenceId) -> u32 {
-        Model::next(self, sequence)
+        Self::next(self, sequence)
     }
 
     fn forget(&mut self, sequence: SequenceId, from: u32) -> u32 {
-        Model::forget(self, sequence, from)
+        Self::forget(self, sequence, from)
     }
 
     fn release(&mut self, sequence: SequenceId) {
-        Model::release(self, sequence);
+        Self::release(self, sequence);
     }
 
     fn rest(&self) {
-        Model::rest(self);
+        Self::rest(self);
     }
 
     fn n_blocks(&self) -> Option<usize> {
@@ -86,11 +86,11 @@ impl Compute for Model {
     }
 
     fn has_states(&self) -> bool {
-        Model::has_states(self)
+        Self::has_states(self)
     }
 
     fn is_shared(&self) -> bool {
-        Model::is_shared(self)
+        Self::is_shared(self)
     }
 }
 

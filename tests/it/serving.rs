@@ -8,7 +8,7 @@ use crate::server::Server;
 
 const TALK: &str = "You are kind and you count well. Please tell me in a few words: what is 12+7?";
 
-fn ask(server: &Server, text: &str, extra: Value) -> Value {
+fn ask(server: &Server, text: &str, extra: &Value) -> Value {
     let mut body = json!({
         "messages": [{ "role": "user", "content": text }],
         "logprobs": true, "max_tokens": 24,
@@ -52,9 +52,9 @@ fn same(a: &Value, b: &Value) {
 #[test]
 fn a_text_that_was_read_is_known_to_the_next_request() {
     let server = Server::start(&[]);
-    let first = ask(&server, TALK, json!({}));
+    let first = ask(&server, TALK, &json!({}));
     assert_eq!(cached(&first), 0);
-    let again = ask(&server, TALK, json!({}));
+    let again = ask(&server, TALK, &json!({}));
     let n_prompt = again["usage"]["prompt_tokens"].as_u64().expect("a number");
     assert_eq!(cached(&again), (n_prompt - 1) / 16 * 16);
     same(&first, &again);
@@ -65,10 +65,10 @@ fn a_text_that_was_read_is_known_to_the_next_request() {
         { "role": "assistant", "content": answer },
         { "role": "user", "content": "And 3+4?" },
     ]);
-    let next = ask(&server, TALK, json!({ "messages": turns }));
+    let next = ask(&server, TALK, &json!({ "messages": turns }));
     assert!(cached(&next) >= n_prompt / 16 * 16, "{next}");
     // Several answers to a new prompt: only the first of them reads it.
-    let several = ask(&server, &TALK.replace("12", "31"), json!({ "n": 3 }));
+    let several = ask(&server, &TALK.replace("12", "31"), &json!({ "n": 3 }));
     assert!(cached(&several) < n_prompt / 16 * 16);
 }
 
@@ -78,7 +78,7 @@ fn answers_do_not_change_when_others_leave_or_there_is_little_room() {
     let small = Server::start(&["--cache", "150K", "--parallel", "6", "--ctx", "128"]);
     let roomy = Server::start(&["--parallel", "1"]);
     let texts: Vec<String> = (0..6).map(|i| format!("{i}{i}+{i}=? {TALK}")).collect();
-    let expected: Vec<Value> = texts.iter().map(|t| ask(&roomy, t, json!({}))).collect();
+    let expected: Vec<Value> = texts.iter().map(|t| ask(&roomy, t, &json!({}))).collect();
     for _ in 0..2 {
         let body = json!({
             "model": "tiny-chat", "stream": true, "temperature": 1, "max_tokens": 60,
@@ -92,7 +92,7 @@ fn answers_do_not_change_when_others_leave_or_there_is_little_room() {
         let found: Vec<Value> = std::thread::scope(|scope| {
             let threads: Vec<_> = texts
                 .iter()
-                .map(|text| scope.spawn(|| ask(&small, text, json!({}))))
+                .map(|text| scope.spawn(|| ask(&small, text, &json!({}))))
                 .collect();
             let joined = threads.into_iter().map(|thread| thread.join());
             joined.map(|answer| answer.expect("an answer")).collect()
@@ -111,7 +111,10 @@ fn guesses_change_nothing() {
         let mut guessed = sampled.clone();
         guessed["draft"] = json!(6);
         let text = format!("Say lamp lamp lamp lamp lamp {seed}");
-        same(&ask(&server, &text, sampled), &ask(&server, &text, guessed));
+        same(
+            &ask(&server, &text, &sampled),
+            &ask(&server, &text, &guessed),
+        );
     }
 }
 
