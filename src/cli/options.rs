@@ -96,6 +96,9 @@ pub(super) struct LoadOptions {
     /// Element type of cached keys and values: f32, f16, bf16, q8_0, q4_0 ...
     #[arg(long, value_name = "TYPE")]
     kv_type: Option<TensorType>,
+    /// Element type of cached values, if it is another than that of the keys
+    #[arg(long, value_name = "TYPE")]
+    v_type: Option<TensorType>,
     /// Attention without keeping its scores
     #[arg(long, value_name = "on|off")]
     flash_attn: Option<Switch>,
@@ -142,7 +145,7 @@ impl LoadOptions {
             n_batch: defaults.n_batch,
             n_threads: self.threads.unwrap_or_else(cores).max(1),
             k_type: ty,
-            v_type: ty,
+            v_type: self.v_type.unwrap_or(ty),
             flash_attn: self
                 .flash_attn
                 .map_or(defaults.flash_attn, |switch| switch == Switch::On),

@@ -338,15 +338,7 @@ impl Model {
             n_seqs: 1,
             wants_hidden: false,
         };
-        let (graph, _) = graph::build(
-            &self.plan,
-            &self.loaded.tensors,
-            &self.cache,
-            &self.states,
-            &self.options,
-            &self.n_cells,
-            &shape,
-        )?;
+        let (graph, _) = self.build(&shape)?;
         let sizes = self.executor.measure(&graph)?;
         self.compute_bytes = sizes.iter().map(|(_, bytes)| *bytes as u64).sum();
         memory::check("scratch memory", self.compute_bytes)?;
@@ -357,6 +349,19 @@ impl Model {
             "reserved"
         );
         Ok(())
+    }
+
+    /// The graph of passes of a shape.
+    fn build(&self, shape: &Shape) -> Result<(ggml::Graph, Inputs), Error> {
+        Ok(graph::build(
+            &self.plan,
+            &self.loaded.tensors,
+            &self.cache,
+            &self.states,
+            &self.options,
+            &self.n_cells,
+            shape,
+        )?)
     }
 
     /// The plan it runs.

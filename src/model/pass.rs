@@ -9,7 +9,7 @@ use crate::ggml;
 use crate::plan::{CachePlan, Plan};
 
 use super::cache::{Mask, Rows, Shortage, Table, Taken};
-use super::graph::{self, Shape};
+use super::graph::Shape;
 use super::{Batch, Error, Model, Options, split};
 
 impl Model {
@@ -122,15 +122,7 @@ impl Model {
         {
             let _span = tracing::trace_span!(target: "phase", "build").entered();
             self.current = None;
-            let (graph, inputs) = graph::build(
-                &self.plan,
-                &self.loaded.tensors,
-                &self.cache,
-                &self.states,
-                &self.options,
-                &self.n_cells,
-                &shape,
-            )?;
+            let (graph, inputs) = self.build(&shape)?;
             self.executor.load(graph)?;
             self.current = Some((shape, inputs));
             self.n_graphs += 1;

@@ -11,6 +11,7 @@ use std::str::FromStr;
 use super::candidates::Candidates;
 use super::history::{History, Origin};
 use super::random::Random;
+use super::select::Cut;
 use super::{ParamError, Params, SampleError};
 
 /// What a stage may know of the step beside its candidates.
@@ -51,6 +52,58 @@ pub(super) trait Stage: fmt::Debug + Send {
     fn keeps_best(&self) -> bool {
         false
     }
+}
+
+/// What a cut keeps of logits whose largest is known; the buffer is scratch.
+pub(super) type CutFn = fn(&[f32], f32, f64, &mut Vec<f32>) -> Cut;
+
+/// Keeps a part of the candidates that a number from 0 to 1 decides, the best among them.
+struct CutByShare {
+    field: &'static str,
+    share: f64,
+    cut: CutFn,
+}
+
+impl fmt::Debug for CutByShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.field, self.share)
+    }
+}
+
+impl Stage for CutByShare {
+    fn apply(
+        &mut self,
+        candidates: &mut Candidates<'_>,
+        _step: &Step<'_>,
+    ) -> Result<(), SampleError> {
+        let max = candidates.max()?;
+        let (logits, scratch) = candidates.logits_and_scratch();
+        let cut = (self.cut)(logits, max, self.share, &mut scratch.values);
+        candidates.keep(cut);
+        Ok(())
+    }
+
+    fn keeps_best(&self) -> bool {
+        true
+    }
+}
+
+/// The stage of such a cut, unless it would keep all.
+pub(super) fn cut_by_share(
+    field: &'static str,
+    share: f64,
+    cut: CutFn,
+) -> Result<Option<Box<dyn Stage>>, ParamError> {
+    ParamError::unless(
+        (0.0..=1.0).contains(&share),
+        field,
+        &share,
+        "a number from 0 to 1",
+    )?;
+    if share == 1.0 {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(CutByShare { field, share, cut })))
 }
 
 macro_rules! stages {

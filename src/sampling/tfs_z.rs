@@ -11,11 +11,10 @@
 //! curve has no tail, so all its differences count alike. No vocabulary is sorted: what lies below a
 //! token can bend by no more than twice that token's probability, so a few of the best decide.
 
-use super::candidates::Candidates;
 use super::select::{self, Cut};
 use super::softmax::exp;
-use super::stage::{Stage, Step};
-use super::{ParamError, Params, SampleError};
+use super::stage::{self, Stage};
+use super::{ParamError, Params};
 
 /// Tokens that are looked at first.
 const FIRST: usize = 256;
@@ -23,41 +22,8 @@ const FIRST: usize = 256;
 /// Differences that add up to less than this share of the best probability are the logits' rounding.
 const STRAIGHT: f64 = 1e-6;
 
-#[derive(Debug)]
-struct TfsZ {
-    z: f64,
-}
-
 pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
-    let z = params.tfs_z;
-    ParamError::unless(
-        (0.0..=1.0).contains(&z),
-        "tfs_z",
-        &z,
-        "a number from 0 to 1",
-    )?;
-    if z == 1.0 {
-        return Ok(None);
-    }
-    Ok(Some(Box::new(TfsZ { z })))
-}
-
-impl Stage for TfsZ {
-    fn apply(
-        &mut self,
-        candidates: &mut Candidates<'_>,
-        _step: &Step<'_>,
-    ) -> Result<(), SampleError> {
-        let max = candidates.max()?;
-        let (logits, scratch) = candidates.logits_and_scratch();
-        let cut = without_tail(logits, max, self.z, &mut scratch.values);
-        candidates.keep(cut);
-        Ok(())
-    }
-
-    fn keeps_best(&self) -> bool {
-        true
-    }
+    stage::cut_by_share("tfs_z", params.tfs_z, without_tail)
 }
 
 fn without_tail(logits: &[f32], max: f32, z: f64, best: &mut Vec<f32>) -> Cut {

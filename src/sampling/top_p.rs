@@ -5,47 +5,13 @@
 //! light that all of them together could not fill `1 - top_p` are left aside at once, and the
 //! border among the others is found by halving.
 
-use super::candidates::Candidates;
 use super::select::{self, Cut};
 use super::softmax::sum_exp;
-use super::stage::{Stage, Step};
-use super::{ParamError, Params, SampleError};
-
-#[derive(Debug)]
-struct TopP {
-    p: f64,
-}
+use super::stage::{self, Stage};
+use super::{ParamError, Params};
 
 pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
-    let p = params.top_p;
-    ParamError::unless(
-        (0.0..=1.0).contains(&p),
-        "top_p",
-        &p,
-        "a number from 0 to 1",
-    )?;
-    if p == 1.0 {
-        return Ok(None);
-    }
-    Ok(Some(Box::new(TopP { p })))
-}
-
-impl Stage for TopP {
-    fn apply(
-        &mut self,
-        candidates: &mut Candidates<'_>,
-        _step: &Step<'_>,
-    ) -> Result<(), SampleError> {
-        let max = candidates.max()?;
-        let (logits, scratch) = candidates.logits_and_scratch();
-        let cut = nucleus(logits, max, self.p, &mut scratch.values);
-        candidates.keep(cut);
-        Ok(())
-    }
-
-    fn keeps_best(&self) -> bool {
-        true
-    }
+    stage::cut_by_share("top_p", params.top_p, nucleus)
 }
 
 fn nucleus(logits: &[f32], max: f32, p: f64, scratch: &mut Vec<f32>) -> Cut {
