@@ -78,7 +78,7 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// Tokens generated, the ending one included.
     pub completion_tokens: usize,
-    /// Tokens guessed ahead, and those of them that are part of the answer.
+    /// Tokens guessed ahead.
     pub drafted_tokens: usize,
     /// Guesses that were right.
     pub accepted_tokens: usize,

@@ -154,16 +154,13 @@ impl<C: Compute> Runner<C> {
         }
     }
 
-    pub(super) fn enqueue(&mut self, submitted: Submitted) {
-        let mut limits = self.limits;
-        let mut submitted = submitted;
+    pub(super) fn enqueue(&mut self, mut submitted: Submitted) {
         if self.model.has_states() || self.model.n_blocks().is_none() {
             // What is guessed wrong could not be taken back.
             submitted.request.n_drafted = Some(0);
-            limits.n_drafted = 0;
         }
-        self.queue
-            .push_back(Sequence::new(submitted, &limits, &self.worker));
+        let sequence = Sequence::new(submitted, &self.limits, &self.worker);
+        self.queue.push_back(sequence);
     }
 
     /// One step, with all that is to be done around it.
@@ -385,7 +382,8 @@ impl<C: Compute> Runner<C> {
         let is_kept = self.model.n_blocks().is_some();
         for (sequence, _) in self.running.iter_mut().zip(shares).filter(|(_, n)| **n > 0) {
             if !is_kept {
-                sequence.forget();
+                // All tokens are read again in every pass.
+                sequence.set_cached(0);
             } else if self.model.next(sequence.id) as usize > sequence.n_cached() {
                 let n = self.model.forget(sequence.id, sequence.n_cached() as u32);
                 sequence.set_cached(n as usize);

@@ -156,14 +156,15 @@ impl Sequence {
     /// Goes back to waiting: nothing of it is in the cache any more.
     pub(super) fn suspend(&mut self) {
         self.id = SequenceId::MAX;
-        self.n_cached = 0;
-        self.drop_guesses();
+        self.set_cached(0);
     }
 
-    /// Takes note of what is in the cache, after a pass that failed.
+    /// Takes note that only the first `n` tokens are in the cache. Guesses no longer follow.
     pub(super) fn set_cached(&mut self, n: usize) {
         self.n_cached = n;
-        self.drop_guesses();
+        if let Some(guesses) = &mut self.guesses {
+            guesses.tokens.clear();
+        }
     }
 
     /// Whether nobody waits for the answer any more.
@@ -223,12 +224,6 @@ impl Sequence {
 
     fn guessed(&self) -> &[u32] {
         self.guesses.as_ref().map_or(&[], |g| &g.tokens)
-    }
-
-    fn drop_guesses(&mut self) {
-        if let Some(guesses) = &mut self.guesses {
-            guesses.tokens.clear();
-        }
     }
 
     /// Whether candidates are read before one is chosen.
@@ -450,11 +445,6 @@ impl Sequence {
             guesses.effort.learn(guessed.len(), n_accepted);
         }
         Ok(end)
-    }
-
-    /// Forgets what is in the cache: a model that keeps nothing reads all tokens in every pass.
-    pub(super) fn forget(&mut self) {
-        self.n_cached = 0;
     }
 
     /// Chooses the next token from its logits and releases what text it completes. Returns it, if

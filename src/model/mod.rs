@@ -217,6 +217,8 @@ pub struct MemoryUse {
 pub struct Model {
     plan: Plan,
     options: Options,
+    /// Whether attention looks at pages rather than through masks.
+    is_paged: bool,
     loaded: Loaded,
     cache: KeyValues,
     states: States,
@@ -245,8 +247,9 @@ impl Model {
     ) -> Result<Self, Error> {
         ggml::install_log();
         options.n_seqs = options.n_seqs.max(1);
+        let is_paged = options.is_paged(&plan);
         if options.deterministic {
-            if options.n_ctx > 0 && !options.is_paged(&plan) {
+            if options.n_ctx > 0 && !is_paged {
                 return Err(Error::NotDeterministic);
             }
             ggml::set_batch_invariant(true);
@@ -278,6 +281,7 @@ impl Model {
         let mut model = Self {
             plan,
             options,
+            is_paged,
             loaded,
             cache,
             states,
@@ -325,7 +329,7 @@ impl Model {
         let n_tokens = self.options.n_batch.max(1);
         let n_kv = match self.options.n_ctx {
             0 => vec![n_tokens; self.n_cells.len()],
-            n_ctx if self.options.is_paged(&self.plan) => {
+            n_ctx if self.is_paged => {
                 let n_blocks = n_ctx.div_ceil(BLOCK_LEN as usize);
                 vec![pass::table_len(n_blocks * self.options.n_seqs); self.n_cells.len()]
             }

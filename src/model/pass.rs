@@ -97,7 +97,7 @@ impl Model {
     fn compute(&mut self, batch: &Batch, taken: &Taken, n_seqs: usize) -> Result<(), Error> {
         let n_outputs = batch.n_outputs();
         let is_cached = self.options.n_ctx > 0;
-        let tables: Vec<Table> = match self.options.is_paged(&self.plan) {
+        let tables: Vec<Table> = match self.is_paged {
             true => self.ledger.tables(&batch.places),
             false => Vec::new(),
         };

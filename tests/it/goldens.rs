@@ -210,6 +210,13 @@ pub(crate) fn options() -> Options {
     }
 }
 
+/// The model of a golden.
+pub(crate) fn model(golden: &Golden, options: Options) -> Model {
+    let def = library().get(&golden.arch).expect("built in");
+    let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
+    Model::load(plan, &golden.weights, options, &mut |_, _| {}).expect("it loads")
+}
+
 pub(crate) fn run(model: &mut Model, tokens: &[u32], sequence: u32, first: u32) -> Vec<f32> {
     let mut batch = Batch::default();
     for (position, token) in (first..).zip(tokens) {
@@ -222,10 +229,7 @@ pub(crate) fn run(model: &mut Model, tokens: &[u32], sequence: u32, first: u32) 
 fn a_step_of_the_same_shape_replays_the_graph() {
     let scratch = tempfile::tempdir().expect("a scratch folder");
     let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
-    let def = library().get(&golden.arch).expect("built in");
-    let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
-    let mut model =
-        Model::load(plan, &golden.weights, options(), &mut |_, _| {}).expect("it loads");
+    let mut model = model(&golden, options());
     for (i, token) in golden.tokens.iter().enumerate() {
         run(&mut model, &[*token], 0, i as u32);
     }
@@ -236,8 +240,6 @@ fn a_step_of_the_same_shape_replays_the_graph() {
 fn a_batch_that_does_not_fit_is_refused_and_leaves_no_trace() {
     let scratch = tempfile::tempdir().expect("a scratch folder");
     let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
-    let def = library().get(&golden.arch).expect("built in");
-    let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
     let options = Options {
         n_ctx: 16,
         n_ctx_seq: 0,
@@ -245,7 +247,7 @@ fn a_batch_that_does_not_fit_is_refused_and_leaves_no_trace() {
         n_checkpoints: 0,
         ..options()
     };
-    let mut model = Model::load(plan, &golden.weights, options, &mut |_, _| {}).expect("it loads");
+    let mut model = model(&golden, options);
     let refused =
         |model: &mut Model, batch: &Batch| model.forward(batch).expect_err("refused").to_string();
 

@@ -1,10 +1,9 @@
 //! What is kept between passes: windows, states of sequences, keys shared between layers. Long
 //! texts, one token at a time, equal one pass that keeps nothing; windows do not grow with them.
 
-use lab_bench::model::{Model, Options};
-use lab_bench::plan::Plan;
+use lab_bench::model::Options;
 
-use crate::goldens::{EXACT, Golden, goldens, library, options, run};
+use crate::goldens::{EXACT, goldens, model as load, options, run};
 use crate::support::nmse;
 
 /// Goldens whose windows hold 8 positions, or whose layers keep a state or another layer's keys.
@@ -24,12 +23,6 @@ const KEPT: [&str; 12] = [
 ];
 const WINDOW: u32 = 8;
 const N_TOKENS: u32 = 4 * WINDOW + 5;
-
-fn load(golden: &Golden, options: Options) -> Model {
-    let def = library().get(&golden.arch).expect("built in");
-    let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
-    Model::load(plan, &golden.weights, options, &mut |_, _| {}).expect("it loads")
-}
 
 fn text() -> Vec<u32> {
     (0..N_TOKENS).map(|i| (i * 37 + i / 5) % 96).collect()

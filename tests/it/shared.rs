@@ -3,19 +3,12 @@
 
 use lab_bench::arch::Mode;
 use lab_bench::model::{Batch, Model, Options};
-use lab_bench::plan::Plan;
 
-use crate::goldens::{EXACT, Golden, goldens, library, options};
+use crate::goldens::{EXACT, goldens, model as load, options};
 use crate::support::nmse;
 
 const N_TOKENS: usize = 75;
 const N_SHARED: usize = 48;
-
-fn load(golden: &Golden, options: Options) -> Model {
-    let def = library().get(&golden.arch).expect("built in");
-    let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
-    Model::load(plan, &golden.weights, options, &mut |_, _| {}).expect("it loads")
-}
 
 /// A text whose begin is the same for every `kind`.
 fn text(kind: u32) -> Vec<u32> {
