@@ -1,8 +1,8 @@
 //! Matrix products that do not depend on their company: the switch.
 //!
 //! The products themselves are C (`ggml-sys/src/matmul`). For the types that have a kernel there,
-//! the bits of a column of the result never depend on the other columns. The others, and short
-//! products for which ggml is faster, follow only when the switch is on.
+//! the bits of a column of the result never depend on the other columns. The others follow only
+//! when the switch is on.
 
 use ggml_sys as sys;
 

@@ -65,19 +65,22 @@ static const struct format format_bf16 = { 16, 2, load_bf16, load_some_bf16, fma
 #endif
 
 // Asks for weights that are needed soon: the rows of a tile are read side by side, which the
-// processor's own prefetch does not see through.
+// processor's own prefetch does not see through, nor does it cross pages.
 MATMUL_INLINE void prefetch(const char * from, int bytes) {
     UNROLL for (int at = 0; at < bytes; at += 64) {
-        _mm_prefetch(from + at, _MM_HINT_T1);
+        _mm_prefetch(from + at, _MM_HINT_T0);
     }
 }
 
-// R rows times C columns. `ahead`: whether the next rows shall be asked for.
+// How far ahead a single row asks for weights, in bytes.
+#define ROW_AHEAD 4096
+
+// R rows times C columns. `ahead`: whether coming weights shall be asked for.
 MATMUL_INLINE void multiply_tile(const int R, const int C, const struct format f,
                                  const struct matmul_job * job, int row, int column,
                                  const bool ahead) {
     const char * x = job->rows + (size_t) row * job->row_stride;
-    const char * next = x + R * job->row_stride;
+    const char * next = x + (R > 1 ? R * job->row_stride : ROW_AHEAD);
     const char * y[4];
     __m512 acc[8][4];
     UNROLL for (int c = 0; c < C; c++) {
@@ -141,7 +144,7 @@ MATMUL_INLINE void multiply(const struct format f, const struct matmul_job * job
     if (job->n_columns == 1 && job->streamed) {
         // One row after the other is what memory reads fastest.
         for (; row < job->n_rows; row++) {
-            multiply_tile(1, 1, f, job, row, 0, false);
+            multiply_tile(1, 1, f, job, row, 0, true);
         }
     }
     if (job->n_columns == 1) {
@@ -166,9 +169,9 @@ static void multiply_bf16(const struct matmul_job * job) { multiply(format_bf16,
 
 #define TILE_STEP 24
 
-static const struct matmul_kernel kernel_f32  = { GGML_TYPE_F32,  TILE_STEP, 2, NULL, NULL, multiply_f32 };
-static const struct matmul_kernel kernel_f16  = { GGML_TYPE_F16,  TILE_STEP, 2, NULL, NULL, multiply_f16 };
-static const struct matmul_kernel kernel_bf16 = { GGML_TYPE_BF16, TILE_STEP, 1, NULL, NULL, multiply_bf16 };
+static const struct matmul_kernel kernel_f32  = { GGML_TYPE_F32,  TILE_STEP, NULL, NULL, multiply_f32 };
+static const struct matmul_kernel kernel_f16  = { GGML_TYPE_F16,  TILE_STEP, NULL, NULL, multiply_f16 };
+static const struct matmul_kernel kernel_bf16 = { GGML_TYPE_BF16, TILE_STEP, NULL, NULL, multiply_bf16 };
 
 const struct matmul_kernel * matmul_float_kernel(enum ggml_type type) {
     switch (type) {

@@ -65,7 +65,6 @@ static struct matmul_kernel plain_kernel(enum ggml_type type) {
     return (struct matmul_kernel) {
         .column_type = ggml_get_type_traits_cpu(type)->vec_dot_type,
         .tile_rows   = 16,
-        .min_columns = 1,
         .multiply    = multiply_one_by_one,
     };
 }
@@ -86,6 +85,7 @@ struct product {
     int64_t                      k;
     size_t                       column_bytes;
     char *                       columns; // prepared; NULL: src1 as it is
+    int                          n_threads;
 };
 
 #define BLOCKS_BYTES 4096
@@ -160,6 +160,8 @@ static void multiply(const struct product * p, int64_t i2, int64_t i3, int64_t r
         .n_columns  = (int) (last - column),
         .type       = a->type,
         .streamed   = is_large(a),
+        // Threads take pieces in turns.
+        .ahead      = (size_t) (end - row) * a->nb[1] * (size_t) p->n_threads,
     };
     p->kernel->multiply(&job);
 }
@@ -239,9 +241,6 @@ static bool is_invariant(void) { return atomic_load_explicit(&invariant, memory_
 // In place of `ggml_compute_forward_mul_mat_tiled`: the whole product, or false.
 bool matmul_product(const struct ggml_compute_params * params, struct ggml_tensor * dst) {
     const struct matmul_kernel * kernel = params->use_ref ? NULL : kernel_of(dst);
-    if (kernel && ggml_nrows(dst->src[1]) < kernel->min_columns && !is_invariant()) {
-        return false;
-    }
     struct matmul_kernel plain;
     if (!kernel) {
         if (!is_invariant() || dst->src[1]->type != GGML_TYPE_F32 || ggml_is_empty(dst)) {
@@ -251,7 +250,7 @@ bool matmul_product(const struct ggml_compute_params * params, struct ggml_tenso
         kernel = &plain;
     }
     const int64_t k = dst->src[0]->ne[0];
-    struct product p = { kernel, dst, k, column_bytes(kernel, k), NULL };
+    struct product p = { kernel, dst, k, column_bytes(kernel, k), NULL, params->nth };
     if (kernel->column_type != GGML_TYPE_F32) {
         p.columns = kernel->column_size ? aligned_pointer(params->wdata) : params->wdata;
     }
@@ -273,9 +272,6 @@ bool matmul_expert(const struct ggml_compute_params * params, struct ggml_tensor
     if (!kernel) {
         return !is_invariant() &&
                ggml_compute_forward_mul_mat_id_tiled(params, dst, expert, n_routed, routed, scratch);
-    }
-    if (n_routed < kernel->min_columns && !is_invariant()) {
-        return false;
     }
     const struct ggml_tensor * a = dst->src[0];
     const struct ggml_tensor * b = dst->src[1];

@@ -27,6 +27,7 @@ struct matmul_job {
     int                  n_columns;  // 1 to MATMUL_COLUMNS
     enum ggml_type       type;       // of the weights
     bool                 streamed;   // the matrix is too large to be in a cache
+    size_t               ahead;      // bytes to the rows that this thread probably takes next
 };
 
 // How one type of weights is multiplied.
@@ -35,8 +36,6 @@ struct matmul_kernel {
     enum ggml_type column_type;
     // Rows of a tile: work is cut at multiples of it.
     int tile_rows;
-    // With fewer columns ggml's own functions are faster.
-    int min_columns;
     // Bytes of a column in the kernel's layout; NULL: the layout is that of `column_type`.
     size_t (*column_size)(int64_t k);
     // Brings blocks [first, last) of a column from `column_type` into the kernel's layout.

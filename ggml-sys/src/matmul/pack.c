@@ -8,9 +8,8 @@
 #define GGML_COMMON_DECL_C
 #include "ggml-common.h"
 
-void pack_q8_0(const char * const rows[PACK_ROWS], int n, const char * next,
-               struct packed * out) {
-    const struct target t = { out, next, QK8_0 / 4, PACK_ROWS * sizeof(block_q8_0) };
+void pack_q8_0(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
+    const struct target t = { out, coming, QK8_0 / 4, PACK_ROWS * sizeof(block_q8_0) };
     const __m512i flip = _mm512_set1_epi8((char) 0x80);
     for (int b = 0; b < n / QK8_0; b += 2) {
         const size_t offset = (size_t) b * sizeof(block_q8_0);
@@ -77,9 +76,8 @@ MATMUL_INLINE void load_turned(const char * const rows[PACK_ROWS], size_t offset
     transpose16(v);
 }
 
-void pack_q4_K(const char * const rows[PACK_ROWS], int n, const char * next,
-               struct packed * out) {
-    const struct target t = { out, next, QK_K / 4, PACK_ROWS * sizeof(block_q4_K) };
+void pack_q4_K(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
+    const struct target t = { out, coming, QK_K / 4, PACK_ROWS * sizeof(block_q4_K) };
     const __m512i low = _mm512_set1_epi8(15);
     for (int b = 0; b < n / QK_K; b++) {
         const size_t offset = (size_t) b * sizeof(block_q4_K);
@@ -103,9 +101,8 @@ MATMUL_INLINE void load_turned_half(const char * const rows[PACK_ROWS], size_t o
     load_quads(rows, offset + 16, v + 4);
 }
 
-void pack_q5_K(const char * const rows[PACK_ROWS], int n, const char * next,
-               struct packed * out) {
-    const struct target t = { out, next, QK_K / 4, PACK_ROWS * sizeof(block_q5_K) };
+void pack_q5_K(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
+    const struct target t = { out, coming, QK_K / 4, PACK_ROWS * sizeof(block_q5_K) };
     const __m512i low = _mm512_set1_epi8(15);
     const __m512i bit = _mm512_set1_epi8(1);
     for (int b = 0; b < n / QK_K; b++) {
@@ -135,9 +132,8 @@ MATMUL_INLINE __m512 signed_byte_of(__m512i v, int i) {
     return _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(v, 24 - 8 * i), 24));
 }
 
-void pack_q6_K(const char * const rows[PACK_ROWS], int n, const char * next,
-               struct packed * out) {
-    const struct target t = { out, next, QK_K / 4, PACK_ROWS * sizeof(block_q6_K) };
+void pack_q6_K(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
+    const struct target t = { out, coming, QK_K / 4, PACK_ROWS * sizeof(block_q6_K) };
     const __m512i low = _mm512_set1_epi8(0x0f);
     const __m512i top = _mm512_set1_epi8(0x30);
     for (int b = 0; b < n / QK_K; b++) {

@@ -40,8 +40,8 @@ MATMUL_INLINE __m512 lower_half(__m512i v) { return _mm512_cvtph_ps(_mm512_cvtep
 
 MATMUL_INLINE __m512 upper_half(__m512i v) { return lower_half(_mm512_srli_epi32(v, 16)); }
 
-void pack_q4_0(const char * const rows[PACK_ROWS], int n, const char * next, struct packed * out) {
-    const struct target t = { out, next, QK4_0 / 4, PACK_ROWS * sizeof(block_q4_0) };
+void pack_q4_0(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
+    const struct target t = { out, coming, QK4_0 / 4, PACK_ROWS * sizeof(block_q4_0) };
     for (int b = 0; b < n / QK4_0; b++) {
         const size_t offset = (size_t) b * sizeof(block_q4_0);
         __m512i v[4], codes[8];
@@ -52,8 +52,8 @@ void pack_q4_0(const char * const rows[PACK_ROWS], int n, const char * next, str
     }
 }
 
-void pack_q4_1(const char * const rows[PACK_ROWS], int n, const char * next, struct packed * out) {
-    const struct target t = { out, next, QK4_1 / 4, PACK_ROWS * sizeof(block_q4_1) };
+void pack_q4_1(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
+    const struct target t = { out, coming, QK4_1 / 4, PACK_ROWS * sizeof(block_q4_1) };
     for (int b = 0; b < n / QK4_1; b++) {
         const size_t offset = (size_t) b * sizeof(block_q4_1);
         __m512i head[4], v[4], codes[8];
@@ -66,8 +66,8 @@ void pack_q4_1(const char * const rows[PACK_ROWS], int n, const char * next, str
     }
 }
 
-void pack_q5_0(const char * const rows[PACK_ROWS], int n, const char * next, struct packed * out) {
-    const struct target t = { out, next, QK5_0 / 4, PACK_ROWS * sizeof(block_q5_0) };
+void pack_q5_0(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
+    const struct target t = { out, coming, QK5_0 / 4, PACK_ROWS * sizeof(block_q5_0) };
     for (int b = 0; b < n / QK5_0; b++) {
         const size_t offset = (size_t) b * sizeof(block_q5_0);
         __m512i head[4], v[4], codes[8];
@@ -81,8 +81,8 @@ void pack_q5_0(const char * const rows[PACK_ROWS], int n, const char * next, str
     }
 }
 
-void pack_q5_1(const char * const rows[PACK_ROWS], int n, const char * next, struct packed * out) {
-    const struct target t = { out, next, QK5_1 / 4, PACK_ROWS * sizeof(block_q5_1) };
+void pack_q5_1(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
+    const struct target t = { out, coming, QK5_1 / 4, PACK_ROWS * sizeof(block_q5_1) };
     for (int b = 0; b < n / QK5_1; b++) {
         const size_t offset = (size_t) b * sizeof(block_q5_1);
         __m512i head[4], v[4], codes[8];
@@ -106,8 +106,8 @@ MATMUL_INLINE void look_up(__m512i codes[8]) {
     }
 }
 
-void pack_iq4_nl(const char * const rows[PACK_ROWS], int n, const char * next, struct packed * out) {
-    const struct target t = { out, next, QK4_NL / 4, PACK_ROWS * sizeof(block_iq4_nl) };
+void pack_iq4_nl(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
+    const struct target t = { out, coming, QK4_NL / 4, PACK_ROWS * sizeof(block_iq4_nl) };
     for (int b = 0; b < n / QK4_NL; b++) {
         const size_t offset = (size_t) b * sizeof(block_iq4_nl);
         __m512i v[4], codes[8];
@@ -133,8 +133,8 @@ MATMUL_INLINE void scales_iq4_xs(const __m512i head[2], float scales[][PACK_ROWS
     }
 }
 
-void pack_iq4_xs(const char * const rows[PACK_ROWS], int n, const char * next, struct packed * out) {
-    const struct target t = { out, next, QK_K / 4, PACK_ROWS * sizeof(block_iq4_xs) };
+void pack_iq4_xs(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out) {
+    const struct target t = { out, coming, QK_K / 4, PACK_ROWS * sizeof(block_iq4_xs) };
     for (int b = 0; b < n / QK_K; b++) {
         const size_t offset = (size_t) b * sizeof(block_iq4_xs);
         __m512i head[4];

@@ -27,12 +27,19 @@ struct pack_format {
     int  zero;   // the code that means 0
 };
 
-// Unpacks `n` terms (a multiple of the block) of 16 rows, and asks for as many bytes at `next`.
-typedef void (*pack_fn)(const char * const rows[PACK_ROWS], int n, const char * next,
+// Weights that are asked for while others are unpacked, as many bytes as those: the next ones, and
+// ones that are needed much later.
+struct coming {
+    const char * next;
+    const char * later;
+};
+
+// Unpacks `n` terms (a multiple of the block) of 16 rows.
+typedef void (*pack_fn)(const char * const rows[PACK_ROWS], int n, struct coming coming,
                         struct packed * out);
 
 #define PACK(name) \
-    void pack_##name(const char * const rows[PACK_ROWS], int n, const char * next, struct packed * out)
+    void pack_##name(const char * const rows[PACK_ROWS], int n, struct coming coming, struct packed * out)
 
 PACK(q8_0);
 PACK(q4_0);
@@ -106,21 +113,24 @@ MATMUL_INLINE __m512 load_halves(const char * const rows[PACK_ROWS], size_t offs
 // Where unpacked codes go, and what is asked for meanwhile.
 struct target {
     struct packed * out;
-    const char *    next;        // weights that are needed soon
+    struct coming   coming;
     int             block_codes; // lanes of codes in a block
     int             block_bytes; // of 16 rows
 };
 
-// Stores one vector of codes, and asks for its share of the next weights: the rows of a tile are
-// read side by side, which the processor's own prefetch does not see through, and asking for much
-// at once would make it wait. Hence the fence: compilers gather what nothing holds apart.
+// Stores one vector of codes, and asks for its share of the coming weights: the rows of a tile are
+// read side by side, which the processor's own prefetch does not see through (nor does it cross
+// pages), and asking for much at once would make it wait. Hence the fence: compilers gather what
+// nothing holds apart.
 MATMUL_INLINE void store_codes(const struct target t, int at, __m512i v) {
     _mm512_store_si512((void *) t.out->codes[at], v);
     const int block = at / t.block_codes, part = at % t.block_codes;
     const int from = (t.block_bytes * part / t.block_codes + 63) / 64;
     const int to   = (t.block_bytes * (part + 1) / t.block_codes + 63) / 64;
     UNROLL for (int line = from; line < to; line++) {
-        _mm_prefetch(t.next + block * t.block_bytes + 64 * line, _MM_HINT_T1);
+        const size_t offset = (size_t) block * t.block_bytes + 64 * line;
+        _mm_prefetch(t.coming.next + offset, _MM_HINT_T0);
+        _mm_prefetch(t.coming.later + offset, _MM_HINT_T1);
     }
     __asm__ volatile("" ::: "memory");
 }

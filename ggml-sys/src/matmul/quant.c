@@ -176,20 +176,25 @@ MATMUL_INLINE void multiply_columns(const struct matmul_job * job, const struct 
     }
 }
 
+// Few columns are done sooner than their weights arrive: small parts then keep both going at once.
+MATMUL_INLINE int part_of(const struct matmul_job * job) { return job->n_columns <= 8 ? 256 : PACK_K; }
+
 MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct pack_format f,
                                    size_t block_bytes, pack_fn pack) {
     _Alignas(64) struct packed w;
+    const int part = part_of(job);
     for (int row = 0; row < job->n_rows; row += PACK_ROWS) {
         const char * base = job->rows + (size_t) row * job->row_stride;
-        for (int64_t done = 0; done < job->k; done += PACK_K) {
-            const int n = job->k - done < PACK_K ? (int) (job->k - done) : PACK_K;
+        for (int64_t done = 0; done < job->k; done += part) {
+            const int n = job->k - done < part ? (int) (job->k - done) : part;
             const size_t offset = (size_t) (done / f.block) * block_bytes;
             const char * rows[PACK_ROWS];
             for (int r = 0; r < PACK_ROWS; r++) {
                 const int at = row + r < job->n_rows ? r : job->n_rows - 1 - row;
                 rows[r] = base + (size_t) at * job->row_stride + offset;
             }
-            pack(rows, n, base + PACK_ROWS * (job->row_stride + offset), &w);
+            const char * next = base + PACK_ROWS * (job->row_stride + offset);
+            pack(rows, n, (struct coming) { next, next + job->ahead }, &w);
             multiply_columns(job, f, &w, row, done, n);
         }
     }
@@ -206,7 +211,7 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
         multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                     \
     }                                                                                             \
     static const struct matmul_kernel kernel_##name = {                                           \
-        GGML_TYPE_Q8_0, PACK_ROWS, 1, size_##name, arrange_##name, multiply_##name                   \
+        GGML_TYPE_Q8_0, PACK_ROWS, size_##name, arrange_##name, multiply_##name                      \
     };
 
 #define KERNEL_Q8_1(name, block_type)                                                             \
@@ -219,10 +224,10 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
         multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                     \
     }                                                                                             \
     static const struct matmul_kernel kernel_##name = {                                           \
-        GGML_TYPE_Q8_1, PACK_ROWS, 1, size_##name, arrange_##name, multiply_##name                \
+        GGML_TYPE_Q8_1, PACK_ROWS, size_##name, arrange_##name, multiply_##name                      \
     };
 
-#define KERNEL_Q8_K(name, block_type, group, with_mins, zero_code, min_columns)                   \
+#define KERNEL_Q8_K(name, block_type, group, with_mins, zero_code)                                \
     static const struct pack_format format_##name = { QK_K, group, QK_K / group, with_mins, zero_code }; \
     static size_t size_##name(int64_t k) { return column_size(k, QK_K, group); }                  \
     static void arrange_##name(const void * x, int64_t first, int64_t last, int64_t k, void * y) { \
@@ -232,7 +237,7 @@ MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct p
         multiply_packed(job, format_##name, sizeof(block_type), pack_##name);                     \
     }                                                                                             \
     static const struct matmul_kernel kernel_##name = {                                           \
-        GGML_TYPE_Q8_K, PACK_ROWS, min_columns, size_##name, arrange_##name, multiply_##name                   \
+        GGML_TYPE_Q8_K, PACK_ROWS, size_##name, arrange_##name, multiply_##name                      \
     };
 
 KERNEL_Q8_0(q8_0, block_q8_0, 128)
@@ -241,10 +246,10 @@ KERNEL_Q8_0(q5_0, block_q5_0, 16)
 KERNEL_Q8_0(iq4_nl, block_iq4_nl, 128)
 KERNEL_Q8_1(q4_1, block_q4_1)
 KERNEL_Q8_1(q5_1, block_q5_1)
-KERNEL_Q8_K(iq4_xs, block_iq4_xs, 32, false, 128, 1)
-KERNEL_Q8_K(q4_K, block_q4_K, 32, true, 0, 1)
-KERNEL_Q8_K(q5_K, block_q5_K, 32, true, 0, 1)
-KERNEL_Q8_K(q6_K, block_q6_K, 16, false, 32, 2)
+KERNEL_Q8_K(iq4_xs, block_iq4_xs, 32, false, 128)
+KERNEL_Q8_K(q4_K, block_q4_K, 32, true, 0)
+KERNEL_Q8_K(q5_K, block_q5_K, 32, true, 0)
+KERNEL_Q8_K(q6_K, block_q6_K, 16, false, 32)
 
 const struct matmul_kernel * matmul_quant_kernel(enum ggml_type type) {
     switch (type) {
