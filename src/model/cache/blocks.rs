@@ -20,6 +20,9 @@ pub(super) struct BlockPool {
     free: BinaryHeap<Reverse<BlockId>>,
     /// Blocks that are remembered and not used.
     n_idle: usize,
+    /// At least every such block, at most once, by a time not later than that of its last use.
+    idle: BinaryHeap<Reverse<(u64, BlockId)>>,
+    is_queued: Vec<bool>,
 }
 
 impl BlockPool {
@@ -29,6 +32,8 @@ impl BlockPool {
             node: vec![None; n_blocks],
             free: (0..n_blocks as BlockId).map(Reverse).collect(),
             n_idle: 0,
+            idle: BinaryHeap::new(),
+            is_queued: vec![false; n_blocks],
         }
     }
 
@@ -45,14 +50,35 @@ impl BlockPool {
     /// recently; `part` says which of a node's parts this pool's blocks are.
     pub(super) fn take(&mut self, tree: &mut PrefixTree, part: usize) -> Option<BlockId> {
         if self.free.is_empty() {
-            let oldest = (0..self.len())
-                .filter(|at| self.users[*at] == 0)
-                .min_by_key(|at| self.node[*at].map_or(u64::MAX, |node| tree.last_used(node)))?;
-            self.forget(oldest as BlockId, tree, part);
+            let oldest = self.oldest(tree)?;
+            self.forget(oldest, tree, part);
         }
         let Reverse(block) = self.free.pop()?;
         self.users[block as usize] = 1;
         Some(block)
+    }
+
+    /// The block that is only remembered and was used least recently.
+    fn oldest(&mut self, tree: &PrefixTree) -> Option<BlockId> {
+        loop {
+            let Reverse((time, block)) = self.idle.pop()?;
+            let at = block as usize;
+            self.is_queued[at] = false;
+            let Some(node) = self.node[at].filter(|_| self.users[at] == 0) else {
+                continue;
+            };
+            let last_used = tree.last_used(node);
+            if time == last_used {
+                return Some(block);
+            }
+            self.enqueue(last_used, block);
+        }
+    }
+
+    fn enqueue(&mut self, time: u64, block: BlockId) {
+        if !std::mem::replace(&mut self.is_queued[block as usize], true) {
+            self.idle.push(Reverse((time, block)));
+        }
     }
 
     /// Ends the remembering of a block.
@@ -86,6 +112,7 @@ impl BlockPool {
         }
         if self.node[at].is_some() {
             self.n_idle += 1;
+            self.enqueue(0, block);
         } else {
             self.free.push(Reverse(block));
         }
