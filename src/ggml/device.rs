@@ -236,6 +236,33 @@ impl Device {
         };
         Ok(())
     }
+
+    /// Copies `n` rows of a tensor from row `from` on to row `to`.
+    ///
+    /// # Errors
+    /// The tensor has no memory, or has not as many rows.
+    pub fn copy_rows(tensor: &Tensor, from: usize, to: usize, n: usize) -> Result<(), Error> {
+        let row = tensor.strides()[1];
+        let n_rows = tensor.bytes().checked_div(row).unwrap_or(0);
+        let fits = |at: usize| at.checked_add(n).is_some_and(|end| end <= n_rows);
+        if !tensor.is_allocated() || !tensor.is_contiguous() || !fits(from) || !fits(to) {
+            return Err(Error::Arguments {
+                op: "copy_rows",
+                message: format!(
+                    "`{}` has {n_rows} contiguous rows: {n} from {from} to {to}",
+                    tensor.name()
+                ),
+            });
+        }
+        let mut rows = vec![0u8; n * row];
+        // SAFETY: the tensor has memory for the rows from both places on.
+        unsafe {
+            let data = rows.as_mut_ptr().cast();
+            sys::ggml_backend_tensor_get(tensor.as_ptr(), data, from * row, rows.len());
+            sys::ggml_backend_tensor_set(tensor.as_ptr(), data, to * row, rows.len());
+        }
+        Ok(())
+    }
 }
 
 /// A piece of device memory.

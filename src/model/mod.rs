@@ -24,7 +24,7 @@ pub use load::Progress;
 
 use cache::states::States;
 use cache::store::KeyValues;
-use cache::{Group, Ledger};
+use cache::{BlockCopy, Group, Ledger};
 use graph::{Inputs, Shape, Watched};
 use load::Loaded;
 
@@ -425,10 +425,25 @@ impl Model {
         self.options.n_ctx > 0 && self.ledger.is_shared()
     }
 
-    /// Begins a sequence with what is known of its tokens from others, as far as whole blocks go and
-    /// short of the last token. A sequence that runs goes on where it is.
+    /// Begins a sequence with what is known of its tokens from others, short of the last token; where
+    /// states are kept, as far as a block ends. A sequence that runs goes on where it is.
     pub fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed {
-        self.ledger.resume(sequence, tokens)
+        let (resumed, copy) = self.ledger.resume(sequence, tokens);
+        Resumed {
+            n_cached: self.copied(sequence, resumed.n_cached, copy),
+            ..resumed
+        }
+    }
+
+    /// Takes over the begin of a block; without it the sequence goes on where the block begins.
+    fn copied(&mut self, sequence: SequenceId, next: usize, copy: Option<BlockCopy>) -> usize {
+        let Some(copy) = copy else { return next };
+        let Err(error) = self.cache.copy(&copy) else {
+            return next;
+        };
+        tracing::error!(%error, "a block is not copied");
+        self.ledger.truncate(sequence, next - copy.n_cells);
+        next - copy.n_cells
     }
 
     /// The position at which a sequence goes on; 0 if nothing is kept of it.
@@ -437,10 +452,11 @@ impl Model {
     }
 
     /// Forgets the positions of a sequence from `from` on, and earlier ones where what is kept cannot
-    /// be cut there: a state, a block that others use, a window that has moved on. Returns the
+    /// be cut there: a state, a window that has moved on. Returns the
     /// position at which the sequence goes on.
     pub fn forget(&mut self, sequence: SequenceId, from: u32) -> u32 {
-        self.ledger.forget(sequence, from)
+        let (next, copy) = self.ledger.forget(sequence, from);
+        self.copied(sequence, next as usize, copy) as u32
     }
 
     /// Ends a sequence. What was computed of it is remembered while there is room.

@@ -8,7 +8,8 @@ use crate::goldens::{EXACT, goldens, model as load, options};
 use crate::support::nmse;
 
 const N_TOKENS: usize = 75;
-const N_SHARED: usize = 48;
+/// Not whole blocks.
+const N_SHARED: usize = 53;
 
 /// A text whose begin is the same for every `kind`.
 fn text(kind: u32) -> Vec<u32> {
@@ -71,14 +72,19 @@ fn a_shared_begin_is_read_once_and_changes_nothing() {
         read(&mut model, 0, &text(0), 16);
         // Beside the first, which still runs.
         let resumed = model.resume(1, &text(1));
-        assert_eq!(resumed.n_cached, N_SHARED, "{name}: {}", resumed.miss);
+        // A state is only known where a block ends.
+        let [n_shared, n_all] = match model.has_states() {
+            true => [N_SHARED, N_TOKENS - 1].map(|n| n / 16 * 16),
+            false => [N_SHARED, N_TOKENS - 1],
+        };
+        assert_eq!(resumed.n_cached, n_shared, "{name}: {}", resumed.miss);
         let found = error(&read(&mut model, 1, &text(1), 5), &second);
         assert!(found <= EXACT, "{name}: NMSE {found:.1e}");
         // A follow-up of the first, when both have ended.
         model.release(0);
         model.release(1);
         let resumed = model.resume(2, &text(0));
-        assert_eq!(resumed.n_cached, 64, "{name}: {}", resumed.miss);
+        assert_eq!(resumed.n_cached, n_all, "{name}: {}", resumed.miss);
         let found = error(&read(&mut model, 2, &text(0), 1), &first);
         assert!(found <= EXACT, "{name}: NMSE {found:.1e}");
         model.release(2);

@@ -9,6 +9,7 @@ use crate::blocks::cache::Cache as Visibility;
 
 use super::blocks::{BlockId, BlockPool};
 use super::prefix::{NodeId, PrefixTree, ROOT};
+use super::resume::BlockCopy;
 use super::{BLOCK, Mask, SequenceId};
 
 /// Cells are looked at in multiples of this, so that a graph serves many steps.
@@ -164,20 +165,22 @@ impl Ledger {
         };
         while let Some(key) = sequence.key(sequence.n_known) {
             let node = self.tree.grow(sequence.node, key);
-            self.tree.pin(node);
-            let at = sequence.n_known;
-            for (i, pool) in self.pools.iter_mut().enumerate() {
-                let block = sequence.tables[i][at];
-                if block != GONE && self.tree.part(node, i).is_none() {
-                    pool.remember(block, node);
-                    self.tree.set(node, i, block);
-                }
-            }
-            self.tree.unpin(sequence.node);
-            sequence.node = node;
-            sequence.n_known = at + 1;
+            go_to(node, sequence, &mut self.tree, &mut self.pools);
         }
         self.publish_state(id);
+    }
+
+    /// Makes the tokens behind the last whole block of a sequence known, which ends. A state is only
+    /// known where a block ends, and what cannot be gone on from is of no use.
+    fn publish_end(&mut self, id: SequenceId) {
+        let Some(sequence) = self.sequences.get_mut(&id) else {
+            return;
+        };
+        let end = &sequence.tokens[sequence.n_known * BLOCK..];
+        if self.is_causal && self.rows.is_none() && !end.is_empty() {
+            let node = self.tree.grow_end(sequence.node, end);
+            go_to(node, sequence, &mut self.tree, &mut self.pools);
+        }
     }
 
     /// Makes the state behind the last token of a sequence known, if a block ends there.
@@ -319,8 +322,11 @@ impl Ledger {
                 self.drop_state(id);
                 self.release(id);
             } else {
-                let from = self.next(id).saturating_sub(n as u32);
-                self.forget(id, from);
+                let from = (self.next(id) as usize).saturating_sub(n);
+                self.truncate(id, from);
+                if from == 0 {
+                    self.release(id);
+                }
             }
         }
     }
@@ -338,15 +344,19 @@ impl Ledger {
 
     /// Forgets the positions of a sequence from `from` on. Returns the position at which it goes on:
     /// an earlier one where others depend on the last block, where what `from` sees is gone, or where
-    /// a state would have to be taken back.
-    pub(in crate::model) fn forget(&mut self, id: SequenceId, from: u32) -> u32 {
+    /// a state would have to be taken back. What is to be copied must be before the next pass.
+    pub(in crate::model) fn forget(
+        &mut self,
+        id: SequenceId,
+        from: u32,
+    ) -> (u32, Option<BlockCopy>) {
         let Some(sequence) = self.sequences.get(&id) else {
-            return 0;
+            return (0, None);
         };
         let len = sequence.tokens.len();
         let from = (from as usize).min(len);
         if from == len {
-            return len as u32;
+            return (len as u32, None);
         }
         let sees_all = |(pool, group): (usize, &Group)| {
             group.rule.first_visible(from as u32) as usize / BLOCK >= sequence.n_gone[pool]
@@ -354,18 +364,16 @@ impl Ledger {
         let is_there = self.groups.iter().enumerate().all(sees_all);
         if from > 0 && is_there && self.rows.is_none() && from >= sequence.n_known * BLOCK {
             self.truncate(id, from);
-            return from as u32;
+            return (from as u32, None);
         }
         let tokens = sequence.tokens[..from].to_vec();
         self.release(id);
-        if from == 0 {
-            return 0;
-        }
-        self.resume(id, &tokens).n_cached as u32
+        let (resumed, copy) = self.resume(id, &tokens);
+        (resumed.n_cached as u32, copy)
     }
 
-    /// Gives back the blocks of a sequence behind a position.
-    fn truncate(&mut self, id: SequenceId, len: usize) {
+    /// Gives back the blocks of a sequence behind a position, from its last known block on.
+    pub(in crate::model) fn truncate(&mut self, id: SequenceId, len: usize) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
             return;
         };
@@ -382,6 +390,7 @@ impl Ledger {
     /// Ends a sequence. What it computed is remembered while there is room.
     pub(in crate::model) fn release(&mut self, id: SequenceId) {
         self.publish(id);
+        self.publish_end(id);
         let Some(sequence) = self.sequences.remove(&id) else {
             return;
         };
@@ -461,6 +470,21 @@ impl Ledger {
         }
         out
     }
+}
+
+/// Moves a sequence to the node of its next block, which remembers what it holds.
+fn go_to(node: NodeId, sequence: &mut Sequence, tree: &mut PrefixTree, pools: &mut [BlockPool]) {
+    tree.pin(node);
+    for (i, pool) in pools.iter_mut().enumerate() {
+        let block = sequence.tables[i][sequence.n_known];
+        if block != GONE && tree.part(node, i).is_none() {
+            pool.remember(block, node);
+            tree.set(node, i, block);
+        }
+    }
+    tree.unpin(sequence.node);
+    sequence.node = node;
+    sequence.n_known += 1;
 }
 
 /// Tokens of each sequence, in the order of their first.

@@ -3,7 +3,8 @@
 //! Layers that see the same have a pool of blocks of cells, which all sequences share; a cell holds
 //! one position in each of those layers. A sequence is a table of blocks ([`ledger`]). Full blocks
 //! are known by the tokens that lead to them ([`prefix`]), so that a later sequence that begins with
-//! the same tokens goes on from them; a block that nobody uses is kept until its room is needed.
+//! the same tokens goes on from them, and takes over a copy of what is alike at the begin of the
+//! block in which it goes another way; a block that nobody uses is kept until its room is needed.
 //! Where only a window is seen, a sequence lets go of a block when all of it has left the window.
 //! The state of a recurrent layer is one row, known by the tokens read so far in the same way.
 //!
@@ -22,6 +23,7 @@ mod tests;
 
 pub(super) use ledger::{Group, Ledger, Rows, Shortage, Table, Taken};
 pub(super) use mask::Mask;
+pub(super) use resume::BlockCopy;
 pub use resume::{Miss, Resumed};
 
 use crate::plan::BLOCK_LEN;

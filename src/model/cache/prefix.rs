@@ -2,7 +2,8 @@
 //!
 //! A node stands for all tokens from the root to it. Its parts are the blocks that hold its keys and
 //! values, one for each pool, and the state behind its last token; any of them may have been
-//! forgotten. A node without parts, children and pins is removed.
+//! forgotten. A node without parts, children and pins is removed. Where a text ended within a block
+//! its node has fewer tokens, and no children.
 
 use std::collections::HashMap;
 
@@ -15,13 +16,16 @@ pub(super) type NodeId = usize;
 /// The node of no tokens.
 pub(super) const ROOT: NodeId = 0;
 
+/// Stands behind the last token of a text that ended within a block.
+const NO_TOKEN: u32 = u32::MAX;
+
 type Key = (NodeId, [u32; BLOCK]);
 
 #[derive(Clone, Debug)]
 struct Node {
     key: Key,
     parts: Vec<Option<BlockId>>,
-    n_children: u32,
+    children: Vec<NodeId>,
     /// Sequences that end in this node.
     n_pins: u32,
     last_used: u64,
@@ -32,7 +36,7 @@ struct Node {
 pub(super) struct PrefixTree {
     nodes: Vec<Node>,
     unused: Vec<NodeId>,
-    children: HashMap<Key, NodeId>,
+    by_key: HashMap<Key, NodeId>,
     n_parts: usize,
     clock: u64,
 }
@@ -42,14 +46,14 @@ impl PrefixTree {
         let root = Node {
             key: (ROOT, [0; BLOCK]),
             parts: vec![None; n_parts],
-            n_children: 0,
+            children: Vec::new(),
             n_pins: 1,
             last_used: 0,
         };
         Self {
             nodes: vec![root],
             unused: Vec::new(),
-            children: HashMap::new(),
+            by_key: HashMap::new(),
             n_parts,
             clock: 0,
         }
@@ -57,7 +61,7 @@ impl PrefixTree {
 
     /// The node behind `node` for the next block of tokens.
     pub(super) fn child(&self, node: NodeId, tokens: &[u32; BLOCK]) -> Option<NodeId> {
-        self.children.get(&(node, *tokens)).copied()
+        self.by_key.get(&(node, *tokens)).copied()
     }
 
     /// The same, made if there is none.
@@ -70,7 +74,7 @@ impl PrefixTree {
         let new = Node {
             key,
             parts: vec![None; self.n_parts],
-            n_children: 0,
+            children: Vec::new(),
             n_pins: 0,
             last_used: self.clock,
         };
@@ -84,9 +88,34 @@ impl PrefixTree {
                 self.nodes.len() - 1
             }
         };
-        self.nodes[node].n_children += 1;
-        self.children.insert(key, id);
+        self.nodes[node].children.push(id);
+        self.by_key.insert(key, id);
         id
+    }
+
+    /// The same for a text that ends here, within a block.
+    pub(super) fn grow_end(&mut self, node: NodeId, tokens: &[u32]) -> NodeId {
+        let mut key = [NO_TOKEN; BLOCK];
+        key[..tokens.len()].copy_from_slice(tokens);
+        self.grow(node, &key)
+    }
+
+    /// What lies behind `node` and begins like `tokens`: the one that does so the longest of those
+    /// that `is_usable` accepts, with the number of equal tokens.
+    pub(super) fn most_alike(
+        &self,
+        node: NodeId,
+        tokens: &[u32],
+        is_usable: impl Fn(NodeId, usize) -> bool,
+    ) -> Option<(NodeId, usize)> {
+        let alike = |child: &NodeId| {
+            let pairs = self.nodes[*child].key.1.iter().zip(tokens);
+            (*child, pairs.take_while(|(a, b)| a == b).count())
+        };
+        let children = self.nodes[node].children.iter().map(alike);
+        children
+            .filter(|(child, n)| *n > 0 && is_usable(*child, *n))
+            .max_by_key(|(_, n)| *n)
     }
 
     pub(super) fn part(&self, node: NodeId, part: usize) -> Option<BlockId> {
@@ -105,7 +134,9 @@ impl PrefixTree {
 
     /// Keeps a node while a sequence ends in it; the root is always kept.
     pub(super) fn pin(&mut self, node: NodeId) {
-        self.nodes[node].n_pins += 1;
+        if node != ROOT {
+            self.nodes[node].n_pins += 1;
+        }
     }
 
     pub(super) fn unpin(&mut self, node: NodeId) {
@@ -119,14 +150,15 @@ impl PrefixTree {
     fn prune(&mut self, mut id: NodeId) {
         loop {
             let node = &self.nodes[id];
-            let is_needed = node.n_pins > 0 || node.n_children > 0;
+            let is_needed = node.n_pins > 0 || !node.children.is_empty();
             if is_needed || node.parts.iter().any(Option::is_some) {
                 return;
             }
-            self.children.remove(&node.key);
+            let parent = node.key.0;
+            self.by_key.remove(&node.key);
             self.unused.push(id);
-            id = node.key.0;
-            self.nodes[id].n_children -= 1;
+            self.nodes[parent].children.retain(|child| *child != id);
+            id = parent;
         }
     }
 
@@ -148,10 +180,10 @@ impl PrefixTree {
     #[cfg(test)]
     pub(super) fn is_tidy(&self) -> bool {
         let says = |node: &Node| {
-            node.n_pins > 0 || node.n_children > 0 || node.parts.iter().any(Option::is_some)
+            node.n_pins > 0 || !node.children.is_empty() || node.parts.iter().any(Option::is_some)
         };
         let in_use = (1..self.nodes.len()).filter(|id| !self.unused.contains(id));
-        self.children.len() == in_use.clone().count()
+        self.by_key.len() == in_use.clone().count()
             && in_use.into_iter().all(|id| says(&self.nodes[id]))
     }
 }

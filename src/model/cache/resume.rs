@@ -1,5 +1,6 @@
 //! What is known of a text, and a sequence that goes on behind it.
 
+use super::blocks::BlockId;
 use super::ledger::{GONE, Ledger, Sequence};
 use super::prefix::{NodeId, ROOT};
 use super::{BLOCK, SequenceId};
@@ -7,7 +8,7 @@ use super::{BLOCK, SequenceId};
 /// Why no more of a text was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Miss {
-    /// There is no more of it than is found, as far as whole blocks go.
+    /// All of it but the last token is found, as far as whole blocks go.
     #[default]
     None,
     /// Its tokens are not known from here on.
@@ -43,22 +44,41 @@ pub struct Resumed {
     pub miss: Miss,
 }
 
+/// The cells at the begin of a block that a sequence takes over into a block of its own, where a
+/// known text goes another way within it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::model) struct BlockCopy {
+    /// Block of each pool that is read; none where nothing of it is seen any more.
+    pub(in crate::model) from: Vec<Option<BlockId>>,
+    /// Block of each pool that is written.
+    pub(in crate::model) to: Vec<BlockId>,
+    /// Number of cells.
+    pub(in crate::model) n_cells: usize,
+}
+
 impl Ledger {
     /// Begins a sequence with what is known of its tokens. A sequence that exists goes on as it is.
-    pub(in crate::model) fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> Resumed {
+    /// What is to be copied must be before the next pass.
+    pub(in crate::model) fn resume(
+        &mut self,
+        id: SequenceId,
+        tokens: &[u32],
+    ) -> (Resumed, Option<BlockCopy>) {
         if let Some(sequence) = self.sequences.get(&id) {
             let n_cached = sequence.tokens.len();
-            return Resumed {
+            let resumed = Resumed {
                 n_cached,
                 n_known: n_cached,
                 miss: Miss::None,
             };
+            return (resumed, None);
         }
         if !self.is_causal {
-            return Resumed {
+            let resumed = Resumed {
                 miss: Miss::NotCausal,
                 ..Resumed::default()
             };
+            return (resumed, None);
         }
         self.publish_all();
         let (path, mut miss) = self.walk(tokens);
@@ -72,18 +92,65 @@ impl Ledger {
                 Miss::Evicted
             };
         }
-        let n_known = path.len() * BLOCK;
-        let path = &path[..n_blocks];
-        if let Some(node) = path.last() {
-            self.tree.touch(*node);
-            let sequence = self.adopt(path, *node, &tokens[..n_blocks * BLOCK]);
+        let (read, rest) = tokens[..tokens.len().saturating_sub(1)].split_at(n_blocks * BLOCK);
+        let node = path[..n_blocks].last().copied().unwrap_or(ROOT);
+        self.tree.touch(node);
+        let mut sequence = self.adopt(&path[..n_blocks], node, read);
+        let copy = match n_blocks == path.len() {
+            true => self.copy_begin(&mut sequence, rest),
+            false => None,
+        };
+        let n_cached = sequence.tokens.len();
+        if n_cached > 0 {
             self.sequences.insert(id, sequence);
         }
-        Resumed {
-            n_cached: n_blocks * BLOCK,
-            n_known,
+        let resumed = Resumed {
+            n_cached,
+            n_known: n_cached.max(path.len() * BLOCK),
             miss,
+        };
+        (resumed, copy)
+    }
+
+    /// Lets a sequence that ends with a whole block go on with those of the tokens `rest` that some
+    /// known block begins with.
+    fn copy_begin(&mut self, sequence: &mut Sequence, rest: &[u32]) -> Option<BlockCopy> {
+        // A state belongs to the end of a block.
+        if self.rows.is_some() {
+            return None;
         }
+        let begin = sequence.tokens.len();
+        let is_seen = |pool: usize, n: usize| {
+            self.groups[pool].rule.first_visible((begin + n) as u32) < (begin + n) as u32
+        };
+        let pools = 0..self.pools.len();
+        let is_usable = |node, n| {
+            let mut pools = pools.clone();
+            pools.all(|pool| self.tree.part(node, pool).is_some() || !is_seen(pool, n))
+        };
+        let (node, n) = self.tree.most_alike(sequence.node, rest, is_usable)?;
+        if self.pools.iter().any(|pool| pool.available() < 2) {
+            return None;
+        }
+        self.tree.touch(node);
+        self.tree.pin(node);
+        let mut copy = BlockCopy {
+            n_cells: n,
+            ..BlockCopy::default()
+        };
+        for (i, pool) in self.pools.iter_mut().enumerate() {
+            let from = self.tree.part(node, i);
+            // Used meanwhile, it does not make room for its own copy.
+            from.into_iter().for_each(|block| pool.join(block));
+            let to = pool.take(&mut self.tree, i)?;
+            from.into_iter().for_each(|block| pool.leave(block));
+            sequence.tables[i].push(to);
+            copy.from.push(from);
+            copy.to.push(to);
+        }
+        self.tree.unpin(node);
+        sequence.tokens.extend_from_slice(&rest[..n]);
+        Some(copy)
     }
 
     /// The nodes of the whole blocks of `tokens`, as far as they are known. At least one token is

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use super::{BLOCK, BlockCopy};
 use crate::blocks::{KeyValueStore, Seen, Sight};
 use crate::ggml::{Arena, Device, Error, Graph, Tensor};
 use crate::plan::{KeyValuePlan, Plan};
@@ -13,6 +14,8 @@ use crate::weights::TensorType;
 pub(in crate::model) struct KeyValues {
     /// Keys and values of each unit by its path: `[row, n_cells]`.
     rows: HashMap<String, (Tensor, Option<Tensor>)>,
+    /// The same tensors with the pool of their cells.
+    pools: Vec<(usize, Tensor)>,
     bytes: usize,
 }
 
@@ -29,6 +32,7 @@ impl KeyValues {
             .collect();
         let arena = Arena::new(2 * states.len(), 0)?;
         let mut rows = HashMap::with_capacity(states.len());
+        let mut pools = Vec::with_capacity(2 * states.len());
         for (unit, state) in states {
             let n_cells = n_cells[state.cache] as u64;
             let keys = arena.tensor(&format!("{}.cache_k", unit.path), k, &[state.k, n_cells])?;
@@ -38,6 +42,8 @@ impl KeyValues {
                 let name = format!("{}.cache_v", unit.path);
                 Some(arena.tensor(&name, v, &[state.v, n_cells])?)
             };
+            let both = std::iter::once(&keys).chain(&values).cloned();
+            pools.extend(both.map(|tensor| (state.cache, tensor)));
             rows.insert(unit.path.clone(), (keys, values));
         }
         let bytes = if rows.is_empty() {
@@ -45,7 +51,21 @@ impl KeyValues {
         } else {
             Device::cpu()?.allocate(&arena, "the key/value cache")?
         };
-        Ok(Self { rows, bytes })
+        Ok(Self { rows, pools, bytes })
+    }
+
+    /// Copies the begin of blocks, in all layers.
+    ///
+    /// # Errors
+    /// Blocks that do not exist.
+    pub(in crate::model) fn copy(&self, copy: &BlockCopy) -> Result<(), Error> {
+        for (pool, tensor) in &self.pools {
+            if let Some(from) = copy.from[*pool] {
+                let [from, to] = [from, copy.to[*pool]].map(|block| block as usize * BLOCK);
+                Device::copy_rows(tensor, from, to, copy.n_cells)?;
+            }
+        }
+        Ok(())
     }
 
     pub(in crate::model) fn bytes(&self) -> usize {

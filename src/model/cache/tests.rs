@@ -50,10 +50,24 @@ impl Twin {
     }
 
     fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> Resumed {
-        let resumed = self.ledger.resume(id, tokens);
+        let (resumed, copy) = self.ledger.resume(id, tokens);
+        self.copy(copy);
         assert_eq!(self.ledger.next(id) as usize, resumed.n_cached);
         self.texts.insert(id, tokens[..resumed.n_cached].to_vec());
         resumed
+    }
+
+    fn copy(&mut self, copy: Option<BlockCopy>) {
+        let Some(copy) = copy else { return };
+        assert!((1..BLOCK).contains(&copy.n_cells));
+        for (pool, (from, to)) in copy.from.iter().zip(&copy.to).enumerate() {
+            let Some(from) = from else { continue };
+            for i in 0..copy.n_cells {
+                let text = self.cells.get(&(pool, *from as usize * BLOCK + i)).cloned();
+                let text = text.expect("a cell that was written");
+                self.cells.insert((pool, *to as usize * BLOCK + i), text);
+            }
+        }
     }
 
     /// A pass over the next tokens of sequences; checks all that its queries see.
@@ -90,6 +104,10 @@ impl Twin {
         self.check_seen(&places);
         if fails {
             self.ledger.give_back(&places);
+            for (pool, cells) in taken.cells.iter().enumerate() {
+                let garbage = |cell: &usize| ((pool, *cell), vec![u32::MAX]);
+                self.cells.extend(cells.iter().map(garbage));
+            }
             for (id, _) in next {
                 let next = self.ledger.next(*id) as usize;
                 self.texts.entry(*id).or_default().truncate(next);
@@ -201,11 +219,12 @@ fn live(twin: &mut Twin, acts: &[Act]) {
                 twin.pass(&all, false);
             }
             Act::Fail(id, n) => {
-                twin.pass(&[(id, &vec![7; n])], true);
+                twin.pass(&[(id, &vec![0; n])], true);
             }
             Act::Forget(id, from) => {
                 let len = twin.ledger.next(id);
-                let next = twin.ledger.forget(id, from as u32);
+                let (next, copy) = twin.ledger.forget(id, from as u32);
+                twin.copy(copy);
                 assert!(next <= len.min(from as u32));
                 assert_eq!(next, twin.ledger.next(id));
                 twin.texts.entry(id).or_default().truncate(next as usize);
@@ -269,8 +288,37 @@ fn a_text_that_was_read_is_not_read_again() {
     twin.ledger.release(1);
     assert_eq!(twin.resume(2, &text(33)).n_cached, 32);
     twin.ledger.release(2);
-    assert_eq!(twin.resume(2, &text(32)).n_cached, 16, "one token is read");
+    assert_eq!(twin.resume(2, &text(32)).n_cached, 31, "one token is read");
     assert_eq!(twin.resume(1, &[5; 40]).miss, Miss::Unknown);
+}
+
+#[test]
+fn the_begin_of_a_block_is_taken_over() {
+    let mut twin = Twin::new(vec![group(8, 0)], None);
+    assert!(twin.pass(&[(0, &text(40))], false));
+    // Another way from within a block that is in use.
+    let other = [&text(25)[..], &[9; 20]].concat();
+    let found = twin.resume(1, &other);
+    assert_eq!((found.n_cached, found.miss), (25, Miss::Unknown));
+    assert!(twin.pass(&[(1, &other[25..])], false));
+    assert!(twin.pass(&[(0, &[40, 41])], false));
+    // A text that ended within a block goes on.
+    twin.ledger.release(0);
+    let longer = twin.resume(2, &text(60));
+    assert_eq!((longer.n_cached, longer.miss), (42, Miss::Unknown));
+    assert!(twin.pass(&[(2, &text(60)[42..])], false));
+    twin.check_users();
+}
+
+#[test]
+fn nothing_is_known_of_a_pass_that_failed() {
+    let mut twin = Twin::new(vec![group(8, 0)], None);
+    assert!(twin.pass(&[(0, &text(40))], true));
+    assert_eq!(twin.resume(1, &text(40)).n_cached, 0);
+    assert!(twin.pass(&[(1, &text(20))], false));
+    assert!(twin.pass(&[(1, &text(40)[20..])], true));
+    twin.ledger.release(1);
+    assert_eq!(twin.resume(2, &text(40)).n_cached, 20);
 }
 
 #[test]
@@ -300,7 +348,7 @@ fn a_window_and_what_is_remembered_of_it_do_not_grow() {
     assert!(idle >= 4, "{idle} of 7");
     twin.ledger.release(0);
     // The end of the text is there, with its window; the middle has made room.
-    assert_eq!(twin.resume(1, &text(500)).n_cached, 496);
+    assert_eq!(twin.resume(1, &text(500)).n_cached, 499);
     twin.ledger.release(1);
     let middle = twin.resume(1, &text(250));
     assert_eq!((middle.n_cached, middle.miss), (0, Miss::Evicted));
