@@ -64,23 +64,16 @@ MATMUL_INLINE __m512 load_some_bf16(const char * x, __mmask32 mask) {
 static const struct format format_bf16 = { 16, 2, load_bf16, load_some_bf16, fma_f32 };
 #endif
 
-// Asks for weights that are needed soon: the rows of a tile are read side by side, which the
-// processor's own prefetch does not see through, nor does it cross pages.
-MATMUL_INLINE void prefetch(const char * from, int bytes) {
-    UNROLL for (int at = 0; at < bytes; at += 64) {
-        _mm_prefetch(from + at, _MM_HINT_T0);
-    }
-}
-
 // How far ahead a single row asks for weights, in bytes.
 #define ROW_AHEAD 4096
 
-// R rows times C columns. `ahead`: whether coming weights shall be asked for.
+// R rows times C columns. Meanwhile asks for the weights from `next` on, `bytes` with each step, at
+// most `lines` cache lines: the rows of a tile are read side by side, which the processor's own
+// prefetch does not see through, nor does it cross pages.
 MATMUL_INLINE void multiply_tile(const int R, const int C, const struct format f,
                                  const struct matmul_job * job, int row, int column,
-                                 const bool ahead) {
+                                 const char * next, int bytes, const int lines) {
     const char * x = job->rows + (size_t) row * job->row_stride;
-    const char * next = x + (R > 1 ? R * job->row_stride : ROW_AHEAD);
     const char * y[4];
     __m512 acc[8][4];
     UNROLL for (int c = 0; c < C; c++) {
@@ -91,9 +84,10 @@ MATMUL_INLINE void multiply_tile(const int R, const int C, const struct format f
     }
     const int64_t whole = job->k / f.step * f.step;
     for (int64_t i = 0; i < whole; i += f.step) {
-        if (ahead) {
-            prefetch(next + i * R * f.size, R * f.step * f.size);
+        UNROLL for (int line = 0; line < lines; line++) {
+            _mm_prefetch(next + 64 * line, _MM_HINT_T0);
         }
+        next += bytes;
         __m512 b[4];
         UNROLL for (int c = 0; c < C; c++) {
             b[c] = f.load(y[c] + i * f.size);
@@ -121,21 +115,27 @@ MATMUL_INLINE void multiply_tile(const int R, const int C, const struct format f
     }
 }
 
-// R rows times all columns.
+// Cache lines that hold so many bytes.
+MATMUL_INLINE int lines_of(int bytes) { return (bytes + 63) / 64; }
+
+// R rows times all columns; every group of columns asks for its part of the next rows.
 MATMUL_INLINE void multiply_rows(const int R, const struct format f, const struct matmul_job * job, int row) {
-    int c = 0;
-    if (job->n_columns >= 4) {
-        multiply_tile(R, 4, f, job, row, 0, true);
-        c = 4;
-    }
-    for (; c + 4 <= job->n_columns; c += 4) {
-        multiply_tile(R, 4, f, job, row, c, false);
-    }
-    switch (job->n_columns - c) {
-        case 1: multiply_tile(R, 1, f, job, row, c, true); break;
-        case 2: multiply_tile(R, 2, f, job, row, c, true); break;
-        case 3: multiply_tile(R, 3, f, job, row, c, true); break;
-        default: break;
+    const int step   = R * f.step * f.size;
+    const int groups = (job->n_columns + 3) / 4;
+    const int bytes  = step / groups;
+    const char * next = job->rows + (size_t) (row + R) * job->row_stride;
+    for (int c = 0; c < job->n_columns; c += 4, next += R * job->row_stride / groups) {
+        switch (job->n_columns - c) {
+            case 1: multiply_tile(R, 1, f, job, row, c, next, bytes, lines_of(step)); break;
+            case 2: multiply_tile(R, 2, f, job, row, c, next, bytes, lines_of(step)); break;
+            case 3: multiply_tile(R, 3, f, job, row, c, next, bytes, lines_of(step)); break;
+            default:
+                switch (groups) {
+                    case 1:  multiply_tile(R, 4, f, job, row, c, next, bytes, lines_of(step)); break;
+                    case 2:  multiply_tile(R, 4, f, job, row, c, next, bytes, lines_of(step / 2)); break;
+                    default: multiply_tile(R, 4, f, job, row, c, next, bytes, lines_of(step / 3)); break;
+                }
+        }
     }
 }
 
@@ -144,12 +144,14 @@ MATMUL_INLINE void multiply(const struct format f, const struct matmul_job * job
     if (job->n_columns == 1 && job->streamed) {
         // One row after the other is what memory reads fastest.
         for (; row < job->n_rows; row++) {
-            multiply_tile(1, 1, f, job, row, 0, true);
+            multiply_tile(1, 1, f, job, row, 0, job->rows + (size_t) row * job->row_stride + ROW_AHEAD,
+                          f.step * f.size, 1);
         }
     }
     if (job->n_columns == 1) {
         for (; row + 8 <= job->n_rows; row += 8) {
-            multiply_tile(8, 1, f, job, row, 0, true);
+            multiply_tile(8, 1, f, job, row, 0, job->rows + (size_t) (row + 8) * job->row_stride,
+                          8 * f.step * f.size, lines_of(8 * f.step * f.size));
         }
     }
     for (; row + 6 <= job->n_rows; row += 6) {
