@@ -118,23 +118,29 @@ MATMUL_INLINE void multiply_tile(const int R, const int C, const struct format f
 // Cache lines that hold so many bytes.
 MATMUL_INLINE int lines_of(int bytes) { return (bytes + 63) / 64; }
 
-// R rows times all columns; every group of columns asks for its part of the next rows.
+// R rows times one of `groups` groups of columns, which asks for its part of the coming weights.
+MATMUL_INLINE void multiply_group(const int R, const int C, const struct format f,
+                                  const struct matmul_job * job, int row, int column,
+                                  const char * next, int groups) {
+    const int step = R * f.step * f.size;
+    switch (groups) {
+        case 1:  multiply_tile(R, C, f, job, row, column, next, step, lines_of(step)); break;
+        case 2:  multiply_tile(R, C, f, job, row, column, next, step / 2, lines_of(step / 2)); break;
+        default: multiply_tile(R, C, f, job, row, column, next, step / groups, lines_of(step / 3)); break;
+    }
+}
+
+// R rows times all columns, in groups of about equal size.
 MATMUL_INLINE void multiply_rows(const int R, const struct format f, const struct matmul_job * job, int row) {
-    const int step   = R * f.step * f.size;
     const int groups = (job->n_columns + 3) / 4;
-    const int bytes  = step / groups;
     const char * next = job->rows + (size_t) (row + R) * job->row_stride;
-    for (int c = 0; c < job->n_columns; c += 4, next += R * job->row_stride / groups) {
-        switch (job->n_columns - c) {
-            case 1: multiply_tile(R, 1, f, job, row, c, next, bytes, lines_of(step)); break;
-            case 2: multiply_tile(R, 2, f, job, row, c, next, bytes, lines_of(step)); break;
-            case 3: multiply_tile(R, 3, f, job, row, c, next, bytes, lines_of(step)); break;
-            default:
-                switch (groups) {
-                    case 1:  multiply_tile(R, 4, f, job, row, c, next, bytes, lines_of(step)); break;
-                    case 2:  multiply_tile(R, 4, f, job, row, c, next, bytes, lines_of(step / 2)); break;
-                    default: multiply_tile(R, 4, f, job, row, c, next, bytes, lines_of(step / 3)); break;
-                }
+    for (int g = 0; g < groups; g++, next += R * job->row_stride / groups) {
+        const int c = job->n_columns * g / groups;
+        switch (job->n_columns * (g + 1) / groups - c) {
+            case 1:  multiply_group(R, 1, f, job, row, c, next, groups); break;
+            case 2:  multiply_group(R, 2, f, job, row, c, next, groups); break;
+            case 3:  multiply_group(R, 3, f, job, row, c, next, groups); break;
+            default: multiply_group(R, 4, f, job, row, c, next, groups); break;
         }
     }
 }
