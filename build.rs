@@ -1,4 +1,5 @@
-//! Lists the definitions of `archs/` for embedding: adding a file adds an architecture.
+//! Lists the definitions of `archs/` and the maps of `stmaps/` for embedding: adding a file adds an
+//! architecture, or a kind of folder.
 
 use std::env;
 use std::fmt::Write as _;
@@ -6,23 +7,29 @@ use std::fs;
 use std::path::Path;
 
 fn main() {
-    println!("cargo::rerun-if-changed=archs");
+    embed("archs", ".arch.toml", "EMBEDDED_ARCHS");
+    embed("stmaps", ".arch.stmap.toml", "EMBEDDED_STMAPS");
+}
+
+/// Writes the names and texts of a folder's files, and what they share, as constants.
+fn embed(folder: &str, ending: &str, constant: &str) {
+    println!("cargo::rerun-if-changed={folder}");
     let root = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
-    let archs = Path::new(&root).join("archs");
-    let mut names: Vec<String> = fs::read_dir(&archs)
-        .expect("archs/ is part of the source tree")
+    let path = Path::new(&root).join(folder);
+    let mut names: Vec<String> = fs::read_dir(&path)
+        .unwrap_or_else(|_| panic!("{folder}/ is part of the source tree"))
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter_map(|name| name.strip_suffix(".arch.toml").map(str::to_owned))
+        .filter_map(|name| name.strip_suffix(ending).map(str::to_owned))
         .collect();
     names.sort();
 
-    let mut code = String::from("const EMBEDDED_ARCHS: &[(&str, &str)] = &[\n");
+    let mut code = format!("const {constant}: &[(&str, &str)] = &[\n");
     for name in names {
-        let path = archs.join(format!("{name}.arch.toml"));
+        let path = path.join(format!("{name}{ending}"));
         println!("cargo::rerun-if-changed={}", path.display());
         writeln!(code, "    ({name:?}, include_str!({path:?})),").expect("a String takes any text");
     }
-    let common = archs.join("common.toml");
+    let common = path.join("common.toml");
     println!("cargo::rerun-if-changed={}", common.display());
     writeln!(
         code,
@@ -30,5 +37,6 @@ fn main() {
     )
     .expect("a String takes any text");
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    fs::write(Path::new(&out).join("embedded_archs.rs"), code).expect("OUT_DIR is writable");
+    let out = Path::new(&out).join(format!("embedded_{folder}.rs"));
+    fs::write(out, code).expect("OUT_DIR is writable");
 }

@@ -35,6 +35,7 @@ pub mod models;
 pub mod plan;
 pub mod sampling;
 pub mod serving;
+pub mod stmap;
 pub mod synth;
 pub mod text;
 pub mod weights;

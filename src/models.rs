@@ -1,4 +1,4 @@
-//! Finding and opening models: a file, a folder of files, the model built into the program.
+//! Finding and opening models: a file, a folder of tensors, the model built into the program.
 //!
 //! Opening reads metadata and shapes and makes the plan; weights are loaded by the engine that
 //! runs them. Called by the command line and the API.
@@ -6,7 +6,9 @@
 use std::path::{Path, PathBuf};
 
 use crate::arch::{ArchDef, Library, LibraryError};
+use crate::blocks::REGISTRY;
 use crate::plan::{self, Plan};
+use crate::stmap::{self, Maps};
 use crate::weights::{self, Weights, gguf};
 
 /// Name of the model that is built into the program.
@@ -18,12 +20,37 @@ struct Aligned<T: ?Sized>(T);
 
 static SHIPPED_GGUF: &Aligned<[u8]> = &Aligned(*include_bytes!("../models/tiny-chat.gguf"));
 
+/// What models are read with.
+#[derive(Clone, Debug)]
+pub struct Definitions {
+    /// Architectures.
+    pub archs: Library,
+    /// Maps of folders to architectures.
+    pub maps: Maps,
+    /// Whether tensors and keys that a map does not speak of are passed over.
+    pub allow_unmapped: bool,
+}
+
+impl Definitions {
+    /// The built-in ones and those in `folders`.
+    ///
+    /// # Errors
+    /// A folder that cannot be read.
+    pub fn open(folders: &[PathBuf]) -> Result<Self, LibraryError> {
+        Ok(Self {
+            archs: Library::open(&REGISTRY, folders)?,
+            maps: Maps::open(folders)?,
+            allow_unmapped: false,
+        })
+    }
+}
+
 /// Which model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The one built into the program.
     Shipped,
-    /// A file.
+    /// A file, or a folder of tensors.
     File(PathBuf),
 }
 
@@ -63,6 +90,9 @@ pub enum Error {
     /// The file.
     #[error(transparent)]
     Weights(#[from] weights::Error),
+    /// A folder.
+    #[error(transparent)]
+    Folder(#[from] stmap::Error),
     /// Its architecture is not known, or the definition has problems.
     #[error("{model}: {source}")]
     Arch {
@@ -95,13 +125,16 @@ pub enum Error {
     },
 }
 
-/// The file of a model, whatever it is.
+/// The file or folder of a model, whatever it is.
 ///
 /// # Errors
-/// A file that cannot be read or breaks its format.
-pub fn open_weights(source: &Source) -> Result<Weights, Error> {
+/// A file that cannot be read or breaks its format, a folder that no map fits.
+pub fn open_weights(source: &Source, with: &Definitions) -> Result<Weights, Error> {
     Ok(match source {
         Source::Shipped => gguf::from_static("the built-in model", &SHIPPED_GGUF.0)?,
+        Source::File(path) if stmap::is_folder(path) => {
+            stmap::open(path, &with.maps, &with.archs, with.allow_unmapped)?
+        }
         Source::File(path) => weights::open(path)?,
     })
 }
@@ -110,13 +143,13 @@ pub fn open_weights(source: &Source) -> Result<Weights, Error> {
 ///
 /// # Errors
 /// Anything that keeps the model from being run.
-pub fn open(source: &Source, library: &Library) -> Result<Opened, Error> {
-    let weights = open_weights(source)?;
+pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
+    let weights = open_weights(source, with)?;
     let model = weights.label().to_owned();
     let Some(arch) = weights.metadata().str("general.architecture") else {
         return Err(Error::NoArch { model });
     };
-    let def = library.get(arch).map_err(|source| Error::Arch {
+    let def = with.archs.get(arch).map_err(|source| Error::Arch {
         model: model.clone(),
         source,
     })?;
@@ -133,7 +166,7 @@ pub fn open(source: &Source, library: &Library) -> Result<Opened, Error> {
     })
 }
 
-/// The models of a folder, by name; of a split model, its first part.
+/// The models in a folder, by name: files, of a split one its first part, and folders of tensors.
 ///
 /// # Errors
 /// The folder cannot be listed.
@@ -150,7 +183,8 @@ pub fn list(folder: &Path) -> Result<Vec<Source>, Error> {
             .and_then(|n| n.to_str())
             .unwrap_or_default();
         let later_part = name.contains("-of-") && !name.contains("-00001-of-");
-        if name.ends_with(".gguf") && !later_part && path.is_file() {
+        let is_file = name.ends_with(".gguf") && !later_part && path.is_file();
+        if is_file || stmap::is_model(&path) {
             found.push(Source::File(path));
         }
     }

@@ -85,36 +85,7 @@ impl Library {
                 },
             );
         }
-        for folder in folders {
-            let io = |source| LibraryError::Io {
-                path: folder.clone(),
-                source,
-            };
-            for entry in std::fs::read_dir(folder).map_err(io)? {
-                let path = entry.map_err(io)?.path();
-                let Some(name) = path
-                    .file_name()
-                    .and_then(|n| n.to_str())
-                    .and_then(|n| n.strip_suffix(ENDING))
-                    .map(str::to_owned)
-                else {
-                    continue;
-                };
-                let text = std::fs::read_to_string(&path).map_err(|source| LibraryError::Io {
-                    path: path.clone(),
-                    source,
-                })?;
-                let path = path.display().to_string();
-                sources.insert(
-                    name,
-                    Source {
-                        path,
-                        text,
-                        is_embedded: false,
-                    },
-                );
-            }
-        }
+        sources.extend(sources_in(folders, ENDING)?);
         Ok(Self {
             registry,
             common,
@@ -186,4 +157,40 @@ impl Library {
     pub fn check(&self, path: &str, text: &str) -> Result<ArchDef, Diagnostics> {
         super::parse(path, text, self.registry, &self.common)
     }
+}
+
+/// The files in `folders` whose names have this ending, by what stands before it; a later folder
+/// wins.
+///
+/// # Errors
+/// A folder or file that cannot be read.
+pub(crate) fn sources_in(
+    folders: &[PathBuf],
+    ending: &str,
+) -> Result<BTreeMap<String, Source>, LibraryError> {
+    let mut sources = BTreeMap::new();
+    for folder in folders {
+        let io = |source| LibraryError::Io {
+            path: folder.clone(),
+            source,
+        };
+        for entry in std::fs::read_dir(folder).map_err(io)? {
+            let path = entry.map_err(io)?.path();
+            let name = path.file_name().and_then(|n| n.to_str());
+            let Some(name) = name.and_then(|n| n.strip_suffix(ending)).map(str::to_owned) else {
+                continue;
+            };
+            let text = std::fs::read_to_string(&path).map_err(|source| LibraryError::Io {
+                path: path.clone(),
+                source,
+            })?;
+            let source = Source {
+                path: path.display().to_string(),
+                text,
+                is_embedded: false,
+            };
+            sources.insert(name, source);
+        }
+    }
+    Ok(sources)
 }

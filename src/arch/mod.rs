@@ -14,6 +14,7 @@ mod library;
 mod print;
 mod read;
 mod reference;
+pub(crate) mod table;
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,9 @@ pub use definition::{
     Stack, WeightUse,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};
+pub(crate) use library::sources_in;
 pub use library::{ENDING, Library, LibraryError, Source};
+pub(crate) use read::syntax_problem;
 
 /// Reads and checks one definition. `path` names the text in messages; `common` are the
 /// parameters that every definition may use.
@@ -44,7 +47,7 @@ pub fn parse(
     let (root, syntax) = DeTable::parse_recoverable(source);
     let mut reader = read::Reader::new(source, registry);
     let def = reader.definition(root.get_ref(), common);
-    let mut problems = reader.problems;
+    let mut problems = reader.problems();
     if !syntax.is_empty() {
         // After a syntax error the tree has holes, and what it lacks is no news.
         problems = syntax.iter().map(read::syntax_problem).collect();

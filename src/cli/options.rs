@@ -13,7 +13,7 @@ use tracing_subscriber::fmt::format::FmtSpan;
 use crate::arch::Library;
 use crate::blocks::REGISTRY;
 use crate::model::{Model, Options};
-use crate::models::{self, Opened, Source};
+use crate::models::{self, Definitions, Opened, Source};
 use crate::weights::TensorType;
 
 use super::Failure;
@@ -60,15 +60,26 @@ pub(super) fn start_log(options: &LogOptions) -> Result<(), Failure> {
 /// Where definitions come from.
 #[derive(Debug, Args)]
 pub(super) struct ArchOptions {
-    /// Folder with further architecture definitions; may be repeated
+    /// Folder with further architecture definitions and maps; may be repeated
     #[arg(long, value_name = "DIR")]
     archs: Vec<PathBuf>,
+    /// Pass over tensors and config keys of a folder that its map does not speak of
+    #[arg(long)]
+    allow_unmapped: bool,
 }
 
 impl ArchOptions {
     /// The definitions at hand.
     pub(super) fn library(&self) -> Result<Library, Failure> {
         Ok(Library::open(&REGISTRY, &self.archs)?)
+    }
+
+    /// All that models are read with.
+    pub(super) fn definitions(&self) -> Result<Definitions, Failure> {
+        Ok(Definitions {
+            allow_unmapped: self.allow_unmapped,
+            ..Definitions::open(&self.archs)?
+        })
     }
 }
 
@@ -124,7 +135,7 @@ pub(super) struct Defaults {
 impl LoadOptions {
     /// Opens a model, showing warnings through the log.
     pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
-        Ok(models::open(source, &self.archs.library()?)?)
+        Ok(models::open(source, &self.archs.definitions()?)?)
     }
 
     /// How the model shall be run.

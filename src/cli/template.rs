@@ -7,7 +7,7 @@ use clap::{ArgGroup, Args as ClapArgs};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::models::{self, Source};
+use crate::models::{self, Definitions, Source};
 use crate::serving;
 use crate::text::template::{ChatTemplate, Moment, RenderInput};
 use crate::text::tokenizer::Tokenizer;
@@ -70,7 +70,8 @@ fn source(args: &Args) -> Result<Prepared, Failure> {
             eos: String::new(),
         });
     }
-    let weights = models::open_weights(&Source::of(args.model.as_deref()))?;
+    let definitions = Definitions::open(&[])?;
+    let weights = models::open_weights(&Source::of(args.model.as_deref()), &definitions)?;
     let Some(text) = serving::template_of(weights.metadata()) else {
         anyhow::bail!("{}: the model has no chat template", weights.label());
     };

@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::models::{self, Source};
+use crate::models::{self, Definitions, Source};
 use crate::text::tokenizer::Tokenizer;
 
 use super::{Failure, output};
@@ -56,7 +56,8 @@ fn yes() -> bool {
 }
 
 fn tokenizer(model: Option<&PathBuf>) -> Result<Tokenizer, Failure> {
-    let weights = models::open_weights(&Source::of(model.map(PathBuf::as_path)))?;
+    let definitions = Definitions::open(&[])?;
+    let weights = models::open_weights(&Source::of(model.map(PathBuf::as_path)), &definitions)?;
     Tokenizer::from_metadata(weights.metadata())
         .map_err(|e| anyhow::anyhow!("{}: {e}", weights.label()))
 }

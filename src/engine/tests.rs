@@ -7,10 +7,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::runner::{Compute, Runner};
 use super::*;
-use crate::arch::Library;
-use crate::blocks::REGISTRY;
 use crate::model::{self, Batch, Miss, Resumed, SequenceId};
-use crate::models::{self, Source};
+use crate::models::{self, Definitions, Source};
 use crate::plan::BLOCK_LEN;
 
 const BLOCK: usize = BLOCK_LEN as usize;
@@ -141,8 +139,8 @@ impl Compute for Fake {
 }
 
 fn tokenizer() -> Arc<Tokenizer> {
-    let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions");
-    let opened = models::open(&Source::of(None), &library).expect("the shipped model");
+    let definitions = Definitions::open(&[]).expect("the built-in definitions");
+    let opened = models::open(&Source::of(None), &definitions).expect("the shipped model");
     Arc::new(Tokenizer::from_metadata(opened.weights.metadata()).expect("its vocabulary"))
 }
 

@@ -41,11 +41,10 @@ pub(super) fn load(
     for (i, planned) in plan.tensors.iter().enumerate() {
         let info = find(weights, planned)?;
         let ty = target_type(planned, info)?;
-        if ty != info.ty {
+        let Some((bytes, offset)) = weights.place(info).filter(|_| ty == info.ty) else {
             copies.push((i, ty));
             continue;
-        }
-        let (bytes, offset) = weights.place(info);
+        };
         let key = bytes.as_ptr() as usize;
         files
             .entry(key)
@@ -87,7 +86,8 @@ pub(super) fn load(
         cpu.allocate(&copied, "weights")?;
         for (i, ty) in &copies {
             let info = find(weights, &plan.tensors[*i])?;
-            let data = to_f32_if_asked(weights.data(info), info.ty, *ty);
+            let data = weights.data(info)?;
+            let data = to_f32_if_asked(&data, info.ty, *ty);
             copied_bytes += data.len() as u64;
             if let Some(tensor) = &slots[*i] {
                 Device::write(tensor, &data)?;

@@ -16,7 +16,7 @@ mod split;
 
 use crate::ggml::{self, Executor, Pages};
 use crate::plan::{BLOCK_LEN, KeyValuePlan, Plan, Room};
-use crate::weights::{TensorType, Weights};
+use crate::weights::{self, TensorType, Weights};
 
 pub use batch::Batch;
 pub use cache::{Miss, Resumed, SequenceId};
@@ -195,6 +195,9 @@ pub enum Error {
     /// A fault of this program, which the pass ended with.
     #[error("internal error: {0}")]
     Internal(String),
+    /// The data of a weight could not be had.
+    #[error(transparent)]
+    Data(#[from] weights::Error),
     /// The tensor library refused or failed.
     #[error(transparent)]
     Ggml(#[from] ggml::Error),

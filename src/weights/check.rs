@@ -4,6 +4,7 @@
 //! such a block only the scales are looked at. What was looked at is part of the result, so that
 //! nobody reads more into it. Called when the user asks for it: it reads every byte.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 use std::sync::atomic::{self, AtomicUsize};
@@ -51,10 +52,28 @@ impl fmt::Display for NotFinite {
 pub fn check(weights: &Weights, names: &[&str]) -> Result<Vec<Checked>, Error> {
     let tensors: Vec<Option<&TensorInfo>> = names.iter().map(|n| weights.tensor(n)).collect();
     let mut pieces = Vec::new();
+    let mut first = None;
     for (at, tensor) in tensors.iter().enumerate() {
-        let cut = tensor.map(|tensor| Piece::cut(at, tensor, weights.data(tensor)));
-        pieces.extend(cut.into_iter().flatten());
+        let Some(tensor) = tensor else { continue };
+        let data = weights.data(tensor)?;
+        match data {
+            Cow::Borrowed(data) => pieces.extend(Piece::cut(at, tensor, data)),
+            // What is made is not kept.
+            Cow::Owned(data) => {
+                let found = search(&Piece::cut(at, tensor, &data).collect::<Vec<_>>());
+                first = first.or(found);
+            }
+        }
     }
+    let places = search(&pieces).into_iter().chain(first);
+    match places.min_by_key(|p| (p.at, p.block)) {
+        Some(place) => Err(place.into_error()),
+        None => Ok(tensors.into_iter().map(checked).collect()),
+    }
+}
+
+/// The first place among pieces that is not finite, looked for on all processors.
+fn search<'t>(pieces: &[Piece<'_, 't>]) -> Option<Place<'t>> {
     let next = AtomicUsize::new(0);
     let search = || {
         let mut places = Vec::new();
@@ -64,17 +83,14 @@ pub fn check(weights: &Weights, names: &[&str]) -> Result<Vec<Checked>, Error> {
         places
     };
     let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let places: Vec<Place<'_>> = std::thread::scope(|scope| {
+    let places: Vec<Place<'t>> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..n_threads).map(|_| scope.spawn(search)).collect();
         let joined = workers.into_iter().map(|worker| worker.join());
         joined
             .flat_map(|places| places.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect()
     });
-    match places.into_iter().min_by_key(|p| (p.at, p.block)) {
-        Some(place) => Err(place.into_error()),
-        None => Ok(tensors.into_iter().map(checked).collect()),
-    }
+    places.into_iter().min_by_key(|p| (p.at, p.block))
 }
 
 fn checked(tensor: Option<&TensorInfo>) -> Checked {
@@ -131,10 +147,10 @@ const fn rule(ty: TensorType) -> Rule {
 }
 
 /// A run of whole blocks of a tensor.
-struct Piece<'a> {
+struct Piece<'a, 't> {
     /// Place of the tensor's name among the names.
     at: usize,
-    tensor: &'a TensorInfo,
+    tensor: &'t TensorInfo,
     first_block: usize,
     bytes: &'a [u8],
 }
@@ -147,8 +163,8 @@ struct Place<'a> {
     found: NotFinite,
 }
 
-impl<'a> Piece<'a> {
-    fn cut(at: usize, tensor: &'a TensorInfo, data: &'a [u8]) -> impl Iterator<Item = Self> {
+impl<'a, 't> Piece<'a, 't> {
+    fn cut(at: usize, tensor: &'t TensorInfo, data: &'a [u8]) -> impl Iterator<Item = Self> {
         let block_bytes = tensor.ty.block_bytes() as usize;
         let n_blocks = PIECE_BYTES / block_bytes;
         let runs = data.chunks(n_blocks * block_bytes).enumerate();
@@ -160,7 +176,7 @@ impl<'a> Piece<'a> {
         })
     }
 
-    fn search(&self) -> Option<Place<'a>> {
+    fn search(&self) -> Option<Place<'t>> {
         let (block, found) = match rule(self.tensor.ty) {
             Rule::AlwaysFinite => None,
             Rule::F16 => first_value(self.bytes, f16),

@@ -1,8 +1,8 @@
 //! A weight file on disk as metadata and named tensors, whatever the format.
 //!
-//! [`open`] is the format boundary: above it nothing asks which format a file has. Tensor data
-//! stays where it lies in the mapped file and is touched when somebody reads it; nothing here
-//! converts or copies. Called by the planner (shapes, types), the model (data) and `inspect`.
+//! [`Weights`] is the format boundary: above it nothing asks which format a file has. Tensor data
+//! stays where it lies in the mapped file, or is made row by row when somebody asks for it
+//! ([`Maker`]). Called by the planner (shapes, types), the model (data) and `inspect`.
 //!
 //! Invariant: every range handed out lies inside its mapped file; a file that would break this
 //! is refused when it is opened.
@@ -11,9 +11,12 @@ mod check;
 pub mod gguf;
 mod map;
 mod metadata;
+pub mod safetensors;
 mod tensor_type;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -37,9 +40,9 @@ pub struct TensorInfo {
     pub shape: Vec<u64>,
     /// Size of the data in bytes.
     pub bytes: u64,
-    /// Which of the source's files holds the data.
-    file: usize,
-    /// Offset of the data in that file.
+    /// Which of the sources has the data.
+    source: usize,
+    /// Offset of the data in that source, if it is a file.
     offset: u64,
 }
 
@@ -48,6 +51,43 @@ impl TensorInfo {
     pub fn elements(&self) -> u64 {
         self.shape.iter().product()
     }
+
+    /// Bytes of a row: the elements of the first dimension.
+    pub fn row_bytes(&self) -> u64 {
+        self.bytes / self.shape[1..].iter().product::<u64>().max(1)
+    }
+}
+
+/// Gives the data of a tensor that lies in no file as it is asked for.
+pub trait Maker: fmt::Debug + Send + Sync {
+    /// Fills `out` with whole rows, from row `first` on; rows are counted over all dimensions above
+    /// the first.
+    ///
+    /// # Errors
+    /// Why the data cannot be had.
+    fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String>;
+}
+
+/// A tensor to be part of [`Weights::of`].
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// Element type.
+    pub ty: TensorType,
+    /// Dimensions in ggml order, 1 to 4 of them.
+    pub shape: Vec<u64>,
+    /// What has its data.
+    pub data: Data,
+}
+
+/// The data of an [`Entry`].
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// Bytes from this offset on.
+    Mapped(Bytes, usize),
+    /// What makes it.
+    Made(Arc<dyn Maker>),
 }
 
 /// Where the bytes of a source lie.
@@ -57,6 +97,45 @@ pub enum Bytes {
     Mapped(Arc<Mmap>),
     /// Bytes built into the program.
     Static(&'static [u8]),
+}
+
+impl Entry {
+    fn place(self, source: usize) -> Result<(TensorInfo, Source), Error> {
+        let refuse = |message: String| Error::Made {
+            tensor: self.name.clone(),
+            message,
+        };
+        let is_sound = (1..=MAX_DIMS).contains(&self.shape.len()) && !self.shape.contains(&0);
+        let bytes = self.ty.tensor_bytes(&self.shape).filter(|_| is_sound);
+        let bytes = bytes.ok_or_else(|| {
+            refuse(format!(
+                "{} cannot have the shape {:?}",
+                self.ty, self.shape
+            ))
+        })?;
+        let (data, offset) = match self.data {
+            Data::Mapped(file, offset) => {
+                let end = (offset as u64).checked_add(bytes);
+                if end.is_none_or(|end| end > file.len() as u64) {
+                    return Err(refuse(format!(
+                        "{bytes} bytes at {offset} are not in a file of {}",
+                        file.len()
+                    )));
+                }
+                (Source::File(file), offset as u64)
+            }
+            Data::Made(maker) => (Source::Maker(maker), 0),
+        };
+        let tensor = TensorInfo {
+            name: self.name,
+            ty: self.ty,
+            shape: self.shape,
+            bytes,
+            source,
+            offset,
+        };
+        Ok((tensor, data))
+    }
 }
 
 impl std::ops::Deref for Bytes {
@@ -78,12 +157,24 @@ pub struct Weights {
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     index: HashMap<String, usize>,
-    files: Vec<Bytes>,
+    sources: Vec<Source>,
+}
+
+/// What has the data of tensors.
+#[derive(Clone, Debug)]
+enum Source {
+    File(Bytes),
+    Maker(Arc<dyn Maker>),
 }
 
 impl Weights {
     /// Joins what a format's reader found. Ranges were checked by the reader.
-    fn new(label: String, metadata: Metadata, tensors: Vec<TensorInfo>, files: Vec<Bytes>) -> Self {
+    fn new(
+        label: String,
+        metadata: Metadata,
+        tensors: Vec<TensorInfo>,
+        sources: Vec<Source>,
+    ) -> Self {
         let index = tensors
             .iter()
             .enumerate()
@@ -94,7 +185,39 @@ impl Weights {
             metadata,
             tensors,
             index,
-            files,
+            sources,
+        }
+    }
+
+    /// Joins tensors from anywhere.
+    ///
+    /// # Errors
+    /// A shape that the type or the limits of a tensor do not allow, data outside its file, or a name
+    /// that occurs twice.
+    pub fn of(label: String, metadata: Metadata, entries: Vec<Entry>) -> Result<Self, Error> {
+        let mut tensors = Vec::with_capacity(entries.len());
+        let mut sources = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let source = sources.len();
+            let (tensor, data) = entry.place(source)?;
+            tensors.push(tensor);
+            sources.push(data);
+        }
+        let n = tensors.len();
+        let all = Self::new(label, metadata, tensors, sources);
+        match all.index.len() == n {
+            true => Ok(all),
+            false => {
+                let twice = all
+                    .tensors
+                    .iter()
+                    .enumerate()
+                    .find(|(i, t)| all.index[&t.name] != *i);
+                Err(Error::Made {
+                    tensor: twice.map(|(_, t)| t.name.clone()).unwrap_or_default(),
+                    message: "occurs twice".into(),
+                })
+            }
         }
     }
 
@@ -118,20 +241,49 @@ impl Weights {
         self.index.get(name).map(|&at| &self.tensors[at])
     }
 
-    /// The bytes of a tensor of this source, in place.
-    pub fn data(&self, tensor: &TensorInfo) -> &[u8] {
-        let start = tensor.offset as usize;
-        &self.files[tensor.file][start..start + tensor.bytes as usize]
+    /// The mapped file that holds a tensor and the offset of its data there, for users that
+    /// need the whole mapping to stay alive; none if the data has to be made.
+    pub fn place(&self, tensor: &TensorInfo) -> Option<(&Bytes, usize)> {
+        match &self.sources[tensor.source] {
+            Source::File(bytes) => Some((bytes, tensor.offset as usize)),
+            Source::Maker(_) => None,
+        }
     }
 
-    /// The mapped file that holds a tensor and the offset of its data there, for users that
-    /// need the whole mapping to stay alive.
-    pub fn place(&self, tensor: &TensorInfo) -> (&Bytes, usize) {
-        (&self.files[tensor.file], tensor.offset as usize)
+    /// The bytes of a tensor: in place, or made.
+    ///
+    /// # Errors
+    /// They cannot be made.
+    pub fn data(&self, tensor: &TensorInfo) -> Result<Cow<'_, [u8]>, Error> {
+        if let Some((bytes, start)) = self.place(tensor) {
+            return Ok(bytes[start..start + tensor.bytes as usize].into());
+        }
+        let mut out = vec![0; tensor.bytes as usize];
+        self.rows(tensor, 0, &mut out)?;
+        Ok(out.into())
+    }
+
+    /// Fills `out` with rows of a tensor, from row `first` on; see [`Maker::rows`].
+    ///
+    /// # Errors
+    /// They cannot be made.
+    pub fn rows(&self, tensor: &TensorInfo, first: u64, out: &mut [u8]) -> Result<(), Error> {
+        let made = match &self.sources[tensor.source] {
+            Source::File(bytes) => {
+                let start = (tensor.offset + first * tensor.row_bytes()) as usize;
+                out.copy_from_slice(&bytes[start..start + out.len()]);
+                Ok(())
+            }
+            Source::Maker(maker) => maker.rows(first, out),
+        };
+        made.map_err(|message| Error::Made {
+            tensor: tensor.name.clone(),
+            message,
+        })
     }
 }
 
-/// Opens the model at `path`, whatever its format.
+/// Opens the file of a model at `path`. A folder takes a map (`crate::stmap`).
 ///
 /// # Errors
 /// A file that cannot be read or that breaks its format's rules; the error names the place.
@@ -163,6 +315,22 @@ pub enum Error {
         label: String,
         /// Which rule, where.
         fault: gguf::Fault,
+    },
+    /// A file or folder cannot be used.
+    #[error("{}: {message}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        message: String,
+    },
+    /// The data of a tensor could not be made.
+    #[error("tensor `{tensor}`: {message}")]
+    Made {
+        /// Its name.
+        tensor: String,
+        /// Why.
+        message: String,
     },
     /// The parts of a split file do not fit together.
     #[error("{label}: {fault}")]

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use lab_bench::arch::Library;
-use lab_bench::blocks::REGISTRY;
 use lab_bench::engine::{self, Event, Limits, Request};
 use lab_bench::model::{Batch, Model, Options};
-use lab_bench::models::{self, Opened, Source};
+use lab_bench::models::{self, Definitions, Opened, Source};
 use lab_bench::sampling::Params;
 use lab_bench::text::tokenizer::Tokenizer;
 
@@ -16,8 +14,8 @@ const K: usize = 4;
 const N: usize = 12;
 
 fn open() -> Opened {
-    let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions");
-    models::open(&Source::of(None), &library).expect("the shipped model")
+    let definitions = Definitions::open(&[]).expect("the built-in definitions");
+    models::open(&Source::of(None), &definitions).expect("the shipped model")
 }
 
 fn load(options: Options) -> Model {

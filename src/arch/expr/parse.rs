@@ -72,9 +72,7 @@ fn tokenize(text: &str, offset: usize) -> Result<Vec<(Token, Span)>, Diagnostic>
         {
             number(rest, offset + at)?
         } else if first.is_alphabetic() || first == '_' {
-            let len = rest
-                .find(|c: char| !(c.is_alphanumeric() || c == '_'))
-                .unwrap_or(rest.len());
+            let len = word_len(rest);
             let token = match &rest[..len] {
                 "true" => Token::Value(Value::Bool(true)),
                 "false" => Token::Value(Value::Bool(false)),
@@ -102,6 +100,21 @@ fn tokenize(text: &str, offset: usize) -> Result<Vec<(Token, Span)>, Diagnostic>
         at += len;
     }
     Ok(tokens)
+}
+
+/// Bytes of the word at the begin of a text. Dots join words: a key within an object.
+fn word_len(rest: &str) -> usize {
+    let mut len = 0;
+    loop {
+        let part = rest[len..].find(|c: char| !(c.is_alphanumeric() || c == '_'));
+        len = part.map_or(rest.len(), |n| len + n);
+        let mut next = rest[len..].chars();
+        let is_joined = next.next() == Some('.') && next.next().is_some_and(char::is_alphabetic);
+        if !is_joined {
+            return len;
+        }
+        len += 1;
+    }
 }
 
 fn number(rest: &str, offset: usize) -> Result<(Token, usize), Diagnostic> {

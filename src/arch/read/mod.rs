@@ -3,54 +3,53 @@
 //! Reading goes on after a problem, so that all of them are reported together. What needs the
 //! definition as a whole (names, cycles, types of expressions) is `check`'s work.
 
-mod fields;
+mod params;
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 
-use toml::Spanned as TomlSpanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::arch::contract::{Contract, OptionKind, Registry, Resource, StateSpec};
 use crate::arch::definition::{
-    ArchDef, Branch, Head, Instance, Join, Mode, Param, ParamSource, Presence, Setting, Slot,
-    Stack, WeightUse,
+    ArchDef, Branch, Head, Instance, Join, Mode, Param, Presence, Setting, Slot, Stack, WeightUse,
 };
 use crate::arch::diagnostic::{Diagnostic, Span, Spanned};
 use crate::arch::expr::{Expr, Value};
-
-use fields::Fields;
+use crate::arch::table::{Fields, Item, TableReader};
 
 /// Ends the name of a tensor that need not be there.
 const MAYBE: char = '?';
 
 /// Reads TOML tables into parts of a definition and collects what is wrong.
 pub(super) struct Reader<'a> {
-    source: &'a str,
+    table: TableReader<'a>,
     registry: &'static Registry,
-    pub(super) problems: Vec<Diagnostic>,
 }
 
-type Item<'a> = &'a TomlSpanned<DeValue<'a>>;
+impl<'a> Deref for Reader<'a> {
+    type Target = TableReader<'a>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.table
+    }
+}
+
+impl DerefMut for Reader<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.table
+    }
+}
 
 impl<'a> Reader<'a> {
+    pub(super) fn problems(self) -> Vec<Diagnostic> {
+        self.table.problems
+    }
+
     pub(super) fn new(source: &'a str, registry: &'static Registry) -> Self {
         Self {
-            source,
+            table: TableReader::new(source),
             registry,
-            problems: Vec::new(),
-        }
-    }
-
-    fn report(&mut self, span: Span, message: impl Into<String>) {
-        self.problems.push(Diagnostic::new(span, message));
-    }
-
-    fn finish(&mut self, fields: &Fields<'_>, what: &str) {
-        for (name, span, _) in fields.rest() {
-            let known = fields.known.iter().copied();
-            let mut problem = Diagnostic::unknown(span, "key", name, known);
-            problem.message.push_str(&format!(" in {what}"));
-            self.problems.push(problem);
         }
     }
 
@@ -99,71 +98,43 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The `[params]` table.
-    pub(super) fn params(&mut self, item: Item<'a>) -> BTreeMap<String, Param> {
-        let Some(table) = self.table(item, "params") else {
-            return BTreeMap::new();
-        };
-        let mut params = BTreeMap::new();
-        for (name, value) in table {
-            let source = match value.get_ref() {
-                DeValue::Table(table) => self.keyed_param(table, value.span()),
-                _ => self.expr(value).map(ParamSource::Derived),
-            };
-            if name.get_ref() == "il" {
-                self.report(
-                    name.span(),
-                    "`il` is the index of the layer and cannot be a parameter",
-                );
-            }
-            if let Some(source) = source {
-                params.insert(
-                    name.get_ref().to_string(),
-                    Param {
-                        source,
-                        span: Some(name.span()),
-                    },
-                );
-            }
-        }
-        params
+    fn optional_setting(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Option<Setting> {
+        fields.take(key).and_then(|item| self.setting(item))
     }
 
-    fn keyed_param(&mut self, table: &'a DeTable<'a>, span: Span) -> Option<ParamSource> {
-        let mut fields = Fields::new(table, span.clone());
-        let relative = fields.take("key");
-        let absolute = fields.take("global_key");
-        let keys = match (relative, absolute) {
-            (Some(item), None) | (None, Some(item)) => self.text_or_texts(item, "key"),
-            _ => {
+    fn optional_name(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Option<Setting> {
+        fields.take(key).and_then(|item| self.name(item))
+    }
+
+    fn setting(&mut self, item: Item<'a>) -> Option<Setting> {
+        Some(Setting {
+            expr: self.expr(item)?,
+            span: Some(item.span()),
+        })
+    }
+
+    /// A value that is a name: a plain word is the name itself, anything else an expression.
+    fn name(&mut self, item: Item<'a>) -> Option<Setting> {
+        let plain = |text: &str| {
+            !text.is_empty()
+                && text
+                    .chars()
+                    .all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-'))
+        };
+        let expr = match item.get_ref() {
+            DeValue::String(text) if plain(text) => Expr::literal(Value::Str(text.to_string())),
+            DeValue::String(_) => self.expr(item)?,
+            other => {
                 self.report(
-                    span,
-                    "a parameter read from the file has either `key` or `global_key`",
+                    item.span(),
+                    format!("expected a name, found {}", other.type_str()),
                 );
-                Vec::new()
+                return None;
             }
         };
-        let default = match fields.take("default") {
-            Some(item) => Some(self.expr(item)?),
-            None => None,
-        };
-        let synth = fields.take("synth").and_then(|item| {
-            let expr = self.expr(item)?;
-            if expr.as_literal().is_none() {
-                self.report(item.span(), "`synth` is a plain value");
-            }
-            Some(expr)
-        });
-        let zero = fields
-            .take("zero")
-            .and_then(|item| self.choice(item, "zero", &[("unset", false), ("value", true)]));
-        self.finish(&fields, "a parameter");
-        Some(ParamSource::Key {
-            keys,
-            absolute: absolute.is_some(),
-            default,
-            zero_is_value: zero.unwrap_or(false),
-            synth,
+        Some(Setting {
+            expr,
+            span: Some(item.span()),
         })
     }
 
@@ -522,7 +493,7 @@ pub(super) fn common_params(
     }
     reader.finish(&fields, "the common parameters");
     if !reader.problems.is_empty() {
-        return Err(reader.problems);
+        return Err(reader.problems());
     }
     for param in params.values_mut() {
         param.span = None;
@@ -531,7 +502,7 @@ pub(super) fn common_params(
 }
 
 /// A syntax error of the TOML itself.
-pub(super) fn syntax_problem(error: &toml::de::Error) -> Diagnostic {
+pub(crate) fn syntax_problem(error: &toml::de::Error) -> Diagnostic {
     Diagnostic::new(error.span().unwrap_or(0..0), error.message().to_owned())
 }
 

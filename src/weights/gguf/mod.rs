@@ -20,7 +20,7 @@ pub use fault::{Fault, FaultKind, SplitFault};
 pub use write::{NewTensor, write};
 
 use super::map::map;
-use super::{Bytes, Error, Metadata, TensorInfo, Weights};
+use super::{Bytes, Error, Metadata, Source, TensorInfo, Weights};
 use read::Parsed;
 
 /// First bytes of every file.
@@ -77,14 +77,14 @@ fn parse_file(label: &str, bytes: &[u8]) -> Result<Parsed, Error> {
 fn join(label: String, parts: Vec<(Bytes, Parsed)>) -> Weights {
     let mut metadata: Option<Metadata> = None;
     let mut tensors: Vec<TensorInfo> = Vec::new();
-    let mut files = Vec::with_capacity(parts.len());
-    for (file, (bytes, parsed)) in parts.into_iter().enumerate() {
+    let mut sources = Vec::with_capacity(parts.len());
+    for (source, (bytes, parsed)) in parts.into_iter().enumerate() {
         metadata.get_or_insert(parsed.metadata);
         let placed = parsed.tensors.into_iter();
-        tensors.extend(placed.map(|tensor| TensorInfo { file, ..tensor }));
-        files.push(bytes);
+        tensors.extend(placed.map(|tensor| TensorInfo { source, ..tensor }));
+        sources.push(Source::File(bytes));
     }
-    Weights::new(label, metadata.unwrap_or_default(), tensors, files)
+    Weights::new(label, metadata.unwrap_or_default(), tensors, sources)
 }
 
 #[cfg(test)]
@@ -104,9 +104,10 @@ mod tests {
     fn try_everything(bytes: Vec<u8>) {
         let Ok(weights) = open(bytes) else { return };
         for tensor in weights.tensors() {
-            assert_eq!(weights.data(tensor).len() as u64, tensor.bytes);
+            let data = weights.data(tensor).expect("it lies in the file");
+            assert_eq!(data.len() as u64, tensor.bytes);
             assert!(tensor.elements() > 0);
-            let (file, offset) = weights.place(tensor);
+            let (file, offset) = weights.place(tensor).expect("it lies in the file");
             assert!(offset + tensor.bytes as usize <= file.len());
         }
         let names: Vec<&str> = weights.tensors().iter().map(|t| t.name.as_str()).collect();
@@ -198,7 +199,10 @@ mod tests {
                         shape: t.shape.clone(),
                     })
                     .collect();
-                let data = |i: usize| Ok(weights.data(&weights.tensors()[i]));
+                let data = |i: usize| {
+                    let data = weights.data(&weights.tensors()[i]);
+                    data.map_err(std::io::Error::other)
+                };
                 write(&again, weights.metadata(), &tensors, data).expect("a sound file");
                 let (before, after) = (std::fs::read(&path), std::fs::read(&again));
                 assert_eq!(before.ok(), after.ok(), "{}", path.display());

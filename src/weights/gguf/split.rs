@@ -175,7 +175,7 @@ mod tests {
             let found: Vec<_> = weights.tensors().iter().map(|t| t.name.as_str()).collect();
             assert_eq!(found, ["t0", "t1", "t2"]);
             for (i, tensor) in weights.tensors().iter().enumerate() {
-                assert_eq!(weights.data(tensor), [i as u8; 4]);
+                assert_eq!(weights.data(tensor).expect("in place")[..], [i as u8; 4]);
             }
         }
     }

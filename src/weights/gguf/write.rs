@@ -268,7 +268,7 @@ mod tests {
             assert_eq!(found_tensor.name, tensor.name);
             assert_eq!(found_tensor.ty, tensor.ty);
             assert_eq!(found_tensor.shape, tensor.shape);
-            assert_eq!(found.data(found_tensor), data);
+            assert_eq!(&found.data(found_tensor).expect("in place")[..], data);
         }
     }
 
@@ -294,7 +294,8 @@ mod tests {
             same(&found, &metadata, &tensors, &data);
             for tensor in found.tensors() {
                 let alignment = alignment.unwrap_or(32) as usize;
-                assert!(found.place(tensor).1.is_multiple_of(alignment));
+                let (_, offset) = found.place(tensor).expect("in place");
+                assert!(offset.is_multiple_of(alignment));
             }
             let again = written(&metadata, &tensors, |i| Ok(data[i].clone())).0;
             assert_eq!(again, Ok(bytes), "the same input gives the same bytes");

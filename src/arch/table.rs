@@ -1,21 +1,30 @@
-//! Keys of a TOML table, taken one by one, and their values as texts, names, numbers and tables.
+//! Keys of a TOML table, taken one by one, and their values as texts, numbers, expressions and
+//! tables. Reading goes on after a problem, so that all of them are reported together.
 
+use toml::Spanned as TomlSpanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Item, Reader};
-use crate::arch::definition::Setting;
-use crate::arch::diagnostic::{Diagnostic, Span, Spanned};
-use crate::arch::expr::{Expr, Value};
+use super::diagnostic::{Diagnostic, Span, Spanned};
+use super::expr::{Expr, Value};
+
+/// A value in a TOML file.
+pub(crate) type Item<'a> = &'a TomlSpanned<DeValue<'a>>;
+
+/// Reads values and collects what is wrong with them.
+pub(crate) struct TableReader<'a> {
+    pub(crate) source: &'a str,
+    pub(crate) problems: Vec<Diagnostic>,
+}
 
 /// A table whose keys are taken one by one; what is left at the end is unknown.
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     table: &'a DeTable<'a>,
-    pub(super) span: Span,
-    pub(super) known: Vec<&'static str>,
+    pub(crate) span: Span,
+    pub(crate) known: Vec<&'static str>,
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn new(table: &'a DeTable<'a>, span: Span) -> Self {
+    pub(crate) fn new(table: &'a DeTable<'a>, span: Span) -> Self {
         Self {
             table,
             span,
@@ -23,7 +32,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(super) fn take(&mut self, key: &'static str) -> Option<Item<'a>> {
+    pub(crate) fn take(&mut self, key: &'static str) -> Option<Item<'a>> {
         self.known.push(key);
         self.table
             .iter()
@@ -32,7 +41,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The keys nobody took.
-    pub(super) fn rest(&self) -> impl Iterator<Item = (&'a str, Span, Item<'a>)> {
+    pub(crate) fn rest(&self) -> impl Iterator<Item = (&'a str, Span, Item<'a>)> {
         self.table
             .iter()
             .filter(|(name, _)| !self.known.contains(&&**name.get_ref()))
@@ -40,8 +49,29 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl<'a> Reader<'a> {
-    pub(super) fn optional_expr(
+impl<'a> TableReader<'a> {
+    pub(crate) fn new(source: &'a str) -> Self {
+        Self {
+            source,
+            problems: Vec::new(),
+        }
+    }
+
+    pub(crate) fn report(&mut self, span: Span, message: impl Into<String>) {
+        self.problems.push(Diagnostic::new(span, message));
+    }
+
+    /// Reports the keys that nobody took.
+    pub(crate) fn finish(&mut self, fields: &Fields<'_>, what: &str) {
+        for (name, span, _) in fields.rest() {
+            let known = fields.known.iter().copied();
+            let mut problem = Diagnostic::unknown(span, "key", name, known);
+            problem.message.push_str(&format!(" in {what}"));
+            self.problems.push(problem);
+        }
+    }
+
+    pub(crate) fn optional_expr(
         &mut self,
         fields: &mut Fields<'a>,
         key: &'static str,
@@ -49,55 +79,7 @@ impl<'a> Reader<'a> {
         fields.take(key).and_then(|item| self.expr(item))
     }
 
-    pub(super) fn optional_setting(
-        &mut self,
-        fields: &mut Fields<'a>,
-        key: &'static str,
-    ) -> Option<Setting> {
-        fields.take(key).and_then(|item| self.setting(item))
-    }
-
-    pub(super) fn optional_name(
-        &mut self,
-        fields: &mut Fields<'a>,
-        key: &'static str,
-    ) -> Option<Setting> {
-        fields.take(key).and_then(|item| self.name(item))
-    }
-
-    pub(super) fn setting(&mut self, item: Item<'a>) -> Option<Setting> {
-        Some(Setting {
-            expr: self.expr(item)?,
-            span: Some(item.span()),
-        })
-    }
-
-    /// A value that is a name: a plain word is the name itself, anything else an expression.
-    pub(super) fn name(&mut self, item: Item<'a>) -> Option<Setting> {
-        let plain = |text: &str| {
-            !text.is_empty()
-                && text
-                    .chars()
-                    .all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-'))
-        };
-        let expr = match item.get_ref() {
-            DeValue::String(text) if plain(text) => Expr::literal(Value::Str(text.to_string())),
-            DeValue::String(_) => self.expr(item)?,
-            other => {
-                self.report(
-                    item.span(),
-                    format!("expected a name, found {}", other.type_str()),
-                );
-                return None;
-            }
-        };
-        Some(Setting {
-            expr,
-            span: Some(item.span()),
-        })
-    }
-
-    pub(super) fn expr(&mut self, item: Item<'a>) -> Option<Expr> {
+    pub(crate) fn expr(&mut self, item: Item<'a>) -> Option<Expr> {
         let span = item.span();
         let literal = match item.get_ref() {
             DeValue::Integer(number) => {
@@ -131,7 +113,7 @@ impl<'a> Reader<'a> {
         literal.map(Expr::literal)
     }
 
-    pub(super) fn expr_text(&mut self, text: &str, span: Span) -> Option<Expr> {
+    pub(crate) fn expr_text(&mut self, text: &str, span: Span) -> Option<Expr> {
         // Without escapes the text stands in the file as it is, and problems point into it.
         let written = self.source.get(span.clone()).unwrap_or_default();
         let start = written.find(text).filter(|_| !text.is_empty());
@@ -147,7 +129,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn choice<T: Copy>(
+    pub(crate) fn choice<T: Copy>(
         &mut self,
         item: Item<'a>,
         key: &str,
@@ -167,7 +149,7 @@ impl<'a> Reader<'a> {
         found
     }
 
-    pub(super) fn required_text(
+    pub(crate) fn required_text(
         &mut self,
         fields: &mut Fields<'a>,
         key: &'static str,
@@ -185,7 +167,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn text(&mut self, item: Item<'a>, key: &str) -> Option<Spanned<String>> {
+    pub(crate) fn text(&mut self, item: Item<'a>, key: &str) -> Option<Spanned<String>> {
         match item.get_ref() {
             DeValue::String(text) => Some(Spanned::new(text.to_string(), item.span())),
             other => {
@@ -198,14 +180,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn text_or_texts(&mut self, item: Item<'a>, key: &str) -> Vec<String> {
+    pub(crate) fn text_or_texts(&mut self, item: Item<'a>, key: &str) -> Vec<String> {
         match item.get_ref() {
             DeValue::Array(_) => self.texts(item, key).into_iter().map(|t| t.value).collect(),
             _ => self.text(item, key).map(|t| t.value).into_iter().collect(),
         }
     }
 
-    pub(super) fn texts(&mut self, item: Item<'a>, key: &str) -> Vec<Spanned<String>> {
+    pub(crate) fn texts(&mut self, item: Item<'a>, key: &str) -> Vec<Spanned<String>> {
         match item.get_ref() {
             DeValue::Array(items) => items
                 .iter()
@@ -222,7 +204,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn table(&mut self, item: Item<'a>, key: &str) -> Option<&'a DeTable<'a>> {
+    pub(crate) fn table(&mut self, item: Item<'a>, key: &str) -> Option<&'a DeTable<'a>> {
         match item.get_ref() {
             DeValue::Table(table) => Some(table),
             other => {
@@ -235,7 +217,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn tables(&mut self, item: Item<'a>, key: &str) -> Vec<(&'a DeTable<'a>, Span)> {
+    pub(crate) fn tables(&mut self, item: Item<'a>, key: &str) -> Vec<(&'a DeTable<'a>, Span)> {
         match item.get_ref() {
             DeValue::Array(items) => items
                 .iter()

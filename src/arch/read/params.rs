@@ -1,0 +1,80 @@
+//! Parameters: numbers that a definition computes, or reads from the model file.
+
+use std::collections::BTreeMap;
+
+use toml::de::{DeTable, DeValue};
+
+use super::Reader;
+use crate::arch::definition::{Param, ParamSource};
+use crate::arch::diagnostic::Span;
+use crate::arch::table::{Fields, Item};
+
+impl<'a> Reader<'a> {
+    /// The `[params]` table.
+    pub(in crate::arch) fn params(&mut self, item: Item<'a>) -> BTreeMap<String, Param> {
+        let Some(table) = self.table(item, "params") else {
+            return BTreeMap::new();
+        };
+        let mut params = BTreeMap::new();
+        for (name, value) in table {
+            let source = match value.get_ref() {
+                DeValue::Table(table) => self.keyed_param(table, value.span()),
+                _ => self.expr(value).map(ParamSource::Derived),
+            };
+            if name.get_ref() == "il" {
+                self.report(
+                    name.span(),
+                    "`il` is the index of the layer and cannot be a parameter",
+                );
+            }
+            if let Some(source) = source {
+                params.insert(
+                    name.get_ref().to_string(),
+                    Param {
+                        source,
+                        span: Some(name.span()),
+                    },
+                );
+            }
+        }
+        params
+    }
+
+    fn keyed_param(&mut self, table: &'a DeTable<'a>, span: Span) -> Option<ParamSource> {
+        let mut fields = Fields::new(table, span.clone());
+        let relative = fields.take("key");
+        let absolute = fields.take("global_key");
+        let keys = match (relative, absolute) {
+            (Some(item), None) | (None, Some(item)) => self.text_or_texts(item, "key"),
+            _ => {
+                self.report(
+                    span,
+                    "a parameter read from the file has either `key` or `global_key`",
+                );
+                Vec::new()
+            }
+        };
+        let default = match fields.take("default") {
+            Some(item) => Some(self.expr(item)?),
+            None => None,
+        };
+        let synth = fields.take("synth").and_then(|item| {
+            let expr = self.expr(item)?;
+            if expr.as_literal().is_none() {
+                self.report(item.span(), "`synth` is a plain value");
+            }
+            Some(expr)
+        });
+        let zero = fields
+            .take("zero")
+            .and_then(|item| self.choice(item, "zero", &[("unset", false), ("value", true)]));
+        self.finish(&fields, "a parameter");
+        Some(ParamSource::Key {
+            keys,
+            absolute: absolute.is_some(),
+            default,
+            zero_is_value: zero.unwrap_or(false),
+            synth,
+        })
+    }
+}

@@ -1,0 +1,245 @@
+//! What the expressions of a map can ask: keys of `config.json`, defaults and named values of the
+//! map, indices, and the shapes of stored tensors.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value as Json;
+
+use crate::arch::expr::{Expr, Scope, Value};
+use crate::weights::safetensors::Checkpoint;
+
+use super::definition::Map;
+
+/// The configuration of a folder, as a map sees it.
+pub(super) struct Config<'a> {
+    map: &'a Map,
+    json: &'a Json,
+    checkpoint: &'a Checkpoint,
+    /// Keys that were asked for.
+    asked: RefCell<BTreeSet<String>>,
+    /// Named values being evaluated, innermost last.
+    open: RefCell<Vec<String>>,
+}
+
+/// A configuration with values for indices: `il`, `e`, `i`.
+#[derive(Clone)]
+pub(super) struct At<'a> {
+    pub(super) config: &'a Config<'a>,
+    pub(super) indices: Vec<(&'a str, u64)>,
+}
+
+impl<'a> Config<'a> {
+    pub(super) fn new(map: &'a Map, json: &'a Json, checkpoint: &'a Checkpoint) -> Self {
+        Self {
+            map,
+            json,
+            checkpoint,
+            asked: RefCell::default(),
+            open: RefCell::default(),
+        }
+    }
+
+    /// Without indices.
+    pub(super) fn plain(&'a self) -> At<'a> {
+        At {
+            config: self,
+            indices: Vec::new(),
+        }
+    }
+
+    /// The value of a key; dots lead into objects. What the map's `nested` object says comes first.
+    /// `null` is no value.
+    fn get(&self, key: &str) -> Option<&Json> {
+        self.asked.borrow_mut().insert(key.to_owned());
+        let nested = self
+            .map
+            .nested
+            .as_ref()
+            .and_then(|name| self.json.get(name));
+        let find = |root| {
+            key.split('.')
+                .try_fold(root, |at: &Json, part| at.get(part))
+        };
+        let found = nested.and_then(find).filter(|value| !value.is_null());
+        found.or_else(|| find(self.json).filter(|value| !value.is_null()))
+    }
+
+    /// Keys with values that nothing asked for.
+    pub(super) fn unused(&self) -> Vec<String> {
+        let mut keys = Vec::new();
+        let nested = self.map.nested.as_deref();
+        for (key, value) in self.json.as_object().into_iter().flatten() {
+            match (value, nested) {
+                (Json::Object(inner), Some(name)) if name == key => {
+                    keys.extend(
+                        inner
+                            .iter()
+                            .filter(|(_, v)| !v.is_null())
+                            .map(|(k, _)| k.clone()),
+                    );
+                }
+                (Json::Null, _) => {}
+                _ => keys.push(key.clone()),
+            }
+        }
+        let asked = self.asked.borrow();
+        let is_asked = |key: &String| {
+            let within = |name: &String| {
+                name.strip_prefix(key.as_str())
+                    .is_some_and(|rest| rest.starts_with('.'))
+            };
+            asked.contains(key) || asked.iter().any(within)
+        };
+        keys.retain(|key| !is_asked(key));
+        keys
+    }
+
+    fn known(&self) -> Vec<String> {
+        let keys = self.json.as_object().into_iter().flatten();
+        let nested = self
+            .map
+            .nested
+            .as_ref()
+            .and_then(|name| self.json.get(name)?.as_object());
+        let all = keys.chain(nested.into_iter().flatten());
+        all.map(|(key, _)| key.clone()).collect()
+    }
+
+    fn named(&self, name: &str, at: &At<'_>) -> Result<Option<Value>, String> {
+        let Some(expr) = self.map.values.get(name) else {
+            return Ok(None);
+        };
+        if self.open.borrow().iter().any(|open| open == name) {
+            return Err(format!("`{name}` depends on itself"));
+        }
+        self.open.borrow_mut().push(name.to_owned());
+        let value = expr.evaluate(at);
+        self.open.borrow_mut().pop();
+        value
+            .map(Some)
+            .map_err(|error| format!("`{name}` = {expr}: {error}"))
+    }
+}
+
+impl At<'_> {
+    /// The same with one more index.
+    pub(super) fn with<'b>(&'b self, name: &'b str, value: u64) -> At<'b> {
+        let mut indices = self.indices.clone();
+        indices.push((name, value));
+        At {
+            config: self.config,
+            indices,
+        }
+    }
+
+    /// A size or an index.
+    pub(super) fn size(&self, expr: &Expr) -> Result<u64, String> {
+        match expr.evaluate(self)? {
+            Value::Int(v) => {
+                u64::try_from(v).map_err(|_| format!("`{expr}` is {v}, expected a size"))
+            }
+            other => Err(format!("`{expr}` is {other}, expected an integer")),
+        }
+    }
+
+    pub(super) fn truth(&self, expr: &Expr) -> Result<bool, String> {
+        match expr.evaluate(self)? {
+            Value::Bool(v) => Ok(v),
+            other => Err(format!("`{expr}` is {other}, expected true or false")),
+        }
+    }
+
+    /// The element for the layer of an array; anything else as it is.
+    fn of_layer(&self, name: &str, value: Value, whole: bool) -> Result<Value, String> {
+        let Value::List(items) = &value else {
+            return Ok(value);
+        };
+        let layer = self.indices.iter().find(|(index, _)| *index == "il");
+        match layer {
+            Some((_, il)) if !whole => items.get(*il as usize).cloned().ok_or_else(|| {
+                format!(
+                    "`{name}` has {} values and none for layer {il}",
+                    items.len()
+                )
+            }),
+            _ => Ok(value),
+        }
+    }
+}
+
+impl Scope for At<'_> {
+    fn name(&self, name: &str, whole: bool) -> Result<Value, String> {
+        if let Some((_, value)) = self.indices.iter().find(|(index, _)| *index == name) {
+            return Ok(Value::Int(*value as i64));
+        }
+        if let Some(value) = self.config.named(name, self)? {
+            return self.of_layer(name, value, whole);
+        }
+        if let Some(json) = self.config.get(name) {
+            let value =
+                convert(json).ok_or_else(|| format!("`{name}` is an object, which is no value"))?;
+            return self.of_layer(name, value, whole);
+        }
+        if let Some(default) = self.config.map.defaults.get(name) {
+            return default.evaluate(self);
+        }
+        let known = self.config.known();
+        let near = crate::arch::nearest(name, known.iter().map(String::as_str));
+        let near = near
+            .map(|near| format!("; it has `{near}`"))
+            .unwrap_or_default();
+        Err(format!("config.json has no `{name}`{near}"))
+    }
+
+    fn has(&self, key: &str) -> Result<bool, String> {
+        let has_default = self.config.map.defaults.contains_key(key);
+        Ok(has_default || self.config.get(key).is_some())
+    }
+
+    fn dim(&self, tensor: &str, index: i64) -> Result<i64, String> {
+        let filled = fill(tensor, &self.indices);
+        let stored = self.config.checkpoint.get(&filled);
+        let stored = stored.ok_or_else(|| format!("there is no tensor `{filled}`"))?;
+        let index = usize::try_from(index).map_err(|_| "a dimension is numbered from 0")?;
+        Ok(stored
+            .shape
+            .iter()
+            .rev()
+            .nth(index)
+            .map_or(1, |n| *n as i64))
+    }
+
+    fn count(&self, key: &str) -> Result<i64, String> {
+        Ok(match self.config.get(key) {
+            Some(Json::Array(items)) => items.len() as i64,
+            _ => 0,
+        })
+    }
+}
+
+/// A JSON value as a value of the language.
+fn convert(json: &Json) -> Option<Value> {
+    Some(match json {
+        Json::Bool(v) => Value::Bool(*v),
+        Json::Number(v) => match v.as_i64() {
+            Some(v) => Value::Int(v),
+            None => Value::Float(v.as_f64()?),
+        },
+        Json::String(v) => Value::Str(v.clone()),
+        Json::Array(items) => Value::List(items.iter().map(convert).collect::<Option<_>>()?),
+        Json::Null | Json::Object(_) => return None,
+    })
+}
+
+/// A name with its indices filled in: `model.layers.{il}.mlp`.
+pub(super) fn fill(template: &str, indices: &[(&str, u64)]) -> String {
+    let mut out = template.to_owned();
+    for (name, value) in indices {
+        out = out.replace(&format!("{{{name}}}"), &value.to_string());
+    }
+    out
+}
+
+/// Values by name.
+pub(super) type Expressions = BTreeMap<String, Expr>;

@@ -1,0 +1,101 @@
+//! A map as read from TOML.
+
+use crate::arch::expr::Expr;
+use crate::arch::{Span, Spanned};
+
+use super::config::Expressions;
+use super::rearrange::Pattern;
+
+/// From one kind of folder to one architecture.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Map {
+    /// The architecture that the tensors and parameters are for.
+    pub(super) arch: String,
+    /// Names in `architectures` of the configuration.
+    pub(super) classes: Vec<Spanned<String>>,
+    /// Object of the configuration whose keys come first.
+    pub(super) nested: Option<String>,
+    /// Values of keys that a configuration may leave out.
+    pub(super) defaults: Expressions,
+    /// Values that other expressions name.
+    pub(super) values: Expressions,
+    /// What must hold.
+    pub(super) rules: Vec<Requirement>,
+    /// Parameters of the architecture.
+    pub(super) params: Vec<Target>,
+    /// Metadata that the architecture does not read, but other engines.
+    pub(super) metadata: Vec<Target>,
+    /// Groups of tensors.
+    pub(super) groups: Vec<Group>,
+    /// Stored tensors that have no use (`*` stands for anything).
+    pub(super) ignored_tensors: Vec<Spanned<String>>,
+    /// Keys of the configuration that change nothing.
+    pub(super) ignored_keys: Vec<Spanned<String>>,
+}
+
+/// What must hold of a configuration for the map to be right.
+#[derive(Clone, Debug)]
+pub(super) struct Requirement {
+    pub(super) holds: Expr,
+    pub(super) span: Span,
+}
+
+/// A parameter or a key, and its value.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) name: Spanned<String>,
+    pub(super) value: Expr,
+    /// Whether it is set.
+    pub(super) when: Option<Expr>,
+    /// Whether the value is one for each layer.
+    pub(super) per_layer: bool,
+    /// Whether a key that the configuration lacks leaves it unset.
+    pub(super) is_optional: bool,
+}
+
+/// Tensors that are there once, or once for each layer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Group {
+    /// Number of layers, and the first of them; none: the tensors are there once.
+    pub(super) layers: Option<(Expr, Option<Expr>)>,
+    /// What stands before our names.
+    pub(super) prefix: String,
+    /// What stands before stored names.
+    pub(super) from: String,
+    pub(super) tensors: Vec<TensorRule>,
+}
+
+/// How one of our tensors is made.
+#[derive(Clone, Debug)]
+pub(super) struct TensorRule {
+    /// Our name: with its ending, or without for whatever endings the stored one has.
+    pub(super) name: Spanned<String>,
+    pub(super) when: Option<Expr>,
+    pub(super) made: Made,
+    /// What becomes of each element: of `x`, or of the index `i` where nothing is stored.
+    pub(super) each: Option<Expr>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Made {
+    /// Of stored tensors.
+    Of(Box<Composition>),
+    /// Of an expression: the sizes of the axes, slowest first.
+    Computed(Vec<Expr>),
+}
+
+/// A tensor made of stored ones.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Composition {
+    /// Their names, one behind the other along the slowest axis.
+    pub(super) from: Vec<Spanned<String>>,
+    /// `{e}` in a name runs over so many, which make a new slowest axis.
+    pub(super) stack: Option<Expr>,
+    pub(super) rearrange: Option<Spanned<Pattern>>,
+    /// Sizes of the notation's axes.
+    pub(super) sizes: Expressions,
+    /// One element of the slowest axis.
+    pub(super) at: Option<Expr>,
+    /// A part of the slowest axis.
+    pub(super) slice: Option<(Expr, Expr)>,
+}

@@ -1,0 +1,115 @@
+//! The maps at hand: those built into the program and those of the user's folders.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+
+use crate::arch::{Diagnostics, LibraryError, Source, nearest};
+
+use super::definition::Map;
+use super::{Error, read};
+
+include!(concat!(env!("OUT_DIR"), "/embedded_stmaps.rs"));
+
+/// Ending of a map's file name.
+pub const ENDING: &str = ".arch.stmap.toml";
+
+/// All maps at hand, by name.
+#[derive(Clone, Debug)]
+pub struct Maps {
+    common: Map,
+    sources: BTreeMap<String, Source>,
+}
+
+impl Maps {
+    /// The built-in maps and those in `folders`, which replace ones of the same name.
+    ///
+    /// # Errors
+    /// A folder that cannot be read, or problems of what all maps share.
+    pub fn open(folders: &[PathBuf]) -> Result<Self, LibraryError> {
+        let common = read::parse_common("stmaps/common.toml", EMBEDDED_COMMON)?;
+        let mut sources = BTreeMap::new();
+        for (name, text) in EMBEDDED_STMAPS {
+            let source = Source {
+                path: format!("stmaps/{name}{ENDING}"),
+                text: (*text).to_owned(),
+                is_embedded: true,
+            };
+            sources.insert((*name).to_owned(), source);
+        }
+        sources.extend(crate::arch::sources_in(folders, ENDING)?);
+        Ok(Self { common, sources })
+    }
+
+    /// Names and texts in the order of the names.
+    pub fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
+        self.sources
+            .iter()
+            .map(|(name, source)| (name.as_str(), source))
+    }
+
+    /// The classes of every sound map, and the problems of the others.
+    pub fn classes(&self) -> (Vec<(String, String)>, Vec<Diagnostics>) {
+        let mut classes = Vec::new();
+        let mut broken = Vec::new();
+        for (name, source) in &self.sources {
+            match read::parse(&source.path, &source.text, &self.common) {
+                Ok(map) => classes.extend(
+                    map.classes
+                        .into_iter()
+                        .map(|class| (class.value, name.clone())),
+                ),
+                Err(problems) => broken.push(problems),
+            }
+        }
+        (classes, broken)
+    }
+
+    /// The map for a configuration. A broken map stands only in the way of its own classes.
+    pub(super) fn of(&self, path: &Path, json: &Json) -> Result<(&Source, Map), Error> {
+        let refuse = |message: String| Error::Config {
+            path: path.to_owned(),
+            message,
+        };
+        let names = json.get("architectures").and_then(Json::as_array);
+        let classes: Vec<&str> = names
+            .into_iter()
+            .flatten()
+            .filter_map(Json::as_str)
+            .collect();
+        if classes.is_empty() {
+            return Err(refuse("`architectures` names no class".into()));
+        }
+        let mut known = Vec::new();
+        for source in self.sources.values() {
+            match read::parse(&source.path, &source.text, &self.common) {
+                Ok(map)
+                    if map
+                        .classes
+                        .iter()
+                        .any(|class| classes.contains(&class.value.as_str())) =>
+                {
+                    return Ok((source, map));
+                }
+                Ok(map) => known.extend(map.classes.into_iter().map(|class| class.value)),
+                // Its classes cannot be read, but may be seen.
+                Err(problems) if classes.iter().any(|class| source.text.contains(class)) => {
+                    return Err(Error::Map {
+                        folder: path.to_owned(),
+                        source: problems,
+                    });
+                }
+                Err(_) => {}
+            }
+        }
+        let near = nearest(classes[0], known.iter().map(String::as_str));
+        let near = near
+            .map(|near| format!("; the nearest is `{near}`"))
+            .unwrap_or_default();
+        Err(refuse(format!(
+            "no map is for `{}`{near}",
+            classes.join("`, `")
+        )))
+    }
+}

@@ -1,0 +1,162 @@
+//! From a Hugging Face folder to the tensors and parameters of an architecture, by a map.
+//!
+//! A map (`stmaps/*.arch.stmap.toml`) names the classes it is for, says how parameters follow from
+//! `config.json`, and of which stored tensors each of ours is made, in which order of elements. All
+//! of that are expressions over the configuration, so that a map holds for every size of a model.
+//! What comes out is [`Weights`] like those of a file: nothing above knows the difference. Tensors
+//! that are stored as they are needed stay in the mapped file; the others are made row by row when
+//! they are asked for ([`recipe`]). Pure but for reading the folder.
+
+mod apply;
+mod config;
+mod definition;
+mod library;
+mod read;
+mod rearrange;
+mod recipe;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+
+use crate::arch::{self, Diagnostics, LibraryError};
+use crate::weights::safetensors::{Checkpoint, read_small};
+use crate::weights::{self, Weights};
+
+pub use library::{ENDING, Maps};
+
+/// Name of the configuration in a folder.
+const CONFIG: &str = "config.json";
+/// Bytes of a configuration that no sensible one reaches.
+const MAX_CONFIG_BYTES: u64 = 16 << 20;
+/// Most names that a message lists.
+const MAX_LISTED: usize = 12;
+
+/// Why a folder could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file of the folder.
+    #[error(transparent)]
+    Weights(#[from] weights::Error),
+    /// The configuration is not what it should be.
+    #[error("{}: {message}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// Found and expected.
+        message: String,
+    },
+    /// The map does not fit the folder, or has problems itself.
+    #[error("{}: {source}", folder.display())]
+    Map {
+        /// The folder.
+        folder: PathBuf,
+        /// All problems.
+        source: Diagnostics,
+    },
+    /// The architecture of the map.
+    #[error(transparent)]
+    Arch(#[from] LibraryError),
+    /// The folder holds what the map does not speak of.
+    #[error("{}: {}", folder.display(), unmapped(map, tensors, keys))]
+    Unmapped {
+        /// The folder.
+        folder: PathBuf,
+        /// The file of the map.
+        map: String,
+        /// Stored tensors.
+        tensors: Vec<String>,
+        /// Keys of the configuration.
+        keys: Vec<String>,
+    },
+}
+
+fn unmapped(map: &str, tensors: &[String], keys: &[String]) -> String {
+    let list = |what: &str, names: &[String]| {
+        let shown = names.len().min(MAX_LISTED);
+        let more = match names.len() - shown {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        format!("{what} {}{more}", names[..shown].join(", "))
+    };
+    let mut parts = Vec::new();
+    if !tensors.is_empty() {
+        parts.push(list("the tensors", tensors));
+    }
+    if !keys.is_empty() {
+        parts.push(list(&format!("the {CONFIG} keys"), keys));
+    }
+    format!(
+        "{map} does not speak of {}; --allow-unmapped goes on without them",
+        parts.join(", nor of ")
+    )
+}
+
+/// Opens a folder, or a single file of tensors beside its configuration. With `allow_unmapped`, what
+/// the map does not speak of is only logged.
+///
+/// # Errors
+/// A folder without what it takes, a class that no map is for, a map that does not fit.
+pub fn open(
+    path: &Path,
+    maps: &Maps,
+    archs: &arch::Library,
+    allow_unmapped: bool,
+) -> Result<Weights, Error> {
+    let folder = match path.is_dir() {
+        true => path,
+        false => path.parent().unwrap_or(Path::new(".")),
+    };
+    let json = read_config(&folder.join(CONFIG))?;
+    let (source, map) = maps.of(&folder.join(CONFIG), &json)?;
+    let def = archs.get(&map.arch)?;
+    let checkpoint = Checkpoint::open(path)?;
+    let applied = apply::apply(&map, &def, &json, &checkpoint).map_err(|problems| Error::Map {
+        folder: folder.to_owned(),
+        source: Diagnostics::new(&source.path, &source.text, problems),
+    })?;
+    if applied.unmapped != apply::Unmapped::default() {
+        let apply::Unmapped { tensors, keys } = applied.unmapped;
+        let error = Error::Unmapped {
+            folder: folder.to_owned(),
+            map: source.path.clone(),
+            tensors,
+            keys,
+        };
+        match allow_unmapped {
+            true => tracing::warn!(%error, "goes on"),
+            false => return Err(error),
+        }
+    }
+    let label = path.display().to_string();
+    Ok(Weights::of(label, applied.metadata, applied.entries)?)
+}
+
+/// Whether a path is a folder, or a single file, that a map is needed for.
+pub fn is_folder(path: &Path) -> bool {
+    let is_file = path
+        .extension()
+        .is_some_and(|ending| ending == weights::safetensors::ENDING);
+    path.is_dir() || is_file
+}
+
+/// Whether a folder looks like that of a model.
+pub fn is_model(path: &Path) -> bool {
+    path.is_dir() && path.join(CONFIG).is_file()
+}
+
+fn read_config(path: &Path) -> Result<Json, Error> {
+    let text = read_small(path, MAX_CONFIG_BYTES)?;
+    let json: Json = serde_json::from_slice(&text).map_err(|error| Error::Config {
+        path: path.to_owned(),
+        message: error.to_string(),
+    })?;
+    match json.is_object() {
+        true => Ok(json),
+        false => Err(Error::Config {
+            path: path.to_owned(),
+            message: "expected an object".into(),
+        }),
+    }
+}

@@ -1,0 +1,366 @@
+//! TOML text to a map. All problems come back together, each with its place.
+
+use toml::de::{DeTable, DeValue};
+
+use crate::arch::expr::Expr;
+use crate::arch::table::{Fields, Item, TableReader};
+use crate::arch::{Diagnostic, Diagnostics, Span, Spanned};
+
+use super::config::Expressions;
+use super::definition::{Composition, Group, Made, Map, Requirement, Target, TensorRule};
+use super::rearrange::Pattern;
+
+/// What stands before our names of a layer's tensors.
+const PREFIX: &str = "blk.{il}.";
+
+/// Reads a map; `common` holds what all maps share.
+///
+/// # Errors
+/// All problems of the text together.
+pub(super) fn parse(path: &str, source: &str, common: &Map) -> Result<Map, Diagnostics> {
+    let map = read(path, source, true)?;
+    let mut params = map.params;
+    for param in &common.params {
+        if !params.iter().any(|own| own.name.value == param.name.value) {
+            params.push(param.clone());
+        }
+    }
+    let mut ignored_keys = map.ignored_keys;
+    ignored_keys.extend(common.ignored_keys.iter().cloned());
+    let mut ignored_tensors = map.ignored_tensors;
+    ignored_tensors.extend(common.ignored_tensors.iter().cloned());
+    Ok(Map {
+        params,
+        ignored_keys,
+        ignored_tensors,
+        ..map
+    })
+}
+
+/// Reads what all maps share: parameters that are set where the configuration has their keys, and
+/// what has no use.
+///
+/// # Errors
+/// All problems of the text together.
+pub(super) fn parse_common(path: &str, source: &str) -> Result<Map, Diagnostics> {
+    let mut map = read(path, source, false)?;
+    map.params
+        .iter_mut()
+        .for_each(|param| param.is_optional = true);
+    Ok(map)
+}
+
+fn read(path: &str, source: &str, is_whole: bool) -> Result<Map, Diagnostics> {
+    let (root, syntax) = DeTable::parse_recoverable(source);
+    if !syntax.is_empty() {
+        let problems = syntax.iter().map(crate::arch::syntax_problem).collect();
+        return Err(Diagnostics::new(path, source, problems));
+    }
+    let mut reader = Reader(TableReader::new(source));
+    let map = reader.map(root.get_ref(), is_whole);
+    match reader.0.problems.is_empty() {
+        true => Ok(map),
+        false => Err(Diagnostics::new(path, source, reader.0.problems)),
+    }
+}
+
+struct Reader<'a>(TableReader<'a>);
+
+impl<'a> Reader<'a> {
+    fn map(&mut self, root: &'a DeTable<'a>, is_whole: bool) -> Map {
+        let mut fields = Fields::new(root, 0..0);
+        let mut map = Map::default();
+        if is_whole {
+            let arch = self.0.required_text(&mut fields, "arch", "a map");
+            map.arch = arch.map(|arch| arch.value).unwrap_or_default();
+            match fields.take("classes") {
+                Some(item) => map.classes = self.0.texts(item, "classes"),
+                None => self
+                    .0
+                    .report(0..0, "missing key `classes` (required in a map)"),
+            }
+        }
+        map.nested = fields
+            .take("nested")
+            .and_then(|item| Some(self.0.text(item, "nested")?.value));
+        map.defaults = self.expressions(fields.take("defaults"), "defaults");
+        map.values = self.expressions(fields.take("values"), "values");
+        map.rules = self.rules(fields.take("require"));
+        map.params = self.targets(fields.take("params"), "params");
+        map.metadata = self.targets(fields.take("metadata"), "metadata");
+        let tensors = self.tensors(fields.take("tensors"), "tensors");
+        map.groups.push(Group {
+            tensors,
+            ..Group::default()
+        });
+        for (table, span) in fields
+            .take("layers")
+            .map(|item| self.0.tables(item, "layers"))
+            .unwrap_or_default()
+        {
+            let group = self.layers(table, span);
+            map.groups.extend(group);
+        }
+        if let Some(item) = fields.take("ignore")
+            && let Some(table) = self.0.table(item, "ignore")
+        {
+            let mut ignore = Fields::new(table, item.span());
+            let texts = |reader: &mut Self, item: Option<Item<'a>>, key| {
+                item.map(|item| reader.0.texts(item, key))
+                    .unwrap_or_default()
+            };
+            let found = ignore.take("tensors");
+            map.ignored_tensors = texts(self, found, "tensors");
+            let found = ignore.take("config");
+            map.ignored_keys = texts(self, found, "config");
+            self.0.finish(&ignore, "`ignore`");
+        }
+        self.0.finish(&fields, "a map");
+        map
+    }
+
+    fn expressions(&mut self, item: Option<Item<'a>>, key: &str) -> Expressions {
+        let table = item.and_then(|item| self.0.table(item, key));
+        let mut out = Expressions::new();
+        for (name, value) in table.into_iter().flatten() {
+            if let Some(expr) = self.0.expr(value) {
+                out.insert(name.get_ref().to_string(), expr);
+            }
+        }
+        out
+    }
+
+    fn rules(&mut self, item: Option<Item<'a>>) -> Vec<Requirement> {
+        let texts = item
+            .map(|item| self.0.texts(item, "require"))
+            .unwrap_or_default();
+        let mut out = Vec::new();
+        for text in texts {
+            if let Some(holds) = self.0.expr_text(&text.value, text.span.clone()) {
+                out.push(Requirement {
+                    holds,
+                    span: text.span,
+                });
+            }
+        }
+        out
+    }
+
+    fn targets(&mut self, item: Option<Item<'a>>, key: &str) -> Vec<Target> {
+        let table = item.and_then(|item| self.0.table(item, key));
+        let mut out = Vec::new();
+        for (name, item) in table.into_iter().flatten() {
+            let name = Spanned::new(name.get_ref().to_string(), name.span());
+            out.extend(self.target(&name, item));
+        }
+        out
+    }
+
+    fn target(&mut self, name: &Spanned<String>, item: Item<'a>) -> Option<Target> {
+        let plain = |value| Target {
+            name: name.clone(),
+            value,
+            when: None,
+            per_layer: false,
+            is_optional: false,
+        };
+        let DeValue::Table(table) = item.get_ref() else {
+            return self.0.expr(item).map(plain);
+        };
+        let mut fields = Fields::new(table, item.span());
+        let value = self.required_expr(&mut fields, "value");
+        let when = self.optional_expr(&mut fields, "when");
+        let per_layer = self.flag(&mut fields, "per_layer");
+        let is_optional = self.flag(&mut fields, "optional");
+        self.0.finish(&fields, "a parameter");
+        Some(Target {
+            when,
+            per_layer,
+            is_optional,
+            ..plain(value?)
+        })
+    }
+
+    fn flag(&mut self, fields: &mut Fields<'a>, key: &'static str) -> bool {
+        match fields.take(key).map(|item| (item.get_ref(), item.span())) {
+            None => false,
+            Some((DeValue::Boolean(flag), _)) => *flag,
+            Some((other, span)) => {
+                let message = format!(
+                    "`{key}`: expected true or false, found {}",
+                    other.type_str()
+                );
+                self.0.report(span, message);
+                false
+            }
+        }
+    }
+
+    fn optional_expr(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Option<Expr> {
+        fields.take(key).and_then(|item| self.0.expr(item))
+    }
+
+    fn required_expr(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Option<Expr> {
+        if let Some(item) = fields.take(key) {
+            return self.0.expr(item);
+        }
+        self.0
+            .report(fields.span.clone(), format!("missing key `{key}`"));
+        None
+    }
+
+    fn layers(&mut self, table: &'a DeTable<'a>, span: Span) -> Option<Group> {
+        let mut fields = Fields::new(table, span);
+        let count = self.required_expr(&mut fields, "count");
+        let first = self.optional_expr(&mut fields, "first");
+        let prefix = fields
+            .take("prefix")
+            .and_then(|item| self.0.text(item, "prefix"));
+        let from = fields
+            .take("from")
+            .and_then(|item| self.0.text(item, "from"));
+        let tensors = self.tensors(fields.take("tensors"), "tensors");
+        self.0.finish(&fields, "layers");
+        Some(Group {
+            layers: Some((count?, first)),
+            prefix: prefix.map_or_else(|| PREFIX.into(), |text| text.value),
+            from: from.map(|text| text.value).unwrap_or_default(),
+            tensors,
+        })
+    }
+
+    fn tensors(&mut self, item: Option<Item<'a>>, key: &str) -> Vec<TensorRule> {
+        let table = item.and_then(|item| self.0.table(item, key));
+        let mut out = Vec::new();
+        for (name, item) in table.into_iter().flatten() {
+            let name = Spanned::new(name.get_ref().to_string(), name.span());
+            match item.get_ref() {
+                // Several rules for one name: the first whose tensors are there.
+                DeValue::Array(items)
+                    if items
+                        .iter()
+                        .all(|i| matches!(i.get_ref(), DeValue::Table(_))) =>
+                {
+                    out.extend(
+                        items
+                            .iter()
+                            .filter_map(|item| self.tensor(name.clone(), item)),
+                    );
+                }
+                _ => out.extend(self.tensor(name, item)),
+            }
+        }
+        out
+    }
+
+    fn tensor(&mut self, name: Spanned<String>, item: Item<'a>) -> Option<TensorRule> {
+        let DeValue::Table(table) = item.get_ref() else {
+            let from = self.names(item);
+            return Some(TensorRule {
+                name,
+                when: None,
+                made: Made::Of(Box::new(Composition {
+                    from,
+                    ..Composition::default()
+                })),
+                each: None,
+            });
+        };
+        let mut fields = Fields::new(table, item.span());
+        let when = self.optional_expr(&mut fields, "when");
+        let each = self.optional_expr(&mut fields, "each");
+        let made = match (fields.take("from"), fields.take("shape")) {
+            (Some(from), None) => Some(self.of(from, &mut fields)),
+            (None, Some(shape)) => {
+                if each.is_none() {
+                    self.0.report(
+                        shape.span(),
+                        "without `from`, `each` says what the elements are",
+                    );
+                }
+                Some(Made::Computed(self.exprs(shape, "shape")))
+            }
+            _ => {
+                self.0
+                    .report(item.span(), "a tensor has either `from` or `shape`");
+                None
+            }
+        };
+        self.0.finish(&fields, "a tensor");
+        Some(TensorRule {
+            name,
+            when,
+            made: made?,
+            each,
+        })
+    }
+
+    fn of(&mut self, from: Item<'a>, fields: &mut Fields<'a>) -> Made {
+        let from = self.names(from);
+        let stack = self.optional_expr(fields, "stack");
+        let rearrange = fields.take("rearrange").and_then(|item| self.pattern(item));
+        let sizes_at = fields.take("sizes");
+        let sizes = self.expressions(sizes_at, "sizes");
+        if let (Some(item), Some(pattern)) = (sizes_at, &rearrange)
+            && let Some(table) = self.0.table(item, "sizes")
+        {
+            for (name, _) in table {
+                if !pattern.value.names().any(|axis| axis == &**name.get_ref()) {
+                    let problem = Diagnostic::unknown(
+                        name.span(),
+                        "axis",
+                        name.get_ref(),
+                        pattern.value.names(),
+                    );
+                    self.0.problems.push(problem);
+                }
+            }
+        }
+        let at = self.optional_expr(fields, "at");
+        let slice = fields.take("slice").and_then(|item| {
+            let span = item.span();
+            match <[Expr; 2]>::try_from(self.exprs(item, "slice")) {
+                Ok([begin, end]) => Some((begin, end)),
+                Err(_) => {
+                    self.0.report(span, "`slice`: expected `[begin, end]`");
+                    None
+                }
+            }
+        });
+        Made::Of(Box::new(Composition {
+            from,
+            stack,
+            rearrange,
+            sizes,
+            at,
+            slice,
+        }))
+    }
+
+    fn names(&mut self, item: Item<'a>) -> Vec<Spanned<String>> {
+        match item.get_ref() {
+            DeValue::Array(_) => self.0.texts(item, "from"),
+            _ => self.0.text(item, "from").into_iter().collect(),
+        }
+    }
+
+    fn pattern(&mut self, item: Item<'a>) -> Option<Spanned<Pattern>> {
+        let text = self.0.text(item, "rearrange")?;
+        match Pattern::parse(&text.value) {
+            Ok(pattern) => Some(Spanned::new(pattern, text.span)),
+            Err(message) => {
+                self.0.report(text.span, message);
+                None
+            }
+        }
+    }
+
+    fn exprs(&mut self, item: Item<'a>, key: &str) -> Vec<Expr> {
+        let DeValue::Array(items) = item.get_ref() else {
+            self.0
+                .report(item.span(), format!("`{key}`: expected an array"));
+            return Vec::new();
+        };
+        items.iter().filter_map(|item| self.0.expr(item)).collect()
+    }
+}

@@ -1,0 +1,316 @@
+//! A tensor as it is made of stored ones: parts in a new order, one behind the other, converted
+//! element by element. Rows are made when they are asked for, straight from the mapped file.
+
+use crate::arch::expr::{Expr, Scope, Value};
+use crate::weights::safetensors::Dtype;
+use crate::weights::{Bytes, Maker, TensorType};
+
+use super::rearrange::{Axis, View};
+
+/// Stored elements in a new order.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    /// The file, and where the stored tensor begins and ends in it.
+    pub(super) file: Bytes,
+    pub(super) offset: usize,
+    pub(super) bytes: usize,
+    pub(super) dtype: Dtype,
+    pub(super) view: View,
+}
+
+/// How a tensor is made.
+#[derive(Clone, Debug)]
+pub(super) struct Recipe {
+    parts: Vec<Source>,
+    /// What becomes of each element `x`.
+    each: Option<Expr>,
+    ty: TensorType,
+}
+
+/// A part, ready to be read.
+#[derive(Clone, Debug)]
+struct Source {
+    part: Part,
+    /// Axes above that of a row, slowest first.
+    outer: Vec<Axis>,
+    n_rows: u64,
+    /// Where the elements of a row lie: runs of neighbours, from the row's first element on.
+    runs: Vec<(u64, u64)>,
+}
+
+impl Source {
+    fn new(part: Part) -> Self {
+        let (inner, outer) = match part.view.axes.split_last() {
+            Some((inner, outer)) => (inner.clone(), outer.concat()),
+            None => (Vec::new(), Vec::new()),
+        };
+        let n_rows = outer.iter().map(|axis| axis.size).product();
+        Self {
+            runs: runs(&inner),
+            part,
+            outer,
+            n_rows,
+        }
+    }
+
+    /// The stored element that a row begins with.
+    fn begin(&self, mut row: u64) -> u64 {
+        let mut at = self.part.view.offset;
+        for axis in self.outer.iter().rev() {
+            at += row % axis.size * axis.stride;
+            row /= axis.size;
+        }
+        at
+    }
+}
+
+/// The runs of neighbouring elements of an axis.
+fn runs(axes: &[Axis]) -> Vec<(u64, u64)> {
+    let mut out = vec![(0, 1)];
+    for axis in axes.iter().rev().filter(|axis| axis.size > 1) {
+        let is_joined = out.len() == 1 && out[0].1 == axis.stride;
+        out = match is_joined {
+            true => vec![(0, out[0].1 * axis.size)],
+            false => (0..axis.size)
+                .flat_map(|i| out.iter().map(move |(at, n)| (at + i * axis.stride, *n)))
+                .collect(),
+        };
+    }
+    out
+}
+
+/// The element type that stored ones of this type have in memory; none if they are of no use.
+pub(super) fn type_of(dtype: Dtype) -> Option<TensorType> {
+    Some(match dtype {
+        Dtype::F32 | Dtype::F64 => TensorType::F32,
+        Dtype::F16 => TensorType::F16,
+        Dtype::BF16 => TensorType::BF16,
+        Dtype::I32 | Dtype::I64 => TensorType::I32,
+        _ => return None,
+    })
+}
+
+impl Recipe {
+    /// The parts one behind the other along the slowest axis. `each` gives what becomes of an element
+    /// `x`; the type is f32 then.
+    ///
+    /// # Errors
+    /// Parts of different types, or of one that is of no use.
+    pub(super) fn new(parts: Vec<Part>, each: Option<Expr>) -> Result<Self, String> {
+        let mut types = parts.iter().map(|part| {
+            type_of(part.dtype)
+                .ok_or_else(|| format!("elements of type {:?} have no use", part.dtype))
+        });
+        let first = types.next().ok_or("nothing to be made of")??;
+        for ty in types {
+            let ty = ty?;
+            if ty != first {
+                return Err(format!("parts of the types {first} and {ty}"));
+            }
+        }
+        Ok(Self {
+            parts: parts.into_iter().map(Source::new).collect(),
+            ty: if each.is_some() {
+                TensorType::F32
+            } else {
+                first
+            },
+            each,
+        })
+    }
+
+    pub(super) fn ty(&self) -> TensorType {
+        self.ty
+    }
+
+    /// Where the tensor lies, if it is a stored one as it is: its file, offset and number of bytes.
+    pub(super) fn in_place(&self) -> Option<(&Bytes, usize)> {
+        let [source] = self.parts.as_slice() else {
+            return None;
+        };
+        let part = &source.part;
+        let all: Vec<Axis> = source.part.view.axes.concat();
+        let is_whole = runs(&all) == [(0, all.iter().map(|axis| axis.size).product())];
+        let is_same = self.each.is_none() && is_same_element(part.dtype, self.ty);
+        let at = part.offset + part.view.offset as usize * part.dtype.bitsize() / 8;
+        (is_whole && is_same).then_some((&part.file, at))
+    }
+}
+
+fn is_same_element(dtype: Dtype, ty: TensorType) -> bool {
+    matches!(
+        (dtype, ty),
+        (Dtype::F32, TensorType::F32)
+            | (Dtype::F16, TensorType::F16)
+            | (Dtype::BF16, TensorType::BF16)
+            | (Dtype::I32, TensorType::I32)
+    )
+}
+
+impl Maker for Recipe {
+    fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String> {
+        let mut row = first;
+        let mut out = out;
+        for source in &self.parts {
+            if row >= source.n_rows {
+                row -= source.n_rows;
+                continue;
+            }
+            while row < source.n_rows && !out.is_empty() {
+                out = self.row(source, row, out)?;
+                row += 1;
+            }
+            row = 0;
+        }
+        match out.is_empty() {
+            true => Ok(()),
+            false => Err(format!("{} bytes more than there are rows", out.len())),
+        }
+    }
+}
+
+impl Recipe {
+    /// Writes one row, and returns what is left of `out`.
+    fn row<'o>(
+        &self,
+        source: &Source,
+        row: u64,
+        out: &'o mut [u8],
+    ) -> Result<&'o mut [u8], String> {
+        let part = &source.part;
+        let width = part.dtype.bitsize() / 8;
+        let begin = source.begin(row);
+        let stored = part
+            .file
+            .get(part.offset..part.offset + part.bytes)
+            .ok_or("the file is shorter than it was")?;
+        let mut out = out;
+        for (at, n) in &source.runs {
+            let (at, n) = ((begin + at) as usize * width, *n as usize);
+            let from = stored
+                .get(at..at + n * width)
+                .ok_or("a row outside the stored tensor")?;
+            let n_bytes = n * self.ty.block_bytes() as usize;
+            let (to, left) = std::mem::take(&mut out)
+                .split_at_mut_checked(n_bytes)
+                .ok_or("a part of a row was asked for")?;
+            self.convert(part.dtype, from, to)?;
+            out = left;
+        }
+        Ok(out)
+    }
+
+    fn convert(&self, dtype: Dtype, from: &[u8], to: &mut [u8]) -> Result<(), String> {
+        if let Some(each) = &self.each {
+            for (from, to) in from.chunks(dtype.bitsize() / 8).zip(to.chunks_mut(4)) {
+                let value = apply(each, read(dtype, from))?;
+                to.copy_from_slice(&value.to_le_bytes());
+            }
+            return Ok(());
+        }
+        match (dtype, self.ty) {
+            (Dtype::F64, TensorType::F32) => {
+                for (from, to) in from.chunks(8).zip(to.chunks_mut(4)) {
+                    to.copy_from_slice(&(read(dtype, from) as f32).to_le_bytes());
+                }
+            }
+            (Dtype::I64, TensorType::I32) => {
+                for (from, to) in from.chunks(8).zip(to.chunks_mut(4)) {
+                    let value = i64::from_le_bytes(from.try_into().unwrap_or_default());
+                    let value = i32::try_from(value)
+                        .map_err(|_| format!("{value} does not fit into 32 bits"))?;
+                    to.copy_from_slice(&value.to_le_bytes());
+                }
+            }
+            _ => to.copy_from_slice(from),
+        }
+        Ok(())
+    }
+}
+
+/// One stored number.
+fn read(dtype: Dtype, bytes: &[u8]) -> f64 {
+    let two = |b: &[u8]| [b[0], b[1]];
+    match (dtype, bytes.len()) {
+        (Dtype::F32, 4) => f64::from(f32::from_le_bytes(bytes.try_into().unwrap_or_default())),
+        (Dtype::F64, 8) => f64::from_le_bytes(bytes.try_into().unwrap_or_default()),
+        (Dtype::F16, 2) => f64::from(half::f16::from_le_bytes(two(bytes))),
+        (Dtype::BF16, 2) => f64::from(half::bf16::from_le_bytes(two(bytes))),
+        (Dtype::I32, 4) => f64::from(i32::from_le_bytes(bytes.try_into().unwrap_or_default())),
+        (Dtype::I64, 8) => i64::from_le_bytes(bytes.try_into().unwrap_or_default()) as f64,
+        _ => f64::NAN,
+    }
+}
+
+/// The only name in an expression over elements.
+struct Element(f64);
+
+impl Scope for Element {
+    fn name(&self, name: &str, _: bool) -> Result<Value, String> {
+        match name {
+            "x" => Ok(Value::Float(self.0)),
+            _ => Err(format!("unknown name `{name}`; the element is `x`")),
+        }
+    }
+
+    fn has(&self, _: &str) -> Result<bool, String> {
+        Err("an element knows no tensors".into())
+    }
+
+    fn dim(&self, _: &str, _: i64) -> Result<i64, String> {
+        Err("an element knows no tensors".into())
+    }
+
+    fn count(&self, _: &str) -> Result<i64, String> {
+        Err("an element knows no arrays".into())
+    }
+}
+
+fn apply(each: &Expr, x: f64) -> Result<f32, String> {
+    match each.evaluate(&Element(x))? {
+        Value::Float(v) => Ok(v as f32),
+        Value::Int(v) => Ok(v as f32),
+        other => Err(format!(
+            "`{each}` gives {}, expected a number",
+            other.type_name()
+        )),
+    }
+}
+
+/// A tensor that follows from an expression over the index of its elements.
+#[derive(Clone, Debug)]
+pub(super) struct Computed(Vec<u8>);
+
+/// Elements that a computed tensor may have: they are computed when the folder is opened.
+const MAX_COMPUTED: u64 = 1 << 20;
+
+impl Computed {
+    pub(super) fn new(n: u64, each: impl Fn(u64) -> Result<Value, String>) -> Result<Self, String> {
+        if n > MAX_COMPUTED {
+            return Err(format!("{n} elements, expected at most {MAX_COMPUTED}"));
+        }
+        let mut out = Vec::with_capacity(4 * n as usize);
+        for i in 0..n {
+            let value = match each(i)? {
+                Value::Float(v) => v as f32,
+                Value::Int(v) => v as f32,
+                other => return Err(format!("element {i} is {other}, expected a number")),
+            };
+            out.extend_from_slice(&value.to_le_bytes());
+        }
+        Ok(Self(out))
+    }
+}
+
+impl Maker for Computed {
+    fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String> {
+        // A computed tensor is a vector: one row.
+        let from = if first == 0 {
+            self.0.get(..out.len())
+        } else {
+            None
+        };
+        out.copy_from_slice(from.ok_or("there is only one row")?);
+        Ok(())
+    }
+}
