@@ -13,6 +13,7 @@ mod faults;
 mod golden_templates;
 mod golden_tokenizers;
 mod goldens;
+mod hf;
 mod kept;
 mod openai_client;
 mod perf;

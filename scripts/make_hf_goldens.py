@@ -1,0 +1,611 @@
+#!/usr/bin/env python3
+"""Makes tests/hf: tiny random Hugging Face folders and what transformers computes from them.
+
+Usage: scripts/make_hf_goldens.py [--only NAME...] [--check]
+       scripts/make_hf_goldens.py --write NAME FOLDER
+Needs: Python 3.11, `pip install -r scripts/requirements-hf.txt`
+
+tests/hf/cases.toml lists the models. For each, tests/hf/NAME/ holds config.json as transformers
+writes it, logits.npy (float32 [n_tokens, n_vocab], or [n_tokens, n_embd] of an encoder) computed
+in float32 on one thread with plain attention, and tensors.json: the weight files with every tensor
+in the order of the file, the tokens, and the SHA-256 of every file of the folder.
+
+Weights are not stored. Element i of a tensor is
+    ((splitmix64(fnv1a(name) + i) >> 40) / 2^24 - 1/2) * scale + mean
+in float32, each operation rounded once, then rounded to the dtype, to nearest even; `mean` and
+`scale` stand beside the tensor. tests/it/hf.rs computes the same.
+
+Names and layouts are those of the disk: transformers saves a model that it made from the config,
+the file is filled with the values above, read by `from_pretrained`, saved once more and found
+the same to the byte. Only then are the logits computed, from that folder.
+
+Four measures say that the golden can tell right from wrong, and a case outside fails: the spread of
+the logits; `noise`, their NMSE to the same in float64; `silent`, the parameters whose change
+leaves the logits as they are; that tokens differ. With --check nothing is written, and any
+difference fails. With --write the folder of a case is written out as it would be tested.
+"""
+
+import argparse
+import copy
+import hashlib
+import json
+import math
+import os
+import re
+import sys
+import tempfile
+import tomllib
+import warnings
+from pathlib import Path
+
+os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+
+import numpy as np
+
+HF = Path(__file__).resolve().parent.parent / "tests" / "hf"
+
+# Two machines may sum in another order; a change of meaning is far above this.
+SAME_NMSE = 1e-10
+# Logits outside say that the random model is too flat or too wild to tell right from wrong.
+SPREAD = (0.3, 30.0)
+# Above, float32 itself decides: two experts nearly tie, or an exponent runs away.
+NOISE = 1e-9
+# A parameter whose change of a tenth moves the logits by less is silent.
+SILENT = 1e-8
+# What one case may take in the repository.
+BUDGET = 60_000
+
+KNOWN = {"name", "about", "model", "config", "set", "tokens", "dtype", "shard", "form4", "drop", "fill", "output"}
+KNOWN |= {"silent", "doubt", "rename"}
+
+
+class Failure(Exception):
+    """A problem to report in one line."""
+
+
+# ---------------------------------------------------------------- values
+
+MASK = (1 << 64) - 1
+
+
+def fnv1a(text):
+    """The 64-bit FNV-1a hash of a name."""
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = ((value ^ byte) * 0x100000001B3) & MASK
+    return value
+
+
+def uniform(name, count):
+    """float32 [count] in [-1/2, 1/2), a multiple of 2^-24 each: exact, whatever computes it."""
+    z = np.uint64(fnv1a(name)) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return (z >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24) - np.float32(0.5)
+
+
+def tensor_bytes(tensor):
+    """The data of a tensor as it stands in the file."""
+    count = math.prod(tensor["shape"])
+    values = uniform(tensor["name"], count) * np.float32(tensor["scale"]) + np.float32(tensor["mean"])
+    if tensor["dtype"] == "F32":
+        return values.tobytes()
+    if tensor["dtype"] == "F16":
+        return values.astype(np.float16).tobytes()
+    if tensor["dtype"] == "BF16":
+        bits = values.view(np.uint32)
+        return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(
+            np.uint16
+        ).tobytes()
+    if tensor["dtype"] == "I64":
+        return values.astype(np.int64).tobytes()
+    raise Failure(f"{tensor['name']} is of {tensor['dtype']}, which nothing here fills")
+
+
+def file_bytes(tensors):
+    """A safetensors file: length of the header, header padded to 8 bytes, data."""
+    header, parts, at = {"__metadata__": {"format": "pt"}}, [], 0
+    for tensor in tensors:
+        data = tensor_bytes(tensor)
+        header[tensor["name"]] = {
+            "dtype": tensor["dtype"],
+            "shape": tensor["shape"],
+            "data_offsets": [at, at + len(data)],
+        }
+        parts.append(data)
+        at += len(data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + b"".join(parts)
+
+
+def index_bytes(files, metadata):
+    """The index of a sharded folder."""
+    places = {tensor["name"]: part["file"] for part in files for tensor in part["tensors"]}
+    index = {"metadata": metadata, "weight_map": places}
+    return (json.dumps(index, indent=2, sort_keys=True) + "\n").encode()
+
+
+def folder_bytes(entry, config):
+    """Every file of the folder of a case, by name."""
+    out = {"config.json": config}
+    for part in entry["files"]:
+        out[part["file"]] = file_bytes(part["tensors"])
+    if entry["index_metadata"] is not None:
+        out["model.safetensors.index.json"] = index_bytes(entry["files"], entry["index_metadata"])
+    return out
+
+
+def write_folder(entry, config, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in folder_bytes(entry, config).items():
+        (folder / name).write_bytes(data)
+
+
+# ---------------------------------------------------------------- how a tensor is filled
+
+# Pattern of the name, how far a product of unit input spreads ("gain"), or mean and scale.
+GAINS = [
+    (r"(^|\.)(lm_head|output_layer|embed_out)\.", 2.0),
+    (r"(gate|router|shared_expert_gate|router\.(proj|layer|gate))\.weight$", 3.0),
+    (r"(q|k|q_b|q_a|wq|wk|query|key|c_attn|query_key_value|qkv|Wqkv)(_proj|_with_mqa)?\.(weight|linear.weight)$", 1.5),
+    (r"(down_proj|w2|c_proj|fc2|dense_4h_to_h|wo|Wo)(\.weight)?$", 1.5),
+    (r"x_proj\.weight$", 1.5),
+]
+FILLS = [
+    (r"A_log$", 0.5, 2.0),
+    (r"(dt_bias|dt_proj\.bias)$", -1.0, 2.0),
+    (r"(^|\.)D$", 1.0, 1.0),
+    (r"sinks$", 0.0, 4.0),
+    (r"e_score_correction_bias$|expert_bias$", 0.0, 1.0),
+    (r"act_fn\.eps$", -1e-6, 0.0),
+    (r"(embed_tokens|word_embeddings|wte|embed_in|embeddings|tok_embeddings|embedding)\.weight$", 0.0, 1.6),
+    (r"(position_embeddings|token_type_embeddings|wpe|embed_positions)\.weight$", 0.0, 1.0),
+    (r"bias$|biases?$", 0.0, 0.8),
+]
+
+
+def short(value):
+    """Four digits: what a table can show and float32 holds the same for every reader."""
+    return float(f"{value:.4g}")
+
+
+def fill(name, shape, first, rules):
+    """Mean and scale of a tensor; `first` holds the values of a new model."""
+    for pattern, mean, scale in rules:
+        if re.search(pattern, name):
+            return mean, scale
+    constant = first.size > 0 and bool((first == first.flat[0]).all())
+    norm = re.search(r"norm|ln_|\.ln\d?\.|LayerNorm", name) and name.endswith("weight")
+    if len(shape) <= 1 and norm:
+        # A new model shows whether the weight is a factor or what is added to one.
+        return (float(first.flat[0]) if constant else 1.0), 0.8
+    for pattern, mean, scale in FILLS:
+        if re.search(pattern, name):
+            return mean, scale
+    if len(shape) <= 1:
+        return (short(first.flat[0]) if constant else 0.0), 0.4
+    if len(shape) == 3 and shape[1] == 1:
+        fan = shape[2]
+    elif len(shape) == 3:
+        fan = math.sqrt(shape[1] * shape[2])  # experts lie either way
+    else:
+        fan = math.prod(shape[1:])
+    gain = next((gain for pattern, gain in GAINS if re.search(pattern, name)), 1.0)
+    return 0.0, short(gain * math.sqrt(12 / fan))
+
+
+# ---------------------------------------------------------------- cases
+
+
+def no_empty(value):
+    """"" stands for null, which TOML lacks."""
+    if isinstance(value, dict):
+        return {key: no_empty(item) for key, item in value.items()}
+    return None if value == "" else value
+
+
+def read_cases():
+    """cases.toml as a list of complete cases: the defaults are filled in."""
+    table = tomllib.loads((HF / "cases.toml").read_text())
+    cases = []
+    for case in table["case"]:
+        if unknown := set(case) - KNOWN:
+            raise Failure(f"cases.toml: {case.get('name')}: unknown key `{min(unknown)}`")
+        given = no_empty(case.get("set", {}))
+        common = no_empty(table["set"])
+        if "text_config" in given:
+            given = given | {"text_config": common | given["text_config"]}
+        else:
+            given = common | given
+        count = case.get("tokens", len(table["tokens"]))
+        if count > len(table["tokens"]):
+            raise Failure(f"cases.toml: {case['name']}: there are {len(table['tokens'])} tokens")
+        cases.append(case | {"set": given, "tokens": table["tokens"][:count]})
+    names = [case["name"] for case in cases]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise Failure(f"cases.toml: two cases are called `{min(twice)}`")
+    return cases
+
+
+# ---------------------------------------------------------------- config
+
+
+def form4(config):
+    """The form transformers 4 wrote, which most published folders have: rope keys at the top."""
+    out = {}
+    for key, value in config.items():
+        if key == "dtype":
+            out["torch_dtype"] = value
+        elif key == "rope_parameters" and isinstance(value, dict):
+            local = value.get("sliding_attention")
+            rope = dict(value.get("full_attention", value))
+            out["rope_theta"] = rope.pop("rope_theta")
+            if "partial_rotary_factor" in rope:
+                out["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+            if isinstance(local, dict):
+                out["rope_local_base_freq"] = local["rope_theta"]
+            plain = rope.get("rope_type", "default") == "default"
+            out["rope_scaling"] = None if plain else rope
+        elif isinstance(value, dict) and key.endswith("_config"):
+            out[key] = form4(value)
+        else:
+            out[key] = value
+    return out
+
+
+def config_text(saved, case):
+    """config.json of the case: as saved, or in the older form; without the keys in `drop`."""
+    config = json.loads(saved)
+    if not case.get("form4") and not case.get("drop"):
+        return saved
+    if case.get("form4"):
+        config = form4(config)
+    for key in case.get("drop", []):
+        place, *inner = key.split(".")
+        target = config[place] if inner else config
+        if (inner[0] if inner else place) not in target:
+            raise Failure(f"`drop` names `{key}`, which config.json lacks")
+        del target[inner[0] if inner else place]
+    return (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
+
+
+# ---------------------------------------------------------------- transformers
+
+
+def versions():
+    import safetensors
+    import torch
+    import transformers
+
+    return {"transformers": transformers.__version__, "torch": torch.__version__, "safetensors": safetensors.__version__}
+
+
+def new_model(case):
+    """A model of the class of the case, as transformers initialises it."""
+    import torch
+    import transformers
+
+    for key in ("model", "config"):
+        if not hasattr(transformers, case[key]):
+            raise Failure(f"transformers has no {case[key]}")
+    torch.manual_seed(0)
+    config = getattr(transformers, case["config"])(**copy.deepcopy(case["set"]))
+    dtype = getattr(torch, case.get("dtype", "float32"))
+    model = getattr(transformers, case["model"])(config).to(dtype)
+    model.config.dtype = dtype
+    return model.eval()
+
+
+def save(model, folder, case):
+    limit = {"max_shard_size": case["shard"]} if "shard" in case else {}
+    model.save_pretrained(folder, **limit)
+
+
+def read_header(path):
+    """The tensors of a safetensors file in the order of the file, and their metadata."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    metadata = header.pop("__metadata__", None)
+    rows = sorted(header.items(), key=lambda row: row[1]["data_offsets"])
+    return rows, metadata, data[8 + length :]
+
+
+def first_values(row, data):
+    """The values of a tensor of a new model, as float32."""
+    start, end = row["data_offsets"]
+    data = data[start:end]
+    if row["dtype"] == "BF16":
+        return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    kinds = {"F32": np.float32, "F16": np.float16, "I64": np.int64}
+    return np.frombuffer(data, kinds[row["dtype"]]).astype(np.float32)
+
+
+def describe(folder, case):
+    """The weight files of a folder, with how each tensor is filled; and the metadata of its index."""
+    index = folder / "model.safetensors.index.json"
+    metadata = json.loads(index.read_text())["metadata"] if index.exists() else None
+    files = []
+    for path in sorted(folder.glob("*.safetensors")):
+        rows, about, data = read_header(path)
+        if about != {"format": "pt"}:
+            raise Failure(f"{path.name}: metadata {about}, which nothing here writes")
+        tensors = []
+        for name, row in rows:
+            mean, scale = fill(name, row["shape"], first_values(row, data), case.get("fill", []))
+            tensors.append({"name": name, "dtype": row["dtype"], "shape": row["shape"], "mean": mean, "scale": scale})
+        files.append({"file": path.name, "tensors": tensors})
+    if case.get("shard") and metadata is None:
+        raise Failure("the case shall be in shards, and is one file")
+    return files, metadata
+
+
+def load(case, folder, dtype):
+    import transformers
+
+    cls = getattr(transformers, case["model"])
+    model, report = cls.from_pretrained(
+        folder, dtype=dtype, attn_implementation="eager", output_loading_info=True, local_files_only=True
+    )
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if report.get(kind):
+            raise Failure(f"from_pretrained reports {kind}: {sorted(map(str, report[kind]))[:4]}")
+    if hasattr(model, "set_experts_implementation"):
+        try:
+            model.set_experts_implementation("eager")
+        except Exception:
+            pass  # a model without experts
+    return model.eval()
+
+
+def run(model, case):
+    """float32 [n_tokens, n]: the logits, or the last states of an encoder."""
+    import torch
+
+    ids = torch.tensor([case["tokens"]])
+    extra = {}
+    if case.get("output") == "hidden":
+        extra["output_hidden_states"] = True
+    else:
+        extra["use_cache"] = False
+    with torch.no_grad():
+        out = model(input_ids=ids, attention_mask=torch.ones_like(ids), **extra)
+    if case.get("output") == "hidden":
+        states = getattr(out, "last_hidden_state", None)
+        values = out.hidden_states[-1] if states is None else states
+    else:
+        values = out.logits
+    return values[0].detach().to(torch.float64).numpy()
+
+
+def nmse(found, expected):
+    """Squared error relative to the expected power, in double precision."""
+    found, expected = found.astype(np.float64), expected.astype(np.float64)
+    return float(((found - expected) ** 2).sum() / max((expected**2).sum(), 1e-300))
+
+
+def noise(model, case, logits):
+    """The NMSE between float32 and float64; None where transformers cannot compute in the latter."""
+    try:
+        return nmse(logits, run(copy.deepcopy(model).double(), case))
+    except (RuntimeError, ValueError, TypeError, NotImplementedError):
+        return None
+
+
+def silent(model, case, logits):
+    """Parameters and buffers whose change by a tenth of their spread leaves the logits as they are."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    names = set(model.state_dict())
+    found = []
+    for name, values in [*model.named_parameters(), *model.named_buffers()]:
+        if name not in names or not values.is_floating_point():
+            continue
+        data = values.data
+        kept = data.clone()
+        step = data.std().item() if data.numel() > 1 else 0.0
+        data.add_(torch.randn(data.shape, generator=generator) * 0.1 * (step or 1.0))
+        moved = nmse(run(model, case), logits)
+        if moved == 0.0:  # what only takes part in a choice shows where it is missing
+            data.zero_()
+            moved = nmse(run(model, case), logits)
+        if moved < SILENT:
+            found.append(name)
+        data.copy_(kept)
+    return found
+
+
+def all_tensors(folder):
+    """Every tensor of a folder, over all its weight files: type, shape, bytes."""
+    out = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        rows, _, data = read_header(path)
+        for name, row in rows:
+            start, end = row["data_offsets"]
+            out[name] = (row["dtype"], row["shape"], data[start:end])
+    return out
+
+
+def same_files(filled, again):
+    """The folder saved once more is the one that was filled; shards may be cut elsewhere."""
+    old, new = all_tensors(filled), all_tensors(again)
+    if set(old) != set(new):
+        raise Failure(f"saving the loaded model again writes other tensors: {sorted(set(old) ^ set(new))[:4]}")
+    for name in old:
+        if old[name] != new[name]:
+            raise Failure(f"saving the loaded model again changes {name}: {old[name][:2]}, {new[name][:2]}")
+    paths = sorted(filled.glob("*.safetensors"))
+    if len(paths) == 1 and paths[0].read_bytes() != (again / paths[0].name).read_bytes():
+        raise Failure("saving the loaded model again writes the tensors in another way")
+
+
+def compute(case, folder):
+    """The entry of a case, its config.json, and its logits."""
+    import torch
+
+    new, filled, again = folder / "new", folder / "filled", folder / "again"
+    save(new_model(case), new, case)
+    files, metadata = describe(new, case)
+    saved = (new / "config.json").read_bytes()
+    config = config_text(saved, case)
+    entry = {"files": files, "index_metadata": metadata}
+    write_folder(entry, config, filled)
+
+    save(load(case, filled, "auto"), again, case)
+    same_files(filled, again)
+
+    model = load(case, filled, torch.float32)
+    logits = run(model, case)
+    if config != saved:
+        (filled / "config.json").write_bytes(saved)
+        if not np.array_equal(run(load(case, filled, torch.float32), case), logits):
+            raise Failure("config.json as saved and as rewritten give different logits")
+    entry = {
+        "class": case["model"],
+        "output": case.get("output", "logits"),
+        "tokens": case["tokens"],
+        "shape": list(logits.shape),
+        "made_with": versions(),
+        "sha256": {n: hashlib.sha256(d).hexdigest() for n, d in sorted(folder_bytes(entry, config).items())},
+        "std": short(logits.std()),
+        **measures(model, case, logits),
+        "index_metadata": metadata,
+        "files": files,
+    }
+    return entry, config, logits.astype(np.float32)
+
+
+def measures(model, case, logits):
+    """Whether the golden can tell right from wrong."""
+    if not np.isfinite(logits).all():
+        raise Failure("the logits are not finite")
+    if not SPREAD[0] <= logits.std() <= SPREAD[1]:
+        raise Failure(f"the logits have a standard deviation of {logits.std():.3g}, expected {SPREAD[0]} to {SPREAD[1]}")
+    if logits.std(axis=0).mean() < 0.2 * logits.std():
+        raise Failure("the logits hardly differ between tokens")
+    error = noise(model, case, logits)
+    if error is not None and error > NOISE:
+        raise Failure(f"float32 and float64 differ by an NMSE of {error:.1e}")
+    still = silent(model, case, logits)
+    allowed = case.get("silent", [])
+    if unknown := [name for name in still if not any(re.search(pattern, name) for pattern in allowed)]:
+        raise Failure(f"without effect on the logits: {', '.join(unknown[:12])} ({len(unknown)})")
+    return {"noise": None if error is None else float(f"{error:.1e}"), "silent": still}
+
+
+# ---------------------------------------------------------------- goldens
+
+
+def entry_text(entry):
+    """One line per field and per tensor, so that a diff names what changed."""
+    lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in entry.items() if k != "files"]
+    parts = []
+    for part in entry["files"]:
+        rows = ",\n".join(f"      {json.dumps(tensor)}" for tensor in part["tensors"])
+        parts.append(f'    {{"file": {json.dumps(part["file"])}, "tensors": [\n{rows}\n    ]}}')
+    lines.append('  "files": [\n' + ",\n".join(parts) + "\n  ]")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def read_golden(name):
+    return json.loads((HF / name / "tensors.json").read_text())
+
+
+def difference(name, entry, config, logits):
+    """Why a stored golden is not the recomputed one; None if it is."""
+    place = HF / name
+    if not (place / "tensors.json").exists():
+        return "not stored"
+    stored = read_golden(name)
+    free = {"std", "noise", "made_with"}
+    changed = [k for k in entry if k not in free and stored.get(k) != entry[k]]
+    if changed:
+        return "changed: " + ", ".join(changed)
+    if (place / "config.json").read_bytes() != config:
+        return "changed: config.json"
+    old = np.load(place / "logits.npy")
+    if old.dtype != np.float32 or old.shape != logits.shape:
+        return f"logits.npy holds {old.dtype} {list(old.shape)}, expected float32 {list(logits.shape)}"
+    error = nmse(logits, old)
+    return None if error <= SAME_NMSE else f"the logits differ by an NMSE of {error:.1e}"
+
+
+def store(name, entry, config, logits):
+    place = HF / name
+    place.mkdir(exist_ok=True)
+    (place / "config.json").write_bytes(config)
+    (place / "tensors.json").write_text(entry_text(entry))
+    np.save(place / "logits.npy", logits)
+    size = sum(path.stat().st_size for path in place.iterdir())
+    if size > BUDGET:
+        raise Failure(f"takes {size} bytes, the budget is {BUDGET}")
+
+
+def one(case, check):
+    """Makes or checks one case: a word and the reason."""
+    with tempfile.TemporaryDirectory() as folder:
+        entry, config, logits = compute(case, Path(folder))
+    why = difference(case["name"], entry, config, logits)
+    size = sum(math.prod(t["shape"]) for part in entry["files"] for t in part["tensors"])
+    about = f"std {entry['std']:<6} noise {entry['noise']} {size} elements, silent {len(entry['silent'])}"
+    if why is None:
+        return f"same      {about}"
+    if check:
+        raise Failure(why)
+    store(case["name"], entry, config, logits)
+    return f"written   {about}: {why}"
+
+
+def make(only, check):
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    warnings.filterwarnings("ignore")
+    cases = read_cases()
+    if unknown := set(only) - {case["name"] for case in cases}:
+        raise Failure(f"no case is called `{min(unknown)}`; there are: {', '.join(c['name'] for c in cases)}")
+    chosen = [case for case in cases if not only or case["name"] in only]
+    failed = []
+    for case in chosen:
+        print(f"{case['name']:28s}", end=" ", flush=True)
+        try:
+            print(one(case, check), flush=True)
+        except Exception as problem:  # what transformers refuses is for the reader too
+            kind = "" if isinstance(problem, Failure) else f"{type(problem).__name__}: "
+            print(f"FAILED: {kind}{str(problem)[:600]}", flush=True)
+            failed.append(case["name"])
+    names = {case["name"] for case in cases}
+    for place in sorted(path.parent for path in HF.glob("*/tensors.json")):
+        if place.name not in names:
+            print(f"{place.name:28s} STRAY: stored, but not in cases.toml")
+            failed.append(place.name)
+    print(f"{len(chosen)} cases, {len(failed)} failed{': ' + ' '.join(failed) if failed else ''}")
+    return 1 if failed else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", metavar="NAME", nargs="+", default=[], help="these cases alone")
+    parser.add_argument("--check", action="store_true", help="compare with what is stored and write nothing")
+    parser.add_argument("--write", metavar=("NAME", "FOLDER"), nargs=2, help="write the folder of a case; needs no torch")
+    args = parser.parse_args()
+    try:
+        if args.write:
+            name, folder = args.write
+            write_folder(read_golden(name), (HF / name / "config.json").read_bytes(), Path(folder))
+            return 0
+        return make(args.only, args.check)
+    except Failure as failure:
+        print(f"error: {failure}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

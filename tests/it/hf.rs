@@ -1,0 +1,218 @@
+//! Tiny Hugging Face folders, made anew from `tests/hf`, with what transformers computes from them.
+//!
+//! `scripts/make_hf_goldens.py` stores neither weights nor folders: `tensors.json` names every tensor
+//! in the order of its file, with the mean and the scale of the numbers that fill it. The numbers
+//! depend on the tensor's name and the element's index alone. A folder that is written here equals
+//! the one transformers read to the byte, or its SHA-256 differs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use half::{bf16, f16};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::support::parse_npy;
+
+/// One folder and its golden.
+pub(crate) struct Folder {
+    pub(crate) name: String,
+    /// The class in transformers, as `architectures` of config.json names it.
+    pub(crate) class: String,
+    pub(crate) tokens: Vec<u32>,
+    /// The golden holds the last states of an encoder, not logits.
+    pub(crate) hidden: bool,
+    /// Tokens, and the vocabulary or the width of the model.
+    pub(crate) shape: [usize; 2],
+    /// The logits or states of every token, computed in float32.
+    pub(crate) expected: Vec<f64>,
+    golden: Value,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hf")
+}
+
+fn read(path: &Path) -> Vec<u8> {
+    std::fs::read(path).unwrap_or_else(|problem| panic!("{}: {problem}", path.display()))
+}
+
+/// The names of all stored folders.
+pub(crate) fn names() -> Vec<String> {
+    let entries = std::fs::read_dir(root()).expect("tests/hf is readable");
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("tests/hf is readable").path())
+        .filter(|path| path.join("tensors.json").is_file())
+        .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
+        .collect();
+    names.sort();
+    names
+}
+
+/// Reads a golden; its weights are made by [`Folder::write`].
+pub(crate) fn open(name: &str) -> Folder {
+    let place = root().join(name);
+    let golden: Value = serde_json::from_slice(&read(&place.join("tensors.json"))).expect("JSON");
+    let text = |key: &str| golden[key].as_str().expect("a text").to_owned();
+    let numbers = |key: &str| -> Vec<usize> {
+        let list = golden[key].as_array().expect("a list").iter();
+        list.map(|n| n.as_u64().expect("a number") as usize)
+            .collect()
+    };
+    Folder {
+        name: name.to_owned(),
+        class: text("class"),
+        tokens: numbers("tokens").iter().map(|id| *id as u32).collect(),
+        hidden: text("output") == "hidden",
+        shape: numbers("shape").try_into().expect("two extents"),
+        expected: parse_npy(&read(&place.join("logits.npy"))).values,
+        golden,
+    }
+}
+
+impl Folder {
+    /// Writes config.json and the weight files, with their index if there are several.
+    pub(crate) fn write(&self, into: &Path) {
+        for (name, bytes) in self.files() {
+            std::fs::write(into.join(name), bytes).expect("the folder can be written");
+        }
+    }
+
+    /// Every file by its name.
+    pub(crate) fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        let mut files = BTreeMap::new();
+        let config = read(&root().join(&self.name).join("config.json"));
+        files.insert("config.json".to_owned(), config);
+        let mut places = BTreeMap::new();
+        for part in self.golden["files"].as_array().expect("a list of files") {
+            let file = part["file"].as_str().expect("a name").to_owned();
+            let tensors = part["tensors"].as_array().expect("a list of tensors");
+            for tensor in tensors {
+                places.insert(tensor["name"].as_str().expect("a name"), file.clone());
+            }
+            files.insert(file, weight_file(tensors));
+        }
+        let metadata = &self.golden["index_metadata"];
+        if !metadata.is_null() {
+            let index = json!({"metadata": metadata, "weight_map": places});
+            let text = serde_json::to_string_pretty(&index).expect("JSON") + "\n";
+            files.insert("model.safetensors.index.json".to_owned(), text.into_bytes());
+        }
+        files
+    }
+}
+
+/// The length of the header, the header padded to eight bytes, the data of all tensors.
+fn weight_file(tensors: &[Value]) -> Vec<u8> {
+    let mut header = serde_json::Map::new();
+    header.insert("__metadata__".to_owned(), json!({"format": "pt"}));
+    let mut data = Vec::new();
+    for tensor in tensors {
+        let start = data.len();
+        append_data(tensor, &mut data);
+        let row = json!({
+            "dtype": tensor["dtype"],
+            "shape": tensor["shape"],
+            "data_offsets": [start, data.len()],
+        });
+        let name = tensor["name"].as_str().expect("a name").to_owned();
+        header.insert(name, row);
+    }
+    let mut text = serde_json::to_vec(&header).expect("JSON");
+    text.resize(text.len().next_multiple_of(8), b' ');
+    let mut file = (text.len() as u64).to_le_bytes().to_vec();
+    file.append(&mut text);
+    file.append(&mut data);
+    file
+}
+
+/// Appends the elements of a tensor in its type.
+fn append_data(tensor: &Value, out: &mut Vec<u8>) {
+    let name = tensor["name"].as_str().expect("a name");
+    let number = |key: &str| tensor[key].as_f64().expect("a number") as f32;
+    let (mean, scale) = (number("mean"), number("scale"));
+    let extents = tensor["shape"].as_array().expect("extents").iter();
+    let count: u64 = extents.map(|n| n.as_u64().expect("an extent")).product();
+    let hash = fnv1a(name);
+    let values = (0..count).map(|i| uniform(hash, i) * scale + mean);
+    match tensor["dtype"].as_str().expect("a type") {
+        "F32" => values.for_each(|v| out.extend(v.to_le_bytes())),
+        "F16" => values.for_each(|v| out.extend(f16::from_f32(v).to_le_bytes())),
+        "BF16" => values.for_each(|v| out.extend(bf16::from_f32(v).to_le_bytes())),
+        "I64" => values.for_each(|v| out.extend((v as i64).to_le_bytes())),
+        other => panic!("{name}: nothing here fills {other}"),
+    }
+}
+
+/// The 64-bit FNV-1a hash of a name.
+fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// Element `index` of the SplitMix64 sequence of `seed`, in [-1/2, 1/2) in steps of 2^-24: exact.
+fn uniform(seed: u64, index: u64) -> f32 {
+    let mut z = seed.wrapping_add((index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^= z >> 31;
+    (z >> 40) as f32 / 16_777_216.0 - 0.5
+}
+
+fn hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+#[test]
+fn folders_are_the_ones_transformers_read() {
+    let mut faults = Vec::new();
+    for name in names() {
+        let folder = open(&name);
+        let stored: BTreeMap<String, String> =
+            serde_json::from_value(folder.golden["sha256"].clone()).expect("hashes by file");
+        let found: BTreeMap<String, String> = folder
+            .files()
+            .iter()
+            .map(|(file, bytes)| (file.clone(), hex(bytes)))
+            .collect();
+        if found != stored {
+            faults.push(format!("{name}: {found:?}, expected {stored:?}"));
+        }
+    }
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn goldens_are_whole_and_each_has_its_case() {
+    let text = String::from_utf8(read(&root().join("cases.toml"))).expect("UTF-8");
+    let table: toml::Table = text.parse().expect("TOML");
+    let cases: BTreeSet<String> = table["case"]
+        .as_array()
+        .expect("a list of cases")
+        .iter()
+        .map(|case| case["name"].as_str().expect("a name").to_owned())
+        .collect();
+    assert_eq!(names().into_iter().collect::<BTreeSet<_>>(), cases);
+    for name in cases {
+        let folder = open(&name);
+        let [tokens, width] = folder.shape;
+        assert_eq!(tokens, folder.tokens.len(), "{name}");
+        assert_eq!(tokens * width, folder.expected.len(), "{name}");
+        assert!(folder.expected.iter().all(|v| v.is_finite()), "{name}");
+        let scratch = tempfile::tempdir().expect("a folder");
+        folder.write(scratch.path());
+        let config: Value =
+            serde_json::from_slice(&read(&scratch.path().join("config.json"))).expect("JSON");
+        assert_eq!(config["architectures"], json!([folder.class]), "{name}");
+        if !folder.hidden {
+            let vocabulary = config["text_config"]["vocab_size"]
+                .as_u64()
+                .or(config["vocab_size"].as_u64());
+            assert_eq!(vocabulary, Some(width as u64), "{name}");
+        }
+    }
+}
