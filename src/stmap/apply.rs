@@ -177,34 +177,32 @@ impl Work<'_> {
     }
 
     fn value(&self, target: &Target) -> Result<Option<Value>, String> {
+        let exprs = || target.when.iter().chain([&target.value]);
+        if target.is_optional && !exprs().all(|expr| self.is_known(expr)) {
+            return Ok(None);
+        }
         let at = self.config.plain();
         if let Some(when) = &target.when
             && !at.truth(when)?
         {
             return Ok(None);
         }
-        let value = match target.per_layer {
-            false => target.value.evaluate(&at),
-            true => self.n_layers().and_then(|n| {
-                let layers = (0..n).map(|il| target.value.evaluate(&at.with("il", il)));
-                layers.collect::<Result<_, _>>().map(Value::List)
-            }),
-        };
-        match value {
-            Ok(value) => Ok(Some(value)),
-            Err(_) if target.is_optional && !self.is_known(&target.value) => Ok(None),
-            Err(error) => Err(error),
+        if !target.per_layer {
+            return target.value.evaluate(&at).map(Some);
         }
+        let layers = (0..self.n_layers()?).map(|il| target.value.evaluate(&at.with("il", il)));
+        layers.collect::<Result<_, _>>().map(Value::List).map(Some)
     }
 
-    /// Whether every name of an expression has a value.
+    /// Whether every name of an expression has a value, those that named values stand for included.
     fn is_known(&self, expr: &Expr) -> bool {
         let at = self.config.plain();
         let mut is_known = true;
         expr.for_each_name(&mut |name, _| {
-            let has =
-                self.map.values.contains_key(name) || name == "il" || at.has(name) == Ok(true);
-            is_known &= has;
+            is_known &= match self.map.values.get(name) {
+                Some(_) => at.name(name, true).is_ok(),
+                None => name == "il" || at.has(name) == Ok(true),
+            };
         });
         is_known
     }

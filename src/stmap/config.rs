@@ -48,9 +48,23 @@ impl<'a> Config<'a> {
         }
     }
 
+    /// The value of a key, or of the first of its aliases that has one.
+    fn get(&self, key: &str) -> Option<&Json> {
+        if let Some(found) = self.find(key) {
+            return Some(found);
+        }
+        let aliases = self.map.aliases.iter().filter_map(|(name, others)| {
+            let rest = key.strip_prefix(name.as_str())?;
+            (rest.is_empty() || rest.starts_with('.')).then_some((rest, others))
+        });
+        let mut others =
+            aliases.flat_map(|(rest, others)| others.iter().map(move |o| format!("{o}{rest}")));
+        others.find_map(|other| self.find(&other))
+    }
+
     /// The value of a key; dots lead into objects. What the map's `nested` object says comes first.
     /// `null` is no value.
-    fn get(&self, key: &str) -> Option<&Json> {
+    fn find(&self, key: &str) -> Option<&Json> {
         self.asked.borrow_mut().insert(key.to_owned());
         let nested = self
             .map

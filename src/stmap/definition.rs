@@ -1,5 +1,7 @@
 //! A map as read from TOML.
 
+use std::collections::BTreeMap;
+
 use crate::arch::expr::Expr;
 use crate::arch::{Span, Spanned};
 
@@ -15,6 +17,8 @@ pub(super) struct Map {
     pub(super) classes: Vec<Spanned<String>>,
     /// Object of the configuration whose keys come first.
     pub(super) nested: Option<String>,
+    /// Where else a key, or all keys of an object, may be found.
+    pub(super) aliases: BTreeMap<String, Vec<String>>,
     /// Values of keys that a configuration may leave out.
     pub(super) defaults: Expressions,
     /// Values that other expressions name.

@@ -1,5 +1,7 @@
 //! TOML text to a map. All problems come back together, each with its place.
 
+use std::collections::BTreeMap;
+
 use toml::de::{DeTable, DeValue};
 
 use crate::arch::expr::Expr;
@@ -18,23 +20,32 @@ const PREFIX: &str = "blk.{il}.";
 /// # Errors
 /// All problems of the text together.
 pub(super) fn parse(path: &str, source: &str, common: &Map) -> Result<Map, Diagnostics> {
-    let map = read(path, source, true)?;
-    let mut params = map.params;
+    let mut map = read(path, source, true)?;
     for param in &common.params {
-        if !params.iter().any(|own| own.name.value == param.name.value) {
-            params.push(param.clone());
+        if !map
+            .params
+            .iter()
+            .any(|own| own.name.value == param.name.value)
+        {
+            map.params.push(param.clone());
         }
     }
-    let mut ignored_keys = map.ignored_keys;
-    ignored_keys.extend(common.ignored_keys.iter().cloned());
-    let mut ignored_tensors = map.ignored_tensors;
-    ignored_tensors.extend(common.ignored_tensors.iter().cloned());
-    Ok(Map {
-        params,
-        ignored_keys,
-        ignored_tensors,
-        ..map
-    })
+    let add = |own: &mut Expressions, shared: &Expressions| {
+        for (name, expr) in shared {
+            own.entry(name.clone()).or_insert_with(|| expr.clone());
+        }
+    };
+    add(&mut map.defaults, &common.defaults);
+    add(&mut map.values, &common.values);
+    for (name, others) in &common.aliases {
+        let own = map.aliases.entry(name.clone());
+        own.or_insert_with(|| others.clone());
+    }
+    map.groups.extend(common.groups.iter().cloned());
+    map.ignored_keys.extend(common.ignored_keys.iter().cloned());
+    map.ignored_tensors
+        .extend(common.ignored_tensors.iter().cloned());
+    Ok(map)
 }
 
 /// Reads what all maps share: parameters that are set where the configuration has their keys, and
@@ -83,6 +94,7 @@ impl<'a> Reader<'a> {
         map.nested = fields
             .take("nested")
             .and_then(|item| Some(self.0.text(item, "nested")?.value));
+        map.aliases = self.aliases(fields.take("aliases"));
         map.defaults = self.expressions(fields.take("defaults"), "defaults");
         map.values = self.expressions(fields.take("values"), "values");
         map.rules = self.rules(fields.take("require"));
@@ -117,6 +129,16 @@ impl<'a> Reader<'a> {
         }
         self.0.finish(&fields, "a map");
         map
+    }
+
+    fn aliases(&mut self, item: Option<Item<'a>>) -> BTreeMap<String, Vec<String>> {
+        let table = item.and_then(|item| self.0.table(item, "aliases"));
+        let mut out = BTreeMap::new();
+        for (name, item) in table.into_iter().flatten() {
+            let others = self.0.text_or_texts(item, "aliases");
+            out.insert(name.get_ref().to_string(), others);
+        }
+        out
     }
 
     fn expressions(&mut self, item: Option<Item<'a>>, key: &str) -> Expressions {

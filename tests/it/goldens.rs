@@ -20,7 +20,7 @@ use crate::support::{ExecutionPath, PATHS, flips, logits, nmse, parse_npy};
 /// The bound of a path that computes what the reference computes.
 pub(crate) const EXACT: f64 = 1e-6;
 /// What rounding a cache to half precision may cost at most, whatever the reference's own noise.
-const HALF: f64 = 1e-4;
+pub(crate) const HALF: f64 = 1e-4;
 /// What an 8-bit and a 4-bit cache may cost.
 const Q8: f64 = 1e-3;
 const Q4: f64 = 1e-1;

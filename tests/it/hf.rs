@@ -78,6 +78,16 @@ impl Folder {
         }
     }
 
+    /// Whether some tensor is stored in half precision.
+    pub(crate) fn is_half(&self) -> bool {
+        let files = self.golden["files"]
+            .as_array()
+            .expect("a list of files")
+            .iter();
+        let mut tensors = files.flat_map(|file| file["tensors"].as_array().expect("a list"));
+        tensors.any(|tensor| tensor["dtype"] == "F16" || tensor["dtype"] == "BF16")
+    }
+
     /// Every file by its name.
     pub(crate) fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let mut files = BTreeMap::new();

@@ -10,6 +10,7 @@
 mod bad_definitions;
 mod constraints;
 mod faults;
+mod folders;
 mod golden_templates;
 mod golden_tokenizers;
 mod goldens;

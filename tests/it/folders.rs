@@ -1,0 +1,74 @@
+//! Hugging Face folders run as they are: what transformers computes of them, we compute.
+//!
+//! The folders are made anew from `tests/hf`; the maps are those of `stmaps/`.
+
+use std::path::{Path, PathBuf};
+
+use lab_bench::models::{self, Definitions, Source};
+
+use crate::goldens::{EXACT, HALF};
+use crate::hf;
+use crate::support::{PATHS, nmse, results};
+
+/// The maps as they lie in the source tree, or in the folder that MAPS names.
+fn definitions() -> Definitions {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("stmaps");
+    let maps = std::env::var_os("MAPS").map_or(here, PathBuf::from);
+    Definitions::open(&[maps]).expect("maps and definitions")
+}
+
+/// NMSE of a folder's logits, or why it does not run.
+fn error_of(name: &str, with: &Definitions, scratch: &Path) -> Result<f64, String> {
+    let folder = hf::open(name);
+    let into: PathBuf = scratch.join(name);
+    std::fs::create_dir_all(&into).expect("the scratch folder can be written");
+    folder.write(&into);
+    let opened =
+        models::open(&Source::File(into.clone()), with).map_err(|error| error.to_string())?;
+    let path = PATHS.iter().find(|path| path.stateless).expect("a path");
+    let (def, weights) = (&opened.def, &opened.weights);
+    let found = results(def, weights, &folder.tokens, path, folder.hidden).ok_or("no path")??;
+    if found.len() != folder.expected.len() {
+        return Err(format!(
+            "{} values, expected {}",
+            found.len(),
+            folder.expected.len()
+        ));
+    }
+    Ok(nmse(&found, &folder.expected))
+}
+
+#[test]
+fn folders_give_what_transformers_gives() {
+    let with = definitions();
+    let (classes, broken) = with.maps.classes();
+    assert!(broken.is_empty(), "{}", broken[0].render(false));
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let only = std::env::var("FOLDERS").unwrap_or_default();
+    let (mut n_good, mut without, mut faults) = (0, Vec::new(), Vec::new());
+    for name in hf::names().iter().filter(|name| name.starts_with(&only)) {
+        let class = hf::open(name).class;
+        if !classes.iter().any(|(known, _)| *known == class) {
+            without.push(format!("{name} ({class})"));
+            continue;
+        }
+        match error_of(name, &with, scratch.path()) {
+            Ok(error) => {
+                println!("{name:24} NMSE {error:.1e}");
+                // Products of half-precision weights round their columns.
+                let bound = if hf::open(name).is_half() {
+                    HALF
+                } else {
+                    EXACT
+                };
+                match error <= bound {
+                    true => n_good += 1,
+                    false => faults.push(format!("{name}: NMSE {error:.1e}")),
+                }
+            }
+            Err(message) => faults.push(format!("{name}: {message}")),
+        }
+    }
+    println!("{n_good} folders; without a map: {}", without.join(", "));
+    assert!(faults.is_empty(), "{}", faults.join("\n\n"));
+}
