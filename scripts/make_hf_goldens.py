@@ -13,7 +13,8 @@ in the order of the file, the tokens, and the SHA-256 of every file of the folde
 Weights are not stored. Element i of a tensor is
     ((splitmix64(fnv1a(name) + i) >> 40) / 2^24 - 1/2) * scale + mean
 in float32, each operation rounded once, then rounded to the dtype, to nearest even; `mean` and
-`scale` stand beside the tensor. tests/it/hf.rs computes the same.
+`scale` stand beside the tensor. Bytes (U8, F8_E4M3) are cut off instead, and F8_E4M3 loses the
+highest bit of its exponent. tests/it/hf.rs computes the same.
 
 Names and layouts are those of the disk: transformers saves a model that it made from the config,
 the file is filled with the values above, read by `from_pretrained`, saved once more and found
@@ -56,7 +57,7 @@ SILENT = 1e-8
 BUDGET = 60_000
 
 KNOWN = {"name", "about", "model", "config", "set", "tokens", "dtype", "shard", "form4", "drop", "fill", "output"}
-KNOWN |= {"silent", "doubt", "rename"}
+KNOWN |= {"silent", "doubt", "save", "rename", "transpose", "extra", "pack"}
 
 
 class Failure(Exception):
@@ -100,14 +101,18 @@ def tensor_bytes(tensor):
         ).tobytes()
     if tensor["dtype"] == "I64":
         return values.astype(np.int64).tobytes()
+    if tensor["dtype"] == "U8":
+        return values.astype(np.uint8).tobytes()
+    if tensor["dtype"] == "F8_E4M3":  # without the highest bit of the exponent: neither NaN nor above 2
+        return (values.astype(np.uint8) & np.uint8(0xBF)).tobytes()
     raise Failure(f"{tensor['name']} is of {tensor['dtype']}, which nothing here fills")
 
 
-def file_bytes(tensors):
+def file_bytes(tensors, data_of=tensor_bytes):
     """A safetensors file: length of the header, header padded to 8 bytes, data."""
     header, parts, at = {"__metadata__": {"format": "pt"}}, [], 0
     for tensor in tensors:
-        data = tensor_bytes(tensor)
+        data = data_of(tensor)
         header[tensor["name"]] = {
             "dtype": tensor["dtype"],
             "shape": tensor["shape"],
@@ -258,7 +263,7 @@ def form4(config):
 def config_text(saved, case):
     """config.json of the case: as saved, or in the older form; without the keys in `drop`."""
     config = json.loads(saved)
-    if not case.get("form4") and not case.get("drop"):
+    if not any(case.get(key) for key in ("form4", "drop", "pack")):
         return saved
     if case.get("form4"):
         config = form4(config)
@@ -268,7 +273,125 @@ def config_text(saved, case):
         if (inner[0] if inner else place) not in target:
             raise Failure(f"`drop` names `{key}`, which config.json lacks")
         del target[inner[0] if inner else place]
+    if "pack" in case:
+        config["quantization_config"] = PACKS[case["pack"]]["config"]
     return (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
+
+
+# ---------------------------------------------------------------- what published folders do otherwise
+
+
+def swapped(shape):
+    return [*shape[:-2], shape[-1], shape[-2]]
+
+
+def lay_out(files, case):
+    """Names, axes and further tensors of published folders, where saving gives others."""
+    for part in files:
+        for tensor in part["tensors"]:
+            if any(re.search(pattern, tensor["name"]) for pattern in case.get("transpose", [])):
+                tensor["shape"] = swapped(tensor["shape"])
+            for pattern, name in case.get("rename", []):
+                tensor["name"] = re.sub(pattern, name, tensor["name"])
+    for name, shape in case.get("extra", []):
+        files[-1]["tensors"].append({"name": name, "dtype": "F32", "shape": shape, "mean": 0.0, "scale": 1.0})
+    return files
+
+
+# Values of four bits: sign, two bits of exponent, one of mantissa.
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+FP4 = np.concatenate([FP4, -FP4])
+
+PACKS = {
+    "mxfp4": {
+        "what": r"experts\.(gate_up_proj|down_proj)$",
+        "config": {
+            "modules_to_not_convert": [
+                "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"
+            ],
+            "quant_method": "mxfp4",
+        },
+    },
+    "fp8": {
+        "what": r"_proj(_with_mqa)?\.weight$",
+        "config": {
+            "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [16, 16]
+        },
+    },
+    "fp8-tensor": {
+        "what": r"_proj\.weight$",
+        "config": {
+            "activation_scheme": "static", "dequantize": False, "modules_to_not_convert": ["lm_head"],
+            "quant_method": "fp8", "weight_block_size": None,
+        },
+    },
+}
+
+
+def packed(tensor, pack):
+    """The tensors on disk that stand for one."""
+    name, shape = tensor["name"], tensor["shape"]
+    if pack == "mxfp4":
+        count, inputs, outputs = shape
+        blocks = {"dtype": "U8", "shape": [count, outputs, inputs // 32, 16], "mean": 128.0, "scale": 256.0}
+        scales = {"dtype": "U8", "shape": [count, outputs, inputs // 32], "mean": 123.0, "scale": 3.0}
+        return [{"name": f"{name}_blocks", **blocks}, {"name": f"{name}_scales", **scales}]
+    spread = tensor["scale"] / math.sqrt(12) / 0.6  # 0.6: what the bytes spread
+    weight = {"name": name, "dtype": "F8_E4M3", "shape": shape, "mean": 128.0, "scale": 256.0}
+    if pack == "fp8":
+        grid = [-(-extent // 16) for extent in shape]
+        factor = {"dtype": "F32", "shape": grid, "mean": short(spread), "scale": short(spread)}
+        return [weight, {"name": f"{name}_scale_inv", **factor}]
+    factor = {"dtype": "BF16", "shape": [], "mean": short(spread), "scale": 0.0}
+    input_factor = {"dtype": "BF16", "shape": [], "mean": 0.02, "scale": 0.0}
+    return [
+        weight,
+        {"name": f"{name}_scale_inv", **factor},
+        {"name": name.removesuffix("weight") + "activation_scale", **input_factor},
+    ]
+
+
+def e4m3(data):
+    """float32 of bytes of E4M3 without NaN."""
+    bits = np.frombuffer(data, np.uint8)
+    exponent, mantissa = (bits >> 3) & 15, (bits & 7).astype(np.float32) / 8
+    value = np.where(exponent == 0, mantissa * 2.0**-6, (1 + mantissa) * 2.0 ** (exponent.astype(np.float32) - 7))
+    return np.where(bits & 128, -value, value).astype(np.float32)
+
+
+def unpacked(tensor, parts, pack):
+    """The bytes of the float32 tensor that its parts stand for; every product is exact."""
+    first = tensor_bytes(parts[0])
+    if pack == "mxfp4":
+        blocks = np.frombuffer(first, np.uint8).reshape(parts[0]["shape"])
+        scales = np.frombuffer(tensor_bytes(parts[1]), np.uint8).reshape(parts[1]["shape"])
+        values = np.stack([FP4[blocks & 15], FP4[blocks >> 4]], -1).reshape(*blocks.shape[:-1], 32)
+        values = np.ldexp(values, scales.astype(np.int32)[..., None] - 127)
+        return values.reshape(*values.shape[:2], -1).swapaxes(1, 2).astype(np.float32).tobytes()
+    weight = e4m3(first).reshape(tensor["shape"])
+    factor = first_values({"data_offsets": (0, None), "dtype": parts[1]["dtype"]}, tensor_bytes(parts[1]))
+    if pack == "fp8":
+        rows, columns = tensor["shape"]
+        factor = np.kron(factor.reshape(parts[1]["shape"]), np.ones((16, 16), np.float32))[:rows, :columns]
+    return (weight * factor).astype(np.float32).tobytes()
+
+
+def pack_files(files, case):
+    """The files of a packed folder, and the bytes of what they stand for by name."""
+    pack, out, plain = case["pack"], [], {}
+    for part in files:
+        tensors = []
+        for tensor in part["tensors"]:
+            if re.search(PACKS[pack]["what"], tensor["name"]):
+                parts = packed(tensor, pack)
+                plain[tensor["name"]] = unpacked(tensor, parts, pack)
+                tensors += parts
+            else:
+                tensors.append(tensor)
+        width = {"F32": 4, "BF16": 2, "F8_E4M3": 1, "U8": 1}
+        tensors.sort(key=lambda t: (-width[t["dtype"]], t["name"]))
+        out.append({"file": part["file"], "tensors": tensors})
+    return out, plain
 
 
 # ---------------------------------------------------------------- transformers
@@ -300,6 +423,8 @@ def new_model(case):
 
 def save(model, folder, case):
     limit = {"max_shard_size": case["shard"]} if "shard" in case else {}
+    if case.get("save") == "modules":
+        limit["save_original_format"] = False
     model.save_pretrained(folder, **limit)
 
 
@@ -429,37 +554,65 @@ def all_tensors(folder):
     return out
 
 
-def same_files(filled, again):
+def same_files(filled, again, case):
     """The folder saved once more is the one that was filled; shards may be cut elsewhere."""
     old, new = all_tensors(filled), all_tensors(again)
+    for pattern, name in case.get("rename", []):
+        new = {re.sub(pattern, name, key): value for key, value in new.items()}
+    for name, _ in case.get("extra", []):
+        del old[name]
     if set(old) != set(new):
         raise Failure(f"saving the loaded model again writes other tensors: {sorted(set(old) ^ set(new))[:4]}")
-    for name in old:
-        if old[name] != new[name]:
-            raise Failure(f"saving the loaded model again changes {name}: {old[name][:2]}, {new[name][:2]}")
+    for name, (dtype, shape, data) in new.items():
+        if any(re.search(pattern, name) for pattern in case.get("transpose", [])):
+            turned = np.frombuffer(data, np.float32).reshape(shape).swapaxes(-1, -2)
+            dtype, shape, data = dtype, list(turned.shape), turned.tobytes()
+        if old[name] != (dtype, shape, data):
+            raise Failure(f"saving the loaded model again changes {name}: {old[name][:2]}, {dtype, shape}")
     paths = sorted(filled.glob("*.safetensors"))
-    if len(paths) == 1 and paths[0].read_bytes() != (again / paths[0].name).read_bytes():
+    as_saved = not any(case.get(key) for key in ("rename", "transpose", "extra")) and len(paths) == 1
+    if as_saved and paths[0].read_bytes() != (again / paths[0].name).read_bytes():
         raise Failure("saving the loaded model again writes the tensors in another way")
+
+
+def write_plain(files, plain, config, folder):
+    """The folder a packed one stands for."""
+    folder.mkdir()
+    (folder / "config.json").write_bytes(config)
+    for part in files:
+        data = file_bytes(part["tensors"], lambda tensor: plain.get(tensor["name"]) or tensor_bytes(tensor))
+        (folder / part["file"]).write_bytes(data)
+
+
+def prepare(case, folder):
+    """The files of a case, its config.json, and the folder from which its logits are computed."""
+    new, filled, again = folder / "new", folder / "filled", folder / "again"
+    save(new_model(case), new, case)
+    files, metadata = describe(new, case)
+    files = lay_out(files, case)
+    saved = (new / "config.json").read_bytes()
+    config = config_text(saved, case)
+    if "pack" in case:
+        if metadata is not None:
+            raise Failure("a packed case is one file")
+        small, plain = pack_files(files, case)
+        write_plain(files, plain, saved, filled)
+        return {"files": small, "index_metadata": None}, config, saved, filled
+    entry = {"files": files, "index_metadata": metadata}
+    write_folder(entry, config, filled)
+    save(load(case, filled, "auto"), again, case)
+    same_files(filled, again, case)
+    return entry, config, saved, filled
 
 
 def compute(case, folder):
     """The entry of a case, its config.json, and its logits."""
     import torch
 
-    new, filled, again = folder / "new", folder / "filled", folder / "again"
-    save(new_model(case), new, case)
-    files, metadata = describe(new, case)
-    saved = (new / "config.json").read_bytes()
-    config = config_text(saved, case)
-    entry = {"files": files, "index_metadata": metadata}
-    write_folder(entry, config, filled)
-
-    save(load(case, filled, "auto"), again, case)
-    same_files(filled, again)
-
+    entry, config, saved, filled = prepare(case, folder)
     model = load(case, filled, torch.float32)
     logits = run(model, case)
-    if config != saved:
+    if config != saved and "pack" not in case:
         (filled / "config.json").write_bytes(saved)
         if not np.array_equal(run(load(case, filled, torch.float32), case), logits):
             raise Failure("config.json as saved and as rewritten give different logits")
@@ -472,8 +625,7 @@ def compute(case, folder):
         "sha256": {n: hashlib.sha256(d).hexdigest() for n, d in sorted(folder_bytes(entry, config).items())},
         "std": short(logits.std()),
         **measures(model, case, logits),
-        "index_metadata": metadata,
-        "files": files,
+        **entry,
     }
     return entry, config, logits.astype(np.float32)
 
