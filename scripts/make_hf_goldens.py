@@ -57,7 +57,7 @@ SILENT = 1e-8
 BUDGET = 60_000
 
 KNOWN = {"name", "about", "model", "config", "set", "tokens", "dtype", "shard", "form4", "drop", "fill", "output"}
-KNOWN |= {"silent", "doubt", "save", "rename", "transpose", "extra", "pack"}
+KNOWN |= {"silent", "doubt", "save", "rename", "transpose", "extra", "pack", "flat", "put"}
 
 
 class Failure(Exception):
@@ -208,6 +208,8 @@ def no_empty(value):
     """"" stands for null, which TOML lacks."""
     if isinstance(value, dict):
         return {key: no_empty(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [no_empty(item) for item in value]
     return None if value == "" else value
 
 
@@ -237,42 +239,73 @@ def read_cases():
 # ---------------------------------------------------------------- config
 
 
+def rope4(rope, config):
+    """rope_parameters as keys of transformers 4; `config` is the configuration around."""
+    local = rope.get("sliding_attention")
+    rope = dict(rope.get("full_attention", rope))
+    out = {"rope_theta": rope.pop("rope_theta")}
+    if "partial_rotary_factor" in rope:
+        out["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+    if isinstance(local, dict):
+        out["rope_local_base_freq"] = local["rope_theta"]
+    kind = rope.pop("rope_type", "default")
+    if "original_max_position_embeddings" in config:
+        rope.pop("original_max_position_embeddings", None)
+    if not rope and kind == "default":
+        out["rope_scaling"] = None
+    elif config["model_type"].startswith("qwen2") and "mrope_section" in rope:
+        out["rope_scaling"] = rope | {"type": "mrope"}
+    elif kind in ("linear", "yarn", "longrope", "dynamic") and not local and config["model_type"] != "gpt_oss":
+        out["rope_scaling"] = rope | {"type": kind}  # the name of the key before rope_type
+    else:
+        out["rope_scaling"] = rope | {"rope_type": kind}
+    return out
+
+
 def form4(config):
-    """The form transformers 4 wrote, which most published folders have: rope keys at the top."""
+    """The form transformers 4 wrote, which most published folders have: rope keys at the top, and
+    infinity as Python writes it, which JSON does not know."""
     out = {}
     for key, value in config.items():
         if key == "dtype":
             out["torch_dtype"] = value
         elif key == "rope_parameters" and isinstance(value, dict):
-            local = value.get("sliding_attention")
-            rope = dict(value.get("full_attention", value))
-            out["rope_theta"] = rope.pop("rope_theta")
-            if "partial_rotary_factor" in rope:
-                out["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
-            if isinstance(local, dict):
-                out["rope_local_base_freq"] = local["rope_theta"]
-            plain = rope.get("rope_type", "default") == "default"
-            out["rope_scaling"] = None if plain else rope
+            out |= rope4(value, config)
         elif isinstance(value, dict) and key.endswith("_config"):
-            out[key] = form4(value)
+            out[key] = form4(value) if key == "text_config" else value
+        elif isinstance(value, list):
+            out[key] = [math.inf if item == {"__float__": "Infinity"} else item for item in value]
         else:
             out[key] = value
     return out
 
 
+def place_of(config, key):
+    """The table a dotted key lies in, and its last part."""
+    *path, last = key.split(".")
+    for part in path:
+        config = config[part]
+    return config, last
+
+
 def config_text(saved, case):
-    """config.json of the case: as saved, or in the older form; without the keys in `drop`."""
+    """config.json of the case: as saved, or in the older form; without the keys in `drop`, with those in `put`."""
     config = json.loads(saved)
-    if not any(case.get(key) for key in ("form4", "drop", "pack")):
+    if not any(case.get(key) for key in ("form4", "flat", "drop", "put", "pack")):
         return saved
     if case.get("form4"):
         config = form4(config)
+    if case.get("flat"):
+        text = config.pop("text_config")
+        config = {key: value for key, value in text.items() if key != "model_type"} | config
     for key in case.get("drop", []):
-        place, *inner = key.split(".")
-        target = config[place] if inner else config
-        if (inner[0] if inner else place) not in target:
+        table, last = place_of(config, key)
+        if last not in table:
             raise Failure(f"`drop` names `{key}`, which config.json lacks")
-        del target[inner[0] if inner else place]
+        del table[last]
+    for key, value in case.get("put", {}).items():
+        table, last = place_of(config, key)
+        table[last] = no_empty(value)
     if "pack" in case:
         config["quantization_config"] = PACKS[case["pack"]]["config"]
     return (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
