@@ -7,11 +7,12 @@ use serde_json::Value as Json;
 
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{ArchDef, Diagnostic, ParamSource, Span, Spanned};
-use crate::weights::safetensors::{Checkpoint, Stored};
+use crate::weights::safetensors::Checkpoint;
 use crate::weights::{Array, Data, Entry, Metadata, StringArray, TensorType, Value as Meta};
 
 use super::config::{At, Config, Expressions, fill};
 use super::definition::{Composition, Group, Made, Map, Target, TensorRule};
+use super::packed::{self, Found};
 use super::rearrange::View;
 use super::recipe::{Computed, Part, Recipe};
 
@@ -357,7 +358,8 @@ impl Work<'_> {
         let sizes = evaluate_sizes(&of.sizes, at)?;
         let mut parts = Vec::with_capacity(stored.len());
         let mut shape: Option<Vec<u64>> = None;
-        for (name, stored) in stored {
+        for (name, found) in stored {
+            let stored = &found.stored;
             let view =
                 view(of, &stored.shape, &sizes, at).map_err(|error| format!("{name}: {error}"))?;
             let own = view.shape();
@@ -383,9 +385,10 @@ impl Work<'_> {
                 offset: stored.offset,
                 bytes: stored.bytes,
                 dtype: stored.dtype,
+                packing: found.packing,
                 view,
             });
-            self.used.insert(name);
+            self.used.extend(found.names);
         }
         let mut shape = shape.ok_or("it is made of nothing")?;
         if let Some(n) = n_stacked {
@@ -402,15 +405,15 @@ impl Work<'_> {
         n_stacked: Option<u64>,
         at: &At<'_>,
         ending: &str,
-    ) -> Result<Option<Vec<(String, Stored)>>, String> {
+    ) -> Result<Option<Vec<(String, Found)>>, String> {
         let mut found = Vec::new();
         let mut missing = None;
         for from in from {
             let template = format!("{}{}{ending}", group.from, from.value);
             for e in 0..n_stacked.unwrap_or(1) {
                 let name = fill(&fill(&template, &at.indices), &[("e", e)]);
-                match self.checkpoint.get(&name) {
-                    Some(stored) => found.push((name, stored.clone())),
+                match packed::find(self.checkpoint, &name, at)? {
+                    Some(tensor) => found.push((name, tensor)),
                     None => missing = missing.or(Some(name)),
                 }
                 // A count that the folder does not have is not tried to its end.

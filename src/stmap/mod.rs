@@ -11,6 +11,7 @@ mod apply;
 mod config;
 mod definition;
 mod library;
+mod packed;
 mod read;
 mod rearrange;
 mod recipe;

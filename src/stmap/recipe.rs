@@ -5,6 +5,7 @@ use crate::arch::expr::{Expr, Scope, Value};
 use crate::weights::safetensors::Dtype;
 use crate::weights::{Bytes, Maker, TensorType};
 
+use super::packed::{Packing, repack};
 use super::rearrange::{Axis, View};
 
 /// Stored elements in a new order.
@@ -15,7 +16,30 @@ pub(super) struct Part {
     pub(super) offset: usize,
     pub(super) bytes: usize,
     pub(super) dtype: Dtype,
+    pub(super) packing: Packing,
     pub(super) view: View,
+}
+
+impl Part {
+    /// The element type it has in memory.
+    fn ty(&self) -> Result<TensorType, String> {
+        Ok(match (&self.packing, self.dtype) {
+            (Packing::Mxfp4(..), _) => TensorType::MXFP4,
+            (Packing::Scaled(_), _) | (_, Dtype::BF16) => TensorType::BF16,
+            (_, Dtype::F32 | Dtype::F64) => TensorType::F32,
+            (_, Dtype::F16) => TensorType::F16,
+            (_, Dtype::I32 | Dtype::I64) => TensorType::I32,
+            (_, dtype) => return Err(format!("elements of type {dtype:?} have no use")),
+        })
+    }
+
+    /// Bytes of so many stored elements.
+    fn stored_bytes(&self, n: u64) -> usize {
+        match self.packing {
+            Packing::Mxfp4(..) => n as usize / 2,
+            _ => n as usize * self.dtype.bitsize() / 8,
+        }
+    }
 }
 
 /// How a tensor is made.
@@ -79,17 +103,6 @@ fn runs(axes: &[Axis]) -> Vec<(u64, u64)> {
     out
 }
 
-/// The element type that stored ones of this type have in memory; none if they are of no use.
-pub(super) fn type_of(dtype: Dtype) -> Option<TensorType> {
-    Some(match dtype {
-        Dtype::F32 | Dtype::F64 => TensorType::F32,
-        Dtype::F16 => TensorType::F16,
-        Dtype::BF16 => TensorType::BF16,
-        Dtype::I32 | Dtype::I64 => TensorType::I32,
-        _ => return None,
-    })
-}
-
 impl Recipe {
     /// The parts one behind the other along the slowest axis. `each` gives what becomes of an element
     /// `x`; the type is f32 then.
@@ -97,16 +110,16 @@ impl Recipe {
     /// # Errors
     /// Parts of different types, or of one that is of no use.
     pub(super) fn new(parts: Vec<Part>, each: Option<Expr>) -> Result<Self, String> {
-        let mut types = parts.iter().map(|part| {
-            type_of(part.dtype)
-                .ok_or_else(|| format!("elements of type {:?} have no use", part.dtype))
-        });
+        let mut types = parts.iter().map(Part::ty);
         let first = types.next().ok_or("nothing to be made of")??;
         for ty in types {
             let ty = ty?;
             if ty != first {
                 return Err(format!("parts of the types {first} and {ty}"));
             }
+        }
+        if first == TensorType::MXFP4 && each.is_some() {
+            return Err("codes of 4 bits are taken as they are".into());
         }
         Ok(Self {
             parts: parts.into_iter().map(Source::new).collect(),
@@ -131,19 +144,19 @@ impl Recipe {
         let part = &source.part;
         let all: Vec<Axis> = source.part.view.axes.concat();
         let is_whole = runs(&all) == [(0, all.iter().map(|axis| axis.size).product())];
-        let is_same = self.each.is_none() && is_same_element(part.dtype, self.ty);
-        let at = part.offset + part.view.offset as usize * part.dtype.bitsize() / 8;
+        let is_same = self.each.is_none() && is_same_element(part, self.ty);
+        let at = part.offset + part.stored_bytes(part.view.offset);
         (is_whole && is_same).then_some((&part.file, at))
     }
 }
 
-fn is_same_element(dtype: Dtype, ty: TensorType) -> bool {
+fn is_same_element(part: &Part, ty: TensorType) -> bool {
     matches!(
-        (dtype, ty),
-        (Dtype::F32, TensorType::F32)
-            | (Dtype::F16, TensorType::F16)
-            | (Dtype::BF16, TensorType::BF16)
-            | (Dtype::I32, TensorType::I32)
+        (&part.packing, part.dtype, ty),
+        (Packing::Plain, Dtype::F32, TensorType::F32)
+            | (Packing::Plain, Dtype::F16, TensorType::F16)
+            | (Packing::Plain, Dtype::BF16, TensorType::BF16)
+            | (Packing::Plain, Dtype::I32, TensorType::I32)
     )
 }
 
@@ -178,7 +191,6 @@ impl Recipe {
         out: &'o mut [u8],
     ) -> Result<&'o mut [u8], String> {
         let part = &source.part;
-        let width = part.dtype.bitsize() / 8;
         let begin = source.begin(row);
         let stored = part
             .file
@@ -186,21 +198,43 @@ impl Recipe {
             .ok_or("the file is shorter than it was")?;
         let mut out = out;
         for (at, n) in &source.runs {
-            let (at, n) = ((begin + at) as usize * width, *n as usize);
+            let (first, n) = (begin + at, *n);
+            if self.ty == TensorType::MXFP4 && (first % 32 != 0 || n % 32 != 0) {
+                return Err("codes of 4 bits stay in their rows".into());
+            }
+            let start = part.stored_bytes(first);
             let from = stored
-                .get(at..at + n * width)
+                .get(start..start + part.stored_bytes(n))
                 .ok_or("a row outside the stored tensor")?;
-            let n_bytes = n * self.ty.block_bytes() as usize;
+            let n_bytes = n / self.ty.block_len() * self.ty.block_bytes();
             let (to, left) = std::mem::take(&mut out)
-                .split_at_mut_checked(n_bytes)
+                .split_at_mut_checked(n_bytes as usize)
                 .ok_or("a part of a row was asked for")?;
-            self.convert(part.dtype, from, to)?;
+            self.convert(part, first, from, to)?;
             out = left;
         }
         Ok(out)
     }
 
-    fn convert(&self, dtype: Dtype, from: &[u8], to: &mut [u8]) -> Result<(), String> {
+    /// Brings neighbours, from the stored element `first` on, into the type of the tensor.
+    fn convert(&self, part: &Part, first: u64, from: &[u8], to: &mut [u8]) -> Result<(), String> {
+        match &part.packing {
+            Packing::Plain => self.convert_plain(part.dtype, from, to),
+            Packing::Mxfp4(file, offset) => {
+                repack(first, from, file.get(*offset..).unwrap_or_default(), to)
+            }
+            Packing::Scaled(scales) if self.each.is_none() => {
+                scales.decode(part.dtype, first, from, to)
+            }
+            Packing::Scaled(scales) => {
+                let mut values = vec![0; 2 * from.len()];
+                scales.decode(part.dtype, first, from, &mut values)?;
+                self.convert_plain(Dtype::BF16, &values, to)
+            }
+        }
+    }
+
+    fn convert_plain(&self, dtype: Dtype, from: &[u8], to: &mut [u8]) -> Result<(), String> {
         if let Some(each) = &self.each {
             for (from, to) in from.chunks(dtype.bitsize() / 8).zip(to.chunks_mut(4)) {
                 let value = apply(each, read(dtype, from))?;
@@ -229,7 +263,7 @@ impl Recipe {
 }
 
 /// One stored number.
-fn read(dtype: Dtype, bytes: &[u8]) -> f64 {
+pub(super) fn read(dtype: Dtype, bytes: &[u8]) -> f64 {
     let two = |b: &[u8]| [b[0], b[1]];
     match (dtype, bytes.len()) {
         (Dtype::F32, 4) => f64::from(f32::from_le_bytes(bytes.try_into().unwrap_or_default())),
