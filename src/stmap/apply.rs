@@ -1,5 +1,6 @@
 //! A map, a configuration and stored tensors become metadata and tensors of an architecture.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -8,13 +9,14 @@ use serde_json::Value as Json;
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{ArchDef, Diagnostic, ParamSource, Span, Spanned};
 use crate::weights::safetensors::Checkpoint;
-use crate::weights::{Array, Data, Entry, Metadata, StringArray, TensorType, Value as Meta};
+use crate::weights::{Data, Entry, Metadata, TensorType, Value as Meta};
 
 use super::config::{At, Config, Expressions, fill};
-use super::definition::{Composition, Group, Made, Map, Target, TensorRule};
+use super::definition::{Given, Group, Made, Map, PartRule, Taken, Target, TensorRule};
 use super::packed::{self, Found};
 use super::rearrange::View;
-use super::recipe::{Computed, Part, Recipe};
+use super::recipe::{Computed, ELEMENT, INDEX, Part, Recipe, read};
+use super::values::{is_float, to_meta};
 
 /// What a rule without an ending in its name looks for.
 const ENDINGS: [&str; 2] = [".weight", ".bias"];
@@ -53,7 +55,7 @@ pub(super) fn apply(
         metadata: Metadata::default(),
         entries: Vec::new(),
         names: BTreeSet::new(),
-        used: BTreeSet::new(),
+        used: RefCell::default(),
         problems: Vec::new(),
     };
     work.rules();
@@ -67,10 +69,16 @@ pub(super) fn apply(
     let is_ignored = |name: &str, patterns: &[Spanned<String>]| {
         patterns.iter().any(|pattern| matches(&pattern.value, name))
     };
+    let used = work.used.into_inner();
+    let filled = |pattern: &Spanned<String>| {
+        let text = filled(&pattern.value, &config.plain());
+        Spanned::new(text, pattern.span.clone())
+    };
+    let ignored_tensors: Vec<Spanned<String>> = map.ignored_tensors.iter().map(filled).collect();
     let stored = checkpoint.tensors().map(|(name, _)| name.to_owned());
     let unmapped = Unmapped {
         tensors: stored
-            .filter(|name| !work.used.contains(name) && !is_ignored(name, &map.ignored_tensors))
+            .filter(|name| !used.contains(name) && !is_ignored(name, &ignored_tensors))
             .collect(),
         keys: config
             .unused()
@@ -83,6 +91,27 @@ pub(super) fn apply(
         entries: work.entries,
         unmapped,
     })
+}
+
+/// A pattern with the values of the expressions in its braces.
+fn filled(pattern: &str, at: &At<'_>) -> String {
+    let mut out = String::new();
+    let mut rest = pattern;
+    while let Some((head, (inner, tail))) = rest
+        .split_once('{')
+        .and_then(|(head, tail)| Some((head, tail.split_once('}')?)))
+    {
+        let value = Expr::parse(inner, 0)
+            .ok()
+            .and_then(|expr| expr.evaluate(at).ok());
+        out.push_str(head);
+        match value {
+            Some(value) => out.push_str(&value.to_string()),
+            None => out.push_str(&format!("{{{inner}}}")),
+        }
+        rest = tail;
+    }
+    out + rest
 }
 
 /// Whether a name fits a pattern in which `*` stands for anything.
@@ -105,7 +134,7 @@ struct Work<'a> {
     /// Our names that are taken.
     names: BTreeSet<String>,
     /// Stored tensors that are used.
-    used: BTreeSet<String>,
+    used: RefCell<BTreeSet<String>>,
     problems: Vec<Diagnostic>,
 }
 
@@ -170,7 +199,7 @@ impl Work<'_> {
                 Some(value) => self.metadata.insert(key, value),
                 None => self.report(
                     &target.name.span,
-                    format!("`{}` is {value}, which metadata cannot hold", target.value),
+                    format!("{value} is nothing that metadata can hold"),
                 ),
             },
             Err(error) => self.report(&target.name.span, error),
@@ -178,8 +207,19 @@ impl Work<'_> {
     }
 
     fn value(&self, target: &Target) -> Result<Option<Value>, String> {
-        let exprs = || target.when.iter().chain([&target.value]);
-        if target.is_optional && !exprs().all(|expr| self.is_known(expr)) {
+        let given: &[Expr] = match &target.value {
+            Given::One(expr) => std::slice::from_ref(expr),
+            Given::List(exprs) => exprs,
+            Given::Stored(_) => &[],
+        };
+        let is_known = || {
+            target
+                .when
+                .iter()
+                .chain(given)
+                .all(|expr| self.is_known(expr))
+        };
+        if target.is_optional && !is_known() {
             return Ok(None);
         }
         let at = self.config.plain();
@@ -189,10 +229,46 @@ impl Work<'_> {
             return Ok(None);
         }
         if !target.per_layer {
-            return target.value.evaluate(&at).map(Some);
+            return self.given(&target.value, &at).map(Some);
         }
-        let layers = (0..self.n_layers()?).map(|il| target.value.evaluate(&at.with("il", il)));
+        let layers = (0..self.n_layers()?).map(|il| self.given(&target.value, &at.with("il", il)));
         layers.collect::<Result<_, _>>().map(Value::List).map(Some)
+    }
+
+    fn given(&self, value: &Given, at: &At<'_>) -> Result<Value, String> {
+        match value {
+            Given::One(expr) => expr.evaluate(at),
+            Given::List(exprs) => {
+                let items = exprs.iter().map(|expr| expr.evaluate(at));
+                items.collect::<Result<_, _>>().map(Value::List)
+            }
+            Given::Stored(name) => self.stored_number(name, at),
+        }
+    }
+
+    /// The one number of a stored tensor.
+    fn stored_number(&self, name: &str, at: &At<'_>) -> Result<Value, String> {
+        let name = fill(name, &at.indices);
+        for root in &self.map.roots {
+            let name = format!("{root}{name}");
+            let Some(stored) = self.checkpoint.get(&name) else {
+                continue;
+            };
+            if stored.shape.iter().product::<u64>() != 1 {
+                return Err(format!(
+                    "{name} has the shape {:?}, expected one number",
+                    stored.shape
+                ));
+            }
+            let file = self.checkpoint.files().nth(stored.file);
+            let bytes = file.and_then(|file| file.get(stored.offset..stored.offset + stored.bytes));
+            self.used.borrow_mut().insert(name);
+            return Ok(Value::Float(read(
+                stored.dtype,
+                bytes.ok_or("a file is missing")?,
+            )));
+        }
+        Err(format!("there is no tensor `{name}`"))
     }
 
     /// Whether every name of an expression has a value, those that named values stand for included.
@@ -352,68 +428,88 @@ impl Work<'_> {
             Made::Of(of) => of,
         };
         let n_stacked = of.stack.as_ref().map(|stack| at.size(stack)).transpose()?;
-        let Some(stored) = self.stored(group, &of.from, n_stacked, at, ending)? else {
+        let Some(stored) = self.stored(group, &of.parts, n_stacked, at, ending)? else {
             return Ok(None);
         };
-        let sizes = evaluate_sizes(&of.sizes, at)?;
         let mut parts = Vec::with_capacity(stored.len());
         let mut shape: Option<Vec<u64>> = None;
-        for (name, found) in stored {
+        for (name, taken, found) in stored {
             let stored = &found.stored;
             let view =
-                view(of, &stored.shape, &sizes, at).map_err(|error| format!("{name}: {error}"))?;
+                view(taken, &stored.shape, at).map_err(|error| format!("{name}: {error}"))?;
             let own = view.shape();
             shape = Some(match shape {
                 None => own,
                 Some(all) if n_stacked.is_some() && all == own => all,
-                Some(all)
-                    if n_stacked.is_none() && all.get(1..) == own.get(1..) && !all.is_empty() =>
+                Some(mut all)
+                    if n_stacked.is_none() && !all.is_empty() && all.get(1..) == own.get(1..) =>
                 {
-                    let mut all = all;
                     all[0] += own[0];
                     all
                 }
                 Some(all) => return Err(format!("{name} has the shape {own:?} beside {all:?}")),
             });
-            let file = self
-                .checkpoint
-                .files()
-                .nth(stored.file)
-                .ok_or("a file is missing")?;
+            let file = self.checkpoint.files().nth(stored.file);
             parts.push(Part {
-                file: file.clone(),
+                file: file.ok_or("a file is missing")?.clone(),
                 offset: stored.offset,
                 bytes: stored.bytes,
                 dtype: stored.dtype,
                 packing: found.packing,
                 view,
             });
-            self.used.extend(found.names);
+            self.used.borrow_mut().extend(found.names);
         }
         let mut shape = shape.ok_or("it is made of nothing")?;
         if let Some(n) = n_stacked {
             shape.insert(0, n);
         }
-        Ok(Some((shape, Ok(Recipe::new(parts, rule.each.clone())?))))
+        let each = rule
+            .each
+            .as_ref()
+            .map(|each| at.bind(each, &[ELEMENT, INDEX]))
+            .transpose()?;
+        let recipe = Recipe::new(parts, &shape, each)?;
+        Ok(Some((shape, Ok(recipe))))
     }
 
     /// The stored tensors of a rule with their names; none if none of them is there.
-    fn stored(
+    #[expect(clippy::type_complexity, reason = "three things that go together once")]
+    fn stored<'r>(
         &self,
         group: &Group,
-        from: &[Spanned<String>],
+        parts: &'r [PartRule],
         n_stacked: Option<u64>,
         at: &At<'_>,
         ending: &str,
-    ) -> Result<Option<Vec<(String, Found)>>, String> {
+    ) -> Result<Option<Vec<(String, &'r Taken, Found)>>, String> {
+        let mut roots = self.map.roots.iter();
+        roots
+            .find_map(|root| {
+                let prefix = format!("{root}{}", group.from);
+                self.stored_under(&prefix, parts, n_stacked, at, ending)
+                    .transpose()
+            })
+            .transpose()
+    }
+
+    #[expect(clippy::type_complexity, reason = "as above")]
+    fn stored_under<'r>(
+        &self,
+        prefix: &str,
+        parts: &'r [PartRule],
+        n_stacked: Option<u64>,
+        at: &At<'_>,
+        ending: &str,
+    ) -> Result<Option<Vec<(String, &'r Taken, Found)>>, String> {
         let mut found = Vec::new();
         let mut missing = None;
-        for from in from {
-            let template = format!("{}{}{ending}", group.from, from.value);
+        for part in parts {
+            let template = fill(&format!("{prefix}{}{ending}", part.from.value), &at.indices);
             for e in 0..n_stacked.unwrap_or(1) {
-                let name = fill(&fill(&template, &at.indices), &[("e", e)]);
+                let name = fill(&template, &[("e", e)]);
                 match packed::find(self.checkpoint, &name, at)? {
-                    Some(tensor) => found.push((name, tensor)),
+                    Some(tensor) => found.push((name, &part.taken, tensor)),
                     None => missing = missing.or(Some(name)),
                 }
                 // A count that the folder does not have is not tried to its end.
@@ -424,12 +520,22 @@ impl Work<'_> {
         }
         match (found.first(), missing) {
             (None, _) => Ok(None),
-            (Some((name, _)), Some(missing)) => {
+            (Some((name, ..)), Some(missing)) => {
                 Err(format!("{name} is there, and {missing} is not"))
             }
             (Some(_), None) => Ok(Some(found)),
         }
     }
+}
+
+fn ranges<'t>(
+    take: &'t BTreeMap<String, (Expr, Expr)>,
+    at: &At<'_>,
+) -> Result<BTreeMap<&'t str, (u64, u64)>, String> {
+    let ranges = take
+        .iter()
+        .map(|(name, (begin, end))| Ok((name.as_str(), (at.size(begin)?, at.size(end)?))));
+    ranges.collect()
 }
 
 fn evaluate_sizes<'s>(
@@ -443,99 +549,29 @@ fn evaluate_sizes<'s>(
 }
 
 /// The elements of a stored tensor as a rule takes them.
-fn view(
-    of: &Composition,
-    shape: &[u64],
-    sizes: &BTreeMap<&str, u64>,
-    at: &At<'_>,
-) -> Result<View, String> {
-    let mut view = match &of.rearrange {
-        Some(pattern) => pattern.value.view(shape, sizes)?,
-        None => View::whole(shape),
+fn view(taken: &Taken, shape: &[u64], at: &At<'_>) -> Result<View, String> {
+    let mut shape = shape.to_vec();
+    let mut begin = 0;
+    if let Some((from, to)) = &taken.rows {
+        let part = View::whole(&shape).slice(at.size(from)?, at.size(to)?)?;
+        begin = part.offset;
+        shape = part.shape();
+    }
+    let mut view = match &taken.rearrange {
+        Some(pattern) => {
+            let sizes = evaluate_sizes(&taken.sizes, at)?;
+            pattern
+                .value
+                .view(&shape, &sizes, &ranges(&taken.take, at)?)?
+        }
+        None => View::whole(&shape),
     };
-    if let Some(index) = &of.at {
+    view.offset += begin;
+    if let Some(index) = &taken.at {
         view = view.at(at.size(index)?)?;
     }
-    if let Some((begin, end)) = &of.slice {
+    if let Some((begin, end)) = &taken.slice {
         view = view.slice(at.size(begin)?, at.size(end)?)?;
     }
     Ok(view)
-}
-
-/// Whether a parameter is a number with a fraction, by what stands in its place elsewhere.
-fn is_float(def: &ArchDef, name: &str) -> bool {
-    let Some(ParamSource::Key { default, synth, .. }) = def.params.get(name).map(|p| &p.source)
-    else {
-        return false;
-    };
-    let literal = |expr: &Option<Expr>| expr.as_ref().and_then(|e| e.as_literal().cloned());
-    matches!(literal(default), Some(Value::Float(_)))
-        || matches!(literal(synth), Some(Value::Float(_)))
-}
-
-fn to_meta(value: &Value, is_float: bool) -> Option<Meta> {
-    let number = |value: &Value| match value {
-        Value::Int(v) => Some(*v as f32),
-        Value::Float(v) => Some(*v as f32),
-        _ => None,
-    };
-    Some(match value {
-        Value::Int(_) | Value::Float(_) if is_float => Meta::F32(number(value)?),
-        Value::Int(v) => match (u32::try_from(*v), i32::try_from(*v)) {
-            (Ok(v), _) => Meta::U32(v),
-            (_, Ok(v)) => Meta::I32(v),
-            _ => Meta::I64(*v),
-        },
-        Value::Float(v) => Meta::F32(*v as f32),
-        Value::Bool(v) => Meta::Bool(*v),
-        Value::Str(v) => Meta::Str(v.clone()),
-        Value::List(items) => Meta::Array(list(items, is_float)?),
-    })
-}
-
-/// The narrowest array that holds all items.
-fn list(items: &[Value], is_float: bool) -> Option<Array> {
-    let ints: Option<Vec<i64>> = items
-        .iter()
-        .map(|v| match v {
-            Value::Int(v) => Some(*v),
-            _ => None,
-        })
-        .collect();
-    if let Some(ints) = ints.filter(|_| !is_float) {
-        return match ints.iter().map(|v| u32::try_from(*v).ok()).collect() {
-            Some(all) => Some(Array::U32(all)),
-            None => Some(Array::I32(
-                ints.iter()
-                    .map(|v| i32::try_from(*v).ok())
-                    .collect::<Option<_>>()?,
-            )),
-        };
-    }
-    match items.first()? {
-        Value::Int(_) | Value::Float(_) => {
-            let number = |v: &Value| match v {
-                Value::Int(v) => Some(*v as f32),
-                Value::Float(v) => Some(*v as f32),
-                _ => None,
-            };
-            Some(Array::F32(items.iter().map(number).collect::<Option<_>>()?))
-        }
-        Value::Bool(_) => {
-            let flag = |v: &Value| match v {
-                Value::Bool(v) => Some(*v),
-                _ => None,
-            };
-            Some(Array::Bool(items.iter().map(flag).collect::<Option<_>>()?))
-        }
-        Value::Str(_) => {
-            let mut out = StringArray::default();
-            for item in items {
-                let Value::Str(text) = item else { return None };
-                out.push(text.as_bytes());
-            }
-            Some(Array::Str(out))
-        }
-        Value::List(_) => None,
-    }
 }

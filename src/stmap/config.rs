@@ -1,6 +1,7 @@
 //! What the expressions of a map can ask: keys of `config.json`, defaults and named values of the
 //! map, indices, and the shapes of stored tensors.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -137,6 +138,13 @@ impl<'a> Config<'a> {
 }
 
 impl At<'_> {
+    /// An expression over elements, with values for all but those names.
+    pub(super) fn bind(&self, expr: &Expr, free: &[&str]) -> Result<Expr, String> {
+        expr.bind(self, free, &|name| {
+            self.config.map.values.get(name).cloned()
+        })
+    }
+
     /// The same with one more index.
     pub(super) fn with<'b>(&'b self, name: &'b str, value: u64) -> At<'b> {
         let mut indices = self.indices.clone();
@@ -208,7 +216,10 @@ impl Scope for At<'_> {
 
     fn has(&self, key: &str) -> Result<bool, String> {
         let has_default = self.config.map.defaults.contains_key(key);
-        Ok(has_default || self.config.get(key).is_some())
+        let stored = fill(key, &self.indices);
+        Ok(has_default
+            || self.config.get(key).is_some()
+            || self.config.checkpoint.get(&stored).is_some())
     }
 
     fn dim(&self, tensor: &str, index: i64) -> Result<i64, String> {
@@ -232,6 +243,37 @@ impl Scope for At<'_> {
     }
 }
 
+/// Key of the object that stands for a float which JSON has no notation for.
+const FLOAT: &str = "__float__";
+
+/// JSON as Python writes it: `Infinity` and `NaN` outside texts become objects that name them.
+pub(super) fn plain_json(text: &str) -> Cow<'_, str> {
+    const WORDS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+    if !WORDS.iter().any(|word| text.contains(word)) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len() + 64);
+    let (mut rest, mut is_text) = (text, false);
+    while let Some(first) = rest.chars().next() {
+        let word = WORDS
+            .iter()
+            .find(|word| !is_text && rest.starts_with(**word));
+        if let Some(word) = word {
+            out.push_str(&format!("{{\"{FLOAT}\": \"{word}\"}}"));
+            rest = &rest[word.len()..];
+            continue;
+        }
+        let escaped = (is_text && first == '\\')
+            .then(|| rest.chars().nth(1))
+            .flatten();
+        let len = first.len_utf8() + escaped.map_or(0, char::len_utf8);
+        is_text ^= first == '"';
+        out.push_str(&rest[..len]);
+        rest = &rest[len..];
+    }
+    out.into()
+}
+
 /// A JSON value as a value of the language.
 fn convert(json: &Json) -> Option<Value> {
     Some(match json {
@@ -242,7 +284,12 @@ fn convert(json: &Json) -> Option<Value> {
         },
         Json::String(v) => Value::Str(v.clone()),
         Json::Array(items) => Value::List(items.iter().map(convert).collect::<Option<_>>()?),
-        Json::Null | Json::Object(_) => return None,
+        Json::Object(fields) => match fields.get(FLOAT)?.as_str()? {
+            "Infinity" => Value::Float(f64::INFINITY),
+            "-Infinity" => Value::Float(f64::NEG_INFINITY),
+            _ => return None,
+        },
+        Json::Null => return None,
     })
 }
 

@@ -15,6 +15,8 @@ pub(super) struct Map {
     pub(super) arch: String,
     /// Names in `architectures` of the configuration.
     pub(super) classes: Vec<Spanned<String>>,
+    /// What may stand before all stored names.
+    pub(super) roots: Vec<String>,
     /// Object of the configuration whose keys come first.
     pub(super) nested: Option<String>,
     /// Where else a key, or all keys of an object, may be found.
@@ -48,13 +50,22 @@ pub(super) struct Requirement {
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) name: Spanned<String>,
-    pub(super) value: Expr,
+    pub(super) value: Given,
     /// Whether it is set.
     pub(super) when: Option<Expr>,
     /// Whether the value is one for each layer.
     pub(super) per_layer: bool,
     /// Whether a key that the configuration lacks leaves it unset.
     pub(super) is_optional: bool,
+}
+
+/// The value of a parameter.
+#[derive(Clone, Debug)]
+pub(super) enum Given {
+    One(Expr),
+    List(Vec<Expr>),
+    /// The one number of a stored tensor.
+    Stored(String),
 }
 
 /// Tensors that are there once, or once for each layer.
@@ -83,7 +94,7 @@ pub(super) struct TensorRule {
 #[derive(Clone, Debug)]
 pub(super) enum Made {
     /// Of stored tensors.
-    Of(Box<Composition>),
+    Of(Composition),
     /// Of an expression: the sizes of the axes, slowest first.
     Computed(Vec<Expr>),
 }
@@ -91,13 +102,29 @@ pub(super) enum Made {
 /// A tensor made of stored ones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Composition {
-    /// Their names, one behind the other along the slowest axis.
-    pub(super) from: Vec<Spanned<String>>,
+    /// One behind the other along the slowest axis.
+    pub(super) parts: Vec<PartRule>,
     /// `{e}` in a name runs over so many, which make a new slowest axis.
     pub(super) stack: Option<Expr>,
+}
+
+/// A stored tensor, and how its elements are taken.
+#[derive(Clone, Debug)]
+pub(super) struct PartRule {
+    pub(super) from: Spanned<String>,
+    pub(super) taken: Taken,
+}
+
+/// How the elements of a stored tensor are taken, in this order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Taken {
+    /// A part of its slowest axis.
+    pub(super) rows: Option<(Expr, Expr)>,
     pub(super) rearrange: Option<Spanned<Pattern>>,
     /// Sizes of the notation's axes.
     pub(super) sizes: Expressions,
+    /// Parts of the notation's axes.
+    pub(super) take: BTreeMap<String, (Expr, Expr)>,
     /// One element of the slowest axis.
     pub(super) at: Option<Expr>,
     /// A part of the slowest axis.

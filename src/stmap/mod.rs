@@ -15,6 +15,7 @@ mod packed;
 mod read;
 mod rearrange;
 mod recipe;
+mod values;
 
 use std::path::{Path, PathBuf};
 
@@ -149,15 +150,15 @@ pub fn is_model(path: &Path) -> bool {
 
 fn read_config(path: &Path) -> Result<Json, Error> {
     let text = read_small(path, MAX_CONFIG_BYTES)?;
-    let json: Json = serde_json::from_slice(&text).map_err(|error| Error::Config {
+    let refuse = |message: String| Error::Config {
         path: path.to_owned(),
-        message: error.to_string(),
-    })?;
+        message,
+    };
+    let text = std::str::from_utf8(&text).map_err(|error| refuse(error.to_string()))?;
+    let json: Json = serde_json::from_str(&config::plain_json(text))
+        .map_err(|error| refuse(error.to_string()))?;
     match json.is_object() {
         true => Ok(json),
-        false => Err(Error::Config {
-            path: path.to_owned(),
-            message: "expected an object".into(),
-        }),
+        false => Err(refuse("expected an object".into())),
     }
 }

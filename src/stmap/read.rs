@@ -9,7 +9,9 @@ use crate::arch::table::{Fields, Item, TableReader};
 use crate::arch::{Diagnostic, Diagnostics, Span, Spanned};
 
 use super::config::Expressions;
-use super::definition::{Composition, Group, Made, Map, Requirement, Target, TensorRule};
+use super::definition::{
+    Composition, Given, Group, Made, Map, PartRule, Requirement, Taken, Target, TensorRule,
+};
 use super::rearrange::Pattern;
 
 /// What stands before our names of a layer's tensors.
@@ -91,6 +93,10 @@ impl<'a> Reader<'a> {
                     .report(0..0, "missing key `classes` (required in a map)"),
             }
         }
+        let roots = fields
+            .take("roots")
+            .map(|item| self.0.text_or_texts(item, "roots"));
+        map.roots = roots.unwrap_or_else(|| vec![String::new()]);
         map.nested = fields
             .take("nested")
             .and_then(|item| Some(self.0.text(item, "nested")?.value));
@@ -187,10 +193,18 @@ impl<'a> Reader<'a> {
             is_optional: false,
         };
         let DeValue::Table(table) = item.get_ref() else {
-            return self.0.expr(item).map(plain);
+            return self.given(item).map(plain);
         };
         let mut fields = Fields::new(table, item.span());
-        let value = self.required_expr(&mut fields, "value");
+        let value = match (fields.take("value"), fields.take("stored")) {
+            (Some(item), None) => self.given(item),
+            (None, Some(item)) => Some(Given::Stored(self.0.text(item, "stored")?.value)),
+            _ => {
+                self.0
+                    .report(item.span(), "a parameter has either `value` or `stored`");
+                None
+            }
+        };
         let when = self.optional_expr(&mut fields, "when");
         let per_layer = self.flag(&mut fields, "per_layer");
         let is_optional = self.flag(&mut fields, "optional");
@@ -201,6 +215,13 @@ impl<'a> Reader<'a> {
             is_optional,
             ..plain(value?)
         })
+    }
+
+    fn given(&mut self, item: Item<'a>) -> Option<Given> {
+        match item.get_ref() {
+            DeValue::Array(_) => Some(Given::List(self.exprs(item, "value"))),
+            _ => self.0.expr(item).map(Given::One),
+        }
     }
 
     fn flag(&mut self, fields: &mut Fields<'a>, key: &'static str) -> bool {
@@ -226,8 +247,8 @@ impl<'a> Reader<'a> {
         if let Some(item) = fields.take(key) {
             return self.0.expr(item);
         }
-        self.0
-            .report(fields.span.clone(), format!("missing key `{key}`"));
+        let span = fields.span.clone();
+        self.0.report(span, format!("missing key `{key}`"));
         None
     }
 
@@ -277,14 +298,11 @@ impl<'a> Reader<'a> {
 
     fn tensor(&mut self, name: Spanned<String>, item: Item<'a>) -> Option<TensorRule> {
         let DeValue::Table(table) = item.get_ref() else {
-            let from = self.names(item);
+            let parts = self.parts(item, &Taken::default());
             return Some(TensorRule {
                 name,
                 when: None,
-                made: Made::Of(Box::new(Composition {
-                    from,
-                    ..Composition::default()
-                })),
+                made: Made::Of(Composition { parts, stack: None }),
                 each: None,
             });
         };
@@ -292,19 +310,22 @@ impl<'a> Reader<'a> {
         let when = self.optional_expr(&mut fields, "when");
         let each = self.optional_expr(&mut fields, "each");
         let made = match (fields.take("from"), fields.take("shape")) {
-            (Some(from), None) => Some(self.of(from, &mut fields)),
+            (Some(from), None) => {
+                let stack = self.optional_expr(&mut fields, "stack");
+                let taken = self.taken(&mut fields);
+                let parts = self.parts(from, &taken);
+                Some(Made::Of(Composition { parts, stack }))
+            }
             (None, Some(shape)) => {
                 if each.is_none() {
-                    self.0.report(
-                        shape.span(),
-                        "without `from`, `each` says what the elements are",
-                    );
+                    let message = "without `from`, `each` says what the elements are";
+                    self.0.report(shape.span(), message);
                 }
                 Some(Made::Computed(self.exprs(shape, "shape")))
             }
             _ => {
-                self.0
-                    .report(item.span(), "a tensor has either `from` or `shape`");
+                let message = "a tensor has either `from` or `shape`";
+                self.0.report(item.span(), message);
                 None
             }
         };
@@ -317,52 +338,85 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn of(&mut self, from: Item<'a>, fields: &mut Fields<'a>) -> Made {
-        let from = self.names(from);
-        let stack = self.optional_expr(fields, "stack");
-        let rearrange = fields.take("rearrange").and_then(|item| self.pattern(item));
-        let sizes_at = fields.take("sizes");
-        let sizes = self.expressions(sizes_at, "sizes");
-        if let (Some(item), Some(pattern)) = (sizes_at, &rearrange)
-            && let Some(table) = self.0.table(item, "sizes")
-        {
-            for (name, _) in table {
-                if !pattern.value.names().any(|axis| axis == &**name.get_ref()) {
-                    let problem = Diagnostic::unknown(
-                        name.span(),
-                        "axis",
-                        name.get_ref(),
-                        pattern.value.names(),
-                    );
-                    self.0.problems.push(problem);
+    /// A name, or several names and tables with ways of their own.
+    fn parts(&mut self, item: Item<'a>, taken: &Taken) -> Vec<PartRule> {
+        let items: Vec<Item<'a>> = match item.get_ref() {
+            DeValue::Array(items) => items.iter().collect(),
+            _ => vec![item],
+        };
+        let mut out = Vec::new();
+        for item in items {
+            let (name, taken) = match item.get_ref() {
+                DeValue::Table(table) => {
+                    let mut fields = Fields::new(table, item.span());
+                    let name = self.0.required_text(&mut fields, "from", "a part");
+                    let own = self.taken(&mut fields);
+                    self.0.finish(&fields, "a part");
+                    (name, own)
                 }
-            }
+                _ => (self.0.text(item, "from"), taken.clone()),
+            };
+            out.extend(name.map(|from| PartRule { from, taken }));
         }
-        let at = self.optional_expr(fields, "at");
-        let slice = fields.take("slice").and_then(|item| {
-            let span = item.span();
-            match <[Expr; 2]>::try_from(self.exprs(item, "slice")) {
-                Ok([begin, end]) => Some((begin, end)),
-                Err(_) => {
-                    self.0.report(span, "`slice`: expected `[begin, end]`");
-                    None
-                }
-            }
-        });
-        Made::Of(Box::new(Composition {
-            from,
-            stack,
-            rearrange,
-            sizes,
-            at,
-            slice,
-        }))
+        out
     }
 
-    fn names(&mut self, item: Item<'a>) -> Vec<Spanned<String>> {
-        match item.get_ref() {
-            DeValue::Array(_) => self.0.texts(item, "from"),
-            _ => self.0.text(item, "from").into_iter().collect(),
+    fn taken(&mut self, fields: &mut Fields<'a>) -> Taken {
+        let rows = fields
+            .take("rows")
+            .and_then(|item| self.range(item, "rows"));
+        let rearrange = fields.take("rearrange").and_then(|item| self.pattern(item));
+        let (sizes_at, take_at) = (fields.take("sizes"), fields.take("take"));
+        let sizes = self.expressions(sizes_at, "sizes");
+        let mut take = BTreeMap::new();
+        let table = take_at.and_then(|item| self.0.table(item, "take"));
+        for (name, item) in table.into_iter().flatten() {
+            if let Some(range) = self.range(item, "take") {
+                take.insert(name.get_ref().to_string(), range);
+            }
+        }
+        for item in [sizes_at, take_at].into_iter().flatten() {
+            self.axes(item, rearrange.as_ref());
+        }
+        Taken {
+            rows,
+            rearrange,
+            sizes,
+            take,
+            at: self.optional_expr(fields, "at"),
+            slice: fields
+                .take("slice")
+                .and_then(|item| self.range(item, "slice")),
+        }
+    }
+
+    /// Reports names that are no axes.
+    fn axes(&mut self, item: Item<'a>, pattern: Option<&Spanned<Pattern>>) {
+        let Some(pattern) = pattern else {
+            return self
+                .0
+                .report(item.span(), "without `rearrange` no axis has a name");
+        };
+        let DeValue::Table(table) = item.get_ref() else {
+            return;
+        };
+        for (name, _) in table {
+            if !pattern.value.names().any(|axis| axis == &**name.get_ref()) {
+                let known = pattern.value.names();
+                let problem = Diagnostic::unknown(name.span(), "axis", name.get_ref(), known);
+                self.0.problems.push(problem);
+            }
+        }
+    }
+
+    fn range(&mut self, item: Item<'a>, key: &str) -> Option<(Expr, Expr)> {
+        match <[Expr; 2]>::try_from(self.exprs(item, key)) {
+            Ok([begin, end]) => Some((begin, end)),
+            Err(_) => {
+                let message = format!("`{key}`: expected `[begin, end]`");
+                self.0.report(item.span(), message);
+                None
+            }
         }
     }
 

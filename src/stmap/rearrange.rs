@@ -139,11 +139,17 @@ impl Pattern {
             .map(String::as_str)
     }
 
-    /// The view of a tensor of this shape (slowest axis first) with the sizes that are known.
+    /// The view of a tensor of this shape (slowest axis first) with the sizes that are known; of the
+    /// axes in `take` only a part, from the first number up to the second.
     ///
     /// # Errors
-    /// A shape that the sizes do not fit exactly.
-    pub(super) fn view(&self, shape: &[u64], sizes: &BTreeMap<&str, u64>) -> Result<View, String> {
+    /// A shape that the sizes do not fit exactly, or a part of an axis that is not there.
+    pub(super) fn view(
+        &self,
+        shape: &[u64],
+        sizes: &BTreeMap<&str, u64>,
+        take: &BTreeMap<&str, (u64, u64)>,
+    ) -> Result<View, String> {
         let has_rest = self.left.contains(&Group::Rest);
         let n_named = self.left.len() - usize::from(has_rest);
         if shape.len() < n_named || (!has_rest && shape.len() > n_named) {
@@ -163,6 +169,19 @@ impl Pattern {
                 }
             }
         }
+        let mut offset = 0;
+        for (name, axis) in &mut found {
+            if let Some(&(begin, end)) = take.get(name) {
+                if begin >= end || end > axis.size {
+                    return Err(format!(
+                        "{begin}..{end} is no part of {name}, which has {}",
+                        axis.size
+                    ));
+                }
+                offset += begin * axis.stride;
+                axis.size = end - begin;
+            }
+        }
         let mut axes = Vec::with_capacity(shape.len());
         for group in &self.right {
             match group {
@@ -172,7 +191,7 @@ impl Pattern {
                 }
             }
         }
-        Ok(View { axes, offset: 0 })
+        Ok(View { axes, offset })
     }
 }
 
@@ -288,7 +307,7 @@ mod tests {
     }
 
     fn view(pattern: &str, shape: &[u64], sizes: &[(&str, u64)]) -> Result<View, String> {
-        Pattern::parse(pattern)?.view(shape, &sizes.iter().copied().collect())
+        Pattern::parse(pattern)?.view(shape, &sizes.iter().copied().collect(), &BTreeMap::new())
     }
 
     #[test]
@@ -395,7 +414,7 @@ mod tests {
         #[test]
         fn any_text_is_parsed_or_refused(text in "[a-z0-9().> -]{0,30}") {
             if let Ok(pattern) = Pattern::parse(&text) {
-                let _ = pattern.view(&[2, 3], &BTreeMap::new());
+                let _ = pattern.view(&[2, 3], &BTreeMap::new(), &BTreeMap::new());
             }
         }
     }

@@ -46,9 +46,72 @@ impl Part {
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
     parts: Vec<Source>,
-    /// What becomes of each element `x`.
-    each: Option<Expr>,
+    each: Option<Each>,
     ty: TensorType,
+    /// Rows that have the same index along the slowest axis; none: the tensor is a vector.
+    rows_per_index: Option<u64>,
+}
+
+/// What becomes of each element `x` with the index `i` along the slowest axis.
+#[derive(Clone, Debug)]
+struct Each {
+    expr: Expr,
+    /// Whether the index matters.
+    has_index: bool,
+    /// `a` and `b` of `a * x + b`, if it is that and the index does not matter.
+    linear: Option<(f64, f64)>,
+}
+
+impl Each {
+    fn new(expr: Expr) -> Self {
+        let mut has_index = false;
+        expr.for_each_name(&mut |name, _| has_index |= name == INDEX);
+        let linear = match has_index {
+            true => None,
+            false => expr
+                .linear(ELEMENT, &Element { x: 0.0, i: 0 })
+                .unwrap_or_default(),
+        };
+        Self {
+            expr,
+            has_index,
+            linear,
+        }
+    }
+
+    /// The function of all elements with an index.
+    fn of(&self, i: u64) -> Result<Function<'_>, String> {
+        let linear = match self.has_index {
+            true => self.expr.linear(ELEMENT, &Element { x: 0.0, i })?,
+            false => self.linear,
+        };
+        Ok(linear.map_or(Function::Any(&self.expr, i), |(a, b)| {
+            Function::Linear(a, b)
+        }))
+    }
+}
+
+/// A function of an element.
+enum Function<'a> {
+    Linear(f64, f64),
+    Any(&'a Expr, u64),
+}
+
+impl Function<'_> {
+    fn apply(&self, x: f64) -> Result<f32, String> {
+        let (expr, i) = match self {
+            Self::Linear(a, b) => return Ok((a * x + b) as f32),
+            Self::Any(expr, i) => (expr, *i),
+        };
+        match expr.evaluate(&Element { x, i })? {
+            Value::Float(v) => Ok(v as f32),
+            Value::Int(v) => Ok(v as f32),
+            other => Err(format!(
+                "`{expr}` gives {}, expected a number",
+                other.type_name()
+            )),
+        }
+    }
 }
 
 /// A part, ready to be read.
@@ -104,12 +167,12 @@ fn runs(axes: &[Axis]) -> Vec<(u64, u64)> {
 }
 
 impl Recipe {
-    /// The parts one behind the other along the slowest axis. `each` gives what becomes of an element
-    /// `x`; the type is f32 then.
+    /// The parts one behind the other along the slowest axis, of a tensor of this shape (slowest axis
+    /// first). `each` gives what becomes of an element; the type is f32 then.
     ///
     /// # Errors
     /// Parts of different types, or of one that is of no use.
-    pub(super) fn new(parts: Vec<Part>, each: Option<Expr>) -> Result<Self, String> {
+    pub(super) fn new(parts: Vec<Part>, shape: &[u64], each: Option<Expr>) -> Result<Self, String> {
         let mut types = parts.iter().map(Part::ty);
         let first = types.next().ok_or("nothing to be made of")??;
         for ty in types {
@@ -128,7 +191,11 @@ impl Recipe {
             } else {
                 first
             },
-            each,
+            each: each.map(Each::new),
+            rows_per_index: match shape {
+                [] | [_] => None,
+                [_, between @ .., _] => Some(between.iter().product()),
+            },
         })
     }
 
@@ -163,6 +230,8 @@ fn is_same_element(part: &Part, ty: TensorType) -> bool {
 impl Maker for Recipe {
     fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String> {
         let mut row = first;
+        let mut index = self.rows_per_index.map_or(0, |n| first / n);
+        let mut done = first;
         let mut out = out;
         for source in &self.parts {
             if row >= source.n_rows {
@@ -170,8 +239,13 @@ impl Maker for Recipe {
                 continue;
             }
             while row < source.n_rows && !out.is_empty() {
-                out = self.row(source, row, out)?;
-                row += 1;
+                let n = out.len();
+                out = self.row(source, row, index, out)?;
+                (row, done) = (row + 1, done + 1);
+                index = match self.rows_per_index {
+                    Some(n) => done / n,
+                    None => index + ((n - out.len()) as u64 / self.ty.block_bytes()),
+                };
             }
             row = 0;
         }
@@ -183,11 +257,13 @@ impl Maker for Recipe {
 }
 
 impl Recipe {
-    /// Writes one row, and returns what is left of `out`.
+    /// Writes one row, whose (first) index along the slowest axis is `index`, and returns what is left
+    /// of `out`.
     fn row<'o>(
         &self,
         source: &Source,
         row: u64,
+        mut index: u64,
         out: &'o mut [u8],
     ) -> Result<&'o mut [u8], String> {
         let part = &source.part;
@@ -210,56 +286,79 @@ impl Recipe {
             let (to, left) = std::mem::take(&mut out)
                 .split_at_mut_checked(n_bytes as usize)
                 .ok_or("a part of a row was asked for")?;
-            self.convert(part, first, from, to)?;
+            self.convert(part, first, index, from, to)?;
+            if self.rows_per_index.is_none() {
+                index += n;
+            }
             out = left;
         }
         Ok(out)
     }
 
     /// Brings neighbours, from the stored element `first` on, into the type of the tensor.
-    fn convert(&self, part: &Part, first: u64, from: &[u8], to: &mut [u8]) -> Result<(), String> {
-        match &part.packing {
-            Packing::Plain => self.convert_plain(part.dtype, from, to),
-            Packing::Mxfp4(file, offset) => {
+    fn convert(
+        &self,
+        part: &Part,
+        first: u64,
+        index: u64,
+        from: &[u8],
+        to: &mut [u8],
+    ) -> Result<(), String> {
+        match (&part.packing, &self.each) {
+            (Packing::Plain, None) => convert_plain(part.dtype, self.ty, from, to),
+            (Packing::Plain, Some(each)) => self.apply(each, part.dtype, index, from, to),
+            (Packing::Mxfp4(file, offset), _) => {
                 repack(first, from, file.get(*offset..).unwrap_or_default(), to)
             }
-            Packing::Scaled(scales) if self.each.is_none() => {
-                scales.decode(part.dtype, first, from, to)
-            }
-            Packing::Scaled(scales) => {
+            (Packing::Scaled(scales), None) => scales.decode(part.dtype, first, from, to),
+            (Packing::Scaled(scales), Some(each)) => {
                 let mut values = vec![0; 2 * from.len()];
                 scales.decode(part.dtype, first, from, &mut values)?;
-                self.convert_plain(Dtype::BF16, &values, to)
+                self.apply(each, Dtype::BF16, index, &values, to)
             }
         }
     }
 
-    fn convert_plain(&self, dtype: Dtype, from: &[u8], to: &mut [u8]) -> Result<(), String> {
-        if let Some(each) = &self.each {
-            for (from, to) in from.chunks(dtype.bitsize() / 8).zip(to.chunks_mut(4)) {
-                let value = apply(each, read(dtype, from))?;
-                to.copy_from_slice(&value.to_le_bytes());
+    fn apply(
+        &self,
+        each: &Each,
+        dtype: Dtype,
+        index: u64,
+        from: &[u8],
+        to: &mut [u8],
+    ) -> Result<(), String> {
+        let mut function = each.of(index)?;
+        let elements = from.chunks(dtype.bitsize() / 8).zip(to.chunks_mut(4));
+        for (n, (from, to)) in (0..).zip(elements) {
+            if each.has_index && self.rows_per_index.is_none() {
+                function = each.of(index + n)?;
             }
-            return Ok(());
-        }
-        match (dtype, self.ty) {
-            (Dtype::F64, TensorType::F32) => {
-                for (from, to) in from.chunks(8).zip(to.chunks_mut(4)) {
-                    to.copy_from_slice(&(read(dtype, from) as f32).to_le_bytes());
-                }
-            }
-            (Dtype::I64, TensorType::I32) => {
-                for (from, to) in from.chunks(8).zip(to.chunks_mut(4)) {
-                    let value = i64::from_le_bytes(from.try_into().unwrap_or_default());
-                    let value = i32::try_from(value)
-                        .map_err(|_| format!("{value} does not fit into 32 bits"))?;
-                    to.copy_from_slice(&value.to_le_bytes());
-                }
-            }
-            _ => to.copy_from_slice(from),
+            let value = function.apply(read(dtype, from))?;
+            to.copy_from_slice(&value.to_le_bytes());
         }
         Ok(())
     }
+}
+
+/// Brings neighbours into the type of the tensor.
+fn convert_plain(dtype: Dtype, ty: TensorType, from: &[u8], to: &mut [u8]) -> Result<(), String> {
+    match (dtype, ty) {
+        (Dtype::F64, TensorType::F32) => {
+            for (from, to) in from.chunks(8).zip(to.chunks_mut(4)) {
+                to.copy_from_slice(&(read(dtype, from) as f32).to_le_bytes());
+            }
+        }
+        (Dtype::I64, TensorType::I32) => {
+            for (from, to) in from.chunks(8).zip(to.chunks_mut(4)) {
+                let value = i64::from_le_bytes(from.try_into().unwrap_or_default());
+                let value = i32::try_from(value)
+                    .map_err(|_| format!("{value} does not fit into 32 bits"))?;
+                to.copy_from_slice(&value.to_le_bytes());
+            }
+        }
+        _ => to.copy_from_slice(from),
+    }
+    Ok(())
 }
 
 /// One stored number.
@@ -276,14 +375,23 @@ pub(super) fn read(dtype: Dtype, bytes: &[u8]) -> f64 {
     }
 }
 
-/// The only name in an expression over elements.
-struct Element(f64);
+/// Names in an expression over elements.
+pub(super) const ELEMENT: &str = "x";
+pub(super) const INDEX: &str = "i";
+
+struct Element {
+    x: f64,
+    i: u64,
+}
 
 impl Scope for Element {
     fn name(&self, name: &str, _: bool) -> Result<Value, String> {
         match name {
-            "x" => Ok(Value::Float(self.0)),
-            _ => Err(format!("unknown name `{name}`; the element is `x`")),
+            ELEMENT => Ok(Value::Float(self.x)),
+            INDEX => Ok(Value::Int(self.i as i64)),
+            _ => Err(format!(
+                "unknown name `{name}`; the element is `x`, its index `i`"
+            )),
         }
     }
 
@@ -297,17 +405,6 @@ impl Scope for Element {
 
     fn count(&self, _: &str) -> Result<i64, String> {
         Err("an element knows no arrays".into())
-    }
-}
-
-fn apply(each: &Expr, x: f64) -> Result<f32, String> {
-    match each.evaluate(&Element(x))? {
-        Value::Float(v) => Ok(v as f32),
-        Value::Int(v) => Ok(v as f32),
-        other => Err(format!(
-            "`{each}` gives {}, expected a number",
-            other.type_name()
-        )),
     }
 }
 

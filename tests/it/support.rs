@@ -225,7 +225,7 @@ pub fn results(
     let (n, n_vocab) = (tokens.len(), plan.n_vocab as u32);
     let options = Options {
         n_ctx: if path.stateless { 0 } else { 512 },
-        n_ctx_seq: 0,
+        n_ctx_seq: if path.stateless { n } else { 0 },
         n_seqs: 2,
         n_checkpoints: 0,
         n_batch: 2 * n,

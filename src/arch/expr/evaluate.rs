@@ -7,8 +7,11 @@ pub(super) fn evaluate(node: &Node, scope: &dyn Scope) -> Result<Value, String> 
         Node::Literal(value) => Ok(value.clone()),
         Node::Name(name, _) => scope.name(name, false),
         Node::Index(name, index, _) => {
-            let Value::List(items) = scope.name(name, true)? else {
-                return Err(format!("`{name}` is not an array, so it has no elements"));
+            let items = match scope.name(name, true)? {
+                Value::List(items) => items,
+                // The elements of a text are its characters.
+                Value::Str(text) => text.chars().map(|c| Value::Str(c.into())).collect(),
+                _ => return Err(format!("`{name}` is not an array, so it has no elements")),
             };
             let Value::Int(at) = evaluate(index, scope)? else {
                 return Err(format!("an index of `{name}` is not an integer"));
@@ -156,6 +159,12 @@ fn call(function: Function, arguments: &[Node], scope: &dyn Scope) -> Result<Val
         Function::Count => Ok(Value::Int(scope.count(&text(&arguments[0])?)?)),
         Function::Any | Function::All | Function::Sum => {
             over_list(function, &list(&arguments[0], scope)?)
+        }
+        Function::Contains => {
+            let value = evaluate(&arguments[1], scope)?;
+            let items = list(&arguments[0], scope)?;
+            let is_it = |item: &Value| equal(item, &value).unwrap_or(false);
+            Ok(Value::Bool(items.iter().any(is_it)))
         }
         Function::Min | Function::Max => {
             let values = match list(&arguments[0], scope) {

@@ -9,6 +9,7 @@
 //! float otherwise; `//` is the floor. A name bound to a per-layer array stands for the value of
 //! the current layer; `name[i]` picks any.
 
+mod bind;
 mod evaluate;
 mod parse;
 
@@ -149,6 +150,7 @@ enum Function {
     Any,
     All,
     Sum,
+    Contains,
 }
 
 /// Name, function, least and most arguments.
@@ -168,6 +170,7 @@ const FUNCTIONS: &[(&str, Function, usize, usize)] = &[
     ("any", Function::Any, 1, 1),
     ("all", Function::All, 1, 1),
     ("sum", Function::Sum, 1, 1),
+    ("contains", Function::Contains, 2, 2),
 ];
 
 impl Expr {
@@ -296,7 +299,7 @@ fn static_type(node: &Node) -> Option<&'static str> {
                 let (a, b) = (static_type(&arguments[1])?, static_type(&arguments[2])?);
                 (a == b).then_some(a)
             }
-            Function::Has | Function::Any | Function::All => Some("boolean"),
+            Function::Has | Function::Any | Function::All | Function::Contains => Some("boolean"),
             _ => Some("number"),
         },
     }
@@ -381,6 +384,8 @@ mod tests {
         );
         check("any(swa)", "true");
         check("all(swa)", "false");
+        check("contains(swa, true)", "true");
+        check("contains(swa, 1)", "false");
         check(
             "n_head[0]",
             "error: `n_head` is not an array, so it has no elements",

@@ -14,6 +14,10 @@ pub enum Unary {
     Silu,
     /// Tanh approximation of `x * Phi(x)`.
     Gelu,
+    /// `x * Phi(x)`, `Phi` the normal distribution.
+    GeluErf,
+    /// `x * sigmoid(1.702 x)`.
+    GeluQuick,
     /// `max(x, 0)`.
     Relu,
     /// `ln(1 + exp(x))`.
@@ -36,6 +40,8 @@ pub enum Unary {
 pub enum Glu {
     Silu,
     Gelu,
+    GeluErf,
+    GeluQuick,
     Relu,
 }
 
@@ -121,6 +127,8 @@ impl Graph {
             match kind {
                 Unary::Silu => sys::ggml_silu(ctx, a.as_ptr()),
                 Unary::Gelu => sys::ggml_gelu(ctx, a.as_ptr()),
+                Unary::GeluErf => sys::ggml_gelu_erf(ctx, a.as_ptr()),
+                Unary::GeluQuick => sys::ggml_gelu_quick(ctx, a.as_ptr()),
                 Unary::Relu => sys::ggml_relu(ctx, a.as_ptr()),
                 Unary::Softplus => sys::ggml_softplus(ctx, a.as_ptr()),
                 Unary::Exp => sys::ggml_exp(ctx, a.as_ptr()),
@@ -149,6 +157,8 @@ impl Graph {
             let op = match kind {
                 Glu::Silu => sys::GGML_GLU_OP_SWIGLU,
                 Glu::Gelu => sys::GGML_GLU_OP_GEGLU,
+                Glu::GeluErf => sys::GGML_GLU_OP_GEGLU_ERF,
+                Glu::GeluQuick => sys::GGML_GLU_OP_GEGLU_QUICK,
                 Glu::Relu => sys::GGML_GLU_OP_REGLU,
             };
             sys::ggml_glu_split(ctx, gate.as_ptr(), up.as_ptr(), op)

@@ -1,0 +1,156 @@
+//! Expressions over elements: everything but a few free names is given its value once, and what is
+//! left is evaluated for each element, where possible as a product and a sum.
+
+use super::evaluate::evaluate;
+use super::{Binary, Expr, Function, Node, Scope, Unary, Value};
+
+/// Nesting of named expressions that no sensible map reaches.
+const MAX_DEPTH: usize = 64;
+
+impl Expr {
+    /// The expression with all names but the `free` ones replaced by their values; `expand` gives the
+    /// expressions that names stand for.
+    ///
+    /// # Errors
+    /// A name without a value, or expressions that stand for each other.
+    pub fn bind(
+        &self,
+        scope: &dyn Scope,
+        free: &[&str],
+        expand: &dyn Fn(&str) -> Option<Self>,
+    ) -> Result<Self, String> {
+        let binder = Binder {
+            scope,
+            free,
+            expand,
+        };
+        Ok(Self {
+            node: binder.bind(&self.node, 0)?,
+            source: self.source.clone(),
+        })
+    }
+
+    /// `a` and `b` if the expression is `a * x + b`.
+    ///
+    /// # Errors
+    /// A part without `x` that has no value.
+    pub fn linear(&self, x: &str, scope: &dyn Scope) -> Result<Option<(f64, f64)>, String> {
+        linear(&self.node, x, scope)
+    }
+}
+
+struct Binder<'a> {
+    scope: &'a dyn Scope,
+    free: &'a [&'a str],
+    expand: &'a dyn Fn(&str) -> Option<Expr>,
+}
+
+impl Binder<'_> {
+    fn bind(&self, node: &Node, depth: usize) -> Result<Node, String> {
+        if depth > MAX_DEPTH {
+            return Err("named expressions stand for each other".into());
+        }
+        let depth = depth + 1;
+        Ok(match node {
+            Node::Literal(_) => node.clone(),
+            Node::Name(name, _) if self.free.contains(&name.as_str()) => node.clone(),
+            Node::Name(name, _) => match (self.expand)(name) {
+                Some(expr) => self.bind(&expr.node, depth)?,
+                None => Node::Literal(self.scope.name(name, false)?),
+            },
+            Node::Index(name, index, _) => match self.bind(index, depth)? {
+                Node::Literal(_) => Node::Literal(evaluate(node, self.scope)?),
+                _ => return Err(format!("an index of `{name}` depends on the element")),
+            },
+            Node::Unary(op, a) => {
+                folded(Node::Unary(*op, Box::new(self.bind(a, depth)?)), self.scope)?
+            }
+            Node::Binary(op, a, b) => {
+                let (a, b) = (self.bind(a, depth)?, self.bind(b, depth)?);
+                folded(Node::Binary(*op, Box::new(a), Box::new(b)), self.scope)?
+            }
+            Node::Call(Function::If, arguments, span) => {
+                let condition = self.bind(&arguments[0], depth)?;
+                if let Node::Literal(value) = &condition {
+                    let chosen = if value.truth()? { 1 } else { 2 };
+                    return self.bind(&arguments[chosen], depth);
+                }
+                let branches = arguments[1..].iter().map(|a| self.bind(a, depth));
+                let all: Result<Vec<Node>, String> =
+                    std::iter::once(Ok(condition)).chain(branches).collect();
+                Node::Call(Function::If, all?, span.clone())
+            }
+            // These speak of the configuration, not of elements.
+            Node::Call(
+                Function::Has
+                | Function::Dim
+                | Function::Count
+                | Function::Any
+                | Function::All
+                | Function::Sum
+                | Function::Contains,
+                ..,
+            ) => Node::Literal(evaluate(node, self.scope)?),
+            Node::Call(function, arguments, span) => {
+                let all: Vec<Node> = arguments
+                    .iter()
+                    .map(|a| self.bind(a, depth))
+                    .collect::<Result<_, _>>()?;
+                folded(Node::Call(*function, all, span.clone()), self.scope)?
+            }
+        })
+    }
+}
+
+/// A node whose parts are all values becomes one.
+fn folded(node: Node, scope: &dyn Scope) -> Result<Node, String> {
+    let is_value = |node: &Node| matches!(node, Node::Literal(_));
+    let all = match &node {
+        Node::Unary(_, a) => is_value(a),
+        Node::Binary(_, a, b) => is_value(a) && is_value(b),
+        Node::Call(_, arguments, _) => arguments.iter().all(is_value),
+        _ => false,
+    };
+    match all {
+        true => Ok(Node::Literal(evaluate(&node, scope)?)),
+        false => Ok(node),
+    }
+}
+
+fn linear(node: &Node, x: &str, scope: &dyn Scope) -> Result<Option<(f64, f64)>, String> {
+    if !mentions(node, x) {
+        return Ok(Some((0.0, evaluate(node, scope)?.number()?)));
+    }
+    Ok(match node {
+        Node::Name(..) => Some((1.0, 0.0)),
+        Node::Unary(Unary::Minus, a) => linear(a, x, scope)?.map(|(a, b)| (-a, -b)),
+        Node::Binary(op, left, right) => {
+            let (Some((a, b)), Some((c, d))) = (linear(left, x, scope)?, linear(right, x, scope)?)
+            else {
+                return Ok(None);
+            };
+            match op {
+                Binary::Add => Some((a + c, b + d)),
+                Binary::Subtract => Some((a - c, b - d)),
+                Binary::Multiply if a == 0.0 => Some((b * c, b * d)),
+                Binary::Multiply if c == 0.0 => Some((a * d, b * d)),
+                Binary::Divide if c == 0.0 && d != 0.0 => Some((a / d, b / d)),
+                _ => None,
+            }
+        }
+        Node::Call(Function::If, arguments, _) if !mentions(&arguments[0], x) => {
+            let chosen = match evaluate(&arguments[0], scope)? {
+                Value::Bool(true) => 1,
+                _ => 2,
+            };
+            linear(&arguments[chosen], x, scope)?
+        }
+        _ => None,
+    })
+}
+
+fn mentions(node: &Node, x: &str) -> bool {
+    let mut found = false;
+    super::names(node, &mut |name, _| found |= name == x);
+    found
+}

@@ -1,0 +1,83 @@
+//! Values of the language as metadata.
+
+use crate::arch::expr::{Expr, Value};
+use crate::arch::{ArchDef, ParamSource};
+use crate::weights::{Array, StringArray, Value as Meta};
+
+/// Whether a parameter is a number with a fraction, by what stands in its place elsewhere.
+pub(super) fn is_float(def: &ArchDef, name: &str) -> bool {
+    let Some(ParamSource::Key { default, synth, .. }) = def.params.get(name).map(|p| &p.source)
+    else {
+        return false;
+    };
+    let literal = |expr: &Option<Expr>| expr.as_ref().and_then(|e| e.as_literal().cloned());
+    matches!(literal(default), Some(Value::Float(_)))
+        || matches!(literal(synth), Some(Value::Float(_)))
+}
+
+pub(super) fn to_meta(value: &Value, is_float: bool) -> Option<Meta> {
+    let number = |value: &Value| match value {
+        Value::Int(v) => Some(*v as f32),
+        Value::Float(v) => Some(*v as f32),
+        _ => None,
+    };
+    Some(match value {
+        Value::Int(_) | Value::Float(_) if is_float => Meta::F32(number(value)?),
+        Value::Int(v) => match (u32::try_from(*v), i32::try_from(*v)) {
+            (Ok(v), _) => Meta::U32(v),
+            (_, Ok(v)) => Meta::I32(v),
+            _ => Meta::I64(*v),
+        },
+        Value::Float(v) => Meta::F32(*v as f32),
+        Value::Bool(v) => Meta::Bool(*v),
+        Value::Str(v) => Meta::Str(v.clone()),
+        Value::List(items) => Meta::Array(list(items, is_float)?),
+    })
+}
+
+/// The narrowest array that holds all items.
+fn list(items: &[Value], is_float: bool) -> Option<Array> {
+    let ints: Option<Vec<i64>> = items
+        .iter()
+        .map(|v| match v {
+            Value::Int(v) => Some(*v),
+            _ => None,
+        })
+        .collect();
+    if let Some(ints) = ints.filter(|_| !is_float) {
+        return match ints.iter().map(|v| u32::try_from(*v).ok()).collect() {
+            Some(all) => Some(Array::U32(all)),
+            None => Some(Array::I32(
+                ints.iter()
+                    .map(|v| i32::try_from(*v).ok())
+                    .collect::<Option<_>>()?,
+            )),
+        };
+    }
+    match items.first()? {
+        Value::Int(_) | Value::Float(_) => {
+            let number = |v: &Value| match v {
+                Value::Int(v) => Some(*v as f32),
+                Value::Float(v) => Some(*v as f32),
+                _ => None,
+            };
+            Some(Array::F32(items.iter().map(number).collect::<Option<_>>()?))
+        }
+        Value::Bool(_) => {
+            let flag = |v: &Value| match v {
+                Value::Bool(v) => Some(*v),
+                _ => None,
+            };
+            Some(Array::Bool(items.iter().map(flag).collect::<Option<_>>()?))
+        }
+        Value::Str(_) => {
+            let mut out = StringArray::default();
+            for item in items {
+                let Value::Str(text) = item else { return None };
+                out.push(text.as_bytes());
+            }
+            Some(Array::Str(out))
+        }
+        Value::List(_) => None,
+    }
+}
