@@ -13,7 +13,8 @@ in the order of the file, the tokens, and the SHA-256 of every file of the folde
 Weights are not stored. Element i of a tensor is
     ((splitmix64(fnv1a(name) + i) >> 40) / 2^24 - 1/2) * scale + mean
 in float32, each operation rounded once, then rounded to the dtype, to nearest even; `mean` and
-`scale` stand beside the tensor. tests/it/hf.rs computes the same.
+`scale` stand beside the tensor. Bytes (U8, F8_E4M3) are cut off instead, and F8_E4M3 loses the
+highest bit of its exponent. tests/it/hf.rs computes the same.
 
 Names and layouts are those of the disk: transformers saves a model that it made from the config,
 the file is filled with the values above, read by `from_pretrained`, saved once more and found
@@ -56,7 +57,7 @@ SILENT = 1e-8
 BUDGET = 60_000
 
 KNOWN = {"name", "about", "model", "config", "set", "tokens", "dtype", "shard", "form4", "drop", "fill", "output"}
-KNOWN |= {"silent", "doubt", "rename"}
+KNOWN |= {"silent", "doubt", "save", "rename", "transpose", "extra", "pack", "flat", "put"}
 
 
 class Failure(Exception):
@@ -100,14 +101,18 @@ def tensor_bytes(tensor):
         ).tobytes()
     if tensor["dtype"] == "I64":
         return values.astype(np.int64).tobytes()
+    if tensor["dtype"] == "U8":
+        return values.astype(np.uint8).tobytes()
+    if tensor["dtype"] == "F8_E4M3":  # without the highest bit of the exponent: neither NaN nor above 2
+        return (values.astype(np.uint8) & np.uint8(0xBF)).tobytes()
     raise Failure(f"{tensor['name']} is of {tensor['dtype']}, which nothing here fills")
 
 
-def file_bytes(tensors):
+def file_bytes(tensors, data_of=tensor_bytes):
     """A safetensors file: length of the header, header padded to 8 bytes, data."""
     header, parts, at = {"__metadata__": {"format": "pt"}}, [], 0
     for tensor in tensors:
-        data = tensor_bytes(tensor)
+        data = data_of(tensor)
         header[tensor["name"]] = {
             "dtype": tensor["dtype"],
             "shape": tensor["shape"],
@@ -203,6 +208,8 @@ def no_empty(value):
     """"" stands for null, which TOML lacks."""
     if isinstance(value, dict):
         return {key: no_empty(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [no_empty(item) for item in value]
     return None if value == "" else value
 
 
@@ -232,43 +239,192 @@ def read_cases():
 # ---------------------------------------------------------------- config
 
 
+def rope4(rope, config):
+    """rope_parameters as keys of transformers 4; `config` is the configuration around."""
+    local = rope.get("sliding_attention")
+    rope = dict(rope.get("full_attention", rope))
+    out = {"rope_theta": rope.pop("rope_theta")}
+    if "partial_rotary_factor" in rope:
+        out["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+    if isinstance(local, dict):
+        out["rope_local_base_freq"] = local["rope_theta"]
+    kind = rope.pop("rope_type", "default")
+    if "original_max_position_embeddings" in config:
+        rope.pop("original_max_position_embeddings", None)
+    if not rope and kind == "default":
+        out["rope_scaling"] = None
+    elif config["model_type"].startswith("qwen2") and "mrope_section" in rope:
+        out["rope_scaling"] = rope | {"type": "mrope"}
+    elif kind in ("linear", "yarn", "longrope", "dynamic") and not local and config["model_type"] != "gpt_oss":
+        out["rope_scaling"] = rope | {"type": kind}  # the name of the key before rope_type
+    else:
+        out["rope_scaling"] = rope | {"rope_type": kind}
+    return out
+
+
 def form4(config):
-    """The form transformers 4 wrote, which most published folders have: rope keys at the top."""
+    """The form transformers 4 wrote, which most published folders have: rope keys at the top, and
+    infinity as Python writes it, which JSON does not know."""
     out = {}
     for key, value in config.items():
         if key == "dtype":
             out["torch_dtype"] = value
         elif key == "rope_parameters" and isinstance(value, dict):
-            local = value.get("sliding_attention")
-            rope = dict(value.get("full_attention", value))
-            out["rope_theta"] = rope.pop("rope_theta")
-            if "partial_rotary_factor" in rope:
-                out["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
-            if isinstance(local, dict):
-                out["rope_local_base_freq"] = local["rope_theta"]
-            plain = rope.get("rope_type", "default") == "default"
-            out["rope_scaling"] = None if plain else rope
+            out |= rope4(value, config)
         elif isinstance(value, dict) and key.endswith("_config"):
-            out[key] = form4(value)
+            out[key] = form4(value) if key == "text_config" else value
+        elif isinstance(value, list):
+            out[key] = [math.inf if item == {"__float__": "Infinity"} else item for item in value]
         else:
             out[key] = value
     return out
 
 
+def place_of(config, key):
+    """The table a dotted key lies in, and its last part."""
+    *path, last = key.split(".")
+    for part in path:
+        config = config[part]
+    return config, last
+
+
 def config_text(saved, case):
-    """config.json of the case: as saved, or in the older form; without the keys in `drop`."""
+    """config.json of the case: as saved, or in the older form; without the keys in `drop`, with those in `put`."""
     config = json.loads(saved)
-    if not case.get("form4") and not case.get("drop"):
+    if not any(case.get(key) for key in ("form4", "flat", "drop", "put", "pack")):
         return saved
     if case.get("form4"):
         config = form4(config)
+    if case.get("flat"):
+        text = config.pop("text_config")
+        config = {key: value for key, value in text.items() if key != "model_type"} | config
     for key in case.get("drop", []):
-        place, *inner = key.split(".")
-        target = config[place] if inner else config
-        if (inner[0] if inner else place) not in target:
+        table, last = place_of(config, key)
+        if last not in table:
             raise Failure(f"`drop` names `{key}`, which config.json lacks")
-        del target[inner[0] if inner else place]
+        del table[last]
+    for key, value in case.get("put", {}).items():
+        table, last = place_of(config, key)
+        table[last] = no_empty(value)
+    if "pack" in case:
+        config["quantization_config"] = PACKS[case["pack"]]["config"]
     return (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
+
+
+# ---------------------------------------------------------------- what published folders do otherwise
+
+
+def swapped(shape):
+    return [*shape[:-2], shape[-1], shape[-2]]
+
+
+def lay_out(files, case):
+    """Names, axes and further tensors of published folders, where saving gives others."""
+    for part in files:
+        for tensor in part["tensors"]:
+            if any(re.search(pattern, tensor["name"]) for pattern in case.get("transpose", [])):
+                tensor["shape"] = swapped(tensor["shape"])
+            for pattern, name in case.get("rename", []):
+                tensor["name"] = re.sub(pattern, name, tensor["name"])
+    for name, shape in case.get("extra", []):
+        files[-1]["tensors"].append({"name": name, "dtype": "F32", "shape": shape, "mean": 0.0, "scale": 1.0})
+    return files
+
+
+# Values of four bits: sign, two bits of exponent, one of mantissa.
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+FP4 = np.concatenate([FP4, -FP4])
+
+PACKS = {
+    "mxfp4": {
+        "what": r"experts\.(gate_up_proj|down_proj)$",
+        "config": {
+            "modules_to_not_convert": [
+                "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"
+            ],
+            "quant_method": "mxfp4",
+        },
+    },
+    "fp8": {
+        "what": r"_proj(_with_mqa)?\.weight$",
+        "config": {
+            "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [16, 16]
+        },
+    },
+    "fp8-tensor": {
+        "what": r"_proj\.weight$",
+        "config": {
+            "activation_scheme": "static", "dequantize": False, "modules_to_not_convert": ["lm_head"],
+            "quant_method": "fp8", "weight_block_size": None,
+        },
+    },
+}
+
+
+def packed(tensor, pack):
+    """The tensors on disk that stand for one."""
+    name, shape = tensor["name"], tensor["shape"]
+    if pack == "mxfp4":
+        count, inputs, outputs = shape
+        blocks = {"dtype": "U8", "shape": [count, outputs, inputs // 32, 16], "mean": 128.0, "scale": 256.0}
+        scales = {"dtype": "U8", "shape": [count, outputs, inputs // 32], "mean": 123.0, "scale": 3.0}
+        return [{"name": f"{name}_blocks", **blocks}, {"name": f"{name}_scales", **scales}]
+    spread = tensor["scale"] / math.sqrt(12) / 0.6  # 0.6: what the bytes spread
+    weight = {"name": name, "dtype": "F8_E4M3", "shape": shape, "mean": 128.0, "scale": 256.0}
+    if pack == "fp8":
+        grid = [-(-extent // 16) for extent in shape]
+        factor = {"dtype": "F32", "shape": grid, "mean": short(spread), "scale": short(spread)}
+        return [weight, {"name": f"{name}_scale_inv", **factor}]
+    factor = {"dtype": "BF16", "shape": [], "mean": short(spread), "scale": 0.0}
+    input_factor = {"dtype": "BF16", "shape": [], "mean": 0.02, "scale": 0.0}
+    return [
+        weight,
+        {"name": f"{name}_scale_inv", **factor},
+        {"name": name.removesuffix("weight") + "activation_scale", **input_factor},
+    ]
+
+
+def e4m3(data):
+    """float32 of bytes of E4M3 without NaN."""
+    bits = np.frombuffer(data, np.uint8)
+    exponent, mantissa = (bits >> 3) & 15, (bits & 7).astype(np.float32) / 8
+    value = np.where(exponent == 0, mantissa * 2.0**-6, (1 + mantissa) * 2.0 ** (exponent.astype(np.float32) - 7))
+    return np.where(bits & 128, -value, value).astype(np.float32)
+
+
+def unpacked(tensor, parts, pack):
+    """The bytes of the float32 tensor that its parts stand for; every product is exact."""
+    first = tensor_bytes(parts[0])
+    if pack == "mxfp4":
+        blocks = np.frombuffer(first, np.uint8).reshape(parts[0]["shape"])
+        scales = np.frombuffer(tensor_bytes(parts[1]), np.uint8).reshape(parts[1]["shape"])
+        values = np.stack([FP4[blocks & 15], FP4[blocks >> 4]], -1).reshape(*blocks.shape[:-1], 32)
+        values = np.ldexp(values, scales.astype(np.int32)[..., None] - 127)
+        return values.reshape(*values.shape[:2], -1).swapaxes(1, 2).astype(np.float32).tobytes()
+    weight = e4m3(first).reshape(tensor["shape"])
+    factor = first_values({"data_offsets": (0, None), "dtype": parts[1]["dtype"]}, tensor_bytes(parts[1]))
+    if pack == "fp8":
+        rows, columns = tensor["shape"]
+        factor = np.kron(factor.reshape(parts[1]["shape"]), np.ones((16, 16), np.float32))[:rows, :columns]
+    return (weight * factor).astype(np.float32).tobytes()
+
+
+def pack_files(files, case):
+    """The files of a packed folder, and the bytes of what they stand for by name."""
+    pack, out, plain = case["pack"], [], {}
+    for part in files:
+        tensors = []
+        for tensor in part["tensors"]:
+            if re.search(PACKS[pack]["what"], tensor["name"]):
+                parts = packed(tensor, pack)
+                plain[tensor["name"]] = unpacked(tensor, parts, pack)
+                tensors += parts
+            else:
+                tensors.append(tensor)
+        width = {"F32": 4, "BF16": 2, "F8_E4M3": 1, "U8": 1}
+        tensors.sort(key=lambda t: (-width[t["dtype"]], t["name"]))
+        out.append({"file": part["file"], "tensors": tensors})
+    return out, plain
 
 
 # ---------------------------------------------------------------- transformers
@@ -300,6 +456,8 @@ def new_model(case):
 
 def save(model, folder, case):
     limit = {"max_shard_size": case["shard"]} if "shard" in case else {}
+    if case.get("save") == "modules":
+        limit["save_original_format"] = False
     model.save_pretrained(folder, **limit)
 
 
@@ -349,9 +507,10 @@ def load(case, folder, dtype):
     model, report = cls.from_pretrained(
         folder, dtype=dtype, attn_implementation="eager", output_loading_info=True, local_files_only=True
     )
+    extra = {name for name, _ in case.get("extra", [])}
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        if report.get(kind):
-            raise Failure(f"from_pretrained reports {kind}: {sorted(map(str, report[kind]))[:4]}")
+        if keys := set(map(str, report.get(kind, []))) - extra:
+            raise Failure(f"from_pretrained reports {kind}: {sorted(keys)[:4]}")
     if hasattr(model, "set_experts_implementation"):
         try:
             model.set_experts_implementation("eager")
@@ -429,37 +588,65 @@ def all_tensors(folder):
     return out
 
 
-def same_files(filled, again):
+def same_files(filled, again, case):
     """The folder saved once more is the one that was filled; shards may be cut elsewhere."""
     old, new = all_tensors(filled), all_tensors(again)
+    for pattern, name in case.get("rename", []):
+        new = {re.sub(pattern, name, key): value for key, value in new.items()}
+    for name, _ in case.get("extra", []):
+        del old[name]
     if set(old) != set(new):
         raise Failure(f"saving the loaded model again writes other tensors: {sorted(set(old) ^ set(new))[:4]}")
-    for name in old:
-        if old[name] != new[name]:
-            raise Failure(f"saving the loaded model again changes {name}: {old[name][:2]}, {new[name][:2]}")
+    for name, (dtype, shape, data) in new.items():
+        if any(re.search(pattern, name) for pattern in case.get("transpose", [])):
+            turned = np.frombuffer(data, np.float32).reshape(shape).swapaxes(-1, -2)
+            shape, data = list(turned.shape), turned.tobytes()
+        if old[name] != (dtype, shape, data):
+            raise Failure(f"saving the loaded model again changes {name}: {old[name][:2]}, {dtype, shape}")
     paths = sorted(filled.glob("*.safetensors"))
-    if len(paths) == 1 and paths[0].read_bytes() != (again / paths[0].name).read_bytes():
+    as_saved = not any(case.get(key) for key in ("rename", "transpose", "extra")) and len(paths) == 1
+    if as_saved and paths[0].read_bytes() != (again / paths[0].name).read_bytes():
         raise Failure("saving the loaded model again writes the tensors in another way")
+
+
+def write_plain(files, plain, config, folder):
+    """The folder a packed one stands for."""
+    folder.mkdir()
+    (folder / "config.json").write_bytes(config)
+    for part in files:
+        data = file_bytes(part["tensors"], lambda tensor: plain.get(tensor["name"]) or tensor_bytes(tensor))
+        (folder / part["file"]).write_bytes(data)
+
+
+def prepare(case, folder):
+    """The files of a case, its config.json, and the folder from which its logits are computed."""
+    new, filled, again = folder / "new", folder / "filled", folder / "again"
+    save(new_model(case), new, case)
+    files, metadata = describe(new, case)
+    files = lay_out(files, case)
+    saved = (new / "config.json").read_bytes()
+    config = config_text(saved, case)
+    if "pack" in case:
+        if metadata is not None:
+            raise Failure("a packed case is one file")
+        small, plain = pack_files(files, case)
+        write_plain(files, plain, saved, filled)
+        return {"files": small, "index_metadata": None}, config, saved, filled
+    entry = {"files": files, "index_metadata": metadata}
+    write_folder(entry, config, filled)
+    save(load(case, filled, "auto"), again, case)
+    same_files(filled, again, case)
+    return entry, config, saved, filled
 
 
 def compute(case, folder):
     """The entry of a case, its config.json, and its logits."""
     import torch
 
-    new, filled, again = folder / "new", folder / "filled", folder / "again"
-    save(new_model(case), new, case)
-    files, metadata = describe(new, case)
-    saved = (new / "config.json").read_bytes()
-    config = config_text(saved, case)
-    entry = {"files": files, "index_metadata": metadata}
-    write_folder(entry, config, filled)
-
-    save(load(case, filled, "auto"), again, case)
-    same_files(filled, again)
-
+    entry, config, saved, filled = prepare(case, folder)
     model = load(case, filled, torch.float32)
     logits = run(model, case)
-    if config != saved:
+    if config != saved and "pack" not in case:
         (filled / "config.json").write_bytes(saved)
         if not np.array_equal(run(load(case, filled, torch.float32), case), logits):
             raise Failure("config.json as saved and as rewritten give different logits")
@@ -472,8 +659,7 @@ def compute(case, folder):
         "sha256": {n: hashlib.sha256(d).hexdigest() for n, d in sorted(folder_bytes(entry, config).items())},
         "std": short(logits.std()),
         **measures(model, case, logits),
-        "index_metadata": metadata,
-        "files": files,
+        **entry,
     }
     return entry, config, logits.astype(np.float32)
 
