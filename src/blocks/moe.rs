@@ -53,7 +53,8 @@ options! {
         latent: u64 = "if(has('latent_down'), dim('latent_down', 1), n_embd)", "elements of what experts read, which may be narrower than the stream";
         scale: f32 = "1", "factor of the weights";
         groups: u64 = "1", "groups of experts";
-        groups_used: u64 = "1", "groups that experts are picked from, by the sum of their two best scores";
+        groups_used: u64 = "1", "groups that experts are picked from, by the sum of their best scores";
+        group_best: u64 = "2", "how many best scores of a group are summed";
         clamp: f32 = "0", "bound of gate and up; 0: none";
         clamp_at: ClampAt = "after", "whether the gate is bounded `before` or `after` its activation";
         weight_at: WeightAt = "output", "whether a weight acts on an expert's `output` or `input`";
@@ -202,8 +203,8 @@ pub(super) static CONTRACT: Contract = Contract {
             message: "`used` is at least 1 and at most `experts`",
         },
         Rule {
-            holds: "groups > 0 and experts % groups == 0 and groups_used > 0 and groups_used <= groups",
-            message: "`groups` divides `experts`, and `groups_used` is at most `groups`",
+            holds: "groups > 0 and experts % groups == 0 and groups_used > 0 and groups_used <= groups and group_best > 0",
+            message: "`groups` divides `experts`, `groups_used` is at most `groups`, `group_best` is positive",
         },
         Rule {
             holds: "groups == 1 or used <= groups_used * experts / groups",
@@ -370,14 +371,15 @@ fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, 
 }
 
 /// Scores `[experts, n_tokens]` in which the experts outside the best groups are -inf. A group is
-/// as good as the sum of its two best.
+/// as good as the sum of its best.
 fn best_groups(g: &Graph, c: &Config, ranked: &Tensor) -> Result<Tensor, Error> {
     let (n, size) = (ranked.shape()[1], c.experts / c.groups);
     let rows = g.reshape(ranked, [size, c.groups * n, 1, 1])?;
-    let best = g.top_k(&rows, size.min(2))?; // [2, groups * n_tokens]
+    let n_best = size.min(c.group_best);
+    let best = g.top_k(&rows, n_best)?; // [n_best, groups * n_tokens]
     let cells = g.reshape(ranked, [1, size, c.groups * n, 1])?;
-    let best = g.get_rows(&cells, &best)?; // [1, 2, groups * n_tokens]
-    let best = g.reshape(&best, [size.min(2), c.groups * n, 1, 1])?;
+    let best = g.get_rows(&cells, &best)?; // [1, n_best, groups * n_tokens]
+    let best = g.reshape(&best, [n_best, c.groups * n, 1, 1])?;
     let sums = g.reshape(&g.sum_rows(&best)?, [c.groups, n, 1, 1])?;
     let chosen = g.top_k(&sums, c.groups_used)?; // [groups_used, n_tokens]
     let groups = g.reshape(ranked, [size, c.groups, n, 1])?;

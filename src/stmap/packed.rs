@@ -73,7 +73,7 @@ pub(super) fn find(
     let exponents = checkpoint
         .get(&scales_name)
         .ok_or_else(|| format!("{blocks_name} is there, and {scales_name} is not"))?;
-    let Some((&[n, bytes], outer)) = blocks.shape.split_last_chunk::<2>() else {
+    let Some((outer, &[n, bytes])) = blocks.shape.split_last_chunk::<2>() else {
         return Err(format!("{blocks_name} has the shape {:?}", blocks.shape));
     };
     let fits = exponents.shape.split_last() == Some((&n, outer)) && bytes == MX_BYTES as u64;

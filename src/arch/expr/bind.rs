@@ -60,7 +60,7 @@ impl Binder<'_> {
             },
             Node::Index(name, index, _) => match self.bind(index, depth)? {
                 Node::Literal(_) => Node::Literal(evaluate(node, self.scope)?),
-                _ => return Err(format!("an index of `{name}` depends on the element")),
+                index => choice(&self.scope.name(name, true)?, &index)?,
             },
             Node::Unary(op, a) => {
                 folded(Node::Unary(*op, Box::new(self.bind(a, depth)?)), self.scope)?
@@ -100,6 +100,27 @@ impl Binder<'_> {
             }
         })
     }
+}
+
+/// Most values among which an element may choose.
+const MAX_CHOICES: usize = 64;
+
+/// The element of an array at an index that is not known yet: a chain of conditions.
+fn choice(array: &Value, index: &Node) -> Result<Node, String> {
+    let Value::List(items) = array else {
+        return Err(format!("`{array}` is not an array, so it has no elements"));
+    };
+    let Some((last, others)) = items.split_last().filter(|_| items.len() <= MAX_CHOICES) else {
+        return Err(format!("{} values, expected 1 to {MAX_CHOICES}", items.len()));
+    };
+    let mut node = Node::Literal(last.clone());
+    for (i, item) in others.iter().enumerate().rev() {
+        let at = Node::Literal(Value::Int(i as i64));
+        let is_it = Node::Binary(Binary::Equal, Box::new(index.clone()), Box::new(at));
+        let arguments = vec![is_it, Node::Literal(item.clone()), node];
+        node = Node::Call(Function::If, arguments, 0..0);
+    }
+    Ok(node)
 }
 
 /// A node whose parts are all values becomes one.
