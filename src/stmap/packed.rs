@@ -5,8 +5,6 @@
 //! 4-bit floats are those of the OCP Microscaling specification (MXFP4): 32 codes share an 8-bit
 //! exponent; stored are the codes, two neighbours in a byte, and the exponents apart.
 
-use half::bf16;
-
 use crate::arch::expr::{Scope, Value};
 use crate::weights::Bytes;
 use crate::weights::safetensors::{Checkpoint, Dtype, Stored};
@@ -190,7 +188,7 @@ impl Scales {
         Ok(read(self.dtype, bytes) as f32)
     }
 
-    /// The numbers behind 8-bit floats, from the element `first` on, as bf16.
+    /// The numbers behind 8-bit floats, from the element `first` on, as f32.
     pub(super) fn decode(
         &self,
         dtype: Dtype,
@@ -198,9 +196,9 @@ impl Scales {
         from: &[u8],
         to: &mut [u8],
     ) -> Result<(), String> {
-        for ((element, code), to) in (first..).zip(from).zip(to.chunks_mut(2)) {
+        for ((element, code), to) in (first..).zip(from).zip(to.chunks_mut(4)) {
             let value = eight_bits(dtype, *code) * self.of(element)?;
-            to.copy_from_slice(&bf16::from_f32(value).to_le_bytes());
+            to.copy_from_slice(&value.to_le_bytes());
         }
         Ok(())
     }

@@ -25,8 +25,9 @@ impl Part {
     fn ty(&self) -> Result<TensorType, String> {
         Ok(match (&self.packing, self.dtype) {
             (Packing::Mxfp4(..), _) => TensorType::MXFP4,
-            (Packing::Scaled(_), _) | (_, Dtype::BF16) => TensorType::BF16,
-            (_, Dtype::F32 | Dtype::F64) => TensorType::F32,
+            // No smaller type holds every product of a code and its scale.
+            (Packing::Scaled(_), _) | (_, Dtype::F32 | Dtype::F64) => TensorType::F32,
+            (_, Dtype::BF16) => TensorType::BF16,
             (_, Dtype::F16) => TensorType::F16,
             (_, Dtype::I32 | Dtype::I64) => TensorType::I32,
             (_, dtype) => return Err(format!("elements of type {dtype:?} have no use")),
@@ -312,9 +313,9 @@ impl Recipe {
             }
             (Packing::Scaled(scales), None) => scales.decode(part.dtype, first, from, to),
             (Packing::Scaled(scales), Some(each)) => {
-                let mut values = vec![0; 2 * from.len()];
+                let mut values = vec![0; 4 * from.len()];
                 scales.decode(part.dtype, first, from, &mut values)?;
-                self.apply(each, Dtype::BF16, index, &values, to)
+                self.apply(each, Dtype::F32, index, &values, to)
             }
         }
     }

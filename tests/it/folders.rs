@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use lab_bench::models::{self, Definitions, Source};
 
-use crate::goldens::{EXACT, HALF};
+use crate::goldens::{EXACT, HALF, Q8};
 use crate::hf;
 use crate::support::{PATHS, nmse, results};
 
@@ -55,11 +55,12 @@ fn folders_give_what_transformers_gives() {
         match error_of(name, &with, scratch.path()) {
             Ok(error) => {
                 println!("{name:24} NMSE {error:.1e}");
-                // Products of half-precision weights round their columns.
-                let bound = if hf::open(name).is_half() {
-                    HALF
-                } else {
-                    EXACT
+                // Products of half-precision and of 4-bit weights round their columns.
+                let golden = hf::open(name);
+                let bound = match (golden.has(&["U8"]), golden.has(&["F16", "BF16"])) {
+                    (true, _) => Q8,
+                    (_, true) => HALF,
+                    _ => EXACT,
                 };
                 match error <= bound {
                     true => n_good += 1,

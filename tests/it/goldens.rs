@@ -22,7 +22,7 @@ pub(crate) const EXACT: f64 = 1e-6;
 /// What rounding a cache to half precision may cost at most, whatever the reference's own noise.
 pub(crate) const HALF: f64 = 1e-4;
 /// What an 8-bit and a 4-bit cache may cost.
-const Q8: f64 = 1e-3;
+pub(crate) const Q8: f64 = 1e-3;
 const Q4: f64 = 1e-1;
 
 pub(crate) struct Golden {

@@ -78,14 +78,14 @@ impl Folder {
         }
     }
 
-    /// Whether some tensor is stored in half precision.
-    pub(crate) fn is_half(&self) -> bool {
+    /// Whether some tensor has one of these types.
+    pub(crate) fn has(&self, types: &[&str]) -> bool {
         let files = self.golden["files"]
             .as_array()
             .expect("a list of files")
             .iter();
         let mut tensors = files.flat_map(|file| file["tensors"].as_array().expect("a list"));
-        tensors.any(|tensor| tensor["dtype"] == "F16" || tensor["dtype"] == "BF16")
+        tensors.any(|tensor| types.iter().any(|ty| tensor["dtype"] == *ty))
     }
 
     /// Every file by its name.

@@ -111,7 +111,10 @@ fn choice(array: &Value, index: &Node) -> Result<Node, String> {
         return Err(format!("`{array}` is not an array, so it has no elements"));
     };
     let Some((last, others)) = items.split_last().filter(|_| items.len() <= MAX_CHOICES) else {
-        return Err(format!("{} values, expected 1 to {MAX_CHOICES}", items.len()));
+        return Err(format!(
+            "{} values, expected 1 to {MAX_CHOICES}",
+            items.len()
+        ));
     };
     let mut node = Node::Literal(last.clone());
     for (i, item) in others.iter().enumerate().rev() {
