@@ -10,6 +10,9 @@ use crate::weights::Metadata;
 
 use super::vocab::{Kind, Vocabulary};
 
+/// Tokens that end a generation, all of them: for those that no other key and no text tells.
+pub(super) const ENDS: &str = "tokenizer.ggml.eog_token_ids";
+
 /// Ids of the tokens with a role.
 #[derive(Debug, Default)]
 pub(super) struct Roles {
@@ -59,12 +62,14 @@ const EOT: ByText = ByText {
     ends: true,
 };
 
+const EOM: ByText = ByText {
+    keys: &["tokenizer.ggml.eom_token_id"],
+    texts: &["<|eom_id|>"],
+    ends: true,
+};
+
 const OTHERS: &[ByText] = &[
-    ByText {
-        keys: &["tokenizer.ggml.eom_token_id"],
-        texts: &["<|eom_id|>"],
-        ends: true,
-    },
+    EOM,
     ByText {
         keys: &[
             "tokenizer.ggml.prefix_token_id",
@@ -208,6 +213,21 @@ const EXCEPTIONS: &[Exception] = &[
     },
 ];
 
+/// Whether a token of this text ends a generation in every vocabulary.
+pub(super) fn ends_by_text(text: &str) -> bool {
+    END_TEXTS.contains(&text) && EXCEPTIONS.iter().all(|exception| exception.text != text)
+}
+
+/// Whether a token of this text is taken for the one that ends a turn.
+pub(super) fn is_end_of_turn(text: &str) -> bool {
+    EOT.texts.contains(&text)
+}
+
+/// Whether a token of this text is taken for the one that ends a message.
+pub(super) fn is_end_of_message(text: &str) -> bool {
+    EOM.texts.contains(&text)
+}
+
 impl Roles {
     /// Finds the tokens with a role; those known by their text become control tokens.
     pub(super) fn read(metadata: &Metadata, vocab: &mut Vocabulary, defaults: Defaults) -> Self {
@@ -230,6 +250,11 @@ impl Roles {
             this.ends.extend(id.filter(|_| role.ends));
         }
         this.find_ends_by_text(vocab);
+        if let Some(listed) = metadata.array(ENDS) {
+            let ids = (0..listed.len()).filter_map(|at| listed.get(at)?.as_i64());
+            let ids = ids.filter_map(|id| in_range(vocab, u32::try_from(id).ok()));
+            this.ends.extend(ids);
+        }
         this
     }
 
