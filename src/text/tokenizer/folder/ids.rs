@@ -12,6 +12,7 @@ use crate::weights::{Array, Metadata, Value};
 
 use super::super::external;
 use super::super::roles;
+use super::super::vocab::Kind;
 use super::Error;
 use super::files::{Files, Object};
 use super::parsed::Parsed;
@@ -105,7 +106,11 @@ impl Ids {
             }
         }
         // Two more keys hold tokens that end an answer; some tokens are known by their text.
-        let has = |known: &dyn Fn(&str) -> bool| tokens.iter().any(|token| known(&token.text));
+        let is_special = |token: &&Token| token.kind != Kind::Normal;
+        let has = |known: &dyn Fn(&str) -> bool| {
+            let mut special = tokens.iter().filter(is_special);
+            special.any(|token| known(&token.text))
+        };
         let text = |id: u32| tokens.get(id as usize).map_or("", |token| &token.text);
         let mut others = self
             .ends
@@ -122,10 +127,8 @@ impl Ids {
         {
             put("eom", id);
         }
-        if others.next().is_some() {
-            let all = self.ends.iter().copied().collect();
-            metadata.insert(roles::ENDS, Value::Array(Array::U32(all)));
-        }
+        let all = self.ends.iter().copied().collect();
+        metadata.insert(roles::ENDS, Value::Array(Array::U32(all)));
         let is = |end: &[u32], id: Option<u32>| id.is_some_and(|id| end == [id]);
         let adds = [
             ("tokenizer.ggml.add_bos_token", is(&self.frame.0, self.bos)),

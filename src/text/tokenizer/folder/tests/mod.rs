@@ -7,6 +7,8 @@ mod exact;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
+mod large;
+#[cfg(test)]
 mod said;
 
 use std::sync::LazyLock;
@@ -18,6 +20,8 @@ use tokenizers::Tokenizer as Library;
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::BpeTrainer;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+
+use crate::weights::Metadata;
 
 use super::super::Tokenizer;
 use super::{Folder, read};
@@ -192,5 +196,75 @@ fn difference_decoded(ours: &Tokenizer, library: &Library, text: &str) -> Option
     (decoded != theirs.as_bytes()).then(|| {
         let decoded = String::from_utf8_lossy(&decoded);
         format!("{text:?}: {decoded:?}, not {theirs:?}")
+    })
+}
+
+/// The strings of an array of a GGUF file.
+fn strings(metadata: &Metadata, key: &str) -> Vec<String> {
+    let strings = metadata.array(key).unwrap().as_strings().unwrap();
+    let text = |text: &[u8]| String::from_utf8(text.to_vec()).unwrap();
+    strings.iter().map(text).collect()
+}
+
+/// The tokens of a GGUF file with their kinds.
+fn tokens_of(metadata: &Metadata) -> Vec<(String, i64)> {
+    let kinds = metadata.array("tokenizer.ggml.token_type").unwrap();
+    let kind = |id| kinds.get(id).unwrap().as_i64().unwrap();
+    let texts = strings(metadata, "tokenizer.ggml.tokens").into_iter();
+    texts
+        .enumerate()
+        .map(|(id, text)| (text, kind(id)))
+        .collect()
+}
+
+/// A `tokenizer.json` of the tokens of a GGUF file: special ones are added, the model is completed
+/// with all of them.
+fn with_tokens(metadata: &Metadata, parts: &Json, mut model: Json) -> String {
+    let tokens = tokens_of(metadata);
+    let vocab: serde_json::Map<String, Json> = tokens
+        .iter()
+        .zip(0u32..)
+        .map(|((text, _), id)| (text.clone(), id.into()))
+        .collect();
+    model["vocab"] = vocab.into();
+    let mut library = library(parts, &model);
+    let added = tokens.iter().filter(|(_, kind)| matches!(kind, 2..=4));
+    let added = added.map(|(text, kind)| {
+        tokenizers::AddedToken::from(text.as_str(), *kind != 4).normalized(false)
+    });
+    library.add_tokens(added).unwrap();
+    library.to_string(false).unwrap()
+}
+
+/// A `tokenizer.json` of a GGUF file with byte-level merges, behind these steps.
+fn as_merges(metadata: &Metadata, steps: &Json, normalizer: &Json, ignore_merges: bool) -> String {
+    let merges = strings(metadata, "tokenizer.ggml.merges");
+    let model = json!({"type": "BPE", "merges": merges, "ignore_merges": ignore_merges});
+    let parts = json!({
+        "normalizer": normalizer,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
+        "decoder": bytes(false),
+    });
+    with_tokens(metadata, &parts, model)
+}
+
+/// Spaces as U+2581, one before every text, the token `<s>` before all.
+fn prefixed() -> Json {
+    json!({
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": "▁"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        ]},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
+        },
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+            {"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+        ]},
     })
 }

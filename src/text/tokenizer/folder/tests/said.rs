@@ -4,18 +4,24 @@ use tokenizers::AddedToken;
 
 use super::super::super::vocab::Kind;
 use super::*;
-use crate::weights::{Array, Metadata, Value};
+use crate::weights::{Metadata, Value};
 
-/// A small byte-level vocabulary: the bytes, then these tokens.
+/// A small byte-level vocabulary: the bytes, `th`, `the`, then these tokens.
 fn small(added: &[AddedToken]) -> String {
+    of_merges(&["t h", "th e"], added)
+}
+
+/// A byte-level vocabulary: the bytes, what the merges make, then these tokens.
+fn of_merges(merges: &[&str], added: &[AddedToken]) -> String {
     let alphabet = (0..=255u8).map(super::super::super::byte_level::letter_of);
-    let mut vocab: serde_json::Map<String, Json> = alphabet
+    let merged = merges.iter().map(|merge| merge.replace(' ', ""));
+    let vocab: serde_json::Map<String, Json> = alphabet
+        .map(String::from)
+        .chain(merged)
         .zip(0u32..)
-        .map(|(letter, id)| (letter.to_string(), id.into()))
+        .map(|(text, id)| (text, id.into()))
         .collect();
-    vocab.insert("th".to_owned(), 256.into());
-    vocab.insert("the".to_owned(), 257.into());
-    let model = json!({"type": "BPE", "vocab": vocab, "merges": ["t h", "th e"]});
+    let model = json!({"type": "BPE", "vocab": vocab, "merges": merges});
     let parts = json!({"pre_tokenizer": bytes(true), "decoder": bytes(true)});
     let mut library = library(&parts, &model);
     library.add_tokens(added.iter().cloned()).unwrap();
@@ -66,6 +72,26 @@ fn all_tokens_that_end_an_answer_arrive() {
     assert_eq!(folder.tokenizer().ends().collect::<Vec<_>>(), ends);
     let of_file = Tokenizer::from_metadata(folder.for_file().unwrap()).unwrap();
     assert_eq!(of_file.ends().collect::<Vec<_>>(), ends);
+}
+
+#[test]
+fn plain_words_get_no_role_for_their_text() {
+    let end = AddedToken::from("<|im_end|>", false).normalized(false);
+    let file = of_merges(&["/ s", "/s >", "< /s>"], &[end]);
+    let folder = of(&file);
+    let tokenizer = folder.tokenizer();
+    assert_eq!(tokenizer.token_text(258).unwrap(), "</s>");
+    assert_eq!(
+        tokenizer.ends().collect::<Vec<_>>(),
+        [259],
+        "only the one that is special"
+    );
+    let library = Library::from_bytes(&file).unwrap();
+    assert_eq!(
+        difference(tokenizer, &library, "<s>a</s> b<|im_end|>"),
+        None
+    );
+    assert_eq!(folder.differs_at(), None);
 }
 
 #[test]
@@ -267,46 +293,17 @@ fn whole_words_run_and_are_no_file() {
     assert!(folder.for_file().is_err());
 }
 
-/// A `tokenizer.json` of a vocabulary that a GGUF file has.
-fn as_folder(metadata: &Metadata) -> String {
-    let strings = |key: &str| {
-        let strings = metadata.array(key).unwrap().as_strings().unwrap();
-        strings
-            .iter()
-            .map(|text| String::from_utf8(text.to_vec()).unwrap())
-            .collect::<Vec<_>>()
-    };
-    let tokens = strings("tokenizer.ggml.tokens");
-    let kinds = metadata.array("tokenizer.ggml.token_type").unwrap();
-    let special = tokens
-        .iter()
-        .enumerate()
-        .filter(|(id, _)| kinds.get(*id).unwrap().as_i64() == Some(Kind::Control.code().into()));
-    let special: Vec<_> = special
-        .map(|(_, text)| AddedToken::from(text.as_str(), true))
-        .collect();
-    let vocab: serde_json::Map<String, Json> = tokens
-        .iter()
-        .zip(0u32..)
-        .map(|(text, id)| (text.clone(), id.into()))
-        .collect();
-    let model = json!({"type": "BPE", "vocab": vocab, "merges": strings("tokenizer.ggml.merges")});
-    let parts = json!({
-        "normalizer": {"type": "NFC"},
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split(ONE_DIGIT), bytes(false)]},
-        "decoder": bytes(false),
-    });
-    let mut library = library(&parts, &model);
-    library.add_tokens(special).unwrap();
-    library.to_string(false).unwrap()
-}
-
 #[test]
 fn the_vocabulary_of_the_shipped_model_comes_back() {
     let source = crate::models::open_weights(&crate::models::Source::Shipped).unwrap();
     let metadata = source.metadata();
     let config = r#"{"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "add_bos_token": false}"#;
-    let tokenizer = as_folder(metadata);
+    let tokenizer = as_merges(
+        metadata,
+        &json!([split(ONE_DIGIT), bytes(false)]),
+        &json!({"type": "NFC"}),
+        false,
+    );
     let files = [
         ("tokenizer.json", &*tokenizer),
         ("tokenizer_config.json", config),
@@ -325,7 +322,4 @@ fn the_vocabulary_of_the_shipped_model_comes_back() {
     let ours = Tokenizer::from_metadata(metadata).unwrap();
     assert_eq!(folder.tokenizer().eot(), ours.eot());
     assert!(ours.ends().eq(folder.tokenizer().ends()));
-    let Some(Array::Str(_)) = folder.metadata().array("tokenizer.ggml.merges") else {
-        panic!("no merges");
-    };
 }
