@@ -4,7 +4,6 @@
 //! those of llama.cpp's converter: texts, kinds, scores and merges per model.
 
 use std::borrow::Cow;
-use std::collections::hash_map::Entry;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value as Json;
@@ -263,31 +262,41 @@ fn adds_space(parsed: &Parsed) -> bool {
 }
 
 /// Scores with which joining by score joins what the merges join, in their order: the later a
-/// token's merges, the lower its score. None where merges are missing or out of order.
+/// token's merges, the lower its score, and one score for tokens whose merges are mixed. None where
+/// merges are missing.
 fn scores(tokens: &[Token], parsed: &Parsed) -> Option<Vec<f32>> {
-    let normal = |token: &&Token| token.kind == Kind::Normal;
-    let texts: FxHashSet<&str> = tokens
-        .iter()
-        .filter(normal)
-        .map(|t| t.text.as_str())
-        .collect();
-    let mut ranks: FxHashMap<String, (usize, usize)> = FxHashMap::default();
-    let (mut groups, mut last) = (0, None);
-    for (left, right) in &parsed.merges {
-        let joined = format!("{left}{right}");
-        if !texts.contains(joined.as_str()) {
+    /// The merges of one token.
+    struct Merges {
+        first: usize,
+        last: usize,
+        count: usize,
+        score: f32,
+    }
+    let normal = tokens.iter().filter(|token| token.kind == Kind::Normal);
+    let texts: FxHashSet<&str> = normal.map(|token| token.text.as_str()).collect();
+    let mut of_token: FxHashMap<&str, Merges> = FxHashMap::default();
+    for (rank, (left, right)) in parsed.merges.iter().enumerate() {
+        let Some(text) = texts.get(format!("{left}{right}").as_str()) else {
             continue;
+        };
+        let merges = of_token.entry(text).or_insert(Merges {
+            first: rank,
+            last: rank,
+            count: 0,
+            score: 0.0,
+        });
+        merges.last = rank;
+        merges.count += 1;
+    }
+    let mut in_order: Vec<&mut Merges> = of_token.values_mut().collect();
+    in_order.sort_unstable_by_key(|merges| merges.first);
+    let (mut score, mut end) = (0.0, None);
+    for merges in in_order {
+        if end.is_none_or(|end| end < merges.first) {
+            score -= 1.0;
         }
-        let is_next = last.as_ref() != Some(&joined);
-        match ranks.entry(joined.clone()) {
-            Entry::Occupied(_) if is_next => return None,
-            Entry::Occupied(mut entry) => entry.get_mut().1 += 1,
-            Entry::Vacant(entry) => {
-                groups += 1;
-                entry.insert((groups, 1));
-            }
-        }
-        last = Some(joined);
+        end = end.max(Some(merges.last));
+        merges.score = score;
     }
     // Joining by score joins whatever makes a token.
     let ways = |text: &str| {
@@ -295,16 +304,15 @@ fn scores(tokens: &[Token], parsed: &Parsed) -> Option<Vec<f32>> {
         cuts.filter(|(at, _)| texts.contains(&text[..*at]) && texts.contains(&text[*at..]))
             .count()
     };
-    tokens
-        .iter()
-        .map(|token| match (token.kind, ranks.get(&token.text)) {
-            (Kind::Normal, Some((group, merges))) => {
-                (ways(&token.text) == *merges).then_some(-(*group as f32))
-            }
-            (Kind::Normal, None) => (ways(&token.text) == 0).then_some(-(groups as f32) - 1.0),
-            _ => Some(-(groups as f32) - 1.0),
-        })
-        .collect()
+    let scores = tokens.iter().map(|token| {
+        if token.kind != Kind::Normal {
+            return Some(score - 1.0);
+        }
+        let merges = of_token.get(token.text.as_str());
+        let is_complete = ways(&token.text) == merges.map_or(0, |merges| merges.count);
+        is_complete.then(|| merges.map_or(score - 1.0, |merges| merges.score))
+    });
+    scores.collect()
 }
 
 /// Tokens by likelihood, with the four ways of treating white space.
