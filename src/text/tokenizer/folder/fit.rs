@@ -45,7 +45,7 @@ const PLAIN: &[&str] = &[
     "a \n b  \n  c   \n\n   d\n ",
     "\n",
     "x=y+1; a+=b*c/d-e%f; if(a<b&&c>=d||!e){return;}",
-    "fn main() {\n    let x = vec![1, 2, 3];\n\tprintln!(\"{}\", x[0]); // note\n}\n",
+    "fn main() {\n    let x = vec![1, 2, 3];\n\tshow!(\"{}\", x[0]); // note\n}\n",
     "// a/b /c/ http://example.org/a_b-c?d=e&f=g#h user@example.org C:\\dir\\file.txt",
     "!!! ??? ... --- *** ### $$$ %%% ^^^ &&& ((( ))) [[[ ]]] {{{ }}} <<< >>> ~~~ ```",
     "wow!! (yes) \"quoted\" 'single' [x] {y} <z> a_b _c_ $5 \u{a3}5 #tag @you *bold* `code`",

@@ -95,19 +95,16 @@ fn write_tokens(tokens: &[Token], spelling: Spelling, metadata: &mut Metadata) {
     let kinds = tokens.iter().map(|token| token.kind.code()).collect();
     metadata.insert(keys::TOKENS, Value::Array(Array::Str(texts)));
     metadata.insert(keys::TOKEN_TYPE, Value::Array(Array::I32(kinds)));
-    let sides: [(&str, fn(&Token) -> bool); 2] = [
-        (keys::STRIPS_LEFT, |token| token.strips_left),
-        (keys::STRIPS_RIGHT, |token| token.strips_right),
-    ];
-    for (key, strips) in sides {
-        let ids: Vec<u32> = (0..)
-            .zip(tokens)
-            .filter(|(_, token)| strips(token))
-            .map(|(id, _)| id)
-            .collect();
-        if !ids.is_empty() {
-            metadata.insert(key, Value::Array(Array::U32(ids)));
-        }
+    write_ids(keys::STRIPS_LEFT, tokens, |t| t.strips_left, metadata);
+    write_ids(keys::STRIPS_RIGHT, tokens, |t| t.strips_right, metadata);
+}
+
+/// Writes the ids of some tokens, if there are any.
+fn write_ids(key: &str, tokens: &[Token], which: impl Fn(&Token) -> bool, metadata: &mut Metadata) {
+    let found = (0..).zip(tokens).filter(|(_, token)| which(token));
+    let ids: Vec<u32> = found.map(|(id, _)| id).collect();
+    if !ids.is_empty() {
+        metadata.insert(key, Value::Array(Array::U32(ids)));
     }
 }
 
