@@ -23,6 +23,18 @@ const SHIFTED: [u8; 68] = {
     out
 };
 
+/// The character of the alphabet that stands for a byte.
+pub(super) fn letter_of(byte: u8) -> char {
+    match SHIFTED
+        .iter()
+        .zip(0x100..)
+        .find(|(other, _)| **other == byte)
+    {
+        Some((_, code)) => char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER),
+        None => char::from(byte),
+    }
+}
+
 /// The byte a character of the alphabet stands for; `None` for any other character.
 pub(super) fn byte_of(c: char) -> Option<u8> {
     match u32::from(c) {
@@ -65,6 +77,7 @@ mod tests {
         assert_eq!(byte_of('Ġ'), Some(b' '));
         assert_eq!(byte_of('Ċ'), Some(b'\n'));
         assert_eq!(byte_of(' '), None);
+        assert!((0..=u8::MAX).all(|byte| byte_of(letter_of(byte)) == Some(byte)));
         assert_eq!(bytes_of("Ġhé"), Some(vec![b' ', b'h', 0xe9]));
         assert_eq!(bytes_of("日"), None);
     }

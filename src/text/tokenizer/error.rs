@@ -40,6 +40,9 @@ pub enum Error {
     /// A pre-tokenizer nobody knows.
     #[error("unknown pre-tokenizer `{0}` (`tokenizer.ggml.pre`)")]
     UnknownPreTokenizer(String),
+    /// A Unicode normal form nobody knows.
+    #[error("unknown normal form `{0}` (`tokenizer.ggml.normalizer.form`)")]
+    UnknownForm(String),
     /// A pattern of the pre-tokenizer does not compile.
     #[error("pre-tokenizer pattern `{pattern}`")]
     Pattern {
@@ -62,6 +65,9 @@ pub enum Error {
     /// A table of the file does not hold together.
     #[error("`{0}` is damaged")]
     BrokenTable(&'static str),
+    /// The library that encodes the text fails.
+    #[error("the text cannot be tokenized: {0}")]
+    External(String),
     /// The text is longer than positions in it can be.
     #[error("the text is too long: {0} bytes")]
     TextTooLong(usize),

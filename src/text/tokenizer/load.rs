@@ -4,9 +4,12 @@
 //! Files come from strangers: whatever they say is checked here or made harmless by the part
 //! that reads it.
 
+use std::sync::Arc;
+
 use crate::weights::{Metadata, StringArray};
 
 use super::bpe::Bpe;
+use super::external::External;
 use super::pieces::Spaces;
 use super::pretokenizer;
 use super::roles::{Defaults, Roles};
@@ -15,17 +18,16 @@ use super::spm::Spm;
 use super::unigram::Unigram;
 use super::vocab::{Vocabulary, required_strings};
 use super::wordpiece::{Normaliser, WordPiece};
-use super::{Encoder, Error, Tokenizer, quirks};
+use super::{Encoder, Error, Tokenizer, keys, normal_form, quirks};
 
-const MODEL: &str = "tokenizer.ggml.model";
-const PRE: &str = "tokenizer.ggml.pre";
-const MERGES: &str = "tokenizer.ggml.merges";
-const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
-const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
-const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
-const REMOVE_EXTRA_SPACES: &str = "tokenizer.ggml.remove_extra_whitespaces";
-const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
-const STRIP_ACCENTS: &str = "tokenizer.ggml.normalizer.strip_accents";
+/// The model that joins by score.
+pub(super) const SCORES_MODEL: &str = "llama";
+/// The model that joins by rank.
+pub(super) const MERGES_MODEL: &str = "gpt2";
+/// The model of words and what continues them.
+pub(super) const WORD_PIECE_MODEL: &str = "bert";
+/// The model of the likeliest tokens.
+pub(super) const LIKELIHOOD_MODEL: &str = "t5";
 
 /// What a tokenizer model implies.
 struct Model {
@@ -71,9 +73,9 @@ const MODELS: &[Model] = &[
             unk: Some(0),
             sep: None,
         },
-        ..model("llama", Algorithm::Spm)
+        ..model(SCORES_MODEL, Algorithm::Spm)
     },
-    model("gpt2", Algorithm::Bpe),
+    model(MERGES_MODEL, Algorithm::Bpe),
     model("whitespace", Algorithm::Bpe),
     Model {
         pre: Some("gemma4"),
@@ -86,7 +88,7 @@ const MODELS: &[Model] = &[
             unk: Some(100),
             sep: Some(102),
         },
-        ..model("bert", Algorithm::WordPiece)
+        ..model(WORD_PIECE_MODEL, Algorithm::WordPiece)
     },
     Model {
         defaults: Defaults {
@@ -95,7 +97,7 @@ const MODELS: &[Model] = &[
             unk: Some(2),
             sep: None,
         },
-        ..model("t5", Algorithm::Unigram)
+        ..model(LIKELIHOOD_MODEL, Algorithm::Unigram)
     },
     model("none", Algorithm::Absent),
     model("no_vocab", Algorithm::Absent),
@@ -105,7 +107,9 @@ const MODELS: &[Model] = &[
 impl Tokenizer {
     /// Reads the `tokenizer.ggml.*` keys of a file.
     pub fn from_metadata(metadata: &Metadata) -> Result<Self, Error> {
-        let name = metadata.str(MODEL).ok_or(Error::MissingKey(MODEL))?;
+        let name = metadata
+            .str(keys::MODEL)
+            .ok_or(Error::MissingKey(keys::MODEL))?;
         let model = MODELS
             .iter()
             .find(|model| model.name == name)
@@ -120,15 +124,16 @@ impl Tokenizer {
     }
 
     fn with_spm(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
-        let adds_space_prefix = flag(metadata, ADD_SPACE_PREFIX, true);
+        let adds_space_prefix = flag(metadata, keys::ADD_SPACE_PREFIX, true);
         let mut this = Self::new(
             metadata,
             model,
             Vocabulary::read(metadata)?,
             Spaces::Escaped,
         );
-        this.adds_bos = flag(metadata, ADD_BOS, true);
+        this.adds_bos = flag(metadata, keys::ADD_BOS, true);
         this.drops_first_space = adds_space_prefix;
+        this.form = normal_form::read(metadata)?;
         let spm = Spm::new(&this.vocab, adds_space_prefix, this.roles.unk);
         this.encoder = Some(Encoder::Spm(spm));
         Ok(this)
@@ -141,7 +146,7 @@ impl Tokenizer {
         };
         let pre =
             pretokenizer::named(name).ok_or_else(|| Error::UnknownPreTokenizer(name.to_owned()))?;
-        let merges = match required_strings(metadata, MERGES) {
+        let merges = match required_strings(metadata, keys::MERGES) {
             Err(Error::MissingKey(_)) if pre.optional_merges => &StringArray::default(),
             merges => merges?,
         };
@@ -151,18 +156,19 @@ impl Tokenizer {
             false => Spaces::ByteLevel,
         };
         let mut this = Self::new(metadata, model, Vocabulary::read(metadata)?, spaces);
-        this.adds_bos = pre.always_adds_bos || flag(metadata, ADD_BOS, pre.adds_bos);
-        this.drops_first_space = flag(metadata, ADD_SPACE_PREFIX, false);
+        this.adds_bos = pre.always_adds_bos || flag(metadata, keys::ADD_BOS, pre.adds_bos);
+        this.drops_first_space = flag(metadata, keys::ADD_SPACE_PREFIX, false);
         let bpe = Bpe::new(&this.vocab, merges, pre)?;
         this.encoder = Some(Encoder::Bpe(Box::new(bpe)));
+        this.form = normal_form::read(metadata)?;
         Ok(this)
     }
 
     fn with_wordpiece(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
-        let lowercase = flag(metadata, LOWERCASE, true);
+        let lowercase = flag(metadata, keys::LOWERCASE, true);
         let normaliser = Normaliser {
             lowercase,
-            strips_accents: flag(metadata, STRIP_ACCENTS, lowercase),
+            strips_accents: flag(metadata, keys::STRIP_ACCENTS, lowercase),
         };
         let vocab = Vocabulary::read(metadata)?;
         let mut this = Self::new(metadata, model, vocab, Spaces::Escaped);
@@ -175,12 +181,12 @@ impl Tokenizer {
     }
 
     fn with_unigram(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
-        let adds_space_prefix = flag(metadata, ADD_SPACE_PREFIX, false);
-        let merges_spaces = flag(metadata, REMOVE_EXTRA_SPACES, false);
+        let adds_space_prefix = flag(metadata, keys::ADD_SPACE_PREFIX, false);
+        let merges_spaces = flag(metadata, keys::REMOVE_EXTRA_SPACES, false);
         let vocab = Vocabulary::read(metadata)?;
         let mut this = Self::new(metadata, model, vocab, Spaces::Escaped);
-        this.adds_bos = flag(metadata, ADD_BOS, false);
-        this.adds_eos = flag(metadata, ADD_EOS, true);
+        this.adds_bos = flag(metadata, keys::ADD_BOS, false);
+        this.adds_eos = flag(metadata, keys::ADD_EOS, true);
         this.drops_first_space = adds_space_prefix;
         let unigram = Unigram::new(
             metadata,
@@ -190,6 +196,21 @@ impl Tokenizer {
             merges_spaces,
         )?;
         this.encoder = Some(Encoder::Unigram(Box::new(unigram)));
+        Ok(this)
+    }
+
+    /// A vocabulary whose texts the library of its folder encodes.
+    pub(super) fn with_external(
+        metadata: &Metadata,
+        external: Arc<External>,
+    ) -> Result<Self, Error> {
+        let vocab = Vocabulary::read(metadata)?;
+        let model = model("external", Algorithm::Absent);
+        let mut this = Self::new(metadata, &model, vocab, external.spaces);
+        this.adds_bos = this.roles.bos.is_some() && external.first() == this.roles.bos;
+        this.adds_eos = this.roles.eos.is_some() && external.last() == this.roles.eos;
+        this.drops_first_space = flag(metadata, keys::ADD_SPACE_PREFIX, false);
+        this.encoder = Some(Encoder::External(external));
         Ok(this)
     }
 
@@ -212,6 +233,7 @@ impl Tokenizer {
         let roles = Roles::read(metadata, &mut vocab, model.defaults);
         let mut specials = Specials::new(&vocab);
         quirks::apply(metadata, &mut specials);
+        specials.strip_listed(metadata);
         let pieces = vocab.iter().map(|(_, text, kind)| spaces.piece(text, kind));
         Self {
             model: model.name,
@@ -221,8 +243,9 @@ impl Tokenizer {
             roles,
             specials,
             encoder: None,
+            form: None,
             adds_bos: false,
-            adds_eos: flag(metadata, ADD_EOS, false),
+            adds_eos: flag(metadata, keys::ADD_EOS, false),
             adds_sep: false,
             drops_first_space: false,
         }
@@ -231,13 +254,13 @@ impl Tokenizer {
 
 /// The name the file gives its pre-tokenizer.
 fn pretokenizer_name(metadata: &Metadata) -> Result<&str, Error> {
-    match metadata.get(PRE) {
+    match metadata.get(keys::PRE) {
         None => Ok(pretokenizer::DEFAULT),
         Some(value) => match value.as_str() {
             Some("") => Ok(pretokenizer::DEFAULT),
             Some(name) => Ok(name),
             None => Err(Error::WrongType {
-                key: PRE,
+                key: keys::PRE,
                 found: value.type_name(),
                 expected: "a string",
             }),

@@ -2,7 +2,8 @@
 //!
 //! A [`Tokenizer`] splits a text at its special tokens (`specials`) and hands the rest to the
 //! algorithm the file names: SentencePiece by score (`spm`), byte-pair merges (`bpe`, with the words
-//! of `words` and `pretokenizer`), `wordpiece` or `unigram`. An algorithm is one file and one row of the table in `load`.
+//! of `words` and `pretokenizer`), `wordpiece`, `unigram`, or the library of the folder that the
+//! vocabulary came in (`folder`, `external`). An algorithm is one file and one row of the table in `load`.
 //! Not here: chat templates, and holding back the bytes of unfinished characters.
 //!
 //! Invariant: decoding works on bytes, because a token may end inside a character.
@@ -11,7 +12,11 @@ mod bpe;
 mod byte_level;
 mod chain;
 mod error;
+mod external;
+pub mod folder;
+mod keys;
 mod load;
+mod normal_form;
 mod pieces;
 mod pretokenizer;
 mod quirks;
@@ -24,12 +29,15 @@ mod wordpiece;
 mod words;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use crate::weights::StringArray;
 
 pub use error::Error;
 
 use bpe::Bpe;
+use external::External;
+use normal_form::Form;
 use roles::Roles;
 use specials::{Part, Specials};
 use spm::Spm;
@@ -50,6 +58,8 @@ pub struct Tokenizer {
     specials: Specials,
     /// How texts become tokens; `None` for models that take token ids only.
     encoder: Option<Encoder>,
+    /// The Unicode normal form that texts are brought to first.
+    form: Option<Form>,
     /// The bytes each token contributes to a text.
     pieces: StringArray,
     vocab_len: usize,
@@ -66,6 +76,8 @@ enum Encoder {
     Bpe(Box<Bpe>),
     WordPiece(Box<WordPiece>),
     Unigram(Box<Unigram>),
+    /// By the library of the vocabulary's folder, special tokens included.
+    External(Arc<External>),
 }
 
 impl Tokenizer {
@@ -83,6 +95,9 @@ impl Tokenizer {
         // Positions are 32 bits wide, and an escaped space has three bytes.
         if text.len() >= u32::MAX as usize / 4 {
             return Err(Error::TextTooLong(text.len()));
+        }
+        if let Encoder::External(external) = encoder {
+            return external.encode(text, add_special, parse_special);
         }
 
         let mut out = Vec::with_capacity(text.len() / 3 + 2);
@@ -107,6 +122,9 @@ impl Tokenizer {
         let Some(encoder) = &self.encoder else {
             return Err(Error::NoTokenizer(self.model));
         };
+        if let Encoder::External(external) = encoder {
+            return external.encode(text, false, false);
+        }
         let mut out = Vec::with_capacity(text.len() / 3 + 2);
         self.encode_parts(encoder, text, false, true, &mut out)?;
         Ok(out)
@@ -122,18 +140,32 @@ impl Tokenizer {
         out: &mut Vec<u32>,
     ) -> Result<(), Error> {
         for part in self.specials.split(text, parse_special) {
-            match (part, encoder) {
-                (Part::Token(id), _) => out.push(id),
-                (Part::Text(text), Encoder::Bpe(bpe)) => bpe.encode(&self.vocab, text, out),
-                (Part::Text(text), Encoder::Spm(spm)) => {
-                    spm.encode(&self.vocab, text, after_text, out)?;
+            match part {
+                Part::Token(id) => out.push(id),
+                Part::Text(text) => {
+                    let text = self.form.map_or(Cow::Borrowed(text), |form| form.of(text));
+                    self.encode_plain(encoder, &text, after_text, out)?;
                 }
-                (Part::Text(text), Encoder::WordPiece(pieces)) => {
-                    pieces.encode(&self.vocab, text, out)?;
-                }
-                (Part::Text(text), Encoder::Unigram(unigram)) => unigram.encode(text, out),
             }
             after_text = matches!(part, Part::Text(_));
+        }
+        Ok(())
+    }
+
+    /// Appends the tokens of a text without special tokens.
+    fn encode_plain(
+        &self,
+        encoder: &Encoder,
+        text: &str,
+        after_text: bool,
+        out: &mut Vec<u32>,
+    ) -> Result<(), Error> {
+        match encoder {
+            Encoder::Bpe(bpe) => bpe.encode(&self.vocab, text, out),
+            Encoder::Spm(spm) => spm.encode(&self.vocab, text, after_text, out)?,
+            Encoder::WordPiece(pieces) => pieces.encode(&self.vocab, text, out)?,
+            Encoder::Unigram(unigram) => unigram.encode(text, out),
+            Encoder::External(external) => out.extend(external.encode(text, false, false)?),
         }
         Ok(())
     }
@@ -228,7 +260,11 @@ impl Tokenizer {
 
     /// Whether encoding keeps every byte of a text, so that the tokens of bytes are well-defined.
     pub fn keeps_bytes(&self) -> bool {
-        matches!(self.encoder, Some(Encoder::Bpe(_) | Encoder::Spm(_)))
+        match &self.encoder {
+            Some(Encoder::Bpe(_) | Encoder::Spm(_)) => true,
+            Some(Encoder::External(external)) => external.keeps_bytes,
+            _ => false,
+        }
     }
 
     /// The tokens that a generation ends with, rising.

@@ -8,7 +8,7 @@ use super::byte_level;
 use super::vocab::{Kind, named_byte};
 
 /// How the texts of plain tokens spell spaces.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Spaces {
     Escaped,
     ByteLevel,

@@ -19,6 +19,7 @@ pub(super) enum Spelling {
 /// How a byte-pair vocabulary wants its text prepared.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PreTokenizer {
+    /// The most usual one first.
     names: &'static [&'static str],
     /// How a text is cut into words.
     pub(super) steps: &'static [Step],
@@ -45,9 +46,24 @@ pub(super) struct PreTokenizer {
 /// The name that stands for a missing `tokenizer.ggml.pre`.
 pub(super) const DEFAULT: &str = "default";
 
+/// The name of one that cuts at line feeds only, spells tokens as text and escapes spaces.
+pub(super) const PLAIN: &str = "sarvam-moe";
+
+/// All pre-tokenizers.
+pub(super) fn rows() -> impl Iterator<Item = &'static PreTokenizer> {
+    TABLE.iter()
+}
+
 /// The pre-tokenizer of that name.
 pub(super) fn named(name: &str) -> Option<&'static PreTokenizer> {
     TABLE.iter().find(|row| row.names.contains(&name))
+}
+
+impl PreTokenizer {
+    /// The name under which it is known best.
+    pub(super) fn usual_name(&self) -> &'static str {
+        self.names.first().copied().unwrap_or(DEFAULT)
+    }
 }
 
 const fn row(names: &'static [&'static str], steps: &'static [Step]) -> PreTokenizer {
@@ -233,9 +249,9 @@ const TABLE: &[PreTokenizer] = &[
         adds_bos: true,
         ..row(
             &[
+                "llama-bpe",
                 "llama3",
                 "llama-v3",
-                "llama-bpe",
                 "falcon3",
                 "falcon-h1",
                 "pixtral",
@@ -472,7 +488,7 @@ const TABLE: &[PreTokenizer] = &[
             ],
         )
     },
-    row(&["poro-chat", "bloom", "gpt3-finnish"], &[Cut(PHRASES)]),
+    row(&["bloom", "poro-chat", "gpt3-finnish"], &[Cut(PHRASES)]),
     row(&["viking"], &[Cut(PHRASES), Cut(NUMBER)]),
     PreTokenizer {
         keeps_line_feeds: true,

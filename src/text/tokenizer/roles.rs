@@ -10,6 +10,10 @@ use crate::weights::Metadata;
 
 use super::vocab::{Kind, Vocabulary};
 
+/// Ours: tokens that end a generation, for those that no other key and no text tells. A file that
+/// has it says all there is to know about roles: a plain token gets none for its text.
+pub(super) const ENDS: &str = "tokenizer.ggml.eog_token_ids";
+
 /// Ids of the tokens with a role.
 #[derive(Debug, Default)]
 pub(super) struct Roles {
@@ -59,12 +63,14 @@ const EOT: ByText = ByText {
     ends: true,
 };
 
+const EOM: ByText = ByText {
+    keys: &["tokenizer.ggml.eom_token_id"],
+    texts: &["<|eom_id|>"],
+    ends: true,
+};
+
 const OTHERS: &[ByText] = &[
-    ByText {
-        keys: &["tokenizer.ggml.eom_token_id"],
-        texts: &["<|eom_id|>"],
-        ends: true,
-    },
+    EOM,
     ByText {
         keys: &[
             "tokenizer.ggml.prefix_token_id",
@@ -208,6 +214,21 @@ const EXCEPTIONS: &[Exception] = &[
     },
 ];
 
+/// Whether a token of this text ends a generation in every vocabulary.
+pub(super) fn ends_by_text(text: &str) -> bool {
+    END_TEXTS.contains(&text) && EXCEPTIONS.iter().all(|exception| exception.text != text)
+}
+
+/// Whether a token of this text is taken for the one that ends a turn.
+pub(super) fn is_end_of_turn(text: &str) -> bool {
+    EOT.texts.contains(&text)
+}
+
+/// Whether a token of this text is taken for the one that ends a message.
+pub(super) fn is_end_of_message(text: &str) -> bool {
+    EOM.texts.contains(&text)
+}
+
 impl Roles {
     /// Finds the tokens with a role; those known by their text become control tokens.
     pub(super) fn read(metadata: &Metadata, vocab: &mut Vocabulary, defaults: Defaults) -> Self {
@@ -222,26 +243,35 @@ impl Roles {
             sep: key("tokenizer.ggml.seperator_token_id", defaults.sep),
             ..Self::default()
         };
-        this.eot = EOT.find(metadata, vocab);
+        let listed = metadata.array(ENDS);
+        let texts = Texts {
+            only_special: listed.is_some(),
+        };
+        this.eot = EOT.find(metadata, vocab, texts);
         this.ends.extend(this.eos);
         this.ends.extend(this.eot);
         for role in OTHERS {
-            let id = role.find(metadata, vocab);
+            let id = role.find(metadata, vocab, texts);
             this.ends.extend(id.filter(|_| role.ends));
         }
-        this.find_ends_by_text(vocab);
+        this.find_ends_by_text(vocab, texts);
+        if let Some(listed) = listed {
+            let ids = (0..listed.len()).filter_map(|at| listed.get(at)?.as_i64());
+            let ids = ids.filter_map(|id| in_range(vocab, u32::try_from(id).ok()));
+            this.ends.extend(ids);
+        }
         this
     }
 
-    fn find_ends_by_text(&mut self, vocab: &mut Vocabulary) {
+    fn find_ends_by_text(&mut self, vocab: &mut Vocabulary, texts: Texts) {
         for text in END_TEXTS {
-            if let Some(id) = vocab.id_of(text.as_bytes()) {
+            if let Some(id) = texts.find(vocab, text) {
                 self.ends.insert(id);
                 vocab.set_kind(id, Kind::Control);
             }
         }
         for text in VISIBLE {
-            if let Some(id) = vocab.id_of(text.as_bytes()) {
+            if let Some(id) = texts.find(vocab, text) {
                 vocab.set_kind(id, Kind::UserDefined);
             }
         }
@@ -261,8 +291,22 @@ impl Roles {
     }
 }
 
+/// How tokens are found by their text.
+#[derive(Clone, Copy)]
+struct Texts {
+    /// Plain tokens do not count.
+    only_special: bool,
+}
+
+impl Texts {
+    fn find(self, vocab: &Vocabulary, text: &str) -> Option<u32> {
+        let id = vocab.id_of(text.as_bytes())?;
+        (!self.only_special || vocab.kind(id) != Some(Kind::Normal)).then_some(id)
+    }
+}
+
 impl ByText {
-    fn find(&self, metadata: &Metadata, vocab: &mut Vocabulary) -> Option<u32> {
+    fn find(&self, metadata: &Metadata, vocab: &mut Vocabulary, texts: Texts) -> Option<u32> {
         // A later key takes precedence over a deprecated one.
         let keys = self.keys.iter().rev();
         if let Some(id) = keys
@@ -271,8 +315,7 @@ impl ByText {
         {
             return Some(id);
         }
-        let mut texts = self.texts.iter();
-        let id = texts.find_map(|text| vocab.id_of(text.as_bytes()))?;
+        let id = self.texts.iter().find_map(|text| texts.find(vocab, text))?;
         vocab.set_kind(id, Kind::Control);
         Some(id)
     }

@@ -3,6 +3,11 @@
 //! Longer tokens take precedence over shorter ones wherever they stand in the text, not only
 //! where both begin at the same place. A token may swallow the white space on either side.
 
+use rustc_hash::FxHashSet;
+
+use crate::weights::Metadata;
+
+use super::keys;
 use super::vocab::{Kind, Vocabulary};
 
 /// A token that is looked for in texts.
@@ -60,6 +65,21 @@ impl Specials {
     pub(super) fn strip_right(&mut self, which: impl Fn(&str) -> bool) {
         for special in &mut self.0 {
             special.strips_right |= which(&special.text);
+        }
+    }
+
+    /// Has the tokens that the metadata lists by id swallow the white space beside them.
+    pub(super) fn strip_listed(&mut self, metadata: &Metadata) {
+        let listed = |key: &str| -> FxHashSet<i64> {
+            let ids = metadata.array(key);
+            ids.into_iter()
+                .flat_map(|ids| (0..ids.len()).filter_map(|at| ids.get(at)?.as_i64()))
+                .collect()
+        };
+        let (left, right) = (listed(keys::STRIPS_LEFT), listed(keys::STRIPS_RIGHT));
+        for special in &mut self.0 {
+            special.strips_left |= left.contains(&special.id.into());
+            special.strips_right |= right.contains(&special.id.into());
         }
     }
 

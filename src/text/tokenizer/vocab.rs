@@ -38,6 +38,18 @@ impl Kind {
             _ => Self::Unused,
         }
     }
+
+    /// The `token_type` of a kind.
+    pub(super) fn code(self) -> i32 {
+        match self {
+            Self::Normal => 1,
+            Self::Unknown => 2,
+            Self::Control => 3,
+            Self::UserDefined => 4,
+            Self::Unused => 5,
+            Self::Byte => 6,
+        }
+    }
 }
 
 /// Tokens by id and by text.

@@ -1,0 +1,87 @@
+//! Encoding by the library that defines a folder's vocabulary, for what no algorithm here covers.
+//!
+//! The library splits at special tokens itself, so nothing of `specials` runs beside it. Pieces
+//! and roles come from the metadata as for every other vocabulary. Not here: reading the folder.
+//!
+//! Invariant: a panic of the library, which indexes with numbers of its file, is an error.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::Error;
+use super::pieces::Spaces;
+
+/// A vocabulary as the library runs it.
+#[derive(Debug)]
+pub(crate) struct External {
+    /// Recognises all special tokens.
+    whole: tokenizers::Tokenizer,
+    /// Takes control tokens for text.
+    literal: tokenizers::Tokenizer,
+    /// Tokens that a text begins and ends with where special tokens are asked for.
+    frame: (Vec<u32>, Vec<u32>),
+    pub(super) spaces: Spaces,
+    /// Whether encoding keeps every byte of a text.
+    pub(super) keeps_bytes: bool,
+}
+
+impl External {
+    pub(super) fn new(
+        whole: tokenizers::Tokenizer,
+        frame: (Vec<u32>, Vec<u32>),
+        spaces: Spaces,
+        keeps_bytes: bool,
+    ) -> Self {
+        let mut literal = whole.clone();
+        literal.set_encode_special_tokens(true);
+        Self {
+            whole,
+            literal,
+            frame,
+            spaces,
+            keeps_bytes,
+        }
+    }
+
+    /// The tokens of a text.
+    pub(super) fn encode(
+        &self,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+    ) -> Result<Vec<u32>, Error> {
+        let library = if parse_special {
+            &self.whole
+        } else {
+            &self.literal
+        };
+        let mut ids = ids(library, text).map_err(Error::External)?;
+        if add_special {
+            ids.splice(0..0, self.frame.0.iter().copied());
+            ids.extend_from_slice(&self.frame.1);
+        }
+        Ok(ids)
+    }
+
+    /// The token that a text begins with where special tokens are asked for.
+    pub(super) fn first(&self) -> Option<u32> {
+        self.frame.0.first().copied()
+    }
+
+    /// The token that a text ends with where special tokens are asked for.
+    pub(super) fn last(&self) -> Option<u32> {
+        self.frame.1.last().copied()
+    }
+}
+
+/// The tokens of a text, special tokens recognised and none added.
+pub(super) fn ids(library: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32>, String> {
+    guarded(|| Ok(library.encode_fast(text, false)?.get_ids().to_vec()))
+}
+
+/// Calls the library; what goes wrong there is a sentence.
+pub(super) fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err("the library of the format panicked over it".to_owned()),
+    }
+}

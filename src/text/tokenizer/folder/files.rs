@@ -1,0 +1,257 @@
+//! The files of a folder that say something about its vocabulary, read with limits.
+//!
+//! Only `tokenizer.json` has to be there. Nothing here knows what a key means; a value of the
+//! wrong type is an error that names file and key, and `null` counts as absent.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::Error;
+
+/// The most bytes of `tokenizer.json`: ten times the largest known one.
+const LARGEST_VOCABULARY: u64 = 512 << 20;
+/// The most bytes of any other file.
+const LARGEST_OTHER: u64 = 64 << 20;
+
+/// The files of a folder.
+#[derive(Debug)]
+pub(super) struct Files {
+    folder: PathBuf,
+    /// `tokenizer.json`.
+    pub(super) tokenizer: Vec<u8>,
+    /// `config.json`.
+    pub(super) config: Object,
+    /// `generation_config.json`.
+    pub(super) generation: Object,
+    /// `tokenizer_config.json`.
+    pub(super) tokenizer_config: Object,
+    /// `special_tokens_map.json`.
+    pub(super) special_tokens: Object,
+    /// `added_tokens.json`: text to id.
+    pub(super) added_tokens: Object,
+    /// `chat_template.json`.
+    pub(super) chat_template: Object,
+}
+
+/// A JSON object of a file; empty where there is no file.
+#[derive(Clone, Debug)]
+pub(super) struct Object {
+    path: PathBuf,
+    /// Path of keys to this object, with a dot at its end.
+    inside: String,
+    entries: Map<String, Value>,
+}
+
+impl Files {
+    pub(super) fn read(folder: &Path) -> Result<Self, Error> {
+        let path = folder.join("tokenizer.json");
+        let tokenizer = read(&path, LARGEST_VOCABULARY)?.ok_or(Error::Missing { path })?;
+        let object = |name: &str| Object::read(folder.join(name));
+        Ok(Self {
+            folder: folder.to_owned(),
+            tokenizer,
+            config: object("config.json")?,
+            generation: object("generation_config.json")?,
+            tokenizer_config: object("tokenizer_config.json")?,
+            special_tokens: object("special_tokens_map.json")?,
+            added_tokens: object("added_tokens.json")?,
+            chat_template: object("chat_template.json")?,
+        })
+    }
+
+    /// The path of `tokenizer.json`.
+    pub(super) fn tokenizer_path(&self) -> PathBuf {
+        self.folder.join("tokenizer.json")
+    }
+
+    /// The text of a file of the folder, if it is there.
+    pub(super) fn text(&self, name: impl AsRef<Path>) -> Result<Option<String>, Error> {
+        let path = self.folder.join(name);
+        let Some(bytes) = read(&path, LARGEST_OTHER)? else {
+            return Ok(None);
+        };
+        let text = String::from_utf8(bytes).map_err(|error| Error::Utf8 {
+            path,
+            source: error.utf8_error(),
+        })?;
+        Ok(Some(text))
+    }
+
+    /// The names of the files in a folder of the folder that end like this, sorted.
+    pub(super) fn names_in(&self, folder: &str, ending: &str) -> Result<Vec<String>, Error> {
+        let path = self.folder.join(folder);
+        let io = |source| Error::Io {
+            path: path.clone(),
+            source,
+        };
+        let entries = match fs::read_dir(&path) {
+            Err(error) if is_absent(&error) => return Ok(Vec::new()),
+            entries => entries.map_err(io)?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(io)?.file_name();
+            names.extend(
+                name.to_str()
+                    .filter(|n| n.ends_with(ending))
+                    .map(str::to_owned),
+            );
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+impl Object {
+    fn read(path: PathBuf) -> Result<Self, Error> {
+        let entries = match read(&path, LARGEST_OTHER)? {
+            None => Map::new(),
+            Some(bytes) => match serde_json::from_slice(&bytes) {
+                Err(source) => return Err(Error::Json { path, source }),
+                Ok(entries) => entries,
+            },
+        };
+        Ok(Self {
+            path,
+            inside: String::new(),
+            entries,
+        })
+    }
+
+    /// The file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A key with the keys that lead to it.
+    pub(super) fn full(&self, key: &str) -> String {
+        format!("{}{key}", self.inside)
+    }
+
+    /// The keys and values.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.entries.iter()
+    }
+
+    /// The value of a key.
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.entries.get(key).filter(|value| !value.is_null())
+    }
+
+    /// A value as something, or the error that says what it is instead.
+    fn typed<'a, T>(
+        &'a self,
+        key: &str,
+        expected: &'static str,
+        read: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        let wrong = || self.wrong_type(key, value, expected);
+        read(value).map(Some).ok_or_else(wrong)
+    }
+
+    /// The error that says what a value is, and what it should be.
+    pub(super) fn wrong_type(&self, key: &str, value: &Value, expected: &'static str) -> Error {
+        Error::WrongType {
+            path: self.path.clone(),
+            key: self.full(key),
+            found: type_name(value),
+            expected,
+        }
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, Error> {
+        self.typed(key, "true or false", Value::as_bool)
+    }
+
+    pub(super) fn number(&self, key: &str) -> Result<Option<u64>, Error> {
+        self.typed(key, "a whole number", Value::as_u64)
+    }
+
+    /// An object inside this one; empty where there is none.
+    pub(super) fn object(&self, key: &str) -> Result<Self, Error> {
+        let entries = self.typed(key, "an object", Value::as_object)?;
+        Ok(Self {
+            path: self.path.clone(),
+            inside: format!("{}{key}.", self.inside),
+            entries: entries.cloned().unwrap_or_default(),
+        })
+    }
+
+    /// The text of a token: a string, or an object with its `content`.
+    pub(super) fn token(&self, key: &str) -> Result<Option<&str>, Error> {
+        self.typed(
+            key,
+            "a token: a string, or an object with `content`",
+            |value| value.as_str().or_else(|| value.get("content")?.as_str()),
+        )
+    }
+
+    /// The ids of a key: one or a list. A negative id stands for none.
+    pub(super) fn ids(&self, key: &str) -> Result<Vec<u64>, Error> {
+        let ids = self.typed(key, "an id or a list of ids", |value| {
+            let several = value
+                .as_array()
+                .map_or(std::slice::from_ref(value), Vec::as_slice);
+            let is_id = |v: &Value| v.is_u64() || v.is_i64();
+            several
+                .iter()
+                .all(is_id)
+                .then(|| several.iter().filter_map(Value::as_u64).collect())
+        })?;
+        Ok(ids.unwrap_or_default())
+    }
+}
+
+/// What kind of value this is.
+pub(super) fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// The bytes of a file, if it is there.
+fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, Error> {
+    let io = |source| Error::Io {
+        path: path.to_owned(),
+        source,
+    };
+    // Asked before opening: opening a pipe may wait for ever.
+    let about = match fs::metadata(path) {
+        Err(error) if is_absent(&error) => return Ok(None),
+        about => about.map_err(io)?,
+    };
+    if !about.is_file() {
+        return Err(Error::NotAFile {
+            path: path.to_owned(),
+        });
+    }
+    if about.len() > limit {
+        return Err(Error::TooLarge {
+            path: path.to_owned(),
+            bytes: about.len(),
+            limit,
+        });
+    }
+    let mut bytes = Vec::with_capacity(about.len() as usize);
+    let file = File::open(path).map_err(io)?;
+    file.take(limit).read_to_end(&mut bytes).map_err(io)?;
+    Ok(Some(bytes))
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}

@@ -1,0 +1,239 @@
+//! Whether a description of a vocabulary is right, found by trying it on texts.
+//!
+//! Texts come in two parts: plain ones, which every description must take as the folder does,
+//! and hard ones, where the keys of a file cannot say what some folders do (case and marks beyond
+//! ASCII, white space beside special tokens). A description that fails on the hard ones only is
+//! near: good enough for a file, not for running the folder.
+
+use tokenizers::{
+    NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
+};
+
+use super::super::external::{guarded, ids};
+use super::super::pretokenizer::{self, PreTokenizer as Row, Spelling};
+use super::super::vocab::Kind;
+use super::super::words::Splitter;
+use super::super::{Tokenizer, byte_level};
+use super::parsed::Parsed;
+use super::tokens::Token;
+
+/// How well a description fits its folder.
+#[derive(Debug)]
+pub(super) enum Fit {
+    Exact,
+    /// A text that is tokenized otherwise.
+    Near(String),
+    /// Plain texts are tokenized otherwise: why that is known.
+    Not(String),
+}
+
+/// How many tokens of a vocabulary are tried where not all are.
+const SAMPLE: usize = 2048;
+/// How many special tokens are tried.
+const SPECIALS: usize = 64;
+
+/// Texts that tell pre-tokenizers apart.
+const PLAIN: &[&str] = &[
+    "Hello world, how are you doing today?",
+    "I'll we're they've don't can't it's I'm he'd you'd 'twas rock'n'roll 's 't 'x",
+    "I'LL WE'RE THEY'VE DON'T CAN'T IT'S I'M HE'D It'S we'Re",
+    "a'b 'a '' ''s x's' 'sing 'there 'reality",
+    "1 12 123 1234 12345 123456 1234567 12345678901234567890",
+    "3.14159 1,000,000 2024-01-31 12:34:56 1e10 0x7f v1.2.3 a1b22c333d4444 5th 100%",
+    "a  b   c    d     e      f",
+    "line\nline\n\nline\n\n\nline\r\nline\r\n\r\n",
+    "a \n b  \n  c   \n\n   d\n ",
+    "\n",
+    "x=y+1; a+=b*c/d-e%f; if(a<b&&c>=d||!e){return;}",
+    "fn main() {\n    let x = vec![1, 2, 3];\n\tshow!(\"{}\", x[0]); // note\n}\n",
+    "// a/b /c/ http://example.org/a_b-c?d=e&f=g#h user@example.org C:\\dir\\file.txt",
+    "!!! ??? ... --- *** ### $$$ %%% ^^^ &&& ((( ))) [[[ ]]] {{{ }}} <<< >>> ~~~ ```",
+    "wow!! (yes) \"quoted\" 'single' [x] {y} <z> a_b _c_ $5 \u{a3}5 #tag @you *bold* `code`",
+    "!word .word -word _word $word ;word ?Word /word\n/\n!\n\n?\n//\n",
+    "camelCase PascalCase HTTPServer XMLHttpRequest iPhone getURL2 ABCdef aBCdEF McDonald",
+    "ab  Cd\nEF gh. IJ",
+    "caf\u{e9} na\u{ef}ve \u{fc}ber fa\u{e7}ade se\u{f1}or stra\u{df}e \u{f8}re",
+    "\u{43f}\u{440}\u{438}\u{432}\u{435}\u{442} \u{43c}\u{438}\u{440} \u{3b3}\u{3b5}\u{3b9}\u{3ac}",
+    "\u{4f60}\u{597d}\u{ff0c}\u{4e16}\u{754c}\u{3002}\u{4eca}\u{5929}2024\u{5e74}1\u{6708}!",
+    "\u{65e5}\u{672c}\u{8a9e}\u{306e}\u{30c6}\u{30ad}\u{30b9}\u{30c8} \u{3072}\u{3089}\u{304c}\u{306a}",
+    "\u{627}\u{644}\u{639}\u{631}\u{628}\u{64a}\u{629} \u{5e9}\u{5dc}\u{5d5}\u{5dd} \u{661}\u{662}\u{663}\u{664}",
+    "\u{1f600}\u{1f680} \u{1f44d} ok \u{1f600}!",
+    "\u{2014}dash\u{2014} \u{201c}quotes\u{201d} \u{2018}single\u{2019} \u{2026} \u{20ac}5 \u{a9} \u{2122} \u{b0}C",
+];
+
+/// Texts that the keys of a file do not always cover.
+const HARD: &[&str] = &[
+    " leading and trailing ",
+    "  two   ",
+    " ",
+    "   ",
+    " \n \n\n",
+    "\ttab\t\ttabs \t mixed\t ",
+    "\u{c9}COLE \u{c9}cole \u{dc}BER\u{fc}ber \u{41f}\u{420}\u{418}\u{432}\u{435}\u{442} \u{39a}\u{3b1}\u{3bb}\u{3b7}\u{39c}\u{395}",
+    "aB\u{c9}d \u{d1}and\u{fa} STRASSE\u{df} \u{1c5}a",
+    "e\u{301}te\u{301} n\u{303}o a\u{308}\u{304} \u{65e5}\u{301} 1\u{301} !\u{301}x",
+    "\u{928}\u{92e}\u{938}\u{94d}\u{924}\u{947} \u{926}\u{941}\u{928}\u{93f}\u{92f}\u{93e} \u{966}\u{967}\u{968}",
+    "\u{e2a}\u{e27}\u{e31}\u{e2a}\u{e14}\u{e35} \u{e44}\u{e17}\u{e22} \u{1019}\u{103c}\u{1014}\u{103a}",
+    "\u{d55c}\u{ad6d}\u{c5b4} \u{d14d}\u{c2a4}\u{d2b8} \u{1112}\u{1161}\u{11ab}",
+    "\u{ff21}\u{ff22}\u{ff43} \u{ff11}\u{ff12}\u{ff13} \u{fb01}n \u{2460}\u{2161}\u{bd} x\u{b2}",
+    "\u{3000}a\u{3000}\u{3000}b \u{a0}c\u{a0}\u{a0}d\u{2003}\u{2009}e\u{85}f\u{200b}g\u{2028}h",
+    "a\u{b}b\u{c}c\u{1}d\u{7f}e\u{ad}f\u{feff}g",
+    "\u{1f468}\u{200d}\u{1f469}\u{200d}\u{1f467} \u{1f1e9}\u{1f1ea} \u{2764}\u{fe0f} \u{1f44d}\u{1f3fd}",
+    "\u{2581}a \u{2581}\u{2581} b\u{2581}c",
+    "\u{10348}\u{1d49c}\u{1d7d8}",
+    "\u{2019}s \u{2018}twas don\u{2019}t I\u{2019}LL",
+    " a",
+    "  a",
+    "\n a",
+    "a ",
+    "a  ",
+    "\ta",
+];
+
+/// Whether a tokenizer makes of texts what the folder makes of them. With `all`, the text of every
+/// token is one of the texts.
+pub(super) fn grade(
+    ours: &Tokenizer,
+    parsed: &Parsed,
+    tokens: &[Token],
+    frame: &(Vec<u32>, Vec<u32>),
+    all: bool,
+) -> Fit {
+    let differs = |text: &str| {
+        let theirs = ids(&parsed.library, text).ok();
+        theirs.is_none() || ours.encode(text, false, true).ok() != theirs
+    };
+    let short = |text: &str| text.chars().take(80).collect::<String>();
+    if let Some(text) = PLAIN.iter().find(|text| differs(text)) {
+        return Fit::Not(format!("`{}` becomes other tokens", short(text)));
+    }
+    let pieces = pieces(ours, tokens, all);
+    let specials = specials(tokens);
+    let mut hard = HARD.iter().copied();
+    let mut more = specials.iter().chain(&pieces).map(String::as_str);
+    let found = hard.find(|text| differs(text));
+    if let Some(text) = found.or_else(|| more.find(|text| differs(text))) {
+        return Fit::Near(short(text));
+    }
+    let framed = ours.encode(PLAIN[0], true, true).ok();
+    let theirs = ids(&parsed.library, PLAIN[0]).ok();
+    let theirs = theirs.map(|ids| [&frame.0[..], &ids, &frame.1].concat());
+    match framed == theirs {
+        true => Fit::Exact,
+        false => Fit::Near("the tokens that begin and end a text".to_owned()),
+    }
+}
+
+/// The texts of tokens, several to a text where not all are wanted.
+fn pieces(ours: &Tokenizer, tokens: &[Token], all: bool) -> Vec<String> {
+    let is_normal = |(_, token): &(u32, &Token)| token.kind == Kind::Normal;
+    let step = if all {
+        1
+    } else {
+        tokens.len().div_ceil(SAMPLE)
+    };
+    let texts: Vec<&str> = (0..)
+        .zip(tokens)
+        .filter(is_normal)
+        .step_by(step.max(1))
+        .filter_map(|(id, _)| std::str::from_utf8(ours.piece(id)).ok())
+        .collect();
+    let size = if all { 1 } else { 8 };
+    texts.chunks(size).map(<[&str]>::concat).collect()
+}
+
+/// Special tokens between words, white space and one another.
+fn specials(tokens: &[Token]) -> Vec<String> {
+    let is_special = |token: &&Token| matches!(token.kind, Kind::Control | Kind::UserDefined);
+    tokens
+        .iter()
+        .filter(is_special)
+        .take(SPECIALS)
+        .map(|token| {
+            let t = &token.text;
+            format!("{t}a{t}b {t} c  {t}  d\n{t}\n{t}{t} {t}. e")
+        })
+        .collect()
+}
+
+/// A pre-tokenizer that cuts all plain texts as a folder does.
+pub(super) struct Found {
+    pub(super) row: &'static Row,
+    /// A hard text that it cuts otherwise.
+    pub(super) differs: Option<&'static str>,
+}
+
+/// The pre-tokenizers that cut all plain texts as the folder does; first those that cut most of
+/// the hard ones as it does, then those that treat whole words alike.
+pub(super) fn pre_tokenizers(parsed: &Parsed, ignore_merges: bool) -> Result<Vec<Found>, String> {
+    /// How many are tried in full.
+    const MOST: usize = 4;
+    let words_of = |texts: &[&'static str]| {
+        let texts = texts.iter().map(|text| Words::of(parsed, text));
+        texts.collect::<Result<Vec<_>, _>>()
+    };
+    let (plain, hard) = (words_of(PLAIN)?, words_of(HARD)?);
+    let mut found = Vec::new();
+    for row in pretokenizer::rows() {
+        if row.spelling != Spelling::ByteLevel || row.escapes_spaces {
+            continue;
+        }
+        let splitter = Splitter::new(row.steps).map_err(|error| error.to_string())?;
+        if plain.iter().all(|words| words.are_cut_by(&splitter)) {
+            let mut others = hard.iter().filter(|words| !words.are_cut_by(&splitter));
+            let differs = others.next().map(|words| words.from);
+            let count = usize::from(differs.is_some()) + others.count();
+            let is_other = row.ignore_merges != ignore_merges;
+            found.push((count, is_other, Found { row, differs }));
+        }
+    }
+    if found.is_empty() {
+        return Err("no known pre-tokenizer cuts texts into the same words".to_owned());
+    }
+    found.sort_by_key(|(count, is_other, _)| (*count, *is_other));
+    Ok(found
+        .into_iter()
+        .take(MOST)
+        .map(|(.., found)| found)
+        .collect())
+}
+
+/// A text with the words that a folder cuts it into.
+struct Words {
+    from: &'static str,
+    /// The text as the folder normalises it.
+    text: String,
+    words: Vec<Vec<u8>>,
+}
+
+impl Words {
+    fn of(parsed: &Parsed, from: &'static str) -> Result<Self, String> {
+        guarded(|| {
+            let mut text = NormalizedString::from(from);
+            if let Some(normalizer) = parsed.library.get_normalizer() {
+                normalizer.normalize(&mut text)?;
+            }
+            let normalised = text.get().to_owned();
+            let mut cut = PreTokenizedString::from(text);
+            if let Some(pre_tokenizer) = parsed.library.get_pre_tokenizer() {
+                pre_tokenizer.pre_tokenize(&mut cut)?;
+            }
+            let words = cut.get_splits(OffsetReferential::Normalized, OffsetType::None);
+            let bytes = |word: &str| byte_level::bytes_of(word).unwrap_or_default();
+            Ok(Self {
+                from,
+                text: normalised,
+                words: words.into_iter().map(|(word, ..)| bytes(word)).collect(),
+            })
+        })
+    }
+
+    fn are_cut_by(&self, splitter: &Splitter) -> bool {
+        let words = splitter.split(&self.text);
+        words.len() == self.words.len()
+            && words
+                .into_iter()
+                .zip(&self.words)
+                .all(|(word, theirs)| self.text.as_bytes()[word] == **theirs)
+    }
+}

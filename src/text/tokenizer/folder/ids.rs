@@ -1,0 +1,243 @@
+//! Tokens with a role: which begin and end a text, pad it, stand for the unknown, end an answer.
+//!
+//! A role is named by text in `tokenizer_config.json` and `special_tokens_map.json`, by id in
+//! `config.json` and `generation_config.json`; the first that names one counts. Of the tokens that
+//! end an answer all count.
+
+use std::collections::BTreeSet;
+
+use tokenizers::ModelWrapper;
+
+use crate::weights::{Array, Metadata, Value};
+
+use super::super::external;
+use super::super::roles;
+use super::super::vocab::Kind;
+use super::Error;
+use super::files::{Files, Object};
+use super::parsed::Parsed;
+use super::tokens::Token;
+
+/// Ids of the tokens with a role.
+#[derive(Debug, Default)]
+pub(super) struct Ids {
+    pub(super) bos: Option<u32>,
+    pub(super) eos: Option<u32>,
+    unk: Option<u32>,
+    pub(super) sep: Option<u32>,
+    pad: Option<u32>,
+    mask: Option<u32>,
+    ends: BTreeSet<u32>,
+    /// What a text begins and ends with.
+    pub(super) frame: (Vec<u32>, Vec<u32>),
+}
+
+impl Ids {
+    pub(super) fn read(files: &Files, parsed: &Parsed, tokens: &[Token]) -> Result<Self, Error> {
+        let sources = Sources {
+            files,
+            parsed,
+            text_config: files.config.object("text_config")?,
+            tokens: tokens.len(),
+        };
+        let mut this = Self {
+            bos: sources.one("bos")?,
+            eos: sources.one("eos")?,
+            unk: sources.unknown()?,
+            sep: sources.one("sep")?,
+            pad: sources.one("pad")?,
+            mask: sources.one("mask")?,
+            ends: sources.all("eos")?.into_iter().collect(),
+            frame: frame(files, parsed, tokens)?,
+        };
+        this.ends.extend(this.eos);
+        let is_wordpiece = matches!(parsed.library.get_model(), ModelWrapper::WordPiece(_));
+        if let [first] = *this.frame.0
+            && (this.bos.is_none() || is_wordpiece)
+        {
+            this.bos = Some(first);
+        }
+        if let [last] = *this.frame.1 {
+            match is_wordpiece {
+                true => this.sep = Some(last),
+                false => this.eos = this.eos.or(Some(last)),
+            }
+        }
+        this.apply_flags(&files.tokenizer_config)?;
+        Ok(this)
+    }
+
+    /// Flags of `tokenizer_config.json` count more than `tokenizer.json`, as where models are
+    /// trained, but only over what a flag can say.
+    fn apply_flags(&mut self, config: &Object) -> Result<(), Error> {
+        let ends = [
+            ("add_bos_token", self.bos, &mut self.frame.0),
+            ("add_eos_token", self.eos, &mut self.frame.1),
+        ];
+        for (key, id, end) in ends {
+            let Some(adds) = config.flag(key)? else {
+                continue;
+            };
+            let is_plain = end.is_empty() || id.is_some_and(|id| **end == [id]);
+            if is_plain {
+                *end = id.filter(|_| adds).into_iter().collect();
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes ids and flags.
+    pub(super) fn write(&self, tokens: &[Token], metadata: &mut Metadata) {
+        let named = [
+            ("bos", self.bos),
+            ("eos", self.eos),
+            ("unknown", self.unk),
+            // Spelled so in the format.
+            ("seperator", self.sep),
+            ("padding", self.pad),
+            ("mask", self.mask),
+        ];
+        let mut put = |role: &str, id: u32| {
+            metadata.insert(format!("tokenizer.ggml.{role}_token_id"), Value::U32(id));
+        };
+        for (role, id) in named {
+            if let Some(id) = id {
+                put(role, id);
+            }
+        }
+        // Two more keys hold tokens that end an answer; some tokens are known by their text.
+        let is_special = |token: &&Token| token.kind != Kind::Normal;
+        let has = |known: &dyn Fn(&str) -> bool| {
+            let mut special = tokens.iter().filter(is_special);
+            special.any(|token| known(&token.text))
+        };
+        let text = |id: u32| tokens.get(id as usize).map_or("", |token| &token.text);
+        let mut others = self
+            .ends
+            .iter()
+            .copied()
+            .filter(|id| Some(*id) != self.eos && !roles::ends_by_text(text(*id)));
+        if !has(&roles::is_end_of_turn)
+            && let Some(id) = others.next()
+        {
+            put("eot", id);
+        }
+        if !has(&roles::is_end_of_message)
+            && let Some(id) = others.next()
+        {
+            put("eom", id);
+        }
+        let all = self.ends.iter().copied().collect();
+        metadata.insert(roles::ENDS, Value::Array(Array::U32(all)));
+        let is = |end: &[u32], id: Option<u32>| id.is_some_and(|id| end == [id]);
+        let adds = [
+            ("tokenizer.ggml.add_bos_token", is(&self.frame.0, self.bos)),
+            ("tokenizer.ggml.add_eos_token", is(&self.frame.1, self.eos)),
+        ];
+        for (key, adds) in adds {
+            metadata.insert(key, Value::Bool(adds));
+        }
+    }
+}
+
+/// Where roles are looked up.
+struct Sources<'a> {
+    files: &'a Files,
+    parsed: &'a Parsed,
+    text_config: Object,
+    tokens: usize,
+}
+
+impl Sources<'_> {
+    /// The token of a role.
+    fn one(&self, role: &str) -> Result<Option<u32>, Error> {
+        Ok(match self.by_text(role)? {
+            Some(id) => Some(id),
+            None => self.all(role)?.first().copied(),
+        })
+    }
+
+    fn unknown(&self) -> Result<Option<u32>, Error> {
+        let of_text = |text: &Option<String>| self.parsed.library.token_to_id(text.as_deref()?);
+        let id = match self.parsed.library.get_model() {
+            ModelWrapper::BPE(bpe) => of_text(&bpe.unk_token),
+            ModelWrapper::WordPiece(pieces) => of_text(&Some(pieces.unk_token.clone())),
+            ModelWrapper::WordLevel(words) => of_text(&Some(words.unk_token.clone())),
+            ModelWrapper::Unigram(_) => self.parsed.unk_id,
+        };
+        Ok(match id {
+            Some(id) => Some(id),
+            None => self.by_text("unk")?,
+        })
+    }
+
+    /// The token that a file names by its text. A text that is no token names none.
+    fn by_text(&self, role: &str) -> Result<Option<u32>, Error> {
+        let key = format!("{role}_token");
+        for object in [&self.files.tokenizer_config, &self.files.special_tokens] {
+            if let Some(text) = object.token(&key)?
+                && let Some(id) = self.parsed.library.token_to_id(text)
+            {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The tokens that the files name by id.
+    fn all(&self, role: &str) -> Result<Vec<u32>, Error> {
+        let key = format!("{role}_token_id");
+        let mut found = Vec::new();
+        for object in [
+            &self.files.generation,
+            &self.files.config,
+            &self.text_config,
+        ] {
+            for id in object.ids(&key)? {
+                if id < self.tokens as u64 {
+                    found.push(id as u32);
+                } else if role != "pad" {
+                    // Files often name a token for padding that nothing ever is padded with.
+                    return Err(Error::IdOutOfRange {
+                        path: object.path().to_owned(),
+                        key: object.full(&key),
+                        id,
+                        tokens: self.tokens,
+                    });
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// What `tokenizer.json` puts before and behind a text, found by encoding one.
+fn frame(files: &Files, parsed: &Parsed, tokens: &[Token]) -> Result<(Vec<u32>, Vec<u32>), Error> {
+    let texts = ["a", "1", "."].into_iter();
+    let texts = texts.chain(tokens.iter().take(1000).map(|token| token.text.as_str()));
+    for text in texts {
+        let inner = external::ids(&parsed.library, text);
+        let outer =
+            external::guarded(|| Ok(parsed.library.encode_fast(text, true)?.get_ids().to_vec()));
+        let (inner, outer) = match (inner, outer) {
+            (Ok(inner), Ok(outer)) => (inner, outer),
+            (Err(message), _) | (_, Err(message)) => {
+                return Err(Error::Refused {
+                    path: files.tokenizer_path(),
+                    message,
+                });
+            }
+        };
+        if inner.is_empty() {
+            continue;
+        }
+        let place = outer.windows(inner.len()).position(|part| part == inner);
+        if let Some(start) = place {
+            return Ok((
+                outer[..start].to_vec(),
+                outer[start + inner.len()..].to_vec(),
+            ));
+        }
+    }
+    Ok((Vec::new(), Vec::new()))
+}

@@ -1,0 +1,402 @@
+//! How the keys of a GGUF file say what `tokenizer.json` says: a few ways to try, best first.
+//!
+//! Which of them is right is not decided here but by what they make of texts (`fit`). Layouts are
+//! those of llama.cpp's converter: texts, kinds, scores and merges per model.
+
+use std::borrow::Cow;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde_json::Value as Json;
+use tokenizers::ModelWrapper;
+
+use crate::weights::{Array, Metadata, StringArray, Value};
+
+use super::super::vocab::Kind;
+use super::super::{SPACE, byte_level, keys, load, pretokenizer};
+use super::fit;
+use super::parsed::Parsed;
+use super::tokens::Token;
+
+/// One way to describe a vocabulary.
+pub(super) struct Layout {
+    model: &'static str,
+    pre: &'static str,
+    spelling: Spelling,
+    scores: Option<Vec<f32>>,
+    has_merges: bool,
+    more: Vec<(&'static str, Value)>,
+    /// Whether every token has to be tried, because the words alone do not settle it.
+    pub(super) is_doubtful: bool,
+    /// A text that is known to be tokenized otherwise.
+    pub(super) differs: Option<&'static str>,
+}
+
+/// How the texts of tokens are written.
+#[derive(Clone, Copy)]
+enum Spelling {
+    AsIs,
+    /// Spaces of user-defined tokens are plain spaces.
+    Escaped,
+    /// As `Escaped`; a word begins with U+2581, what continues one does not begin with `##`.
+    Words,
+}
+
+impl Layout {
+    fn new(model: &'static str, spelling: Spelling) -> Self {
+        Self {
+            model,
+            pre: pretokenizer::DEFAULT,
+            spelling,
+            scores: None,
+            has_merges: false,
+            more: Vec::new(),
+            is_doubtful: false,
+            differs: None,
+        }
+    }
+
+    /// Writes model, tokens and what belongs to them.
+    pub(super) fn write(&self, tokens: &[Token], parsed: &Parsed, metadata: &mut Metadata) {
+        metadata.insert(keys::MODEL, Value::Str(self.model.to_owned()));
+        metadata.insert(keys::PRE, Value::Str(self.pre.to_owned()));
+        write_tokens(tokens, self.spelling, metadata);
+        if let Some(scores) = &self.scores {
+            metadata.insert(keys::SCORES, Value::Array(Array::F32(scores.clone())));
+        }
+        if self.has_merges {
+            write_merges(parsed, metadata);
+        }
+        for (key, value) in &self.more {
+            metadata.insert(*key, value.clone());
+        }
+    }
+}
+
+/// Writes what every vocabulary has, for one that no layout describes.
+pub(super) fn write_plain(tokens: &[Token], parsed: &Parsed, metadata: &mut Metadata) {
+    let spelling = match parsed.library.get_model() {
+        ModelWrapper::WordPiece(_) => Spelling::Words,
+        _ if is_byte_level(parsed) => Spelling::AsIs,
+        _ => Spelling::Escaped,
+    };
+    write_tokens(tokens, spelling, metadata);
+    if !parsed.merges.is_empty() {
+        write_merges(parsed, metadata);
+    }
+    let adds_space = Value::Bool(adds_space(parsed));
+    metadata.insert(keys::ADD_SPACE_PREFIX, adds_space);
+}
+
+fn write_tokens(tokens: &[Token], spelling: Spelling, metadata: &mut Metadata) {
+    let texts: StringArray = tokens
+        .iter()
+        .map(|token| spelling.spell(token).into_owned())
+        .collect();
+    let kinds = tokens.iter().map(|token| token.kind.code()).collect();
+    metadata.insert(keys::TOKENS, Value::Array(Array::Str(texts)));
+    metadata.insert(keys::TOKEN_TYPE, Value::Array(Array::I32(kinds)));
+    write_ids(keys::STRIPS_LEFT, tokens, |t| t.strips_left, metadata);
+    write_ids(keys::STRIPS_RIGHT, tokens, |t| t.strips_right, metadata);
+}
+
+/// Writes the ids of some tokens, if there are any.
+fn write_ids(key: &str, tokens: &[Token], which: impl Fn(&Token) -> bool, metadata: &mut Metadata) {
+    let found = (0..).zip(tokens).filter(|(_, token)| which(token));
+    let ids: Vec<u32> = found.map(|(id, _)| id).collect();
+    if !ids.is_empty() {
+        metadata.insert(key, Value::Array(Array::U32(ids)));
+    }
+}
+
+fn write_merges(parsed: &Parsed, metadata: &mut Metadata) {
+    let merges = parsed.merges.iter();
+    let lines: StringArray = merges
+        .map(|(left, right)| format!("{left} {right}"))
+        .collect();
+    metadata.insert(keys::MERGES, Value::Array(Array::Str(lines)));
+}
+
+impl Spelling {
+    fn spell(self, token: &Token) -> Cow<'_, str> {
+        let text = token.text.as_str();
+        match (self, token.kind) {
+            (Self::Escaped | Self::Words, Kind::UserDefined) => text.replace(SPACE, " ").into(),
+            (Self::Words, Kind::Normal) => match text.strip_prefix(CONTINUES) {
+                Some(rest) => rest.into(),
+                None => format!("{SPACE}{text}").into(),
+            },
+            _ => text.into(),
+        }
+    }
+}
+
+/// What a token that continues a word begins with.
+const CONTINUES: &str = "##";
+
+/// The layouts to try, or why there is none.
+pub(super) fn candidates(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout>, String> {
+    match parsed.library.get_model() {
+        ModelWrapper::BPE(bpe) => {
+            let marks_words = |mark: &Option<String>| mark.as_ref().is_some_and(|m| !m.is_empty());
+            if marks_words(&bpe.continuing_subword_prefix) || marks_words(&bpe.end_of_word_suffix) {
+                return Err("tokens are marked for their place in a word".to_owned());
+            }
+            if bpe.dropout.is_some_and(|p| p > 0.0) {
+                return Err("merges are left out by chance".to_owned());
+            }
+            if parsed
+                .merges
+                .iter()
+                .any(|(l, r)| l.contains(' ') || r.contains(' '))
+            {
+                return Err("a merge holds a space".to_owned());
+            }
+            match is_byte_level(parsed) {
+                true => byte_level_words(parsed, bpe.ignore_merges),
+                false => characters(tokens, parsed),
+            }
+        }
+        ModelWrapper::Unigram(_) => unigram(tokens, parsed),
+        ModelWrapper::WordPiece(pieces) => {
+            if pieces.continuing_subword_prefix != CONTINUES {
+                let prefix = &pieces.continuing_subword_prefix;
+                return Err(format!("words go on with `{prefix}`, not `{CONTINUES}`"));
+            }
+            Ok(vec![word_pieces(parsed)])
+        }
+        ModelWrapper::WordLevel(_) => Err("tokens are whole words".to_owned()),
+    }
+}
+
+/// Whether tokens are spelled in the byte-level alphabet.
+pub(super) fn is_byte_level(parsed: &Parsed) -> bool {
+    let parts = [&parsed.normalizer, &parsed.pre_tokenizer, &parsed.decoder];
+    parts
+        .iter()
+        .any(|part| Parsed::step(part, "ByteLevel").is_some())
+}
+
+/// Byte-level merges: one layout per pre-tokenizer that cuts texts as the folder's does.
+fn byte_level_words(parsed: &Parsed, ignore_merges: bool) -> Result<Vec<Layout>, String> {
+    let is_known = |byte: u8| {
+        let letter = byte_level::letter_of(byte)
+            .encode_utf8(&mut [0; 4])
+            .to_owned();
+        parsed.library.token_to_id(&letter).is_some()
+    };
+    // Left out silently here, an unknown token there.
+    let unknown = parsed.library.get_model();
+    if let ModelWrapper::BPE(bpe) = unknown
+        && bpe.unk_token.is_some()
+        && !(0..=u8::MAX).all(is_known)
+    {
+        return Err("bytes without a token become the unknown token".to_owned());
+    }
+    let form = parsed
+        .normalizer
+        .iter()
+        .find_map(|step| match step["type"].as_str()? {
+            "NFC" => Some("nfc"),
+            "NFD" => Some("nfd"),
+            "NFKC" => Some("nfkc"),
+            "NFKD" => Some("nfkd"),
+            _ => None,
+        });
+    let found = fit::pre_tokenizers(parsed, ignore_merges)?;
+    let layouts = found.into_iter().map(|found| Layout {
+        pre: found.row.usual_name(),
+        has_merges: true,
+        more: form
+            .map(|form| (keys::NORMAL_FORM, Value::Str(form.to_owned())))
+            .into_iter()
+            .collect(),
+        is_doubtful: found.row.ignore_merges != ignore_merges,
+        differs: found.differs,
+        ..Layout::new(load::MERGES_MODEL, Spelling::AsIs)
+    });
+    Ok(layouts.collect())
+}
+
+/// Merges of characters with bytes to fall back to: by score where the merges are those that the
+/// scores of their tokens imply, else by rank.
+fn characters(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout>, String> {
+    let bytes = tokens.iter().filter(|token| token.kind == Kind::Byte);
+    if bytes.count() < 256 {
+        return Err("not every byte has a token".to_owned());
+    }
+    let adds_space = adds_space(parsed);
+    let mut layouts = Vec::new();
+    if let Some(scores) = scores(tokens, parsed) {
+        layouts.push(Layout {
+            scores: Some(scores),
+            more: vec![(keys::ADD_SPACE_PREFIX, Value::Bool(adds_space))],
+            ..Layout::new(load::SCORES_MODEL, Spelling::Escaped)
+        });
+    }
+    let crosses_lines = |(left, right): &(String, String)| {
+        let joined = format!("{left}{right}");
+        joined.contains('\n') && joined.contains(|c| c != '\n')
+    };
+    if !adds_space && !parsed.merges.iter().any(crosses_lines) {
+        layouts.push(Layout {
+            pre: pretokenizer::PLAIN,
+            has_merges: true,
+            ..Layout::new(load::MERGES_MODEL, Spelling::Escaped)
+        });
+    }
+    match layouts.is_empty() {
+        false => Ok(layouts),
+        true => Err("merges of characters whose order no scores give".to_owned()),
+    }
+}
+
+/// Whether a space is put before a text.
+fn adds_space(parsed: &Parsed) -> bool {
+    let metaspace = Parsed::step(&parsed.pre_tokenizer, "Metaspace")
+        .or_else(|| Parsed::step(&parsed.normalizer, "Metaspace"));
+    let by_scheme = metaspace.is_some_and(|step| step["prepend_scheme"] != "never");
+    by_scheme || Parsed::step(&parsed.normalizer, "Prepend").is_some()
+}
+
+/// Scores with which joining by score joins what the merges join, in their order: the later a
+/// token's merges, the lower its score, and one score for tokens whose merges are mixed. None where
+/// merges are missing.
+fn scores(tokens: &[Token], parsed: &Parsed) -> Option<Vec<f32>> {
+    /// The merges of one token.
+    struct Merges {
+        first: usize,
+        last: usize,
+        count: usize,
+        score: f32,
+    }
+    let normal = tokens.iter().filter(|token| token.kind == Kind::Normal);
+    let texts: FxHashSet<&str> = normal.map(|token| token.text.as_str()).collect();
+    let mut of_token: FxHashMap<&str, Merges> = FxHashMap::default();
+    for (rank, (left, right)) in parsed.merges.iter().enumerate() {
+        let Some(text) = texts.get(format!("{left}{right}").as_str()) else {
+            continue;
+        };
+        let merges = of_token.entry(text).or_insert(Merges {
+            first: rank,
+            last: rank,
+            count: 0,
+            score: 0.0,
+        });
+        merges.last = rank;
+        merges.count += 1;
+    }
+    let mut in_order: Vec<&mut Merges> = of_token.values_mut().collect();
+    in_order.sort_unstable_by_key(|merges| merges.first);
+    let (mut score, mut end) = (0.0, None);
+    for merges in in_order {
+        if end.is_none_or(|end| end < merges.first) {
+            score -= 1.0;
+        }
+        end = end.max(Some(merges.last));
+        merges.score = score;
+    }
+    // Joining by score joins whatever makes a token.
+    let ways = |text: &str| {
+        let cuts = text.char_indices().skip(1);
+        cuts.filter(|(at, _)| texts.contains(&text[..*at]) && texts.contains(&text[*at..]))
+            .count()
+    };
+    let scores = tokens.iter().map(|token| {
+        if token.kind != Kind::Normal {
+            return Some(score - 1.0);
+        }
+        let merges = of_token.get(token.text.as_str());
+        let is_complete = ways(&token.text) == merges.map_or(0, |merges| merges.count);
+        is_complete.then(|| merges.map_or(score - 1.0, |merges| merges.score))
+    });
+    scores.collect()
+}
+
+/// Tokens by likelihood, with the four ways of treating white space.
+fn unigram(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout>, String> {
+    const UNUSED: f32 = -10_000.0;
+    let ModelWrapper::Unigram(model) = parsed.library.get_model() else {
+        return Ok(Vec::new());
+    };
+    let scores: FxHashMap<&str, f64> = model.iter().map(|(text, s)| (text.as_str(), *s)).collect();
+    let score = |token: &Token| {
+        scores
+            .get(token.text.as_str())
+            .map_or(UNUSED, |s| *s as f32)
+    };
+    let scores: Vec<f32> = tokens.iter().map(score).collect();
+    let table = Parsed::step(&parsed.normalizer, "Precompiled");
+    let charsmap = match table.and_then(|step| step["precompiled_charsmap"].as_str()) {
+        None => None,
+        Some(text) => Some(base64(text).ok_or("the table of replacements is not base64")?),
+    };
+    let adds = adds_space(parsed);
+    let ways = [(adds, true), (adds, false), (!adds, true), (!adds, false)];
+    let layouts = ways.into_iter().map(|(adds_space, merges_spaces)| {
+        let mut more = vec![
+            (keys::ADD_SPACE_PREFIX, Value::Bool(adds_space)),
+            (keys::REMOVE_EXTRA_SPACES, Value::Bool(merges_spaces)),
+        ];
+        let table = charsmap.clone().map(|bytes| Value::Array(Array::U8(bytes)));
+        more.extend(table.map(|table| (keys::CHARSMAP, table)));
+        Layout {
+            scores: Some(scores.clone()),
+            more,
+            ..Layout::new(load::LIKELIHOOD_MODEL, Spelling::Escaped)
+        }
+    });
+    Ok(layouts.collect())
+}
+
+fn word_pieces(parsed: &Parsed) -> Layout {
+    let step = Parsed::step(&parsed.normalizer, "BertNormalizer").unwrap_or(&Json::Null);
+    let lowercase = step["lowercase"].as_bool().unwrap_or(false);
+    let strips = step["strip_accents"].as_bool().unwrap_or(lowercase);
+    Layout {
+        more: vec![
+            (keys::LOWERCASE, Value::Bool(lowercase)),
+            (keys::STRIP_ACCENTS, Value::Bool(strips)),
+        ],
+        ..Layout::new(load::WORD_PIECE_MODEL, Spelling::Words)
+    }
+}
+
+/// The bytes of a base64 text (RFC 4648, section 4).
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let digit = |c: u8| {
+        Some(match c {
+            b'A'..=b'Z' => c - b'A',
+            b'a'..=b'z' => c - b'a' + 26,
+            b'0'..=b'9' => c - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        })
+    };
+    let mut out = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut bits, mut n_bits) = (0u32, 0);
+    for c in text.trim_end_matches('=').bytes() {
+        bits = bits << 6 | u32::from(digit(c)?);
+        n_bits += 6;
+        if n_bits >= 8 {
+            n_bits -= 8;
+            out.push((bits >> n_bits) as u8);
+            bits &= (1 << n_bits) - 1;
+        }
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_read_with_and_without_padding() {
+        assert_eq!(base64("TWFu").as_deref(), Some(&b"Man"[..]));
+        assert_eq!(base64("TWE=").as_deref(), Some(&b"Ma"[..]));
+        assert_eq!(base64("TQ").as_deref(), Some(&b"M"[..]));
+        assert_eq!(base64("+/8=").as_deref(), Some(&[0xfb, 0xff][..]));
+        assert_eq!(base64("T!"), None);
+    }
+}

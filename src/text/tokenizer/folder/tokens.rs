@@ -1,0 +1,168 @@
+//! The tokens of a folder by id: texts and kinds, holes filled up.
+//!
+//! A vocabulary is as long as `vocab_size` of `config.json` says, because the model has that many
+//! rows; ids without a token are unused tokens.
+
+use rustc_hash::FxHashMap;
+use tokenizers::ModelWrapper;
+
+use super::super::vocab::{Kind, named_byte};
+use super::Error;
+use super::files::Files;
+use super::parsed::Parsed;
+
+/// The most tokens that are taken for a vocabulary: fifty times the largest known one.
+const MOST_TOKENS: usize = 1 << 24;
+
+/// One token.
+#[derive(Clone, Debug)]
+pub(super) struct Token {
+    /// As `tokenizer.json` spells it.
+    pub(super) text: String,
+    pub(super) kind: Kind,
+    /// White space before or behind it belongs to it.
+    pub(super) strips_left: bool,
+    pub(super) strips_right: bool,
+}
+
+/// The tokens of a folder; the id is the place.
+pub(super) fn read(files: &Files, parsed: &Parsed) -> Result<Vec<Token>, Error> {
+    let mut tokens = Slots::new(files)?;
+    let byte_fallback = match parsed.library.get_model() {
+        ModelWrapper::BPE(bpe) => bpe.byte_fallback,
+        ModelWrapper::Unigram(unigram) => unigram.byte_fallback(),
+        _ => false,
+    };
+    let plain = |text: String, id: u32| {
+        let kind = match text {
+            _ if parsed.unk_id == Some(id) => Kind::Unknown,
+            _ if byte_fallback && named_byte(text.as_bytes()).is_some() => Kind::Byte,
+            _ => Kind::Normal,
+        };
+        Token {
+            text,
+            kind,
+            strips_left: false,
+            strips_right: false,
+        }
+    };
+    match parsed.library.get_model() {
+        ModelWrapper::Unigram(unigram) => {
+            for (id, (text, _)) in (0..).zip(unigram.iter()) {
+                tokens.put(id, plain(text.clone(), id))?;
+            }
+        }
+        _ => {
+            // In the order of ids, so that an error does not depend on the order of a hash map.
+            let mut vocab: Vec<_> = parsed.library.get_vocab(false).into_iter().collect();
+            vocab.sort_unstable_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
+            for (text, id) in vocab {
+                tokens.put(id, plain(text, id))?;
+            }
+        }
+    }
+    for (id, token) in parsed.library.get_added_tokens_decoder() {
+        let kind = match token.special || looks_special(&token.content) {
+            true => Kind::Control,
+            false => Kind::UserDefined,
+        };
+        let token = Token {
+            text: token.content,
+            kind,
+            strips_left: token.lstrip,
+            strips_right: token.rstrip,
+        };
+        tokens.put(id, token)?;
+    }
+    Ok(tokens.filled())
+}
+
+/// Whether the text of a token has the form of one that steers the model. llama.cpp's converter
+/// takes such tokens for control tokens whatever their file says.
+fn looks_special(text: &str) -> bool {
+    let framed = |start, end| text.starts_with(start) && text.ends_with(end);
+    matches!(text, "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")
+        || framed("<|", "|>")
+        || framed("<｜", "｜>")
+        || framed("<unused", ">")
+}
+
+/// Places for tokens.
+struct Slots<'a> {
+    files: &'a Files,
+    tokens: FxHashMap<u32, Token>,
+    /// Length that the model's file asks for.
+    declared: Option<usize>,
+    len: usize,
+}
+
+impl<'a> Slots<'a> {
+    fn new(files: &'a Files) -> Result<Self, Error> {
+        const KEY: &str = "vocab_size";
+        let config = &files.config;
+        let text = config.object("text_config")?;
+        let mut declared = None;
+        for object in [&text, config] {
+            let Some(found) = object.number(KEY)? else {
+                continue;
+            };
+            let size = usize::try_from(found).ok().filter(|n| *n <= MOST_TOKENS);
+            declared = Some(size.ok_or_else(|| Error::TooMany {
+                path: config.path().to_owned(),
+                key: object.full(KEY),
+                found,
+                limit: MOST_TOKENS,
+            })?);
+            break;
+        }
+        Ok(Self {
+            files,
+            tokens: FxHashMap::default(),
+            declared,
+            len: declared.unwrap_or(0),
+        })
+    }
+
+    fn put(&mut self, id: u32, token: Token) -> Result<(), Error> {
+        let limit = self.declared.unwrap_or(MOST_TOKENS);
+        if id as usize >= limit {
+            return Err(Error::TokenOutOfRange {
+                path: self.files.tokenizer_path(),
+                token: token.text,
+                id,
+                limit,
+                by: match self.declared {
+                    Some(_) => "`vocab_size` of config.json",
+                    None => "there is no `vocab_size`",
+                },
+            });
+        }
+        self.len = self.len.max(id as usize + 1);
+        let Some(other) = self
+            .tokens
+            .get(&id)
+            .filter(|other| other.text != token.text)
+        else {
+            self.tokens.insert(id, token);
+            return Ok(());
+        };
+        Err(Error::DoubledId {
+            path: self.files.tokenizer_path(),
+            id,
+            first: other.text.clone(),
+            second: token.text,
+        })
+    }
+
+    fn filled(mut self) -> Vec<Token> {
+        let unused = |id: u32| Token {
+            text: format!("[PAD{id}]"),
+            kind: Kind::Unused,
+            strips_left: false,
+            strips_right: false,
+        };
+        (0..self.len as u32)
+            .map(|id| self.tokens.remove(&id).unwrap_or_else(|| unused(id)))
+            .collect()
+    }
+}

@@ -1,0 +1,25 @@
+//! The metadata keys of a vocabulary, apart from those of roles.
+//!
+//! Those of the GGUF specification, of llama.cpp, and three of our own that say what neither can;
+//! readers that do not know them lose only that.
+
+pub(super) const MODEL: &str = "tokenizer.ggml.model";
+pub(super) const PRE: &str = "tokenizer.ggml.pre";
+pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
+pub(super) const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
+pub(super) const SCORES: &str = "tokenizer.ggml.scores";
+pub(super) const MERGES: &str = "tokenizer.ggml.merges";
+pub(super) const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+pub(super) const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
+pub(super) const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
+pub(super) const REMOVE_EXTRA_SPACES: &str = "tokenizer.ggml.remove_extra_whitespaces";
+pub(super) const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
+pub(super) const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
+pub(super) const STRIP_ACCENTS: &str = "tokenizer.ggml.normalizer.strip_accents";
+
+/// Ours: the Unicode normal form of texts, `nfc`, `nfd`, `nfkc` or `nfkd`.
+pub(super) const NORMAL_FORM: &str = "tokenizer.ggml.normalizer.form";
+/// Ours: ids of the special tokens that white space before them belongs to.
+pub(super) const STRIPS_LEFT: &str = "tokenizer.ggml.lstrip_token_ids";
+/// Ours: ids of the special tokens that white space behind them belongs to.
+pub(super) const STRIPS_RIGHT: &str = "tokenizer.ggml.rstrip_token_ids";
