@@ -9,6 +9,8 @@ use crate::arch::{ArchDef, Library, LibraryError};
 use crate::blocks::REGISTRY;
 use crate::plan::{self, Plan};
 use crate::stmap::{self, Maps};
+use crate::text::tokenizer::folder::Folder;
+use crate::text::tokenizer::{self, Tokenizer};
 use crate::weights::{self, Weights, gguf};
 
 /// Name of the model that is built into the program.
@@ -78,6 +80,8 @@ pub struct Opened {
     pub name: String,
     /// The file.
     pub weights: Weights,
+    /// The vocabulary of a folder; that of a file is in its metadata.
+    pub vocabulary: Option<Folder>,
     /// Its architecture.
     pub def: ArchDef,
     /// What it will run.
@@ -93,6 +97,9 @@ pub enum Error {
     /// A folder.
     #[error(transparent)]
     Folder(#[from] stmap::Error),
+    /// The vocabulary of a folder.
+    #[error(transparent)]
+    Vocabulary(#[from] tokenizer::folder::Error),
     /// Its architecture is not known, or the definition has problems.
     #[error("{model}: {source}")]
     Arch {
@@ -125,17 +132,55 @@ pub enum Error {
     },
 }
 
+/// What is on disk of a model.
+#[derive(Debug)]
+pub struct Contents {
+    /// Metadata and tensors.
+    pub weights: Weights,
+    /// The vocabulary of a folder; that of a file is in its metadata.
+    pub vocabulary: Option<Folder>,
+}
+
+impl Contents {
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// A vocabulary that is missing or cannot be used.
+    pub fn tokenizer(self) -> Result<Tokenizer, tokenizer::Error> {
+        match self.vocabulary {
+            Some(folder) => Ok(folder.into_tokenizer()),
+            None => Tokenizer::from_metadata(self.weights.metadata()),
+        }
+    }
+}
+
 /// The file or folder of a model, whatever it is.
 ///
 /// # Errors
 /// A file that cannot be read or breaks its format, a folder that no map fits.
-pub fn open_weights(source: &Source, with: &Definitions) -> Result<Weights, Error> {
+pub fn read(source: &Source, with: &Definitions) -> Result<Contents, Error> {
+    let file = |weights| Contents {
+        weights,
+        vocabulary: None,
+    };
     Ok(match source {
-        Source::Shipped => gguf::from_static("the built-in model", &SHIPPED_GGUF.0)?,
+        Source::Shipped => file(gguf::from_static("the built-in model", &SHIPPED_GGUF.0)?),
         Source::File(path) if stmap::is_folder(path) => {
-            stmap::open(path, &with.maps, &with.archs, with.allow_unmapped)?
+            let mut weights = stmap::open(path, &with.maps, &with.archs, with.allow_unmapped)?;
+            let folder = stmap::folder_of(path);
+            // Without a vocabulary a model still has logits.
+            let has_vocabulary = folder.join("tokenizer.json").exists();
+            let vocabulary = has_vocabulary.then(|| tokenizer::folder::read(folder));
+            let vocabulary = vocabulary.transpose()?;
+            if let Some(vocabulary) = &vocabulary {
+                weights.add_metadata(vocabulary.metadata());
+            }
+            Contents {
+                weights,
+                vocabulary,
+            }
         }
-        Source::File(path) => weights::open(path)?,
+        Source::File(path) => file(weights::open(path)?),
     })
 }
 
@@ -144,7 +189,10 @@ pub fn open_weights(source: &Source, with: &Definitions) -> Result<Weights, Erro
 /// # Errors
 /// Anything that keeps the model from being run.
 pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
-    let weights = open_weights(source, with)?;
+    let Contents {
+        weights,
+        vocabulary,
+    } = read(source, with)?;
     let model = weights.label().to_owned();
     let Some(arch) = weights.metadata().str("general.architecture") else {
         return Err(Error::NoArch { model });
@@ -161,6 +209,7 @@ pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
     Ok(Opened {
         name: source.name(),
         weights,
+        vocabulary,
         def,
         plan,
     })

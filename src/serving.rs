@@ -102,15 +102,19 @@ impl Served {
         let Opened {
             name,
             weights,
+            vocabulary,
             plan,
             ..
         } = opened;
         let model = weights.label().to_owned();
-        let tokenizer =
-            Tokenizer::from_metadata(weights.metadata()).map_err(|source| Error::Tokenizer {
-                model: model.clone(),
-                source,
-            })?;
+        let tokenizer = match vocabulary {
+            Some(folder) => Ok(folder.into_tokenizer()),
+            None => Tokenizer::from_metadata(weights.metadata()),
+        };
+        let tokenizer = tokenizer.map_err(|source| Error::Tokenizer {
+            model: model.clone(),
+            source,
+        })?;
         let template = template_of(weights.metadata())
             .map(ChatTemplate::new)
             .transpose()

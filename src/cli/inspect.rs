@@ -34,7 +34,7 @@ const N_BATCH: u64 = 512;
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = Source::of(args.file.as_deref());
     let definitions = args.load.archs.definitions()?;
-    let weights = models::open_weights(&source, &definitions)?;
+    let weights = models::read(&source, &definitions)?.weights;
     // A file of an unknown architecture, or without tensors, is worth looking at too.
     let plan = models::open(&source, &definitions);
     if args.load.check_tensors

@@ -10,7 +10,6 @@ use serde_json::{Map, Value, json};
 use crate::models::{self, Definitions, Source};
 use crate::serving;
 use crate::text::template::{ChatTemplate, Moment, RenderInput};
-use crate::text::tokenizer::Tokenizer;
 
 use super::{Failure, output};
 
@@ -71,18 +70,19 @@ fn source(args: &Args) -> Result<Prepared, Failure> {
         });
     }
     let definitions = Definitions::open(&[])?;
-    let weights = models::open_weights(&Source::of(args.model.as_deref()), &definitions)?;
-    let Some(text) = serving::template_of(weights.metadata()) else {
+    let contents = models::read(&Source::of(args.model.as_deref()), &definitions)?;
+    let weights = &contents.weights;
+    let Some(text) = serving::template_of(weights.metadata()).map(str::to_owned) else {
         anyhow::bail!("{}: the model has no chat template", weights.label());
     };
-    let tokenizer = Tokenizer::from_metadata(weights.metadata())?;
+    let tokenizer = contents.tokenizer()?;
     let name = |id: Option<u32>| {
         id.and_then(|id| tokenizer.token_text(id))
             .unwrap_or_default()
             .into_owned()
     };
     Ok(Prepared {
-        template: ChatTemplate::new(text)?,
+        template: ChatTemplate::new(&text)?,
         bos: name(tokenizer.bos()),
         eos: name(tokenizer.eos()),
     })

@@ -57,9 +57,11 @@ fn yes() -> bool {
 
 fn tokenizer(model: Option<&PathBuf>) -> Result<Tokenizer, Failure> {
     let definitions = Definitions::open(&[])?;
-    let weights = models::open_weights(&Source::of(model.map(PathBuf::as_path)), &definitions)?;
-    Tokenizer::from_metadata(weights.metadata())
-        .map_err(|e| anyhow::anyhow!("{}: {e}", weights.label()))
+    let contents = models::read(&Source::of(model.map(PathBuf::as_path)), &definitions)?;
+    let label = contents.weights.label().to_owned();
+    contents
+        .tokenizer()
+        .map_err(|e| anyhow::anyhow!("{label}: {e}"))
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {

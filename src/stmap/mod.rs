@@ -106,10 +106,7 @@ pub fn open(
     archs: &arch::Library,
     allow_unmapped: bool,
 ) -> Result<Weights, Error> {
-    let folder = match path.is_dir() {
-        true => path,
-        false => path.parent().unwrap_or(Path::new(".")),
-    };
+    let folder = folder_of(path);
     let json = read_config(&folder.join(CONFIG))?;
     let (source, map) = maps.of(&folder.join(CONFIG), &json)?;
     let def = archs.get(&map.arch)?;
@@ -133,6 +130,14 @@ pub fn open(
     }
     let label = path.display().to_string();
     Ok(Weights::of(label, applied.metadata, applied.entries)?)
+}
+
+/// The folder itself, or that of a single file.
+pub fn folder_of(path: &Path) -> &Path {
+    match path.is_dir() {
+        true => path,
+        false => path.parent().unwrap_or(Path::new(".")),
+    }
 }
 
 /// Whether a path is a folder, or a single file, that a map is needed for.

@@ -231,6 +231,13 @@ impl Weights {
         &self.metadata
     }
 
+    /// Adds to what is said about the model; keys that are there are replaced.
+    pub fn add_metadata(&mut self, more: &Metadata) {
+        for (key, value) in more.iter() {
+            self.metadata.insert(key, value.clone());
+        }
+    }
+
     /// All tensors in the order of the file.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
