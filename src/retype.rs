@@ -7,7 +7,7 @@
 //!
 //! Invariant: loading with a type and loading the file converted to it give the same bytes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::arch::WeightRole;
@@ -206,6 +206,7 @@ pub fn retype(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weight
     };
     let facts = Facts::new(plan);
     let mut types = vectors(plan, weights, &facts);
+    let mut others: BTreeMap<_, usize> = BTreeMap::new();
     for (planned, part) in plan.tensors.iter().zip(&facts.parts) {
         let Some(tensor) = weights.tensor(&planned.name) else {
             continue;
@@ -218,10 +219,12 @@ pub fn retype(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weight
         let wanted = facts.choose(*part, base, row);
         let ty = fitting(wanted, row);
         if ty != wanted {
-            let name = &tensor.name;
-            tracing::warn!("`{name}` becomes {ty}: rows of {row} are no whole blocks of {wanted}");
+            *others.entry((wanted, ty, row)).or_insert(0) += 1;
         }
         types.insert(&tensor.name, ty);
+    }
+    for ((wanted, ty, row), n) in others {
+        tracing::warn!("{n} tensors become {ty}: rows of {row} are no whole blocks of {wanted}");
     }
     let mut metadata = weights.metadata().clone();
     metadata.insert("general.file_type", Value::U32(*file_type));

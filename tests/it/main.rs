@@ -9,6 +9,7 @@
 
 mod bad_definitions;
 mod constraints;
+mod convert;
 mod faults;
 mod golden_templates;
 mod golden_tokenizers;
