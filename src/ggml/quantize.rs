@@ -159,3 +159,32 @@ pub fn dequantize(bytes: &[u8], ty: TensorType, out: &mut [f32]) -> Result<(), E
         false => Err(fault(format!("{ty} has no values of its own"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_become_values_wherever_they_begin() {
+        // Scale 0.5 and the numbers -16 to 15.
+        let mut block = half::f16::from_f32(0.5).to_le_bytes().to_vec();
+        block.extend((-16i8..16).map(i8::cast_unsigned));
+        let expected: Vec<f32> = (-16i8..16).map(|v| 0.5 * f32::from(v)).collect();
+        for shift in 0..8 {
+            let shifted = [&vec![0xff; shift][..], &block].concat();
+            let mut values = [0.0; 32];
+            dequantize(&shifted[shift..], TensorType::Q8_0, &mut values).expect("one block");
+            assert_eq!(values[..], expected);
+        }
+    }
+
+    #[test]
+    fn sizes_that_do_not_go_together_are_refused() {
+        let mut values = [0.0; 32];
+        assert!(dequantize(&[0; 33], TensorType::Q8_0, &mut values).is_err());
+        assert!(dequantize(&[0; 34], TensorType::Q8_0, &mut values[..31]).is_err());
+        assert!(dequantize(&[0; 128], TensorType::I32, &mut values).is_err());
+        assert!(quantize_into(&values, 32, TensorType::Q8_0, &mut [0; 33]).is_err());
+        assert!(quantize_into(&values, 0, TensorType::F32, &mut [0; 128]).is_err());
+    }
+}

@@ -1,4 +1,4 @@
-//! Metadata as JSON and back, without loss: `{"llama.block_count": {"u32": 32}, ...}`.
+//! Metadata as JSON and back, without loss: `{"general.file_type": {"u32": 7}, ...}`.
 //!
 //! Every value is an object of one key, its type; arrays are `{"array": {"f32": [...]}}`. Numbers that
 //! JSON has no notation for are text (`"NaN"`, `"inf"`), 64-bit floats always are; strings of an

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use lab_bench::convert::{to_folder, to_gguf};
+use lab_bench::ggml;
 use lab_bench::models::{self, Definitions, Opened, Source};
 use lab_bench::synth::{Request, synth};
 use lab_bench::weights::{Metadata, TensorType, Value, Weights};
@@ -126,40 +127,68 @@ fn a_file_comes_back_from_a_folder_bit_for_bit() {
 
 #[test]
 fn a_type_at_load_gives_what_the_converted_file_gives_and_stays_near_f32() {
-    // Bounds of the NMSE of logits: about four times what these models show.
+    // Bounds of the NMSE of a matrix: with a largest value of 2.3 standard deviations in 32, steps of
+    // s are an error of s^2 / 12; floats of m bits one of at most 4^-m / 3.
     let bounds = [
         (TensorType::F32, 0.0),
-        (TensorType::F16, 2e-6),
-        (TensorType::BF16, 1e-4),
-        (TensorType::Q8_0, 1e-3),
-        (TensorType::Q6_K, 4e-3),
-        (TensorType::Q5_K, 2e-2),
-        (TensorType::Q5_1, 2e-2),
-        (TensorType::Q5_0, 2e-2),
-        (TensorType::Q4_K, 6e-2),
-        (TensorType::Q4_1, 6e-2),
-        (TensorType::Q4_0, 8e-2),
+        (TensorType::F16, 8e-8),
+        (TensorType::BF16, 1.3e-6),
+        (TensorType::Q8_0, 4e-5),
+        (TensorType::Q6_K, 4e-4),
+        (TensorType::Q5_K, 2e-3),
+        (TensorType::Q5_1, 2.5e-3),
+        (TensorType::Q5_0, 2.5e-3),
+        (TensorType::Q4_K, 8e-3),
+        (TensorType::Q4_1, 9e-3),
+        (TensorType::Q4_0, 9e-3),
     ];
     let scratch = scratch();
+    let mut faults = Vec::new();
     for (arch, with) in MODELS {
         let path = made_up(scratch.path(), arch, with, TensorType::F32);
-        let plain: Vec<f64> = compute(&open(&path)).into_iter().map(f64::from).collect();
+        let original = open(&path);
+        let plain: Vec<f64> = compute(&original).into_iter().map(f64::from).collect();
         for (ty, bound) in bounds {
+            let what = format!("{arch} {ty}");
             let model = open(&path).retyped(ty).expect("a type that can be made");
             let found = compute(&model);
             let file = scratch.path().join("converted.gguf");
-            to_gguf(&open(&path), Some(ty), &file, true, &mut |_, _| {}).expect("it fits");
+            to_gguf(&original, Some(ty), &file, true, &mut |_, _| {}).expect("it fits");
             let converted = open(&file);
-            assert_same(&converted.weights, &model.weights, &format!("{arch} {ty}"));
-            assert!(found == compute(&converted), "{arch} {ty}: other logits");
+            assert_same(&converted.weights, &model.weights, &what);
+            assert!(found == compute(&converted), "{what}: other logits");
+
+            let worst = worst_matrix(&model.weights, &original.weights, ty);
             let error = nmse(&found, &plain);
-            println!("{arch:9} {ty:5} NMSE {error:.1e}");
-            assert!(
-                error <= bound,
-                "{arch} {ty}: NMSE {error:.1e}, bound {bound:.0e}"
-            );
+            println!("{what:14} NMSE of matrices {worst:.1e}, of logits {error:.1e}");
+            if worst > bound || error > AMPLIFICATION * bound {
+                faults.push(format!("{what}: matrices {worst:.1e}, logits {error:.1e}"));
+            }
         }
     }
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+/// How much larger the error of logits may be than that of matrices: some twenty of them follow each
+/// other in these models.
+const AMPLIFICATION: f64 = 80.0;
+
+/// The largest NMSE of the tensors of a type.
+fn worst_matrix(found: &Weights, original: &Weights, ty: TensorType) -> f64 {
+    let values = |weights: &Weights, name: &str| {
+        let tensor = weights.tensor(name).expect("the same names");
+        let bytes = weights.data(tensor).expect("data");
+        let mut values = vec![0.0; tensor.elements() as usize];
+        ggml::dequantize(&bytes, tensor.ty, &mut values).expect("a type with values");
+        values
+    };
+    let of_type = found.tensors().iter().filter(|t| t.ty == ty);
+    let errors = of_type.map(|tensor| {
+        let expected = values(original, &tensor.name).into_iter().map(f64::from);
+        let expected: Vec<f64> = expected.collect();
+        nmse(&values(found, &tensor.name), &expected)
+    });
+    errors.fold(0.0, f64::max)
 }
 
 #[test]
