@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::arch::WeightRole;
 use crate::ggml;
-use crate::plan::{Plan, Unit};
+use crate::plan::{LayerPlan, Plan, Unit};
 use crate::weights::{Data, Entry, Error, Maker, Metadata, TensorInfo, TensorType, Value, Weights};
 
 /// Types that matrices can be given, and what `general.file_type` says of such files.
@@ -77,11 +77,12 @@ impl Facts {
             n_layers: plan.layers.len(),
             n_experts: 0,
         };
+        let experts = plan.layers.iter().flat_map(units);
+        let experts = experts.filter_map(|unit| unit.option_int("experts"));
+        facts.n_experts = experts.max().unwrap_or(0);
         let mut n_down = 0;
         for layer in &plan.layers {
-            let branches = layer.slots.iter().flat_map(|slot| &slot.branches);
-            for unit in branches.map(|branch| &branch.block) {
-                facts.n_experts = facts.n_experts.max(unit.option_int("experts").unwrap_or(0));
+            for unit in units(layer) {
                 facts.unit(unit, layer.il as usize, &mut n_down);
             }
         }
@@ -105,12 +106,8 @@ impl Facts {
 
     /// The weights of a block, by their keys in its contract.
     fn unit(&mut self, unit: &Unit, il: usize, n_down: &mut usize) {
-        // Where experts are, a layer has several of them.
-        let down = if unit.option_int("experts").is_some() {
-            il
-        } else {
-            *n_down
-        };
+        // Among experts a layer has several, which are of one type.
+        let down = if self.n_experts > 1 { il } else { *n_down };
         let mixes = !matches!(unit.contract.0.name, "ffn" | "moe");
         for (key, weight) in unit
             .contract
@@ -164,6 +161,12 @@ impl Facts {
             _ => base,
         }
     }
+}
+
+/// The blocks of a layer.
+fn units(layer: &LayerPlan) -> impl Iterator<Item = &Unit> {
+    let branches = layer.slots.iter().flat_map(|slot| &slot.branches);
+    branches.map(|branch| &branch.block)
 }
 
 /// The first and last eighth, and of those between every third.
@@ -275,17 +278,22 @@ fn file_type(weights: &Weights) -> Option<u32> {
 /// # Errors
 /// A quantised type whose values are not known.
 pub fn without_blocks(weights: &Weights, ty: TensorType) -> Result<Weights, Error> {
+    let is_blocks = |tensor: &TensorInfo| !tensor.ty.is_plain();
     if let Some(tensor) = weights
         .tensors()
         .iter()
-        .find(|t| !t.ty.is_plain() && !has_values(t.ty))
+        .find(|t| is_blocks(t) && !has_values(t.ty))
     {
         return Err(Error::Made {
             tensor: tensor.name.clone(),
             message: format!("{} has no values of its own", tensor.ty),
         });
     }
-    let metadata = weights.metadata().clone();
+    let mut metadata = weights.metadata().clone();
+    let file_type = TYPES.iter().find(|(other, _)| *other == ty);
+    if let (Some((_, file_type)), true) = (file_type, weights.tensors().iter().any(is_blocks)) {
+        metadata.insert("general.file_type", Value::U32(*file_type));
+    }
     with_types(
         weights,
         metadata,
