@@ -227,13 +227,7 @@ mod tests {
             .collect();
         let nested = Array::Array(vec![Array::U8(vec![]), Array::Str(strings.clone())]);
         let floats = [0.1, -0.0, f32::MIN_POSITIVE, 1e-45, f32::MAX, f32::INFINITY];
-        let wide = [
-            0.1,
-            5e-324,
-            f64::MAX,
-            f64::NEG_INFINITY,
-            2.2250738585072011e-308,
-        ];
+        let wide = [0.1, 5e-324, f64::MAX, f64::NEG_INFINITY, 1e-300 / 3.0];
         let metadata = Metadata::from_iter([
             ("u8", Value::U8(u8::MAX)),
             ("i8", Value::I8(i8::MIN)),
