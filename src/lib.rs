@@ -2,6 +2,7 @@
 //!
 //! Data flows down this list, and imports never point back up:
 //!
+//! - [`parallel`]: work in pieces on all cores
 //! - [`weights`]: a file on disk as metadata and named tensors, whatever the format
 //! - [`arch`]: TOML text to a checked definition
 //! - [`plan`]: definition and metadata to a [`plan::Plan`], which is executed, drawn and measured
@@ -17,6 +18,8 @@
 //! - [`compare`]: where two computations part
 //! - [`measure`]: what repeated measurements say, and what the machine can do
 //! - [`synth`]: a random model of any architecture
+//! - [`retype`]: weights in other element types
+//! - [`convert`]: models into files of other formats and types
 //! - [`models`]: finding and opening models
 //! - [`cli`]: the command line
 
@@ -26,13 +29,16 @@ pub mod blocks;
 pub mod cli;
 pub mod compare;
 pub mod constraint;
+pub mod convert;
 pub mod engine;
 #[expect(unsafe_code, reason = "the safe layer over ggml")]
 pub mod ggml;
 pub mod measure;
 pub mod model;
 pub mod models;
+pub mod parallel;
 pub mod plan;
+pub mod retype;
 pub mod sampling;
 pub mod serving;
 pub mod stmap;

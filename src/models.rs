@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use crate::arch::{ArchDef, Library, LibraryError};
 use crate::blocks::REGISTRY;
 use crate::plan::{self, Plan};
+use crate::retype::retype;
 use crate::stmap::{self, Maps};
 use crate::text::tokenizer::folder::Folder;
 use crate::text::tokenizer::{self, Tokenizer};
-use crate::weights::{self, Weights, gguf};
+use crate::weights::{self, TensorType, Weights, gguf};
 
 /// Name of the model that is built into the program.
 pub const SHIPPED: &str = "tiny-chat";
@@ -86,6 +87,26 @@ pub struct Opened {
     pub def: ArchDef,
     /// What it will run.
     pub plan: Plan,
+}
+
+impl Opened {
+    /// The same model with its matrices in another type ([`crate::retype`]).
+    ///
+    /// # Errors
+    /// A type that cannot be made.
+    pub fn retyped(self, ty: TensorType) -> Result<Self, Error> {
+        let weights = retype(&self.weights, &self.plan, ty)?;
+        let plan = Plan::new(&self.def, weights.metadata(), &weights);
+        let plan = plan.map_err(|source| Error::Plan {
+            model: weights.label().to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            weights,
+            plan,
+            ..self
+        })
+    }
 }
 
 /// Why a model could not be opened.

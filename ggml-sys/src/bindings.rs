@@ -1086,6 +1086,14 @@ unsafe extern "C" {
     pub fn shim_buffer_zero(buffer: ggml_backend_buffer_t);
 }
 unsafe extern "C" {
+    pub fn shim_dequantize(
+        type_: ::core::ffi::c_int,
+        from: *const ::core::ffi::c_void,
+        to: *mut f32,
+        n: i64,
+    ) -> bool;
+}
+unsafe extern "C" {
     pub fn shim_matmul_set_invariant(on: bool);
 }
 #[repr(C)]

@@ -60,6 +60,15 @@ bool shim_device_takes_host_ptr(ggml_backend_dev_t device) {
     return props.caps.buffer_from_host_ptr;
 }
 
+bool shim_dequantize(int type, const void * from, float * to, int64_t n) {
+    const struct ggml_type_traits * traits = ggml_get_type_traits((enum ggml_type) type);
+    if (!traits || !traits->to_float) {
+        return false;
+    }
+    traits->to_float(from, to, n);
+    return true;
+}
+
 void shim_buffer_zero(ggml_backend_buffer_t buffer) {
 #if defined(__linux__)
     if (ggml_backend_buffer_is_host(buffer)) {

@@ -37,6 +37,10 @@ bool shim_device_takes_host_ptr(ggml_backend_dev_t device);
 // resident as it is used.
 void shim_buffer_zero(ggml_backend_buffer_t buffer);
 
+// Turns n elements of a type into floats, n a multiple of the type's block length; false if the
+// type has no such conversion.
+bool shim_dequantize(int type, const void * from, float * to, int64_t n);
+
 // Whether the bits of a matrix product's columns must not depend on how many there are, nor on
 // the number of threads; for the whole process. Costs speed for some types (src/matmul).
 void shim_matmul_set_invariant(bool on);

@@ -36,7 +36,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let definitions = args.load.archs.definitions()?;
     let weights = models::read(&source, &definitions)?.weights;
     // A file of an unknown architecture, or without tensors, is worth looking at too.
-    let plan = models::open(&source, &definitions);
+    let plan = args.load.open(&source);
     if args.load.check_tensors
         && let Ok(opened) = &plan
     {

@@ -6,6 +6,7 @@
 mod arch;
 mod compare;
 mod constraint;
+mod convert;
 mod inspect;
 mod logits;
 mod options;
@@ -48,6 +49,8 @@ enum Command {
     Logits(logits::Args),
     /// Find the first value in which two models or two paths differ
     Compare(compare::Args),
+    /// Write a model as GGUF, or as a folder for editing
+    Convert(convert::Args),
     /// Show a model file: metadata, tensors, architecture, memory
     Inspect(inspect::Args),
     /// Work with architecture definitions
@@ -80,6 +83,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Template(args) => template::run(&args),
         Command::Logits(args) => logits::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Arch(command) => arch::run(&command),
         Command::Plan(args) => plan::run(&args),

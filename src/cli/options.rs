@@ -14,6 +14,7 @@ use crate::arch::Library;
 use crate::blocks::REGISTRY;
 use crate::model::{Model, Options};
 use crate::models::{self, Definitions, Opened, Source};
+use crate::retype::TYPES;
 use crate::weights::TensorType;
 
 use super::Failure;
@@ -98,6 +99,10 @@ pub(super) enum Switch {
 pub(super) struct LoadOptions {
     #[command(flatten)]
     pub(super) archs: ArchOptions,
+    /// Element type that matrices are converted to at load: f32, f16, bf16, q8_0, q4_0, q4_k, q5_k,
+    /// q6_k ...
+    #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
+    ty: Option<TensorType>,
     /// Threads that compute; default: the cores of the machine
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -121,6 +126,19 @@ pub(super) struct LoadOptions {
     pub(super) check_tensors: bool,
 }
 
+/// A type that matrices can be converted to.
+pub(super) fn matrix_type(text: &str) -> Result<TensorType, String> {
+    let found = text.parse().ok();
+    let known = || TYPES.iter().map(|(ty, _)| *ty);
+    match found.filter(|ty| known().any(|other| other == *ty)) {
+        Some(ty) => Ok(ty),
+        None => {
+            let names: Vec<_> = known().map(TensorType::name).collect();
+            Err(format!("expected one of {}", names.join(", ")))
+        }
+    }
+}
+
 /// What a command uses where the command line says nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Defaults {
@@ -135,7 +153,11 @@ pub(super) struct Defaults {
 impl LoadOptions {
     /// Opens a model, showing warnings through the log.
     pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
-        Ok(models::open(source, &self.archs.definitions()?)?)
+        let opened = models::open(source, &self.archs.definitions()?)?;
+        Ok(match self.ty {
+            Some(ty) => opened.retyped(ty)?,
+            None => opened,
+        })
     }
 
     /// How the model shall be run.
@@ -169,7 +191,7 @@ impl LoadOptions {
 
     /// Loads a model with a progress bar.
     pub(super) fn load(&self, opened: Opened, options: Options) -> Result<Model, Failure> {
-        let bar = progress_bar(&opened.name);
+        let bar = progress_bar("loading", &opened.name);
         let model = Model::load(opened.plan, &opened.weights, options, &mut |done, total| {
             bar.set_length(total);
             bar.set_position(done);
@@ -179,13 +201,14 @@ impl LoadOptions {
     }
 }
 
-/// A bar on stderr while a model loads; hidden where stderr is no terminal.
-pub(super) fn progress_bar(name: &str) -> ProgressBar {
+/// A bar on stderr while a model is loaded or written; hidden where stderr is no terminal.
+pub(super) fn progress_bar(what: &str, name: &str) -> ProgressBar {
     let bar = ProgressBar::new(0);
-    let style = ProgressStyle::with_template("loading {msg} {bar:30} {bytes}/{total_bytes}");
+    let style = ProgressStyle::with_template("{prefix} {msg} {bar:30} {bytes}/{total_bytes}");
     if let Ok(style) = style {
         bar.set_style(style);
     }
+    bar.set_prefix(what.to_owned());
     bar.set_message(name.to_owned());
     bar
 }

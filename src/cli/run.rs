@@ -224,7 +224,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         options.n_batch = options.n_ctx;
         options.n_ctx = 0;
     }
-    let bar = progress_bar(&opened.name);
+    let bar = progress_bar("loading", &opened.name);
     let of_thread = bar.clone();
     let served = Served::start(
         opened,

@@ -8,6 +8,7 @@
 mod arena;
 mod device;
 mod executor;
+mod fill;
 mod log;
 mod matmul;
 mod ops;
@@ -23,7 +24,7 @@ pub use log::install as install_log;
 pub use matmul::set_batch_invariant;
 pub use ops::{Glu, Graph, Pages, RopePairing, RopeParams, Scores, Unary};
 pub use profile::{Cost, Profile, Scope};
-pub use quantize::quantize;
+pub use quantize::{dequantize, quantize, quantize_into};
 
 use crate::weights::TensorType;
 

@@ -1,4 +1,4 @@
-//! Rows of f32 to other element types.
+//! Rows of f32 to other element types, and back.
 
 use ggml_sys as sys;
 
@@ -10,6 +10,22 @@ use crate::weights::TensorType;
 /// # Errors
 /// A type that cannot be made without further data, or rows that are not whole blocks.
 pub fn quantize(values: &[f32], row: usize, ty: TensorType) -> Result<Vec<u8>, Error> {
+    let row_bytes = ty.row_bytes(row as u64).unwrap_or(0) as usize;
+    let mut out = vec![0; values.len().checked_div(row).unwrap_or(0) * row_bytes];
+    quantize_into(values, row, ty, &mut out)?;
+    Ok(out)
+}
+
+/// As [`quantize`], into memory of just the right size.
+///
+/// # Errors
+/// As [`quantize`], or memory of another size.
+pub fn quantize_into(
+    values: &[f32],
+    row: usize,
+    ty: TensorType,
+    out: &mut [u8],
+) -> Result<(), Error> {
     let fault = |message: String| Error::Arguments {
         op: "quantize",
         message,
@@ -26,19 +42,27 @@ pub fn quantize(values: &[f32], row: usize, ty: TensorType) -> Result<Vec<u8>, E
             ty.block_len()
         ))
     })?;
+    let rows = values.len() / row;
+    if out.len() as u64 != rows as u64 * row_bytes {
+        let expected = rows as u64 * row_bytes;
+        return Err(fault(format!("{} bytes, expected {expected}", out.len())));
+    }
     match ty {
-        TensorType::F32 => return Ok(bytemuck::cast_slice(values).to_vec()),
+        TensorType::F32 => {
+            out.copy_from_slice(bytemuck::cast_slice(values));
+            return Ok(());
+        }
         TensorType::F16 => {
-            return Ok(values
-                .iter()
-                .flat_map(|v| half::f16::from_f32(*v).to_le_bytes())
-                .collect());
+            for (out, value) in out.chunks_exact_mut(2).zip(values) {
+                out.copy_from_slice(&half::f16::from_f32(*value).to_le_bytes());
+            }
+            return Ok(());
         }
         TensorType::BF16 => {
-            return Ok(values
-                .iter()
-                .flat_map(|v| half::bf16::from_f32(*v).to_le_bytes())
-                .collect());
+            for (out, value) in out.chunks_exact_mut(2).zip(values) {
+                out.copy_from_slice(&half::bf16::from_f32(*value).to_le_bytes());
+            }
+            return Ok(());
         }
         TensorType::Q4_0
         | TensorType::Q4_1
@@ -55,8 +79,6 @@ pub fn quantize(values: &[f32], row: usize, ty: TensorType) -> Result<Vec<u8>, E
         | TensorType::MXFP4 => {}
         other => return Err(fault(format!("{other} cannot be made from values alone"))),
     }
-    let rows = values.len() / row;
-    let mut out = vec![0u8; rows * row_bytes as usize];
     // SAFETY: `values` holds `rows` rows of `row` elements and `out` room for as many quantised
     // rows; none of the types above needs importances.
     let written = unsafe {
@@ -76,5 +98,93 @@ pub fn quantize(values: &[f32], row: usize, ty: TensorType) -> Result<Vec<u8>, E
             out.len()
         )));
     }
-    Ok(out)
+    Ok(())
+}
+
+/// Turns whole blocks of `ty` into floats; `out` has room for just as many.
+///
+/// # Errors
+/// A type without values of its own, or sizes that do not go together.
+pub fn dequantize(bytes: &[u8], ty: TensorType, out: &mut [f32]) -> Result<(), Error> {
+    let fault = |message: String| Error::Arguments {
+        op: "dequantize",
+        message,
+    };
+    if ty.row_bytes(out.len() as u64) != Some(bytes.len() as u64) {
+        return Err(fault(format!(
+            "{} bytes of {ty} are not {} elements",
+            bytes.len(),
+            out.len()
+        )));
+    }
+    match ty {
+        TensorType::F32 => {
+            bytemuck::cast_slice_mut::<_, u8>(out).copy_from_slice(bytes);
+            return Ok(());
+        }
+        TensorType::F16 => {
+            for (out, half) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+                *out = half::f16::from_le_bytes([half[0], half[1]]).to_f32();
+            }
+            return Ok(());
+        }
+        TensorType::BF16 => {
+            for (out, half) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+                *out = half::bf16::from_le_bytes([half[0], half[1]]).to_f32();
+            }
+            return Ok(());
+        }
+        _ => {}
+    }
+    // Blocks hold 16-bit numbers, and a mapped file begins them anywhere.
+    let aligned: Vec<u64>;
+    let mut from = bytes.as_ptr();
+    if !from.cast::<u64>().is_aligned() {
+        let mut copy = vec![0u64; bytes.len().div_ceil(size_of::<u64>())];
+        bytemuck::cast_slice_mut::<_, u8>(&mut copy)[..bytes.len()].copy_from_slice(bytes);
+        aligned = copy;
+        from = aligned.as_ptr().cast();
+    }
+    // SAFETY: `from` holds as many aligned bytes of `ty` as `out` has elements (checked above).
+    let is_done = unsafe {
+        sys::shim_dequantize(
+            type_id(ty) as i32,
+            from.cast(),
+            out.as_mut_ptr(),
+            out.len() as i64,
+        )
+    };
+    match is_done {
+        true => Ok(()),
+        false => Err(fault(format!("{ty} has no values of its own"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_become_values_wherever_they_begin() {
+        // Scale 0.5 and the numbers -16 to 15.
+        let mut block = half::f16::from_f32(0.5).to_le_bytes().to_vec();
+        block.extend((-16i8..16).map(i8::cast_unsigned));
+        let expected: Vec<f32> = (-16i8..16).map(|v| 0.5 * f32::from(v)).collect();
+        for shift in 0..8 {
+            let shifted = [&vec![0xff; shift][..], &block].concat();
+            let mut values = [0.0; 32];
+            dequantize(&shifted[shift..], TensorType::Q8_0, &mut values).expect("one block");
+            assert_eq!(values[..], expected);
+        }
+    }
+
+    #[test]
+    fn sizes_that_do_not_go_together_are_refused() {
+        let mut values = [0.0; 32];
+        assert!(dequantize(&[0; 33], TensorType::Q8_0, &mut values).is_err());
+        assert!(dequantize(&[0; 34], TensorType::Q8_0, &mut values[..31]).is_err());
+        assert!(dequantize(&[0; 128], TensorType::I32, &mut values).is_err());
+        assert!(quantize_into(&values, 32, TensorType::Q8_0, &mut [0; 33]).is_err());
+        assert!(quantize_into(&values, 0, TensorType::F32, &mut [0; 128]).is_err());
+    }
 }

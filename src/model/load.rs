@@ -1,12 +1,13 @@
 //! Tensor data for a plan: used where it lies, converted or copied where it must be.
 //!
 //! A tensor that the plan does not name is never read. Gains and offsets that are stored as half
-//! floats become f32 here, once, since element-wise operations compute in f32.
+//! floats become f32 here, once, since element-wise operations compute in f32. What is copied is made
+//! in pieces of rows by all cores, straight into the device's memory.
 
 use std::collections::BTreeMap;
 
 use crate::arch::WeightRole;
-use crate::ggml::{Arena, Device, Tensor};
+use crate::ggml::{self, Arena, Device, Tensor};
 use crate::plan::{Plan, TensorPlan};
 use crate::weights::{Bytes, TensorInfo, TensorType, Weights};
 
@@ -84,16 +85,21 @@ pub(super) fn load(
     let mut copied_bytes = 0;
     if !copies.is_empty() {
         cpu.allocate(&copied, "weights")?;
-        for (i, ty) in &copies {
-            let info = find(weights, &plan.tensors[*i])?;
-            let data = weights.data(info)?;
-            let data = to_f32_if_asked(&data, info.ty, *ty);
-            copied_bytes += data.len() as u64;
-            if let Some(tensor) = &slots[*i] {
-                Device::write(tensor, &data)?;
-            }
-            progress(mapped_bytes + copied_bytes, total);
-        }
+        let sources: Vec<&TensorInfo> = copies
+            .iter()
+            .map(|(i, _)| find(weights, &plan.tensors[*i]))
+            .collect::<Result<_, _>>()?;
+        let tensors: Vec<&Tensor> = copies
+            .iter()
+            .filter_map(|(i, _)| slots[*i].as_ref())
+            .collect();
+        let make = |at: usize, first: u64, out: &mut [u8]| {
+            rows(weights, sources[at], copies[at].1, first, out)
+        };
+        Device::fill(&tensors, make, |bytes| {
+            copied_bytes += bytes;
+            progress((mapped_bytes + copied_bytes).min(total), total);
+        })?;
     }
     progress(total, total);
     let tensors = slots
@@ -134,20 +140,26 @@ fn target_type(planned: &TensorPlan, info: &TensorInfo) -> Result<TensorType, Er
     }
 }
 
-fn to_f32_if_asked(bytes: &[u8], from: TensorType, to: TensorType) -> std::borrow::Cow<'_, [u8]> {
-    let halves = |widen: fn([u8; 2]) -> f32| {
-        bytes
-            .chunks_exact(2)
-            .flat_map(|half| widen([half[0], half[1]]).to_ne_bytes())
-            .collect::<Vec<u8>>()
+/// Rows of a tensor as type `ty`, which is its own or f32.
+fn rows(
+    weights: &Weights,
+    info: &TensorInfo,
+    ty: TensorType,
+    first: u64,
+    out: &mut [u8],
+) -> Result<(), Error> {
+    let refuse = |error: &dyn std::fmt::Display| Error::Weight {
+        tensor: info.name.clone(),
+        message: error.to_string(),
     };
-    match (from, to) {
-        (TensorType::F16, TensorType::F32) => {
-            halves(|b| half::f16::from_le_bytes(b).to_f32()).into()
-        }
-        (TensorType::BF16, TensorType::F32) => {
-            halves(|b| half::bf16::from_le_bytes(b).to_f32()).into()
-        }
-        _ => bytes.into(),
+    if ty == info.ty {
+        return Ok(weights.rows(info, first, out)?);
     }
+    let n = out.len() / size_of::<f32>();
+    let mut stored = vec![0; n * info.ty.block_bytes() as usize];
+    weights.rows(info, first, &mut stored)?;
+    let mut values = vec![0.0; n];
+    ggml::dequantize(&stored, info.ty, &mut values).map_err(|error| refuse(&error))?;
+    out.copy_from_slice(bytemuck::cast_slice(&values));
+    Ok(())
 }

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 
 use crate::arch::{self, Diagnostics, LibraryError};
+use crate::weights::folder;
 use crate::weights::safetensors::{Checkpoint, read_small};
 use crate::weights::{self, Weights};
 
@@ -29,8 +30,8 @@ pub use library::{ENDING, Maps};
 
 /// Name of the configuration in a folder.
 const CONFIG: &str = "config.json";
-/// Bytes of a configuration that no sensible one reaches.
-const MAX_CONFIG_BYTES: u64 = 16 << 20;
+/// Bytes of a configuration that no sensible one reaches; one of ours holds the vocabulary.
+const MAX_CONFIG_BYTES: u64 = 256 << 20;
 /// Most names that a message lists.
 const MAX_LISTED: usize = 12;
 
@@ -108,6 +109,9 @@ pub fn open(
 ) -> Result<Weights, Error> {
     let folder = folder_of(path);
     let json = read_config(&folder.join(CONFIG))?;
+    if folder::is_config(&json) {
+        return Ok(folder::open(path, &json, &Checkpoint::open(path)?)?);
+    }
     let (source, map) = maps.of(&folder.join(CONFIG), &json)?;
     let def = archs.get(&map.arch)?;
     let checkpoint = Checkpoint::open(path)?;

@@ -4,15 +4,15 @@
 //! such a block only the scales are looked at. What was looked at is part of the result, so that
 //! nobody reads more into it. Called when the user asks for it: it reads every byte.
 
-use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
-use std::sync::atomic::{self, AtomicUsize};
+
+use crate::parallel;
 
 use super::{Error, TensorInfo, TensorType, Weights};
 
 /// Bytes that one thread looks at before it asks for more.
-const PIECE_BYTES: usize = 1 << 23;
+const PIECE_BYTES: u64 = 1 << 23;
 
 /// What was looked at in a tensor, and found to be finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,49 +48,33 @@ impl fmt::Display for NotFinite {
 /// Looks at the tensors of these names, on all processors. The results go with `names`.
 ///
 /// # Errors
-/// [`Error::NotFinite`]: the first such value, in the order of `names`.
+/// [`Error::NotFinite`]: the first such value, in the order of `names`. Data that cannot be made.
 pub fn check(weights: &Weights, names: &[&str]) -> Result<Vec<Checked>, Error> {
     let tensors: Vec<Option<&TensorInfo>> = names.iter().map(|n| weights.tensor(n)).collect();
-    let mut pieces = Vec::new();
-    let mut first = None;
-    for (at, tensor) in tensors.iter().enumerate() {
-        let Some(tensor) = tensor else { continue };
-        let data = weights.data(tensor)?;
-        match data {
-            Cow::Borrowed(data) => pieces.extend(Piece::cut(at, tensor, data)),
-            // What is made is not kept.
-            Cow::Owned(data) => {
-                let found = search(&Piece::cut(at, tensor, &data).collect::<Vec<_>>());
-                first = first.or(found);
-            }
+    let in_pieces = |tensor| TensorInfo::pieces(tensor, PIECE_BYTES).map(move |p| (tensor, p));
+    let pieces: Vec<_> = tensors
+        .iter()
+        .flatten()
+        .copied()
+        .flat_map(in_pieces)
+        .collect();
+    let search = |i: usize| {
+        let (tensor, (first_row, n_rows)) = pieces[i];
+        if matches!(rule(tensor.ty), Rule::AlwaysFinite) {
+            return Ok(());
         }
-    }
-    let places = search(&pieces).into_iter().chain(first);
-    match places.min_by_key(|p| (p.at, p.block)) {
-        Some(place) => Err(place.into_error()),
-        None => Ok(tensors.into_iter().map(checked).collect()),
-    }
-}
-
-/// The first place among pieces that is not finite, looked for on all processors.
-fn search<'t>(pieces: &[Piece<'_, 't>]) -> Option<Place<'t>> {
-    let next = AtomicUsize::new(0);
-    let search = || {
-        let mut places = Vec::new();
-        while let Some(piece) = pieces.get(next.fetch_add(1, atomic::Ordering::Relaxed)) {
-            places.extend(piece.search());
-        }
-        places
+        let bytes = weights.some_rows(tensor, first_row, n_rows)?;
+        let piece = Piece {
+            tensor,
+            first_row,
+            bytes: &bytes,
+        };
+        piece
+            .search()
+            .map_or(Ok(()), |place| Err(place.into_error()))
     };
-    let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let places: Vec<Place<'t>> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..n_threads).map(|_| scope.spawn(search)).collect();
-        let joined = workers.into_iter().map(|worker| worker.join());
-        joined
-            .flat_map(|places| places.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
-    });
-    places.into_iter().min_by_key(|p| (p.at, p.block))
+    parallel::in_order(pieces.len(), search, Ok)?;
+    Ok(tensors.into_iter().map(checked).collect())
 }
 
 fn checked(tensor: Option<&TensorInfo>) -> Checked {
@@ -146,36 +130,22 @@ const fn rule(ty: TensorType) -> Rule {
     }
 }
 
-/// A run of whole blocks of a tensor.
+/// A run of whole rows of a tensor.
 struct Piece<'a, 't> {
-    /// Place of the tensor's name among the names.
-    at: usize,
     tensor: &'t TensorInfo,
-    first_block: usize,
+    first_row: u64,
     bytes: &'a [u8],
 }
 
 /// A block that holds a float that is not finite. A plain value is a block of one.
 struct Place<'a> {
-    at: usize,
     tensor: &'a TensorInfo,
-    block: usize,
+    /// Its place among the blocks of the tensor.
+    block: u64,
     found: NotFinite,
 }
 
-impl<'a, 't> Piece<'a, 't> {
-    fn cut(at: usize, tensor: &'t TensorInfo, data: &'a [u8]) -> impl Iterator<Item = Self> {
-        let block_bytes = tensor.ty.block_bytes() as usize;
-        let n_blocks = PIECE_BYTES / block_bytes;
-        let runs = data.chunks(n_blocks * block_bytes).enumerate();
-        runs.map(move |(i, bytes)| Self {
-            at,
-            tensor,
-            first_block: i * n_blocks,
-            bytes,
-        })
-    }
-
+impl<'t> Piece<'_, 't> {
     fn search(&self) -> Option<Place<'t>> {
         let (block, found) = match rule(self.tensor.ty) {
             Rule::AlwaysFinite => None,
@@ -196,10 +166,10 @@ impl<'a, 't> Piece<'a, 't> {
                 f16([top(0) | top(1) << 4, top(2) | top(3) << 4])
             }),
         }?;
+        let blocks_per_row = self.tensor.shape[0] / self.tensor.ty.block_len();
         Some(Place {
-            at: self.at,
             tensor: self.tensor,
-            block: self.first_block + block,
+            block: self.first_row * blocks_per_row + block as u64,
             found,
         })
     }
@@ -223,8 +193,8 @@ impl Place<'_> {
         let blocks_per_row = self.tensor.shape[0] / ty.block_len();
         Error::NotFinite {
             tensor: self.tensor.name.clone(),
-            row: self.block as u64 / blocks_per_row,
-            column: self.block as u64 % blocks_per_row * ty.block_len(),
+            row: self.block / blocks_per_row,
+            column: self.block % blocks_per_row * ty.block_len(),
             in_scale: !ty.is_plain(),
             found: self.found,
         }
@@ -420,7 +390,7 @@ mod tests {
 
     #[test]
     fn the_first_of_many_is_reported_however_the_work_is_cut() {
-        let n = 3 * PIECE_BYTES / 4;
+        let n = 3 * PIECE_BYTES as usize / 4;
         let mut data = vec![0; n * 4];
         for i in [n - 1, n / 2 + 5, n / 2 + 9] {
             data[4 * i..][..4].copy_from_slice(&f32::NAN.to_le_bytes());

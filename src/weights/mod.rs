@@ -8,9 +8,12 @@
 //! is refused when it is opened.
 
 mod check;
+pub mod folder;
 pub mod gguf;
+mod json;
 mod map;
 mod metadata;
+mod part;
 pub mod safetensors;
 mod tensor_type;
 
@@ -24,6 +27,7 @@ use memmap2::Mmap;
 
 pub use check::{Checked, NotFinite, check};
 pub use metadata::{Array, Metadata, StringArray, Value};
+pub(crate) use part::check_space;
 pub use tensor_type::TensorType;
 
 /// The most dimensions a tensor may have (a limit of ggml).
@@ -54,7 +58,20 @@ impl TensorInfo {
 
     /// Bytes of a row: the elements of the first dimension.
     pub fn row_bytes(&self) -> u64 {
-        self.bytes / self.shape[1..].iter().product::<u64>().max(1)
+        self.bytes / self.n_rows()
+    }
+
+    /// Number of rows, counted over all dimensions above the first.
+    pub fn n_rows(&self) -> u64 {
+        self.shape[1..].iter().product::<u64>().max(1)
+    }
+
+    /// The tensor in runs of whole rows of about `bytes`: the first row and the number of rows of
+    /// each.
+    pub fn pieces(&self, bytes: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let (n_rows, step) = (self.n_rows(), (bytes / self.row_bytes()).max(1));
+        let starts = (0..n_rows).step_by(usize::try_from(step).unwrap_or(usize::MAX));
+        starts.map(move |first| (first, step.min(n_rows - first)))
     }
 }
 
@@ -145,6 +162,22 @@ impl std::ops::Deref for Bytes {
         match self {
             Self::Mapped(map) => map,
             Self::Static(bytes) => bytes,
+        }
+    }
+}
+
+impl Weights {
+    /// A tensor with its data, to be part of others ([`Self::of`]).
+    pub fn entry(&self, tensor: &TensorInfo) -> Entry {
+        let data = match &self.sources[tensor.source] {
+            Source::File(bytes) => Data::Mapped(bytes.clone(), tensor.offset as usize),
+            Source::Maker(maker) => Data::Made(maker.clone()),
+        };
+        Entry {
+            name: tensor.name.clone(),
+            ty: tensor.ty,
+            shape: tensor.shape.clone(),
+            data,
         }
     }
 }
@@ -267,6 +300,26 @@ impl Weights {
         }
         let mut out = vec![0; tensor.bytes as usize];
         self.rows(tensor, 0, &mut out)?;
+        Ok(out.into())
+    }
+
+    /// `n` rows of a tensor from row `first` on: in place, or made.
+    ///
+    /// # Errors
+    /// They cannot be made.
+    pub fn some_rows(
+        &self,
+        tensor: &TensorInfo,
+        first: u64,
+        n: u64,
+    ) -> Result<Cow<'_, [u8]>, Error> {
+        let row = tensor.row_bytes();
+        if let Some((bytes, start)) = self.place(tensor) {
+            let start = start + (first * row) as usize;
+            return Ok(bytes[start..start + (n * row) as usize].into());
+        }
+        let mut out = vec![0; (n * row) as usize];
+        self.rows(tensor, first, &mut out)?;
         Ok(out.into())
     }
 

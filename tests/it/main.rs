@@ -9,6 +9,7 @@
 
 mod bad_definitions;
 mod constraints;
+mod convert;
 mod faults;
 mod folders;
 mod golden_templates;

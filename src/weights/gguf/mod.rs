@@ -17,7 +17,7 @@ mod write;
 use std::path::Path;
 
 pub use fault::{Fault, FaultKind, SplitFault};
-pub use write::{NewTensor, write};
+pub use write::{NewTensor, Sink, file_bytes, write, write_pieces};
 
 use super::map::map;
 use super::{Bytes, Error, Metadata, Source, TensorInfo, Weights};

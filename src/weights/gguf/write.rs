@@ -1,16 +1,16 @@
 //! Writing GGUF, version 3.
 //!
-//! Tensor data is asked for one tensor at a time, so a model is never whole in memory. The same
+//! Tensor data is asked for one tensor or one piece at a time, so a model is never whole in memory. The same
 //! input gives the same bytes. The file appears under its name only when it is complete; until
 //! then it has a temporary name in the same folder, and a run that fails removes it.
 //!
 //! Invariant: what the reader would refuse is refused before anything is written, because the
 //! reader looks at the header first.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
+use crate::weights::part::Part;
 use crate::weights::{Error, Metadata, TensorType};
 
 use super::value::{self, write_string, write_u32, write_u64};
@@ -40,6 +40,30 @@ pub fn write<B: AsRef<[u8]>>(
     tensors: &[NewTensor],
     mut data: impl FnMut(usize) -> io::Result<B>,
 ) -> Result<(), Error> {
+    write_pieces(path, metadata, tensors, |i, out| {
+        let bytes = data(i).map_err(|source| Error::Data {
+            path: path.to_owned(),
+            tensor: tensors[i].name.clone(),
+            source,
+        })?;
+        out(bytes.as_ref())
+    })
+}
+
+/// Takes bytes of a tensor.
+pub type Sink<'s> = dyn FnMut(&[u8]) -> Result<(), Error> + 's;
+
+/// As [`write`], with the data of each tensor in pieces: `data(i, out)` hands those of `tensors[i]`
+/// to `out`, in order.
+///
+/// # Errors
+/// As [`write`], and those of `data`.
+pub fn write_pieces(
+    path: &Path,
+    metadata: &Metadata,
+    tensors: &[NewTensor],
+    mut data: impl FnMut(usize, &mut Sink<'_>) -> Result<(), Error>,
+) -> Result<(), Error> {
     let io = |source| Error::Io {
         path: path.to_owned(),
         source,
@@ -51,12 +75,11 @@ pub fn write<B: AsRef<[u8]>>(
     let mut part = Part::new(path).map_err(io)?;
     part.write(&header.bytes).map_err(io)?;
     for (i, (tensor, expected)) in tensors.iter().zip(header.sizes).enumerate() {
-        let bytes = data(i).map_err(|source| Error::Data {
-            path: path.to_owned(),
-            tensor: tensor.name.clone(),
-            source,
+        let mut found = 0;
+        data(i, &mut |bytes| {
+            found += bytes.len() as u64;
+            part.write(bytes).map_err(io)
         })?;
-        let found = bytes.as_ref().len() as u64;
         if found != expected {
             return Err(Error::DataSize {
                 path: path.to_owned(),
@@ -65,11 +88,21 @@ pub fn write<B: AsRef<[u8]>>(
                 expected,
             });
         }
-        part.write(bytes.as_ref()).map_err(io)?;
         part.write(&vec![0; padding(found, header.alignment)])
             .map_err(io)?;
     }
     part.finish(path).map_err(io)
+}
+
+/// Bytes of a file with these tensors.
+///
+/// # Errors
+/// A description that breaks the format's rules.
+pub fn file_bytes(metadata: &Metadata, tensors: &[NewTensor]) -> Result<u64, Fault> {
+    let header = Header::new(metadata, tensors)?;
+    let data = header.sizes.iter();
+    let padded = data.map(|size| size.next_multiple_of(header.alignment));
+    Ok(header.bytes.len() as u64 + padded.sum::<u64>())
 }
 
 /// Everything in front of the tensor data.
@@ -124,70 +157,6 @@ impl Header {
 /// Bytes from `len` to the next multiple of the alignment.
 fn padding(len: u64, alignment: u64) -> usize {
     (len.next_multiple_of(alignment) - len) as usize
-}
-
-/// A file under a temporary name, removed unless it is finished.
-struct Part {
-    out: BufWriter<File>,
-    path: PathBuf,
-    is_finished: bool,
-}
-
-impl Part {
-    fn new(target: &Path) -> io::Result<Self> {
-        let name = target
-            .file_name()
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "names no file"))?;
-        for attempt in 0u32.. {
-            let mut part = name.to_owned();
-            part.push(format!(".{}-{attempt}.part", std::process::id()));
-            let path = target.with_file_name(part);
-            match File::create_new(&path) {
-                Ok(file) => {
-                    return Ok(Self {
-                        out: BufWriter::with_capacity(1 << 20, file),
-                        path,
-                        is_finished: false,
-                    });
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(io::ErrorKind::AlreadyExists.into())
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.out.write_all(bytes)
-    }
-
-    fn finish(mut self, target: &Path) -> io::Result<()> {
-        self.out.flush()?;
-        self.out.get_ref().sync_all()?;
-        fs::rename(&self.path, target)?;
-        self.is_finished = true;
-        sync_folder(target);
-        Ok(())
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        if !self.is_finished {
-            // A file that does not go away is no reason to hide the first error.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// Asks for the new name to reach the disk. The file is complete either way, and not every file
-/// system can be asked.
-fn sync_folder(target: &Path) {
-    let folder = match target.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let _ = File::open(folder).and_then(|folder| folder.sync_all());
 }
 
 #[cfg(test)]

@@ -1,0 +1,74 @@
+//! `bench convert`: a model into a file of another format or type.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args as ClapArgs;
+
+use crate::convert::{to_folder, to_gguf};
+use crate::models::{self, Source};
+use crate::weights::TensorType;
+
+use super::options::{ArchOptions, matrix_type, progress_bar};
+use super::{Failure, output};
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The model: a GGUF file, or a folder of tensors
+    #[arg(value_name = "SRC")]
+    source: PathBuf,
+    /// NAME.gguf, or a folder for editing: safetensors with a config.json that holds the metadata
+    #[arg(value_name = "DST")]
+    target: PathBuf,
+    /// Element type of matrices; default: as they are, in a folder f32 for quantised ones
+    #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
+    ty: Option<TensorType>,
+    /// Most bytes of a file in a folder
+    #[arg(long, value_name = "BYTES", default_value_t = 5 << 30)]
+    shard: u64,
+    /// Replace what is there
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    archs: ArchOptions,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let source = Source::File(args.source.clone());
+    let model = models::open(&source, &args.archs.definitions()?)?;
+    let bar = progress_bar("writing", &model.name);
+    let mut progress = |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    };
+    let target = &args.target;
+    let is_file = target
+        .extension()
+        .is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"));
+    let written = match is_file {
+        true => to_gguf(&model, args.ty, target, args.force, &mut progress),
+        false => to_folder(
+            &model,
+            args.ty,
+            target,
+            args.shard,
+            args.force,
+            &mut progress,
+        ),
+    };
+    bar.finish_and_clear();
+    written?;
+    let bytes = size(target)?;
+    output::line(format!("{}: {}", target.display(), output::size(bytes)))
+}
+
+/// Bytes of a file, or of the files in a folder.
+fn size(path: &Path) -> Result<u64, Failure> {
+    if !path.is_dir() {
+        return Ok(std::fs::metadata(path)?.len());
+    }
+    let mut sum = 0;
+    for entry in std::fs::read_dir(path)? {
+        sum += entry?.metadata()?.len();
+    }
+    Ok(sum)
+}

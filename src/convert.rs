@@ -1,0 +1,142 @@
+//! Models into files of other formats and types: GGUF, and folders for editing.
+//!
+//! Rows are read, converted and written in pieces, converted by all cores, so that memory is bounded
+//! however large a tensor is. Files appear under their names when they are complete; the disk is
+//! asked for room first. What the tensors are is [`crate::retype`]'s affair.
+
+use std::path::Path;
+
+use crate::models::Opened;
+use crate::parallel;
+use crate::retype::{self, retype};
+use crate::weights::folder::{self, NewFolder};
+use crate::weights::gguf::{self, NewTensor, Sink};
+use crate::weights::{Error, Metadata, TensorInfo, TensorType, Weights, check_space};
+
+/// Bytes of a tensor that are made at a time; a row is never cut.
+const PIECE_BYTES: u64 = 4 << 20;
+/// Keys that say how one file is cut into several.
+const SPLIT: &str = "split.";
+
+/// Called with the bytes done and the bytes in all.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// Writes a model as GGUF, its matrices in type `ty` if one is given. With `replaces`, a file that is
+/// there makes room.
+///
+/// # Errors
+/// A file that is there, too little room, weights that cannot be converted, or what the operating
+/// system says. Nothing is left of the new file then, and what was there before is untouched.
+pub fn to_gguf(
+    model: &Opened,
+    ty: Option<TensorType>,
+    path: &Path,
+    replaces: bool,
+    progress: Progress<'_>,
+) -> Result<(), Error> {
+    if path.exists() && !replaces {
+        return Err(Error::File {
+            path: path.to_owned(),
+            message: "is there already; --force replaces it".into(),
+        });
+    }
+    let weights = match ty {
+        Some(ty) => retype(&model.weights, &model.plan, ty)?,
+        None => retype::with_plain_vectors(&model.weights, &model.plan)?,
+    };
+    let metadata = without_split(weights.metadata());
+    let tensors: Vec<NewTensor> = weights
+        .tensors()
+        .iter()
+        .map(|tensor| NewTensor {
+            name: tensor.name.clone(),
+            ty: tensor.ty,
+            shape: tensor.shape.clone(),
+        })
+        .collect();
+    let bytes = gguf::file_bytes(&metadata, &tensors).map_err(|fault| Error::Format {
+        label: path.display().to_string(),
+        fault,
+    })?;
+    check_space(path, bytes)?;
+    let mut copy = Copying::new(&weights, progress);
+    gguf::write_pieces(path, &metadata, &tensors, |i, out| {
+        copy.tensor(&weights.tensors()[i], out)
+    })
+}
+
+/// Writes a model as a folder for editing. Quantised tensors become f32, or `ty`; with a type all
+/// matrices get it. Files hold at most `shard_bytes` of several tensors. With `replaces`, a model
+/// that is there makes room.
+///
+/// # Errors
+/// As [`to_gguf`], and a type that such a folder does not have.
+pub fn to_folder(
+    model: &Opened,
+    ty: Option<TensorType>,
+    path: &Path,
+    shard_bytes: u64,
+    replaces: bool,
+    progress: Progress<'_>,
+) -> Result<(), Error> {
+    let weights = match ty {
+        None => retype::without_blocks(&model.weights, TensorType::F32)?,
+        Some(ty @ (TensorType::F32 | TensorType::F16 | TensorType::BF16)) => {
+            let weights = retype(&model.weights, &model.plan, ty)?;
+            retype::without_blocks(&weights, ty)?
+        }
+        Some(ty) => {
+            return Err(Error::File {
+                path: path.to_owned(),
+                message: format!("a folder holds f32, f16 or bf16, not {ty}"),
+            });
+        }
+    };
+    let new = NewFolder {
+        path,
+        metadata: &without_split(weights.metadata()),
+        tensors: weights.tensors(),
+        shard_bytes,
+        replaces,
+    };
+    let mut copy = Copying::new(&weights, progress);
+    folder::write(&new, |tensor, out| copy.tensor(tensor, out))
+}
+
+fn without_split(metadata: &Metadata) -> Metadata {
+    let keys = metadata.iter().filter(|(key, _)| !key.starts_with(SPLIT));
+    keys.map(|(key, value)| (key, value.clone())).collect()
+}
+
+/// Tensors on their way into a file.
+struct Copying<'a> {
+    weights: &'a Weights,
+    done: u64,
+    total: u64,
+    progress: Progress<'a>,
+}
+
+impl<'a> Copying<'a> {
+    fn new(weights: &'a Weights, progress: Progress<'a>) -> Self {
+        Self {
+            weights,
+            done: 0,
+            total: weights.tensors().iter().map(|tensor| tensor.bytes).sum(),
+            progress,
+        }
+    }
+
+    fn tensor(&mut self, tensor: &TensorInfo, out: &mut Sink<'_>) -> Result<(), Error> {
+        let pieces: Vec<_> = tensor.pieces(PIECE_BYTES).collect();
+        let make = |i: usize| {
+            let (first, n) = pieces[i];
+            self.weights.some_rows(tensor, first, n)
+        };
+        parallel::in_order(pieces.len(), make, |bytes| {
+            out(&bytes)?;
+            self.done += bytes.len() as u64;
+            (self.progress)(self.done, self.total);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,405 @@
+//! Weights in other element types: matrices are quantised row by row when somebody asks for them.
+//!
+//! Which tensor gets which type follows from what it does in the plan, as llama.cpp's quantiser
+//! decides by name (`llama_tensor_get_type`): vectors, routers, convolutions and tables of positions
+//! stay; with k-quants, what errors weigh most in gets more bits. What comes out is [`Weights`], so
+//! that loading and writing know nothing of it. Called between opening a model and using it.
+//!
+//! Invariant: loading with a type and loading the file converted to it give the same bytes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::arch::WeightRole;
+use crate::ggml;
+use crate::plan::{LayerPlan, Plan, Unit};
+use crate::weights::{Data, Entry, Error, Maker, Metadata, TensorInfo, TensorType, Value, Weights};
+
+/// Types that matrices can be given, and what `general.file_type` says of such files.
+pub const TYPES: [(TensorType, u32); 11] = [
+    (TensorType::F32, 0),
+    (TensorType::F16, 1),
+    (TensorType::BF16, 32),
+    (TensorType::Q8_0, 7),
+    (TensorType::Q4_0, 2),
+    (TensorType::Q4_1, 3),
+    (TensorType::Q5_0, 8),
+    (TensorType::Q5_1, 9),
+    // Of the k-quants the middle mixes.
+    (TensorType::Q4_K, 15),
+    (TensorType::Q5_K, 17),
+    (TensorType::Q6_K, 18),
+];
+
+/// Which file formats of quantised types `general.quantization_version` speaks of.
+const QUANTIZATION_VERSION: u32 = 2;
+/// Elements that are converted at a time.
+const RUN: usize = 1 << 16;
+
+/// What of a tensor decides its type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// It keeps its type.
+    Kept,
+    /// A vector or the like: elementwise, so f32.
+    Vector,
+    /// The projection to the vocabulary, or the table that stands for it.
+    Output,
+    /// Values of attention, alone or with queries and keys: the how manyth of them.
+    Values(usize),
+    Keys,
+    /// Projection of the heads back to the stream.
+    Heads,
+    /// The way back from the hidden layer: the layer.
+    Down(usize),
+    /// Any other matrix or table.
+    Other,
+}
+
+/// What decides about parts, of all the model.
+struct Facts {
+    parts: Vec<Part>,
+    n_values: usize,
+    n_layers: usize,
+    n_experts: u64,
+}
+
+impl Facts {
+    fn new(plan: &Plan) -> Self {
+        let of_role = |role| match role {
+            WeightRole::Matrix | WeightRole::Table => Part::Other,
+            _ => Part::Vector,
+        };
+        let parts = plan.tensors.iter().map(|t| of_role(t.role)).collect();
+        let mut facts = Self {
+            parts,
+            n_values: 0,
+            n_layers: plan.layers.len(),
+            n_experts: 0,
+        };
+        let experts = plan.layers.iter().flat_map(units);
+        let experts = experts.filter_map(|unit| unit.option_int("experts"));
+        facts.n_experts = experts.max().unwrap_or(0);
+        let mut n_down = 0;
+        for layer in &plan.layers {
+            for unit in units(layer) {
+                facts.unit(unit, layer.il as usize, &mut n_down);
+            }
+        }
+        if let Some(unit) = &plan.per_layer {
+            facts.set(unit, "proj", Part::Kept);
+        }
+        facts.set(&plan.embed, "types", Part::Kept);
+        facts.set(&plan.embed, "positions", Part::Kept);
+        let output = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+        match output.and_then(|unit| unit.weight("output")) {
+            Some(at) => facts.parts[at] = Part::Output,
+            None => {
+                facts.set(&plan.embed, "tokens", Part::Output);
+                if let Some(unit) = &plan.per_layer {
+                    facts.set(unit, "table", Part::Output);
+                }
+            }
+        }
+        facts
+    }
+
+    /// The weights of a block, by their keys in its contract.
+    fn unit(&mut self, unit: &Unit, il: usize, n_down: &mut usize) {
+        // Among experts a layer has several, which are of one type.
+        let down = if self.n_experts > 1 { il } else { *n_down };
+        let mixes = !matches!(unit.contract.0.name, "ffn" | "moe");
+        for (key, weight) in unit
+            .contract
+            .0
+            .weights
+            .iter()
+            .map(|w| w.key)
+            .zip(&unit.weights)
+        {
+            let Some(at) = *weight else { continue };
+            if self.parts[at] != Part::Other {
+                continue;
+            }
+            self.parts[at] = match key {
+                "router" => Part::Kept,
+                "v" | "qkv" | "kv_b" if mixes => {
+                    self.n_values += 1;
+                    Part::Values(self.n_values - 1)
+                }
+                "k" if mixes => Part::Keys,
+                "o" if mixes => Part::Heads,
+                "down" => {
+                    *n_down += 1;
+                    Part::Down(down)
+                }
+                _ => continue,
+            };
+        }
+    }
+
+    fn set(&mut self, unit: &Unit, key: &str, part: Part) {
+        if let Some(at) = unit.weight(key)
+            && self.parts[at] == Part::Other
+        {
+            self.parts[at] = part;
+        }
+    }
+
+    /// The type of a tensor whose rows are of length `row`, where others get `base`.
+    fn choose(&self, part: Part, base: TensorType, row: u64) -> TensorType {
+        use TensorType as T;
+        let is_mix = matches!(base, T::Q4_K | T::Q5_K);
+        match part {
+            _ if base.is_plain() => base,
+            Part::Output if !row.is_multiple_of(base.block_len()) => T::Q8_0,
+            Part::Output if base != T::Q8_0 => T::Q6_K,
+            Part::Values(_) | Part::Keys if self.n_experts == 8 => T::Q8_0,
+            Part::Heads if self.n_experts == 8 && base == T::Q4_K => T::Q5_K,
+            Part::Values(i) if is_mix && takes_more_bits(i, self.n_values) => T::Q6_K,
+            Part::Down(il) if is_mix && takes_more_bits(il, self.n_layers) => T::Q6_K,
+            _ => base,
+        }
+    }
+}
+
+/// The blocks of a layer.
+fn units(layer: &LayerPlan) -> impl Iterator<Item = &Unit> {
+    let branches = layer.slots.iter().flat_map(|slot| &slot.branches);
+    branches.map(|branch| &branch.block)
+}
+
+/// The first and last eighth, and of those between every third.
+fn takes_more_bits(i: usize, n: usize) -> bool {
+    i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2
+}
+
+/// The type that stands for one whose blocks do not divide a row of this length.
+fn fitting(ty: TensorType, row: u64) -> TensorType {
+    use TensorType as T;
+    let fits = |ty: TensorType| row.is_multiple_of(ty.block_len());
+    let smaller = match ty {
+        T::Q4_K => T::Q5_0,
+        T::Q5_K => T::Q5_1,
+        T::Q6_K => T::Q8_0,
+        ty => ty,
+    };
+    match ty {
+        ty if fits(ty) => ty,
+        _ if fits(smaller) => smaller,
+        _ => T::F16,
+    }
+}
+
+/// The weights of a model with its matrices in type `base`, or in what is near it where the mix or
+/// a row's length asks for that.
+///
+/// # Errors
+/// A type that is not one of [`TYPES`].
+pub fn retype(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weights, Error> {
+    let Some((_, file_type)) = TYPES.iter().find(|(ty, _)| *ty == base) else {
+        let names: Vec<_> = TYPES.iter().map(|(ty, _)| ty.name()).collect();
+        return Err(Error::Made {
+            tensor: "all".into(),
+            message: format!(
+                "{base} cannot be made; expected one of {}",
+                names.join(", ")
+            ),
+        });
+    };
+    let facts = Facts::new(plan);
+    let mut types = vectors(plan, weights, &facts);
+    let mut others: BTreeMap<_, usize> = BTreeMap::new();
+    for (planned, part) in plan.tensors.iter().zip(&facts.parts) {
+        let Some(tensor) = weights.tensor(&planned.name) else {
+            continue;
+        };
+        let is_matrix = tensor.shape[1..].iter().any(|n| *n > 1);
+        if matches!(part, Part::Kept | Part::Vector) || !is_matrix || !has_values(tensor.ty) {
+            continue;
+        }
+        let row = tensor.shape[0];
+        let wanted = facts.choose(*part, base, row);
+        let ty = fitting(wanted, row);
+        if ty != wanted {
+            *others.entry((wanted, ty, row)).or_insert(0) += 1;
+        }
+        types.insert(&tensor.name, ty);
+    }
+    for ((wanted, ty, row), n) in others {
+        tracing::warn!("{n} tensors become {ty}: rows of {row} are no whole blocks of {wanted}");
+    }
+    let mut metadata = weights.metadata().clone();
+    metadata.insert("general.file_type", Value::U32(*file_type));
+    if !base.is_plain() {
+        let version = Value::U32(QUANTIZATION_VERSION);
+        metadata.insert("general.quantization_version", version);
+    }
+    with_types(weights, metadata, |tensor| {
+        types
+            .get(tensor.name.as_str())
+            .copied()
+            .unwrap_or(tensor.ty)
+    })
+}
+
+/// The weights with vectors of half floats as f32, as files for other engines have them.
+///
+/// # Errors
+/// None that the weights did not have before.
+pub fn with_plain_vectors(weights: &Weights, plan: &Plan) -> Result<Weights, Error> {
+    let types = vectors(plan, weights, &Facts::new(plan));
+    let mut metadata = weights.metadata().clone();
+    if metadata.get("general.file_type").is_none()
+        && let Some(file_type) = file_type(weights)
+    {
+        metadata.insert("general.file_type", Value::U32(file_type));
+    }
+    with_types(weights, metadata, |tensor| {
+        types
+            .get(tensor.name.as_str())
+            .copied()
+            .unwrap_or(tensor.ty)
+    })
+}
+
+/// What a file of these tensors calls itself: by the type that most bytes are of.
+fn file_type(weights: &Weights) -> Option<u32> {
+    let bytes = |ty| {
+        let of_type = weights.tensors().iter().filter(|t| t.ty == ty);
+        of_type.map(|t| t.bytes).sum::<u64>()
+    };
+    let most = TYPES.iter().max_by_key(|(ty, _)| bytes(*ty))?;
+    Some(most.1)
+}
+
+/// The weights with quantised tensors as `ty`, one of f32, f16 and bf16; the others as they are.
+///
+/// # Errors
+/// A quantised type whose values are not known.
+pub fn without_blocks(weights: &Weights, ty: TensorType) -> Result<Weights, Error> {
+    let is_blocks = |tensor: &TensorInfo| !tensor.ty.is_plain();
+    if let Some(tensor) = weights
+        .tensors()
+        .iter()
+        .find(|t| is_blocks(t) && !has_values(t.ty))
+    {
+        return Err(Error::Made {
+            tensor: tensor.name.clone(),
+            message: format!("{} has no values of its own", tensor.ty),
+        });
+    }
+    let mut metadata = weights.metadata().clone();
+    let file_type = TYPES.iter().find(|(other, _)| *other == ty);
+    if let (Some((_, file_type)), true) = (file_type, weights.tensors().iter().any(is_blocks)) {
+        metadata.insert("general.file_type", Value::U32(*file_type));
+    }
+    with_types(
+        weights,
+        metadata,
+        |t| if t.ty.is_plain() { t.ty } else { ty },
+    )
+}
+
+/// Vectors of half floats, and f32.
+fn vectors<'w>(plan: &Plan, weights: &'w Weights, facts: &Facts) -> HashMap<&'w str, TensorType> {
+    let tensors = plan.tensors.iter().zip(&facts.parts);
+    let vectors = tensors.filter_map(|(planned, part)| {
+        let tensor = weights.tensor(&planned.name)?;
+        let is_half = matches!(tensor.ty, TensorType::F16 | TensorType::BF16);
+        (*part == Part::Vector && is_half).then_some((tensor.name.as_str(), TensorType::F32))
+    });
+    vectors.collect()
+}
+
+/// Whether elements of a type can be turned into numbers.
+fn has_values(ty: TensorType) -> bool {
+    let zeros = vec![0; ty.block_bytes() as usize];
+    let mut values = vec![0.0; ty.block_len() as usize];
+    ggml::dequantize(&zeros, ty, &mut values).is_ok()
+}
+
+fn with_types(
+    weights: &Weights,
+    metadata: Metadata,
+    ty: impl Fn(&TensorInfo) -> TensorType,
+) -> Result<Weights, Error> {
+    let source = Arc::new(weights.clone());
+    let entry = |tensor: &TensorInfo| {
+        let ty = ty(tensor);
+        let entry = weights.entry(tensor);
+        match ty == tensor.ty {
+            true => entry,
+            false => Entry {
+                ty,
+                data: Data::Made(Arc::new(Retyped {
+                    source: source.clone(),
+                    tensor: tensor.clone(),
+                    ty,
+                })),
+                ..entry
+            },
+        }
+    };
+    let entries = weights.tensors().iter().map(entry).collect();
+    Weights::of(weights.label().to_owned(), metadata, entries)
+}
+
+/// A tensor of other weights in another type.
+#[derive(Debug)]
+struct Retyped {
+    source: Arc<Weights>,
+    tensor: TensorInfo,
+    ty: TensorType,
+}
+
+impl Maker for Retyped {
+    fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String> {
+        let row = self.tensor.shape[0] as usize;
+        let row_bytes = self
+            .ty
+            .row_bytes(row as u64)
+            .ok_or("rows of no whole blocks")?;
+        let n_rows = (RUN / row).max(1);
+        let mut values = Vec::new();
+        let mut at = first;
+        for out in out.chunks_mut(n_rows * row_bytes as usize) {
+            let n = out.len() as u64 / row_bytes;
+            let rows = self.source.some_rows(&self.tensor, at, n);
+            let rows = rows.map_err(|error| error.to_string())?;
+            values.resize(n as usize * row, 0.0);
+            ggml::dequantize(&rows, self.tensor.ty, &mut values)
+                .map_err(|error| error.to_string())?;
+            self.check(&values, at)?;
+            ggml::quantize_into(&values, row, self.ty, out).map_err(|error| error.to_string())?;
+            at += n;
+        }
+        Ok(())
+    }
+}
+
+impl Retyped {
+    /// Refuses values that the type cannot hold, from row `first` on.
+    fn check(&self, values: &[f32], first: u64) -> Result<(), String> {
+        // Half floats round to infinity from here on.
+        let limit = match self.ty {
+            TensorType::F32 | TensorType::BF16 => return Ok(()),
+            TensorType::F16 => 65520.0,
+            _ => f32::INFINITY,
+        };
+        // All of a run first: the compiler judges many values at once then.
+        let fits = |v: &f32| v.abs() < limit;
+        if values.iter().fold(true, |all, v| all & fits(v)) {
+            return Ok(());
+        }
+        let at = values.iter().position(|v| !fits(v)).unwrap_or(0);
+        let row = self.tensor.shape[0];
+        Err(format!(
+            "{} at row {}, column {} does not fit {}",
+            values[at],
+            first + at as u64 / row,
+            at as u64 % row,
+            self.ty
+        ))
+    }
+}

@@ -1,0 +1,283 @@
+//! A model as a folder for editing: our tensor names in safetensors, our metadata in `config.json`.
+//!
+//! The configuration holds the metadata (with the vocabulary) under one key, in the notation of
+//! `json.rs`; by that key such a folder is told apart from those that take a map. Tensors are as
+//! they are, so a change of one is seen when the folder is opened. The folder appears under its
+//! name when it is complete.
+//!
+//! Invariant: what is written opens again with the same metadata and the same bytes.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value as Json, json};
+
+use super::gguf::Sink;
+use super::part::{PartFolder, check_space, sync_folder};
+use super::safetensors::{Checkpoint, Dtype, Stored};
+use super::{Data, Entry, Error, Metadata, TensorInfo, TensorType, Weights, json};
+
+/// Key of the configuration that holds the metadata.
+pub const KEY: &str = "gguf_metadata";
+/// Name of the configuration in the folder.
+const CONFIG: &str = "config.json";
+/// Name of the index of several files.
+const INDEX: &str = "model.safetensors.index.json";
+/// Where tensor data begins and, as far as sizes allow, each tensor: as devices like it.
+const ALIGNMENT: u64 = 64;
+
+/// Whether a configuration is that of such a folder.
+pub fn is_config(json: &Json) -> bool {
+    json.get(KEY).is_some()
+}
+
+/// The model of a folder with this configuration.
+///
+/// # Errors
+/// Metadata that is none, or tensors whose elements have no use.
+pub fn open(path: &Path, config: &Json, checkpoint: &Checkpoint) -> Result<Weights, Error> {
+    let refuse = |path: PathBuf, message: String| Error::File { path, message };
+    let metadata = json::from_json(&config[KEY])
+        .map_err(|message| refuse(path.to_owned(), format!("{CONFIG}: {KEY}: {message}")))?;
+    let files: Vec<_> = checkpoint.files().collect();
+    let mut entries = Vec::new();
+    for (name, stored) in checkpoint.tensors() {
+        let ty = type_of(stored.dtype).ok_or_else(|| {
+            refuse(
+                checkpoint.path(stored).to_owned(),
+                format!(
+                    "tensor `{name}`: elements of type {:?} have no use",
+                    stored.dtype
+                ),
+            )
+        })?;
+        entries.push(Entry {
+            name: name.to_owned(),
+            ty,
+            shape: shape_of(stored),
+            data: Data::Mapped(files[stored.file].clone(), stored.offset),
+        });
+    }
+    Weights::of(path.display().to_string(), metadata, entries)
+}
+
+/// Dimensions in ggml order; a number has one.
+fn shape_of(stored: &Stored) -> Vec<u64> {
+    match stored.shape.is_empty() {
+        true => vec![1],
+        false => stored.shape.iter().rev().copied().collect(),
+    }
+}
+
+/// Names of element types in the format, and ours.
+const TYPES: [(&str, Dtype, TensorType); 8] = [
+    ("F64", Dtype::F64, TensorType::F64),
+    ("F32", Dtype::F32, TensorType::F32),
+    ("F16", Dtype::F16, TensorType::F16),
+    ("BF16", Dtype::BF16, TensorType::BF16),
+    ("I64", Dtype::I64, TensorType::I64),
+    ("I32", Dtype::I32, TensorType::I32),
+    ("I16", Dtype::I16, TensorType::I16),
+    ("I8", Dtype::I8, TensorType::I8),
+];
+
+fn type_of(dtype: Dtype) -> Option<TensorType> {
+    let found = TYPES.iter().find(|(_, other, _)| *other == dtype);
+    found.map(|(_, _, ty)| *ty)
+}
+
+/// A folder to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct NewFolder<'a> {
+    /// Where.
+    pub path: &'a Path,
+    /// What the configuration says.
+    pub metadata: &'a Metadata,
+    /// The tensors.
+    pub tensors: &'a [TensorInfo],
+    /// Most bytes of tensors in a file, if it has more than one tensor.
+    pub shard_bytes: u64,
+    /// Whether a model that is already there makes room for this one.
+    pub replaces: bool,
+}
+
+/// Writes a folder: `data(tensor, out)` hands the bytes of a tensor to `out`, in order.
+///
+/// # Errors
+/// A folder that holds something, types that the format does not have, too little room, what the
+/// operating system says, and the errors of `data`. What was there before is untouched then, unless
+/// the complete folder could not be put in its place.
+pub fn write(
+    new: &NewFolder<'_>,
+    mut data: impl FnMut(&TensorInfo, &mut Sink<'_>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let io = |source| Error::Io {
+        path: new.path.to_owned(),
+        source,
+    };
+    let is_there = !is_empty(new.path).map_err(io)?;
+    if is_there && !new.replaces {
+        return Err(Error::File {
+            path: new.path.to_owned(),
+            message: "is there already; --force replaces the model in it".into(),
+        });
+    }
+    let config = serde_json::to_vec_pretty(&json!({
+        "model_type": new.metadata.str("general.architecture"),
+        KEY: json::to_json(new.metadata),
+    }))
+    .map_err(|error| io(error.into()))?;
+    let bytes: u64 = new.tensors.iter().map(|tensor| tensor.bytes).sum();
+    // Headers hold a line for each tensor.
+    let headers = 512 * (new.tensors.len() as u64 + 1);
+    check_space(new.path, bytes + headers + config.len() as u64)?;
+
+    let part = PartFolder::new(new.path).map_err(io)?;
+    let shards = shards(new.tensors, new.shard_bytes);
+    let mut names = Vec::with_capacity(shards.len());
+    let mut places = Map::new();
+    for (i, shard) in shards.iter().enumerate() {
+        let name = match shards.len() {
+            1 => "model.safetensors".to_owned(),
+            n => format!("model-{:05}-of-{n:05}.safetensors", i + 1),
+        };
+        write_shard(&part.path.join(&name), shard, &mut data)?;
+        places.extend(shard.iter().map(|t| (t.name.clone(), json!(name))));
+        names.push(name);
+    }
+    if shards.len() > 1 {
+        let index = json!({ "metadata": { "total_size": bytes }, "weight_map": places });
+        let text = serde_json::to_vec_pretty(&index).map_err(|error| io(error.into()))?;
+        write_file(&part.path.join(INDEX), &text).map_err(io)?;
+        names.push(INDEX.to_owned());
+    }
+    write_file(&part.path.join(CONFIG), &config).map_err(io)?;
+    names.push(CONFIG.to_owned());
+    match is_there {
+        // Over nothing, or over an empty folder.
+        false => fs::rename(&part.path, new.path),
+        true => replace(&part.path, new.path, &names),
+    }
+    .map_err(io)?;
+    sync_folder(new.path);
+    Ok(())
+}
+
+/// Whether there is nothing at a path, or an empty folder.
+fn is_empty(path: &Path) -> io::Result<bool> {
+    match fs::read_dir(path) {
+        Ok(mut entries) => Ok(entries.next().is_none()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Moves files into a folder in the place of a model that is there; its other files stay. Without a
+/// configuration it is no model while this goes on.
+fn replace(from: &Path, to: &Path, names: &[String]) -> io::Result<()> {
+    let remove = |path: PathBuf| match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    remove(to.join(CONFIG))?;
+    remove(to.join(INDEX))?;
+    for entry in fs::read_dir(to)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if name.is_some_and(|n| n.starts_with("model") && n.ends_with(".safetensors")) {
+            remove(path)?;
+        }
+    }
+    names
+        .iter()
+        .try_for_each(|name| fs::rename(from.join(name), to.join(name)))
+}
+
+/// The tensors by files, those that keep the alignment first.
+fn shards(tensors: &[TensorInfo], shard_bytes: u64) -> Vec<Vec<&TensorInfo>> {
+    let mut shards: Vec<Vec<&TensorInfo>> = vec![Vec::new()];
+    let mut bytes = 0;
+    for tensor in tensors {
+        if bytes > 0 && bytes + tensor.bytes > shard_bytes {
+            shards.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += tensor.bytes;
+        shards.last_mut().into_iter().for_each(|s| s.push(tensor));
+    }
+    for shard in &mut shards {
+        shard.sort_by_key(|tensor| !tensor.bytes.is_multiple_of(ALIGNMENT));
+    }
+    shards
+}
+
+fn write_shard(
+    path: &Path,
+    tensors: &[&TensorInfo],
+    data: &mut impl FnMut(&TensorInfo, &mut Sink<'_>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let io = |source| Error::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let header = header(tensors).map_err(|message| Error::File {
+        path: path.to_owned(),
+        message,
+    })?;
+    let mut out = BufWriter::with_capacity(1 << 20, File::create_new(path).map_err(io)?);
+    out.write_all(&(header.len() as u64).to_le_bytes())
+        .map_err(io)?;
+    out.write_all(&header).map_err(io)?;
+    for tensor in tensors {
+        let mut found = 0;
+        data(tensor, &mut |bytes| {
+            found += bytes.len() as u64;
+            out.write_all(bytes).map_err(io)
+        })?;
+        if found != tensor.bytes {
+            return Err(Error::DataSize {
+                path: path.to_owned(),
+                tensor: tensor.name.clone(),
+                found,
+                expected: tensor.bytes,
+            });
+        }
+    }
+    out.flush().map_err(io)?;
+    out.get_ref().sync_all().map_err(io)
+}
+
+/// Everything in front of the tensor data but its length.
+fn header(tensors: &[&TensorInfo]) -> Result<Vec<u8>, String> {
+    let mut entries = Map::new();
+    entries.insert("__metadata__".into(), json!({ "format": "pt" }));
+    let mut offset = 0;
+    for tensor in tensors {
+        let ty = TYPES.iter().find(|(_, _, ty)| *ty == tensor.ty);
+        let (dtype, _, _) = ty.ok_or_else(|| {
+            format!(
+                "tensor `{}`: the format does not have the type {}",
+                tensor.name, tensor.ty
+            )
+        })?;
+        let shape: Vec<u64> = tensor.shape.iter().rev().copied().collect();
+        let end = offset + tensor.bytes;
+        let entry = json!({ "dtype": dtype, "shape": shape, "data_offsets": [offset, end] });
+        if entries.insert(tensor.name.clone(), entry).is_some() {
+            return Err(format!("tensor `{}` occurs twice", tensor.name));
+        }
+        offset = end;
+    }
+    let mut text = serde_json::to_vec(&entries).map_err(|error| error.to_string())?;
+    let begin = (size_of::<u64>() + text.len()) as u64;
+    let padding = begin.next_multiple_of(ALIGNMENT) - begin;
+    text.resize(text.len() + padding as usize, b' ');
+    Ok(text)
+}
+
+fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create_new(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
