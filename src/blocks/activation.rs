@@ -13,8 +13,6 @@ choices! {
         Gelu = "gelu",
         /// `x * Phi(x)`, `Phi` the normal distribution.
         GeluErf = "gelu_erf",
-        /// `x * sigmoid(1.702 x)`.
-        GeluQuick = "gelu_quick",
         /// `max(x, 0)`.
         Relu = "relu",
         /// `max(x, 0)^2`.
@@ -58,7 +56,6 @@ impl Activation {
             Act::Silu => g.unary(x, Unary::Silu),
             Act::Gelu => g.unary(x, Unary::Gelu),
             Act::GeluErf => g.unary(x, Unary::GeluErf),
-            Act::GeluQuick => g.unary(x, Unary::GeluQuick),
             Act::Relu => g.unary(x, Unary::Relu),
             Act::Relu2 => g.unary(&g.unary(x, Unary::Relu)?, Unary::Square),
             Act::Xielu => {
@@ -90,7 +87,6 @@ impl Activation {
             Act::Silu => Glu::Silu,
             Act::Gelu => Glu::Gelu,
             Act::GeluErf => Glu::GeluErf,
-            Act::GeluQuick => Glu::GeluQuick,
             Act::Relu => Glu::Relu,
             _ => return g.mul(&self.plain(b, gate)?, up),
         };

@@ -18,7 +18,7 @@ use crate::plan::Unit;
 options! {
     /// Options of a feed-forward block.
     pub(super) struct Config {
-        act: Act, "activation: `silu`, `gelu` (tanh approximation), `gelu_erf`, `gelu_quick`, `relu`, `relu2`, `swiglu_oai`, `xielu` or `none`";
+        act: Act, "activation: `silu`, `gelu` (tanh approximation), `gelu_erf`, `relu`, `relu2`, `swiglu_oai`, `xielu` or `none`";
         width: u64 = "n_ff", "elements of the hidden layer";
         fused: bool = "not has('gate') and dim('up', 1) == 2 * width", "whether the rows of `up` hold the gate, then up";
         clamp: f32 = "0", "bound of gate and up; 0: none";

@@ -35,6 +35,15 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = Source::File(args.source.clone());
     let model = models::open(&source, &args.archs.definitions()?)?;
+    if let Some(vocabulary) = &model.vocabulary {
+        vocabulary.for_file()?;
+        if let Some(text) = vocabulary.differs_at() {
+            tracing::warn!(
+                text,
+                "the file tokenizes some texts otherwise than the folder"
+            );
+        }
+    }
     let bar = progress_bar("writing", &model.name);
     let mut progress = |done, total| {
         bar.set_length(total);

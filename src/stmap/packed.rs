@@ -272,7 +272,7 @@ mod tests {
         let mut out = vec![0; 17];
         repack(32, &codes, &[1, 130], &mut out).expect("it fits");
         assert_eq!(out[0], 130);
-        let expected: Vec<u8> = (0..16).map(|i| i % 16 | (i % 16) << 4).collect();
+        let expected: Vec<u8> = (0..16).map(|i| (i % 16) | ((i % 16) << 4)).collect();
         assert_eq!(out[1..], expected);
         assert!(repack(64, &codes, &[1, 130], &mut out).is_err());
     }

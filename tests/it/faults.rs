@@ -56,7 +56,7 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     ("rope base a little larger", "llama", Edit(&[("rope/std/base", Some(r#""rope_base * 1.1""#))])),
     ("rope turns two elements less", "llama", Edit(&[("rope/std/dims", Some(r#""n_rot - 2""#))])),
     ("no rope", "qwen3", Edit(&[("stack/0/slot/attn/branch/attention/rope", Some(r#""if(il < 0, 'std', 'none')""#))])),
-    ("rope in the layer that has none", "smollm3", Edit(&[("stack/0/slot/attn/branch/attention/rope", Some(r#""std""#))])),
+    ("rope in the layer that has none", "smollm3", Edit(&[("params/is_turned", Some("1"))])),
     ("frequency factors ignored", "llama-rope-freqs", Edit(&[("rope/std/weights", Some("{ factors = false }"))])),
     ("linear scaling ignored", "llama-linear", Edit(&[("rope/std/scaling", Some(r#""none""#))])),
     ("yarn taken for linear", "llama-yarn", Edit(&[("rope/std/scaling", Some(r#""linear""#))])),
@@ -85,7 +85,7 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     ("gelu for silu", "llama", Edit(&[("stack/0/slot/ffn/branch/ffn/act", Some(r#""gelu""#))])),
     ("silu for gelu", "gemma", Edit(&[("stack/0/slot/ffn/branch/ffn/act", Some(r#""silu""#))])),
     ("gate of the shared network ignored", "qwen2moe", Edit(&[("stack/0/slot/ffn/branch/shared/weights/out_gate", Some("false"))])),
-    ("weights of the experts not renormalised", "qwen3moe", Edit(&[("stack/0/slot/ffn/branch/moe/renormalise", Some("false"))])),
+    ("weights of the experts not renormalised", "qwen3moe", Edit(&[("params/expert_norm", Some("false"))])),
     ("weights of the experts renormalised", "olmoe", Edit(&[("stack/0/slot/ffn/branch/moe/renormalise", Some("true"))])),
     ("softmax over all experts before the choice", "gpt-oss", Edit(&[("stack/0/slot/ffn/branch/moe/score", Some(r#""softmax""#))])),
     ("sigmoid for softmax", "qwen3moe", Edit(&[("stack/0/slot/ffn/branch/moe/score", Some(r#""sigmoid""#))])),
@@ -280,7 +280,7 @@ const FIRST: &[(&str, Edits, &str)] = &[
     ("gemma2", &[("cache/local/size", Some("\"n_swa + 1\""))], "layers.0.attn.pattern"),
     ("gemma2", &[("stack/0/slot/attn/post", None)], "layers.0.attn.out"),
     ("llama", &[("stack/0/slot/ffn/branch/ffn/act", Some("\"gelu\""))], "layers.0.ffn.hidden"),
-    ("smollm3", &[("stack/0/slot/attn/branch/attention/rope", Some("\"std\""))], "layers.3.attn.q"),
+    ("smollm3", &[("params/is_turned", Some("1"))], "layers.3.attn.q"),
     ("llama", &[("head/weights", Some("{ output = false }"))], "head.logits"),
 ];
 

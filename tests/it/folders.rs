@@ -4,7 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
+use lab_bench::convert::to_gguf;
 use lab_bench::models::{self, Definitions, Source};
+use lab_bench::weights;
 
 use crate::goldens::{EXACT, HALF, Q8};
 use crate::hf;
@@ -17,7 +19,8 @@ fn definitions() -> Definitions {
     Definitions::open(&[maps]).expect("maps and definitions")
 }
 
-/// NMSE of a folder's logits, or why it does not run.
+/// NMSE of a folder's logits, or why it does not run. The file that it is converted to gives the
+/// same bits.
 fn error_of(name: &str, with: &Definitions, scratch: &Path) -> Result<f64, String> {
     let folder = hf::open(name);
     let into: PathBuf = scratch.join(name);
@@ -28,6 +31,17 @@ fn error_of(name: &str, with: &Definitions, scratch: &Path) -> Result<f64, Strin
     let path = PATHS.iter().find(|path| path.stateless).expect("a path");
     let (def, weights) = (&opened.def, &opened.weights);
     let found = results(def, weights, &folder.tokens, path, folder.hidden).ok_or("no path")??;
+    let file = scratch.join(format!("{name}.gguf"));
+    to_gguf(&opened, None, &file, false, &mut |_, _| {}).map_err(|error| error.to_string())?;
+    let file = weights::open(&file).map_err(|error| error.to_string())?;
+    let again = results(def, &file, &folder.tokens, path, folder.hidden).ok_or("no path")??;
+    let is_same = found
+        .iter()
+        .zip(&again)
+        .all(|(a, b)| a.to_bits() == b.to_bits());
+    if !is_same || found.len() != again.len() {
+        return Err("the file it is converted to gives other logits".into());
+    }
     if found.len() != folder.expected.len() {
         return Err(format!(
             "{} values, expected {}",

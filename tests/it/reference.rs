@@ -5,6 +5,7 @@ use std::path::Path;
 
 use lab_bench::arch::{ArchDef, Contract, Instance, Library, OptionKind};
 use lab_bench::blocks::REGISTRY;
+use lab_bench::stmap::Maps;
 
 fn library() -> Library {
     Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable")
@@ -58,6 +59,12 @@ fn every_option_is_used_by_some_architecture() {
     // Names that several blocks share, such as activations, need one user among them.
     let mut shared: BTreeSet<String> = BTreeSet::new();
     let mut params: BTreeSet<String> = BTreeSet::new();
+    // What a folder's map writes into metadata is chosen as well.
+    let maps = Maps::open(&[]).expect("the built-in maps");
+    let mapped: Vec<String> = maps
+        .sources()
+        .map(|(_, source)| source.text.clone())
+        .collect();
     let names: Vec<String> = library.sources().map(|(name, _)| name.to_owned()).collect();
     for name in names {
         let def = library.get(&name).expect("sound");
@@ -74,6 +81,7 @@ fn every_option_is_used_by_some_architecture() {
                 setting.expr.for_each_name(&mut |name, _| {
                     if let Some(param) = def.params.get(name) {
                         texts.push(format!("{param:?}"));
+                        texts.extend(mapped.iter().filter(|map| map.contains(name)).cloned());
                     }
                 });
                 if let OptionKind::Choice(choices) = spec.kind {

@@ -16,8 +16,6 @@ pub enum Unary {
     Gelu,
     /// `x * Phi(x)`, `Phi` the normal distribution.
     GeluErf,
-    /// `x * sigmoid(1.702 x)`.
-    GeluQuick,
     /// `max(x, 0)`.
     Relu,
     /// `ln(1 + exp(x))`.
@@ -41,7 +39,6 @@ pub enum Glu {
     Silu,
     Gelu,
     GeluErf,
-    GeluQuick,
     Relu,
 }
 
@@ -128,7 +125,6 @@ impl Graph {
                 Unary::Silu => sys::ggml_silu(ctx, a.as_ptr()),
                 Unary::Gelu => sys::ggml_gelu(ctx, a.as_ptr()),
                 Unary::GeluErf => sys::ggml_gelu_erf(ctx, a.as_ptr()),
-                Unary::GeluQuick => sys::ggml_gelu_quick(ctx, a.as_ptr()),
                 Unary::Relu => sys::ggml_relu(ctx, a.as_ptr()),
                 Unary::Softplus => sys::ggml_softplus(ctx, a.as_ptr()),
                 Unary::Exp => sys::ggml_exp(ctx, a.as_ptr()),
@@ -158,7 +154,6 @@ impl Graph {
                 Glu::Silu => sys::GGML_GLU_OP_SWIGLU,
                 Glu::Gelu => sys::GGML_GLU_OP_GEGLU,
                 Glu::GeluErf => sys::GGML_GLU_OP_GEGLU_ERF,
-                Glu::GeluQuick => sys::GGML_GLU_OP_GEGLU_QUICK,
                 Glu::Relu => sys::GGML_GLU_OP_REGLU,
             };
             sys::ggml_glu_split(ctx, gate.as_ptr(), up.as_ptr(), op)
