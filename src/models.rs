@@ -168,10 +168,21 @@ impl Contents {
     /// # Errors
     /// A vocabulary that is missing or cannot be used.
     pub fn tokenizer(self) -> Result<Tokenizer, tokenizer::Error> {
-        match self.vocabulary {
-            Some(folder) => Ok(folder.into_tokenizer()),
-            None => Tokenizer::from_metadata(self.weights.metadata()),
-        }
+        tokenizer_of(self.vocabulary, &self.weights)
+    }
+}
+
+/// The tokenizer of a folder's vocabulary, or of what a file says about its own.
+///
+/// # Errors
+/// A vocabulary that is missing or cannot be used.
+pub fn tokenizer_of(
+    vocabulary: Option<Folder>,
+    weights: &Weights,
+) -> Result<Tokenizer, tokenizer::Error> {
+    match vocabulary {
+        Some(folder) => Ok(folder.into_tokenizer()),
+        None => Tokenizer::from_metadata(weights.metadata()),
     }
 }
 

@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 
 use crate::engine::{self, Handle, Limits, StartError};
 use crate::model::{self, Model, Options};
-use crate::models::Opened;
+use crate::models::{Opened, tokenizer_of};
 use crate::text::template::{ChatTemplate, Moment, RenderError, RenderInput, TemplateError};
-use crate::text::tokenizer::{self, Tokenizer};
+use crate::text::tokenizer;
 use crate::weights::Metadata;
 
 /// A running model.
@@ -107,11 +107,7 @@ impl Served {
             ..
         } = opened;
         let model = weights.label().to_owned();
-        let tokenizer = match vocabulary {
-            Some(folder) => Ok(folder.into_tokenizer()),
-            None => Tokenizer::from_metadata(weights.metadata()),
-        };
-        let tokenizer = tokenizer.map_err(|source| Error::Tokenizer {
+        let tokenizer = tokenizer_of(vocabulary, &weights).map_err(|source| Error::Tokenizer {
             model: model.clone(),
             source,
         })?;

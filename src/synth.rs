@@ -13,6 +13,7 @@ use std::path::Path;
 use crate::arch::expr::Value;
 use crate::arch::{ArchDef, ParamSource, WeightRole, nearest};
 use crate::ggml;
+use crate::parallel;
 use crate::plan::{self, Plan, TensorPlan, TensorSet};
 use crate::weights::gguf::{self, NewTensor};
 use crate::weights::{self, Array, Metadata, TensorType, Value as Meta};
@@ -409,37 +410,20 @@ fn fill(tensor: &TensorPlan, ty: TensorType, seed: u64) -> Result<Vec<u8>, ggml:
         WeightRole::Decay => (-1.0, 0.15),
     };
     let stream = hash(seed, &tensor.name);
-    let starts: Vec<usize> = (0..rows).step_by(ROWS_AT_ONCE).collect();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut chunks: Vec<Result<Vec<u8>, ggml::Error>> = Vec::with_capacity(starts.len());
-    for group in starts.chunks(threads) {
-        std::thread::scope(|scope| {
-            let workers: Vec<_> = group
-                .iter()
-                .map(|start| {
-                    scope.spawn(move || {
-                        let n = ROWS_AT_ONCE.min(rows - start);
-                        let first = (start * row) as u64;
-                        let values: Vec<f32> = (first..first + (n * row) as u64)
-                            .map(|i| (mean + spread * normal(stream, i)) as f32)
-                            .collect();
-                        ggml::quantize(&values, row, ty)
-                    })
-                })
-                .collect();
-            for worker in workers {
-                chunks.push(worker.join().unwrap_or_else(|_| {
-                    Err(ggml::Error::Compute(
-                        "a thread that fills a tensor ended early".into(),
-                    ))
-                }));
-            }
-        });
-    }
+    let make = |piece: usize| {
+        let start = piece * ROWS_AT_ONCE;
+        let n = ROWS_AT_ONCE.min(rows - start);
+        let first = (start * row) as u64;
+        let values: Vec<f32> = (first..first + (n * row) as u64)
+            .map(|i| (mean + spread * normal(stream, i)) as f32)
+            .collect();
+        ggml::quantize(&values, row, ty)
+    };
     let mut out = Vec::new();
-    for chunk in chunks {
-        out.extend_from_slice(&chunk?);
-    }
+    parallel::in_order(rows.div_ceil(ROWS_AT_ONCE), make, |piece| {
+        out.extend_from_slice(&piece);
+        Ok(())
+    })?;
     Ok(out)
 }
 

@@ -232,3 +232,22 @@ pub struct Branch {
 
 /// Taps that exist without being saved.
 pub(super) const TAPS: [&str; 5] = ["x", "h", "layer_in", "embd", "ple"];
+
+/// Whether a name fits a pattern in which `*` stands for anything.
+pub fn fits_pattern(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else {
+        return false;
+    };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else {
+        return rest.is_empty();
+    };
+    for part in middle {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}

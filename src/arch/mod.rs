@@ -26,7 +26,7 @@ pub use contract::{
 };
 pub use definition::{
     ArchDef, Branch, Head, Instance, Join, Mode, Param, ParamSource, Presence, Setting, Slot,
-    Stack, WeightUse,
+    Stack, WeightUse, fits_pattern,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};
 pub(crate) use library::sources_in;

@@ -8,7 +8,7 @@ use super::{
     SlotPlan, StatePlan, TensorPlan, Unit,
 };
 use crate::arch::expr::{Expr, Scope, Value};
-use crate::arch::{Branch, Head, Mode, Resource, Setting, Slot};
+use crate::arch::{Branch, Head, Mode, Resource, Setting, Slot, fits_pattern};
 
 pub(super) struct Planner<'a> {
     pub(super) facts: &'a Facts<'a>,
@@ -380,7 +380,7 @@ impl<'a> Planner<'a> {
                 .def
                 .ignore
                 .iter()
-                .any(|p| matches(&p.value, name))
+                .any(|p| fits_pattern(&p.value, name))
         };
         // Prediction heads lie behind the last layer, as further layers that are left alone.
         let is_behind = |name: &str| {
@@ -415,23 +415,4 @@ pub(super) fn place_of<T: PartialEq>(items: &mut Vec<T>, item: T) -> usize {
     }
     items.push(item);
     items.len() - 1
-}
-
-/// Whether a name fits a pattern in which `*` stands for anything.
-fn matches(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else {
-        return false;
-    };
-    let parts: Vec<&str> = parts.collect();
-    let Some((last, middle)) = parts.split_last() else {
-        return rest.is_empty();
-    };
-    for part in middle {
-        match rest.find(part) {
-            Some(at) => rest = &rest[at + part.len()..],
-            None => return false,
-        }
-    }
-    rest.ends_with(last)
 }

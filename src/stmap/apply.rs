@@ -7,12 +7,14 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use crate::arch::expr::{Expr, Scope, Value};
-use crate::arch::{ArchDef, Diagnostic, ParamSource, Span, Spanned};
+use crate::arch::{ArchDef, Diagnostic, ParamSource, Span, Spanned, fits_pattern};
 use crate::weights::safetensors::Checkpoint;
 use crate::weights::{Data, Entry, Metadata, TensorType, Value as Meta};
 
 use super::config::{At, Config, Expressions, fill};
-use super::definition::{Given, Group, Made, Map, PartRule, Taken, Target, TensorRule};
+use super::definition::{
+    Composition, Given, Group, Made, Map, PartRule, Taken, Target, TensorRule,
+};
 use super::packed::{self, Found};
 use super::rearrange::View;
 use super::recipe::{Computed, ELEMENT, INDEX, Part, Recipe, read};
@@ -67,7 +69,9 @@ pub(super) fn apply(
         return Err(work.problems);
     }
     let is_ignored = |name: &str, patterns: &[Spanned<String>]| {
-        patterns.iter().any(|pattern| matches(&pattern.value, name))
+        patterns
+            .iter()
+            .any(|pattern| fits_pattern(&pattern.value, name))
     };
     let used = work.used.into_inner();
     let filled = |pattern: &Spanned<String>| {
@@ -114,14 +118,18 @@ fn filled(pattern: &str, at: &At<'_>) -> String {
     out + rest
 }
 
-/// Whether a name fits a pattern in which `*` stands for anything.
-fn matches(pattern: &str, name: &str) -> bool {
-    let Some((head, tail)) = pattern.split_once('*') else {
-        return pattern == name;
-    };
-    name.strip_prefix(head).is_some_and(|rest| {
-        (0..=rest.len()).any(|at| rest.is_char_boundary(at) && matches(tail, &rest[at..]))
-    })
+/// A tensor of ours: its shape, slowest axis first, and its data.
+struct Product {
+    shape: Vec<u64>,
+    ty: TensorType,
+    data: Data,
+}
+
+/// A stored tensor of a rule.
+struct Source<'r> {
+    name: String,
+    taken: &'r Taken,
+    found: Found,
 }
 
 struct Work<'a> {
@@ -352,19 +360,14 @@ impl Work<'_> {
             }
             match self.made(group, rule, at, ending) {
                 Ok(None) => {}
-                Ok(Some((shape, recipe))) => self.add(rule, name, shape, recipe),
+                Ok(Some(product)) => self.add(rule, name, product),
                 Err(error) => self.report(&rule.name.span, format!("`{name}`: {error}")),
             }
         }
     }
 
-    fn add(
-        &mut self,
-        rule: &TensorRule,
-        name: String,
-        mut shape: Vec<u64>,
-        made: Result<Recipe, Computed>,
-    ) {
+    fn add(&mut self, rule: &TensorRule, name: String, product: Product) {
+        let mut shape = product.shape;
         shape.reverse();
         if shape.len() > crate::weights::MAX_DIMS {
             let message = format!(
@@ -377,63 +380,44 @@ impl Work<'_> {
         if shape.is_empty() {
             shape.push(1);
         }
-        let (ty, data) = match made {
-            Ok(recipe) => {
-                let data = match recipe.in_place() {
-                    Some((bytes, offset)) => Data::Mapped(bytes.clone(), offset),
-                    None => Data::Made(Arc::new(recipe.clone())),
-                };
-                (recipe.ty(), data)
-            }
-            Err(computed) => (TensorType::F32, Data::Made(Arc::new(computed))),
-        };
         self.names.insert(name.clone());
         self.entries.push(Entry {
             name,
-            ty,
+            ty: product.ty,
             shape,
-            data,
+            data: product.data,
         });
     }
 
-    /// Shape, slowest axis first, and data of a tensor; none if nothing of it is stored.
-    #[expect(clippy::type_complexity, reason = "a shape with one of two ways")]
+    /// The tensor of a rule; none if nothing of it is stored.
     fn made(
-        &mut self,
+        &self,
         group: &Group,
         rule: &TensorRule,
         at: &At<'_>,
         ending: &str,
-    ) -> Result<Option<(Vec<u64>, Result<Recipe, Computed>)>, String> {
-        let of = match &rule.made {
-            Made::Computed(shape) => {
-                let shape: Vec<u64> = shape
-                    .iter()
-                    .map(|size| at.size(size))
-                    .collect::<Result<_, _>>()?;
-                let each = rule
-                    .each
-                    .as_ref()
-                    .ok_or("nothing says what the elements are")?;
-                if shape.len() != 1 {
-                    return Err(format!(
-                        "{} axes, and what is computed is a vector",
-                        shape.len()
-                    ));
-                }
-                let computed =
-                    Computed::new(shape.iter().product(), |i| each.evaluate(&at.with("i", i)))?;
-                return Ok(Some((shape, Err(computed))));
-            }
-            Made::Of(of) => of,
-        };
+    ) -> Result<Option<Product>, String> {
+        match &rule.made {
+            Made::Computed(shape) => computed(shape, rule.each.as_ref(), at).map(Some),
+            Made::Of(of) => self.composed(group, of, rule.each.as_ref(), at, ending),
+        }
+    }
+
+    fn composed(
+        &self,
+        group: &Group,
+        of: &Composition,
+        each: Option<&Expr>,
+        at: &At<'_>,
+        ending: &str,
+    ) -> Result<Option<Product>, String> {
         let n_stacked = of.stack.as_ref().map(|stack| at.size(stack)).transpose()?;
         let Some(stored) = self.stored(group, &of.parts, n_stacked, at, ending)? else {
             return Ok(None);
         };
         let mut parts = Vec::with_capacity(stored.len());
         let mut shape: Option<Vec<u64>> = None;
-        for (name, taken, found) in stored {
+        for Source { name, taken, found } in stored {
             let stored = &found.stored;
             let view =
                 view(taken, &stored.shape, at).map_err(|error| format!("{name}: {error}"))?;
@@ -464,17 +448,19 @@ impl Work<'_> {
         if let Some(n) = n_stacked {
             shape.insert(0, n);
         }
-        let each = rule
-            .each
-            .as_ref()
+        let each = each
             .map(|each| at.bind(each, &[ELEMENT, INDEX]))
             .transpose()?;
         let recipe = Recipe::new(parts, &shape, each)?;
-        Ok(Some((shape, Ok(recipe))))
+        let ty = recipe.ty();
+        let data = match recipe.in_place() {
+            Some((bytes, offset)) => Data::Mapped(bytes.clone(), offset),
+            None => Data::Made(Arc::new(recipe)),
+        };
+        Ok(Some(Product { shape, ty, data }))
     }
 
     /// The stored tensors of a rule with their names; none if none of them is there.
-    #[expect(clippy::type_complexity, reason = "three things that go together once")]
     fn stored<'r>(
         &self,
         group: &Group,
@@ -482,7 +468,7 @@ impl Work<'_> {
         n_stacked: Option<u64>,
         at: &At<'_>,
         ending: &str,
-    ) -> Result<Option<Vec<(String, &'r Taken, Found)>>, String> {
+    ) -> Result<Option<Vec<Source<'r>>>, String> {
         let mut roots = self.map.roots.iter();
         roots
             .find_map(|root| {
@@ -493,7 +479,6 @@ impl Work<'_> {
             .transpose()
     }
 
-    #[expect(clippy::type_complexity, reason = "as above")]
     fn stored_under<'r>(
         &self,
         prefix: &str,
@@ -501,7 +486,7 @@ impl Work<'_> {
         n_stacked: Option<u64>,
         at: &At<'_>,
         ending: &str,
-    ) -> Result<Option<Vec<(String, &'r Taken, Found)>>, String> {
+    ) -> Result<Option<Vec<Source<'r>>>, String> {
         let mut found = Vec::new();
         let mut missing = None;
         for part in parts {
@@ -509,7 +494,11 @@ impl Work<'_> {
             for e in 0..n_stacked.unwrap_or(1) {
                 let name = fill(&template, &[("e", e)]);
                 match packed::find(self.checkpoint, &name, at)? {
-                    Some(tensor) => found.push((name, &part.taken, tensor)),
+                    Some(tensor) => found.push(Source {
+                        name,
+                        taken: &part.taken,
+                        found: tensor,
+                    }),
                     None => missing = missing.or(Some(name)),
                 }
                 // A count that the folder does not have is not tried to its end.
@@ -520,12 +509,28 @@ impl Work<'_> {
         }
         match (found.first(), missing) {
             (None, _) => Ok(None),
-            (Some((name, ..)), Some(missing)) => {
-                Err(format!("{name} is there, and {missing} is not"))
+            (Some(one), Some(missing)) => {
+                Err(format!("{} is there, and {missing} is not", one.name))
             }
             (Some(_), None) => Ok(Some(found)),
         }
     }
+}
+
+/// A vector that follows from the index of its elements.
+fn computed(shape: &[Expr], each: Option<&Expr>, at: &At<'_>) -> Result<Product, String> {
+    let each = each.ok_or("nothing says what the elements are")?;
+    let [size] = shape else {
+        let n = shape.len();
+        return Err(format!("{n} axes, and what is computed is a vector"));
+    };
+    let size = at.size(size)?;
+    let computed = Computed::new(size, |i| each.evaluate(&at.with(INDEX, i)))?;
+    Ok(Product {
+        shape: vec![size],
+        ty: TensorType::F32,
+        data: Data::Made(Arc::new(computed)),
+    })
 }
 
 fn ranges<'t>(
