@@ -23,6 +23,7 @@ use crate::serving::{self, Served};
 use crate::text::tokenizer::Tokenizer;
 
 use super::chat_request::ChatRequest;
+use super::diffusion::step_json;
 use super::error::Error;
 use super::response_format::Wanted;
 use super::{MAX_BODY_BYTES, Pool};
@@ -142,6 +143,8 @@ async fn whole(
                 reasons[i] = Some(reason);
                 add(&mut total, &usage);
             }
+            // Told in streams only.
+            Event::Step { .. } => {}
             Event::Failed(failure) => return Err(failure.into()),
         }
     }
@@ -219,6 +222,16 @@ fn streamed(
                             .to_string(),
                     );
                 }
+                Event::Step {
+                    step,
+                    fixed,
+                    n_masked,
+                } => {
+                    let mut told = chunk(&head, json!([]));
+                    let tokenizer = served.handle.tokenizer();
+                    told["diffusion"] = step_json(i, step, n_masked, &fixed, tokenizer);
+                    out.push(told.to_string());
+                }
                 Event::Done { reason, usage } => {
                     add(&mut total, &usage);
                     out.push(
@@ -260,16 +273,22 @@ fn add(total: &mut Usage, usage: &Usage) {
     }
     total.prompt_tokens = usage.prompt_tokens;
     total.completion_tokens += usage.completion_tokens;
+    total.passes += usage.passes;
+    total.positions += usage.positions;
 }
 
 fn usage_json(usage: &Usage) -> Value {
-    json!({
+    let mut out = json!({
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
         "completion_tokens_details": { "reasoning_tokens": 0 },
-    })
+    });
+    if usage.passes > 0 {
+        out["diffusion"] = json!({ "passes": usage.passes, "positions": usage.positions });
+    }
+    out
 }
 
 fn finish_name(reason: FinishReason) -> &'static str {

@@ -17,6 +17,7 @@ use crate::sampling::{DRY_BREAKERS, ParamError, Params, StageName};
 use crate::serving::Conversation;
 use crate::text::tokenizer::Tokenizer;
 
+use super::diffusion;
 use super::error::Error;
 use super::response_format::{self, Wanted};
 
@@ -74,6 +75,10 @@ pub(super) struct ChatRequest {
     repeat_last_n: Option<i32>,
     /// Whether the answer goes on where the model would end it.
     ignore_eos: Option<bool>,
+    /// How the answer is filled in, by models that do so.
+    diffusion: Option<Map<String, Value>>,
+    /// Whether the stream tells every step of that.
+    diffusion_trace: Option<bool>,
     chat_template_kwargs: Option<Map<String, Value>>,
     add_generation_prompt: Option<bool>,
     continue_final_message: Option<bool>,
@@ -148,6 +153,8 @@ const FIELDS: &[&str] = &[
     "repeat_penalty",
     "repeat_last_n",
     "ignore_eos",
+    "diffusion",
+    "diffusion_trace",
     "chat_template_kwargs",
     "add_generation_prompt",
     "continue_final_message",
@@ -205,6 +212,7 @@ impl ChatRequest {
         }
         self.check_messages()?;
         self.check_unserved()?;
+        self.check_trace()?;
         let range = |param: &str, value: Option<f64>, low: f64, high: f64| match value {
             Some(v) if !(low..=high).contains(&v) => Err(Error::value(
                 param,
@@ -330,6 +338,14 @@ impl ChatRequest {
         Ok(())
     }
 
+    fn check_trace(&self) -> Result<(), Error> {
+        if self.diffusion_trace == Some(true) && self.stream != Some(true) {
+            let message = "`diffusion_trace` needs `stream`: steps are told as they happen";
+            return Err(Error::value("diffusion_trace", message));
+        }
+        Ok(())
+    }
+
     /// What the answer must look like.
     pub(super) fn constraint(&self) -> Result<Option<Wanted>, Error> {
         self.format.constraint()
@@ -445,6 +461,8 @@ impl ChatRequest {
                 .then(|| self.top_logprobs.unwrap_or(0) as usize),
             n_drafted: self.draft.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
             constraint,
+            diffusion: self.diffusion.as_ref().map(diffusion::parse).transpose()?,
+            trace: self.diffusion_trace == Some(true),
         })
     }
 

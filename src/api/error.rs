@@ -166,6 +166,7 @@ impl From<Rejected> for Error {
             Rejected::TooLong { found, limit } => Self::ContextLength { found, limit },
             Rejected::Params(error) => Self::value(error.field, error.to_string()),
             Rejected::NoSearch(_) => Self::unsupported("penalty_alpha", rejected.to_string()),
+            Rejected::Field { field, .. } => Self::unsupported(field, rejected.to_string()),
             Rejected::QueueFull { limit } => Self::Busy { limit },
             Rejected::Ended => Self::Engine {
                 detail: rejected.to_string(),

@@ -6,6 +6,7 @@
 
 mod chat;
 mod chat_request;
+mod diffusion;
 mod error;
 mod health;
 mod models;

@@ -35,6 +35,16 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> Vec<Diagnostic> {
             "only a definition with `mode = \"encoder\"` may lack a `[head]`",
         );
     }
+    if let Some(diffusion) = &def.diffusion {
+        checker.instance(diffusion, false, false);
+    }
+    if is_whole && def.diffusion.is_some() != (def.mode == Mode::Diffusion) {
+        let span = def.diffusion.as_ref().map_or(0..0, |d| d.span.clone());
+        checker.report(
+            span,
+            "`[diffusion]` belongs to definitions with `mode = \"diffusion\"`, and to each of them",
+        );
+    }
     checker.stacks();
     if is_whole {
         checker.unused();

@@ -372,6 +372,8 @@ pub struct Registry {
     pub per_layer: &'static Contract,
     /// The stream to logits.
     pub head: &'static Contract,
+    /// How answers are filled in.
+    pub diffusion: &'static Contract,
     /// Normalisations.
     pub norm: &'static Contract,
     /// Rotary embeddings.
@@ -401,6 +403,7 @@ impl Registry {
             self.embed,
             self.per_layer,
             self.head,
+            self.diffusion,
             self.norm,
             self.rope,
             self.cache,

@@ -67,6 +67,8 @@ pub struct ArchDef {
     pub stacks: Vec<Stack>,
     /// From the stream to logits.
     pub head: Option<Head>,
+    /// How answers are filled in, where they are.
+    pub diffusion: Option<Instance>,
     /// Names of tensors that may be in the file and are left alone (`*` stands for anything).
     pub ignore: Vec<Spanned<String>>,
 }

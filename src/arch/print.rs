@@ -49,6 +49,10 @@ impl ArchDef {
             setting(out, "norm", head.norm.as_ref())?;
             instance(out, &head.unit)?;
         }
+        if let Some(diffusion) = &self.diffusion {
+            writeln!(out, "\n[diffusion]")?;
+            instance(out, diffusion)?;
+        }
         Ok(())
     }
 
@@ -78,9 +82,9 @@ impl ArchDef {
 
     fn for_each_expr(&self, visit: &mut dyn FnMut(&Expr)) {
         let resources = self.resources.values().map(|declared| &declared.value);
-        let stages = [&self.embed].into_iter().chain(&self.per_layer);
-        let head = self.head.iter();
-        for instance in resources.chain(stages).chain(head.map(|head| &head.unit)) {
+        let head = self.head.iter().map(|head| &head.unit);
+        let stages = [&self.embed].into_iter().chain(&self.per_layer).chain(head);
+        for instance in resources.chain(stages).chain(&self.diffusion) {
             exprs_of_instance(instance, visit);
         }
         for stack in &self.stacks {

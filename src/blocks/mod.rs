@@ -9,6 +9,7 @@ mod attention;
 mod build;
 pub(crate) mod cache;
 mod delta_net;
+pub(crate) mod diffusion;
 pub(crate) mod embed;
 mod ffn;
 pub(crate) mod head;
@@ -26,6 +27,7 @@ mod store;
 
 pub use attend::KeyRows;
 pub use build::{Asked, Build};
+pub use diffusion::Remasking;
 pub use store::{KeyValueStore, Seen, Sight, StateStore};
 
 use crate::arch::Registry;
@@ -50,6 +52,7 @@ macro_rules! blocks {
             embed: &embed::CONTRACT,
             per_layer: &per_layer::CONTRACT,
             head: &head::CONTRACT,
+            diffusion: &diffusion::CONTRACT,
             norm: &norm::CONTRACT,
             rope: &rope::CONTRACT,
             cache: &cache::CONTRACT,

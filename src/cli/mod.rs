@@ -7,6 +7,7 @@ mod arch;
 mod compare;
 mod constraint;
 mod convert;
+mod diffusion;
 mod inspect;
 mod logits;
 mod options;

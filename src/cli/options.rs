@@ -175,7 +175,12 @@ impl LoadOptions {
             n_ctx_seq: n_ctx,
             n_seqs: 1,
             n_checkpoints: 0,
-            n_batch: defaults.n_batch,
+            // Text that is filled in is read whole in every pass.
+            n_batch: match &opened.plan.diffusion {
+                Some(_) => defaults.n_batch.max(n_ctx),
+                None => defaults.n_batch,
+            },
+            n_outputs: 0,
             n_threads: self.threads.unwrap_or_else(cores).max(1),
             k_type: ty,
             v_type: self.v_type.unwrap_or(ty),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde_json::json;
 
-use crate::engine::{Event, FinishReason, Limits, Request, Usage};
+use crate::engine::{Diffusion, Event, FinishReason, Limits, Request, Usage};
 use crate::models::Source;
 use crate::sampling::{DRY_BREAKERS, Params, StageName};
 use crate::serving::{Conversation, Served};
@@ -14,6 +14,7 @@ use crate::text::tokenizer::Tokenizer;
 use crate::weights::TensorType;
 
 use super::constraint::ConstraintOptions;
+use super::diffusion::{DiffusionOptions, Forming};
 use super::options::{Defaults, LoadOptions, progress_bar};
 use super::{Failure, output};
 
@@ -46,6 +47,8 @@ pub(super) struct Args {
     constraint: ConstraintOptions,
     #[command(flatten)]
     sampling: SamplingOptions,
+    #[command(flatten)]
+    diffusion: DiffusionOptions,
     #[command(flatten)]
     load: LoadOptions,
 }
@@ -217,6 +220,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         n_queue: 1,
         n_prompt: options.n_batch,
         n_drafted: args.draft,
+        diffusion: Diffusion::default(),
         queue_time: None,
         answer_time: None,
     };
@@ -251,6 +255,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             ..Conversation::default()
         })?
     };
+    let mut forming = Forming::new();
+    let is_live = served.handle.fills_in() && forming.is_shown();
     let mut events = served.handle.submit(Request {
         prompt,
         max_tokens: args.max_tokens,
@@ -266,11 +272,20 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         constraint: constraint
             .map(|constraint| served.handle.compile(constraint))
             .transpose()?,
+        diffusion: args.diffusion.request(),
+        trace: is_live,
     })?;
+    let mut held = String::new();
     while let Some(event) = events.blocking_recv() {
         match event {
+            Event::Text { text, .. } if is_live => held.push_str(&text),
             Event::Text { text, .. } => output::bytes(text.as_bytes())?,
+            Event::Step {
+                fixed, n_masked, ..
+            } => forming.step(&fixed, n_masked, served.handle.tokenizer()),
             Event::Done { reason, usage } => {
+                forming.clear();
+                output::bytes(held.as_bytes())?;
                 output::bytes(b"\n")?;
                 return speed(&usage, reason);
             }
@@ -290,12 +305,22 @@ fn speed(usage: &Usage, reason: FinishReason) -> Result<(), Failure> {
         }
     };
     let (prefill, decode) = (usage.prefill.as_secs_f64(), usage.decode.as_secs_f64());
+    if usage.passes > 0 {
+        writeln!(
+            std::io::stderr().lock(),
+            "[{} prompt tokens, {} answer tokens at {:.1}/s: {} passes over {} positions{}]",
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            rate(usage.completion_tokens, prefill + decode),
+            usage.passes,
+            usage.positions,
+            cut(reason),
+        )?;
+        return Ok(());
+    }
     // The first token is chosen from the prompt's own pass.
     let decoded = usage.completion_tokens.saturating_sub(1);
-    let end = match reason {
-        FinishReason::Stop => "",
-        FinishReason::Length => ", cut at the limit",
-    };
+    let end = cut(reason);
     let guesses = match usage.drafted_tokens {
         0 => String::new(),
         n => format!(", {} of {n} guesses right", usage.accepted_tokens),
@@ -309,4 +334,12 @@ fn speed(usage: &Usage, reason: FinishReason) -> Result<(), Failure> {
         rate(decoded, decode),
     )?;
     Ok(())
+}
+
+/// What the line says of the end.
+fn cut(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "",
+        FinishReason::Length => ", cut at the limit",
+    }
 }

@@ -13,6 +13,7 @@ use crate::models::{self, Source};
 use crate::serving::Served;
 use crate::weights::TensorType;
 
+use super::diffusion::DiffusionOptions;
 use super::options::{Defaults, LoadOptions};
 use super::{Failure, output};
 
@@ -58,6 +59,8 @@ pub(super) struct Args {
     /// Most seconds from its turn to the end of its answer; default: no limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     answer_time: Option<Duration>,
+    #[command(flatten)]
+    diffusion: DiffusionOptions,
     #[command(flatten)]
     load: LoadOptions,
 }
@@ -142,6 +145,7 @@ fn start(args: &Args, source: &Source) -> Result<Served, Failure> {
         n_queue: args.queue.max(1),
         n_prompt: args.prompt_batch.max(1),
         n_drafted: args.draft,
+        diffusion: args.diffusion.said(),
         queue_time: args.queue_time,
         answer_time: args.answer_time,
     };

@@ -5,14 +5,17 @@
 //! step. Nothing here knows HTTP. A step that fails is tried again for each of its requests alone, so
 //! that it ends those that cannot go on, never the others or the engine.
 
+mod answer;
 mod constrained;
 mod contrast;
+pub mod diffusion;
 mod draft;
 mod runner;
 mod scheduler;
 mod sequence;
 #[cfg(test)]
 mod tests;
+mod way;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,11 +24,14 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+pub use crate::blocks::Remasking;
 use crate::constraint::{self, Compiled, Constraint};
 use crate::model::Model;
 pub use crate::sampling::TokenLogprob;
 use crate::sampling::{Contrastive, ParamError, Params, Sampler};
 use crate::text::tokenizer::Tokenizer;
+use diffusion::Facts;
+pub use diffusion::{Diffusion, Fixed};
 
 /// What shall be generated.
 #[derive(Clone, Debug)]
@@ -47,6 +53,10 @@ pub struct Request {
     pub n_drafted: Option<usize>,
     /// What the answer must look like, made ready by [`Handle::compile`].
     pub constraint: Option<Compiled>,
+    /// How the answer is filled in, by models that do so.
+    pub diffusion: Option<Diffusion>,
+    /// Whether every step of filling in is told, by models that do so.
+    pub trace: bool,
 }
 
 /// A token of the answer, as far as it is part of the released text.
@@ -82,6 +92,10 @@ pub struct Usage {
     pub drafted_tokens: usize,
     /// Guesses that were right.
     pub accepted_tokens: usize,
+    /// Passes that filled in the answer.
+    pub passes: usize,
+    /// Positions that they computed; what several answers share counts for one of them.
+    pub positions: usize,
     /// Time until the prompt was read.
     pub prefill: Duration,
     /// Time from there to the end.
@@ -97,6 +111,15 @@ pub enum Event {
         text: String,
         /// The tokens whose bytes are the text's.
         tokens: Vec<AnswerToken>,
+    },
+    /// A step fixed positions of an answer that is filled in; told if that was asked for.
+    Step {
+        /// Number of the step, from 0.
+        step: usize,
+        /// What it fixed, the surest first.
+        fixed: Vec<Fixed>,
+        /// Positions that are still masked.
+        n_masked: usize,
     },
     /// The answer is complete.
     Done {
@@ -149,13 +172,21 @@ pub enum Rejected {
     /// Contrastive search cannot be run.
     #[error("`penalty_alpha`: contrastive search is not possible: {0}")]
     NoSearch(&'static str),
+    /// The model cannot do what a field asks for.
+    #[error("`{field}`: {message}")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// Why.
+        message: String,
+    },
     /// The engine has ended.
     #[error("the engine has ended")]
     Ended,
 }
 
-/// Limits of an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Limits of an engine, and what holds where a request says nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Positions of one sequence.
     pub n_ctx: usize,
@@ -167,6 +198,8 @@ pub struct Limits {
     pub n_prompt: usize,
     /// Most tokens guessed ahead for a request that does not say.
     pub n_drafted: usize,
+    /// How answers are filled in where a request does not say.
+    pub diffusion: Diffusion,
     /// Longest time a request waits for its turn.
     pub queue_time: Option<Duration>,
     /// Longest time from its turn to the end of its answer.
@@ -197,9 +230,15 @@ struct Submitted {
     sampler: Sampler,
     /// Chooses in place of the sampler.
     contrast: Option<Contrastive>,
+    caller: Caller,
+}
+
+/// Who waits for a request.
+struct Caller {
+    /// Closed by the receiver when nobody waits any more.
     events: mpsc::UnboundedSender<Event>,
     arrived: Instant,
-    ticket: Ticket,
+    _ticket: Ticket,
 }
 
 /// The way to the engine thread. Cloned freely; the engine ends when the last one goes.
@@ -210,8 +249,19 @@ pub struct Handle {
     tokenizer: Arc<Tokenizer>,
     constraints: Arc<constraint::Compiler>,
     limits: Limits,
-    /// Width of the stream of a model whose tokens can be taken back.
-    takes_back: Option<usize>,
+    kind: Kind,
+}
+
+/// How the model of an engine generates.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// Token by token.
+    Growing {
+        /// Width of the stream of a model whose tokens can be taken back.
+        takes_back: Option<usize>,
+    },
+    /// All tokens of an answer, in any order.
+    Filling(Facts),
 }
 
 impl Handle {
@@ -223,6 +273,7 @@ impl Handle {
         if request.prompt.is_empty() {
             return Err(Rejected::EmptyPrompt);
         }
+        self.check_kind(&request)?;
         if request.prompt.len() >= self.limits.n_ctx {
             return Err(Rejected::TooLong {
                 found: request.prompt.len(),
@@ -238,12 +289,33 @@ impl Handle {
             request,
             sampler,
             contrast,
-            events,
-            arrived: Instant::now(),
-            ticket,
+            caller: Caller {
+                events,
+                arrived: Instant::now(),
+                _ticket: ticket,
+            },
         };
         self.queue.send(submitted).map_err(|_| Rejected::Ended)?;
         Ok(receiver)
+    }
+
+    /// Refuses what this kind of model cannot do.
+    fn check_kind(&self, request: &Request) -> Result<(), Rejected> {
+        let field = match self.kind {
+            Kind::Filling(facts) => return facts.settings(request, &self.limits).map(drop),
+            Kind::Growing { .. } if request.diffusion.is_some() => "diffusion",
+            Kind::Growing { .. } if request.trace => "diffusion_trace",
+            Kind::Growing { .. } => return Ok(()),
+        };
+        Err(Rejected::Field {
+            field,
+            message: "this model writes its answers token by token".into(),
+        })
+    }
+
+    /// Whether answers are filled in.
+    pub fn fills_in(&self) -> bool {
+        matches!(self.kind, Kind::Filling(_))
     }
 
     /// What chooses the tokens of a request.
@@ -252,7 +324,10 @@ impl Handle {
         if params.penalty_alpha == 0.0 {
             return Ok((Sampler::new(params, request.choice)?, None));
         }
-        let Some(n_embd) = self.takes_back else {
+        let Kind::Growing {
+            takes_back: Some(n_embd),
+        } = self.kind
+        else {
             return Err(Rejected::NoSearch(
                 "this model's states cannot be taken back",
             ));
@@ -300,33 +375,58 @@ pub fn start<E: Send + 'static>(
         .name("engine".into())
         .spawn(move || match load() {
             Ok(model) => {
-                let can = model.options().n_ctx > 0 && !model.has_states();
-                let takes_back = can.then_some(model.plan().n_embd as usize);
-                if ready.send(Ok(takes_back)).is_ok() {
-                    runner::Runner::new(model, for_thread, limits).run(requests);
+                let kind = kind_of(&model, &for_thread);
+                let known = kind.ok_or(StartError::NoMask);
+                // Nobody waiting for the answer means nobody wants the engine.
+                if ready.send(known).is_err() {
+                    return;
+                }
+                match kind {
+                    Some(Kind::Growing { .. }) => {
+                        way::serve(runner::Runner::new(model, for_thread, limits), requests);
+                    }
+                    Some(Kind::Filling(facts)) => {
+                        let runner = diffusion::Runner::new(model, for_thread, limits, facts);
+                        way::serve(runner, requests);
+                    }
+                    None => {}
                 }
             }
             Err(error) => {
-                // Nobody waiting for the answer means nobody wants the engine.
-                let _ = ready.send(Err(error));
+                let _ = ready.send(Err(StartError::Load(error)));
             }
         })
         .map_err(StartError::Thread)?;
     match loaded.recv() {
-        Ok(Ok(takes_back)) => Ok((
+        Ok(Ok(kind)) => Ok((
             Handle {
                 queue,
                 places: Arc::default(),
                 constraints: Arc::new(constraint::Compiler::new(Arc::clone(&tokenizer))),
                 tokenizer,
                 limits,
-                takes_back,
+                kind,
             },
             thread,
         )),
-        Ok(Err(error)) => Err(StartError::Load(error)),
+        Ok(Err(error)) => Err(error),
         Err(_) => Err(StartError::Ended),
     }
+}
+
+/// How a model generates; none if it fills in and its vocabulary has nothing to stand for a masked token.
+fn kind_of(model: &Model, tokenizer: &Tokenizer) -> Option<Kind> {
+    let options = model.options();
+    let is_kept = options.n_ctx > 0;
+    if model.plan().diffusion.is_none() {
+        let can = is_kept && !model.has_states();
+        let takes_back = can.then_some(model.plan().n_embd as usize);
+        return Some(Kind::Growing { takes_back });
+    }
+    let mask = tokenizer
+        .mask()
+        .filter(|id| (*id as usize) < model.row_width())?;
+    Facts::of(model.plan(), mask, options.n_batch, is_kept).map(Kind::Filling)
 }
 
 /// Why an engine did not start.
@@ -335,6 +435,11 @@ pub enum StartError<E> {
     /// The model could not be loaded.
     #[error("{0}")]
     Load(E),
+    /// The model fills in masked tokens, and its vocabulary has no such token.
+    #[error(
+        "the vocabulary does not say which token stands for a masked one (`tokenizer.ggml.mask_token_id`)"
+    )]
+    NoMask,
     /// No thread.
     #[error("could not start the engine's thread: {0}")]
     Thread(std::io::Error),

@@ -3,9 +3,6 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
-
-use tokio::sync::mpsc;
 
 use crate::model::{self, Batch, Model, Resumed, SequenceId};
 use crate::plan::BLOCK_LEN;
@@ -14,6 +11,7 @@ use crate::text::tokenizer::Tokenizer;
 use super::constrained::{Fault, Worker};
 use super::scheduler::{Budget, Job, Step, can_begin, plan_step};
 use super::sequence::{Row, Sequence};
+use super::way::{Way, let_go};
 use super::{Failure, FinishReason, Limits, Submitted};
 
 const BLOCK: usize = BLOCK_LEN as usize;
@@ -137,80 +135,14 @@ impl<C: Compute> Runner<C> {
         &self.model
     }
 
-    /// Serves requests until the last handle is gone and every answer is complete.
-    pub(super) fn run(mut self, mut requests: mpsc::UnboundedReceiver<Submitted>) {
-        loop {
-            if self.running.is_empty() && self.queue.is_empty() {
-                self.model.rest();
-                match requests.blocking_recv() {
-                    Some(submitted) => self.enqueue(submitted),
-                    None => return,
-                }
-            }
-            while let Ok(submitted) = requests.try_recv() {
-                self.enqueue(submitted);
-            }
-            self.turn();
-        }
-    }
-
-    pub(super) fn enqueue(&mut self, mut submitted: Submitted) {
-        if self.model.has_states() || self.model.n_blocks().is_none() {
-            // What is guessed wrong could not be taken back.
-            submitted.request.n_drafted = Some(0);
-        }
-        let sequence = Sequence::new(submitted, &self.limits, &self.worker);
-        self.queue.push_back(sequence);
-    }
-
-    /// One step, with all that is to be done around it.
-    pub(super) fn turn(&mut self) {
-        self.let_go();
-        self.admit();
-        if self.running.is_empty() {
-            return;
-        }
-        self.turn = self.turn.wrapping_add(1);
-        if catch_unwind(AssertUnwindSafe(|| self.step())).is_err() {
-            tracing::error!("a step panicked; its requests end");
-            for sequence in std::mem::take(&mut self.running) {
-                self.release(sequence.id);
-                sequence.fail(Failure::Computation("the engine panicked".into()));
-            }
-        }
-    }
-
     /// Lets go of requests that nobody waits for and of those that take too long.
     fn let_go(&mut self) {
-        let now = Instant::now();
-        let is_over = |sequence: &Sequence, limits: &Limits| {
-            sequence.is_cancelled() || sequence.overdue(limits, now).is_some()
-        };
-        let mut at = 0;
-        while at < self.running.len() {
-            if is_over(&self.running[at], &self.limits) {
-                let sequence = self.running.remove(at);
-                self.release(sequence.id);
-                Self::end_early(sequence, &self.limits, now);
-            } else {
-                at += 1;
-            }
-        }
-        let limits = self.limits;
-        let waiting = std::mem::take(&mut self.queue);
-        let (over, waiting): (VecDeque<_>, VecDeque<_>) =
-            waiting.into_iter().partition(|s| is_over(s, &limits));
-        self.queue = waiting;
-        for sequence in over {
-            Self::end_early(sequence, &limits, now);
-        }
-    }
-
-    fn end_early(sequence: Sequence, limits: &Limits, now: Instant) {
-        match sequence.overdue(limits, now) {
-            Some(failure) if !sequence.is_cancelled() => sequence.fail(failure),
-            _ => tracing::debug!(sequence = sequence.id, "cancelled"),
-        }
+        let mut ids = Vec::new();
+        let_go(&mut self.running, &self.limits, |s: &Sequence| {
+            ids.push(s.id);
+        });
+        let_go(&mut self.queue, &self.limits, |_: &Sequence| ());
+        ids.into_iter().for_each(|id| self.release(id));
     }
 
     /// Lets requests begin, in the order of their arrival, as far as there is room. One whose text
@@ -427,7 +359,44 @@ impl<C: Compute> Runner<C> {
         self.release(sequence.id);
         match result {
             Ok(reason) => sequence.finish(reason),
-            Err(failure) => sequence.fail(failure),
+            Err(failure) => sequence.answer.fail(failure),
+        }
+    }
+}
+
+impl<C: Compute> Way for Runner<C> {
+    fn enqueue(&mut self, mut submitted: Submitted) {
+        if self.model.has_states() || self.model.n_blocks().is_none() {
+            // What is guessed wrong could not be taken back.
+            submitted.request.n_drafted = Some(0);
+        }
+        let sequence = Sequence::new(submitted, &self.limits, &self.worker);
+        self.queue.push_back(sequence);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.queue.is_empty()
+    }
+
+    fn rest(&self) {
+        self.model.rest();
+    }
+
+    fn turn(&mut self) {
+        self.let_go();
+        self.admit();
+        if self.running.is_empty() {
+            return;
+        }
+        self.turn = self.turn.wrapping_add(1);
+        if catch_unwind(AssertUnwindSafe(|| self.step())).is_err() {
+            tracing::error!("a step panicked; its requests end");
+            for sequence in std::mem::take(&mut self.running) {
+                self.release(sequence.id);
+                sequence
+                    .answer
+                    .fail(Failure::Computation("the engine panicked".into()));
+            }
         }
     }
 }

@@ -1,28 +1,16 @@
 //! One request while it waits and runs: its tokens, its choices, its text.
 
-use std::time::{Duration, Instant};
-
-use tokio::sync::mpsc;
-
 use crate::model::{Batch, Resumed, SequenceId};
-use crate::sampling::{Logprobs, SampleError, Sampler};
-use crate::text::gate::{Gate, Released};
+use crate::sampling::Sampler;
 use crate::text::tokenizer::Tokenizer;
 
+use super::answer::{Answer, Entry};
 use super::constrained::{Constrained, Fault, Worker};
 use super::contrast::Contrast;
 use super::draft::{Draft, Effort, Lookup};
 use super::scheduler::Job;
-use super::{
-    AnswerToken, Event, Failure, FinishReason, Limits, Submitted, Ticket, TokenLogprob, Usage,
-};
-
-/// What a token carries through the text gate.
-#[derive(Default)]
-struct Entry {
-    chosen: Option<TokenLogprob>,
-    top: Vec<TokenLogprob>,
-}
+use super::way::Asked;
+use super::{FinishReason, Limits, Submitted};
 
 /// What a pass says of one of its tokens.
 #[derive(Clone, Copy)]
@@ -69,15 +57,18 @@ pub(super) struct Sequence {
     is_stopped: bool,
     /// How the answer ends once all its tokens are reported.
     ending: Option<Result<FinishReason, Fault>>,
-    gate: Gate<Entry>,
-    top_logprobs: Option<usize>,
-    /// Closed by the receiver when nobody waits for the answer.
-    events: mpsc::UnboundedSender<Event>,
-    arrived: Instant,
-    started: Option<Instant>,
-    prefilled: Option<Instant>,
-    usage: Usage,
-    _ticket: Ticket,
+    /// What was told of it.
+    pub(super) answer: Answer,
+}
+
+impl Asked for Sequence {
+    fn answer(&self) -> &Answer {
+        &self.answer
+    }
+
+    fn into_answer(self) -> Answer {
+        self.answer
+    }
 }
 
 impl Sequence {
@@ -87,9 +78,7 @@ impl Sequence {
             request,
             mut sampler,
             contrast,
-            events,
-            arrived,
-            ticket,
+            caller,
         } = submitted;
         sampler.accept_prompt(&request.prompt);
         let n_prompt = request.prompt.len();
@@ -126,18 +115,8 @@ impl Sequence {
             n_dropped: 0,
             is_stopped: false,
             ending: None,
-            gate: Gate::new(&request.stops),
-            top_logprobs: request.top_logprobs,
-            events,
-            arrived,
-            started: None,
-            prefilled: None,
-            usage: Usage {
-                prompt_tokens: n_prompt,
-                ..Usage::default()
-            },
+            answer: Answer::new(&request, caller),
             tokens: request.prompt,
-            _ticket: ticket,
         }
     }
 
@@ -147,10 +126,7 @@ impl Sequence {
         self.is_reading = true;
         self.n_cached = known.n_cached;
         self.cuts = cuts;
-        if self.started.is_none() {
-            self.started = Some(Instant::now());
-            self.usage.cached_tokens = known.n_cached;
-        }
+        self.answer.start(known.n_cached);
     }
 
     /// Goes back to waiting: nothing of it is in the cache any more.
@@ -164,26 +140,6 @@ impl Sequence {
         self.n_cached = n;
         if let Some(guesses) = &mut self.guesses {
             guesses.tokens.clear();
-        }
-    }
-
-    /// Whether nobody waits for the answer any more.
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.events.is_closed()
-    }
-
-    /// Which time limit has passed.
-    pub(super) fn overdue(&self, limits: &Limits, now: Instant) -> Option<Failure> {
-        let passed = |since: Instant, limit: Duration| now.duration_since(since) > limit;
-        match self.started {
-            None => limits
-                .queue_time
-                .filter(|limit| passed(self.arrived, *limit))
-                .map(Failure::QueueTime),
-            Some(started) => limits
-                .answer_time
-                .filter(|limit| passed(started, *limit))
-                .map(Failure::AnswerTime),
         }
     }
 
@@ -316,7 +272,7 @@ impl Sequence {
             self.ending = Some(Ok(FinishReason::Length));
         }
         // With log-probabilities they wait for their rows.
-        if self.top_logprobs.is_none() {
+        if !self.answer.wants_logprobs() {
             while self.n_reported < self.tokens.len() && !self.is_stopped {
                 self.report(Entry::default(), tokenizer);
             }
@@ -332,7 +288,7 @@ impl Sequence {
         if self.is_stopped || matches!(self.ending, Some(Err(_))) {
             return;
         }
-        match self.entry(self.tokens[self.n_reported], logits) {
+        match self.answer.entry(self.tokens[self.n_reported], logits) {
             Ok(entry) => self.report(entry, tokenizer),
             Err(error) => self.ending = Some(Err(error.into())),
         }
@@ -340,22 +296,21 @@ impl Sequence {
 
     /// Puts the first unreported token through the gate; a stop text ends the answer there.
     fn report(&mut self, entry: Entry, tokenizer: &Tokenizer) {
-        let piece = tokenizer.piece(self.tokens[self.n_reported]);
-        let released = tracing::trace_span!(target: "phase", "detokenise")
-            .in_scope(|| self.gate.push(piece, entry));
+        let is_stopped = self
+            .answer
+            .push(self.tokens[self.n_reported], entry, tokenizer);
         self.n_reported += 1;
-        if released.stopped.is_some() {
+        if is_stopped {
             self.n_dropped = self.tokens.len() - self.n_reported;
             self.is_stopped = true;
             self.ending = Some(Ok(FinishReason::Stop));
         }
-        self.send(released);
     }
 
     /// Ends the answer if that is decided.
     fn conclude(&mut self) -> Result<Option<FinishReason>, Fault> {
         if self.ending.is_some() && !self.is_stopped {
-            self.flush();
+            self.answer.flush();
         }
         self.ending.take().transpose()
     }
@@ -385,7 +340,7 @@ impl Sequence {
         self.n_cached += n.min(pending);
         if n >= pending {
             self.is_reading = false;
-            self.prefilled.get_or_insert_with(Instant::now);
+            self.answer.prefilled();
         }
         if let Some(last) = last.filter(|_| n >= pending) {
             contrast.look_ahead(last.to_vec())?;
@@ -424,7 +379,7 @@ impl Sequence {
             return Ok(None);
         }
         self.is_reading = false;
-        self.prefilled.get_or_insert_with(Instant::now);
+        self.answer.prefilled();
         let guessed = self.guesses.as_mut().map(|g| std::mem::take(&mut g.tokens));
         let guessed = guessed.unwrap_or_default();
         let mut n_accepted = 0;
@@ -439,8 +394,8 @@ impl Sequence {
             n_accepted += 1;
         }
         self.n_cached += n_accepted;
-        self.usage.drafted_tokens += guessed.len();
-        self.usage.accepted_tokens += n_accepted;
+        self.answer.usage.drafted_tokens += guessed.len();
+        self.answer.usage.accepted_tokens += n_accepted;
         if let Some(guesses) = &mut self.guesses {
             guesses.effort.learn(guessed.len(), n_accepted);
         }
@@ -475,7 +430,7 @@ impl Sequence {
         logits: &[f32],
         tokenizer: &Tokenizer,
     ) -> Result<Option<FinishReason>, Fault> {
-        let entry = self.entry(token, logits)?;
+        let entry = self.answer.entry(token, logits)?;
         self.tokens.push(token);
         if let Some(guesses) = &mut self.guesses {
             guesses.draft.push(token);
@@ -494,61 +449,9 @@ impl Sequence {
         self.conclude()
     }
 
-    fn entry(&self, token: u32, logits: &[f32]) -> Result<Entry, SampleError> {
-        let Some(n_top) = self.top_logprobs else {
-            return Ok(Entry::default());
-        };
-        let logprobs = Logprobs::new(logits)?;
-        let chosen = logprobs
-            .of(token)
-            .map(|logprob| TokenLogprob { id: token, logprob });
-        Ok(Entry {
-            chosen,
-            top: logprobs.top(n_top),
-        })
-    }
-
-    fn flush(&mut self) {
-        let released = self.gate.finish();
-        self.send(released);
-    }
-
-    #[tracing::instrument(level = "trace", target = "phase", skip_all)]
-    fn send(&self, released: Released<Entry>) {
-        if released.text.is_empty() && released.entries.is_empty() {
-            return;
-        }
-        let tokens = released
-            .entries
-            .into_iter()
-            .map(|e| AnswerToken {
-                bytes: e.bytes,
-                chosen: e.entry.chosen,
-                top: e.entry.top,
-            })
-            .collect();
-        // A closed channel is noticed before the next step.
-        let _ = self.events.send(Event::Text {
-            text: released.text,
-            tokens,
-        });
-    }
-
     /// Ends the request.
     pub(super) fn finish(self, reason: FinishReason) {
-        let now = Instant::now();
-        let prefilled = self.prefilled.unwrap_or(now);
-        let usage = Usage {
-            completion_tokens: self.tokens.len() - self.n_prompt - self.n_dropped,
-            prefill: prefilled - self.started.unwrap_or(self.arrived),
-            decode: now - prefilled,
-            ..self.usage
-        };
-        let _ = self.events.send(Event::Done { reason, usage });
-    }
-
-    /// Ends the request with an error.
-    pub(super) fn fail(self, failure: Failure) {
-        let _ = self.events.send(Event::Failed(failure));
+        let n = self.tokens.len() - self.n_prompt - self.n_dropped;
+        self.answer.finish(reason, n);
     }
 }

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::runner::{Compute, Runner};
+use super::way::Way;
 use super::*;
 use crate::model::{self, Batch, Miss, Resumed, SequenceId};
 use crate::models::{self, Definitions, Source};
@@ -150,6 +151,7 @@ const LIMITS: Limits = Limits {
     n_queue: 100,
     n_prompt: 20,
     n_drafted: 0,
+    diffusion: Diffusion::UNSAID,
     queue_time: None,
     answer_time: None,
 };
@@ -167,6 +169,8 @@ fn request(prompt: &[u32], n: usize) -> Request {
         top_logprobs: Some(0),
         n_drafted: None,
         constraint: None,
+        diffusion: None,
+        trace: false,
     }
 }
 
@@ -177,9 +181,11 @@ fn submit(runner: &mut Runner<Fake>, request: Request) -> UnboundedReceiver<Even
         sampler: Sampler::new(&request.sampling, request.choice).expect("sound"),
         request,
         contrast: None,
-        events,
-        arrived: Instant::now(),
-        ticket: Ticket::take(&places, 1).expect("free"),
+        caller: Caller {
+            events,
+            arrived: Instant::now(),
+            _ticket: Ticket::take(&places, 1).expect("free"),
+        },
     };
     runner.enqueue(submitted);
     receiver
@@ -203,6 +209,7 @@ fn take(events: &mut UnboundedReceiver<Event>, answer: &mut Answer) {
                 answer.tokens.extend(ids);
             }
             Event::Done { usage, .. } => answer.end = Some(Ok(usage)),
+            Event::Step { .. } => panic!("nothing is filled in"),
             Event::Failed(failure) => answer.end = Some(Err(failure)),
         }
     }

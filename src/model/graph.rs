@@ -26,6 +26,8 @@ pub(super) struct Shape {
     pub(super) n_seqs: usize,
     /// Whether those rows want the stream behind the final norm.
     pub(super) wants_hidden: bool,
+    /// Whether the projection to logits is left to graphs of [`build_head`].
+    pub(super) is_headless: bool,
 }
 
 /// The tensors of a graph that a pass writes and reads.
@@ -324,6 +326,53 @@ pub(super) fn build(
     ))
 }
 
+/// The graph that makes logits `[n_vocab, n_rows]` of rows of the stream behind the final norm
+/// `[n_embd, n_rows]`, and its two ends; none if the model ends in vectors.
+pub(super) fn build_head(
+    plan: &Plan,
+    tensors: &[Tensor],
+    states: &States,
+    n_rows: usize,
+) -> Result<Option<(Graph, [Tensor; 2])>, Error> {
+    let Some(unit) = plan.head.as_ref().and_then(|head| head.unit.as_ref()) else {
+        return Ok(None);
+    };
+    let g = Graph::new(NODES_ELSEWHERE, n_leaves(plan))?;
+    let n = n_rows as u64;
+    let hidden = g.input("hidden", TensorType::F32, &[plan.n_embd, n])?;
+    let logits = {
+        let mut store = PassStore {
+            sights: Vec::new(),
+            seen: HashMap::new(),
+        };
+        let mut states = PassStates {
+            states,
+            read: None,
+            write: None,
+            kept: Vec::new(),
+        };
+        let build = Build {
+            g: &g,
+            plan,
+            tensors,
+            positions: &hidden,
+            n_tokens: n,
+            n_ctx: plan.n_ctx_train,
+            asked: RefCell::default(),
+            side: None,
+            store: &mut store,
+            n_seqs: 1,
+            states: &mut states,
+            flash_attn: false,
+            named: RefCell::default(),
+        };
+        blocks::head::build(&build, unit, &hidden)?
+    };
+    let mut g = g;
+    g.output(&logits)?;
+    Ok(Some((g, [hidden, logits])))
+}
+
 /// The stream on its way through the layers.
 struct Assembly<'a> {
     build: Build<'a>,
@@ -373,7 +422,9 @@ impl Assembly<'_> {
         let normed = self.norm(head.norm.as_ref(), wanted)?;
         self.build.name("head", "norm", &normed);
         let result = match &head.unit {
-            Some(unit) if !embeddings => blocks::head::build(&self.build, unit, &normed)?,
+            Some(unit) if !embeddings && !shape.is_headless => {
+                blocks::head::build(&self.build, unit, &normed)?
+            }
             _ => normed.clone(),
         };
         Ok((x, Some(result), Some(normed).filter(|_| shape.wants_hidden)))

@@ -21,6 +21,7 @@ use crate::weights::{self, TensorType, Weights};
 pub use batch::Batch;
 pub use cache::{Miss, Resumed, SequenceId};
 pub use load::Progress;
+pub use pass::EachRows;
 
 use cache::states::States;
 use cache::store::KeyValues;
@@ -44,6 +45,9 @@ pub struct Options {
     pub n_checkpoints: usize,
     /// Most tokens of a pass.
     pub n_batch: usize,
+    /// Most rows of logits that are computed at a time, in turn with what reads them; 0: as many as
+    /// take 64 MB.
+    pub n_outputs: usize,
     /// Threads that compute.
     pub n_threads: usize,
     /// Element type of cached keys.
@@ -340,10 +344,11 @@ impl Model {
         };
         let shape = Shape {
             n_tokens,
-            n_outputs: n_tokens,
+            n_outputs: n_tokens.min(self.n_outputs()),
             n_kv,
             n_seqs: 1,
             wants_hidden: false,
+            is_headless: false,
         };
         let (graph, _) = self.build(&shape)?;
         let sizes = self.executor.measure(&graph)?;
@@ -378,12 +383,27 @@ impl Model {
 
     /// Elements of a row of results: the vocabulary for logits, the stream for vectors.
     pub fn row_width(&self) -> usize {
-        let head = self.plan.head.as_ref().and_then(|head| head.unit.as_ref());
-        let n = match head {
-            Some(_) if !self.options.embeddings => self.plan.n_vocab,
-            _ => self.plan.n_embd,
+        let n = match self.projects() {
+            true => self.plan.n_vocab,
+            false => self.plan.n_embd,
         };
         n as usize
+    }
+
+    /// Whether results are logits.
+    fn projects(&self) -> bool {
+        let head = self.plan.head.as_ref().and_then(|head| head.unit.as_ref());
+        head.is_some() && !self.options.embeddings
+    }
+
+    /// Rows of results that are computed at a time.
+    fn n_outputs(&self) -> usize {
+        const BYTES: usize = 64 << 20;
+        match self.options.n_outputs {
+            _ if !self.projects() || self.options.watch => usize::MAX,
+            0 => (BYTES / (size_of::<f32>() * self.row_width().max(1))).max(1),
+            n => n,
+        }
     }
 
     /// Results of the last pass: logits `[n_vocab, n_outputs]`, and the stream behind the final norm

@@ -5,12 +5,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::arch::Mode;
 use crate::blocks::Sight;
 use crate::blocks::cache::Cache as Visibility;
-use crate::ggml;
+use crate::ggml::{self, Tensor};
 use crate::plan::{CachePlan, Plan};
 
 use super::cache::{Mask, Rows, Shortage, Table, Taken};
-use super::graph::Shape;
+use super::graph::{self, Shape};
 use super::{Batch, Error, Model, Options, split};
+
+/// Takes rows of results as they are computed: the index of the first, and the rows.
+pub type EachRows<'a> = &'a mut dyn FnMut(usize, &[f32]);
 
 impl Model {
     /// Runs one pass. Returns the logits `[n_vocab, n_outputs]` of the tokens that want them, in
@@ -20,27 +23,22 @@ impl Model {
     /// A batch that does not fit the model, a full cache, a failed computation. The cache then
     /// holds none of the batch's tokens.
     pub fn forward(&mut self, batch: &Batch) -> Result<&[f32], Error> {
-        batch.check(self.options.n_batch, self.plan.n_vocab)?;
-        let is_cached = self.options.n_ctx > 0;
-        let has_states = !self.states.is_empty();
-        if is_cached || has_states {
-            split::check_order(batch, |sequence| self.next(sequence))?;
-        }
-        if !has_states {
-            self.pass(batch, 1)?;
+        self.check(batch)?;
+        if self.states.is_empty() {
+            self.pass(batch, 1, None)?;
             return Ok(&self.logits);
         }
         let parts = split::by_sequence(batch);
         if let [part] = parts.as_slice()
             && part.is_in_order()
         {
-            self.pass(&part.batch, part.n_seqs)?;
+            self.pass(&part.batch, part.n_seqs, None)?;
             return Ok(&self.logits);
         }
         let width = self.row_width();
         let mut logits = vec![0.0; width * batch.n_outputs()];
         for part in &parts {
-            self.pass(&part.batch, part.n_seqs)?;
+            self.pass(&part.batch, part.n_seqs, None)?;
             for (row, at) in self.logits.chunks_exact(width).zip(&part.outputs) {
                 logits[at * width..(at + 1) * width].copy_from_slice(row);
             }
@@ -49,11 +47,38 @@ impl Model {
         Ok(&self.logits)
     }
 
+    /// [`Self::forward`] without keeping all logits: `each` gets some rows at a time, in order, as
+    /// long as they are there.
+    ///
+    /// # Errors
+    /// As [`Self::forward`]; rows may have been handed out before.
+    pub fn forward_each(&mut self, batch: &Batch, each: EachRows<'_>) -> Result<(), Error> {
+        if self.states.is_empty() {
+            self.check(batch)?;
+            return self.pass(batch, 1, Some(each));
+        }
+        each(0, self.forward(batch)?);
+        Ok(())
+    }
+
+    fn check(&self, batch: &Batch) -> Result<(), Error> {
+        batch.check(self.options.n_batch, self.plan.n_vocab)?;
+        if self.options.n_ctx > 0 || !self.states.is_empty() {
+            split::check_order(batch, |sequence| self.next(sequence))?;
+        }
+        Ok(())
+    }
+
     /// Runs tokens of `n_seqs` sequences, as many of each where something is kept of each.
-    fn pass(&mut self, batch: &Batch, n_seqs: usize) -> Result<(), Error> {
+    fn pass(
+        &mut self,
+        batch: &Batch,
+        n_seqs: usize,
+        each: Option<EachRows<'_>>,
+    ) -> Result<(), Error> {
         let taken = self.take(batch, n_seqs)?;
         // Nothing is left half done: what the pass took is given back below.
-        let compute = AssertUnwindSafe(|| self.compute(batch, &taken, n_seqs));
+        let compute = AssertUnwindSafe(|| self.compute(batch, &taken, n_seqs, each));
         let result = catch_unwind(compute).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -94,8 +119,15 @@ impl Model {
         })
     }
 
-    fn compute(&mut self, batch: &Batch, taken: &Taken, n_seqs: usize) -> Result<(), Error> {
+    fn compute(
+        &mut self,
+        batch: &Batch,
+        taken: &Taken,
+        n_seqs: usize,
+        each: Option<EachRows<'_>>,
+    ) -> Result<(), Error> {
         let n_outputs = batch.n_outputs();
+        let is_headless = n_outputs > self.n_outputs();
         let is_cached = self.options.n_ctx > 0;
         let tables: Vec<Table> = match self.is_paged {
             true => self.ledger.tables(&batch.places),
@@ -113,7 +145,8 @@ impl Model {
             n_outputs,
             n_kv,
             n_seqs,
-            wants_hidden: batch.wants_hidden,
+            wants_hidden: batch.wants_hidden || is_headless,
+            is_headless,
         };
         if self
             .current
@@ -159,15 +192,59 @@ impl Model {
         }
         drop(writing);
         tracing::trace_span!(target: "phase", "compute").in_scope(|| self.executor.run())?;
-        self.logits.resize(n_outputs * self.row_width(), 0.0);
-        if let Some(logits) = &inputs.logits {
-            self.executor.read(logits, &mut self.logits)?;
-        }
         self.hidden.clear();
         if let Some(hidden) = &inputs.hidden {
             self.hidden
                 .resize(n_outputs * self.plan.n_embd as usize, 0.0);
             self.executor.read(hidden, &mut self.hidden)?;
+        }
+        if is_headless {
+            return self.project(n_outputs, each);
+        }
+        self.logits.resize(n_outputs * self.row_width(), 0.0);
+        if let Some(logits) = &inputs.logits {
+            self.executor.read(logits, &mut self.logits)?;
+        }
+        if let Some(each) = each {
+            each(0, &self.logits);
+        }
+        Ok(())
+    }
+
+    /// Makes logits of the rows of the stream that the pass left, some at a time; all are kept unless
+    /// somebody takes each.
+    fn project(&mut self, n_rows: usize, mut each: Option<EachRows<'_>>) -> Result<(), Error> {
+        let (width, n_embd) = (self.row_width(), self.plan.n_embd as usize);
+        let at_once = self.n_outputs();
+        let is_kept = each.is_none();
+        self.logits
+            .resize(width * if is_kept { n_rows } else { at_once }, 0.0);
+        self.current = None;
+        let mut loaded: Option<(usize, [Tensor; 2])> = None;
+        for at in (0..n_rows).step_by(at_once) {
+            let n = at_once.min(n_rows - at);
+            let [hidden, logits] = match &loaded {
+                Some((len, ends)) if *len == n => ends.clone(),
+                _ => {
+                    let built =
+                        graph::build_head(&self.plan, &self.loaded.tensors, &self.states, n)?;
+                    let Some((graph, ends)) = built else {
+                        return Err(Error::Internal("there is no head".into()));
+                    };
+                    self.executor.load(graph)?;
+                    loaded = Some((n, ends.clone()));
+                    ends
+                }
+            };
+            let rows = &self.hidden[at * n_embd..(at + n) * n_embd];
+            self.executor.write(&hidden, rows)?;
+            tracing::trace_span!(target: "phase", "compute").in_scope(|| self.executor.run())?;
+            let begin = if is_kept { at } else { 0 };
+            let rows = &mut self.logits[begin * width..(begin + n) * width];
+            self.executor.read(&logits, rows)?;
+            if let Some(each) = &mut each {
+                each(at, rows);
+            }
         }
         Ok(())
     }

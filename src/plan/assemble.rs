@@ -104,6 +104,10 @@ impl<'a> Planner<'a> {
             }
             None => None,
         };
+        let diffusion = match &def.diffusion {
+            Some(instance) => Some(self.unit("diffusion", instance, &global, None)?),
+            None => None,
+        };
         let unclaimed = self.unclaimed();
         let embed = embed?;
         self.check_owners(&layers);
@@ -132,6 +136,7 @@ impl<'a> Planner<'a> {
             per_layer,
             layers,
             head,
+            diffusion,
             pooling,
             unclaimed,
         })

@@ -56,6 +56,8 @@ pub struct Plan {
     pub layers: Vec<LayerPlan>,
     /// The stream to logits.
     pub head: Option<HeadPlan>,
+    /// How answers are filled in, where they are.
+    pub diffusion: Option<Unit>,
     /// How the vectors of a text's tokens become one.
     pub pooling: Pooling,
     /// Tensors of the file that nothing uses and the definition does not expect.

@@ -121,6 +121,7 @@ impl Contrastive {
         let step = Step {
             history: &sampler.history,
             rng: &sampler.rng,
+            draw: sampler.history.n_generated(),
         };
         let mut candidates = run(&mut sampler.chain, &step, logits, mask, &mut sampler.store)?;
         let max = candidates.max()?;

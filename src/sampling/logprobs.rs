@@ -76,6 +76,17 @@ impl<'a> Logprobs<'a> {
         Some(1 + n_before + n_after)
     }
 
+    /// Entropy of the distribution in nats.
+    pub fn entropy(&self) -> f64 {
+        let part = |logit: &f32| {
+            let logprob = f64::from(*logit) - self.max - self.ln_sum;
+            // What cannot be, adds nothing: x ln x goes to 0.
+            let p = logprob.exp();
+            if p > 0.0 { -p * logprob } else { 0.0 }
+        };
+        self.logits.iter().map(part).sum()
+    }
+
     /// The `n` most probable tokens, the best first; among equals the lower id comes first.
     /// Fewer where fewer are possible at all.
     pub fn top(&self, n: usize) -> Vec<TokenLogprob> {

@@ -159,9 +159,24 @@ impl Sampler {
         logits: &[f32],
         mask: Option<&[u32]>,
     ) -> Result<u32, SampleError> {
+        self.sample_draw(self.history.n_generated(), logits, mask)
+    }
+
+    /// [`Sampler::sample_masked`] with the random numbers of number `draw` in place of those that
+    /// belong to the next token, for answers that do not grow token by token.
+    ///
+    /// # Errors
+    /// As [`Sampler::sample`].
+    pub fn sample_draw(
+        &mut self,
+        draw: u64,
+        logits: &[f32],
+        mask: Option<&[u32]>,
+    ) -> Result<u32, SampleError> {
         let step = Step {
             history: &self.history,
             rng: &self.rng,
+            draw,
         };
         let mut candidates = run(&mut self.chain, &step, logits, mask, &mut self.store)?;
         if self.is_greedy {
@@ -172,6 +187,12 @@ impl Sampler {
             stage.drawn(token, probability);
         }
         Ok(token)
+    }
+
+    /// A number in `[0, 1)` of number `draw` that no stage looks at.
+    pub fn uniform(&self, draw: u64) -> f64 {
+        const LANE: u32 = 2;
+        self.rng.uniform(draw, LANE)
     }
 
     fn take_in(&mut self, tokens: &[u32], origin: Origin) {

@@ -137,6 +137,45 @@ impl Params {
         stages.filter_map(Result::transpose).collect()
     }
 
+    /// Checks that nothing here looks at the tokens so far, for answers that do not grow one by one.
+    ///
+    /// # Errors
+    /// The first parameter that does.
+    pub fn check_memoryless(&self) -> Result<(), ParamError> {
+        let none = "a neutral value: this model fills answers in, in no fixed order";
+        let fields: [(_, &dyn fmt::Display, bool); 6] = [
+            (
+                "repeat_penalty",
+                &self.repeat_penalty,
+                self.repeat_penalty == 1.0,
+            ),
+            (
+                "presence_penalty",
+                &self.presence_penalty,
+                self.presence_penalty == 0.0,
+            ),
+            (
+                "frequency_penalty",
+                &self.frequency_penalty,
+                self.frequency_penalty == 0.0,
+            ),
+            (
+                "dry_multiplier",
+                &self.dry_multiplier,
+                self.dry_multiplier == 0.0,
+            ),
+            ("mirostat", &self.mirostat, self.mirostat == 0),
+            (
+                "penalty_alpha",
+                &self.penalty_alpha,
+                self.penalty_alpha == 0.0,
+            ),
+        ];
+        let mut fields = fields.into_iter();
+        fields
+            .try_for_each(|(field, found, is_good)| ParamError::unless(is_good, field, found, none))
+    }
+
     /// Mirostat steers by what is drawn, so it decides alone how many tokens stay, and it does so last.
     fn check_mirostat(&self) -> Result<(), ParamError> {
         if self.mirostat == 0 {

@@ -21,13 +21,15 @@ pub(super) struct Step<'a> {
     pub(super) history: &'a History,
     /// The random numbers of this choice.
     pub(super) rng: &'a Random,
+    /// Which of them.
+    pub(super) draw: u64,
 }
 
 impl Step<'_> {
     /// A number in `[0, 1)`, the same in every call of this step with this `lane`. Who draws has
     /// a lane of its own, so that one stage's draws leave those of all others as they were.
     pub(super) fn uniform(&self, lane: u32) -> f64 {
-        self.rng.uniform(self.history.n_generated(), lane)
+        self.rng.uniform(self.draw, lane)
     }
 }
 

@@ -60,6 +60,7 @@ pub(super) fn candidates(
     let step = Step {
         history: &sampler.history,
         rng: &sampler.rng,
+        draw: sampler.history.n_generated(),
     };
     for stage in &mut sampler.chain {
         stage.apply(&mut candidates, &step)?;

@@ -199,6 +199,7 @@ pub(crate) fn options() -> Options {
         n_seqs: 2,
         n_checkpoints: 0,
         n_batch: 64,
+        n_outputs: 0,
         n_threads: 1,
         k_type: TensorType::F32,
         v_type: TensorType::F32,

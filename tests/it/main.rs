@@ -10,6 +10,7 @@
 mod bad_definitions;
 mod constraints;
 mod convert;
+mod diffusion;
 mod faults;
 mod folders;
 mod golden_templates;

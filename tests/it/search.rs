@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lab_bench::engine::{self, Event, Limits, Request};
+use lab_bench::engine::{self, Diffusion, Event, Limits, Request};
 use lab_bench::model::{Batch, Model, Options};
 use lab_bench::models::{self, Definitions, Opened, Source};
 use lab_bench::sampling::Params;
@@ -86,6 +86,7 @@ fn the_engine_finds_what_reading_everything_finds() {
         n_queue: 4,
         n_prompt: 16,
         n_drafted: 0,
+        diffusion: Diffusion::UNSAID,
         queue_time: None,
         answer_time: None,
     };
@@ -106,6 +107,8 @@ fn the_engine_finds_what_reading_everything_finds() {
             top_logprobs: Some(0),
             n_drafted: None,
             constraint: None,
+            diffusion: None,
+            trace: false,
         };
         // Another answer beside it.
         let beside = handle.submit(request(0.0)).expect("taken");
@@ -121,6 +124,7 @@ fn the_engine_finds_what_reading_everything_finds() {
                     );
                 }
                 Event::Done { .. } => break,
+                Event::Step { .. } => panic!("nothing is filled in"),
                 Event::Failed(failure) => panic!("{failure}"),
             }
         }

@@ -229,6 +229,7 @@ pub fn results(
         n_seqs: 2,
         n_checkpoints: 0,
         n_batch: 2 * n,
+        n_outputs: 0,
         n_threads: 1,
         k_type: path.kv_type,
         v_type: path.kv_type,

@@ -79,6 +79,10 @@ impl<'a> Reader<'a> {
         });
         let stacks = self.stacks(&mut fields);
         let head = fields.take("head").and_then(|item| self.head(item));
+        let diffusion = fields.take("diffusion").and_then(|item| {
+            let table = self.table(item, "diffusion")?;
+            self.whole_instance(table, item.span(), self.registry.diffusion)
+        });
         let ignore = fields
             .take("ignore")
             .map(|item| self.texts(item, "ignore"))
@@ -94,6 +98,7 @@ impl<'a> Reader<'a> {
             per_layer,
             stacks,
             head,
+            diffusion,
             ignore,
         })
     }

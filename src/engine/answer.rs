@@ -1,0 +1,165 @@
+//! A request's way out: who waits for its text, what was released of it, what it took.
+
+use std::time::Instant;
+
+use crate::sampling::{Logprobs, SampleError};
+use crate::text::gate::{Gate, Released};
+use crate::text::tokenizer::Tokenizer;
+
+use super::{
+    AnswerToken, Caller, Event, Failure, FinishReason, Limits, Request, TokenLogprob, Usage,
+};
+
+/// What a token carries through the text gate.
+#[derive(Default)]
+pub(super) struct Entry {
+    pub(super) chosen: Option<TokenLogprob>,
+    top: Vec<TokenLogprob>,
+}
+
+/// What has been told to whoever waits for a request, and how that is done.
+pub(super) struct Answer {
+    gate: Gate<Entry>,
+    top_logprobs: Option<usize>,
+    caller: Caller,
+    started: Option<Instant>,
+    prefilled: Option<Instant>,
+    pub(super) usage: Usage,
+}
+
+impl Answer {
+    pub(super) fn new(request: &Request, caller: Caller) -> Self {
+        Self {
+            gate: Gate::new(&request.stops),
+            top_logprobs: request.top_logprobs,
+            caller,
+            started: None,
+            prefilled: None,
+            usage: Usage {
+                prompt_tokens: request.prompt.len(),
+                ..Usage::default()
+            },
+        }
+    }
+
+    /// Whether nobody waits for it any more.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.caller.events.is_closed()
+    }
+
+    /// Which time limit has passed.
+    pub(super) fn overdue(&self, limits: &Limits, now: Instant) -> Option<Failure> {
+        let (since, limit, failure): (_, _, fn(_) -> _) = match self.started {
+            None => (self.caller.arrived, limits.queue_time, Failure::QueueTime),
+            Some(started) => (started, limits.answer_time, Failure::AnswerTime),
+        };
+        let limit = limit.filter(|limit| now.duration_since(since) > *limit)?;
+        Some(failure(limit))
+    }
+
+    /// Whether it is to be let go of before it is complete.
+    pub(super) fn is_over(&self, limits: &Limits, now: Instant) -> bool {
+        self.is_cancelled() || self.overdue(limits, now).is_some()
+    }
+
+    /// Ends what is over.
+    pub(super) fn end_early(self, limits: &Limits, now: Instant) {
+        match self.overdue(limits, now) {
+            Some(failure) if !self.is_cancelled() => self.fail(failure),
+            _ => tracing::debug!("cancelled"),
+        }
+    }
+
+    /// Takes note that its turn has come, with so many tokens known from before; the first time counts.
+    pub(super) fn start(&mut self, n_cached: usize) {
+        if self.started.is_none() {
+            self.started = Some(Instant::now());
+            self.usage.cached_tokens = n_cached;
+        }
+    }
+
+    /// Takes note that its prompt is read; the first time counts.
+    pub(super) fn prefilled(&mut self) {
+        self.prefilled.get_or_insert_with(Instant::now);
+    }
+
+    /// Whether log-probabilities are wanted.
+    pub(super) fn wants_logprobs(&self) -> bool {
+        self.top_logprobs.is_some()
+    }
+
+    /// What is told of a token that was chosen from `logits`.
+    pub(super) fn entry(&self, token: u32, logits: &[f32]) -> Result<Entry, SampleError> {
+        match self.top_logprobs {
+            None => Ok(Entry::default()),
+            Some(_) => Ok(self.entry_of(token, &Logprobs::new(logits)?)),
+        }
+    }
+
+    /// [`Self::entry`] where the log-probabilities are at hand.
+    pub(super) fn entry_of(&self, token: u32, logprobs: &Logprobs<'_>) -> Entry {
+        let Some(n_top) = self.top_logprobs else {
+            return Entry::default();
+        };
+        let chosen = logprobs.of(token);
+        Entry {
+            chosen: chosen.map(|logprob| TokenLogprob { id: token, logprob }),
+            top: logprobs.top(n_top),
+        }
+    }
+
+    /// Puts a token through the gate. Returns whether a stop text ends the answer there.
+    pub(super) fn push(&mut self, token: u32, entry: Entry, tokenizer: &Tokenizer) -> bool {
+        let piece = tokenizer.piece(token);
+        let released = tracing::trace_span!(target: "phase", "detokenise")
+            .in_scope(|| self.gate.push(piece, entry));
+        let is_stopped = released.stopped.is_some();
+        self.release(released);
+        is_stopped
+    }
+
+    /// Releases what is held back: nothing more will come.
+    pub(super) fn flush(&mut self) {
+        let released = self.gate.finish();
+        self.release(released);
+    }
+
+    #[tracing::instrument(name = "send", level = "trace", target = "phase", skip_all)]
+    fn release(&self, released: Released<Entry>) {
+        if released.text.is_empty() && released.entries.is_empty() {
+            return;
+        }
+        let tokens = released.entries.into_iter().map(|e| AnswerToken {
+            bytes: e.bytes,
+            chosen: e.entry.chosen,
+            top: e.entry.top,
+        });
+        self.tell(Event::Text {
+            text: released.text,
+            tokens: tokens.collect(),
+        });
+    }
+
+    /// Tells something. That nobody listens any more is noticed before the next step.
+    pub(super) fn tell(&self, event: Event) {
+        let _ = self.caller.events.send(event);
+    }
+
+    /// Ends the request.
+    pub(super) fn finish(self, reason: FinishReason, completion_tokens: usize) {
+        let now = Instant::now();
+        let prefilled = self.prefilled.unwrap_or(now);
+        let usage = Usage {
+            completion_tokens,
+            prefill: prefilled - self.started.unwrap_or(self.caller.arrived),
+            decode: now - prefilled,
+            ..self.usage
+        };
+        self.tell(Event::Done { reason, usage });
+    }
+
+    /// Ends the request with an error.
+    pub(super) fn fail(self, failure: Failure) {
+        self.tell(Event::Failed(failure));
+    }
+}
