@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use crate::arch::Join;
 use crate::blocks::{self, Asked, Build, KeyValueStore, Sight};
 use crate::ggml::{Error, Executor, Graph, Tensor};
-use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan};
+use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
 use crate::weights::TensorType;
 
 use super::cache::Rows;
@@ -279,8 +279,17 @@ pub(super) fn build(
     let mut assembly = Assembly {
         build,
         taps: HashMap::new(),
+        rows: rows.clone(),
+        chosen: None,
+        of_all: HashMap::new(),
     };
-    let (x, logits, hidden) = assembly.model(&tokens, rows.as_ref(), shape, options.embeddings)?;
+    let wants = Wants {
+        n_outputs: shape.n_outputs as u64,
+        is_headless: shape.is_headless || options.embeddings,
+        hidden: shape.wants_hidden,
+        all_values: options.watch,
+    };
+    let (x, logits, hidden) = assembly.model(&tokens, &wants)?;
     let asked = assembly.build.asked.into_inner();
     let named = assembly.build.named.into_inner();
     drop(store);
@@ -373,11 +382,38 @@ pub(super) fn build_head(
     Ok(Some((g, [hidden, logits])))
 }
 
+/// What is asked of a graph.
+struct Wants {
+    /// Rows that want a result.
+    n_outputs: u64,
+    /// Whether the result is the stream behind the final norm.
+    is_headless: bool,
+    /// Whether that stream is wanted beside the result.
+    hidden: bool,
+    /// Whether every value is wanted of every row.
+    all_values: bool,
+}
+
 /// The stream on its way through the layers.
 struct Assembly<'a> {
     build: Build<'a>,
     /// Values that later slots and layers can read.
     taps: HashMap<String, Tensor>,
+    /// The rows that want a result, until the stream has no others.
+    rows: Option<Tensor>,
+    /// Those rows, from then on.
+    chosen: Option<Tensor>,
+    /// Values from before that, with all rows.
+    of_all: HashMap<String, Tensor>,
+}
+
+/// The last slot whose rows look at each other: its layer and its place there. Behind it a row is on
+/// its own.
+fn last_mixing(plan: &Plan) -> Option<(usize, usize)> {
+    let keeps = |slot: &SlotPlan| slot.branches.iter().any(|b| b.block.state.is_some());
+    let layers = plan.layers.iter().enumerate().rev();
+    let mut found = layers.map(|(i, layer)| Some((i, layer.slots.iter().rposition(keeps)?)));
+    found.find_map(|place| place)
 }
 
 impl Assembly<'_> {
@@ -386,9 +422,7 @@ impl Assembly<'_> {
     fn model(
         &mut self,
         tokens: &Tensor,
-        rows: Option<&Tensor>,
-        shape: &Shape,
-        embeddings: bool,
+        wants: &Wants,
     ) -> Result<(Tensor, Option<Tensor>, Option<Tensor>), Error> {
         let plan = self.build.plan;
         let mut x = blocks::embed::build(&self.build, &plan.embed, tokens)?;
@@ -397,45 +431,52 @@ impl Assembly<'_> {
             Some(unit) => blocks::per_layer::build(&self.build, unit, tokens, &x)?,
             None => None,
         };
-        for layer in &plan.layers {
+        let last = last_mixing(plan).filter(|_| wants.n_outputs > 0 && !wants.all_values);
+        for (i, layer) in plan.layers.iter().enumerate() {
             if let Some(all) = &per_layer {
                 let input = blocks::per_layer::of_layer(&self.build, all, layer.il)?;
-                self.taps.insert("ple".into(), input);
+                match &self.chosen {
+                    Some(_) => self.of_all.insert("ple".into(), input),
+                    None => self.taps.insert("ple".into(), input),
+                };
             }
-            x = self.layer(layer, x)?;
+            self.taps.insert("layer_in".into(), x.clone());
+            for (k, slot) in layer.slots.iter().enumerate() {
+                x = self.slot(slot, x)?;
+                if last == Some((i, k)) {
+                    x = self.only_wanted(x, wants.n_outputs)?;
+                }
+            }
         }
-        if shape.n_outputs == 0 {
+        if wants.n_outputs == 0 {
             return Ok((x, None, None));
         }
-        // Rows nobody asked for end here: the projection is the widest product of the model.
-        let wanted = match rows {
-            Some(rows) => self.build.g.get_rows(&x, rows)?,
-            None => x.clone(),
-        };
+        let wanted = self.only_wanted(x.clone(), wants.n_outputs)?;
+        let hidden = |x: &Tensor| Some(x.clone()).filter(|_| wants.hidden);
         let Some(head) = &plan.head else {
-            return Ok((
-                x,
-                Some(wanted.clone()),
-                Some(wanted).filter(|_| shape.wants_hidden),
-            ));
+            let hidden = hidden(&wanted);
+            return Ok((x, Some(wanted), hidden));
         };
         let normed = self.norm(head.norm.as_ref(), wanted)?;
         self.build.name("head", "norm", &normed);
         let result = match &head.unit {
-            Some(unit) if !embeddings && !shape.is_headless => {
-                blocks::head::build(&self.build, unit, &normed)?
-            }
+            Some(unit) if !wants.is_headless => blocks::head::build(&self.build, unit, &normed)?,
             _ => normed.clone(),
         };
-        Ok((x, Some(result), Some(normed).filter(|_| shape.wants_hidden)))
+        let hidden = hidden(&normed);
+        Ok((x, Some(result), hidden))
     }
 
-    fn layer(&mut self, layer: &LayerPlan, mut x: Tensor) -> Result<Tensor, Error> {
-        self.taps.insert("layer_in".into(), x.clone());
-        for slot in &layer.slots {
-            x = self.slot(slot, x)?;
-        }
-        Ok(x)
+    /// The rows of the stream that want a result; those that nobody asked for end here.
+    fn only_wanted(&mut self, x: Tensor, n_outputs: u64) -> Result<Tensor, Error> {
+        let Some(rows) = self.rows.take() else {
+            return Ok(x);
+        };
+        let wanted = self.build.g.get_rows(&x, &rows)?;
+        self.of_all = std::mem::take(&mut self.taps);
+        self.chosen = Some(rows);
+        self.build.n_tokens = n_outputs;
+        Ok(wanted)
     }
 
     fn slot(&mut self, slot: &SlotPlan, x: Tensor) -> Result<Tensor, Error> {
@@ -484,16 +525,16 @@ impl Assembly<'_> {
     }
 
     fn tap(&self, name: Option<&str>, otherwise: &Tensor) -> Result<Tensor, Error> {
-        match name {
-            None => Ok(otherwise.clone()),
-            Some(name) => self
-                .taps
-                .get(name)
-                .cloned()
-                .ok_or_else(|| Error::Arguments {
-                    op: "tap",
-                    message: format!("`{name}` is read before it is saved"),
-                }),
+        let Some(name) = name else {
+            return Ok(otherwise.clone());
+        };
+        match (self.taps.get(name), self.of_all.get(name), &self.chosen) {
+            (Some(value), ..) => Ok(value.clone()),
+            (None, Some(value), Some(rows)) => self.build.g.get_rows(value, rows),
+            _ => Err(Error::Arguments {
+                op: "tap",
+                message: format!("`{name}` is read before it is saved"),
+            }),
         }
     }
 

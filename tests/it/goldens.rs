@@ -192,6 +192,37 @@ fn every_architecture_equals_the_reference_along_every_path() {
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
+#[test]
+fn rows_that_are_asked_for_alone_are_those_of_all() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    for golden in goldens(scratch.path(), |_| true) {
+        let n = golden.tokens.len();
+        let width = golden.expected.len() / n;
+        for flash_attn in [false, true] {
+            let mut model = model(
+                &golden,
+                Options {
+                    flash_attn,
+                    ..options()
+                },
+            );
+            let wanted = [1, n / 2, n - 1];
+            let mut batch = Batch::default();
+            for (position, token) in golden.tokens.iter().enumerate() {
+                batch.push(*token, 0, position as u32, wanted.contains(&position));
+            }
+            let found = model.forward(&batch).expect("the pass runs");
+            let rows = wanted.map(|at| &golden.expected[at * width..(at + 1) * width]);
+            let error = nmse(found, &rows.concat());
+            let bound = match golden.quantized {
+                true => EXACT.max(3.0 * golden.noise),
+                false => EXACT,
+            };
+            assert!(error <= bound, "{}: NMSE {error:.2e}", golden.name);
+        }
+    }
+}
+
 pub(crate) fn options() -> Options {
     Options {
         n_ctx: 512,
