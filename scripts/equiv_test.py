@@ -5,10 +5,14 @@ Usage: scripts/equiv_test.py [--bench target/release/bench] [--model FILE.gguf].
 Needs: for the mode `reference` a llama-server (LLAMA_SERVER, or on the PATH), or Python with
        `pip install llama-cpp-python numpy`; `make equiv-test` sees to it.
 
-Modes, all unless some are named:
+Modes, all that the model knows unless some are named:
   reference   our server against llama.cpp
   stateless   our server against a pass that keeps nothing, computed anew for every position
   flash       our server without flash attention against our server with it
+  gguf-st     our server with the file against our server with the folder of the same model: the one
+              beside the file if there is one, else one that `bench convert` writes; every bit the same
+  diffusion   of a model that fills in masked tokens: our texts against those of llama-diffusion-cli
+              (LLAMA_DIFFUSION_CLI, or on the PATH; without one this is told and not compared)
 
 For each prompt the answer of one side, 64 tokens that end with no end-of-text, is what both are
 compared on. Ours comes from our server as users get it, over HTTP; where its token is another than
@@ -139,12 +143,13 @@ class Ours:
     """One model file in our program."""
 
     def __init__(self, bench, model, scratch):
-        self.bench, self.model, self.scratch = bench, model, scratch
+        self.bench, self.model, self.scratch = bench, Path(model), scratch
         about = json.loads(run([bench, "inspect", model, "--json"]))
         self.metadata = about["metadata"]
         if "tokenizer.chat_template" not in self.metadata:
             raise Failure("has no chat template, so that there is nothing to ask it")
         self.n_ctx = 1024
+        self.mode = json.loads(run([bench, "plan", "-m", model, "--json"]))["mode"]
         self.ends = self._ends()
 
     def _ends(self):
@@ -416,7 +421,109 @@ def against_flash(ours, _, log, prompts):
     return tally, "without it"
 
 
-MODES = {"reference": against_reference, "stateless": against_stateless, "flash": against_flash}
+def folder_of(ours):
+    """The model as a folder of safetensors."""
+    beside = ours.model.with_suffix("")
+    if (beside / "config.json").exists():
+        return beside
+    folder = ours.scratch / "folder"
+    run([ours.bench, "convert", ours.model, folder])
+    return folder
+
+
+def against_folder(ours, scratch, log, prompts):
+    theirs = Ours(ours.bench, folder_of(ours), scratch)
+    tally = Tally(0.0)
+    # The same bits, or it is not the same model.
+    tally.tolerance = 0.0
+    for prompt, ids in prompts:
+        if theirs.prompt_ids(prompt) != ids:
+            tally.faults.append(f"{prompt[:24]!r}: other tokens")
+    if ours.mode == "diffusion":
+        fill_in_both(tally, ours, theirs, log, prompts)
+        return tally, "the folder"
+    with ours.serve(log) as url:
+        answers = [ours.answer(url, prompt, len(ids)) for prompt, ids in prompts]
+    with theirs.serve(log) as url:
+        for (prompt, ids), answer in zip(prompts, answers):
+            text = [token for token, _ in answer]
+            scores = lambda: ours.score(ids + text, len(ids))  # noqa: B023
+            compare(tally, repr(prompt[:24]), answer, theirs.answer(url, prompt, len(ids)), scores)
+    return tally, "the folder"
+
+
+N_FILLED = 32  # tokens of an answer that is filled in
+
+
+def fill_in(ours, url, prompt, steps, block_length):
+    """The text of an answer that is filled in, and its tokens with their probabilities."""
+    body = {
+        "model": ours.model.stem,
+        "messages": [{"role": "user", "content": prompt}],
+        "temperature": 0,
+        "max_tokens": N_FILLED,
+        "logprobs": True,
+        "top_logprobs": N_TOP,
+        "diffusion": {"steps": steps, "block_length": block_length},
+    }
+    choice = ask(f"{url}/v1/chat/completions", body)["choices"][0]
+    entries = choice["logprobs"]["content"]
+    lists = [(e["id"], {t["id"]: t["logprob"] for t in e["top_logprobs"]}) for e in entries]
+    return choice["message"]["content"], lists
+
+
+def fill_in_both(tally, ours, theirs, log, prompts):
+    """Fills in with two models that must be the same."""
+    with ours.serve(log) as url, theirs.serve(log) as other:
+        for prompt, _ in prompts:
+            name = repr(prompt[:24])
+            _, found = fill_in(ours, url, prompt, N_FILLED, N_FILLED)
+            _, expected = fill_in(theirs, other, prompt, N_FILLED, N_FILLED)
+            if len(found) != len(expected):
+                tally.faults.append(f"{name}: {len(found)} and {len(expected)} tokens")
+            for i, ((a, a_list), (b, b_list)) in enumerate(zip(found, expected)):
+                tally.position(f"{name}, token {i}", a, b, a_list, b_list)
+
+
+def against_diffusion_cli(ours, scratch, log, prompts):
+    """Texts that llama-diffusion-cli fills in with the best token each. It ranks positions by a
+    probability among the tokens that its sampler leaves, which is 1 where that is one token, so that
+    it goes from left to right: as ours does with blocks as long as a step fixes."""
+    named = os.environ.get("LLAMA_DIFFUSION_CLI", "llama-diffusion-cli")
+    program = shutil.which(named)
+    if not program:
+        return None, "no llama-diffusion-cli"
+    tally = Tally(0.0)
+    with ours.serve(log) as url:
+        for prompt, ids in prompts:
+            length = len(ids) + N_FILLED
+            for steps in (1, 4, N_FILLED):
+                text, lists = fill_in(ours, url, prompt, steps, N_FILLED // steps)
+                command = [program, "-m", ours.model, "-p", prompt, "-ub", length, "-b", length, "-c", 2 * length]
+                command += ["--diffusion-steps", steps, "--diffusion-block-length", length]
+                command += ["--diffusion-algorithm", 4, "--top-k", 1, "-fa", "off", "-t", 1]
+                done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=TIMEOUT)
+                if done.returncode != 0:
+                    raise Failure(f"{program}: {done.stderr.strip()[-300:]}")
+                tally.positions += len(lists)
+                if text.strip() in done.stdout + done.stderr:
+                    tally.same += len(lists)
+                else:
+                    theirs = (done.stdout or done.stderr).strip().splitlines()[-1:]
+                    tally.faults.append(f"{prompt[:24]!r}, {steps} steps: {text!r}, expected {theirs}")
+    return tally, Path(program).name
+
+
+MODES = {
+    "reference": against_reference,
+    "stateless": against_stateless,
+    "flash": against_flash,
+    "gguf-st": against_folder,
+    "diffusion": against_diffusion_cli,
+}
+
+# Modes of a model that answers in this way.
+OF_MODEL = {"causal": ["reference", "stateless", "flash", "gguf-st"], "diffusion": ["gguf-st", "diffusion"]}
 
 
 def main():
@@ -427,8 +534,7 @@ def main():
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="the first so many prompts")
     args = parser.parse_args()
     models = args.model or sorted((ROOT / "models").glob("*.gguf"))
-    modes = args.mode or list(MODES)
-    if "reference" in modes:
+    if "reference" in (args.mode or MODES):
         find_reference()
     compared, faults = 0, []
     print(f"{'model':20} {'mode':10} {'tokens':>6} {'same':>7} {'forced':>6} {'max diff':>9} {'mean KL':>9} {'noise':>9}  verdict")
@@ -443,8 +549,11 @@ def main():
                 print(f"{model.stem:20} NOT COMPARED: {failure}")
                 faults.append(f"{model}: {failure}")
                 continue
-            for mode in modes:
+            for mode in [m for m in OF_MODEL[ours.mode] if m in (args.mode or MODES)]:
                 tally, what = MODES[mode](ours, scratch, log, prompts)
+                if tally is None:
+                    print(f"{model.stem:20} {mode:10} NOT COMPARED: {what}")
+                    continue
                 compared += tally.positions
                 n = max(tally.positions, 1)
                 verdict = "equal" if not tally.faults else f"{len(tally.faults)} FAULTS"
@@ -454,7 +563,8 @@ def main():
                     flush=True,
                 )
                 faults += [f"{model.stem}, {mode}: {fault}" for fault in tally.faults]
-            errors = [line for line in log.read_text("utf-8", "replace").splitlines() if "ERROR" in line]
+            lines = log.read_text("utf-8", "replace").splitlines() if log.exists() else []
+            errors = [line for line in lines if "ERROR" in line]
             faults += [f"{model.stem}: our log: {line}" for line in errors]
     for fault in faults[:20]:
         print(fault)
