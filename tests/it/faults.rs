@@ -76,7 +76,7 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     ("keys of another layer", "gemma4-small", Edit(&[("stack/0/slot/attn/branch/attention/kv_layer", Some(r#""if(swa, min(kv_layer, 1), kv_layer)""#))])),
     ("values not normalised", "gemma4", Edit(&[("stack/0/slot/attn/branch/attention/v_norm", None)])),
     ("later tokens visible", "llama", Edit(&[("cache/full/causal", Some("false"))])),
-    ("earlier tokens only", "llada", Edit(&[("mode", Some(r#""causal""#))])),
+    ("earlier tokens only", "llada", Edit(&[("mode", Some(r#""causal""#)), ("diffusion", None)])),
     ("window one token wider", "gemma2", Edit(&[("cache/local/size", Some(r#""n_swa + 1""#))])),
     ("window ignored", "gpt-oss", Edit(&[("cache/local/size", Some(r#""n_ctx_train""#))])),
     ("window on one side instead of both", "modern-bert", Edit(&[("cache/local/window", Some(r#""standard""#))])),

@@ -1,6 +1,6 @@
 //! Answers that are filled in: a buffer of masked tokens, some of which are fixed in every step.
 //!
-//! The loop is that of LLaDA (Nie et al., arXiv 2502.09992, algorithms 4 and 5, with the blocks of
+//! The loop is that of Nie et al. (arXiv 2502.09992, algorithms 4 and 5, with the blocks of
 //! its appendix): the buffer is cut into blocks from left to right; a step reads the whole text,
 //! chooses a token for every masked position of the block and keeps some of them. How many follows
 //! from the steps that are left, which ones from the rule. Beside it: fixing all that is more
