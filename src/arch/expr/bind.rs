@@ -88,7 +88,8 @@ impl Binder<'_> {
                 | Function::Any
                 | Function::All
                 | Function::Sum
-                | Function::Contains,
+                | Function::Contains
+                | Function::Index,
                 ..,
             ) => Node::Literal(evaluate(node, self.scope)?),
             Node::Call(function, arguments, span) => {

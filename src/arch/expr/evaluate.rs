@@ -166,6 +166,13 @@ fn call(function: Function, arguments: &[Node], scope: &dyn Scope) -> Result<Val
             let is_it = |item: &Value| equal(item, &value).unwrap_or(false);
             Ok(Value::Bool(items.iter().any(is_it)))
         }
+        Function::Index => {
+            let value = evaluate(&arguments[1], scope)?;
+            let items = list(&arguments[0], scope)?;
+            let is_it = |item: &Value| equal(item, &value).unwrap_or(false);
+            let place = items.iter().position(is_it).unwrap_or(items.len());
+            Ok(Value::Int(place as i64))
+        }
         Function::Min | Function::Max => {
             let values = match list(&arguments[0], scope) {
                 Ok(values) if arguments.len() == 1 => values,

@@ -151,6 +151,7 @@ enum Function {
     All,
     Sum,
     Contains,
+    Index,
 }
 
 /// Name, function, least and most arguments.
@@ -171,6 +172,7 @@ const FUNCTIONS: &[(&str, Function, usize, usize)] = &[
     ("all", Function::All, 1, 1),
     ("sum", Function::Sum, 1, 1),
     ("contains", Function::Contains, 2, 2),
+    ("index", Function::Index, 2, 2),
 ];
 
 impl Expr {
@@ -386,6 +388,8 @@ mod tests {
         check("all(swa)", "false");
         check("contains(swa, true)", "true");
         check("contains(swa, 1)", "false");
+        check("index(swa, false)", "1");
+        check("index(swa, 7)", "2");
         check(
             "n_head[0]",
             "error: `n_head` is not an array, so it has no elements",
