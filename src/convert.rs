@@ -11,7 +11,7 @@ use crate::parallel;
 use crate::retype::{self, retype};
 use crate::weights::folder::{self, NewFolder};
 use crate::weights::gguf::{self, NewTensor, Sink};
-use crate::weights::{Error, Metadata, TensorInfo, TensorType, Weights, check_space};
+use crate::weights::{Error, Metadata, TensorInfo, TensorType, Value, Weights, check_space};
 
 /// Bytes of a tensor that are made at a time; a row is never cut.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -44,7 +44,7 @@ pub fn to_gguf(
         Some(ty) => retype(&model.weights, &model.plan, ty)?,
         None => retype::with_plain_vectors(&model.weights, &model.plan)?,
     };
-    let metadata = without_split(weights.metadata());
+    let metadata = with_vocabulary(without_split(weights.metadata()));
     let tensors: Vec<NewTensor> = weights
         .tensors()
         .iter()
@@ -101,6 +101,15 @@ pub fn to_folder(
     };
     let mut copy = Copying::new(&weights, progress);
     folder::write(&new, |tensor, out| copy.tensor(tensor, out))
+}
+
+/// With word of it where there is no vocabulary, which other readers of the format insist on.
+fn with_vocabulary(mut metadata: Metadata) -> Metadata {
+    const KEY: &str = "tokenizer.ggml.model";
+    if metadata.get(KEY).is_none() {
+        metadata.insert(KEY, Value::Str("none".into()));
+    }
+    metadata
 }
 
 fn without_split(metadata: &Metadata) -> Metadata {
