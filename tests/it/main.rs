@@ -12,6 +12,7 @@ mod constraints;
 mod convert;
 mod diffusion;
 mod faults;
+mod filled;
 mod folders;
 mod golden_templates;
 mod golden_tokenizers;
