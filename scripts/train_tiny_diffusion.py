@@ -26,8 +26,8 @@ import plot  # noqa: E402
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 TOKENS = 2048  # per step
-STEPS, PEAK, FALL = 3000, 1.0, 0.45
-PLAIN = [(0.5, 0.7), (0.8, 0.5), (1.0, 0.2)]  # how many of the documents are plain lines up to which part of the steps
+STEPS, PEAK, FALL = 9000, 1.0, 0.45
+PLAIN = [(1 / 3, 0.7), (0.8, 0.4), (1.0, 0.2)]  # how many of the documents are plain lines up to which part of the steps
 GOLDEN = (5 ** 0.5 - 1) / 2
 
 
