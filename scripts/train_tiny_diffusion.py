@@ -26,8 +26,8 @@ import plot  # noqa: E402
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 TOKENS = 2048  # per step
-STEPS, PEAK, FALL = 9000, 1.0, 0.45
-PLAIN = [(1 / 3, 0.7), (0.8, 0.4), (1.0, 0.2)]  # how many of the documents are plain lines up to which part of the steps
+STEPS, PEAK, FALL = 8000, 1.0, 0.45
+PLAIN = [(0.375, 0.7), (0.8, 0.4), (1.0, 0.2)]  # how many of the documents are plain lines up to which part of the steps
 GOLDEN = (5 ** 0.5 - 1) / 2
 
 
@@ -115,7 +115,7 @@ class Filled:
     def right(self, items, length=32, steps=16, block=None):
         """Which part of [(prompt, reply, number or None)] is answered so, or ends in the number."""
         given = self.replies([p for p, _, _ in items], length, steps, block or length)
-        return np.mean([g == reply or number and data.last_number(g) == number
+        return np.mean([g == reply or number is not None and data.last_number(g) == number
                         for g, (_, reply, number) in zip(given, items)])
 
 
@@ -165,21 +165,24 @@ def train(args, tokenizer, held):
 STEP_COUNTS = [1, 2, 4, 8, 16, 32]
 
 
-def report(filled, held, seed):
-    """The tables of models/README.md, and the series of its plot."""
-    asked = items(held)
-    series = [(f"{name}, buffer of {length}", [(s, filled.right(q, length, s)) for s in STEP_COUNTS])
-              for length in (32, 64) for name, q in asked.items()]
-    lines = ["| | " + " | ".join(map(str, STEP_COUNTS)) + " |", "|---" * (len(STEP_COUNTS) + 1) + "|"]
-    lines += [f"| {name} | " + " | ".join(f"{100 * part:.1f} %" for _, part in points) + " |" for name, points in series]
-    lines += ["", "| buffer of 32 | 8 steps | 16 steps | 32 steps |", "|---|---|---|---|"]
-    lines += [f"| {name}, blocks of {block} | " + " | ".join(f"{100 * filled.right(q, 32, s, block):.1f} %" for s in (8, 16, 32)) + " |"
-              for block in (8, 16) for name, q in asked.items()]
-    lines += ["", "| task | asked | right in 16 steps, buffer of 32 | in 64 steps, buffer of 64 |", "|---|---|---|---|"]
+def measure(filled, held, seed):
+    """Prints the tables of models/README.md, and returns the series of its plot."""
+    def row(name, parts):
+        print("| " + " | ".join([name] + [f"{100 * part:.1f} %" for part in parts]) + " |", flush=True)
+    def head(*names):
+        print("\n| " + " | ".join(map(str, names)) + " |\n" + "|---" * len(names) + "|", flush=True)
+    asked, series = items(held), []
+    head("steps", *STEP_COUNTS)
+    for name, q in asked.items():
+        series.append((name, [(s, filled.right(q, steps=s)) for s in STEP_COUNTS]))
+        row(name, [part for _, part in series[-1][1]])
+    head("16 steps", "blocks of 8", "blocks of 16", "buffer of 64")
+    for name, q in asked.items():
+        row(name, [filled.right(q, block=8), filled.right(q, block=16), filled.right(q, 64)])
+    head("task", "right")
     for name, pairs in data.other_tasks(seed).items():
-        q = [(prompt, reply, None) for prompt, reply in pairs]
-        lines.append(f"| {name} | {len(q)} | {100 * filled.right(q, 32, 16):.1f} % | {100 * filled.right(q, 64, 64):.1f} % |")
-    return "\n".join(lines), series
+        row(f"{name}, {len(pairs)}", [filled.right([(prompt, reply, None) for prompt, reply in pairs], 64, 32)])
+    return series
 
 
 SHOWN = ["2+2=?", "What is 17 plus 5?", "Hello!", "Who are you?", "Count from 5 to 8.", "Spell rocket.",
@@ -200,9 +203,7 @@ def main():
     filled = Filled({name: jnp.asarray(w.astype(np.float32)) for name, w in export.half(params).items()}, tokenizer)
     for prompt, reply in zip(SHOWN, filled.replies(SHOWN, 32, 16, 32)):
         print(f"  {prompt} -> {reply}", flush=True)
-    text, series = report(filled, held, args.seed)
-    (args.out / "diffusion_steps.svg").write_text(plot.steps_svg(series))
-    print(text)
+    (args.out / "diffusion_steps.svg").write_text(plot.steps_svg(measure(filled, held, args.seed)))
 
 
 if __name__ == "__main__":
