@@ -232,7 +232,7 @@ fn run(args: &[&str]) -> (String, String) {
 fn the_program_prints_the_text_and_what_it_took() {
     let folder = models().join("tiny-diffusion").display().to_string();
     let mut texts = Vec::new();
-    for model in [&model(), &folder] {
+    for model in [&model(), &folder, &"tiny-diffusion".to_owned()] {
         let options = [
             "-m",
             model,
@@ -258,6 +258,7 @@ fn the_program_prints_the_text_and_what_it_took() {
         run(&[&["17+5=?", "--stateless"], &options[..]].concat());
     }
     assert_eq!(texts[0], texts[1], "file and folder");
+    assert_eq!(texts[0], texts[2], "file and what is built in");
 }
 
 #[test]
