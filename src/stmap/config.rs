@@ -82,31 +82,27 @@ impl<'a> Config<'a> {
 
     /// Keys with values that nothing asked for.
     pub(super) fn unused(&self) -> Vec<String> {
-        let mut keys = Vec::new();
         let nested = self.map.nested.as_deref();
-        for (key, value) in self.json.as_object().into_iter().flatten() {
-            match (value, nested) {
-                (Json::Object(inner), Some(name)) if name == key => {
-                    keys.extend(
-                        inner
-                            .iter()
-                            .filter(|(_, v)| !v.is_null())
-                            .map(|(k, _)| k.clone()),
-                    );
-                }
-                (Json::Null, _) => {}
-                _ => keys.push(key.clone()),
-            }
-        }
         let asked = self.asked.borrow();
-        let is_asked = |key: &String| {
+        let is_asked = |key: &String, value: &Json| {
             let within = |name: &String| {
                 name.strip_prefix(key.as_str())
                     .is_some_and(|rest| rest.starts_with('.'))
             };
-            asked.contains(key) || asked.iter().any(within)
+            // What is no object has nothing within.
+            asked.contains(key) || value.is_object() && asked.iter().any(within)
         };
-        keys.retain(|key| !is_asked(key));
+        let mut keys = Vec::new();
+        for (key, value) in self.json.as_object().into_iter().flatten() {
+            let values = match (value, nested) {
+                (Json::Object(inner), Some(name)) if name == key => inner.iter().collect(),
+                _ => vec![(key, value)],
+            };
+            let unused = values
+                .into_iter()
+                .filter(|(key, value)| !value.is_null() && !is_asked(key, value));
+            keys.extend(unused.map(|(key, _)| key.clone()));
+        }
         keys
     }
 

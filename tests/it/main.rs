@@ -8,6 +8,7 @@
 )]
 
 mod bad_definitions;
+mod bad_folders;
 mod constraints;
 mod convert;
 mod faults;
