@@ -249,10 +249,12 @@ impl Work<'_> {
         let mut shape = product.shape;
         shape.reverse();
         if shape.len() > crate::weights::MAX_DIMS {
+            let of = product.origin.map(|of| format!("; {of}"));
             let message = format!(
-                "`{name}` has {} axes, expected at most {}",
+                "`{name}` has {} axes, expected at most {}{}",
                 shape.len(),
-                crate::weights::MAX_DIMS
+                crate::weights::MAX_DIMS,
+                of.unwrap_or_default()
             );
             return self.report(&rule.name.span, message);
         }
