@@ -98,7 +98,12 @@ pub(super) fn apply(
         keys: config
             .unused()
             .into_iter()
-            .filter(|key| !is_ignored(key, &map.ignored_keys))
+            .filter(|key| {
+                let own = key.rsplit('.').next().unwrap_or(key);
+                ![key.as_str(), own]
+                    .iter()
+                    .any(|name| is_ignored(name, &map.ignored_keys))
+            })
             .collect(),
     };
     Ok(Applied {

@@ -49,18 +49,21 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// The value of a key, or of the first of its aliases that has one.
+    /// The value of a key, or of the first of its aliases that has one. All of them are known then,
+    /// be there a value or not.
     fn get(&self, key: &str) -> Option<&Json> {
-        if let Some(found) = self.find(key) {
-            return Some(found);
-        }
         let aliases = self.map.aliases.iter().filter_map(|(name, others)| {
             let rest = key.strip_prefix(name.as_str())?;
             (rest.is_empty() || rest.starts_with('.')).then_some((rest, others))
         });
-        let mut others =
+        let others =
             aliases.flat_map(|(rest, others)| others.iter().map(move |o| format!("{o}{rest}")));
-        others.find_map(|other| self.find(&other))
+        let mut found = self.find(key);
+        for other in others {
+            let value = self.find(&other);
+            found = found.or(value);
+        }
+        found
     }
 
     /// The value of a key; dots lead into objects. What the map's `nested` object says comes first.
@@ -80,30 +83,37 @@ impl<'a> Config<'a> {
         found.or_else(|| find(self.json).filter(|value| !value.is_null()))
     }
 
-    /// Keys with values that nothing asked for.
+    /// Keys with values that nothing asked for, with those of objects that are not taken as a whole.
     pub(super) fn unused(&self) -> Vec<String> {
-        let nested = self.map.nested.as_deref();
-        let asked = self.asked.borrow();
-        let is_asked = |key: &String, value: &Json| {
-            let within = |name: &String| {
-                name.strip_prefix(key.as_str())
-                    .is_some_and(|rest| rest.starts_with('.'))
-            };
-            // What is no object has nothing within.
-            asked.contains(key) || value.is_object() && asked.iter().any(within)
-        };
         let mut keys = Vec::new();
         for (key, value) in self.json.as_object().into_iter().flatten() {
-            let values = match (value, nested) {
-                (Json::Object(inner), Some(name)) if name == key => inner.iter().collect(),
-                _ => vec![(key, value)],
-            };
-            let unused = values
-                .into_iter()
-                .filter(|(key, value)| !value.is_null() && !is_asked(key, value));
-            keys.extend(unused.map(|(key, _)| key.clone()));
+            match (value, self.map.nested.as_deref()) {
+                (Json::Object(inner), Some(name)) if name == key => {
+                    for (key, value) in inner {
+                        self.note_unused(key, value, &mut keys);
+                    }
+                }
+                _ => self.note_unused(key, value, &mut keys),
+            }
         }
         keys
+    }
+
+    fn note_unused(&self, key: &str, value: &Json, keys: &mut Vec<String>) {
+        let asked = self.asked.borrow();
+        if value.is_null() || asked.contains(key) {
+            return;
+        }
+        let within = format!("{key}.");
+        match value {
+            // Where nobody asks for what is within, the object is what nobody asks for.
+            Json::Object(fields) if asked.iter().any(|name| name.starts_with(&within)) => {
+                for (field, value) in fields {
+                    self.note_unused(&format!("{within}{field}"), value, keys);
+                }
+            }
+            _ => keys.push(key.to_owned()),
+        }
     }
 
     fn known(&self) -> Vec<String> {
