@@ -11,7 +11,7 @@ use crate::arch::{ArchDef, Diagnostic, Span, Spanned, fits_pattern};
 use crate::weights::safetensors::Checkpoint;
 use crate::weights::{Data, Entry, Metadata, TensorType, Value as Meta};
 
-use super::config::{At, Config, Expressions, fill};
+use super::config::{At, Config, Expressions, fill, filled};
 use super::definition::{Composition, Group, Made, Map, PartRule, Taken, TensorRule};
 use super::packed::{self, Found};
 use super::rearrange::View;
@@ -112,27 +112,6 @@ pub(super) fn apply(
         unmapped,
         origins: work.origins,
     })
-}
-
-/// A pattern with the values of the expressions in its braces.
-fn filled(pattern: &str, at: &At<'_>) -> String {
-    let mut out = String::new();
-    let mut rest = pattern;
-    while let Some((head, (inner, tail))) = rest
-        .split_once('{')
-        .and_then(|(head, tail)| Some((head, tail.split_once('}')?)))
-    {
-        let value = Expr::parse(inner, 0)
-            .ok()
-            .and_then(|expr| expr.evaluate(at).ok());
-        out.push_str(head);
-        match value {
-            Some(value) => out.push_str(&value.to_string()),
-            None => out.push_str(&format!("{{{inner}}}")),
-        }
-        rest = tail;
-    }
-    out + rest
 }
 
 /// A tensor of ours: its shape, slowest axis first, and its data.

@@ -222,16 +222,16 @@ impl Scope for At<'_> {
 
     fn has(&self, key: &str) -> Result<bool, String> {
         let has_default = self.config.map.defaults.contains_key(key);
-        let stored = fill(key, &self.indices);
+        let stored = filled(key, self);
         Ok(has_default
             || self.config.get(key).is_some()
             || self.config.checkpoint.get(&stored).is_some())
     }
 
     fn dim(&self, tensor: &str, index: i64) -> Result<i64, String> {
-        let filled = fill(tensor, &self.indices);
-        let stored = self.config.checkpoint.get(&filled);
-        let stored = stored.ok_or_else(|| format!("there is no tensor `{filled}`"))?;
+        let name = filled(tensor, self);
+        let stored = self.config.checkpoint.get(&name);
+        let stored = stored.ok_or_else(|| format!("there is no tensor `{name}`"))?;
         let index = usize::try_from(index).map_err(|_| "a dimension is numbered from 0")?;
         Ok(stored
             .shape
@@ -306,6 +306,27 @@ pub(super) fn fill(template: &str, indices: &[(&str, u64)]) -> String {
         out = out.replace(&format!("{{{name}}}"), &value.to_string());
     }
     out
+}
+
+/// A pattern with the values of the expressions in its braces.
+pub(super) fn filled(pattern: &str, at: &At<'_>) -> String {
+    let mut out = String::new();
+    let mut rest = pattern;
+    while let Some((head, (inner, tail))) = rest
+        .split_once('{')
+        .and_then(|(head, tail)| Some((head, tail.split_once('}')?)))
+    {
+        let value = Expr::parse(inner, 0)
+            .ok()
+            .and_then(|expr| expr.evaluate(at).ok());
+        out.push_str(head);
+        match value {
+            Some(value) => out.push_str(&value.to_string()),
+            None => out.push_str(&format!("{{{inner}}}")),
+        }
+        rest = tail;
+    }
+    out + rest
 }
 
 /// Values by name.
