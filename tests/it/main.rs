@@ -18,6 +18,7 @@ mod golden_tokenizers;
 mod goldens;
 mod hf;
 mod kept;
+mod mutated_folders;
 mod openai_client;
 mod perf;
 mod program;
