@@ -98,12 +98,7 @@ pub(super) fn apply(
         keys: config
             .unused()
             .into_iter()
-            .filter(|key| {
-                let own = key.rsplit('.').next().unwrap_or(key);
-                ![key.as_str(), own]
-                    .iter()
-                    .any(|name| is_ignored(name, &map.ignored_keys))
-            })
+            .filter(|key| !parts(key).any(|part| is_ignored(part, &map.ignored_keys)))
             .collect(),
     };
     Ok(Applied {
@@ -112,6 +107,12 @@ pub(super) fn apply(
         unmapped,
         origins: work.origins,
     })
+}
+
+/// A key, the objects in which it is, and its own name.
+fn parts(key: &str) -> impl Iterator<Item = &str> {
+    let objects = key.match_indices('.').map(|(end, _)| &key[..end]);
+    objects.chain([key]).chain(key.rsplit('.').next())
 }
 
 /// A tensor of ours: its shape, slowest axis first, and its data.
