@@ -113,5 +113,9 @@ pub(super) static CONTRACT: Contract = Contract {
             holds: "factor > 0",
             message: "`factor` is positive",
         },
+        Rule {
+            holds: "scaling != 'longrope' or has('long') and has('short')",
+            message: "`longrope` has two tables of factors",
+        },
     ],
 };

@@ -8,6 +8,7 @@
 )]
 
 mod bad_definitions;
+mod bad_folders;
 mod constraints;
 mod convert;
 mod diffusion;
@@ -19,6 +20,7 @@ mod golden_tokenizers;
 mod goldens;
 mod hf;
 mod kept;
+mod mutated_folders;
 mod openai_client;
 mod perf;
 mod program;

@@ -9,8 +9,7 @@ pub(super) fn evaluate(node: &Node, scope: &dyn Scope) -> Result<Value, String> 
         Node::Index(name, index, _) => {
             let items = match scope.name(name, true)? {
                 Value::List(items) => items,
-                // The elements of a text are its characters.
-                Value::Str(text) => text.chars().map(|c| Value::Str(c.into())).collect(),
+                Value::Str(text) => characters(&text),
                 _ => return Err(format!("`{name}` is not an array, so it has no elements")),
             };
             let Value::Int(at) = evaluate(index, scope)? else {
@@ -35,6 +34,11 @@ pub(super) fn evaluate(node: &Node, scope: &dyn Scope) -> Result<Value, String> 
         Node::Binary(op, a, b) => binary(*op, a, b, scope),
         Node::Call(function, arguments, _) => call(*function, arguments, scope),
     }
+}
+
+/// The elements of a text.
+fn characters(text: &str) -> Vec<Value> {
+    text.chars().map(|c| Value::Str(c.into())).collect()
 }
 
 fn overflow() -> String {
@@ -162,7 +166,15 @@ fn call(function: Function, arguments: &[Node], scope: &dyn Scope) -> Result<Val
         }
         Function::Contains => {
             let value = evaluate(&arguments[1], scope)?;
-            let items = list(&arguments[0], scope)?;
+            let items = match &arguments[0] {
+                Node::Name(name, _) => scope.name(name, true)?,
+                _ => return Err("expected the name of an array or of a text".into()),
+            };
+            let items = match items {
+                Value::List(items) => items,
+                Value::Str(text) => characters(&text),
+                single => vec![single],
+            };
             let is_it = |item: &Value| equal(item, &value).unwrap_or(false);
             Ok(Value::Bool(items.iter().any(is_it)))
         }

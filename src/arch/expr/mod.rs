@@ -321,6 +321,7 @@ mod tests {
                 "il" => Ok(Value::Int(1)),
                 "swa" if whole => Ok(Value::List(swa)),
                 "swa" => Ok(swa[1].clone()),
+                "kinds" => Ok(Value::Str("M-M*".into())),
                 _ => Err(format!("`{name}` has no value")),
             }
         }
@@ -390,6 +391,13 @@ mod tests {
         check("contains(swa, 1)", "false");
         check("index(swa, false)", "1");
         check("index(swa, 7)", "2");
+        check("kinds[3]", "*");
+        check("contains(kinds, '-')", "true");
+        check("contains(kinds, 'E')", "false");
+        check(
+            "contains(1, 1)",
+            "error: expected the name of an array or of a text",
+        );
         check(
             "n_head[0]",
             "error: `n_head` is not an array, so it has no elements",
