@@ -8,7 +8,7 @@ use ggml_sys as sys;
 
 use super::arena::{Arena, Tensor};
 use super::{Error, text};
-use crate::weights::Bytes;
+use crate::weights::{Bytes, TensorType};
 
 /// What a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,15 @@ pub fn load_backend(path: &Path) -> Result<(), Error> {
         )));
     }
     Ok(())
+}
+
+/// Bytes that the address of an element, or of a block of them, is a multiple of. Blocks consist of
+/// halves and smaller parts.
+fn element_align(ty: TensorType) -> usize {
+    match ty.block_len() {
+        1 => ty.row_bytes(1).map_or(8, |bytes| bytes as usize),
+        _ => 4,
+    }
 }
 
 impl Device {
@@ -137,7 +146,8 @@ impl Device {
     }
 
     /// Lets tensors use host memory where it lies. `places` are tensors and offsets in `host`.
-    /// Tensors whose data is not aligned for the device are returned: they need a copy.
+    /// Tensors whose elements are not where their type may lie are returned: they need a copy. No more is
+    /// asked: the processor's kernels load vectors from anywhere, and folders align data to 8 bytes only.
     ///
     /// # Errors
     /// A tensor that reaches beyond the memory or has memory already, or a refusal by ggml.
@@ -189,7 +199,8 @@ impl Device {
                 )));
             }
             let address = base.wrapping_add(offset);
-            if offset < first || address.align_offset(align) != 0 {
+            let of_element = element_align(tensor.ty());
+            if offset < first || address.align_offset(of_element) != 0 {
                 unaligned.push(tensor);
                 continue;
             }

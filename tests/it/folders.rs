@@ -5,10 +5,11 @@
 use std::path::{Path, PathBuf};
 
 use lab_bench::convert::to_gguf;
+use lab_bench::model::Model;
 use lab_bench::models::{self, Definitions, Source};
 use lab_bench::weights;
 
-use crate::goldens::{EXACT, HALF, Q8};
+use crate::goldens::{EXACT, HALF, Q8, options};
 use crate::hf;
 use crate::support::{PATHS, nmse, results};
 
@@ -86,4 +87,24 @@ fn folders_give_what_transformers_gives() {
     }
     println!("{n_good} folders; without a map: {}", without.join(", "));
     assert!(faults.is_empty(), "{}", faults.join("\n\n"));
+}
+
+#[test]
+fn tensors_that_are_stored_as_they_are_needed_stay_in_the_file() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny-chat");
+    let definitions = Definitions::open(&[]).expect("the built-in definitions");
+    let opened = models::open(&Source::File(folder), &definitions).expect("the shipped folder");
+    let all = opened.plan.weight_bytes();
+    let tensors = &opened.plan.tensors;
+    // Rows of queries and keys change places, gains become f32.
+    let is_made =
+        |name: &str| name.contains("attn_q.") || name.contains("attn_k.") || name.contains("norm");
+    let made = tensors.iter().filter(|t| is_made(&t.name)).map(|t| t.bytes);
+    let made: u64 = made.sum();
+    let loaded = Model::load(opened.plan, &opened.weights, options(), &mut |_, _| {});
+    let memory = loaded.expect("it loads").memory();
+    assert!(
+        made > 0 && memory.mapped == all - made,
+        "{memory:?}, {made} of {all} made"
+    );
 }
