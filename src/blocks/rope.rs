@@ -4,7 +4,8 @@
 //! Pair j turns by `pos * base^(-2j/dims) / factors[j] / factor`. `norm` pairs (2j, 2j+1), `neox`
 //! pairs (j, j + dims/2); elements beyond `dims` pass through. Multimodal models turn sections of the pairs by time, height and width
 //! (Wang et al. 2024), which are all the position in a text. YaRN (Peng et al. 2023) mixes the
-//! scaled and the unscaled angle by wavelength and raises the magnitude. LongRoPE (Ding et al. 2024) has
+//! scaled and the unscaled angle by wavelength and raises the magnitude; the bounds of the mixture are
+//! whole pairs or, without `truncate`, between them. LongRoPE (Ding et al. 2024) has
 //! two tables of factors and takes one by the length of the context.
 
 use crate::arch::{Contract, Rule, StateSpec, WeightRole, WeightSpec};
@@ -55,6 +56,7 @@ options! {
         ext: f32 = "yarn_ext", "share of the mixed angle (yarn)";
         fast: f32 = "yarn_fast", "rotations above which an angle is kept (yarn)";
         slow: f32 = "yarn_slow", "rotations below which an angle is divided (yarn)";
+        truncate: bool = "yarn_truncate", "whether the bounds of the mixture are whole pairs (yarn)";
         log_mul: f32 = "yarn_log_mul", "strength of the magnitude's correction (yarn)";
     }
 }
@@ -113,5 +115,57 @@ pub(super) static CONTRACT: Contract = Contract {
             holds: "factor > 0",
             message: "`factor` is positive",
         },
+        Rule {
+            holds: "truncate or scaling != 'yarn' or not has('factors')",
+            message: "with bounds between pairs there is no table of divisors",
+        },
     ],
 };
+
+/// A mixture of scaled and unscaled angles with bounds between pairs, as the divisor of each frequency.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mixture {
+    dims: u64,
+    base: f32,
+    factor: f32,
+    orig_ctx: u64,
+    ext: f32,
+    fast: f32,
+    slow: f32,
+}
+
+impl Rope {
+    /// The mixture, unless the operation makes it itself.
+    pub(super) fn mixture(&self) -> Option<Mixture> {
+        (self.scaling == Scaling::Yarn && !self.truncate).then_some(Mixture {
+            dims: self.dims,
+            base: self.base,
+            factor: self.factor,
+            orig_ctx: self.orig_ctx,
+            ext: self.ext,
+            fast: self.fast,
+            slow: self.slow,
+        })
+    }
+}
+
+impl Mixture {
+    /// `[dims / 2]`. Pair `j` turns `orig_ctx / 2 pi * base^(-2j/dims)` times in the original context:
+    /// from `slow` turns on it is mixed, from `fast` on kept.
+    pub(crate) fn divisors(&self) -> Vec<f32> {
+        let (dims, factor) = (self.dims as f64, f64::from(self.factor));
+        let pairs_per_log = dims / (2.0 * f64::from(self.base).ln());
+        let turns_of_first = self.orig_ctx as f64 / std::f64::consts::TAU;
+        let pair = |turns: f32| pairs_per_log * (turns_of_first / f64::from(turns)).ln();
+        let low = pair(self.fast).max(0.0);
+        let high = pair(self.slow).min(dims - 1.0);
+        let width = if high == low { 0.001 } else { high - low };
+        (0..self.dims / 2)
+            .map(|j| {
+                let kept = 1.0 - ((j as f64 - low) / width).clamp(0.0, 1.0);
+                let kept = kept * f64::from(self.ext);
+                (1.0 / ((1.0 - kept) / factor + kept)) as f32
+            })
+            .collect()
+    }
+}

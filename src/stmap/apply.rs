@@ -75,7 +75,7 @@ pub(super) fn apply(
     };
     let used = work.used.into_inner();
     let filled = |pattern: &Spanned<String>| {
-        let text = filled(&pattern.value, &config.plain());
+        let text = config.plain().filled(&pattern.value);
         Spanned::new(text, pattern.span.clone())
     };
     let ignored_tensors: Vec<Spanned<String>> = map.ignored_tensors.iter().map(filled).collect();
@@ -95,27 +95,6 @@ pub(super) fn apply(
         entries: work.entries,
         unmapped,
     })
-}
-
-/// A pattern with the values of the expressions in its braces.
-fn filled(pattern: &str, at: &At<'_>) -> String {
-    let mut out = String::new();
-    let mut rest = pattern;
-    while let Some((head, (inner, tail))) = rest
-        .split_once('{')
-        .and_then(|(head, tail)| Some((head, tail.split_once('}')?)))
-    {
-        let value = Expr::parse(inner, 0)
-            .ok()
-            .and_then(|expr| expr.evaluate(at).ok());
-        out.push_str(head);
-        match value {
-            Some(value) => out.push_str(&value.to_string()),
-            None => out.push_str(&format!("{{{inner}}}")),
-        }
-        rest = tail;
-    }
-    out + rest
 }
 
 /// A tensor of ours: its shape, slowest axis first, and its data.

@@ -155,6 +155,27 @@ impl At<'_> {
         }
     }
 
+    /// A text with the values of the expressions in its braces.
+    pub(super) fn filled(&self, text: &str) -> String {
+        let mut out = String::new();
+        let mut rest = text;
+        while let Some((head, (inner, tail))) = rest
+            .split_once('{')
+            .and_then(|(head, tail)| Some((head, tail.split_once('}')?)))
+        {
+            let value = Expr::parse(inner, 0)
+                .ok()
+                .and_then(|expr| expr.evaluate(self).ok());
+            out.push_str(head);
+            match value {
+                Some(value) => out.push_str(&value.to_string()),
+                None => out.push_str(&format!("{{{inner}}}")),
+            }
+            rest = tail;
+        }
+        out + rest
+    }
+
     /// A size or an index.
     pub(super) fn size(&self, expr: &Expr) -> Result<u64, String> {
         match expr.evaluate(self)? {
@@ -216,14 +237,14 @@ impl Scope for At<'_> {
 
     fn has(&self, key: &str) -> Result<bool, String> {
         let has_default = self.config.map.defaults.contains_key(key);
-        let stored = fill(key, &self.indices);
+        let stored = self.filled(key);
         Ok(has_default
             || self.config.get(key).is_some()
             || self.config.checkpoint.get(&stored).is_some())
     }
 
     fn dim(&self, tensor: &str, index: i64) -> Result<i64, String> {
-        let filled = fill(tensor, &self.indices);
+        let filled = self.filled(tensor);
         let stored = self.config.checkpoint.get(&filled);
         let stored = stored.ok_or_else(|| format!("there is no tensor `{filled}`"))?;
         let index = usize::try_from(index).map_err(|_| "a dimension is numbered from 0")?;

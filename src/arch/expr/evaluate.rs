@@ -7,12 +7,8 @@ pub(super) fn evaluate(node: &Node, scope: &dyn Scope) -> Result<Value, String> 
         Node::Literal(value) => Ok(value.clone()),
         Node::Name(name, _) => scope.name(name, false),
         Node::Index(name, index, _) => {
-            let items = match scope.name(name, true)? {
-                Value::List(items) => items,
-                // The elements of a text are its characters.
-                Value::Str(text) => text.chars().map(|c| Value::Str(c.into())).collect(),
-                _ => return Err(format!("`{name}` is not an array, so it has no elements")),
-            };
+            let items = elements(scope.name(name, true)?)
+                .ok_or_else(|| format!("`{name}` is not an array, so it has no elements"))?;
             let Value::Int(at) = evaluate(index, scope)? else {
                 return Err(format!("an index of `{name}` is not an integer"));
             };
@@ -156,7 +152,16 @@ fn call(function: Function, arguments: &[Node], scope: &dyn Scope) -> Result<Val
             Value::Float(v) => real_function(Function::Floor, v.trunc()),
             other => Err(format!("expected a number, found {}", other.type_name())),
         },
-        Function::Count => Ok(Value::Int(scope.count(&text(&arguments[0])?)?)),
+        Function::Count => {
+            let key = text(&arguments[0])?;
+            let Some(value) = arguments.get(1) else {
+                return Ok(Value::Int(scope.count(&key)?));
+            };
+            let value = evaluate(value, scope)?;
+            let items = elements(scope.name(&key, true)?).unwrap_or_default();
+            let is_it = |item: &&Value| equal(item, &value).unwrap_or(false);
+            Ok(Value::Int(items.iter().filter(is_it).count() as i64))
+        }
         Function::Any | Function::All | Function::Sum => {
             over_list(function, &list(&arguments[0], scope)?)
         }
@@ -221,9 +226,16 @@ fn list(node: &Node, scope: &dyn Scope) -> Result<Vec<Value>, String> {
     let Node::Name(name, _) = node else {
         return Err("expected the name of an array".into());
     };
-    match scope.name(name, true)? {
-        Value::List(values) => Ok(values),
-        single => Ok(vec![single]),
+    let value = scope.name(name, true)?;
+    Ok(elements(value.clone()).unwrap_or_else(|| vec![value]))
+}
+
+/// The elements of an array; of a text they are its characters.
+fn elements(value: Value) -> Option<Vec<Value>> {
+    match value {
+        Value::List(items) => Some(items),
+        Value::Str(text) => Some(text.chars().map(|c| Value::Str(c.into())).collect()),
+        _ => None,
     }
 }
 

@@ -159,7 +159,7 @@ const FUNCTIONS: &[(&str, Function, usize, usize)] = &[
     ("if", Function::If, 3, 3),
     ("has", Function::Has, 1, 1),
     ("dim", Function::Dim, 2, 2),
-    ("count", Function::Count, 1, 1),
+    ("count", Function::Count, 1, 2),
     ("min", Function::Min, 1, usize::MAX),
     ("max", Function::Max, 1, usize::MAX),
     ("sqrt", Function::Sqrt, 1, 1),
@@ -321,6 +321,7 @@ mod tests {
                 "il" => Ok(Value::Int(1)),
                 "swa" if whole => Ok(Value::List(swa)),
                 "swa" => Ok(swa[1].clone()),
+                "letters" => Ok(Value::Str("ab".into())),
                 _ => Err(format!("`{name}` has no value")),
             }
         }
@@ -389,6 +390,10 @@ mod tests {
         check("contains(swa, true)", "true");
         check("contains(swa, 1)", "false");
         check("index(swa, false)", "1");
+        check("count('swa', false)", "1");
+        check("count('swa', 7)", "0");
+        check("index(letters, 'b')", "1");
+        check("contains(letters, 'c')", "false");
         check("index(swa, 7)", "2");
         check(
             "n_head[0]",
