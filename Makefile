@@ -10,7 +10,7 @@ model = $(if $(MODEL),-m $(MODEL))
 .PHONY: help run serve test check fmt lint bench soak equiv-test perf-vs-llama cache-cost goldens hf-goldens converted-vs-llama bindings install
 
 help: ## List the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Answer PROMPT with MODEL (default: 2+2=? with the built-in model)
 	cargo run --release --quiet -- run $(model) "$(PROMPT)"

@@ -28,9 +28,8 @@ HF = Path(__file__).resolve().parent.parent / "tests" / "hf"
 # Bounds of tests/it/folders.rs: products of half-precision and of 4-bit weights round their columns.
 EXACT, HALF, Q8 = 1e-6, 1e-4, 1e-3
 
-# Folders whose logits llama.cpp cannot give, and what in its source is the reason. None of it concerns
-# what is published of these classes, unless it says so.
-NO_WINDOWS = "llama.cpp has no windows in `{}`; published contexts up to the window agree"
+# Folders whose logits llama.cpp cannot give, and what in its source is the reason.
+NO_WINDOWS = "llama.cpp has no windows in `{}`; contexts up to the window agree"
 DIFFERENT = {
     "afmoe-six": "llama.cpp turns three of four layers, whatever their types",
     "bitnet": "llama.cpp's activation is SiLU, here it is the square of ReLU, as published",

@@ -215,7 +215,8 @@ impl Build<'_> {
             })?,
             None => self.positions.clone(),
         };
-        self.g.rope(x, &positions, divisors.as_ref().or(factors), &params)
+        self.g
+            .rope(x, &positions, divisors.as_ref().or(factors), &params)
     }
 
     /// Softmax over each row of `x [n, m]`.

@@ -169,3 +169,53 @@ impl Mixture {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Frequencies as YaRN states them (Peng et al. 2023, section 3.3): by the wavelengths that fit
+    /// into the original context, the share between being linear in the pair.
+    fn frequency(mixture: &Mixture, j: usize) -> f64 {
+        let base = f64::from(mixture.base);
+        let plain = base.powf(-2.0 * j as f64 / mixture.dims as f64);
+        // The pair, counted with a fraction, that turns so often.
+        let pair_of = |turns: f32| {
+            let frequency = f64::from(turns) * std::f64::consts::TAU / mixture.orig_ctx as f64;
+            -frequency.log(base) * mixture.dims as f64 / 2.0
+        };
+        let (low, high) = (pair_of(mixture.fast), pair_of(mixture.slow));
+        let share = match j as f64 {
+            j if j <= low => 0.0,
+            j if j >= high => 1.0,
+            j => (j - low) / (high - low),
+        };
+        plain * (1.0 - share) + plain / f64::from(mixture.factor) * share
+    }
+
+    #[test]
+    fn bounds_between_pairs() {
+        let mixture = Mixture {
+            dims: 64,
+            base: 150_000.0,
+            factor: 32.0,
+            orig_ctx: 4096,
+            ext: 1.0,
+            fast: 32.0,
+            slow: 1.0,
+        };
+        let divisors = mixture.divisors();
+        assert_eq!(divisors.len(), 32);
+        for (j, divisor) in divisors.iter().enumerate() {
+            let found = 150_000f64.powf(-(j as f64) / 32.0) / f64::from(*divisor);
+            let expected = frequency(&mixture, j);
+            assert!(
+                (found / expected - 1.0).abs() < 1e-6,
+                "pair {j}: {found} and {expected}"
+            );
+        }
+        // Where the bounds are: the ninth pair is the first that is mixed, the eighteenth the last.
+        assert_eq!((divisors[8], divisors[18]), (1.0, 32.0));
+        assert!(divisors[9] > 1.0 && divisors[17] < 32.0);
+    }
+}
