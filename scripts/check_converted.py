@@ -66,6 +66,8 @@ DIFFERENT = {
     "phi3": NO_WINDOWS.format("phi3"),
     "phi3-longrope": "llama.cpp's shortest context is 256, beyond the original one, so that it takes the long factors",
     "phi3-partial": "llama.cpp's shortest context is 256, beyond the original one, so that it takes the long factors",
+    "phimoe": "llama.cpp takes layer norms for those of the other kind, and softmax for the sparse mixer",
+    "phimoe-six": "llama.cpp wants an offset of the head, takes layer norms for the other kind, and softmax for the sparse mixer",
     "qwen2-window": NO_WINDOWS.format("qwen2"),
     "qwen2moe-norm": "llama.cpp never divides the weights of experts by their sum here",
     "qwen3-tied": "llama.cpp has no offset behind attention here",

@@ -20,6 +20,7 @@ import numpy as np  # noqa: E402
 import data  # noqa: E402
 import export  # noqa: E402
 import model  # noqa: E402
+import plot  # noqa: E402
 
 TOKENS = 2048  # per step
 VOCAB = 768
@@ -82,11 +83,6 @@ STAGES = [
 ]
 
 
-def schedule(step, steps, peak, fall):
-    """Warm-up over 60 steps, flat, then down to nothing."""
-    return peak * min(1.0, (step + 1) / 60, (steps - step) / (fall * steps))
-
-
 def replies(params, tokenizer, prompts):
     encoded = [e.ids for e in tokenizer.encode_batch([data.prompt_text(p) for p in prompts])]
     return [tokenizer.decode(ids) for ids in model.greedy(params, encoded, export.END)]
@@ -109,31 +105,6 @@ def table(params, tokenizer, held, seed):
                                        [q["answer"] for q in questions]), len(questions))
             for name, questions in held.items()]
     return rows + [(name, right(params, tokenizer, items), len(items)) for name, items in data.other_tasks(seed).items()]
-
-
-def loss_svg(points):
-    """points: [(step, loss)]; a logarithmic curve, hand-written."""
-    width, height, left, bottom = 720, 360, 60, 40
-    last = points[-1][0]
-    low, high = 1e-3, 10.0
-    def x(s):
-        return left + s / last * (width - left - 20)
-    def y(v):
-        return 20 + (np.log10(high) - np.log10(max(v, low))) / np.log10(high / low) * (height - 20 - bottom)
-    line = " ".join(f"{x(s):.1f},{y(v):.1f}" for s, v in points)
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
-             f'<rect width="{width}" height="{height}" fill="white"/>']
-    for v in (0.001, 0.01, 0.1, 1, 10):
-        parts.append(f'<path d="M{left} {y(v):.1f}H{width - 20}" stroke="#ddd"/>'
-                     f'<text x="{left - 6}" y="{y(v) + 4:.1f}" text-anchor="end">{v:g}</text>')
-    for k in range(5):
-        s = last * k // 4
-        parts.append(f'<text x="{x(s):.1f}" y="{height - 22}" text-anchor="middle">{s}</text>')
-    parts += [f'<polyline points="{line}" fill="none" stroke="#1f6feb" stroke-width="1.5"/>',
-              f'<text x="{width / 2}" y="{height - 5}" text-anchor="middle">step</text>',
-              f'<text x="{width / 2}" y="14" text-anchor="middle">loss on the assistant\'s tokens, mean of each 20 steps</text>',
-              "</svg>"]
-    return "\n".join(parts) + "\n"
 
 
 def main():
@@ -177,7 +148,7 @@ def train(stage, args, held):
         length = 512 if step >= 0.9 * steps else 128
         plain_share = next(share for end, share in shares if step < end * steps)
         batch = tuple(map(jnp.asarray, batches.next(length, plain_share)))
-        params, state, value = model.step(params, state, batch, schedule(step, steps, peak, fall), step + 1)
+        params, state, value = model.step(params, state, batch, model.schedule(step, steps, peak, fall), step + 1)
         recent.append(value)
         if len(recent) == 20 or step + 1 == steps:
             curve.append((first + step + 1, float(np.mean([float(v) for v in recent]))))
@@ -192,7 +163,7 @@ def train(stage, args, held):
     export.write_folder(args.out / "tiny-chat", params, tokenizer)
     export.write_gguf(args.out / "tiny-chat.gguf", params, tokenizer)
     (args.out / "loss.csv").write_text("step,loss\n" + "".join(f"{s},{v:.4f}\n" for s, v in curve))
-    (args.out / "loss.svg").write_text(loss_svg(curve))
+    (args.out / "loss.svg").write_text(plot.loss_svg(curve))
     rounded = {name: jnp.asarray(w.astype(np.float32)) for name, w in export.half(params).items()}
     single, halved = (table(p, tokenizer, held, args.seed) for p in (params, rounded))
     lines = ["| task | asked | right, f32 | right, f16 |", "|---|---|---|---|"]

@@ -12,16 +12,27 @@ use crate::retype::retype;
 use crate::stmap::{self, Maps};
 use crate::text::tokenizer::folder::Folder;
 use crate::text::tokenizer::{self, Tokenizer};
+use crate::weights::safetensors::is_named;
 use crate::weights::{self, TensorType, Weights, gguf};
 
-/// Name of the model that is built into the program.
+/// Name of the model that answers where none is named.
 pub const SHIPPED: &str = "tiny-chat";
 
 /// Bytes aligned as tensor data must be, so that the built-in model is used where it lies.
 #[repr(align(64))]
 struct Aligned<T: ?Sized>(T);
 
-static SHIPPED_GGUF: &Aligned<[u8]> = &Aligned(*include_bytes!("../models/tiny-chat.gguf"));
+/// The models that are built into the program.
+static ALL_SHIPPED: [(&str, &Aligned<[u8]>); 2] = [
+    (
+        SHIPPED,
+        &Aligned(*include_bytes!("../models/tiny-chat.gguf")),
+    ),
+    (
+        "tiny-diffusion",
+        &Aligned(*include_bytes!("../models/tiny-diffusion.gguf")),
+    ),
+];
 
 /// What models are read with.
 #[derive(Clone, Debug)]
@@ -51,22 +62,29 @@ impl Definitions {
 /// Which model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The one built into the program.
-    Shipped,
+    /// One that is built into the program.
+    Shipped(&'static str),
     /// A file, or a folder of tensors.
     File(PathBuf),
 }
 
 impl Source {
-    /// Of an optional path: without one, the shipped model.
+    /// Of an optional path: without one the shipped model; a name of one where no such file exists.
     pub fn of(path: Option<&Path>) -> Self {
-        path.map_or(Self::Shipped, |path| Self::File(path.to_owned()))
+        let Some(path) = path else {
+            return Self::Shipped(SHIPPED);
+        };
+        let shipped = ALL_SHIPPED.iter().find(|(name, _)| path == Path::new(name));
+        match shipped.filter(|_| !path.exists()) {
+            Some((name, _)) => Self::Shipped(name),
+            None => Self::File(path.to_owned()),
+        }
     }
 
     /// Name under which the model is served.
     pub fn name(&self) -> String {
         match self {
-            Self::Shipped => SHIPPED.into(),
+            Self::Shipped(name) => (*name).into(),
             Self::File(path) => path
                 .file_stem()
                 .map_or_else(String::new, |s| s.to_string_lossy().into_owned()),
@@ -196,12 +214,16 @@ pub fn read(source: &Source, with: &Definitions) -> Result<Contents, Error> {
         vocabulary: None,
     };
     Ok(match source {
-        Source::Shipped => file(gguf::from_static("the built-in model", &SHIPPED_GGUF.0)?),
+        Source::Shipped(name) => {
+            let shipped = ALL_SHIPPED.iter().find(|(other, _)| other == name);
+            let bytes = shipped.map_or(&[][..], |(_, file)| &file.0);
+            file(gguf::from_static("the built-in model", bytes)?)
+        }
         Source::File(path) if stmap::is_folder(path) => {
             let mut weights = stmap::open(path, &with.maps, &with.archs, with.allow_unmapped)?;
             let folder = stmap::folder_of(path);
             // Without a vocabulary a model still has logits.
-            let has_vocabulary = folder.join("tokenizer.json").exists();
+            let has_vocabulary = is_named(&folder.join("tokenizer.json"));
             let vocabulary = has_vocabulary.then(|| tokenizer::folder::read(folder));
             let vocabulary = vocabulary.transpose()?;
             if let Some(vocabulary) = &vocabulary {

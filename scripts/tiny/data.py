@@ -1,5 +1,5 @@
-# Generates the conversations the tiny chat model is trained and measured on, from a seed alone.
-# Used by scripts/train_tiny.py; `python3 scripts/tiny/data.py [SEED]` prints a few.
+# Generates the conversations the tiny models are trained and measured on, from a seed alone.
+# Used by scripts/train_tiny.py and train_tiny_diffusion.py; `python3 scripts/tiny/data.py [SEED]` prints a few.
 
 import hashlib
 import random
@@ -247,8 +247,11 @@ def render(msgs):
     return "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in msgs)
 
 
+GENERATE = "<|im_start|>assistant\n"
+
+
 def prompt_text(prompt):
-    return f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+    return render([("user", prompt)]) + GENERATE
 
 
 def plain(rng, seed):

@@ -1,4 +1,4 @@
-# The plain facts, names and word lists the tiny chat model is trained on; data only.
+# The plain facts, names and word lists the tiny models are trained on; data only.
 # Used by scripts/tiny/data.py; each fact is (topic, question, answer).
 
 FACTS = [

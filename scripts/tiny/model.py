@@ -1,5 +1,5 @@
 # The tiny llama-architecture model in JAX: parameters, forward pass, optimiser step, greedy decoding.
-# Used by scripts/train_tiny.py; float32 throughout, rotary embedding in Hugging Face's half-split order.
+# Used by scripts/train_tiny.py and train_tiny_diffusion.py; float32 throughout, rotary embedding in Hugging Face's half-split order.
 
 import functools
 
@@ -41,12 +41,14 @@ def rotate(x, cos, sin):  # x: [batch, time, heads, HEAD]
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
 
-def hidden(p, tokens, docs):
-    """Final hidden states; a token sees only earlier tokens of its own document."""
+def hidden(p, tokens, docs, causal=True):
+    """Final hidden states; a token sees only its own document, and of that, if causal, only what is earlier."""
     batch, time = tokens.shape
     angle = jnp.arange(time)[:, None] * THETA ** (-jnp.arange(0, HEAD, 2) / HEAD)[None]
     cos, sin = jnp.cos(angle)[None, :, None], jnp.sin(angle)[None, :, None]
-    mask = (docs[:, :, None] == docs[:, None, :]) & jnp.tril(jnp.ones((time, time), bool))
+    mask = docs[:, :, None] == docs[:, None, :]
+    if causal:
+        mask &= jnp.tril(jnp.ones((time, time), bool))
     bias = jnp.where(mask, 0.0, -1e9)[:, None]
     x = p["model.embed_tokens.weight"][tokens]
     for i in range(LAYERS):
@@ -65,12 +67,15 @@ def hidden(p, tokens, docs):
     return rms(x, p["model.norm.weight"])
 
 
+def cross_entropy(logits, target):
+    return jax.nn.logsumexp(logits, -1) - jnp.take_along_axis(logits, target[..., None], -1)[..., 0]
+
+
 def loss(p, tokens, docs, weight):
     """Mean cross-entropy of the tokens whose weight is 1 (what the assistant says)."""
     x = hidden(p, tokens[:, :-1], docs[:, :-1])
-    logits = x @ p["lm_head.weight"].T
     target, weight = tokens[:, 1:], weight[:, 1:]
-    nll = jax.nn.logsumexp(logits, -1) - jnp.take_along_axis(logits, target[..., None], -1)[..., 0]
+    nll = cross_entropy(x @ p["lm_head.weight"].T, target)
     return jnp.sum(nll * weight) / jnp.maximum(jnp.sum(weight), 1)
 
 
@@ -89,25 +94,36 @@ def is_matrix(name):
     return "_proj" in name
 
 
-@functools.partial(jax.jit, donate_argnums=(0, 1))
-def step(p, state, batch, lr, count):
-    """One step: Muon for the layers' matrices, AdamW for embeddings, head and norms. lr runs from 0 to 1."""
-    value, grads = jax.value_and_grad(loss)(p, *batch)
-    new_p, new_state = {}, {}
-    for name, g in grads.items():
-        w = p[name]
-        if is_matrix(name):
-            m = 0.95 * state[name] + 0.05 * g
-            update = orthogonal(0.95 * m + 0.05 * g) * (0.2 * max(g.shape) ** 0.5)
-            new_p[name] = w * (1 - 0.1 * 0.005 * lr) - 0.005 * lr * update
-            new_state[name] = m
-        else:
-            m, v = state[name]
-            m, v = 0.9 * m + 0.1 * g, 0.98 * v + 0.02 * g * g
-            update = m / (1 - 0.9 ** count) / (jnp.sqrt(v / (1 - 0.98 ** count)) + 1e-8)
-            new_p[name] = w * (1 - 0.01 * 0.004 * lr * (w.ndim > 1)) - 0.004 * lr * update
-            new_state[name] = (m, v)
-    return new_p, new_state, value
+def stepper(loss):
+    """One step for this loss: Muon for the layers' matrices, AdamW for embeddings, head and norms. lr runs from 0 to 1."""
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def step(p, state, batch, lr, count):
+        value, grads = jax.value_and_grad(loss)(p, *batch)
+        new_p, new_state = {}, {}
+        for name, g in grads.items():
+            new_p[name], new_state[name] = updated(name, p[name], state[name], g, lr, count)
+        return new_p, new_state, value
+    return step
+
+
+def updated(name, w, state, g, lr, count):
+    """The parameter and its state after a step with gradient g."""
+    if is_matrix(name):
+        m = 0.95 * state + 0.05 * g
+        update = orthogonal(0.95 * m + 0.05 * g) * (0.2 * max(g.shape) ** 0.5)
+        return w * (1 - 0.1 * 0.005 * lr) - 0.005 * lr * update, m
+    m, v = state
+    m, v = 0.9 * m + 0.1 * g, 0.98 * v + 0.02 * g * g
+    update = m / (1 - 0.9 ** count) / (jnp.sqrt(v / (1 - 0.98 ** count)) + 1e-8)
+    return w * (1 - 0.01 * 0.004 * lr * (w.ndim > 1)) - 0.004 * lr * update, (m, v)
+
+
+step = stepper(loss)
+
+
+def schedule(step, steps, peak, fall):
+    """Warm-up over 60 steps, flat, then down to nothing."""
+    return peak * min(1.0, (step + 1) / 60, (steps - step) / (fall * steps))
 
 
 def start_state(p):

@@ -23,6 +23,7 @@ mod norm;
 pub(crate) mod per_layer;
 mod rope;
 mod short_conv;
+mod sparse_mixer;
 mod store;
 
 pub use attend::KeyRows;
@@ -38,7 +39,7 @@ use crate::plan::Unit;
 ///
 /// Beside a fixed number, a mixture adds the results of its experts one by one.
 pub fn max_nodes(unit: &Unit) -> usize {
-    const FIXED: usize = 72;
+    const FIXED: usize = 96;
     let experts = unit.option_int("used").unwrap_or(0);
     FIXED + 2 * usize::try_from(experts).unwrap_or(usize::MAX / 4)
 }

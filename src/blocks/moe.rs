@@ -4,7 +4,7 @@
 //! ```text
 //! s    = score(router . r + router.bias)          softmax or sigmoid over all experts
 //! pick = the `used` experts with the largest s + selection bias, within the best groups
-//! w    = s[pick]  ->  softmax, sum to one, scale, as asked for
+//! w    = s[pick]  ->  softmax, sum to one, scale, as asked for; or those of `sparse_mixer`
 //! y    = sum over picked e of w_e * (down_e . (act(gate_e.h) * up_e.h + ..) * down.scale_e + ..)
 //! ```
 //! Experts may work on a narrower stream: `h = latent_down . h`, `y = latent_up . y`.
@@ -12,6 +12,7 @@
 
 use super::activation::{Act, Activation, ClampAt};
 use super::build::Build;
+use super::sparse_mixer;
 use crate::arch::{Contract, NormRef, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Graph, Tensor, Unary};
 use crate::plan::Unit;
@@ -28,6 +29,8 @@ choices! {
         SoftmaxAfter = "softmax_after",
         /// `sqrt(softplus(x))` of each.
         SqrtSoftplus = "sqrt_softplus",
+        /// None: logits are ranked, and each of those picked has its weight by itself.
+        SparseMixer = "sparse_mixer",
     }
 }
 
@@ -45,7 +48,8 @@ options! {
     /// Options of a mixture of experts.
     pub(super) struct Config {
         act: Act, "activation, as in `ffn`";
-        score: Score, "what makes scores: `softmax`, `sigmoid`, `softmax_after` (over those picked) or `sqrt_softplus`";
+        score: Score, "what makes scores: `softmax`, `sigmoid`, `softmax_after` (over those picked), `sqrt_softplus` or `sparse_mixer` (each of those picked against the logits left that come near it)";
+        jitter: f32 = "0", "half the share of a picked logit by which another may be below it and count (sparse_mixer)";
         renormalise: bool, "whether the weights of those picked sum to one";
         experts: u64 = "n_expert", "number of experts";
         used: u64 = "n_expert_used", "experts for each position";
@@ -215,6 +219,10 @@ pub(super) static CONTRACT: Contract = Contract {
             message: "`swiglu_oai` has a positive `clamp`",
         },
         Rule {
+            holds: "score != 'sparse_mixer' or used <= 2 and groups == 1 and jitter >= 0 and not has('selection')",
+            message: "`sparse_mixer` picks one or two of all experts, by their logits alone; its `jitter` is not negative",
+        },
+        Rule {
             holds: "clamp >= 0 and scale != 0",
             message: "`clamp` is not negative and `scale` not zero",
         },
@@ -336,7 +344,7 @@ fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, 
     let scores = match c.score {
         Score::Softmax => b.softmax(&logits)?,
         Score::Sigmoid => g.unary(&logits, Unary::Sigmoid)?,
-        Score::SoftmaxAfter => logits,
+        Score::SoftmaxAfter | Score::SparseMixer => logits,
         Score::SqrtSoftplus => g.unary(&g.unary(&logits, Unary::Softplus)?, Unary::Sqrt)?,
     };
     let ranked = match b.weight(unit, "selection") {
@@ -351,10 +359,10 @@ fn route(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<(Tensor, 
     let picked = g.top_k(&ranked, c.used)?;
     let table = g.reshape(&scores, [1, c.experts, n, 1])?;
     let weights = g.reshape(&g.get_rows(&table, &picked)?, [c.used, n, 1, 1])?;
-    let weights = if c.score == Score::SoftmaxAfter {
-        b.softmax(&weights)?
-    } else {
-        weights
+    let weights = match c.score {
+        Score::SoftmaxAfter => b.softmax(&weights)?,
+        Score::SparseMixer => sparse_mixer::weights(g, &scores, c.used, c.jitter)?,
+        _ => weights,
     };
     let weights = if c.renormalise {
         let sum = g.clamp(&g.sum_rows(&weights)?, MIN_SUM, f32::MAX)?;

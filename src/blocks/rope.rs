@@ -119,6 +119,10 @@ pub(super) static CONTRACT: Contract = Contract {
             holds: "truncate or scaling != 'yarn' or not has('factors')",
             message: "with bounds between pairs there is no table of divisors",
         },
+        Rule {
+            holds: "scaling != 'longrope' or has('long') and has('short')",
+            message: "`longrope` has two tables of factors",
+        },
     ],
 };
 

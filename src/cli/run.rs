@@ -22,7 +22,7 @@ use super::{Failure, output};
 pub(super) struct Args {
     /// The prompt
     prompt: String,
-    /// The model; default: the one built in
+    /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Continue the prompt as it is, without the chat template

@@ -22,7 +22,7 @@ pub(super) const MAX_CTX: usize = 4096;
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The model; default: the one built in
+    /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
     #[arg(short, long, value_name = "MODEL", conflicts_with = "models")]
     model: Option<PathBuf>,
     /// Folder whose models are served, each loaded when it is first asked for

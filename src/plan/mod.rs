@@ -301,6 +301,10 @@ pub trait TensorSet {
     fn names(&self) -> Vec<&str>;
     /// Whether shapes and absences are checked against a file.
     fn is_file(&self) -> bool;
+    /// What a tensor is made of, or what it would be made of if that were there; for messages.
+    fn origin(&self, _name: &str) -> Option<&str> {
+        None
+    }
 }
 
 impl TensorSet for Weights {
@@ -319,6 +323,10 @@ impl TensorSet for Weights {
 
     fn is_file(&self) -> bool {
         true
+    }
+
+    fn origin(&self, name: &str) -> Option<&str> {
+        self.origin(name)
     }
 }
 

@@ -218,11 +218,7 @@ impl Planner<'_> {
                 if belongs && weight.presence == Presence::Required {
                     sound = false;
                     let name = format!("{}{}", scope.layer.prefix, weight.tensor);
-                    let names = self.facts.tensors.names();
-                    let near = nearest(&name, names).filter(|_| self.facts.tensors.is_file());
-                    let hint = near
-                        .map(|near| format!("; the file has `{near}`"))
-                        .unwrap_or_default();
+                    let hint = self.hint(&name);
                     self.problem::<()>(format!(
                         "{path}: missing tensor `{name}` ({}){hint}",
                         spec.doc
@@ -251,6 +247,17 @@ impl Planner<'_> {
         sound.then_some(out)
     }
 
+    /// What helps to find a tensor that is missing.
+    fn hint(&self, name: &str) -> String {
+        let tensors = self.facts.tensors;
+        if let Some(origin) = tensors.origin(name) {
+            return format!("; {origin}");
+        }
+        let near = nearest(name, tensors.names()).filter(|_| tensors.is_file());
+        near.map(|near| format!("; the file has `{near}`"))
+            .unwrap_or_default()
+    }
+
     fn tensor(
         &mut self,
         path: &str,
@@ -271,13 +278,20 @@ impl Planner<'_> {
         }
         let (ty, bytes) = match self.facts.tensors.stored(&name) {
             Some((ty, stored, bytes)) => {
+                let origin = self.facts.tensors.origin(&name);
+                let origin = origin.map(|of| format!("; {of}")).unwrap_or_default();
                 if !same_shape(&shape, stored) {
                     let symbols: Vec<_> = weight.shape.iter().map(Expr::source).collect();
                     return self.problem(format!(
-                        "{path}: tensor `{name}` has the shape {}, expected {} = [{}]",
+                        "{path}: tensor `{name}` has the shape {}, expected {} = [{}]{origin}",
                         show(stored),
                         show(&shape),
                         symbols.join(", ")
+                    ));
+                }
+                if !has_weights(ty) {
+                    return self.problem(format!(
+                        "{path}: tensor `{name}` is {ty}, which no weight is{origin}"
                     ));
                 }
                 (Some(ty), bytes)
@@ -305,6 +319,12 @@ impl Planner<'_> {
 fn same_shape(a: &[u64], b: &[u64]) -> bool {
     let n = a.len().max(b.len());
     (0..n).all(|i| a.get(i).unwrap_or(&1) == b.get(i).unwrap_or(&1))
+}
+
+/// Whether numbers of a type are weights: nothing computes with whole numbers or doubles.
+fn has_weights(ty: TensorType) -> bool {
+    use TensorType as T;
+    !matches!(ty, T::I8 | T::I16 | T::I32 | T::I64 | T::F64)
 }
 
 /// A shape for messages.

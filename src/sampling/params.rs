@@ -223,7 +223,7 @@ impl ParamError {
     }
 
     /// An error unless `is_good`.
-    pub(super) fn unless(
+    pub(crate) fn unless(
         is_good: bool,
         field: &'static str,
         found: &dyn fmt::Display,

@@ -1,24 +1,21 @@
 //! A map, a configuration and stored tensors become metadata and tensors of an architecture.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use crate::arch::expr::{Expr, Scope, Value};
-use crate::arch::{ArchDef, Diagnostic, ParamSource, Span, Spanned, fits_pattern};
+use crate::arch::expr::Expr;
+use crate::arch::{ArchDef, Diagnostic, Span, Spanned, fits_pattern};
 use crate::weights::safetensors::Checkpoint;
 use crate::weights::{Data, Entry, Metadata, TensorType, Value as Meta};
 
-use super::config::{At, Config, Expressions, fill};
-use super::definition::{
-    Composition, Given, Group, Made, Map, PartRule, Taken, Target, TensorRule,
-};
+use super::config::{At, Config, Expressions, fill, filled};
+use super::definition::{Composition, Group, Made, Map, PartRule, Taken, TensorRule};
 use super::packed::{self, Found};
 use super::rearrange::View;
-use super::recipe::{Computed, ELEMENT, INDEX, Part, Recipe, read};
-use super::values::{is_float, to_meta};
+use super::recipe::{Computed, ELEMENT, INDEX, Part, Recipe};
 
 /// What a rule without an ending in its name looks for.
 const ENDINGS: [&str; 2] = [".weight", ".bias"];
@@ -29,7 +26,12 @@ pub(super) struct Applied {
     pub(super) entries: Vec<Entry>,
     /// Stored tensors and configuration keys that nothing used.
     pub(super) unmapped: Unmapped,
+    /// What tensors are made of, or would be, by their names; for messages.
+    pub(super) origins: HashMap<String, String>,
 }
+
+/// What does not fit: by the map, and by what all maps share.
+pub(super) type Problems = [Vec<Diagnostic>; 2];
 
 /// What a map does not speak of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,16 +40,17 @@ pub(super) struct Unmapped {
     pub(super) keys: Vec<String>,
 }
 
-/// Applies a map.
+/// Applies a map that knows the names of `common`, what all maps share.
 ///
 /// # Errors
-/// All that does not fit, each at its place in the map.
+/// All that does not fit, each at its place in one of the two.
 pub(super) fn apply(
     map: &Map,
+    common: &Map,
     def: &ArchDef,
     json: &Json,
     checkpoint: &Checkpoint,
-) -> Result<Applied, Vec<Diagnostic>> {
+) -> Result<Applied, Problems> {
     let config = Config::new(map, json, checkpoint);
     let mut work = Work {
         map,
@@ -55,17 +58,25 @@ pub(super) fn apply(
         checkpoint,
         config: &config,
         metadata: Metadata::default(),
+        params: BTreeSet::new(),
         entries: Vec::new(),
         names: BTreeSet::new(),
+        origins: HashMap::new(),
         used: RefCell::default(),
-        problems: Vec::new(),
+        problems: Problems::default(),
+        at: 0,
     };
-    work.rules();
-    work.targets();
-    for group in &map.groups {
-        work.group(group);
+    let arch = Meta::Str(def.name.clone());
+    work.metadata.insert("general.architecture", arch);
+    for (at, part) in [map, common].into_iter().enumerate() {
+        work.at = at;
+        work.rules(part);
+        work.targets(part);
+        for group in &part.groups {
+            work.group(group);
+        }
     }
-    if !work.problems.is_empty() {
+    if work.problems.iter().any(|problems| !problems.is_empty()) {
         return Err(work.problems);
     }
     let is_ignored = |name: &str, patterns: &[Spanned<String>]| {
@@ -75,7 +86,7 @@ pub(super) fn apply(
     };
     let used = work.used.into_inner();
     let filled = |pattern: &Spanned<String>| {
-        let text = config.plain().filled(&pattern.value);
+        let text = filled(&pattern.value, &config.plain());
         Spanned::new(text, pattern.span.clone())
     };
     let ignored_tensors: Vec<Spanned<String>> = map.ignored_tensors.iter().map(filled).collect();
@@ -87,14 +98,21 @@ pub(super) fn apply(
         keys: config
             .unused()
             .into_iter()
-            .filter(|key| !is_ignored(key, &map.ignored_keys))
+            .filter(|key| !parts(key).any(|part| is_ignored(part, &map.ignored_keys)))
             .collect(),
     };
     Ok(Applied {
         metadata: work.metadata,
         entries: work.entries,
         unmapped,
+        origins: work.origins,
     })
+}
+
+/// A key, the objects in which it is, and its own name.
+fn parts(key: &str) -> impl Iterator<Item = &str> {
+    let objects = key.match_indices('.').map(|(end, _)| &key[..end]);
+    objects.chain([key]).chain(key.rsplit('.').next())
 }
 
 /// A tensor of ours: its shape, slowest axis first, and its data.
@@ -102,6 +120,8 @@ struct Product {
     shape: Vec<u64>,
     ty: TensorType,
     data: Data,
+    /// What it is made of; none if of nothing stored.
+    origin: Option<String>,
 }
 
 /// A stored tensor of a rule.
@@ -111,174 +131,33 @@ struct Source<'r> {
     found: Found,
 }
 
-struct Work<'a> {
-    map: &'a Map,
-    def: &'a ArchDef,
-    checkpoint: &'a Checkpoint,
-    config: &'a Config<'a>,
-    metadata: Metadata,
+/// The work of applying a map.
+pub(super) struct Work<'a> {
+    pub(super) map: &'a Map,
+    pub(super) def: &'a ArchDef,
+    pub(super) checkpoint: &'a Checkpoint,
+    pub(super) config: &'a Config<'a>,
+    pub(super) metadata: Metadata,
+    /// Parameters that the map speaks of.
+    pub(super) params: BTreeSet<String>,
     entries: Vec<Entry>,
     /// Our names that are taken.
     names: BTreeSet<String>,
+    origins: HashMap<String, String>,
     /// Stored tensors that are used.
-    used: RefCell<BTreeSet<String>>,
-    problems: Vec<Diagnostic>,
+    pub(super) used: RefCell<BTreeSet<String>>,
+    pub(super) problems: Problems,
+    /// Whose rules are at work, as a place in the problems.
+    pub(super) at: usize,
 }
 
 impl Work<'_> {
-    fn report(&mut self, span: &Span, message: impl Into<String>) {
-        self.problems.push(Diagnostic::new(span.clone(), message));
-    }
-
-    fn rules(&mut self) {
-        for rule in &self.map.rules {
-            match self.config.plain().truth(&rule.holds) {
-                Ok(true) => {}
-                Ok(false) => self.report(
-                    &rule.span,
-                    format!("the map is for folders with {}", rule.holds),
-                ),
-                Err(error) => self.report(&rule.span, error),
-            }
+    /// Notes a problem. Of those at one place the first is enough: layers tend to repeat it.
+    pub(super) fn report(&mut self, span: &Span, message: impl Into<String>) {
+        let problems = &mut self.problems[self.at];
+        if problems.iter().all(|problem| problem.span != *span) {
+            problems.push(Diagnostic::new(span.clone(), message));
         }
-    }
-
-    fn targets(&mut self) {
-        let arch = Meta::Str(self.def.name.clone());
-        self.metadata.insert("general.architecture", arch);
-        for target in &self.map.params {
-            let key = match self.def.params.get(&target.name.value).map(|p| &p.source) {
-                Some(ParamSource::Key { keys, absolute, .. }) => match (keys.first(), absolute) {
-                    (Some(key), true) => key.clone(),
-                    (Some(key), false) => format!("{}.{key}", self.def.name),
-                    (None, _) => continue,
-                },
-                Some(ParamSource::Derived(expr)) => {
-                    let message = format!("`{}` follows from others: {expr}", target.name.value);
-                    self.report(&target.name.span, message);
-                    continue;
-                }
-                None => {
-                    let known = self.def.params.keys().map(String::as_str);
-                    let problem = Diagnostic::unknown(
-                        target.name.span.clone(),
-                        "parameter",
-                        &target.name.value,
-                        known,
-                    );
-                    self.problems.push(problem);
-                    continue;
-                }
-            };
-            let is_float = is_float(self.def, &target.name.value);
-            self.target(target, key, is_float);
-        }
-        for target in &self.map.metadata {
-            let key = target.name.value.replace("{arch}", &self.def.name);
-            self.target(target, key, false);
-        }
-    }
-
-    fn target(&mut self, target: &Target, key: String, is_float: bool) {
-        match self.value(target) {
-            Ok(None) => {}
-            Ok(Some(value)) => match to_meta(&value, is_float) {
-                Some(value) => self.metadata.insert(key, value),
-                None => self.report(
-                    &target.name.span,
-                    format!("{value} is nothing that metadata can hold"),
-                ),
-            },
-            Err(error) => self.report(&target.name.span, error),
-        }
-    }
-
-    fn value(&self, target: &Target) -> Result<Option<Value>, String> {
-        let given: &[Expr] = match &target.value {
-            Given::One(expr) => std::slice::from_ref(expr),
-            Given::List(exprs) => exprs,
-            Given::Stored(_) => &[],
-        };
-        let is_known = || {
-            target
-                .when
-                .iter()
-                .chain(given)
-                .all(|expr| self.is_known(expr))
-        };
-        if target.is_optional && !is_known() {
-            return Ok(None);
-        }
-        let at = self.config.plain();
-        if let Some(when) = &target.when
-            && !at.truth(when)?
-        {
-            return Ok(None);
-        }
-        if !target.per_layer {
-            return self.given(&target.value, &at).map(Some);
-        }
-        let layers = (0..self.n_layers()?).map(|il| self.given(&target.value, &at.with("il", il)));
-        layers.collect::<Result<_, _>>().map(Value::List).map(Some)
-    }
-
-    fn given(&self, value: &Given, at: &At<'_>) -> Result<Value, String> {
-        match value {
-            Given::One(expr) => expr.evaluate(at),
-            Given::List(exprs) => {
-                let items = exprs.iter().map(|expr| expr.evaluate(at));
-                items.collect::<Result<_, _>>().map(Value::List)
-            }
-            Given::Stored(name) => self.stored_number(name, at),
-        }
-    }
-
-    /// The one number of a stored tensor.
-    fn stored_number(&self, name: &str, at: &At<'_>) -> Result<Value, String> {
-        let name = fill(name, &at.indices);
-        for root in &self.map.roots {
-            let name = format!("{root}{name}");
-            let Some(stored) = self.checkpoint.get(&name) else {
-                continue;
-            };
-            if stored.shape.iter().product::<u64>() != 1 {
-                return Err(format!(
-                    "{name} has the shape {:?}, expected one number",
-                    stored.shape
-                ));
-            }
-            let file = self.checkpoint.files().nth(stored.file);
-            let bytes = file.and_then(|file| file.get(stored.offset..stored.offset + stored.bytes));
-            self.used.borrow_mut().insert(name);
-            return Ok(Value::Float(read(
-                stored.dtype,
-                bytes.ok_or("a file is missing")?,
-            )));
-        }
-        Err(format!("there is no tensor `{name}`"))
-    }
-
-    /// Whether every name of an expression has a value, those that named values stand for included.
-    fn is_known(&self, expr: &Expr) -> bool {
-        let at = self.config.plain();
-        let mut is_known = true;
-        expr.for_each_name(&mut |name, _| {
-            is_known &= match self.map.values.get(name) {
-                Some(_) => at.name(name, true).is_ok(),
-                None => name == "il" || at.has(name) == Ok(true),
-            };
-        });
-        is_known
-    }
-
-    fn n_layers(&self) -> Result<u64, String> {
-        let count = self
-            .map
-            .groups
-            .iter()
-            .find_map(|group| group.layers.as_ref());
-        let (count, _) = count.ok_or("a map without layers has no values for each layer")?;
-        self.config.plain().size(count)
     }
 
     fn group(&mut self, group: &Group) {
@@ -289,29 +168,15 @@ impl Work<'_> {
             }
             return;
         };
-        let range = plain.size(count).and_then(|count| {
+        let range = self.n_layers(count).and_then(|count| {
             let first = first.as_ref().map_or(Ok(0), |first| plain.size(first))?;
             Ok(first..count)
         });
         let range = match range {
-            // More layers than stored tensors: the configuration is not that of the folder.
-            Ok(range) if range.end > self.checkpoint.tensors().count() as u64 + range.start => {
-                let span = group
-                    .tensors
-                    .first()
-                    .map_or(0..0, |rule| rule.name.span.clone());
-                return self.report(
-                    &span,
-                    format!("{} layers, and not as many stored tensors", range.end),
-                );
-            }
             Ok(range) => range,
             Err(error) => {
-                let span = group
-                    .tensors
-                    .first()
-                    .map_or(0..0, |rule| rule.name.span.clone());
-                return self.report(&span, error);
+                let span = group.tensors.first().map(|rule| rule.name.span.clone());
+                return self.report(&span.unwrap_or_default(), error);
             }
         };
         for il in range {
@@ -338,10 +203,30 @@ impl Work<'_> {
                 continue;
             }
             match self.made(group, rule, at, ending) {
-                Ok(None) => {}
+                Ok(None) => self.note_absence(group, rule, &name, at, ending),
                 Ok(Some(product)) => self.add(rule, name, product),
                 Err(error) => self.report(&rule.name.span, format!("`{name}`: {error}")),
             }
+        }
+    }
+
+    /// Remembers what a tensor would be made of.
+    fn note_absence(
+        &mut self,
+        group: &Group,
+        rule: &TensorRule,
+        name: &str,
+        at: &At<'_>,
+        ending: &str,
+    ) {
+        let (Made::Of(of), Some(root)) = (&rule.made, self.map.roots.first()) else {
+            return;
+        };
+        if let Some(part) = of.parts.first() {
+            let stored = format!("{root}{}{}{ending}", group.from, part.from.value);
+            let stored = fill(&fill(&stored, &at.indices), &[("e", 0)]);
+            let origin = || format!("the folder has no `{stored}`");
+            self.origins.entry(name.to_owned()).or_insert_with(origin);
         }
     }
 
@@ -349,10 +234,12 @@ impl Work<'_> {
         let mut shape = product.shape;
         shape.reverse();
         if shape.len() > crate::weights::MAX_DIMS {
+            let of = product.origin.map(|of| format!("; {of}"));
             let message = format!(
-                "`{name}` has {} axes, expected at most {}",
+                "`{name}` has {} axes, expected at most {}{}",
                 shape.len(),
-                crate::weights::MAX_DIMS
+                crate::weights::MAX_DIMS,
+                of.unwrap_or_default()
             );
             return self.report(&rule.name.span, message);
         }
@@ -360,6 +247,9 @@ impl Work<'_> {
             shape.push(1);
         }
         self.names.insert(name.clone());
+        if let Some(origin) = product.origin {
+            self.origins.insert(name.clone(), origin);
+        }
         self.entries.push(Entry {
             name,
             ty: product.ty,
@@ -394,12 +284,14 @@ impl Work<'_> {
         let Some(stored) = self.stored(group, &of.parts, n_stacked, at, ending)? else {
             return Ok(None);
         };
+        let origin = self.origin(&stored);
         let mut parts = Vec::with_capacity(stored.len());
         let mut shape: Option<Vec<u64>> = None;
         for Source { name, taken, found } in stored {
+            let place = self.place(&name, &found);
             let stored = &found.stored;
             let view =
-                view(taken, &stored.shape, at).map_err(|error| format!("{name}: {error}"))?;
+                view(taken, &stored.shape, at).map_err(|error| format!("{place}: {error}"))?;
             let own = view.shape();
             shape = Some(match shape {
                 None => own,
@@ -410,17 +302,21 @@ impl Work<'_> {
                     all[0] += own[0];
                     all
                 }
-                Some(all) => return Err(format!("{name} has the shape {own:?} beside {all:?}")),
+                Some(all) => {
+                    return Err(format!("{place} has the shape {own:?} beside {all:?}"));
+                }
             });
             let file = self.checkpoint.files().nth(stored.file);
-            parts.push(Part {
+            let part = Part {
                 file: file.ok_or("a file is missing")?.clone(),
                 offset: stored.offset,
                 bytes: stored.bytes,
                 dtype: stored.dtype,
                 packing: found.packing,
                 view,
-            });
+            };
+            part.ty().map_err(|error| format!("{place}: {error}"))?;
+            parts.push(part);
             self.used.borrow_mut().extend(found.names);
         }
         let mut shape = shape.ok_or("it is made of nothing")?;
@@ -436,7 +332,31 @@ impl Work<'_> {
             Some((bytes, offset)) => Data::Mapped(bytes.clone(), offset),
             None => Data::Made(Arc::new(recipe)),
         };
-        Ok(Some(Product { shape, ty, data }))
+        Ok(Some(Product {
+            shape,
+            ty,
+            data,
+            origin: Some(origin),
+        }))
+    }
+
+    /// A stored tensor and its file, for messages.
+    fn place(&self, name: &str, found: &Found) -> String {
+        let file = self.checkpoint.path(&found.stored).file_name();
+        format!("`{name}` in {}", file.unwrap_or_default().display())
+    }
+
+    /// What a tensor is made of, for messages.
+    fn origin(&self, stored: &[Source<'_>]) -> String {
+        match stored {
+            [] => "it is made of nothing".into(),
+            [one] => format!("it is made of {}", self.place(&one.name, &one.found)),
+            [first, others @ ..] => format!(
+                "it is made of {} and {} more",
+                self.place(&first.name, &first.found),
+                others.len()
+            ),
+        }
     }
 
     /// The stored tensors of a rule with their names; none if none of them is there.
@@ -481,16 +401,17 @@ impl Work<'_> {
                     None => missing = missing.or(Some(name)),
                 }
                 // A count that the folder does not have is not tried to its end.
-                if missing.is_some() && found.is_empty() {
+                if missing.is_some() {
                     break;
                 }
             }
         }
         match (found.first(), missing) {
             (None, _) => Ok(None),
-            (Some(one), Some(missing)) => {
-                Err(format!("{} is there, and {missing} is not", one.name))
-            }
+            (Some(one), Some(missing)) => Err(format!(
+                "{} is there, and `{missing}` is not",
+                self.place(&one.name, &one.found)
+            )),
             (Some(_), None) => Ok(Some(found)),
         }
     }
@@ -509,6 +430,7 @@ fn computed(shape: &[Expr], each: Option<&Expr>, at: &At<'_>) -> Result<Product,
         shape: vec![size],
         ty: TensorType::F32,
         data: Data::Made(Arc::new(computed)),
+        origin: None,
     })
 }
 

@@ -49,18 +49,21 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// The value of a key, or of the first of its aliases that has one.
+    /// The value of a key, or of the first of its aliases that has one. All of them are known then,
+    /// be there a value or not.
     fn get(&self, key: &str) -> Option<&Json> {
-        if let Some(found) = self.find(key) {
-            return Some(found);
-        }
         let aliases = self.map.aliases.iter().filter_map(|(name, others)| {
             let rest = key.strip_prefix(name.as_str())?;
             (rest.is_empty() || rest.starts_with('.')).then_some((rest, others))
         });
-        let mut others =
+        let others =
             aliases.flat_map(|(rest, others)| others.iter().map(move |o| format!("{o}{rest}")));
-        others.find_map(|other| self.find(&other))
+        let mut found = self.find(key);
+        for other in others {
+            let value = self.find(&other);
+            found = found.or(value);
+        }
+        found
     }
 
     /// The value of a key; dots lead into objects. What the map's `nested` object says comes first.
@@ -80,34 +83,37 @@ impl<'a> Config<'a> {
         found.or_else(|| find(self.json).filter(|value| !value.is_null()))
     }
 
-    /// Keys with values that nothing asked for.
+    /// Keys with values that nothing asked for, with those of objects that are not taken as a whole.
     pub(super) fn unused(&self) -> Vec<String> {
         let mut keys = Vec::new();
-        let nested = self.map.nested.as_deref();
         for (key, value) in self.json.as_object().into_iter().flatten() {
-            match (value, nested) {
+            match (value, self.map.nested.as_deref()) {
                 (Json::Object(inner), Some(name)) if name == key => {
-                    keys.extend(
-                        inner
-                            .iter()
-                            .filter(|(_, v)| !v.is_null())
-                            .map(|(k, _)| k.clone()),
-                    );
+                    for (key, value) in inner {
+                        self.note_unused(key, value, &mut keys);
+                    }
                 }
-                (Json::Null, _) => {}
-                _ => keys.push(key.clone()),
+                _ => self.note_unused(key, value, &mut keys),
             }
         }
-        let asked = self.asked.borrow();
-        let is_asked = |key: &String| {
-            let within = |name: &String| {
-                name.strip_prefix(key.as_str())
-                    .is_some_and(|rest| rest.starts_with('.'))
-            };
-            asked.contains(key) || asked.iter().any(within)
-        };
-        keys.retain(|key| !is_asked(key));
         keys
+    }
+
+    fn note_unused(&self, key: &str, value: &Json, keys: &mut Vec<String>) {
+        let asked = self.asked.borrow();
+        if value.is_null() || asked.contains(key) {
+            return;
+        }
+        let within = format!("{key}.");
+        match value {
+            // Where nobody asks for what is within, the object is what nobody asks for.
+            Json::Object(fields) if asked.iter().any(|name| name.starts_with(&within)) => {
+                for (field, value) in fields {
+                    self.note_unused(&format!("{within}{field}"), value, keys);
+                }
+            }
+            _ => keys.push(key.to_owned()),
+        }
     }
 
     fn known(&self) -> Vec<String> {
@@ -153,27 +159,6 @@ impl At<'_> {
             config: self.config,
             indices,
         }
-    }
-
-    /// A text with the values of the expressions in its braces.
-    pub(super) fn filled(&self, text: &str) -> String {
-        let mut out = String::new();
-        let mut rest = text;
-        while let Some((head, (inner, tail))) = rest
-            .split_once('{')
-            .and_then(|(head, tail)| Some((head, tail.split_once('}')?)))
-        {
-            let value = Expr::parse(inner, 0)
-                .ok()
-                .and_then(|expr| expr.evaluate(self).ok());
-            out.push_str(head);
-            match value {
-                Some(value) => out.push_str(&value.to_string()),
-                None => out.push_str(&format!("{{{inner}}}")),
-            }
-            rest = tail;
-        }
-        out + rest
     }
 
     /// A size or an index.
@@ -237,16 +222,16 @@ impl Scope for At<'_> {
 
     fn has(&self, key: &str) -> Result<bool, String> {
         let has_default = self.config.map.defaults.contains_key(key);
-        let stored = self.filled(key);
+        let stored = filled(key, self);
         Ok(has_default
             || self.config.get(key).is_some()
             || self.config.checkpoint.get(&stored).is_some())
     }
 
     fn dim(&self, tensor: &str, index: i64) -> Result<i64, String> {
-        let filled = self.filled(tensor);
-        let stored = self.config.checkpoint.get(&filled);
-        let stored = stored.ok_or_else(|| format!("there is no tensor `{filled}`"))?;
+        let name = filled(tensor, self);
+        let stored = self.config.checkpoint.get(&name);
+        let stored = stored.ok_or_else(|| format!("there is no tensor `{name}`"))?;
         let index = usize::try_from(index).map_err(|_| "a dimension is numbered from 0")?;
         Ok(stored
             .shape
@@ -321,6 +306,27 @@ pub(super) fn fill(template: &str, indices: &[(&str, u64)]) -> String {
         out = out.replace(&format!("{{{name}}}"), &value.to_string());
     }
     out
+}
+
+/// A pattern with the values of the expressions in its braces.
+pub(super) fn filled(pattern: &str, at: &At<'_>) -> String {
+    let mut out = String::new();
+    let mut rest = pattern;
+    while let Some((head, (inner, tail))) = rest
+        .split_once('{')
+        .and_then(|(head, tail)| Some((head, tail.split_once('}')?)))
+    {
+        let value = Expr::parse(inner, 0)
+            .ok()
+            .and_then(|expr| expr.evaluate(at).ok());
+        out.push_str(head);
+        match value {
+            Some(value) => out.push_str(&value.to_string()),
+            None => out.push_str(&format!("{{{inner}}}")),
+        }
+        rest = tail;
+    }
+    out + rest
 }
 
 /// Values by name.

@@ -19,6 +19,7 @@ pub const ENDING: &str = ".arch.stmap.toml";
 #[derive(Clone, Debug)]
 pub struct Maps {
     common: Map,
+    common_source: Source,
     sources: BTreeMap<String, Source>,
 }
 
@@ -28,7 +29,12 @@ impl Maps {
     /// # Errors
     /// A folder that cannot be read, or problems of what all maps share.
     pub fn open(folders: &[PathBuf]) -> Result<Self, LibraryError> {
-        let common = read::parse_common("stmaps/common.toml", EMBEDDED_COMMON)?;
+        let common_source = Source {
+            path: "stmaps/common.toml".into(),
+            text: EMBEDDED_COMMON.into(),
+            is_embedded: true,
+        };
+        let common = read::parse_common(&common_source.path, &common_source.text)?;
         let mut sources = BTreeMap::new();
         for (name, text) in EMBEDDED_STMAPS {
             let source = Source {
@@ -39,7 +45,21 @@ impl Maps {
             sources.insert((*name).to_owned(), source);
         }
         sources.extend(crate::arch::sources_in(folders, ENDING)?);
-        Ok(Self { common, sources })
+        Ok(Self {
+            common,
+            common_source,
+            sources,
+        })
+    }
+
+    /// What all maps share.
+    pub(super) fn common(&self) -> &Map {
+        &self.common
+    }
+
+    /// The text of what all maps share.
+    pub(super) fn common_source(&self) -> &Source {
+        &self.common_source
     }
 
     /// Names and texts in the order of the names.
@@ -97,7 +117,7 @@ impl Maps {
                 Err(problems) if classes.iter().any(|class| source.text.contains(class)) => {
                     return Err(Error::Map {
                         folder: path.to_owned(),
-                        source: problems,
+                        problems: vec![problems],
                     });
                 }
                 Err(_) => {}

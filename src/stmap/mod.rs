@@ -12,6 +12,7 @@ mod config;
 mod definition;
 mod library;
 mod packed;
+mod parameters;
 mod read;
 mod rearrange;
 mod recipe;
@@ -31,7 +32,7 @@ pub use library::{ENDING, Maps};
 /// Name of the configuration in a folder.
 const CONFIG: &str = "config.json";
 /// Bytes of a configuration that no sensible one reaches; one of ours holds the vocabulary.
-const MAX_CONFIG_BYTES: u64 = 256 << 20;
+const MAX_CONFIG_BYTES: u64 = 64 << 20;
 /// Most names that a message lists.
 const MAX_LISTED: usize = 12;
 
@@ -50,12 +51,12 @@ pub enum Error {
         message: String,
     },
     /// The map does not fit the folder, or has problems itself.
-    #[error("{}: {source}", folder.display())]
+    #[error("{}: {}", folder.display(), joined(problems))]
     Map {
         /// The folder.
         folder: PathBuf,
-        /// All problems.
-        source: Diagnostics,
+        /// All problems, by the files in which they lie.
+        problems: Vec<Diagnostics>,
     },
     /// The architecture of the map.
     #[error(transparent)]
@@ -72,6 +73,11 @@ pub enum Error {
         /// Keys of the configuration.
         keys: Vec<String>,
     },
+}
+
+fn joined(problems: &[Diagnostics]) -> String {
+    let texts: Vec<String> = problems.iter().map(Diagnostics::to_string).collect();
+    texts.join("\n\n")
 }
 
 fn unmapped(map: &str, tensors: &[String], keys: &[String]) -> String {
@@ -115,9 +121,15 @@ pub fn open(
     let (source, map) = maps.of(&folder.join(CONFIG), &json)?;
     let def = archs.get(&map.arch)?;
     let checkpoint = Checkpoint::open(path)?;
-    let applied = apply::apply(&map, &def, &json, &checkpoint).map_err(|problems| Error::Map {
+    let applied = apply::apply(&map, maps.common(), &def, &json, &checkpoint);
+    let applied = applied.map_err(|problems| Error::Map {
         folder: folder.to_owned(),
-        source: Diagnostics::new(&source.path, &source.text, problems),
+        problems: [source, maps.common_source()]
+            .into_iter()
+            .zip(problems)
+            .filter(|(_, problems)| !problems.is_empty())
+            .map(|(source, problems)| Diagnostics::new(&source.path, &source.text, problems))
+            .collect(),
     })?;
     if applied.unmapped != apply::Unmapped::default() {
         let apply::Unmapped { tensors, keys } = applied.unmapped;
@@ -133,7 +145,8 @@ pub fn open(
         }
     }
     let label = path.display().to_string();
-    Ok(Weights::of(label, applied.metadata, applied.entries)?)
+    let weights = Weights::of(label, applied.metadata, applied.entries)?;
+    Ok(weights.with_origins(applied.origins))
 }
 
 /// The folder itself, or that of a single file.

@@ -55,6 +55,9 @@ pub(super) fn find(
     at: &At<'_>,
 ) -> Result<Option<Found>, String> {
     if let Some(stored) = checkpoint.get(name) {
+        if stored.shape.contains(&0) {
+            return Err(format!("{name} has the shape {:?}", stored.shape));
+        }
         if !is_eight_bit(stored.dtype) {
             return Ok(Some(Found {
                 stored: stored.clone(),
@@ -77,6 +80,7 @@ pub(super) fn find(
     let fits = exponents.shape.split_last() == Some((&n, outer)) && bytes == MX_BYTES as u64;
     let is_bytes =
         blocks.dtype == Dtype::U8 && matches!(exponents.dtype, Dtype::U8 | Dtype::F8_E8M0);
+    let fits = fits && !blocks.shape.contains(&0);
     let width = n.checked_mul(MX_CODES).filter(|_| fits && is_bytes);
     let width = width.ok_or_else(|| {
         format!(

@@ -17,21 +17,13 @@ use super::rearrange::Pattern;
 /// What stands before our names of a layer's tensors.
 const PREFIX: &str = "blk.{il}.";
 
-/// Reads a map; `common` holds what all maps share.
+/// Reads a map. It knows the names of `common`, what all maps share, whose rules, parameters and
+/// tensors stay there.
 ///
 /// # Errors
 /// All problems of the text together.
 pub(super) fn parse(path: &str, source: &str, common: &Map) -> Result<Map, Diagnostics> {
     let mut map = read(path, source, true)?;
-    for param in &common.params {
-        if !map
-            .params
-            .iter()
-            .any(|own| own.name.value == param.name.value)
-        {
-            map.params.push(param.clone());
-        }
-    }
     let add = |own: &mut Expressions, shared: &Expressions| {
         for (name, expr) in shared {
             own.entry(name.clone()).or_insert_with(|| expr.clone());
@@ -43,7 +35,6 @@ pub(super) fn parse(path: &str, source: &str, common: &Map) -> Result<Map, Diagn
         let own = map.aliases.entry(name.clone());
         own.or_insert_with(|| others.clone());
     }
-    map.groups.extend(common.groups.iter().cloned());
     map.ignored_keys.extend(common.ignored_keys.iter().cloned());
     map.ignored_tensors
         .extend(common.ignored_tensors.iter().cloned());

@@ -22,7 +22,7 @@ pub(super) struct Part {
 
 impl Part {
     /// The element type it has in memory.
-    fn ty(&self) -> Result<TensorType, String> {
+    pub(super) fn ty(&self) -> Result<TensorType, String> {
         Ok(match (&self.packing, self.dtype) {
             (Packing::Mxfp4(..), _) => TensorType::MXFP4,
             // No smaller type holds every product of a code and its scale.
@@ -152,6 +152,16 @@ impl Source {
     }
 }
 
+/// Whether all elements of axes (slowest first) lie one behind the other.
+fn are_neighbours(axes: &[Axis]) -> bool {
+    let mut n = 1;
+    axes.iter().rev().filter(|axis| axis.size > 1).all(|axis| {
+        let follows = axis.stride == n;
+        n *= axis.size;
+        follows
+    })
+}
+
 /// The runs of neighbouring elements of an axis.
 fn runs(axes: &[Axis]) -> Vec<(u64, u64)> {
     let mut out = vec![(0, 1)];
@@ -210,8 +220,7 @@ impl Recipe {
             return None;
         };
         let part = &source.part;
-        let all: Vec<Axis> = source.part.view.axes.concat();
-        let is_whole = runs(&all) == [(0, all.iter().map(|axis| axis.size).product())];
+        let is_whole = are_neighbours(&part.view.axes.concat());
         let is_same = self.each.is_none() && is_same_element(part, self.ty);
         let at = part.offset + part.stored_bytes(part.view.offset);
         (is_whole && is_same).then_some((&part.file, at))
@@ -414,7 +423,7 @@ impl Scope for Element {
 pub(super) struct Computed(Vec<u8>);
 
 /// Elements that a computed tensor may have: they are computed when the folder is opened.
-const MAX_COMPUTED: u64 = 1 << 20;
+const MAX_COMPUTED: u64 = 1 << 16;
 
 impl Computed {
     pub(super) fn new(n: u64, each: impl Fn(u64) -> Result<Value, String>) -> Result<Self, String> {

@@ -191,6 +191,8 @@ pub struct Weights {
     tensors: Vec<TensorInfo>,
     index: HashMap<String, usize>,
     sources: Vec<Source>,
+    /// What tensors are made of, for messages.
+    origins: HashMap<String, String>,
 }
 
 /// What has the data of tensors.
@@ -219,6 +221,7 @@ impl Weights {
             tensors,
             index,
             sources,
+            origins: HashMap::new(),
         }
     }
 
@@ -252,6 +255,17 @@ impl Weights {
                 })
             }
         }
+    }
+
+    /// With what tensors are made of, or would be if that were there, by their names.
+    #[must_use]
+    pub fn with_origins(self, origins: HashMap<String, String>) -> Self {
+        Self { origins, ..self }
+    }
+
+    /// What a tensor is made of, or would be; for messages.
+    pub fn origin(&self, name: &str) -> Option<&str> {
+        self.origins.get(name).map(String::as_str)
     }
 
     /// The path, or what stands for it, for messages.

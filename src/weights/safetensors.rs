@@ -1,15 +1,15 @@
 //! The safetensors format: one file, or a folder of shards with an index. Reading only; what the
 //! tensors mean to an architecture is a map's affair.
 //!
-//! The header is parsed by the format's own crate, which checks lengths, offsets and sizes against
-//! the file; here shards are found and joined. Data stays where it lies.
-//! Specification: the README of the safetensors project.
+//! Headers are read and checked by `header`; here shards are found and joined. Data stays where it
+//! lies. Specification: the README of the safetensors project.
+
+mod header;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
-use safetensors::SafeTensors;
 use serde::Deserialize;
 
 pub use safetensors::Dtype;
@@ -22,7 +22,7 @@ pub const ENDING: &str = "safetensors";
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// Bytes of an index that no sensible one reaches.
-const MAX_INDEX_BYTES: u64 = 256 << 20;
+const MAX_INDEX_BYTES: u64 = 64 << 20;
 
 /// A tensor as it is stored.
 #[derive(Clone, Debug)]
@@ -62,11 +62,11 @@ impl Checkpoint {
             return Self::of_files(vec![path.to_owned()]);
         }
         let index = path.join(INDEX);
-        if index.exists() {
+        if is_named(&index) {
             return Self::of_index(path, &index);
         }
         let single = path.join(SINGLE);
-        if single.exists() {
+        if is_named(&single) {
             return Self::of_files(vec![single]);
         }
         let io = |source| Error::Io {
@@ -102,21 +102,20 @@ impl Checkpoint {
 
     fn add(&mut self, path: PathBuf) -> Result<(), Error> {
         let bytes = map(&path)?;
-        let (header, metadata) = SafeTensors::read_metadata(&bytes)
-            .map_err(|error| fault(&path, format!("no sound safetensors file: {error}")))?;
-        let begin = size_of::<u64>() + header;
-        for (name, info) in metadata.tensors() {
-            let (start, end) = info.data_offsets;
+        let tensors = header::read(&bytes)
+            .map_err(|message| fault(&path, format!("no sound safetensors file: {message}")))?;
+        for found in tensors {
             let stored = Stored {
-                dtype: info.dtype,
-                shape: info.shape.iter().map(|n| *n as u64).collect(),
+                dtype: found.dtype,
+                shape: found.shape,
                 file: self.files.len(),
-                offset: begin + start,
-                bytes: end - start,
+                offset: found.offset,
+                bytes: found.bytes,
             };
-            if let Some(other) = self.tensors.insert(name.clone(), stored) {
+            if let Some(other) = self.tensors.insert(found.name.clone(), stored) {
                 let other = self.files[other.file].0.display();
-                return Err(fault(&path, format!("tensor `{name}` is also in {other}")));
+                let message = format!("tensor `{}` is also in {other}", found.name);
+                return Err(fault(&path, message));
             }
         }
         self.files.push((path, bytes));
@@ -126,20 +125,30 @@ impl Checkpoint {
     fn of_index(folder: &Path, path: &Path) -> Result<Self, Error> {
         let index: Index = serde_json::from_slice(&read_small(path, MAX_INDEX_BYTES)?)
             .map_err(|error| fault(path, error.to_string()))?;
-        let mut names: Vec<&String> = index.weight_map.values().collect();
-        names.sort();
-        names.dedup();
-        let mut shards = Vec::with_capacity(names.len());
-        for name in &names {
-            let mut parts = Path::new(name).components();
+        // Each file with one of its tensors, for messages.
+        let shards: BTreeMap<&String, &String> = index
+            .weight_map
+            .iter()
+            .map(|(tensor, shard)| (shard, tensor))
+            .collect();
+        let mut all = Self::of_files(Vec::new())?;
+        for (shard, tensor) in shards {
+            let refuse = |message: String| {
+                fault(
+                    path,
+                    format!("`{tensor}` is said to be in `{shard}`: {message}"),
+                )
+            };
+            let mut parts = Path::new(shard).components();
             let is_plain = matches!(parts.next(), Some(Component::Normal(_)));
             if !is_plain || parts.next().is_some() {
-                let message = format!("`{name}` is no name of a file in this folder");
-                return Err(fault(path, message));
+                return Err(refuse("no name of a file in this folder".into()));
             }
-            shards.push(folder.join(name));
+            all.add(folder.join(shard)).map_err(|error| match error {
+                Error::Io { .. } | Error::NotAFile { .. } => refuse(error.to_string()),
+                other => other,
+            })?;
         }
-        let all = Self::of_files(shards)?;
         for (tensor, shard) in &index.weight_map {
             let found = all.tensors.get(tensor).map(|t| &all.files[t.file].0);
             match found {
@@ -178,6 +187,11 @@ impl Checkpoint {
     pub fn path(&self, stored: &Stored) -> &Path {
         &self.files[stored.file].0
     }
+}
+
+/// Whether a folder has an entry of this name, be it a link to nothing.
+pub fn is_named(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
 }
 
 /// The contents of a file that should not be large.

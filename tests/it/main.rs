@@ -8,16 +8,19 @@
 )]
 
 mod bad_definitions;
+mod bad_folders;
 mod constraints;
 mod convert;
 mod diffusion;
 mod faults;
+mod filled;
 mod folders;
 mod golden_templates;
 mod golden_tokenizers;
 mod goldens;
 mod hf;
 mod kept;
+mod mutated_folders;
 mod openai_client;
 mod perf;
 mod program;

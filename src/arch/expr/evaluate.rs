@@ -7,7 +7,7 @@ pub(super) fn evaluate(node: &Node, scope: &dyn Scope) -> Result<Value, String> 
         Node::Literal(value) => Ok(value.clone()),
         Node::Name(name, _) => scope.name(name, false),
         Node::Index(name, index, _) => {
-            let items = elements(scope.name(name, true)?)
+            let items = elements(&scope.name(name, true)?)
                 .ok_or_else(|| format!("`{name}` is not an array, so it has no elements"))?;
             let Value::Int(at) = evaluate(index, scope)? else {
                 return Err(format!("an index of `{name}` is not an integer"));
@@ -30,6 +30,15 @@ pub(super) fn evaluate(node: &Node, scope: &dyn Scope) -> Result<Value, String> 
         },
         Node::Binary(op, a, b) => binary(*op, a, b, scope),
         Node::Call(function, arguments, _) => call(*function, arguments, scope),
+    }
+}
+
+/// The elements of an array; those of a text are its characters.
+fn elements(value: &Value) -> Option<Vec<Value>> {
+    match value {
+        Value::List(items) => Some(items.clone()),
+        Value::Str(text) => Some(text.chars().map(|c| Value::Str(c.into())).collect()),
+        _ => None,
     }
 }
 
@@ -158,7 +167,7 @@ fn call(function: Function, arguments: &[Node], scope: &dyn Scope) -> Result<Val
                 return Ok(Value::Int(scope.count(&key)?));
             };
             let value = evaluate(value, scope)?;
-            let items = elements(scope.name(&key, true)?).unwrap_or_default();
+            let items = elements(&scope.name(&key, true)?).unwrap_or_default();
             let is_it = |item: &&Value| equal(item, &value).unwrap_or(false);
             Ok(Value::Int(items.iter().filter(is_it).count() as i64))
         }
@@ -167,7 +176,11 @@ fn call(function: Function, arguments: &[Node], scope: &dyn Scope) -> Result<Val
         }
         Function::Contains => {
             let value = evaluate(&arguments[1], scope)?;
-            let items = list(&arguments[0], scope)?;
+            let items = match &arguments[0] {
+                Node::Name(name, _) => scope.name(name, true)?,
+                _ => return Err("expected the name of an array or of a text".into()),
+            };
+            let items = elements(&items).unwrap_or_else(|| vec![items]);
             let is_it = |item: &Value| equal(item, &value).unwrap_or(false);
             Ok(Value::Bool(items.iter().any(is_it)))
         }
@@ -226,16 +239,9 @@ fn list(node: &Node, scope: &dyn Scope) -> Result<Vec<Value>, String> {
     let Node::Name(name, _) = node else {
         return Err("expected the name of an array".into());
     };
-    let value = scope.name(name, true)?;
-    Ok(elements(value.clone()).unwrap_or_else(|| vec![value]))
-}
-
-/// The elements of an array; of a text they are its characters.
-fn elements(value: Value) -> Option<Vec<Value>> {
-    match value {
-        Value::List(items) => Some(items),
-        Value::Str(text) => Some(text.chars().map(|c| Value::Str(c.into())).collect()),
-        _ => None,
+    match scope.name(name, true)? {
+        Value::List(values) => Ok(values),
+        single => Ok(vec![single]),
     }
 }
 

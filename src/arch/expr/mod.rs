@@ -321,7 +321,7 @@ mod tests {
                 "il" => Ok(Value::Int(1)),
                 "swa" if whole => Ok(Value::List(swa)),
                 "swa" => Ok(swa[1].clone()),
-                "letters" => Ok(Value::Str("ab".into())),
+                "kinds" => Ok(Value::Str("M-M*".into())),
                 _ => Err(format!("`{name}` has no value")),
             }
         }
@@ -390,11 +390,17 @@ mod tests {
         check("contains(swa, true)", "true");
         check("contains(swa, 1)", "false");
         check("index(swa, false)", "1");
+        check("index(swa, 7)", "2");
         check("count('swa', false)", "1");
         check("count('swa', 7)", "0");
-        check("index(letters, 'b')", "1");
-        check("contains(letters, 'c')", "false");
-        check("index(swa, 7)", "2");
+        check("count('kinds', 'M')", "2");
+        check("kinds[3]", "*");
+        check("contains(kinds, '-')", "true");
+        check("contains(kinds, 'E')", "false");
+        check(
+            "contains(1, 1)",
+            "error: expected the name of an array or of a text",
+        );
         check(
             "n_head[0]",
             "error: `n_head` is not an array, so it has no elements",

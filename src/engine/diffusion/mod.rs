@@ -19,6 +19,7 @@ pub(super) use runner::Runner;
 use crate::blocks::Remasking;
 use crate::blocks::diffusion::Config;
 use crate::plan::{BLOCK_LEN, Plan};
+use crate::sampling::ParamError;
 
 use super::{Limits, Rejected, Request};
 
@@ -170,29 +171,40 @@ impl Facts {
     }
 
     fn check(&self, request: &Request, asked: &Diffusion) -> Result<(), Rejected> {
+        let remasking = asked.remasking.unwrap_or(self.remasking);
+        let (steps, block_length) = (asked.steps.unwrap_or(1), asked.block_length.unwrap_or(1));
+        let (scale, threshold) = (
+            asked.cfg_scale.unwrap_or(0.0),
+            asked.threshold.unwrap_or(1.0),
+        );
+        let has_rule = asked.threshold.is_none() || remasking != Remasking::None;
+        let (guided, sure) = ("diffusion.cfg_scale", "diffusion.threshold");
+        ParamError::unless(steps > 0, "diffusion.steps", &steps, "at least 1")?;
+        ParamError::unless(
+            block_length > 0,
+            "diffusion.block_length",
+            &block_length,
+            "at least 1",
+        )?;
+        ParamError::unless(
+            (0.0..=100.0).contains(&scale),
+            guided,
+            &scale,
+            "a number from 0 to 100",
+        )?;
+        let is_probability = threshold > 0.0 && threshold <= 1.0;
+        ParamError::unless(
+            is_probability,
+            sure,
+            &threshold,
+            "a probability above 0, up to 1",
+        )?;
+        ParamError::unless(has_rule, sure, &threshold, "none: `remasking` is `none`")?;
+        request.sampling.check_memoryless()?;
         let refuse = |field, message: &str| {
             let message = message.to_owned();
             Err(Rejected::Field { field, message })
         };
-        if asked.steps == Some(0) {
-            return refuse("diffusion.steps", "expected at least 1");
-        }
-        if asked.block_length == Some(0) {
-            return refuse("diffusion.block_length", "expected at least 1");
-        }
-        if asked.cfg_scale.is_some_and(|s| !(0.0..=100.0).contains(&s)) {
-            return refuse("diffusion.cfg_scale", "expected a number from 0 to 100");
-        }
-        if let Some(threshold) = asked.threshold {
-            if !(threshold > 0.0 && threshold <= 1.0) {
-                let expected = "expected a probability above 0 and up to 1";
-                return refuse("diffusion.threshold", expected);
-            }
-            if asked.remasking.unwrap_or(self.remasking) == Remasking::None {
-                let expected = "goes with a rule; `remasking` is `none`";
-                return refuse("diffusion.threshold", expected);
-            }
-        }
         if asked.approximate_cache == Some(true) && !self.is_kept {
             return refuse("diffusion.approximate_cache", "nothing is kept here");
         }
@@ -200,7 +212,6 @@ impl Facts {
             let message = "this model fills answers in, which cannot be held to a grammar";
             return refuse("response_format", message);
         }
-        request.sampling.check_memoryless()?;
         Ok(())
     }
 }

@@ -480,15 +480,15 @@ fn what_the_model_cannot_do_is_refused_by_the_name_of_the_field() {
     let cases: [(&Change, &str); 8] = [
         (
             &|_, d| d.steps = Some(0),
-            "`diffusion.steps`: expected at least 1",
+            "`diffusion.steps`: found `0`, expected at least 1",
         ),
         (
             &|_, d| d.block_length = Some(0),
-            "`diffusion.block_length`: expected at least 1",
+            "`diffusion.block_length`: found `0`",
         ),
         (
             &|_, d| d.cfg_scale = Some(-1.0),
-            "`diffusion.cfg_scale`: expected a number from 0 to 100",
+            "`diffusion.cfg_scale`: found `-1`, expected a number from 0 to 100",
         ),
         (
             &|_, d| d.cfg_scale = Some(1.0),
@@ -496,14 +496,14 @@ fn what_the_model_cannot_do_is_refused_by_the_name_of_the_field() {
         ),
         (
             &|_, d| d.threshold = Some(1.5),
-            "`diffusion.threshold`: expected a probability",
+            "`diffusion.threshold`: found `1.5`, expected a probability",
         ),
         (
             &|_, d| {
                 d.threshold = Some(0.9);
                 d.remasking = Some(Remasking::None);
             },
-            "`diffusion.threshold`: goes with a rule",
+            "`diffusion.threshold`: found `0.9`, expected none",
         ),
         (
             &|r, _| r.sampling.dry_multiplier = 1.0,

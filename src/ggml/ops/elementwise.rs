@@ -30,6 +30,10 @@ pub enum Unary {
     Sigmoid,
     /// Hyperbolic tangent.
     Tanh,
+    /// `|x|`.
+    Abs,
+    /// 1 where `x > 0`, else 0.
+    Step,
 }
 
 /// Activations of a gate.
@@ -132,6 +136,8 @@ impl Graph {
                 Unary::Sqrt => sys::ggml_sqrt(ctx, a.as_ptr()),
                 Unary::Sigmoid => sys::ggml_sigmoid(ctx, a.as_ptr()),
                 Unary::Tanh => sys::ggml_tanh(ctx, a.as_ptr()),
+                Unary::Abs => sys::ggml_abs(ctx, a.as_ptr()),
+                Unary::Step => sys::ggml_step(ctx, a.as_ptr()),
             }
         };
         self.node("unary", ptr, &[a])

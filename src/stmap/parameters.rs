@@ -1,0 +1,202 @@
+//! The parameters of an architecture, and further metadata, by a map.
+
+use std::collections::BTreeMap;
+
+use crate::arch::expr::{Expr, Scope, Value};
+use crate::arch::{Diagnostic, ParamSource};
+
+use super::MAX_LISTED;
+use super::apply::Work;
+use super::config::{At, fill};
+use super::definition::{Given, Map, Target};
+use super::recipe::read;
+use super::values::{is_float, to_meta};
+
+impl Work<'_> {
+    /// What must hold.
+    pub(super) fn rules(&mut self, map: &Map) {
+        for rule in &map.rules {
+            match self.config.plain().truth(&rule.holds) {
+                Ok(true) => {}
+                Ok(false) => self.report(
+                    &rule.span,
+                    format!(
+                        "the map is for folders with {}{}",
+                        rule.holds,
+                        self.found(&rule.holds)
+                    ),
+                ),
+                Err(error) => self.report(&rule.span, error),
+            }
+        }
+    }
+
+    /// The values of an expression's names, for messages.
+    fn found(&self, expr: &Expr) -> String {
+        let mut found = BTreeMap::new();
+        expr.for_each_name(&mut |name, _| {
+            if let Ok(value) = self.config.plain().name(name, true) {
+                found.insert(name.to_owned(), value);
+            }
+        });
+        found.retain(|_, value| !matches!(value, Value::List(items) if items.len() > MAX_LISTED));
+        let found = found
+            .iter()
+            .map(|(name, value)| format!("; {name} is `{value}`"));
+        found.collect()
+    }
+
+    /// Parameters and further metadata. What an earlier map spoke of stays.
+    pub(super) fn targets(&mut self, map: &Map) {
+        for target in &map.params {
+            if !self.params.insert(target.name.value.clone()) {
+                continue;
+            }
+            let key = match self.def.params.get(&target.name.value).map(|p| &p.source) {
+                Some(ParamSource::Key { keys, absolute, .. }) => match (keys.first(), absolute) {
+                    (Some(key), true) => key.clone(),
+                    (Some(key), false) => format!("{}.{key}", self.def.name),
+                    (None, _) => continue,
+                },
+                Some(ParamSource::Derived(expr)) => {
+                    let message = format!("`{}` follows from others: {expr}", target.name.value);
+                    self.report(&target.name.span, message);
+                    continue;
+                }
+                None => {
+                    let known = self.def.params.keys().map(String::as_str);
+                    let problem = Diagnostic::unknown(
+                        target.name.span.clone(),
+                        "parameter",
+                        &target.name.value,
+                        known,
+                    );
+                    self.problems[self.at].push(problem);
+                    continue;
+                }
+            };
+            let is_float = is_float(self.def, &target.name.value);
+            self.target(target, key, is_float);
+        }
+        for target in &map.metadata {
+            let key = target.name.value.replace("{arch}", &self.def.name);
+            self.target(target, key, false);
+        }
+    }
+
+    fn target(&mut self, target: &Target, key: String, is_float: bool) {
+        match self.value(target) {
+            Ok(None) => {}
+            Ok(Some(value)) => match to_meta(&value, is_float) {
+                Some(value) => self.metadata.insert(key, value),
+                None => self.report(
+                    &target.name.span,
+                    format!("{value} is nothing that metadata can hold"),
+                ),
+            },
+            Err(error) => self.report(&target.name.span, error),
+        }
+    }
+
+    fn value(&self, target: &Target) -> Result<Option<Value>, String> {
+        let given: &[Expr] = match &target.value {
+            Given::One(expr) => std::slice::from_ref(expr),
+            Given::List(exprs) => exprs,
+            Given::Stored(_) => &[],
+        };
+        let is_known = || {
+            target
+                .when
+                .iter()
+                .chain(given)
+                .all(|expr| self.is_known(expr))
+        };
+        if target.is_optional && !is_known() {
+            return Ok(None);
+        }
+        let at = self.config.plain();
+        if let Some(when) = &target.when
+            && !at.truth(when)?
+        {
+            return Ok(None);
+        }
+        if !target.per_layer {
+            return self.given(&target.value, &at).map(Some);
+        }
+        self.for_layers(&target.value, &at).map(Some)
+    }
+
+    fn given(&self, value: &Given, at: &At<'_>) -> Result<Value, String> {
+        match value {
+            Given::One(expr) => expr.evaluate(at),
+            Given::List(exprs) => {
+                let items = exprs.iter().map(|expr| expr.evaluate(at));
+                items.collect::<Result<_, _>>().map(Value::List)
+            }
+            Given::Stored(name) => self.stored_number(name, at),
+        }
+    }
+
+    /// The one number of a stored tensor.
+    fn stored_number(&self, name: &str, at: &At<'_>) -> Result<Value, String> {
+        let name = fill(name, &at.indices);
+        for root in &self.map.roots {
+            let name = format!("{root}{name}");
+            let Some(stored) = self.checkpoint.get(&name) else {
+                continue;
+            };
+            if stored.shape.iter().product::<u64>() != 1 {
+                return Err(format!(
+                    "{name} has the shape {:?}, expected one number",
+                    stored.shape
+                ));
+            }
+            let file = self.checkpoint.files().nth(stored.file);
+            let bytes = file.and_then(|file| file.get(stored.offset..stored.offset + stored.bytes));
+            let number = read(stored.dtype, bytes.ok_or("a file is missing")?);
+            if !number.is_finite() {
+                return Err(format!("{name} ({:?}) is no number", stored.dtype));
+            }
+            self.used.borrow_mut().insert(name);
+            return Ok(Value::Float(number));
+        }
+        Err(format!("there is no tensor `{name}`"))
+    }
+
+    /// Whether every name of an expression has a value, those that named values stand for included.
+    fn is_known(&self, expr: &Expr) -> bool {
+        let at = self.config.plain();
+        let mut is_known = true;
+        expr.for_each_name(&mut |name, _| {
+            is_known &= match self.map.values.get(name) {
+                Some(_) => at.name(name, true).is_ok(),
+                None => name == "il" || at.has(name) == Ok(true),
+            };
+        });
+        is_known
+    }
+
+    /// A value for each of the layers that the first group of tensors has.
+    fn for_layers(&self, value: &Given, at: &At<'_>) -> Result<Value, String> {
+        let groups = self.map.groups.iter();
+        let count = groups.filter_map(|group| group.layers.as_ref()).next();
+        let (count, _) = count.ok_or("a map without layers has no values for each layer")?;
+        let layers = 0..self.n_layers(count)?;
+        let values = layers.map(|il| self.given(value, &at.with("il", il)));
+        values.collect::<Result<_, _>>().map(Value::List)
+    }
+
+    /// A number of layers, for which something is stored.
+    pub(super) fn n_layers(&self, count: &Expr) -> Result<u64, String> {
+        let (n, stored) = (
+            self.config.plain().size(count)?,
+            self.checkpoint.tensors().count(),
+        );
+        match n <= stored as u64 {
+            true => Ok(n),
+            false => Err(format!(
+                "`{count}` is {n}, and the folder has {stored} tensors"
+            )),
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! The header of a safetensors file: its tensors, with their types, shapes and places.
+//!
+//! A file is the length of the header (8 bytes, little endian), the header (JSON: name to `dtype`,
+//! `shape` and `data_offsets`, and `__metadata__`, which nothing needs) and the data. As the README
+//! of the format asks, tensors cover the data from its first byte to its last, without gaps and
+//! without overlap, and no name occurs twice. Only the header is read.
+//!
+//! Invariant: what is returned lies inside the file, and has the bytes that type and shape ask for.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use safetensors::Dtype;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+
+/// The largest header, as the format has it.
+const MAX_BYTES: u64 = 100_000_000;
+/// What a header may say of the file as a whole.
+const METADATA: &str = "__metadata__";
+
+/// What the header says of a tensor.
+#[derive(Debug, Deserialize)]
+struct Line {
+    dtype: Dtype,
+    shape: Vec<u64>,
+    data_offsets: [u64; 2],
+}
+
+/// A tensor of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) name: String,
+    pub(super) dtype: Dtype,
+    /// Dimensions, the slowest first.
+    pub(super) shape: Vec<u64>,
+    /// Where its data begins in the file.
+    pub(super) offset: usize,
+    /// Size of its data.
+    pub(super) bytes: usize,
+}
+
+/// The tensors of a file, in the order of their data.
+///
+/// # Errors
+/// Which rule of the format the file breaks, and for which tensor.
+pub(super) fn read(file: &[u8]) -> Result<Vec<Found>, String> {
+    let Some((length, rest)) = file.split_first_chunk() else {
+        return Err(format!(
+            "the first 8 bytes give the length of the header, and the file has {}",
+            file.len()
+        ));
+    };
+    let length = u64::from_le_bytes(*length);
+    if length > MAX_BYTES {
+        return Err(format!(
+            "a header of {length} bytes, expected at most {MAX_BYTES}"
+        ));
+    }
+    let Some((header, data)) = rest.split_at_checked(length as usize) else {
+        return Err(format!(
+            "a header of {length} bytes, of which the file has {}",
+            rest.len()
+        ));
+    };
+    let header: Header =
+        serde_json::from_slice(header).map_err(|error| format!("header: {error}"))?;
+    let mut lines: Vec<(String, Line)> = header.0.into_iter().collect();
+    lines.sort_by_key(|(_, line)| line.data_offsets);
+    let data_begin = (file.len() - data.len()) as u64;
+    let mut found = Vec::with_capacity(lines.len());
+    let mut end = 0;
+    for (name, line) in lines {
+        let bytes = place(&line, end, data.len() as u64)
+            .map_err(|message| format!("tensor `{name}`: {message}"))?;
+        // Both are at most the length of the file.
+        let (offset, size) = ((data_begin + end) as usize, bytes as usize);
+        end += bytes;
+        found.push(Found {
+            name,
+            dtype: line.dtype,
+            shape: line.shape,
+            offset,
+            bytes: size,
+        });
+    }
+    match data.len() as u64 - end {
+        0 => Ok(found),
+        left => Err(format!("{left} bytes behind the last tensor")),
+    }
+}
+
+/// The size of a tensor that follows others of `begin` bytes, in a file with so many bytes of data.
+fn place(line: &Line, begin: u64, data: u64) -> Result<u64, String> {
+    let [from, to] = line.data_offsets;
+    if from != begin {
+        return Err(format!(
+            "begins at {from}, and the data before it ends at {begin}"
+        ));
+    }
+    let elements = line.shape.iter().try_fold(1u64, |n, d| n.checked_mul(*d));
+    let bits = elements.and_then(|n| n.checked_mul(line.dtype.bitsize() as u64));
+    let size = bits.filter(|bits| bits % 8 == 0).map(|bits| bits / 8);
+    if size.is_none() || size != to.checked_sub(from) {
+        return Err(format!(
+            "data from {from} to {to}, which {:?} of the shape {:?} does not take",
+            line.dtype, line.shape
+        ));
+    }
+    match to <= data {
+        true => Ok(to - from),
+        false => Err(format!(
+            "its data ends at {to}, and that of the file at {data}; the file is cut off"
+        )),
+    }
+}
+
+/// The lines of a header by name.
+struct Header(BTreeMap<String, Line>);
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(Lines)
+    }
+}
+
+struct Lines;
+
+impl<'de> Visitor<'de> for Lines {
+    type Value = Header;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+        let mut lines = BTreeMap::new();
+        while let Some(name) = map.next_key::<String>()? {
+            if name == METADATA {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let line = map.next_value::<Line>();
+            let line = line.map_err(|e| A::Error::custom(format!("tensor `{name}`: {e}")))?;
+            if lines.contains_key(&name) {
+                return Err(A::Error::custom(format!("tensor `{name}` occurs twice")));
+            }
+            lines.insert(name, line);
+        }
+        Ok(Header(lines))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use proptest::prelude::*;
+    use proptest::sample::{Index, select};
+    use safetensors::SafeTensors;
+
+    use super::*;
+
+    /// A file of these tensors, in this order, with the header padded by so many blanks.
+    fn file(tensors: &[(String, Dtype, Vec<u64>)], padding: usize) -> Vec<u8> {
+        let (mut lines, mut begin) = (vec![r#""__metadata__":{"format":"pt"}"#.to_owned()], 0);
+        for (name, dtype, shape) in tensors {
+            let bytes = shape.iter().product::<u64>() * dtype.bitsize() as u64 / 8;
+            let end = begin + bytes;
+            lines.push(format!(
+                r#""{name}":{{"dtype":"{dtype:?}","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#
+            ));
+            begin = end;
+        }
+        // What a header lists first need not lie first.
+        lines.reverse();
+        let header = format!("{{{}}}{}", lines.join(","), " ".repeat(padding));
+        let data = (0..begin).map(|i| i as u8);
+        with_header(&header, data)
+    }
+
+    fn with_header(header: &str, data: impl IntoIterator<Item = u8>) -> Vec<u8> {
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend(header.bytes());
+        file.extend(data);
+        file
+    }
+
+    /// What the format's own crate finds, by the same order; none if it refuses the file.
+    fn oracle(file: &[u8]) -> Option<Vec<Found>> {
+        // It adds up offsets without looking whether they fit, and debug builds stop there.
+        let read = catch_unwind(|| SafeTensors::read_metadata(file).ok()).ok()?;
+        let (header, metadata) = read?;
+        let mut all: Vec<Found> = metadata
+            .tensors()
+            .into_iter()
+            .map(|(name, info)| Found {
+                name,
+                dtype: info.dtype,
+                shape: info.shape.iter().map(|n| *n as u64).collect(),
+                offset: 8 + header + info.data_offsets.0,
+                bytes: info.data_offsets.1 - info.data_offsets.0,
+            })
+            .collect();
+        all.sort_by(|a, b| (a.offset, a.bytes, &a.name).cmp(&(b.offset, b.bytes, &b.name)));
+        Some(all)
+    }
+
+    /// Any file gives tensors inside it, one behind the other, or an error; and those that the
+    /// format's crate finds.
+    fn check(file: &[u8]) {
+        let found = read(file);
+        if let Ok(found) = &found {
+            let mut end = found.first().map_or(file.len(), |first| first.offset);
+            for tensor in found {
+                assert_eq!(tensor.offset, end);
+                end += tensor.bytes;
+                let bits = tensor.shape.iter().product::<u64>() * tensor.dtype.bitsize() as u64;
+                assert_eq!(bits, 8 * tensor.bytes as u64);
+            }
+            assert_eq!(end, file.len());
+        }
+        match (found, oracle(file)) {
+            (Ok(mut found), Some(expected)) => {
+                found.sort_by(|a, b| {
+                    (a.offset, a.bytes, &a.name).cmp(&(b.offset, b.bytes, &b.name))
+                });
+                assert_eq!(found, expected);
+            }
+            (Err(_), None) => {}
+            // The crate takes the last of two lines for one name.
+            (Err(message), Some(_)) => assert!(message.contains("occurs twice"), "{message}"),
+            // It insists on texts in what nobody reads.
+            (Ok(_), None) => {
+                let header = String::from_utf8_lossy(file).into_owned();
+                assert!(header.contains(METADATA), "{header}");
+            }
+        }
+    }
+
+    const DTYPES: [Dtype; 8] = [
+        Dtype::BOOL,
+        Dtype::F4,
+        Dtype::U8,
+        Dtype::F8_E4M3,
+        Dtype::BF16,
+        Dtype::F16,
+        Dtype::F32,
+        Dtype::I64,
+    ];
+
+    fn tensors() -> impl Strategy<Value = Vec<(String, Dtype, Vec<u64>)>> {
+        let shape = prop::collection::vec(0u64..5, 0..5);
+        let line = (select(&DTYPES[..]), shape).prop_map(|(dtype, mut shape)| {
+            if dtype == Dtype::F4 {
+                shape.push(2);
+            }
+            (dtype, shape)
+        });
+        prop::collection::vec(line, 0..8).prop_map(|lines| {
+            let named = lines.into_iter().enumerate();
+            named
+                .map(|(i, (dtype, shape))| (format!("layers.{i}.weight"), dtype, shape))
+                .collect()
+        })
+    }
+
+    /// What may be put into a sound file in the place of something.
+    const SPLINTERS: [&str; 22] = [
+        "",
+        "0",
+        "1",
+        "-1",
+        "7",
+        "1e3",
+        "0.5",
+        "18446744073709551615",
+        "18446744073709551616",
+        "9223372036854775808",
+        "2305843009213693951",
+        "4294967296",
+        "null",
+        "[",
+        "]",
+        "{",
+        "}",
+        "\"",
+        ",",
+        "F32",
+        "layers.0.weight",
+        "\u{0}",
+    ];
+
+    /// A change of a file.
+    #[derive(Clone, Debug)]
+    enum Change {
+        Flip(Index, u8),
+        Cut(Index),
+        Splice(Index, usize, &'static str),
+        /// Another number in the place of one.
+        Number(Index, &'static str),
+        Repeat(Index, Index),
+        Length(u64),
+    }
+
+    fn change() -> impl Strategy<Value = Change> {
+        let splinter = || select(&SPLINTERS[..]);
+        prop_oneof![
+            (any::<Index>(), any::<u8>()).prop_map(|(at, bits)| Change::Flip(at, bits)),
+            any::<Index>().prop_map(Change::Cut),
+            (any::<Index>(), 0usize..40, splinter())
+                .prop_map(|(at, n, text)| Change::Splice(at, n, text)),
+            (any::<Index>(), splinter()).prop_map(|(at, text)| Change::Number(at, text)),
+            (any::<Index>(), any::<Index>()).prop_map(|(from, to)| Change::Repeat(from, to)),
+            prop_oneof![0u64..1 << 12, any::<u64>()].prop_map(Change::Length),
+        ]
+    }
+
+    /// Makes a change; where the header gets another length, its length is told or not.
+    fn changed(mut file: Vec<u8>, change: &Change, is_told: bool) -> Vec<u8> {
+        if file.len() < 9 {
+            return file;
+        }
+        let before = file.len();
+        match change {
+            Change::Flip(at, bits) => {
+                let at = at.index(file.len());
+                file[at] ^= bits;
+            }
+            Change::Cut(at) => file.truncate(at.index(before)),
+            Change::Splice(at, n, text) => {
+                let at = 8 + at.index(before - 8);
+                let end = (at + n).min(before);
+                file.splice(at..end, text.bytes());
+            }
+            Change::Number(at, text) => {
+                let begins = |i: &usize| file[*i].is_ascii_digit() && !file[i - 1].is_ascii_digit();
+                let all: Vec<usize> = (9..before).filter(begins).collect();
+                if all.is_empty() {
+                    return file;
+                }
+                let at = all[at.index(all.len())];
+                let n = file[at..].iter().take_while(|b| b.is_ascii_digit()).count();
+                file.splice(at..at + n, text.bytes());
+            }
+            Change::Repeat(from, to) => {
+                let (from, to) = (8 + from.index(before - 8), 8 + to.index(before - 8));
+                let copy = file[from.min(to)..from.max(to)].to_vec();
+                file.splice(to..to, copy);
+            }
+            Change::Length(length) => {
+                file[..8].copy_from_slice(&length.to_le_bytes());
+            }
+        }
+        let is_text = matches!(
+            change,
+            Change::Splice(..) | Change::Number(..) | Change::Repeat(..)
+        );
+        if is_text && is_told && file.len() >= 8 {
+            let (length, _) = file.split_first_chunk().expect("eight bytes");
+            let grown = (file.len() as u64).wrapping_sub(before as u64);
+            let length = u64::from_le_bytes(*length).wrapping_add(grown);
+            file[..8].copy_from_slice(&length.to_le_bytes());
+        }
+        file
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+
+        #[test]
+        fn a_sound_header_gives_its_tensors(tensors in tensors(), padding in 0usize..9) {
+            let file = file(&tensors, padding);
+            let found = read(&file).expect("a sound file");
+            prop_assert_eq!(found.len(), tensors.len());
+            for (name, dtype, shape) in &tensors {
+                let tensor = found.iter().find(|tensor| tensor.name == *name).expect("the names");
+                prop_assert_eq!((&tensor.dtype, &tensor.shape), (dtype, shape));
+            }
+            check(&file);
+        }
+
+        #[test]
+        fn any_bytes_give_tensors_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            check(&bytes);
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            check(&with_header(&text, []));
+        }
+
+        #[test]
+        fn a_damaged_file_gives_tensors_or_an_error(
+            tensors in tensors(),
+            changes in prop::collection::vec((change(), any::<bool>()), 1..4),
+        ) {
+            let damaged = changes
+                .iter()
+                .fold(file(&tensors, 0), |file, (change, is_told)| changed(file, change, *is_told));
+            check(&damaged);
+        }
+    }
+
+    #[test]
+    fn what_a_file_breaks_is_named() {
+        let line = |text: &str| format!(r#""q.weight":{{{text}}}"#);
+        let check = |lines: &[String], data: usize, expected: &str| {
+            let header = format!("{{{}}}", lines.join(","));
+            let message = read(&with_header(&header, vec![0; data])).expect_err("a broken rule");
+            assert_eq!(message, expected);
+        };
+        let sound = line(r#""dtype":"F32","shape":[2],"data_offsets":[0,8]"#);
+        check(
+            std::slice::from_ref(&sound),
+            7,
+            "tensor `q.weight`: its data ends at 8, and that of the file at 7; the file is cut off",
+        );
+        check(
+            std::slice::from_ref(&sound),
+            9,
+            "1 bytes behind the last tensor",
+        );
+        check(
+            &[sound.clone(), sound.clone()],
+            8,
+            "header: tensor `q.weight` occurs twice at line 1 column 121",
+        );
+        check(
+            &[line(r#""dtype":"F32","shape":[2],"data_offsets":[4,12]"#)],
+            12,
+            "tensor `q.weight`: begins at 4, and the data before it ends at 0",
+        );
+        check(
+            &[line(r#""dtype":"F32","shape":[3],"data_offsets":[0,8]"#)],
+            8,
+            "tensor `q.weight`: data from 0 to 8, which F32 of the shape [3] does not take",
+        );
+        check(
+            &[line(
+                r#""dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]"#,
+            )],
+            0,
+            "tensor `q.weight`: data from 0 to 0, which F32 of the shape [4294967296, 4294967296] does not take",
+        );
+        check(
+            &[line(r#""dtype":"F32","shape":[-2],"data_offsets":[0,8]"#)],
+            8,
+            "header: tensor `q.weight`: invalid value: integer `-2`, expected u64 at line 1 column 38",
+        );
+        let refused = |file: &[u8]| read(file).expect_err("no sound file");
+        assert_eq!(
+            refused(&[0; 7]),
+            "the first 8 bytes give the length of the header, and the file has 7"
+        );
+        assert_eq!(
+            refused(&[9, 0, 0, 0, 0, 0, 0, 0, b'{']),
+            "a header of 9 bytes, of which the file has 1"
+        );
+        assert_eq!(
+            refused(&[0xff; 20]),
+            "a header of 18446744073709551615 bytes, expected at most 100000000"
+        );
+    }
+}
