@@ -52,6 +52,7 @@ DIFFERENT = {
     "kimi-linear-six": "llama.cpp wants as many heads in layers of the delta rule as in the others",
     "llama4": "llama.cpp sees chunks of 8192 and scales queries by 0.1 for each 8192 positions",
     "llama4-vision": "llama.cpp gives up where no layer sees everything, which it takes every fourth to do",
+    "llama-yarn-scales": "llama.cpp reads the bounds of YaRN in `mistral3` and `grok`; elsewhere they are 32 and 1",
     "mellum": "llama.cpp turns windowed layers with the base of the others",
     "minicpm3": "llama.cpp has the factors of the published one: 12, 1.4 and 256",
     "minicpm3-longrope": "llama.cpp has the factors of the published one: 12, 1.4 and 256",
