@@ -44,6 +44,8 @@ def loss_svg(points):
 def steps_svg(series):
     """series: [(name, [(steps, part right, from 0 to 1)])]; the steps, powers of two, on a logarithmic axis."""
     steps = [s for s, _ in series[0][1]]
+    low = math.floor(10 * min(part for _, points in series for _, part in points)) / 10  # the axis begins at full tens
     return chart("held-out questions answered rightly, by the number of steps", "steps",
                  (lambda s: math.log(s / steps[0]) / math.log(steps[-1] / steps[0]), [(s, s) for s in steps]),
-                 (lambda part: part, [(k / 4, f"{25 * k} %") for k in range(5)]), series)
+                 (lambda part: (part - low) / (1 - low), [(low + (1 - low) * k / 4, f"{100 * low + 25 * (1 - low) * k:.0f} %") for k in range(5)]),
+                 series)
