@@ -7,10 +7,10 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench soak equiv-test perf-vs-llama cache-cost goldens bindings install
+.PHONY: help run serve test check fmt lint bench soak equiv-test perf-vs-llama cache-cost goldens hf-goldens converted-vs-llama bindings install
 
 help: ## List the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Answer PROMPT with MODEL (default: 2+2=? with the built-in model)
 	cargo run --release --quiet -- run $(model) "$(PROMPT)"
@@ -51,6 +51,13 @@ cache-cost: ## Measure what quantised keys and values cost: docs/cache-cost.md
 goldens: ## Recompute the golden logits with llama.cpp (needs Python with llama-cpp-python and numpy)
 	cargo build --release
 	python3 scripts/make_goldens.py --bench target/release/bench
+
+hf-goldens: ## Recompute tests/hf with transformers (needs scripts/requirements-hf.txt)
+	python3 scripts/make_hf_goldens.py
+
+converted-vs-llama: ## Convert the folders of tests/hf and compare with llama.cpp (needs what goldens needs)
+	cargo build --release
+	python3 scripts/check_converted.py --bench target/release/bench
 
 bindings: ## Renew ggml-sys/src/bindings.rs (needs libclang)
 	scripts/bindings.sh

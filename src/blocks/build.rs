@@ -12,10 +12,10 @@ use crate::plan::{NormUse, Plan, Unit};
 use crate::weights::TensorType;
 
 use super::norm::{Kind, Norm};
-use super::rope::{Pairing, Rope, Scaling};
+use super::rope::{Mixture, Pairing, Rope, Scaling};
 use super::store::{KeyValueStore, StateStore};
 
-/// An input that follows from the tokens' positions.
+/// An input that follows from the tokens' positions, or from options alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Asked {
     /// f32 `[1, 1, n_tokens]`: `1 + scale * ln(1 + floor((pos + offset) / floor))`.
@@ -33,6 +33,8 @@ pub enum Asked {
     Sections,
     /// i32 `[n_tokens]`: row 0 for each token.
     FirstRow,
+    /// f32 `[dims / 2]`: what frequencies are divided by.
+    Divisors(Mixture),
 }
 
 /// The graph under construction.
@@ -200,6 +202,12 @@ impl Build<'_> {
         };
         let factors = self.weight(unit, "factors");
         let factors = factors.or_else(|| self.weight(unit, table));
+        let divisors = rope.mixture().map(|mixture| {
+            self.ask(Asked::Divisors(mixture), |g| {
+                g.input("divisors", TensorType::F32, &[rope.dims / 2])
+            })
+        });
+        let divisors = divisors.transpose()?;
         let params = rope_params(&rope);
         let positions = match params.sections {
             Some(_) => self.ask(Asked::Sections, |g| {
@@ -207,7 +215,8 @@ impl Build<'_> {
             })?,
             None => self.positions.clone(),
         };
-        self.g.rope(x, &positions, factors, &params)
+        self.g
+            .rope(x, &positions, divisors.as_ref().or(factors), &params)
     }
 
     /// Softmax over each row of `x [n, m]`.
@@ -392,6 +401,13 @@ fn rope_params(rope: &Rope) -> RopeParams {
     } else {
         1.0
     };
+    // The operation raises the magnitude where it mixes.
+    let is_mixed = rope.mixture().is_some();
+    let magnitude = if is_mixed && rope.ext != 0.0 {
+        1.0 + 0.1 * spread
+    } else {
+        1.0
+    };
     RopeParams {
         pairing: match rope.kind {
             Pairing::Norm => RopePairing::Norm,
@@ -407,13 +423,13 @@ fn rope_params(rope: &Rope) -> RopeParams {
         dims: rope.dims,
         orig_ctx: rope.orig_ctx,
         base: rope.base,
-        freq_scale: if rope.scaling == Scaling::None {
+        freq_scale: if rope.scaling == Scaling::None || is_mixed {
             1.0
         } else {
             1.0 / rope.factor
         },
-        ext_factor: if is_yarn { rope.ext } else { 0.0 },
-        attn_factor: rope.attn / correction,
+        ext_factor: if is_yarn && !is_mixed { rope.ext } else { 0.0 },
+        attn_factor: rope.attn * magnitude / correction,
         beta_fast: rope.fast,
         beta_slow: rope.slow,
     }

@@ -4,7 +4,8 @@
 //! Pair j turns by `pos * base^(-2j/dims) / factors[j] / factor`. `norm` pairs (2j, 2j+1), `neox`
 //! pairs (j, j + dims/2); elements beyond `dims` pass through. Multimodal models turn sections of the pairs by time, height and width
 //! (Wang et al. 2024), which are all the position in a text. YaRN (Peng et al. 2023) mixes the
-//! scaled and the unscaled angle by wavelength and raises the magnitude. LongRoPE (Ding et al. 2024) has
+//! scaled and the unscaled angle by wavelength and raises the magnitude; the bounds of the mixture are
+//! whole pairs or, without `truncate`, between them. LongRoPE (Ding et al. 2024) has
 //! two tables of factors and takes one by the length of the context.
 
 use crate::arch::{Contract, Rule, StateSpec, WeightRole, WeightSpec};
@@ -55,6 +56,7 @@ options! {
         ext: f32 = "yarn_ext", "share of the mixed angle (yarn)";
         fast: f32 = "yarn_fast", "rotations above which an angle is kept (yarn)";
         slow: f32 = "yarn_slow", "rotations below which an angle is divided (yarn)";
+        truncate: bool = "yarn_truncate", "whether the bounds of the mixture are whole pairs (yarn)";
         log_mul: f32 = "yarn_log_mul", "strength of the magnitude's correction (yarn)";
     }
 }
@@ -114,8 +116,110 @@ pub(super) static CONTRACT: Contract = Contract {
             message: "`factor` is positive",
         },
         Rule {
+            holds: "truncate or scaling != 'yarn' or not has('factors')",
+            message: "with bounds between pairs there is no table of divisors",
+        },
+        Rule {
             holds: "scaling != 'longrope' or has('long') and has('short')",
             message: "`longrope` has two tables of factors",
         },
     ],
 };
+
+/// A mixture of scaled and unscaled angles with bounds between pairs, as the divisor of each frequency.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mixture {
+    dims: u64,
+    base: f32,
+    factor: f32,
+    orig_ctx: u64,
+    ext: f32,
+    fast: f32,
+    slow: f32,
+}
+
+impl Rope {
+    /// The mixture, unless the operation makes it itself.
+    pub(super) fn mixture(&self) -> Option<Mixture> {
+        (self.scaling == Scaling::Yarn && !self.truncate).then_some(Mixture {
+            dims: self.dims,
+            base: self.base,
+            factor: self.factor,
+            orig_ctx: self.orig_ctx,
+            ext: self.ext,
+            fast: self.fast,
+            slow: self.slow,
+        })
+    }
+}
+
+impl Mixture {
+    /// `[dims / 2]`. Pair `j` turns `orig_ctx / 2 pi * base^(-2j/dims)` times in the original context:
+    /// from `slow` turns on it is mixed, from `fast` on kept.
+    pub(crate) fn divisors(&self) -> Vec<f32> {
+        let (dims, factor) = (self.dims as f64, f64::from(self.factor));
+        let pairs_per_log = dims / (2.0 * f64::from(self.base).ln());
+        let turns_of_first = self.orig_ctx as f64 / std::f64::consts::TAU;
+        let pair = |turns: f32| pairs_per_log * (turns_of_first / f64::from(turns)).ln();
+        let low = pair(self.fast).max(0.0);
+        let high = pair(self.slow).min(dims - 1.0);
+        let width = if high == low { 0.001 } else { high - low };
+        (0..self.dims / 2)
+            .map(|j| {
+                let kept = 1.0 - ((j as f64 - low) / width).clamp(0.0, 1.0);
+                let kept = kept * f64::from(self.ext);
+                (1.0 / ((1.0 - kept) / factor + kept)) as f32
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Frequencies as YaRN states them (Peng et al. 2023, section 3.3): by the wavelengths that fit
+    /// into the original context, the share between being linear in the pair.
+    fn frequency(mixture: &Mixture, j: usize) -> f64 {
+        let base = f64::from(mixture.base);
+        let plain = base.powf(-2.0 * j as f64 / mixture.dims as f64);
+        // The pair, counted with a fraction, that turns so often.
+        let pair_of = |turns: f32| {
+            let frequency = f64::from(turns) * std::f64::consts::TAU / mixture.orig_ctx as f64;
+            -frequency.log(base) * mixture.dims as f64 / 2.0
+        };
+        let (low, high) = (pair_of(mixture.fast), pair_of(mixture.slow));
+        let share = match j as f64 {
+            j if j <= low => 0.0,
+            j if j >= high => 1.0,
+            j => (j - low) / (high - low),
+        };
+        plain * (1.0 - share) + plain / f64::from(mixture.factor) * share
+    }
+
+    #[test]
+    fn bounds_between_pairs() {
+        let mixture = Mixture {
+            dims: 64,
+            base: 150_000.0,
+            factor: 32.0,
+            orig_ctx: 4096,
+            ext: 1.0,
+            fast: 32.0,
+            slow: 1.0,
+        };
+        let divisors = mixture.divisors();
+        assert_eq!(divisors.len(), 32);
+        for (j, divisor) in divisors.iter().enumerate() {
+            let found = 150_000f64.powf(-(j as f64) / 32.0) / f64::from(*divisor);
+            let expected = frequency(&mixture, j);
+            assert!(
+                (found / expected - 1.0).abs() < 1e-6,
+                "pair {j}: {found} and {expected}"
+            );
+        }
+        // Where the bounds are: the ninth pair is the first that is mixed, the eighteenth the last.
+        assert_eq!((divisors[8], divisors[18]), (1.0, 32.0));
+        assert!(divisors[9] > 1.0 && divisors[17] < 32.0);
+    }
+}

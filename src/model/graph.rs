@@ -111,6 +111,7 @@ impl Inputs {
                     sections.resize(4 * batch.len(), 0);
                     executor.write(tensor, &sections)?;
                 }
+                Asked::Divisors(mixture) => executor.write(tensor, &mixture.divisors())?,
                 Asked::FirstRow => executor.write_indices(tensor, &vec![0i32; batch.len()])?,
             }
         }

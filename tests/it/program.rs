@@ -299,7 +299,7 @@ fn definitions_are_listed_shown_and_checked() {
     let report = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1));
     for part in [
-        "mine.arch.toml:29:34",
+        "mine.arch.toml:33:34",
         "unknown key `rope_` in `attention`",
         "did you mean `rope`?",
         "^^^^^",

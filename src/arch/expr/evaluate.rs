@@ -7,11 +7,8 @@ pub(super) fn evaluate(node: &Node, scope: &dyn Scope) -> Result<Value, String> 
         Node::Literal(value) => Ok(value.clone()),
         Node::Name(name, _) => scope.name(name, false),
         Node::Index(name, index, _) => {
-            let items = match scope.name(name, true)? {
-                Value::List(items) => items,
-                Value::Str(text) => characters(&text),
-                _ => return Err(format!("`{name}` is not an array, so it has no elements")),
-            };
+            let items = elements(&scope.name(name, true)?)
+                .ok_or_else(|| format!("`{name}` is not an array, so it has no elements"))?;
             let Value::Int(at) = evaluate(index, scope)? else {
                 return Err(format!("an index of `{name}` is not an integer"));
             };
@@ -36,9 +33,13 @@ pub(super) fn evaluate(node: &Node, scope: &dyn Scope) -> Result<Value, String> 
     }
 }
 
-/// The elements of a text.
-fn characters(text: &str) -> Vec<Value> {
-    text.chars().map(|c| Value::Str(c.into())).collect()
+/// The elements of an array; those of a text are its characters.
+fn elements(value: &Value) -> Option<Vec<Value>> {
+    match value {
+        Value::List(items) => Some(items.clone()),
+        Value::Str(text) => Some(text.chars().map(|c| Value::Str(c.into())).collect()),
+        _ => None,
+    }
 }
 
 fn overflow() -> String {
@@ -160,7 +161,16 @@ fn call(function: Function, arguments: &[Node], scope: &dyn Scope) -> Result<Val
             Value::Float(v) => real_function(Function::Floor, v.trunc()),
             other => Err(format!("expected a number, found {}", other.type_name())),
         },
-        Function::Count => Ok(Value::Int(scope.count(&text(&arguments[0])?)?)),
+        Function::Count => {
+            let key = text(&arguments[0])?;
+            let Some(value) = arguments.get(1) else {
+                return Ok(Value::Int(scope.count(&key)?));
+            };
+            let value = evaluate(value, scope)?;
+            let items = elements(&scope.name(&key, true)?).unwrap_or_default();
+            let is_it = |item: &&Value| equal(item, &value).unwrap_or(false);
+            Ok(Value::Int(items.iter().filter(is_it).count() as i64))
+        }
         Function::Any | Function::All | Function::Sum => {
             over_list(function, &list(&arguments[0], scope)?)
         }
@@ -170,11 +180,7 @@ fn call(function: Function, arguments: &[Node], scope: &dyn Scope) -> Result<Val
                 Node::Name(name, _) => scope.name(name, true)?,
                 _ => return Err("expected the name of an array or of a text".into()),
             };
-            let items = match items {
-                Value::List(items) => items,
-                Value::Str(text) => characters(&text),
-                single => vec![single],
-            };
+            let items = elements(&items).unwrap_or_else(|| vec![items]);
             let is_it = |item: &Value| equal(item, &value).unwrap_or(false);
             Ok(Value::Bool(items.iter().any(is_it)))
         }

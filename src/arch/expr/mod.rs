@@ -159,7 +159,7 @@ const FUNCTIONS: &[(&str, Function, usize, usize)] = &[
     ("if", Function::If, 3, 3),
     ("has", Function::Has, 1, 1),
     ("dim", Function::Dim, 2, 2),
-    ("count", Function::Count, 1, 1),
+    ("count", Function::Count, 1, 2),
     ("min", Function::Min, 1, usize::MAX),
     ("max", Function::Max, 1, usize::MAX),
     ("sqrt", Function::Sqrt, 1, 1),
@@ -391,6 +391,9 @@ mod tests {
         check("contains(swa, 1)", "false");
         check("index(swa, false)", "1");
         check("index(swa, 7)", "2");
+        check("count('swa', false)", "1");
+        check("count('swa', 7)", "0");
+        check("count('kinds', 'M')", "2");
         check("kinds[3]", "*");
         check("contains(kinds, '-')", "true");
         check("contains(kinds, 'E')", "false");
