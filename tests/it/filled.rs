@@ -195,7 +195,7 @@ fn both_kinds_of_models_answer_at_once_as_they_do_alone() {
         let sum = format!("{}+{}=?", 10 + i, 3 * i);
         let mut body = question(&sum, &json!({ "seed": i, "temperature": 0.7, "n": 2 }));
         body["model"] = json!(["tiny-chat", "tiny-diffusion"][i % 2]);
-        if i % 2 == 0 {
+        if i.is_multiple_of(2) {
             body["diffusion"] = Value::Null;
         }
         let (status, answer) = server.chat(body);
