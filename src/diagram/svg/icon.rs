@@ -1,0 +1,103 @@
+//! Small pictures: who shares keys, which experts are used, which keys are seen.
+
+use super::scene::{Anchor, Item, Piece, Rect};
+use super::text::{Style, width};
+use crate::diagram::{Icon, MaskShape};
+
+const SIDE: f64 = 30.0;
+
+/// Pictures beside each other, with their words; as many rows as the room needs.
+pub(super) fn row(icons: &[Icon], room: f64) -> Piece {
+    let mut piece = Piece::new(room, 0.0);
+    let (mut x, mut y, mut h) = (0.0, 0.0, 0.0f64);
+    for icon in icons {
+        let (picture, text) = match icon {
+            Icon::Heads { per_group, text } => (heads(*per_group), text),
+            Icon::Experts { numbers, text } => (experts(*numbers), text),
+            Icon::Mask { shape, text } => (mask(*shape), text),
+        };
+        let beside = width(text, Style::Small);
+        if x > 0.0 && x + picture.w + 6.0 + beside > room {
+            (x, y) = (0.0, y + h + 6.0);
+            h = 0.0;
+        }
+        h = h.max(picture.h);
+        let (w, middle) = (picture.w, y + picture.h / 2.0 + 4.0);
+        piece.put(picture, x, y);
+        piece.text(x + w + 6.0, middle, Anchor::Start, Style::Small, text);
+        x += w + 6.0 + beside + 16.0;
+    }
+    piece.h = y + h;
+    piece
+}
+
+fn square(x: f64, y: f64, side: f64) -> Rect {
+    Rect {
+        x,
+        y,
+        w: side,
+        h: side,
+    }
+}
+
+/// Query heads (circles) over the key head (square) that they share.
+fn heads(per_group: Option<u64>) -> Piece {
+    let shown = per_group.map_or(3, |n| n.clamp(1, 4)) as usize;
+    let w = 12.0 * shown.max(2) as f64;
+    let mut piece = Piece::new(w, SIDE);
+    let step = w / shown as f64;
+    for i in 0..shown {
+        let x = step * (i as f64 + 0.5);
+        piece.line(&[(x, 6.0), (w / 2.0, 22.0)], "thin");
+        piece.push(Item::Circle(x, 6.0, 4.0, "dot"));
+    }
+    piece.push(Item::Box(square(w / 2.0 - 5.0, 20.0, 10.0), 1.0, "key"));
+    piece
+}
+
+/// A grid of experts; those that are used are filled and have a thick border.
+fn experts(numbers: Option<(u64, u64)>) -> Piece {
+    let (used, all) = numbers.unwrap_or((2, 8));
+    let shown = all.clamp(1, 32) as usize;
+    let filled = (used as usize).min(shown);
+    let columns = shown.div_ceil(if shown > 8 { 4 } else { 2 });
+    let rows = shown.div_ceil(columns);
+    let mut piece = Piece::new(columns as f64 * 8.0, rows as f64 * 8.0);
+    // Spread over the grid rather than the first ones: which are used depends on the token.
+    let used: Vec<usize> = (0..filled).map(|i| (i * shown / filled + 1) % shown).collect();
+    for i in 0..shown {
+        let (x, y) = ((i % columns) as f64 * 8.0, (i / columns) as f64 * 8.0);
+        let class = if used.contains(&i) { "key" } else { "cell" };
+        piece.push(Item::Box(square(x, y, 6.5), 1.0, class));
+    }
+    piece
+}
+
+/// Queries downwards, keys to the right; what is seen is filled.
+fn mask(shape: MaskShape) -> Piece {
+    const N: usize = 6;
+    let cell = SIDE / N as f64;
+    let mut piece = Piece::new(SIDE, SIDE);
+    piece.push(Item::Box(square(0.0, 0.0, SIDE), 1.0, "cell"));
+    for q in 0..N {
+        let seen: Vec<usize> = (0..N)
+            .filter(|k| match shape {
+                MaskShape::Causal => *k <= q,
+                MaskShape::Window => *k <= q && q - k < 3,
+                MaskShape::Chunks => *k <= q && k / 3 == q / 3,
+                MaskShape::Band => q.abs_diff(*k) < 2,
+                MaskShape::Full => true,
+            })
+            .collect();
+        if let (Some(first), Some(last)) = (seen.first(), seen.last()) {
+            let run = Rect {
+                x: *first as f64 * cell,
+                y: q as f64 * cell,
+                w: (last - first + 1) as f64 * cell,
+                h: cell,
+            };
+            piece.push(Item::Box(run, 0.0, "seen"));
+        }
+    }
+    piece
+}

@@ -1,0 +1,119 @@
+//! Pictures of a drawing: places of boxes first, then text.
+//!
+//! Everything is laid out in pixels by code of this folder ([`flow`] within blocks), so that pictures are
+//! the same on every machine and tests can look at the rectangles. Colours are classes of a style sheet
+//! with a light and a dark set; whatever a colour says, a word, a letter or a shape says too.
+
+mod flow;
+mod icon;
+mod layer;
+mod part;
+mod scene;
+mod stack;
+mod text;
+
+pub use flow::{Flow, Size, flow};
+pub use scene::{Anchor, Item, Piece, Rect, Seg, escape};
+pub use text::{Style, width};
+
+use super::Drawing;
+
+/// Widest row of kinds side by side.
+const MAX_ROW: f64 = 2200.0;
+
+/// The whole model: input, stack with the pattern of its layers, head.
+pub fn stack(drawing: &Drawing) -> Piece {
+    stack::stack(drawing)
+}
+
+/// Every kind of layer, down to its operations and weights.
+pub fn layers(drawing: &Drawing) -> Piece {
+    let n_layers = drawing.layers.len();
+    let mut page = Piece::default();
+    let pieces = drawing.kinds.iter().map(|kind| {
+        let told = told(drawing, &kind.layers);
+        layer::kind(kind, n_layers, &told)
+    });
+    let mut stages: Vec<Piece> = Vec::new();
+    for part in drawing.begin.iter().chain(&drawing.end) {
+        stages.push(match part.kind {
+            "norm" => part::single(part).piece,
+            _ => part::block(part).piece,
+        });
+    }
+    let (mut x, mut y, mut h) = (0.0, 0.0, 0.0f64);
+    for piece in pieces {
+        if x > 0.0 && x + piece.w > MAX_ROW {
+            (x, y) = (0.0, y + h + 48.0);
+            h = 0.0;
+        }
+        h = h.max(piece.h);
+        page.w = page.w.max(x + piece.w);
+        let w = piece.w;
+        page.put(piece, x, y);
+        x += w + 56.0;
+    }
+    y += h + 40.0;
+    x = 0.0;
+    h = 0.0;
+    for piece in stages {
+        if x > 0.0 && x + piece.w > page.w.max(900.0) {
+            (x, y) = (0.0, y + h + 30.0);
+            h = 0.0;
+        }
+        h = h.max(piece.h);
+        page.w = page.w.max(x + piece.w);
+        let w = piece.w;
+        page.put(piece, x, y);
+        x += w + 40.0;
+    }
+    page.h = y + h;
+    let title = stack::heading(drawing, page.w.max(600.0));
+    let mut all = Piece::new(page.w.max(title.w), page.h + title.h + 16.0);
+    let top = title.h + 16.0;
+    all.put(title, 0.0, 0.0);
+    all.put(page, 0.0, top);
+    stack::framed(all)
+}
+
+/// Which layers a kind stands for, in words.
+fn told(drawing: &Drawing, layers: &[usize]) -> String {
+    if drawing.is_symbolic {
+        return match drawing.kinds.len() {
+            1 => "all layers".into(),
+            _ => "some layers".into(),
+        };
+    }
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for at in layers {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == *at => *last = *at,
+            _ => ranges.push((*at, *at)),
+        }
+    }
+    let shown = ranges.iter().map(|(first, last)| match last - first {
+        0 => first.to_string(),
+        _ => format!("{first}\u{2013}{last}"),
+    });
+    let shown: Vec<String> = shown.collect();
+    format!(
+        "{} of {} layers: {}",
+        layers.len(),
+        drawing.layers.len(),
+        shown.join(", ")
+    )
+}
+
+/// A picture as an SVG document.
+pub fn document(drawing: &Drawing, piece: &Piece, what: &str) -> String {
+    let title = format!("{}: {what}", drawing.name);
+    let desc = format!(
+        "Drawn by bench from the plan that runs. {} {} of layers.",
+        drawing.kinds.len(),
+        if drawing.kinds.len() == 1 { "kind" } else { "kinds" },
+    );
+    piece.to_svg(&title, &desc, STYLE)
+}
+
+/// Fonts, lines and colours. Base rules are light, so that renderers without media queries have them.
+const STYLE: &str = include_str!("style.css");
