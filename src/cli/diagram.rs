@@ -10,6 +10,7 @@ use crate::synth::Request;
 use crate::weights::TensorType;
 
 use super::options::ArchOptions;
+use super::synth::key_value;
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -20,6 +21,15 @@ pub(super) struct Args {
     /// Folder to write into
     #[arg(short, long, default_value = ".", value_name = "DIR")]
     output: PathBuf,
+    /// Name of the pictures, if it is to be another than the model's
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Of a definition: a parameter of what is drawn, as in `synth`; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    set: Vec<(String, String)>,
+    /// Of a definition: optional tensors that are drawn, such as output,attn_q.bias
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    with: Vec<String>,
     #[command(flatten)]
     archs: ArchOptions,
 }
@@ -30,19 +40,19 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let path = PathBuf::from(&args.what);
     let (def, sample) = if path.exists() {
         let opened = crate::models::open(&Source::File(path), &definitions)?;
-        let sample = Sample::of_model(&opened.name, &opened.plan)?;
+        let sample = Sample::of_model(args.name.as_ref().unwrap_or(&opened.name), &opened.plan)?;
         (opened.def, sample)
     } else {
         let def = definitions.archs.get(&args.what)?;
         let request = Request {
             seed: 0,
-            set: Vec::new(),
+            set: args.set.clone(),
             meta: Vec::new(),
-            with: Vec::new(),
+            with: args.with.clone(),
             ty: TensorType::F32,
             vocabulary: None,
         };
-        let sample = Sample::of_definition(&def.name, &def, &request)?;
+        let sample = Sample::of_definition(args.name.as_ref().unwrap_or(&def.name), &def, &request)?;
         (def, sample)
     };
     let source = definitions.archs.source(&def.name)?;

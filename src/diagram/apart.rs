@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::arch::Resolved;
 use crate::plan::{BranchPlan, LayerPlan, StatePlan};
 
 use super::build::Maker;
@@ -84,9 +85,13 @@ impl Maker<'_> {
                 for ((spec, value), setting) in specs.zip(&def.block.options) {
                     let is_choice = setting.span.is_some() && setting.expr.source().contains("if(");
                     if is_choice && spec.default != Some("il") {
+                        let is_number = matches!(value, Resolved::Int(_) | Resolved::Float(_));
+                        if is_number && self.is_symbolic {
+                            continue;
+                        }
                         let value = words::option(self.plan, spec.kind, value);
                         out.push(format!(
-                            "{} = {} (here {value})",
+                            "{} = {} is {value}",
                             spec.name,
                             setting.expr.source()
                         ));

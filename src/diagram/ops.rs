@@ -11,6 +11,10 @@ pub(super) struct RawOp {
     pub(super) steps: Vec<usize>,
     /// The weights that they read, as places in the plan, in that order.
     pub(super) weights: Vec<usize>,
+    /// The operation whose dimensions the result has.
+    pub(super) result: usize,
+    /// Whether it sums the parts of one value.
+    pub(super) is_sum: bool,
 }
 
 /// An edge in the making.
@@ -96,16 +100,37 @@ impl<'a> Reader<'a> {
                 Some(known) => {
                     known.steps.push(at);
                     known.weights.extend(weights);
+                    known.result = at;
                 }
                 None => boxes.push(RawOp {
                     steps: vec![at],
                     weights,
+                    result: self.window(at),
+                    is_sum: self.is_sum(at),
                 }),
             }
             owner.insert(at, place);
         }
         let edges = self.edges(&boxes, &owner);
         (boxes, edges)
+    }
+
+    /// Of a sorting the window of the best; otherwise the operation itself.
+    fn window(&self, at: usize) -> usize {
+        let is_window = |step: &Step| step.is_view && step.sources == [Origin::Step(at)];
+        match self.steps[at].op.as_str() {
+            "ARGSORT" => self.steps.iter().position(is_window).unwrap_or(at),
+            _ => at,
+        }
+    }
+
+    /// Whether an addition is of two parts of one value.
+    fn is_sum(&self, at: usize) -> bool {
+        let step = &self.steps[at];
+        let [a, b] = step.sources.as_slice() else {
+            return false;
+        };
+        step.op == "ADD" && a != b && root(self.steps, a) == root(self.steps, b)
     }
 
     /// Weights that an operation reads, each once.
@@ -165,13 +190,12 @@ impl<'a> Reader<'a> {
             return None;
         };
         let place = *owner.get(sum)?;
-        let first = *boxes[place].steps.first()?;
-        let is_sum = |at: usize| self.steps[at].op == "ADD";
-        let whole = root(self.steps, next);
-        let parts = self.steps[first].sources.iter();
-        let mut parts = parts.map(|source| root(self.steps, source));
-        let same = is_sum(at) && is_sum(first) && parts.all(|part| part == whole);
-        (same && boxes[place].steps.last() == Some(sum)).then_some(place)
+        let known = &boxes[place];
+        let first = &self.steps[known.steps[0]];
+        let whole = first.sources.first().map(|part| root(self.steps, part));
+        let same = Some(root(self.steps, next)) == whole;
+        let goes_on = step.op == "ADD" && known.steps.last() == Some(sum);
+        (known.is_sum && same && goes_on).then_some(place)
     }
 
     fn edges(&self, boxes: &[RawOp], owner: &HashMap<usize, usize>) -> Vec<RawEdge> {
@@ -192,15 +216,17 @@ impl<'a> Reader<'a> {
                         Origin::Step(last) => *last,
                         _ => at,
                     };
-                    *sums.entry(from).or_default() += 1;
-                    if sums[&from] > 1 && known.steps.len() > 1 {
+                    let sum = sums.entry(from).or_default();
+                    *sum += 1;
+                    if known.is_sum && *sum > 1 {
                         continue;
                     }
+                    let whole = &self.steps[self.window(at)];
                     edges.push(RawEdge {
                         from,
                         to,
-                        last,
-                        is_part: elements(&self.steps[last]) < elements(&self.steps[at]),
+                        last: if known.is_sum { at } else { last },
+                        is_part: !known.is_sum && elements(&self.steps[last]) < elements(whole),
                     });
                 }
             }

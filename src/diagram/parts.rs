@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::arch::expr::Expr;
-use crate::arch::{Instance, Resolved};
+use crate::arch::{Instance, OptionKind, Resolved};
 use crate::ggml::{Origin, Step};
 use crate::plan::{Plan, StatePlan, Unit};
 
 use super::build::Maker;
 use super::kinds::{is_within, without_index};
 use super::ops::{RawEdge, RawEnd, RawOp, root};
-use super::sizes::Symbols;
+use super::sizes::{Symbols, is_derived};
 use super::words;
 use super::{Edge, End, Kept, Op, OpShape, Part, Weight};
 
@@ -106,7 +106,10 @@ impl Maker<'_> {
             let specs = instance.contract.options;
             let at = specs.iter().position(|o| o.name == name)?;
             let expr = &instance.options[at].expr;
-            expr.as_name().map(str::to_owned)
+            match specs[at].kind {
+                OptionKind::Float => symbol(expr),
+                _ => expr.as_name().map(str::to_owned),
+            }
         };
         self.sizes.symbols(path, &label)
     }
@@ -178,15 +181,15 @@ impl Maker<'_> {
         index: &dyn Fn(&str) -> String,
     ) -> Op {
         let step = |at: &usize| &self.steps[*at];
-        let (first, last) = (step(&raw.steps[0]), raw.steps[raw.steps.len() - 1]);
-        let (mut title, mut shape) = words::op(first);
+        let first = step(&raw.steps[0]);
+        let number = |nth: usize| self.sizes.number(raw.steps[0], nth, symbols);
+        let (mut title, mut shape) = words::op(first, &number);
         if let Some(at) = places.first() {
             title = words::weighted(first, &weights[*at].key);
             shape = OpShape::Weighted;
         }
-        let is_sum = raw.steps.len() > 1 && first.op == "ADD";
-        if is_sum {
-            (title, shape) = ("sum of the picked experts".into(), OpShape::Plain);
+        if raw.is_sum {
+            (title, shape) = ("sum of the parts".into(), OpShape::Plain);
         }
         let kept = |source: &Origin| match source {
             Origin::Leaf(name) => kept_name(name),
@@ -206,7 +209,7 @@ impl Maker<'_> {
             shape,
             ops: raw.steps.iter().map(|at| step(at).op.clone()).collect(),
             weights: places,
-            result: self.sizes.of_step(last, symbols),
+            result: self.sizes.of_step(raw.result, symbols),
             value,
             steps: raw.steps.clone(),
         }
@@ -275,7 +278,7 @@ impl Maker<'_> {
         for (at, (spec, value)) in specs.enumerate() {
             let default = spec.default.unwrap_or_default();
             let is_index = default == "il";
-            if words::is_default(default, value) || is_index {
+            if words::is_default(default, value) || is_index || is_derived(spec) {
                 continue;
             }
             let expr = instance.map(|instance| &instance.options[at].expr);
@@ -284,7 +287,7 @@ impl Maker<'_> {
                 Some(expr) => symbol(expr).unwrap_or_else(|| expr.source().to_owned()),
                 None => words::option(self.plan, spec.kind, value),
             };
-            facts.push(format!("{} {text}", spec.name.replace('_', " ")));
+            facts.push(format!("{} = {text}", spec.name));
         }
         facts
     }

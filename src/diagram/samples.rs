@@ -1,7 +1,7 @@
 //! What a drawing is made of: plans with their graphs, at as many points as its sizes need.
 
+use crate::arch::expr::{Expr, Value};
 use crate::arch::{ArchDef, ParamSource};
-use crate::arch::expr::Value;
 use crate::model;
 use crate::plan::Plan;
 use crate::synth::{self, Request};
@@ -13,6 +13,8 @@ use super::sizes::Point;
 const N_TOKENS: [usize; 2] = [7, 11];
 /// Factors by which a parameter is tried to differ.
 const FACTORS: [u64; 2] = [2, 3];
+/// Values for a parameter whose own one is not known.
+const GUESSES: [u64; 4] = [24, 12, 8, 32];
 
 /// A model or a definition, ready to be drawn.
 pub struct Sample {
@@ -46,15 +48,28 @@ impl Sample {
             point(plan.clone(), N_TOKENS[0])?,
             point(plan.clone(), N_TOKENS[1])?,
         ];
-        for (param, value) in numbers(def, &plan, request) {
-            let varied = FACTORS.iter().find_map(|factor| {
-                let varied = with(request, param, &times(&value, *factor));
-                let (_, plan) = synth::design(def, &varied).ok()?;
-                let point = point(plan, N_TOKENS[0]).ok()?;
-                is_like(&points[0], &point).then_some(point)
-            });
-            points.extend(varied);
+        let varied = |request: &Request| {
+            let (_, plan) = synth::design(def, request).ok()?;
+            let point = point(plan, N_TOKENS[0]).ok()?;
+            is_like(&points[0], &point).then_some(point)
+        };
+        let mut found = Vec::new();
+        let mut stuck = Vec::new();
+        for (param, values) in numbers(def, &plan, request) {
+            let mut tried = values.iter().map(|value| with(request, param, value));
+            match tried.find_map(|request| varied(&request)) {
+                Some(point) => found.push(point),
+                None => stuck.push((param, values)),
+            }
         }
+        // Some have to go together.
+        for (i, (a, a_values)) in stuck.iter().enumerate() {
+            for (b, b_values) in &stuck[i + 1..] {
+                let both = with(&with(request, a, &a_values[0]), b, &b_values[0]);
+                found.extend(varied(&both));
+            }
+        }
+        points.extend(found);
         Ok(Self {
             name: name.to_owned(),
             points,
@@ -108,27 +123,42 @@ fn is_like(a: &Point, b: &Point) -> bool {
         && names(a) == names(b)
 }
 
-/// Whole-number parameters that a file gives, with their values as they are written.
-fn numbers<'d>(def: &'d ArchDef, plan: &Plan, request: &Request) -> Vec<(&'d str, Vec<u64>)> {
+/// Whole-number parameters that a file gives, with other values to try.
+fn numbers<'d>(def: &'d ArchDef, plan: &Plan, request: &Request) -> Vec<(&'d str, Vec<String>)> {
     let mut out = Vec::new();
     for (name, param) in &def.params {
-        if !matches!(param.source, ParamSource::Key { .. }) {
+        let ParamSource::Key { default, synth, .. } = &param.source else {
             continue;
-        }
-        let given = request.set.iter().find(|(set, _)| set == name);
-        let given = given.and_then(|(_, text)| {
-            let items = text.split(',').map(|item| item.parse().ok());
-            items.collect::<Option<Vec<u64>>>()
-        });
-        let known = match plan.params.get(name) {
-            Some(Value::Int(value)) => u64::try_from(*value).ok().map(|value| vec![value]),
-            _ => None,
         };
-        if let Some(value) = given.or(known).filter(|v| v.iter().any(|v| *v > 1)) {
-            out.push((name.as_str(), value));
+        let literal = |expr: &Option<Expr>| expr.as_ref().and_then(Expr::as_literal).cloned();
+        let given = request.set.iter().find(|(set, _)| set == name);
+        let known = match given {
+            Some((_, text)) => text.split(',').map(|item| item.parse().ok()).collect(),
+            None => {
+                let value = plan.params.get(name).cloned().or_else(|| literal(synth));
+                value.as_ref().and_then(number).map(|value| vec![value])
+            }
+        };
+        match known.filter(|values: &Vec<u64>| values.iter().any(|v| *v > 1)) {
+            Some(values) => out.push((
+                name.as_str(),
+                FACTORS.iter().map(|factor| times(&values, *factor)).collect(),
+            )),
+            // What follows from others unless the file gives it.
+            None if given.is_none() && default.is_some() && literal(default).is_none() => {
+                out.push((name.as_str(), GUESSES.iter().map(u64::to_string).collect()));
+            }
+            None => {}
         }
     }
     out
+}
+
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::Int(value) => u64::try_from(*value).ok(),
+        _ => None,
+    }
 }
 
 fn times(values: &[u64], factor: u64) -> String {

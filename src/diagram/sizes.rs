@@ -5,9 +5,11 @@
 //! the expression has the size's value at every point.
 
 use crate::arch::expr::Value;
-use crate::arch::{ArchDef, Resolved};
+use crate::arch::{ArchDef, Contract, OptionKind, OptionSpec, Resolved, StateSpec};
 use crate::ggml::Step;
-use crate::plan::{Plan, Unit};
+use crate::plan::{Plan, StatePlan, Unit};
+
+use super::words;
 
 /// A model for whose graph sizes are known.
 pub(super) struct Point {
@@ -31,8 +33,8 @@ pub(super) struct Sizes<'a> {
     global: Vec<Symbol>,
 }
 
-/// Symbols that hold within a unit, best first.
-pub(super) struct Symbols(Vec<Symbol>);
+/// Symbols that hold within a unit, best first, and its factors with their values.
+pub(super) struct Symbols(Vec<Symbol>, Vec<(String, Vec<f64>)>);
 
 impl<'a> Sizes<'a> {
     pub(super) fn new(points: &'a [Point], def: &ArchDef, is_symbolic: bool) -> Self {
@@ -65,33 +67,119 @@ impl<'a> Sizes<'a> {
             .map(|point| unit_at(&point.plan, path))
             .collect();
         let Some(units) = units.filter(|_| self.is_symbolic) else {
-            return Symbols(self.global.clone());
+            return Symbols(self.global.clone(), Vec::new());
         };
+        let contract = units[0].contract.0;
+        let label = |name: &str| labels(name).unwrap_or_else(|| name.to_owned());
         let mut own = Vec::new();
-        for (at, spec) in units[0].contract.0.options.iter().enumerate() {
-            let values: Option<Vec<u64>> = units
-                .iter()
-                .map(|unit| match unit.options[at] {
-                    Resolved::Int(value) => Some(value),
-                    _ => None,
-                })
-                .collect();
-            if let Some(values) = values {
+        let mut factors = Vec::new();
+        for (at, spec) in contract.options.iter().enumerate() {
+            let each = units.iter().map(|unit| &unit.options[at]);
+            let ints = each.clone().map(|option| match option {
+                Resolved::Int(value) => Some(*value),
+                _ => None,
+            });
+            let floats = each.map(|option| match option {
+                Resolved::Float(value) => Some(*value),
+                _ => None,
+            });
+            if let (Some(values), false) = (ints.collect(), is_derived(spec)) {
                 own.push(Symbol {
-                    text: labels(spec.name).unwrap_or_else(|| spec.name.to_owned()),
+                    text: label(spec.name),
                     values,
                     is_name: true,
                 });
             }
+            if let Some(values) = floats.collect::<Option<Vec<f64>>>() {
+                factors.push((label(spec.name), values));
+            }
         }
         own.retain(|symbol| symbol.values.iter().all(|v| *v > 0));
-        let varied = |symbol: &Symbol| symbol.values.iter().any(|v| *v != symbol.values[0]);
+        let varied = |symbol: &&Symbol| symbol.values.iter().any(|v| *v != symbol.values[0]);
+        let (moving, still): (Vec<&Symbol>, Vec<&Symbol>) = own.iter().partition(varied);
+        let moving: Vec<Symbol> = moving.into_iter().cloned().collect();
         let mut all: Vec<Symbol> = self.global[..self.global.len().min(2)].to_vec();
-        all.extend(own.iter().filter(|s| varied(s)).cloned());
+        all.extend(moving.iter().cloned());
         all.extend(self.global.iter().skip(2).cloned());
-        all.extend(combined(&own, &self.global));
-        all.extend(own.iter().filter(|s| !varied(s)).cloned());
-        Symbols(all)
+        // Other sizes may have the value of one that no point changes.
+        let still = still.into_iter().filter(|symbol| symbol.values[0] > 1);
+        all.extend(still.map(|symbol| Symbol {
+            is_name: false,
+            ..symbol.clone()
+        }));
+        all.extend(combined(&moving, &self.global));
+        all.extend(self.contracted(&units, &label));
+        Symbols(all, factors)
+    }
+
+    /// Dimensions of weights and parts of states as the contract has them.
+    fn contracted(&self, units: &[&Unit], label: &dyn Fn(&str) -> String) -> Vec<Symbol> {
+        let contract = units[0].contract.0;
+        let mut out = Vec::new();
+        let mut push = |source: &str, values: Option<Vec<u64>>| {
+            if let (Some(values), false) = (values, source.contains('(') && source.contains(',')) {
+                out.push(Symbol {
+                    text: renamed(source, contract, label),
+                    values,
+                    is_name: false,
+                });
+            }
+        };
+        for (nth, spec) in contract.weights.iter().enumerate() {
+            for (dim, source) in spec.shape.iter().enumerate() {
+                let pairs = units.iter().zip(self.points);
+                let values = pairs.map(|(unit, point)| {
+                    let tensor = &point.plan.tensors[unit.weights[nth]?];
+                    tensor.shape.get(dim).copied()
+                });
+                push(source, values.collect());
+            }
+        }
+        if let StateSpec::Recurrent(parts) = contract.state {
+            for (nth, (_, source)) in parts.iter().enumerate() {
+                let values = units.iter().map(|unit| match &unit.state {
+                    Some(StatePlan::Recurrent(parts)) => Some(parts.get(nth)?.size),
+                    _ => None,
+                });
+                push(source, values.collect());
+            }
+        }
+        out
+    }
+
+    /// A parameter of a step that is a float.
+    pub(super) fn number(&self, at: usize, nth: usize, symbols: &Symbols) -> String {
+        let values: Vec<f64> = self
+            .points
+            .iter()
+            .map(|point| f64::from(point.steps[at].params[nth]))
+            .collect();
+        let is = |f: &dyn Fn(usize) -> f64| {
+            let mut pairs = values.iter().enumerate();
+            pairs.all(|(i, v)| (f(i) - v).abs() <= 1e-5 * v.abs())
+        };
+        for (text, known) in symbols.1.iter().filter(|_| self.is_symbolic) {
+            if is(&|i| known[i]) {
+                return text.clone();
+            }
+            if is(&|i| 1.0 / known[i]) {
+                return format!("1/{text}");
+            }
+        }
+        let named = symbols.0.iter().filter(|s| s.is_name && self.is_symbolic);
+        for symbol in named {
+            let root = |i: usize| (symbol.values[i] as f64).sqrt();
+            if is(&root) {
+                return format!("\u{221a}{}", symbol.text);
+            }
+            if is(&|i| 1.0 / root(i)) {
+                return format!("1/\u{221a}{}", symbol.text);
+            }
+        }
+        match is(&|_| values[0]) {
+            true => words::tidy(values[0]),
+            false => "a factor".into(),
+        }
     }
 
     /// Dimensions of a step, ggml order, without trailing ones.
@@ -181,20 +269,57 @@ fn combined(own: &[Symbol], global: &[Symbol]) -> Vec<Symbol> {
         for b in &own[i + 1..] {
             let (left, right) = (&a.text, &b.text);
             push(format!("{left}\u{b7}{right}"), each(a, b, u64::checked_mul));
+            let twice = |a: u64, b: u64| a.checked_mul(b)?.checked_mul(2);
+            push(format!("2\u{b7}{left}\u{b7}{right}"), each(a, b, twice));
             push(format!("{left}+{right}"), each(a, b, u64::checked_add));
             push(format!("{left}\u{2212}{right}"), each(a, b, u64::checked_sub));
             push(format!("{right}\u{2212}{left}"), each(b, a, u64::checked_sub));
-            push(format!("{left}/{right}"), each(a, b, quotient));
-            push(format!("{right}/{left}"), each(b, a, quotient));
         }
     }
     for a in own {
         for b in global {
             let (left, right) = (&a.text, &b.text);
             push(format!("{left}\u{b7}{right}"), each(a, b, u64::checked_mul));
-            push(format!("{right}/{left}"), each(b, a, quotient));
         }
     }
+    for (i, a) in own.iter().enumerate() {
+        for b in &own[i + 1..] {
+            let (left, right) = (&a.text, &b.text);
+            push(format!("{left}/{right}"), each(a, b, quotient));
+            push(format!("{right}/{left}"), each(b, a, quotient));
+        }
+        for b in global {
+            push(format!("{}/{}", b.text, a.text), each(b, a, quotient));
+        }
+    }
+    out
+}
+
+/// An expression of a contract with the labels of its options, `*` as a dot.
+fn renamed(source: &str, contract: &Contract, label: &dyn Fn(&str) -> String) -> String {
+    let mut out = String::new();
+    let mut word = String::new();
+    let flush = |word: &mut String, out: &mut String| {
+        match contract.option(word) {
+            Some(_) => out.push_str(&label(word)),
+            None => out.push_str(word),
+        }
+        word.clear();
+    };
+    for c in source.chars() {
+        if c.is_alphanumeric() || c == '_' {
+            word.push(c);
+            continue;
+        }
+        flush(&mut word, &mut out);
+        match c {
+            ' ' => {}
+            '*' => out.push('\u{b7}'),
+            '-' => out.push('\u{2212}'),
+            c => out.push(c),
+        }
+    }
+    flush(&mut word, &mut out);
     out
 }
 
@@ -202,9 +327,12 @@ fn quotient(a: u64, b: u64) -> Option<u64> {
     (b > 1 && a.is_multiple_of(b)).then(|| a / b)
 }
 
+/// More than this is no factor that a reader takes for one.
+const MAX_FACTOR: u64 = 4;
+
 /// `3·n` if the values are three times those of a symbol at every point.
 fn multiple(symbol: &Symbol, values: &[u64]) -> Option<String> {
-    let factor = quotient(values[0], symbol.values[0])?;
+    let factor = quotient(values[0], symbol.values[0]).filter(|f| *f <= MAX_FACTOR)?;
     let pairs = values.iter().zip(&symbol.values);
     let holds = pairs.clone().all(|(v, s)| s.checked_mul(factor) == Some(*v));
     holds.then(|| format!("{factor}\u{b7}{}", symbol.text))
@@ -219,6 +347,13 @@ fn distance(symbol: &Symbol, values: &[u64]) -> Option<String> {
     let sign = if step < 0 { "\u{2212}" } else { "+" };
     let near = holds && step.unsigned_abs() <= 8;
     near.then(|| format!("{}{sign}{}", symbol.text, step.unsigned_abs()))
+}
+
+/// Whether the contract computes an option from others, so that it is no choice.
+pub(super) fn is_derived(spec: &OptionSpec) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+    let computed = spec.default.is_some_and(|default| !default.chars().all(is_word));
+    computed && spec.kind != OptionKind::Float
 }
 
 /// The unit at a path.

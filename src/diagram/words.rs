@@ -48,10 +48,9 @@ pub(super) fn short(contract: &str) -> &'static str {
 }
 
 /// What an operation is called, how it is drawn, and whether a weight's key stands before the name.
-pub(super) fn op(step: &Step) -> (String, OpShape) {
+pub(super) fn op(step: &Step, number: &dyn Fn(usize) -> String) -> (String, OpShape) {
     let plain = |text: &str| (text.to_owned(), OpShape::Plain);
     let sign = |text: &str, sign| (text.to_owned(), OpShape::Sign(sign));
-    let number = |at: usize| tidy(f64::from(step.params[at]));
     match step.op.as_str() {
         "MUL_MAT" => plain("matrix product"),
         "MUL_MAT_ID" => plain("products of picked experts"),
@@ -106,16 +105,17 @@ pub(super) fn op(step: &Step) -> (String, OpShape) {
 /// A box with weights is called after the first one's key.
 pub(super) fn weighted(step: &Step, key: &str) -> String {
     let key = key.replace('_', " ");
+    let plain = || op(step, &|_| String::new()).0;
     match step.op.as_str() {
         "MUL_MAT" => format!("{key}: projection"),
         "MUL_MAT_ID" => format!("{key}: picked experts"),
         "GET_ROWS" => format!("{key}: one row each"),
         "RMS_NORM" | "NORM" | "L2_NORM" | "SSM_CONV" | "GATED_DELTA_NET" | "SSM_SCAN" | "CUSTOM"
-        | "FLASH_ATTN_EXT" | "ROPE" => op(step).0,
+        | "FLASH_ATTN_EXT" | "ROPE" => plain(),
         "MUL" => format!("\u{d7} {key}"),
         "DIV" => format!("\u{f7} {key}"),
         "ADD" | "ADD_ID" => format!("+ {key}"),
-        _ => format!("{key}: {}", op(step).0),
+        _ => format!("{key}: {}", plain()),
     }
 }
 

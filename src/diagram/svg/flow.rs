@@ -210,6 +210,24 @@ impl Net {
                 }
             }
         }
+        // Chains become straight where that is possible.
+        for down in [false, true] {
+            for i in 0..ranks.len() {
+                let rank = if down { i } else { ranks.len() - 1 - i };
+                let ends = if down { &self.above } else { &self.below };
+                let back = if down { &self.below } else { &self.above };
+                let wanted: Vec<f64> = ranks[rank]
+                    .iter()
+                    .map(|at| match ends[*at].as_slice() {
+                        [end] if back[*end].len() == 1 => x[*end],
+                        _ => x[*at],
+                    })
+                    .collect();
+                for (at, place) in ranks[rank].iter().zip(self.apart(&ranks[rank], &wanted)) {
+                    x[*at] = place;
+                }
+            }
+        }
         x
     }
 

@@ -1,7 +1,7 @@
 //! Small pictures: who shares keys, which experts are used, which keys are seen.
 
 use super::scene::{Anchor, Item, Piece, Rect};
-use super::text::{Style, width};
+use super::text::{Style, cut, width};
 use crate::diagram::{Icon, MaskShape};
 
 const SIDE: f64 = 30.0;
@@ -16,7 +16,8 @@ pub(super) fn row(icons: &[Icon], room: f64) -> Piece {
             Icon::Experts { numbers, text } => (experts(*numbers), text),
             Icon::Mask { shape, text } => (mask(*shape), text),
         };
-        let beside = width(text, Style::Small);
+        let text = cut(text, Style::Small, room - picture.w - 6.0);
+        let beside = width(&text, Style::Small);
         if x > 0.0 && x + picture.w + 6.0 + beside > room {
             (x, y) = (0.0, y + h + 6.0);
             h = 0.0;
@@ -24,7 +25,7 @@ pub(super) fn row(icons: &[Icon], room: f64) -> Piece {
         h = h.max(picture.h);
         let (w, middle) = (picture.w, y + picture.h / 2.0 + 4.0);
         piece.put(picture, x, y);
-        piece.text(x + w + 6.0, middle, Anchor::Start, Style::Small, text);
+        piece.text(x + w + 6.0, middle, Anchor::Start, Style::Small, &text);
         x += w + 6.0 + beside + 16.0;
     }
     piece.h = y + h;

@@ -1,10 +1,10 @@
 //! Kinds of layers with everything in them: the stream as a spine, branches that leave and rejoin it.
 
-use super::part::{Drawn, arrow, block, cost_text, head, label, single};
+use super::part::{Drawn, arrow, block, cost_text, head, label, single, spine_head};
 use super::scene::{Anchor, Item, Piece, Rect, Seg};
 use super::text::{Style, width, wrap};
 use crate::arch::Join;
-use crate::diagram::{Branch, Factor, Kind, Part, Slot};
+use crate::diagram::{Branch, Drawing, Factor, Kind, Part, Slot};
 
 /// Where the stream is.
 const SPINE: f64 = 24.0;
@@ -14,11 +14,11 @@ const GAP: f64 = 26.0;
 /// Between branches side by side.
 const BESIDE: f64 = 30.0;
 
-/// One kind of layer, `n_layers` of all.
-pub(super) fn kind(kind: &Kind, n_layers: usize, told: &str) -> Piece {
+/// One kind of layer; `told` says which layers are of it.
+pub(super) fn kind(kind: &Kind, told: &str) -> Piece {
     let slots: Vec<Piece> = kind.slots.iter().map(slot).collect();
     let w = slots.iter().map(|slot| slot.w).fold(420.0, f64::max);
-    let heading = heading(kind, n_layers, told, w);
+    let heading = heading(kind, told, w);
     let mut piece = Piece::new(w, heading.h);
     piece.put(heading, 0.0, 0.0);
     let top = piece.h + 8.0;
@@ -33,15 +33,47 @@ pub(super) fn kind(kind: &Kind, n_layers: usize, told: &str) -> Piece {
     }
     y += 26.0;
     inner.text(SPINE + 12.0, y - 6.0, Anchor::Start, Style::Small, "x: to the layer behind");
-    head(&mut inner, SPINE, y + 2.0);
+    spine_head(&mut inner, SPINE, y + 4.0);
     piece.line(&[(SPINE, top), (SPINE, y - 4.0)], "spine");
     piece.put(inner, 0.0, 0.0);
     piece.h = y + 10.0;
     piece
 }
 
+/// What comes before the layers and behind them, one below the other.
+pub(super) fn stages(drawing: &Drawing) -> Piece {
+    let mut piece = Piece::default();
+    let mut y = 0.0;
+    let groups = [
+        ("Before the layers", &drawing.begin),
+        ("Behind the layers", &drawing.end),
+    ];
+    for (title, parts) in groups {
+        if parts.is_empty() {
+            continue;
+        }
+        y += Style::Title.leading();
+        piece.text(0.0, y, Anchor::Start, Style::Title, title);
+        y += 16.0;
+        let mut column = Column::new();
+        for part in parts {
+            column.push(match part.kind {
+                "norm" => single(part),
+                _ => block(part),
+            });
+        }
+        let Drawn { piece: inner, .. } = column.drawn();
+        let (w, h) = (inner.w, inner.h);
+        piece.put(inner, 0.0, y);
+        piece.w = piece.w.max(w);
+        y += h + 40.0;
+    }
+    piece.h = (y - 40.0).max(0.0);
+    piece
+}
+
 /// Letter, label, which layers, conditions, numbers.
-fn heading(kind: &Kind, n_layers: usize, told: &str, room: f64) -> Piece {
+fn heading(kind: &Kind, told: &str, room: f64) -> Piece {
     let mut piece = Piece::new(room, 0.0);
     let badge = Rect {
         x: 0.0,
@@ -60,7 +92,6 @@ fn heading(kind: &Kind, n_layers: usize, told: &str, room: f64) -> Piece {
     };
     rows(&kind.label, Style::Title);
     rows(told, Style::Line);
-    let _ = n_layers;
     if let Some(cost) = &kind.cost {
         rows(&cost_text(cost), Style::Small);
     }

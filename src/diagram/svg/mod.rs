@@ -19,7 +19,7 @@ pub use text::{Style, width};
 use super::Drawing;
 
 /// Widest row of kinds side by side.
-const MAX_ROW: f64 = 2200.0;
+const MAX_ROW: f64 = 3000.0;
 
 /// The whole model: input, stack with the pattern of its layers, head.
 pub fn stack(drawing: &Drawing) -> Piece {
@@ -28,21 +28,14 @@ pub fn stack(drawing: &Drawing) -> Piece {
 
 /// Every kind of layer, down to its operations and weights.
 pub fn layers(drawing: &Drawing) -> Piece {
-    let n_layers = drawing.layers.len();
-    let mut page = Piece::default();
-    let pieces = drawing.kinds.iter().map(|kind| {
-        let told = told(drawing, &kind.layers);
-        layer::kind(kind, n_layers, &told)
-    });
-    let mut stages: Vec<Piece> = Vec::new();
-    for part in drawing.begin.iter().chain(&drawing.end) {
-        stages.push(match part.kind {
-            "norm" => part::single(part).piece,
-            _ => part::block(part).piece,
-        });
-    }
+    let kinds = drawing.kinds.iter();
+    let mut columns: Vec<Piece> = kinds
+        .map(|kind| layer::kind(kind, &told(drawing, &kind.layers)))
+        .collect();
+    columns.push(layer::stages(drawing));
     let (mut x, mut y, mut h) = (0.0, 0.0, 0.0f64);
-    for piece in pieces {
+    let mut page = Piece::default();
+    for piece in columns {
         if x > 0.0 && x + piece.w > MAX_ROW {
             (x, y) = (0.0, y + h + 48.0);
             h = 0.0;
@@ -52,20 +45,6 @@ pub fn layers(drawing: &Drawing) -> Piece {
         let w = piece.w;
         page.put(piece, x, y);
         x += w + 56.0;
-    }
-    y += h + 40.0;
-    x = 0.0;
-    h = 0.0;
-    for piece in stages {
-        if x > 0.0 && x + piece.w > page.w.max(900.0) {
-            (x, y) = (0.0, y + h + 30.0);
-            h = 0.0;
-        }
-        h = h.max(piece.h);
-        page.w = page.w.max(x + piece.w);
-        let w = piece.w;
-        page.put(piece, x, y);
-        x += w + 40.0;
     }
     page.h = y + h;
     let title = stack::heading(drawing, page.w.max(600.0));

@@ -23,9 +23,13 @@ pub(super) struct Drawn {
     pub(super) out_x: f64,
 }
 
-/// Dimensions as text, in ggml's order.
+/// Dimensions as text, in ggml's order, without those that are 1.
 pub(super) fn shape(dims: &[String]) -> String {
-    dims.join(" \u{d7} ")
+    let said: Vec<&str> = dims.iter().map(String::as_str).filter(|d| *d != "1").collect();
+    match said.is_empty() {
+        true => "1".into(),
+        false => said.join(" \u{d7} "),
+    }
 }
 
 /// Elements, bytes and share of the model.
@@ -74,7 +78,7 @@ fn told(part: &Part) -> String {
 pub(super) fn block(part: &Part) -> Drawn {
     let inside = Inside::new(part);
     let room = inside.flow.w.max(MIN_HEADING);
-    let heading = heading(part, room);
+    let heading = heading(part, room, true);
     let w = room + 2.0 * PAD;
     let top = heading.h + PAD;
     let left = PAD + ((room - inside.flow.w) / 2.0).round();
@@ -92,7 +96,7 @@ pub(super) fn block(part: &Part) -> Drawn {
     let (in_x, out_x) = (left + inside.in_x, left + inside.out_x);
     piece.line(&[(out_x, top + inside.out_y), (out_x, h)], "wire");
     // Around the heading to where the operations begin.
-    piece.put(inside.piece(part), left, top);
+    piece.put(inside.piece(), left, top);
     piece.push(Item::Close);
     Drawn {
         piece,
@@ -126,7 +130,7 @@ pub(super) fn single(part: &Part) -> Drawn {
 
 /// A block without its inside: its heading alone.
 pub(super) fn card(part: &Part, room: f64) -> Piece {
-    let heading = heading(part, room);
+    let heading = heading(part, room, false);
     let (w, h) = (room + 2.0 * PAD, heading.h + 8.0);
     let mut piece = Piece::new(w, h);
     piece.push(Item::Open(class(part.kind), part.path.clone(), told(part)));
@@ -143,7 +147,7 @@ pub(super) fn card(part: &Part, room: f64) -> Piece {
 }
 
 /// Title, words, formula, numbers and small pictures.
-fn heading(part: &Part, room: f64) -> Piece {
+fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
     let mut piece = Piece::new(room, 0.0);
     let mut y = 8.0;
     let cost = part.cost.as_ref().map(cost_text).unwrap_or_default();
@@ -181,7 +185,9 @@ fn heading(part: &Part, room: f64) -> Piece {
     };
     rows(&part.line, Style::Line);
     rows(&part.formula, Style::Small);
-    rows(&part.facts.join(" \u{b7} "), Style::Small);
+    if is_full {
+        rows(&part.facts.join(" \u{b7} "), Style::Small);
+    }
     for text in &part.kept.text {
         rows(text, Style::Small);
     }
@@ -293,14 +299,13 @@ fn drum(piece: &mut Piece, w: f64, h: f64, dip: f64) {
 /// What is drawn inside a block, before it has its places.
 enum Node<'p> {
     /// A value from outside.
-    Input(&'p str),
+    Input(String),
     /// That only a part of a value is read.
     PartOf(String),
     Op(&'p Op),
 }
 
-struct Inside<'p> {
-    nodes: Vec<Node<'p>>,
+struct Inside {
     pieces: Vec<Piece>,
     flow: Flow,
     in_x: f64,
@@ -308,15 +313,15 @@ struct Inside<'p> {
     out_y: f64,
 }
 
-impl<'p> Inside<'p> {
-    fn new(part: &'p Part) -> Self {
-        let mut nodes = Vec::new();
+impl Inside {
+    fn new(part: &Part) -> Self {
+        let mut nodes: Vec<Node<'_>> = Vec::new();
         let mut arrows = Vec::new();
         let mut inputs: HashMap<&str, usize> = HashMap::new();
         for edge in &part.edges {
             if let End::Outside(name) = &edge.from {
                 inputs.entry(name).or_insert_with(|| {
-                    nodes.push(Node::Input(name));
+                    nodes.push(Node::Input(format!("{name}: {}", shape(&edge.shape))));
                     nodes.len() - 1
                 });
             }
@@ -356,19 +361,15 @@ impl<'p> Inside<'p> {
             in_x: middle(0),
             out_x: middle(out),
             out_y: flow.boxes.get(out).map_or(0.0, |b| b.y + b.h),
-            nodes,
             pieces,
             flow,
         }
     }
 
-    fn piece(self, part: &Part) -> Piece {
+    fn piece(self) -> Piece {
         let mut piece = Piece::new(self.flow.w, self.flow.h);
         for route in &self.flow.routes {
             arrow(&mut piece, route);
-        }
-        if self.nodes.is_empty() {
-            debug_assert!(part.ops.is_empty(), "an operation has a node");
         }
         for (inner, place) in self.pieces.into_iter().zip(&self.flow.boxes) {
             piece.put(inner, place.x, place.y);
@@ -431,6 +432,17 @@ pub(super) fn arrow(piece: &mut Piece, route: &[(f64, f64)]) {
     if let Some((x, y)) = route.last() {
         head(piece, *x, *y);
     }
+}
+
+/// The end of the stream at a point.
+pub(super) fn spine_head(piece: &mut Piece, x: f64, y: f64) {
+    let segs = vec![
+        Seg::M(x - 8.0, y - 9.0),
+        Seg::L(x + 8.0, y - 9.0),
+        Seg::L(x, y),
+        Seg::Z,
+    ];
+    piece.push(Item::Path(segs, "spinetip"));
 }
 
 /// The head of an arrow that goes down to a point.

@@ -2,20 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use super::part::{arrow, card, class, cost_text, head, label, shape, single};
+use super::part::{arrow, card, class, cost_text, head, label, shape, single, spine_head};
 use super::scene::{Anchor, Item, Piece, Rect, Seg};
 use super::text::{Style, width, wrap};
 use crate::arch::{Join, Mode};
 use crate::diagram::words::{bytes, short};
 use crate::diagram::{Drawing, Kind, Part, Run, Slot};
 
+/// Width of a card, and of one of several side by side.
 const ROOM: f64 = 420.0;
+const BRANCH: f64 = 250.0;
 const GAP: f64 = 26.0;
 /// Room beside a repeated piece for how often it repeats.
 const SIDE: f64 = 74.0;
 const SPINE: f64 = 24.0;
 /// Width of the column with numbers, pattern and legend.
 const NOTES: f64 = 330.0;
+
+/// Width of a kind of layer.
+fn room(drawing: &Drawing) -> f64 {
+    let slots = drawing.kinds.iter().flat_map(|kind| &kind.slots);
+    let most = slots.map(|slot| slot.branches.len()).max().unwrap_or(1);
+    ROOM.max(SPINE + 30.0 + most as f64 * BRANCH)
+}
 
 /// The picture of the whole.
 pub(super) fn stack(drawing: &Drawing) -> Piece {
@@ -42,8 +51,8 @@ pub(super) fn stack(drawing: &Drawing) -> Piece {
     for row in rows {
         let x = ((w - row.w) / 2.0).round();
         if let Some(from) = last {
-            piece.line(&[(middle, from), (middle, y)], "spine");
-            head(&mut piece, middle, y);
+            piece.line(&[(middle, from), (middle, y - 8.0)], "spine");
+            spine_head(&mut piece, middle, y);
         }
         let h = row.h;
         piece.put(row, x, y);
@@ -114,8 +123,8 @@ fn runs(drawing: &Drawing, all: &[Run], shown: &mut [bool]) -> Piece {
     let mut y = 0.0;
     for (i, inner) in pieces.into_iter().enumerate() {
         if i > 0 {
-            piece.line(&[(w / 2.0, y - GAP), (w / 2.0, y)], "spine");
-            head(&mut piece, w / 2.0, y);
+            piece.line(&[(w / 2.0, y - GAP), (w / 2.0, y - 8.0)], "spine");
+            spine_head(&mut piece, w / 2.0, y);
         }
         let h = inner.h;
         piece.put(inner, 0.0, y);
@@ -131,7 +140,11 @@ fn run(drawing: &Drawing, run: &Run, shown: &mut [bool]) -> Piece {
             let is_known = std::mem::replace(&mut shown[*kind], true);
             let kind = &drawing.kinds[*kind];
             let times = count_text(drawing, *count);
-            let inner = if is_known { again(kind) } else { layer(kind) };
+            let room = room(drawing);
+            let inner = match is_known {
+                true => again(kind, room),
+                false => layer(kind, room),
+            };
             beside(inner, &times, "run")
         }
         Run::Repeat { count, of } => {
@@ -169,11 +182,11 @@ fn beside(inner: Piece, times: &str, class: &'static str) -> Piece {
 }
 
 /// A kind of layer that was drawn above.
-fn again(kind: &Kind) -> Piece {
-    let mut piece = Piece::new(ROOM, 40.0);
+fn again(kind: &Kind, room: f64) -> Piece {
+    let mut piece = Piece::new(room, 40.0);
     badge(&mut piece, kind, 4.0);
     let text = format!("{}, as above", kind.label);
-    piece.text(46.0, 25.0, Anchor::Start, Style::Line, &super::text::cut(&text, Style::Line, ROOM - 50.0));
+    piece.text(46.0, 25.0, Anchor::Start, Style::Line, &super::text::cut(&text, Style::Line, room - 50.0));
     piece
 }
 
@@ -189,11 +202,11 @@ fn badge(piece: &mut Piece, kind: &Kind, y: f64) {
 }
 
 /// A kind of layer: the stream and what leaves and rejoins it.
-fn layer(kind: &Kind) -> Piece {
-    let mut piece = Piece::new(ROOM, 0.0);
+fn layer(kind: &Kind, room: f64) -> Piece {
+    let mut piece = Piece::new(room, 0.0);
     badge(&mut piece, kind, 0.0);
     let mut y: f64 = 0.0;
-    for line in wrap(&kind.label, Style::Title, ROOM - 46.0) {
+    for line in wrap(&kind.label, Style::Title, room - 46.0) {
         y += Style::Title.leading();
         piece.text(46.0, y - 4.0, Anchor::Start, Style::Title, &line);
     }
@@ -203,26 +216,26 @@ fn layer(kind: &Kind) -> Piece {
     }
     y = y.max(32.0) + 8.0;
     let top = y;
-    let mut inner = Piece::new(ROOM, 0.0);
+    let mut inner = Piece::new(room, 0.0);
     for slot in &kind.slots {
-        let drawn = small_slot(slot);
+        let drawn = small_slot(slot, room);
         let h = drawn.h;
         inner.put(drawn, 0.0, y);
         y += h;
     }
     y += 10.0;
     piece.line(&[(SPINE, top), (SPINE, y)], "spine");
-    head(&mut inner, SPINE, y + 6.0);
+    spine_head(&mut inner, SPINE, y + 8.0);
     piece.put(inner, 0.0, 0.0);
     piece.h = y + 8.0;
     piece
 }
 
 /// A slot as one row of small boxes.
-fn small_slot(slot: &Slot) -> Piece {
+fn small_slot(slot: &Slot, all: f64) -> Piece {
     let left = SPINE + 30.0;
-    let room = ROOM - left;
-    let mut piece = Piece::new(ROOM, 0.0);
+    let room = all - left;
+    let mut piece = Piece::new(all, 0.0);
     let mut y = 10.0;
     let mut rows = Vec::new();
     let norm = |part: &Option<Part>, rows: &mut Vec<Piece>| {
@@ -346,7 +359,7 @@ fn side_by_side(blocks: Vec<Piece>, room: f64) -> Piece {
 /// The column beside the stack.
 fn notes(drawing: &Drawing) -> Piece {
     let mut piece = Piece::new(NOTES, 0.0);
-    let mut y = 0.0;
+    let mut y: f64 = 0.0;
     if !drawing.layers.is_empty() {
         let strip = strip(drawing);
         let h = strip.h;
