@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
+use crate::diagram::png::png;
 use crate::diagram::{Drawing, Sample, svg};
 use crate::models::Source;
 use crate::synth::Request;
@@ -21,6 +22,9 @@ pub(super) struct Args {
     /// Folder to write into
     #[arg(short, long, default_value = ".", value_name = "DIR")]
     output: PathBuf,
+    /// Write PNG files as well, with light colours and a font that is part of the program
+    #[arg(long)]
+    png: bool,
     /// Name of the pictures, if it is to be another than the model's
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -62,8 +66,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         ("layers", "its kinds of layers", svg::layers(&drawing)),
     ] {
         let file = args.output.join(format!("{}.{ending}.svg", drawing.name));
-        std::fs::write(&file, svg::document(&drawing, &piece, what))?;
+        let text = svg::document(&drawing, &piece, what);
+        std::fs::write(&file, &text)?;
         output::line(file.display().to_string())?;
+        if args.png {
+            let file = file.with_extension("png");
+            std::fs::write(&file, png(&text)?)?;
+            output::line(file.display().to_string())?;
+        }
     }
     Ok(())
 }

@@ -16,6 +16,7 @@ mod build;
 mod kinds;
 mod ops;
 mod parts;
+pub mod png;
 pub mod samples;
 mod sizes;
 pub mod svg;

@@ -49,16 +49,21 @@ impl Sample {
             point(plan.clone(), N_TOKENS[1])?,
         ];
         let varied = |request: &Request| {
-            let (_, plan) = synth::design(def, request).ok()?;
-            let point = point(plan, N_TOKENS[0]).ok()?;
-            is_like(&points[0], &point).then_some(point)
+            let plan = match synth::design(def, request) {
+                Ok((_, plan)) => plan,
+                Err(synth::Error::Parameter { .. }) => return Tried::Unread,
+                Err(_) => return Tried::Refused,
+            };
+            let like = point(plan, N_TOKENS[0]).ok().filter(|p| is_like(&points[0], p));
+            like.map_or(Tried::Refused, Tried::Point)
         };
         let mut found = Vec::new();
         let mut stuck = Vec::new();
         for (param, values) in numbers(def, &plan, request) {
-            let mut tried = values.iter().map(|value| with(request, param, value));
-            match tried.find_map(|request| varied(&request)) {
-                Some(point) => found.push(point),
+            let mut tried = values.iter().map(|value| varied(&with(request, param, value)));
+            match tried.find(|tried| !matches!(tried, Tried::Refused)) {
+                Some(Tried::Point(point)) => found.push(point),
+                Some(_) => {}
                 None => stuck.push((param, values)),
             }
         }
@@ -66,7 +71,9 @@ impl Sample {
         for (i, (a, a_values)) in stuck.iter().enumerate() {
             for (b, b_values) in &stuck[i + 1..] {
                 let both = with(&with(request, a, &a_values[0]), b, &b_values[0]);
-                found.extend(varied(&both));
+                if let Tried::Point(point) = varied(&both) {
+                    found.push(point);
+                }
             }
         }
         points.extend(found);
@@ -100,6 +107,16 @@ impl Sample {
     pub(super) fn points(&self) -> &[Point] {
         &self.points
     }
+}
+
+/// What came of another value for a parameter.
+enum Tried {
+    /// A model whose graph is the same but for sizes.
+    Point(Point),
+    /// No such model.
+    Refused,
+    /// The model does not depend on it.
+    Unread,
 }
 
 fn point(plan: Plan, n_tokens: usize) -> Result<Point, Error> {

@@ -228,6 +228,7 @@ impl<'a> Sizes<'a> {
         named
             .clone()
             .find_map(|symbol| multiple(symbol, values))
+            .or_else(|| named.clone().find_map(|symbol| half(symbol, values)))
             .or_else(|| named.clone().find_map(|symbol| distance(symbol, values)))
             .unwrap_or_else(|| UNKNOWN.into())
     }
@@ -336,6 +337,13 @@ fn multiple(symbol: &Symbol, values: &[u64]) -> Option<String> {
     let pairs = values.iter().zip(&symbol.values);
     let holds = pairs.clone().all(|(v, s)| s.checked_mul(factor) == Some(*v));
     holds.then(|| format!("{factor}\u{b7}{}", symbol.text))
+}
+
+/// `n/2` if a symbol's values are twice those at every point.
+fn half(symbol: &Symbol, values: &[u64]) -> Option<String> {
+    let mut pairs = values.iter().zip(&symbol.values);
+    let holds = pairs.all(|(v, s)| v.checked_mul(2) == Some(*s));
+    holds.then(|| format!("{}/2", symbol.text))
 }
 
 /// `n+3` or `n−1` if the values differ by that from a symbol's at every point.

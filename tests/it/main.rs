@@ -10,6 +10,7 @@
 mod bad_definitions;
 mod constraints;
 mod convert;
+mod diagrams;
 mod faults;
 mod folders;
 mod golden_templates;

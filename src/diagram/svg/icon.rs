@@ -1,7 +1,7 @@
 //! Small pictures: who shares keys, which experts are used, which keys are seen.
 
 use super::scene::{Anchor, Item, Piece, Rect};
-use super::text::{Style, cut, width};
+use super::text::{Style, width, wrap};
 use crate::diagram::{Icon, MaskShape};
 
 const SIDE: f64 = 30.0;
@@ -16,16 +16,25 @@ pub(super) fn row(icons: &[Icon], room: f64) -> Piece {
             Icon::Experts { numbers, text } => (experts(*numbers), text),
             Icon::Mask { shape, text } => (mask(*shape), text),
         };
-        let text = cut(text, Style::Small, room - picture.w - 6.0);
-        let beside = width(&text, Style::Small);
+        let lines = wrap(text, Style::Small, (room - picture.w - 6.0).max(60.0));
+        let beside = lines.iter().map(|line| width(line, Style::Small));
+        let beside = beside.fold(0.0, f64::max);
         if x > 0.0 && x + picture.w + 6.0 + beside > room {
             (x, y) = (0.0, y + h + 6.0);
             h = 0.0;
         }
-        h = h.max(picture.h);
-        let (w, middle) = (picture.w, y + picture.h / 2.0 + 4.0);
-        piece.put(picture, x, y);
-        piece.text(x + w + 6.0, middle, Anchor::Start, Style::Small, &text);
+        let leading = Style::Small.leading();
+        let words = lines.len() as f64 * leading;
+        let all = picture.h.max(words);
+        h = h.max(all);
+        let w = picture.w;
+        let top = y + (all - words) / 2.0;
+        let picture_y = y + (all - picture.h) / 2.0;
+        piece.put(picture, x, picture_y);
+        for (i, line) in lines.iter().enumerate() {
+            let y = top + (i + 1) as f64 * leading - 4.0;
+            piece.text(x + w + 6.0, y, Anchor::Start, Style::Small, line);
+        }
         x += w + 6.0 + beside + 16.0;
     }
     piece.h = y + h;

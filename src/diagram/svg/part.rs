@@ -321,7 +321,11 @@ impl Inside {
         for edge in &part.edges {
             if let End::Outside(name) = &edge.from {
                 inputs.entry(name).or_insert_with(|| {
-                    nodes.push(Node::Input(format!("{name}: {}", shape(&edge.shape))));
+                    let text = match edge.shape.is_empty() {
+                        true => name.clone(),
+                        false => format!("{name}: {}", shape(&edge.shape)),
+                    };
+                    nodes.push(Node::Input(text));
                     nodes.len() - 1
                 });
             }
