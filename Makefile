@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench soak equiv-test perf-vs-llama cache-cost goldens bindings install
+.PHONY: help run serve test check fmt lint bench soak equiv-test perf-vs-llama cache-cost goldens diagrams bindings install
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,11 @@ cache-cost: ## Measure what quantised keys and values cost: docs/cache-cost.md
 goldens: ## Recompute the golden logits with llama.cpp (needs Python with llama-cpp-python and numpy)
 	cargo build --release
 	python3 scripts/make_goldens.py --bench target/release/bench
+
+diagrams: ## Draw all definitions: docs/diagrams
+	cargo build --release
+	rm -rf docs/diagrams
+	target/release/bench diagram --all -o docs/diagrams
 
 bindings: ## Renew ggml-sys/src/bindings.rs (needs libclang)
 	scripts/bindings.sh

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
+use crate::arch::ArchDef;
 use crate::diagram::png::png;
-use crate::diagram::{Drawing, Sample, svg};
-use crate::models::Source;
+use crate::diagram::{Drawing, Sample, gallery, svg, variants};
+use crate::models::{Definitions, Source};
 use crate::synth::Request;
 use crate::weights::TensorType;
 
@@ -16,9 +17,12 @@ use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// A model (file or folder), or the name of a definition
-    #[arg(value_name = "NAME|MODEL")]
-    what: String,
+    /// A model (file or folder), or the name of a definition, whose variants are drawn with symbols
+    #[arg(value_name = "NAME|MODEL", required_unless_present = "all")]
+    what: Option<String>,
+    /// Draw all definitions, with a page that leads to them
+    #[arg(long, conflicts_with_all = ["what", "png", "name", "set", "with"])]
+    all: bool,
     /// Folder to write into
     #[arg(short, long, default_value = ".", value_name = "DIR")]
     output: PathBuf,
@@ -41,26 +45,55 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     std::fs::create_dir_all(&args.output)?;
     let definitions = args.archs.definitions()?;
-    let path = PathBuf::from(&args.what);
-    let (def, sample) = if path.exists() {
-        let opened = crate::models::open(&Source::File(path), &definitions)?;
-        let sample = Sample::of_model(args.name.as_ref().unwrap_or(&opened.name), &opened.plan)?;
-        (opened.def, sample)
-    } else {
-        let def = definitions.archs.get(&args.what)?;
-        let request = Request {
-            seed: 0,
-            set: args.set.clone(),
-            meta: Vec::new(),
-            with: args.with.clone(),
-            ty: TensorType::F32,
-            vocabulary: None,
-        };
-        let sample = Sample::of_definition(args.name.as_ref().unwrap_or(&def.name), &def, &request)?;
-        (def, sample)
+    let Some(what) = &args.what else {
+        for (name, text) in gallery(&definitions.archs)? {
+            std::fs::write(args.output.join(name), text)?;
+        }
+        return output::line(args.output.join("README.md").display().to_string());
     };
+    let path = PathBuf::from(what);
+    if path.exists() {
+        let opened = crate::models::open(&Source::File(path), &definitions)?;
+        let name = args.name.as_ref().unwrap_or(&opened.name);
+        let sample = Sample::of_model(name, &opened.plan)?;
+        return draw(args, &definitions, &opened.def, &sample);
+    }
+    let def = definitions.archs.get(what)?;
+    let name = args.name.as_ref().unwrap_or(&def.name);
+    let variants = match args.set.is_empty() && args.with.is_empty() {
+        true => variants(&def)?,
+        false => vec![(String::new(), request(args))],
+    };
+    for (tag, request) in variants {
+        let name = match tag.is_empty() {
+            true => name.clone(),
+            false => format!("{name}-{tag}"),
+        };
+        let sample = Sample::of_definition(&name, &def, &request)?;
+        draw(args, &definitions, &def, &sample)?;
+    }
+    Ok(())
+}
+
+fn request(args: &Args) -> Request {
+    Request {
+        seed: 0,
+        set: args.set.clone(),
+        meta: Vec::new(),
+        with: args.with.clone(),
+        ty: TensorType::F32,
+        vocabulary: None,
+    }
+}
+
+fn draw(
+    args: &Args,
+    definitions: &Definitions,
+    def: &ArchDef,
+    sample: &Sample,
+) -> Result<(), Failure> {
     let source = definitions.archs.source(&def.name)?;
-    let drawing = Drawing::new(&def, &source.text, &sample);
+    let drawing = Drawing::new(def, &source.text, sample);
     for (ending, what, piece) in [
         ("arch", "the whole model", svg::stack(&drawing)),
         ("layers", "its kinds of layers", svg::layers(&drawing)),

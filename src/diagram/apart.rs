@@ -33,7 +33,8 @@ impl Maker<'_> {
                 label.push_str(&format!(", {}", shown.join(", ")));
             }
         }
-        let conditions: Vec<Vec<String>> = kinds.iter().map(|k| self.conditions(layer(k))).collect();
+        let conditions: Vec<Vec<String>> =
+            kinds.iter().map(|k| self.conditions(layer(k))).collect();
         for (at, kind) in kinds.iter_mut().enumerate() {
             kind.label = std::mem::take(&mut labels[at]);
             let everywhere = |text: &String| conditions.iter().all(|all| all.contains(text));
@@ -60,7 +61,7 @@ impl Maker<'_> {
         };
         let slots = layer.slots.iter().map(|slot| {
             let blocks: Vec<String> = slot.branches.iter().map(block).collect();
-            blocks.join(" \u{2225} ")
+            blocks.join(" beside ")
         });
         let slots: Vec<String> = slots.filter(|slot| slot != "factor").collect();
         match slots.is_empty() {
@@ -99,6 +100,8 @@ impl Maker<'_> {
                 }
             }
         }
+        let mut once = BTreeSet::new();
+        out.retain(|text: &String| once.insert(text.clone()));
         out
     }
 }

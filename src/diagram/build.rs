@@ -10,6 +10,7 @@ use super::kinds::{self, is_within, kinds, without_index};
 use super::ops::{Reader, is_folded};
 use super::samples::Sample;
 use super::sizes::Sizes;
+use super::variants::conditionals;
 use super::words;
 use super::{Branch, Cost, Drawing, Factor, Kept, Kind, Part, Slot};
 
@@ -89,7 +90,11 @@ impl<'a> Maker<'a> {
             mode: plan.mode,
             is_symbolic: self.is_symbolic,
             facts: self.facts(),
-            begin: [embed].into_iter().chain(per_layer).filter(has_ops).collect(),
+            begin: [embed]
+                .into_iter()
+                .chain(per_layer)
+                .filter(has_ops)
+                .collect(),
             pattern: kinds::pattern(&layers),
             cost: self.cost(&(0..plan.tensors.len()).collect()),
             kept: self.all_kept(),
@@ -312,35 +317,9 @@ impl<'a> Maker<'a> {
 
     /// What slots and branches of the definition no layer has.
     fn absent(&self) -> Vec<String> {
-        let mut absent = Vec::new();
-        for stack in &self.def.stacks {
-            for slot in &stack.slots {
-                let here = |path: &str| {
-                    let at = |l: &LayerPlan| format!("{}.{}.{path}", stack.name, l.il);
-                    let mut slots = self.plan.layers.iter();
-                    slots.any(|l| l.slots.iter().any(|s| s.path == at(l)))
-                };
-                if let (Some(when), false) = (&slot.when, here(&slot.name)) {
-                    absent.push(format!("slot {} (when {})", slot.name, when.source()));
-                    continue;
-                }
-                for branch in &slot.branches {
-                    let Some(when) = &branch.when else { continue };
-                    let mut units = self.plan.layers.iter().flat_map(|l| &l.slots);
-                    let used = units.any(|s| {
-                        s.path.ends_with(&format!(".{}", slot.name))
-                            && s.branches.iter().any(|b| {
-                                std::ptr::eq(b.block.contract.0, branch.block.contract)
-                            })
-                    });
-                    if !used {
-                        let name = words::short(branch.block.contract.name);
-                        absent.push(format!("{name} in {} (when {})", slot.name, when.source()));
-                    }
-                }
-            }
-        }
-        absent
+        let all = conditionals(self.def, self.plan).into_iter();
+        let absent = all.filter(|conditional| conditional.n_layers == 0);
+        absent.map(|conditional| conditional.text).collect()
     }
 
     fn all_kept(&self) -> Kept {

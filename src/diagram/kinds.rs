@@ -118,7 +118,12 @@ fn norm_text(text: &mut String, plan: &Plan, norm: Option<&NormUse>, il: u64) {
 /// A unit without its factors, which may differ among equal layers, and without layer indices.
 fn unit_text(text: &mut String, plan: &Plan, unit: &Unit, il: u64) {
     let contract = unit.contract.0;
-    let _ = write!(text, "\n  {} {}", without_index(&unit.path, il), contract.name);
+    let _ = write!(
+        text,
+        "\n  {} {}",
+        without_index(&unit.path, il),
+        contract.name
+    );
     let layer_option = match contract.state {
         StateSpec::KeyValue { layer, .. } => layer,
         _ => None,
@@ -266,7 +271,10 @@ mod tests {
     fn only_the_index_of_the_layer_is_left_out() {
         assert_eq!(without_index("layers.3.attn.q", 3), "layers.{il}.attn.q");
         assert_eq!(without_index("layers.3", 3), "layers.{il}");
-        assert_eq!(without_index("blk.3.ffn.3.weight", 3), "blk.{il}.ffn.3.weight");
+        assert_eq!(
+            without_index("blk.3.ffn.3.weight", 3),
+            "blk.{il}.ffn.3.weight"
+        );
         assert_eq!(without_index("blk.13.up", 3), "blk.13.up");
     }
 }

@@ -13,6 +13,7 @@
 
 mod apart;
 mod build;
+mod gallery;
 mod kinds;
 mod ops;
 mod parts;
@@ -20,11 +21,14 @@ pub mod png;
 pub mod samples;
 mod sizes;
 pub mod svg;
+mod variants;
 mod words;
 
 pub use build::Error;
+pub use gallery::{GalleryError, gallery};
 pub use kinds::Run;
 pub use samples::Sample;
+pub use variants::variants;
 
 use crate::arch::{Join, Mode};
 

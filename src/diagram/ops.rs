@@ -147,12 +147,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The box of a product, convolution or norm that this factor or offset directly follows.
-    fn follows(
-        &self,
-        at: usize,
-        boxes: &[RawOp],
-        owner: &HashMap<usize, usize>,
-    ) -> Option<usize> {
+    fn follows(&self, at: usize, boxes: &[RawOp], owner: &HashMap<usize, usize>) -> Option<usize> {
         const LEADERS: [&str; 8] = [
             "MUL_MAT",
             "MUL_MAT_ID",

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::arch::expr::Expr;
-use crate::arch::{Instance, OptionKind, Resolved};
+use crate::arch::{Instance, OptionKind, Resolved, Resource};
 use crate::ggml::{Origin, Step};
 use crate::plan::{Plan, StatePlan, Unit};
 
 use super::build::Maker;
 use super::kinds::{is_within, without_index};
 use super::ops::{RawEdge, RawEnd, RawOp, root};
-use super::sizes::{Symbols, is_derived};
+use super::sizes::{Symbols, is_derived, unit_at};
 use super::words;
 use super::{Edge, End, Kept, Op, OpShape, Part, Weight};
 
@@ -102,7 +102,22 @@ impl Maker<'_> {
     fn symbols(&self, path: &str) -> Symbols {
         let instance = self.instance(path);
         let label = |name: &str| -> Option<String> {
-            let instance = instance?;
+            let rope = || {
+                let unit = unit_at(self.plan, path)?;
+                let at = unit.options.iter().zip(unit.contract.0.options).find_map(
+                    |(v, spec)| match (v, spec.kind) {
+                        (Resolved::Resource(Some(at)), OptionKind::Resource(Resource::Rope)) => {
+                            Some(*at)
+                        }
+                        _ => None,
+                    },
+                )?;
+                self.instance(&self.plan.ropes[at].path)
+            };
+            let (instance, name) = match name.strip_prefix("rope.") {
+                Some(name) => (rope()?, name),
+                None => (instance?, name),
+            };
             let specs = instance.contract.options;
             let at = specs.iter().position(|o| o.name == name)?;
             let expr = &instance.options[at].expr;
@@ -195,9 +210,16 @@ impl Maker<'_> {
             Origin::Leaf(name) => kept_name(name),
             _ => None,
         };
-        let kept = first.sources.iter().find_map(|s| kept(&root(self.steps, s)));
+        let kept = first
+            .sources
+            .iter()
+            .find_map(|s| kept(&root(self.steps, s)));
         if let (Some(kept), "SET_ROWS" | "GET_ROWS") = (&kept, first.op.as_str()) {
-            let verb = if first.op == "SET_ROWS" { "keep" } else { "recall" };
+            let verb = if first.op == "SET_ROWS" {
+                "keep"
+            } else {
+                "recall"
+            };
             (title, shape) = (format!("{verb} {kept}"), OpShape::Kept);
         }
         let value = raw.steps.iter().rev().map(step).find_map(|step| {
@@ -242,6 +264,7 @@ impl Maker<'_> {
             layers.find(|layer| is_within(path, &layer.path))
         };
         Some(match step.kind {
+            "norm" if step.path.ends_with(".after") => "x".into(),
             "norm" => "h".into(),
             "per_layer" => "ple".into(),
             "wiring" | "embed" => "x".into(),
@@ -311,7 +334,8 @@ impl Maker<'_> {
         match &unit.state {
             Some(StatePlan::KeyValue(rows)) => {
                 if let Some(owner) = &rows.owner {
-                    let owners: BTreeSet<&String> = all.iter().filter_map(|u| owner_of(u)).collect();
+                    let owners: BTreeSet<&String> =
+                        all.iter().filter_map(|u| owner_of(u)).collect();
                     let line = match owners.len() {
                         1 => format!("reads what {owner} keeps"),
                         n => format!("reads what {n} earlier layers keep"),
@@ -322,7 +346,7 @@ impl Maker<'_> {
                     };
                 }
                 let row = |pick: fn(&crate::plan::KeyValuePlan) -> u64| {
-                    text(&|plan: &Plan| match &super::sizes::unit_at(plan, &unit.path)?.state {
+                    text(&|plan: &Plan| match &unit_at(plan, &unit.path)?.state {
                         Some(StatePlan::KeyValue(rows)) => Some(pick(rows)),
                         _ => None,
                     })
@@ -345,7 +369,7 @@ impl Maker<'_> {
             Some(StatePlan::Recurrent(parts)) => {
                 let size: u64 = parts.iter().map(|part| part.size).sum();
                 let of_part = |at: usize| {
-                    text(&|plan: &Plan| match &super::sizes::unit_at(plan, &unit.path)?.state {
+                    text(&|plan: &Plan| match &unit_at(plan, &unit.path)?.state {
                         Some(StatePlan::Recurrent(parts)) => Some(parts.get(at)?.size),
                         _ => None,
                     })
@@ -383,9 +407,9 @@ fn symbol(expr: &Expr) -> Option<String> {
 /// A tensor's name without its layer and without `.weight`.
 fn short_name(name: &str) -> String {
     let name = name.strip_suffix(".weight").unwrap_or(name);
-    let parts = name.split('.').filter(|part| {
-        !part.bytes().all(|b| b.is_ascii_digit()) && *part != "blk"
-    });
+    let parts = name
+        .split('.')
+        .filter(|part| !part.bytes().all(|b| b.is_ascii_digit()) && *part != "blk");
     parts.collect::<Vec<_>>().join(".")
 }
 
@@ -395,7 +419,9 @@ fn kept_name(name: &str) -> Option<String> {
     match last {
         "cache_k" => Some("keys".into()),
         "cache_v" => Some("values".into()),
-        _ => last.strip_prefix("state_").map(|part| format!("state ({part})")),
+        _ => last
+            .strip_prefix("state_")
+            .map(|part| format!("state ({part})")),
     }
 }
 

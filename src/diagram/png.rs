@@ -25,12 +25,23 @@ pub enum Error {
     Write(String),
 }
 
+/// The drawing without its dark colours, which end its style sheet.
+fn light(svg: &str) -> String {
+    match svg
+        .split_once("@media")
+        .and_then(|(a, b)| Some((a, b.split_once("</style>")?.1)))
+    {
+        Some((before, behind)) => format!("{before}</style>{behind}"),
+        None => svg.to_owned(),
+    }
+}
+
 /// A drawing as PNG, with light colours.
 ///
 /// # Errors
 /// What is no SVG, or too large.
 pub fn png(svg: &str) -> Result<Vec<u8>, Error> {
-    let svg = svg.replacen("</style>", &format!("</style>{BOLD}"), 1);
+    let svg = light(svg).replacen("</style>", &format!("</style>{BOLD}"), 1);
     let mut fonts = usvg::fontdb::Database::new();
     for font in [
         epaint_default_fonts::UBUNTU_LIGHT,
@@ -54,5 +65,7 @@ pub fn png(svg: &str) -> Result<Vec<u8>, Error> {
     let mut pixels = tiny_skia::Pixmap::new(w as u32, h as u32).ok_or(size)?;
     let transform = tiny_skia::Transform::from_scale(SCALE, SCALE);
     resvg::render(&tree, transform, &mut pixels.as_mut());
-    pixels.encode_png().map_err(|error| Error::Write(error.to_string()))
+    pixels
+        .encode_png()
+        .map_err(|error| Error::Write(error.to_string()))
 }

@@ -54,13 +54,17 @@ impl Sample {
                 Err(synth::Error::Parameter { .. }) => return Tried::Unread,
                 Err(_) => return Tried::Refused,
             };
-            let like = point(plan, N_TOKENS[0]).ok().filter(|p| is_like(&points[0], p));
+            let like = point(plan, N_TOKENS[0])
+                .ok()
+                .filter(|p| is_like(&points[0], p));
             like.map_or(Tried::Refused, Tried::Point)
         };
         let mut found = Vec::new();
         let mut stuck = Vec::new();
         for (param, values) in numbers(def, &plan, request) {
-            let mut tried = values.iter().map(|value| varied(&with(request, param, value)));
+            let mut tried = values
+                .iter()
+                .map(|value| varied(&with(request, param, value)));
             match tried.find(|tried| !matches!(tried, Tried::Refused)) {
                 Some(Tried::Point(point)) => found.push(point),
                 Some(_) => {}
@@ -159,7 +163,10 @@ fn numbers<'d>(def: &'d ArchDef, plan: &Plan, request: &Request) -> Vec<(&'d str
         match known.filter(|values: &Vec<u64>| values.iter().any(|v| *v > 1)) {
             Some(values) => out.push((
                 name.as_str(),
-                FACTORS.iter().map(|factor| times(&values, *factor)).collect(),
+                FACTORS
+                    .iter()
+                    .map(|factor| times(&values, *factor))
+                    .collect(),
             )),
             // What follows from others unless the file gives it.
             None if given.is_none() && default.is_some() && literal(default).is_none() => {

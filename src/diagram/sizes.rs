@@ -5,7 +5,7 @@
 //! the expression has the size's value at every point.
 
 use crate::arch::expr::Value;
-use crate::arch::{ArchDef, Contract, OptionKind, OptionSpec, Resolved, StateSpec};
+use crate::arch::{ArchDef, Contract, OptionKind, OptionSpec, Resolved, Resource, StateSpec};
 use crate::ggml::Step;
 use crate::plan::{Plan, StatePlan, Unit};
 
@@ -94,6 +94,7 @@ impl<'a> Sizes<'a> {
                 factors.push((label(spec.name), values));
             }
         }
+        own.extend(self.turned(&units, labels));
         own.retain(|symbol| symbol.values.iter().all(|v| *v > 0));
         let varied = |symbol: &&Symbol| symbol.values.iter().any(|v| *v != symbol.values[0]);
         let (moving, still): (Vec<&Symbol>, Vec<&Symbol>) = own.iter().partition(varied);
@@ -110,6 +111,25 @@ impl<'a> Sizes<'a> {
         all.extend(combined(&moving, &self.global));
         all.extend(self.contracted(&units, &label));
         Symbols(all, factors)
+    }
+
+    /// Elements that the rotations of a unit turn.
+    fn turned(&self, units: &[&Unit], labels: &dyn Fn(&str) -> Option<String>) -> Option<Symbol> {
+        let specs = units[0].contract.0.options.iter();
+        let is_rope = |o: &OptionSpec| o.kind == OptionKind::Resource(Resource::Rope);
+        let at = specs.clone().position(is_rope)?;
+        let values = units
+            .iter()
+            .zip(self.points)
+            .map(|(unit, point)| match unit.options[at] {
+                Resolved::Resource(Some(rope)) => point.plan.ropes[rope].option_int("dims"),
+                _ => None,
+            });
+        Some(Symbol {
+            text: labels("rope.dims").unwrap_or_else(|| "dims".into()),
+            values: values.collect::<Option<_>>()?,
+            is_name: true,
+        })
     }
 
     /// Dimensions of weights and parts of states as the contract has them.
@@ -237,11 +257,7 @@ impl<'a> Sizes<'a> {
 /// What stands for a size that no symbol fits.
 const UNKNOWN: &str = "\u{2026}";
 
-fn named(
-    text: &str,
-    points: &[Point],
-    value: impl Fn(&Point) -> Option<u64>,
-) -> Option<Symbol> {
+fn named(text: &str, points: &[Point], value: impl Fn(&Point) -> Option<u64>) -> Option<Symbol> {
     let values: Option<Vec<u64>> = points.iter().map(value).collect();
     values.map(|values| Symbol {
         text: text.to_owned(),
@@ -273,8 +289,14 @@ fn combined(own: &[Symbol], global: &[Symbol]) -> Vec<Symbol> {
             let twice = |a: u64, b: u64| a.checked_mul(b)?.checked_mul(2);
             push(format!("2\u{b7}{left}\u{b7}{right}"), each(a, b, twice));
             push(format!("{left}+{right}"), each(a, b, u64::checked_add));
-            push(format!("{left}\u{2212}{right}"), each(a, b, u64::checked_sub));
-            push(format!("{right}\u{2212}{left}"), each(b, a, u64::checked_sub));
+            push(
+                format!("{left}\u{2212}{right}"),
+                each(a, b, u64::checked_sub),
+            );
+            push(
+                format!("{right}\u{2212}{left}"),
+                each(b, a, u64::checked_sub),
+            );
         }
     }
     for a in own {
@@ -302,6 +324,12 @@ fn renamed(source: &str, contract: &Contract, label: &dyn Fn(&str) -> String) ->
     let mut word = String::new();
     let flush = |word: &mut String, out: &mut String| {
         match contract.option(word) {
+            Some(spec) if is_derived(spec) && label(word) == *word => {
+                let inner = renamed(spec.default.unwrap_or_default(), contract, label);
+                let is_sum =
+                    inner.contains(['+', '\u{2212}']) && !source.starts_with(word.as_str());
+                out.push_str(&if is_sum { format!("({inner})") } else { inner });
+            }
             Some(_) => out.push_str(&label(word)),
             None => out.push_str(word),
         }
@@ -335,7 +363,9 @@ const MAX_FACTOR: u64 = 4;
 fn multiple(symbol: &Symbol, values: &[u64]) -> Option<String> {
     let factor = quotient(values[0], symbol.values[0]).filter(|f| *f <= MAX_FACTOR)?;
     let pairs = values.iter().zip(&symbol.values);
-    let holds = pairs.clone().all(|(v, s)| s.checked_mul(factor) == Some(*v));
+    let holds = pairs
+        .clone()
+        .all(|(v, s)| s.checked_mul(factor) == Some(*v));
     holds.then(|| format!("{factor}\u{b7}{}", symbol.text))
 }
 
@@ -360,7 +390,9 @@ fn distance(symbol: &Symbol, values: &[u64]) -> Option<String> {
 /// Whether the contract computes an option from others, so that it is no choice.
 pub(super) fn is_derived(spec: &OptionSpec) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
-    let computed = spec.default.is_some_and(|default| !default.chars().all(is_word));
+    let computed = spec
+        .default
+        .is_some_and(|default| !default.chars().all(is_word));
     computed && spec.kind != OptionKind::Float
 }
 

@@ -110,8 +110,8 @@ pub(super) fn weighted(step: &Step, key: &str) -> String {
         "MUL_MAT" => format!("{key}: projection"),
         "MUL_MAT_ID" => format!("{key}: picked experts"),
         "GET_ROWS" => format!("{key}: one row each"),
-        "RMS_NORM" | "NORM" | "L2_NORM" | "SSM_CONV" | "GATED_DELTA_NET" | "SSM_SCAN" | "CUSTOM"
-        | "FLASH_ATTN_EXT" | "ROPE" => plain(),
+        "RMS_NORM" | "NORM" | "L2_NORM" | "SSM_CONV" | "GATED_DELTA_NET" | "SSM_SCAN"
+        | "CUSTOM" | "FLASH_ATTN_EXT" | "ROPE" => plain(),
         "MUL" => format!("\u{d7} {key}"),
         "DIV" => format!("\u{f7} {key}"),
         "ADD" | "ADD_ID" => format!("+ {key}"),
@@ -122,7 +122,11 @@ pub(super) fn weighted(step: &Step, key: &str) -> String {
 /// A float with as many digits as say something.
 pub(super) fn tidy(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
-        return if value < 0.0 { "\u{2212}\u{221e}".into() } else { value.to_string() };
+        return if value < 0.0 {
+            "\u{2212}\u{221e}".into()
+        } else {
+            value.to_string()
+        };
     }
     let size = value.abs().log10().floor() as i32;
     if !(-4..7).contains(&size) {
@@ -150,7 +154,8 @@ pub(super) fn count(n: u64) -> String {
 
 /// Bytes in binary units.
 pub(super) fn bytes(n: u64) -> String {
-    let scaled = |power: u32, name: &str| format!("{} {name}", three(n as f64 / 1024f64.powi(power as i32)));
+    let scaled =
+        |power: u32, name: &str| format!("{} {name}", three(n as f64 / 1024f64.powi(power as i32)));
     match n {
         0..1024 => format!("{n} B"),
         1024..1_048_576 => scaled(1, "KiB"),
@@ -236,7 +241,9 @@ fn sight(cache: &Unit, size: &dyn Fn(&Unit, &str) -> String) -> String {
     let n = size(cache, "size");
     match mask(cache) {
         MaskShape::Causal => "each token looks back at all earlier tokens and itself".into(),
-        MaskShape::Window => format!("each token looks back at the last {n} tokens, itself included"),
+        MaskShape::Window => {
+            format!("each token looks back at the last {n} tokens, itself included")
+        }
         MaskShape::Chunks => format!("each token looks back within its chunk of {n} tokens"),
         MaskShape::Band => format!("each token looks at a band of {n} tokens around it"),
         MaskShape::Full => "each token looks at all tokens of the text".into(),
@@ -296,7 +303,11 @@ pub(super) fn icons(
         }),
         "moe" => icons.push(Icon::Experts {
             numbers: number("used").zip(number("experts")),
-            text: format!("{} of {} experts", size(unit, "used"), size(unit, "experts")),
+            text: format!(
+                "{} of {} experts",
+                size(unit, "used"),
+                size(unit, "experts")
+            ),
         }),
         _ => {}
     }

@@ -71,10 +71,7 @@ impl Graph {
                 (None, None) => Origin::Leaf(unsafe { text(sys::ggml_get_name(source)) }),
             }
         };
-        nodes
-            .iter()
-            .map(|node| self.step(*node, &origin))
-            .collect()
+        nodes.iter().map(|node| self.step(*node, &origin)).collect()
     }
 
     fn step(

@@ -4,12 +4,12 @@
 //! operations, and a weight belongs to whoever reads it, through whatever lies between.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lab_bench::arch::{ArchDef, Join, Library};
 use lab_bench::diagram::svg::{Item, Piece};
-use lab_bench::diagram::{Drawing, End, Part, Sample, Slot, svg};
+use lab_bench::diagram::{Drawing, End, Part, Sample, Slot, gallery, svg, variants};
 use lab_bench::ggml::{Origin, Step};
 use lab_bench::model::{Batch, Model, Options, trace};
 use lab_bench::plan::Plan;
@@ -43,7 +43,9 @@ fn cases(library: &Library) -> Vec<Case> {
 
 impl Case {
     fn plan(&self) -> Plan {
-        design(&self.def, &self.request).expect("the golden can be made").1
+        design(&self.def, &self.request)
+            .expect("the golden can be made")
+            .1
     }
 
     /// With numbers, as of a file, and with symbols.
@@ -60,7 +62,15 @@ impl Case {
 }
 
 fn is_computed(step: &Step) -> bool {
-    let layout = ["RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE", "CONT", "REPEAT", "CPY"];
+    let layout = [
+        "RESHAPE",
+        "VIEW",
+        "PERMUTE",
+        "TRANSPOSE",
+        "CONT",
+        "REPEAT",
+        "CPY",
+    ];
     let no_bound = step.op == "CLAMP" && step.params[..2] == [f32::MIN, f32::MAX];
     !layout.contains(&step.op.as_str()) && !no_bound
 }
@@ -102,11 +112,19 @@ fn drawn<'p>(
     times
 }
 
-fn check_operations(name: &str, place: &str, drawn: &BTreeMap<usize, usize>, run: &BTreeSet<usize>) {
+fn check_operations(
+    name: &str,
+    place: &str,
+    drawn: &BTreeMap<usize, usize>,
+    run: &BTreeSet<usize>,
+) {
     let twice = drawn.iter().find(|(_, times)| **times > 1);
     assert_eq!(twice, None, "{name}: {place}: an operation is drawn twice");
     let drawn: BTreeSet<usize> = drawn.keys().copied().collect();
-    assert_eq!(&drawn, run, "{name}: {place}: what is drawn is not what runs");
+    assert_eq!(
+        &drawn, run,
+        "{name}: {place}: what is drawn is not what runs"
+    );
 }
 
 /// Each weight in one entry of one part, and in as many boxes as read it.
@@ -116,7 +134,11 @@ fn check_weights(name: &str, steps: &[Step], parts: &[&Part], run: &BTreeSet<usi
     for part in parts {
         let mut own = BTreeSet::new();
         for (at, weight) in part.weights.iter().enumerate() {
-            assert!(own.insert(weight.tensors[0]), "{name}: {} twice", weight.name);
+            assert!(
+                own.insert(weight.tensors[0]),
+                "{name}: {} twice",
+                weight.name
+            );
             let boxes = part.ops.iter().filter(|op| op.weights.contains(&at));
             let reads = |op: &&lab_bench::diagram::Op| {
                 let steps_of: BTreeSet<usize> = op.steps.iter().copied().collect();
@@ -126,7 +148,11 @@ fn check_weights(name: &str, steps: &[Step], parts: &[&Part], run: &BTreeSet<usi
             assert_eq!(boxes.count(), readers, "{name}: {}", weight.name);
             assert!(readers > 0, "{name}: {} is drawn and not read", weight.name);
             let is_new = listed.insert(weight.tensors[0]);
-            assert!(is_new || weight.is_shared, "{name}: {} is drawn twice", weight.name);
+            assert!(
+                is_new || weight.is_shared,
+                "{name}: {} is drawn twice",
+                weight.name
+            );
         }
     }
     assert_eq!(listed, read, "{name}: the weights drawn are not those read");
@@ -166,7 +192,9 @@ fn check_stream(name: &str, steps: &[Step], slots: &[Slot]) {
     let mut stream: Option<usize> = None;
     for slot in slots {
         if slot.join == Join::Add {
-            let joined = slot.joined.unwrap_or_else(|| panic!("{name}: {} adds", slot.path));
+            let joined = slot
+                .joined
+                .unwrap_or_else(|| panic!("{name}: {} adds", slot.path));
             assert_eq!(steps[joined].op, "ADD", "{name}: {}", slot.path);
             let read = behind(steps, &steps[joined].sources[0]);
             if let Some(stream) = stream {
@@ -308,17 +336,27 @@ fn numbers_of_a_file_add_up() {
             let own = part.weights.iter().flat_map(|w| w.tensors.iter().copied());
             let own: BTreeSet<usize> = own.collect();
             let bytes: u64 = own.iter().map(|at| plan.tensors[*at].bytes).sum();
-            assert_eq!(part.cost.unwrap().bytes, bytes, "{}: {}", case.name, part.path);
+            assert_eq!(
+                part.cost.unwrap().bytes,
+                bytes,
+                "{}: {}",
+                case.name,
+                part.path
+            );
             tensors.extend(own);
         }
-        let unused = (0..plan.tensors.len()).filter(|at| !tensors.contains(at));
-        let unused: Vec<&str> = unused.map(|at| plan.tensors[at].name.as_str()).collect();
-        assert_eq!(unused, Vec::<&str>::new(), "{}: weights that nothing reads", case.name);
-        let rows = plan.cache_bytes_read(0, TensorType::F16, TensorType::F16).unwrap();
-        let shared = plan.layers.iter().flat_map(|l| &l.slots).flat_map(|s| &s.branches);
-        let is_shared = |b: &lab_bench::plan::BranchPlan| {
-            matches!(&b.block.state, Some(lab_bench::plan::StatePlan::KeyValue(r)) if r.owner.is_some())
-        };
+        // Of two tables for short and long contexts a pass reads one.
+        let all = (0..sample.steps().len()).collect();
+        assert_eq!(tensors, weights_read(sample.steps(), &all), "{}", case.name);
+        let rows = plan
+            .cache_bytes_read(0, TensorType::F16, TensorType::F16)
+            .unwrap();
+        let shared = plan
+            .layers
+            .iter()
+            .flat_map(|l| &l.slots)
+            .flat_map(|s| &s.branches);
+        let is_shared = |b: &lab_bench::plan::BranchPlan| matches!(&b.block.state, Some(lab_bench::plan::StatePlan::KeyValue(r)) if r.owner.is_some());
         if !shared.into_iter().any(is_shared) {
             assert_eq!(drawing.kept.per_token.unwrap_or(0), rows, "{}", case.name);
         }
@@ -343,13 +381,19 @@ fn check_layout(name: &str, piece: &Piece) {
         r.x >= page.x && r.y >= page.y && r.x + r.w <= page.w && r.y + r.h <= page.h
     };
     for (i, (rect, text)) in texts.iter().enumerate() {
-        assert!(inside(rect), "{name}: `{text}` at {rect:?} is outside {page:?}");
+        assert!(
+            inside(rect),
+            "{name}: `{text}` at {rect:?} is outside {page:?}"
+        );
         let met = texts[i + 1..].iter().find(|(other, _)| rect.meets(other));
         assert_eq!(met, None, "{name}: `{text}` at {rect:?} meets another text");
     }
     for item in &piece.items {
         if let Item::Box(rect, ..) = item {
-            assert!(inside(rect), "{name}: a box at {rect:?} is outside {page:?}");
+            assert!(
+                inside(rect),
+                "{name}: a box at {rect:?} is outside {page:?}"
+            );
         }
     }
 }
@@ -377,12 +421,20 @@ fn pictures_are_xml_and_the_same_each_time() {
         let first = documents();
         assert_eq!(first, documents(), "{}", case.name);
         for text in &first {
-            let xml = roxmltree::Document::parse(text).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+            let xml =
+                roxmltree::Document::parse(text).unwrap_or_else(|e| panic!("{}: {e}", case.name));
             let root = xml.root_element();
-            let has = |tag: &str| root.children().any(|c| c.has_tag_name(tag) && c.text().is_some());
+            let has = |tag: &str| {
+                root.children()
+                    .any(|c| c.has_tag_name(tag) && c.text().is_some())
+            };
             let tag = |tag| ("http://www.w3.org/2000/svg", tag);
             let named = |name| root.children().any(|c| c.has_tag_name(tag(name)));
-            assert!(named("title") && named("desc") || has("title"), "{}", case.name);
+            assert!(
+                named("title") && named("desc") || has("title"),
+                "{}",
+                case.name
+            );
         }
     }
 }
@@ -435,7 +487,62 @@ fn a_png_is_a_picture_of_its_size() {
     assert!(lab_bench::diagram::png::png("<svg").is_err());
 }
 
-#[expect(dead_code, reason = "used by the gallery")]
-fn gallery() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/diagrams")
+#[test]
+fn the_gallery_is_up_to_date() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/diagrams");
+    let files = gallery(&library()).expect("every definition can be drawn");
+    for (name, text) in &files {
+        let stored = std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+        assert!(
+            stored == *text,
+            "docs/diagrams/{name} is stale: make diagrams"
+        );
+    }
+    let names: BTreeSet<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
+    for entry in std::fs::read_dir(&folder).expect("the gallery is there") {
+        let name = entry.expect("readable").file_name();
+        let name = name.to_string_lossy();
+        assert!(
+            names.contains(&*name),
+            "docs/diagrams/{name} is of nothing: make diagrams"
+        );
+    }
+}
+
+/// What a definition can be is drawn: every slot and branch occurs in some variant, but for a few whose
+/// conditions one parameter does not make true.
+#[test]
+fn variants_show_what_definitions_can_be() {
+    let library = library();
+    let mut missing = Vec::new();
+    let names: Vec<String> = library.sources().map(|(name, _)| name.to_owned()).collect();
+    for name in names {
+        let def = library.get(&name).unwrap();
+        let source = &library.source(&name).unwrap().text;
+        let all = variants(&def).unwrap();
+        let absent = all.iter().map(|(_, request)| {
+            let sample = Sample::of_definition(&name, &def, request).unwrap();
+            let drawing = Drawing::new(&def, source, &sample);
+            drawing.absent.into_iter().collect::<BTreeSet<String>>()
+        });
+        let never = absent.reduce(|a, b| &a & &b).unwrap();
+        missing.extend(never.into_iter().map(|text| format!("{name}: {text}")));
+    }
+    assert_eq!(missing, Vec::<String>::new());
+}
+
+#[test]
+fn pictures_of_a_dense_and_a_mixed_stack() {
+    let library = library();
+    for name in ["llama", "gpt-oss"] {
+        let def = library.get(name).unwrap();
+        let request = variants(&def).unwrap().remove(0).1;
+        let sample = Sample::of_definition(name, &def, &request).unwrap();
+        let drawing = Drawing::new(&def, &library.source(name).unwrap().text, &sample);
+        let piece = svg::stack(&drawing);
+        insta::assert_snapshot!(
+            format!("diagram_{name}"),
+            svg::document(&drawing, &piece, "stack")
+        );
+    }
 }

@@ -82,9 +82,7 @@ pub(crate) fn request(name: &str, entry: &Value) -> (String, Request) {
 /// Makes the model of a golden again and checks that it is the one the reference ran.
 fn load(name: &str, entry: &Value, library: &Library, scratch: &Path) -> Golden {
     let (arch, request) = request(name, entry);
-    let def = library
-        .get(&arch)
-        .expect("the architecture is built in");
+    let def = library.get(&arch).expect("the architecture is built in");
     let path = scratch.join(format!("{name}.gguf"));
     synth(&def, &request, &path).expect("the model can be made");
     let hash = Sha256::digest(std::fs::read(&path).expect("the model was written"));

@@ -255,8 +255,13 @@ impl Net {
                 groups.push(joined);
             }
         }
-        let starts = groups.iter().flat_map(|(sum, weight, n)| vec![sum / weight; *n]);
-        starts.zip(offset).map(|(start, offset)| start + offset).collect()
+        let starts = groups
+            .iter()
+            .flat_map(|(sum, weight, n)| vec![sum / weight; *n]);
+        starts
+            .zip(offset)
+            .map(|(start, offset)| start + offset)
+            .collect()
     }
 
     fn draw(&self, ranks: &[Vec<usize>], x: &[f64], arrows: &[(usize, usize)]) -> Flow {
@@ -290,7 +295,10 @@ impl Net {
             .map(|(i, (from, to))| {
                 let (top, room) = tops[self.rank[*from]];
                 let start = middle(*from);
-                let mut route = vec![(start, boxes[*from].y + boxes[*from].h), (start, top + room)];
+                let mut route = vec![
+                    (start, boxes[*from].y + boxes[*from].h),
+                    (start, top + room),
+                ];
                 for lane in &self.lanes[i] {
                     let (top, room) = tops[self.rank[*lane]];
                     route.extend([(middle(*lane), top), (middle(*lane), top + room)]);
@@ -366,7 +374,9 @@ mod tests {
             for (route, (from, to)) in flow.routes.iter().zip(&arrows) {
                 // Straight pieces within ranks; between ranks there are no boxes.
                 for pair in route.chunks(2) {
-                    let [(x, top), (_, bottom)] = pair else { continue };
+                    let [(x, top), (_, bottom)] = pair else {
+                        continue;
+                    };
                     let lane = Rect {
                         x: *x,
                         y: *top,
@@ -374,7 +384,10 @@ mod tests {
                         h: bottom - top,
                     };
                     let inside = |r: &Rect| {
-                        r.x < lane.x && lane.x < r.x + r.w && r.y < bottom - 0.5 && *top + 0.5 < r.y + r.h
+                        r.x < lane.x
+                            && lane.x < r.x + r.w
+                            && r.y < bottom - 0.5
+                            && *top + 0.5 < r.y + r.h
                     };
                     let met = (0..flow.boxes.len()).find(|at| inside(&flow.boxes[*at]));
                     assert!(met.is_none_or(|at| at == *from || at == *to), "{seed}");
@@ -388,6 +401,9 @@ mod tests {
         let sizes = [60.0, 100.0, 20.0].map(|w| Size { w, h: 20.0 });
         let flow = flow(&sizes, &[(0, 1), (1, 2)]);
         let middles: Vec<f64> = flow.boxes.iter().map(|b| b.x + b.w / 2.0).collect();
-        assert!(middles.iter().all(|m| (m - middles[0]).abs() < 1.0), "{middles:?}");
+        assert!(
+            middles.iter().all(|m| (m - middles[0]).abs() < 1.0),
+            "{middles:?}"
+        );
     }
 }

@@ -74,7 +74,9 @@ fn experts(numbers: Option<(u64, u64)>) -> Piece {
     let rows = shown.div_ceil(columns);
     let mut piece = Piece::new(columns as f64 * 8.0, rows as f64 * 8.0);
     // Spread over the grid rather than the first ones: which are used depends on the token.
-    let used: Vec<usize> = (0..filled).map(|i| (i * shown / filled + 1) % shown).collect();
+    let used: Vec<usize> = (0..filled)
+        .map(|i| (i * shown / filled + 1) % shown)
+        .collect();
     for i in 0..shown {
         let (x, y) = ((i % columns) as f64 * 8.0, (i / columns) as f64 * 8.0);
         let class = if used.contains(&i) { "key" } else { "cell" };

@@ -14,8 +14,8 @@ const GAP: f64 = 26.0;
 /// Between branches side by side.
 const BESIDE: f64 = 30.0;
 
-/// One kind of layer; `told` says which layers are of it.
-pub(super) fn kind(kind: &Kind, told: &str) -> Piece {
+/// One kind of layer; `told` says which layers are of it, if the kind is one of several in a picture.
+pub(super) fn kind(kind: &Kind, told: Option<&str>) -> Piece {
     let slots: Vec<Piece> = kind.slots.iter().map(slot).collect();
     let w = slots.iter().map(|slot| slot.w).fold(420.0, f64::max);
     let heading = heading(kind, told, w);
@@ -24,7 +24,13 @@ pub(super) fn kind(kind: &Kind, told: &str) -> Piece {
     let top = piece.h + 8.0;
     let mut y = top;
     let mut inner = Piece::new(w, 0.0);
-    inner.text(SPINE + 12.0, y + 11.0, Anchor::Start, Style::Small, "x: the stream, from the layer before");
+    inner.text(
+        SPINE + 12.0,
+        y + 11.0,
+        Anchor::Start,
+        Style::Small,
+        "x: the stream, from the layer before",
+    );
     y += 24.0;
     for slot in slots {
         let h = slot.h;
@@ -32,7 +38,13 @@ pub(super) fn kind(kind: &Kind, told: &str) -> Piece {
         y += h;
     }
     y += 26.0;
-    inner.text(SPINE + 12.0, y - 6.0, Anchor::Start, Style::Small, "x: to the layer behind");
+    inner.text(
+        SPINE + 12.0,
+        y - 6.0,
+        Anchor::Start,
+        Style::Small,
+        "x: to the layer behind",
+    );
     spine_head(&mut inner, SPINE, y + 4.0);
     piece.line(&[(SPINE, top), (SPINE, y - 4.0)], "spine");
     piece.put(inner, 0.0, 0.0);
@@ -73,8 +85,17 @@ pub(super) fn stages(drawing: &Drawing) -> Piece {
 }
 
 /// Letter, label, which layers, conditions, numbers.
-fn heading(kind: &Kind, told: &str, room: f64) -> Piece {
+fn heading(kind: &Kind, told: Option<&str>, room: f64) -> Piece {
     let mut piece = Piece::new(room, 0.0);
+    let Some(told) = told else {
+        let lines = wrap(&kind.label, Style::Title, room);
+        for (i, line) in lines.iter().enumerate() {
+            let y = (i + 1) as f64 * Style::Title.leading();
+            piece.text(0.0, y - 4.0, Anchor::Start, Style::Title, line);
+        }
+        piece.h = lines.len() as f64 * Style::Title.leading() + 8.0;
+        return piece;
+    };
     let badge = Rect {
         x: 0.0,
         y: 0.0,
@@ -143,7 +164,10 @@ impl Column {
             x = at + item.out_x;
         }
         let out_x = x - left;
-        let in_x = self.items.first().map_or(0.0, |item| places[0] - left + item.in_x);
+        let in_x = self
+            .items
+            .first()
+            .map_or(0.0, |item| places[0] - left + item.in_x);
         let mut piece = Piece::default();
         let mut y = 0.0;
         let mut last: Option<(f64, f64)> = None;
@@ -151,7 +175,15 @@ impl Column {
             let (w, h) = (item.piece.w, item.piece.h);
             let x = place - left;
             if let Some((from, top)) = last {
-                arrow(&mut piece, &[(from, top), (from, top), (x + item.in_x, y), (x + item.in_x, y)]);
+                arrow(
+                    &mut piece,
+                    &[
+                        (from, top),
+                        (from, top),
+                        (x + item.in_x, y),
+                        (x + item.in_x, y),
+                    ],
+                );
             }
             piece.put(item.piece, x, y);
             piece.w = piece.w.max(x + w);
@@ -159,11 +191,7 @@ impl Column {
             y += h + GAP;
         }
         piece.h = (y - GAP).max(0.0);
-        Drawn {
-            piece,
-            in_x,
-            out_x,
-        }
+        Drawn { piece, in_x, out_x }
     }
 }
 
@@ -211,11 +239,17 @@ fn branches(slot: &Slot) -> Drawn {
     let y = top + h + GAP;
     for (i, (from, to, height, shared)) in ports.iter().enumerate() {
         if *shared {
-            arrow(&mut piece, &[(in_x, 0.0), (in_x, 0.0), (*from, top), (*from, top)]);
+            arrow(
+                &mut piece,
+                &[(in_x, 0.0), (in_x, 0.0), (*from, top), (*from, top)],
+            );
         }
         let first = ports[0].1;
         if i == 0 {
-            piece.line(&[(*to, top + height), (*to, y + 12.0), (first, y + 12.0)], "wire");
+            piece.line(
+                &[(*to, top + height), (*to, y + 12.0), (first, y + 12.0)],
+                "wire",
+            );
             continue;
         }
         // The sums go from left to right, as they are computed.
@@ -226,11 +260,7 @@ fn branches(slot: &Slot) -> Drawn {
     }
     piece.h = y + 24.0;
     let out_x = ports[ports.len() - 1].1;
-    Drawn {
-        piece,
-        in_x,
-        out_x,
-    }
+    Drawn { piece, in_x, out_x }
 }
 
 fn plus(piece: &mut Piece, x: f64, y: f64, sign: &str) {
@@ -258,7 +288,11 @@ fn slot(slot: &Slot) -> Piece {
     let mut piece = Piece::new(w, 0.0);
     let (top, start) = (18.0, left + in_x);
     let begin = top + GAP;
-    piece.push(Item::Open("slot", slot.path.clone(), format!("slot {}", slot.name)));
+    piece.push(Item::Open(
+        "slot",
+        slot.path.clone(),
+        format!("slot {}", slot.name),
+    ));
     if slot.from.is_none() {
         let turn = vec![
             Seg::M(SPINE, top),

@@ -16,7 +16,7 @@ pub use flow::{Flow, Size, flow};
 pub use scene::{Anchor, Item, Piece, Rect, Seg, escape};
 pub use text::{Style, width};
 
-use super::Drawing;
+use super::{Drawing, Kind};
 
 /// Widest row of kinds side by side.
 const MAX_ROW: f64 = 3000.0;
@@ -30,7 +30,7 @@ pub fn stack(drawing: &Drawing) -> Piece {
 pub fn layers(drawing: &Drawing) -> Piece {
     let kinds = drawing.kinds.iter();
     let mut columns: Vec<Piece> = kinds
-        .map(|kind| layer::kind(kind, &told(drawing, &kind.layers)))
+        .map(|kind| layer::kind(kind, Some(&told(drawing, &kind.layers))))
         .collect();
     columns.push(layer::stages(drawing));
     let (mut x, mut y, mut h) = (0.0, 0.0, 0.0f64);
@@ -55,12 +55,17 @@ pub fn layers(drawing: &Drawing) -> Piece {
     stack::framed(all)
 }
 
+/// A kind of layer by itself, without a name, so that equal ones are equal.
+pub fn kind(kind: &Kind) -> Piece {
+    stack::framed(layer::kind(kind, None))
+}
+
 /// Which layers a kind stands for, in words.
 fn told(drawing: &Drawing, layers: &[usize]) -> String {
     if drawing.is_symbolic {
         return match drawing.kinds.len() {
             1 => "all layers".into(),
-            _ => "some layers".into(),
+            _ => String::new(),
         };
     }
     let mut ranges: Vec<(usize, usize)> = Vec::new();
@@ -89,9 +94,59 @@ pub fn document(drawing: &Drawing, piece: &Piece, what: &str) -> String {
     let desc = format!(
         "Drawn by bench from the plan that runs. {} {} of layers.",
         drawing.kinds.len(),
-        if drawing.kinds.len() == 1 { "kind" } else { "kinds" },
+        if drawing.kinds.len() == 1 {
+            "kind"
+        } else {
+            "kinds"
+        },
     );
-    piece.to_svg(&title, &desc, STYLE)
+    piece.to_svg(&title, &desc, &style(piece))
+}
+
+/// A picture as a small SVG document, without what is told where the pointer rests.
+pub fn compact(piece: &Piece, title: &str) -> String {
+    let piece = piece.without_words();
+    piece.to_svg(
+        title,
+        "Drawn by bench from the plan that runs.",
+        &style(&piece),
+    )
+}
+
+/// The rules of the style sheet for what occurs in a picture.
+fn style(piece: &Piece) -> String {
+    let classes = piece.classes();
+    let is_used = |selector: &&str| {
+        let mut names = selector.split(['.', ' ']).filter(|name| !name.is_empty());
+        names.all(|name| name == "text" || classes.contains(name))
+    };
+    let mut out = String::new();
+    let mut rest = STYLE;
+    while let Some((rule, behind)) = rest.split_once('}') {
+        rest = behind;
+        let (rule, is_dark) = match rule.split_once("){") {
+            Some((media, rule)) => {
+                out.push_str(media.trim());
+                out.push_str("){");
+                (rule, true)
+            }
+            None => (rule, false),
+        };
+        let Some((selectors, body)) = rule.split_once('{') else {
+            // The end of the dark set.
+            out.push('}');
+            continue;
+        };
+        let used: Vec<&str> = selectors.trim().split(',').filter(is_used).collect();
+        if !used.is_empty() {
+            out.push_str(&format!("{}{{{body}}}", used.join(",")));
+        }
+        debug_assert!(
+            !is_dark || out.contains("@media"),
+            "the dark set is one block"
+        );
+    }
+    out
 }
 
 /// Fonts, lines and colours. Base rules are light, so that renderers without media queries have them.

@@ -12,7 +12,7 @@ use crate::diagram::{Cost, End, Op, OpShape, Part, Weight};
 /// Between a border and what is inside.
 const PAD: f64 = 12.0;
 /// Longest text of an operation's box.
-const MAX_ROW: f64 = 250.0;
+const MAX_ROW: f64 = 330.0;
 /// Least width of a block's heading.
 const MIN_HEADING: f64 = 330.0;
 
@@ -25,7 +25,11 @@ pub(super) struct Drawn {
 
 /// Dimensions as text, in ggml's order, without those that are 1.
 pub(super) fn shape(dims: &[String]) -> String {
-    let said: Vec<&str> = dims.iter().map(String::as_str).filter(|d| *d != "1").collect();
+    let said: Vec<&str> = dims
+        .iter()
+        .map(String::as_str)
+        .filter(|d| *d != "1")
+        .collect();
     match said.is_empty() {
         true => "1".into(),
         false => said.join(" \u{d7} "),
@@ -192,10 +196,16 @@ fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
         rows(text, Style::Small);
     }
     if let Some(per_token) = part.kept.per_token {
-        rows(&format!("cache: {} per token", bytes(per_token)), Style::Small);
+        rows(
+            &format!("cache: {} per token", bytes(per_token)),
+            Style::Small,
+        );
     }
     if let Some(per_text) = part.kept.per_sequence {
-        rows(&format!("state: {} per text", bytes(per_text)), Style::Small);
+        rows(
+            &format!("state: {} per text", bytes(per_text)),
+            Style::Small,
+        );
     }
     if !part.icons.is_empty() {
         let icons = icon::row(&part.icons, room);
@@ -244,7 +254,7 @@ fn boxed(part: &Part, op: &Op, result: Option<&str>, rx: f64, class: &'static st
     for weight in &weights {
         rows.extend(weight_rows(weight).map(|row| (row, Style::Small)));
     }
-    rows.extend(result.map(|result| (format!("\u{2192} {result}"), Style::Small)));
+    rows.extend(result.map(|result| (format!("gives {result}"), Style::Small)));
     for (text, style) in &mut rows {
         *text = cut(text, *style, MAX_ROW);
     }

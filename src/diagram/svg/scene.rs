@@ -2,6 +2,7 @@
 //!
 //! Every text knows the rectangle it takes, so that tests can tell whether any two meet.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::text::{Style, width};
@@ -36,6 +37,16 @@ pub enum Anchor {
     Middle,
     /// At its end.
     End,
+}
+
+impl Anchor {
+    fn class(self) -> &'static str {
+        match self {
+            Self::Start => "",
+            Self::Middle => "m",
+            Self::End => "e",
+        }
+    }
 }
 
 /// A piece of a line.
@@ -171,7 +182,11 @@ impl Piece {
     pub fn line(&mut self, points: &[(f64, f64)], class: &'static str) {
         let mut segs = Vec::with_capacity(points.len());
         for (i, (x, y)) in points.iter().enumerate() {
-            segs.push(if i == 0 { Seg::M(*x, *y) } else { Seg::L(*x, *y) });
+            segs.push(if i == 0 {
+                Seg::M(*x, *y)
+            } else {
+                Seg::L(*x, *y)
+            });
         }
         self.push(Item::Path(segs, class));
     }
@@ -203,12 +218,73 @@ impl Piece {
             escape(title),
             escape(desc)
         );
-        for item in &self.items {
-            write_item(&mut out, item);
+        for item in merged(&self.items) {
+            write_item(&mut out, &item);
         }
         out.push_str("</svg>\n");
         out
     }
+
+    /// The same without what is told where the pointer rests, and without the groups of operations.
+    #[must_use]
+    pub fn without_words(&self) -> Self {
+        let mut open = Vec::new();
+        let kept = self.items.iter().filter_map(|item| match item {
+            Item::Open(class, ..) => {
+                let is_kept = class.starts_with("part");
+                open.push(is_kept);
+                is_kept.then(|| Item::Open(class, String::new(), String::new()))
+            }
+            Item::Close => open.pop().unwrap_or(false).then_some(Item::Close),
+            other => Some(other.clone()),
+        });
+        Self {
+            items: kept.collect(),
+            ..*self
+        }
+    }
+
+    /// Classes that occur.
+    pub fn classes(&self) -> BTreeSet<&'static str> {
+        let mut all = BTreeSet::from(["paper"]);
+        for item in &self.items {
+            match item {
+                Item::Box(_, _, class)
+                | Item::Circle(_, _, _, class)
+                | Item::Path(_, class)
+                | Item::Open(class, ..) => all.extend(class.split(' ')),
+                Item::Text(_, _, anchor, style, class, _) => {
+                    all.extend(class.split(' '));
+                    all.extend([style.class(), anchor.class()]);
+                }
+                Item::Close => {}
+            }
+        }
+        all
+    }
+}
+
+/// Lines of a class that follow each other as one.
+fn merged(items: &[Item]) -> Vec<Item> {
+    let mut out: Vec<Item> = Vec::with_capacity(items.len());
+    // Where the present run of lines began.
+    let mut start = 0;
+    for item in items {
+        let Item::Path(segs, class) = item else {
+            out.push(item.clone());
+            start = out.len();
+            continue;
+        };
+        let known = out[start..].iter_mut().find_map(|other| match other {
+            Item::Path(known, other) if other == class => Some(known),
+            _ => None,
+        });
+        match known {
+            Some(known) => known.extend(segs),
+            None => out.push(item.clone()),
+        }
+    }
+    out
 }
 
 /// A coordinate: whole or half pixels.
@@ -237,16 +313,12 @@ fn write_item(out: &mut String, item: &Item) {
         ),
         Item::Path(segs, class) => writeln!(out, "<path class=\"{class}\" d=\"{}\"/>", path(segs)),
         Item::Text(x, y, anchor, style, class, text) => {
-            let anchor = match anchor {
-                Anchor::Start => "",
-                Anchor::Middle => " m",
-                Anchor::End => " e",
-            };
-            let gap = if class.is_empty() { "" } else { " " };
+            let all = [style.class(), anchor.class(), class];
+            let all: Vec<&str> = all.into_iter().filter(|c| !c.is_empty()).collect();
             writeln!(
                 out,
-                "<text class=\"{}{anchor}{gap}{class}\" x=\"{}\" y=\"{}\">{}</text>",
-                style.class(),
+                "<text class=\"{}\" x=\"{}\" y=\"{}\">{}</text>",
+                all.join(" "),
                 n(*x),
                 n(*y),
                 escape(text)
@@ -268,19 +340,37 @@ fn write_item(out: &mut String, item: &Item) {
     debug_assert!(result.is_ok(), "writing to a string does not fail");
 }
 
+/// An outline; coordinates are those from the point before, which are shorter.
 fn path(segs: &[Seg]) -> String {
-    let list = |letter: char, values: &[f64]| {
-        let values: Vec<String> = values.iter().map(|v| n(*v)).collect();
-        format!("{letter}{}", values.join(" "))
-    };
-    let one = |seg: &Seg| match seg {
-        Seg::M(x, y) => list('M', &[*x, *y]),
-        Seg::L(x, y) => list('L', &[*x, *y]),
-        Seg::C(values) => list('C', values),
-        Seg::Q(values) => list('Q', values),
-        Seg::Z => "Z".to_owned(),
-    };
-    segs.iter().map(one).collect()
+    let round = |v: f64| (v * 2.0).round() / 2.0;
+    let (mut x, mut y) = (0.0, 0.0);
+    let mut out = String::new();
+    for seg in segs {
+        let relative = |points: &[f64]| -> Vec<String> {
+            let from = [x, y];
+            let each = points.iter().enumerate();
+            each.map(|(i, v)| (round(*v) - from[i % 2]).to_string())
+                .collect()
+        };
+        let (text, end) = match seg {
+            Seg::M(a, b) => (format!("M{} {}", n(*a), n(*b)), Some((*a, *b))),
+            Seg::L(a, b) if round(*a) == x => (format!("v{}", round(*b) - y), Some((*a, *b))),
+            Seg::L(a, b) if round(*b) == y => (format!("h{}", round(*a) - x), Some((*a, *b))),
+            Seg::L(a, b) => (
+                format!("l{}", relative(&[*a, *b]).join(" ")),
+                Some((*a, *b)),
+            ),
+            Seg::C(p) => (format!("c{}", relative(p).join(" ")), Some((p[4], p[5]))),
+            Seg::Q(p) => (format!("q{}", relative(p).join(" ")), Some((p[2], p[3]))),
+            // Nothing follows the end of an outline but another begin.
+            Seg::Z => ("z".to_owned(), None),
+        };
+        out.push_str(&text);
+        if let Some((a, b)) = end {
+            (x, y) = (round(a), round(b));
+        }
+    }
+    out
 }
 
 /// Text as XML content or attribute; characters that XML forbids become a sign for them.

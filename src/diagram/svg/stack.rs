@@ -99,13 +99,19 @@ pub(super) fn heading(drawing: &Drawing, room: f64) -> Piece {
     let mut piece = Piece::new(room, 0.0);
     let mut y = Style::Heading.leading();
     piece.text(0.0, y - 7.0, Anchor::Start, Style::Heading, &drawing.name);
-    let facts = drawing.facts.iter().map(|(name, value)| format!("{name} {value}"));
+    let facts = drawing
+        .facts
+        .iter()
+        .map(|(name, value)| format!("{name} {value}"));
     let mut facts: Vec<String> = facts.collect();
     if drawing.name != drawing.arch {
         facts.insert(0, format!("architecture {}", drawing.arch));
     }
     if drawing.is_symbolic {
-        facts.push("no model file: sizes are the definition's parameters, T is the number of tokens".into());
+        facts.push(
+            "no model file: sizes are the definition's parameters, T is the number of tokens"
+                .into(),
+        );
     }
     for line in wrap(&facts.join(" \u{b7} "), Style::Line, room) {
         y += Style::Line.leading();
@@ -117,7 +123,10 @@ pub(super) fn heading(drawing: &Drawing, room: f64) -> Piece {
 
 /// Pieces of the pattern, one below the other.
 fn runs(drawing: &Drawing, all: &[Run], shown: &mut [bool]) -> Piece {
-    let pieces: Vec<Piece> = all.iter().map(|run| self::run(drawing, run, shown)).collect();
+    let pieces: Vec<Piece> = all
+        .iter()
+        .map(|run| self::run(drawing, run, shown))
+        .collect();
     let w = pieces.iter().map(|p| p.w).fold(0.0, f64::max);
     let mut piece = Piece::new(w, 0.0);
     let mut y = 0.0;
@@ -176,7 +185,13 @@ fn beside(inner: Piece, times: &str, class: &'static str) -> Piece {
         h,
     };
     piece.push(Item::Box(frame, 12.0, class));
-    piece.text(pad + (SIDE - 10.0) / 2.0, h / 2.0 + 7.0, Anchor::Middle, Style::Heading, times);
+    piece.text(
+        pad + (SIDE - 10.0) / 2.0,
+        h / 2.0 + 7.0,
+        Anchor::Middle,
+        Style::Heading,
+        times,
+    );
     piece.put(inner, SIDE + pad, pad);
     piece
 }
@@ -186,7 +201,13 @@ fn again(kind: &Kind, room: f64) -> Piece {
     let mut piece = Piece::new(room, 40.0);
     badge(&mut piece, kind, 4.0);
     let text = format!("{}, as above", kind.label);
-    piece.text(46.0, 25.0, Anchor::Start, Style::Line, &super::text::cut(&text, Style::Line, room - 50.0));
+    piece.text(
+        46.0,
+        25.0,
+        Anchor::Start,
+        Style::Line,
+        &super::text::cut(&text, Style::Line, room - 50.0),
+    );
     piece
 }
 
@@ -241,7 +262,11 @@ fn small_slot(slot: &Slot, all: f64) -> Piece {
     let norm = |part: &Option<Part>, rows: &mut Vec<Piece>| {
         rows.extend(part.iter().map(|part| small(&part.title, part.kind)));
     };
-    rows.extend(slot.from.iter().map(|tap| label(&format!("reads {tap}"), "tap")));
+    rows.extend(
+        slot.from
+            .iter()
+            .map(|tap| label(&format!("reads {tap}"), "tap")),
+    );
     norm(&slot.pre, &mut rows);
     let n = slot.branches.len() as f64;
     let each = (room - 14.0 * (n - 1.0)) / n;
@@ -250,7 +275,12 @@ fn small_slot(slot: &Slot, all: f64) -> Piece {
         .iter()
         .map(|branch| {
             let mut column = Vec::new();
-            column.extend(branch.from.iter().map(|tap| label(&format!("reads {tap}"), "tap")));
+            column.extend(
+                branch
+                    .from
+                    .iter()
+                    .map(|tap| label(&format!("reads {tap}"), "tap")),
+            );
             norm(&branch.pre, &mut column);
             column.push(card(&branch.block, each - 24.0));
             norm(&branch.post, &mut column);
@@ -259,7 +289,11 @@ fn small_slot(slot: &Slot, all: f64) -> Piece {
         .collect();
     rows.push(side_by_side(blocks, room));
     norm(&slot.post, &mut rows);
-    rows.extend(slot.scale.iter().map(|factor| label(&format!("\u{d7} {}", factor.text), "pill")));
+    rows.extend(
+        slot.scale
+            .iter()
+            .map(|factor| label(&format!("\u{d7} {}", factor.text), "pill")),
+    );
     let inner = column_of(rows, room);
     let begin = y + 16.0;
     let middle = left + room / 2.0;
@@ -347,8 +381,19 @@ fn side_by_side(blocks: Vec<Piece>, room: f64) -> Piece {
         let x = i as f64 * (each + 14.0);
         let from = x + each / 2.0;
         let bottom = top + block.h;
-        arrow(&mut piece, &[(middle, 0.0), (middle, 0.0), (from, top), (from, top)]);
-        arrow(&mut piece, &[(from, bottom), (from, h + top), (middle, sum - 4.0), (middle, sum - 4.0)]);
+        arrow(
+            &mut piece,
+            &[(middle, 0.0), (middle, 0.0), (from, top), (from, top)],
+        );
+        arrow(
+            &mut piece,
+            &[
+                (from, bottom),
+                (from, h + top),
+                (middle, sum - 4.0),
+                (middle, sum - 4.0),
+            ],
+        );
         piece.put(block, x, top);
     }
     piece.push(Item::Circle(middle, sum + 6.0, 11.0, "sign"));
@@ -369,14 +414,24 @@ fn notes(drawing: &Drawing) -> Piece {
     let mut lines: Vec<(String, Style)> = Vec::new();
     for kind in &drawing.kinds {
         lines.push((format!("{}: {}", kind.letter, kind.label), Style::Name));
-        lines.extend(kind.when.iter().map(|when| (format!("where {when}"), Style::Small)));
+        lines.extend(
+            kind.when
+                .iter()
+                .map(|when| (format!("where {when}"), Style::Small)),
+        );
     }
     if let Some(bytes_kept) = drawing.kept.per_token {
         lines.push(("Kept between steps".into(), Style::Title));
-        lines.push((format!("{} per token, 16-bit keys and values", bytes(bytes_kept)), Style::Line));
+        lines.push((
+            format!("{} per token, 16-bit keys and values", bytes(bytes_kept)),
+            Style::Line,
+        ));
     }
     if let Some(bytes_kept) = drawing.kept.per_sequence {
-        lines.push((format!("{} per text, whatever its length", bytes(bytes_kept)), Style::Line));
+        lines.push((
+            format!("{} per text, whatever its length", bytes(bytes_kept)),
+            Style::Line,
+        ));
     }
     if let Some(total) = &drawing.cost {
         lines.push(("Where the bytes are".into(), Style::Title));
@@ -386,8 +441,16 @@ fn notes(drawing: &Drawing) -> Piece {
         }
     }
     if !drawing.absent.is_empty() {
-        lines.push(("Other models of this architecture have".into(), Style::Title));
-        lines.extend(drawing.absent.iter().map(|text| (text.clone(), Style::Small)));
+        lines.push((
+            "Other models of this architecture have".into(),
+            Style::Title,
+        ));
+        lines.extend(
+            drawing
+                .absent
+                .iter()
+                .map(|text| (text.clone(), Style::Small)),
+        );
     }
     for (text, style) in lines {
         if style == Style::Title {
@@ -428,10 +491,17 @@ fn strip(drawing: &Drawing) -> Piece {
     const CELL: f64 = 22.0;
     let mut piece = Piece::new(NOTES, 0.0);
     let mut y = Style::Title.leading();
-    piece.text(0.0, y - 5.0, Anchor::Start, Style::Title, "Layers, in order");
+    piece.text(
+        0.0,
+        y - 5.0,
+        Anchor::Start,
+        Style::Title,
+        "Layers, in order",
+    );
     y += 4.0;
     if drawing.is_symbolic {
-        let text = "how many there are is for the model file to say; this is the order of a small one";
+        let text =
+            "how many there are is for the model file to say; this is the order of a small one";
         for line in wrap(text, Style::Small, NOTES) {
             y += Style::Small.leading();
             piece.text(0.0, y - 4.0, Anchor::Start, Style::Small, &line);
@@ -440,7 +510,10 @@ fn strip(drawing: &Drawing) -> Piece {
     }
     let columns = (NOTES / CELL) as usize;
     for (at, kind) in drawing.layers.iter().enumerate() {
-        let (x, y) = ((at % columns) as f64 * CELL, y + (at / columns) as f64 * CELL);
+        let (x, y) = (
+            (at % columns) as f64 * CELL,
+            y + (at / columns) as f64 * CELL,
+        );
         let cell = Rect {
             x,
             y,
@@ -450,7 +523,13 @@ fn strip(drawing: &Drawing) -> Piece {
         let class = ["k0", "k1", "k2", "k3"][kind % 4];
         piece.push(Item::Box(cell, 3.0, class));
         let letter = &drawing.kinds[*kind].letter;
-        piece.text(x + (CELL - 3.0) / 2.0, y + 13.5, Anchor::Middle, Style::Small, letter);
+        piece.text(
+            x + (CELL - 3.0) / 2.0,
+            y + 13.5,
+            Anchor::Middle,
+            Style::Small,
+            letter,
+        );
     }
     piece.h = y + drawing.layers.len().div_ceil(columns) as f64 * CELL;
     piece
