@@ -119,7 +119,7 @@ impl<'a> Maker<'a> {
 
     fn stage(&mut self, unit: &Unit, kind: &str) -> Part {
         let steps = vec![self.steps_at(kind, &unit.path)];
-        self.unit_part(unit, &[unit], steps, None)
+        self.unit_part(unit, &[unit], &steps, None)
     }
 
     fn kind(&mut self, kind: usize, of_layer: &[usize]) -> Kind {
@@ -217,11 +217,11 @@ impl<'a> Maker<'a> {
         };
         let pre = self.norms(&norms(|branch| branch.pre.as_ref()), layers);
         let units: Vec<&Unit> = branches.iter().map(|branch| &branch.block).collect();
-        let steps = units
+        let steps: Vec<Vec<usize>> = units
             .iter()
             .map(|unit| self.steps_at(unit.contract.0.name, &unit.path))
             .collect();
-        let block = self.unit_part(units[0], &units, steps, Some(layers[0].il));
+        let block = self.unit_part(units[0], &units, &steps, Some(layers[0].il));
         Branch {
             from: branch.from.clone(),
             side: branch.side.clone(),
@@ -251,7 +251,7 @@ impl<'a> Maker<'a> {
         let all = [norm].into_iter().chain(others.iter().copied());
         let steps: Vec<Vec<usize>> = all.clone().map(|norm| self.norm_steps(norm)).collect();
         let unit = &self.plan.norms[norm.norm];
-        let mut part = self.part("norm", &norm.path, steps, &|_| None, None);
+        let mut part = self.part("norm", &norm.path, &steps, &|_| None, None);
         part.paths = all.map(|norm| norm.path.clone()).collect();
         part.title = words::norm(unit);
         part.formula = unit.contract.0.formula.to_owned();

@@ -63,7 +63,12 @@ pub fn gallery(library: &Library) -> Result<Vec<(String, String)>, GalleryError>
                 });
                 links.push(format!("[{}]({file}) {}", kind.letter, kind.label));
             }
-            let first = def.notes.lines().next().unwrap_or_default();
+            let first = def
+                .notes
+                .lines()
+                .next()
+                .unwrap_or_default()
+                .replace('|', "\\|");
             let written = writeln!(
                 rows,
                 "| [{name}]({file}) | {} | {first} |",

@@ -22,7 +22,7 @@ pub enum Run {
         /// How often.
         count: usize,
         /// What.
-        of: Vec<Run>,
+        of: Vec<Self>,
     },
 }
 

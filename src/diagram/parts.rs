@@ -23,7 +23,7 @@ impl Maker<'_> {
         &mut self,
         unit: &Unit,
         all: &[&Unit],
-        steps: Vec<Vec<usize>>,
+        steps: &[Vec<usize>],
         il: Option<u64>,
     ) -> Part {
         let contract = unit.contract.0;
@@ -51,13 +51,13 @@ impl Maker<'_> {
         &mut self,
         kind: &'static str,
         path: &str,
-        steps: Vec<Vec<usize>>,
+        steps: &[Vec<usize>],
         key: &dyn Fn(usize) -> Option<(&'static str, &'static str)>,
         il: Option<u64>,
     ) -> Part {
         let index = |name: &str| il.map_or_else(|| name.to_owned(), |il| without_index(name, il));
         let own = &steps[0];
-        for like in &steps {
+        for like in steps {
             self.place(like);
         }
         let symbols = self.symbols(path);
@@ -69,7 +69,7 @@ impl Maker<'_> {
             for tensor in &known.weights {
                 let found = weights.iter().position(|w| w.tensors[0] == *tensor);
                 let at = found.unwrap_or_else(|| {
-                    weights.push(self.weight(*tensor, &steps, key, &symbols, &index));
+                    weights.push(self.weight(*tensor, steps, key, &symbols, &index));
                     weights.len() - 1
                 });
                 places.push(at);
@@ -426,9 +426,9 @@ fn kept_name(name: &str) -> Option<String> {
 }
 
 fn kept_of(step: &Step) -> String {
-    let names = step.sources.iter().filter_map(|source| match source {
+    let mut names = step.sources.iter().filter_map(|source| match source {
         Origin::Leaf(name) => kept_name(name),
         _ => None,
     });
-    names.last().unwrap_or_else(|| "a value".into())
+    names.next_back().unwrap_or_else(|| "a value".into())
 }

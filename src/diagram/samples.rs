@@ -57,7 +57,7 @@ impl Sample {
             let like = point(plan, N_TOKENS[0])
                 .ok()
                 .filter(|p| is_like(&points[0], p));
-            like.map_or(Tried::Refused, Tried::Point)
+            like.map_or(Tried::Refused, |point| Tried::Point(Box::new(point)))
         };
         let mut found = Vec::new();
         let mut stuck = Vec::new();
@@ -66,7 +66,7 @@ impl Sample {
                 .iter()
                 .map(|value| varied(&with(request, param, value)));
             match tried.find(|tried| !matches!(tried, Tried::Refused)) {
-                Some(Tried::Point(point)) => found.push(point),
+                Some(Tried::Point(point)) => found.push(*point),
                 Some(_) => {}
                 None => stuck.push((param, values)),
             }
@@ -76,7 +76,7 @@ impl Sample {
             for (b, b_values) in &stuck[i + 1..] {
                 let both = with(&with(request, a, &a_values[0]), b, &b_values[0]);
                 if let Tried::Point(point) = varied(&both) {
-                    found.push(point);
+                    found.push(*point);
                 }
             }
         }
@@ -116,7 +116,7 @@ impl Sample {
 /// What came of another value for a parameter.
 enum Tried {
     /// A model whose graph is the same but for sizes.
-    Point(Point),
+    Point(Box<Point>),
     /// No such model.
     Refused,
     /// The model does not depend on it.

@@ -79,107 +79,127 @@ pub fn variants(def: &ArchDef) -> Result<Vec<(String, Request)>, crate::synth::E
         vocabulary: None,
     };
     let (_, plan) = design(def, &first)?;
-    let mut others: Vec<(String, Request)> = Vec::new();
+    let mut others: Vec<Variant> = Vec::new();
     let lacking = conditionals(def, &plan);
-    for (at, _) in lacking.iter().enumerate().filter(|(_, c)| c.n_layers == 0) {
+    for at in (0..lacking.len()).filter(|at| lacking[*at].n_layers == 0) {
         let (_, plan) = design(def, &first)?;
         let before = conditionals(def, &plan);
-        if before[at].n_layers > 0 {
+        if before[at].n_layers > 0 || others.iter().any(|other| other.has[at]) {
             continue;
         }
-        let mut variant = None;
-        for request in edits(def, before[at].when, &first) {
-            let Ok((_, plan)) = design(def, &request) else {
-                continue;
-            };
-            let after = conditionals(def, &plan);
-            let n = after[at].n_layers;
-            let keeps = before
-                .iter()
-                .zip(&after)
-                .all(|(b, a)| b.n_layers == 0 || a.n_layers > 0);
-            if n > 0 && n < plan.layers.len() && keeps {
-                first = request;
-                variant = None;
-                break;
+        let [usual, mixed] = edits(def, before[at].when, &first);
+        match search(def, &before, at, &usual).or_else(|| search(def, &before, at, &mixed)) {
+            Some(Found::Joins(request)) => first = request,
+            Some(Found::Differs(request, has)) => {
+                let tag = match before[at].tag {
+                    "" => before[at].slot,
+                    tag => tag,
+                };
+                others.push(Variant {
+                    tag: tag.to_owned(),
+                    request,
+                    has,
+                });
             }
-            if n > 0 && variant.is_none() {
-                variant = Some(request);
-            }
-        }
-        if let Some(request) = variant {
-            let tag = match before[at].tag {
-                "" => before[at].slot,
-                tag => tag,
-            };
-            if others.iter().all(|(known, _)| known != tag) {
-                others.push((tag.to_owned(), request));
-            }
+            None => {}
         }
     }
-    let mut all = vec![(String::new(), first)];
-    all.extend(others);
-    Ok(all)
+    let others = others.into_iter().map(|other| (other.tag, other.request));
+    Ok([(String::new(), first)].into_iter().chain(others).collect())
+}
+
+/// A model that is not the first one.
+struct Variant {
+    tag: String,
+    request: Request,
+    /// Which of the conditions hold in it.
+    has: Vec<bool>,
+}
+
+/// A model in which a condition holds.
+enum Found {
+    /// For some layers, beside all that there was before.
+    Joins(Request),
+    /// For all layers, or in place of something; which conditions hold.
+    Differs(Request, Vec<bool>),
+}
+
+/// The first request that makes a condition true for some layers, or else for all.
+fn search(
+    def: &ArchDef,
+    before: &[Conditional<'_>],
+    at: usize,
+    requests: &[Request],
+) -> Option<Found> {
+    let mut differs = None;
+    for request in requests {
+        let Ok((_, plan)) = design(def, request) else {
+            continue;
+        };
+        let after = conditionals(def, &plan);
+        let n = after[at].n_layers;
+        let mut pairs = before.iter().zip(&after);
+        let keeps = pairs.all(|(b, a)| b.n_layers == 0 || a.n_layers > 0);
+        if n > 0 && n < plan.layers.len() && keeps {
+            return Some(Found::Joins(request.clone()));
+        }
+        if n > 0 && differs.is_none() {
+            let has = after.iter().map(|conditional| conditional.n_layers > 0);
+            differs = Some(Found::Differs(request.clone(), has.collect()));
+        }
+    }
+    differs
 }
 
 /// Layers of a model in which not all are alike: enough for every interval of the definitions.
 const N_LAYERS: usize = 8;
 
-/// The request with one thing changed of all that a condition depends on, simplest first.
-fn edits(def: &ArchDef, when: &Expr, request: &Request) -> Vec<Request> {
+/// The request with one thing changed of all that a condition depends on: first what is one value for
+/// all layers, then values that change from layer to layer.
+fn edits(def: &ArchDef, when: &Expr, request: &Request) -> [Vec<Request>; 2] {
     let mut names = BTreeSet::new();
     let mut texts = vec![when.source().to_owned()];
     collect(def, when, &mut names, &mut texts);
-    let mut out = Vec::new();
-    let mut set = |pairs: &[(&str, String)]| {
+    let set = |pairs: &[(&str, String)]| {
         let mut edited = request.clone();
         for (name, value) in pairs {
             edited.set.retain(|(known, _)| known != name);
             edited.set.push(((*name).to_owned(), value.clone()));
         }
-        out.push(edited);
+        edited
     };
     let many = ("block_count", N_LAYERS.to_string());
-    set(std::slice::from_ref(&many));
-    for name in names {
-        let Some(ParamSource::Key { synth, .. }) = def.params.get(&name).map(|p| &p.source) else {
+    let mut usual = vec![set(std::slice::from_ref(&many))];
+    let mut mixed = Vec::new();
+    for name in &names {
+        let Some(ParamSource::Key { synth, .. }) = def.params.get(name).map(|p| &p.source) else {
             continue;
         };
-        let usual = synth.as_ref().and_then(Expr::as_literal);
-        let usual = match usual {
+        let value = match synth.as_ref().and_then(Expr::as_literal) {
             Some(Value::Int(value)) if *value > 0 => *value,
             _ => 4,
         };
-        for value in [1, usual] {
-            set(&[(&name, value.to_string())]);
-            set(&[(&name, value.to_string()), many.clone()]);
+        for text in ["1", &value.to_string(), "true"] {
+            usual.push(set(&[(name, text.to_owned())]));
+            usual.push(set(&[(name, text.to_owned()), many.clone()]));
         }
-        for pair in [[0, usual], [usual, 0], [0, 1], [1, 0]] {
-            let list: Vec<String> = pair
-                .iter()
-                .cycle()
-                .take(N_LAYERS)
-                .map(i64::to_string)
-                .collect();
-            set(&[(&name, list.join(",")), many.clone()]);
+        for pair in [[0, value], [value, 0], [0, 1], [1, 0]] {
+            let list = pair.iter().cycle().take(N_LAYERS).map(i64::to_string);
+            let list: Vec<String> = list.collect();
+            mixed.push(set(&[(name, list.join(",")), many.clone()]));
         }
-        set(&[(&name, "0".into())]);
-        set(&[(&name, "false".into())]);
-        set(&[(&name, "true".into())]);
+        mixed.extend(["0", "false"].map(|text| set(&[(name, text.to_owned())])));
     }
     for text in &texts {
-        for tensor in text
-            .split("has('")
-            .skip(1)
-            .filter_map(|rest| rest.split('\'').next())
-        {
+        let tensors = text.split("has('").skip(1);
+        for tensor in tensors.filter_map(|rest| rest.split('\'').next()) {
             let mut edited = request.clone();
             let name = tensor.strip_suffix(".weight").unwrap_or(tensor);
             edited.with.push(name.to_owned());
-            out.push(edited);
+            usual.push(edited);
         }
     }
-    out
+    [usual, mixed]
 }
 
 /// Parameters that an expression depends on, through others too, and the texts of all on the way.

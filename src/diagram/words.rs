@@ -30,6 +30,19 @@ pub(super) fn title(contract: &str) -> &'static str {
     }
 }
 
+/// What is read under the name of a tap.
+pub(super) fn tap(name: &str) -> String {
+    let words = match name {
+        "x" => "the stream before this slot",
+        "h" => "the normed stream",
+        "layer_in" => "the stream before this layer",
+        "embd" => "the embedded tokens",
+        "ple" => "this layer's own input",
+        _ => "saved before",
+    };
+    format!("reads {name}: {words}")
+}
+
 /// A short name for the pattern of a stack.
 pub(super) fn short(contract: &str) -> &'static str {
     match contract {

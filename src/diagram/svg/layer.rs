@@ -4,6 +4,7 @@ use super::part::{Drawn, arrow, block, cost_text, head, label, single, spine_hea
 use super::scene::{Anchor, Item, Piece, Rect, Seg};
 use super::text::{Style, width, wrap};
 use crate::arch::Join;
+use crate::diagram::words::tap;
 use crate::diagram::{Branch, Drawing, Factor, Kind, Part, Slot};
 
 /// Where the stream is.
@@ -203,8 +204,8 @@ fn factor(column: &mut Column, factor: Option<&Factor>) {
 
 fn branch(branch: &Branch) -> Drawn {
     let mut column = Column::new();
-    if let Some(tap) = &branch.from {
-        column.label(&format!("reads {tap}"), "tap");
+    if let Some(name) = &branch.from {
+        column.label(&tap(name), "tap");
     }
     column.part(branch.pre.as_ref());
     column.push(block(&branch.block));
@@ -271,8 +272,8 @@ fn plus(piece: &mut Piece, x: f64, y: f64, sign: &str) {
 /// One slot: away from the stream to the right, and back.
 fn slot(slot: &Slot) -> Piece {
     let mut column = Column::new();
-    if let Some(tap) = &slot.from {
-        column.label(&format!("reads {tap}"), "tap");
+    if let Some(name) = &slot.from {
+        column.label(&tap(name), "tap");
     }
     column.part(slot.pre.as_ref());
     column.push(branches(slot));

@@ -6,7 +6,7 @@ use super::part::{arrow, card, class, cost_text, head, label, shape, single, spi
 use super::scene::{Anchor, Item, Piece, Rect, Seg};
 use super::text::{Style, width, wrap};
 use crate::arch::{Join, Mode};
-use crate::diagram::words::{bytes, short};
+use crate::diagram::words::{bytes, short, tap};
 use crate::diagram::{Drawing, Kind, Part, Run, Slot};
 
 /// Width of a card, and of one of several side by side.
@@ -262,11 +262,7 @@ fn small_slot(slot: &Slot, all: f64) -> Piece {
     let norm = |part: &Option<Part>, rows: &mut Vec<Piece>| {
         rows.extend(part.iter().map(|part| small(&part.title, part.kind)));
     };
-    rows.extend(
-        slot.from
-            .iter()
-            .map(|tap| label(&format!("reads {tap}"), "tap")),
-    );
+    rows.extend(slot.from.iter().map(|name| label(&tap(name), "tap")));
     norm(&slot.pre, &mut rows);
     let n = slot.branches.len() as f64;
     let each = (room - 14.0 * (n - 1.0)) / n;
@@ -275,12 +271,7 @@ fn small_slot(slot: &Slot, all: f64) -> Piece {
         .iter()
         .map(|branch| {
             let mut column = Vec::new();
-            column.extend(
-                branch
-                    .from
-                    .iter()
-                    .map(|tap| label(&format!("reads {tap}"), "tap")),
-            );
+            column.extend(branch.from.iter().map(|name| label(&tap(name), "tap")));
             norm(&branch.pre, &mut column);
             column.push(card(&branch.block, each - 24.0));
             norm(&branch.post, &mut column);
