@@ -318,7 +318,7 @@ impl<'a> Maker<'a> {
     /// What slots and branches of the definition no layer has.
     fn absent(&self) -> Vec<String> {
         let all = conditionals(self.def, self.plan).into_iter();
-        let absent = all.filter(|conditional| conditional.n_layers == 0);
+        let absent = all.filter(|conditional| conditional.n_layers == 0 && !conditional.is_choice);
         absent.map(|conditional| conditional.text).collect()
     }
 

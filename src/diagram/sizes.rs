@@ -407,3 +407,44 @@ pub(super) fn unit_at<'p>(plan: &'p Plan, path: &str) -> Option<&'p Unit> {
         .chain(blocks)
         .find(|unit| unit.path == path)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn symbol(text: &str, values: &[u64]) -> Symbol {
+        Symbol {
+            text: text.to_owned(),
+            values: values.to_vec(),
+            is_name: true,
+        }
+    }
+
+    #[test]
+    fn an_expression_holds_at_every_point_or_not_at_all() {
+        let n = symbol("n", &[4, 8, 4]);
+        assert_eq!(multiple(&n, &[8, 16, 8]).as_deref(), Some("2\u{b7}n"));
+        assert_eq!(multiple(&n, &[8, 16, 9]), None);
+        assert_eq!(half(&n, &[2, 4, 2]).as_deref(), Some("n/2"));
+        assert_eq!(half(&n, &[2, 4, 4]), None);
+        assert_eq!(distance(&n, &[3, 7, 3]).as_deref(), Some("n\u{2212}1"));
+        assert_eq!(distance(&n, &[3, 7, 7]), None);
+        // A large factor is a size that happens to be a multiple.
+        assert_eq!(multiple(&n, &[64, 128, 64]), None);
+    }
+
+    #[test]
+    fn two_options_make_products_sums_and_differences() {
+        let own = [symbol("a", &[2, 3]), symbol("b", &[5, 7])];
+        let all = combined(&own, &[]);
+        let of = |values: &[u64]| {
+            let found = all.iter().find(|s| s.values == values);
+            found.map(|s| s.text.as_str())
+        };
+        assert_eq!(of(&[10, 21]), Some("a\u{b7}b"));
+        assert_eq!(of(&[20, 42]), Some("2\u{b7}a\u{b7}b"));
+        assert_eq!(of(&[7, 10]), Some("a+b"));
+        assert_eq!(of(&[3, 4]), Some("b\u{2212}a"));
+        assert_eq!(of(&[10, 20]), None);
+    }
+}

@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 
 use crate::arch::expr::{Expr, Value};
-use crate::arch::{ArchDef, ParamSource};
-use crate::plan::{LayerPlan, Plan};
+use crate::arch::{ArchDef, Branch, OptionKind, ParamSource, Resolved, Resource, Slot};
+use crate::plan::{LayerPlan, Plan, Unit};
 use crate::synth::{Request, design};
 use crate::weights::TensorType;
 
@@ -25,6 +25,8 @@ pub(super) struct Conditional<'d> {
     when: &'d Expr,
     /// Layers that have it.
     pub(super) n_layers: usize,
+    /// Whether it is a choice of an option rather than something that is there or not.
+    pub(super) is_choice: bool,
 }
 
 /// Everything in a definition that depends on a condition, and how many layers of a plan have it.
@@ -41,6 +43,7 @@ pub(super) fn conditionals<'d>(def: &'d ArchDef, plan: &Plan) -> Vec<Conditional
                     slot: &slot.name,
                     when,
                     n_layers: plan.layers.iter().filter(mine).count(),
+                    is_choice: false,
                 });
             }
             for branch in &slot.branches {
@@ -58,11 +61,69 @@ pub(super) fn conditionals<'d>(def: &'d ArchDef, plan: &Plan) -> Vec<Conditional
                     slot: &slot.name,
                     when,
                     n_layers: plan.layers.iter().filter(has).count(),
+                    is_choice: false,
                 });
+            }
+            for branch in &slot.branches {
+                let blocks = plan.layers.iter().flat_map(|layer| {
+                    let own = layer.slots.iter().filter(|s| s.path == of(layer));
+                    own.flat_map(|s| &s.branches).map(|b| &b.block)
+                });
+                let same = |unit: &&Unit| std::ptr::eq(unit.contract.0, branch.block.contract);
+                choices(
+                    &mut out,
+                    slot,
+                    branch,
+                    plan,
+                    &blocks.filter(same).collect::<Vec<_>>(),
+                );
             }
         }
     }
     out
+}
+
+/// Caches and rotations that a branch chooses from.
+fn choices<'d>(
+    out: &mut Vec<Conditional<'d>>,
+    slot: &'d Slot,
+    branch: &'d Branch,
+    plan: &Plan,
+    units: &[&Unit],
+) {
+    let specs = branch.block.contract.options.iter();
+    for (at, (spec, setting)) in specs.zip(&branch.block.options).enumerate() {
+        let name = |place: usize| match spec.kind {
+            OptionKind::Resource(Resource::Cache) => Some(plan.caches[place].name.as_str()),
+            OptionKind::Resource(Resource::Rope) => plan.ropes[place].path.strip_prefix("rope."),
+            _ => None,
+        };
+        let chooses = matches!(
+            spec.kind,
+            OptionKind::Resource(Resource::Cache | Resource::Rope)
+        );
+        let mut texts = BTreeSet::new();
+        if chooses && setting.span.is_some() {
+            let mut add = |text: &str| texts.insert(text.to_owned());
+            setting.expr.for_each_text_result(&mut |text| {
+                add(text);
+            });
+        }
+        for text in texts {
+            let is = |unit: &&&Unit| match unit.options[at] {
+                Resolved::Resource(Some(place)) => name(place) == Some(text.as_str()),
+                _ => text == "none",
+            };
+            out.push(Conditional {
+                text: format!("{} {text} in {}", spec.name, slot.name),
+                tag: "",
+                slot: &slot.name,
+                when: &setting.expr,
+                n_layers: units.iter().filter(is).count(),
+                is_choice: true,
+            });
+        }
+    }
 }
 
 /// Names of the variants of a definition, the first one without, and what makes them.
@@ -90,7 +151,7 @@ pub fn variants(def: &ArchDef) -> Result<Vec<(String, Request)>, crate::synth::E
         let [usual, mixed] = edits(def, before[at].when, &first);
         match search(def, &before, at, &usual).or_else(|| search(def, &before, at, &mixed)) {
             Some(Found::Joins(request)) => first = request,
-            Some(Found::Differs(request, has)) => {
+            Some(Found::Differs(request, has)) if !before[at].is_choice => {
                 let tag = match before[at].tag {
                     "" => before[at].slot,
                     tag => tag,
@@ -101,7 +162,7 @@ pub fn variants(def: &ArchDef) -> Result<Vec<(String, Request)>, crate::synth::E
                     has,
                 });
             }
-            None => {}
+            _ => {}
         }
     }
     let others = others.into_iter().map(|other| (other.tag, other.request));
@@ -172,12 +233,8 @@ fn edits(def: &ArchDef, when: &Expr, request: &Request) -> [Vec<Request>; 2] {
     let mut usual = vec![set(std::slice::from_ref(&many))];
     let mut mixed = Vec::new();
     for name in &names {
-        let Some(ParamSource::Key { synth, .. }) = def.params.get(name).map(|p| &p.source) else {
+        let Some(value) = usual_value(def, name) else {
             continue;
-        };
-        let value = match synth.as_ref().and_then(Expr::as_literal) {
-            Some(Value::Int(value)) if *value > 0 => *value,
-            _ => 4,
         };
         for text in ["1", &value.to_string(), "true"] {
             usual.push(set(&[(name, text.to_owned())]));
@@ -190,6 +247,18 @@ fn edits(def: &ArchDef, when: &Expr, request: &Request) -> [Vec<Request>; 2] {
         }
         mixed.extend(["0", "false"].map(|text| set(&[(name, text.to_owned())])));
     }
+    // Two lists whose values meet in every way.
+    for (a, b) in names.iter().flat_map(|a| names.iter().map(move |b| (a, b))) {
+        let list = |name: &str, period: usize| {
+            let usual = usual_value(def, name)?;
+            let on = |at: usize| if at / period % 2 == 0 { 0 } else { usual };
+            let list: Vec<String> = (0..N_LAYERS).map(|at| on(at).to_string()).collect();
+            Some(list.join(","))
+        };
+        if let (true, Some(one), Some(two)) = (a != b, list(a, 1), list(b, 2)) {
+            mixed.push(set(&[(a, one), (b, two), many.clone()]));
+        }
+    }
     for text in &texts {
         let tensors = text.split("has('").skip(1);
         for tensor in tensors.filter_map(|rest| rest.split('\'').next()) {
@@ -200,6 +269,17 @@ fn edits(def: &ArchDef, when: &Expr, request: &Request) -> [Vec<Request>; 2] {
         }
     }
     [usual, mixed]
+}
+
+/// A whole number that a parameter of the file may have.
+fn usual_value(def: &ArchDef, name: &str) -> Option<i64> {
+    let ParamSource::Key { synth, .. } = &def.params.get(name)?.source else {
+        return None;
+    };
+    Some(match synth.as_ref().and_then(Expr::as_literal) {
+        Some(Value::Int(value)) if *value > 0 => *value,
+        _ => 4,
+    })
 }
 
 /// Parameters that an expression depends on, through others too, and the texts of all on the way.

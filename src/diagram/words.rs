@@ -326,3 +326,36 @@ pub(super) fn icons(
     }
     icons
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_as_many_digits_as_say_something() {
+        let cases = [
+            (0.125, "0.125"),
+            (1.0, "1"),
+            (-6.0, "-6"),
+            (1.0 / 3.0, "0.33333"),
+            (1e-5, "1.000e-5"),
+            (10_000.0, "10000"),
+            (f64::NEG_INFINITY, "\u{2212}\u{221e}"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(tidy(value), text);
+        }
+        assert_eq!(
+            (count(9_999), count(12_345)),
+            ("9999".into(), "12.3 K".into())
+        );
+        assert_eq!(
+            (count(6_700_000_000), bytes(1536)),
+            ("6.70 B".into(), "1.50 KiB".into())
+        );
+        assert_eq!(
+            (count(999_999), bytes(1023)),
+            ("1000 K".into(), "1023 B".into())
+        );
+    }
+}

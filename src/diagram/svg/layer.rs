@@ -2,6 +2,7 @@
 
 use super::part::{Drawn, arrow, block, cost_text, head, label, single, spine_head};
 use super::scene::{Anchor, Item, Piece, Rect, Seg};
+use super::stack::tapped;
 use super::text::{Style, width, wrap};
 use crate::arch::Join;
 use crate::diagram::words::tap;
@@ -272,7 +273,7 @@ fn plus(piece: &mut Piece, x: f64, y: f64, sign: &str) {
 /// One slot: away from the stream to the right, and back.
 fn slot(slot: &Slot) -> Piece {
     let mut column = Column::new();
-    if let Some(name) = &slot.from {
+    if let Some(name) = tapped(slot) {
         column.label(&tap(name), "tap");
     }
     column.part(slot.pre.as_ref());
@@ -294,7 +295,7 @@ fn slot(slot: &Slot) -> Piece {
         slot.path.clone(),
         format!("slot {}", slot.name),
     ));
-    if slot.from.is_none() {
+    if tapped(slot).is_none() {
         let turn = vec![
             Seg::M(SPINE, top),
             Seg::L(start - 8.0, top),

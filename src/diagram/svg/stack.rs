@@ -31,7 +31,12 @@ pub(super) fn stack(drawing: &Drawing) -> Piece {
     let mut rows: Vec<Piece> = Vec::new();
     let tokens = format!("{}: T token ids", input_words(drawing.mode));
     rows.push(label(&tokens, "in"));
-    rows.extend(drawing.begin.iter().map(|part| card(part, ROOM)));
+    let (aside, begin): (Vec<&Part>, Vec<&Part>) = drawing
+        .begin
+        .iter()
+        .partition(|part| part.kind == "per_layer_input");
+    rows.extend(begin.into_iter().map(|part| card(part, ROOM)));
+    let before_layers = rows.len();
     let mut shown = vec![false; drawing.kinds.len()];
     rows.push(runs(drawing, &drawing.pattern, &mut shown));
     for part in &drawing.end {
@@ -42,6 +47,9 @@ pub(super) fn stack(drawing: &Drawing) -> Piece {
     }
     rows.push(label(&output_words(drawing), "in"));
     let w = rows.iter().map(|row| row.w).fold(0.0, f64::max);
+    for part in aside {
+        rows.insert(before_layers, self::aside(part, w));
+    }
     let title = heading(drawing, w + 40.0 + NOTES);
     let top = title.h + 10.0;
     let mut piece = Piece::new(w, 0.0);
@@ -66,6 +74,19 @@ pub(super) fn stack(drawing: &Drawing) -> Piece {
     page.put(piece, 0.0, 0.0);
     page.put(notes, w + 40.0, top);
     framed(page)
+}
+
+/// A part beside the stream, which it reads and does not change.
+fn aside(part: &Part, w: f64) -> Piece {
+    let middle = (w / 2.0).round();
+    let left = middle + 30.0;
+    let card = card(part, w - left - 24.0);
+    let mut piece = Piece::new(w, card.h);
+    piece.line(&[(middle, 0.0), (middle, card.h)], "spine");
+    let y = (card.h / 2.0).round();
+    piece.line(&[(middle, y), (left, y)], "wire");
+    piece.put(card, left, 0.0);
+    piece
 }
 
 /// A margin around a picture.
@@ -252,6 +273,11 @@ fn layer(kind: &Kind, room: f64) -> Piece {
     piece
 }
 
+/// The tap that a slot reads instead of the stream.
+pub(super) fn tapped(slot: &Slot) -> Option<&String> {
+    slot.from.as_ref().filter(|name| *name != "x")
+}
+
 /// A slot as one row of small boxes.
 fn small_slot(slot: &Slot, all: f64) -> Piece {
     let left = SPINE + 30.0;
@@ -262,7 +288,7 @@ fn small_slot(slot: &Slot, all: f64) -> Piece {
     let norm = |part: &Option<Part>, rows: &mut Vec<Piece>| {
         rows.extend(part.iter().map(|part| small(&part.title, part.kind)));
     };
-    rows.extend(slot.from.iter().map(|name| label(&tap(name), "tap")));
+    rows.extend(tapped(slot).map(|name| label(&tap(name), "tap")));
     norm(&slot.pre, &mut rows);
     let n = slot.branches.len() as f64;
     let each = (room - 14.0 * (n - 1.0)) / n;
@@ -288,7 +314,7 @@ fn small_slot(slot: &Slot, all: f64) -> Piece {
     let inner = column_of(rows, room);
     let begin = y + 16.0;
     let middle = left + room / 2.0;
-    if slot.from.is_none() {
+    if tapped(slot).is_none() {
         let turn = vec![
             Seg::M(SPINE, y),
             Seg::L(middle - 6.0, y),
