@@ -49,15 +49,19 @@ impl Maker<'_> {
     fn label(&self, layer: &LayerPlan) -> String {
         let block = |branch: &BranchPlan| {
             let name = words::short(branch.block.contract.0.name);
-            match &branch.block.state {
-                Some(StatePlan::KeyValue(rows)) if rows.owner.is_some() => {
-                    format!("{name} over shared keys")
-                }
-                Some(StatePlan::KeyValue(rows)) if self.plan.caches.len() > 1 => {
-                    format!("{} {name}", self.plan.caches[rows.cache].name)
-                }
-                _ => name.to_owned(),
-            }
+            let Some(StatePlan::KeyValue(rows)) = &branch.block.state else {
+                return name.to_owned();
+            };
+            let group = match self.plan.caches.len() {
+                0 | 1 => String::new(),
+                _ => format!("{} ", self.plan.caches[rows.cache].name),
+            };
+            let shared = if rows.owner.is_some() {
+                " over shared keys"
+            } else {
+                ""
+            };
+            format!("{group}{name}{shared}")
         };
         let slots = layer.slots.iter().map(|slot| {
             let blocks: Vec<String> = slot.branches.iter().map(block).collect();

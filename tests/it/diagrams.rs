@@ -210,9 +210,8 @@ fn check_stream(name: &str, steps: &[Step], slots: &[Slot]) {
     }
 }
 
-fn check_drawing(case: &Case, sample: &Sample) {
-    let (name, steps, plan) = (&case.name, sample.steps(), sample.plan());
-    let drawing = case.drawing(sample);
+fn check_drawing(name: &str, sample: &Sample, drawing: &Drawing) {
+    let (steps, plan) = (sample.steps(), sample.plan());
     assert_eq!(drawing.unplaced, Vec::<usize>::new(), "{name}: not drawn");
     assert_eq!(drawing.layers.len(), plan.layers.len(), "{name}");
     let mut everywhere = BTreeSet::new();
@@ -255,8 +254,46 @@ fn check_drawing(case: &Case, sample: &Sample) {
 fn what_is_drawn_is_what_is_built() {
     for case in cases(&library()) {
         for sample in case.samples() {
-            check_drawing(&case, &sample);
+            check_drawing(&case.name, &sample, &case.drawing(&sample));
         }
+    }
+}
+
+/// A drawing with one thing wrong does not pass.
+#[test]
+fn what_is_drawn_wrongly_is_noticed() {
+    type Fault = fn(&mut Drawing);
+    fn block(drawing: &mut Drawing) -> &mut Part {
+        &mut drawing.kinds[0].slots[0].branches[0].block
+    }
+    let faults: [(&str, Fault); 8] = [
+        ("an operation is missing", |d| drop(block(d).ops.pop())),
+        ("an operation is there twice", |d| {
+            let op = block(d).ops[0].clone();
+            block(d).ops.push(op);
+        }),
+        ("another order", |d| block(d).ops.swap(0, 1)),
+        ("an arrow is missing", |d| drop(block(d).edges.pop())),
+        ("a weight is missing", |d| drop(block(d).weights.pop())),
+        ("an addition to the stream is missing", |d| {
+            d.kinds[0].slots[1].joined = None;
+        }),
+        ("a norm is missing", |d| d.kinds[0].slots[0].pre = None),
+        ("the head is missing", |d| drop(d.end.pop())),
+    ];
+    let library = library();
+    let case = cases(&library)
+        .into_iter()
+        .find(|c| c.name == "llama")
+        .unwrap();
+    let sample = Sample::of_model(&case.name, &case.plan()).unwrap();
+    for (what, fault) in faults {
+        let mut drawing = case.drawing(&sample);
+        check_drawing(&case.name, &sample, &drawing);
+        fault(&mut drawing);
+        let check = || check_drawing(&case.name, &sample, &drawing);
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check));
+        assert!(result.is_err(), "{what}, and nothing notices");
     }
 }
 
@@ -303,7 +340,7 @@ fn what_is_built_is_what_runs() {
     }
 }
 
-/// The place of the first number in a size.
+/// Whether a size is written as a number; 1 is one everywhere.
 fn is_number(text: &str) -> bool {
     text.parse::<u64>().is_ok_and(|n| n > 1)
 }

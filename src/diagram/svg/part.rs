@@ -154,7 +154,9 @@ pub(super) fn card(part: &Part, room: f64) -> Piece {
 fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
     let mut piece = Piece::new(room, 0.0);
     let mut y = 8.0;
-    let cost = part.cost.as_ref().map(cost_text).unwrap_or_default();
+    let cost = part.cost.as_ref().map(cost_text);
+    let cost = cost.map(|text| text + &in_layers(part.paths.len()));
+    let cost = cost.unwrap_or_default();
     let beside = width(&cost, Style::Small);
     let title = width(&part.title, Style::Title);
     let fits = cost.is_empty() || title + beside + 12.0 <= room;
@@ -218,12 +220,24 @@ fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
     piece
 }
 
+/// Of how many layers numbers are the sum.
+fn in_layers(n: usize) -> String {
+    match n {
+        0 | 1 => String::new(),
+        n => format!(" in {n} layers"),
+    }
+}
+
 /// One row of text for each thing that a weight is.
 fn weight_rows(weight: &Weight) -> [String; 2] {
     let mut what = vec![shape(&weight.shape)];
     what.extend((!weight.types.is_empty()).then(|| weight.types.join("/")));
     if let Some(cost) = &weight.cost {
-        what.push(bytes(cost.bytes));
+        what.push(format!(
+            "{}{}",
+            bytes(cost.bytes),
+            in_layers(weight.tensors.len())
+        ));
     }
     if weight.is_shared {
         what.push("shared".into());

@@ -1,6 +1,6 @@
 //! The whole model: what comes in, the stack with its pattern, what comes out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::part::{arrow, card, class, cost_text, head, label, shape, single, spine_head};
 use super::scene::{Anchor, Item, Piece, Rect, Seg};
@@ -450,10 +450,9 @@ fn notes(drawing: &Drawing) -> Piece {
             Style::Line,
         ));
     }
-    if let Some(total) = &drawing.cost {
+    if drawing.cost.is_some() {
         lines.push(("Where the bytes are".into(), Style::Title));
         for (name, share) in shares(drawing) {
-            let _ = total;
             lines.push((format!("{name}: {:.1} %", share * 100.0), Style::Line));
         }
     }
@@ -485,6 +484,7 @@ fn notes(drawing: &Drawing) -> Piece {
 /// Shares of the bytes by what they are for, largest first.
 fn shares(drawing: &Drawing) -> Vec<(&'static str, f64)> {
     let mut sums: BTreeMap<&'static str, f64> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
     for part in drawing.parts() {
         let name = match part.kind {
             "embed" => "token table",
@@ -493,7 +493,8 @@ fn shares(drawing: &Drawing) -> Vec<(&'static str, f64)> {
             "per_layer_input" => "inputs of layers",
             other => short(other),
         };
-        let own = part.weights.iter().filter(|w| !w.is_shared);
+        // What several parts share counts for the first.
+        let own = part.weights.iter().filter(|w| seen.insert(w.tensors[0]));
         let own = own.filter_map(|w| w.cost.as_ref()).map(|cost| cost.share);
         *sums.entry(name).or_default() += own.sum::<f64>();
     }
