@@ -9,8 +9,8 @@ use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
 use super::kinds::{self, is_within, kinds, without_index};
 use super::ops::{Reader, is_folded};
 use super::samples::Sample;
-use super::sizes::Sizes;
-use super::variants::conditionals;
+use super::sizes::{Sizes, unit_at};
+use super::variants::{conditionals, is_of};
 use super::words;
 use super::{Branch, Cost, Drawing, Factor, Kept, Kind, Part, Slot};
 
@@ -349,16 +349,13 @@ impl<'a> Maker<'a> {
     /// The branch of the definition that a path of a block comes from.
     pub(super) fn branch_of(&self, path: &str) -> Option<&'a crate::arch::Branch> {
         let slot = self.slot_of(path)?;
-        let contract = super::sizes::unit_at(self.plan, path)?.contract.0;
-        let mut same = slot
-            .branches
-            .iter()
-            .filter(|branch| std::ptr::eq(branch.block.contract, contract));
-        let named = slot
-            .branches
-            .iter()
-            .find(|branch| path.ends_with(&format!(".{}.{}", slot.name, branch.name)));
-        named.or_else(|| same.next())
+        let unit = unit_at(self.plan, path)?;
+        let mut branches = slot.branches.iter();
+        let named = branches.clone().find(|branch| {
+            let name = format!(".{}.{}", slot.name, branch.name);
+            path.ends_with(&name)
+        });
+        named.or_else(|| branches.find(|branch| is_of(self.plan, unit, branch)))
     }
 
     /// The use of a contract in the definition that a path comes from.

@@ -48,12 +48,12 @@ pub(super) fn conditionals<'d>(def: &'d ArchDef, plan: &Plan) -> Vec<Conditional
             }
             for branch in &slot.branches {
                 let Some(when) = &branch.when else { continue };
-                let contract = branch.block.contract;
                 let has = |layer: &&LayerPlan| {
                     let own = layer.slots.iter().filter(|s| s.path == of(layer));
                     let mut blocks = own.flat_map(|s| &s.branches);
-                    blocks.any(|b| std::ptr::eq(b.block.contract.0, contract))
+                    blocks.any(|b| is_of(plan, &b.block, branch))
                 };
+                let contract = branch.block.contract;
                 let name = words::short(contract.name);
                 out.push(Conditional {
                     text: format!("{name} in {} (when {})", slot.name, when.source()),
@@ -69,7 +69,7 @@ pub(super) fn conditionals<'d>(def: &'d ArchDef, plan: &Plan) -> Vec<Conditional
                     let own = layer.slots.iter().filter(|s| s.path == of(layer));
                     own.flat_map(|s| &s.branches).map(|b| &b.block)
                 });
-                let same = |unit: &&Unit| std::ptr::eq(unit.contract.0, branch.block.contract);
+                let same = |unit: &&Unit| is_of(plan, unit, branch);
                 choices(
                     &mut out,
                     slot,
@@ -81,6 +81,14 @@ pub(super) fn conditionals<'d>(def: &'d ArchDef, plan: &Plan) -> Vec<Conditional
         }
     }
     out
+}
+
+/// Whether a block was planned for a branch: the same contract, with weights of the same names.
+pub(super) fn is_of(plan: &Plan, unit: &Unit, branch: &Branch) -> bool {
+    let names = unit.weights.iter().zip(&branch.block.weights);
+    let mut pairs = names.filter_map(|(at, named)| Some(((*at)?, named)));
+    std::ptr::eq(unit.contract.0, branch.block.contract)
+        && pairs.all(|(at, named)| plan.tensors[at].name.ends_with(&named.tensor))
 }
 
 /// Caches and rotations that a branch chooses from.
@@ -213,7 +221,7 @@ fn search(
 }
 
 /// Layers of a model in which not all are alike: enough for every interval of the definitions.
-const N_LAYERS: usize = 8;
+const N_LAYERS: usize = 12;
 
 /// The request with one thing changed of all that a condition depends on: first what is one value for
 /// all layers, then values that change from layer to layer.
@@ -251,7 +259,13 @@ fn edits(def: &ArchDef, when: &Expr, request: &Request) -> [Vec<Request>; 2] {
     for (a, b) in names.iter().flat_map(|a| names.iter().map(move |b| (a, b))) {
         let list = |name: &str, period: usize| {
             let usual = usual_value(def, name)?;
-            let on = |at: usize| if at / period % 2 == 0 { 0 } else { usual };
+            let on = |at: usize| {
+                if (at / period).is_multiple_of(2) {
+                    0
+                } else {
+                    usual
+                }
+            };
             let list: Vec<String> = (0..N_LAYERS).map(|at| on(at).to_string()).collect();
             Some(list.join(","))
         };
