@@ -38,7 +38,7 @@ pub(super) fn stack(drawing: &Drawing) -> Piece {
     rows.extend(begin.into_iter().map(|part| card(part, ROOM)));
     let before_layers = rows.len();
     let mut shown = vec![false; drawing.kinds.len()];
-    rows.push(runs(drawing, &drawing.pattern, &mut shown));
+    rows.push(runs(drawing, &drawing.pattern, &mut shown, false));
     for part in &drawing.end {
         rows.push(match part.kind {
             "norm" => single(part).piece,
@@ -143,10 +143,10 @@ pub(super) fn heading(drawing: &Drawing, room: f64) -> Piece {
 }
 
 /// Pieces of the pattern, one below the other.
-fn runs(drawing: &Drawing, all: &[Run], shown: &mut [bool]) -> Piece {
+fn runs(drawing: &Drawing, all: &[Run], shown: &mut [bool], is_inner: bool) -> Piece {
     let pieces: Vec<Piece> = all
         .iter()
-        .map(|run| self::run(drawing, run, shown))
+        .map(|run| self::run(drawing, run, shown, is_inner))
         .collect();
     let w = pieces.iter().map(|p| p.w).fold(0.0, f64::max);
     let mut piece = Piece::new(w, 0.0);
@@ -164,12 +164,12 @@ fn runs(drawing: &Drawing, all: &[Run], shown: &mut [bool]) -> Piece {
     piece
 }
 
-fn run(drawing: &Drawing, run: &Run, shown: &mut [bool]) -> Piece {
+fn run(drawing: &Drawing, run: &Run, shown: &mut [bool], is_inner: bool) -> Piece {
     match run {
         Run::Layers { kind, count } => {
             let is_known = std::mem::replace(&mut shown[*kind], true);
             let kind = &drawing.kinds[*kind];
-            let times = count_text(drawing, *count);
+            let times = count_text(drawing, *count, is_inner);
             let room = room(drawing);
             let inner = match is_known {
                 true => again(kind, room),
@@ -178,19 +178,19 @@ fn run(drawing: &Drawing, run: &Run, shown: &mut [bool]) -> Piece {
             beside(inner, &times, "run")
         }
         Run::Repeat { count, of } => {
-            let inner = runs(drawing, of, shown);
-            let times = count_text(drawing, *count);
+            let inner = runs(drawing, of, shown, true);
+            let times = count_text(drawing, *count, is_inner);
             beside(inner, &times, "repeat")
         }
     }
 }
 
-/// How often; without a file only that it is often.
-fn count_text(drawing: &Drawing, count: usize) -> String {
-    match (drawing.is_symbolic, count) {
+/// How often; without a file that is open, but for what comes once in a repetition.
+fn count_text(drawing: &Drawing, count: usize, is_inner: bool) -> String {
+    match (drawing.is_symbolic, is_inner && count == 1) {
         (false, _) => format!("{count} \u{d7}"),
-        (true, 1) => String::new(),
-        (true, _) => "n \u{d7}".into(),
+        (true, true) => String::new(),
+        (true, false) => "n \u{d7}".into(),
     }
 }
 
