@@ -30,6 +30,8 @@ pub use kinds::Run;
 pub use samples::Sample;
 pub use variants::variants;
 
+use std::ops::Range;
+
 use crate::arch::{Join, Mode};
 
 /// A model.
@@ -211,27 +213,15 @@ pub enum Icon {
     },
     /// Which keys a query sees.
     Mask {
-        /// The picture.
-        shape: MaskShape,
+        /// Of a text of [`MASK`] tokens, the keys that each query sees, with a window of half of them.
+        seen: Vec<Range<u32>>,
         /// In words.
         text: String,
     },
 }
 
-/// Which keys queries see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MaskShape {
-    /// Its own and all earlier ones.
-    Causal,
-    /// The last ones.
-    Window,
-    /// From the last multiple of a number on.
-    Chunks,
-    /// Those near by, on both sides.
-    Band,
-    /// All.
-    Full,
-}
+/// Tokens of the text in the picture of what is seen.
+pub const MASK: u32 = 6;
 
 /// A weight of a part.
 #[derive(Clone, Debug, PartialEq)]

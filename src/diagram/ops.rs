@@ -28,6 +28,8 @@ pub(super) struct RawEdge {
     pub(super) last: usize,
     /// Whether less is read than there is.
     pub(super) is_part: bool,
+    /// Whether it comes from what is kept between passes, whose length is that of a cache.
+    pub(super) is_kept: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -217,11 +219,15 @@ impl<'a> Reader<'a> {
                         continue;
                     }
                     let whole = &self.steps[self.window(at)];
+                    let is_kept = self.steps[at].op == "SET_ROWS";
                     edges.push(RawEdge {
                         from,
                         to,
                         last: if known.is_sum { at } else { last },
-                        is_part: !known.is_sum && elements(&self.steps[last]) < elements(whole),
+                        is_kept,
+                        is_part: !is_kept
+                            && !known.is_sum
+                            && elements(&self.steps[last]) < elements(whole),
                     });
                 }
             }

@@ -242,9 +242,7 @@ impl Maker<'_> {
             RawEnd::Op(at) => End::Op(at),
             RawEnd::Step(at) => End::Outside(self.outside(at, path)?),
         };
-        // What another layer keeps is as long as its cache.
-        let is_kept = matches!(raw.from, RawEnd::Step(at) if self.steps[at].op == "SET_ROWS");
-        let shape = match is_kept {
+        let shape = match raw.is_kept {
             true => Vec::new(),
             false => self.sizes.of_step(raw.last, symbols),
         };

@@ -303,6 +303,8 @@ fn combined(own: &[Symbol], global: &[Symbol]) -> Vec<Symbol> {
         for b in global {
             let (left, right) = (&a.text, &b.text);
             push(format!("{left}\u{b7}{right}"), each(a, b, u64::checked_mul));
+            let behind = |a: u64, b: u64| b.checked_add(a)?.checked_sub(1);
+            push(format!("{right}+{left}\u{2212}1"), each(a, b, behind));
         }
     }
     for (i, a) in own.iter().enumerate() {

@@ -2,12 +2,12 @@
 //!
 //! Formulas and docs of weights are those of the contracts; here is only what no contract says.
 
-use crate::arch::{OptionKind, Resolved, Resource};
+use crate::arch::{Mode, OptionKind, Resolved, Resource};
 use crate::blocks::cache::{Cache, Window};
 use crate::ggml::Step;
 use crate::plan::{Plan, StatePlan, Unit};
 
-use super::{Icon, MaskShape, OpShape};
+use super::{Icon, MASK, OpShape};
 
 /// What a use of a contract is called.
 pub(super) fn title(contract: &str) -> &'static str {
@@ -237,7 +237,7 @@ pub(super) fn line(plan: &Plan, unit: &Unit, size: &dyn Fn(&Unit, &str) -> Strin
     let contract = unit.contract.0;
     match contract.name {
         "attention" | "mla" => match &unit.state {
-            Some(StatePlan::KeyValue(rows)) => sight(&plan.caches[rows.cache].unit, size),
+            Some(StatePlan::KeyValue(rows)) => sight(plan, &plan.caches[rows.cache].unit, size),
             _ => contract.summary.to_owned(),
         },
         "moe" => format!(
@@ -249,29 +249,51 @@ pub(super) fn line(plan: &Plan, unit: &Unit, size: &dyn Fn(&Unit, &str) -> Strin
     }
 }
 
-/// Which positions a token looks at.
-fn sight(cache: &Unit, size: &dyn Fn(&Unit, &str) -> String) -> String {
-    let n = size(cache, "size");
-    match mask(cache) {
-        MaskShape::Causal => "each token looks back at all earlier tokens and itself".into(),
-        MaskShape::Window => {
-            format!("each token looks back at the last {n} tokens, itself included")
-        }
-        MaskShape::Chunks => format!("each token looks back within its chunk of {n} tokens"),
-        MaskShape::Band => format!("each token looks at a band of {n} tokens around it"),
-        MaskShape::Full => "each token looks at all tokens of the text".into(),
+/// What is seen in a group of layers: the definition's rule, and all where a text is read as a whole.
+fn rule(plan: &Plan, cache: &Unit) -> Cache {
+    let rule = Cache::read(&cache.options);
+    Cache {
+        causal: rule.causal && plan.mode == Mode::Causal,
+        ..rule
     }
 }
 
-/// The shape of what is seen.
-pub(super) fn mask(cache: &Unit) -> MaskShape {
-    let rule = Cache::read(&cache.options);
-    match (rule.size > 0, rule.window, rule.causal) {
-        (false, _, true) => MaskShape::Causal,
-        (false, _, false) => MaskShape::Full,
-        (true, Window::Standard, _) => MaskShape::Window,
-        (true, Window::Chunked, _) => MaskShape::Chunks,
-        (true, Window::Symmetric, _) => MaskShape::Band,
+/// Which positions a token looks at.
+fn sight(plan: &Plan, cache: &Unit, size: &dyn Fn(&Unit, &str) -> String) -> String {
+    let n = size(cache, "size");
+    let rule = rule(plan, cache);
+    let what = match (rule.size > 0, rule.window, rule.causal) {
+        (false, _, true) => "back at all earlier tokens and itself".to_owned(),
+        (false, _, false) => "at all tokens of the text".to_owned(),
+        (true, Window::Standard, true) => format!("back at the last {n} tokens, itself included"),
+        (true, Window::Standard, false) => format!("at the last {n} tokens and all that follow"),
+        (true, Window::Chunked, true) => format!("back within its chunk of {n} tokens"),
+        (true, Window::Chunked, false) => format!("at all from the begin of its chunk of {n} on"),
+        (true, Window::Symmetric, true) => format!("back over half of a band of {n} tokens"),
+        (true, Window::Symmetric, false) => format!("at a band of {n} tokens around it"),
+    };
+    format!("each token looks {what}")
+}
+
+/// The picture of what is seen.
+fn mask(plan: &Plan, cache: &Unit, size: &dyn Fn(&Unit, &str) -> String) -> Icon {
+    let n = size(cache, "size");
+    let rule = rule(plan, cache);
+    let text = match (rule.size > 0, rule.window) {
+        (false, _) if rule.causal => "causal".into(),
+        (false, _) => "both ways".into(),
+        (true, Window::Standard) => format!("window {n}"),
+        (true, Window::Chunked) => format!("chunks of {n}"),
+        (true, Window::Symmetric) => format!("band of {n}"),
+    };
+    let small = Cache {
+        size: rule.size.min(u64::from(MASK) / 2),
+        ..rule
+    };
+    let seen = (0..MASK).map(|query| small.visible(query, MASK));
+    Icon::Mask {
+        seen: seen.collect(),
+        text,
     }
 }
 
@@ -288,16 +310,7 @@ pub(super) fn icons(
         Some(StatePlan::KeyValue(rows)) => Some(&plan.caches[rows.cache]),
         _ => None,
     };
-    if let Some(cache) = cache {
-        let shape = mask(&cache.unit);
-        let text = match shape {
-            MaskShape::Causal => "causal".into(),
-            MaskShape::Full => "both ways".into(),
-            MaskShape::Chunks => format!("chunks of {}", size(&cache.unit, "size")),
-            _ => format!("window {}", size(&cache.unit, "size")),
-        };
-        icons.push(Icon::Mask { shape, text });
-    }
+    icons.extend(cache.map(|cache| mask(plan, &cache.unit, size)));
     match unit.contract.0.name {
         "attention" => {
             let (heads, groups) = (number("heads"), number("kv_heads"));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use lab_bench::arch::{ArchDef, Join, Library};
 use lab_bench::diagram::svg::{Item, Piece};
-use lab_bench::diagram::{Drawing, End, Part, Sample, Slot, gallery, svg, variants};
+use lab_bench::diagram::{Drawing, End, Icon, MASK, Part, Sample, Slot, gallery, svg, variants};
 use lab_bench::ggml::{Origin, Step};
 use lab_bench::model::{Batch, Model, Options, trace};
 use lab_bench::plan::Plan;
@@ -338,6 +338,34 @@ fn what_is_built_is_what_runs() {
             );
         }
     }
+}
+
+#[test]
+fn masks_show_who_sees_whom() {
+    let library = library();
+    let seen = |name: &str| {
+        let case = cases(&library)
+            .into_iter()
+            .find(|c| c.name == name)
+            .unwrap();
+        let sample = Sample::of_model(name, &case.plan()).unwrap();
+        let drawing = case.drawing(&sample);
+        let icons = drawing.parts().flat_map(|part| part.icons.clone());
+        let masks = icons.filter_map(|icon| match icon {
+            Icon::Mask { seen, .. } => Some(seen),
+            _ => None,
+        });
+        masks.collect::<Vec<_>>()
+    };
+    let causal: Vec<_> = (0..MASK).map(|q| 0..q + 1).collect();
+    let window: Vec<_> = (0..MASK)
+        .map(|q| (q + 1).saturating_sub(3)..q + 1)
+        .collect();
+    let all: Vec<_> = (0..MASK).map(|_| 0..MASK).collect();
+    assert_eq!(seen("llama"), std::slice::from_ref(&causal));
+    // Masked tokens and encoders see what follows.
+    assert_eq!([seen("llada"), seen("bert")], [[all.clone()], [all]]);
+    assert_eq!(seen("gemma3"), [window, causal]);
 }
 
 /// Whether a size is written as a number; 1 is one everywhere.

@@ -1,8 +1,10 @@
 //! Small pictures: who shares keys, which experts are used, which keys are seen.
 
+use std::ops::Range;
+
 use super::scene::{Anchor, Item, Piece, Rect};
 use super::text::{Style, width, wrap};
-use crate::diagram::{Icon, MaskShape};
+use crate::diagram::{Icon, MASK};
 
 const SIDE: f64 = 30.0;
 
@@ -14,7 +16,7 @@ pub(super) fn row(icons: &[Icon], room: f64) -> Piece {
         let (picture, text) = match icon {
             Icon::Heads { per_group, text } => (heads(*per_group), text),
             Icon::Experts { numbers, text } => (experts(*numbers), text),
-            Icon::Mask { shape, text } => (mask(*shape), text),
+            Icon::Mask { seen, text } => (mask(seen), text),
         };
         let lines = wrap(text, Style::Small, (room - picture.w - 6.0).max(60.0));
         let beside = lines.iter().map(|line| width(line, Style::Small));
@@ -86,30 +88,18 @@ fn experts(numbers: Option<(u64, u64)>) -> Piece {
 }
 
 /// Queries downwards, keys to the right; what is seen is filled.
-fn mask(shape: MaskShape) -> Piece {
-    const N: usize = 6;
-    let cell = SIDE / N as f64;
+fn mask(seen: &[Range<u32>]) -> Piece {
+    let cell = SIDE / f64::from(MASK);
     let mut piece = Piece::new(SIDE, SIDE);
     piece.push(Item::Box(square(0.0, 0.0, SIDE), 1.0, "cell"));
-    for q in 0..N {
-        let seen: Vec<usize> = (0..N)
-            .filter(|k| match shape {
-                MaskShape::Causal => *k <= q,
-                MaskShape::Window => *k <= q && q - k < 3,
-                MaskShape::Chunks => *k <= q && k / 3 == q / 3,
-                MaskShape::Band => q.abs_diff(*k) < 2,
-                MaskShape::Full => true,
-            })
-            .collect();
-        if let (Some(first), Some(last)) = (seen.first(), seen.last()) {
-            let run = Rect {
-                x: *first as f64 * cell,
-                y: q as f64 * cell,
-                w: (last - first + 1) as f64 * cell,
-                h: cell,
-            };
-            piece.push(Item::Box(run, 0.0, "seen"));
-        }
+    for (query, keys) in (0u32..).zip(seen) {
+        let run = Rect {
+            x: f64::from(keys.start) * cell,
+            y: f64::from(query) * cell,
+            w: f64::from(keys.end - keys.start) * cell,
+            h: cell,
+        };
+        piece.push(Item::Box(run, 0.0, "seen"));
     }
     piece
 }

@@ -12,7 +12,7 @@ use crate::diagram::{Cost, End, Op, OpShape, Part, Weight};
 /// Between a border and what is inside.
 const PAD: f64 = 12.0;
 /// Longest text of an operation's box.
-const MAX_ROW: f64 = 330.0;
+const MAX_ROW: f64 = 430.0;
 /// Least width of a block's heading.
 const MIN_HEADING: f64 = 330.0;
 
