@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench soak equiv-test perf-vs-llama cache-cost goldens hf-goldens converted-vs-llama bindings install
+.PHONY: help run serve test check fmt lint bench soak equiv-test perf-vs-llama cache-cost goldens hf-goldens converted-vs-llama diagrams bindings install
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,11 @@ hf-goldens: ## Recompute tests/hf with transformers (needs scripts/requirements-
 converted-vs-llama: ## Convert the folders of tests/hf and compare with llama.cpp (needs what goldens needs)
 	cargo build --release
 	python3 scripts/check_converted.py --bench target/release/bench
+
+diagrams: ## Draw all definitions: docs/diagrams
+	cargo build --release
+	rm -rf docs/diagrams
+	target/release/bench diagram --all -o docs/diagrams
 
 bindings: ## Renew ggml-sys/src/bindings.rs (needs libclang)
 	scripts/bindings.sh

@@ -20,6 +20,7 @@
 //! - [`synth`]: a random model of any architecture
 //! - [`retype`]: weights in other element types
 //! - [`convert`]: models into files of other formats and types
+//! - [`diagram`]: a model as pictures, drawn from what runs
 //! - [`models`]: finding and opening models
 //! - [`cli`]: the command line
 
@@ -30,6 +31,7 @@ pub mod cli;
 pub mod compare;
 pub mod constraint;
 pub mod convert;
+pub mod diagram;
 pub mod engine;
 #[expect(unsafe_code, reason = "the safe layer over ggml")]
 pub mod ggml;

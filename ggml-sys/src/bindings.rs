@@ -216,6 +216,9 @@ unsafe extern "C" {
     pub fn ggml_type_name(type_: ggml_type) -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
+    pub fn ggml_op_desc(t: *const ggml_tensor) -> *const ::core::ffi::c_char;
+}
+unsafe extern "C" {
     pub fn ggml_op_name(op: ggml_op) -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
@@ -1057,6 +1060,12 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn shim_tensor_op(t: *const ggml_tensor) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn shim_tensor_op_param(
+        t: *const ggml_tensor,
+        index: ::core::ffi::c_int,
+    ) -> ::core::ffi::c_float;
 }
 unsafe extern "C" {
     pub fn shim_tensor_is_allocated(t: *const ggml_tensor) -> bool;

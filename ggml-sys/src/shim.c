@@ -17,6 +17,12 @@ size_t  shim_tensor_nb(const struct ggml_tensor * t, int dim) { return t->nb[dim
 int     shim_tensor_type(const struct ggml_tensor * t) { return (int) t->type; }
 int     shim_tensor_op(const struct ggml_tensor * t) { return (int) t->op; }
 
+float shim_tensor_op_param(const struct ggml_tensor * t, int index) {
+    float value;
+    memcpy(&value, t->op_params + index, sizeof(value));
+    return value;
+}
+
 bool shim_tensor_is_allocated(const struct ggml_tensor * t) {
     return t->buffer != NULL || (t->view_src != NULL && t->view_src->buffer != NULL);
 }

@@ -18,6 +18,8 @@ int64_t shim_tensor_ne(const struct ggml_tensor * t, int dim);
 size_t  shim_tensor_nb(const struct ggml_tensor * t, int dim);
 int     shim_tensor_type(const struct ggml_tensor * t);
 int     shim_tensor_op(const struct ggml_tensor * t);
+// A parameter of the operation that makes a tensor, read as a float; index below 16.
+float   shim_tensor_op_param(const struct ggml_tensor * t, int index);
 bool    shim_tensor_is_allocated(const struct ggml_tensor * t);
 struct ggml_tensor * shim_tensor_src(const struct ggml_tensor * t, int index);
 struct ggml_tensor * shim_tensor_view_src(const struct ggml_tensor * t);

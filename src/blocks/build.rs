@@ -148,7 +148,7 @@ impl Build<'_> {
     /// # Errors
     /// As the operations.
     pub fn norm(&self, norm: &NormUse, x: &Tensor) -> Result<Tensor, Error> {
-        let _scope = self.g.scope("norm");
+        let _scope = self.g.scope("norm", &norm.path);
         let weight = norm.weight.map(|at| &self.tensors[at]);
         let mut y = self.normalise(norm.norm, weight, x)?;
         if let Some(bias) = norm.bias {

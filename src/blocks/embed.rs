@@ -73,7 +73,7 @@ pub(super) static CONTRACT: Contract = Contract {
 };
 
 pub(crate) fn build(b: &Build<'_>, unit: &Unit, ids: &Tensor) -> Result<Tensor, Error> {
-    let _scope = b.g.scope("embed");
+    let _scope = b.g.scope("embed", &unit.path);
     let c = Config::read(&unit.options);
     let Some(table) = b.weight(unit, "tokens") else {
         return Err(Error::Arguments {

@@ -50,7 +50,7 @@ pub(super) static CONTRACT: Contract = Contract {
 };
 
 pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let _scope = b.g.scope("head");
+    let _scope = b.g.scope("head", &unit.path);
     let c = Config::read(&unit.options);
     let mut z = b.linear(unit, "output", x)?;
     if c.softcap != 0.0 {

@@ -64,7 +64,7 @@ macro_rules! blocks {
         /// # Errors
         /// As the operations.
         pub fn build_block(build: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-            let _scope = build.g.scope(unit.contract.0.name);
+            let _scope = build.g.scope(unit.contract.0.name, &unit.path);
             match unit.contract.0.name {
                 $(stringify!($block) => $block::build(build, unit, x),)*
                 other => Err(Error::Arguments { op: "block", message: format!("there is no block `{other}`") }),

@@ -71,7 +71,7 @@ pub(crate) fn build(
     let Some(table) = b.weight(unit, "table") else {
         return Ok(None);
     };
-    let _scope = g.scope("per_layer");
+    let _scope = g.scope("per_layer", &unit.path);
     let shape = [c.width, c.layers, n, 1];
     let rows = g.scale(&g.get_rows(table, ids)?, (c.width as f32).sqrt())?;
     let projected = g.scale(
@@ -88,7 +88,7 @@ pub(crate) fn build(
 
 /// The input `[width, n_tokens]` of one layer.
 pub(crate) fn of_layer(b: &Build<'_>, all: &Tensor, il: u64) -> Result<Tensor, Error> {
-    let _scope = b.g.scope("per_layer");
+    let _scope = b.g.scope("per_layer", "ple");
     let (shape, strides) = (all.shape(), all.strides());
     let window = [shape[0], shape[2], 1, 1];
     let steps = [strides[2], strides[3], strides[3]];

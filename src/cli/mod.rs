@@ -7,6 +7,7 @@ mod arch;
 mod compare;
 mod constraint;
 mod convert;
+mod diagram;
 mod diffusion;
 mod inspect;
 mod logits;
@@ -59,6 +60,8 @@ enum Command {
     Arch(arch::Command),
     /// Show the resolved plan of a model
     Plan(plan::Args),
+    /// Draw a model or a definition as SVG, from what runs
+    Diagram(diagram::Args),
     /// Make up a random model of an architecture
     Synth(synth::Args),
     /// Measure prefill and decode speed
@@ -88,6 +91,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Inspect(args) => inspect::run(&args),
         Command::Arch(command) => arch::run(&command),
         Command::Plan(args) => plan::run(&args),
+        Command::Diagram(args) => diagram::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Perf(args) => perf::run(&args),
         Command::Completions { shell } => {

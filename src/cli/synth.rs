@@ -39,7 +39,7 @@ pub(super) struct Args {
     archs: ArchOptions,
 }
 
-fn key_value(text: &str) -> Result<(String, String), String> {
+pub(super) fn key_value(text: &str) -> Result<(String, String), String> {
     text.split_once('=')
         .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
         .ok_or_else(|| format!("expected KEY=VALUE, found `{text}`"))

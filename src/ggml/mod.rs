@@ -16,6 +16,7 @@ mod profile;
 mod quantize;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 pub use arena::{Arena, Tensor};
 pub use device::{Buffer, Device, DeviceKind, devices, load_backend};
@@ -25,6 +26,7 @@ pub use matmul::set_batch_invariant;
 pub use ops::{Glu, Graph, Pages, RopePairing, RopeParams, Scores, Unary};
 pub use profile::{Cost, Profile, Scope};
 pub use quantize::{dequantize, quantize, quantize_into};
+pub use walk::{Origin, Step};
 
 use crate::weights::TensorType;
 

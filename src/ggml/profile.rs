@@ -4,9 +4,10 @@
 //! its total is somewhat larger than that of a plain run, and small operations look dearer than
 //! they are. The results are the same.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::c_void;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ggml_sys as sys;
@@ -16,21 +17,40 @@ use super::ops::Graph;
 use super::text;
 
 /// What operations are that belong to nothing smaller than the model.
-const OUTSIDE: &str = "wiring";
+pub(super) const OUTSIDE: &str = "wiring";
+
+/// For what an operation was built: the kind of its block, and the path of the unit or place.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub(super) kind: &'static str,
+    pub(super) path: Rc<str>,
+}
 
 /// For what the operations of a graph were built.
 #[derive(Default)]
 pub(super) struct Scopes {
-    current: Cell<Option<&'static str>>,
-    of_node: RefCell<HashMap<usize, &'static str>>,
+    current: RefCell<Option<Place>>,
+    of_node: RefCell<HashMap<usize, Place>>,
     uses: RefCell<BTreeMap<&'static str, u64>>,
 }
 
 impl Scopes {
     /// Takes note of a new node.
     pub(super) fn note(&self, node: &Tensor) {
-        if let Some(kind) = self.current.get() {
-            self.of_node.borrow_mut().insert(node.key(), kind);
+        if let Some(place) = &*self.current.borrow() {
+            self.of_node.borrow_mut().insert(node.key(), place.clone());
+        }
+    }
+
+    /// The place of a node, by its address.
+    pub(super) fn place(&self, node: usize) -> Option<Place> {
+        self.of_node.borrow().get(&node).cloned()
+    }
+
+    fn enter(&self, place: Place) -> Scope<'_> {
+        Scope {
+            scopes: self,
+            before: self.current.replace(Some(place)),
         }
     }
 }
@@ -38,24 +58,31 @@ impl Scopes {
 /// While it lives, operations belong to what it was made for.
 pub struct Scope<'g> {
     scopes: &'g Scopes,
-    before: Option<&'static str>,
+    before: Option<Place>,
 }
 
 impl Drop for Scope<'_> {
     fn drop(&mut self) {
-        self.scopes.current.set(self.before);
+        self.scopes.current.replace(self.before.take());
     }
 }
 
 impl Graph {
-    /// Operations added until the result is dropped belong to a use of `kind`.
-    pub fn scope(&self, kind: &'static str) -> Scope<'_> {
+    /// Operations added until the result is dropped belong to a use of `kind` at `path`.
+    pub fn scope(&self, kind: &'static str, path: &str) -> Scope<'_> {
         let scopes = self.scopes();
         *scopes.uses.borrow_mut().entry(kind).or_default() += 1;
-        Scope {
-            scopes,
-            before: scopes.current.replace(Some(kind)),
-        }
+        let path = Rc::from(path);
+        scopes.enter(Place { kind, path })
+    }
+
+    /// Operations added until the result is dropped join what is built around them at `path`.
+    pub fn wiring(&self, path: &str) -> Scope<'_> {
+        let path = Rc::from(path);
+        self.scopes().enter(Place {
+            kind: OUTSIDE,
+            path,
+        })
     }
 
     /// Bytes of `weights` that a run reads: of tables the rows asked for, of experts at most as many
@@ -142,9 +169,9 @@ impl Profile {
             sys::ggml_backend_sched_set_eval_callback(scheduler, None, std::ptr::null_mut());
             status
         };
-        let of_node = graph.scopes().of_node.borrow();
         for (node, time) in watch.times {
-            let kind = of_node.get(&(node as usize)).copied().unwrap_or(OUTSIDE);
+            let place = graph.scopes().place(node as usize);
+            let kind = place.map_or(OUTSIDE, |place| place.kind);
             // SAFETY: ggml showed this node of the graph, which is alive.
             let (op, bytes) = unsafe {
                 let op = sys::shim_tensor_op(node) as sys::ggml_op;
@@ -185,7 +212,7 @@ unsafe extern "C" fn observe(node: *mut sys::ggml_tensor, ask: bool, data: *mut 
     !is_view(op)
 }
 
-fn is_view(op: sys::ggml_op) -> bool {
+pub(super) fn is_view(op: sys::ggml_op) -> bool {
     matches!(
         op,
         sys::GGML_OP_NONE

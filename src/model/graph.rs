@@ -481,6 +481,7 @@ impl Assembly<'_> {
     }
 
     fn slot(&mut self, slot: &SlotPlan, x: Tensor) -> Result<Tensor, Error> {
+        let _scope = self.build.g.wiring(&slot.path);
         self.taps.insert("x".into(), x.clone());
         let input = self.tap(slot.from.as_deref(), &x)?;
         let h = self.norm(slot.pre.as_ref(), input)?;

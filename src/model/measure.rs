@@ -1,6 +1,6 @@
 //! What the passes of a model take: their operations under the clock, and the weights they read.
 
-use crate::ggml::Profile;
+use crate::ggml::{Profile, Step};
 
 use super::Model;
 
@@ -15,6 +15,13 @@ impl Model {
     /// Ends what [`Self::start_profile`] began; `None` if nothing did.
     pub fn end_profile(&mut self) -> Option<Profile> {
         self.executor.set_profile(None)
+    }
+
+    /// The operations of the last pass, in the order of execution; weights are places in the plan.
+    /// None before the first pass.
+    pub fn steps(&self) -> Vec<Step> {
+        let graph = self.executor.graph();
+        graph.map_or_else(Vec::new, |graph| graph.walk(&self.loaded.tensors))
     }
 
     /// Bytes of weights that a pass like the last one reads: rows of tables as far as they are asked

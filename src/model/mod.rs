@@ -13,6 +13,7 @@ mod measure;
 mod memory;
 mod pass;
 mod split;
+mod trace;
 
 use crate::ggml::{self, Executor, Pages};
 use crate::plan::{BLOCK_LEN, KeyValuePlan, Plan, Room};
@@ -22,6 +23,7 @@ pub use batch::Batch;
 pub use cache::{Miss, Resumed, SequenceId};
 pub use load::Progress;
 pub use pass::EachRows;
+pub use trace::trace;
 
 use cache::states::States;
 use cache::store::KeyValues;

@@ -44,8 +44,8 @@ pub(crate) fn library() -> Library {
     Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable")
 }
 
-/// Makes the model of a golden again and checks that it is the one the reference ran.
-fn load(name: &str, entry: &Value, library: &Library, scratch: &Path) -> Golden {
+/// The architecture of a golden, and what its model is made of.
+pub(crate) fn request(name: &str, entry: &Value) -> (String, Request) {
     let arguments: Vec<&str> = entry["synth"]
         .as_array()
         .expect("arguments")
@@ -76,9 +76,13 @@ fn load(name: &str, entry: &Value, library: &Library, scratch: &Path) -> Golden 
             other => panic!("{name}: unknown argument {other}"),
         }
     }
-    let def = library
-        .get(arguments[0])
-        .expect("the architecture is built in");
+    (arguments[0].to_owned(), request)
+}
+
+/// Makes the model of a golden again and checks that it is the one the reference ran.
+fn load(name: &str, entry: &Value, library: &Library, scratch: &Path) -> Golden {
+    let (arch, request) = request(name, entry);
+    let def = library.get(&arch).expect("the architecture is built in");
     let path = scratch.join(format!("{name}.gguf"));
     synth(&def, &request, &path).expect("the model can be made");
     let hash = Sha256::digest(std::fs::read(&path).expect("the model was written"));
@@ -92,7 +96,7 @@ fn load(name: &str, entry: &Value, library: &Library, scratch: &Path) -> Golden 
         .expect("the golden is there");
     Golden {
         name: name.to_owned(),
-        arch: arguments[0].to_owned(),
+        arch,
         tokens: entry["tokens"]
             .as_array()
             .expect("tokens")
@@ -107,7 +111,7 @@ fn load(name: &str, entry: &Value, library: &Library, scratch: &Path) -> Golden 
 }
 
 /// The index of the goldens.
-fn index() -> Vec<Value> {
+pub(crate) fn index() -> Vec<Value> {
     let text = std::fs::read_to_string(folder().join("goldens.json")).expect("the index is there");
     let mut index: Value = serde_json::from_str(&text).expect("the index is JSON");
     match index["goldens"].take() {

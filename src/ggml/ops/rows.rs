@@ -53,6 +53,9 @@ impl Graph {
         // SAFETY: type, layout and sizes were checked.
         let ptr = unsafe { sys::ggml_argsort_top_k(ctx, a.as_ptr(), k as i32) };
         let places = self.node("top_k", ptr, &[a])?;
+        // SAFETY: the source of the window is the sorting, which is alive with it.
+        let sorted = unsafe { sys::shim_tensor_src(places.as_ptr(), 0) };
+        self.scopes.note(&self.arena.wrap("top_k", sorted)?);
         self.bound(&places, n);
         Ok(places)
     }

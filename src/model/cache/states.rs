@@ -20,6 +20,15 @@ pub(in crate::model) struct States {
 
 impl States {
     pub(in crate::model) fn new(plan: &Plan, n_rows: usize) -> Result<Self, Error> {
+        let (mut described, arena) = Self::describe(plan, n_rows)?;
+        if !described.is_empty() {
+            described.bytes = Device::cpu()?.allocate(&arena, "the states of sequences")?;
+        }
+        Ok(described)
+    }
+
+    /// The same without memory, and the arena that describes it.
+    pub(in crate::model) fn describe(plan: &Plan, n_rows: usize) -> Result<(Self, Arena), Error> {
         let all: Vec<_> = plan
             .recurrent()
             .flat_map(|(unit, parts)| parts.iter().map(move |part| (unit, part)))
@@ -32,12 +41,7 @@ impl States {
             let rows = arena.tensor(&name, TensorType::F32, &shape)?;
             parts.insert((unit.path.clone(), part.name), rows);
         }
-        let bytes = if parts.is_empty() {
-            0
-        } else {
-            Device::cpu()?.allocate(&arena, "the states of sequences")?
-        };
-        Ok(Self { parts, bytes })
+        Ok((Self { parts, bytes: 0 }, arena))
     }
 
     pub(in crate::model) fn bytes(&self) -> usize {

@@ -26,6 +26,20 @@ impl KeyValues {
         k: TensorType,
         v: TensorType,
     ) -> Result<Self, Error> {
+        let (mut described, arena) = Self::describe(plan, n_cells, k, v)?;
+        if !described.rows.is_empty() {
+            described.bytes = Device::cpu()?.allocate(&arena, "the key/value cache")?;
+        }
+        Ok(described)
+    }
+
+    /// The same without memory, and the arena that describes it.
+    pub(in crate::model) fn describe(
+        plan: &Plan,
+        n_cells: &[usize],
+        k: TensorType,
+        v: TensorType,
+    ) -> Result<(Self, Arena), Error> {
         let states: Vec<_> = plan
             .key_values()
             .filter(|(_, rows)| n_cells[rows.cache] > 0)
@@ -46,12 +60,8 @@ impl KeyValues {
             pools.extend(both.map(|tensor| (state.cache, tensor)));
             rows.insert(unit.path.clone(), (keys, values));
         }
-        let bytes = if rows.is_empty() {
-            0
-        } else {
-            Device::cpu()?.allocate(&arena, "the key/value cache")?
-        };
-        Ok(Self { rows, pools, bytes })
+        let bytes = 0;
+        Ok((Self { rows, pools, bytes }, arena))
     }
 
     /// Copies the begin of blocks, in all layers.

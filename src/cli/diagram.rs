@@ -1,0 +1,112 @@
+//! `bench diagram`: pictures of a model, drawn from what runs.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+use crate::arch::ArchDef;
+use crate::diagram::png::png;
+use crate::diagram::{Drawing, Sample, gallery, svg, variants};
+use crate::models::{Definitions, Source};
+use crate::synth::Request;
+use crate::weights::TensorType;
+
+use super::options::ArchOptions;
+use super::synth::key_value;
+use super::{Failure, output};
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// A model (file or folder), or the name of a definition, whose variants are drawn with symbols
+    #[arg(value_name = "NAME|MODEL", required_unless_present = "all")]
+    what: Option<String>,
+    /// Draw all definitions, with a page that leads to them
+    #[arg(long, conflicts_with_all = ["what", "png", "name", "set", "with"])]
+    all: bool,
+    /// Folder to write into
+    #[arg(short, long, default_value = ".", value_name = "DIR")]
+    output: PathBuf,
+    /// Write PNG files as well, with light colours and a font that is part of the program
+    #[arg(long)]
+    png: bool,
+    /// Name of the pictures, if it is to be another than the model's
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Of a definition: a parameter of what is drawn, as in `synth`; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    set: Vec<(String, String)>,
+    /// Of a definition: optional tensors that are drawn, such as output,attn_q.bias
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    with: Vec<String>,
+    #[command(flatten)]
+    archs: ArchOptions,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    std::fs::create_dir_all(&args.output)?;
+    let definitions = args.archs.definitions()?;
+    let Some(what) = &args.what else {
+        for (name, text) in gallery(&definitions.archs)? {
+            std::fs::write(args.output.join(name), text)?;
+        }
+        return output::line(args.output.join("README.md").display().to_string());
+    };
+    let path = PathBuf::from(what);
+    if path.exists() {
+        let opened = crate::models::open(&Source::File(path), &definitions)?;
+        let name = args.name.as_ref().unwrap_or(&opened.name);
+        let sample = Sample::of_model(name, &opened.plan)?;
+        return draw(args, &definitions, &opened.def, &sample);
+    }
+    let def = definitions.archs.get(what)?;
+    let name = args.name.as_ref().unwrap_or(&def.name);
+    let variants = match args.set.is_empty() && args.with.is_empty() {
+        true => variants(&def)?,
+        false => vec![(String::new(), request(args))],
+    };
+    for (tag, request) in variants {
+        let name = match tag.is_empty() {
+            true => name.clone(),
+            false => format!("{name}-{tag}"),
+        };
+        let sample = Sample::of_definition(&name, &def, &request)?;
+        draw(args, &definitions, &def, &sample)?;
+    }
+    Ok(())
+}
+
+fn request(args: &Args) -> Request {
+    Request {
+        seed: 0,
+        set: args.set.clone(),
+        meta: Vec::new(),
+        with: args.with.clone(),
+        ty: TensorType::F32,
+        vocabulary: None,
+    }
+}
+
+fn draw(
+    args: &Args,
+    definitions: &Definitions,
+    def: &ArchDef,
+    sample: &Sample,
+) -> Result<(), Failure> {
+    let source = definitions.archs.source(&def.name)?;
+    let drawing = Drawing::new(def, &source.text, sample);
+    for (ending, what, piece) in [
+        ("arch", "the whole model", svg::stack(&drawing)),
+        ("layers", "its kinds of layers", svg::layers(&drawing)),
+    ] {
+        let file = args.output.join(format!("{}.{ending}.svg", drawing.name));
+        let text = svg::document(&drawing, &piece, what);
+        std::fs::write(&file, &text)?;
+        output::line(file.display().to_string())?;
+        if args.png {
+            let file = file.with_extension("png");
+            std::fs::write(&file, png(&text)?)?;
+            output::line(file.display().to_string())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! What tells the kinds of layers of a model from each other.
+
+use std::collections::BTreeSet;
+
+use crate::arch::Resolved;
+use crate::plan::{BranchPlan, LayerPlan, StatePlan};
+
+use super::build::Maker;
+use super::words;
+use super::{Kind, Slot};
+
+/// Facts of a kind that others lack, that are worth a place in its label.
+const SHOWN: usize = 2;
+
+impl Maker<'_> {
+    /// Gives kinds their labels, and the conditions of the definition under which they occur.
+    pub(super) fn tell_apart(&self, kinds: &mut [Kind]) {
+        let layer = |kind: &Kind| &self.plan.layers[kind.layers[0]];
+        let mut labels: Vec<String> = kinds.iter().map(|kind| self.label(layer(kind))).collect();
+        let plain = labels.clone();
+        for (at, label) in labels.iter_mut().enumerate() {
+            let likes = (0..kinds.len()).filter(|other| plain[*other] == plain[at]);
+            let likes: Vec<&Kind> = likes.map(|other| &kinds[other]).collect();
+            if likes.len() < 2 {
+                continue;
+            }
+            let own = traits(&kinds[at]);
+            let common = likes.iter().map(|kind| traits(kind));
+            let common = common.reduce(|a, b| &a & &b).unwrap_or_default();
+            let special: Vec<&str> = own.difference(&common).map(String::as_str).collect();
+            if !special.is_empty() {
+                let shown = &special[..special.len().min(SHOWN)];
+                label.push_str(&format!(", {}", shown.join(", ")));
+            }
+        }
+        let conditions: Vec<Vec<String>> =
+            kinds.iter().map(|k| self.conditions(layer(k))).collect();
+        for (at, kind) in kinds.iter_mut().enumerate() {
+            kind.label = std::mem::take(&mut labels[at]);
+            let everywhere = |text: &String| conditions.iter().all(|all| all.contains(text));
+            kind.when = conditions[at]
+                .iter()
+                .filter(|text| !everywhere(text))
+                .cloned()
+                .collect();
+        }
+    }
+
+    fn label(&self, layer: &LayerPlan) -> String {
+        let block = |branch: &BranchPlan| {
+            let name = words::short(branch.block.contract.0.name);
+            let Some(StatePlan::KeyValue(rows)) = &branch.block.state else {
+                return name.to_owned();
+            };
+            let group = match self.plan.caches.len() {
+                0 | 1 => String::new(),
+                _ => format!("{} ", self.plan.caches[rows.cache].name),
+            };
+            let shared = if rows.owner.is_some() {
+                " over shared keys"
+            } else {
+                ""
+            };
+            format!("{group}{name}{shared}")
+        };
+        let slots = layer.slots.iter().map(|slot| {
+            let blocks: Vec<String> = slot.branches.iter().map(block).collect();
+            blocks.join(" beside ")
+        });
+        let slots: Vec<String> = slots.filter(|slot| slot != "factor").collect();
+        match slots.is_empty() {
+            true => "nothing".into(),
+            false => slots.join(" + "),
+        }
+    }
+
+    /// Conditions of the definition that hold for a layer, and choices that depend on it.
+    fn conditions(&self, layer: &LayerPlan) -> Vec<String> {
+        let mut out = Vec::new();
+        for slot in &layer.slots {
+            let when = self.slot_of(&slot.path).and_then(|slot| slot.when.as_ref());
+            out.extend(when.map(|when| when.source().to_owned()));
+            for branch in &slot.branches {
+                let Some(def) = self.branch_of(&branch.block.path) else {
+                    continue;
+                };
+                out.extend(def.when.as_ref().map(|when| when.source().to_owned()));
+                let unit = &branch.block;
+                let specs = unit.contract.0.options.iter().zip(&unit.options);
+                for ((spec, value), setting) in specs.zip(&def.block.options) {
+                    let is_choice = setting.span.is_some() && setting.expr.source().contains("if(");
+                    if is_choice && spec.default != Some("il") {
+                        let is_number = matches!(value, Resolved::Int(_) | Resolved::Float(_));
+                        if is_number && self.is_symbolic {
+                            continue;
+                        }
+                        let value = words::option(self.plan, spec.kind, value);
+                        out.push(format!(
+                            "{} = {} is {value}",
+                            spec.name,
+                            setting.expr.source()
+                        ));
+                    }
+                }
+            }
+        }
+        let mut once = BTreeSet::new();
+        out.retain(|text: &String| once.insert(text.clone()));
+        out
+    }
+}
+
+/// What can be said of a kind in short words.
+fn traits(kind: &Kind) -> BTreeSet<String> {
+    let parts = kind.slots.iter().flat_map(Slot::parts);
+    let mut out = BTreeSet::new();
+    for part in parts {
+        out.extend(part.facts.iter().cloned());
+        let keys = part.weights.iter().map(|w| format!("with {}", w.key));
+        out.extend(keys);
+    }
+    out
+}

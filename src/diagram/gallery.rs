@@ -1,0 +1,94 @@
+//! Pictures of all definitions in one folder, with a page that leads to them.
+//!
+//! Kinds of layers that look the same in several definitions are one file, called after the first.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use crate::arch::{Library, LibraryError};
+
+use super::variants::variants;
+use super::{Drawing, Error, Sample, svg};
+
+/// Why there is no gallery.
+#[derive(Debug, thiserror::Error)]
+pub enum GalleryError {
+    /// A definition has problems.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// A definition cannot be drawn.
+    #[error("{name}: {source}")]
+    Drawing {
+        /// The definition.
+        name: String,
+        /// Why.
+        source: Error,
+    },
+}
+
+/// Every file of the gallery: its name and its text.
+///
+/// # Errors
+/// A definition with problems, or without a model.
+pub fn gallery(library: &Library) -> Result<Vec<(String, String)>, GalleryError> {
+    let mut files = Vec::new();
+    let mut known: HashMap<String, String> = HashMap::new();
+    let mut rows = String::new();
+    let names: Vec<String> = library.sources().map(|(name, _)| name.to_owned()).collect();
+    for arch in &names {
+        let def = library.get(arch)?;
+        let source = &library.source(arch)?.text;
+        let failed = |source: Error| GalleryError::Drawing {
+            name: arch.clone(),
+            source,
+        };
+        for (tag, request) in variants(&def).map_err(|e| failed(e.into()))? {
+            let name = match tag.is_empty() {
+                true => arch.clone(),
+                false => format!("{arch}-{tag}"),
+            };
+            let sample = Sample::of_definition(&name, &def, &request).map_err(failed)?;
+            let drawing = Drawing::new(&def, source, &sample);
+            let file = format!("{name}.svg");
+            let whole = svg::stack(&drawing);
+            files.push((file.clone(), svg::compact(&whole, &name)));
+            let mut links = Vec::new();
+            for kind in &drawing.kinds {
+                // Without a name, so that equal ones are equal.
+                let text = svg::compact(&svg::kind(kind), &kind.label);
+                let own = format!("{name}.{}.svg", kind.letter);
+                let file = known.entry(text.clone()).or_insert_with(|| {
+                    files.push((own.clone(), text));
+                    own
+                });
+                links.push(format!("[{}]({file}) {}", kind.letter, kind.label));
+            }
+            let first = def
+                .notes
+                .lines()
+                .next()
+                .unwrap_or_default()
+                .replace('|', "\\|");
+            let written = writeln!(
+                rows,
+                "| [{name}]({file}) | {} | {first} |",
+                links.join("<br>")
+            );
+            debug_assert!(written.is_ok(), "writing to a string does not fail");
+        }
+    }
+    files.push(("README.md".into(), format!("{HEAD}{rows}")));
+    Ok(files)
+}
+
+const HEAD: &str = "\
+# The architectures, drawn
+
+Made by `make diagrams` (`bench diagram --all`) from the graphs that the definitions in `archs/` build. \
+The first column leads to the whole model, the second to its kinds of layers with every weight and \
+operation; kinds that several architectures share are one picture. Sizes are symbols; `bench diagram \
+MODEL` draws a file with its numbers.
+
+| architecture | kinds of layers | |
+|---|---|---|
+";

@@ -1,0 +1,280 @@
+//! Layers that are equal but for their index, and the pattern they make.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use crate::arch::{Resolved, StateSpec};
+use crate::ggml::{Origin, Step};
+use crate::plan::{LayerPlan, NormUse, Plan, StatePlan, Unit};
+
+/// A piece of the stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Run {
+    /// Layers of one kind, one behind the other.
+    Layers {
+        /// The kind.
+        kind: usize,
+        /// How many.
+        count: usize,
+    },
+    /// Pieces that follow each other several times.
+    Repeat {
+        /// How often.
+        count: usize,
+        /// What.
+        of: Vec<Self>,
+    },
+}
+
+/// The kind of each layer: equal numbers for layers that are equal but for their index.
+pub(super) fn kinds(plan: &Plan, steps: &[Step]) -> Vec<usize> {
+    let mut by_layer: HashMap<&str, String> = HashMap::new();
+    for step in steps {
+        if let Some(layer) = plan.layers.iter().find(|l| is_within(&step.path, &l.path)) {
+            step_text(by_layer.entry(&layer.path).or_default(), step);
+        }
+    }
+    let mut known: HashMap<String, usize> = HashMap::new();
+    let of_layer = |layer: &LayerPlan| {
+        let graph = by_layer.get(layer.path.as_str()).map_or("", String::as_str);
+        let text = layer_text(plan, layer) + graph;
+        let next = known.len();
+        *known.entry(text).or_insert(next)
+    };
+    plan.layers.iter().map(of_layer).collect()
+}
+
+/// Whether a path is another one or lies below it.
+pub(super) fn is_within(path: &str, of: &str) -> bool {
+    path.strip_prefix(of)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// A name without the index of its layer.
+pub(super) fn without_index(name: &str, il: u64) -> String {
+    let own = format!(".{il}.");
+    if let Some(start) = name.strip_suffix(&format!(".{il}")) {
+        return format!("{start}.{{il}}");
+    }
+    name.replacen(&own, ".{il}.", 1)
+}
+
+fn step_text(text: &mut String, step: &Step) {
+    let _ = write!(text, "{}{:?}{}(", step.op, step.shape, step.kind);
+    for source in &step.sources {
+        // Distances between steps are the same in equal layers, but where a layer reads another's.
+        text.push_str(match source {
+            Origin::Step(_) => "s",
+            Origin::Weight(_) => "w",
+            Origin::Leaf(_) => "l",
+        });
+    }
+    text.push(')');
+}
+
+fn layer_text(plan: &Plan, layer: &LayerPlan) -> String {
+    let mut text = String::new();
+    let name = |path: &str| without_index(path, layer.il);
+    for slot in &layer.slots {
+        let _ = write!(
+            text,
+            "\n{} {:?} {:?} {}",
+            name(&slot.path),
+            slot.from,
+            slot.join,
+            slot.scale.is_some()
+        );
+        for norm in [&slot.pre, &slot.post, &slot.after] {
+            norm_text(&mut text, plan, norm.as_ref(), layer.il);
+        }
+        for branch in &slot.branches {
+            let _ = write!(
+                text,
+                "\n {:?} {:?} {:?} {}",
+                branch.from,
+                branch.side,
+                branch.save,
+                branch.gain.is_some()
+            );
+            for norm in [&branch.pre, &branch.post] {
+                norm_text(&mut text, plan, norm.as_ref(), layer.il);
+            }
+            unit_text(&mut text, plan, &branch.block, layer.il);
+        }
+    }
+    text
+}
+
+fn norm_text(text: &mut String, plan: &Plan, norm: Option<&NormUse>, il: u64) {
+    let Some(norm) = norm else {
+        text.push_str(" -");
+        return;
+    };
+    let weights = [norm.weight, norm.bias].map(|at| at.map(|at| &plan.tensors[at]));
+    let names = weights.map(|w| w.map(|w| without_index(&w.name, il)));
+    let _ = write!(text, " {} {names:?}", norm.norm);
+}
+
+/// A unit without its factors, which may differ among equal layers, and without layer indices.
+fn unit_text(text: &mut String, plan: &Plan, unit: &Unit, il: u64) {
+    let contract = unit.contract.0;
+    let _ = write!(
+        text,
+        "\n  {} {}",
+        without_index(&unit.path, il),
+        contract.name
+    );
+    let layer_option = match contract.state {
+        StateSpec::KeyValue { layer, .. } => layer,
+        _ => None,
+    };
+    for (spec, option) in contract.options.iter().zip(&unit.options) {
+        if !matches!(option, Resolved::Float(_)) && Some(spec.name) != layer_option {
+            let _ = write!(text, " {option:?}");
+        }
+    }
+    for weight in &unit.weights {
+        let tensor = weight.map(|at| &plan.tensors[at]);
+        let tensor = tensor.map(|t| (without_index(&t.name, il), &t.shape));
+        let _ = write!(text, " {tensor:?}");
+    }
+    match &unit.state {
+        Some(StatePlan::KeyValue(rows)) => {
+            let _ = write!(
+                text,
+                " {} {} {} {}",
+                rows.cache,
+                rows.k,
+                rows.v,
+                rows.owner.is_some()
+            );
+        }
+        Some(StatePlan::Recurrent(parts)) => {
+            let _ = write!(text, " {parts:?}");
+        }
+        None => {}
+    }
+}
+
+/// Runs of equal kinds, and repetitions of runs, counted.
+pub(super) fn pattern(kinds: &[usize]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for kind in kinds {
+        match runs.last_mut() {
+            Some(Run::Layers { kind: last, count }) if last == kind => *count += 1,
+            _ => runs.push(Run::Layers {
+                kind: *kind,
+                count: 1,
+            }),
+        }
+    }
+    // Repetitions of repetitions, until nothing changes.
+    loop {
+        let shorter = repeats(&runs);
+        if shorter.len() == runs.len() {
+            return runs;
+        }
+        runs = shorter;
+    }
+}
+
+/// Longest repeated period: more would be no pattern that a reader sees.
+const MAX_PERIOD: usize = 16;
+
+fn repeats(runs: &[Run]) -> Vec<Run> {
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at < runs.len() {
+        let rest = &runs[at..];
+        let times = |period: usize| {
+            let chunks = rest.chunks_exact(period);
+            chunks.take_while(|c| *c == &rest[..period]).count()
+        };
+        // The most runs covered; of those the shortest period.
+        let best = (1..=MAX_PERIOD.min(rest.len() / 2))
+            .map(|period| (period, times(period)))
+            .filter(|(_, count)| *count > 1)
+            .max_by_key(|(period, count)| (period * count, usize::MAX - period));
+        match best {
+            Some((period, count)) => {
+                out.push(Run::Repeat {
+                    count,
+                    of: rest[..period].to_vec(),
+                });
+                at += period * count;
+            }
+            None => {
+                out.push(rest[0].clone());
+                at += 1;
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn show(runs: &[Run]) -> String {
+        let one = |run: &Run| match run {
+            Run::Layers { kind, count } => format!("{count}{}", (b'A' + *kind as u8) as char),
+            Run::Repeat { count, of } => format!("{count}x[{}]", show(of)),
+        };
+        runs.iter().map(one).collect::<Vec<_>>().join(" ")
+    }
+
+    fn check(kinds: &[usize], expected: &str) {
+        assert_eq!(show(&pattern(kinds)), expected);
+    }
+
+    /// The layers that a pattern stands for.
+    fn expand(runs: &[Run]) -> Vec<usize> {
+        runs.iter()
+            .flat_map(|run| match run {
+                Run::Layers { kind, count } => vec![*kind; *count],
+                Run::Repeat { count, of } => expand(of).repeat(*count),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn equal_layers_are_one_run() {
+        check(&[0; 32], "32A");
+        check(&[0, 1, 1], "1A 2B");
+    }
+
+    #[test]
+    fn periods_are_counted() {
+        let six = [0, 0, 0, 0, 0, 1].repeat(6);
+        check(&six, "6x[5A 1B]");
+        let with_rest = [six, vec![0, 0]].concat();
+        check(&with_rest, "6x[5A 1B] 2A");
+        check(&[2, 2, 2, 0, 1, 0, 1], "3C 2x[1A 1B]");
+    }
+
+    #[test]
+    fn a_pattern_stands_for_its_layers() {
+        let mut state = 7u32;
+        for n in 1..120 {
+            let kinds: Vec<usize> = (0..n)
+                .map(|_| {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (state >> 30) as usize
+                })
+                .collect();
+            assert_eq!(expand(&pattern(&kinds)), kinds);
+        }
+    }
+
+    #[test]
+    fn only_the_index_of_the_layer_is_left_out() {
+        assert_eq!(without_index("layers.3.attn.q", 3), "layers.{il}.attn.q");
+        assert_eq!(without_index("layers.3", 3), "layers.{il}");
+        assert_eq!(
+            without_index("blk.3.ffn.3.weight", 3),
+            "blk.{il}.ffn.3.weight"
+        );
+        assert_eq!(without_index("blk.13.up", 3), "blk.13.up");
+    }
+}

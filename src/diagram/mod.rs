@@ -1,0 +1,333 @@
+//! A model as something to look at: stack, kinds of layers, slots, blocks, operations.
+//!
+//! A [`Drawing`] is made from a plan and from the graph that the model builds of it
+//! ([`crate::model::trace`]), so it cannot show what does not run. It is data without coordinates;
+//! `svg` turns it into pictures. With a model file its numbers are those of the file. Without one sizes
+//! are symbols: an expression stands for a size only if it has its value in every made-up model that
+//! differs from the others in one parameter ([`sizes`]).
+//!
+//! What is folded into edges and not drawn as an operation: views, reshapes and permutations, copies of
+//! layout, repetitions of the same elements, and bounds that bound nothing. A factor or offset that
+//! directly follows a product, a convolution or a norm and is used by nothing else shares its box, and
+//! so do the additions that sum the parts of one value.
+
+mod apart;
+mod build;
+mod gallery;
+mod kinds;
+mod ops;
+mod parts;
+pub mod png;
+pub mod samples;
+mod sizes;
+pub mod svg;
+mod variants;
+mod words;
+
+pub use build::Error;
+pub use gallery::{GalleryError, gallery};
+pub use kinds::Run;
+pub use samples::Sample;
+pub use variants::variants;
+
+use std::ops::Range;
+
+use crate::arch::{Join, Mode};
+
+/// A model.
+#[derive(Clone, Debug)]
+pub struct Drawing {
+    /// Name of the model or definition.
+    pub name: String,
+    /// Name of the architecture.
+    pub arch: String,
+    /// How it is executed.
+    pub mode: Mode,
+    /// Whether sizes are symbols, since there is no file.
+    pub is_symbolic: bool,
+    /// Name and value of what holds for the whole model.
+    pub facts: Vec<(String, String)>,
+    /// Tokens to the stream, and further inputs of layers.
+    pub begin: Vec<Part>,
+    /// Distinct kinds of layers, in the order in which they first occur.
+    pub kinds: Vec<Kind>,
+    /// The kind of each layer, a place in `kinds`.
+    pub layers: Vec<usize>,
+    /// The same, with repetitions counted.
+    pub pattern: Vec<Run>,
+    /// The stream to the result.
+    pub end: Vec<Part>,
+    /// All weights; none without a file.
+    pub cost: Option<Cost>,
+    /// What all layers keep between passes.
+    pub kept: Kept,
+    /// What the definition can do and this model does not, with the condition.
+    pub absent: Vec<String>,
+    /// Operations of the graph that were executed and belong to nothing drawn.
+    pub unplaced: Vec<usize>,
+}
+
+/// Elements and bytes of weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Elements.
+    pub params: u64,
+    /// Bytes as stored.
+    pub bytes: u64,
+    /// Bytes of all, over those of the model.
+    pub share: f64,
+}
+
+/// What is kept between passes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Kept {
+    /// Bytes of each position, with 16-bit keys and values; none without a file.
+    pub per_token: Option<u64>,
+    /// Bytes of each sequence; none without a file.
+    pub per_sequence: Option<u64>,
+    /// In words.
+    pub text: Vec<String>,
+}
+
+/// Layers that are equal but for their index.
+#[derive(Clone, Debug)]
+pub struct Kind {
+    /// `A`, `B`, ...
+    pub letter: String,
+    /// What tells it from the others, in a few words.
+    pub label: String,
+    /// Indices of the layers, counted over all stacks.
+    pub layers: Vec<usize>,
+    /// Conditions of the definition that hold for these layers and not for all.
+    pub when: Vec<String>,
+    /// What they do, in order.
+    pub slots: Vec<Slot>,
+    /// All layers of the kind together.
+    pub cost: Option<Cost>,
+}
+
+/// One sublayer: what leaves the stream, and how it comes back.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// Its name in the definition.
+    pub name: String,
+    /// Path with `{il}` for the index of the layer.
+    pub path: String,
+    /// The tap that is read instead of the stream.
+    pub from: Option<String>,
+    /// Before the branches.
+    pub pre: Option<Part>,
+    /// Side by side; their sum goes on.
+    pub branches: Vec<Branch>,
+    /// The additions that sum the branches, as places in the graph.
+    pub sums: Vec<usize>,
+    /// Behind the sum.
+    pub post: Option<Part>,
+    /// Factor behind that.
+    pub scale: Option<Factor>,
+    /// How it meets the stream.
+    pub join: Join,
+    /// The addition to the stream, as a place in the graph.
+    pub joined: Option<usize>,
+    /// Norm of the stream behind it.
+    pub after: Option<Part>,
+}
+
+/// One way through a slot.
+#[derive(Clone, Debug)]
+pub struct Branch {
+    /// The tap that is read instead of what the slot's norm gives.
+    pub from: Option<String>,
+    /// The tap that is its second input.
+    pub side: Option<String>,
+    /// Before the block.
+    pub pre: Option<Part>,
+    /// The block.
+    pub block: Part,
+    /// Behind the block.
+    pub post: Option<Part>,
+    /// Factor behind that.
+    pub gain: Option<Factor>,
+    /// The name under which later slots and layers read the result.
+    pub save: Option<String>,
+}
+
+/// A factor in the wiring.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Factor {
+    /// Its value, or its name.
+    pub text: String,
+    /// The operation, as a place in the graph.
+    pub step: usize,
+}
+
+/// A block, a stage or a norm: a box that opens to its operations.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Name of its contract: `attention`, `norm`, ...
+    pub kind: &'static str,
+    /// Path with `{il}` for the index of the layer.
+    pub path: String,
+    /// Paths of all that this box stands for.
+    pub paths: Vec<String>,
+    /// What it is called.
+    pub title: String,
+    /// What it does, in one plain line.
+    pub line: String,
+    /// What it computes.
+    pub formula: String,
+    /// Numbers and choices worth a word.
+    pub facts: Vec<String>,
+    /// Small pictures.
+    pub icons: Vec<Icon>,
+    /// Its weights, in the order of the contract.
+    pub weights: Vec<Weight>,
+    /// Its operations, in the order of execution.
+    pub ops: Vec<Op>,
+    /// What flows between them.
+    pub edges: Vec<Edge>,
+    /// All that this box stands for together; none without a file.
+    pub cost: Option<Cost>,
+    /// What it keeps between passes.
+    pub kept: Kept,
+    /// Line of the definition that it comes from, counted from 1.
+    pub source_line: Option<usize>,
+}
+
+/// A small picture beside a title.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Icon {
+    /// Query heads over the heads of keys and values that they share.
+    Heads {
+        /// Query heads for each head of keys; none if sizes are symbols.
+        per_group: Option<u64>,
+        /// In words.
+        text: String,
+    },
+    /// Experts of which some are used.
+    Experts {
+        /// Used, and in all; none if sizes are symbols.
+        numbers: Option<(u64, u64)>,
+        /// In words.
+        text: String,
+    },
+    /// Which keys a query sees.
+    Mask {
+        /// Of a text of [`MASK`] tokens, the keys that each query sees, with a window of half of them.
+        seen: Vec<Range<u32>>,
+        /// In words.
+        text: String,
+    },
+}
+
+/// Tokens of the text in the picture of what is seen.
+pub const MASK: u32 = 6;
+
+/// A weight of a part.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weight {
+    /// Key in the contract.
+    pub key: String,
+    /// Name in the file, with `{il}` for the index of the layer.
+    pub name: String,
+    /// What it is, in words.
+    pub doc: &'static str,
+    /// Dimensions, ggml order.
+    pub shape: Vec<String>,
+    /// Element types, most frequent first; none without a file.
+    pub types: Vec<&'static str>,
+    /// All that this stands for together; none without a file.
+    pub cost: Option<Cost>,
+    /// Whether another part uses it as well.
+    pub is_shared: bool,
+    /// The tensors, as places in the plan.
+    pub tensors: Vec<usize>,
+}
+
+/// A box within a part: one operation, or several that are one to a reader.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Op {
+    /// What it is called.
+    pub title: String,
+    /// What is computed, in ggml's names.
+    pub ops: Vec<String>,
+    /// How it is drawn.
+    pub shape: OpShape,
+    /// Its weights, as places in [`Part::weights`].
+    pub weights: Vec<usize>,
+    /// Dimensions of the result, ggml order.
+    pub result: Vec<String>,
+    /// Name of the result, where it has one.
+    pub value: Option<String>,
+    /// The operations, as places in the graph, in the order of execution.
+    pub steps: Vec<usize>,
+}
+
+/// How an operation is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpShape {
+    /// With weights: a box.
+    Weighted,
+    /// Without: a pill.
+    Plain,
+    /// An addition or a product of two values: a circle.
+    Sign(&'static str),
+    /// Written to or read from what is kept: a drum.
+    Kept,
+}
+
+/// What flows into an operation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Edge {
+    /// Where it comes from.
+    pub from: End,
+    /// The operation that reads it, a place in [`Part::ops`].
+    pub to: usize,
+    /// Dimensions in which it is read, ggml order.
+    pub shape: Vec<String>,
+    /// Whether only a part of the value is read.
+    pub is_part: bool,
+}
+
+/// Where an edge comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// An operation, a place in [`Part::ops`].
+    Op(usize),
+    /// Something outside, by its name.
+    Outside(String),
+}
+
+impl Drawing {
+    /// Every part, each kind of layer once, in the order of execution.
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        let slots = self.kinds.iter().flat_map(|kind| &kind.slots);
+        self.begin
+            .iter()
+            .chain(slots.flat_map(Slot::parts))
+            .chain(&self.end)
+    }
+}
+
+impl Slot {
+    /// Its parts, in the order of execution.
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        let branches = self.branches.iter().flat_map(|branch| {
+            let around = [&branch.pre, &branch.post];
+            let [pre, post] = around.map(|part| part.iter());
+            pre.chain([&branch.block]).chain(post)
+        });
+        self.pre
+            .iter()
+            .chain(branches)
+            .chain(&self.post)
+            .chain(&self.after)
+    }
+
+    /// Its operations in the wiring, as places in the graph.
+    pub fn wiring(&self) -> impl Iterator<Item = usize> {
+        let gains = self.branches.iter().filter_map(|b| b.gain.as_ref());
+        let factors = gains.chain(&self.scale).map(|factor| factor.step);
+        factors.chain(self.sums.iter().copied()).chain(self.joined)
+    }
+}

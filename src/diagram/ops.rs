@@ -1,0 +1,237 @@
+//! The operations of a part, from the graph: what is folded, what shares a box, what flows where.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::ggml::{Origin, Step};
+
+/// A box in the making.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct RawOp {
+    /// The operations, in the order of execution; the first one says what it is.
+    pub(super) steps: Vec<usize>,
+    /// The weights that they read, as places in the plan, in that order.
+    pub(super) weights: Vec<usize>,
+    /// The operation whose dimensions the result has.
+    pub(super) result: usize,
+    /// Whether it sums the parts of one value.
+    pub(super) is_sum: bool,
+}
+
+/// An edge in the making.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct RawEdge {
+    /// A box of the part, or an operation outside.
+    pub(super) from: RawEnd,
+    /// The box that reads it.
+    pub(super) to: usize,
+    /// The last operation before the one that reads: its dimensions are those of the edge.
+    pub(super) last: usize,
+    /// Whether less is read than there is.
+    pub(super) is_part: bool,
+    /// Whether it comes from what is kept between passes, whose length is that of a cache.
+    pub(super) is_kept: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum RawEnd {
+    Op(usize),
+    Step(usize),
+}
+
+/// Whether an operation is drawn as the edge it lies on.
+pub(super) fn is_folded(step: &Step) -> bool {
+    let layout = matches!(step.op.as_str(), "CONT" | "CPY" | "DUP" | "REPEAT" | "CAST");
+    // A bound that bounds nothing but what is no number stands before every sorting.
+    let bounds_nothing =
+        step.op == "CLAMP" && step.params[0] == f32::MIN && step.params[1] == f32::MAX;
+    step.is_view || layout || bounds_nothing
+}
+
+/// What a value is made of behind everything that is folded.
+pub(super) fn root(steps: &[Step], origin: &Origin) -> Origin {
+    match origin {
+        Origin::Step(at) if is_folded(&steps[*at]) => match steps[*at].sources.first() {
+            Some(source) => root(steps, source),
+            None => origin.clone(),
+        },
+        other => other.clone(),
+    }
+}
+
+fn elements(step: &Step) -> u64 {
+    step.shape.iter().product()
+}
+
+/// The graph, with what reads each value.
+pub(super) struct Reader<'a> {
+    pub(super) steps: &'a [Step],
+    /// For each step how many drawn operations read it.
+    uses: Vec<usize>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(steps: &'a [Step]) -> Self {
+        let mut uses = vec![0; steps.len()];
+        for step in steps.iter().filter(|step| !is_folded(step)) {
+            let roots: BTreeSet<usize> = step
+                .sources
+                .iter()
+                .filter_map(|source| match root(steps, source) {
+                    Origin::Step(at) => Some(at),
+                    _ => None,
+                })
+                .collect();
+            for at in roots {
+                uses[at] += 1;
+            }
+        }
+        Self { steps, uses }
+    }
+
+    /// Boxes and edges of the operations `of`, which are in the order of execution.
+    pub(super) fn boxes(&self, of: &[usize]) -> (Vec<RawOp>, Vec<RawEdge>) {
+        let mut boxes: Vec<RawOp> = Vec::new();
+        let mut owner: HashMap<usize, usize> = HashMap::new();
+        for &at in of.iter().filter(|at| !is_folded(&self.steps[**at])) {
+            let weights = self.weights(at);
+            let joined = self
+                .follows(at, &boxes, &owner)
+                .or_else(|| self.sums_parts(at, &boxes, &owner));
+            let place = joined.unwrap_or(boxes.len());
+            match boxes.get_mut(place) {
+                Some(known) => {
+                    known.steps.push(at);
+                    known.weights.extend(weights);
+                    known.result = at;
+                }
+                None => boxes.push(RawOp {
+                    steps: vec![at],
+                    weights,
+                    result: self.window(at),
+                    is_sum: self.is_sum(at),
+                }),
+            }
+            owner.insert(at, place);
+        }
+        let edges = self.edges(&boxes, &owner);
+        (boxes, edges)
+    }
+
+    /// Of a sorting the window of the best; otherwise the operation itself.
+    fn window(&self, at: usize) -> usize {
+        let is_window = |step: &Step| step.is_view && step.sources == [Origin::Step(at)];
+        match self.steps[at].op.as_str() {
+            "ARGSORT" => self.steps.iter().position(is_window).unwrap_or(at),
+            _ => at,
+        }
+    }
+
+    /// Whether an addition is of two parts of one value.
+    fn is_sum(&self, at: usize) -> bool {
+        let step = &self.steps[at];
+        let [a, b] = step.sources.as_slice() else {
+            return false;
+        };
+        step.op == "ADD" && a != b && root(self.steps, a) == root(self.steps, b)
+    }
+
+    /// Weights that an operation reads, each once.
+    fn weights(&self, at: usize) -> Vec<usize> {
+        let mut out = Vec::new();
+        for source in &self.steps[at].sources {
+            if let Origin::Weight(weight) = root(self.steps, source)
+                && !out.contains(&weight)
+            {
+                out.push(weight);
+            }
+        }
+        out
+    }
+
+    /// The box of a product, convolution or norm that this factor or offset directly follows.
+    fn follows(&self, at: usize, boxes: &[RawOp], owner: &HashMap<usize, usize>) -> Option<usize> {
+        const LEADERS: [&str; 8] = [
+            "MUL_MAT",
+            "MUL_MAT_ID",
+            "RMS_NORM",
+            "NORM",
+            "L2_NORM",
+            "SSM_CONV",
+            "GET_ROWS",
+            "GROUP_NORM",
+        ];
+        let step = &self.steps[at];
+        if !matches!(step.op.as_str(), "ADD" | "MUL" | "DIV" | "ADD_ID") {
+            return None;
+        }
+        let Origin::Step(before) = root(self.steps, step.sources.first()?) else {
+            return None;
+        };
+        let beside = step.sources.get(1).map(|source| root(self.steps, source));
+        let place = *owner.get(&before)?;
+        let known = &boxes[place];
+        let leads = LEADERS.contains(&self.steps[known.steps[0]].op.as_str());
+        let is_last = known.steps.last() == Some(&before) && self.uses[before] == 1;
+        (leads && is_last && matches!(beside, Some(Origin::Weight(_)))).then_some(place)
+    }
+
+    /// The box of the additions before this one, if both sum parts of one value.
+    fn sums_parts(
+        &self,
+        at: usize,
+        boxes: &[RawOp],
+        owner: &HashMap<usize, usize>,
+    ) -> Option<usize> {
+        let step = &self.steps[at];
+        let [Origin::Step(sum), next] = step.sources.as_slice() else {
+            return None;
+        };
+        let place = *owner.get(sum)?;
+        let known = &boxes[place];
+        let first = &self.steps[known.steps[0]];
+        let whole = first.sources.first().map(|part| root(self.steps, part));
+        let same = Some(root(self.steps, next)) == whole;
+        let goes_on = step.op == "ADD" && known.steps.last() == Some(sum);
+        (known.is_sum && same && goes_on).then_some(place)
+    }
+
+    fn edges(&self, boxes: &[RawOp], owner: &HashMap<usize, usize>) -> Vec<RawEdge> {
+        let mut edges: Vec<RawEdge> = Vec::new();
+        for (to, known) in boxes.iter().enumerate() {
+            let mut sums: BTreeMap<RawEnd, usize> = BTreeMap::new();
+            for step in &known.steps {
+                for source in &self.steps[*step].sources {
+                    let Origin::Step(at) = root(self.steps, source) else {
+                        continue;
+                    };
+                    let from = match owner.get(&at) {
+                        Some(place) if *place == to => continue,
+                        Some(place) => RawEnd::Op(*place),
+                        None => RawEnd::Step(at),
+                    };
+                    let last = match source {
+                        Origin::Step(last) => *last,
+                        _ => at,
+                    };
+                    let sum = sums.entry(from).or_default();
+                    *sum += 1;
+                    if known.is_sum && *sum > 1 {
+                        continue;
+                    }
+                    let whole = &self.steps[self.window(at)];
+                    let is_kept = self.steps[at].op == "SET_ROWS";
+                    edges.push(RawEdge {
+                        from,
+                        to,
+                        last: if known.is_sum { at } else { last },
+                        is_kept,
+                        is_part: !is_kept
+                            && !known.is_sum
+                            && elements(&self.steps[last]) < elements(whole),
+                    });
+                }
+            }
+        }
+        edges
+    }
+}

@@ -1,0 +1,71 @@
+//! SVG to PNG, with the same bits on every machine: the font is part of the program.
+
+use std::sync::Arc;
+
+use resvg::{tiny_skia, usvg};
+
+/// Pixels for each unit of the drawing.
+const SCALE: f32 = 1.5;
+/// More pixels than any drawing of a sound model has.
+const MAX_PIXELS: f32 = 3e8;
+/// The font has one weight: what is bold in the drawing gets a thin border here.
+const BOLD: &str = "<style>.th,.tt,.tn{stroke:#1c2330;stroke-width:.5}</style>";
+
+/// Why there is no PNG.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// What was passed is no SVG.
+    #[error("the drawing is no SVG: {0}")]
+    Svg(#[from] usvg::Error),
+    /// Too large.
+    #[error("a picture of {0} x {1} pixels is too large")]
+    Size(u32, u32),
+    /// It could not be written.
+    #[error("the picture could not be written: {0}")]
+    Write(String),
+}
+
+/// The drawing without its dark colours, which end its style sheet.
+fn light(svg: &str) -> String {
+    match svg
+        .split_once("@media")
+        .and_then(|(a, b)| Some((a, b.split_once("</style>")?.1)))
+    {
+        Some((before, behind)) => format!("{before}</style>{behind}"),
+        None => svg.to_owned(),
+    }
+}
+
+/// A drawing as PNG, with light colours.
+///
+/// # Errors
+/// What is no SVG, or too large.
+pub fn png(svg: &str) -> Result<Vec<u8>, Error> {
+    let svg = light(svg).replacen("</style>", &format!("</style>{BOLD}"), 1);
+    let mut fonts = usvg::fontdb::Database::new();
+    for font in [
+        epaint_default_fonts::UBUNTU_LIGHT,
+        epaint_default_fonts::HACK_REGULAR,
+    ] {
+        fonts.load_font_source(usvg::fontdb::Source::Binary(Arc::new(font)));
+    }
+    let family = fonts.faces().next().and_then(|face| face.families.first());
+    let family = family.map(|(name, _)| name.clone()).unwrap_or_default();
+    fonts.set_sans_serif_family(family);
+    let options = usvg::Options {
+        fontdb: Arc::new(fonts),
+        ..usvg::Options::default()
+    };
+    let tree = usvg::Tree::from_str(&svg, &options)?;
+    let [w, h] = [tree.size().width(), tree.size().height()].map(|n| (n * SCALE).ceil());
+    let size = Error::Size(w as u32, h as u32);
+    if w * h > MAX_PIXELS {
+        return Err(size);
+    }
+    let mut pixels = tiny_skia::Pixmap::new(w as u32, h as u32).ok_or(size)?;
+    let transform = tiny_skia::Transform::from_scale(SCALE, SCALE);
+    resvg::render(&tree, transform, &mut pixels.as_mut());
+    pixels
+        .encode_png()
+        .map_err(|error| Error::Write(error.to_string()))
+}

@@ -1,0 +1,409 @@
+//! Boxes and arrows from top to bottom: ranks, order, places, routes.
+//!
+//! The layered method of Sugiyama, Tagawa and Toda (1981): every box lies below all it reads, long arrows
+//! go through places that are kept free for them, the order within a rank follows the middles of the
+//! neighbours, and the places are the nearest to those middles that keep the boxes apart.
+
+use super::scene::Rect;
+
+/// A box to be placed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Size {
+    /// Width.
+    pub w: f64,
+    /// Height.
+    pub h: f64,
+}
+
+/// Boxes and arrows with their places.
+#[derive(Clone, Debug, Default)]
+pub struct Flow {
+    /// The boxes, in the order in which they were given.
+    pub boxes: Vec<Rect>,
+    /// The arrows, in the order in which they were given: points that they go through; between the
+    /// second of one pair and the first of the next they may bend.
+    pub routes: Vec<Vec<(f64, f64)>>,
+    /// Width of all.
+    pub w: f64,
+    /// Height of all.
+    pub h: f64,
+}
+
+const GAP_X: f64 = 22.0;
+const GAP_Y: f64 = 30.0;
+/// Width that is kept free for an arrow that passes by.
+const LANE: f64 = 10.0;
+const SWEEPS: usize = 8;
+const PASSES: usize = 24;
+
+struct Net {
+    /// Of boxes, then of places that are kept free.
+    sizes: Vec<Size>,
+    rank: Vec<usize>,
+    above: Vec<Vec<usize>>,
+    below: Vec<Vec<usize>>,
+    n_boxes: usize,
+    /// The free places of each arrow.
+    lanes: Vec<Vec<usize>>,
+}
+
+/// Places boxes so that every arrow `(from, to)` goes down. Arrows go from lower to higher indices.
+pub fn flow(sizes: &[Size], arrows: &[(usize, usize)]) -> Flow {
+    if sizes.is_empty() {
+        return Flow::default();
+    }
+    let net = Net::new(sizes, arrows);
+    let ranks = net.ordered();
+    let x = net.places(&ranks);
+    net.draw(&ranks, &x, arrows)
+}
+
+impl Net {
+    fn new(sizes: &[Size], arrows: &[(usize, usize)]) -> Self {
+        let n = sizes.len();
+        let mut rank = vec![0usize; n];
+        for to in 0..n {
+            for (from, _) in arrows.iter().filter(|(from, t)| *t == to && *from < to) {
+                rank[to] = rank[to].max(rank[*from] + 1);
+            }
+        }
+        // What reads nothing stands right above its first reader.
+        for at in (0..n).rev() {
+            let reads = arrows.iter().any(|(_, to)| *to == at);
+            let readers = arrows.iter().filter(|(from, _)| *from == at);
+            let first = readers.map(|(_, to)| rank[*to]).min();
+            if let (false, Some(first)) = (reads, first) {
+                rank[at] = first.saturating_sub(1);
+            }
+        }
+        let mut net = Self {
+            sizes: sizes.to_vec(),
+            rank,
+            above: vec![Vec::new(); n],
+            below: vec![Vec::new(); n],
+            n_boxes: n,
+            lanes: Vec::new(),
+        };
+        for (from, to) in arrows {
+            let mut lanes = Vec::new();
+            let mut last = *from;
+            for rank in net.rank[*from] + 1..net.rank[*to] {
+                let lane = net.sizes.len();
+                net.sizes.push(Size { w: LANE, h: 0.0 });
+                net.rank.push(rank);
+                net.above.push(Vec::new());
+                net.below.push(Vec::new());
+                net.join(last, lane);
+                lanes.push(lane);
+                last = lane;
+            }
+            net.join(last, *to);
+            net.lanes.push(lanes);
+        }
+        net
+    }
+
+    fn join(&mut self, from: usize, to: usize) {
+        self.below[from].push(to);
+        self.above[to].push(from);
+    }
+
+    /// What lies in each rank, in an order with few crossings.
+    fn ordered(&self) -> Vec<Vec<usize>> {
+        let n_ranks = self.rank.iter().max().map_or(0, |most| most + 1);
+        let mut ranks = vec![Vec::new(); n_ranks];
+        for at in 0..self.sizes.len() {
+            ranks[self.rank[at]].push(at);
+        }
+        let mut best = (self.crossings(&ranks), ranks.clone());
+        for sweep in 0..SWEEPS {
+            let down = sweep % 2 == 0;
+            let order: Vec<usize> = match down {
+                true => (1..n_ranks).collect(),
+                false => (0..n_ranks.saturating_sub(1)).rev().collect(),
+            };
+            for rank in order {
+                let beside = if down { rank - 1 } else { rank + 1 };
+                let place = self.positions(&ranks[beside]);
+                let ends = if down { &self.above } else { &self.below };
+                let own = self.positions(&ranks[rank]);
+                let middle = |at: &usize| {
+                    let known: Vec<usize> = ends[*at].iter().map(|e| place[*e]).collect();
+                    match known.is_empty() {
+                        true => own[*at] as f64,
+                        false => known.iter().sum::<usize>() as f64 / known.len() as f64,
+                    }
+                };
+                ranks[rank].sort_by(|a, b| middle(a).total_cmp(&middle(b)));
+            }
+            let crossings = self.crossings(&ranks);
+            if crossings < best.0 {
+                best = (crossings, ranks.clone());
+            }
+        }
+        best.1
+    }
+
+    fn positions(&self, rank: &[usize]) -> Vec<usize> {
+        let mut place = vec![0; self.sizes.len()];
+        for (i, at) in rank.iter().enumerate() {
+            place[*at] = i;
+        }
+        place
+    }
+
+    fn crossings(&self, ranks: &[Vec<usize>]) -> usize {
+        let mut n = 0;
+        for rank in ranks.iter().skip(1) {
+            let above = &ranks[self.rank[rank[0]] - 1];
+            let place = self.positions(above);
+            let ends: Vec<usize> = rank
+                .iter()
+                .flat_map(|at| {
+                    let mut ends: Vec<usize> = self.above[*at].iter().map(|e| place[*e]).collect();
+                    ends.sort_unstable();
+                    ends
+                })
+                .collect();
+            for (i, a) in ends.iter().enumerate() {
+                n += ends[i + 1..].iter().filter(|b| *b < a).count();
+            }
+        }
+        n
+    }
+
+    /// The middle of everything: near those of its neighbours, without meeting what is beside it.
+    fn places(&self, ranks: &[Vec<usize>]) -> Vec<f64> {
+        let mut x = vec![0.0; self.sizes.len()];
+        for rank in ranks {
+            let mut left = 0.0;
+            for at in rank {
+                x[*at] = left + self.sizes[*at].w / 2.0;
+                left += self.sizes[*at].w + GAP_X;
+            }
+        }
+        for pass in 0..PASSES {
+            let down = pass % 2 == 0;
+            let order: Vec<usize> = match down {
+                true => (0..ranks.len()).collect(),
+                false => (0..ranks.len()).rev().collect(),
+            };
+            for rank in order {
+                let mean = |ends: &[usize], own: f64| match ends.is_empty() {
+                    true => own,
+                    false => ends.iter().map(|e| x[*e]).sum::<f64>() / ends.len() as f64,
+                };
+                let wanted: Vec<f64> = ranks[rank]
+                    .iter()
+                    .map(|at| {
+                        let (above, below) = (&self.above[*at], &self.below[*at]);
+                        match (above.is_empty(), below.is_empty()) {
+                            (true, _) => mean(below, x[*at]),
+                            (_, true) => mean(above, x[*at]),
+                            _ if down => mean(above, x[*at]),
+                            _ => (mean(above, x[*at]) + mean(below, x[*at])) / 2.0,
+                        }
+                    })
+                    .collect();
+                for (at, place) in ranks[rank].iter().zip(self.apart(&ranks[rank], &wanted)) {
+                    x[*at] = place;
+                }
+            }
+        }
+        // Chains become straight where that is possible.
+        for down in [false, true] {
+            for i in 0..ranks.len() {
+                let rank = if down { i } else { ranks.len() - 1 - i };
+                let ends = if down { &self.above } else { &self.below };
+                let back = if down { &self.below } else { &self.above };
+                let wanted: Vec<f64> = ranks[rank]
+                    .iter()
+                    .map(|at| match ends[*at].as_slice() {
+                        [end] if back[*end].len() == 1 => x[*end],
+                        _ => x[*at],
+                    })
+                    .collect();
+                for (at, place) in ranks[rank].iter().zip(self.apart(&ranks[rank], &wanted)) {
+                    x[*at] = place;
+                }
+            }
+        }
+        x
+    }
+
+    /// The places nearest to the wanted ones, by squares, in this order and without overlap.
+    fn apart(&self, rank: &[usize], wanted: &[f64]) -> Vec<f64> {
+        let mut offset = Vec::with_capacity(rank.len());
+        let mut at = 0.0;
+        for (i, node) in rank.iter().enumerate() {
+            if i > 0 {
+                at += (self.sizes[rank[i - 1]].w + self.sizes[*node].w) / 2.0 + GAP_X;
+            }
+            offset.push(at);
+        }
+        // Pool adjacent violators: sum, weight and length of groups that move together.
+        let mut groups: Vec<(f64, f64, usize)> = Vec::new();
+        for (i, node) in rank.iter().enumerate() {
+            let weight = if *node < self.n_boxes { 1.0 } else { 2.0 };
+            groups.push(((wanted[i] - offset[i]) * weight, weight, 1));
+            while let [.., a, b] = groups.as_slice() {
+                if a.0 / a.1 <= b.0 / b.1 {
+                    break;
+                }
+                let joined = (a.0 + b.0, a.1 + b.1, a.2 + b.2);
+                groups.truncate(groups.len() - 2);
+                groups.push(joined);
+            }
+        }
+        let starts = groups
+            .iter()
+            .flat_map(|(sum, weight, n)| vec![sum / weight; *n]);
+        starts
+            .zip(offset)
+            .map(|(start, offset)| start + offset)
+            .collect()
+    }
+
+    fn draw(&self, ranks: &[Vec<usize>], x: &[f64], arrows: &[(usize, usize)]) -> Flow {
+        let left = (0..self.sizes.len()).map(|at| x[at] - self.sizes[at].w / 2.0);
+        let left = left.fold(f64::INFINITY, f64::min);
+        let right = (0..self.sizes.len()).map(|at| x[at] + self.sizes[at].w / 2.0);
+        let right = right.fold(f64::NEG_INFINITY, f64::max);
+        let mut tops = Vec::with_capacity(ranks.len());
+        let mut y = 0.0;
+        for rank in ranks {
+            let h = rank.iter().map(|at| self.sizes[*at].h).fold(0.0, f64::max);
+            tops.push((y, h));
+            y += h + GAP_Y;
+        }
+        let middle = |at: usize| (x[at] - left).round();
+        let boxes: Vec<Rect> = (0..self.n_boxes)
+            .map(|at| {
+                let Size { w, h } = self.sizes[at];
+                let (top, room) = tops[self.rank[at]];
+                Rect {
+                    x: middle(at) - w / 2.0,
+                    y: top + ((room - h) / 2.0).round(),
+                    w,
+                    h,
+                }
+            })
+            .collect();
+        let routes = arrows
+            .iter()
+            .enumerate()
+            .map(|(i, (from, to))| {
+                let (top, room) = tops[self.rank[*from]];
+                let start = middle(*from);
+                let mut route = vec![
+                    (start, boxes[*from].y + boxes[*from].h),
+                    (start, top + room),
+                ];
+                for lane in &self.lanes[i] {
+                    let (top, room) = tops[self.rank[*lane]];
+                    route.extend([(middle(*lane), top), (middle(*lane), top + room)]);
+                }
+                let end = middle(*to) + self.port(i, *to, arrows, x);
+                route.extend([(end, tops[self.rank[*to]].0), (end, boxes[*to].y)]);
+                route
+            })
+            .collect();
+        Flow {
+            boxes,
+            routes,
+            w: right - left,
+            h: y - GAP_Y,
+        }
+    }
+
+    /// How far from the middle of a box an arrow ends: several end side by side, as they come.
+    fn port(&self, arrow: usize, to: usize, arrows: &[(usize, usize)], x: &[f64]) -> f64 {
+        let from = |i: usize| x[*self.lanes[i].last().unwrap_or(&arrows[i].0)];
+        let mut all: Vec<usize> = (0..arrows.len()).filter(|i| arrows[*i].1 == to).collect();
+        all.sort_by(|a, b| from(*a).total_cmp(&from(*b)));
+        let nth = all.iter().position(|i| *i == arrow).unwrap_or(0);
+        let step = (self.sizes[to].w / (all.len() + 1) as f64).min(28.0);
+        (nth as f64 - (all.len() - 1) as f64 / 2.0) * step
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A random graph whose arrows go from lower to higher indices.
+    fn random(seed: u32, n: usize) -> (Vec<Size>, Vec<(usize, usize)>) {
+        let mut state = seed;
+        let mut next = move |below: usize| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as usize % below.max(1)
+        };
+        let sizes = (0..n).map(|_| Size {
+            w: 20.0 + next(200) as f64,
+            h: 16.0 + next(60) as f64,
+        });
+        let sizes = sizes.collect();
+        let arrows = (1..n).flat_map(|to| [(next(to), to), (next(to), to)]);
+        (sizes, arrows.collect())
+    }
+
+    #[test]
+    fn boxes_never_meet_and_arrows_go_down() {
+        for seed in 0..60 {
+            let (sizes, arrows) = random(seed, 2 + seed as usize % 24);
+            let flow = flow(&sizes, &arrows);
+            for (i, a) in flow.boxes.iter().enumerate() {
+                assert!(flow.boxes[i + 1..].iter().all(|b| !a.meets(b)), "{seed}");
+                assert!(a.x >= -1.0 && a.x + a.w <= flow.w + 1.0 && a.y >= 0.0);
+                assert!(a.y + a.h <= flow.h + 0.5, "{seed}");
+            }
+            for (route, (from, to)) in flow.routes.iter().zip(&arrows) {
+                assert!(route.is_sorted_by(|a, b| a.1 <= b.1), "{seed}: {route:?}");
+                let ends = [route[0].1, route[route.len() - 1].1];
+                let boxes = [&flow.boxes[*from], &flow.boxes[*to]];
+                assert_eq!(ends, [boxes[0].y + boxes[0].h, boxes[1].y]);
+            }
+        }
+    }
+
+    #[test]
+    fn routes_pass_boxes_by() {
+        for seed in 0..60 {
+            let (sizes, arrows) = random(seed, 2 + seed as usize % 24);
+            let flow = flow(&sizes, &arrows);
+            for (route, (from, to)) in flow.routes.iter().zip(&arrows) {
+                // Straight pieces within ranks; between ranks there are no boxes.
+                for pair in route.chunks(2) {
+                    let [(x, top), (_, bottom)] = pair else {
+                        continue;
+                    };
+                    let lane = Rect {
+                        x: *x,
+                        y: *top,
+                        w: 0.0,
+                        h: bottom - top,
+                    };
+                    let inside = |r: &Rect| {
+                        r.x < lane.x
+                            && lane.x < r.x + r.w
+                            && r.y < bottom - 0.5
+                            && *top + 0.5 < r.y + r.h
+                    };
+                    let met = (0..flow.boxes.len()).find(|at| inside(&flow.boxes[*at]));
+                    assert!(met.is_none_or(|at| at == *from || at == *to), "{seed}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_chain_is_straight() {
+        let sizes = [60.0, 100.0, 20.0].map(|w| Size { w, h: 20.0 });
+        let flow = flow(&sizes, &[(0, 1), (1, 2)]);
+        let middles: Vec<f64> = flow.boxes.iter().map(|b| b.x + b.w / 2.0).collect();
+        assert!(
+            middles.iter().all(|m| (m - middles[0]).abs() < 1.0),
+            "{middles:?}"
+        );
+    }
+}

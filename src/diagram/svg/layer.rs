@@ -1,0 +1,346 @@
+//! Kinds of layers with everything in them: the stream as a spine, branches that leave and rejoin it.
+
+use super::part::{Drawn, arrow, block, cost_text, head, label, single, spine_head};
+use super::scene::{Anchor, Item, Piece, Rect, Seg};
+use super::stack::tapped;
+use super::text::{Style, width, wrap};
+use crate::arch::Join;
+use crate::diagram::words::tap;
+use crate::diagram::{Branch, Drawing, Factor, Kind, Part, Slot};
+
+/// Where the stream is.
+const SPINE: f64 = 24.0;
+/// Between the stream and what leaves it.
+const OUT: f64 = 44.0;
+const GAP: f64 = 26.0;
+/// Between branches side by side.
+const BESIDE: f64 = 30.0;
+
+/// One kind of layer; `told` says which layers are of it, if the kind is one of several in a picture.
+pub(super) fn kind(kind: &Kind, told: Option<&str>) -> Piece {
+    let slots: Vec<Piece> = kind.slots.iter().map(slot).collect();
+    let w = slots.iter().map(|slot| slot.w).fold(420.0, f64::max);
+    let heading = heading(kind, told, w);
+    let mut piece = Piece::new(w, heading.h);
+    piece.put(heading, 0.0, 0.0);
+    let top = piece.h + 8.0;
+    let mut y = top;
+    let mut inner = Piece::new(w, 0.0);
+    inner.text(
+        SPINE + 12.0,
+        y + 11.0,
+        Anchor::Start,
+        Style::Small,
+        "x: the stream, from the layer before",
+    );
+    y += 24.0;
+    for slot in slots {
+        let h = slot.h;
+        inner.put(slot, 0.0, y);
+        y += h;
+    }
+    y += 26.0;
+    inner.text(
+        SPINE + 12.0,
+        y - 6.0,
+        Anchor::Start,
+        Style::Small,
+        "x: to the layer behind",
+    );
+    spine_head(&mut inner, SPINE, y + 4.0);
+    piece.line(&[(SPINE, top), (SPINE, y - 4.0)], "spine");
+    piece.put(inner, 0.0, 0.0);
+    piece.h = y + 10.0;
+    piece
+}
+
+/// What comes before the layers and behind them, one below the other.
+pub(super) fn stages(drawing: &Drawing) -> Piece {
+    let mut piece = Piece::default();
+    let mut y = 0.0;
+    let groups = [
+        ("Before the layers", &drawing.begin),
+        ("Behind the layers", &drawing.end),
+    ];
+    for (title, parts) in groups {
+        if parts.is_empty() {
+            continue;
+        }
+        y += Style::Title.leading();
+        piece.text(0.0, y, Anchor::Start, Style::Title, title);
+        y += 16.0;
+        let mut column = Column::new();
+        for part in parts {
+            column.push(match part.kind {
+                "norm" => single(part),
+                _ => block(part),
+            });
+        }
+        let Drawn { piece: inner, .. } = column.drawn();
+        let (w, h) = (inner.w, inner.h);
+        piece.put(inner, 0.0, y);
+        piece.w = piece.w.max(w);
+        y += h + 40.0;
+    }
+    piece.h = (y - 40.0).max(0.0);
+    piece
+}
+
+/// Letter, label, which layers, conditions, numbers.
+fn heading(kind: &Kind, told: Option<&str>, room: f64) -> Piece {
+    let mut piece = Piece::new(room, 0.0);
+    let Some(told) = told else {
+        let lines = wrap(&kind.label, Style::Title, room);
+        for (i, line) in lines.iter().enumerate() {
+            let y = (i + 1) as f64 * Style::Title.leading();
+            piece.text(0.0, y - 4.0, Anchor::Start, Style::Title, line);
+        }
+        piece.h = lines.len() as f64 * Style::Title.leading() + 8.0;
+        return piece;
+    };
+    let badge = Rect {
+        x: 0.0,
+        y: 0.0,
+        w: 40.0,
+        h: 40.0,
+    };
+    piece.push(Item::Box(badge, 8.0, "badge"));
+    piece.text(20.0, 27.0, Anchor::Middle, Style::Heading, &kind.letter);
+    let mut y: f64 = 0.0;
+    let mut rows = |text: &str, style: Style| {
+        for line in wrap(text, style, room - 52.0) {
+            y += style.leading();
+            piece.text(52.0, y - 4.0, Anchor::Start, style, &line);
+        }
+    };
+    rows(&kind.label, Style::Title);
+    rows(told, Style::Line);
+    if let Some(cost) = &kind.cost {
+        rows(&cost_text(cost), Style::Small);
+    }
+    for when in &kind.when {
+        rows(&format!("where {when}"), Style::Small);
+    }
+    piece.h = y.max(40.0) + 12.0;
+    piece
+}
+
+/// A column of boxes through which a value goes down.
+struct Column {
+    items: Vec<Drawn>,
+}
+
+impl Column {
+    fn new() -> Self {
+        Self { items: Vec::new() }
+    }
+
+    fn push(&mut self, item: Drawn) {
+        self.items.push(item);
+    }
+
+    fn part(&mut self, part: Option<&Part>) {
+        self.items.extend(part.map(single));
+    }
+
+    fn label(&mut self, text: &str, class: &'static str) {
+        let piece = label(text, class);
+        let middle = (piece.w / 2.0).round();
+        self.push(Drawn {
+            piece,
+            in_x: middle,
+            out_x: middle,
+        });
+    }
+
+    /// All of it, with where it begins and ends.
+    fn drawn(self) -> Drawn {
+        let mut left = 0.0f64;
+        let mut x = 0.0;
+        let mut places = Vec::new();
+        for item in &self.items {
+            // Inputs stand below results.
+            let at = x - item.in_x;
+            places.push(at);
+            left = left.min(at);
+            x = at + item.out_x;
+        }
+        let out_x = x - left;
+        let in_x = self
+            .items
+            .first()
+            .map_or(0.0, |item| places[0] - left + item.in_x);
+        let mut piece = Piece::default();
+        let mut y = 0.0;
+        let mut last: Option<(f64, f64)> = None;
+        for (item, place) in self.items.into_iter().zip(places) {
+            let (w, h) = (item.piece.w, item.piece.h);
+            let x = place - left;
+            if let Some((from, top)) = last {
+                arrow(
+                    &mut piece,
+                    &[
+                        (from, top),
+                        (from, top),
+                        (x + item.in_x, y),
+                        (x + item.in_x, y),
+                    ],
+                );
+            }
+            piece.put(item.piece, x, y);
+            piece.w = piece.w.max(x + w);
+            last = Some((x + item.out_x, y + h));
+            y += h + GAP;
+        }
+        piece.h = (y - GAP).max(0.0);
+        Drawn { piece, in_x, out_x }
+    }
+}
+
+fn factor(column: &mut Column, factor: Option<&Factor>) {
+    if let Some(factor) = factor {
+        column.label(&format!("\u{d7} {}", factor.text), "pill");
+    }
+}
+
+fn branch(branch: &Branch) -> Drawn {
+    let mut column = Column::new();
+    if let Some(name) = &branch.from {
+        column.label(&tap(name), "tap");
+    }
+    column.part(branch.pre.as_ref());
+    column.push(block(&branch.block));
+    column.part(branch.post.as_ref());
+    factor(&mut column, branch.gain.as_ref());
+    if let Some(tap) = &branch.save {
+        column.label(&format!("saved as {tap}"), "tap");
+    }
+    column.drawn()
+}
+
+/// Branches side by side, and the circles that sum them.
+fn branches(slot: &Slot) -> Drawn {
+    let mut all: Vec<Drawn> = slot.branches.iter().map(branch).collect();
+    if all.len() == 1 {
+        return all.remove(0);
+    }
+    let h = all.iter().map(|b| b.piece.h).fold(0.0, f64::max);
+    let top = GAP;
+    let mut piece = Piece::default();
+    let mut ports = Vec::new();
+    let mut x = 0.0;
+    for (at, branch) in all.into_iter().enumerate() {
+        let w = branch.piece.w;
+        let shared = slot.branches[at].from.is_none();
+        ports.push((x + branch.in_x, x + branch.out_x, branch.piece.h, shared));
+        piece.put(branch.piece, x, top);
+        x += w + BESIDE;
+    }
+    piece.w = x - BESIDE;
+    let in_x = (piece.w / 2.0).round();
+    let y = top + h + GAP;
+    for (i, (from, to, height, shared)) in ports.iter().enumerate() {
+        if *shared {
+            arrow(
+                &mut piece,
+                &[(in_x, 0.0), (in_x, 0.0), (*from, top), (*from, top)],
+            );
+        }
+        let first = ports[0].1;
+        if i == 0 {
+            piece.line(
+                &[(*to, top + height), (*to, y + 12.0), (first, y + 12.0)],
+                "wire",
+            );
+            continue;
+        }
+        // The sums go from left to right, as they are computed.
+        piece.line(&[(ports[i - 1].1, y + 12.0), (*to, y + 12.0)], "wire");
+        piece.line(&[(*to, top + height), (*to, y)], "wire");
+        head(&mut piece, *to, y);
+        plus(&mut piece, *to, y + 12.0, "+");
+    }
+    piece.h = y + 24.0;
+    let out_x = ports[ports.len() - 1].1;
+    Drawn { piece, in_x, out_x }
+}
+
+fn plus(piece: &mut Piece, x: f64, y: f64, sign: &str) {
+    piece.push(Item::Circle(x, y, 11.0, "sign"));
+    piece.text(x, y + 4.5, Anchor::Middle, Style::Title, sign);
+}
+
+/// One slot: away from the stream to the right, and back.
+fn slot(slot: &Slot) -> Piece {
+    let mut column = Column::new();
+    if let Some(name) = tapped(slot) {
+        column.label(&tap(name), "tap");
+    }
+    column.part(slot.pre.as_ref());
+    column.push(branches(slot));
+    column.part(slot.post.as_ref());
+    factor(&mut column, slot.scale.as_ref());
+    let Drawn {
+        piece: inner,
+        in_x,
+        out_x,
+    } = column.drawn();
+    let left = SPINE + OUT;
+    let (w, h) = (left + inner.w, inner.h);
+    let mut piece = Piece::new(w, 0.0);
+    let (top, start) = (18.0, left + in_x);
+    let begin = top + GAP;
+    piece.push(Item::Open(
+        "slot",
+        slot.path.clone(),
+        format!("slot {}", slot.name),
+    ));
+    if tapped(slot).is_none() {
+        let turn = vec![
+            Seg::M(SPINE, top),
+            Seg::L(start - 8.0, top),
+            Seg::Q([start, top, start, top + 8.0]),
+            Seg::L(start, begin),
+        ];
+        piece.push(Item::Path(turn, "wire"));
+        piece.push(Item::Circle(SPINE, top, 4.0, "tip"));
+        head(&mut piece, start, begin);
+    }
+    piece.put(inner, left, begin);
+    let end = begin + h + GAP;
+    let back = left + out_x;
+    let turn = vec![
+        Seg::M(back, begin + h),
+        Seg::L(back, end - 8.0),
+        Seg::Q([back, end, back - 8.0, end]),
+        Seg::L(SPINE + 12.0, end),
+    ];
+    piece.push(Item::Path(turn, "wire"));
+    let tip = vec![
+        Seg::M(SPINE + 18.0, end - 3.5),
+        Seg::L(SPINE + 18.0, end + 3.5),
+        Seg::L(SPINE + 12.0, end),
+        Seg::Z,
+    ];
+    piece.push(Item::Path(tip, "tip"));
+    let (sign, words) = match slot.join {
+        Join::Add => ("+", "added to the stream"),
+        Join::Set => ("=", "takes the place of the stream"),
+    };
+    plus(&mut piece, SPINE, end, sign);
+    let room = back - SPINE - 40.0;
+    if width(words, Style::Small) <= room {
+        piece.text(SPINE + 24.0, end - 5.0, Anchor::Start, Style::Small, words);
+    }
+    let mut y = end + 18.0;
+    if let Some(after) = &slot.after {
+        let Drawn { piece: norm, .. } = single(after);
+        let h = norm.h;
+        y += 8.0;
+        piece.put(norm, 0.0, y);
+        y += h + 8.0;
+    }
+    piece.push(Item::Close);
+    piece.h = y;
+    piece
+}

@@ -1,0 +1,153 @@
+//! Pictures of a drawing: places of boxes first, then text.
+//!
+//! Everything is laid out in pixels by code of this folder ([`flow`] within blocks), so that pictures are
+//! the same on every machine and tests can look at the rectangles. Colours are classes of a style sheet
+//! with a light and a dark set; whatever a colour says, a word, a letter or a shape says too.
+
+mod flow;
+mod icon;
+mod layer;
+mod part;
+mod scene;
+mod stack;
+mod text;
+
+pub use flow::{Flow, Size, flow};
+pub use scene::{Anchor, Item, Piece, Rect, Seg, escape};
+pub use text::{Style, width};
+
+use super::{Drawing, Kind};
+
+/// Widest row of kinds side by side.
+const MAX_ROW: f64 = 3000.0;
+
+/// The whole model: input, stack with the pattern of its layers, head.
+pub fn stack(drawing: &Drawing) -> Piece {
+    stack::stack(drawing)
+}
+
+/// Every kind of layer, down to its operations and weights.
+pub fn layers(drawing: &Drawing) -> Piece {
+    let kinds = drawing.kinds.iter();
+    let mut columns: Vec<Piece> = kinds
+        .map(|kind| layer::kind(kind, Some(&told(drawing, &kind.layers))))
+        .collect();
+    columns.push(layer::stages(drawing));
+    let (mut x, mut y, mut h) = (0.0, 0.0, 0.0f64);
+    let mut page = Piece::default();
+    for piece in columns {
+        if x > 0.0 && x + piece.w > MAX_ROW {
+            (x, y) = (0.0, y + h + 48.0);
+            h = 0.0;
+        }
+        h = h.max(piece.h);
+        page.w = page.w.max(x + piece.w);
+        let w = piece.w;
+        page.put(piece, x, y);
+        x += w + 56.0;
+    }
+    page.h = y + h;
+    let title = stack::heading(drawing, page.w.max(600.0));
+    let mut all = Piece::new(page.w.max(title.w), page.h + title.h + 16.0);
+    let top = title.h + 16.0;
+    all.put(title, 0.0, 0.0);
+    all.put(page, 0.0, top);
+    stack::framed(all)
+}
+
+/// A kind of layer by itself, without a name, so that equal ones are equal.
+pub fn kind(kind: &Kind) -> Piece {
+    stack::framed(layer::kind(kind, None))
+}
+
+/// Which layers a kind stands for, in words.
+fn told(drawing: &Drawing, layers: &[usize]) -> String {
+    if drawing.is_symbolic {
+        return match drawing.kinds.len() {
+            1 => "all layers".into(),
+            _ => String::new(),
+        };
+    }
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for at in layers {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == *at => *last = *at,
+            _ => ranges.push((*at, *at)),
+        }
+    }
+    let shown = ranges.iter().map(|(first, last)| match last - first {
+        0 => first.to_string(),
+        _ => format!("{first}\u{2013}{last}"),
+    });
+    let shown: Vec<String> = shown.collect();
+    format!(
+        "{} of {} layers: {}",
+        layers.len(),
+        drawing.layers.len(),
+        shown.join(", ")
+    )
+}
+
+/// A picture as an SVG document.
+pub fn document(drawing: &Drawing, piece: &Piece, what: &str) -> String {
+    let title = format!("{}: {what}", drawing.name);
+    let desc = format!(
+        "Drawn by bench from the plan that runs. {} {} of layers.",
+        drawing.kinds.len(),
+        if drawing.kinds.len() == 1 {
+            "kind"
+        } else {
+            "kinds"
+        },
+    );
+    piece.to_svg(&title, &desc, &style(piece))
+}
+
+/// A picture as a small SVG document, without what is told where the pointer rests.
+pub fn compact(piece: &Piece, title: &str) -> String {
+    let piece = piece.without_words();
+    piece.to_svg(
+        title,
+        "Drawn by bench from the plan that runs.",
+        &style(&piece),
+    )
+}
+
+/// The rules of the style sheet for what occurs in a picture.
+fn style(piece: &Piece) -> String {
+    let classes = piece.classes();
+    let is_used = |selector: &&str| {
+        let mut names = selector.split(['.', ' ']).filter(|name| !name.is_empty());
+        names.all(|name| name == "text" || classes.contains(name))
+    };
+    let mut out = String::new();
+    let mut rest = STYLE;
+    while let Some((rule, behind)) = rest.split_once('}') {
+        rest = behind;
+        let (rule, is_dark) = match rule.split_once("){") {
+            Some((media, rule)) => {
+                out.push_str(media.trim());
+                out.push_str("){");
+                (rule, true)
+            }
+            None => (rule, false),
+        };
+        let Some((selectors, body)) = rule.split_once('{') else {
+            // The end of the dark set.
+            out.push('}');
+            continue;
+        };
+        let used: Vec<&str> = selectors.trim().split(',').filter(is_used).collect();
+        if !used.is_empty() {
+            out.push_str(&format!("{}{{{body}}}", used.join(",")));
+        }
+        debug_assert!(
+            !is_dark || out.contains("@media"),
+            "the dark set is one block"
+        );
+    }
+    out
+}
+
+/// Fonts, lines and colours. Base rules are light, so that renderers without media queries have them.
+const STYLE: &str = include_str!("style.css");

@@ -1,0 +1,485 @@
+//! A block with everything in it, a norm as a single box, and either as a card without its inside.
+
+use std::collections::HashMap;
+
+use super::flow::{Flow, Size, flow};
+use super::icon;
+use super::scene::{Anchor, Item, Piece, Rect, Seg};
+use super::text::{Style, cut, width, wrap};
+use crate::diagram::words::{bytes, count};
+use crate::diagram::{Cost, End, Op, OpShape, Part, Weight};
+
+/// Between a border and what is inside.
+const PAD: f64 = 12.0;
+/// Longest text of an operation's box.
+const MAX_ROW: f64 = 430.0;
+/// Least width of a block's heading.
+const MIN_HEADING: f64 = 330.0;
+
+/// A part with the places at which its input arrives and its result leaves.
+pub(super) struct Drawn {
+    pub(super) piece: Piece,
+    pub(super) in_x: f64,
+    pub(super) out_x: f64,
+}
+
+/// Dimensions as text, in ggml's order, without those that are 1.
+pub(super) fn shape(dims: &[String]) -> String {
+    let said: Vec<&str> = dims
+        .iter()
+        .map(String::as_str)
+        .filter(|d| *d != "1")
+        .collect();
+    match said.is_empty() {
+        true => "1".into(),
+        false => said.join(" \u{d7} "),
+    }
+}
+
+/// Elements, bytes and share of the model.
+pub(super) fn cost_text(cost: &Cost) -> String {
+    format!(
+        "{} \u{b7} {} \u{b7} {}",
+        count(cost.params),
+        bytes(cost.bytes),
+        percent(cost.share)
+    )
+}
+
+fn percent(share: f64) -> String {
+    match share * 100.0 {
+        p if p >= 9.95 => format!("{p:.0} %"),
+        p if p >= 0.05 => format!("{p:.1} %"),
+        p if p > 0.0 => "< 0.1 %".into(),
+        _ => "0 %".into(),
+    }
+}
+
+/// The family of a block, which has a colour.
+pub(super) fn class(kind: &str) -> &'static str {
+    match kind {
+        "attention" | "mla" => "part mix",
+        "delta_net" | "mamba" | "mamba2" | "short_conv" => "part rec",
+        "ffn" | "linear" => "part net",
+        "moe" => "part moe",
+        "norm" => "part nrm",
+        "embed" | "head" | "per_layer_input" => "part end",
+        _ => "part oth",
+    }
+}
+
+/// What is told of a part where the pointer rests.
+fn told(part: &Part) -> String {
+    let mut lines = vec![part.title.clone(), part.formula.clone()];
+    lines.retain(|line| !line.is_empty());
+    if let Some(line) = part.source_line {
+        lines.push(format!("{}, line {line} of the definition", part.path));
+    }
+    lines.join("\n")
+}
+
+/// A block down to its operations.
+pub(super) fn block(part: &Part) -> Drawn {
+    let inside = Inside::new(part);
+    let room = inside.flow.w.max(MIN_HEADING);
+    let heading = heading(part, room, true);
+    let w = room + 2.0 * PAD;
+    let top = heading.h + PAD;
+    let left = PAD + ((room - inside.flow.w) / 2.0).round();
+    let h = top + inside.flow.h + 2.0 * PAD;
+    let mut piece = Piece::new(w, h);
+    piece.push(Item::Open(class(part.kind), part.path.clone(), told(part)));
+    let frame = Rect {
+        x: 0.0,
+        y: 0.0,
+        w,
+        h,
+    };
+    piece.push(Item::Box(frame, 10.0, "frame"));
+    piece.put(heading, PAD, 0.0);
+    let (in_x, out_x) = (left + inside.in_x, left + inside.out_x);
+    piece.line(&[(out_x, top + inside.out_y), (out_x, h)], "wire");
+    // Around the heading to where the operations begin.
+    piece.put(inside.piece(), left, top);
+    piece.push(Item::Close);
+    Drawn {
+        piece,
+        in_x: in_x.round(),
+        out_x: out_x.round(),
+    }
+}
+
+/// A norm, or another part of one operation, as one box.
+pub(super) fn single(part: &Part) -> Drawn {
+    let Some(op) = part.ops.first() else {
+        let piece = Piece::new(10.0, 0.0);
+        return Drawn {
+            piece,
+            in_x: 5.0,
+            out_x: 5.0,
+        };
+    };
+    let inner = op_box(part, op, None);
+    let mut piece = Piece::new(inner.w, inner.h);
+    piece.push(Item::Open(class(part.kind), part.path.clone(), told(part)));
+    let middle = (inner.w / 2.0).round();
+    piece.put(inner, 0.0, 0.0);
+    piece.push(Item::Close);
+    Drawn {
+        piece,
+        in_x: middle,
+        out_x: middle,
+    }
+}
+
+/// A block without its inside: its heading alone.
+pub(super) fn card(part: &Part, room: f64) -> Piece {
+    let heading = heading(part, room, false);
+    let (w, h) = (room + 2.0 * PAD, heading.h + 8.0);
+    let mut piece = Piece::new(w, h);
+    piece.push(Item::Open(class(part.kind), part.path.clone(), told(part)));
+    let frame = Rect {
+        x: 0.0,
+        y: 0.0,
+        w,
+        h,
+    };
+    piece.push(Item::Box(frame, 10.0, "frame"));
+    piece.put(heading, PAD, 0.0);
+    piece.push(Item::Close);
+    piece
+}
+
+/// Title, words, formula, numbers and small pictures.
+fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
+    let mut piece = Piece::new(room, 0.0);
+    let mut y = 8.0;
+    let cost = part.cost.as_ref().map(cost_text);
+    let cost = cost.map(|text| text + &in_layers(part.paths.len()));
+    let cost = cost.unwrap_or_default();
+    let beside = width(&cost, Style::Small);
+    let title = width(&part.title, Style::Title);
+    let fits = cost.is_empty() || title + beside + 12.0 <= room;
+    y += Style::Title.leading();
+    piece.text(0.0, y - 5.0, Anchor::Start, Style::Title, &part.title);
+    if !fits {
+        y += Style::Small.leading();
+    }
+    piece.text(
+        if fits { room } else { 0.0 },
+        y - 5.0,
+        if fits { Anchor::End } else { Anchor::Start },
+        Style::Small,
+        &cost,
+    );
+    if let Some(cost) = &part.cost {
+        let bar = |w: f64| Rect {
+            x: 0.0,
+            y,
+            w,
+            h: 4.0,
+        };
+        piece.push(Item::Box(bar(room), 2.0, "bar0"));
+        piece.push(Item::Box(bar((room * cost.share).max(1.0)), 2.0, "bar1"));
+        y += 8.0;
+    }
+    let mut rows = |text: &str, style: Style| {
+        for line in wrap(text, style, room) {
+            y += style.leading();
+            piece.text(0.0, y - 4.0, Anchor::Start, style, &line);
+        }
+    };
+    rows(&part.line, Style::Line);
+    rows(&part.formula, Style::Small);
+    if is_full {
+        rows(&part.facts.join(" \u{b7} "), Style::Small);
+    }
+    for text in &part.kept.text {
+        rows(text, Style::Small);
+    }
+    if let Some(per_token) = part.kept.per_token {
+        rows(
+            &format!("cache: {} per token", bytes(per_token)),
+            Style::Small,
+        );
+    }
+    if let Some(per_text) = part.kept.per_sequence {
+        rows(
+            &format!("state: {} per text", bytes(per_text)),
+            Style::Small,
+        );
+    }
+    if !part.icons.is_empty() {
+        let icons = icon::row(&part.icons, room);
+        y += 6.0;
+        let h = icons.h;
+        piece.put(icons, 0.0, y);
+        y += h;
+    }
+    piece.h = y + 2.0;
+    piece
+}
+
+/// Of how many layers numbers are the sum.
+fn in_layers(n: usize) -> String {
+    match n {
+        0 | 1 => String::new(),
+        n => format!(" in {n} layers"),
+    }
+}
+
+/// One row of text for each thing that a weight is.
+fn weight_rows(weight: &Weight) -> [String; 2] {
+    let mut what = vec![shape(&weight.shape)];
+    what.extend((!weight.types.is_empty()).then(|| weight.types.join("/")));
+    if let Some(cost) = &weight.cost {
+        what.push(format!(
+            "{}{}",
+            bytes(cost.bytes),
+            in_layers(weight.tensors.len())
+        ));
+    }
+    if weight.is_shared {
+        what.push("shared".into());
+    }
+    [weight.name.clone(), what.join(" \u{b7} ")]
+}
+
+/// The box of an operation; `result` is written under its name if it says something.
+fn op_box(part: &Part, op: &Op, result: Option<&str>) -> Piece {
+    match op.shape {
+        OpShape::Sign(sign) => {
+            let mut piece = Piece::new(24.0, 24.0);
+            piece.push(Item::Open("op", String::new(), op.title.clone()));
+            piece.push(Item::Circle(12.0, 12.0, 11.0, "sign"));
+            piece.text(12.0, 16.5, Anchor::Middle, Style::Title, sign);
+            piece.push(Item::Close);
+            piece
+        }
+        OpShape::Weighted => boxed(part, op, result, 6.0, "wbox"),
+        OpShape::Plain => boxed(part, op, result, 12.0, "pill"),
+        OpShape::Kept => boxed(part, op, result, 0.0, "drum"),
+    }
+}
+
+fn boxed(part: &Part, op: &Op, result: Option<&str>, rx: f64, class: &'static str) -> Piece {
+    let weights: Vec<&Weight> = op.weights.iter().map(|at| &part.weights[*at]).collect();
+    let mut rows = vec![(op.title.clone(), Style::Name)];
+    for weight in &weights {
+        rows.extend(weight_rows(weight).map(|row| (row, Style::Small)));
+    }
+    rows.extend(result.map(|result| (format!("gives {result}"), Style::Small)));
+    for (text, style) in &mut rows {
+        *text = cut(text, *style, MAX_ROW);
+    }
+    let widest = rows.iter().map(|(text, style)| width(text, *style));
+    let w = (widest.fold(0.0, f64::max) + 20.0).ceil();
+    let dip = if class == "drum" { 6.0 } else { 0.0 };
+    let texts: f64 = rows.iter().map(|(_, style)| style.leading()).sum();
+    let h = texts + 7.0 + 2.0 * dip;
+    let mut piece = Piece::new(w, h);
+    let docs = weights.iter().map(|w| format!("{}: {}", w.name, w.doc));
+    let told: Vec<String> = op.ops.iter().cloned().chain(docs).collect();
+    let path = op.value.clone().unwrap_or_default();
+    piece.push(Item::Open("op", path, told.join("\n")));
+    if class == "drum" {
+        drum(&mut piece, w, h, dip);
+    } else {
+        let frame = Rect {
+            x: 0.0,
+            y: 0.0,
+            w,
+            h,
+        };
+        piece.push(Item::Box(frame, rx, class));
+    }
+    let mut y = 2.0 + 1.5 * dip;
+    for (text, style) in rows {
+        y += style.leading();
+        piece.text(w / 2.0, y - 3.0, Anchor::Middle, style, &text);
+    }
+    piece.push(Item::Close);
+    piece
+}
+
+/// The outline of something that is kept.
+fn drum(piece: &mut Piece, w: f64, h: f64, dip: f64) {
+    let lid = |y: f64, down: f64| Seg::C([w * 0.1, y + down, w * 0.9, y + down, w, y]);
+    let mut body = vec![Seg::M(0.0, dip), lid(dip, -1.2 * dip), Seg::L(w, h - dip)];
+    body.push(Seg::C([
+        w * 0.9,
+        h + 0.2 * dip,
+        w * 0.1,
+        h + 0.2 * dip,
+        0.0,
+        h - dip,
+    ]));
+    body.push(Seg::Z);
+    piece.push(Item::Path(body, "drum"));
+    let front = vec![Seg::M(0.0, dip), lid(dip, 1.2 * dip)];
+    piece.push(Item::Path(front, "rim"));
+}
+
+/// What is drawn inside a block, before it has its places.
+enum Node<'p> {
+    /// A value from outside.
+    Input(String),
+    /// That only a part of a value is read.
+    PartOf(String),
+    Op(&'p Op),
+}
+
+struct Inside {
+    pieces: Vec<Piece>,
+    flow: Flow,
+    in_x: f64,
+    out_x: f64,
+    out_y: f64,
+}
+
+impl Inside {
+    fn new(part: &Part) -> Self {
+        let mut nodes: Vec<Node<'_>> = Vec::new();
+        let mut arrows = Vec::new();
+        let mut inputs: HashMap<&str, usize> = HashMap::new();
+        for edge in &part.edges {
+            if let End::Outside(name) = &edge.from {
+                inputs.entry(name).or_insert_with(|| {
+                    let text = match edge.shape.is_empty() {
+                        true => name.clone(),
+                        false => format!("{name}: {}", shape(&edge.shape)),
+                    };
+                    nodes.push(Node::Input(text));
+                    nodes.len() - 1
+                });
+            }
+        }
+        let mut of_op = Vec::new();
+        for (at, op) in part.ops.iter().enumerate() {
+            let mut into = Vec::new();
+            for edge in part.edges.iter().filter(|edge| edge.to == at) {
+                let from = match &edge.from {
+                    End::Op(from) => of_op[*from],
+                    End::Outside(name) => inputs[name.as_str()],
+                };
+                if !edge.is_part {
+                    into.push(from);
+                    continue;
+                }
+                nodes.push(Node::PartOf(format!("part: {}", shape(&edge.shape))));
+                arrows.push((from, nodes.len() - 1));
+                into.push(nodes.len() - 1);
+            }
+            into.dedup();
+            nodes.push(Node::Op(op));
+            of_op.push(nodes.len() - 1);
+            arrows.extend(into.into_iter().map(|from| (from, nodes.len() - 1)));
+        }
+        let pieces: Vec<Piece> = nodes.iter().map(|node| node.piece(part)).collect();
+        let sizes = pieces.iter().map(|p| Size { w: p.w, h: p.h });
+        let flow = flow(&sizes.collect::<Vec<_>>(), &arrows);
+        let middle = |at: usize| flow.boxes.get(at).map_or(0.0, |b| b.x + b.w / 2.0);
+        let is_end = |at: &usize| {
+            let read = part.edges.iter().any(|edge| edge.from == End::Op(*at));
+            !read && part.ops[*at].shape != OpShape::Kept
+        };
+        let end = (0..part.ops.len()).rev().find(is_end).map(|at| of_op[at]);
+        let out = end.unwrap_or(0);
+        Self {
+            in_x: middle(0),
+            out_x: middle(out),
+            out_y: flow.boxes.get(out).map_or(0.0, |b| b.y + b.h),
+            pieces,
+            flow,
+        }
+    }
+
+    fn piece(self) -> Piece {
+        let mut piece = Piece::new(self.flow.w, self.flow.h);
+        for route in &self.flow.routes {
+            arrow(&mut piece, route);
+        }
+        for (inner, place) in self.pieces.into_iter().zip(&self.flow.boxes) {
+            piece.put(inner, place.x, place.y);
+        }
+        piece
+    }
+}
+
+impl Node<'_> {
+    fn piece(&self, part: &Part) -> Piece {
+        match self {
+            Self::Input(name) => label(name, "in"),
+            Self::PartOf(text) => label(text, "cutout"),
+            Self::Op(op) => op_box(part, op, result(part, op).as_deref()),
+        }
+    }
+}
+
+/// Dimensions of a result, where they are not those of what goes in.
+fn result(part: &Part, op: &Op) -> Option<String> {
+    let at = part.ops.iter().position(|other| std::ptr::eq(other, op))?;
+    let mut into = part.edges.iter().filter(|edge| edge.to == at);
+    let same = into.any(|edge| edge.shape == op.result);
+    let is_sign = matches!(op.shape, OpShape::Sign(_));
+    (!is_sign && (!same || op.shape == OpShape::Weighted) && op.shape != OpShape::Kept)
+        .then(|| shape(&op.result))
+}
+
+/// A text on an arrow.
+pub(super) fn label(text: &str, class: &'static str) -> Piece {
+    let text = cut(text, Style::Small, MAX_ROW);
+    let w = (width(&text, Style::Small) + 12.0).ceil();
+    let mut piece = Piece::new(w, 18.0);
+    let frame = Rect {
+        x: 0.0,
+        y: 0.0,
+        w,
+        h: 18.0,
+    };
+    piece.push(Item::Box(frame, 4.0, class));
+    piece.text(w / 2.0, 13.0, Anchor::Middle, Style::Small, &text);
+    piece
+}
+
+/// An arrow along a route.
+pub(super) fn arrow(piece: &mut Piece, route: &[(f64, f64)]) {
+    let mut segs = Vec::new();
+    for (i, (x, y)) in route.iter().enumerate() {
+        let before = i.checked_sub(1).map(|before| route[before]);
+        segs.push(match before {
+            None => Seg::M(*x, *y),
+            Some((from, _)) if (from - x).abs() < 0.5 => Seg::L(*x, *y),
+            Some((from, top)) => {
+                let middle = f64::midpoint(top, *y);
+                Seg::C([from, middle, *x, middle, *x, *y])
+            }
+        });
+    }
+    piece.push(Item::Path(segs, "wire"));
+    if let Some((x, y)) = route.last() {
+        head(piece, *x, *y);
+    }
+}
+
+/// The end of the stream at a point.
+pub(super) fn spine_head(piece: &mut Piece, x: f64, y: f64) {
+    let segs = vec![
+        Seg::M(x - 8.0, y - 9.0),
+        Seg::L(x + 8.0, y - 9.0),
+        Seg::L(x, y),
+        Seg::Z,
+    ];
+    piece.push(Item::Path(segs, "spinetip"));
+}
+
+/// The head of an arrow that goes down to a point.
+pub(super) fn head(piece: &mut Piece, x: f64, y: f64) {
+    let segs = vec![
+        Seg::M(x - 3.5, y - 6.0),
+        Seg::L(x + 3.5, y - 6.0),
+        Seg::L(x, y),
+        Seg::Z,
+    ];
+    piece.push(Item::Path(segs, "tip"));
+}

@@ -1,0 +1,554 @@
+//! The whole model: what comes in, the stack with its pattern, what comes out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::part::{arrow, card, class, cost_text, head, label, shape, single, spine_head};
+use super::scene::{Anchor, Item, Piece, Rect, Seg};
+use super::text::{Style, width, wrap};
+use crate::arch::{Join, Mode};
+use crate::diagram::words::{bytes, short, tap};
+use crate::diagram::{Drawing, Kind, Part, Run, Slot};
+
+/// Width of a card, and of one of several side by side.
+const ROOM: f64 = 420.0;
+const BRANCH: f64 = 250.0;
+const GAP: f64 = 26.0;
+/// Room beside a repeated piece for how often it repeats.
+const SIDE: f64 = 74.0;
+const SPINE: f64 = 24.0;
+/// Width of the column with numbers, pattern and legend.
+const NOTES: f64 = 330.0;
+
+/// Width of a kind of layer.
+fn room(drawing: &Drawing) -> f64 {
+    let slots = drawing.kinds.iter().flat_map(|kind| &kind.slots);
+    let most = slots.map(|slot| slot.branches.len()).max().unwrap_or(1);
+    ROOM.max(SPINE + 30.0 + most as f64 * BRANCH)
+}
+
+/// The picture of the whole.
+pub(super) fn stack(drawing: &Drawing) -> Piece {
+    let mut rows: Vec<Piece> = Vec::new();
+    let tokens = format!("{}: T token ids", input_words(drawing.mode));
+    rows.push(label(&tokens, "in"));
+    let (aside, begin): (Vec<&Part>, Vec<&Part>) = drawing
+        .begin
+        .iter()
+        .partition(|part| part.kind == "per_layer_input");
+    rows.extend(begin.into_iter().map(|part| card(part, ROOM)));
+    let before_layers = rows.len();
+    let mut shown = vec![false; drawing.kinds.len()];
+    rows.push(runs(drawing, &drawing.pattern, &mut shown, false));
+    for part in &drawing.end {
+        rows.push(match part.kind {
+            "norm" => single(part).piece,
+            _ => card(part, ROOM),
+        });
+    }
+    rows.push(label(&output_words(drawing), "in"));
+    let w = rows.iter().map(|row| row.w).fold(0.0, f64::max);
+    for part in aside {
+        rows.insert(before_layers, self::aside(part, w));
+    }
+    let title = heading(drawing, w + 40.0 + NOTES);
+    let top = title.h + 10.0;
+    let mut piece = Piece::new(w, 0.0);
+    let mut y = top;
+    let mut last: Option<f64> = None;
+    let middle = (w / 2.0).round();
+    for row in rows {
+        let x = ((w - row.w) / 2.0).round();
+        if let Some(from) = last {
+            piece.line(&[(middle, from), (middle, y - 8.0)], "spine");
+            spine_head(&mut piece, middle, y);
+        }
+        let h = row.h;
+        piece.put(row, x, y);
+        last = Some(y + h);
+        y += h + GAP;
+    }
+    let notes = notes(drawing);
+    let mut page = Piece::new(w + 40.0 + NOTES, (y - GAP).max(top + notes.h));
+    page.w = page.w.max(title.w);
+    page.put(title, 0.0, 0.0);
+    page.put(piece, 0.0, 0.0);
+    page.put(notes, w + 40.0, top);
+    framed(page)
+}
+
+/// A part beside the stream, which it reads and does not change.
+fn aside(part: &Part, w: f64) -> Piece {
+    let middle = (w / 2.0).round();
+    let left = middle + 30.0;
+    let card = card(part, w - left - 24.0);
+    let mut piece = Piece::new(w, card.h);
+    piece.line(&[(middle, 0.0), (middle, card.h)], "spine");
+    let y = (card.h / 2.0).round();
+    piece.line(&[(middle, y), (left, y)], "wire");
+    piece.put(card, left, 0.0);
+    piece
+}
+
+/// A margin around a picture.
+pub(super) fn framed(inner: Piece) -> Piece {
+    const MARGIN: f64 = 24.0;
+    let mut page = Piece::new(inner.w + 2.0 * MARGIN, inner.h + 2.0 * MARGIN);
+    page.put(inner, MARGIN, MARGIN);
+    page
+}
+
+fn input_words(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Causal => "text so far",
+        Mode::Diffusion => "text with masks",
+        Mode::Encoder => "text",
+    }
+}
+
+fn output_words(drawing: &Drawing) -> String {
+    let last = drawing.end.last().and_then(|part| part.ops.last());
+    let dims = last.map(|op| shape(&op.result)).unwrap_or_default();
+    match drawing.mode {
+        Mode::Encoder => format!("a vector for each token: {dims}"),
+        Mode::Causal => format!("logits of each next token: {dims}"),
+        Mode::Diffusion => format!("logits of each masked token: {dims}"),
+    }
+}
+
+/// Name and what holds for the whole model.
+pub(super) fn heading(drawing: &Drawing, room: f64) -> Piece {
+    let mut piece = Piece::new(room, 0.0);
+    let mut y = Style::Heading.leading();
+    piece.text(0.0, y - 7.0, Anchor::Start, Style::Heading, &drawing.name);
+    let facts = drawing
+        .facts
+        .iter()
+        .map(|(name, value)| format!("{name} {value}"));
+    let mut facts: Vec<String> = facts.collect();
+    if drawing.name != drawing.arch {
+        facts.insert(0, format!("architecture {}", drawing.arch));
+    }
+    if drawing.is_symbolic {
+        facts.push(
+            "no model file: sizes are the definition's parameters, T is the number of tokens"
+                .into(),
+        );
+    }
+    for line in wrap(&facts.join(" \u{b7} "), Style::Line, room) {
+        y += Style::Line.leading();
+        piece.text(0.0, y - 4.0, Anchor::Start, Style::Line, &line);
+    }
+    piece.h = y + 8.0;
+    piece
+}
+
+/// Pieces of the pattern, one below the other.
+fn runs(drawing: &Drawing, all: &[Run], shown: &mut [bool], is_inner: bool) -> Piece {
+    let pieces: Vec<Piece> = all
+        .iter()
+        .map(|run| self::run(drawing, run, shown, is_inner))
+        .collect();
+    let w = pieces.iter().map(|p| p.w).fold(0.0, f64::max);
+    let mut piece = Piece::new(w, 0.0);
+    let mut y = 0.0;
+    for (i, inner) in pieces.into_iter().enumerate() {
+        if i > 0 {
+            piece.line(&[(w / 2.0, y - GAP), (w / 2.0, y - 8.0)], "spine");
+            spine_head(&mut piece, w / 2.0, y);
+        }
+        let h = inner.h;
+        piece.put(inner, 0.0, y);
+        y += h + GAP;
+    }
+    piece.h = (y - GAP).max(0.0);
+    piece
+}
+
+fn run(drawing: &Drawing, run: &Run, shown: &mut [bool], is_inner: bool) -> Piece {
+    match run {
+        Run::Layers { kind, count } => {
+            let is_known = std::mem::replace(&mut shown[*kind], true);
+            let kind = &drawing.kinds[*kind];
+            let times = count_text(drawing, *count, is_inner);
+            let room = room(drawing);
+            let inner = match is_known {
+                true => again(kind, room),
+                false => layer(kind, room),
+            };
+            beside(inner, &times, "run")
+        }
+        Run::Repeat { count, of } => {
+            let inner = runs(drawing, of, shown, true);
+            let times = count_text(drawing, *count, is_inner);
+            beside(inner, &times, "repeat")
+        }
+    }
+}
+
+/// How often; without a file that is open, but for what comes once in a repetition.
+fn count_text(drawing: &Drawing, count: usize, is_inner: bool) -> String {
+    match (drawing.is_symbolic, is_inner && count == 1) {
+        (false, _) => format!("{count} \u{d7}"),
+        (true, true) => String::new(),
+        (true, false) => "n \u{d7}".into(),
+    }
+}
+
+/// A frame around a piece, with how often it repeats.
+fn beside(inner: Piece, times: &str, class: &'static str) -> Piece {
+    let pad = 12.0;
+    let (w, h) = (inner.w + SIDE + 2.0 * pad, inner.h + 2.0 * pad);
+    let mut piece = Piece::new(w, h);
+    let frame = Rect {
+        x: 0.0,
+        y: 0.0,
+        w,
+        h,
+    };
+    piece.push(Item::Box(frame, 12.0, class));
+    piece.text(
+        pad + (SIDE - 10.0) / 2.0,
+        h / 2.0 + 7.0,
+        Anchor::Middle,
+        Style::Heading,
+        times,
+    );
+    piece.put(inner, SIDE + pad, pad);
+    piece
+}
+
+/// A kind of layer that was drawn above.
+fn again(kind: &Kind, room: f64) -> Piece {
+    let mut piece = Piece::new(room, 40.0);
+    badge(&mut piece, kind, 4.0);
+    let text = format!("{}, as above", kind.label);
+    piece.text(
+        46.0,
+        25.0,
+        Anchor::Start,
+        Style::Line,
+        &super::text::cut(&text, Style::Line, room - 50.0),
+    );
+    piece
+}
+
+fn badge(piece: &mut Piece, kind: &Kind, y: f64) {
+    let frame = Rect {
+        x: 0.0,
+        y,
+        w: 32.0,
+        h: 32.0,
+    };
+    piece.push(Item::Box(frame, 6.0, "badge"));
+    piece.text(16.0, y + 23.0, Anchor::Middle, Style::Heading, &kind.letter);
+}
+
+/// A kind of layer: the stream and what leaves and rejoins it.
+fn layer(kind: &Kind, room: f64) -> Piece {
+    let mut piece = Piece::new(room, 0.0);
+    badge(&mut piece, kind, 0.0);
+    let mut y: f64 = 0.0;
+    for line in wrap(&kind.label, Style::Title, room - 46.0) {
+        y += Style::Title.leading();
+        piece.text(46.0, y - 4.0, Anchor::Start, Style::Title, &line);
+    }
+    if let Some(cost) = &kind.cost {
+        y += Style::Small.leading();
+        piece.text(46.0, y - 3.0, Anchor::Start, Style::Small, &cost_text(cost));
+    }
+    y = y.max(32.0) + 8.0;
+    let top = y;
+    let mut inner = Piece::new(room, 0.0);
+    for slot in &kind.slots {
+        let drawn = small_slot(slot, room);
+        let h = drawn.h;
+        inner.put(drawn, 0.0, y);
+        y += h;
+    }
+    y += 10.0;
+    piece.line(&[(SPINE, top), (SPINE, y)], "spine");
+    spine_head(&mut inner, SPINE, y + 8.0);
+    piece.put(inner, 0.0, 0.0);
+    piece.h = y + 8.0;
+    piece
+}
+
+/// The tap that a slot reads instead of the stream.
+pub(super) fn tapped(slot: &Slot) -> Option<&String> {
+    slot.from.as_ref().filter(|name| *name != "x")
+}
+
+/// A slot as one row of small boxes.
+fn small_slot(slot: &Slot, all: f64) -> Piece {
+    let left = SPINE + 30.0;
+    let room = all - left;
+    let mut piece = Piece::new(all, 0.0);
+    let mut y = 10.0;
+    let mut rows = Vec::new();
+    let norm = |part: &Option<Part>, rows: &mut Vec<Piece>| {
+        rows.extend(part.iter().map(|part| small(&part.title, part.kind)));
+    };
+    rows.extend(tapped(slot).map(|name| label(&tap(name), "tap")));
+    norm(&slot.pre, &mut rows);
+    let n = slot.branches.len() as f64;
+    let each = (room - 14.0 * (n - 1.0)) / n;
+    let blocks: Vec<Piece> = slot
+        .branches
+        .iter()
+        .map(|branch| {
+            let mut column = Vec::new();
+            column.extend(branch.from.iter().map(|name| label(&tap(name), "tap")));
+            norm(&branch.pre, &mut column);
+            column.push(card(&branch.block, each - 24.0));
+            norm(&branch.post, &mut column);
+            column_of(column, each)
+        })
+        .collect();
+    rows.push(side_by_side(blocks, room));
+    norm(&slot.post, &mut rows);
+    rows.extend(
+        slot.scale
+            .iter()
+            .map(|factor| label(&format!("\u{d7} {}", factor.text), "pill")),
+    );
+    let inner = column_of(rows, room);
+    let begin = y + 16.0;
+    let middle = left + room / 2.0;
+    if tapped(slot).is_none() {
+        let turn = vec![
+            Seg::M(SPINE, y),
+            Seg::L(middle - 6.0, y),
+            Seg::Q([middle, y, middle, y + 6.0]),
+            Seg::L(middle, begin),
+        ];
+        piece.push(Item::Path(turn, "wire"));
+        head(&mut piece, middle, begin);
+    }
+    let h = inner.h;
+    piece.put(inner, left, begin);
+    y = begin + h + 18.0;
+    let back = vec![
+        Seg::M(middle, begin + h),
+        Seg::L(middle, y - 6.0),
+        Seg::Q([middle, y, middle - 6.0, y]),
+        Seg::L(SPINE + 11.0, y),
+    ];
+    piece.push(Item::Path(back, "wire"));
+    piece.push(Item::Circle(SPINE, y, 11.0, "sign"));
+    let sign = if slot.join == Join::Add { "+" } else { "=" };
+    piece.text(SPINE, y + 4.5, Anchor::Middle, Style::Title, sign);
+    y += 14.0;
+    if let Some(after) = &slot.after {
+        y += 6.0;
+        let norm = small(&after.title, after.kind);
+        let h = norm.h;
+        piece.put(norm, 0.0, y);
+        y += h + 4.0;
+    }
+    piece.h = y;
+    piece
+}
+
+fn small(title: &str, kind: &str) -> Piece {
+    let mut piece = Piece::new(0.0, 22.0);
+    piece.w = (width(title, Style::Line) + 20.0).ceil();
+    piece.push(Item::Open(class(kind), String::new(), String::new()));
+    let frame = Rect {
+        x: 0.0,
+        y: 0.0,
+        w: piece.w,
+        h: 22.0,
+    };
+    piece.push(Item::Box(frame, 11.0, "frame"));
+    piece.text(piece.w / 2.0, 15.0, Anchor::Middle, Style::Line, title);
+    piece.push(Item::Close);
+    piece
+}
+
+/// Pieces below each other, in the middle of their room.
+fn column_of(rows: Vec<Piece>, room: f64) -> Piece {
+    let mut piece = Piece::new(room, 0.0);
+    let mut y = 0.0;
+    for (i, row) in rows.into_iter().enumerate() {
+        if i > 0 {
+            y += 14.0;
+            let x = room / 2.0;
+            arrow(&mut piece, &[(x, y - 14.0), (x, y)]);
+        }
+        let (x, h) = ((room - row.w) / 2.0, row.h);
+        piece.put(row, x.round(), y);
+        y += h;
+    }
+    piece.h = y;
+    piece
+}
+
+/// Branches beside each other, whose sum goes on.
+fn side_by_side(blocks: Vec<Piece>, room: f64) -> Piece {
+    if blocks.len() == 1 {
+        return blocks.into_iter().next().unwrap_or_default();
+    }
+    let n = blocks.len() as f64;
+    let h = blocks.iter().map(|b| b.h).fold(0.0, f64::max);
+    let mut piece = Piece::new(room, h + 62.0);
+    let each = (room - 14.0 * (n - 1.0)) / n;
+    let middle = room / 2.0;
+    let (top, sum) = (20.0, h + 44.0);
+    for (i, block) in blocks.into_iter().enumerate() {
+        let x = i as f64 * (each + 14.0);
+        let from = x + each / 2.0;
+        let bottom = top + block.h;
+        arrow(
+            &mut piece,
+            &[(middle, 0.0), (middle, 0.0), (from, top), (from, top)],
+        );
+        arrow(
+            &mut piece,
+            &[
+                (from, bottom),
+                (from, h + top),
+                (middle, sum - 4.0),
+                (middle, sum - 4.0),
+            ],
+        );
+        piece.put(block, x, top);
+    }
+    piece.push(Item::Circle(middle, sum + 6.0, 11.0, "sign"));
+    piece.text(middle, sum + 10.5, Anchor::Middle, Style::Title, "+");
+    piece
+}
+
+/// The column beside the stack.
+fn notes(drawing: &Drawing) -> Piece {
+    let mut piece = Piece::new(NOTES, 0.0);
+    let mut y: f64 = 0.0;
+    if !drawing.layers.is_empty() {
+        let strip = strip(drawing);
+        let h = strip.h;
+        piece.put(strip, 0.0, y);
+        y += h + 18.0;
+    }
+    let mut lines: Vec<(String, Style)> = Vec::new();
+    for kind in &drawing.kinds {
+        lines.push((format!("{}: {}", kind.letter, kind.label), Style::Name));
+        lines.extend(
+            kind.when
+                .iter()
+                .map(|when| (format!("where {when}"), Style::Small)),
+        );
+    }
+    if let Some(bytes_kept) = drawing.kept.per_token {
+        lines.push(("Kept between steps".into(), Style::Title));
+        lines.push((
+            format!("{} per token, 16-bit keys and values", bytes(bytes_kept)),
+            Style::Line,
+        ));
+    }
+    if let Some(bytes_kept) = drawing.kept.per_sequence {
+        lines.push((
+            format!("{} per text, whatever its length", bytes(bytes_kept)),
+            Style::Line,
+        ));
+    }
+    if drawing.cost.is_some() {
+        lines.push(("Where the bytes are".into(), Style::Title));
+        for (name, share) in shares(drawing) {
+            lines.push((format!("{name}: {:.1} %", share * 100.0), Style::Line));
+        }
+    }
+    if !drawing.absent.is_empty() {
+        lines.push((
+            "Other models of this architecture have".into(),
+            Style::Title,
+        ));
+        lines.extend(
+            drawing
+                .absent
+                .iter()
+                .map(|text| (text.clone(), Style::Small)),
+        );
+    }
+    for (text, style) in lines {
+        if style == Style::Title {
+            y += 10.0;
+        }
+        for line in wrap(&text, style, NOTES) {
+            y += style.leading();
+            piece.text(0.0, y - 4.0, Anchor::Start, style, &line);
+        }
+    }
+    piece.h = y;
+    piece
+}
+
+/// Shares of the bytes by what they are for, largest first.
+fn shares(drawing: &Drawing) -> Vec<(&'static str, f64)> {
+    let mut sums: BTreeMap<&'static str, f64> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for part in drawing.parts() {
+        let name = match part.kind {
+            "embed" => "token table",
+            "head" => "head",
+            "norm" => "norms",
+            "per_layer_input" => "inputs of layers",
+            other => short(other),
+        };
+        // What several parts share counts for the first.
+        let own = part.weights.iter().filter(|w| seen.insert(w.tensors[0]));
+        let own = own.filter_map(|w| w.cost.as_ref()).map(|cost| cost.share);
+        *sums.entry(name).or_default() += own.sum::<f64>();
+    }
+    let mut sums: Vec<(&'static str, f64)> = sums.into_iter().collect();
+    sums.sort_by(|a, b| b.1.total_cmp(&a.1));
+    sums.retain(|(_, share)| *share >= 0.0005);
+    sums
+}
+
+/// Every layer as a cell with the letter of its kind.
+fn strip(drawing: &Drawing) -> Piece {
+    const CELL: f64 = 22.0;
+    let mut piece = Piece::new(NOTES, 0.0);
+    let mut y = Style::Title.leading();
+    piece.text(
+        0.0,
+        y - 5.0,
+        Anchor::Start,
+        Style::Title,
+        "Layers, in order",
+    );
+    y += 4.0;
+    if drawing.is_symbolic {
+        let text =
+            "how many there are is for the model file to say; this is the order of a small one";
+        for line in wrap(text, Style::Small, NOTES) {
+            y += Style::Small.leading();
+            piece.text(0.0, y - 4.0, Anchor::Start, Style::Small, &line);
+        }
+        y += 4.0;
+    }
+    let columns = (NOTES / CELL) as usize;
+    for (at, kind) in drawing.layers.iter().enumerate() {
+        let (x, y) = (
+            (at % columns) as f64 * CELL,
+            y + (at / columns) as f64 * CELL,
+        );
+        let cell = Rect {
+            x,
+            y,
+            w: CELL - 3.0,
+            h: CELL - 3.0,
+        };
+        let class = ["k0", "k1", "k2", "k3"][kind % 4];
+        piece.push(Item::Box(cell, 3.0, class));
+        let letter = &drawing.kinds[*kind].letter;
+        piece.text(
+            x + (CELL - 3.0) / 2.0,
+            y + 13.5,
+            Anchor::Middle,
+            Style::Small,
+            letter,
+        );
+    }
+    piece.h = y + drawing.layers.len().div_ceil(columns) as f64 * CELL;
+    piece
+}

@@ -1,0 +1,134 @@
+//! How wide texts are, without a font: the widths of a wide sans serif face, with a margin.
+//!
+//! A viewer shows the first face of the list that it has. The table is that of the widest common one, so
+//! texts fit in all of them.
+
+/// Sizes and weights of text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// The name of a picture.
+    Heading,
+    /// The name of a box.
+    Title,
+    /// The name of an operation.
+    Name,
+    /// What a box does.
+    Line,
+    /// Formulas, shapes, tensors.
+    Small,
+}
+
+impl Style {
+    /// Pixels of the face; never less than 11.
+    pub fn size(self) -> f64 {
+        match self {
+            Self::Heading => 20.0,
+            Self::Title => 14.0,
+            Self::Name | Self::Line => 12.0,
+            Self::Small => 11.0,
+        }
+    }
+
+    fn is_bold(self) -> bool {
+        matches!(self, Self::Heading | Self::Title | Self::Name)
+    }
+
+    /// Pixels from one line to the next.
+    pub fn leading(self) -> f64 {
+        (self.size() * 1.4).round()
+    }
+
+    /// Its class in the style sheet.
+    pub fn class(self) -> &'static str {
+        match self {
+            Self::Heading => "th",
+            Self::Title => "tt",
+            Self::Name => "tn",
+            Self::Line => "tl",
+            Self::Small => "ts",
+        }
+    }
+}
+
+/// Widths of the characters from the space to the tilde, in thousandths of the size.
+const WIDTHS: [u16; 95] = [
+    318, 401, 460, 838, 636, 950, 780, 275, 390, 390, 500, 838, 318, 361, 318, 337, 636, 636, 636,
+    636, 636, 636, 636, 636, 636, 636, 337, 337, 838, 838, 838, 531, 1000, 684, 686, 698, 770, 632,
+    575, 775, 752, 295, 295, 656, 557, 863, 748, 787, 603, 787, 695, 635, 611, 732, 684, 989, 685,
+    611, 685, 390, 337, 390, 838, 500, 500, 613, 635, 550, 635, 615, 352, 635, 634, 278, 278, 579,
+    278, 974, 634, 612, 635, 635, 411, 521, 392, 634, 592, 818, 592, 592, 525, 636, 337, 636, 838,
+];
+/// Of any other character.
+const OTHER: u16 = 1000;
+/// Bold letters over plain ones.
+const BOLD: f64 = 1.14;
+/// For faces that are a little wider still.
+const MARGIN: f64 = 1.02;
+
+/// Pixels that a text takes at most.
+pub fn width(text: &str, style: Style) -> f64 {
+    let of_char = |c: char| match c {
+        '\u{b7}' => 318,
+        '\u{d7}' | '\u{2212}' | '\u{2192}' => 838,
+        ' '..='~' => WIDTHS[c as usize - ' ' as usize],
+        _ => OTHER,
+    };
+    let thousandths: f64 = text.chars().map(|c| f64::from(of_char(c))).sum();
+    let bold = if style.is_bold() { BOLD } else { 1.0 };
+    thousandths / 1000.0 * style.size() * bold * MARGIN
+}
+
+/// A text in lines of at most `room` pixels, where its words allow it.
+pub(super) fn wrap(text: &str, style: Style, room: f64) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        let longer = lines.last().map(|line| format!("{line} {word}"));
+        match longer.filter(|line| width(line, style) <= room) {
+            Some(line) => {
+                lines.pop();
+                lines.push(line);
+            }
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// A text cut to `room` pixels.
+pub(super) fn cut(text: &str, style: Style, room: f64) -> String {
+    if width(text, style) <= room {
+        return text.to_owned();
+    }
+    let mut out = String::new();
+    for c in text.chars() {
+        if width(&format!("{out}{c}\u{2026}"), style) > room {
+            break;
+        }
+        out.push(c);
+    }
+    out.push('\u{2026}');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_no_wider_than_their_room() {
+        let text = "each token looks back at the last 1024 tokens, itself included";
+        for room in [60.0, 120.0, 300.0, 1000.0] {
+            let lines = wrap(text, Style::Line, room);
+            assert_eq!(lines.join(" "), text);
+            let long = |line: &&String| line.contains(' ') && width(line, Style::Line) > room;
+            assert_eq!(lines.iter().find(long), None);
+        }
+    }
+
+    #[test]
+    fn a_cut_text_fits_and_says_so() {
+        let short = cut("blk.{il}.attn_output.weight", Style::Small, 80.0);
+        assert!(width(&short, Style::Small) <= 80.0 && short.ends_with('\u{2026}'));
+        assert_eq!(cut("q", Style::Small, 80.0), "q");
+    }
+}

@@ -1,0 +1,108 @@
+//! A graph as data: what it computes, in the order of execution, for those who draw or count it.
+
+use std::collections::HashMap;
+
+use ggml_sys as sys;
+
+use super::arena::Tensor;
+use super::ops::Graph;
+use super::profile::{OUTSIDE, is_view};
+use super::text;
+use crate::weights::TensorType;
+
+/// Parameters of an operation that are kept.
+const N_PARAMS: usize = 6;
+
+/// One operation of a graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// What is computed, as ggml names it; activations by their own names.
+    pub op: String,
+    /// The kind of block it was built for.
+    pub kind: &'static str,
+    /// The path of the unit or place it was built for; empty if none was named.
+    pub path: String,
+    /// Name of the result, if it has one.
+    pub name: String,
+    /// Dimensions of the result, ggml order.
+    pub shape: [u64; 4],
+    /// Element type of the result.
+    pub ty: TensorType,
+    /// Parameters that are floats; the others read as such mean nothing.
+    pub params: [f32; N_PARAMS],
+    /// What it reads.
+    pub sources: Vec<Origin>,
+    /// Whether it only describes memory, so that nothing is computed.
+    pub is_view: bool,
+}
+
+/// What an operation reads.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Origin {
+    /// The result of an earlier step.
+    Step(usize),
+    /// A weight, by its place in the list that [`Graph::walk`] was given.
+    Weight(usize),
+    /// An input or something that is kept between passes, by its name.
+    Leaf(String),
+}
+
+impl Graph {
+    /// Every operation, in the order of execution. `weights` are told from other data.
+    pub fn walk(&self, weights: &[Tensor]) -> Vec<Step> {
+        let weights: HashMap<usize, usize> = (0..)
+            .zip(weights)
+            .map(|(at, weight)| (weight.key(), at))
+            .collect();
+        let nodes: Vec<*mut sys::ggml_tensor> = (0..self.n_nodes())
+            // SAFETY: the index is below the number of nodes.
+            .map(|i| unsafe { sys::ggml_graph_node(self.as_ptr(), i as i32) })
+            .collect();
+        let places: HashMap<usize, usize> = (0..)
+            .zip(&nodes)
+            .map(|(at, node)| (*node as usize, at))
+            .collect();
+        let origin = |source: *mut sys::ggml_tensor| {
+            let key = source as usize;
+            match (places.get(&key), weights.get(&key)) {
+                (Some(at), _) => Origin::Step(*at),
+                (None, Some(at)) => Origin::Weight(*at),
+                // SAFETY: a source that is not null is alive with the graph.
+                (None, None) => Origin::Leaf(unsafe { text(sys::ggml_get_name(source)) }),
+            }
+        };
+        nodes.iter().map(|node| self.step(*node, &origin)).collect()
+    }
+
+    fn step(
+        &self,
+        node: *mut sys::ggml_tensor,
+        origin: &dyn Fn(*mut sys::ggml_tensor) -> Origin,
+    ) -> Step {
+        let place = self.scopes().place(node as usize);
+        let (kind, path) = place.map_or((OUTSIDE, String::new()), |place| {
+            (place.kind, place.path.to_string())
+        });
+        // SAFETY: the node belongs to the graph, which is alive; dimensions, sources and parameters
+        // are asked for below their numbers, and ggml has a description for every operation.
+        unsafe {
+            let op = sys::shim_tensor_op(node) as sys::ggml_op;
+            let sources = (0..sys::shim_max_src())
+                .map(|i| sys::shim_tensor_src(node, i))
+                .filter(|source| !source.is_null())
+                .map(origin);
+            let ty = sys::shim_tensor_type(node) as u32;
+            Step {
+                op: text(sys::ggml_op_desc(node)),
+                kind,
+                path,
+                name: text(sys::ggml_get_name(node)),
+                shape: std::array::from_fn(|dim| sys::shim_tensor_ne(node, dim as i32) as u64),
+                ty: TensorType::from_id(ty).expect("tensors are made with a `TensorType`"),
+                params: std::array::from_fn(|i| sys::shim_tensor_op_param(node, i as i32)),
+                sources: sources.collect(),
+                is_view: is_view(op),
+            }
+        }
+    }
+}

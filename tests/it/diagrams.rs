@@ -1,0 +1,613 @@
+//! What is drawn is what runs: every operation, weight and addition once, in order, and nothing else.
+//!
+//! The graphs are walked here by rules of their own: what the drawing folds is told by a list of
+//! operations, and a weight belongs to whoever reads it, through whatever lies between.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use lab_bench::arch::{ArchDef, Join, Library};
+use lab_bench::diagram::svg::{Item, Piece};
+use lab_bench::diagram::{Drawing, End, Icon, MASK, Part, Sample, Slot, gallery, svg, variants};
+use lab_bench::ggml::{Origin, Step};
+use lab_bench::model::{Batch, Model, Options, trace};
+use lab_bench::plan::Plan;
+use lab_bench::synth::{Request, design};
+use lab_bench::weights::TensorType;
+
+use crate::goldens::{goldens, index, library, request};
+
+/// A golden's definition and what its model is made of.
+struct Case {
+    name: String,
+    def: ArchDef,
+    source: String,
+    request: Request,
+}
+
+fn cases(library: &Library) -> Vec<Case> {
+    let entries = index();
+    let one = |entry: &serde_json::Value| {
+        let name = entry["name"].as_str().expect("a name").to_owned();
+        let (arch, request) = request(&name, entry);
+        Case {
+            def: library.get(&arch).expect("sound"),
+            source: library.source(&arch).expect("built in").text.clone(),
+            request,
+            name,
+        }
+    };
+    entries.iter().map(one).collect()
+}
+
+impl Case {
+    fn plan(&self) -> Plan {
+        design(&self.def, &self.request)
+            .expect("the golden can be made")
+            .1
+    }
+
+    /// With numbers, as of a file, and with symbols.
+    fn samples(&self) -> [Sample; 2] {
+        [
+            Sample::of_model(&self.name, &self.plan()).expect("a graph"),
+            Sample::of_definition(&self.name, &self.def, &self.request).expect("a graph"),
+        ]
+    }
+
+    fn drawing(&self, sample: &Sample) -> Drawing {
+        Drawing::new(&self.def, &self.source, sample)
+    }
+}
+
+fn is_computed(step: &Step) -> bool {
+    let layout = [
+        "RESHAPE",
+        "VIEW",
+        "PERMUTE",
+        "TRANSPOSE",
+        "CONT",
+        "REPEAT",
+        "CPY",
+    ];
+    let no_bound = step.op == "CLAMP" && step.params[..2] == [f32::MIN, f32::MAX];
+    !layout.contains(&step.op.as_str()) && !no_bound
+}
+
+fn computed_below(steps: &[Step], path: &str) -> BTreeSet<usize> {
+    let dotted = format!("{path}.");
+    let own = |step: &Step| step.path == path || step.path.starts_with(&dotted);
+    let all = (0..steps.len()).filter(|at| own(&steps[*at]) && is_computed(&steps[*at]));
+    all.collect()
+}
+
+/// What a value is made of behind what is only another look at it.
+fn behind(steps: &[Step], origin: &Origin) -> Origin {
+    match origin {
+        Origin::Step(at) if !is_computed(&steps[*at]) => behind(steps, &steps[*at].sources[0]),
+        other => other.clone(),
+    }
+}
+
+fn weights_read(steps: &[Step], of: &BTreeSet<usize>) -> BTreeSet<usize> {
+    let sources = of.iter().flat_map(|at| &steps[*at].sources);
+    let weights = sources.filter_map(|source| match behind(steps, source) {
+        Origin::Weight(weight) => Some(weight),
+        _ => None,
+    });
+    weights.collect()
+}
+
+/// Every operation of `parts` and every further one, with how often it is drawn.
+fn drawn<'p>(
+    parts: impl Iterator<Item = &'p Part>,
+    further: impl Iterator<Item = usize>,
+) -> BTreeMap<usize, usize> {
+    let of_parts = parts.flat_map(|part| part.ops.iter().flat_map(|op| op.steps.clone()));
+    let mut times = BTreeMap::new();
+    for at in of_parts.chain(further) {
+        *times.entry(at).or_default() += 1;
+    }
+    times
+}
+
+fn check_operations(
+    name: &str,
+    place: &str,
+    drawn: &BTreeMap<usize, usize>,
+    run: &BTreeSet<usize>,
+) {
+    let twice = drawn.iter().find(|(_, times)| **times > 1);
+    assert_eq!(twice, None, "{name}: {place}: an operation is drawn twice");
+    let drawn: BTreeSet<usize> = drawn.keys().copied().collect();
+    assert_eq!(
+        &drawn, run,
+        "{name}: {place}: what is drawn is not what runs"
+    );
+}
+
+/// Each weight in one entry of one part, and in as many boxes as read it.
+fn check_weights(name: &str, steps: &[Step], parts: &[&Part], run: &BTreeSet<usize>) {
+    let read = weights_read(steps, run);
+    let mut listed = BTreeSet::new();
+    for part in parts {
+        let mut own = BTreeSet::new();
+        for (at, weight) in part.weights.iter().enumerate() {
+            assert!(
+                own.insert(weight.tensors[0]),
+                "{name}: {} twice",
+                weight.name
+            );
+            let boxes = part.ops.iter().filter(|op| op.weights.contains(&at));
+            let reads = |op: &&lab_bench::diagram::Op| {
+                let steps_of: BTreeSet<usize> = op.steps.iter().copied().collect();
+                weights_read(steps, &steps_of).contains(&weight.tensors[0])
+            };
+            let readers = part.ops.iter().filter(reads).count();
+            assert_eq!(boxes.count(), readers, "{name}: {}", weight.name);
+            assert!(readers > 0, "{name}: {} is drawn and not read", weight.name);
+            let is_new = listed.insert(weight.tensors[0]);
+            assert!(
+                is_new || weight.is_shared,
+                "{name}: {} is drawn twice",
+                weight.name
+            );
+        }
+    }
+    assert_eq!(listed, read, "{name}: the weights drawn are not those read");
+}
+
+/// Arrows of a part are those of the graph, and go from what comes first to what comes later.
+fn check_arrows(name: &str, steps: &[Step], part: &Part) {
+    let starts: Vec<usize> = part.ops.iter().map(|op| op.steps[0]).collect();
+    assert!(starts.is_sorted(), "{name}: {}: another order", part.path);
+    let box_of = |at: usize| part.ops.iter().position(|op| op.steps.contains(&at));
+    let mut expected = BTreeSet::new();
+    for (to, op) in part.ops.iter().enumerate() {
+        for source in op.steps.iter().flat_map(|at| &steps[*at].sources) {
+            if let Origin::Step(at) = behind(steps, source) {
+                match box_of(at) {
+                    Some(from) if from == to => {}
+                    from => {
+                        expected.insert((from, to));
+                    }
+                }
+            }
+        }
+    }
+    let found = part.edges.iter().map(|edge| match &edge.from {
+        End::Op(from) => (Some(*from), edge.to),
+        End::Outside(_) => (None, edge.to),
+    });
+    let found: BTreeSet<(Option<usize>, usize)> = found.collect();
+    assert_eq!(found, expected, "{name}: {}: arrows", part.path);
+    let forward = |(from, to): &(Option<usize>, usize)| from.is_none_or(|from| from < *to);
+    assert!(found.iter().all(forward), "{name}: {}", part.path);
+}
+
+/// Every slot that adds does so to what the slot before it left.
+fn check_stream(name: &str, steps: &[Step], slots: &[Slot]) {
+    let last = |part: &Part| part.ops.last().map(|op| op.steps[op.steps.len() - 1]);
+    let mut stream: Option<usize> = None;
+    for slot in slots {
+        if slot.join == Join::Add {
+            let joined = slot
+                .joined
+                .unwrap_or_else(|| panic!("{name}: {} adds", slot.path));
+            assert_eq!(steps[joined].op, "ADD", "{name}: {}", slot.path);
+            let read = behind(steps, &steps[joined].sources[0]);
+            if let Some(stream) = stream {
+                assert_eq!(read, Origin::Step(stream), "{name}: {}", slot.path);
+            }
+        }
+        let block = slot.branches.last().and_then(|branch| last(&branch.block));
+        let scaled = slot.scale.as_ref().map(|scale| scale.step);
+        let post = slot.post.as_ref().and_then(last);
+        let after = slot.after.as_ref().and_then(last);
+        let result = slot.joined.or(scaled).or(post).or(block);
+        stream = after.or(result).or(stream);
+    }
+}
+
+fn check_drawing(name: &str, sample: &Sample, drawing: &Drawing) {
+    let (steps, plan) = (sample.steps(), sample.plan());
+    assert_eq!(drawing.unplaced, Vec::<usize>::new(), "{name}: not drawn");
+    assert_eq!(drawing.layers.len(), plan.layers.len(), "{name}");
+    let mut everywhere = BTreeSet::new();
+    for kind in &drawing.kinds {
+        for at in &kind.layers {
+            let path = &plan.layers[*at].path;
+            everywhere.extend(computed_below(steps, path));
+        }
+        let path = &plan.layers[kind.layers[0]].path;
+        let run = computed_below(steps, path);
+        let parts: Vec<&Part> = kind.slots.iter().flat_map(Slot::parts).collect();
+        let wiring = kind.slots.iter().flat_map(Slot::wiring);
+        check_operations(name, path, &drawn(parts.iter().copied(), wiring), &run);
+        check_weights(name, steps, &parts, &run);
+        check_stream(name, steps, &kind.slots);
+        // A layer of a kind does what all of its kind do.
+        for other in &kind.layers {
+            let path = &plan.layers[*other].path;
+            let ops = |of: &BTreeSet<usize>| -> Vec<String> {
+                of.iter().map(|at| steps[*at].op.clone()).collect()
+            };
+            let mut both = [ops(&run), ops(&computed_below(steps, path))];
+            both.iter_mut().for_each(|ops| ops.sort());
+            assert_eq!(both[0], both[1], "{name}: {path}");
+        }
+    }
+    let rest: BTreeSet<usize> = (0..steps.len())
+        .filter(|at| is_computed(&steps[*at]) && !everywhere.contains(at))
+        .collect();
+    let stages: Vec<&Part> = drawing.begin.iter().chain(&drawing.end).collect();
+    let of_stages = drawn(stages.iter().copied(), std::iter::empty());
+    check_operations(name, "stages", &of_stages, &rest);
+    check_weights(name, steps, &stages, &rest);
+    for part in drawing.parts() {
+        check_arrows(name, steps, part);
+    }
+}
+
+#[test]
+fn what_is_drawn_is_what_is_built() {
+    for case in cases(&library()) {
+        for sample in case.samples() {
+            check_drawing(&case.name, &sample, &case.drawing(&sample));
+        }
+    }
+}
+
+/// A drawing with one thing wrong does not pass.
+#[test]
+fn what_is_drawn_wrongly_is_noticed() {
+    type Fault = fn(&mut Drawing);
+    fn block(drawing: &mut Drawing) -> &mut Part {
+        &mut drawing.kinds[0].slots[0].branches[0].block
+    }
+    let faults: [(&str, Fault); 8] = [
+        ("an operation is missing", |d| drop(block(d).ops.pop())),
+        ("an operation is there twice", |d| {
+            let op = block(d).ops[0].clone();
+            block(d).ops.push(op);
+        }),
+        ("another order", |d| block(d).ops.swap(0, 1)),
+        ("an arrow is missing", |d| drop(block(d).edges.pop())),
+        ("a weight is missing", |d| drop(block(d).weights.pop())),
+        ("an addition to the stream is missing", |d| {
+            d.kinds[0].slots[1].joined = None;
+        }),
+        ("a norm is missing", |d| d.kinds[0].slots[0].pre = None),
+        ("the head is missing", |d| drop(d.end.pop())),
+    ];
+    let library = library();
+    let case = cases(&library)
+        .into_iter()
+        .find(|c| c.name == "llama")
+        .unwrap();
+    let sample = Sample::of_model(&case.name, &case.plan()).unwrap();
+    for (what, fault) in faults {
+        let mut drawing = case.drawing(&sample);
+        check_drawing(&case.name, &sample, &drawing);
+        fault(&mut drawing);
+        let check = || check_drawing(&case.name, &sample, &drawing);
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check));
+        assert!(result.is_err(), "{what}, and nothing notices");
+    }
+}
+
+/// The operations that a loaded model ran are those that are drawn.
+#[test]
+fn what_is_built_is_what_runs() {
+    let scratch = tempfile::tempdir().unwrap();
+    for golden in goldens(scratch.path(), |_| true) {
+        let def = library().get(&golden.arch).unwrap();
+        let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).unwrap();
+        let n = golden.tokens.len();
+        let drawn = trace(&plan, n).unwrap();
+        let options = Options {
+            n_ctx: 64,
+            n_ctx_seq: 0,
+            n_seqs: 1,
+            n_checkpoints: 0,
+            n_batch: n,
+            n_threads: 1,
+            k_type: TensorType::F16,
+            v_type: TensorType::F16,
+            flash_attn: true,
+            deterministic: false,
+            embeddings: false,
+            non_causal: false,
+            watch: false,
+        };
+        let mut model = Model::load(plan, &golden.weights, options, &mut |_, _| {}).unwrap();
+        let mut batch = Batch::default();
+        for (at, token) in (0..).zip(&golden.tokens) {
+            batch.push(*token, 0, at, true);
+        }
+        model.forward(&batch).unwrap();
+        let run = model.steps();
+        assert_eq!(drawn.len(), run.len(), "{}", golden.name);
+        for (drawn, run) in drawn.iter().zip(&run) {
+            assert_eq!(
+                (&drawn.op, &drawn.path, &drawn.sources, drawn.ty),
+                (&run.op, &run.path, &run.sources, run.ty),
+                "{}",
+                golden.name
+            );
+        }
+    }
+}
+
+#[test]
+fn masks_show_who_sees_whom() {
+    let library = library();
+    let seen = |name: &str| {
+        let case = cases(&library)
+            .into_iter()
+            .find(|c| c.name == name)
+            .unwrap();
+        let sample = Sample::of_model(name, &case.plan()).unwrap();
+        let drawing = case.drawing(&sample);
+        let icons = drawing.parts().flat_map(|part| part.icons.clone());
+        let masks = icons.filter_map(|icon| match icon {
+            Icon::Mask { seen, .. } => Some(seen),
+            _ => None,
+        });
+        masks.collect::<Vec<_>>()
+    };
+    let causal: Vec<_> = (0..MASK).map(|q| 0..q + 1).collect();
+    let window: Vec<_> = (0..MASK)
+        .map(|q| (q + 1).saturating_sub(3)..q + 1)
+        .collect();
+    let all: Vec<_> = (0..MASK).map(|_| 0..MASK).collect();
+    assert_eq!(seen("llama"), std::slice::from_ref(&causal));
+    // Masked tokens and encoders see what follows.
+    assert_eq!([seen("llada"), seen("bert")], [[all.clone()], [all]]);
+    assert_eq!(seen("gemma3"), [window, causal]);
+}
+
+/// Whether a size is written as a number; 1 is one everywhere.
+fn is_number(text: &str) -> bool {
+    text.parse::<u64>().is_ok_and(|n| n > 1)
+}
+
+#[test]
+fn without_a_file_no_size_is_a_number() {
+    for case in cases(&library()) {
+        let sample = Sample::of_definition(&case.name, &case.def, &case.request).unwrap();
+        let drawing = case.drawing(&sample);
+        for part in drawing.parts() {
+            let weights = part.weights.iter().flat_map(|w| &w.shape);
+            let results = part.ops.iter().flat_map(|op| &op.result);
+            let edges = part.edges.iter().flat_map(|edge| &edge.shape);
+            let number = weights.chain(results).chain(edges).find(|d| is_number(d));
+            assert_eq!(number, None, "{}: {}", case.name, part.path);
+            assert_eq!(part.cost, None);
+        }
+        assert_eq!((drawing.cost, drawing.kept.per_token), (None, None));
+    }
+}
+
+#[test]
+fn numbers_of_a_file_add_up() {
+    for case in cases(&library()) {
+        let [sample, _] = case.samples();
+        let drawing = case.drawing(&sample);
+        let plan = sample.plan();
+        let mut tensors = BTreeSet::new();
+        for part in drawing.parts() {
+            let own = part.weights.iter().flat_map(|w| w.tensors.iter().copied());
+            let own: BTreeSet<usize> = own.collect();
+            let bytes: u64 = own.iter().map(|at| plan.tensors[*at].bytes).sum();
+            assert_eq!(
+                part.cost.unwrap().bytes,
+                bytes,
+                "{}: {}",
+                case.name,
+                part.path
+            );
+            tensors.extend(own);
+        }
+        // Of two tables for short and long contexts a pass reads one.
+        let all = (0..sample.steps().len()).collect();
+        assert_eq!(tensors, weights_read(sample.steps(), &all), "{}", case.name);
+        let rows = plan
+            .cache_bytes_read(0, TensorType::F16, TensorType::F16)
+            .unwrap();
+        let shared = plan
+            .layers
+            .iter()
+            .flat_map(|l| &l.slots)
+            .flat_map(|s| &s.branches);
+        let is_shared = |b: &lab_bench::plan::BranchPlan| matches!(&b.block.state, Some(lab_bench::plan::StatePlan::KeyValue(r)) if r.owner.is_some());
+        if !shared.into_iter().any(is_shared) {
+            assert_eq!(drawing.kept.per_token.unwrap_or(0), rows, "{}", case.name);
+        }
+        assert_eq!(
+            drawing.kept.per_sequence.unwrap_or(0),
+            plan.recurrent_bytes(1).unwrap(),
+            "{}",
+            case.name
+        );
+    }
+}
+
+fn check_layout(name: &str, piece: &Piece) {
+    let texts: Vec<(svg::Rect, &str)> = piece.texts().collect();
+    let page = svg::Rect {
+        x: 0.0,
+        y: 0.0,
+        w: piece.w,
+        h: piece.h,
+    };
+    let inside = |r: &svg::Rect| {
+        r.x >= page.x && r.y >= page.y && r.x + r.w <= page.w && r.y + r.h <= page.h
+    };
+    for (i, (rect, text)) in texts.iter().enumerate() {
+        assert!(
+            inside(rect),
+            "{name}: `{text}` at {rect:?} is outside {page:?}"
+        );
+        let met = texts[i + 1..].iter().find(|(other, _)| rect.meets(other));
+        assert_eq!(met, None, "{name}: `{text}` at {rect:?} meets another text");
+    }
+    for item in &piece.items {
+        if let Item::Box(rect, ..) = item {
+            assert!(
+                inside(rect),
+                "{name}: a box at {rect:?} is outside {page:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn texts_do_not_meet_and_nothing_is_outside() {
+    for case in cases(&library()) {
+        for sample in case.samples() {
+            let drawing = case.drawing(&sample);
+            check_layout(&case.name, &svg::stack(&drawing));
+            check_layout(&case.name, &svg::layers(&drawing));
+        }
+    }
+}
+
+#[test]
+fn pictures_are_xml_and_the_same_each_time() {
+    for case in cases(&library()) {
+        let documents = || {
+            let [sample, _] = case.samples();
+            let drawing = case.drawing(&sample);
+            let pieces = [svg::stack(&drawing), svg::layers(&drawing)];
+            pieces.map(|piece| svg::document(&drawing, &piece, "a picture"))
+        };
+        let first = documents();
+        assert_eq!(first, documents(), "{}", case.name);
+        for text in &first {
+            let xml =
+                roxmltree::Document::parse(text).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+            let root = xml.root_element();
+            let has = |tag: &str| {
+                root.children()
+                    .any(|c| c.has_tag_name(tag) && c.text().is_some())
+            };
+            let tag = |tag| ("http://www.w3.org/2000/svg", tag);
+            let named = |name| root.children().any(|c| c.has_tag_name(tag(name)));
+            assert!(
+                named("title") && named("desc") || has("title"),
+                "{}",
+                case.name
+            );
+        }
+    }
+}
+
+#[test]
+fn hostile_names_stay_text() {
+    let library = library();
+    let case = cases(&library).into_iter().next().unwrap();
+    let name = "<script>\u{1}&\"'</svg>";
+    let sample = Sample::of_model(name, &case.plan()).unwrap();
+    let drawing = case.drawing(&sample);
+    let text = svg::document(&drawing, &svg::stack(&drawing), "a picture");
+    let xml = roxmltree::Document::parse(&text).unwrap();
+    let is_script = |node: roxmltree::Node<'_, '_>| node.has_tag_name("script");
+    assert!(!xml.descendants().any(is_script));
+}
+
+/// A release build takes a tenth of this; the machine of a test may be busy.
+const RENDERED_WITHIN: Duration = Duration::from_secs(2);
+
+#[test]
+fn drawing_is_quick() {
+    for case in cases(&library()) {
+        let plan = case.plan();
+        let start = Instant::now();
+        let sample = Sample::of_model(&case.name, &plan).unwrap();
+        let drawing = case.drawing(&sample);
+        let pieces = [svg::stack(&drawing), svg::layers(&drawing)];
+        let texts = pieces.map(|piece| svg::document(&drawing, &piece, "a picture"));
+        let took = start.elapsed();
+        assert!(texts.iter().all(|text| text.len() > 1000));
+        assert!(took < RENDERED_WITHIN, "{}: {took:?}", case.name);
+    }
+}
+
+#[test]
+fn a_png_is_a_picture_of_its_size() {
+    let library = library();
+    let case = cases(&library).into_iter().next().unwrap();
+    let sample = Sample::of_model(&case.name, &case.plan()).unwrap();
+    let drawing = case.drawing(&sample);
+    let text = svg::document(&drawing, &svg::stack(&drawing), "a picture");
+    let png = lab_bench::diagram::png::png(&text).unwrap();
+    assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
+    let size = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap());
+    let piece = svg::stack(&drawing);
+    let expected = [piece.w, piece.h].map(|n| (n.ceil() * 1.5).ceil() as u32);
+    assert_eq!([size(16), size(20)], expected);
+    assert_eq!(png, lab_bench::diagram::png::png(&text).unwrap());
+    assert!(lab_bench::diagram::png::png("<svg").is_err());
+}
+
+#[test]
+fn the_gallery_is_up_to_date() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/diagrams");
+    let files = gallery(&library()).expect("every definition can be drawn");
+    for (name, text) in &files {
+        let stored = std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+        assert!(
+            stored == *text,
+            "docs/diagrams/{name} is stale: make diagrams"
+        );
+    }
+    let names: BTreeSet<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
+    for entry in std::fs::read_dir(&folder).expect("the gallery is there") {
+        let name = entry.expect("readable").file_name();
+        let name = name.to_string_lossy();
+        assert!(
+            names.contains(&*name),
+            "docs/diagrams/{name} is of nothing: make diagrams"
+        );
+    }
+}
+
+/// What a definition can be is drawn: every slot and branch occurs in some variant, but for a few whose
+/// conditions one parameter does not make true.
+#[test]
+fn variants_show_what_definitions_can_be() {
+    let library = library();
+    let mut missing = Vec::new();
+    let names: Vec<String> = library.sources().map(|(name, _)| name.to_owned()).collect();
+    for name in names {
+        let def = library.get(&name).unwrap();
+        let source = &library.source(&name).unwrap().text;
+        let all = variants(&def).unwrap();
+        let absent = all.iter().map(|(_, request)| {
+            let sample = Sample::of_definition(&name, &def, request).unwrap();
+            let drawing = Drawing::new(&def, source, &sample);
+            drawing.absent.into_iter().collect::<BTreeSet<String>>()
+        });
+        let never = absent.reduce(|a, b| &a & &b).unwrap();
+        missing.extend(never.into_iter().map(|text| format!("{name}: {text}")));
+    }
+    assert_eq!(missing, Vec::<String>::new());
+}
+
+#[test]
+fn pictures_of_a_dense_and_a_mixed_stack() {
+    let library = library();
+    for name in ["llama", "gpt-oss"] {
+        let def = library.get(name).unwrap();
+        let request = variants(&def).unwrap().remove(0).1;
+        let sample = Sample::of_definition(name, &def, &request).unwrap();
+        let drawing = Drawing::new(&def, &library.source(name).unwrap().text, &sample);
+        let piece = svg::stack(&drawing);
+        insta::assert_snapshot!(
+            format!("diagram_{name}"),
+            svg::document(&drawing, &piece, "stack")
+        );
+    }
+}
