@@ -312,6 +312,7 @@ fn what_is_built_is_what_runs() {
             n_seqs: 1,
             n_checkpoints: 0,
             n_batch: n,
+            n_outputs: 0,
             n_threads: 1,
             k_type: TensorType::F16,
             v_type: TensorType::F16,
