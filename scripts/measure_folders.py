@@ -5,7 +5,7 @@ Usage: scripts/measure_folders.py [--bench target/release/bench] [--gb 2] [--typ
 Needs: Python 3.11, numpy; disk space for three times the size, by default under target/.
 
 A folder of a llama of random f16 weights is made in shards of 500 MB: rows of queries and keys must be
-reordered, the rest can be copied. Then `cp`, `bench convert` to each type, and a load with each type
+reordered, the rest can be copied. Then `cp` and `sync`, `bench convert` to each type, and a load with each type
 (`bench logits` of one token), each once before and once under the clock. `anonymous` is the largest
 amount of memory that is the process's own; `resident` counts mapped pages of the files too.
 """
@@ -131,8 +131,10 @@ def main():
         print(f"{what:24} {seconds:8.1f} {anonymous / 1e6:14.0f} {resident / 1e6:13.0f} {made:11.0f}", flush=True)
 
     folder, out = args.work / "folder", args.work / "out.gguf"
-    row("cp", ["cp", "-r", folder, args.work / "copy"], None)
-    shutil.rmtree(args.work / "copy")
+    # Durable, and in the place of an older one, as a conversion is.
+    copy = args.work / "copy"
+    row("cp and sync", ["sh", "-c", f"rm -rf '{copy}' && cp -r '{folder}' '{copy}' && sync -f '{copy}'"], None)
+    shutil.rmtree(copy)
     for ty in args.types.split(","):
         row(f"convert to {ty}", [args.bench, "convert", folder, out, "--type", ty, "--force"], out)
         flags = [] if ty == "f16" else ["--type", ty]
