@@ -12,6 +12,7 @@ amount of memory that is the process's own; `resident` counts mapped pages of th
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import threading
@@ -125,18 +126,20 @@ def main():
     print(f"{'what':24} {'seconds':>8} {'anonymous, MB':>14} {'resident, MB':>13} {'result, MB':>11}")
 
     def row(what, command, result):
-        measure(command)
-        seconds, anonymous, resident = measure(command)
+        for _ in range(2):
+            if result and result.exists():
+                shutil.rmtree(result) if result.is_dir() else result.unlink()
+            os.sync()
+            seconds, anonymous, resident = measure(command)
         made = result.stat().st_size / 1e6 if result and result.is_file() else 0
         print(f"{what:24} {seconds:8.1f} {anonymous / 1e6:14.0f} {resident / 1e6:13.0f} {made:11.0f}", flush=True)
 
     folder, out = args.work / "folder", args.work / "out.gguf"
-    # Durable, and in the place of an older one, as a conversion is.
     copy = args.work / "copy"
-    row("cp and sync", ["sh", "-c", f"rm -rf '{copy}' && cp -r '{folder}' '{copy}' && sync -f '{copy}'"], None)
+    row("cp and sync", ["sh", "-c", f"cp -r '{folder}' '{copy}' && sync -f '{copy}'"], copy)
     shutil.rmtree(copy)
     for ty in args.types.split(","):
-        row(f"convert to {ty}", [args.bench, "convert", folder, out, "--type", ty, "--force"], out)
+        row(f"convert to {ty}", [args.bench, "convert", folder, out, "--type", ty], out)
         flags = [] if ty == "f16" else ["--type", ty]
         logits = args.work / "logits.npy"
         row(f"load as {ty}", [args.bench, "logits", "-m", folder, "--tokens", 1, "-o", logits, "--ctx", 16, *flags], None)
