@@ -179,7 +179,11 @@ impl<'a> Candidates<'a> {
             return;
         };
         if *logit > f32::NEG_INFINITY {
-            *logit = (new(f64::from(*logit)) as f32).min(f32::MAX);
+            // Only what was meant to ban a token does: a number that overflows is the outermost one.
+            *logit = match new(f64::from(*logit)) {
+                f64::NEG_INFINITY => f32::NEG_INFINITY,
+                changed => (changed as f32).clamp(f32::MIN, f32::MAX),
+            };
             self.max = None;
         }
     }

@@ -173,6 +173,12 @@ mod tests {
         };
         let kept = twin::run(&params, &[0], &[], &[4.0, 5.0]);
         assert_eq!(kept, Ok(vec![(0, f32::MAX), (1, 5.0)]));
+        let params = Params {
+            repeat_penalty: 2.0,
+            ..Params::default()
+        };
+        let kept = twin::run(&params, &[0], &[], &[f32::MIN]);
+        assert_eq!(kept, Ok(vec![(0, f32::MIN)]));
     }
 
     #[test]
