@@ -1,6 +1,7 @@
 //! The engine over a model whose next token is a hash of the text: what every request gets is known.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -139,13 +140,18 @@ impl Compute for Fake {
     }
 }
 
-fn tokenizer() -> Arc<Tokenizer> {
-    let definitions = Definitions::open(&[]).expect("the built-in definitions");
-    let opened = models::open(&Source::of(None), &definitions).expect("the shipped model");
-    Arc::new(Tokenizer::from_metadata(opened.weights.metadata()).expect("its vocabulary"))
+/// The shipped vocabulary, read once.
+pub(super) fn tokenizer() -> Arc<Tokenizer> {
+    static TOKENIZER: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| {
+        let definitions = Definitions::open(&[]).expect("the built-in definitions");
+        let opened = models::open(&Source::of(None), &definitions).expect("the shipped model");
+        let tokenizer = Tokenizer::from_metadata(opened.weights.metadata());
+        Arc::new(tokenizer.expect("its vocabulary"))
+    });
+    Arc::clone(&TOKENIZER)
 }
 
-const LIMITS: Limits = Limits {
+pub(super) const LIMITS: Limits = Limits {
     n_ctx: 256,
     n_parallel: 3,
     n_queue: 100,
@@ -368,12 +374,9 @@ proptest! {
         n_blocks in 16..40usize,
         has_states: bool,
     ) {
-        thread_local! {
-            static TOKENIZER: Arc<Tokenizer> = tokenizer();
-        }
         let limits = Limits { n_parallel, n_prompt, n_drafted, ..LIMITS };
         let model = Fake { has_states, ..fake(n_batch, n_blocks) };
-        let mut runner = Runner::new(model, TOKENIZER.with(Arc::clone), limits);
+        let mut runner = Runner::new(model, tokenizer(), limits);
         let mut open: Vec<(usize, Option<UnboundedReceiver<Event>>, Answer)> = Vec::new();
         let mut tick = 0;
         while open.len() < lives.len() || open.iter().any(|(_, events, answer)| {

@@ -16,7 +16,7 @@ use lab_bench::plan::Plan;
 use lab_bench::synth::{Request, design};
 use lab_bench::weights::TensorType;
 
-use crate::goldens::{goldens, index, library, request};
+use crate::goldens::{goldens, index, library, options, request};
 
 /// A golden's definition and what its model is made of.
 struct Case {
@@ -306,21 +306,15 @@ fn what_is_built_is_what_runs() {
         let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).unwrap();
         let n = golden.tokens.len();
         let drawn = trace(&plan, n).unwrap();
+        // As the trace describes it.
         let options = Options {
             n_ctx: 64,
-            n_ctx_seq: 0,
             n_seqs: 1,
-            n_checkpoints: 0,
             n_batch: n,
-            n_outputs: 0,
-            n_threads: 1,
             k_type: TensorType::F16,
             v_type: TensorType::F16,
             flash_attn: true,
-            deterministic: false,
-            embeddings: false,
-            non_causal: false,
-            watch: false,
+            ..options()
         };
         let mut model = Model::load(plan, &golden.weights, options, &mut |_, _| {}).unwrap();
         let mut batch = Batch::default();

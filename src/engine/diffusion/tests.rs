@@ -9,12 +9,11 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use super::runner::Compute;
 use super::*;
+use crate::engine::tests as shared;
 use crate::engine::way::Way;
 use crate::engine::{Caller, Event, Failure, FinishReason, Submitted, Ticket, Usage};
 use crate::model::{self, Batch, EachRows, SequenceId};
-use crate::models::{self, Definitions, Source};
 use crate::sampling::{Params, Sampler};
-use crate::text::tokenizer::Tokenizer;
 
 const N_VOCAB: usize = 40;
 const MASK: u32 = 39;
@@ -204,23 +203,9 @@ fn naively(request: &Request, facts: &Facts) -> (Vec<u32>, Vec<Vec<usize>>) {
     (text.split_off(n_prompt), all)
 }
 
-thread_local! {
-    static TOKENIZER: Arc<Tokenizer> = {
-        let definitions = Definitions::open(&[]).expect("the built-in definitions");
-        let opened = models::open(&Source::of(None), &definitions).expect("the shipped model");
-        Arc::new(Tokenizer::from_metadata(opened.weights.metadata()).expect("its vocabulary"))
-    };
-}
-
 const LIMITS: Limits = Limits {
     n_ctx: 100,
-    n_parallel: 3,
-    n_queue: 100,
-    n_prompt: 20,
-    n_drafted: 0,
-    diffusion: Diffusion::UNSAID,
-    queue_time: None,
-    answer_time: None,
+    ..shared::LIMITS
 };
 
 fn facts(shift: usize) -> Facts {
@@ -239,7 +224,7 @@ fn runner(shift: usize) -> Runner<Fake> {
         n_cells: 400,
         ..Fake::default()
     };
-    Runner::new(model, TOKENIZER.with(Arc::clone), LIMITS, facts(shift))
+    Runner::new(model, shared::tokenizer(), LIMITS, facts(shift))
 }
 
 fn request(prompt: &[u32], n: usize, diffusion: Diffusion) -> Request {
