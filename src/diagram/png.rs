@@ -26,13 +26,10 @@ pub enum Error {
 }
 
 /// The drawing without its dark colours, which end its style sheet.
-fn light(svg: &str) -> String {
-    match svg
-        .split_once("@media")
-        .and_then(|(a, b)| Some((a, b.split_once("</style>")?.1)))
-    {
-        Some((before, behind)) => format!("{before}</style>{behind}"),
-        None => svg.to_owned(),
+fn light(drawing: &str) -> String {
+    match drawing.split_once("</style>") {
+        Some((head, rest)) => format!("{}</style>{BOLD}{rest}", super::svg::light(head)),
+        None => drawing.to_owned(),
     }
 }
 
@@ -41,7 +38,7 @@ fn light(svg: &str) -> String {
 /// # Errors
 /// What is no SVG, or too large.
 pub fn png(svg: &str) -> Result<Vec<u8>, Error> {
-    let svg = light(svg).replacen("</style>", &format!("</style>{BOLD}"), 1);
+    let svg = light(svg);
     let mut fonts = usvg::fontdb::Database::new();
     for font in [
         epaint_default_fonts::UBUNTU_LIGHT,

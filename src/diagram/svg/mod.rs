@@ -10,10 +10,13 @@ mod layer;
 mod part;
 mod scene;
 mod stack;
+mod style;
 mod text;
 
 pub use flow::{Flow, Size, flow};
 pub use scene::{Anchor, Item, Piece, Rect, Seg, escape};
+pub use style::SHEET;
+pub(super) use style::light;
 pub use text::{Style, width};
 
 use super::{Drawing, Kind};
@@ -100,7 +103,7 @@ pub fn document(drawing: &Drawing, piece: &Piece, what: &str) -> String {
             "kinds"
         },
     );
-    piece.to_svg(&title, &desc, &style(piece))
+    piece.to_svg(&title, &desc, &style::rules(piece))
 }
 
 /// A picture as a small SVG document, without what is told where the pointer rests.
@@ -109,45 +112,6 @@ pub fn compact(piece: &Piece, title: &str) -> String {
     piece.to_svg(
         title,
         "Drawn by bench from the plan that runs.",
-        &style(&piece),
+        &style::rules(&piece),
     )
 }
-
-/// The rules of the style sheet for what occurs in a picture.
-fn style(piece: &Piece) -> String {
-    let classes = piece.classes();
-    let is_used = |selector: &&str| {
-        let mut names = selector.split(['.', ' ']).filter(|name| !name.is_empty());
-        names.all(|name| name == "text" || classes.contains(name))
-    };
-    let mut out = String::new();
-    let mut rest = STYLE;
-    while let Some((rule, behind)) = rest.split_once('}') {
-        rest = behind;
-        let (rule, is_dark) = match rule.split_once("){") {
-            Some((media, rule)) => {
-                out.push_str(media.trim());
-                out.push_str("){");
-                (rule, true)
-            }
-            None => (rule, false),
-        };
-        let Some((selectors, body)) = rule.split_once('{') else {
-            // The end of the dark set.
-            out.push('}');
-            continue;
-        };
-        let used: Vec<&str> = selectors.trim().split(',').filter(is_used).collect();
-        if !used.is_empty() {
-            out.push_str(&format!("{}{{{body}}}", used.join(",")));
-        }
-        debug_assert!(
-            !is_dark || out.contains("@media"),
-            "the dark set is one block"
-        );
-    }
-    out
-}
-
-/// Fonts, lines and colours. Base rules are light, so that renderers without media queries have them.
-const STYLE: &str = include_str!("style.css");
