@@ -7,6 +7,7 @@
 mod flow;
 mod icon;
 mod layer;
+mod notes;
 mod part;
 mod scene;
 mod stack;

@@ -1,12 +1,11 @@
 //! The whole model: what comes in, the stack with its pattern, what comes out.
 
-use std::collections::{BTreeMap, BTreeSet};
-
+use super::notes::{NOTES, notes};
 use super::part::{arrow, card, class, cost_text, head, label, shape, single, spine_head};
 use super::scene::{Anchor, Item, Piece, Rect, Seg};
 use super::text::{Style, width, wrap};
 use crate::arch::{Join, Mode};
-use crate::diagram::words::{bytes, short, tap};
+use crate::diagram::words::tap;
 use crate::diagram::{Drawing, Kind, Part, Run, Slot};
 
 /// Width of a card, and of one of several side by side.
@@ -16,8 +15,6 @@ const GAP: f64 = 26.0;
 /// Room beside a repeated piece for how often it repeats.
 const SIDE: f64 = 74.0;
 const SPINE: f64 = 24.0;
-/// Width of the column with numbers, pattern and legend.
-const NOTES: f64 = 330.0;
 
 /// Width of a kind of layer.
 fn room(drawing: &Drawing) -> f64 {
@@ -28,6 +25,44 @@ fn room(drawing: &Drawing) -> f64 {
 
 /// The picture of the whole.
 pub(super) fn stack(drawing: &Drawing) -> Piece {
+    let column = column(drawing);
+    let w = column.w + 40.0 + NOTES;
+    let title = heading(drawing, w);
+    let top = title.h + 10.0;
+    let notes = notes(drawing);
+    let mut page = Piece::new(w.max(title.w), top + column.h.max(notes.h));
+    let x = column.w + 40.0;
+    page.put(title, 0.0, 0.0);
+    page.put(column, 0.0, top);
+    page.put(notes, x, top);
+    framed(page)
+}
+
+/// What comes in, the layers, what comes out, one below the other along the stream.
+fn column(drawing: &Drawing) -> Piece {
+    let rows = rows(drawing);
+    let w = rows.iter().map(|row| row.w).fold(0.0, f64::max);
+    let mut piece = Piece::new(w, 0.0);
+    let mut y = 0.0;
+    let mut last: Option<f64> = None;
+    let middle = (w / 2.0).round();
+    for row in rows {
+        let x = ((w - row.w) / 2.0).round();
+        if let Some(from) = last {
+            piece.line(&[(middle, from), (middle, y - 8.0)], "spine");
+            spine_head(&mut piece, middle, y);
+        }
+        let h = row.h;
+        piece.put(row, x, y);
+        last = Some(y + h);
+        y += h + GAP;
+    }
+    piece.h = y - GAP;
+    piece
+}
+
+/// The rows of the column.
+fn rows(drawing: &Drawing) -> Vec<Piece> {
     let mut rows: Vec<Piece> = Vec::new();
     let tokens = format!("{}: T token ids", input_words(drawing.mode));
     rows.push(label(&tokens, "in"));
@@ -50,30 +85,7 @@ pub(super) fn stack(drawing: &Drawing) -> Piece {
     for part in aside {
         rows.insert(before_layers, self::aside(part, w));
     }
-    let title = heading(drawing, w + 40.0 + NOTES);
-    let top = title.h + 10.0;
-    let mut piece = Piece::new(w, 0.0);
-    let mut y = top;
-    let mut last: Option<f64> = None;
-    let middle = (w / 2.0).round();
-    for row in rows {
-        let x = ((w - row.w) / 2.0).round();
-        if let Some(from) = last {
-            piece.line(&[(middle, from), (middle, y - 8.0)], "spine");
-            spine_head(&mut piece, middle, y);
-        }
-        let h = row.h;
-        piece.put(row, x, y);
-        last = Some(y + h);
-        y += h + GAP;
-    }
-    let notes = notes(drawing);
-    let mut page = Piece::new(w + 40.0 + NOTES, (y - GAP).max(top + notes.h));
-    page.w = page.w.max(title.w);
-    page.put(title, 0.0, 0.0);
-    page.put(piece, 0.0, 0.0);
-    page.put(notes, w + 40.0, top);
-    framed(page)
+    rows
 }
 
 /// A part beside the stream, which it reads and does not change.
@@ -415,140 +427,5 @@ fn side_by_side(blocks: Vec<Piece>, room: f64) -> Piece {
     }
     piece.push(Item::Circle(middle, sum + 6.0, 11.0, "sign"));
     piece.text(middle, sum + 10.5, Anchor::Middle, Style::Title, "+");
-    piece
-}
-
-/// The column beside the stack.
-fn notes(drawing: &Drawing) -> Piece {
-    let mut piece = Piece::new(NOTES, 0.0);
-    let mut y: f64 = 0.0;
-    if !drawing.layers.is_empty() {
-        let strip = strip(drawing);
-        let h = strip.h;
-        piece.put(strip, 0.0, y);
-        y += h + 18.0;
-    }
-    let mut lines: Vec<(String, Style)> = Vec::new();
-    for kind in &drawing.kinds {
-        lines.push((format!("{}: {}", kind.letter, kind.label), Style::Name));
-        lines.extend(
-            kind.when
-                .iter()
-                .map(|when| (format!("where {when}"), Style::Small)),
-        );
-    }
-    if let Some(bytes_kept) = drawing.kept.per_token {
-        lines.push(("Kept between steps".into(), Style::Title));
-        lines.push((
-            format!("{} per token, 16-bit keys and values", bytes(bytes_kept)),
-            Style::Line,
-        ));
-    }
-    if let Some(bytes_kept) = drawing.kept.per_sequence {
-        lines.push((
-            format!("{} per text, whatever its length", bytes(bytes_kept)),
-            Style::Line,
-        ));
-    }
-    if drawing.cost.is_some() {
-        lines.push(("Where the bytes are".into(), Style::Title));
-        for (name, share) in shares(drawing) {
-            lines.push((format!("{name}: {:.1} %", share * 100.0), Style::Line));
-        }
-    }
-    if !drawing.absent.is_empty() {
-        lines.push((
-            "Other models of this architecture have".into(),
-            Style::Title,
-        ));
-        lines.extend(
-            drawing
-                .absent
-                .iter()
-                .map(|text| (text.clone(), Style::Small)),
-        );
-    }
-    for (text, style) in lines {
-        if style == Style::Title {
-            y += 10.0;
-        }
-        for line in wrap(&text, style, NOTES) {
-            y += style.leading();
-            piece.text(0.0, y - 4.0, Anchor::Start, style, &line);
-        }
-    }
-    piece.h = y;
-    piece
-}
-
-/// Shares of the bytes by what they are for, largest first.
-fn shares(drawing: &Drawing) -> Vec<(&'static str, f64)> {
-    let mut sums: BTreeMap<&'static str, f64> = BTreeMap::new();
-    let mut seen = BTreeSet::new();
-    for part in drawing.parts() {
-        let name = match part.kind {
-            "embed" => "token table",
-            "head" => "head",
-            "norm" => "norms",
-            "per_layer_input" => "inputs of layers",
-            other => short(other),
-        };
-        // What several parts share counts for the first.
-        let own = part.weights.iter().filter(|w| seen.insert(w.tensors[0]));
-        let own = own.filter_map(|w| w.cost.as_ref()).map(|cost| cost.share);
-        *sums.entry(name).or_default() += own.sum::<f64>();
-    }
-    let mut sums: Vec<(&'static str, f64)> = sums.into_iter().collect();
-    sums.sort_by(|a, b| b.1.total_cmp(&a.1));
-    sums.retain(|(_, share)| *share >= 0.0005);
-    sums
-}
-
-/// Every layer as a cell with the letter of its kind.
-fn strip(drawing: &Drawing) -> Piece {
-    const CELL: f64 = 22.0;
-    let mut piece = Piece::new(NOTES, 0.0);
-    let mut y = Style::Title.leading();
-    piece.text(
-        0.0,
-        y - 5.0,
-        Anchor::Start,
-        Style::Title,
-        "Layers, in order",
-    );
-    y += 4.0;
-    if drawing.is_symbolic {
-        let text =
-            "how many there are is for the model file to say; this is the order of a small one";
-        for line in wrap(text, Style::Small, NOTES) {
-            y += Style::Small.leading();
-            piece.text(0.0, y - 4.0, Anchor::Start, Style::Small, &line);
-        }
-        y += 4.0;
-    }
-    let columns = (NOTES / CELL) as usize;
-    for (at, kind) in drawing.layers.iter().enumerate() {
-        let (x, y) = (
-            (at % columns) as f64 * CELL,
-            y + (at / columns) as f64 * CELL,
-        );
-        let cell = Rect {
-            x,
-            y,
-            w: CELL - 3.0,
-            h: CELL - 3.0,
-        };
-        let class = ["k0", "k1", "k2", "k3"][kind % 4];
-        piece.push(Item::Box(cell, 3.0, class));
-        let letter = &drawing.kinds[*kind].letter;
-        piece.text(
-            x + (CELL - 3.0) / 2.0,
-            y + 13.5,
-            Anchor::Middle,
-            Style::Small,
-            letter,
-        );
-    }
-    piece.h = y + drawing.layers.len().div_ceil(columns) as f64 * CELL;
     piece
 }

@@ -1,0 +1,146 @@
+//! The column beside the stack: every layer as a cell, names of kinds, sums over all weights.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::scene::{Anchor, Item, Piece, Rect};
+use super::text::{Style, wrap};
+use crate::diagram::Drawing;
+use crate::diagram::words::{bytes, short};
+
+/// Width of the column.
+pub(super) const NOTES: f64 = 330.0;
+
+/// The column beside the stack.
+pub(super) fn notes(drawing: &Drawing) -> Piece {
+    let mut piece = Piece::new(NOTES, 0.0);
+    let mut y: f64 = 0.0;
+    if !drawing.layers.is_empty() {
+        let strip = strip(drawing);
+        let h = strip.h;
+        piece.put(strip, 0.0, y);
+        y += h + 18.0;
+    }
+    let mut lines: Vec<(String, Style)> = Vec::new();
+    for kind in &drawing.kinds {
+        lines.push((format!("{}: {}", kind.letter, kind.label), Style::Name));
+        lines.extend(
+            kind.when
+                .iter()
+                .map(|when| (format!("where {when}"), Style::Small)),
+        );
+    }
+    if let Some(bytes_kept) = drawing.kept.per_token {
+        lines.push(("Kept between steps".into(), Style::Title));
+        lines.push((
+            format!("{} per token, 16-bit keys and values", bytes(bytes_kept)),
+            Style::Line,
+        ));
+    }
+    if let Some(bytes_kept) = drawing.kept.per_sequence {
+        lines.push((
+            format!("{} per text, whatever its length", bytes(bytes_kept)),
+            Style::Line,
+        ));
+    }
+    if drawing.cost.is_some() {
+        lines.push(("Where the bytes are".into(), Style::Title));
+        for (name, share) in shares(drawing) {
+            lines.push((format!("{name}: {:.1} %", share * 100.0), Style::Line));
+        }
+    }
+    if !drawing.absent.is_empty() {
+        lines.push((
+            "Other models of this architecture have".into(),
+            Style::Title,
+        ));
+        lines.extend(
+            drawing
+                .absent
+                .iter()
+                .map(|text| (text.clone(), Style::Small)),
+        );
+    }
+    for (text, style) in lines {
+        if style == Style::Title {
+            y += 10.0;
+        }
+        for line in wrap(&text, style, NOTES) {
+            y += style.leading();
+            piece.text(0.0, y - 4.0, Anchor::Start, style, &line);
+        }
+    }
+    piece.h = y;
+    piece
+}
+
+/// Shares of the bytes by what they are for, largest first.
+fn shares(drawing: &Drawing) -> Vec<(&'static str, f64)> {
+    let mut sums: BTreeMap<&'static str, f64> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for part in drawing.parts() {
+        let name = match part.kind {
+            "embed" => "token table",
+            "head" => "head",
+            "norm" => "norms",
+            "per_layer_input" => "inputs of layers",
+            other => short(other),
+        };
+        // What several parts share counts for the first.
+        let own = part.weights.iter().filter(|w| seen.insert(w.tensors[0]));
+        let own = own.filter_map(|w| w.cost.as_ref()).map(|cost| cost.share);
+        *sums.entry(name).or_default() += own.sum::<f64>();
+    }
+    let mut sums: Vec<(&'static str, f64)> = sums.into_iter().collect();
+    sums.sort_by(|a, b| b.1.total_cmp(&a.1));
+    sums.retain(|(_, share)| *share >= 0.0005);
+    sums
+}
+
+/// Every layer as a cell with the letter of its kind.
+fn strip(drawing: &Drawing) -> Piece {
+    const CELL: f64 = 22.0;
+    let mut piece = Piece::new(NOTES, 0.0);
+    let mut y = Style::Title.leading();
+    piece.text(
+        0.0,
+        y - 5.0,
+        Anchor::Start,
+        Style::Title,
+        "Layers, in order",
+    );
+    y += 4.0;
+    if drawing.is_symbolic {
+        let text =
+            "how many there are is for the model file to say; this is the order of a small one";
+        for line in wrap(text, Style::Small, NOTES) {
+            y += Style::Small.leading();
+            piece.text(0.0, y - 4.0, Anchor::Start, Style::Small, &line);
+        }
+        y += 4.0;
+    }
+    let columns = (NOTES / CELL) as usize;
+    for (at, kind) in drawing.layers.iter().enumerate() {
+        let (x, y) = (
+            (at % columns) as f64 * CELL,
+            y + (at / columns) as f64 * CELL,
+        );
+        let cell = Rect {
+            x,
+            y,
+            w: CELL - 3.0,
+            h: CELL - 3.0,
+        };
+        let class = ["k0", "k1", "k2", "k3"][kind % 4];
+        piece.push(Item::Box(cell, 3.0, class));
+        let letter = &drawing.kinds[*kind].letter;
+        piece.text(
+            x + (CELL - 3.0) / 2.0,
+            y + 13.5,
+            Anchor::Middle,
+            Style::Small,
+            letter,
+        );
+    }
+    piece.h = y + drawing.layers.len().div_ceil(columns) as f64 * CELL;
+    piece
+}
