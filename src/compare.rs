@@ -215,6 +215,8 @@ pub struct Difference {
     /// Sum of squared differences over sum of squares of the second computation; infinite if a
     /// side has what is no number.
     pub nmse: f64,
+    /// Root of the mean square of each side's elements, of those that are finite.
+    pub rms: [f64; 2],
     /// Index of the first element that differs by more than the tolerance allows, and its values.
     pub first: Option<(usize, f32, f32)>,
 }
@@ -291,8 +293,16 @@ fn difference(a: &Value, b: &Value, tolerance: f64) -> Difference {
         path: a.path.clone(),
         shape: a.shape.clone(),
         nmse,
+        rms: [rms(&a.elements), rms(&b.elements)],
         first: first.map(|at| (at, a.elements[at], b.elements[at])),
     }
+}
+
+/// Root of the mean square of the elements that are finite.
+fn rms(elements: &[f32]) -> f64 {
+    let finite = || elements.iter().filter(|e| e.is_finite());
+    let power: f64 = finite().map(|e| f64::from(*e).powi(2)).sum();
+    (power / finite().count().max(1) as f64).sqrt()
 }
 
 #[cfg(test)]

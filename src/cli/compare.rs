@@ -212,7 +212,14 @@ fn to_json(report: &Report, tolerance: f64) -> serde_json::Value {
         .iter()
         .map(|v| {
             let nmse = v.nmse.is_finite().then_some(v.nmse);
-            json!({ "path": v.path, "shape": v.shape, "nmse": nmse, "equal": v.nmse <= tolerance })
+            json!({
+                "path": v.path,
+                "shape": v.shape,
+                "nmse": nmse,
+                "equal": v.nmse <= tolerance,
+                "rms_a": v.rms[0],
+                "rms_b": v.rms[1],
+            })
         })
         .collect();
     let left_out: Vec<_> = report
@@ -221,6 +228,7 @@ fn to_json(report: &Report, tolerance: f64) -> serde_json::Value {
         .map(|(side, name)| json!({ "side": side, "name": name }))
         .collect();
     json!({
+        "tolerance": tolerance,
         "first_divergence": report.divergence(tolerance).map(|v| v.path.as_str()),
         "values": values,
         "left_out": left_out,

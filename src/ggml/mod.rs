@@ -24,7 +24,7 @@ pub use executor::{Executor, ThreadPool};
 pub use log::install as install_log;
 pub use matmul::set_batch_invariant;
 pub use ops::{Glu, Graph, Pages, RopePairing, RopeParams, Scores, Unary};
-pub use profile::{Cost, Profile, Scope};
+pub use profile::{Cost, PlaceCost, Profile, Scope};
 pub use quantize::{dequantize, quantize, quantize_into};
 pub use walk::{Origin, Step};
 

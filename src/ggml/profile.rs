@@ -19,11 +19,34 @@ use super::text;
 /// What operations are that belong to nothing smaller than the model.
 pub(super) const OUTSIDE: &str = "wiring";
 
-/// For what an operation was built: the kind of its block, and the path of the unit or place.
+/// For what an operation was built: the kind of its block, the path of the unit or place, and which
+/// use of both it is, counted from 0.
 #[derive(Clone)]
 pub(super) struct Place {
     pub(super) kind: &'static str,
     pub(super) path: Rc<str>,
+    pub(super) nth: u32,
+}
+
+impl Place {
+    fn outside() -> Self {
+        Self {
+            kind: OUTSIDE,
+            path: Rc::from(""),
+            nth: 0,
+        }
+    }
+}
+
+impl From<Place> for PlaceCost {
+    fn from(place: Place) -> Self {
+        Self {
+            kind: place.kind,
+            path: place.path.to_string(),
+            nth: place.nth,
+            ops: Vec::new(),
+        }
+    }
 }
 
 /// For what the operations of a graph were built.
@@ -32,6 +55,7 @@ pub(super) struct Scopes {
     current: RefCell<Option<Place>>,
     of_node: RefCell<HashMap<usize, Place>>,
     uses: RefCell<BTreeMap<&'static str, u64>>,
+    entered: RefCell<HashMap<(&'static str, Rc<str>), u32>>,
 }
 
 impl Scopes {
@@ -47,10 +71,15 @@ impl Scopes {
         self.of_node.borrow().get(&node).cloned()
     }
 
-    fn enter(&self, place: Place) -> Scope<'_> {
+    fn enter(&self, kind: &'static str, path: &str) -> Scope<'_> {
+        let path: Rc<str> = Rc::from(path);
+        let mut entered = self.entered.borrow_mut();
+        let times = entered.entry((kind, path.clone())).or_default();
+        let nth = *times;
+        *times += 1;
         Scope {
             scopes: self,
-            before: self.current.replace(Some(place)),
+            before: self.current.replace(Some(Place { kind, path, nth })),
         }
     }
 }
@@ -72,17 +101,12 @@ impl Graph {
     pub fn scope(&self, kind: &'static str, path: &str) -> Scope<'_> {
         let scopes = self.scopes();
         *scopes.uses.borrow_mut().entry(kind).or_default() += 1;
-        let path = Rc::from(path);
-        scopes.enter(Place { kind, path })
+        scopes.enter(kind, path)
     }
 
     /// Operations added until the result is dropped join what is built around them at `path`.
     pub fn wiring(&self, path: &str) -> Scope<'_> {
-        let path = Rc::from(path);
-        self.scopes().enter(Place {
-            kind: OUTSIDE,
-            path,
-        })
+        self.scopes().enter(OUTSIDE, path)
     }
 
     /// Bytes of `weights` that a run reads: of tables the rows asked for, of experts at most as many
@@ -111,14 +135,41 @@ pub struct Cost {
     pub weight_bytes: u64,
 }
 
+impl Cost {
+    /// Adds another one.
+    pub fn add(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.time += other.time;
+        self.weight_bytes += other.weight_bytes;
+    }
+}
+
+/// What the operations of one use of a unit or place took.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlaceCost {
+    /// The kind of block.
+    pub kind: &'static str,
+    /// The path of the unit or place; empty if none was named.
+    pub path: String,
+    /// Which use of both in a graph, counted from 0.
+    pub nth: u32,
+    /// Each operation in the order of execution: its name as in [`super::Step`], and what it took.
+    pub ops: Vec<(String, Cost)>,
+}
+
 /// Costs of the graphs that ran under the clock.
 #[derive(Default)]
 pub struct Profile {
     weights: HashSet<usize>,
+    places: Vec<PlaceCost>,
+    place_of: HashMap<PlaceKey, usize>,
     costs: BTreeMap<(&'static str, sys::ggml_op), Cost>,
     uses: BTreeMap<&'static str, u64>,
     n_graphs: u64,
 }
+
+/// Kind, path, use, and the operations: graphs of other shapes may have others.
+type PlaceKey = (&'static str, String, u32, Vec<String>);
 
 impl Profile {
     /// An empty profile that counts what is read of `weights`.
@@ -147,6 +198,27 @@ impl Profile {
         })
     }
 
+    /// Costs by what operations were built for, in the order in which that first ran. A place whose
+    /// operations were not the same in all graphs comes once for each list of them.
+    pub fn places(&self) -> &[PlaceCost] {
+        &self.places
+    }
+
+    fn add_place(&mut self, place: PlaceCost) {
+        let names = place.ops.iter().map(|(name, _)| name.clone()).collect();
+        let key = (place.kind, place.path.clone(), place.nth, names);
+        match self.place_of.get(&key) {
+            Some(at) => {
+                let known = self.places[*at].ops.iter_mut().zip(&place.ops);
+                known.for_each(|((_, sum), (_, cost))| sum.add(cost));
+            }
+            None => {
+                self.place_of.insert(key, self.places.len());
+                self.places.push(place);
+            }
+        }
+    }
+
     /// Runs a graph one operation at a time.
     ///
     /// # Safety
@@ -169,19 +241,32 @@ impl Profile {
             sys::ggml_backend_sched_set_eval_callback(scheduler, None, std::ptr::null_mut());
             status
         };
+        let mut places: Vec<PlaceCost> = Vec::new();
+        let mut known: HashMap<(&'static str, Rc<str>, u32), usize> = HashMap::new();
         for (node, time) in watch.times {
             let place = graph.scopes().place(node as usize);
-            let kind = place.map_or(OUTSIDE, |place| place.kind);
+            let place = place.unwrap_or_else(Place::outside);
+            let kind = place.kind;
             // SAFETY: ggml showed this node of the graph, which is alive.
-            let (op, bytes) = unsafe {
+            let (op, bytes, name) = unsafe {
                 let op = sys::shim_tensor_op(node) as sys::ggml_op;
-                (op, weight_bytes(node, &self.weights))
+                let name = text(sys::ggml_op_desc(node));
+                (op, weight_bytes(node, &self.weights), name)
             };
-            let cost = self.costs.entry((kind, op)).or_default();
-            cost.calls += 1;
-            cost.time += time;
-            cost.weight_bytes += bytes;
+            let own = Cost {
+                calls: 1,
+                time,
+                weight_bytes: bytes,
+            };
+            self.costs.entry((kind, op)).or_default().add(&own);
+            let key = (kind, place.path.clone(), place.nth);
+            let at = *known.entry(key).or_insert_with(|| {
+                places.push(place.into());
+                places.len() - 1
+            });
+            places[at].ops.push((name, own));
         }
+        places.into_iter().for_each(|place| self.add_place(place));
         for (kind, uses) in graph.scopes().uses.borrow().iter() {
             *self.uses.entry(kind).or_default() += uses;
         }

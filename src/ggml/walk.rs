@@ -22,6 +22,8 @@ pub struct Step {
     pub kind: &'static str,
     /// The path of the unit or place it was built for; empty if none was named.
     pub path: String,
+    /// Which use of both in the graph, counted from 0.
+    pub nth: u32,
     /// Name of the result, if it has one.
     pub name: String,
     /// Dimensions of the result, ggml order.
@@ -80,8 +82,8 @@ impl Graph {
         origin: &dyn Fn(*mut sys::ggml_tensor) -> Origin,
     ) -> Step {
         let place = self.scopes().place(node as usize);
-        let (kind, path) = place.map_or((OUTSIDE, String::new()), |place| {
-            (place.kind, place.path.to_string())
+        let (kind, path, nth) = place.map_or((OUTSIDE, String::new(), 0), |place| {
+            (place.kind, place.path.to_string(), place.nth)
         });
         // SAFETY: the node belongs to the graph, which is alive; dimensions, sources and parameters
         // are asked for below their numbers, and ggml has a description for every operation.
@@ -96,6 +98,7 @@ impl Graph {
                 op: text(sys::ggml_op_desc(node)),
                 kind,
                 path,
+                nth,
                 name: text(sys::ggml_get_name(node)),
                 shape: std::array::from_fn(|dim| sys::shim_tensor_ne(node, dim as i32) as u64),
                 ty: TensorType::from_id(ty).expect("tensors are made with a `TensorType`"),

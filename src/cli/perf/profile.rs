@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::ggml::{self, Cost};
+use crate::ggml::{self, Cost, PlaceCost};
 use crate::model::Model;
 
 use super::Failure;
@@ -24,6 +24,8 @@ pub(super) struct Profile {
     kinds: Vec<(String, Option<u64>, Cost)>,
     /// By operation.
     ops: Vec<(String, Cost)>,
+    /// By unit or place, with its operations in order.
+    places: Vec<PlaceCost>,
 }
 
 /// Profiles reading a prompt of `n` tokens.
@@ -82,8 +84,8 @@ impl Profile {
         let mut kinds: BTreeMap<&str, Cost> = BTreeMap::new();
         let mut ops: BTreeMap<String, Cost> = BTreeMap::new();
         for (kind, op, cost) in found.costs() {
-            add(kinds.entry(kind).or_default(), &cost);
-            add(ops.entry(op).or_default(), &cost);
+            kinds.entry(kind).or_default().add(&cost);
+            ops.entry(op).or_default().add(&cost);
         }
         let mut kinds: Vec<_> = kinds
             .into_iter()
@@ -99,6 +101,7 @@ impl Profile {
             clocked,
             kinds,
             ops,
+            places: found.places().to_vec(),
         }
     }
 
@@ -175,12 +178,20 @@ impl Profile {
             "seconds_in_operations": total / self.passes as f64,
             "blocks": kinds.collect::<Vec<_>>(),
             "operations": ops.collect::<Vec<_>>(),
+            "places": self.places.iter().map(|place| self.place_json(place)).collect::<Vec<_>>(),
         })
     }
-}
 
-fn add(sum: &mut Cost, cost: &Cost) {
-    sum.calls += cost.calls;
-    sum.time += cost.time;
-    sum.weight_bytes += cost.weight_bytes;
+    /// A place with the seconds of a pass that each of its operations takes.
+    fn place_json(&self, place: &PlaceCost) -> Value {
+        let ops = place.ops.iter().map(|(name, cost)| {
+            json!({ "name": name, "seconds": cost.time.as_secs_f64() / self.passes as f64 })
+        });
+        json!({
+            "kind": place.kind,
+            "path": place.path,
+            "use": place.nth,
+            "operations": ops.collect::<Vec<_>>(),
+        })
+    }
 }
