@@ -13,7 +13,7 @@ use crate::weights::TensorType;
 
 use super::options::ArchOptions;
 use super::synth::key_value;
-use super::{Failure, output};
+use super::{Failure, output, overlay};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -38,6 +38,13 @@ pub(super) struct Args {
     /// Of a definition: optional tensors that are drawn, such as output,attn_q.bias
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     with: Vec<String>,
+    /// Colour the boxes of a model by the numbers of a file: of `perf --profile --json`, of
+    /// `compare --json`, or an object of paths with numbers
+    #[arg(long, value_name = "FILE.json", conflicts_with = "all")]
+    overlay: Option<PathBuf>,
+    /// Which numbers of that file; by default the first (`error`, `norm of A`, `time of ...`)
+    #[arg(long, value_name = "NAME", requires = "overlay")]
+    quantity: Option<String>,
     #[command(flatten)]
     archs: ArchOptions,
 }
@@ -93,7 +100,10 @@ fn draw(
     sample: &Sample,
 ) -> Result<(), Failure> {
     let source = definitions.archs.source(&def.name)?;
-    let drawing = Drawing::new(def, &source.text, sample);
+    let mut drawing = Drawing::new(def, &source.text, sample);
+    if let Some(file) = &args.overlay {
+        overlay::put(file, args.quantity.as_deref(), &mut drawing, sample)?;
+    }
     for (ending, what, piece) in [
         ("arch", "the whole model", svg::stack(&drawing)),
         ("layers", "its kinds of layers", svg::layers(&drawing)),

@@ -13,6 +13,7 @@ mod inspect;
 mod logits;
 mod options;
 mod output;
+mod overlay;
 mod perf;
 mod plan;
 mod run;

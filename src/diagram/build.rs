@@ -103,6 +103,7 @@ impl<'a> Maker<'a> {
             layers,
             end,
             unplaced,
+            overlay: None,
         }
     }
 
@@ -143,6 +144,7 @@ impl<'a> Maker<'a> {
             layers: places,
             when: Vec::new(),
             slots,
+            note: None,
         }
     }
 
@@ -207,6 +209,7 @@ impl<'a> Maker<'a> {
             join: slot.join,
             joined,
             after,
+            note: None,
         }
     }
 

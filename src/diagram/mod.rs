@@ -16,6 +16,7 @@ mod build;
 mod gallery;
 mod kinds;
 mod ops;
+pub mod overlay;
 mod parts;
 pub mod png;
 pub mod samples;
@@ -27,6 +28,7 @@ mod words;
 pub use build::Error;
 pub use gallery::{GalleryError, gallery};
 pub use kinds::Run;
+pub use overlay::{Legend, Note};
 pub use samples::Sample;
 pub use variants::variants;
 
@@ -65,6 +67,8 @@ pub struct Drawing {
     pub absent: Vec<String>,
     /// Operations of the graph that were executed and belong to nothing drawn.
     pub unplaced: Vec<usize>,
+    /// What the colours mean, if numbers are shown.
+    pub overlay: Option<Legend>,
 }
 
 /// Elements and bytes of weights.
@@ -104,6 +108,8 @@ pub struct Kind {
     pub slots: Vec<Slot>,
     /// All layers of the kind together.
     pub cost: Option<Cost>,
+    /// What a measurement says of them, if one is shown.
+    pub note: Option<Note>,
 }
 
 /// One sublayer: what leaves the stream, and how it comes back.
@@ -131,6 +137,8 @@ pub struct Slot {
     pub joined: Option<usize>,
     /// Norm of the stream behind it.
     pub after: Option<Part>,
+    /// What a measurement says of the wiring, if one is shown.
+    pub note: Option<Note>,
 }
 
 /// One way through a slot.
@@ -192,6 +200,8 @@ pub struct Part {
     pub kept: Kept,
     /// Line of the definition that it comes from, counted from 1.
     pub source_line: Option<usize>,
+    /// What a measurement says of it, if one is shown.
+    pub note: Option<Note>,
 }
 
 /// A small picture beside a title.
@@ -261,6 +271,8 @@ pub struct Op {
     pub value: Option<String>,
     /// The operations, as places in the graph, in the order of execution.
     pub steps: Vec<usize>,
+    /// What a measurement says of it, if one is shown.
+    pub note: Option<Note>,
 }
 
 /// How an operation is drawn.

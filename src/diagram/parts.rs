@@ -96,6 +96,7 @@ impl Maker<'_> {
             edges,
             kept: Kept::default(),
             source_line: None,
+            note: None,
         }
     }
 
@@ -234,6 +235,7 @@ impl Maker<'_> {
             result: self.sizes.of_step(raw.result, symbols),
             value,
             steps: raw.steps.clone(),
+            note: None,
         }
     }
 

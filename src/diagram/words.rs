@@ -177,6 +177,16 @@ pub(super) fn bytes(n: u64) -> String {
     }
 }
 
+/// A share of a whole.
+pub(super) fn percent(share: f64) -> String {
+    match share * 100.0 {
+        p if p >= 9.95 => format!("{p:.0} %"),
+        p if p >= 0.05 => format!("{p:.1} %"),
+        p if p > 0.0 => "< 0.1 %".into(),
+        _ => "0 %".into(),
+    }
+}
+
 fn three(value: f64) -> String {
     let digits = match value {
         v if v < 9.995 => 2,

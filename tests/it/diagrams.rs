@@ -429,7 +429,7 @@ fn numbers_of_a_file_add_up() {
     }
 }
 
-fn check_layout(name: &str, piece: &Piece) {
+pub(crate) fn check_layout(name: &str, piece: &Piece) {
     let texts: Vec<(svg::Rect, &str)> = piece.texts().collect();
     let page = svg::Rect {
         x: 0.0,

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use lab_bench::arch::{ArchDef, Library};
-use lab_bench::compare::{Passes, compare, record};
-use lab_bench::model::{Model, Options};
+use lab_bench::compare::{Passes, Report, compare, record};
+use lab_bench::model::{self, Model, Options};
 use lab_bench::plan::Plan;
 use toml::{Table, Value};
 
@@ -13,7 +13,7 @@ use crate::goldens::{EXACT, Golden, goldens, library, options, run};
 use crate::support::{PATHS, logits, nmse};
 
 /// Values set in a definition, or taken out of it: path and TOML text.
-type Edits = &'static [(&'static str, Option<&'static str>)];
+pub(crate) type Edits = &'static [(&'static str, Option<&'static str>)];
 
 /// What is done wrong.
 enum Fault {
@@ -273,7 +273,7 @@ fn wiring_that_makes_no_sense_is_refused() {
 
 /// The value that a fault changes first: golden, edits, path.
 #[rustfmt::skip]
-const FIRST: &[(&str, Edits, &str)] = &[
+pub(crate) const FIRST: &[(&str, Edits, &str)] = &[
     ("llama", &[("embed/scale", Some("1.1"))], "embed.x"),
     ("llama", &[("rope/std/kind", Some("\"neox\""))], "layers.0.attn.q"),
     ("qwen3", &[("stack/0/slot/attn/branch/attention/scale", Some("1.0"))], "layers.0.attn.pattern"),
@@ -284,30 +284,36 @@ const FIRST: &[(&str, Edits, &str)] = &[
     ("llama", &[("head/weights", Some("{ output = false }"))], "head.logits"),
 ];
 
+/// How the values of a golden differ from those of its definition with some values changed.
+pub(crate) fn compared(library: &Library, golden: &Golden, edits: Edits) -> Report {
+    let right = values(&library.get(&golden.arch).expect("built in"), golden);
+    let wrong = values(&edited(library, golden, edits).expect("sound"), golden);
+    assert_eq!(compare(&right, &right, EXACT).divergence(EXACT), None);
+    compare(&right, &wrong, EXACT)
+}
+
+/// Every value that a definition computes of a golden's tokens.
+pub(crate) fn values(def: &ArchDef, golden: &Golden) -> Vec<model::Value> {
+    let plan = Plan::new(def, golden.weights.metadata(), &golden.weights).expect("it fits");
+    let watching = Options {
+        watch: true,
+        ..options()
+    };
+    let mut model = Model::load(plan, &golden.weights, watching, &mut |_, _| {}).expect("it loads");
+    let passes = Passes {
+        chunk: golden.tokens.len(),
+        stateless: false,
+    };
+    record(&mut model, &golden.tokens, passes).expect("it runs")
+}
+
 #[test]
 fn the_first_value_that_differs_is_where_the_fault_is() {
     let scratch = tempfile::tempdir().expect("a scratch folder");
     let library = library();
     for (on, edits, expected) in FIRST {
         let golden = goldens(scratch.path(), |name| name == *on).remove(0);
-        let values = |def: &ArchDef| {
-            let plan = Plan::new(def, golden.weights.metadata(), &golden.weights).expect("it fits");
-            let watching = Options {
-                watch: true,
-                ..options()
-            };
-            let mut model =
-                Model::load(plan, &golden.weights, watching, &mut |_, _| {}).expect("it loads");
-            let passes = Passes {
-                chunk: golden.tokens.len(),
-                stateless: false,
-            };
-            record(&mut model, &golden.tokens, passes).expect("it runs")
-        };
-        let right = values(&library.get(&golden.arch).expect("built in"));
-        let wrong = values(&edited(&library, &golden, edits).expect("sound"));
-        assert_eq!(compare(&right, &right, EXACT).divergence(EXACT), None);
-        let report = compare(&right, &wrong, EXACT);
+        let report = compared(&library, &golden, edits);
         let found = report.divergence(EXACT).map(|value| value.path.as_str());
         assert_eq!(found, Some(*expected), "{on}: {edits:?}");
     }

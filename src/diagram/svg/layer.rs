@@ -1,5 +1,6 @@
 //! Kinds of layers with everything in them: the stream as a spine, branches that leave and rejoin it.
 
+use super::overlay::{beside_sign, heat, is_first, mark, number};
 use super::part::{Drawn, arrow, block, cost_text, head, label, single, spine_head};
 use super::scene::{Anchor, Item, Piece, Rect, Seg};
 use super::stack::tapped;
@@ -106,7 +107,12 @@ fn heading(kind: &Kind, told: Option<&str>, room: f64) -> Piece {
     };
     piece.push(Item::Box(badge, 8.0, "badge"));
     piece.text(20.0, 27.0, Anchor::Middle, Style::Heading, &kind.letter);
+    heat(&mut piece, kind.note.as_ref());
     let mut y: f64 = 0.0;
+    if is_first(kind.note.as_ref()) {
+        y += Style::Name.leading();
+        mark(&mut piece, 52.0, y - 4.0);
+    }
     let mut rows = |text: &str, style: Style| {
         for line in wrap(text, style, room - 52.0) {
             y += style.leading();
@@ -114,6 +120,7 @@ fn heading(kind: &Kind, told: Option<&str>, room: f64) -> Piece {
         }
     };
     rows(&kind.label, Style::Title);
+    rows(&number(kind.note.as_ref()).unwrap_or_default(), Style::Name);
     rows(told, Style::Line);
     if let Some(cost) = &kind.cost {
         rows(&cost_text(cost), Style::Small);
@@ -327,7 +334,12 @@ fn slot(slot: &Slot) -> Piece {
         Join::Add => ("+", "added to the stream"),
         Join::Set => ("=", "takes the place of the stream"),
     };
-    plus(&mut piece, SPINE, end, sign);
+    let mut joint = Piece::default();
+    plus(&mut joint, SPINE, end, sign);
+    heat(&mut joint, slot.note.as_ref());
+    piece.put(joint, 0.0, 0.0);
+    let below = (SPINE + 24.0, end + 14.0);
+    beside_sign(&mut piece, below, slot.note.as_ref(), w - below.0);
     let room = back - SPINE - 40.0;
     if width(words, Style::Small) <= room {
         piece.text(SPINE + 24.0, end - 5.0, Anchor::Start, Style::Small, words);

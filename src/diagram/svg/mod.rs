@@ -8,6 +8,7 @@ mod flow;
 mod icon;
 mod layer;
 mod notes;
+mod overlay;
 mod part;
 mod scene;
 mod stack;
@@ -24,6 +25,8 @@ use super::{Drawing, Kind};
 
 /// Widest row of kinds side by side.
 const MAX_ROW: f64 = 3000.0;
+/// Widest legend above kinds.
+const LEGEND: f64 = 1000.0;
 
 /// The whole model: input, stack with the pattern of its layers, head.
 pub fn stack(drawing: &Drawing) -> Piece {
@@ -51,12 +54,25 @@ pub fn layers(drawing: &Drawing) -> Piece {
         x += w + 56.0;
     }
     page.h = y + h;
-    let title = stack::heading(drawing, page.w.max(600.0));
+    let title = titled(drawing, page.w.max(600.0));
     let mut all = Piece::new(page.w.max(title.w), page.h + title.h + 16.0);
     let top = title.h + 16.0;
     all.put(title, 0.0, 0.0);
     all.put(page, 0.0, top);
     stack::framed(all)
+}
+
+/// The heading, with the legend of a measurement below it.
+fn titled(drawing: &Drawing, room: f64) -> Piece {
+    let mut title = stack::heading(drawing, room);
+    if let Some(legend) = &drawing.overlay {
+        let legend = overlay::legend(legend, room.min(LEGEND));
+        title.w = title.w.max(legend.w);
+        let (y, h) = (title.h + 6.0, legend.h);
+        title.put(legend, 0.0, y);
+        title.h = y + h + 8.0;
+    }
+    title
 }
 
 /// A kind of layer by itself, without a name, so that equal ones are equal.

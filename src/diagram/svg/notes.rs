@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::overlay;
 use super::scene::{Anchor, Item, Piece, Rect};
 use super::text::{Style, wrap};
 use crate::diagram::Drawing;
@@ -14,6 +15,12 @@ pub(super) const NOTES: f64 = 330.0;
 pub(super) fn notes(drawing: &Drawing) -> Piece {
     let mut piece = Piece::new(NOTES, 0.0);
     let mut y: f64 = 0.0;
+    if let Some(legend) = &drawing.overlay {
+        let legend = overlay::legend(legend, NOTES);
+        let h = legend.h;
+        piece.put(legend, 0.0, y);
+        y += h + 14.0;
+    }
     if !drawing.layers.is_empty() {
         let strip = strip(drawing);
         let h = strip.h;
@@ -99,6 +106,8 @@ fn shares(drawing: &Drawing) -> Vec<(&'static str, f64)> {
 /// Every layer as a cell with the letter of its kind.
 fn strip(drawing: &Drawing) -> Piece {
     const CELL: f64 = 22.0;
+    /// Width of a cell with a number.
+    const NOTED: f64 = 82.0;
     let mut piece = Piece::new(NOTES, 0.0);
     let mut y = Style::Title.leading();
     piece.text(
@@ -118,21 +127,34 @@ fn strip(drawing: &Drawing) -> Piece {
         }
         y += 4.0;
     }
-    let columns = (NOTES / CELL) as usize;
+    let cell = if drawing.overlay.is_some() {
+        NOTED
+    } else {
+        CELL
+    };
+    let columns = (NOTES / cell) as usize;
     for (at, kind) in drawing.layers.iter().enumerate() {
         let (x, y) = (
-            (at % columns) as f64 * CELL,
+            (at % columns) as f64 * cell,
             y + (at / columns) as f64 * CELL,
         );
         let cell = Rect {
             x,
             y,
-            w: CELL - 3.0,
+            w: cell - 3.0,
             h: CELL - 3.0,
         };
+        let letter = &drawing.kinds[*kind].letter;
+        let note = drawing
+            .overlay
+            .as_ref()
+            .and_then(|legend| legend.layers.get(at));
+        if let Some(note) = note {
+            piece.put(overlay::cell(cell, letter, note), 0.0, 0.0);
+            continue;
+        }
         let class = ["k0", "k1", "k2", "k3"][kind % 4];
         piece.push(Item::Box(cell, 3.0, class));
-        let letter = &drawing.kinds[*kind].letter;
         piece.text(
             x + (CELL - 3.0) / 2.0,
             y + 13.5,

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 
 use super::flow::{Flow, Size, flow};
 use super::icon;
+use super::overlay::{heat, is_first, mark, mark_width, number};
 use super::scene::{Anchor, Item, Piece, Rect, Seg};
 use super::text::{Style, cut, width, wrap};
-use crate::diagram::words::{bytes, count};
-use crate::diagram::{Cost, End, Op, OpShape, Part, Weight};
+use crate::diagram::words::{bytes, count, percent};
+use crate::diagram::{Cost, End, Note, Op, OpShape, Part, Weight};
 
 /// Between a border and what is inside.
 const PAD: f64 = 12.0;
@@ -44,15 +45,6 @@ pub(super) fn cost_text(cost: &Cost) -> String {
         bytes(cost.bytes),
         percent(cost.share)
     )
-}
-
-fn percent(share: f64) -> String {
-    match share * 100.0 {
-        p if p >= 9.95 => format!("{p:.0} %"),
-        p if p >= 0.05 => format!("{p:.1} %"),
-        p if p > 0.0 => "< 0.1 %".into(),
-        _ => "0 %".into(),
-    }
 }
 
 /// The family of a block, which has a colour.
@@ -96,7 +88,7 @@ pub(super) fn block(part: &Part) -> Drawn {
         h,
     };
     piece.push(Item::Box(frame, 10.0, "frame"));
-    piece.put(heading, PAD, 0.0);
+    piece.put(headed(heading, part, w), 0.0, 0.0);
     let (in_x, out_x) = (left + inside.in_x, left + inside.out_x);
     piece.line(&[(out_x, top + inside.out_y), (out_x, h)], "wire");
     // Around the heading to where the operations begin.
@@ -109,6 +101,30 @@ pub(super) fn block(part: &Part) -> Drawn {
     }
 }
 
+/// A heading on a band of the colour of its part, if a measurement is shown.
+fn headed(heading: Piece, part: &Part, w: f64) -> Piece {
+    let mut piece = Piece::new(w, heading.h + 4.0);
+    if part.note.is_some() {
+        let band = Rect {
+            x: 0.0,
+            y: 0.0,
+            w,
+            h: piece.h,
+        };
+        piece.push(Item::Box(band, 10.0, "frame"));
+    }
+    piece.put(heading, PAD, 0.0);
+    match part.note.is_some() {
+        true => heated(piece, part.note.as_ref()),
+        false => piece,
+    }
+}
+
+fn heated(mut piece: Piece, note: Option<&Note>) -> Piece {
+    heat(&mut piece, note);
+    piece
+}
+
 /// A norm, or another part of one operation, as one box.
 pub(super) fn single(part: &Part) -> Drawn {
     let Some(op) = part.ops.first() else {
@@ -119,7 +135,7 @@ pub(super) fn single(part: &Part) -> Drawn {
             out_x: 5.0,
         };
     };
-    let inner = op_box(part, op, None);
+    let inner = op_box(part, op, None, part.note.as_ref());
     let mut piece = Piece::new(inner.w, inner.h);
     piece.push(Item::Open(class(part.kind), part.path.clone(), told(part)));
     let middle = (inner.w / 2.0).round();
@@ -147,7 +163,7 @@ pub(super) fn card(part: &Part, room: f64) -> Piece {
     piece.push(Item::Box(frame, 10.0, "frame"));
     piece.put(heading, PAD, 0.0);
     piece.push(Item::Close);
-    piece
+    heated(piece, part.note.as_ref())
 }
 
 /// Title, words, formula, numbers and small pictures.
@@ -183,12 +199,17 @@ fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
         piece.push(Item::Box(bar((room * cost.share).max(1.0)), 2.0, "bar1"));
         y += 8.0;
     }
+    if is_first(part.note.as_ref()) {
+        y += Style::Name.leading();
+        mark(&mut piece, 0.0, y - 4.0);
+    }
     let mut rows = |text: &str, style: Style| {
         for line in wrap(text, style, room) {
             y += style.leading();
             piece.text(0.0, y - 4.0, Anchor::Start, style, &line);
         }
     };
+    rows(&number(part.note.as_ref()).unwrap_or_default(), Style::Name);
     rows(&part.line, Style::Line);
     rows(&part.formula, Style::Small);
     if is_full {
@@ -246,33 +267,63 @@ fn weight_rows(weight: &Weight) -> [String; 2] {
 }
 
 /// The box of an operation; `result` is written under its name if it says something.
-fn op_box(part: &Part, op: &Op, result: Option<&str>) -> Piece {
-    match op.shape {
-        OpShape::Sign(sign) => {
-            let mut piece = Piece::new(24.0, 24.0);
-            piece.push(Item::Open("op", String::new(), op.title.clone()));
-            piece.push(Item::Circle(12.0, 12.0, 11.0, "sign"));
-            piece.text(12.0, 16.5, Anchor::Middle, Style::Title, sign);
-            piece.push(Item::Close);
-            piece
-        }
-        OpShape::Weighted => boxed(part, op, result, 6.0, "wbox"),
-        OpShape::Plain => boxed(part, op, result, 12.0, "pill"),
-        OpShape::Kept => boxed(part, op, result, 0.0, "drum"),
-    }
+fn op_box(part: &Part, op: &Op, result: Option<&str>, note: Option<&Note>) -> Piece {
+    let rows = rows(part, op, result, note);
+    let piece = match op.shape {
+        OpShape::Sign(sign) => signed(op, sign, note),
+        OpShape::Weighted => boxed(part, op, rows, 6.0, "wbox"),
+        OpShape::Plain => boxed(part, op, rows, 12.0, "pill"),
+        OpShape::Kept => boxed(part, op, rows, 0.0, "drum"),
+    };
+    heated(piece, note)
 }
 
-fn boxed(part: &Part, op: &Op, result: Option<&str>, rx: f64, class: &'static str) -> Piece {
-    let weights: Vec<&Weight> = op.weights.iter().map(|at| &part.weights[*at]).collect();
+/// A circle in the middle of its room, with its number on the right.
+fn signed(op: &Op, sign: &str, note: Option<&Note>) -> Piece {
+    let text = number(note).unwrap_or_default();
+    let beside = match text.is_empty() {
+        true => 0.0,
+        false => {
+            width(&text, Style::Small).max(if is_first(note) { mark_width() } else { 0.0 }) + 5.0
+        }
+    };
+    let x = (12.0 + beside).ceil();
+    let mut piece = Piece::new(2.0 * x, 24.0);
+    piece.push(Item::Open("op", String::new(), op.title.clone()));
+    piece.push(Item::Circle(x, 12.0, 11.0, "sign"));
+    piece.text(x, 16.5, Anchor::Middle, Style::Title, sign);
+    if is_first(note) {
+        mark(&mut piece, x + 17.0, 9.0);
+    }
+    let y = if is_first(note) { 22.0 } else { 16.0 };
+    piece.text(x + 17.0, y, Anchor::Start, Style::Small, &text);
+    piece.push(Item::Close);
+    piece
+}
+
+/// The lines of an operation's box.
+fn rows(part: &Part, op: &Op, result: Option<&str>, note: Option<&Note>) -> Vec<(String, Style)> {
+    let weights = op.weights.iter().map(|at| &part.weights[*at]);
     let mut rows = vec![(op.title.clone(), Style::Name)];
-    for weight in &weights {
+    rows.extend(number(note).map(|text| (text, Style::Line)));
+    rows.extend(is_first(note).then(|| (String::new(), Style::Name)));
+    for weight in weights {
         rows.extend(weight_rows(weight).map(|row| (row, Style::Small)));
     }
     rows.extend(result.map(|result| (format!("gives {result}"), Style::Small)));
     for (text, style) in &mut rows {
         *text = cut(text, *style, MAX_ROW);
     }
-    let widest = rows.iter().map(|(text, style)| width(text, *style));
+    rows
+}
+
+/// A box of lines; one without text is the mark of the first difference.
+fn boxed(part: &Part, op: &Op, rows: Vec<(String, Style)>, rx: f64, class: &'static str) -> Piece {
+    let weights: Vec<&Weight> = op.weights.iter().map(|at| &part.weights[*at]).collect();
+    let widest = rows.iter().map(|(text, style)| match text.is_empty() {
+        true => mark_width(),
+        false => width(text, *style),
+    });
     let w = (widest.fold(0.0, f64::max) + 20.0).ceil();
     let dip = if class == "drum" { 6.0 } else { 0.0 };
     let texts: f64 = rows.iter().map(|(_, style)| style.leading()).sum();
@@ -296,7 +347,10 @@ fn boxed(part: &Part, op: &Op, result: Option<&str>, rx: f64, class: &'static st
     let mut y = 2.0 + 1.5 * dip;
     for (text, style) in rows {
         y += style.leading();
-        piece.text(w / 2.0, y - 3.0, Anchor::Middle, style, &text);
+        match text.is_empty() {
+            true => mark(&mut piece, ((w - mark_width()) / 2.0).round(), y - 3.0),
+            false => piece.text(w / 2.0, y - 3.0, Anchor::Middle, style, &text),
+        }
     }
     piece.push(Item::Close);
     piece
@@ -411,7 +465,7 @@ impl Node<'_> {
         match self {
             Self::Input(name) => label(name, "in"),
             Self::PartOf(text) => label(text, "cutout"),
-            Self::Op(op) => op_box(part, op, result(part, op).as_deref()),
+            Self::Op(op) => op_box(part, op, result(part, op).as_deref(), op.note.as_ref()),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The whole model: what comes in, the stack with its pattern, what comes out.
 
 use super::notes::{NOTES, notes};
+use super::overlay::{beside_sign, heat, is_first, mark, mark_width, number};
 use super::part::{arrow, card, class, cost_text, head, label, shape, single, spine_head};
 use super::scene::{Anchor, Item, Piece, Rect, Seg};
 use super::text::{Style, width, wrap};
@@ -253,6 +254,7 @@ fn badge(piece: &mut Piece, kind: &Kind, y: f64) {
     };
     piece.push(Item::Box(frame, 6.0, "badge"));
     piece.text(16.0, y + 23.0, Anchor::Middle, Style::Heading, &kind.letter);
+    heat(piece, kind.note.as_ref());
 }
 
 /// A kind of layer: the stream and what leaves and rejoins it.
@@ -260,9 +262,17 @@ fn layer(kind: &Kind, room: f64) -> Piece {
     let mut piece = Piece::new(room, 0.0);
     badge(&mut piece, kind, 0.0);
     let mut y: f64 = 0.0;
+    if is_first(kind.note.as_ref()) {
+        y += Style::Name.leading();
+        mark(&mut piece, 46.0, y - 4.0);
+    }
     for line in wrap(&kind.label, Style::Title, room - 46.0) {
         y += Style::Title.leading();
         piece.text(46.0, y - 4.0, Anchor::Start, Style::Title, &line);
+    }
+    if let Some(text) = number(kind.note.as_ref()) {
+        y += Style::Name.leading();
+        piece.text(46.0, y - 4.0, Anchor::Start, Style::Name, &text);
     }
     if let Some(cost) = &kind.cost {
         y += Style::Small.leading();
@@ -298,7 +308,7 @@ fn small_slot(slot: &Slot, all: f64) -> Piece {
     let mut y = 10.0;
     let mut rows = Vec::new();
     let norm = |part: &Option<Part>, rows: &mut Vec<Piece>| {
-        rows.extend(part.iter().map(|part| small(&part.title, part.kind)));
+        rows.extend(part.iter().map(small));
     };
     rows.extend(tapped(slot).map(|name| label(&tap(name), "tap")));
     norm(&slot.pre, &mut rows);
@@ -346,13 +356,18 @@ fn small_slot(slot: &Slot, all: f64) -> Piece {
         Seg::L(SPINE + 11.0, y),
     ];
     piece.push(Item::Path(back, "wire"));
-    piece.push(Item::Circle(SPINE, y, 11.0, "sign"));
+    let mut joint = Piece::default();
+    joint.push(Item::Circle(SPINE, y, 11.0, "sign"));
     let sign = if slot.join == Join::Add { "+" } else { "=" };
-    piece.text(SPINE, y + 4.5, Anchor::Middle, Style::Title, sign);
-    y += 14.0;
+    joint.text(SPINE, y + 4.5, Anchor::Middle, Style::Title, sign);
+    heat(&mut joint, slot.note.as_ref());
+    piece.put(joint, 0.0, 0.0);
+    let below = (SPINE + 18.0, y + 15.0);
+    beside_sign(&mut piece, below, slot.note.as_ref(), all - below.0);
+    y += if slot.note.is_some() { 18.0 } else { 14.0 };
     if let Some(after) = &slot.after {
         y += 6.0;
-        let norm = small(&after.title, after.kind);
+        let norm = small(after);
         let h = norm.h;
         piece.put(norm, 0.0, y);
         y += h + 4.0;
@@ -361,10 +376,19 @@ fn small_slot(slot: &Slot, all: f64) -> Piece {
     piece
 }
 
-fn small(title: &str, kind: &str) -> Piece {
+/// A norm: its name, and its number behind that.
+fn small(part: &Part) -> Piece {
+    let note = part.note.as_ref();
+    let number = number(note).map(|text| format!(": {text}"));
+    let title = format!("{}{}", part.title, number.unwrap_or_default());
+    let marked = if is_first(note) {
+        mark_width() + 12.0
+    } else {
+        0.0
+    };
     let mut piece = Piece::new(0.0, 22.0);
-    piece.w = (width(title, Style::Line) + 20.0).ceil();
-    piece.push(Item::Open(class(kind), String::new(), String::new()));
+    piece.w = (width(&title, Style::Line) + marked + 20.0).ceil();
+    piece.push(Item::Open(class(part.kind), String::new(), String::new()));
     let frame = Rect {
         x: 0.0,
         y: 0.0,
@@ -372,8 +396,14 @@ fn small(title: &str, kind: &str) -> Piece {
         h: 22.0,
     };
     piece.push(Item::Box(frame, 11.0, "frame"));
-    piece.text(piece.w / 2.0, 15.0, Anchor::Middle, Style::Line, title);
+    let middle = (piece.w - marked) / 2.0;
+    piece.text(middle, 15.0, Anchor::Middle, Style::Line, &title);
+    if is_first(note) {
+        let x = piece.w - marked;
+        mark(&mut piece, x, 15.0);
+    }
     piece.push(Item::Close);
+    heat(&mut piece, note);
     piece
 }
 

@@ -15,7 +15,7 @@ pub(super) fn rules(piece: &Piece) -> String {
     let classes = piece.classes();
     let is_used = |selector: &&str| {
         let mut names = selector.split(['.', ' ']).filter(|name| !name.is_empty());
-        names.all(|name| name == "text" || classes.contains(name))
+        names.all(|name| ["text", "*"].contains(&name) || classes.contains(name))
     };
     let mut rules = SHEET.split('}').filter_map(|rule| rule.split_once('{'));
     let colours = colours(rules.next().map_or("", |(_, table)| table));

@@ -1,0 +1,37 @@
+//! The file of `bench diagram --overlay`, read within bounds.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use crate::diagram::overlay::Overlay;
+use crate::diagram::{Drawing, Sample};
+
+use super::{Failure, output};
+
+/// Largest file that is read: a profile of a thousand layers is a few MB.
+const MOST: u64 = 64 << 20;
+
+/// Notes the numbers of a file on a drawing.
+pub(super) fn put(
+    file: &Path,
+    quantity: Option<&str>,
+    drawing: &mut Drawing,
+    sample: &Sample,
+) -> Result<(), Failure> {
+    let of_file = |problem: String| anyhow::anyhow!("{}: {problem}", file.display());
+    let bytes = read(file).map_err(|e| of_file(e.to_string()))?;
+    let overlay = Overlay::read(&bytes, quantity).map_err(|e| of_file(e.to_string()))?;
+    overlay
+        .put(drawing, sample)
+        .map_err(|e| of_file(e.to_string()))
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    File::open(file)?.take(MOST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MOST {
+        anyhow::bail!("expected at most {}, found more", output::size(MOST));
+    }
+    Ok(bytes)
+}

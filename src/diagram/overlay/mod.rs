@@ -1,0 +1,181 @@
+//! Numbers of a model's values and places on its drawing: each box gets a colour and the number itself.
+//!
+//! [`Overlay::read`] knows three formats: the profiles of `bench perf --profile --json`, the report of
+//! `bench compare --json`, and an object of paths with numbers. [`Overlay::put`] finds the one box of
+//! each number and notes there, and in all that contains it, what it comes to: times add up, of other
+//! quantities the largest stands for all and says its layer. Nothing is measured here and nothing has
+//! coordinates. Every number of the file is in one box or told in the legend as outside.
+
+mod notes;
+mod place;
+mod read;
+mod scale;
+
+pub use read::Error as ReadError;
+
+use super::{Drawing, Sample};
+
+/// What is shown on a drawing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Overlay {
+    /// What is measured: `time of prefill 128 tokens`.
+    pub quantity: String,
+    /// How several numbers come to one.
+    pub rule: Rule,
+    /// The numbers, each at most [`LARGEST`] from zero, or infinite where a value was no number.
+    pub numbers: Vec<Number>,
+    /// The model of which the file speaks, if it says so.
+    pub of: Option<String>,
+    /// Of a comparison, the first value that differs.
+    pub first: Option<First>,
+}
+
+/// How several numbers come to one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// They are seconds and add up.
+    Time,
+    /// The largest stands for all.
+    Largest,
+}
+
+/// The largest number that is shown, and the least with a minus.
+pub const LARGEST: f64 = 1e300;
+
+/// A number and what it belongs to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Number {
+    /// What it belongs to.
+    pub spot: Spot,
+    /// Seconds, or whatever the quantity is.
+    pub value: f64,
+}
+
+/// What a number belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Spot {
+    /// A value, a unit, a slot or a layer, by its path.
+    Path(String),
+    /// An operation of a use of a unit or place: [`crate::ggml::Step`] has the same names.
+    Operation {
+        /// The kind of block.
+        kind: String,
+        /// The path of the unit or place.
+        path: String,
+        /// Which use of both.
+        nth: u64,
+        /// Which of its operations, counted from 0 without those that only describe memory.
+        at: usize,
+        /// All of its operations, by their names; the same list for each.
+        all: std::rc::Rc<[String]>,
+    },
+}
+
+/// The first value that differs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct First {
+    /// Its path.
+    pub path: String,
+    /// The NMSE above which a value differs.
+    pub tolerance: Option<f64>,
+}
+
+/// What is noted at a box.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Note {
+    /// The number, with its unit; empty if there is none.
+    pub text: String,
+    /// The number alone.
+    pub short: String,
+    /// Which of the [`LEVELS`] colours, palest first; none without a number.
+    pub level: Option<usize>,
+    /// Where the first difference is, if it is in this box.
+    pub first: Option<String>,
+}
+
+/// Colours of a scale.
+pub const LEVELS: usize = 9;
+
+/// What the colours of a drawing mean.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Legend {
+    /// What is measured, with its unit.
+    pub title: String,
+    /// The range of each colour, palest first.
+    pub ranges: Vec<String>,
+    /// How numbers come together, and what is in no box.
+    pub lines: Vec<String>,
+    /// Of a comparison, what differs first.
+    pub first: Option<String>,
+    /// The note of each layer, counted over all stacks.
+    pub layers: Vec<Note>,
+}
+
+/// Why numbers cannot be shown on a drawing.
+#[derive(Debug, thiserror::Error)]
+pub enum PutError {
+    /// No number belongs to anything drawn.
+    #[error(
+        "nothing of it belongs to `{model}`, which has {layers}: expected paths such as `{known}`, \
+         found `{found}`"
+    )]
+    Elsewhere {
+        /// The model's name.
+        model: String,
+        /// Its layers, in words.
+        layers: String,
+        /// A path of the model.
+        known: String,
+        /// The first path of the file.
+        found: String,
+    },
+    /// Sizes are symbols.
+    #[error("numbers are shown on a model, and `{0}` is the name of a definition")]
+    Symbols(String),
+}
+
+impl Overlay {
+    /// Notes every number on the drawing of `sample`, and what the colours mean.
+    ///
+    /// # Errors
+    /// A drawing without sizes, or one to which no number belongs.
+    pub fn put(&self, drawing: &mut Drawing, sample: &Sample) -> Result<(), PutError> {
+        if drawing.is_symbolic {
+            return Err(PutError::Symbols(drawing.name.clone()));
+        }
+        let sums = place::sums(self, drawing, sample);
+        if sums.n_placed == 0 {
+            return Err(self.elsewhere(drawing, sample));
+        }
+        notes::write(self, &sums, drawing);
+        Ok(())
+    }
+
+    fn elsewhere(&self, drawing: &Drawing, sample: &Sample) -> PutError {
+        let layers = &sample.plan().layers;
+        let path = |at: usize| layers.get(at).map_or("", |layer| layer.path.as_str());
+        let known = drawing.parts().find_map(|part| part.paths.last());
+        PutError::Elsewhere {
+            model: drawing.name.clone(),
+            layers: match layers.len() {
+                0 => "no layers".into(),
+                n => format!("{n} layers, `{}` to `{}`", path(0), path(n - 1)),
+            },
+            known: known.cloned().unwrap_or_default(),
+            found: self
+                .numbers
+                .first()
+                .map_or("", |n| n.spot.path())
+                .to_owned(),
+        }
+    }
+}
+
+impl Spot {
+    /// Its path.
+    pub fn path(&self) -> &str {
+        match self {
+            Self::Path(path) | Self::Operation { path, .. } => path,
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Numbers of boxes as words and colours.
+
+use super::place::{Home, Sum, Sums};
+use super::scale::Scale;
+use super::{Legend, Note, Overlay, Rule};
+use crate::diagram::words::percent;
+use crate::diagram::{Drawing, Part, Slot};
+
+/// Paths that are told of what is in no box.
+const TOLD: usize = 4;
+/// Digits of a number, and the most where borders of colours would look alike.
+const DIGITS: [usize; 2] = [3, 9];
+
+/// Notes what the numbers of each box come to, and the legend.
+pub(super) fn write(overlay: &Overlay, sums: &Sums, drawing: &mut Drawing) {
+    let writer = Writer::new(overlay, sums);
+    let first = overlay.first.as_ref().map(|first| first.path.as_str());
+    let home = sums.first.map(|(home, _)| home);
+    let first_layer = sums.first.and_then(|(_, layer)| layer);
+    let mark = |note: Note, is_here: bool| Note {
+        first: first.filter(|_| is_here).map(str::to_owned),
+        ..note
+    };
+    let kind_of_first = first_layer.map(|layer| drawing.layers[layer]);
+    for (at, part) in parts_mut(drawing).into_iter().enumerate() {
+        let has_layers = part.paths.len() > 1;
+        for (nth, op) in part.ops.iter_mut().enumerate() {
+            let note = writer.note(&sums.ops[at][nth], has_layers);
+            op.note = Some(mark(note, home == Some(Home::Op(at, nth))));
+        }
+        let note = writer.note(&sums.parts[at], has_layers);
+        let is_here = matches!(home, Some(Home::Op(part, _) | Home::Part(part)) if part == at);
+        part.note = Some(mark(note, is_here));
+    }
+    for (at, kind) in drawing.kinds.iter_mut().enumerate() {
+        let has_layers = kind.layers.len() > 1;
+        for (nth, slot) in kind.slots.iter_mut().enumerate() {
+            let note = writer.note(&sums.slots[at][nth], has_layers);
+            slot.note = Some(mark(note, home == Some(Home::Slot(at, nth))));
+        }
+        let note = writer.note(&sums.kinds[at], has_layers);
+        kind.note = Some(mark(note, kind_of_first == Some(at)));
+    }
+    let layers = sums.layers.iter().enumerate();
+    let layers = layers.map(|(at, sum)| mark(writer.note(sum, false), first_layer == Some(at)));
+    let layers = layers.collect();
+    drawing.overlay = Some(writer.legend(overlay, sums, layers));
+}
+
+/// Every part, in the order of [`Drawing::parts`].
+fn parts_mut(drawing: &mut Drawing) -> Vec<&mut Part> {
+    let mut all: Vec<&mut Part> = drawing.begin.iter_mut().collect();
+    let slots = drawing.kinds.iter_mut().flat_map(|kind| &mut kind.slots);
+    for slot in slots {
+        let Slot {
+            pre,
+            branches,
+            post,
+            after,
+            ..
+        } = slot;
+        all.extend(pre);
+        for branch in branches {
+            all.extend(&mut branch.pre);
+            all.push(&mut branch.block);
+            all.extend(&mut branch.post);
+        }
+        all.extend(post);
+        all.extend(after);
+    }
+    all.extend(&mut drawing.end);
+    all
+}
+
+/// What numbers are written with.
+struct Writer {
+    rule: Rule,
+    scale: Scale,
+    /// Numbers are divided by this.
+    unit: f64,
+    unit_name: &'static str,
+    n_digits: usize,
+    /// All numbers of the file, in or outside boxes.
+    total: f64,
+}
+
+impl Writer {
+    fn new(overlay: &Overlay, sums: &Sums) -> Self {
+        let ops = sums.ops.iter().flatten();
+        let slots = sums.slots.iter().flatten();
+        let boxes = sums.parts.iter().chain(ops).chain(slots);
+        let boxes = boxes.chain(&sums.kinds).chain(&sums.layers);
+        let values: Vec<f64> = boxes.filter_map(|sum| sum.value).collect();
+        let is_time = overlay.rule == Rule::Time;
+        let most = values.iter().copied().fold(0.0, f64::max);
+        let (unit, unit_name) = match most {
+            _ if !is_time => (1.0, ""),
+            s if s >= 1.0 => (1.0, "s"),
+            s if s >= 1e-3 => (1e-3, "ms"),
+            _ => (1e-6, "\u{b5}s"),
+        };
+        let values: Vec<f64> = values.iter().map(|value| value / unit).collect();
+        let scale = Scale::new(&values, is_time);
+        Self {
+            rule: overlay.rule,
+            n_digits: n_digits(&scale),
+            scale,
+            unit,
+            unit_name,
+            total: overlay.numbers.iter().map(|number| number.value).sum(),
+        }
+    }
+
+    /// A number with its unit, and a share or a layer where there are several.
+    fn note(&self, sum: &Sum, has_layers: bool) -> Note {
+        let Some(value) = sum.value else {
+            return Note::default();
+        };
+        let short = self.short(value);
+        let text = match (self.rule, sum.layer.filter(|_| has_layers)) {
+            (Rule::Time, _) => self.time(value),
+            (Rule::Largest, Some(layer)) => format!("{short} in layer {layer}"),
+            (Rule::Largest, None) => short.clone(),
+        };
+        Note {
+            text,
+            short,
+            level: Some(self.scale.level(value / self.unit)),
+            first: None,
+        }
+    }
+
+    /// A number alone; times that are nothing beside the others are not told exactly.
+    fn short(&self, value: f64) -> String {
+        const LEAST: f64 = 0.001;
+        match value / self.unit {
+            v if self.rule == Rule::Time && v > 0.0 && v < LEAST => format!("< {LEAST}"),
+            v => digits(v, self.n_digits),
+        }
+    }
+
+    fn time(&self, seconds: f64) -> String {
+        let share = seconds / self.total.max(f64::MIN_POSITIVE);
+        format!(
+            "{} {} \u{b7} {}",
+            self.short(seconds),
+            self.unit_name,
+            percent(share)
+        )
+    }
+
+    fn legend(&self, overlay: &Overlay, sums: &Sums, layers: Vec<Note>) -> Legend {
+        let show = |value: f64| digits(value, self.n_digits);
+        let quantity = sentence(&overlay.quantity);
+        let mut lines = Vec::new();
+        lines.extend(overlay.of.as_ref().map(|of| format!("measured on {of}")));
+        lines.push(match self.rule {
+            Rule::Time => format!(
+                "{} {} in all; a box has the time of all its layers together",
+                show(self.total / self.unit),
+                self.unit_name
+            ),
+            Rule::Largest => "a box has the largest number of its values and layers".into(),
+        });
+        if sums.n_otherwise > 0 {
+            lines.push(format!(
+                "{} uses ran other operations than are drawn; their time is the block's alone",
+                sums.n_otherwise
+            ));
+        }
+        lines.extend(self.outside(sums));
+        let first = overlay.first.as_ref().map(|first| {
+            let above = first
+                .tolerance
+                .map(|t| format!(" by more than {}", show(t)));
+            let place = if sums.first.is_some() {
+                ""
+            } else {
+                ", in no box"
+            };
+            format!(
+                "first value that differs{}: {}{place}",
+                above.unwrap_or_default(),
+                first.path
+            )
+        });
+        let unit = match self.unit_name {
+            "" => String::new(),
+            unit => format!(", in {unit}"),
+        };
+        Legend {
+            title: format!("{quantity}{unit}"),
+            ranges: self.scale.ranges(&show),
+            lines,
+            first,
+            layers,
+        }
+    }
+
+    /// What is in no box.
+    fn outside(&self, sums: &Sums) -> Option<String> {
+        let n = sums.outside.len();
+        if n == 0 {
+            return None;
+        }
+        let mut names: Vec<&str> = Vec::new();
+        for (path, _) in &sums.outside {
+            let name = if path.is_empty() {
+                "rows chosen for the result"
+            } else {
+                path
+            };
+            if !names.contains(&name) && names.len() <= TOLD {
+                names.push(name);
+            }
+        }
+        let more = if names.len() > TOLD { ", \u{2026}" } else { "" };
+        let named = names[..names.len().min(TOLD)].join(", ");
+        let time: f64 = sums.outside.iter().map(|(_, value)| value).sum();
+        Some(match self.rule {
+            Rule::Time => format!("in no box: {} ({named}{more})", self.time(time)),
+            Rule::Largest => format!("{n} numbers are in no box: {named}{more}"),
+        })
+    }
+}
+
+/// Digits with which all borders of a scale look different.
+fn n_digits(scale: &Scale) -> usize {
+    let [least, most] = DIGITS;
+    let differ = |n: &usize| {
+        let ranges = scale.ranges(&|value| digits(value, *n));
+        let mut borders = ranges.iter().filter_map(|range| range.split_once(" to "));
+        borders.all(|(from, to)| from != to)
+    };
+    (least..=most).find(differ).unwrap_or(most)
+}
+
+/// A number of `n` digits, with a power of ten where that is shorter.
+fn digits(value: f64, n: usize) -> String {
+    let size = value.abs();
+    if value.is_infinite() {
+        return "no number".into();
+    }
+    if size != 0.0 && !(1e-3..1e4).contains(&size) {
+        let text = format!("{value:.*e}", n - 2);
+        let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
+        return format!("{}e{power}", trimmed(digits));
+    }
+    let before = match size {
+        0.0 => 0,
+        _ => size.log10().floor() as i32,
+    };
+    let places = (n as i32 - 1 - before).max(0) as usize;
+    trimmed(&format!("{value:.places$}")).to_owned()
+}
+
+/// Without zeros behind the last digit that says something.
+fn trimmed(text: &str) -> &str {
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => text,
+    }
+}
+
+/// With a capital at its begin.
+fn sentence(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().map(|c| c.to_uppercase().to_string());
+    first.unwrap_or_default() + chars.as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits() {
+        let shown = [
+            0.0, 1.0, 12.3456, 123.456, 0.5, 0.001, 0.012345, 9999.0, 1e4, 1.25e-7, -2.5,
+        ];
+        let expected = [
+            "0", "1", "12.3", "123", "0.5", "0.001", "0.0123", "9999", "1e4", "1.2e-7", "-2.5",
+        ];
+        assert_eq!(shown.map(|value| digits(value, DIGITS[0])), expected);
+    }
+}

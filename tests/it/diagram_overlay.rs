@@ -1,0 +1,797 @@
+//! Measurements on diagrams: every number is in one box, times add up to those of the pass, a fault is
+//! marked where it is, and hostile files are refused.
+//!
+//! Numbers are put one at a time as well, and where each went is compared with its path, which is all
+//! that is known here of where it belongs.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+
+use lab_bench::arch::{ArchDef, Library};
+use lab_bench::diagram::overlay::{First, LEVELS, Number, Overlay, PutError, Rule, Spot};
+use lab_bench::diagram::{Drawing, Note, Part, Sample, Slot, svg};
+use lab_bench::plan::Plan;
+use serde_json::{Value, json};
+
+use crate::diagrams::check_layout;
+use crate::faults;
+use crate::goldens::{EXACT, Golden, goldens, library};
+
+/// A golden that can be drawn.
+struct Drawn {
+    def: ArchDef,
+    sample: Sample,
+    plain: Drawing,
+}
+
+impl Drawn {
+    fn new(library: &Library, golden: &Golden) -> Self {
+        let def = library.get(&golden.arch).unwrap();
+        let source = &library.source(&golden.arch).unwrap().text;
+        let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).unwrap();
+        let sample = Sample::of_model(&golden.name, &plan).unwrap();
+        let plain = Drawing::new(&def, source, &sample);
+        Self { def, sample, plain }
+    }
+
+    fn put(&self, overlay: &Overlay) -> Result<Drawing, PutError> {
+        let mut drawing = self.plain.clone();
+        overlay.put(&mut drawing, &self.sample)?;
+        Ok(drawing)
+    }
+}
+
+fn one(name: &str) -> Drawn {
+    let scratch = tempfile::tempdir().unwrap();
+    let golden = goldens(scratch.path(), |n| n == name).remove(0);
+    Drawn::new(&library(), &golden)
+}
+
+fn bench(arguments: &[&str]) -> (bool, Vec<u8>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(arguments)
+        .output()
+        .expect("the program runs");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.success(), output.stdout, message)
+}
+
+/// The profiles of a model, as the program measures them.
+fn perf(file: &Path) -> (Vec<u8>, Value) {
+    let file = file.display().to_string();
+    let arguments = ["perf", "-m", &file, "-p", "9", "-n", "2", "-r", "1"];
+    let (is_fine, report, message) = bench(&[&arguments[..], &["--profile", "--json"]].concat());
+    assert!(is_fine, "{message}");
+    let json = serde_json::from_slice(&report).unwrap();
+    (report, json)
+}
+
+fn slots(drawing: &Drawing) -> impl Iterator<Item = &Slot> {
+    drawing.kinds.iter().flat_map(|kind| &kind.slots)
+}
+
+fn has_number(note: Option<&Note>) -> bool {
+    let note = note.expect("every box has a note");
+    assert_eq!(note.text.is_empty(), note.level.is_none());
+    note.level.is_some()
+}
+
+/// The parts and the slots with a number.
+fn with_numbers(drawing: &Drawing) -> (Vec<&Part>, Vec<&Slot>) {
+    let parts = drawing
+        .parts()
+        .filter(|part| has_number(part.note.as_ref()));
+    let slots = slots(drawing).filter(|slot| has_number(slot.note.as_ref()));
+    (parts.collect(), slots.collect())
+}
+
+fn layers_with_numbers(drawing: &Drawing) -> Vec<usize> {
+    let notes = &drawing.overlay.as_ref().expect("a legend").layers;
+    let numbers = notes
+        .iter()
+        .enumerate()
+        .filter(|(_, note)| note.level.is_some());
+    numbers.map(|(at, _)| at).collect()
+}
+
+/// The seconds that a note tells, with three digits.
+fn seconds(note: &Note, title: &str) -> f64 {
+    let unit = match title.rsplit(' ').next() {
+        Some("s") => 1.0,
+        Some("ms") => 1e-3,
+        Some("\u{b5}s") => 1e-6,
+        other => panic!("{other:?} is no unit of time"),
+    };
+    match note.short.as_str() {
+        "" | "< 0.001" => 0.0,
+        short => unit * short.parse::<f64>().unwrap_or_else(|_| panic!("{short}")),
+    }
+}
+
+fn near(a: f64, b: f64, bound: f64) -> bool {
+    (a - b).abs() <= bound * a.abs().max(b.abs())
+}
+
+const PROFILED: [&str; 9] = [
+    "llama",
+    "gpt-oss",
+    "falcon-h1",
+    "gemma4-moe",
+    "gemma4-small",
+    "bert",
+    "mamba2",
+    "deepseek2",
+    "qwen35moe",
+];
+
+#[test]
+fn times_of_boxes_add_up_to_those_of_the_pass() {
+    let scratch = tempfile::tempdir().unwrap();
+    for golden in goldens(scratch.path(), |name| PROFILED.contains(&name)) {
+        let drawn = Drawn::new(&library(), &golden);
+        let (bytes, report) = perf(&scratch.path().join(format!("{}.gguf", golden.name)));
+        for profile in report["runs"][0]["profiles"].as_array().unwrap() {
+            let quantity = format!("time of {}", profile["what"].as_str().unwrap());
+            let overlay = Overlay::read(&bytes, Some(&quantity)).unwrap();
+            let total: f64 = overlay.numbers.iter().map(|number| number.value).sum();
+            let of_pass = profile["seconds_in_operations"].as_f64().unwrap();
+            assert!(
+                near(total, of_pass, 1e-6),
+                "{}: {total} {of_pass}",
+                golden.name
+            );
+            check_times(&golden.name, &drawn.put(&overlay).unwrap(), &overlay, total);
+            overlay
+                .numbers
+                .iter()
+                .for_each(|n| check_place(&golden.name, &drawn, n));
+        }
+    }
+}
+
+/// The numbers that are shown, and what is told as outside, are the whole.
+fn check_times(name: &str, drawing: &Drawing, overlay: &Overlay, total: f64) {
+    let legend = drawing.overlay.as_ref().unwrap();
+    let told = |note: &Option<Note>| seconds(note.as_ref().unwrap(), &legend.title);
+    let parts: f64 = drawing.parts().map(|part| told(&part.note)).sum();
+    let joins: f64 = slots(drawing).map(|slot| told(&slot.note)).sum();
+    let outside = overlay.numbers.iter().filter(|n| n.spot.path().is_empty());
+    let outside: f64 = outside.map(|n| n.value).sum();
+    assert!(
+        near(parts + joins + outside, total, 0.01),
+        "{name}: {parts} {joins} {total}"
+    );
+    let stages = drawing.begin.iter().chain(&drawing.end);
+    let stages: f64 = stages.map(|part| told(&part.note)).sum();
+    let layers = legend
+        .layers
+        .iter()
+        .map(|note| seconds(note, &legend.title));
+    let layers: f64 = layers.sum();
+    assert!(
+        near(stages + layers + outside, total, 0.01),
+        "{name}: {stages} {layers} {total}"
+    );
+    let kinds: f64 = drawing.kinds.iter().map(|kind| told(&kind.note)).sum();
+    assert!(near(kinds, layers, 0.01), "{name}: {kinds} {layers}");
+    for part in drawing.parts() {
+        let ops: f64 = part.ops.iter().map(|op| told(&op.note)).sum();
+        assert!(
+            ops <= told(&part.note) * 1.01 + 1e-9,
+            "{name}: {}",
+            part.path
+        );
+    }
+    let says = |text: &str| legend.lines.iter().any(|line| line.contains(text));
+    assert_eq!(
+        says("in no box"),
+        outside > 0.0,
+        "{name}: {:?}",
+        legend.lines
+    );
+    assert!(!says("other operations"), "{name}: {:?}", legend.lines);
+}
+
+/// An operation by itself is in one part or slot, that of its path, and in one layer.
+fn check_place(name: &str, drawn: &Drawn, number: &Number) {
+    let Spot::Operation {
+        kind,
+        path,
+        at,
+        all,
+        ..
+    } = &number.spot
+    else {
+        panic!("{name}: a profile has operations")
+    };
+    let alone = Overlay {
+        quantity: "time".into(),
+        rule: Rule::Time,
+        numbers: vec![Number {
+            value: 1.0,
+            ..number.clone()
+        }],
+        of: None,
+        first: None,
+    };
+    let Ok(drawing) = drawn.put(&alone) else {
+        assert_eq!(
+            (kind.as_str(), path.as_str()),
+            ("wiring", ""),
+            "{name}: in no box"
+        );
+        return;
+    };
+    let (parts, slots) = with_numbers(&drawing);
+    assert_eq!(parts.len() + slots.len(), 1, "{name}: {path}");
+    if let [part] = parts.as_slice() {
+        let is_own = part.paths.contains(path) && part.kind == kind.as_str();
+        assert!(
+            is_own || part.kind == "per_layer_input",
+            "{name}: {path} in {}",
+            part.path
+        );
+        let mut ops = part.ops.iter().filter(|op| has_number(op.note.as_ref()));
+        if let Some(op) = ops.next() {
+            assert!(
+                op.ops.contains(&all[*at]),
+                "{name}: {path}: {} in {}",
+                all[*at],
+                op.title
+            );
+        }
+        assert_eq!(
+            ops.next(),
+            None,
+            "{name}: {path}: one operation in two boxes"
+        );
+    }
+    let plan = drawn.sample.plan();
+    let above = |at: &usize| path.starts_with(&format!("{}.", plan.layers[*at].path));
+    let layers: Vec<usize> = (0..plan.layers.len()).filter(above).collect();
+    assert_eq!(layers_with_numbers(&drawing), layers, "{name}: {path}");
+}
+
+fn largest(numbers: Vec<(String, f64)>) -> Overlay {
+    let number = |(path, value)| Number {
+        spot: Spot::Path(path),
+        value,
+    };
+    Overlay {
+        quantity: "norm".into(),
+        rule: Rule::Largest,
+        numbers: numbers.into_iter().map(number).collect(),
+        of: None,
+        first: None,
+    }
+}
+
+#[test]
+fn every_watched_value_has_a_box() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut n_values = 0;
+    for golden in goldens(scratch.path(), |_| true) {
+        let drawn = Drawn::new(&library(), &golden);
+        let values = faults::values(&drawn.def, &golden);
+        n_values += values.len();
+        let norm = |elements: &[f32]| {
+            let finite = elements.iter().filter(|e| e.is_finite());
+            finite.map(|e| f64::from(*e).powi(2)).sum::<f64>().sqrt()
+        };
+        let numbers = values.iter().map(|v| (v.path.clone(), norm(&v.elements)));
+        let mut overlay = largest(numbers.collect());
+        overlay.first = Some(First {
+            path: values[values.len() / 2].path.clone(),
+            tolerance: Some(1e-6),
+        });
+        let drawing = drawn.put(&overlay).unwrap();
+        let legend = drawing.overlay.as_ref().unwrap();
+        let outside = legend.lines.iter().find(|line| line.contains("in no box"));
+        assert_eq!(outside, None, "{}", golden.name);
+        // A layer may do nothing at all.
+        let layers = &drawn.sample.plan().layers;
+        let has_slots = |at: &usize| !layers[*at].slots.is_empty();
+        let computing: Vec<usize> = (0..layers.len()).filter(has_slots).collect();
+        assert_eq!(layers_with_numbers(&drawing), computing, "{}", golden.name);
+        check_layout(&golden.name, &svg::stack(&drawing));
+        check_layout(&golden.name, &svg::layers(&drawing));
+        if PROFILED.contains(&golden.name.as_str()) {
+            values
+                .iter()
+                .for_each(|value| check_value(&golden.name, &drawn, &value.path));
+        }
+    }
+    assert!(n_values > 3000, "{n_values}");
+}
+
+/// A value by itself is in one box, of the path that it begins with, or in the norm beside it.
+fn check_value(name: &str, drawn: &Drawn, path: &str) {
+    let drawing = drawn.put(&largest(vec![(path.to_owned(), 1.0)])).unwrap();
+    let (parts, slots) = with_numbers(&drawing);
+    assert_eq!(parts.len() + slots.len(), 1, "{name}: {path}");
+    let (above, value) = path.rsplit_once('.').unwrap();
+    let layers = layers_with_numbers(&drawing);
+    assert!(layers.len() <= 1, "{name}: {path}");
+    if let [part] = parts.as_slice() {
+        let is_own = part.paths.iter().any(|own| own == above);
+        let is_wiring = matches!(value, "in" | "out" | "x" | "norm");
+        assert!(is_own || is_wiring, "{name}: {path} in {}", part.path);
+        assert_eq!(
+            is_wiring && value == "in",
+            part.kind == "norm" && value == "in",
+            "{name}: {path}"
+        );
+    }
+    if let [slot] = slots.as_slice() {
+        assert!(
+            matches!(value, "out" | "x"),
+            "{name}: {path} at {}",
+            slot.path
+        );
+        let layer = &drawn.sample.plan().layers[layers[0]].path;
+        assert_eq!(
+            above,
+            slot.path
+                .replace(slot.path.rsplit_once('.').unwrap().0, layer)
+        );
+    }
+}
+
+/// The kind of part in which each of [`faults::FIRST`] is, and the layer.
+const WHERE: [(&str, Option<usize>); 8] = [
+    ("embed", None),
+    ("attention", Some(0)),
+    ("attention", Some(0)),
+    ("attention", Some(0)),
+    ("norm", Some(0)),
+    ("ffn", Some(0)),
+    ("attention", Some(3)),
+    ("head", None),
+];
+
+#[test]
+fn a_fault_is_marked_at_its_block_and_layer() {
+    let scratch = tempfile::tempdir().unwrap();
+    let library = library();
+    assert_eq!(faults::FIRST.len(), WHERE.len());
+    for ((on, edits, path), (kind, layer)) in faults::FIRST.iter().zip(WHERE) {
+        let golden = goldens(scratch.path(), |name| name == *on).remove(0);
+        let report = faults::compared(&library, &golden, edits);
+        let numbers = report.values.iter().map(|v| (v.path.clone(), v.nmse));
+        let mut overlay = largest(numbers.collect());
+        overlay.first = report.divergence(EXACT).map(|found| First {
+            path: found.path.clone(),
+            tolerance: Some(EXACT),
+        });
+        let drawing = Drawn::new(&library, &golden).put(&overlay).unwrap();
+        check_marks(&drawing, kind, layer);
+        for piece in [svg::stack(&drawing), svg::layers(&drawing)] {
+            check_layout(on, &piece);
+            let texts: Vec<&str> = piece.texts().map(|(_, text)| text).collect();
+            assert!(texts.contains(&"first difference"), "{on}: {path}");
+            assert!(piece.classes().contains("flag"), "{on}: {path}");
+        }
+    }
+}
+
+fn check_marks(drawing: &Drawing, kind: &str, layer: Option<usize>) {
+    let is_marked = |note: &Option<Note>| note.as_ref().is_some_and(|n| n.first.is_some());
+    let parts = drawing.parts().filter(|part| is_marked(&part.note));
+    let parts: Vec<&str> = parts.map(|part| part.kind).collect();
+    assert_eq!(parts, [kind]);
+    let legend = drawing.overlay.as_ref().unwrap();
+    let layers = legend
+        .layers
+        .iter()
+        .enumerate()
+        .filter(|(_, note)| note.first.is_some());
+    let layers: Vec<usize> = layers.map(|(at, _)| at).collect();
+    assert_eq!(layers, Vec::from_iter(layer));
+    let kinds = drawing
+        .kinds
+        .iter()
+        .enumerate()
+        .filter(|(_, kind)| is_marked(&kind.note));
+    let kinds: Vec<usize> = kinds.map(|(at, _)| at).collect();
+    assert_eq!(kinds, Vec::from_iter(layer.map(|at| drawing.layers[at])));
+}
+
+/// The files of `golden` and of a model with one number of one weight changed.
+fn damaged(scratch: &Path, name: &str, weight: &str) -> [String; 2] {
+    let golden = goldens(scratch, |n| n == name).remove(0);
+    let file = scratch.join(format!("{name}.gguf"));
+    let mut bytes = std::fs::read(&file).unwrap();
+    let tensor = golden.weights.tensor(weight).unwrap();
+    let data = golden.weights.data(tensor).unwrap();
+    let mut places = bytes
+        .windows(data.len())
+        .enumerate()
+        .filter(|(_, w)| *w == &*data);
+    let (at, _) = places.next().unwrap();
+    assert!(places.next().is_none());
+    bytes[at..at + 4].copy_from_slice(&9.0f32.to_le_bytes());
+    let other = scratch.join("damaged.gguf");
+    std::fs::write(&other, bytes).unwrap();
+    [file, other].map(|file| file.display().to_string())
+}
+
+#[test]
+fn the_program_shows_where_two_models_part() {
+    let scratch = tempfile::tempdir().unwrap();
+    let [a, b] = damaged(scratch.path(), "llama", "blk.1.ffn_down.weight");
+    let (is_equal, report, _) = bench(&["compare", &a, &b, "--tokens", "1,2,3,4", "--json"]);
+    assert!(!is_equal);
+    let json: Value = serde_json::from_slice(&report).unwrap();
+    assert_eq!(json["first_divergence"], "layers.1.ffn.out");
+    assert_eq!(json["tolerance"], 1e-6);
+    let value = |path: &str| {
+        let values = json["values"].as_array().unwrap();
+        values.iter().find(|v| v["path"] == path).unwrap().clone()
+    };
+    let rms = |path: &str| ["rms_a", "rms_b"].map(|key| value(path)[key].as_f64().unwrap());
+    let [before, after] = [rms("layers.1.ffn.in"), rms("layers.1.ffn.out")];
+    assert!(before[0] > 0.0 && before[0] == before[1] && after[0] < after[1]);
+    let drawn = one("llama");
+    let drawing = drawn.put(&Overlay::read(&report, None).unwrap()).unwrap();
+    check_marks(&drawing, "ffn", Some(1));
+    let norms = Overlay::read(&report, Some("norm of B")).unwrap();
+    let of_out = |n: &&Number| n.spot.path() == "layers.1.ffn.out";
+    assert_eq!(norms.numbers.iter().find(of_out).unwrap().value, after[1]);
+
+    let file = scratch.path().join("compare.json").display().to_string();
+    std::fs::write(&file, &report).unwrap();
+    let out = scratch.path().join("out").display().to_string();
+    let draw = [
+        "diagram",
+        a.as_str(),
+        "--overlay",
+        &file,
+        "-o",
+        &out,
+        "--png",
+    ];
+    let read = |ending: &str| std::fs::read(Path::new(&out).join(format!("llama.{ending}")));
+    let pictures = || {
+        let (is_drawn, _, message) = bench(&draw);
+        assert!(is_drawn, "{message}");
+        ["arch.svg", "layers.svg", "arch.png"].map(|ending| read(ending).unwrap())
+    };
+    let first = pictures();
+    assert_eq!(first, pictures());
+    for text in &first[..2] {
+        let text = std::str::from_utf8(text).unwrap();
+        roxmltree::Document::parse(text).unwrap();
+        assert!(text.contains("first value that differs by more than 1e-6:"));
+        assert!(text.contains("layers.1.ffn.out"));
+    }
+    let refused = |arguments: &[&str], part: &str| {
+        let (is_drawn, _, message) = bench(arguments);
+        assert!(
+            !is_drawn && message.contains(part),
+            "{arguments:?}: {message}"
+        );
+    };
+    refused(
+        &["diagram", "llama", "--overlay", &file, "-o", &out],
+        "`llama` is the name of a definition",
+    );
+    refused(
+        &[&draw[..], &["--quantity", "time"]].concat(),
+        "(`error`, `norm of A`, `norm of B`), found `time`",
+    );
+    refused(&["diagram", &a, "--quantity", "error"], "--overlay");
+    refused(&["diagram", &a, "--overlay", &out, "-o", &out], "directory");
+}
+
+#[test]
+fn files_of_other_models_are_told() {
+    let drawn = one("llama");
+    let path = |text: &str| largest(vec![(text.to_owned(), 1.0)]);
+    let message = drawn
+        .put(&path("layers.70.attn.q"))
+        .unwrap_err()
+        .to_string();
+    for part in [
+        "`llama`",
+        "2 layers, `layers.0` to `layers.1`",
+        "found `layers.70.attn.q`",
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
+    for unknown in [
+        "",
+        ".",
+        "layers",
+        "layers.0x.attn",
+        "layers.00.attn",
+        "embedded.x",
+        "layers.0.conv.q",
+    ] {
+        assert!(drawn.put(&path(unknown)).is_err(), "{unknown}");
+    }
+    let mut numbers: Vec<_> = (0..9).map(|at| (format!("vision.{at}.q"), 3.0)).collect();
+    numbers.push(("layers.1".into(), 2.0));
+    let drawing = drawn.put(&largest(numbers)).unwrap();
+    assert_eq!(layers_with_numbers(&drawing), [1]);
+    let legend = drawing.overlay.unwrap();
+    let told = "9 numbers are in no box: vision.0.q, vision.1.q, vision.2.q, vision.3.q, \u{2026}";
+    assert!(
+        legend.lines.iter().any(|line| line == told),
+        "{:?}",
+        legend.lines
+    );
+    let hostile = format!("<script>&\u{1}{}", "W".repeat(9000));
+    let mut overlay = largest(vec![
+        (hostile.clone(), 1.0),
+        ("layers.0.attn.q".into(), 1.0),
+    ]);
+    overlay.quantity = hostile;
+    let drawing = drawn.put(&overlay).unwrap();
+    for piece in [svg::stack(&drawing), svg::layers(&drawing)] {
+        check_layout("hostile", &piece);
+        let text = svg::document(&drawing, &piece, "a picture");
+        let xml = roxmltree::Document::parse(&text).unwrap();
+        assert!(!xml.descendants().any(|node| node.has_tag_name("script")));
+    }
+}
+
+/// The colour of a box is the one whose range in the legend has its number.
+#[test]
+fn the_legend_says_which_numbers_a_colour_stands_for() {
+    let drawn = one("gpt-oss");
+    let spans: [(f64, f64); 5] = [
+        (1.0, 3.0),
+        (7.0, 7.0004),
+        (-2.0, 2.0),
+        (1e-9, 1.0),
+        (0.02, 50.0),
+    ];
+    for (low, high) in spans {
+        let paths = [
+            "embed.x",
+            "layers.0.attn.q",
+            "layers.0.ffn.hidden",
+            "layers.1.attn.q",
+            "head.logits",
+        ];
+        let steps = paths.len() - 1;
+        let value = |at: usize| match low > 0.0 {
+            true => low * (high / low).powf(at as f64 / steps as f64),
+            false => low + (high - low) * at as f64 / steps as f64,
+        };
+        let numbers = paths
+            .iter()
+            .enumerate()
+            .map(|(at, path)| ((*path).to_owned(), value(at)));
+        let drawing = drawn.put(&largest(numbers.collect())).unwrap();
+        let legend = drawing.overlay.as_ref().unwrap();
+        assert_eq!(legend.ranges.len(), LEVELS);
+        let mut seen = BTreeSet::new();
+        for note in drawing.parts().filter_map(|part| part.note.as_ref()) {
+            let Some(level) = note.level else { continue };
+            let number: f64 = note.short.parse().unwrap();
+            let range = &legend.ranges[level];
+            let (from, to) = match (range.strip_prefix("< "), range.strip_prefix("\u{2265} ")) {
+                (Some(to), _) => (f64::NEG_INFINITY, to.parse().unwrap()),
+                (_, Some(from)) => (from.parse().unwrap(), f64::INFINITY),
+                _ => {
+                    let (from, to) = range.split_once(" to ").unwrap();
+                    (from.parse().unwrap(), to.parse().unwrap())
+                }
+            };
+            // Numbers are told with a few digits.
+            let slack = 0.02 * number.abs().min(high - low);
+            assert!(
+                from - slack <= number && number <= to + slack,
+                "{number} in {range}"
+            );
+            seen.insert(level);
+        }
+        assert!(seen.len() >= 4, "{seen:?}");
+        let shown: Vec<String> = svg::stack(&drawing)
+            .texts()
+            .map(|(_, text)| text.to_owned())
+            .collect();
+        assert!(legend.ranges.iter().all(|range| shown.contains(range)));
+        assert!(shown.contains(&"no number".to_owned()) && shown.contains(&"Norm".to_owned()));
+    }
+}
+
+/// What is no number has the hottest colour and says so.
+#[test]
+fn infinite_errors_are_shown() {
+    let report = json!({
+        "first_divergence": "layers.0.attn.q",
+        "values": [
+            { "path": "embed.x", "nmse": 0.0 },
+            { "path": "layers.0.attn.q", "nmse": null },
+        ],
+    });
+    let overlay = Overlay::read(report.to_string().as_bytes(), None).unwrap();
+    let drawing = one("llama").put(&overlay).unwrap();
+    let note = drawing.kinds[0].note.as_ref().unwrap();
+    assert_eq!(
+        (note.text.as_str(), note.level),
+        ("no number in layer 0", Some(LEVELS - 1))
+    );
+}
+
+#[test]
+fn hostile_files_are_refused() {
+    let deep = "[".repeat(100_000);
+    let place =
+        |text: &str| format!(r#"{{"runs":[{{"profiles":[{{"what":"p","places":[{text}]}}]}}]}}"#);
+    let op = |op: &str| {
+        place(&format!(
+            r#"{{"kind":"ffn","path":"layers.0.ffn","use":0,"operations":[{op}]}}"#
+        ))
+    };
+    let cases: Vec<(String, &str)> = vec![
+        ("".into(), "EOF"),
+        ("{".into(), "EOF"),
+        (deep.clone(), "recursion limit"),
+        (format!("{{\"a\":{deep}"), "recursion limit"),
+        ("\u{0}".into(), "expected value at line 1 column 1"),
+        (
+            "[]".into(),
+            "at `.`: expected a report of perf or compare, or an object of paths with numbers, found a list of 0",
+        ),
+        ("7".into(), "found 7"),
+        (
+            "{}".into(),
+            "expected paths with numbers, found an object of 0",
+        ),
+        (r#"{"a":NaN}"#.into(), "expected value at line 1 column 6"),
+        (r#"{"a":1e999}"#.into(), "number out of range"),
+        (
+            r#"{"a":1e301}"#.into(),
+            "at `a`: expected a number of at most 1e300, found 1e+301",
+        ),
+        (
+            r#"{"a":"1"}"#.into(),
+            "at `a`: expected a number of at most 1e300, found `1`",
+        ),
+        (r#"{"a":null}"#.into(), "found null"),
+        (
+            r#"{"a":1,"a":1}"#.into(),
+            "expected each key once, found `a` twice at line 1",
+        ),
+        (r#"{"a":{"b":1}}"#.into(), "at `a`: expected a number"),
+        (
+            r#"{"runs":[]}"#.into(),
+            "at `runs`: expected profiles (bench perf --profile --json), found a list of 0",
+        ),
+        (
+            r#"{"runs":[{}]}"#.into(),
+            "at `runs.0`: expected an object with `profiles`",
+        ),
+        (
+            r#"{"runs":[{"profiles":[{"what":7}]}]}"#.into(),
+            "at `runs.0.profiles.0.what`: expected a text, found 7",
+        ),
+        (
+            r#"{"runs":[{"profiles":[{"what":"p"}]}]}"#.into(),
+            "at `runs.0.profiles.0`: expected an object with `places`",
+        ),
+        (
+            place(""),
+            "expected places with operations, found a list of 0",
+        ),
+        (
+            place(r#"{"kind":"ffn","path":"a","use":-1}"#),
+            "at `runs.0.profiles.0.places.0.use`: expected a count, found -1",
+        ),
+        (
+            op(r#"{"name":"ADD"}"#),
+            "operations.0`: expected an object with `seconds`",
+        ),
+        (
+            op(r#"{"name":"ADD","seconds":-1}"#),
+            "expected a time that is not negative, found -1",
+        ),
+        (
+            op(r#"{"name":[],"seconds":1}"#),
+            "operations.0.name`: expected a text, found a list of 0",
+        ),
+        (
+            r#"{"values":[],"first_divergence":null}"#.into(),
+            "expected compared values",
+        ),
+        (
+            r#"{"values":[{"path":"a","nmse":1}]}"#.into(),
+            "expected an object with `first_divergence`",
+        ),
+        (
+            r#"{"values":[{"path":"a","nmse":1}],"first_divergence":"b"}"#.into(),
+            "at `first_divergence`: expected the path of one of the values, found `b`",
+        ),
+        (
+            r#"{"values":[{"path":"a","nmse":"x"}],"first_divergence":null}"#.into(),
+            "at `values.0.nmse`",
+        ),
+        (
+            r#"{"values":[{"nmse":1}],"first_divergence":null}"#.into(),
+            "at `values.0`: expected an object with `path`",
+        ),
+    ];
+    for (text, expected) in cases {
+        let message = Overlay::read(text.as_bytes(), None)
+            .expect_err(expected)
+            .to_string();
+        assert!(
+            message.contains(expected),
+            "`{message}`\n expected {expected}"
+        );
+        assert!(message.len() < 400, "{message}");
+    }
+    let long = format!(r#"{{"{}":"{}"}}"#, "p".repeat(99_999), "v".repeat(99_999));
+    let message = Overlay::read(long.as_bytes(), None)
+        .unwrap_err()
+        .to_string();
+    assert!(message.len() < 400, "{message}");
+    let mut many = String::from("{\"layers.0.attn.q\":1");
+    for at in 0..50_000 {
+        write!(many, ",\"x{at}\":{at}").unwrap();
+    }
+    many.push('}');
+    let overlay = Overlay::read(many.as_bytes(), Some("mine")).unwrap();
+    assert_eq!(
+        (overlay.quantity.as_str(), overlay.numbers.len()),
+        ("mine", 50_001)
+    );
+    one("llama").put(&overlay).unwrap();
+}
+
+/// Relative luminance of `#rgb` or `#rrggbb`, as WCAG defines it.
+fn luminance(colour: &str) -> f64 {
+    let digits = colour.trim_start_matches('#');
+    let channel = |at: usize| {
+        let text = match digits.len() {
+            3 => digits[at..=at].repeat(2),
+            _ => digits[2 * at..2 * at + 2].to_owned(),
+        };
+        let c = f64::from(u8::from_str_radix(&text, 16).unwrap()) / 255.0;
+        if c <= 0.03928 {
+            c / 12.92
+        } else {
+            ((c + 0.055) / 1.055).powf(2.4)
+        }
+    };
+    0.2126 * channel(0) + 0.7152 * channel(1) + 0.0722 * channel(2)
+}
+
+fn contrast(a: &str, b: &str) -> f64 {
+    let mut both = [a, b].map(luminance);
+    both.sort_by(f64::total_cmp);
+    (both[1] + 0.05) / (both[0] + 0.05)
+}
+
+#[test]
+fn text_is_readable_on_every_colour() {
+    let (table, _) = svg::SHEET.split_once('}').unwrap();
+    let colour = |name: &str| -> [String; 2] {
+        let (_, rest) = table.split_once(&format!("{name}:light-dark(")).unwrap();
+        let (light, rest) = rest.split_once(',').unwrap();
+        let (dark, _) = rest.split_once(')').unwrap();
+        [light.to_owned(), dark.to_owned()]
+    };
+    let names: Vec<String> = (0..LEVELS).map(|level| format!("--o{level}")).collect();
+    for scheme in 0..2 {
+        let of = |name: &str| colour(name)[scheme].clone();
+        for name in names.iter().map(String::as_str).chain(["--cold"]) {
+            assert!(contrast(&of("--ink"), &of(name)) >= 4.5, "{name} {scheme}");
+            assert!(
+                contrast(&of("--flag"), &of(name)) >= 3.0,
+                "mark on {name} {scheme}"
+            );
+        }
+        // Each colour is further from the paper than the one before it.
+        let steps: Vec<f64> = names
+            .iter()
+            .map(|name| contrast(&of(name), &of("--paper")))
+            .collect();
+        assert!(steps.is_sorted_by(|a, b| a < b), "{steps:?}");
+    }
+}
