@@ -164,7 +164,7 @@ impl Writer {
         });
         if sums.n_otherwise > 0 {
             lines.push(format!(
-                "{} uses ran other operations than are drawn; their time is the block's alone",
+                "uses that ran other operations than are drawn: {}; their time is the block's alone",
                 sums.n_otherwise
             ));
         }
@@ -219,6 +219,7 @@ impl Writer {
         let time: f64 = sums.outside.iter().map(|(_, value)| value).sum();
         Some(match self.rule {
             Rule::Time => format!("in no box: {} ({named}{more})", self.time(time)),
+            Rule::Largest if n == 1 => format!("1 number is in no box: {named}"),
             Rule::Largest => format!("{n} numbers are in no box: {named}{more}"),
         })
     }
