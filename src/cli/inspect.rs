@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde_json::{Value as Json, json};
 
+use crate::model::Options;
 use crate::models::{self, Opened, Source};
 use crate::plan::{Plan, Room};
 use crate::weights::{self, Array, Checked, TensorType, Value, Weights};
@@ -29,7 +30,7 @@ const SHOWN: usize = 6;
 const CONTEXTS: [u64; 3] = [2048, 8192, 32768];
 
 /// Tokens of a pass, for which a window has room beside its own positions.
-const N_BATCH: u64 = 512;
+const N_BATCH: u64 = Options::N_BATCH as u64;
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = Source::of(args.file.as_deref());

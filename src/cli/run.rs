@@ -7,6 +7,7 @@ use clap::Args as ClapArgs;
 use serde_json::json;
 
 use crate::engine::{Diffusion, Event, FinishReason, Limits, Request, Usage};
+use crate::model::Options;
 use crate::models::Source;
 use crate::sampling::{DRY_BREAKERS, Params, StageName};
 use crate::serving::{Conversation, Served};
@@ -211,7 +212,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         kv_type: TensorType::F16,
         flash_attn: true,
         max_ctx: super::serve::MAX_CTX,
-        n_batch: 512,
+        n_batch: Options::N_BATCH,
     };
     let mut options = args.load.resolve(&opened, defaults);
     let limits = Limits {

@@ -9,6 +9,7 @@ use clap::Args as ClapArgs;
 
 use crate::api::{self, Loader, Pool};
 use crate::engine::Limits;
+use crate::model::Options;
 use crate::models::{self, Source};
 use crate::serving::Served;
 use crate::weights::TensorType;
@@ -125,7 +126,7 @@ fn start(args: &Args, source: &Source) -> Result<Served, Failure> {
         kv_type: TensorType::F16,
         flash_attn: true,
         max_ctx: MAX_CTX,
-        n_batch: 512,
+        n_batch: Options::N_BATCH,
     };
     let mut options = args.load.resolve(&opened, defaults);
     let n_parallel = args.parallel.max(1);

@@ -6,6 +6,7 @@ use crate::arch::{ArchDef, Instance, Join};
 use crate::ggml::{self, Step};
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
 
+use super::execution;
 use super::kinds::{self, is_within, kinds, without_index};
 use super::ops::{Reader, is_folded};
 use super::samples::Sample;
@@ -34,6 +35,8 @@ pub(super) struct Maker<'a> {
     pub(super) sizes: Sizes<'a>,
     pub(super) plan: &'a Plan,
     pub(super) steps: &'a [Step],
+    /// The pass of one token, of a model with a file that goes on by one.
+    pub(super) single: Option<&'a [Step]>,
     pub(super) reader: Reader<'a>,
     /// Operations by what they were built for.
     places: HashMap<(&'a str, &'a str), Vec<usize>>,
@@ -57,6 +60,7 @@ impl Drawing {
             sizes: Sizes::new(sample.points(), def, sample.is_symbolic()),
             plan: &point.plan,
             steps: &point.steps,
+            single: sample.single(),
             reader: Reader::new(&point.steps),
             places,
             taken: HashMap::new(),
@@ -99,6 +103,7 @@ impl<'a> Maker<'a> {
             cost: self.cost(&(0..plan.tensors.len()).collect()),
             kept: self.all_kept(),
             absent: self.absent(),
+            scenes: execution::scenes(&self, &layers),
             kinds: drawn,
             layers,
             end,

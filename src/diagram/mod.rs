@@ -13,6 +13,7 @@
 
 mod apart;
 mod build;
+mod execution;
 mod gallery;
 mod kinds;
 mod ops;
@@ -26,6 +27,7 @@ mod variants;
 mod words;
 
 pub use build::Error;
+pub use execution::{Held, Loan, Picture, SMALL, Scene, View, WINDOW};
 pub use gallery::{GalleryError, gallery};
 pub use kinds::Run;
 pub use overlay::{Legend, Note};
@@ -63,6 +65,8 @@ pub struct Drawing {
     pub cost: Option<Cost>,
     /// What all layers keep between passes.
     pub kept: Kept,
+    /// What happens when it runs.
+    pub scenes: Vec<Scene>,
     /// What the definition can do and this model does not, with the condition.
     pub absent: Vec<String>,
     /// Operations of the graph that were executed and belong to nothing drawn.

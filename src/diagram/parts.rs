@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::arch::expr::Expr;
-use crate::arch::{Instance, OptionKind, Resolved, Resource};
+use crate::arch::{Instance, Mode, OptionKind, Resolved, Resource};
 use crate::ggml::{Origin, Step};
 use crate::plan::{Plan, StatePlan, Unit};
 
@@ -15,7 +15,7 @@ use super::words;
 use super::{Edge, End, Kept, Op, OpShape, Part, Weight};
 
 /// Bytes of an element of a cache at its usual type.
-const CACHE_ELEMENT: u64 = 2;
+pub(super) const CACHE_ELEMENT: u64 = 2;
 
 impl Maker<'_> {
     /// A use of a contract, and its likes in other layers.
@@ -332,6 +332,8 @@ impl Maker<'_> {
             values.map_or_else(String::new, |values| self.sizes.text(&values, &symbols()))
         };
         match &unit.state {
+            // What reads a text as a whole keeps nothing of it.
+            _ if self.plan.mode != Mode::Causal => Kept::default(),
             Some(StatePlan::KeyValue(rows)) => {
                 if let Some(owner) = &rows.owner {
                     let owners: BTreeSet<&String> =

@@ -1,7 +1,8 @@
 //! What a drawing is made of: plans with their graphs, at as many points as its sizes need.
 
 use crate::arch::expr::{Expr, Value};
-use crate::arch::{ArchDef, ParamSource};
+use crate::arch::{ArchDef, Mode, ParamSource};
+use crate::ggml::Step;
 use crate::model;
 use crate::plan::Plan;
 use crate::synth::{self, Request};
@@ -20,6 +21,8 @@ const GUESSES: [u64; 4] = [24, 12, 8, 32];
 pub struct Sample {
     name: String,
     points: Vec<Point>,
+    /// The pass of one token, of a model that goes on by one.
+    single: Option<Vec<Step>>,
     is_symbolic: bool,
 }
 
@@ -30,9 +33,12 @@ impl Sample {
     /// A graph that cannot be built.
     pub fn of_model(name: &str, plan: &Plan) -> Result<Self, Error> {
         let points = N_TOKENS.map(|n| point(plan.clone(), n));
+        let goes_on = plan.mode == Mode::Causal;
+        let single = goes_on.then(|| model::trace(plan, 1)).transpose();
         Ok(Self {
             name: name.to_owned(),
             points: points.into_iter().collect::<Result<_, _>>()?,
+            single: single.map_err(Error::Graph)?,
             is_symbolic: false,
         })
     }
@@ -84,6 +90,7 @@ impl Sample {
         Ok(Self {
             name: name.to_owned(),
             points,
+            single: None,
             is_symbolic: true,
         })
     }
@@ -104,8 +111,12 @@ impl Sample {
     }
 
     /// The graph that is drawn.
-    pub fn steps(&self) -> &[crate::ggml::Step] {
+    pub fn steps(&self) -> &[Step] {
         &self.points[0].steps
+    }
+
+    pub(super) fn single(&self) -> Option<&[Step]> {
+        self.single.as_deref()
     }
 
     pub(super) fn points(&self) -> &[Point] {

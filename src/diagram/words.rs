@@ -60,6 +60,17 @@ pub(super) fn short(contract: &str) -> &'static str {
     }
 }
 
+/// What weights are for, by the kind of what reads them.
+pub(super) fn purpose(kind: &str) -> &'static str {
+    match kind {
+        "embed" => "token table",
+        "head" => "head",
+        "norm" => "norms",
+        "per_layer" | "per_layer_input" => "inputs of layers",
+        other => short(other),
+    }
+}
+
 /// What an operation is called, how it is drawn, and whether a weight's key stands before the name.
 pub(super) fn op(step: &Step, number: &dyn Fn(usize) -> String) -> (String, OpShape) {
     let plain = |text: &str| (text.to_owned(), OpShape::Plain);
@@ -260,10 +271,19 @@ pub(super) fn line(plan: &Plan, unit: &Unit, size: &dyn Fn(&Unit, &str) -> Strin
 }
 
 /// What is seen in a group of layers: the definition's rule, and all where a text is read as a whole.
-fn rule(plan: &Plan, cache: &Unit) -> Cache {
+pub(super) fn rule(plan: &Plan, cache: &Unit) -> Cache {
     let rule = Cache::read(&cache.options);
     Cache {
         causal: rule.causal && plan.mode == Mode::Causal,
+        ..rule
+    }
+}
+
+/// The same rule with a window of at most so many positions, for a picture.
+pub(super) fn small(plan: &Plan, cache: &Unit, size: u32) -> Cache {
+    let rule = rule(plan, cache);
+    Cache {
+        size: rule.size.min(u64::from(size)),
         ..rule
     }
 }
@@ -296,10 +316,7 @@ fn mask(plan: &Plan, cache: &Unit, size: &dyn Fn(&Unit, &str) -> String) -> Icon
         (true, Window::Chunked) => format!("chunks of {n}"),
         (true, Window::Symmetric) => format!("band of {n}"),
     };
-    let small = Cache {
-        size: rule.size.min(u64::from(MASK) / 2),
-        ..rule
-    };
+    let small = small(plan, cache, MASK / 2);
     let seen = (0..MASK).map(|query| small.visible(query, MASK));
     Icon::Mask {
         seen: seen.collect(),

@@ -312,7 +312,7 @@ pub(super) fn is_view(op: sys::ggml_op) -> bool {
 ///
 /// # Safety
 /// The node and its sources are alive.
-unsafe fn weight_bytes(node: *mut sys::ggml_tensor, weights: &HashSet<usize>) -> u64 {
+pub(super) unsafe fn weight_bytes(node: *mut sys::ggml_tensor, weights: &HashSet<usize>) -> u64 {
     // SAFETY: the caller vouches for the node; indices are below ggml's number of sources, and
     // sources that are not there are null and never followed.
     unsafe {

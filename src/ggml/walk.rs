@@ -1,12 +1,12 @@
 //! A graph as data: what it computes, in the order of execution, for those who draw or count it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ggml_sys as sys;
 
 use super::arena::Tensor;
 use super::ops::Graph;
-use super::profile::{OUTSIDE, is_view};
+use super::profile::{OUTSIDE, is_view, weight_bytes};
 use super::text;
 use crate::weights::TensorType;
 
@@ -36,6 +36,9 @@ pub struct Step {
     pub sources: Vec<Origin>,
     /// Whether it only describes memory, so that nothing is computed.
     pub is_view: bool,
+    /// Bytes of weights that it reads: of tables the rows asked for, of experts at most as many as are
+    /// asked for.
+    pub weight_bytes: u64,
 }
 
 /// What an operation reads.
@@ -73,7 +76,13 @@ impl Graph {
                 (None, None) => Origin::Leaf(unsafe { text(sys::ggml_get_name(source)) }),
             }
         };
-        nodes.iter().map(|node| self.step(*node, &origin)).collect()
+        let keys: HashSet<usize> = weights.keys().copied().collect();
+        let steps = nodes.iter().map(|node| Step {
+            // SAFETY: nodes of the graph are alive with it, and so are their sources.
+            weight_bytes: unsafe { weight_bytes(*node, &keys) },
+            ..self.step(*node, &origin)
+        });
+        steps.collect()
     }
 
     fn step(
@@ -105,6 +114,7 @@ impl Graph {
                 params: std::array::from_fn(|i| sys::shim_tensor_op_param(node, i as i32)),
                 sources: sources.collect(),
                 is_view: is_view(op),
+                weight_bytes: 0,
             }
         }
     }

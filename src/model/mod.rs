@@ -83,6 +83,9 @@ pub struct Value {
 }
 
 impl Options {
+    /// Most tokens of a pass where nobody asks for another number.
+    pub const N_BATCH: usize = 512;
+
     fn room(&self) -> Room {
         Room {
             n_ctx: self.n_ctx as u64,

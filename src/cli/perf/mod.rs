@@ -190,7 +190,11 @@ fn resolve(args: &Args, cases: &Cases, opened: &crate::models::Opened) -> Option
         .checked_next_multiple_of(256)
         .unwrap_or(usize::MAX);
     let widest = cases.prompts.iter().copied().chain(cases.depths.clone());
-    let n_batch = widest.max().unwrap_or(1).clamp(1, 512).max(sequences);
+    let n_batch = widest
+        .max()
+        .unwrap_or(1)
+        .clamp(1, Options::N_BATCH)
+        .max(sequences);
     let defaults = Defaults {
         kv_type: TensorType::F16,
         flash_attn: true,

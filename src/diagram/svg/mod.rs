@@ -4,6 +4,7 @@
 //! the same on every machine and tests can look at the rectangles. Colours are classes of a style sheet
 //! with a light and a dark set; whatever a colour says, a word, a letter or a shape says too.
 
+mod execution;
 mod flow;
 mod icon;
 mod layer;
@@ -31,6 +32,11 @@ const LEGEND: f64 = 1000.0;
 /// The whole model: input, stack with the pattern of its layers, head.
 pub fn stack(drawing: &Drawing) -> Piece {
     stack::stack(drawing)
+}
+
+/// How the model is executed, as cards in rows of `room` pixels, without a heading.
+pub fn execution(drawing: &Drawing, room: f64) -> Piece {
+    execution::execution(drawing, room)
 }
 
 /// Every kind of layer, down to its operations and weights.

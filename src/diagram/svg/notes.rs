@@ -6,7 +6,7 @@ use super::overlay;
 use super::scene::{Anchor, Item, Piece, Rect};
 use super::text::{Style, wrap};
 use crate::diagram::Drawing;
-use crate::diagram::words::{bytes, short};
+use crate::diagram::words::{bytes, purpose};
 
 /// Width of the column.
 pub(super) const NOTES: f64 = 330.0;
@@ -85,17 +85,10 @@ fn shares(drawing: &Drawing) -> Vec<(&'static str, f64)> {
     let mut sums: BTreeMap<&'static str, f64> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for part in drawing.parts() {
-        let name = match part.kind {
-            "embed" => "token table",
-            "head" => "head",
-            "norm" => "norms",
-            "per_layer_input" => "inputs of layers",
-            other => short(other),
-        };
         // What several parts share counts for the first.
         let own = part.weights.iter().filter(|w| seen.insert(w.tensors[0]));
         let own = own.filter_map(|w| w.cost.as_ref()).map(|cost| cost.share);
-        *sums.entry(name).or_default() += own.sum::<f64>();
+        *sums.entry(purpose(part.kind)).or_default() += own.sum::<f64>();
     }
     let mut sums: Vec<(&'static str, f64)> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.total_cmp(&a.1));

@@ -357,7 +357,7 @@ fn boxed(part: &Part, op: &Op, rows: Vec<(String, Style)>, rx: f64, class: &'sta
 }
 
 /// The outline of something that is kept.
-fn drum(piece: &mut Piece, w: f64, h: f64, dip: f64) {
+pub(super) fn drum(piece: &mut Piece, w: f64, h: f64, dip: f64) {
     let lid = |y: f64, down: f64| Seg::C([w * 0.1, y + down, w * 0.9, y + down, w, y]);
     let mut body = vec![Seg::M(0.0, dip), lid(dip, -1.2 * dip), Seg::L(w, h - dip)];
     body.push(Seg::C([

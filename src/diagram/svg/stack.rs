@@ -31,7 +31,12 @@ pub(super) fn stack(drawing: &Drawing) -> Piece {
     let title = heading(drawing, w);
     let top = title.h + 10.0;
     let notes = notes(drawing);
-    let mut page = Piece::new(w.max(title.w), top + column.h.max(notes.h));
+    let scenes = super::execution(drawing, w);
+    let below = top + column.h.max(notes.h) + 30.0 + Style::Heading.leading();
+    let mut page = Piece::new(w.max(title.w), below + 14.0 + scenes.h);
+    let how = "How it is executed";
+    page.text(0.0, below - 7.0, Anchor::Start, Style::Heading, how);
+    page.put(scenes, 0.0, below + 14.0);
     let x = column.w + 40.0;
     page.put(title, 0.0, 0.0);
     page.put(column, 0.0, top);

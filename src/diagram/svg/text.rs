@@ -94,6 +94,33 @@ pub(super) fn wrap(text: &str, style: Style, room: f64) -> Vec<String> {
     lines
 }
 
+/// A text in lines of at most `room` pixels, a word that is longer in pieces, behind an operator if it
+/// has one.
+pub(super) fn fill(text: &str, style: Style, room: f64) -> Vec<String> {
+    let mut lines = Vec::new();
+    for line in wrap(text, style, room) {
+        let mut rest = line.as_str();
+        while width(rest, style) > room {
+            let at = piece_of(rest, style, room);
+            lines.push(rest[..at].to_owned());
+            rest = &rest[at..];
+        }
+        lines.push(rest.to_owned());
+    }
+    lines
+}
+
+/// Where a word that is too long is broken: at least one character is before it.
+fn piece_of(word: &str, style: Style, room: f64) -> usize {
+    let ends = word.char_indices().map(|(at, c)| (at + c.len_utf8(), c));
+    let fitting = ends.take_while(|(end, _)| width(&word[..*end], style) <= room);
+    let fitting: Vec<(usize, char)> = fitting.collect();
+    let is_operator = |(_, c): &&(usize, char)| "\u{b7}+\u{2212}/".contains(*c);
+    let last = fitting.iter().rev().find(is_operator).or(fitting.last());
+    let first = word.chars().next().map_or(0, char::len_utf8);
+    last.map_or(first, |(end, _)| *end)
+}
+
 /// A text cut to `room` pixels.
 pub(super) fn cut(text: &str, style: Style, room: f64) -> String {
     if width(text, style) <= room {
@@ -123,6 +150,26 @@ mod tests {
             let long = |line: &&String| line.contains(' ') && width(line, Style::Line) > room;
             assert_eq!(lines.iter().find(long), None);
         }
+    }
+
+    #[test]
+    fn a_long_word_breaks_behind_its_operators() {
+        let text =
+            "numbers: (ssm_kernel\u{2212}1)\u{b7}(ssm_inner+2\u{b7}ssm_groups\u{b7}ssm_state)";
+        for room in [5.0, 60.0, 120.0, 200.0, 1000.0] {
+            let lines = fill(text, Style::Small, room);
+            let long =
+                |line: &&String| line.chars().count() > 1 && width(line, Style::Small) > room;
+            assert_eq!(lines.iter().find(long), None);
+            assert_eq!(lines.concat().replace(' ', ""), text.replace(' ', ""));
+        }
+        let lines = fill(text, Style::Small, 200.0);
+        assert!(
+            lines[..lines.len() - 1]
+                .iter()
+                .all(|line| line.ends_with([':', '+', '\u{b7}'])),
+            "{lines:?}"
+        );
     }
 
     #[test]

@@ -1,0 +1,909 @@
+//! What pictures say about execution, against the model that runs: its graph, its attention, its memory.
+//!
+//! Who writes and reads what is kept is read off the operations that ran; what is seen off the attention
+//! itself; bytes off the loaded model and the stored weights.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lab_bench::arch::Mode;
+use lab_bench::diagram::svg::{self, Item};
+use lab_bench::diagram::{Drawing, MASK, Picture, SMALL, Sample, Scene, WINDOW};
+use lab_bench::ggml::{Origin, Step};
+use lab_bench::model::{Batch, Model, Options};
+use lab_bench::plan::{Plan, Pooling};
+use lab_bench::weights::TensorType;
+
+use crate::diagrams::{cases, check_layout};
+use crate::goldens::{Golden, goldens, library, model, options, run};
+
+/// Tokens of a text that is longer than every window of the goldens.
+const LONG: usize = 256;
+
+/// A golden, drawn with its numbers.
+struct Seen {
+    golden: Golden,
+    plan: Plan,
+    drawing: Drawing,
+}
+
+fn all() -> Vec<Seen> {
+    some(|_| true)
+}
+
+fn some(wanted: impl Fn(&str) -> bool) -> Vec<Seen> {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let library = library();
+    let seen = |golden: Golden| {
+        let def = library.get(&golden.arch).expect("built in");
+        let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
+        let sample = Sample::of_model(&golden.name, &plan).expect("a graph");
+        let source = &library.source(&golden.arch).expect("built in").text;
+        let drawing = Drawing::new(&def, source, &sample);
+        Seen {
+            golden,
+            plan,
+            drawing,
+        }
+    };
+    goldens(scratch.path(), wanted)
+        .into_iter()
+        .map(seen)
+        .collect()
+}
+
+/// As the graph of a drawing is.
+fn kept() -> Options {
+    Options {
+        n_ctx: 64,
+        n_seqs: 1,
+        k_type: TensorType::F16,
+        v_type: TensorType::F16,
+        flash_attn: true,
+        ..options()
+    }
+}
+
+impl Seen {
+    /// Operations of a pass over `n` tokens in a model that keeps what it can.
+    fn steps(&self, n: usize) -> (Model, Vec<Step>) {
+        let mut model = model(&self.golden, kept());
+        let mut batch = Batch::default();
+        for (at, token) in (0..).zip(&self.golden.tokens[..n]) {
+            batch.push(*token, 0, at, at as usize + 1 == n);
+        }
+        model.forward(&batch).expect("the pass runs");
+        let steps = model.steps();
+        (model, steps)
+    }
+
+    fn layer(&self, path: &str) -> Option<usize> {
+        let is_in = |layer: &str| {
+            path.strip_prefix(layer)
+                .is_some_and(|rest| rest.starts_with('.'))
+        };
+        self.plan.layers.iter().position(|layer| is_in(&layer.path))
+    }
+
+    fn layers(&self, kinds: &[usize]) -> BTreeSet<usize> {
+        let kinds = kinds.iter().map(|kind| &self.drawing.kinds[*kind].layers);
+        kinds.flatten().copied().collect()
+    }
+
+    fn scenes<'s, T>(&'s self, pick: impl Fn(&'s Picture) -> Option<T>) -> Vec<(&'s Scene, T)> {
+        let scenes = self.drawing.scenes.iter();
+        scenes
+            .filter_map(|scene| Some((scene, pick(&scene.picture)?)))
+            .collect()
+    }
+
+    fn only<'s, T>(&'s self, pick: impl Fn(&'s Picture) -> Option<T>) -> Option<(&'s Scene, T)> {
+        let mut found = self.scenes(pick);
+        assert!(found.len() < 2, "{}: a scene twice", self.golden.name);
+        found.pop()
+    }
+}
+
+/// What a value is made of behind what only looks at it.
+fn behind(steps: &[Step], origin: &Origin) -> Origin {
+    match origin {
+        Origin::Step(at) if steps[*at].is_view => behind(steps, &steps[*at].sources[0]),
+        other => other.clone(),
+    }
+}
+
+/// The name of what is kept, if an operation writes it.
+fn written(step: &Step) -> Option<&str> {
+    let mut names = step.sources.iter().filter_map(|source| match source {
+        Origin::Leaf(name) if name.contains(".cache_") || name.contains(".state_") => {
+            Some(name.as_str())
+        }
+        _ => None,
+    });
+    names.next_back().filter(|_| step.op == "SET_ROWS")
+}
+
+/// Who writes and who reads what is kept, by layers.
+#[derive(Default)]
+struct Traffic {
+    /// Elements of a row of keys, of values, of each part of a state.
+    keys: BTreeMap<usize, u64>,
+    values: BTreeMap<usize, u64>,
+    states: BTreeMap<usize, Vec<u64>>,
+    /// Layers that read keys, and whose.
+    reads: BTreeMap<usize, usize>,
+    state_reads: BTreeSet<usize>,
+    /// Elements of what attention gives for each head.
+    heads: BTreeMap<usize, u64>,
+}
+
+fn traffic(seen: &Seen, steps: &[Step]) -> Traffic {
+    let mut all = Traffic::default();
+    for step in steps {
+        let Some(layer) = seen.layer(&step.path) else {
+            continue;
+        };
+        if let Some(name) = written(step) {
+            let owner = seen.layer(name).expect("a layer keeps it");
+            assert_eq!(owner, layer, "{}: {name}", seen.golden.name);
+            let size = step.shape[0];
+            match name.rsplit('.').next().expect("a name") {
+                "cache_k" => assert_eq!(all.keys.insert(layer, size), None),
+                "cache_v" => assert_eq!(all.values.insert(layer, size), None),
+                _ => all.states.entry(layer).or_default().push(size),
+            }
+            continue;
+        }
+        for source in &step.sources {
+            match behind(steps, source) {
+                Origin::Step(at) if !step.is_view => {
+                    if let Some(name) = written(&steps[at]).filter(|name| name.contains(".cache_"))
+                    {
+                        all.reads.insert(layer, seen.layer(name).expect("a layer"));
+                        all.heads.insert(layer, step.shape[0]);
+                    }
+                }
+                Origin::Leaf(name) if name.contains(".state_") && step.op == "GET_ROWS" => {
+                    all.state_reads.insert(layer);
+                }
+                _ => {}
+            }
+        }
+    }
+    all
+}
+
+fn set<T: Copy + Ord, V>(map: &BTreeMap<T, V>) -> BTreeSet<T> {
+    map.keys().copied().collect()
+}
+
+#[test]
+fn scenes_tell_who_writes_and_reads_what_is_kept() {
+    let mut counts = BTreeMap::new();
+    for seen in all() {
+        check_traffic(&seen, &mut counts);
+    }
+    for what in ["causal", "states", "shared", "latent"] {
+        assert!(
+            counts.get(what).is_some_and(|n| *n > 0),
+            "{what}: {counts:?}"
+        );
+    }
+}
+
+fn check_traffic(seen: &Seen, counts: &mut BTreeMap<&'static str, usize>) {
+    let name = &seen.golden.name;
+    let (_, steps) = seen.steps(seen.golden.tokens.len());
+    let run = traffic(seen, &steps);
+    let prefill = seen.only(|picture| match picture {
+        Picture::Prefill {
+            n_batch,
+            keys,
+            states,
+        } => Some((n_batch, keys, states)),
+        _ => None,
+    });
+    let decode = seen.only(|picture| match picture {
+        Picture::Decode { keys, states } => Some((keys, states)),
+        _ => None,
+    });
+    let states = seen.scenes(|picture| match picture {
+        Picture::State { sizes } => Some(sizes.as_ref()),
+        _ => None,
+    });
+    if seen.plan.mode == Mode::Causal {
+        let (_, (n_batch, keys, of_state)) = prefill.expect("a prompt is read");
+        assert_eq!(*n_batch, Options::N_BATCH);
+        assert_eq!(seen.layers(keys), set(&run.keys), "{name}: keys written");
+        assert_eq!(
+            seen.layers(of_state),
+            set(&run.states),
+            "{name}: states written"
+        );
+        let (_, (keys, of_state)) = decode.expect("an answer is written");
+        assert_eq!(seen.layers(keys), set(&run.reads), "{name}: keys read");
+        assert_eq!(
+            seen.layers(of_state),
+            run.state_reads,
+            "{name}: states read"
+        );
+        *counts.entry("causal").or_default() += 1;
+    } else {
+        assert!(prefill.is_none() && decode.is_none(), "{name}");
+    }
+    let with_states = states
+        .iter()
+        .flat_map(|(scene, _)| seen.layers(&scene.kinds));
+    assert_eq!(
+        with_states.collect::<BTreeSet<_>>(),
+        set(&run.states),
+        "{name}: states"
+    );
+    for (scene, sizes) in &states {
+        for layer in seen.layers(&scene.kinds) {
+            let (mut said, mut kept) = (sizes.expect("alike").clone(), run.states[&layer].clone());
+            said.sort_unstable();
+            kept.sort_unstable();
+            assert_eq!(said, kept, "{name}: a state in layer {layer}");
+        }
+    }
+    *counts.entry("states").or_default() += states.len();
+    let loans = seen.only(|picture| match picture {
+        Picture::Shared(loans) => Some(loans),
+        _ => None,
+    });
+    let told = loans.iter().flat_map(|(_, loans)| loans.iter());
+    let told = told.flat_map(|loan| loan.readers.iter().map(|reader| (*reader, loan.owner)));
+    let borrowed = run.reads.iter().filter(|(reader, owner)| reader != owner);
+    let borrowed: BTreeMap<usize, usize> = borrowed.map(|(r, o)| (*r, *o)).collect();
+    assert_eq!(told.collect::<BTreeMap<_, _>>(), borrowed, "{name}: shared");
+    if let Some((scene, _)) = &loans {
+        assert!(
+            seen.layers(&scene.kinds).is_superset(&set(&borrowed)),
+            "{name}"
+        );
+        *counts.entry("shared").or_default() += 1;
+    }
+    let latent = seen.only(|picture| match picture {
+        Picture::Latent { row, .. } => Some(row),
+        _ => None,
+    });
+    let no_values = run
+        .keys
+        .iter()
+        .filter(|(layer, _)| !run.values.contains_key(layer));
+    let no_values: BTreeMap<usize, u64> = no_values.map(|(layer, k)| (*layer, *k)).collect();
+    let said = latent.map(|(scene, _)| seen.layers(&scene.kinds));
+    assert_eq!(said.unwrap_or_default(), set(&no_values), "{name}: latent");
+    if let Some((_, row)) = latent {
+        for (layer, k) in &no_values {
+            assert_eq!(*row, Some((*k, run.heads[layer])), "{name}: a latent row");
+        }
+        *counts.entry("latent").or_default() += 1;
+    }
+}
+
+#[test]
+fn scenes_tell_how_many_experts_run() {
+    let n_found: usize = all().iter().map(check_experts).sum();
+    assert!(n_found > 5);
+}
+
+fn check_experts(seen: &Seen) -> usize {
+    let name = &seen.golden.name;
+    let (_, steps) = seen.steps(1);
+    let mut run: BTreeMap<usize, BTreeSet<(u64, u64)>> = BTreeMap::new();
+    for step in steps.iter().filter(|step| step.op == "MUL_MAT_ID") {
+        let Origin::Weight(weight) = behind(&steps, &step.sources[0]) else {
+            panic!("{name}: experts are weights");
+        };
+        let numbers = (step.shape[1], seen.plan.tensors[weight].shape[2]);
+        let layer = seen.layer(&step.path).expect("a layer has them");
+        run.entry(layer).or_default().insert(numbers);
+    }
+    let scenes = seen.scenes(|picture| match picture {
+        Picture::Experts { numbers } => Some(numbers.expect("there is a file")),
+        _ => None,
+    });
+    let mut said: BTreeMap<usize, BTreeSet<(u64, u64)>> = BTreeMap::new();
+    for (scene, numbers) in &scenes {
+        for layer in seen.layers(&scene.kinds) {
+            said.entry(layer).or_default().insert(*numbers);
+        }
+    }
+    assert_eq!(said, run, "{name}");
+    scenes.len()
+}
+
+/// For each layer with attention the keys that each token of a text sees, by any head.
+fn patterns(seen: &Seen, n: usize) -> BTreeMap<usize, Vec<BTreeSet<usize>>> {
+    let options = Options {
+        n_ctx: 0,
+        n_batch: n,
+        watch: true,
+        ..options()
+    };
+    let mut model = model(&seen.golden, options);
+    let text: Vec<u32> = (0..n).map(|i| (i * 37 + i / 5) as u32 % 96).collect();
+    run(&mut model, &text, 0, 0);
+    let values = model.values().expect("watched");
+    let mut all = BTreeMap::new();
+    for value in values
+        .iter()
+        .filter(|value| value.path.ends_with(".pattern"))
+    {
+        let layer = seen.layer(&value.path).expect("a layer looks");
+        assert_eq!(value.shape[..2], [n as u64, n as u64], "{}", value.path);
+        let mut rows = vec![BTreeSet::new(); n];
+        for (at, weight) in value.elements.iter().enumerate() {
+            if *weight > 0.0 {
+                rows[at / n % n].insert(at % n);
+            }
+        }
+        all.insert(layer, rows);
+    }
+    all
+}
+
+/// Whether a token at `q` sees one at `k`, by the words of a definition.
+fn is_seen(rule: &str, size: usize, q: usize, k: usize) -> bool {
+    match rule {
+        "standard" => k > q || q - k < size,
+        "chunked" => k / size >= q / size,
+        "symmetric" => q.abs_diff(k) <= size / 2,
+        other => panic!("no rule `{other}`"),
+    }
+}
+
+#[test]
+fn windows_are_those_of_the_attention_that_ran() {
+    let mut rules = BTreeSet::new();
+    for seen in all() {
+        check_windows(&seen, &mut rules);
+    }
+    assert_eq!(rules, BTreeSet::from(["chunked", "standard", "symmetric"]));
+}
+
+fn check_windows(seen: &Seen, rules: &mut BTreeSet<&'static str>) {
+    let name = &seen.golden.name;
+    let is_causal = seen.plan.mode == Mode::Causal;
+    let scenes = seen.scenes(|picture| match picture {
+        Picture::Window {
+            rule,
+            size,
+            lets_go,
+            views,
+        } => Some((
+            *rule,
+            size.expect("there is a file") as usize,
+            *lets_go,
+            views,
+        )),
+        _ => None,
+    });
+    let mut windows = BTreeMap::new();
+    for (scene, (rule, size, lets_go, views)) in &scenes {
+        assert_eq!(*lets_go, is_causal, "{name}");
+        // The picture follows the same rule.
+        let small = (*size).min(SMALL as usize);
+        for view in views.iter() {
+            let q = view.query as usize;
+            let keys = (0..WINDOW as usize)
+                .filter(|k| (*k <= q || !is_causal) && is_seen(rule, small, q, *k));
+            let drawn: Vec<usize> = view.keys.clone().map(|k| k as usize).collect();
+            assert_eq!(drawn, keys.collect::<Vec<_>>(), "{name}: {view:?}");
+        }
+        assert!(scene.line.contains(&match *rule {
+            "symmetric" => format!(" {} ", size / 2),
+            _ => format!(" {size} "),
+        }));
+        for layer in seen.layers(&scene.kinds) {
+            assert_eq!(
+                windows.insert(layer, (*rule, *size)),
+                None,
+                "{name}: layer {layer}"
+            );
+        }
+        rules.insert(*rule);
+    }
+    let n = if scenes.is_empty() {
+        seen.golden.tokens.len()
+    } else {
+        64
+    };
+    let patterns = patterns(seen, n);
+    for (layer, rows) in &patterns {
+        for (q, keys) in rows.iter().enumerate() {
+            let rule = windows.get(layer);
+            let sees = |k: &usize| {
+                (*k <= q || !is_causal)
+                    && rule.is_none_or(|(rule, size)| is_seen(rule, *size, q, *k))
+            };
+            let expected: BTreeSet<usize> = (0..n).filter(sees).collect();
+            assert_eq!(*keys, expected, "{name}: layer {layer}, token {q}");
+        }
+    }
+    assert!(
+        windows.keys().all(|layer| patterns.contains_key(layer)),
+        "{name}"
+    );
+    check_encoding(seen, &patterns);
+}
+
+/// That everybody sees everybody is said where it is so, and what becomes the vector of a text.
+fn check_encoding(seen: &Seen, patterns: &BTreeMap<usize, Vec<BTreeSet<usize>>>) {
+    let name = &seen.golden.name;
+    let scene = seen.only(|picture| match picture {
+        Picture::Whole { seen, pooling } => Some((seen, pooling)),
+        _ => None,
+    });
+    assert_eq!(scene.is_some(), seen.plan.mode != Mode::Causal, "{name}");
+    let Some((scene, (drawn, pooling))) = scene else {
+        return;
+    };
+    let sees_all = |rows: &Vec<BTreeSet<usize>>| rows.iter().all(|keys| keys.len() == rows.len());
+    let all = patterns.values().any(sees_all);
+    assert_eq!(drawn.iter().all(|keys| *keys == (0..MASK)), all, "{name}");
+    assert_eq!(scene.line.contains("sees all others"), all, "{name}");
+    let word = match pooling {
+        Some(Pooling::Mean) => "mean",
+        Some(Pooling::First) => "first",
+        Some(Pooling::Last) => "last",
+        None => return assert_eq!(seen.plan.mode, Mode::Diffusion, "{name}"),
+    };
+    assert_eq!(
+        (seen.plan.mode, *pooling),
+        (Mode::Encoder, Some(seen.plan.pooling)),
+        "{name}"
+    );
+    assert!(scene.facts[0].contains(word), "{name}");
+}
+
+/// Bytes of weights that an operation reads, by their dimensions.
+fn weight_bytes(seen: &Seen, steps: &[Step], step: &Step) -> u64 {
+    let elements = |shape: &[u64]| shape.iter().product::<u64>();
+    let read = |source: &Origin| {
+        let Origin::Weight(at) = behind(steps, source) else {
+            return 0;
+        };
+        let tensor = &seen.plan.tensors[at];
+        let all = elements(&tensor.shape);
+        let part = match (source, step.op.as_str()) {
+            (_, "GET_ROWS") => elements(&step.shape).min(all),
+            (_, "MUL_MAT_ID") => {
+                let n_all = *tensor.shape.get(2).unwrap_or(&1);
+                all / n_all * (step.shape[1] * step.shape[2]).min(n_all)
+            }
+            (Origin::Step(view), _) => elements(&steps[*view].shape),
+            _ => all,
+        };
+        let bytes = u128::from(tensor.bytes) * u128::from(part) / u128::from(all);
+        bytes as u64
+    };
+    step.sources
+        .iter()
+        .filter(|_| !step.is_view)
+        .map(read)
+        .sum()
+}
+
+#[test]
+fn what_a_token_reads_is_what_its_pass_reads() {
+    let found: Vec<usize> = all().iter().filter_map(check_reads).collect();
+    assert!(found.len() > 50 && found.iter().sum::<usize>() > 2 * found.len());
+}
+
+/// How many contexts were compared, if bytes are told.
+fn check_reads(seen: &Seen) -> Option<usize> {
+    let name = &seen.golden.name;
+    let scene = seen.only(|picture| match picture {
+        Picture::Reads {
+            weights,
+            keys,
+            states,
+        } => Some((weights, keys, states)),
+        _ => None,
+    });
+    assert_eq!(scene.is_some(), seen.plan.mode == Mode::Causal, "{name}");
+    let (_, (weights, keys, states)) = scene?;
+    let (model, steps) = seen.steps(1);
+    let said: u64 = weights.iter().map(|(_, bytes)| bytes).sum();
+    assert_eq!(said, model.weight_bytes_read(), "{name}: weights");
+    let mut by_kind: BTreeMap<&str, u64> = BTreeMap::new();
+    for step in &steps {
+        *by_kind.entry(step.kind).or_default() += weight_bytes(seen, &steps, step);
+    }
+    for (kind, what) in [
+        ("attention", "attention"),
+        ("ffn", "network"),
+        ("moe", "experts"),
+        ("head", "head"),
+        ("norm", "norms"),
+    ] {
+        let of = weights
+            .iter()
+            .find(|(name, _)| *name == what)
+            .map_or(0, |(_, n)| *n);
+        assert_eq!(
+            of,
+            by_kind.get(kind).copied().unwrap_or(0),
+            "{name}: {what}"
+        );
+    }
+    let run = traffic(seen, &steps);
+    let row =
+        |layer: &usize| run.keys.get(layer).unwrap_or(&0) + run.values.get(layer).unwrap_or(&0);
+    let sizes: u64 = run.states.values().flatten().sum();
+    assert_eq!(*states, sizes * 4, "{name}: states");
+    assert_eq!(keys.is_empty(), run.reads.is_empty(), "{name}");
+    let mut n_checked = 0;
+    let patterns = patterns(seen, LONG);
+    for (n, bytes) in keys.iter().filter(|(n, _)| *n <= LONG as u64) {
+        let of = |(layer, owner): (&usize, &usize)| {
+            patterns[layer][*n as usize - 1].len() as u64 * row(owner) * 2
+        };
+        assert_eq!(
+            *bytes,
+            run.reads.iter().map(of).sum::<u64>(),
+            "{name}: keys of {n}"
+        );
+        n_checked += 1;
+    }
+    Some(n_checked)
+}
+
+#[test]
+fn what_a_text_keeps_is_what_the_loaded_model_has_room_for() {
+    all().iter().for_each(check_keeps);
+}
+
+fn check_keeps(seen: &Seen) {
+    let name = &seen.golden.name;
+    let scene = seen.only(|picture| match picture {
+        Picture::Keeps(held) => Some(held),
+        _ => None,
+    });
+    let bytes = |n_ctx: usize, n_seqs: usize| {
+        let room = Options {
+            n_ctx,
+            n_seqs,
+            ..kept()
+        };
+        model(&seen.golden, room).memory().cache
+    };
+    if seen.plan.mode != Mode::Causal {
+        assert!(scene.is_none(), "{name} keeps nothing");
+        assert_eq!(
+            (seen.drawing.kept.per_token, seen.drawing.kept.per_sequence),
+            (None, None)
+        );
+        return;
+    }
+    let (_, held) = scene.expect("something is kept");
+    let windows = seen.scenes(|picture| match picture {
+        Picture::Window { size, .. } => *size,
+        _ => None,
+    });
+    let window = windows.first().map_or(0, |(_, size)| *size);
+    // Beside the state of each text there is one of zeros, and a block of 16 is the least.
+    let state = bytes(16, 2) - bytes(16, 1);
+    let first_block = bytes(16, 1) - 2 * state;
+    // Windows have all their room long before this.
+    let long = (4 * window + 1024).next_multiple_of(16);
+    let grown = (bytes(2 * long as usize, 1) - bytes(long as usize, 1)) / long;
+    for held in held {
+        let n = held.tokens;
+        assert_eq!(held.state, state, "{name}: states");
+        assert_eq!(held.all, grown * n, "{name}: keys of {n}");
+        let of_window = (first_block - grown * 16) / 16;
+        assert_eq!(
+            held.window,
+            of_window * n.min(window),
+            "{name}: windows of {n}"
+        );
+        assert!(
+            held.bytes() <= bytes(n.next_multiple_of(16) as usize, 1),
+            "{name}"
+        );
+    }
+}
+
+/// A drawing with one thing wrong does not pass.
+#[test]
+fn scenes_that_are_wrong_are_noticed() {
+    type Fault = fn(&mut Picture);
+    type Check<'c> = (&'static str, &'c dyn Fn(&Seen));
+    let traffic = |seen: &Seen| check_traffic(seen, &mut BTreeMap::new());
+    let experts = |seen: &Seen| assert!(check_experts(seen) < 100);
+    let windows = |seen: &Seen| check_windows(seen, &mut BTreeSet::new());
+    let reads = |seen: &Seen| assert!(check_reads(seen) < Some(100));
+    let checks: [Check<'_>; 5] = [
+        ("traffic", &traffic),
+        ("experts", &experts),
+        ("windows", &windows),
+        ("reads", &reads),
+        ("keeps", &check_keeps),
+    ];
+    let faults: [(&str, &str, Fault); 14] = [
+        ("gemma4-small", "traffic", |p| {
+            if let Picture::Prefill { keys, .. } = p {
+                keys.push(2);
+            }
+        }),
+        ("falcon-h1", "traffic", |p| {
+            if let Picture::Decode { states, .. } = p {
+                states.clear();
+            }
+        }),
+        ("falcon-h1", "traffic", |p| {
+            if let Picture::State { sizes: Some(sizes) } = p {
+                sizes[0] += 1;
+            }
+        }),
+        ("gemma4-small", "traffic", |p| {
+            if let Picture::Shared(loans) = p {
+                loans[0].owner += 1;
+            }
+        }),
+        ("deepseek2", "traffic", |p| {
+            if let Picture::Latent {
+                row: Some((_, v)), ..
+            } = p
+            {
+                *v += 1;
+            }
+        }),
+        ("gpt-oss", "experts", |p| {
+            if let Picture::Experts {
+                numbers: Some((used, _)),
+            } = p
+            {
+                *used += 1;
+            }
+        }),
+        ("gemma3", "windows", |p| {
+            if let Picture::Window {
+                size: Some(size), ..
+            } = p
+            {
+                *size += 1;
+            }
+        }),
+        ("gemma3", "windows", |p| {
+            if let Picture::Window { views, .. } = p {
+                views[0].keys.start -= 1;
+            }
+        }),
+        ("bert", "windows", |p| {
+            if let Picture::Whole { seen, .. } = p {
+                seen[2].end -= 1;
+            }
+        }),
+        ("llama", "reads", |p| {
+            if let Picture::Reads { weights, .. } = p {
+                weights[0].1 += 1;
+            }
+        }),
+        ("gemma3", "reads", |p| {
+            if let Picture::Reads { keys, .. } = p {
+                keys[1].1 += 1;
+            }
+        }),
+        ("gemma3", "keeps", |p| {
+            if let Picture::Keeps(held) = p {
+                held[2].window += 1;
+            }
+        }),
+        ("gemma3", "keeps", |p| {
+            if let Picture::Keeps(held) = p {
+                held[2].all += 1;
+            }
+        }),
+        ("falcon-h1", "keeps", |p| {
+            if let Picture::Keeps(held) = p {
+                held[0].state += 1;
+            }
+        }),
+    ];
+    for (name, check, fault) in faults {
+        let mut seen = some(|golden| golden == name).remove(0);
+        let check = checks
+            .iter()
+            .find(|(known, _)| *known == check)
+            .expect("known")
+            .1;
+        check(&seen);
+        let before: Vec<Picture> = seen
+            .drawing
+            .scenes
+            .iter()
+            .map(|s| s.picture.clone())
+            .collect();
+        seen.drawing
+            .scenes
+            .iter_mut()
+            .for_each(|scene| fault(&mut scene.picture));
+        let after = seen.drawing.scenes.iter().map(|s| &s.picture);
+        assert!(
+            before.iter().ne(after),
+            "{name}: the fault changes something"
+        );
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&seen)));
+        assert!(result.is_err(), "{name}: {before:?}: nothing notices");
+    }
+}
+
+/// What holds for every answer that is filled in: `(masked before, fixed)` for each pass.
+fn check_filling(name: &str, n: u32, block: u32, passes: &[(BTreeSet<u32>, BTreeSet<u32>)]) {
+    let mut masked: BTreeSet<u32> = (0..n).collect();
+    for (before, fixed) in passes {
+        let begin = masked.first().expect("something is masked") / block * block;
+        let now = masked.range(begin..begin + block).copied();
+        assert_eq!(*before, now.collect(), "{name}: blocks from the left");
+        assert!(
+            !fixed.is_empty() && fixed.is_subset(before),
+            "{name}: {fixed:?}"
+        );
+        masked.retain(|at| !fixed.contains(at));
+    }
+    assert!(masked.is_empty(), "{name}: all is filled in");
+}
+
+#[test]
+fn filling_in_is_drawn_as_the_reference_fills_in() {
+    let text = include_str!("../goldens/diffusion/diffusion.json");
+    let cases: Vec<serde_json::Value> = serde_json::from_str(text).unwrap();
+    let places = |value: &serde_json::Value| -> BTreeSet<u32> {
+        let list = value.as_array().unwrap().iter();
+        let at = list.map(|at| at.as_array().map_or(at, |pair| &pair[0]));
+        at.map(|at| at.as_u64().unwrap() as u32).collect()
+    };
+    for case in &cases {
+        let steps = case["filled"].as_array().unwrap().iter();
+        let passes = steps.map(|step| (places(&step["masked"]), places(&step["fixed"])));
+        let number = |key: &str| case[key].as_u64().unwrap() as u32;
+        let passes: Vec<_> = passes.collect();
+        check_filling(
+            &case["name"].to_string(),
+            number("length"),
+            number("block_length"),
+            &passes,
+        );
+    }
+    let mut n_found = 0;
+    for seen in all() {
+        let name = &seen.golden.name;
+        let scene = seen.only(|picture| match picture {
+            Picture::Filling { block, fixed, .. } => Some((block, fixed)),
+            _ => None,
+        });
+        assert_eq!(scene.is_some(), seen.plan.mode == Mode::Diffusion, "{name}");
+        let Some((_, (block, fixed))) = scene else {
+            continue;
+        };
+        let n = fixed.iter().flatten().count() as u32;
+        let mut masked: BTreeSet<u32> = (0..n).collect();
+        let passes = fixed.iter().map(|fixed| {
+            let begin = masked.first().unwrap() / block * block;
+            let before = masked.range(begin..begin + block).copied().collect();
+            masked.retain(|at| !fixed.contains(at));
+            (before, fixed.iter().copied().collect())
+        });
+        let passes: Vec<_> = passes.collect();
+        check_filling(name, n, *block, &passes);
+        assert!(n > *block, "{name}: more than one block");
+        n_found += 1;
+    }
+    assert!(n_found > 1);
+}
+
+#[test]
+fn a_filling_out_of_order_is_noticed() {
+    let sets = |all: &[(&[u32], &[u32])]| -> Vec<(BTreeSet<u32>, BTreeSet<u32>)> {
+        let set = |places: &[u32]| places.iter().copied().collect();
+        all.iter()
+            .map(|(before, fixed)| (set(before), set(fixed)))
+            .collect()
+    };
+    let right: &[(&[u32], &[u32])] = &[(&[0, 1], &[1]), (&[0], &[0]), (&[2, 3], &[2, 3])];
+    check_filling("right", 4, 2, &sets(right));
+    let wrong: [&[(&[u32], &[u32])]; 4] = [
+        &[(&[2, 3], &[2, 3]), (&[0, 1], &[0, 1])],
+        &[(&[0, 1], &[2]), (&[0, 1], &[0, 1])],
+        &[(&[0, 1], &[]), (&[0, 1], &[0, 1]), (&[2, 3], &[2, 3])],
+        &[(&[0, 1], &[0, 1]), (&[2, 3], &[2])],
+    ];
+    for passes in wrong {
+        let check = || check_filling("wrong", 4, 2, &sets(passes));
+        assert!(std::panic::catch_unwind(check).is_err(), "{passes:?}");
+    }
+}
+
+/// Without a file no scene has a number of the model's; pictures and sentences have symbols.
+#[test]
+fn without_a_file_scenes_have_symbols() {
+    for case in cases(&library()) {
+        let sample = Sample::of_definition(&case.name, &case.def, &case.request).unwrap();
+        for scene in &case.drawing(&sample).scenes {
+            let has_number = match &scene.picture {
+                Picture::Window { size, .. } => size.is_some(),
+                Picture::State { sizes } => sizes.is_some(),
+                Picture::Latent { row, heads } => row.is_some() || heads.is_some(),
+                Picture::Experts { numbers } => numbers.is_some(),
+                Picture::Reads { .. } | Picture::Keeps(_) => true,
+                _ => false,
+            };
+            assert!(!has_number, "{}: {}", case.name, scene.title);
+            // The program's own constants are no numbers of the model.
+            let own = [Options::N_BATCH.to_string(), "16".to_owned()];
+            let texts = [&scene.line].into_iter().chain(&scene.facts);
+            let words = texts.flat_map(|text| text.split([' ', ',', '.', ':', ';']));
+            let mut numbers = words.filter(|word| word.parse::<u64>().is_ok_and(|n| n > 1));
+            let number = numbers.find(|word| !own.iter().any(|own| own == word));
+            assert_eq!(
+                number, None,
+                "{}: {}: {}",
+                case.name, scene.title, scene.line
+            );
+        }
+    }
+}
+
+#[test]
+fn cards_of_scenes_hold_their_texts() {
+    for case in cases(&library()) {
+        for sample in case.samples() {
+            let drawing = case.drawing(&sample);
+            assert!(drawing.scenes.iter().all(|scene| !scene.line.is_empty()));
+            for room in [300.0, 640.0, 1000.0, 1700.0] {
+                let piece = svg::execution(&drawing, room);
+                check_layout(&case.name, &piece);
+                let cards = piece.items.iter().filter_map(|item| match item {
+                    Item::Box(rect, _, "frame") => Some(*rect),
+                    _ => None,
+                });
+                let cards: Vec<svg::Rect> = cards.collect();
+                assert_eq!(cards.len(), drawing.scenes.len(), "{}", case.name);
+                for (text, words) in piece.texts() {
+                    let holds = |card: &&svg::Rect| {
+                        let (right, bottom) = (card.x + card.w, card.y + card.h);
+                        card.x <= text.x
+                            && card.y <= text.y
+                            && text.x + text.w <= right
+                            && text.y + text.h <= bottom
+                    };
+                    assert!(
+                        cards.iter().any(|card| holds(&card)),
+                        "{}: `{words}`",
+                        case.name
+                    );
+                }
+                let sizes = piece.items.iter().filter_map(|item| match item {
+                    Item::Text(_, _, _, style, ..) => Some(style.size()),
+                    _ => None,
+                });
+                assert!(sizes.fold(f64::MAX, f64::min) >= 11.0);
+            }
+        }
+    }
+}
+
+/// What reads a text as a whole is not said to keep anything of each token.
+#[test]
+fn cards_of_what_keeps_nothing_say_nothing_of_it() {
+    let mut n_found = 0;
+    for case in cases(&library()) {
+        for sample in case.samples() {
+            let drawing = case.drawing(&sample);
+            let whole = svg::stack(&drawing);
+            let mut texts = whole.texts().map(|(_, text)| text);
+            let is_kept =
+                |text: &str| text.contains("per token") || text.contains("of each token in cache");
+            let said = texts.find(|text| is_kept(text));
+            match drawing.mode {
+                Mode::Causal => n_found += usize::from(said.is_some()),
+                _ => assert_eq!(said, None, "{}", case.name),
+            }
+        }
+    }
+    assert!(n_found > 50);
+}
