@@ -14,6 +14,7 @@
 mod apart;
 mod build;
 mod gallery;
+pub mod html;
 mod kinds;
 mod ops;
 mod parts;

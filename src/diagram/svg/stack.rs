@@ -17,7 +17,7 @@ const SIDE: f64 = 74.0;
 const SPINE: f64 = 24.0;
 
 /// Width of a kind of layer.
-fn room(drawing: &Drawing) -> f64 {
+pub(super) fn room(drawing: &Drawing) -> f64 {
     let slots = drawing.kinds.iter().flat_map(|kind| &kind.slots);
     let most = slots.map(|slot| slot.branches.len()).max().unwrap_or(1);
     ROOM.max(SPINE + 30.0 + most as f64 * BRANCH)
@@ -39,7 +39,7 @@ pub(super) fn stack(drawing: &Drawing) -> Piece {
 }
 
 /// What comes in, the layers, what comes out, one below the other along the stream.
-fn column(drawing: &Drawing) -> Piece {
+pub(super) fn column(drawing: &Drawing) -> Piece {
     let rows = rows(drawing);
     let w = rows.iter().map(|row| row.w).fold(0.0, f64::max);
     let mut piece = Piece::new(w, 0.0);
@@ -232,6 +232,7 @@ fn beside(inner: Piece, times: &str, class: &'static str) -> Piece {
 /// A kind of layer that was drawn above.
 fn again(kind: &Kind, room: f64) -> Piece {
     let mut piece = Piece::new(room, 40.0);
+    piece.push(Item::Open("kind", kind.letter.clone(), String::new()));
     badge(&mut piece, kind, 4.0);
     let text = format!("{}, as above", kind.label);
     piece.text(
@@ -241,6 +242,7 @@ fn again(kind: &Kind, room: f64) -> Piece {
         Style::Line,
         &super::text::cut(&text, Style::Line, room - 50.0),
     );
+    piece.push(Item::Close);
     piece
 }
 
@@ -258,6 +260,7 @@ fn badge(piece: &mut Piece, kind: &Kind, y: f64) {
 /// A kind of layer: the stream and what leaves and rejoins it.
 fn layer(kind: &Kind, room: f64) -> Piece {
     let mut piece = Piece::new(room, 0.0);
+    piece.push(Item::Open("kind", kind.letter.clone(), String::new()));
     badge(&mut piece, kind, 0.0);
     let mut y: f64 = 0.0;
     for line in wrap(&kind.label, Style::Title, room - 46.0) {
@@ -281,6 +284,7 @@ fn layer(kind: &Kind, room: f64) -> Piece {
     piece.line(&[(SPINE, top), (SPINE, y)], "spine");
     spine_head(&mut inner, SPINE, y + 8.0);
     piece.put(inner, 0.0, 0.0);
+    piece.push(Item::Close);
     piece.h = y + 8.0;
     piece
 }
@@ -291,14 +295,14 @@ pub(super) fn tapped(slot: &Slot) -> Option<&String> {
 }
 
 /// A slot as one row of small boxes.
-fn small_slot(slot: &Slot, all: f64) -> Piece {
+pub(super) fn small_slot(slot: &Slot, all: f64) -> Piece {
     let left = SPINE + 30.0;
     let room = all - left;
     let mut piece = Piece::new(all, 0.0);
     let mut y = 10.0;
     let mut rows = Vec::new();
     let norm = |part: &Option<Part>, rows: &mut Vec<Piece>| {
-        rows.extend(part.iter().map(|part| small(&part.title, part.kind)));
+        rows.extend(part.iter().map(|part| small(part)));
     };
     rows.extend(tapped(slot).map(|name| label(&tap(name), "tap")));
     norm(&slot.pre, &mut rows);
@@ -352,7 +356,7 @@ fn small_slot(slot: &Slot, all: f64) -> Piece {
     y += 14.0;
     if let Some(after) = &slot.after {
         y += 6.0;
-        let norm = small(&after.title, after.kind);
+        let norm = small(after);
         let h = norm.h;
         piece.put(norm, 0.0, y);
         y += h + 4.0;
@@ -361,10 +365,15 @@ fn small_slot(slot: &Slot, all: f64) -> Piece {
     piece
 }
 
-fn small(title: &str, kind: &str) -> Piece {
+fn small(part: &Part) -> Piece {
+    let title = &part.title;
     let mut piece = Piece::new(0.0, 22.0);
     piece.w = (width(title, Style::Line) + 20.0).ceil();
-    piece.push(Item::Open(class(kind), String::new(), String::new()));
+    piece.push(Item::Open(
+        class(part.kind),
+        part.path.clone(),
+        String::new(),
+    ));
     let frame = Rect {
         x: 0.0,
         y: 0.0,
