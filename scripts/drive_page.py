@@ -199,11 +199,15 @@ class Drive:
         shown = self.js("all('.view').filter(isShown).map(view => view.dataset.view)")
         self.check(shown == ["stack"], f"shows {shown} first")
         self.check(self.js("document.body.scrollWidth <= innerWidth"), "is wider than the window")
-        small = self.js("Math.min(...all('svg text').filter(isShown).map(text => parseFloat(getComputedStyle(text).fontSize)))")
-        self.check(small >= 11, f"text of {small} pixels")
+        self.legible()
         unnamed = self.js("all('[data-at]').filter(box => !box.getAttribute('aria-label') || !box.getAttribute('role')).length")
         self.check(unnamed == 0, f"{unnamed} boxes without a role or a label")
         self.shot("stack")
+
+    def legible(self):
+        small = self.js("""Math.min(...all('svg text, #panel *, .top *').filter(isShown).map(text =>
+            parseFloat(getComputedStyle(text).fontSize) * (text.tagName === 'text' ? text.getScreenCTM().a : 1)))""")
+        self.check(small >= 10.99, f"text of {small} pixels")
 
     def hovers(self):
         x, y, at = self.middle("[data-view=stack] g.part[data-at]")
@@ -241,6 +245,7 @@ class Drive:
         self.check(self.js(opened) == 1, "a slot does not expand")
         self.check(self.js("all('.fold[aria-expanded=true]').length") == 1, "a slot does not say that it is expanded")
         self.check(self.spine(), "the stream is broken")
+        self.legible()
         x, y, _ = self.middle(".view:not([hidden]) [data-fold=all]")
         self.browser.click(x, y)
         self.check(self.js(opened) == slots, "not all slots expand")
@@ -340,7 +345,7 @@ class Drive:
         self.browser.type("zzqx")
         self.check(self.js("found.length") == 0 and self.js("by('found').textContent") == "nothing found", "finds what is not there")
         self.browser.key("Escape")
-        self.check(self.js("by('found').hidden") and self.focused(), "Escape does not close the search")
+        self.check(self.js("by('found').hidden && document.activeElement !== by('query')"), "Escape does not close the search")
         self.js("by('query').value = ''; go('stack')")
         self.browser.settle()
 
@@ -367,7 +372,7 @@ class Drive:
         wrong = self.js("""(async () => { const wrong = [];
             for (const at of places.keys()) {
                 show(at, true);
-                const box = boxOf(here) ?? boxes()[0];
+                const box = boxOf(here) ?? document.querySelector('.view:not([hidden]) .kindhead, .view:not([hidden]) .whole');
                 const pane = by('stage').getBoundingClientRect();
                 const rect = box?.getBoundingClientRect();
                 const meets = rect && rect.width > 4 && rect.height > 4 && rect.left < pane.right && rect.right > pane.left
@@ -422,7 +427,9 @@ class Drive:
         self.browser.open(self.path.as_uri())
         self.check(self.js("isDark()"), "dark is forgotten")
         self.shot("stack.dark")
-        self.js("go(data.kinds.at(-1).at); foldAll(false)")
+        self.js("go(data.kinds.at(-1).at)")
+        self.browser.settle()
+        self.js("foldAll(false)")
         self.browser.settle()
         self.shot("layer.dark")
         self.browser.key("d")
@@ -438,9 +445,10 @@ class Drive:
         self.browser.size(*NARROW)
         for at, what in [("'stack'", "stack"), ("data.kinds[0].at", "layer"), ("data.parts.find(part => part.kind === 0 && part.ops.length > 1).at", "block")]:
             self.js(f"go({at})")
-            if what == "layer":
-                self.js("foldAll(false)")
             self.browser.settle()
+            if what == "layer":
+                self.check(self.spine(), "narrow: the stream is broken")
+            self.legible()
             self.check(self.js("document.documentElement.scrollWidth <= innerWidth"), f"narrow {what}: wider than the window")
             seen = self.js("[by('stage'), by('panel')].map(part => part.getBoundingClientRect()).every(r => r.height > 110 && r.bottom <= innerHeight + 1 && r.width > 300)")
             self.check(seen, f"narrow {what}: picture or details have no room")
@@ -470,7 +478,9 @@ class Drive:
 
 
 def pages(bench, what, folder):
-    """The pages of a model or of a definition's variants."""
+    """The pages of a model or of a definition's variants; a page is its own."""
+    if what.endswith(".html"):
+        return [pathlib.Path(what).resolve()]
     command = [bench, "diagram", what, "--html", "-o", str(folder)]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     return [pathlib.Path(line) for line in lines]
@@ -480,7 +490,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bench", required=True, help="the program")
     parser.add_argument("--out", required=True, type=pathlib.Path, help="folder for pages and screenshots")
-    parser.add_argument("what", nargs="*", help="models and definitions", default=PAGES)
+    parser.add_argument("what", nargs="*", help="models, definitions, pages", default=PAGES)
     args = parser.parse_args()
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)

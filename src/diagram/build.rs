@@ -285,7 +285,8 @@ impl<'a> Maker<'a> {
         part.title = words::norm(unit);
         part.formula = unit.contract.0.formula.to_owned();
         part.line = "each token's numbers to one size".into();
-        part.facts = self.options(unit, self.instance(&unit.path));
+        let own = self.instance(&unit.path);
+        part.facts = self.options(unit, own.or_else(|| self.instance("norm.default")));
         part
     }
 

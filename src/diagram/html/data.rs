@@ -34,7 +34,7 @@ pub(super) fn data(
         "symbolic": drawing.is_symbolic,
         "definition": { "path": path, "text": text },
         "kinds": kinds.collect::<Vec<Value>>(),
-        "parts": parts.map(|(place, rect)| part(place, rect)).collect::<Vec<Value>>(),
+        "parts": parts.map(|(place, rect)| part(place, rect, drawing.is_symbolic)).collect::<Vec<Value>>(),
     })
 }
 
@@ -52,7 +52,7 @@ pub(super) fn quoted(value: &Value) -> String {
     out
 }
 
-fn part(place: &Place<'_>, rect: &[f64; 4]) -> Value {
+fn part(place: &Place<'_>, rect: &[f64; 4], is_symbolic: bool) -> Value {
     let part = place.part;
     let ops = place.ops.iter().zip(&part.ops);
     let weights = place.weights.iter().zip(&part.weights);
@@ -67,11 +67,11 @@ fn part(place: &Place<'_>, rect: &[f64; 4]) -> Value {
         "facts": part.facts,
         "cost": part.cost.as_ref().map(svg::cost),
         "kept": kept(part),
-        "layers": part.paths.len(),
+        "layers": (!is_symbolic).then_some(part.paths.len()),
         "source": part.source_line,
         "rect": rect.map(f64::round),
         "ops": ops.map(|(at, op)| self::op(at, op)).collect::<Vec<Value>>(),
-        "weights": weights.map(|(at, weight)| self::weight(at, weight)).collect::<Vec<Value>>(),
+        "weights": weights.map(|(at, weight)| self::weight(at, weight, is_symbolic)).collect::<Vec<Value>>(),
     })
 }
 
@@ -101,7 +101,7 @@ fn op(at: &str, op: &Op) -> Value {
     })
 }
 
-fn weight(at: &str, weight: &Weight) -> Value {
+fn weight(at: &str, weight: &Weight, is_symbolic: bool) -> Value {
     json!({
         "at": at,
         "name": weight.name,
@@ -112,7 +112,7 @@ fn weight(at: &str, weight: &Weight) -> Value {
         "bytes": weight.cost.as_ref().map(|cost| bytes(cost.bytes)),
         "cost": weight.cost.as_ref().map(svg::cost),
         "shared": weight.is_shared,
-        "tensors": weight.tensors.len(),
+        "tensors": (!is_symbolic).then_some(weight.tensors.len()),
     })
 }
 

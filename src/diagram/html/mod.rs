@@ -7,6 +7,7 @@
 
 mod data;
 mod places;
+mod shown;
 mod views;
 
 use sha2::{Digest, Sha256};

@@ -162,11 +162,13 @@ function show(at, isAsked) {
     else anchor.removeAttribute("aria-current");
   }
   document.title = place.at === WHOLE ? data.name : `${place.title} \u00b7 ${data.name}`;
-  const box = boxOf(inner ?? place) ?? boxes()[0];
+  const box = boxOf(inner ?? place);
   by("stage").scrollTo(0, 0);
   mark(box, place);
   tell(inner ?? place);
-  if (isAsked) focusOn(box);
+  if (isAsked && box) focusOn(box);
+  else aim(boxes()[0]);
+  if (isAsked && !box) by("stage").focus();
 }
 
 // A block by itself is the picture of its slot, of which only the block's rectangle is seen.
@@ -187,8 +189,8 @@ function seeCloser(place) {
   picture.setAttribute("viewBox", `${x - 8} ${y - 8} ${w + 16} ${h + 16}`);
 }
 
-// How much pictures may be made smaller or larger so that they fit.
-const LIMITS = { stack: [0.8, 1.1], layer: [0.75, 1.1], block: [0.8, 1.5] };
+// How much pictures may be made larger so that they fit. Never smaller: their texts would be too small.
+const LIMITS = { stack: 1.1, layer: 1.1, block: 1.5 };
 
 function magnify() {
   const view = viewOf(here);
@@ -196,17 +198,20 @@ function magnify() {
   const pictures = all("svg", view);
   const main = pictures.filter((picture) => !picture.matches(".notes, .more"));
   const seen = here.part ? main.filter(isShown) : main;
-  const widest = Math.max(1, ...seen.map((picture) => size(picture)[0]));
   const style = getComputedStyle(by("stage"));
   const edges = parseFloat(style.paddingLeft) + parseFloat(style.paddingRight);
   const room = by("stage").clientWidth - edges - (here.type === "kind" ? 104 : 4);
-  const [least, most] = LIMITS[root.dataset.level];
-  const fit = Math.min(most, Math.max(least, room / widest));
+  let widest = Math.max(1, ...seen.map((picture) => size(picture)[0]));
+  // The notes stand beside the stack if there is room.
+  const notes = view.querySelector(".notes");
+  const both = notes ? widest + size(notes)[0] + 48 : 0;
+  if (both <= room) widest = Math.max(widest, both);
+  const fit = Math.max(1, Math.min(LIMITS[root.dataset.level], room / widest));
   for (const picture of pictures) {
     const [w, h] = size(picture);
-    const own = picture.matches(".more") ? Math.min(1, Math.max(least, room / w)) : fit;
-    picture.style.width = `${w * own * zoom}px`;
-    picture.style.height = `${h * own * zoom}px`;
+    const own = picture.matches(".more") ? zoom : fit * zoom;
+    picture.style.width = `${w * own}px`;
+    picture.style.height = `${h * own}px`;
   }
   by("scale").textContent = `${Math.round(fit * zoom * 100)} %`;
 }
@@ -258,10 +263,15 @@ function mark(box, place) {
   if (place.type === "op" || place.type === "weight") box?.classList.add("at");
 }
 
+// The box to which Tab leads.
+function aim(box) {
+  for (const other of all('[data-at][tabindex="0"]')) other.setAttribute("tabindex", "-1");
+  box?.setAttribute("tabindex", "0");
+}
+
 function focusOn(box) {
   if (!box) return by("stage").focus();
-  for (const other of all('[data-at][tabindex="0"]')) other.setAttribute("tabindex", "-1");
-  box.setAttribute("tabindex", "0");
+  aim(box);
   box.focus({ preventScroll: true });
   reveal(box);
 }
@@ -336,18 +346,14 @@ const plainItems = (texts) => texts.filter(Boolean).map((text) => make("li", "",
 function tellPart({ part, op, weight }) {
   const own = op && !weight ? part.weights.filter((_, at) => op.weights.includes(at)) : part.weights;
   const layers = part.layers > 1 ? `in ${part.layers} layers` : "";
-  const ops = part.ops.map((other) => {
-    const item = make("li", other === op ? "marked" : "", link(other.at, other.title), make("span", "numbers", other.shape));
-    if (other === op) item.setAttribute("aria-current", "true");
-    return item;
-  });
+  const ops = part.ops.map((other) => make("li", "", link(other.at, other.title), make("span", "numbers", other.shape)));
   return [
     op ? make("p", "", `${op.ops.join(", ")}, gives ${op.value ? `${op.value}: ` : ""}${op.shape}`) : null,
     make("p", op ? "quiet" : "", op ? `in ${part.title}: ${part.line}` : part.line),
     make("pre", "formula", part.formula),
     listed("Numbers", plainItems([part.cost && [part.cost, layers].join(" "), ...part.kept, ...part.facts])),
     listed("Weights", own.map((other) => weightItem(other, other === weight)), "weights"),
-    listed("Operations", ops, "ops"),
+    op ? null : listed("Operations", ops, "ops"),
   ];
 }
 
@@ -388,7 +394,7 @@ function tipOf(place) {
     make("span", "formula", part.formula),
     ...rows,
     own.length > rows.length ? make("span", "", `and ${own.length - rows.length} more`) : null,
-    part.cost && !op ? make("span", "", part.cost) : null,
+    part.cost && !op && own.length > 1 ? make("span", "", `all: ${part.cost}`) : null,
     line ? make("span", "source", `line ${part.source}: `, make("code", "", line.trim())) : null,
   ];
 }
@@ -436,7 +442,7 @@ function start() {
   stage.addEventListener("scroll", () => (by("tip").hidden = true));
   stage.addEventListener("focusin", ({ target }) => {
     const at = target.dataset?.at;
-    if (at && here.at !== at && here.type !== "weight") tell(places.get(at));
+    if (at && boxOf(here) !== target) tell(places.get(at));
   });
   stage.addEventListener("wheel", (event) => {
     if (!event.ctrlKey) return;
@@ -450,7 +456,7 @@ function start() {
   by("help").addEventListener("click", () => by("keys").showModal());
   by("skip").addEventListener("click", (event) => {
     event.preventDefault();
-    focusOn(boxOf(here) ?? boxes()[0]);
+    focusOn(boxOf(here));
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tellScheme);
   addEventListener("hashchange", () => show(address(), true));
@@ -458,7 +464,6 @@ function start() {
   startSearch();
   startKeys();
   show(address(), location.hash.length > 1);
-  if (!document.querySelector('[data-at][tabindex="0"]')) boxes()[0]?.setAttribute("tabindex", "0");
   root.classList.add("ready");
 }
 

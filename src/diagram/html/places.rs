@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::diagram::{Drawing, Kind, Part};
+use crate::diagram::{Drawing, Kind, Op, Part};
 
 /// The name of the whole.
 pub(super) const WHOLE: &str = "stack";
@@ -59,7 +59,10 @@ impl<'d> Places<'d> {
         }
         // What is inside comes last, so that parts have their plain names.
         for place in &mut parts {
-            names.inside(place);
+            let letter = place
+                .slot
+                .map_or("", |(kind, _)| &drawing.kinds[kind].letter);
+            names.inside(place, letter);
         }
         Self { kinds, parts }
     }
@@ -102,25 +105,20 @@ impl Names {
         letter: &str,
         slot: Option<(usize, usize)>,
     ) -> Place<'d> {
-        let path = part.path.replace("{il}", letter);
-        let path = match part.kind {
-            "norm" => format!("{path}.norm"),
-            _ => path,
-        };
         Place {
             part,
-            at: self.unique(&path),
+            at: self.unique(&part.path.replace("{il}", letter)),
             slot,
             ops: Vec::new(),
             weights: Vec::new(),
         }
     }
 
-    fn inside(&mut self, place: &mut Place<'_>) {
-        let at = place.at.clone();
-        let op = |op: &crate::diagram::Op| {
-            let name = op.value.as_ref().unwrap_or(&op.title);
-            self.unique(&format!("{at}.{name}"))
+    fn inside(&mut self, place: &mut Place<'_>, letter: &str) {
+        let (at, path) = (place.at.clone(), &place.part.path);
+        let op = |op: &Op| match op.value.as_ref().filter(|value| *value != path) {
+            Some(value) => self.unique(&value.replace("{il}", letter)),
+            None => self.unique(&format!("{at}.{}", op.title)),
         };
         place.ops = place.part.ops.iter().map(op).collect();
         let weights = place.part.weights.iter();

@@ -12,7 +12,7 @@ function entryOf(place) {
     kind: () => [kind.label, kind.told, ...kind.when],
     part: () => [part.block, part.line, part.formula, ...part.facts, ...part.kept],
     op: () => [...op.ops, op.value ?? ""],
-    weight: () => [weight.key, weight.doc, weight.shape, ...weight.types],
+    weight: () => [weight.doc, numbers(weight), weight.key],
   }[place.type]();
   const where = [kind && place.type !== "kind" ? `Layer ${kind.letter}` : null, op || weight ? part.title : null];
   return {
@@ -107,7 +107,7 @@ function searchKey(event) {
   else if (event.key === "Enter") take(chosen);
   else if (event.key === "Escape") {
     closeSearch();
-    focusOn(boxOf(here) ?? boxes()[0]);
+    focusOn(boxOf(here));
   } else return;
   event.preventDefault();
   event.stopPropagation();

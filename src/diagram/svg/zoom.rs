@@ -46,7 +46,7 @@ pub(in crate::diagram) fn stream(text: &str, is_end: bool) -> Piece {
         part::spine_head(&mut piece, layer::SPINE, HEIGHT - 2.0);
     }
     let x = layer::SPINE + 14.0;
-    piece.text(x, 18.0, Anchor::Start, Style::Small, text);
+    piece.text(x, 13.0, Anchor::Start, Style::Small, text);
     edged(piece)
 }
 
