@@ -88,10 +88,26 @@ pub(super) fn wrap(text: &str, style: Style, room: f64) -> Vec<String> {
                 lines.pop();
                 lines.push(line);
             }
-            None => lines.push(word.to_owned()),
+            None => lines.extend(broken(word, style, room)),
         }
     }
     lines
+}
+
+/// A word in pieces of at most `room` pixels, where its signs allow it.
+fn broken(word: &str, style: Style, room: f64) -> Vec<String> {
+    let mut pieces: Vec<String> = Vec::new();
+    for piece in word.split_inclusive(['\u{b7}', '+', '/']) {
+        let longer = pieces.last().map(|last| format!("{last}{piece}"));
+        match longer.filter(|text| width(text, style) <= room) {
+            Some(text) => {
+                pieces.pop();
+                pieces.push(text);
+            }
+            None => pieces.push(piece.to_owned()),
+        }
+    }
+    pieces
 }
 
 /// A text cut to `room` pixels.
@@ -123,6 +139,15 @@ mod tests {
             let long = |line: &&String| line.contains(' ') && width(line, Style::Line) > room;
             assert_eq!(lines.iter().find(long), None);
         }
+    }
+
+    #[test]
+    fn a_product_wider_than_its_room_is_broken_at_its_signs() {
+        let text = "keeps (kernel-1)\u{b7}(groups+heads)\u{b7}inner/rank numbers";
+        let lines = wrap(text, Style::Small, 120.0);
+        assert!(lines.iter().all(|line| width(line, Style::Small) <= 120.0));
+        assert_eq!(lines.concat().replace(' ', ""), text.replace(' ', ""));
+        assert_eq!(wrap("a+b", Style::Small, 120.0), ["a+b"]);
     }
 
     #[test]
