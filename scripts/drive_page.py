@@ -25,6 +25,14 @@ import websocket
 # Very different models: dense, experts beside a network, latent attention, encoder, recurrent, numbers of a file.
 PAGES = ["llama", "gemma4", "deepseek2", "bert", "mamba2", "falcon-h1", "models/tiny-chat.gguf"]
 WIDE, NARROW = (1440, 1000), (390, 800)
+# What checks say in the page: a rectangle, whether it is within another or the window.
+HELPERS = """
+globalThis.rectOf = (box) => box.getBoundingClientRect();
+globalThis.isWithin = (a, b = { left: 0, top: 0, right: innerWidth, bottom: innerHeight + 1 }) =>
+    a.left >= b.left && a.right <= b.right && a.top >= b.top && a.bottom <= b.bottom;
+globalThis.isDarkPaper = () => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).every(v => v < 60);
+globalThis.inner = () => data.parts.find(part => part.kind === 0 && part.ops.length > 1);
+"""
 KEYS = {
     "Enter": (13, "\r"), "Escape": (27, None), "Tab": (9, None), " ": (32, " "), "Home": (36, None), "End": (35, None),
     "ArrowLeft": (37, None), "ArrowUp": (38, None), "ArrowRight": (39, None), "ArrowDown": (40, None),
@@ -90,6 +98,7 @@ class Browser:
         self.call("Page.navigate", url=url)
         for _ in range(200):
             if self.js("document.documentElement?.classList.contains('ready') ?? false"):
+                self.js(HELPERS)
                 return self.settle()
             time.sleep(0.05)
         raise RuntimeError(f"{url}: the page did not start")
@@ -213,7 +222,7 @@ class Drive:
         x, y, at = self.middle("[data-view=stack] g.part[data-at]")
         self.browser.mouse("mouseMoved", x, y)
         self.check(self.js("!by('tip').hidden && isShown(by('tip'))"), f"nothing is told of {at}")
-        inside = self.js("(r => r.left >= 0 && r.top >= 0 && r.right <= innerWidth && r.bottom <= innerHeight)(by('tip').getBoundingClientRect())")
+        inside = self.js("isWithin(rectOf(by('tip')))")
         self.check(inside, "what is told is outside of the window")
         self.shot("hover")
         # Of an operation with a weight: its name, shape and line.
@@ -224,7 +233,8 @@ class Drive:
         x, y, _ = self.middle(f'[data-at="{op}"]')
         self.browser.mouse("mouseMoved", x, y)
         told = self.js("by('tip').textContent")
-        known = self.js(f"(p => [p.part.formula, p.part.weights[p.op.weights[0]].name, p.part.weights[p.op.weights[0]].shape, 'line ' + p.part.source])(places.get({json.dumps(op)}))")
+        known = self.js("""(({ part, op }, weight = part.weights[op.weights[0]]) =>
+            [part.formula, weight.name, weight.shape, 'line ' + part.source])(places.get(%s))""" % json.dumps(op))
         missing = [text for text in known if text not in told]
         self.check(not missing, f"of {op} is told `{told}`, without {missing}")
         self.browser.mouse("mouseMoved", 2, 2)
@@ -287,7 +297,7 @@ class Drive:
         boxes = self.js("boxes().length")
         self.check(None not in seen and len(seen) >= min(4, boxes), f"arrows reach {seen} of {boxes}")
         # To a block of a layer, and in.
-        part = self.js("data.parts.find(part => part.kind === 0 && part.ops.length > 1).at")
+        part = self.js("inner().at")
         self.js(f"focusOn(boxOf(places.get({json.dumps(part)})))")
         self.browser.key("Enter")
         self.check(self.level() == "layer" and self.focused() == part, "Enter does not go to the layer")
@@ -329,7 +339,7 @@ class Drive:
         line = self.js("document.querySelector('.line[aria-current]')?.textContent ?? ''")
         want = self.js("data.definition.text.split('\\n')[here.part.source - 1]")
         self.check(line == want, f"line `{line}` is marked, not `{want}`")
-        seen = self.js("(r => (p => r.top >= p.top && r.bottom <= p.bottom)(document.querySelector('.definition pre').getBoundingClientRect()))(document.querySelector('.line[aria-current]').getBoundingClientRect())")
+        seen = self.js("isWithin(rectOf(document.querySelector('.line[aria-current]')), rectOf(definition.code))")
         self.check(seen, "the marked line is out of sight")
         # A word of a formula; then nothing.
         word = self.js("data.parts.find(part => part.formula).formula.split(' ').sort((a, b) => b.length - a.length)[0]")
@@ -413,13 +423,12 @@ class Drive:
             return Math.min(99, ...ratios); })()""" % json.dumps(selector))
 
     def dark(self):
-        self.js("go(data.parts.find(part => part.kind === 0 && part.ops.length > 1).at)")
+        self.js("go(inner().at)")
         self.browser.settle()
         for scheme in ["light", "dark"]:
             if scheme == "dark":
                 self.browser.key("d")
-            dark = self.js("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).every(v => v < 60)")
-            self.check(dark == (scheme == "dark"), f"{scheme}: the paper is {self.js('getComputedStyle(document.body).backgroundColor')}")
+            self.check(self.js("isDarkPaper()") == (scheme == "dark"), f"{scheme}: the paper is not")
             for selector in ["g[data-at] text", "#panel p, #panel li, #panel a, #panel .line, #panel h3", ".top h1, .top li, .levels a"]:
                 ratio = self.contrast(selector)
                 self.check(ratio >= 4.5, f"{scheme}: contrast {ratio:.2f} in {selector}")
@@ -438,26 +447,26 @@ class Drive:
         self.js("localStorage.clear()")
         self.browser.media(prefers_color_scheme="dark")
         self.browser.open(self.path.as_uri())
-        self.check(self.js("isDark() && getComputedStyle(document.body).backgroundColor.match(/\\d+/g)[0] < 60"), "the system's choice is ignored")
+        self.check(self.js("isDark() && isDarkPaper()"), "the system's choice is ignored")
         self.browser.media(prefers_color_scheme="light")
 
     def narrow(self):
         self.browser.size(*NARROW)
-        for at, what in [("'stack'", "stack"), ("data.kinds[0].at", "layer"), ("data.parts.find(part => part.kind === 0 && part.ops.length > 1).at", "block")]:
+        for at, what in [("'stack'", "stack"), ("data.kinds[0].at", "layer"), ("inner().at", "block")]:
             self.js(f"go({at})")
             self.browser.settle()
             if what == "layer":
                 self.check(self.spine(), "narrow: the stream is broken")
             self.legible()
             self.check(self.js("document.documentElement.scrollWidth <= innerWidth"), f"narrow {what}: wider than the window")
-            seen = self.js("[by('stage'), by('panel')].map(part => part.getBoundingClientRect()).every(r => r.height > 110 && r.bottom <= innerHeight + 1 && r.width > 300)")
+            seen = self.js("[by('stage'), by('panel')].map(rectOf).every(r => isWithin(r) && r.height > 110 && r.width > 300)")
             self.check(seen, f"narrow {what}: picture or details have no room")
-            tools = self.js("all('.top button, .top input').filter(isShown).every(box => (r => r.left >= 0 && r.right <= innerWidth && r.top >= 0)(box.getBoundingClientRect()))")
+            tools = self.js("all('.top button, .top input').filter(isShown).every(box => isWithin(rectOf(box)))")
             self.check(tools, f"narrow {what}: tools outside of the window")
             self.shot(f"narrow.{what}")
         self.browser.key("/")
         self.browser.type("norm")
-        inside = self.js("(r => r.left >= 0 && r.right <= innerWidth)(by('found').getBoundingClientRect())")
+        inside = self.js("isWithin(rectOf(by('found')))")
         self.check(inside, "narrow: what is found is outside of the window")
         self.browser.key("Escape")
         self.js("by('query').value = ''; go('stack')")

@@ -215,7 +215,7 @@ fn everything_drawn_is_told() {
                 assert_eq!(told["name"], Value::from(weight.name.as_str()), "{place}");
                 assert_eq!(told["shape"], Value::from(shape(&weight.shape)), "{place}");
                 assert_eq!(told["types"], serde_json::json!(weight.types), "{place}");
-                assert_eq!(told["bytes"].is_string(), weight.cost.is_some(), "{place}");
+                assert_eq!(told["cost"].is_string(), weight.cost.is_some(), "{place}");
                 // No number that only a file can give.
                 let n = (!case.drawing.is_symbolic).then_some(weight.tensors.len() as u64);
                 assert_eq!(told["tensors"].as_u64(), n, "{place}");
@@ -275,6 +275,7 @@ fn every_name_leads_to_a_picture() {
                     "{name}: {at} has no card"
                 );
             }
+            let known_weights = told["weights"].as_array().unwrap();
             check_rect(name, &at, group, &told["rect"]);
             let is_single = part.kind == "norm";
             for (op, told) in part.ops.iter().zip(told["ops"].as_array().unwrap()) {
@@ -292,6 +293,11 @@ fn every_name_leads_to_a_picture() {
                 for weight in &op.weights {
                     let lead: String = part.weights[*weight].name.chars().take(12).collect();
                     assert!(texts(own).contains(&lead), "{name}: {at} lacks {lead}");
+                    let cost = &known_weights[*weight]["cost"];
+                    let bytes = cost
+                        .as_str()
+                        .map_or("", |cost| cost.split(" · ").nth(1).unwrap());
+                    assert!(texts(own).contains(bytes), "{name}: {at} lacks {bytes}");
                 }
             }
             let used: BTreeSet<usize> = part.ops.iter().flat_map(|op| op.weights.clone()).collect();
@@ -530,7 +536,7 @@ fn the_command_writes_one_file_for_each_variant() {
     let text = std::fs::read_to_string(said.trim()).unwrap();
     let weight = &data(&text)["parts"][0]["weights"][0];
     assert_eq!(weight["name"], Value::from("token_embd.weight"));
-    assert!(weight["bytes"].as_str().unwrap().ends_with("iB"));
+    assert!(weight["cost"].as_str().unwrap().contains("iB"));
     for other in ["--png", "--all"] {
         let what = if other == "--all" {
             vec![]

@@ -109,7 +109,6 @@ fn weight(at: &str, weight: &Weight, is_symbolic: bool) -> Value {
         "doc": weight.doc,
         "shape": svg::dims(&weight.shape),
         "types": weight.types,
-        "bytes": weight.cost.as_ref().map(|cost| bytes(cost.bytes)),
         "cost": weight.cost.as_ref().map(svg::cost),
         "shared": weight.is_shared,
         "tensors": (!is_symbolic).then_some(weight.tensors.len()),

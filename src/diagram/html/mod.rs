@@ -21,6 +21,7 @@ const FRAME: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = concat!(
     include_str!("page.js"),
+    include_str!("told.js"),
     include_str!("search.js"),
     include_str!("keys.js")
 );

@@ -50,13 +50,15 @@ function marked(text, words) {
   if (!word || lower.length !== text.length) return [text];
   const at = lower.indexOf(word);
   const from = at > 60 ? at - 40 : 0;
-  return [from ? "\u2026" : "", text.slice(from, at), make("mark", "", text.slice(at, at + word.length)), text.slice(at + word.length)];
+  const to = at + word.length;
+  return [from ? "\u2026" : "", text.slice(from, at), make("mark", "", text.slice(at, to)), text.slice(to)];
 }
 
 function option(entry, at, words) {
   const told = entry.texts.find((text) => words.some((word) => text.toLowerCase().includes(word))) ?? entry.texts[0] ?? "";
   const head = make("span", "what", make("b", "", ...marked(entry.place.title, words)), make("i", "chip", entry.place.type));
-  const item = make("li", "", head, make("span", "quiet told", ...marked(told, words)), make("span", "quiet where", entry.where));
+  const below = make("span", "quiet told", ...marked(told, words));
+  const item = make("li", "", head, below, make("span", "quiet where", entry.where));
   item.id = `found-${at}`;
   item.setAttribute("role", "option");
   item.setAttribute("aria-selected", "false");
