@@ -23,7 +23,8 @@ import time
 import websocket
 
 # Very different models: dense, experts beside a network, latent attention, encoder, recurrent, numbers of a file.
-PAGES = ["llama", "gemma4", "deepseek2", "bert", "mamba2", "falcon-h1", "models/tiny-chat.gguf"]
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGES = ["llama", "gemma4", "deepseek2", "bert", "mamba2", "falcon-h1", str(ROOT / "models/tiny-chat.gguf")]
 WIDE, NARROW = (1440, 1000), (390, 800)
 # What checks say in the page: a rectangle, whether it is within another or the window.
 HELPERS = """
