@@ -302,7 +302,7 @@ pub(super) fn small_slot(slot: &Slot, all: f64) -> Piece {
     let mut y = 10.0;
     let mut rows = Vec::new();
     let norm = |part: &Option<Part>, rows: &mut Vec<Piece>| {
-        rows.extend(part.iter().map(|part| small(part)));
+        rows.extend(part.iter().map(small));
     };
     rows.extend(tapped(slot).map(|name| label(&tap(name), "tap")));
     norm(&slot.pre, &mut rows);
