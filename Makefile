@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench soak equiv-test perf-vs-llama cache-cost goldens hf-goldens converted-vs-llama diagrams bindings install
+.PHONY: help run serve test check fmt lint bench soak equiv-test perf-vs-llama cache-cost goldens hf-goldens converted-vs-llama diagrams drive-page bindings install
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,12 @@ diagrams: ## Draw all definitions: docs/diagrams
 	cargo build --release
 	rm -rf docs/diagrams
 	target/release/bench diagram --all -o docs/diagrams
+
+drive-page: ## Use pages of bench diagram --html in headless Chromium, with screenshots in target/page
+	cargo build --release
+	python3 -m venv target/page-venv
+	target/page-venv/bin/pip install --quiet -r scripts/requirements-page.txt
+	target/page-venv/bin/python scripts/drive_page.py --bench target/release/bench --out target/page
 
 bindings: ## Renew ggml-sys/src/bindings.rs (needs libclang)
 	scripts/bindings.sh

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 
 use crate::arch::ArchDef;
+use crate::diagram::html::Page;
 use crate::diagram::png::png;
 use crate::diagram::{Drawing, Sample, gallery, svg, variants};
 use crate::models::{Definitions, Source};
@@ -21,7 +22,7 @@ pub(super) struct Args {
     #[arg(value_name = "NAME|MODEL", required_unless_present = "all")]
     what: Option<String>,
     /// Draw all definitions, with a page that leads to them
-    #[arg(long, conflicts_with_all = ["what", "png", "name", "set", "with"])]
+    #[arg(long, conflicts_with_all = ["what", "png", "html", "name", "set", "with"])]
     all: bool,
     /// Folder to write into
     #[arg(short, long, default_value = ".", value_name = "DIR")]
@@ -29,6 +30,9 @@ pub(super) struct Args {
     /// Write PNG files as well, with light colours and a font that is part of the program
     #[arg(long)]
     png: bool,
+    /// Write one page instead, to read from the whole down to each operation, in any browser, offline
+    #[arg(long, conflicts_with = "png")]
+    html: bool,
     /// Name of the pictures, if it is to be another than the model's
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -103,6 +107,16 @@ fn draw(
     let mut drawing = Drawing::new(def, &source.text, sample);
     if let Some(file) = &args.overlay {
         overlay::put(file, args.quantity.as_deref(), &mut drawing, sample)?;
+    }
+    if args.html {
+        let page = Page {
+            drawing: &drawing,
+            path: &source.path,
+            definition: &source.text,
+        };
+        let file = args.output.join(format!("{}.html", drawing.name));
+        std::fs::write(&file, page.to_html())?;
+        return output::line(file.display().to_string());
     }
     for (ending, what, piece) in [
         ("arch", "the whole model", svg::stack(&drawing)),

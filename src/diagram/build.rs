@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-use crate::arch::{ArchDef, Instance, Join};
+use crate::arch::{ArchDef, Instance, Join, Setting, Span};
 use crate::ggml::{self, Step};
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
 
@@ -82,7 +82,7 @@ impl<'a> Maker<'a> {
         self.tell_apart(&mut drawn);
         let mut end = Vec::new();
         if let Some(head) = &plan.head {
-            end.extend(head.norm.as_ref().map(|norm| self.norm(norm, &[])));
+            end.extend(head.norm.as_ref().map(|norm| self.head_norm(norm)));
             end.extend(head.unit.as_ref().map(|unit| self.stage(unit, "head")));
         }
         let unplaced = (0..self.steps.len())
@@ -159,7 +159,13 @@ impl<'a> Maker<'a> {
         let norms = |pick: fn(&SlotPlan) -> Option<&NormUse>| -> Vec<&NormUse> {
             slots.iter().filter_map(|slot| pick(slot)).collect()
         };
-        let pre = self.norms(&norms(|slot| slot.pre.as_ref()), layers);
+        let def = self.slot_of(&slot.path);
+        let line = |maker: &Self, pick: fn(&crate::arch::Slot) -> Option<&Setting>| {
+            let own = pick(def?).and_then(|setting| setting.span.as_ref());
+            maker.line_at(own.unwrap_or(&def?.span))
+        };
+        let at = line(self, |slot| slot.pre.as_ref());
+        let pre = self.norms(&norms(|slot| slot.pre.as_ref()), layers, at);
         let wires: Vec<Vec<usize>> = slots
             .iter()
             .map(|slot| {
@@ -168,7 +174,6 @@ impl<'a> Maker<'a> {
             })
             .collect();
         let mut wires = Wires::new(self.steps, &wires[0]);
-        let def = self.slot_of(&slot.path);
         let mut sums = Vec::new();
         let mut branches = Vec::new();
         for at in 0..slot.branches.len() {
@@ -184,7 +189,8 @@ impl<'a> Maker<'a> {
             sums.extend((at > 0).then(|| wires.take("ADD")).flatten());
             branches.push(branch);
         }
-        let post = self.norms(&norms(|slot| slot.post.as_ref()), layers);
+        let at = line(self, |slot| slot.post.as_ref());
+        let post = self.norms(&norms(|slot| slot.post.as_ref()), layers, at);
         let scale = slot.scale.and_then(|scale| {
             let step = wires.take("SCALE")?;
             let setting = def.and_then(|slot| slot.scale.as_ref());
@@ -201,7 +207,8 @@ impl<'a> Maker<'a> {
                 self.place(&all);
             }
         }
-        let after = self.norms(&norms(|slot| slot.after.as_ref()), layers);
+        let at = line(self, |slot| slot.after.as_ref());
+        let after = self.norms(&norms(|slot| slot.after.as_ref()), layers, at);
         Slot {
             name: slot.path.rsplit('.').next().unwrap_or_default().to_owned(),
             path: without_index(&slot.path, il),
@@ -223,28 +230,42 @@ impl<'a> Maker<'a> {
         let norms = |pick: fn(&BranchPlan) -> Option<&NormUse>| -> Vec<&NormUse> {
             branches.iter().filter_map(|branch| pick(branch)).collect()
         };
-        let pre = self.norms(&norms(|branch| branch.pre.as_ref()), layers);
+        let def = self.branch_of(&branch.block.path);
+        let line = |maker: &Self, pick: fn(&crate::arch::Branch) -> Option<&Setting>| {
+            let own = pick(def?).and_then(|setting| setting.span.as_ref());
+            maker.line_at(own.unwrap_or(&def?.block.span))
+        };
+        let at = line(self, |branch| branch.pre.as_ref());
+        let pre = self.norms(&norms(|branch| branch.pre.as_ref()), layers, at);
         let units: Vec<&Unit> = branches.iter().map(|branch| &branch.block).collect();
         let steps: Vec<Vec<usize>> = units
             .iter()
             .map(|unit| self.steps_at(unit.contract.0.name, &unit.path))
             .collect();
         let block = self.unit_part(units[0], &units, &steps, Some(layers[0].il));
+        let at = line(self, |branch| branch.post.as_ref());
         Branch {
             from: branch.from.clone(),
             side: branch.side.clone(),
             pre,
             block,
-            post: self.norms(&norms(|branch| branch.post.as_ref()), layers),
+            post: self.norms(&norms(|branch| branch.post.as_ref()), layers, at),
             gain: None,
             save: branch.save.clone(),
         }
     }
 
-    fn norms(&mut self, norms: &[&NormUse], layers: &[&LayerPlan]) -> Option<Part> {
+    /// The norms of one place in several layers; `line` is that of the definition.
+    fn norms(
+        &mut self,
+        norms: &[&NormUse],
+        layers: &[&LayerPlan],
+        line: Option<usize>,
+    ) -> Option<Part> {
         let (first, rest) = norms.split_first()?;
         let il = layers.first().map(|layer| layer.il);
         let mut part = self.norm(first, rest);
+        part.source_line = line;
         if let Some(il) = il {
             part.path = without_index(&part.path, il);
             for weight in &mut part.weights {
@@ -252,6 +273,14 @@ impl<'a> Maker<'a> {
             }
         }
         Some(part)
+    }
+
+    fn head_norm(&mut self, norm: &NormUse) -> Part {
+        let mut part = self.norm(norm, &[]);
+        let head = self.def.head.as_ref();
+        let own = head.and_then(|head| head.norm.as_ref()?.span.as_ref().or(Some(&head.unit.span)));
+        part.source_line = own.and_then(|span| self.line_at(span));
+        part
     }
 
     /// A norm, and its likes in other layers.
@@ -264,7 +293,8 @@ impl<'a> Maker<'a> {
         part.title = words::norm(unit);
         part.formula = unit.contract.0.formula.to_owned();
         part.line = "each token's numbers to one size".into();
-        part.facts = self.options(unit, self.instance(&unit.path));
+        let own = self.instance(&unit.path);
+        part.facts = self.options(unit, own.or_else(|| self.instance("norm.default")));
         part
     }
 
@@ -388,7 +418,11 @@ impl<'a> Maker<'a> {
 
     /// Line of the definition in which something stands, counted from 1.
     pub(super) fn line_of(&self, instance: &Instance) -> Option<usize> {
-        let before = self.source.get(..instance.span.start)?;
+        self.line_at(&instance.span)
+    }
+
+    fn line_at(&self, span: &Span) -> Option<usize> {
+        let before = self.source.get(..span.start)?;
         Some(before.matches('\n').count() + 1)
     }
 }

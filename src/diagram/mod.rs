@@ -15,6 +15,7 @@ mod apart;
 mod build;
 mod execution;
 mod gallery;
+pub mod html;
 mod kinds;
 mod ops;
 pub mod overlay;

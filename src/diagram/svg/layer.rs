@@ -10,7 +10,7 @@ use crate::diagram::words::tap;
 use crate::diagram::{Branch, Drawing, Factor, Kind, Part, Slot};
 
 /// Where the stream is.
-const SPINE: f64 = 24.0;
+pub(super) const SPINE: f64 = 24.0;
 /// Between the stream and what leaves it.
 const OUT: f64 = 44.0;
 const GAP: f64 = 26.0;
@@ -278,7 +278,7 @@ fn plus(piece: &mut Piece, x: f64, y: f64, sign: &str) {
 }
 
 /// One slot: away from the stream to the right, and back.
-fn slot(slot: &Slot) -> Piece {
+pub(super) fn slot(slot: &Slot) -> Piece {
     let mut column = Column::new();
     if let Some(name) = tapped(slot) {
         column.label(&tap(name), "tap");

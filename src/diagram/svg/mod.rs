@@ -15,12 +15,14 @@ mod scene;
 mod stack;
 mod style;
 mod text;
+mod zoom;
 
 pub use flow::{Flow, Size, flow};
 pub use scene::{Anchor, Item, Piece, Rect, Seg, escape};
 pub use style::SHEET;
 pub(super) use style::light;
 pub use text::{Style, width};
+pub(super) use zoom::{cost, dims, notes, opened, slots, stream, told, whole};
 
 use super::{Drawing, Kind};
 
@@ -43,7 +45,7 @@ pub fn execution(drawing: &Drawing, room: f64) -> Piece {
 pub fn layers(drawing: &Drawing) -> Piece {
     let kinds = drawing.kinds.iter();
     let mut columns: Vec<Piece> = kinds
-        .map(|kind| layer::kind(kind, Some(&told(drawing, &kind.layers))))
+        .map(|kind| layer::kind(kind, Some(&layers_of(drawing, &kind.layers))))
         .collect();
     columns.push(layer::stages(drawing));
     let (mut x, mut y, mut h) = (0.0, 0.0, 0.0f64);
@@ -87,7 +89,7 @@ pub fn kind(kind: &Kind) -> Piece {
 }
 
 /// Which layers a kind stands for, in words.
-fn told(drawing: &Drawing, layers: &[usize]) -> String {
+fn layers_of(drawing: &Drawing, layers: &[usize]) -> String {
     if drawing.is_symbolic {
         return match drawing.kinds.len() {
             1 => "all layers".into(),

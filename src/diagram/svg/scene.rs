@@ -64,6 +64,17 @@ pub enum Seg {
     Z,
 }
 
+impl Seg {
+    fn points(&self) -> Vec<(f64, f64)> {
+        match self {
+            Self::M(x, y) | Self::L(x, y) => vec![(*x, *y)],
+            Self::C([a, b, c, d, e, f]) => vec![(*a, *b), (*c, *d), (*e, *f)],
+            Self::Q([a, b, c, d]) => vec![(*a, *b), (*c, *d)],
+            Self::Z => Vec::new(),
+        }
+    }
+}
+
 /// Something to draw.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
@@ -100,6 +111,21 @@ impl Item {
             w,
             h: style.size(),
         })
+    }
+
+    /// Left, top, right and bottom of what is drawn; lines by the points they go through and towards.
+    pub(super) fn bounds(&self) -> Option<[f64; 4]> {
+        let of_rect = |r: &Rect| [r.x, r.y, r.x + r.w, r.y + r.h];
+        match self {
+            Self::Box(rect, ..) => Some(of_rect(rect)),
+            Self::Circle(x, y, r, _) => Some([x - r, y - r, x + r, y + r]),
+            Self::Text(..) => self.text_rect().as_ref().map(of_rect),
+            Self::Path(segs, _) => segs.iter().flat_map(Seg::points).fold(None, |all, (x, y)| {
+                let [a, b, c, d] = all.unwrap_or([x, y, x, y]);
+                Some([a.min(x), b.min(y), c.max(x), d.max(y)])
+            }),
+            Self::Open(..) | Self::Close => None,
+        }
     }
 
     fn shift(&mut self, dx: f64, dy: f64) {
@@ -222,6 +248,22 @@ impl Piece {
             write_item(&mut out, &item);
         }
         out.push_str("</svg>\n");
+        out
+    }
+
+    /// The piece as SVG elements; `groups` holds the attributes of each group, in order.
+    pub fn elements(&self, groups: &[String]) -> String {
+        let mut out = String::new();
+        let mut groups = groups.iter();
+        for item in merged(&self.items) {
+            match item {
+                Item::Open(..) => {
+                    let own = groups.next().map_or("", String::as_str);
+                    out.push_str(&format!("<g{own}>\n"));
+                }
+                other => write_item(&mut out, &other),
+            }
+        }
         out
     }
 

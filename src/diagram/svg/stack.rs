@@ -18,7 +18,7 @@ const SIDE: f64 = 74.0;
 const SPINE: f64 = 24.0;
 
 /// Width of a kind of layer.
-fn room(drawing: &Drawing) -> f64 {
+pub(super) fn room(drawing: &Drawing) -> f64 {
     let slots = drawing.kinds.iter().flat_map(|kind| &kind.slots);
     let most = slots.map(|slot| slot.branches.len()).max().unwrap_or(1);
     ROOM.max(SPINE + 30.0 + most as f64 * BRANCH)
@@ -45,7 +45,7 @@ pub(super) fn stack(drawing: &Drawing) -> Piece {
 }
 
 /// What comes in, the layers, what comes out, one below the other along the stream.
-fn column(drawing: &Drawing) -> Piece {
+pub(super) fn column(drawing: &Drawing) -> Piece {
     let rows = rows(drawing);
     let w = rows.iter().map(|row| row.w).fold(0.0, f64::max);
     let mut piece = Piece::new(w, 0.0);
@@ -238,6 +238,7 @@ fn beside(inner: Piece, times: &str, class: &'static str) -> Piece {
 /// A kind of layer that was drawn above.
 fn again(kind: &Kind, room: f64) -> Piece {
     let mut piece = Piece::new(room, 40.0);
+    piece.push(Item::Open("kind", kind.letter.clone(), String::new()));
     badge(&mut piece, kind, 4.0);
     let text = format!("{}, as above", kind.label);
     piece.text(
@@ -247,6 +248,7 @@ fn again(kind: &Kind, room: f64) -> Piece {
         Style::Line,
         &super::text::cut(&text, Style::Line, room - 50.0),
     );
+    piece.push(Item::Close);
     piece
 }
 
@@ -265,6 +267,7 @@ fn badge(piece: &mut Piece, kind: &Kind, y: f64) {
 /// A kind of layer: the stream and what leaves and rejoins it.
 fn layer(kind: &Kind, room: f64) -> Piece {
     let mut piece = Piece::new(room, 0.0);
+    piece.push(Item::Open("kind", kind.letter.clone(), String::new()));
     badge(&mut piece, kind, 0.0);
     let mut y: f64 = 0.0;
     if is_first(kind.note.as_ref()) {
@@ -296,6 +299,7 @@ fn layer(kind: &Kind, room: f64) -> Piece {
     piece.line(&[(SPINE, top), (SPINE, y)], "spine");
     spine_head(&mut inner, SPINE, y + 8.0);
     piece.put(inner, 0.0, 0.0);
+    piece.push(Item::Close);
     piece.h = y + 8.0;
     piece
 }
@@ -306,7 +310,7 @@ pub(super) fn tapped(slot: &Slot) -> Option<&String> {
 }
 
 /// A slot as one row of small boxes.
-fn small_slot(slot: &Slot, all: f64) -> Piece {
+pub(super) fn small_slot(slot: &Slot, all: f64) -> Piece {
     let left = SPINE + 30.0;
     let room = all - left;
     let mut piece = Piece::new(all, 0.0);
@@ -393,7 +397,11 @@ fn small(part: &Part) -> Piece {
     };
     let mut piece = Piece::new(0.0, 22.0);
     piece.w = (width(&title, Style::Line) + marked + 20.0).ceil();
-    piece.push(Item::Open(class(part.kind), String::new(), String::new()));
+    piece.push(Item::Open(
+        class(part.kind),
+        part.path.clone(),
+        String::new(),
+    ));
     let frame = Rect {
         x: 0.0,
         y: 0.0,

@@ -78,7 +78,7 @@ pub fn width(text: &str, style: Style) -> f64 {
     thousandths / 1000.0 * style.size() * bold * MARGIN
 }
 
-/// A text in lines of at most `room` pixels, where its words allow it.
+/// A text in lines of at most `room` pixels.
 pub(super) fn wrap(text: &str, style: Style, room: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {
@@ -88,26 +88,26 @@ pub(super) fn wrap(text: &str, style: Style, room: f64) -> Vec<String> {
                 lines.pop();
                 lines.push(line);
             }
-            None => lines.push(word.to_owned()),
+            None => lines.extend(broken(word, style, room)),
         }
     }
     lines
 }
 
-/// A text in lines of at most `room` pixels, a word that is longer in pieces, behind an operator if it
-/// has one.
-pub(super) fn fill(text: &str, style: Style, room: f64) -> Vec<String> {
-    let mut lines = Vec::new();
-    for line in wrap(text, style, room) {
-        let mut rest = line.as_str();
-        while width(rest, style) > room {
-            let at = piece_of(rest, style, room);
-            lines.push(rest[..at].to_owned());
-            rest = &rest[at..];
+/// A word in pieces of at most `room` pixels, broken behind an operator where it has one.
+fn broken(word: &str, style: Style, room: f64) -> Vec<String> {
+    let mut pieces = Vec::new();
+    let mut rest = word;
+    while width(rest, style) > room {
+        let at = piece_of(rest, style, room);
+        if at == rest.len() {
+            break;
         }
-        lines.push(rest.to_owned());
+        pieces.push(rest[..at].to_owned());
+        rest = &rest[at..];
     }
-    lines
+    pieces.push(rest.to_owned());
+    pieces
 }
 
 /// Where a word that is too long is broken: at least one character is before it.
@@ -157,13 +157,13 @@ mod tests {
         let text =
             "numbers: (ssm_kernel\u{2212}1)\u{b7}(ssm_inner+2\u{b7}ssm_groups\u{b7}ssm_state)";
         for room in [5.0, 60.0, 120.0, 200.0, 1000.0] {
-            let lines = fill(text, Style::Small, room);
+            let lines = wrap(text, Style::Small, room);
             let long =
                 |line: &&String| line.chars().count() > 1 && width(line, Style::Small) > room;
             assert_eq!(lines.iter().find(long), None);
             assert_eq!(lines.concat().replace(' ', ""), text.replace(' ', ""));
         }
-        let lines = fill(text, Style::Small, 200.0);
+        let lines = wrap(text, Style::Small, 200.0);
         assert!(
             lines[..lines.len() - 1]
                 .iter()

@@ -6,7 +6,7 @@ mod passes;
 
 use super::part;
 use super::scene::{Anchor, Item, Piece, Rect, Seg};
-use super::text::{Style, fill, width};
+use super::text::{Style, width, wrap};
 use crate::diagram::{Drawing, Picture, Scene};
 
 /// Least and greatest width of a card, and what is between cards and inside their borders.
@@ -105,7 +105,7 @@ fn above(drawing: &Drawing, scene: &Scene, room: f64) -> Piece {
         y += h + 4.0;
     }
     y += 4.0;
-    for line in fill(&scene.line, Style::Line, room) {
+    for line in wrap(&scene.line, Style::Line, room) {
         y += Style::Line.leading();
         piece.text(0.0, y - 4.0, Anchor::Start, Style::Line, &line);
     }
@@ -159,7 +159,7 @@ fn below(scene: &Scene, room: f64) -> Piece {
     for line in scene
         .facts
         .iter()
-        .flat_map(|fact| fill(fact, Style::Small, room))
+        .flat_map(|fact| wrap(fact, Style::Small, room))
     {
         y += Style::Small.leading();
         piece.text(0.0, y - 4.0, Anchor::Start, Style::Small, &line);

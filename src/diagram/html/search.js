@@ -1,0 +1,126 @@
+// Search: every word must occur; names come before what is told of them.
+
+const MOST = 40;
+const RANK = { kind: 0, part: 1, weight: 2, op: 3 };
+let entries = [];
+let found = [];
+let chosen = -1;
+
+function entryOf(place) {
+  const { part, op, weight, kind } = place;
+  const texts = {
+    kind: () => [kind.label, kind.told, ...kind.when],
+    part: () => [part.block, part.line, part.formula, ...part.facts, ...part.kept],
+    op: () => [...op.ops, op.value ?? ""],
+    weight: () => [weight.doc, numbers(weight), weight.key],
+  }[place.type]();
+  const where = [kind && place.type !== "kind" ? `Layer ${kind.letter}` : null, op || weight ? part.title : null];
+  return {
+    place,
+    texts,
+    where: where.filter(Boolean).join(" \u203a "),
+    title: place.title.toLowerCase(),
+    all: [place.title, place.at, ...texts].join("\n").toLowerCase(),
+  };
+}
+
+// Lower is better: begins with it, has a word that does, contains it, is told of it.
+function distance(entry, word) {
+  const at = entry.title.indexOf(word);
+  if (at === 0) return 0;
+  if (at > 0) return /[a-z0-9]/.test(entry.title[at - 1]) ? 2 : 1;
+  return entry.all.includes(word) ? 4 : Infinity;
+}
+
+function search(query) {
+  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
+  if (!words.length) return [];
+  const scored = entries.map((entry, order) => {
+    const sum = words.reduce((all, word) => all + distance(entry, word), 0);
+    return { entry, score: sum * 10 + RANK[entry.place.type], order };
+  });
+  const hits = scored.filter(({ score }) => score < Infinity);
+  return hits.sort((a, b) => a.score - b.score || a.order - b.order).map(({ entry }) => entry);
+}
+
+// A text with the first place of a word marked; long texts from a little before it.
+function marked(text, words) {
+  const lower = text.toLowerCase();
+  const word = words.find((word) => lower.includes(word));
+  if (!word || lower.length !== text.length) return [text];
+  const at = lower.indexOf(word);
+  const from = at > 60 ? at - 40 : 0;
+  const to = at + word.length;
+  return [from ? "\u2026" : "", text.slice(from, at), make("mark", "", text.slice(at, to)), text.slice(to)];
+}
+
+function option(entry, at, words) {
+  const told = entry.texts.find((text) => words.some((word) => text.toLowerCase().includes(word))) ?? entry.texts[0] ?? "";
+  const head = make("span", "what", make("b", "", ...marked(entry.place.title, words)), make("i", "chip", entry.place.type));
+  const below = make("span", "quiet told", ...marked(told, words));
+  const item = make("li", "", head, below, make("span", "quiet where", entry.where));
+  item.id = `found-${at}`;
+  item.setAttribute("role", "option");
+  item.setAttribute("aria-selected", "false");
+  item.addEventListener("click", () => take(at));
+  return item;
+}
+
+function choose(at) {
+  const items = all("#found [role=option]");
+  if (!items.length) return;
+  items[chosen]?.setAttribute("aria-selected", "false");
+  chosen = (at + items.length) % items.length;
+  items[chosen].setAttribute("aria-selected", "true");
+  items[chosen].scrollIntoView({ block: "nearest" });
+  by("query").setAttribute("aria-activedescendant", items[chosen].id);
+}
+
+function closeSearch() {
+  by("found").hidden = true;
+  by("query").setAttribute("aria-expanded", "false");
+  by("query").removeAttribute("aria-activedescendant");
+}
+
+function take(at) {
+  if (!found[at]) return;
+  closeSearch();
+  go(found[at].place.at);
+}
+
+function typed() {
+  const words = by("query").value.toLowerCase().split(/\s+/).filter(Boolean);
+  found = search(by("query").value);
+  chosen = -1;
+  const items = found.slice(0, MOST).map((entry, at) => option(entry, at, words));
+  if (words.length && !found.length) items.push(make("li", "none", "nothing found"));
+  if (found.length > MOST) items.push(make("li", "none", `${found.length - MOST} more`));
+  by("found").replaceChildren(...items);
+  by("found").hidden = !words.length;
+  by("query").setAttribute("aria-expanded", String(words.length > 0));
+  by("query").removeAttribute("aria-activedescendant");
+  say(words.length ? `${found.length} found` : "");
+  choose(0);
+}
+
+function searchKey(event) {
+  if (event.key === "ArrowDown") choose(chosen + 1);
+  else if (event.key === "ArrowUp") choose(chosen - 1);
+  else if (event.key === "Enter") take(chosen);
+  else if (event.key === "Escape") {
+    closeSearch();
+    focusOn(boxOf(here));
+  } else return;
+  event.preventDefault();
+  event.stopPropagation();
+}
+
+function startSearch() {
+  entries = [...places.values()].filter(({ type }) => type !== "stack").map(entryOf);
+  const query = by("query");
+  query.addEventListener("input", typed);
+  query.addEventListener("focus", () => query.value && typed());
+  query.addEventListener("blur", closeSearch);
+  query.addEventListener("keydown", searchKey);
+  by("found").addEventListener("mousedown", (event) => event.preventDefault());
+}

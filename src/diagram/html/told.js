@@ -1,0 +1,124 @@
+// What is told: beside the picture of what is marked, at the pointer of what is under it, and the text of
+// the definition with the line that it comes from.
+
+// The definition as numbered lines.
+function definitionText() {
+  const lines = data.definition.text.replace(/\n$/, "").split("\n").map((text) => {
+    const comment = /^\s*#/.test(text) ? "comment" : /^\s*\[/.test(text) ? "table" : "";
+    return make("span", `line ${comment}`, text === "" ? " " : text);
+  });
+  const code = make("pre", "", ...lines);
+  code.tabIndex = 0;
+  code.setAttribute("aria-label", "Text of the definition");
+  const title = make("h3", "", "Definition");
+  return { section: make("section", "definition", title, code), title, code, lines };
+}
+
+function markLine(number) {
+  for (const line of definition.lines) line.removeAttribute("aria-current");
+  const line = definition.lines[number - 1];
+  const where = line ? `${data.definition.path}, line ${number}` : data.definition.path;
+  definition.title.replaceChildren("Definition", make("small", "", where));
+  if (!line) return definition.code.scrollTo(0, 0);
+  line.setAttribute("aria-current", "true");
+  definition.code.scrollTo(0, line.offsetTop - definition.code.clientHeight / 2);
+}
+
+function numbers(weight) {
+  const stack = weight.tensors > 1 ? `${weight.tensors} tensors` : null;
+  const shared = weight.shared ? "shared" : null;
+  return [weight.shape, weight.types.join("/"), weight.cost, stack, shared].filter(Boolean).join(" \u00b7 ");
+}
+
+function weightItem(weight, isMarked) {
+  const told = [make("span", "numbers", numbers(weight)), make("span", "quiet", weight.doc)];
+  const item = make("li", isMarked ? "marked" : "", link(weight.at, weight.name), ...told);
+  if (isMarked) item.setAttribute("aria-current", "true");
+  return item;
+}
+
+const listed = (title, items, className = "") =>
+  items.length ? make("section", "", make("h3", "", title), make("ul", className, ...items)) : null;
+const plainItems = (texts) => texts.filter(Boolean).map((text) => make("li", "", text));
+
+function tellPart({ part, op, weight }) {
+  const own = op && !weight ? part.weights.filter((_, at) => op.weights.includes(at)) : part.weights;
+  const layers = part.layers > 1 ? `in ${part.layers} layers` : "";
+  const ops = part.ops.map((other) => make("li", "", link(other.at, other.title), make("span", "numbers", other.shape)));
+  return [
+    op ? make("p", "", `${op.ops.join(", ")}, gives ${op.value ? `${op.value}: ` : ""}${op.shape}`) : null,
+    make("p", op ? "quiet" : "", op ? `in ${part.title}: ${part.line}` : part.line),
+    make("pre", "formula", part.formula),
+    listed("Numbers", plainItems([part.cost && [part.cost, layers].join(" "), ...part.kept, ...part.facts])),
+    listed("Weights", own.map((other) => weightItem(other, other === weight)), "weights"),
+    op ? null : listed("Operations", ops, "ops"),
+  ];
+}
+
+function tellKind({ kind }) {
+  const own = data.parts.filter((part) => part.kind === data.kinds.indexOf(kind));
+  const blocks = own.map((part) => make("li", "", link(part.at, part.title), make("span", "quiet", part.line)));
+  const told = [kind.told, kind.cost, ...kind.when.map((when) => `where ${when}`)];
+  return [make("ul", "plain", ...plainItems(told)), listed("In order", blocks, "ops")];
+}
+
+function tellWhole() {
+  const words = (kind) => make("span", "quiet", [kind.label, kind.told].filter(Boolean).join("; "));
+  const kinds = data.kinds.map((kind) => make("li", "", link(kind.at, `Layer ${kind.letter}`), words(kind)));
+  const ends = data.parts.filter((part) => part.kind === null);
+  const items = ends.map((part) => make("li", "", link(part.at, part.title), make("span", "quiet", part.line)));
+  const [escape, help] = ["Escape", "?"].map((key) => make("kbd", "", key));
+  const hint = make("p", "quiet", "Choose a box to come closer, ", escape, " to go back, ", help, " for all keys.");
+  return [hint, listed("Layers", kinds, "ops"), listed("Before and behind", items, "ops")];
+}
+
+function tell(place) {
+  const what = { stack: "model", kind: "layer", op: "operation", weight: "weight" }[place.type] ?? place.part.block;
+  const inside = place.part ? tellPart(place) : place.kind ? tellKind(place) : tellWhole();
+  const code = place.at === WHOLE ? null : make("code", "", place.at);
+  const name = make("p", "place", make("b", "chip", what), code);
+  const about = make("div", "about", make("h2", "", place.title), name, ...inside);
+  by("panel").replaceChildren(about, definition.section);
+  by("panel").scrollTo(0, 0);
+  markLine(place.part?.source);
+}
+
+function tipOf(place) {
+  const { part, op, weight } = place;
+  if (!part) {
+    const { told, cost } = place.kind;
+    return [make("b", "", place.title), make("span", "", told), make("span", "", cost)];
+  }
+  const own = op ? part.weights.filter((_, at) => op.weights.includes(at)) : part.weights;
+  const rows = own.slice(0, 6).map((other) => make("span", "row", make("code", "", other.name), ` ${numbers(other)}`));
+  const line = data.definition.text.split("\n")[part.source - 1];
+  return [
+    make("b", "", place.title),
+    make("span", "", op ? `${op.ops.join(", ")}, gives ${op.shape}` : part.line),
+    make("span", "formula", part.formula),
+    ...rows,
+    own.length > rows.length ? make("span", "", `and ${own.length - rows.length} more`) : null,
+    part.cost && !op && own.length > 1 ? make("span", "", `all: ${part.cost}`) : null,
+    line ? make("span", "source", `line ${part.source}: `, make("code", "", line.trim())) : null,
+  ];
+}
+
+function hover(event) {
+  const box = event.pointerType === "touch" ? null : event.target.closest?.("[data-at]");
+  const tip = by("tip");
+  if (!box) {
+    tip.hidden = true;
+    delete tip.dataset.of;
+    return;
+  }
+  if (tip.dataset.of !== box.dataset.at) {
+    tip.dataset.of = box.dataset.at;
+    tip.replaceChildren(...tipOf(places.get(box.dataset.at)).filter((row) => row && row.textContent));
+    tip.hidden = false;
+  }
+  const { offsetWidth: w, offsetHeight: h } = tip;
+  const x = Math.max(8, Math.min(event.clientX + 16, innerWidth - w - 8));
+  const below = event.clientY + 20;
+  tip.style.left = `${x}px`;
+  tip.style.top = `${below + h > innerHeight - 8 ? Math.max(8, event.clientY - h - 14) : below}px`;
+}

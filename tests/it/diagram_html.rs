@@ -1,0 +1,549 @@
+//! The page of a model: everything drawn is in it, by names that lead there, and it needs nothing else.
+//!
+//! What must be in a page is walked here from the drawing; pages are read by an XML parser and their
+//! sums computed anew. How a page behaves is for `scripts/drive_page.py`, in a browser.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use lab_bench::diagram::html::{Further, Page};
+use lab_bench::diagram::svg::{Anchor, Piece, Style};
+use lab_bench::diagram::{Drawing, Part, Sample, variants};
+use lab_bench::synth::design;
+use roxmltree::{Document, Node};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::goldens::{index, library, request};
+
+/// A drawing with its page.
+struct Case {
+    drawing: Drawing,
+    path: String,
+    text: String,
+    page: String,
+}
+
+/// Every definition with symbols, in all variants, and every golden with numbers.
+fn cases() -> &'static [Case] {
+    static CASES: OnceLock<Vec<Case>> = OnceLock::new();
+    CASES.get_or_init(|| {
+        let library = library();
+        let mut cases = Vec::new();
+        let mut add = |arch: &str, sample: &Sample| {
+            let source = library.source(arch).unwrap();
+            let drawing = Drawing::new(&library.get(arch).unwrap(), &source.text, sample);
+            let page = page(&drawing, &source.path, &source.text);
+            cases.push(Case {
+                drawing,
+                path: source.path.clone(),
+                text: source.text.clone(),
+                page,
+            });
+        };
+        let names: Vec<&str> = library.sources().map(|(name, _)| name).collect();
+        for arch in names {
+            let def = library.get(arch).unwrap();
+            for (tag, request) in variants(&def).unwrap() {
+                let name = format!("{arch}-{tag}");
+                add(arch, &Sample::of_definition(&name, &def, &request).unwrap());
+            }
+        }
+        for entry in index() {
+            let name = entry["name"].as_str().unwrap();
+            let (arch, request) = request(name, &entry);
+            let (_, plan) = design(&library.get(&arch).unwrap(), &request).unwrap();
+            add(&arch, &Sample::of_model(name, &plan).unwrap());
+        }
+        assert!(cases.len() > 150);
+        cases
+    })
+}
+
+fn page(drawing: &Drawing, path: &str, definition: &str) -> String {
+    let page = Page {
+        drawing,
+        path,
+        definition,
+    };
+    page.to_html()
+}
+
+fn between<'t>(text: &'t str, begin: &str, end: &str) -> &'t str {
+    let (_, rest) = text.split_once(begin).expect(begin);
+    rest.split_once(end).expect(end).0
+}
+
+fn data(page: &str) -> Value {
+    let text = between(
+        page,
+        "<script type=\"application/json\" id=\"data\">",
+        "</script>",
+    );
+    serde_json::from_str(text).expect("JSON")
+}
+
+/// The body as XML: HTML closes some elements and attributes by itself.
+fn body_text(page: &str) -> String {
+    let (_, rest) = page.split_once("<body>").expect("a body");
+    let (body, _) = rest.split_once("</body>").expect("its end");
+    let body = body.replace(" hidden>", " hidden=\"\">");
+    let (before, input) = body.split_once("<input ").expect("a search");
+    let input = input.replacen("\">", "\"/>", 1);
+    format!("<body>{before}<input {input}</body>")
+}
+
+fn read(body: &str) -> Document<'_> {
+    Document::parse(body).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn has_class(node: &Node<'_, '_>, class: &str) -> bool {
+    let classes = node.attribute("class").unwrap_or_default();
+    classes.split(' ').any(|own| own == class)
+}
+
+/// The view of a name, and the pictures of a class in it.
+fn pictures<'a, 'd>(view: Node<'a, 'd>, class: &str) -> Vec<Node<'a, 'd>> {
+    let all = view.descendants().filter(|node| node.has_tag_name("svg"));
+    all.filter(|node| has_class(node, class)).collect()
+}
+
+fn views<'a, 'd>(body: &'a Document<'d>) -> BTreeMap<&'a str, Node<'a, 'd>> {
+    let all = body.descendants().filter(|node| has_class(node, "view"));
+    all.map(|node| (node.attribute("data-view").unwrap(), node))
+        .collect()
+}
+
+fn named<'a, 'd>(within: &[Node<'a, 'd>], at: &str) -> Option<Node<'a, 'd>> {
+    let all = within.iter().flat_map(|node| node.descendants());
+    let mut all = all.filter(|node| node.attribute("data-at") == Some(at));
+    all.next()
+}
+
+fn texts(node: Node<'_, '_>) -> String {
+    let texts = node.descendants().filter(|n| n.has_tag_name("text"));
+    texts
+        .filter_map(|n| n.text())
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// Every part with its kind of layers, in the order of execution.
+fn parts(drawing: &Drawing) -> Vec<(Option<usize>, &Part)> {
+    let begin = drawing.begin.iter().map(|part| (None, part));
+    let kinds = drawing.kinds.iter().enumerate();
+    let inside = kinds.flat_map(|(at, kind)| {
+        let parts = kind.slots.iter().flat_map(|slot| slot.parts());
+        parts.map(move |part| (Some(at), part))
+    });
+    let end = drawing.end.iter().map(|part| (None, part));
+    begin.chain(inside).chain(end).collect()
+}
+
+fn shape(dims: &[String]) -> String {
+    let said: Vec<&str> = dims
+        .iter()
+        .map(String::as_str)
+        .filter(|d| *d != "1")
+        .collect();
+    if said.is_empty() {
+        "1".into()
+    } else {
+        said.join(" × ")
+    }
+}
+
+/// Whether a line of a definition is one from which a part can come.
+fn check_line(case: &Case, part: &Part, line: u64) {
+    let all: Vec<&str> = case.text.lines().collect();
+    let line = all[usize::try_from(line).unwrap() - 1].trim();
+    let place = format!("{} {} `{line}`", case.drawing.name, part.path);
+    assert!(!line.is_empty() && !line.starts_with('#'), "{place}");
+    if part.kind == "norm" {
+        let words = ["norm", "pre", "post", "after", "[[stack.slot", "[head]"];
+        assert!(words.iter().any(|word| line.contains(word)), "{place}");
+    }
+}
+
+#[test]
+fn everything_drawn_is_told() {
+    for case in cases() {
+        let name = &case.drawing.name;
+        let data = data(&case.page);
+        assert_eq!(
+            data["definition"]["text"],
+            Value::from(case.text.as_str()),
+            "{name}"
+        );
+        assert_eq!(
+            data["definition"]["path"],
+            Value::from(case.path.as_str()),
+            "{name}"
+        );
+        let told = data["parts"].as_array().unwrap();
+        let drawn = parts(&case.drawing);
+        assert_eq!(told.len(), drawn.len(), "{name}");
+        for ((kind, part), told) in drawn.into_iter().zip(told) {
+            let place = format!("{name} {}", part.path);
+            assert_eq!(told["title"], Value::from(part.title.as_str()), "{place}");
+            assert_eq!(
+                told["formula"],
+                Value::from(part.formula.as_str()),
+                "{place}"
+            );
+            assert_eq!(told["kind"].as_u64(), kind.map(|k| k as u64), "{place}");
+            assert!(!part.formula.is_empty(), "{place} has no formula");
+            let line = told["source"].as_u64();
+            check_line(
+                case,
+                part,
+                line.unwrap_or_else(|| panic!("{place} has no line")),
+            );
+            let ops = told["ops"].as_array().unwrap();
+            assert_eq!(ops.len(), part.ops.len(), "{place}");
+            for (told, op) in ops.iter().zip(&part.ops) {
+                assert_eq!(told["title"], Value::from(op.title.as_str()), "{place}");
+                assert_eq!(told["shape"], Value::from(shape(&op.result)), "{place}");
+                assert_eq!(told["ops"], serde_json::json!(op.ops), "{place}");
+                assert_eq!(told["weights"], serde_json::json!(op.weights), "{place}");
+            }
+            let weights = told["weights"].as_array().unwrap();
+            assert_eq!(weights.len(), part.weights.len(), "{place}");
+            for (told, weight) in weights.iter().zip(&part.weights) {
+                assert_eq!(told["name"], Value::from(weight.name.as_str()), "{place}");
+                assert_eq!(told["shape"], Value::from(shape(&weight.shape)), "{place}");
+                assert_eq!(told["types"], serde_json::json!(weight.types), "{place}");
+                assert_eq!(told["cost"].is_string(), weight.cost.is_some(), "{place}");
+                // No number that only a file can give.
+                let n = (!case.drawing.is_symbolic).then_some(weight.tensors.len() as u64);
+                assert_eq!(told["tensors"].as_u64(), n, "{place}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_name_leads_to_a_picture() {
+    for case in cases() {
+        let name = &case.drawing.name;
+        let data = data(&case.page);
+        let text = body_text(&case.page);
+        let body = read(&text);
+        let views = views(&body);
+        let stack = views["stack"];
+        let mut known = BTreeSet::from(["stack".to_owned()]);
+        let mut learn = |at: &Value| {
+            let at = at.as_str().unwrap().to_owned();
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "._@~-".contains(c);
+            assert!(at.chars().all(is_plain), "{name}: {at}");
+            assert!(known.insert(at.clone()), "{name}: {at} is two things");
+            at
+        };
+        let kinds: Vec<String> = data["kinds"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|k| learn(&k["at"]))
+            .collect();
+        for at in &kinds {
+            assert!(
+                named(&[stack], at).is_some(),
+                "{name}: {at} is not in the stack"
+            );
+            assert!(
+                views.contains_key(at.as_str()),
+                "{name}: {at} has no picture"
+            );
+        }
+        for ((kind, part), told) in parts(&case.drawing)
+            .into_iter()
+            .zip(data["parts"].as_array().unwrap())
+        {
+            let at = learn(&told["at"]);
+            let view = views[kind.map_or(at.as_str(), |kind| kinds[kind].as_str())];
+            let opened = pictures(view, "opened");
+            let group = named(&opened, &at).unwrap_or_else(|| panic!("{name}: {at} is not drawn"));
+            assert!(
+                named(&pictures(stack, "whole"), &at).is_some(),
+                "{name}: {at} is not in the stack"
+            );
+            if kind.is_some() {
+                assert!(
+                    named(&pictures(view, "closed"), &at).is_some(),
+                    "{name}: {at} has no card"
+                );
+            }
+            let known_weights = told["weights"].as_array().unwrap();
+            check_rect(name, &at, group, &told["rect"]);
+            let is_single = part.kind == "norm";
+            for (op, told) in part.ops.iter().zip(told["ops"].as_array().unwrap()) {
+                let at = learn(&told["at"]);
+                let own =
+                    named(&[group], &at).or((is_single && part.ops.len() == 1).then_some(group));
+                let own = own.unwrap_or_else(|| panic!("{name}: {at} is not drawn"));
+                let lead: String = op.title.chars().take(12).collect();
+                let sign = matches!(op.shape, lab_bench::diagram::OpShape::Sign(_));
+                assert!(
+                    sign || texts(own).contains(&lead),
+                    "{name}: {at} is `{}`",
+                    texts(own)
+                );
+                for weight in &op.weights {
+                    let lead: String = part.weights[*weight].name.chars().take(12).collect();
+                    assert!(texts(own).contains(&lead), "{name}: {at} lacks {lead}");
+                    let cost = &known_weights[*weight]["cost"];
+                    let bytes = cost
+                        .as_str()
+                        .map_or("", |cost| cost.split(" · ").nth(1).unwrap());
+                    assert!(texts(own).contains(bytes), "{name}: {at} lacks {bytes}");
+                }
+            }
+            let used: BTreeSet<usize> = part.ops.iter().flat_map(|op| op.weights.clone()).collect();
+            assert_eq!(
+                used.len(),
+                part.weights.len(),
+                "{name}: {at} has weights in no operation"
+            );
+            for weight in told["weights"].as_array().unwrap() {
+                learn(&weight["at"]);
+            }
+        }
+        let shown = body
+            .descendants()
+            .filter_map(|node| node.attribute("data-at"));
+        for at in shown {
+            assert!(known.contains(at), "{name}: {at} is shown and not told");
+        }
+        let links = body.descendants().filter_map(|node| node.attribute("href"));
+        for link in links {
+            assert!(
+                known.contains(&link[1..]) && link.starts_with('#'),
+                "{name}: {link}"
+            );
+        }
+    }
+}
+
+/// Where a page looks for a part is where the part's frame is.
+fn check_rect(name: &str, at: &str, group: Node<'_, '_>, told: &Value) {
+    let told: Vec<f64> = told
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|v| v.as_f64().unwrap())
+        .collect();
+    let frame = group.children().find(Node::is_element).unwrap();
+    if !frame.has_tag_name("rect") {
+        assert!(told[2] > 10.0 && told[3] > 10.0, "{name}: {at} at {told:?}");
+        return;
+    }
+    let number = |key: &str| frame.attribute(key).unwrap().parse::<f64>().unwrap();
+    for (told, key) in told.iter().zip(["x", "y", "width", "height"]) {
+        assert!(
+            (told - number(key)).abs() <= 1.0,
+            "{name}: {at}: {key} is {}, not {told}",
+            number(key)
+        );
+    }
+}
+
+fn base64(text: &str) -> Vec<u8> {
+    const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digits = text.trim_end_matches('=').chars();
+    let digits: Vec<u32> = digits
+        .map(|c| DIGITS.find(c).expect("a digit") as u32)
+        .collect();
+    let bits = digits
+        .iter()
+        .flat_map(|d| (0..6).rev().map(move |at| (d >> at & 1) as u8));
+    let bits: Vec<u8> = bits.collect();
+    bits.chunks_exact(8)
+        .map(|byte| byte.iter().fold(0, |all, bit| all << 1 | bit))
+        .collect()
+}
+
+#[test]
+fn a_page_asks_nobody() {
+    for case in cases() {
+        let (name, page) = (&case.drawing.name, &case.page);
+        let policy = between(
+            page,
+            "http-equiv=\"Content-Security-Policy\" content=\"",
+            "\"",
+        );
+        assert!(policy.starts_with("default-src 'none'; "), "{policy}");
+        for (key, tag) in [("style-src", "style"), ("script-src", "script")] {
+            let sum = between(policy, &format!("{key} 'sha256-"), "'");
+            let text = between(page, &format!("<{tag}>"), &format!("</{tag}>"));
+            assert!(text.len() > 5000);
+            assert_eq!(
+                base64(sum),
+                Sha256::digest(text.as_bytes()).to_vec(),
+                "{name}: {tag}"
+            );
+        }
+        // Definitions may speak of addresses; nothing else does.
+        let data = between(page, "id=\"data\">", "</script>");
+        let page = page.replace(data, "");
+        for word in [
+            "http:",
+            "https:",
+            "//cdn",
+            "src=",
+            "url(",
+            "@import",
+            "fetch(",
+            "XMLHttp",
+            "WebSocket",
+            "style=",
+            "onclick",
+            "onload",
+            "eval(",
+        ] {
+            assert!(!page.contains(word), "{name}: {word}");
+        }
+        assert_eq!(page.matches("<script").count(), 2, "{name}");
+        assert_eq!(page.matches("<style").count(), 1, "{name}");
+    }
+}
+
+#[test]
+fn pages_are_small_and_the_same_each_time() {
+    for case in cases() {
+        let size = case.page.len();
+        assert!(size < 250_000, "{}: {size}", case.drawing.name);
+        assert_eq!(
+            case.page,
+            page(&case.drawing, &case.path, &case.text),
+            "{}",
+            case.drawing.name
+        );
+    }
+    let mut sizes: Vec<usize> = cases().iter().map(|case| case.page.len()).collect();
+    sizes.sort_unstable();
+    assert!(
+        sizes[sizes.len() / 2] < 120_000,
+        "{}",
+        sizes[sizes.len() / 2]
+    );
+}
+
+/// Elements by name, with how many there are.
+fn elements(page: &str) -> BTreeMap<String, usize> {
+    let text = body_text(page);
+    let body = read(&text);
+    let mut all = BTreeMap::new();
+    for node in body.descendants().filter(Node::is_element) {
+        *all.entry(node.tag_name().name().to_owned()).or_default() += 1;
+    }
+    all
+}
+
+/// A page in which texts of models and definitions are this one.
+fn page_of(drawing: &Drawing, text: &str) -> String {
+    let mut drawing = drawing.clone();
+    let own = || text.to_owned();
+    drawing.name = own();
+    drawing.arch = own();
+    let slots = drawing.kinds.iter_mut().flat_map(|kind| &mut kind.slots);
+    for slot in slots {
+        slot.name = own();
+        for part in slot.branches.iter_mut().map(|branch| &mut branch.block) {
+            part.title = own();
+            part.facts = vec![own()];
+            part.weights.iter_mut().for_each(|weight| {
+                weight.key = own();
+                weight.name = own();
+            });
+            part.ops.iter_mut().for_each(|op| op.value = Some(own()));
+        }
+    }
+    page(&drawing, text, &format!("# {text}"))
+}
+
+#[test]
+fn hostile_texts_stay_text() {
+    const HOSTILE: &str =
+        "</script><script>alert(1)</script>{{data}}<!--\u{1}\u{2028}\"'&</style><img/>";
+    let drawing = &cases()[0].drawing;
+    let plain = page_of(drawing, &"x".repeat(HOSTILE.len()));
+    let hostile = page_of(drawing, HOSTILE);
+    assert_eq!(elements(&hostile), elements(&plain));
+    for word in ["<script", "</script", "<style", "</style", "<!--", "<img"] {
+        let n = |page: &str| page.matches(word).count();
+        assert_eq!(n(&hostile), n(&plain), "{word}");
+    }
+    let data = data(&hostile);
+    assert_eq!(data["name"], Value::from(HOSTILE));
+    let text = format!("# {HOSTILE}");
+    assert_eq!(data["definition"]["text"], Value::from(text));
+    let parts = data["parts"].as_array().unwrap().iter();
+    let ops = parts.flat_map(|part| part["ops"].as_array().unwrap());
+    let names: Vec<&str> = ops.map(|op| op["at"].as_str().unwrap()).collect();
+    let unique: BTreeSet<&&str> = names.iter().collect();
+    assert_eq!(unique.len(), names.len());
+}
+
+#[test]
+fn further_pictures_stand_below_the_stack() {
+    let case = &cases()[0];
+    let mut piece = Piece::new(200.0, 40.0);
+    piece.text(0.0, 20.0, Anchor::Start, Style::Line, "token by token <&>");
+    let further = vec![Further {
+        title: "How it is executed".into(),
+        piece,
+    }];
+    let page = Page {
+        drawing: &case.drawing,
+        path: &case.path,
+        definition: &case.text,
+        further,
+    };
+    let page = page.to_html();
+    let text = body_text(&page);
+    let body = read(&text);
+    let stack = views(&body)["stack"];
+    let section = stack
+        .children()
+        .find(|node| has_class(node, "further"))
+        .unwrap();
+    assert_eq!(texts(section), "token by token <&>");
+    let heading = section.descendants().find(|node| node.has_tag_name("h2"));
+    assert_eq!(
+        heading.and_then(|node| node.text()),
+        Some("How it is executed")
+    );
+}
+
+fn bench(arguments: &[&str]) -> (bool, String) {
+    let program = env!("CARGO_BIN_EXE_bench");
+    let output = Command::new(program).args(arguments).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(said).unwrap())
+}
+
+#[test]
+fn the_command_writes_one_file_for_each_variant() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().to_str().unwrap();
+    let model = "models/tiny-chat.gguf";
+    let (is_done, said) = bench(&["diagram", model, "--html", "-o", at]);
+    assert!(is_done && said.trim().ends_with("tiny-chat.html"), "{said}");
+    let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+    assert_eq!(files.len(), 1);
+    let text = std::fs::read_to_string(said.trim()).unwrap();
+    let weight = &data(&text)["parts"][0]["weights"][0];
+    assert_eq!(weight["name"], Value::from("token_embd.weight"));
+    assert!(weight["cost"].as_str().unwrap().contains("iB"));
+    for other in ["--png", "--all"] {
+        let what = if other == "--all" {
+            vec![]
+        } else {
+            vec![model]
+        };
+        let arguments = [&["diagram", "--html", other, "-o", at][..], &what].concat();
+        let (is_done, said) = bench(&arguments);
+        assert!(!is_done && said.contains("cannot be used with"), "{said}");
+    }
+}
