@@ -29,6 +29,7 @@ pub use gallery::{GalleryError, gallery};
 pub use kinds::Run;
 pub use samples::Sample;
 pub use variants::variants;
+pub(crate) use words::{bytes, count, tidy};
 
 use std::ops::Range;
 

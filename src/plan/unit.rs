@@ -2,9 +2,7 @@
 
 use super::assemble::{Planner, place_of};
 use super::facts::{LayerScope, UnitScope};
-use super::{
-    CachePlan, ContractRef, KeyValuePlan, SHOWN, StatePart, StatePlan, TensorPlan, Unit,
-};
+use super::{CachePlan, ContractRef, KeyValuePlan, SHOWN, StatePart, StatePlan, TensorPlan, Unit};
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
     Instance, OptionKind, Presence, Resolved, Resource, StateSpec, WeightRole, nearest,

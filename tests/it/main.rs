@@ -11,6 +11,7 @@ mod bad_definitions;
 mod bad_folders;
 mod constraints;
 mod convert;
+mod describe;
 mod diagrams;
 mod diffusion;
 mod faults;
