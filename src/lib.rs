@@ -23,8 +23,10 @@
 //! - [`diagram`]: a model as pictures, drawn from what runs
 //! - [`describe`]: a model in words
 //! - [`models`]: finding and opening models
+//! - [`abilities`]: what a model can do here
 //! - [`cli`]: the command line
 
+pub mod abilities;
 pub mod api;
 pub mod arch;
 pub mod blocks;

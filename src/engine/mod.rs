@@ -419,10 +419,7 @@ pub fn start<E: Send + 'static>(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
     /// It has no logits.
-    #[error(
-        "the model ends in vectors of {n_embd} elements, one for each token, and has no logits that text \
-         could be chosen by"
-    )]
+    #[error("the model ends in vectors of {n_embd} elements, and has no logits to choose text by")]
     Vectors {
         /// Elements of a vector.
         n_embd: u64,

@@ -21,6 +21,7 @@ mod golden_templates;
 mod golden_tokenizers;
 mod goldens;
 mod hf;
+mod inspect;
 mod kept;
 mod mutated_folders;
 mod openai_client;
