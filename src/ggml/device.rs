@@ -249,11 +249,11 @@ impl Device {
         arena.mark_stand_in();
         arena.own(buffer, None);
         for tensor in tensors {
-            // SAFETY: the tensor's bytes fit the noted range, and it has no place yet (below).
-            let status = match tensor.is_allocated() {
-                true => sys::GGML_STATUS_SUCCESS,
-                false => unsafe { sys::ggml_backend_tensor_alloc(place, tensor.as_ptr(), nowhere) },
-            };
+            if tensor.is_allocated() {
+                continue;
+            }
+            // SAFETY: the tensor's bytes fit the noted range, and it has no place yet.
+            let status = unsafe { sys::ggml_backend_tensor_alloc(place, tensor.as_ptr(), nowhere) };
             if status != sys::GGML_STATUS_SUCCESS {
                 let message = format!("`{}`: ggml answered {status}", tensor.name());
                 return Err(Error::Arguments {

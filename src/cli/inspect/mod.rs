@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 
 use crate::abilities::{Ability, Subject, abilities};
+use crate::arch::Mode;
 use crate::describe::{Share, describe, shares};
 use crate::model::{Estimator, MemoryUse, Options};
 use crate::models::{self, Opened, Source, tokenizer_of};
@@ -73,7 +74,7 @@ struct Context {
     memory: Result<MemoryUse, String>,
     /// Bytes of states, which [`MemoryUse::cache`] holds too.
     states: u64,
-    /// Bytes of keys, values and states that the last token reads.
+    /// Bytes of keys, values and states that the last token reads, where tokens are read one by one.
     read: Option<u64>,
     /// Why it would be refused.
     refusal: Option<String>,
@@ -264,6 +265,8 @@ fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx:
     let last = n_ctx.saturating_sub(1);
     let rows = plan.cache_bytes_read(last, options.k_type, options.v_type);
     let read = rows.and_then(|rows| rows.checked_add(plan.recurrent_bytes(1)?));
+    // Where texts are read as a whole no token is read by itself.
+    let read = read.filter(|_| plan.mode == Mode::Causal);
     Context {
         n_ctx,
         memory: memory.map_err(|error| error.to_string()),

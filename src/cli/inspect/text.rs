@@ -439,9 +439,10 @@ fn row(planned: &Planned, context: &Context) -> Vec<String> {
         },
         bytes(memory.compute),
         bytes(all),
-        read.map_or_else(String::new, |(weights, rows)| {
-            bytes(weights.saturating_add(rows))
-        }),
+        read.map_or_else(
+            || "-".to_owned(),
+            |(weights, rows)| bytes(weights.saturating_add(rows)),
+        ),
     ]
 }
 
