@@ -21,9 +21,12 @@
 //! - [`retype`]: weights in other element types
 //! - [`convert`]: models into files of other formats and types
 //! - [`diagram`]: a model as pictures, drawn from what runs
+//! - [`describe`]: a model in words
 //! - [`models`]: finding and opening models
+//! - [`abilities`]: what a model can do here
 //! - [`cli`]: the command line
 
+pub mod abilities;
 pub mod api;
 pub mod arch;
 pub mod blocks;
@@ -31,6 +34,7 @@ pub mod cli;
 pub mod compare;
 pub mod constraint;
 pub mod convert;
+pub mod describe;
 pub mod diagram;
 pub mod engine;
 #[expect(unsafe_code, reason = "the safe layer over ggml")]

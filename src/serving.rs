@@ -111,6 +111,11 @@ impl Served {
             model: model.clone(),
             source,
         })?;
+        // Before anything is loaded: weights may take minutes.
+        engine::can_answer(&plan, &tokenizer).map_err(|unfit| Error::Start {
+            model: model.clone(),
+            source: unfit.into(),
+        })?;
         let template = template_of(weights.metadata())
             .map(ChatTemplate::new)
             .transpose()

@@ -16,8 +16,9 @@ mod response_format;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
-use axum::http::HeaderName;
+use axum::http::{HeaderMap, HeaderName};
 use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
@@ -25,8 +26,17 @@ use tower_http::trace::TraceLayer;
 
 pub use pool::{Loader, Pool};
 
+use chat_request::ChatRequest;
+
 /// Largest request body: a long conversation, no images.
 const MAX_BODY_BYTES: usize = 16 << 20;
+
+/// Why a chat request with this body is refused whatever the model; none if it is not.
+pub fn refusal(body: &serde_json::Value) -> Option<String> {
+    let body = Bytes::from(body.to_string());
+    let parsed = ChatRequest::parse(&HeaderMap::new(), &body);
+    parsed.err().map(|error| error.to_string())
+}
 
 /// The routes over a pool of models.
 pub fn app(pool: Arc<Pool>) -> Router {

@@ -34,6 +34,7 @@ pub use kinds::Run;
 pub use overlay::{Legend, Note};
 pub use samples::Sample;
 pub use variants::variants;
+pub(crate) use words::{bytes, count, tidy};
 
 use std::ops::Range;
 

@@ -144,7 +144,7 @@ pub(super) fn weighted(step: &Step, key: &str) -> String {
 }
 
 /// A float with as many digits as say something.
-pub(super) fn tidy(value: f64) -> String {
+pub(crate) fn tidy(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return if value < 0.0 {
             "\u{2212}\u{221e}".into()
@@ -166,7 +166,7 @@ pub(super) fn tidy(value: f64) -> String {
 }
 
 /// Thousands in groups, large numbers short: `4 096`, `6.7 B`.
-pub(super) fn count(n: u64) -> String {
+pub(crate) fn count(n: u64) -> String {
     let scaled = |unit: f64, name: &str| format!("{} {name}", three(n as f64 / unit));
     match n {
         0..10_000 => n.to_string(),
@@ -177,7 +177,7 @@ pub(super) fn count(n: u64) -> String {
 }
 
 /// Bytes in binary units.
-pub(super) fn bytes(n: u64) -> String {
+pub(crate) fn bytes(n: u64) -> String {
     let scaled =
         |power: u32, name: &str| format!("{} {name}", three(n as f64 / 1024f64.powi(power as i32)));
     match n {

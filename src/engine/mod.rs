@@ -27,6 +27,7 @@ use tokio::sync::mpsc;
 pub use crate::blocks::Remasking;
 use crate::constraint::{self, Compiled, Constraint};
 use crate::model::Model;
+use crate::plan::Plan;
 pub use crate::sampling::TokenLogprob;
 use crate::sampling::{Contrastive, ParamError, Params, Sampler};
 use crate::text::tokenizer::Tokenizer;
@@ -376,20 +377,20 @@ pub fn start<E: Send + 'static>(
         .spawn(move || match load() {
             Ok(model) => {
                 let kind = kind_of(&model, &for_thread);
-                let known = kind.ok_or(StartError::NoMask);
+                let known = kind.map_err(StartError::Unfit);
                 // Nobody waiting for the answer means nobody wants the engine.
                 if ready.send(known).is_err() {
                     return;
                 }
                 match kind {
-                    Some(Kind::Growing { .. }) => {
+                    Ok(Kind::Growing { .. }) => {
                         way::serve(runner::Runner::new(model, for_thread, limits), requests);
                     }
-                    Some(Kind::Filling(facts)) => {
+                    Ok(Kind::Filling(facts)) => {
                         let runner = diffusion::Runner::new(model, for_thread, limits, facts);
                         way::serve(runner, requests);
                     }
-                    None => {}
+                    Err(_) => {}
                 }
             }
             Err(error) => {
@@ -414,19 +415,62 @@ pub fn start<E: Send + 'static>(
     }
 }
 
-/// How a model generates; none if it fills in and its vocabulary has nothing to stand for a masked token.
-fn kind_of(model: &Model, tokenizer: &Tokenizer) -> Option<Kind> {
-    let options = model.options();
-    let is_kept = options.n_ctx > 0;
-    if model.plan().diffusion.is_none() {
-        let can = is_kept && !model.has_states();
-        let takes_back = can.then_some(model.plan().n_embd as usize);
-        return Some(Kind::Growing { takes_back });
+/// Why a model cannot answer with text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// It has no logits.
+    #[error("the model ends in vectors of {n_embd} elements, and has no logits to choose text by")]
+    Vectors {
+        /// Elements of a vector.
+        n_embd: u64,
+    },
+    /// It fills in masked tokens, and its vocabulary has no such token.
+    #[error(
+        "the vocabulary does not say which token stands for a masked one (`tokenizer.ggml.mask_token_id`)"
+    )]
+    NoMask,
+}
+
+/// Whether a model with this vocabulary answers with text.
+///
+/// # Errors
+/// What it lacks.
+pub fn can_answer(plan: &Plan, tokenizer: &Tokenizer) -> Result<(), Unfit> {
+    if plan.head.as_ref().is_none_or(|head| head.unit.is_none()) {
+        return Err(Unfit::Vectors {
+            n_embd: plan.n_embd,
+        });
     }
-    let mask = tokenizer
-        .mask()
-        .filter(|id| (*id as usize) < model.row_width())?;
-    Facts::of(model.plan(), mask, options.n_batch, is_kept).map(Kind::Filling)
+    match plan.diffusion {
+        Some(_) => mask_of(plan, tokenizer).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// The token that stands for a masked one.
+fn mask_of(plan: &Plan, tokenizer: &Tokenizer) -> Result<u32, Unfit> {
+    let mask = tokenizer.mask();
+    mask.filter(|id| u64::from(*id) < plan.n_vocab)
+        .ok_or(Unfit::NoMask)
+}
+
+/// How a model generates.
+fn kind_of(model: &Model, tokenizer: &Tokenizer) -> Result<Kind, Unfit> {
+    let (plan, options) = (model.plan(), model.options());
+    can_answer(plan, tokenizer)?;
+    if options.embeddings {
+        let n_embd = plan.n_embd;
+        return Err(Unfit::Vectors { n_embd });
+    }
+    let is_kept = options.n_ctx > 0;
+    if plan.diffusion.is_some() {
+        let mask = mask_of(plan, tokenizer)?;
+        let facts = Facts::of(plan, mask, options.n_batch, is_kept);
+        return facts.map(Kind::Filling).ok_or(Unfit::NoMask);
+    }
+    let can = is_kept && !model.has_states();
+    let takes_back = can.then_some(plan.n_embd as usize);
+    Ok(Kind::Growing { takes_back })
 }
 
 /// Why an engine did not start.
@@ -435,11 +479,9 @@ pub enum StartError<E> {
     /// The model could not be loaded.
     #[error("{0}")]
     Load(E),
-    /// The model fills in masked tokens, and its vocabulary has no such token.
-    #[error(
-        "the vocabulary does not say which token stands for a masked one (`tokenizer.ggml.mask_token_id`)"
-    )]
-    NoMask,
+    /// The model does not answer with text.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
     /// No thread.
     #[error("could not start the engine's thread: {0}")]
     Thread(std::io::Error),

@@ -32,6 +32,8 @@ pub(super) struct Inner {
     hosts: RefCell<Vec<Bytes>>,
     /// Arenas whose tensors this one's refer to.
     reads: RefCell<Vec<Arena>>,
+    /// Whether tensors have places without memory ([`super::Device::stand_in`]).
+    stands_in: Cell<bool>,
 }
 
 impl Drop for Inner {
@@ -72,6 +74,7 @@ impl Arena {
             buffers: RefCell::default(),
             hosts: RefCell::default(),
             reads: RefCell::default(),
+            stands_in: Cell::new(false),
         })))
     }
 
@@ -99,6 +102,16 @@ impl Arena {
         {
             reads.push(other.arena.clone());
         }
+    }
+
+    /// Marks tensors as having places without memory.
+    pub(super) fn mark_stand_in(&self) {
+        self.0.stands_in.set(true);
+    }
+
+    /// Whether this arena's tensors, or any they refer to, have no memory behind their places.
+    pub(super) fn stands_in(&self) -> bool {
+        self.0.stands_in.get() || self.0.reads.borrow().iter().any(Self::stands_in)
     }
 
     /// Wraps what ggml returned for an operation of this arena.
@@ -286,6 +299,11 @@ impl Tensor {
     pub fn is_allocated(&self) -> bool {
         // SAFETY: as in `shape`.
         unsafe { sys::shim_tensor_is_allocated(self.as_ptr()) }
+    }
+
+    /// Whether it has memory that can be read and written.
+    pub(super) fn has_memory(&self) -> bool {
+        self.is_allocated() && !self.arena.stands_in()
     }
 }
 

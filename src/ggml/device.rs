@@ -224,12 +224,53 @@ impl Device {
         Ok(unaligned)
     }
 
+    /// Gives every tensor of an arena a place that no memory lies behind, so that a graph over them can
+    /// be measured. Such a graph does not run: the executor refuses it.
+    ///
+    /// # Errors
+    /// A refusal by ggml.
+    pub fn stand_in(self, arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
+        let Some(largest) = tensors.iter().map(|tensor| tensor.bytes()).max() else {
+            return Ok(());
+        };
+        // SAFETY: the buffer type lives as long as the program.
+        let align = unsafe { sys::ggml_backend_buft_get_alignment(self.buffer_type()) };
+        let nowhere = std::ptr::without_provenance_mut::<std::ffi::c_void>(align);
+        // SAFETY: ggml notes the range and does not touch it; the mark on the arena keeps graphs over it
+        // from running and its tensors from being read and written.
+        let ptr = unsafe { sys::ggml_backend_cpu_buffer_from_ptr(nowhere, largest.max(1)) };
+        let buffer = NonNull::new(ptr)
+            .map(Buffer)
+            .ok_or_else(|| Error::Arguments {
+                op: "stand_in",
+                message: "ggml refused the place".into(),
+            })?;
+        let place = buffer.0.as_ptr();
+        arena.mark_stand_in();
+        arena.own(buffer, None);
+        for tensor in tensors {
+            if tensor.is_allocated() {
+                continue;
+            }
+            // SAFETY: the tensor's bytes fit the noted range, and it has no place yet.
+            let status = unsafe { sys::ggml_backend_tensor_alloc(place, tensor.as_ptr(), nowhere) };
+            if status != sys::GGML_STATUS_SUCCESS {
+                let message = format!("`{}`: ggml answered {status}", tensor.name());
+                return Err(Error::Arguments {
+                    op: "stand_in",
+                    message,
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Writes a tensor's data.
     ///
     /// # Errors
     /// The tensor has no memory, or the sizes differ.
     pub fn write(tensor: &Tensor, bytes: &[u8]) -> Result<(), Error> {
-        if !tensor.is_allocated() || !tensor.is_contiguous() || tensor.bytes() != bytes.len() {
+        if !tensor.has_memory() || !tensor.is_contiguous() || tensor.bytes() != bytes.len() {
             let message = format!(
                 "`{}` takes {} contiguous bytes, found {}",
                 tensor.name(),
@@ -256,7 +297,7 @@ impl Device {
         let row = tensor.strides()[1];
         let n_rows = tensor.bytes().checked_div(row).unwrap_or(0);
         let fits = |at: usize| at.checked_add(n).is_some_and(|end| end <= n_rows);
-        if !tensor.is_allocated() || !tensor.is_contiguous() || !fits(from) || !fits(to) {
+        if !tensor.has_memory() || !tensor.is_contiguous() || !fits(from) || !fits(to) {
             return Err(Error::Arguments {
                 op: "copy_rows",
                 message: format!(

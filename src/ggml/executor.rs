@@ -152,6 +152,15 @@ impl Executor {
         Ok(())
     }
 
+    /// Refuses a graph that can only be measured.
+    fn has_memory(&self, graph: &Graph) -> Result<(), Error> {
+        self.fits(graph)?;
+        match graph.arena().stands_in() {
+            true => Err(Error::Compute("a graph over stand-ins does not run".into())),
+            false => Ok(()),
+        }
+    }
+
     /// Scratch bytes that a graph would need on each device, without taking them.
     ///
     /// # Errors
@@ -179,7 +188,7 @@ impl Executor {
     /// # Errors
     /// Not enough memory.
     pub fn reserve(&mut self, graph: &Graph) -> Result<(), Error> {
-        self.fits(graph)?;
+        self.has_memory(graph)?;
         self.graph = None;
         // SAFETY: the graph fits the scheduler.
         let done = unsafe {
@@ -202,7 +211,7 @@ impl Executor {
     /// # Errors
     /// Not enough memory, or a graph larger than the executor's capacity.
     pub fn load(&mut self, graph: Graph) -> Result<(), Error> {
-        self.fits(&graph)?;
+        self.has_memory(&graph)?;
         self.graph = None;
         // SAFETY: the graph fits the scheduler, which holds no other after the reset.
         let done = unsafe {

@@ -73,7 +73,7 @@ fn cut(tensors: &[&Tensor], piece_bytes: usize) -> Result<Vec<Piece>, Error> {
     for (at, tensor) in tensors.iter().enumerate() {
         // SAFETY: the description lives as long as the handle.
         let is_view = !unsafe { sys::shim_tensor_view_src(tensor.as_ptr()) }.is_null();
-        let is_ours = tensor.is_allocated() && !tensor.arena.is_host_memory() && !is_view;
+        let is_ours = tensor.has_memory() && !tensor.arena.is_host_memory() && !is_view;
         if !is_ours || !tensor.is_contiguous() || !seen.insert(tensor.key()) {
             let message = format!(
                 "`{}` has no contiguous memory of its own, or is named twice",

@@ -276,3 +276,32 @@ fn block_sizes_are_those_of_ggml() {
         );
     }
 }
+
+#[test]
+fn a_graph_over_stand_ins_is_measured_and_does_not_run() {
+    let sized = |is_real: bool| {
+        let weights = Arena::new(1, 0).expect("an arena");
+        let w = weights.tensor("w", F32, &[64, 96]).expect("a sound shape");
+        let cpu = Device::cpu().expect("the processor");
+        match is_real {
+            true => cpu.allocate(&weights, "a weight").map(drop),
+            false => cpu.stand_in(&weights, &[&w]),
+        }
+        .expect("a place");
+        let mut g = graph();
+        let x = tensor(&g, F32, &[64, 5]);
+        let y = g.mul_mat(&w, &x).expect("shapes fit");
+        g.output(&y).expect("of this graph");
+        let mut executor = Executor::new(&[], 1, 256).expect("the processor");
+        let sizes = executor.measure(&g).expect("it fits");
+        let bytes = vec![0u8; w.bytes()];
+        assert_eq!(Device::write(&w, &bytes).is_ok(), is_real);
+        assert_eq!(Device::copy_rows(&w, 0, 1, 1).is_ok(), is_real);
+        assert_eq!(executor.reserve(&g).is_ok(), is_real);
+        assert_eq!(executor.load(g).is_ok(), is_real);
+        sizes
+    };
+    let described = sized(false);
+    assert!(described[0].1 > 0);
+    assert_eq!(described, sized(true));
+}

@@ -4,7 +4,7 @@
 //! floats become f32 here, once, since element-wise operations compute in f32. What is copied is made
 //! in pieces of rows by all cores, straight into the device's memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::arch::WeightRole;
 use crate::ggml::{self, Arena, Device, Tensor};
@@ -26,88 +26,136 @@ pub(super) struct Loaded {
 /// Called with the bytes done and the bytes in all.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
+/// Where the tensors of a plan will be: in the file, or in memory that is still to be taken.
+pub(super) struct Layout {
+    /// Tensors used in place, by their places in [`Plan::tensors`].
+    slots: Vec<Option<Tensor>>,
+    /// The others, with the type they get.
+    copies: Vec<(usize, TensorType)>,
+    /// Bytes used in place.
+    pub(super) mapped_bytes: u64,
+}
+
+impl Layout {
+    /// Uses what can be used where it lies.
+    pub(super) fn new(
+        plan: &Plan,
+        weights: &Weights,
+        progress: Progress<'_>,
+    ) -> Result<Self, Error> {
+        let cpu = Device::cpu()?;
+        let in_place = Arena::new(plan.tensors.len(), 0)?;
+        let mut slots: Vec<Option<Tensor>> = vec![None; plan.tensors.len()];
+        let mut files: BTreeMap<usize, (Bytes, Vec<(usize, usize)>)> = BTreeMap::new();
+        let mut copies: Vec<(usize, TensorType)> = Vec::new();
+        for (i, planned) in plan.tensors.iter().enumerate() {
+            let info = find(weights, planned)?;
+            let ty = target_type(planned, info)?;
+            let Some((bytes, offset)) = weights.place(info).filter(|_| ty == info.ty) else {
+                copies.push((i, ty));
+                continue;
+            };
+            let key = bytes.as_ptr() as usize;
+            files
+                .entry(key)
+                .or_insert_with(|| (bytes.clone(), Vec::new()))
+                .1
+                .push((i, offset));
+            slots[i] = Some(in_place.tensor(&planned.name, ty, &planned.shape)?);
+        }
+
+        let total = plan.weight_bytes();
+        let mut mapped_bytes = 0;
+        for (bytes, places) in files.values() {
+            let mut tensors = Vec::with_capacity(places.len());
+            for (i, offset) in places {
+                tensors.extend(slots[*i].as_ref().map(|tensor| (tensor, *offset)));
+            }
+            let unaligned: HashSet<String> = cpu
+                .adopt(&in_place, bytes, &tensors)?
+                .into_iter()
+                .map(Tensor::name)
+                .collect();
+            for (i, _) in places {
+                if unaligned.contains(&plan.tensors[*i].name) {
+                    slots[*i] = None;
+                    copies.push((*i, plan.tensors[*i].ty.unwrap_or(TensorType::F32)));
+                } else {
+                    mapped_bytes += plan.tensors[*i].bytes;
+                }
+            }
+            progress(mapped_bytes, total);
+        }
+        Ok(Self {
+            slots,
+            copies,
+            mapped_bytes,
+        })
+    }
+
+    /// Describes the tensors that are copied, in an arena of their own.
+    fn describe_copies(&mut self, plan: &Plan) -> Result<Arena, Error> {
+        let copied = Arena::new(self.copies.len(), 0)?;
+        for (i, ty) in &self.copies {
+            let planned = &plan.tensors[*i];
+            self.slots[*i] = Some(copied.tensor(&planned.name, *ty, &planned.shape)?);
+        }
+        Ok(copied)
+    }
+
+    /// The tensors that are copied.
+    fn copies(&self) -> Vec<&Tensor> {
+        let copies = self.copies.iter();
+        copies
+            .filter_map(|(i, _)| self.slots[*i].as_ref())
+            .collect()
+    }
+
+    /// All tensors, those to be copied without memory, and the bytes of these.
+    pub(super) fn stand_in(mut self, plan: &Plan) -> Result<(Vec<Tensor>, u64), Error> {
+        let arena = self.describe_copies(plan)?;
+        let copies = self.copies();
+        let bytes = copies.iter().map(|tensor| tensor.bytes() as u64).sum();
+        Device::cpu()?.stand_in(&arena, &copies)?;
+        Ok((self.into_tensors(), bytes))
+    }
+
+    fn into_tensors(self) -> Vec<Tensor> {
+        let slots = self.slots.into_iter();
+        slots
+            .map(|slot| slot.expect("every tensor is mapped or copied"))
+            .collect()
+    }
+}
+
 /// Loads every tensor of `plan` from `weights`.
 pub(super) fn load(
     plan: &Plan,
     weights: &Weights,
     progress: Progress<'_>,
 ) -> Result<Loaded, Error> {
-    let cpu = Device::cpu()?;
-    let in_place = Arena::new(plan.tensors.len(), 0)?;
-    let copied = Arena::new(plan.tensors.len(), 0)?;
-    let mut slots: Vec<Option<Tensor>> = vec![None; plan.tensors.len()];
-    let mut files: BTreeMap<usize, (Bytes, Vec<(usize, usize)>)> = BTreeMap::new();
-    let mut copies: Vec<(usize, TensorType)> = Vec::new();
-
-    for (i, planned) in plan.tensors.iter().enumerate() {
-        let info = find(weights, planned)?;
-        let ty = target_type(planned, info)?;
-        let Some((bytes, offset)) = weights.place(info).filter(|_| ty == info.ty) else {
-            copies.push((i, ty));
-            continue;
-        };
-        let key = bytes.as_ptr() as usize;
-        files
-            .entry(key)
-            .or_insert_with(|| (bytes.clone(), Vec::new()))
-            .1
-            .push((i, offset));
-        slots[i] = Some(in_place.tensor(&planned.name, ty, &planned.shape)?);
-    }
-
-    let total = plan.weight_bytes();
-    let mut mapped_bytes = 0;
-    for (bytes, places) in files.values() {
-        let mut tensors = Vec::with_capacity(places.len());
-        for (i, offset) in places {
-            tensors.extend(slots[*i].as_ref().map(|tensor| (tensor, *offset)));
-        }
-        let unaligned: Vec<String> = cpu
-            .adopt(&in_place, bytes, &tensors)?
-            .into_iter()
-            .map(Tensor::name)
-            .collect();
-        for (i, _) in places {
-            if unaligned.contains(&plan.tensors[*i].name) {
-                slots[*i] = None;
-                copies.push((*i, plan.tensors[*i].ty.unwrap_or(TensorType::F32)));
-            } else {
-                mapped_bytes += plan.tensors[*i].bytes;
-            }
-        }
-        progress(mapped_bytes, total);
-    }
-
-    for (i, ty) in &copies {
-        let planned = &plan.tensors[*i];
-        slots[*i] = Some(copied.tensor(&planned.name, *ty, &planned.shape)?);
-    }
+    let mut layout = Layout::new(plan, weights, progress)?;
+    let (mapped_bytes, total) = (layout.mapped_bytes, plan.weight_bytes());
+    let arena = layout.describe_copies(plan)?;
     let mut copied_bytes = 0;
-    if !copies.is_empty() {
-        cpu.allocate(&copied, "weights")?;
-        let sources: Vec<&TensorInfo> = copies
+    if !layout.copies.is_empty() {
+        Device::cpu()?.allocate(&arena, "weights")?;
+        let sources: Vec<&TensorInfo> = layout
+            .copies
             .iter()
             .map(|(i, _)| find(weights, &plan.tensors[*i]))
             .collect::<Result<_, _>>()?;
-        let tensors: Vec<&Tensor> = copies
-            .iter()
-            .filter_map(|(i, _)| slots[*i].as_ref())
-            .collect();
         let make = |at: usize, first: u64, out: &mut [u8]| {
-            rows(weights, sources[at], copies[at].1, first, out)
+            rows(weights, sources[at], layout.copies[at].1, first, out)
         };
-        Device::fill(&tensors, make, |bytes| {
+        Device::fill(&layout.copies(), make, |bytes| {
             copied_bytes += bytes;
             progress((mapped_bytes + copied_bytes).min(total), total);
         })?;
     }
     progress(total, total);
-    let tensors = slots
-        .into_iter()
-        .map(|slot| slot.expect("every tensor is mapped or copied"))
-        .collect();
     Ok(Loaded {
-        tensors,
+        tensors: layout.into_tensors(),
         mapped_bytes,
         copied_bytes,
     })

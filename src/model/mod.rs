@@ -7,6 +7,7 @@
 
 mod batch;
 mod cache;
+mod estimate;
 mod graph;
 mod load;
 mod measure;
@@ -21,6 +22,7 @@ use crate::weights::{self, TensorType, Weights};
 
 pub use batch::Batch;
 pub use cache::{Miss, Resumed, SequenceId};
+pub use estimate::Estimator;
 pub use load::Progress;
 pub use pass::EachRows;
 pub use trace::trace;
@@ -118,6 +120,59 @@ impl Options {
         (fitting * BLOCK_LEN) as usize
     }
 
+    /// Whether results are logits.
+    fn projects(&self, plan: &Plan) -> bool {
+        let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+        head.is_some() && !self.embeddings
+    }
+
+    /// Elements of a row of results.
+    fn row_width(&self, plan: &Plan) -> usize {
+        let n = match self.projects(plan) {
+            true => plan.n_vocab,
+            false => plan.n_embd,
+        };
+        n as usize
+    }
+
+    /// Rows of results that are computed at a time.
+    fn outputs_at_once(&self, plan: &Plan) -> usize {
+        const BYTES: usize = 64 << 20;
+        match self.n_outputs {
+            _ if !self.projects(plan) || self.watch => usize::MAX,
+            0 => (BYTES / (size_of::<f32>() * self.row_width(plan).max(1))).max(1),
+            n => n,
+        }
+    }
+
+    /// Cells of each group of layers.
+    fn n_cells(&self, plan: &Plan) -> Vec<usize> {
+        let room = self.room();
+        let groups = plan.caches.iter();
+        groups.map(|group| room.cells(group) as usize).collect()
+    }
+
+    /// The shape of the largest pass.
+    fn largest_shape(&self, plan: &Plan, n_cells: &[usize]) -> Shape {
+        let n_tokens = self.n_batch.max(1);
+        let n_kv = match self.n_ctx {
+            0 => vec![n_tokens; n_cells.len()],
+            n_ctx if self.is_paged(plan) => {
+                let n_blocks = n_ctx.div_ceil(BLOCK_LEN as usize);
+                vec![pass::table_len(n_blocks * self.n_seqs.max(1)); n_cells.len()]
+            }
+            _ => n_cells.to_vec(),
+        };
+        Shape {
+            n_tokens,
+            n_outputs: n_tokens.min(self.outputs_at_once(plan)),
+            n_kv,
+            n_seqs: 1,
+            wants_hidden: false,
+            is_headless: false,
+        }
+    }
+
     /// Whether attention looks at pages rather than through masks.
     fn is_paged(&self, plan: &Plan) -> bool {
         let fits = |rows: &KeyValuePlan| {
@@ -130,6 +185,13 @@ impl Options {
             Pages::can_hold(self.k_type, k) && Pages::can_hold(v_type, v)
         };
         self.flash_attn && self.n_ctx > 0 && plan.key_values().all(|(_, rows)| fits(rows))
+    }
+
+    fn check_deterministic(&self, plan: &Plan) -> Result<(), Error> {
+        match self.n_ctx > 0 && !self.is_paged(plan) {
+            true => Err(Error::NotDeterministic),
+            false => Ok(()),
+        }
     }
 
     /// States that are kept, where a model has any.
@@ -261,20 +323,13 @@ impl Model {
         options.n_seqs = options.n_seqs.max(1);
         let is_paged = options.is_paged(&plan);
         if options.deterministic {
-            if options.n_ctx > 0 && !is_paged {
-                return Err(Error::NotDeterministic);
-            }
+            options.check_deterministic(&plan)?;
             ggml::set_batch_invariant(true);
         }
         let cache_bytes = Self::check_cache(&plan, &options)?;
         memory::check("the key/value cache", cache_bytes)?;
         let loaded = load::load(&plan, weights, progress)?;
-        let room = options.room();
-        let n_cells: Vec<usize> = plan
-            .caches
-            .iter()
-            .map(|group| room.cells(group) as usize)
-            .collect();
+        let n_cells = options.n_cells(&plan);
         let groups = plan
             .caches
             .iter()
@@ -338,23 +393,7 @@ impl Model {
 
     /// Measures the largest pass, checks that it fits and takes its memory.
     fn reserve(&mut self) -> Result<(), Error> {
-        let n_tokens = self.options.n_batch.max(1);
-        let n_kv = match self.options.n_ctx {
-            0 => vec![n_tokens; self.n_cells.len()],
-            n_ctx if self.is_paged => {
-                let n_blocks = n_ctx.div_ceil(BLOCK_LEN as usize);
-                vec![pass::table_len(n_blocks * self.options.n_seqs); self.n_cells.len()]
-            }
-            _ => self.n_cells.clone(),
-        };
-        let shape = Shape {
-            n_tokens,
-            n_outputs: n_tokens.min(self.n_outputs()),
-            n_kv,
-            n_seqs: 1,
-            wants_hidden: false,
-            is_headless: false,
-        };
+        let shape = self.options.largest_shape(&self.plan, &self.n_cells);
         let (graph, _) = self.build(&shape)?;
         let sizes = self.executor.measure(&graph)?;
         self.compute_bytes = sizes.iter().map(|(_, bytes)| *bytes as u64).sum();
@@ -388,27 +427,12 @@ impl Model {
 
     /// Elements of a row of results: the vocabulary for logits, the stream for vectors.
     pub fn row_width(&self) -> usize {
-        let n = match self.projects() {
-            true => self.plan.n_vocab,
-            false => self.plan.n_embd,
-        };
-        n as usize
-    }
-
-    /// Whether results are logits.
-    fn projects(&self) -> bool {
-        let head = self.plan.head.as_ref().and_then(|head| head.unit.as_ref());
-        head.is_some() && !self.options.embeddings
+        self.options.row_width(&self.plan)
     }
 
     /// Rows of results that are computed at a time.
     fn n_outputs(&self) -> usize {
-        const BYTES: usize = 64 << 20;
-        match self.options.n_outputs {
-            _ if !self.projects() || self.options.watch => usize::MAX,
-            0 => (BYTES / (size_of::<f32>() * self.row_width().max(1))).max(1),
-            n => n,
-        }
+        self.options.outputs_at_once(&self.plan)
     }
 
     /// Results of the last pass: logits `[n_vocab, n_outputs]`, and the stream behind the final norm

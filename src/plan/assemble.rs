@@ -1,6 +1,6 @@
 //! A definition's stages, layers and slots, one after the other, with everything that does not fit.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::facts::{Facts, LayerScope};
 use super::{
@@ -18,6 +18,8 @@ pub(super) struct Planner<'a> {
     pub(super) ropes: Vec<Unit>,
     pub(super) caches: Vec<CachePlan>,
     pub(super) problems: Vec<String>,
+    /// The same, to find one that is there.
+    told: HashSet<String>,
 }
 
 impl<'a> Planner<'a> {
@@ -30,6 +32,7 @@ impl<'a> Planner<'a> {
             ropes: Vec::new(),
             caches: Vec::new(),
             problems: Vec::new(),
+            told: HashSet::new(),
         }
     }
 
@@ -39,7 +42,7 @@ impl<'a> Planner<'a> {
     }
 
     pub(super) fn problem<T>(&mut self, message: String) -> Option<T> {
-        if !self.problems.contains(&message) {
+        if self.told.insert(message.clone()) {
             self.problems.push(message);
         }
         None

@@ -101,16 +101,21 @@ impl Unit {
         self.weights[at]
     }
 
-    /// The value of a whole-number option.
-    pub fn option_int(&self, name: &str) -> Option<u64> {
+    /// The value of an option; `None` if the contract has none of that name.
+    pub fn option(&self, name: &str) -> Option<&Resolved> {
         let at = self
             .contract
             .0
             .options
             .iter()
             .position(|o| o.name == name)?;
-        match self.options[at] {
-            Resolved::Int(v) => Some(v),
+        self.options.get(at)
+    }
+
+    /// The value of a whole-number option.
+    pub fn option_int(&self, name: &str) -> Option<u64> {
+        match self.option(name)? {
+            Resolved::Int(v) => Some(*v),
             _ => None,
         }
     }
@@ -388,7 +393,8 @@ impl Plan {
             .sum()
     }
 
-    fn units(&self) -> impl Iterator<Item = &Unit> {
+    /// The blocks of all layers, in the order of execution.
+    pub fn units(&self) -> impl Iterator<Item = &Unit> {
         self.layers
             .iter()
             .flat_map(|layer| &layer.slots)

@@ -2,7 +2,7 @@
 
 use super::assemble::{Planner, place_of};
 use super::facts::{LayerScope, UnitScope};
-use super::{CachePlan, ContractRef, KeyValuePlan, StatePart, StatePlan, TensorPlan, Unit};
+use super::{CachePlan, ContractRef, KeyValuePlan, SHOWN, StatePart, StatePlan, TensorPlan, Unit};
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
     Instance, OptionKind, Presence, Resolved, Resource, StateSpec, WeightRole, nearest,
@@ -247,8 +247,12 @@ impl Planner<'_> {
         sound.then_some(out)
     }
 
-    /// What helps to find a tensor that is missing.
+    /// What helps to find a tensor that is missing; only beside problems that are shown, since all
+    /// names are compared for it.
     fn hint(&self, name: &str) -> String {
+        if self.problems.len() >= SHOWN {
+            return String::new();
+        }
         let tensors = self.facts.tensors;
         if let Some(origin) = tensors.origin(name) {
             return format!("; {origin}");

@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use lab_bench::diagram::html::{Further, Page};
-use lab_bench::diagram::svg::{Anchor, Piece, Style};
+use lab_bench::diagram::html::Page;
 use lab_bench::diagram::{Drawing, Part, Sample, variants};
 use lab_bench::synth::design;
 use roxmltree::{Document, Node};
@@ -486,34 +485,27 @@ fn hostile_texts_stay_text() {
 }
 
 #[test]
-fn further_pictures_stand_below_the_stack() {
-    let case = &cases()[0];
-    let mut piece = Piece::new(200.0, 40.0);
-    piece.text(0.0, 20.0, Anchor::Start, Style::Line, "token by token <&>");
-    let further = vec![Further {
-        title: "How it is executed".into(),
-        piece,
-    }];
-    let page = Page {
-        drawing: &case.drawing,
-        path: &case.path,
-        definition: &case.text,
-        further,
-    };
-    let page = page.to_html();
-    let text = body_text(&page);
-    let body = read(&text);
-    let stack = views(&body)["stack"];
-    let section = stack
-        .children()
-        .find(|node| has_class(node, "further"))
-        .unwrap();
-    assert_eq!(texts(section), "token by token <&>");
-    let heading = section.descendants().find(|node| node.has_tag_name("h2"));
-    assert_eq!(
-        heading.and_then(|node| node.text()),
-        Some("How it is executed")
-    );
+fn how_a_model_is_executed_stands_below_the_stack() {
+    for case in cases() {
+        let text = body_text(&case.page);
+        let body = read(&text);
+        let stack = views(&body)["stack"];
+        let mut below = stack.children().filter(|node| node.is_element());
+        let section = below.next_back().unwrap();
+        assert!(has_class(&section, "execution"), "{}", case.drawing.name);
+        let said = texts(section).replace(char::is_whitespace, "");
+        assert!(!case.drawing.scenes.is_empty());
+        for scene in &case.drawing.scenes {
+            for sentence in [&scene.title, &scene.line].into_iter().chain(&scene.facts) {
+                let sentence = sentence.replace(char::is_whitespace, "");
+                assert!(
+                    said.contains(&sentence),
+                    "{}: {sentence}",
+                    case.drawing.name
+                );
+            }
+        }
+    }
 }
 
 fn bench(arguments: &[&str]) -> (bool, String) {

@@ -318,3 +318,40 @@ fn the_first_value_that_differs_is_where_the_fault_is() {
         assert_eq!(found, Some(*expected), "{on}: {edits:?}");
     }
 }
+
+#[test]
+fn problems_of_many_layers_are_found_in_good_time() {
+    use lab_bench::weights::{Metadata, Value, Weights};
+    let def = library().get("deepseek2").expect("built in");
+    let mut metadata = Metadata::default();
+    for (key, value) in [
+        ("block_count", 4096),
+        ("embedding_length", 64),
+        ("vocab_size", 64),
+        ("context_length", 64),
+        ("attention.head_count", 4),
+        ("attention.kv_lora_rank", 16),
+        ("attention.key_length_mla", 16),
+        ("attention.value_length_mla", 16),
+        ("rope.dimension_count", 8),
+        ("feed_forward_length", 64),
+        ("expert_count", 4),
+        ("expert_used_count", 2),
+        ("expert_feed_forward_length", 64),
+    ] {
+        metadata.insert(format!("deepseek2.{key}"), Value::U32(value));
+    }
+    metadata.insert(
+        "deepseek2.attention.layer_norm_rms_epsilon",
+        Value::F32(1e-6),
+    );
+    let weights = Weights::of("hostile".into(), metadata, Vec::new()).expect("sound");
+    let start = std::time::Instant::now();
+    let error = Plan::new(&def, weights.metadata(), &weights).expect_err("nothing is there");
+    let elapsed = start.elapsed();
+    // Comparing each with all before it would take a minute for so many.
+    assert!(error.problems.len() > 4096 * 10, "{error}");
+    assert!(elapsed.as_secs() < 20, "{elapsed:?}");
+    let distinct: std::collections::BTreeSet<&String> = error.problems.iter().collect();
+    assert_eq!(distinct.len(), error.problems.len(), "each is told once");
+}

@@ -362,6 +362,22 @@ fn damaged_weights_are_found_when_asked_for() {
 }
 
 #[test]
+fn a_model_that_ends_in_vectors_is_refused_where_text_is_wanted() {
+    let folder = scratch();
+    let path = made_up(folder.path(), "bert", &[]);
+    let refusal = ["ends in vectors of 64 elements", "no logits"];
+    check_refused(&["run", "-m", text(&path), "hello"], 1, &refusal);
+    check_refused(&["run", "-m", text(&path), "--raw", "hello"], 1, &refusal);
+    check_refused(&["serve", "-m", text(&path), "--port", "0"], 1, &refusal);
+    // Its vectors are there for who asks for them.
+    let out = folder.path().join("vector.npy");
+    let logits = ["logits", "-m", text(&path), "--tokens", "1,2,3"];
+    stdout(&[&logits[..], &["--embedding", "-o", text(&out)]].concat());
+    let vector = std::fs::read(&out).expect("written");
+    assert_eq!(crate::support::parse_npy(&vector).values.len(), 64);
+}
+
+#[test]
 fn synth_refuses_names_that_do_not_exist() {
     let folder = scratch();
     let out = folder.path().join("x.gguf");

@@ -44,6 +44,11 @@ impl States {
         Ok((Self { parts, bytes: 0 }, arena))
     }
 
+    /// The rows of all parts.
+    pub(in crate::model) fn tensors(&self) -> Vec<&Tensor> {
+        self.parts.values().collect()
+    }
+
     pub(in crate::model) fn bytes(&self) -> usize {
         self.bytes
     }

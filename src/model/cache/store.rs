@@ -78,6 +78,11 @@ impl KeyValues {
         Ok(())
     }
 
+    /// Keys and values of all units.
+    pub(in crate::model) fn tensors(&self) -> Vec<&Tensor> {
+        self.pools.iter().map(|(_, tensor)| tensor).collect()
+    }
+
     pub(in crate::model) fn bytes(&self) -> usize {
         self.bytes
     }

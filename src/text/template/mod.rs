@@ -15,6 +15,7 @@ mod filters;
 mod json;
 mod methods;
 mod operators;
+mod probe;
 mod rewrite;
 mod source;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use minijinja::value::Rest;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
 pub use clock::{Moment, NotAMoment};
+pub use probe::{Probe, Probed};
 
 /// Instructions that one rendering may execute: some thirty times what a conversation of a thousand
 /// messages takes.

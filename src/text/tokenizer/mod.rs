@@ -203,6 +203,17 @@ impl Tokenizer {
             .collect()
     }
 
+    /// How texts become tokens; `None` if no text does.
+    pub fn kind(&self) -> Option<&'static str> {
+        Some(match self.encoder.as_ref()? {
+            Encoder::Bpe(_) => "byte-pair encoding",
+            Encoder::Spm(_) => "SentencePiece, by scores",
+            Encoder::Unigram(_) => "unigram, by likelihood",
+            Encoder::WordPiece(_) => "WordPiece",
+            Encoder::External(_) => "by the library of its folder",
+        })
+    }
+
     /// Number of tokens, those without a text included.
     pub fn vocab_len(&self) -> usize {
         self.vocab_len

@@ -45,6 +45,20 @@ pub fn open(path: &Path) -> Result<Weights, Error> {
     }
 }
 
+/// Metadata and tensors that the header of a file speaks of, whether or not their data is there: what
+/// can be told of a file that was cut off, or of one part of several.
+///
+/// # Errors
+/// A file that cannot be read, or a broken header.
+pub fn header(path: &Path) -> Result<(Metadata, Vec<TensorInfo>), Error> {
+    let bytes = map(path)?;
+    let parsed = read::parse(&bytes, u64::MAX).map_err(|fault| Error::Format {
+        label: path.display().to_string(),
+        fault,
+    })?;
+    Ok((parsed.metadata, parsed.tensors))
+}
+
 /// Opens a GGUF file built into the program; `label` stands for its path.
 ///
 /// The file's alignment holds relative to the start of `bytes`. Whoever embeds a file and wants

@@ -1,0 +1,165 @@
+//! What is known of a model as JSON. Scripts rely on the names: they are added to, never changed.
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::abilities::Ability;
+use crate::describe::Share;
+use crate::text::template::{Probe, Probed};
+use crate::text::tokenizer::Tokenizer;
+use crate::weights::{Array, TensorInfo, Value};
+
+use super::text::special_tokens;
+use super::{CONTEXTS, Context, Findings, Planned, cache_bytes};
+
+pub(super) fn of(found: &Findings) -> Json {
+    let metadata = found.metadata.iter();
+    let metadata: Map<String, Json> = metadata
+        .map(|(key, value)| (key.to_owned(), value_of(value)))
+        .collect();
+    let planned = found.planned.as_ref().ok();
+    json!({
+        "file": found.label,
+        "metadata": metadata,
+        "tensors": found.tensors.iter().map(tensor).collect::<Vec<Json>>(),
+        "architecture": planned.map(architecture),
+        "description": planned.map(|planned| &planned.description),
+        "shares": planned.map(|planned| planned.shares.iter().map(share).collect::<Vec<Json>>()),
+        "tokenizer": tokenizer(&found.tokenizer),
+        "template": found.template.as_ref().map(template),
+        "memory": planned.map(memory),
+        "abilities": planned.map(|planned| planned.abilities.iter().map(ability).collect::<Vec<Json>>()),
+        "unused": planned.map(|planned| &planned.plan.unclaimed),
+        "error": found.planned.as_ref().err(),
+    })
+}
+
+/// A value of the metadata.
+pub(super) fn value_of(value: &Value) -> Json {
+    match value {
+        Value::Bool(v) => json!(v),
+        Value::Str(v) => json!(v),
+        // The shortest decimal that reads back as the stored bits.
+        Value::F32(v) => json!(v.to_string().parse::<f64>().unwrap_or(f64::from(*v))),
+        Value::F64(v) => json!(v),
+        Value::U64(v) => json!(v),
+        Value::Array(Array::Str(v)) => v
+            .iter()
+            .map(|s| json!(String::from_utf8_lossy(s)))
+            .collect(),
+        Value::Array(v) => (0..v.len())
+            .filter_map(|i| v.get(i))
+            .map(|v| value_of(&v))
+            .collect(),
+        integer => json!(integer.as_i64()),
+    }
+}
+
+fn tensor(t: &TensorInfo) -> Json {
+    json!({ "name": t.name, "type": t.ty.name(), "shape": t.shape, "bytes": t.bytes })
+}
+
+fn architecture(planned: &Planned) -> Json {
+    let plan = &planned.plan;
+    json!({
+        "name": plan.arch,
+        "mode": plan.mode.name(),
+        "layers": plan.layers.len(),
+        "weights": plan.n_weights(),
+    })
+}
+
+fn share(share: &Share) -> Json {
+    let types = share.types.iter();
+    let types: Map<String, Json> = types
+        .map(|(ty, n)| (ty.name().to_owned(), json!(n)))
+        .collect();
+    json!({
+        "what": share.what,
+        "types": types,
+        "tensors": share.n_tensors,
+        "weights": share.n_weights,
+        "bytes": share.bytes,
+    })
+}
+
+fn tokenizer(found: &Result<Tokenizer, String>) -> Json {
+    let tokenizer = match found {
+        Ok(tokenizer) => tokenizer,
+        Err(error) => return json!({ "error": error }),
+    };
+    let special: Map<String, Json> = special_tokens(tokenizer)
+        .into_iter()
+        .map(|(role, id)| (role.to_owned(), json!(id)))
+        .collect();
+    json!({
+        "kind": tokenizer.kind(),
+        "tokens": tokenizer.vocab_len(),
+        "special": special,
+        "ends": tokenizer.ends().collect::<Vec<u32>>(),
+        "adds_bos": tokenizer.adds_bos(),
+        "adds_eos": tokenizer.adds_eos(),
+    })
+}
+
+fn template(found: &Result<Probe, String>) -> Json {
+    let probe = match found {
+        Ok(probe) => probe,
+        Err(error) => return json!({ "error": error }),
+    };
+    json!({
+        "user": probed(&probe.user),
+        "system": probed(&probe.system),
+        "turns": probed(&probe.turns),
+        "opens_answer": probe.opens_answer,
+        "parts": probed(&probe.parts),
+        "tools": probed(&probe.tools),
+        "tool_calls": probed(&probe.tool_calls),
+        "tool_results": probed(&probe.tool_results),
+        "thoughts": probed(&probe.thoughts),
+        "switches": probe.switches,
+        "continues": probe.continues,
+    })
+}
+
+/// True, false, or why it is refused.
+fn probed(probed: &Probed) -> Json {
+    match probed {
+        Probed::Yes => json!(true),
+        Probed::Ignored => json!(false),
+        Probed::Refused(error) => json!(error.to_string()),
+    }
+}
+
+fn memory(planned: &Planned) -> Json {
+    let plan = &planned.plan;
+    let caches: Map<String, Json> = CONTEXTS
+        .iter()
+        .map(|n| (n.to_string(), json!(cache_bytes(plan, *n))))
+        .collect();
+    json!({
+        "weights": plan.weight_bytes(),
+        "cache_f16": caches,
+        "weights_read": planned.weights_read,
+        "k_type": planned.options.k_type.name(),
+        "v_type": planned.options.v_type.name(),
+        "contexts": planned.contexts.iter().map(context).collect::<Vec<Json>>(),
+    })
+}
+
+fn context(context: &Context) -> Json {
+    let memory = context.memory.as_ref().ok();
+    json!({
+        "n_ctx": context.n_ctx,
+        "mapped": memory.map(|memory| memory.mapped),
+        "copied": memory.map(|memory| memory.copied),
+        "cache": memory.map(|memory| memory.cache),
+        "states": context.states,
+        "scratch": memory.map(|memory| memory.compute),
+        "cache_read": context.read,
+        "refusal": context.refusal,
+    })
+}
+
+fn ability(ability: &Ability) -> Json {
+    json!({ "what": ability.what, "can": ability.can, "why": ability.why })
+}

@@ -1,0 +1,304 @@
+//! `bench inspect`: what a model is, what it takes and what it can do here.
+//!
+//! Nothing is loaded: everything follows from the header of the file, the plan, and the steps of loading
+//! that take no memory. What cannot be found out is said, with the reason, and does not keep the rest from
+//! being shown.
+
+mod json;
+mod text;
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+use crate::abilities::{Ability, Subject, abilities};
+use crate::arch::Mode;
+use crate::describe::{Share, describe, shares};
+use crate::model::{Estimator, MemoryUse, Options};
+use crate::models::{self, Opened, Source, tokenizer_of};
+use crate::plan::{Plan, Room};
+use crate::serving;
+use crate::text::template::{ChatTemplate, Moment, Probe};
+use crate::text::tokenizer::Tokenizer;
+use crate::weights::{self, Checked, Metadata, TensorInfo, TensorType, Weights};
+
+use super::options::{Defaults, LoadOptions};
+use super::{Failure, output};
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The file or folder; default: the model built in
+    file: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Show every key of the metadata and every tensor
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    load: LoadOptions,
+}
+
+/// Context lengths for which memory is worked out, beside the one asked for and the one trained for.
+const CONTEXTS: [u64; 3] = [2048, 8192, 32768];
+
+/// All that is known of a model that is not loaded.
+struct Findings {
+    label: String,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    tokenizer: Result<Tokenizer, String>,
+    /// None if the model has no template.
+    template: Option<Result<Probe, String>>,
+    planned: Result<Planned, String>,
+}
+
+/// What follows from a plan.
+struct Planned {
+    plan: Plan,
+    description: String,
+    shares: Vec<Share>,
+    options: Options,
+    /// Bytes of weights that one token takes; none if no graph could be built.
+    weights_read: Option<u64>,
+    contexts: Vec<Context>,
+    abilities: Vec<Ability>,
+}
+
+/// What a context takes, for one sequence.
+struct Context {
+    n_ctx: u64,
+    memory: Result<MemoryUse, String>,
+    /// Bytes of states, which [`MemoryUse::cache`] holds too.
+    states: u64,
+    /// Bytes of keys, values and states that the last token reads, where tokens are read one by one.
+    read: Option<u64>,
+    /// Why it would be refused.
+    refusal: Option<String>,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let found = findings(args)?;
+    if args.json {
+        return output::line(serde_json::to_string_pretty(&json::of(&found))?);
+    }
+    output::bytes(text::of(&found, args.all).as_bytes())
+}
+
+/// As much as can be found out.
+fn findings(args: &Args) -> Result<Findings, Failure> {
+    let source = Source::of(args.file.as_deref());
+    let definitions = args.load.archs.definitions()?;
+    let unplanned = match args.load.open(&source) {
+        Ok(opened) => return of_opened(args, opened),
+        Err(error) => error,
+    };
+    // A file of an unknown architecture, or without tensors, is worth looking at too.
+    let (label, metadata, tensors, vocabulary) = match models::read(&source, &definitions) {
+        Ok(contents) => {
+            let weights = &contents.weights;
+            (
+                weights.label().to_owned(),
+                weights.metadata().clone(),
+                weights.tensors().to_vec(),
+                contents.tokenizer().map_err(|error| error.to_string()),
+            )
+        }
+        Err(broken) => {
+            let Source::File(path) = &source else {
+                return Err(broken.into());
+            };
+            let Ok((metadata, tensors)) = weights::gguf::header(path) else {
+                return Err(broken.into());
+            };
+            let tokenizer = Tokenizer::from_metadata(&metadata);
+            let tokenizer = tokenizer.map_err(|error| error.to_string());
+            (path.display().to_string(), metadata, tensors, tokenizer)
+        }
+    };
+    Ok(Findings {
+        template: probe(&metadata, &vocabulary),
+        label,
+        metadata,
+        tensors,
+        tokenizer: vocabulary,
+        planned: Err(unplanned.to_string()),
+    })
+}
+
+fn of_opened(args: &Args, opened: Opened) -> Result<Findings, Failure> {
+    if args.load.check_tensors {
+        check_tensors(&opened)?;
+    }
+    let defaults = Defaults {
+        kv_type: TensorType::F16,
+        flash_attn: true,
+        max_ctx: super::serve::MAX_CTX,
+        n_batch: Options::N_BATCH,
+    };
+    let options = args.load.resolve(&opened, defaults);
+    let Opened {
+        weights,
+        vocabulary,
+        plan,
+        ..
+    } = opened;
+    let tokenizer = tokenizer_of(vocabulary, &weights).map_err(|error| error.to_string());
+    let template = probe(weights.metadata(), &tokenizer);
+    let planned = planned(plan, &weights, options, args, &tokenizer, template.as_ref());
+    Ok(Findings {
+        label: weights.label().to_owned(),
+        metadata: weights.metadata().clone(),
+        tensors: weights.tensors().to_vec(),
+        tokenizer,
+        template,
+        planned: Ok(planned),
+    })
+}
+
+/// What the chat template can do.
+fn probe(
+    metadata: &Metadata,
+    tokenizer: &Result<Tokenizer, String>,
+) -> Option<Result<Probe, String>> {
+    let source = serving::template_of(metadata)?;
+    let name = |id: Option<u32>| {
+        let tokenizer = tokenizer.as_ref().ok()?;
+        Some(tokenizer.token_text(id?)?.into_owned())
+    };
+    let named = |role: fn(&Tokenizer) -> Option<u32>| {
+        name(tokenizer.as_ref().ok().and_then(role)).unwrap_or_default()
+    };
+    let (bos, eos) = (named(Tokenizer::bos), named(Tokenizer::eos));
+    let now = Moment::from_unix_seconds(serving::now() as i64);
+    let template = ChatTemplate::new(source).map_err(|error| error.to_string());
+    Some(template.map(|template| template.probe(&bos, &eos, now)))
+}
+
+/// What follows from the plan; of weights that cannot be loaded, what there is to say without them.
+fn planned(
+    plan: Plan,
+    weights: &Weights,
+    options: Options,
+    args: &Args,
+    tokenizer: &Result<Tokenizer, String>,
+    template: Option<&Result<Probe, String>>,
+) -> Planned {
+    let mut found = Planned {
+        description: describe(&plan),
+        shares: shares(&plan),
+        plan,
+        options,
+        weights_read: None,
+        contexts: Vec::new(),
+        abilities: Vec::new(),
+    };
+    let (plan, options) = (&found.plan, &found.options);
+    let mut estimator = match Estimator::new(plan, weights) {
+        Ok(estimator) => estimator,
+        Err(error) => {
+            found.abilities.push(Ability {
+                what: "loading",
+                can: false,
+                why: error.to_string(),
+            });
+            return found;
+        }
+    };
+    let lengths = lengths(plan, args.load.ctx);
+    let contexts = lengths
+        .iter()
+        .map(|n_ctx| context(plan, &mut estimator, options, *n_ctx))
+        .collect();
+    let subject = Subject {
+        plan,
+        tokenizer: tokenizer.as_ref().map_err(Clone::clone),
+        template: match template {
+            None => Err("the file has no chat template".to_owned()),
+            Some(probed) => probed.as_ref().map_err(Clone::clone),
+        },
+        options,
+    };
+    let abilities = abilities(&subject, &mut estimator);
+    let weights_read = estimator.weight_bytes_read(options).ok();
+    drop(estimator);
+    Planned {
+        weights_read,
+        contexts,
+        abilities,
+        ..found
+    }
+}
+
+/// Context lengths worth knowing about: up to the one trained for, and the one asked for.
+fn lengths(plan: &Plan, asked: Option<usize>) -> Vec<u64> {
+    let trained = plan.n_ctx_train;
+    let mut lengths: Vec<u64> = CONTEXTS
+        .into_iter()
+        .filter(|n| trained == 0 || *n < trained)
+        .chain((trained > 0).then_some(trained))
+        .chain(asked.map(|n| n as u64))
+        .filter(|n| *n > 0)
+        .collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    lengths
+}
+
+fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx: u64) -> Context {
+    let n = usize::try_from(n_ctx).unwrap_or(usize::MAX);
+    let options = Options {
+        n_ctx: n,
+        n_ctx_seq: n,
+        // Text that is filled in is read whole in every pass.
+        n_batch: match plan.diffusion {
+            Some(_) => n.max(Options::N_BATCH),
+            None => options.n_batch,
+        },
+        ..options.clone()
+    };
+    let memory = estimator.memory(&options);
+    let refusal = estimator.check(&options).err();
+    let last = n_ctx.saturating_sub(1);
+    let rows = plan.cache_bytes_read(last, options.k_type, options.v_type);
+    let read = rows.and_then(|rows| rows.checked_add(plan.recurrent_bytes(1)?));
+    // Where texts are read as a whole no token is read by itself.
+    let read = read.filter(|_| plan.mode == Mode::Causal);
+    Context {
+        n_ctx,
+        memory: memory.map_err(|error| error.to_string()),
+        states: plan.recurrent_bytes(2).unwrap_or(u64::MAX),
+        read,
+        refusal: refusal.map(|error| error.to_string()),
+    }
+}
+
+/// Bytes of an f16 cache for one sequence.
+fn cache_bytes(plan: &Plan, n_ctx: u64) -> u64 {
+    let room = Room {
+        n_ctx,
+        n_seqs: 1,
+        n_batch: Options::N_BATCH as u64,
+    };
+    plan.cache_bytes(room, TensorType::F16, TensorType::F16)
+        .unwrap_or(0)
+}
+
+/// Refuses weights with NaN or infinity in them.
+pub(super) fn check_tensors(opened: &Opened) -> Result<(), Failure> {
+    let names: Vec<&str> = opened
+        .plan
+        .tensors
+        .iter()
+        .map(|t| t.name.as_str())
+        .collect();
+    let results = weights::check(&opened.weights, &names)?;
+    for (name, _) in names
+        .iter()
+        .zip(results)
+        .filter(|(_, result)| *result == Checked::Missing)
+    {
+        tracing::warn!(tensor = name, "not in the file, so not checked");
+    }
+    Ok(())
+}

@@ -1,0 +1,497 @@
+//! What is known of a model as a page for people.
+//!
+//! Everything that comes from a file is clipped and without control characters, so that a hostile file
+//! neither fills the terminal nor speaks to it.
+
+use std::collections::BTreeMap;
+
+use crate::diagram::{bytes, count};
+use crate::text::template::{Probe, Probed};
+use crate::text::tokenizer::Tokenizer;
+use crate::weights::{TensorInfo, TensorType, Value};
+
+use super::{Context, Findings, Planned, json};
+
+/// Width of the page.
+const WIDTH: usize = 100;
+/// Characters of a value from a file.
+const CLIP: usize = 72;
+/// Characters of a reason, most of which are our own.
+const REASON: usize = 110;
+/// Array elements shown.
+const SHOWN: usize = 6;
+/// Names shown of what nothing uses.
+const UNUSED: usize = 3;
+
+/// Keys that a person cares for, with what they are called here.
+const ABOUT: [(&str, &[&str]); 8] = [
+    ("name", &["general.name", "general.basename"]),
+    ("about", &["general.description"]),
+    ("by", &["general.organization", "general.author"]),
+    ("version", &["general.version", "general.finetune"]),
+    ("licence", &["general.license.name", "general.license"]),
+    ("made from", &["general.base_model.0.name"]),
+    ("quantised by", &["general.quantized_by"]),
+    (
+        "home",
+        &["general.url", "general.repo_url", "general.source.url"],
+    ),
+];
+
+pub(super) fn of(found: &Findings, all: bool) -> String {
+    let mut page = Page(String::new());
+    about(&mut page, found);
+    match &found.planned {
+        Ok(planned) => {
+            page.title(&format!("architecture: {}", clip(&planned.plan.arch)));
+            page.paragraph(&planned.description);
+            page.title("tensors");
+            page.table(&by_use(planned, found), "llrrr");
+            unused(&mut page, planned);
+        }
+        Err(error) => {
+            page.title("architecture: not known");
+            page.block(error);
+            page.title("tensors");
+            page.table(&by_type(&found.tensors), "lrrr");
+        }
+    }
+    texts(&mut page, found);
+    if let Ok(planned) = &found.planned {
+        memory(&mut page, planned);
+        abilities(&mut page, planned);
+    }
+    if all {
+        everything(&mut page, found);
+    }
+    page.0
+}
+
+/// A text that grows by lines.
+struct Page(String);
+
+impl Page {
+    fn line(&mut self, text: &str) {
+        self.0.push_str(text.trim_end());
+        self.0.push('\n');
+    }
+
+    fn title(&mut self, text: &str) {
+        self.line("");
+        self.line(text);
+    }
+
+    /// Words in lines of the page's width.
+    fn paragraph(&mut self, text: &str) {
+        let mut line = String::from(" ");
+        for word in text.split(' ') {
+            if line.chars().count() + 1 + word.chars().count() > WIDTH {
+                self.line(&line);
+                line = String::from(" ");
+            }
+            line.push(' ');
+            line.push_str(word);
+        }
+        self.line(&line);
+    }
+
+    /// A message of several lines.
+    fn block(&mut self, text: &str) {
+        for line in text.lines() {
+            self.line(&format!("  {}", escaped(line)));
+        }
+    }
+
+    /// Rows in columns, each to the left (`l`) or to the right (`r`).
+    fn table(&mut self, rows: &[Vec<String>], sides: &str) {
+        let width = |at: usize| {
+            let cells = rows.iter().filter_map(|row| row.get(at));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..sides.len()).map(width).collect();
+        for row in rows {
+            let mut line = String::new();
+            for ((cell, side), width) in row.iter().zip(sides.chars()).zip(&widths) {
+                line.push_str("  ");
+                match side {
+                    'r' => line.push_str(&format!("{cell:>width$}")),
+                    _ => line.push_str(&format!("{cell:width$}")),
+                }
+            }
+            self.line(&line);
+        }
+    }
+}
+
+/// Text of a file in a line: short, and nothing that a terminal obeys.
+fn clip(text: &str) -> String {
+    clip_to(text, CLIP)
+}
+
+fn clip_to(text: &str, most: usize) -> String {
+    let mut short: String = text.chars().take(most).collect();
+    if short.len() < text.len() {
+        short.push('\u{2026}');
+    }
+    escaped(&short)
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '"' | '\'' | '\\' => out.push(c),
+            c => out.extend(c.escape_debug()),
+        }
+    }
+    out
+}
+
+fn about(page: &mut Page, found: &Findings) {
+    page.line(&escaped(&found.label));
+    let mut rows = Vec::new();
+    for (name, keys) in ABOUT {
+        let values = keys.iter().filter_map(|key| found.metadata.str(key));
+        if let Some(value) = values.map(str::trim).find(|value| !value.is_empty()) {
+            rows.push(vec![name.to_owned(), clip(value)]);
+        }
+    }
+    rows.push(vec!["weights".to_owned(), weights(&found.tensors)]);
+    page.table(&rows, "ll");
+}
+
+/// How many weights there are, and in what.
+fn weights(tensors: &[TensorInfo]) -> String {
+    let (mut n, mut size) = (0u64, 0u64);
+    let mut types: BTreeMap<&str, u64> = BTreeMap::new();
+    for tensor in tensors {
+        n = n.saturating_add(tensor.elements());
+        size = size.saturating_add(tensor.bytes);
+        let of_type = types.entry(tensor.ty.name()).or_default();
+        *of_type = of_type.saturating_add(tensor.bytes);
+    }
+    if n == 0 {
+        return "none".into();
+    }
+    let mut types: Vec<(&str, u64)> = types.into_iter().collect();
+    types.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
+    let share = |(name, part): &(&str, u64)| format!("{name} {}", percent(*part, size));
+    let types: Vec<String> = types.iter().map(share).collect();
+    let bits = 8.0 * size as f64 / n as f64;
+    format!(
+        "{} in {}, {bits:.2} bits each: {}",
+        count(n),
+        bytes(size),
+        types.join(", ")
+    )
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    match whole {
+        0 => "0 %".into(),
+        _ => format!("{:.1} %", 100.0 * part as f64 / whole as f64),
+    }
+}
+
+/// Tensors by what they are for.
+fn by_use(planned: &Planned, found: &Findings) -> Vec<Vec<String>> {
+    let whole = planned.plan.weight_bytes();
+    let mut rows: Vec<Vec<String>> = planned
+        .shares
+        .iter()
+        .map(|share| {
+            let types = share.types.iter();
+            let types: Vec<String> = types.map(|(ty, n)| format!("{n} {}", ty.name())).collect();
+            vec![
+                share.what.to_owned(),
+                types.join(", "),
+                count(share.n_weights),
+                bytes(share.bytes),
+                percent(share.bytes, whole),
+            ]
+        })
+        .collect();
+    let used = planned.plan.tensors.len();
+    if found.tensors.len() > used {
+        let all: u64 = found.tensors.iter().map(|tensor| tensor.bytes).sum();
+        let n = found.tensors.len() - used;
+        let left = bytes(all.saturating_sub(whole));
+        rows.push(vec![
+            "not used".to_owned(),
+            n.to_string(),
+            String::new(),
+            left,
+        ]);
+    }
+    rows
+}
+
+/// Tensors by their element types.
+fn by_type(tensors: &[TensorInfo]) -> Vec<Vec<String>> {
+    let mut types: BTreeMap<&str, (usize, u64, u64)> = BTreeMap::new();
+    for tensor in tensors {
+        let sums = types.entry(tensor.ty.name()).or_default();
+        sums.0 += 1;
+        sums.1 = sums.1.saturating_add(tensor.elements());
+        sums.2 = sums.2.saturating_add(tensor.bytes);
+    }
+    let row = |(name, (n, n_weights, size)): (&str, (usize, u64, u64))| {
+        vec![
+            name.to_owned(),
+            n.to_string(),
+            count(n_weights),
+            bytes(size),
+        ]
+    };
+    types.into_iter().map(row).collect()
+}
+
+fn unused(page: &mut Page, planned: &Planned) {
+    let names = &planned.plan.unclaimed;
+    if names.is_empty() {
+        return;
+    }
+    let shown: Vec<String> = names.iter().take(UNUSED).map(|name| clip(name)).collect();
+    let more = match names.len().saturating_sub(UNUSED) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    page.paragraph(&format!("nothing expects: {}{more}", shown.join(", ")));
+}
+
+/// Tokenizer and chat template.
+fn texts(page: &mut Page, found: &Findings) {
+    page.title("text");
+    let mut rows = vec![vec!["tokenizer".to_owned(), tokenizer(&found.tokenizer)]];
+    if let Ok(tokenizer) = &found.tokenizer {
+        let special = special(tokenizer);
+        if !special.is_empty() {
+            rows.push(vec!["tokens".to_owned(), special]);
+        }
+    }
+    match &found.template {
+        None => rows.push(vec!["template".to_owned(), "none".to_owned()]),
+        Some(Err(error)) => {
+            rows.push(vec![
+                "template".to_owned(),
+                format!("not usable: {}", clip(error)),
+            ]);
+        }
+        Some(Ok(probe)) => rows.extend(template(probe)),
+    }
+    page.table(&rows, "ll");
+}
+
+fn tokenizer(found: &Result<Tokenizer, String>) -> String {
+    let tokenizer = match found {
+        Ok(tokenizer) => tokenizer,
+        Err(error) => return clip(error),
+    };
+    let n_control = (0..tokenizer.vocab_len() as u32)
+        .filter(|id| tokenizer.is_control(*id))
+        .count();
+    let kind = tokenizer.kind().unwrap_or("token ids only");
+    let mut text = format!("{kind}, {} tokens", tokenizer.vocab_len());
+    if n_control > 0 {
+        text.push_str(&format!(", {n_control} of them control"));
+    }
+    for (adds, what) in [
+        (tokenizer.adds_bos(), "begins texts with BOS"),
+        (tokenizer.adds_eos(), "ends them with EOS"),
+    ] {
+        if adds {
+            text.push_str(&format!("; {what}"));
+        }
+    }
+    text
+}
+
+/// Tokens with a role.
+pub(super) fn special_tokens(tokenizer: &Tokenizer) -> Vec<(&'static str, u32)> {
+    let roles = [
+        ("bos", tokenizer.bos()),
+        ("eos", tokenizer.eos()),
+        ("eot", tokenizer.eot()),
+        ("sep", tokenizer.sep()),
+        ("pad", tokenizer.pad()),
+        ("unk", tokenizer.unk()),
+        ("mask", tokenizer.mask()),
+    ];
+    roles
+        .into_iter()
+        .filter_map(|(role, id)| Some((role, id?)))
+        .collect()
+}
+
+fn special(tokenizer: &Tokenizer) -> String {
+    let name = |id: u32| {
+        let text = tokenizer.token_text(id).unwrap_or_default();
+        let text: String = text.chars().take(20).collect();
+        format!("{id} {}", escaped(&text))
+    };
+    let roles = special_tokens(tokenizer).into_iter();
+    let mut said: Vec<String> = roles
+        .map(|(role, id)| format!("{} {}", role.to_uppercase(), name(id)))
+        .collect();
+    let ends: Vec<String> = tokenizer
+        .ends()
+        .take(SHOWN)
+        .map(|id| id.to_string())
+        .collect();
+    if !ends.is_empty() {
+        said.push(format!("answers end at {}", ends.join(", ")));
+    }
+    said.join(", ")
+}
+
+/// What the chat template does, in up to three rows.
+fn template(probe: &Probe) -> Vec<Vec<String>> {
+    let probes = [
+        ("user", &probe.user),
+        ("system", &probe.system),
+        ("several turns", &probe.turns),
+        ("content in parts", &probe.parts),
+        ("tools", &probe.tools),
+        ("calls of tools", &probe.tool_calls),
+        ("results of tools", &probe.tool_results),
+        ("thoughts", &probe.thoughts),
+    ];
+    let those = |wanted: fn(&Probed) -> bool| -> Vec<&str> {
+        let fitting = probes.iter().filter(|(_, probed)| wanted(probed));
+        fitting.map(|(name, _)| *name).collect()
+    };
+    let mut shows = those(Probed::is_yes).join(", ");
+    if !probe.switches.is_empty() {
+        shows.push_str(&format!("; set by {}", probe.switches.join(", ")));
+    }
+    let mut rows = vec![vec!["template".to_owned(), format!("shows {shows}")]];
+    let mut lacks = those(|probed| *probed == Probed::Ignored);
+    if !probe.opens_answer {
+        lacks.push("where the answer begins");
+    }
+    if !probe.continues {
+        lacks.push("an answer to be continued");
+    }
+    if !lacks.is_empty() {
+        rows.push(vec![
+            String::new(),
+            format!("does not show {}", lacks.join(", ")),
+        ]);
+    }
+    let refusals = probes.iter().filter_map(|(name, probed)| match probed {
+        Probed::Refused(error) => Some(format!("refuses {name}: {}", clip(&error.to_string()))),
+        _ => None,
+    });
+    rows.extend(refusals.take(2).map(|text| vec![String::new(), text]));
+    rows
+}
+
+fn memory(page: &mut Page, planned: &Planned) {
+    if planned.contexts.is_empty() {
+        return;
+    }
+    let options = &planned.options;
+    page.title(&format!(
+        "memory of one sequence, cache of {}",
+        match options.k_type == options.v_type {
+            true => options.k_type.name().to_owned(),
+            false => format!("{} and {}", options.k_type.name(), options.v_type.name()),
+        }
+    ));
+    let titles = [
+        "context",
+        "weights",
+        "cache",
+        "states",
+        "scratch",
+        "all",
+        "a token reads",
+    ];
+    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+    rows.extend(planned.contexts.iter().map(|context| row(planned, context)));
+    page.table(&rows, "rrrrrrr");
+    let mut refusals = planned.contexts.iter().filter_map(|context| {
+        let why = context.refusal.as_ref()?;
+        Some(format!("{}: {}", context.n_ctx, escaped(why)))
+    });
+    if let Some(first) = refusals.next() {
+        page.paragraph(&first);
+    }
+}
+
+fn row(planned: &Planned, context: &Context) -> Vec<String> {
+    let n_ctx = context.n_ctx.to_string();
+    let Ok(memory) = &context.memory else {
+        return vec![n_ctx, "refused".to_owned()];
+    };
+    let weights = memory.mapped + memory.copied;
+    let all = weights
+        .saturating_add(memory.cache)
+        .saturating_add(memory.compute);
+    let read = planned.weights_read.zip(context.read);
+    vec![
+        n_ctx,
+        bytes(weights),
+        bytes(memory.cache.saturating_sub(context.states)),
+        match context.states {
+            0 => "-".to_owned(),
+            n => bytes(n),
+        },
+        bytes(memory.compute),
+        bytes(all),
+        read.map_or_else(
+            || "-".to_owned(),
+            |(weights, rows)| bytes(weights.saturating_add(rows)),
+        ),
+    ]
+}
+
+fn abilities(page: &mut Page, planned: &Planned) {
+    page.title("here");
+    let row = |ability: &crate::abilities::Ability| {
+        let can = if ability.can { "yes" } else { "no" };
+        let why = ability.why.lines().next().unwrap_or_default();
+        vec![
+            ability.what.to_owned(),
+            can.to_owned(),
+            clip_to(why, REASON),
+        ]
+    };
+    let rows: Vec<Vec<String>> = planned.abilities.iter().map(row).collect();
+    page.table(&rows, "lll");
+}
+
+fn everything(page: &mut Page, found: &Findings) {
+    page.title(&format!("metadata: {} keys", found.metadata.len()));
+    for (key, value) in found.metadata.iter() {
+        page.line(&format!("  {} = {}", escaped(key), shown(value)));
+    }
+    page.title(&format!("all {} tensors", found.tensors.len()));
+    let row = |tensor: &TensorInfo| {
+        let shape: Vec<String> = tensor.shape.iter().map(u64::to_string).collect();
+        vec![
+            escaped(&tensor.name),
+            TensorType::name(tensor.ty).to_owned(),
+            shape.join(" \u{d7} "),
+            bytes(tensor.bytes),
+        ]
+    };
+    let rows: Vec<Vec<String>> = found.tensors.iter().map(row).collect();
+    page.table(&rows, "lllr");
+}
+
+/// A value of the metadata in a line.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Str(text) => clip(text),
+        Value::Array(array) => {
+            let items = (0..array.len().min(SHOWN)).filter_map(|i| array.get(i));
+            let items: Vec<String> = items.map(|value| shown(&value)).collect();
+            match array.len() {
+                n if n > SHOWN => format!("[{}, \u{2026}] ({n} in all)", items.join(", ")),
+                _ => format!("[{}]", items.join(", ")),
+            }
+        }
+        other => json::value_of(other).to_string(),
+    }
+}
