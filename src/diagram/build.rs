@@ -256,7 +256,9 @@ impl<'a> Maker<'a> {
         part.title = words::norm(unit);
         part.formula = unit.contract.0.formula.to_owned();
         part.line = "each token's numbers to one size".into();
-        part.facts = self.options(unit, self.instance(&unit.path));
+        let instance = self.instance(&unit.path);
+        part.facts = self.options(unit, instance);
+        part.options = self.chosen(unit, instance, &part.ops);
         part
     }
 
