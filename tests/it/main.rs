@@ -11,6 +11,7 @@ mod bad_definitions;
 mod bad_folders;
 mod constraints;
 mod convert;
+mod diagram_compare;
 mod diagrams;
 mod diffusion;
 mod faults;

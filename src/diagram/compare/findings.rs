@@ -116,9 +116,9 @@ impl Findings {
     fn sorted(mut self, comparison: &Comparison<'_>) -> Vec<Finding> {
         let norms = norm_places(comparison);
         for finding in &mut self.all {
-            let is_all = norms.len() > 1 && norms.iter().all(|n| finding.places.contains(n));
-            if is_all && finding.places.len() == norms.len() {
-                finding.places = vec!["every norm".into()];
+            if norms.len() > 1 && norms.iter().all(|norm| finding.places.contains(norm)) {
+                finding.places.retain(|place| !norms.contains(place));
+                finding.places.insert(0, "every norm".into());
             }
         }
         self.all
@@ -164,17 +164,14 @@ impl Findings {
     }
 
     fn sublayer(&mut self, sublayer: &Sublayer<'_>) {
-        let Some(place) = sublayer.at.either() else {
-            return;
-        };
-        let title = plain(&place.branch.block.title);
+        let title = title(sublayer);
         if let Some((side, place)) = sublayer.at.only() {
             let others = place.slot.branches.iter();
             let others = others.filter(|other| !std::ptr::eq(*other, place.branch));
             let others: Vec<String> = others.map(|other| plain(&other.block.title)).collect();
             let beside = match others.is_empty() {
                 true => String::new(),
-                false => format!(" beside {}", listed(&others)),
+                false => format!(" beside the {}", listed(&others)),
             };
             let block = &place.branch.block;
             let text = format!(
@@ -192,7 +189,11 @@ impl Findings {
             let has = [a, b].map(|part| format!("has {}", article(&part.title)));
             self.computes(
                 rank::BLOCK,
-                &format!("slot `{}`", place.slot.name),
+                &either_of(
+                    sublayer
+                        .at
+                        .map(|place| format!("slot `{}`", place.slot.name)),
+                ),
                 Told::Does(has),
             );
         }
@@ -463,8 +464,22 @@ fn normed(role: Role) -> &'static str {
     }
 }
 
+/// The block of a sublayer; of two the order of the sides does not matter.
+pub(super) fn title(sublayer: &Sublayer<'_>) -> String {
+    either_of(sublayer.at.map(|place| plain(&place.branch.block.title)))
+}
+
+/// One text, or both if they differ, whichever is of which side.
+pub(super) fn either_of(texts: Pair<String>) -> String {
+    let all: BTreeSet<String> = texts.a.into_iter().chain(texts.b).collect();
+    let all: Vec<String> = all.into_iter().collect();
+    all.join(" or ")
+}
+
 fn part_place(pair: &PartPair<'_>, title: &str) -> String {
-    match pair.role.either() {
+    let roles: BTreeSet<Role> = pair.role.a.into_iter().chain(pair.role.b).collect();
+    match roles.first() {
+        _ if roles.len() > 1 => format!("norm at the {title}"),
         Some(Role::Before) => format!("norm before the {title}"),
         Some(Role::Behind) => format!("norm behind the {title}"),
         Some(Role::Stream) => format!("norm of the stream behind the {title}"),
@@ -488,10 +503,7 @@ fn norm_places(comparison: &Comparison<'_>) -> Vec<String> {
     };
     let mut out = BTreeSet::new();
     for sublayer in comparison.kinds.iter().flat_map(|kind| &kind.sublayers) {
-        let Some((place, _)) = sublayer.at.matched() else {
-            continue;
-        };
-        let title = plain(&place.branch.block.title);
+        let title = title(sublayer);
         let norms = sublayer.parts.iter().filter(is_norm);
         out.extend(norms.map(|pair| part_place(pair, &title)));
     }
@@ -535,13 +547,19 @@ fn unlike(comparison: &Comparison<'_>, side: Side, pair: &KindPair<'_>) -> Optio
     own.all
         .retain(|finding| finding.level == Level::Computation);
     own.all.sort_by_key(|finding| finding.rank);
-    let words = own.all.iter().map(|finding| match &finding.told {
-        Told::Only(Side::B, text) | Told::Does([_, text]) => text.clone(),
-        Told::Only(Side::A, text) => format!("only kind {number} {text}"),
-        Told::Has(what, [_, text]) => format!("{what} {text}"),
-    });
-    let words: Vec<String> = words.take(NAMED).collect();
-    (!words.is_empty()).then(|| format!("unlike kind {number} it {}", words.join("; ")))
+    let short = |text: &str| text.split(": ").next().unwrap_or_default().to_owned();
+    let (mut here, mut there) = (Vec::new(), Vec::new());
+    for finding in own.all.iter().take(NAMED) {
+        match &finding.told {
+            Told::Only(Side::B, text) | Told::Does([_, text]) => here.push(short(text)),
+            Told::Only(Side::A, text) => there.push(short(text)),
+            Told::Has(what, [_, text]) => here.push(format!("has {text} as {what}")),
+        }
+    }
+    let here = (!here.is_empty()).then(|| format!("unlike kind {number} it {}", here.join("; ")));
+    let there = (!there.is_empty()).then(|| format!("only kind {number} {}", there.join("; ")));
+    let words: Vec<String> = here.into_iter().chain(there).collect();
+    (!words.is_empty()).then(|| words.join(", and "))
 }
 
 /// The kinds of a side's layers by their numbers; `counts` says how often, as far as there is a file.

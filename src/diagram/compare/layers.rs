@@ -11,8 +11,8 @@ use crate::diagram::{Drawing, Factor, Kind, Part, words};
 
 use super::align::rejoin;
 use super::features::{Words, common, score};
+use super::findings::title;
 use super::parts::{Context, pair_part, stages};
-use super::phrases::plain;
 use super::{Comparison, KindPair, Level, Pair, PartPair, Place, Role, Sublayer, Wire, Wiring};
 
 /// Pairs of kinds that are tried; more kinds than that are matched by place.
@@ -336,11 +336,7 @@ fn beside(all: &mut [Sublayer<'_>]) {
         if together[0] == together[1] {
             continue;
         }
-        let title = all[*before]
-            .at
-            .either()
-            .map(|place| place.branch.block.title.as_str());
-        let other = plain(title.unwrap_or_default());
+        let other = title(&all[*before]);
         let [a, b] = together.map(|is| if is { other.clone() } else { String::new() });
         all[*at].wiring.push(Wire {
             what: Wiring::Beside,

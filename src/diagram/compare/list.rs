@@ -83,8 +83,8 @@ pub fn summary(comparison: &Comparison<'_>) -> String {
 }
 
 /// Numbers that are other ones, of the whole models and of their parts: what, in A, in B.
-pub fn number_rows(comparison: &Comparison<'_>) -> Vec<[String; 3]> {
-    let mut rows = facts(comparison);
+fn number_rows(comparison: &Comparison<'_>) -> Vec<[String; 3]> {
+    let mut rows = model_rows(comparison);
     let findings = comparison.findings();
     let numbers = findings.iter().filter(|f| f.level == Level::Numbers);
     rows.extend(numbers.map(row));
@@ -150,8 +150,8 @@ fn row(finding: &Finding) -> [String; 3] {
     [what.join(": "), a, b]
 }
 
-/// Numbers of the whole models; none without files.
-fn facts(comparison: &Comparison<'_>) -> Vec<[String; 3]> {
+/// Numbers of the whole models that are other ones; none without files: what, in A, in B.
+pub fn model_rows(comparison: &Comparison<'_>) -> Vec<[String; 3]> {
     let (a, b) = (comparison.a, comparison.b);
     if a.is_symbolic || b.is_symbolic {
         return Vec::new();

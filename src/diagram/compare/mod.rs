@@ -16,7 +16,8 @@ mod phrases;
 mod words;
 
 pub use findings::{Finding, Told};
-pub use list::{number_rows, summary};
+pub use list::{model_rows, summary};
+pub(super) use phrases::present;
 pub(super) use words::{choice_words, gives};
 
 use super::{Branch, Drawing, Kind, Op, Part, PartOption, Slot, Weight};
@@ -346,11 +347,13 @@ impl<'d> Comparison<'d> {
         findings::findings(self)
     }
 
-    /// What the two are called: their names, and letters where those are the same.
+    /// What the two are called, in one line each: their names, and letters where those are the same.
     pub fn names(&self) -> [String; 2] {
-        match self.a.name == self.b.name {
-            true => ["A", "B"].map(|side| format!("{} ({side})", self.a.name)),
-            false => [self.a.name.clone(), self.b.name.clone()],
+        let tidy = |drawing: &Drawing| drawing.name.replace(char::is_control, " ");
+        let names = [self.a, self.b].map(tidy);
+        match names[0] == names[1] {
+            true => ["A", "B"].map(|side| format!("{} ({side})", names[0])),
+            false => names,
         }
     }
 

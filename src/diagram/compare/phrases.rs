@@ -68,7 +68,7 @@ const PHRASES: &[[&str; 3]] = &[
     [
         "rope.scaling",
         "linear",
-        "turns by a fraction of the position",
+        "turns by the position over a factor of the file",
     ],
     [
         "rope.scaling",
@@ -181,10 +181,22 @@ const PHRASES: &[[&str; 3]] = &[
         "element",
         "fades each element of the keys by itself",
     ],
-    ["kind", "rms", "is an RMS norm"],
-    ["kind", "layer", "is a layer norm"],
-    ["norm.kind", "rms", "has an RMS norm inside"],
-    ["norm.kind", "layer", "has a layer norm inside"],
+    ["kind", "rms", "normalises by the mean square (RMS norm)"],
+    [
+        "kind",
+        "layer",
+        "normalises by mean and variance (layer norm)",
+    ],
+    [
+        "norm.kind",
+        "rms",
+        "normalises by the mean square (RMS norm)",
+    ],
+    [
+        "norm.kind",
+        "layer",
+        "normalises by mean and variance (layer norm)",
+    ],
 ];
 
 /// Numbers by which something is left out: option, phrase where it is there.
@@ -194,7 +206,7 @@ const PRESENT: &[[&str; 2]] = &[
         "cache.alibi",
         "lowers scores by distance, by at most {} for each token",
     ],
-    ["softcap", "keeps scores below a bound, smoothly ({})"],
+    ["softcap", "bounds its scores smoothly ({})"],
     ["clamp", "cuts projected values off at {}"],
     [
         "temp_scale",
@@ -215,12 +227,17 @@ pub(super) fn predicate(option: &PartOption) -> Option<&'static str> {
 }
 
 /// What is there where a number is not the one by which the contract leaves something out.
-pub(super) fn present(option: &PartOption) -> String {
+pub(in crate::diagram) fn present(option: &PartOption) -> String {
     let found = PRESENT.iter().find(|[name, _]| *name == option.name);
     match found {
         Some([_, phrase]) => phrase.replace("{}", &format!("`{}`", option.value)),
         None => format!("has `{} = {}`: {}", option.name, option.value, option.doc),
     }
+}
+
+/// Whether there are words for a number that is there.
+pub(super) fn has_words(option: &PartOption) -> bool {
+    PRESENT.iter().any(|[name, _]| *name == option.name)
 }
 
 /// The first words of a doc: what the option is, without its values.

@@ -3,12 +3,13 @@
 use crate::diagram::PartOption;
 
 use super::Wiring;
-use super::phrases::{about, predicate, present};
+use super::phrases::{about, has_words, predicate, present};
 
 /// What a choice means, with its value where the words do not say it.
 pub(in crate::diagram) fn choice_words(option: &PartOption) -> String {
     match (predicate(option), option.is_number && !option.is_off) {
         (Some(words), _) => words.to_owned(),
+        (None, true) if has_words(option) => present(option),
         (None, true) if !about(option.doc).is_empty() => {
             format!("{}: {}", about(option.doc), option.value)
         }

@@ -12,11 +12,11 @@ use super::stack::framed;
 use super::text::{Style, width, wrap};
 use crate::arch::Join;
 use crate::diagram::compare::{
-    Comparison, Finding, KindPair, Level, PartPair, Side, Sublayer, Told, number_rows,
+    Comparison, Finding, KindPair, Level, PartPair, Side, Sublayer, Told, model_rows,
 };
 
 use part::side_text;
-use row::{BOTH, COLUMN, GUTTER, Mark, PAD, Row, bare, left, sign, stacked};
+use row::{BOTH, COLUMN, Mark, PAD, Row, bare, left, sign, stacked};
 
 /// Beside the columns, for the stream.
 const MARGIN: f64 = 46.0;
@@ -66,17 +66,21 @@ fn heading(comparison: &Comparison<'_>, names: &[String; 2]) -> Piece {
             y += 24.0;
             piece.text(x + 29.0, y, Anchor::Start, Style::Heading, &line);
         }
-        let facts = drawing
-            .facts
-            .iter()
-            .map(|(name, value)| format!("{name} {value}"));
-        let facts: Vec<String> = facts.collect();
-        let from = if drawing.is_symbolic {
-            "definition"
-        } else {
-            "architecture"
+        let facts = drawing.facts.iter();
+        let facts: Vec<String> = facts
+            .map(|(name, value)| format!("{name} {value}"))
+            .collect();
+        let text = match drawing.is_symbolic {
+            true => format!(
+                "definition {}, without a file and its numbers",
+                drawing.arch
+            ),
+            false => format!(
+                "architecture {} \u{b7} {}",
+                drawing.arch,
+                facts.join(" \u{b7} ")
+            ),
         };
-        let text = format!("{from} {} \u{b7} {}", drawing.arch, facts.join(" \u{b7} "));
         for line in wrap(&text, Style::Line, room) {
             y += Style::Line.leading();
             piece.text(x + 29.0, y + 4.0, Anchor::Start, Style::Line, &line);
@@ -200,7 +204,7 @@ fn kind(number: usize, pair: &KindPair<'_>) -> Piece {
     let mut y = top + 14.0;
     let mut spans: [Vec<Span>; 2] = [Vec::new(), Vec::new()];
     for sublayer in &pair.sublayers {
-        let rows = rows(sublayer);
+        let rows = rows(sublayer, pair.kind.matched().is_some());
         let h = rows.h;
         piece.put(rows, MARGIN, y);
         let sides = [(&sublayer.at.a, 0), (&sublayer.at.b, 1)];
@@ -212,7 +216,7 @@ fn kind(number: usize, pair: &KindPair<'_>) -> Piece {
         }
         y += h + APART;
     }
-    piece.h = y - APART + 34.0;
+    piece.h = y - APART + 42.0;
     let bottom = piece.h;
     for (side, spans) in [Side::A, Side::B].into_iter().zip(&spans) {
         if !spans.is_empty() {
@@ -229,7 +233,7 @@ fn kind_heading(number: usize, pair: &KindPair<'_>) -> Piece {
         let (title, layers) = match kind {
             Some(kind) => (
                 format!("Kind {number}: {}", kind.label),
-                layers(kind.layers.len(), &kind.when),
+                where_text(&kind.when),
             ),
             None => (format!("Kind {number}: no such layers"), String::new()),
         };
@@ -253,15 +257,27 @@ fn kind_heading(number: usize, pair: &KindPair<'_>) -> Piece {
 }
 
 /// Under which conditions layers are of a kind.
-fn layers(_count: usize, when: &[String]) -> String {
+fn where_text(when: &[String]) -> String {
     match when.is_empty() {
         true => String::new(),
         false => format!("where {}", when.join(", ")),
     }
 }
 
-/// Everything of a sublayer.
-fn rows(sublayer: &Sublayer<'_>) -> Piece {
+/// Everything of a sublayer; `is_known` says whether the other side has layers of the kind at all.
+fn rows(sublayer: &Sublayer<'_>, is_known: bool) -> Piece {
+    if let Some((side, _)) = sublayer.at.only() {
+        let parts = sublayer.parts.iter();
+        let parts = parts.filter_map(|pair| {
+            let (_, part) = pair.part.only()?;
+            Some(part::alone(side, part, pair.role.either()))
+        });
+        let mut piece = stacked(parts.collect(), GAP);
+        if is_known {
+            part::nothing(&mut piece, side.other());
+        }
+        return piece;
+    }
     let mut rows = part::parts(sublayer);
     rows.extend(sublayer.wiring.iter().filter_map(part::wire));
     stacked(rows, GAP)
@@ -329,9 +345,9 @@ fn tip(piece: &mut Piece, x: f64, y: f64, way: f64) {
     piece.push(Item::Path(segs, "tip"));
 }
 
-/// Numbers of whole models and of their parts that are other ones.
+/// Numbers of the whole models that are other ones; those of parts are told with them.
 fn numbers(comparison: &Comparison<'_>) -> Option<Piece> {
-    let rows = number_rows(comparison);
+    let rows = model_rows(comparison);
     if rows.is_empty() {
         return None;
     }
@@ -347,9 +363,9 @@ fn numbers(comparison: &Comparison<'_>) -> Option<Piece> {
     Some(inset(stacked(all, 2.0)))
 }
 
-/// Whether a text fits between the columns.
 #[cfg(test)]
 mod tests {
+    use super::row::GUTTER;
     use super::*;
 
     #[test]

@@ -6,6 +6,7 @@ use super::super::text::{Style, cut, wrap};
 use super::row::{BOTH, COLUMN, GUTTER, Mark, PAD, Row, left, sign, stacked};
 use crate::diagram::compare::{
     Level, OpPair, PartPair, Role, Side, Sublayer, WeightPair, Wire, Wiring, choice_words, gives,
+    present,
 };
 use crate::diagram::{Part, Weight};
 
@@ -38,11 +39,30 @@ pub(super) fn parts(sublayer: &Sublayer<'_>) -> Vec<Piece> {
 /// A pair of parts, or one alone.
 pub(super) fn part(pair: &PartPair<'_>, is_moved: bool) -> Piece {
     match (pair.part.matched(), pair.part.only()) {
-        (Some((a, b)), _) if pair.level() < Level::Numbers && !is_moved => equal(pair, a, b),
+        (Some((a, b)), _) if is_quiet(pair) && !is_moved => equal(pair, a, b),
         (Some((a, b)), _) => differing(pair, a, b, is_moved),
-        (None, Some((side, part))) => alone(side, part, pair.role.either()),
+        (None, Some((side, part))) => {
+            let mut piece = alone(side, part, pair.role.either());
+            nothing(&mut piece, side.other());
+            piece
+        }
         (None, None) => Piece::default(),
     }
+}
+
+/// Whether nothing differs but names, and sizes that follow from others.
+fn is_quiet(pair: &PartPair<'_>) -> bool {
+    let is_loud = |row: &WeightPair<'_>| {
+        let types = row.weight.matched().map(|(a, b)| a.types != b.types);
+        row.level > Level::Numbers || row.level == Level::Numbers && types == Some(true)
+    };
+    let options = pair
+        .options
+        .iter()
+        .any(|option| option.level >= Level::Numbers);
+    let ops = pair.ops.iter().any(|op| op.level >= Level::Numbers);
+    let is_loud = options || ops || pair.weights.iter().any(is_loud);
+    !is_loud && pair.level() < Level::Computation
 }
 
 fn frame(piece: &mut Piece, x: f64, w: f64, class: &'static str) {
@@ -82,11 +102,7 @@ fn equal(pair: &PartPair<'_>, a: &Part, b: &Part) -> Piece {
         let text = cut(&text, Style::Small, COLUMN - 2.0 * PAD);
         piece.text(left(side) + PAD, 17.0, Anchor::Start, Style::Small, &text);
     }
-    let mark = if pair.level() == Level::Names {
-        Mark::Name
-    } else {
-        Mark::Equal
-    };
+    let mark = Mark::of(pair.level());
     sign(&mut piece, mark, 13.0);
     frame(&mut piece, 0.0, BOTH, "quiet");
     piece
@@ -107,8 +123,8 @@ fn differing(pair: &PartPair<'_>, a: &Part, b: &Part, is_moved: bool) -> Piece {
             .filter(|o| o.level >= Level::Numbers)
             .map(|option| {
                 let row = match (option.a.is_off, option.b.is_off) {
-                    (true, false) => Row::only(Side::B, &choice_words(option.b)),
-                    (false, true) => Row::only(Side::A, &choice_words(option.a)),
+                    (true, false) => Row::only(Side::B, &present(option.b)),
+                    (false, true) => Row::only(Side::A, &present(option.a)),
                     _ => {
                         let [a, b] = [option.a, option.b].map(choice_words);
                         Row::new(Mark::of(option.level), &a, &b)
@@ -117,7 +133,9 @@ fn differing(pair: &PartPair<'_>, a: &Part, b: &Part, is_moved: bool) -> Piece {
                 row.piece()
             }),
     );
+    rows.extend(own_weights(pair));
     rows.extend(pair.weights.iter().filter_map(weight));
+    rows.extend(own_ops(pair));
     rows.extend(pair.ops.iter().filter_map(op));
     if pair.is_rewired {
         let text = "the same operations";
@@ -157,38 +175,81 @@ fn head(part: &Part, title: &str) -> Piece {
     piece
 }
 
-/// A weight that differs in more than its name.
-fn weight(row: &WeightPair<'_>) -> Option<Piece> {
-    if let Some((side, weight)) = row.weight.only() {
-        return Some(Row::only(side, &weight_words(weight)).piece());
+/// Weights that only one side has, those of both sides beside each other.
+fn own_weights(pair: &PartPair<'_>) -> Vec<Piece> {
+    let own = |side: Side| {
+        let only = pair.weights.iter().filter_map(|row| row.weight.only());
+        let mine = only.filter(move |(of, _)| *of == side);
+        mine.map(|(_, weight)| weight_words(weight)).collect()
+    };
+    let (a, b): (Vec<String>, Vec<String>) = (own(Side::A), own(Side::B));
+    let rows = (0..a.len().max(b.len())).map(|at| row(a.get(at), b.get(at)));
+    rows.flatten().collect()
+}
+
+/// Operations that only one side has, but for those of weights that are told before.
+fn own_ops(pair: &PartPair<'_>) -> Option<Piece> {
+    let is_alone = |side: Side, key: &str| {
+        let mut only = pair.weights.iter().filter_map(|row| row.weight.only());
+        only.any(|(of, weight)| of == side && weight.key == key)
+    };
+    let own = |side: Side| {
+        let part = if side == Side::A {
+            pair.part.a
+        } else {
+            pair.part.b
+        }?;
+        let only = pair.ops.iter().filter_map(|row| row.op.only());
+        let mine = only.filter(|(of, op)| {
+            let mut keys = op.weights.iter().map(|at| part.weights[*at].key.as_str());
+            *of == side && !keys.any(|key| is_alone(side, key))
+        });
+        let titles: Vec<String> = mine.map(|(_, op)| op.title.clone()).collect();
+        (!titles.is_empty()).then(|| format!("computes {}", titles.join(", ")))
+    };
+    // The kind of a norm is its operation.
+    let is_told = pair.part.either().is_some_and(|part| part.kind == "norm");
+    if is_told && !pair.options.is_empty() {
+        return None;
     }
+    row(own(Side::A).as_ref(), own(Side::B).as_ref())
+}
+
+fn row(a: Option<&String>, b: Option<&String>) -> Option<Piece> {
+    let row = match (a, b) {
+        (Some(a), Some(b)) => Row::new(Mark::Differs, a, b),
+        (Some(a), None) => Row::only(Side::A, a),
+        (None, Some(b)) => Row::only(Side::B, b),
+        (None, None) => return None,
+    };
+    Some(row.piece())
+}
+
+/// A weight that both have and that differs in more than its name and its size, which follows from others.
+fn weight(row: &WeightPair<'_>) -> Option<Piece> {
     let (a, b) = row.weight.matched()?;
     let texts = [a, b].map(|weight| {
-        let shared = if weight.is_shared { ", shared" } else { "" };
-        format!(
-            "{} [{}] {}{shared}",
-            weight.key,
-            shape(&weight.shape),
-            weight.types.join("/")
-        )
+        let types = weight.types.join("/");
+        let shared = if weight.is_shared { "shared" } else { "" };
+        let all = [weight.key.as_str(), &types, shared];
+        let all: Vec<&str> = all.into_iter().filter(|text| !text.is_empty()).collect();
+        format!("weight {}", all.join(", "))
     });
-    (row.level >= Level::Numbers)
-        .then(|| Row::new(Mark::of(row.level), &texts[0], &texts[1]).piece())
+    let differs =
+        row.level == Level::Computation || row.level == Level::Numbers && a.types != b.types;
+    differs.then(|| Row::new(Mark::of(row.level), &texts[0], &texts[1]).piece())
 }
 
 fn weight_words(weight: &Weight) -> String {
-    let words = format!("{} [{}]", weight.key, shape(&weight.shape));
+    let words = format!("weight {} [{}]", weight.key, shape(&weight.shape));
     match weight.doc.is_empty() {
-        true => format!("weight {words}"),
-        false => format!("weight {words}: {}", weight.doc),
+        true => words,
+        false => format!("{words}: {}", weight.doc),
     }
 }
 
-/// An operation that only one side has, or has at another place.
+/// An operation that both have and that differs.
 fn op(row: &OpPair<'_>) -> Option<Piece> {
-    if let Some((side, op)) = row.op.only() {
-        return Some(Row::only(side, &format!("operation {}", op.title)).piece());
-    }
     let (a, b) = row.op.matched()?;
     if row.level < Level::Numbers {
         return None;
@@ -199,8 +260,11 @@ fn op(row: &OpPair<'_>) -> Option<Piece> {
         Mark::of(row.level)
     };
     let words = [a, b].map(|op| match (row.level, op.ops.len() > 1) {
-        (Level::Computation, true) => format!("operation {} ({})", op.title, op.ops.join(", ")),
-        _ => format!("operation {}", op.title),
+        (Level::Computation, true) if !row.is_moved => {
+            let all: Vec<String> = op.ops.iter().map(|name| name.to_lowercase()).collect();
+            format!("{} ({})", op.title, all.join(", "))
+        }
+        _ => op.title.clone(),
     });
     Some(Row::new(mark, &words[0], &words[1]).piece())
 }
@@ -210,7 +274,7 @@ fn rest(pair: &PartPair<'_>) -> Option<Piece> {
     let weights = pair
         .weights
         .iter()
-        .filter(|row| row.level < Level::Numbers)
+        .filter(|row| row.level < Level::Computation)
         .count();
     let ops = pair
         .ops
@@ -221,29 +285,29 @@ fn rest(pair: &PartPair<'_>) -> Option<Piece> {
     (!text.is_empty()).then(|| Row::new(Mark::Equal, &text, &text).piece())
 }
 
+/// That a side has nothing of what is beside it.
+pub(super) fn nothing(piece: &mut Piece, side: Side) {
+    let h = piece.h;
+    let empty = Rect {
+        x: left(side) + 0.5,
+        y: 0.5,
+        w: COLUMN - 1.0,
+        h: h - 1.0,
+    };
+    piece.push(Item::Box(empty, 8.0, "gone"));
+    let middle = left(side) + COLUMN / 2.0;
+    let y = h / 2.0 + 4.0;
+    piece.text(middle, y, Anchor::Middle, Style::Small, "nothing here");
+}
+
 /// What only one side has, down to its weights.
-fn alone(side: Side, part: &Part, role: Option<&Role>) -> Piece {
+pub(super) fn alone(side: Side, part: &Part, role: Option<&Role>) -> Piece {
     let mark = Mark::Only(side);
     let mut own = body(part, &title(part, role));
     let mut piece = Piece::new(BOTH, own.h);
     frame(&mut own, 0.0, COLUMN, mark.class());
     piece.put(own, left(side), 0.0);
     let h = piece.h;
-    let empty = Rect {
-        x: left(side.other()) + 0.5,
-        y: 0.5,
-        w: COLUMN - 1.0,
-        h: h - 1.0,
-    };
-    piece.push(Item::Box(empty, 8.0, "gone"));
-    let middle = left(side.other()) + COLUMN / 2.0;
-    piece.text(
-        middle,
-        h / 2.0 + 4.0,
-        Anchor::Middle,
-        Style::Small,
-        "nothing here",
-    );
     sign(&mut piece, mark, h / 2.0);
     piece
 }
@@ -303,9 +367,7 @@ pub(super) fn wire(wire: &Wire) -> Option<Piece> {
         (false, true) if is_value => Row::only(Side::A, &a),
         _ => Row::new(Mark::of(wire.level), &a, &b),
     };
-    let mut piece = row.piece();
-    frame(&mut piece, 0.0, BOTH, "quiet");
-    Some(piece)
+    Some(row.piece())
 }
 
 /// Room for what stands between the columns of a heading.

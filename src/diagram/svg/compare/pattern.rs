@@ -1,4 +1,4 @@
-//! The layers of both sides above each other, kinds that correspond with the same number and colour.
+//! The layers of both sides above each other; kinds that correspond have the same number.
 
 use super::super::scene::{Anchor, Item, Piece, Rect};
 use super::super::text::{Style, cut, width};
@@ -15,8 +15,6 @@ const BESIDE: f64 = 10.0;
 const NAME: f64 = 150.0;
 /// Runs of a side that are drawn.
 const RUNS: usize = 64;
-/// Colours of kinds.
-const COLOURS: [&str; 4] = ["k0", "k1", "k2", "k3"];
 
 /// Both patterns.
 pub(super) fn patterns(comparison: &Comparison<'_>, names: &[String; 2]) -> Piece {
@@ -71,13 +69,11 @@ fn run(comparison: &Comparison<'_>, side: Side, run: &Run, room: f64, is_inner: 
             let number = comparison.number(side, *kind);
             let pair = comparison.kinds.get(number.saturating_sub(1));
             let is_alone = pair.is_some_and(|pair| pair.kind.matched().is_none());
-            let sign = if is_alone {
-                Mark::Only(side).sign()
-            } else {
-                ""
+            let (sign, class) = match is_alone {
+                true => (Mark::Only(side).sign(), Mark::Only(side).class()),
+                false => ("", "badge"),
             };
             let text = format!("{}kind {number} {sign}", times(*count));
-            let class = COLOURS[number.saturating_sub(1) % COLOURS.len()];
             said(text.trim_end(), class)
         }
         Run::Repeat { count, of } => {

@@ -43,9 +43,10 @@ impl Mark {
     pub(super) fn sign(self) -> &'static str {
         match self {
             Self::Equal => "=",
-            Self::Name | Self::Number => "\u{2248}",
+            Self::Name => "~",
+            Self::Number => "\u{2248}",
             Self::Differs => "\u{2260}",
-            Self::Moved => "\u{2195}",
+            Self::Moved => "\u{2192}",
             Self::Only(Side::A) => "\u{2212}",
             Self::Only(Side::B) => "+",
         }
