@@ -7,9 +7,11 @@ use std::collections::BTreeSet;
 
 use crate::arch::Mode;
 use crate::blocks::REGISTRY;
-use crate::diagram::{Op, Part, Run, Weight};
+use crate::diagram::{Op, Weight};
 
+use super::pattern::pattern;
 use super::phrases::{about, article, listed, plain, predicate, present};
+use super::places::{either_of, norm_places, part_place, stage_place, title};
 use super::words::gives;
 use super::{
     Comparison, KindPair, Level, OptionPair, Pair, PartPair, Role, Side, Sublayer, Wire, Wiring,
@@ -464,54 +466,6 @@ fn normed(role: Role) -> &'static str {
     }
 }
 
-/// The block of a sublayer; of two the order of the sides does not matter.
-pub(super) fn title(sublayer: &Sublayer<'_>) -> String {
-    either_of(sublayer.at.map(|place| plain(&place.branch.block.title)))
-}
-
-/// One text, or both if they differ, whichever is of which side.
-pub(super) fn either_of(texts: Pair<String>) -> String {
-    let all: BTreeSet<String> = texts.a.into_iter().chain(texts.b).collect();
-    let all: Vec<String> = all.into_iter().collect();
-    all.join(" or ")
-}
-
-fn part_place(pair: &PartPair<'_>, title: &str) -> String {
-    let roles: BTreeSet<Role> = pair.role.a.into_iter().chain(pair.role.b).collect();
-    match roles.first() {
-        _ if roles.len() > 1 => format!("norm at the {title}"),
-        Some(Role::Before) => format!("norm before the {title}"),
-        Some(Role::Behind) => format!("norm behind the {title}"),
-        Some(Role::Stream) => format!("norm of the stream behind the {title}"),
-        _ => title.to_owned(),
-    }
-}
-
-fn stage_place(pair: &PartPair<'_>, place: &str) -> String {
-    match pair.part.either() {
-        Some(part) if part.kind == "norm" => format!("norm {place}"),
-        Some(part) => plain(&part.title),
-        None => String::new(),
-    }
-}
-
-/// The places of all norms that both sides have.
-fn norm_places(comparison: &Comparison<'_>) -> Vec<String> {
-    let is_norm = |pair: &&PartPair<'_>| {
-        let both: Option<(&&Part, &&Part)> = pair.part.matched();
-        both.is_some_and(|(a, _)| a.kind == "norm")
-    };
-    let mut out = BTreeSet::new();
-    for sublayer in comparison.kinds.iter().flat_map(|kind| &kind.sublayers) {
-        let title = title(sublayer);
-        let norms = sublayer.parts.iter().filter(is_norm);
-        out.extend(norms.map(|pair| part_place(pair, &title)));
-    }
-    let end = comparison.end.iter().filter(is_norm);
-    out.extend(end.map(|pair| stage_place(pair, "behind the layers")));
-    out.into_iter().collect()
-}
-
 /// Blocks of a side in the order of its layer.
 fn order(sublayers: &[Sublayer<'_>], side: Side) -> String {
     let of_side = |pair: Pair<super::Place<'_>>| match side {
@@ -560,39 +514,4 @@ fn unlike(comparison: &Comparison<'_>, side: Side, pair: &KindPair<'_>) -> Optio
     let there = (!there.is_empty()).then(|| format!("only kind {number} {}", there.join("; ")));
     let words: Vec<String> = here.into_iter().chain(there).collect();
     (!words.is_empty()).then(|| words.join(", and "))
-}
-
-/// The kinds of a side's layers by their numbers; `counts` says how often, as far as there is a file.
-pub(super) fn pattern(comparison: &Comparison<'_>, side: Side, counts: bool) -> String {
-    let drawing = comparison.drawing(side);
-    let has_counts = counts && !drawing.is_symbolic;
-    runs(comparison, side, &drawing.pattern, has_counts, false)
-}
-
-fn runs(
-    comparison: &Comparison<'_>,
-    side: Side,
-    all: &[Run],
-    counts: bool,
-    is_inner: bool,
-) -> String {
-    let times = |count: usize| match (counts, is_inner && count == 1) {
-        (_, true) => String::new(),
-        (true, _) => format!("{count} \u{d7} "),
-        (false, _) => "n \u{d7} ".into(),
-    };
-    let one = |run: &Run| match run {
-        Run::Layers { kind, count } => {
-            format!("{}kind {}", times(*count), comparison.number(side, *kind))
-        }
-        Run::Repeat { count, of } => {
-            format!(
-                "{}[{}]",
-                times(*count),
-                runs(comparison, side, of, counts, true)
-            )
-        }
-    };
-    let texts: Vec<String> = all.iter().map(one).collect();
-    texts.join(", ")
 }

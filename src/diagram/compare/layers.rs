@@ -11,8 +11,8 @@ use crate::diagram::{Drawing, Factor, Kind, Part, words};
 
 use super::align::rejoin;
 use super::features::{Words, common, score};
-use super::findings::title;
 use super::parts::{Context, pair_part, stages};
+use super::places::title;
 use super::{Comparison, KindPair, Level, Pair, PartPair, Place, Role, Sublayer, Wire, Wiring};
 
 /// Pairs of kinds that are tried; more kinds than that are matched by place.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::findings::pattern;
+use super::pattern::pattern;
 use super::phrases::capital;
 use super::{Comparison, Finding, Level, Side, Told};
 use crate::diagram::words::bytes;

@@ -12,7 +12,9 @@ mod findings;
 mod layers;
 mod list;
 mod parts;
+mod pattern;
 mod phrases;
+mod places;
 mod words;
 
 pub use findings::{Finding, Told};
