@@ -237,10 +237,19 @@ fn edits() -> Vec<Edit> {
             &["Only B has a linear map beside the feed-forward network"],
         ),
         edit(
+            "qwen3",
+            "[embed]\n\n[[stack]]\n\n[[stack.slot]]\nname   = \"attn\"\npre    = \"attn_norm\"\nbranch = [{ block = \"attention\", rope = \"std\", cache = \"full\"",
+            "[cache.local]\nsize = 64\n\n[embed]\n\n[[stack]]\n\n[[stack.slot]]\nname   = \"attn\"\npre    = \"attn_norm\"\nbranch = [{ block = \"attention\", rope = \"std\", cache = \"if(il % 2 == 0, 'local', 'full')\"",
+            &[
+                "Only B has a further kind of layers",
+                "unlike kind 1 it sees a window of `64`",
+            ],
+        ),
+        edit(
             "gemma3",
-            "cache   = \"if(swa, 'local', 'full')\"",
-            "cache   = \"full\"",
-            &["kind 1", "only A", "window"],
+            "size = \"n_swa\"",
+            "size = 0",
+            &["Attention: only A sees a window"],
         ),
         edit(
             "mamba2",
@@ -536,13 +545,9 @@ fn thousands_of_sublayers_are_compared_in_time() {
         drawing.kinds[0].slots = slots.iter().cycle().take(3000).cloned().collect();
     }
     // As many kinds as there may be layers.
-    let kinds = drawings[1].kinds[0].clone();
-    drawings[1]
-        .kinds
-        .extend((0..200).map(|_| lab_bench::diagram::Kind {
-            slots: kinds.slots[..3].to_vec(),
-            ..kinds.clone()
-        }));
+    let mut kind = drawings[1].kinds[0].clone();
+    kind.slots.truncate(3);
+    drawings[1].kinds.extend(vec![kind; 200]);
     let start = Instant::now();
     let comparison = Comparison::new(&drawings[0], &drawings[1]);
     assert!(!summary(&comparison).is_empty());

@@ -182,10 +182,15 @@ fn ops<'d>(
     let of_b: Vec<Sort<'d>> = b.iter().map(|op| sort(part.b, op)).collect();
     let score = |i: usize, j: usize| {
         let (a, b) = (&of_a[i], &of_b[j]);
-        let leads = a.ops.first() == b.ops.first() && a.weights.first() == b.weights.first();
+        let leads = a.ops.first() == b.ops.first() && a.sign == b.sign;
+        let weights = a.weights.first() == b.weights.first() && !a.weights.is_empty();
+        // One that may read a weight or not; a product by a weight is another than one of two values.
+        let is_product = a.ops.first().is_some_and(|op| op.starts_with("MUL"));
+        let optional = a.weights.is_empty() != b.weights.is_empty();
+        let is_alike = weights || optional && !is_product && a.sign.is_none();
         match a == b {
             true => EQUAL,
-            false if leads && !(a.weights.is_empty() && b.weights.is_empty()) => ALIKE,
+            false if leads && is_alike => ALIKE,
             false => 0,
         }
     };

@@ -207,7 +207,7 @@ const PRESENT: &[[&str; 2]] = &[
         "lowers scores by distance, by at most {} for each token",
     ],
     ["softcap", "bounds its scores smoothly ({})"],
-    ["clamp", "cuts projected values off at {}"],
+    ["clamp", "cuts values off at {}"],
     [
         "temp_scale",
         "makes queries larger with their position ({})",
@@ -233,11 +233,6 @@ pub(in crate::diagram) fn present(option: &PartOption) -> String {
         Some([_, phrase]) => phrase.replace("{}", &format!("`{}`", option.value)),
         None => format!("has `{} = {}`: {}", option.name, option.value, option.doc),
     }
-}
-
-/// Whether there are words for a number that is there.
-pub(super) fn has_words(option: &PartOption) -> bool {
-    PRESENT.iter().any(|[name, _]| *name == option.name)
 }
 
 /// The first words of a doc: what the option is, without its values.

@@ -3,19 +3,24 @@
 use crate::diagram::PartOption;
 
 use super::Wiring;
-use super::phrases::{about, has_words, predicate, present};
+use super::phrases::{about, predicate, present};
 
 /// What a choice means, with its value where the words do not say it.
 pub(in crate::diagram) fn choice_words(option: &PartOption) -> String {
     match (predicate(option), option.is_number && !option.is_off) {
         (Some(words), _) => words.to_owned(),
-        (None, true) if has_words(option) => present(option),
+        (None, true) if is_whole(option) => present(option),
         (None, true) if !about(option.doc).is_empty() => {
             format!("{}: {}", about(option.doc), option.value)
         }
         (None, true) => present(option),
         (None, false) => format!("{} = {}: {}", option.name, option.value, about(option.doc)),
     }
+}
+
+/// Whether what is there says what the number is of.
+fn is_whole(option: &PartOption) -> bool {
+    ["cache.size", "cache.alibi"].contains(&option.name.as_str())
 }
 
 /// What a side's wiring does.

@@ -9,14 +9,14 @@ mod row;
 
 use super::scene::{Anchor, Item, Piece, Rect, Seg};
 use super::stack::framed;
-use super::text::{Style, width, wrap};
+use super::text::{Style, width};
 use crate::arch::Join;
 use crate::diagram::compare::{
     Comparison, Finding, KindPair, Level, PartPair, Side, Sublayer, Told, model_rows,
 };
 
 use part::side_text;
-use row::{BOTH, COLUMN, Mark, PAD, Row, bare, left, sign, stacked};
+use row::{BOTH, COLUMN, Mark, PAD, Row, bare, fitted, left, sign, stacked};
 
 /// Beside the columns, for the stream.
 const MARGIN: f64 = 46.0;
@@ -62,7 +62,7 @@ fn heading(comparison: &Comparison<'_>, names: &[String; 2]) -> Piece {
         piece.text(x, 24.0, Anchor::Middle, Style::Heading, letter);
         let room = COLUMN - 46.0;
         let mut y = 0.0;
-        for line in wrap(&names[side as usize], Style::Heading, room) {
+        for line in fitted(&names[side as usize], Style::Heading, room) {
             y += 24.0;
             piece.text(x + 29.0, y, Anchor::Start, Style::Heading, &line);
         }
@@ -81,7 +81,7 @@ fn heading(comparison: &Comparison<'_>, names: &[String; 2]) -> Piece {
                 facts.join(" \u{b7} ")
             ),
         };
-        for line in wrap(&text, Style::Line, room) {
+        for line in fitted(&text, Style::Line, room) {
             y += Style::Line.leading();
             piece.text(x + 29.0, y + 4.0, Anchor::Start, Style::Line, &line);
         }
@@ -150,7 +150,7 @@ fn told(findings: &[Finding], names: &[String; 2]) -> Piece {
             Style::Title,
             mark.sign(),
         );
-        for line in wrap(&bare(&finding.sentence(names)), Style::Line, room) {
+        for line in fitted(&bare(&finding.sentence(names)), Style::Line, room) {
             y += Style::Line.leading();
             piece.text(chip.x + 28.0, y - 2.0, Anchor::Start, Style::Line, &line);
         }

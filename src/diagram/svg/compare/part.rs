@@ -2,8 +2,8 @@
 
 use super::super::part::shape;
 use super::super::scene::{Anchor, Item, Piece, Rect};
-use super::super::text::{Style, cut, wrap};
-use super::row::{BOTH, COLUMN, GUTTER, Mark, PAD, Row, left, sign, stacked};
+use super::super::text::{Style, cut};
+use super::row::{BOTH, COLUMN, GUTTER, Mark, PAD, Row, fitted, left, sign, stacked};
 use crate::diagram::compare::{
     Level, OpPair, PartPair, Role, Side, Sublayer, WeightPair, Wire, Wiring, choice_words, gives,
     present,
@@ -167,7 +167,7 @@ fn head(part: &Part, title: &str) -> Piece {
     let mut y = 3.0 + Style::Title.leading();
     let title = cut(title, Style::Title, COLUMN - 2.0 * PAD);
     piece.text(PAD, y - 2.0, Anchor::Start, Style::Title, &title);
-    for line in wrap(&part.line, Style::Small, COLUMN - 2.0 * PAD) {
+    for line in fitted(&part.line, Style::Small, COLUMN - 2.0 * PAD) {
         y += Style::Small.leading();
         piece.text(PAD, y - 2.0, Anchor::Start, Style::Small, &line);
     }
@@ -175,16 +175,10 @@ fn head(part: &Part, title: &str) -> Piece {
     piece
 }
 
-/// Weights that only one side has, those of both sides beside each other.
-fn own_weights(pair: &PartPair<'_>) -> Vec<Piece> {
-    let own = |side: Side| {
-        let only = pair.weights.iter().filter_map(|row| row.weight.only());
-        let mine = only.filter(move |(of, _)| *of == side);
-        mine.map(|(_, weight)| weight_words(weight)).collect()
-    };
-    let (a, b): (Vec<String>, Vec<String>) = (own(Side::A), own(Side::B));
-    let rows = (0..a.len().max(b.len())).map(|at| row(a.get(at), b.get(at)));
-    rows.flatten().collect()
+/// Weights that only one side has.
+fn own_weights(pair: &PartPair<'_>) -> impl Iterator<Item = Piece> {
+    let only = pair.weights.iter().filter_map(|row| row.weight.only());
+    only.map(|(side, weight)| Row::only(side, &weight_words(weight)).piece())
 }
 
 /// Operations that only one side has, but for those of weights that are told before.
@@ -251,7 +245,9 @@ fn weight_words(weight: &Weight) -> String {
 /// An operation that both have and that differs.
 fn op(row: &OpPair<'_>) -> Option<Piece> {
     let (a, b) = row.op.matched()?;
-    if row.level < Level::Numbers {
+    // Its weights are told by themselves.
+    let is_told = !row.is_moved && a.title == b.title && a.weights.len() != b.weights.len();
+    if row.level < Level::Numbers || is_told {
         return None;
     }
     let mark = if row.is_moved {
@@ -332,9 +328,8 @@ fn body(part: &Part, title: &str) -> Piece {
     let mut y = piece.h;
     let room = COLUMN - 2.0 * PAD;
     let mut row = |text: &str| {
-        for line in wrap(text, Style::Small, room) {
+        for line in fitted(text, Style::Small, room) {
             y += Style::Small.leading();
-            let line = cut(&line, Style::Small, room);
             piece.text(PAD, y - 4.0, Anchor::Start, Style::Small, &line);
         }
     };
@@ -373,7 +368,7 @@ pub(super) fn wire(wire: &Wire) -> Option<Piece> {
 /// Room for what stands between the columns of a heading.
 pub(super) fn side_text(piece: &mut Piece, side: Side, y: f64, style: Style, text: &str) -> f64 {
     let mut y = y;
-    for line in wrap(text, style, COLUMN - 2.0 * PAD + GUTTER / 8.0) {
+    for line in fitted(text, style, COLUMN - 2.0 * PAD + GUTTER / 8.0) {
         y += style.leading();
         piece.text(left(side) + PAD, y, Anchor::Start, style, &line);
     }

@@ -1,7 +1,7 @@
 //! One line of two columns with a sign between them: a band over the sides that have it.
 
 use super::super::scene::{Anchor, Item, Piece, Rect};
-use super::super::text::{Style, width, wrap};
+use super::super::text::{Style, cut, width, wrap};
 use crate::diagram::compare::{Level, Side};
 
 /// Width of a column.
@@ -46,7 +46,7 @@ impl Mark {
             Self::Name => "~",
             Self::Number => "\u{2248}",
             Self::Differs => "\u{2260}",
-            Self::Moved => "\u{2192}",
+            Self::Moved => "\u{bb}",
             Self::Only(Side::A) => "\u{2212}",
             Self::Only(Side::B) => "+",
         }
@@ -124,7 +124,7 @@ impl Row {
         let room = COLUMN - 2.0 * PAD;
         let is_loud = !matches!(self.mark, Mark::Equal | Mark::Name);
         let style = if is_loud { Style::Line } else { Style::Small };
-        let lines = self.texts.each_ref().map(|text| wrap(text, style, room));
+        let lines = self.texts.each_ref().map(|text| fitted(text, style, room));
         let most = lines.iter().map(Vec::len).max().unwrap_or(0).max(1);
         let h = most as f64 * style.leading() + 8.0;
         let mut piece = Piece::new(BOTH, h);
@@ -157,6 +157,12 @@ pub(super) fn sign(piece: &mut Piece, mark: Mark, y: f64) {
     let x = COLUMN + ((GUTTER - all) / 2.0).round();
     piece.text(x, y + 5.0, Anchor::Start, Style::Title, mark.sign());
     piece.text(x + 18.0, y + 4.0, Anchor::Start, Style::Small, mark.word());
+}
+
+/// A text in lines of at most `room` pixels, words that are wider cut.
+pub(super) fn fitted(text: &str, style: Style, room: f64) -> Vec<String> {
+    let lines = wrap(text, style, room);
+    lines.iter().map(|line| cut(line, style, room)).collect()
 }
 
 /// Pieces one below the other.
