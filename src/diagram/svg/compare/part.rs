@@ -17,10 +17,9 @@ const LISTED: usize = 12;
 pub(super) fn parts(sublayer: &Sublayer<'_>) -> Vec<Piece> {
     let is_block = |pair: &&PartPair<'_>| pair.role.either() == Some(&Role::Block);
     let blocks: Vec<&PartPair<'_>> = sublayer.parts.iter().filter(is_block).collect();
-    let replaced = match blocks.as_slice() {
-        [first, second] => first.part.a.zip(second.part.b),
-        _ => None,
-    };
+    let of_a = blocks.iter().find_map(|pair| pair.part.a);
+    let of_b = blocks.iter().find_map(|pair| pair.part.b);
+    let replaced = of_a.zip(of_b).filter(|_| blocks.len() > 1);
     let mut out = Vec::new();
     let mut is_drawn = false;
     for pair in &sublayer.parts {
