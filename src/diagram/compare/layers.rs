@@ -23,28 +23,16 @@ pub(super) fn compare<'d>(a: &'d Drawing, b: &'d Drawing) -> Comparison<'d> {
     let context = Context::new(a, b);
     let mut words = Words::default();
     let rows = match_kinds(a, b, &mut words);
-    let kinds = rows
-        .into_iter()
-        .map(|row| KindPair {
-            sublayers: sublayers(
-                &context,
-                &mut words,
-                row.map(|kind| places(kind)).a.unwrap_or_default(),
-                row.b.map(places).unwrap_or_default(),
-            ),
-            unlike: row
-                .only()
-                .and_then(|(side, kind)| {
-                    nearest(if side == super::Side::A { a } else { b }, kind, &mut words)
-                })
-                .map(|(near, kind)| {
-                    let own = Context::new(a, a);
-                    sublayers(&own, &mut words, places(near), places(kind))
-                })
-                .unwrap_or_default(),
+    let mut kinds = Vec::with_capacity(rows.len());
+    for row in rows {
+        let [of_a, of_b] = [row.a, row.b].map(|kind| kind.map(places).unwrap_or_default());
+        let sublayers = self::sublayers(&context, &mut words, &of_a, &of_b);
+        kinds.push(KindPair {
             kind: row,
-        })
-        .collect();
+            sublayers,
+            unlike: unlike([a, b], &row, &mut words),
+        });
+    }
     Comparison {
         a,
         b,
@@ -52,6 +40,23 @@ pub(super) fn compare<'d>(a: &'d Drawing, b: &'d Drawing) -> Comparison<'d> {
         kinds,
         end: stages(&context, &a.end, &b.end),
     }
+}
+
+/// If only one side has a kind, how it differs from the nearest of that side.
+fn unlike<'d>(
+    drawings: [&'d Drawing; 2],
+    row: &Pair<&'d Kind>,
+    words: &mut Words<'d>,
+) -> Vec<Sublayer<'d>> {
+    let Some((side, kind)) = row.only() else {
+        return Vec::new();
+    };
+    let own = drawings[side as usize];
+    let Some(near) = nearest(own, kind, words) else {
+        return Vec::new();
+    };
+    let context = Context::new(own, own);
+    sublayers(&context, words, &places(near), &places(kind))
 }
 
 /// Kinds that are most alike first, each once; then what is left.
@@ -88,12 +93,8 @@ fn match_kinds<'d>(a: &'d Drawing, b: &'d Drawing, words: &mut Words<'d>) -> Vec
     of_a.chain(rest).collect()
 }
 
-/// The other kind of a drawing that is most like one of its kinds, and that one.
-fn nearest<'d>(
-    drawing: &'d Drawing,
-    kind: &'d Kind,
-    words: &mut Words<'d>,
-) -> Option<(&'d Kind, &'d Kind)> {
+/// The other kind of a drawing that is most like one of its kinds.
+fn nearest<'d>(drawing: &'d Drawing, kind: &'d Kind, words: &mut Words<'d>) -> Option<&'d Kind> {
     if drawing.kinds.len() > KINDS / 16 {
         return None;
     }
@@ -105,7 +106,7 @@ fn nearest<'d>(
     let rated = others.map(|other| (common(&own, &words.kind(other)), other));
     // Of equals the first.
     let best = rated.reduce(|best, next| if next.0 > best.0 { next } else { best });
-    best.map(|(_, near)| (near, kind))
+    best.map(|(_, near)| near)
 }
 
 /// The branches of a kind in order.
@@ -147,8 +148,8 @@ fn role(at: usize) -> Role {
 fn sublayers<'d>(
     context: &Context,
     words: &mut Words<'d>,
-    a: Vec<Place<'d>>,
-    b: Vec<Place<'d>>,
+    a: &[Place<'d>],
+    b: &[Place<'d>],
 ) -> Vec<Sublayer<'d>> {
     let of_a: Vec<Vec<u32>> = a.iter().map(|place| words.sublayer(place)).collect();
     let of_b: Vec<Vec<u32>> = b.iter().map(|place| words.sublayer(place)).collect();

@@ -71,10 +71,10 @@ pub fn summary(comparison: &Comparison<'_>) -> String {
         differing.push("Nothing: both compute the same.".into());
     }
     section("What is computed otherwise", differing);
-    section("Other numbers", table(&names, number_rows(comparison)));
+    section("Other numbers", table(&names, &number_rows(comparison)));
     let all: Vec<[String; 3]> = of(Level::Names).map(row).collect();
     let more = all.len().saturating_sub(NAMES);
-    let mut rows = table(&names, all.into_iter().take(NAMES).collect());
+    let mut rows = table(&names, &all[..all.len().min(NAMES)]);
     if more > 0 {
         rows.push(format!("\n{more} more names differ."));
     }
@@ -130,7 +130,7 @@ fn kinds(out: &mut String, comparison: &Comparison<'_>, names: &[String; 2]) {
     let mut rows: Vec<[String; 3]> = rows.collect();
     let [a, b] = [Side::A, Side::B].map(|side| pattern(comparison, side, true));
     rows.push(["order".into(), a, b]);
-    table(names, rows).iter().for_each(|row| line(out, row));
+    table(names, &rows).iter().for_each(|row| line(out, row));
 }
 
 /// A difference as a row: what, in A, in B.
@@ -178,7 +178,7 @@ pub fn model_rows(comparison: &Comparison<'_>) -> Vec<[String; 3]> {
 }
 
 /// Rows as a table; none without rows.
-fn table(names: &[String; 2], rows: Vec<[String; 3]>) -> Vec<String> {
+fn table(names: &[String; 2], rows: &[[String; 3]]) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
     }
