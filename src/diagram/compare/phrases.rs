@@ -123,7 +123,6 @@ const PHRASES: &[[&str; 3]] = &[
     ["act", "relu2", "activates with the square of ReLU"],
     ["act", "swiglu_oai", "activates with a clipped SwiGLU"],
     ["act", "xielu", "activates with xIELU"],
-    ["act", "none", "has no activation"],
     ["score", "softmax", "scores experts with a softmax over all"],
     ["score", "sigmoid", "scores each expert with a sigmoid"],
     [
