@@ -12,6 +12,7 @@ use crate::models::{Definitions, Source};
 use crate::synth::Request;
 use crate::weights::TensorType;
 
+use super::diagram_compare::{self, CompareArgs};
 use super::options::ArchOptions;
 use super::synth::key_value;
 use super::{Failure, output, overlay};
@@ -20,28 +21,30 @@ use super::{Failure, output, overlay};
 pub(super) struct Args {
     /// A model (file or folder), or the name of a definition, whose variants are drawn with symbols
     #[arg(value_name = "NAME|MODEL", required_unless_present = "all")]
-    what: Option<String>,
+    pub(super) what: Option<String>,
+    #[command(flatten)]
+    pub(super) comparison: CompareArgs,
     /// Draw all definitions, with a page that leads to them
     #[arg(long, conflicts_with_all = ["what", "png", "html", "name", "set", "with"])]
     all: bool,
     /// Folder to write into
     #[arg(short, long, default_value = ".", value_name = "DIR")]
-    output: PathBuf,
+    pub(super) output: PathBuf,
     /// Write PNG files as well, with light colours and a font that is part of the program
     #[arg(long)]
-    png: bool,
+    pub(super) png: bool,
     /// Write one page instead, to read from the whole down to each operation, in any browser, offline
     #[arg(long, conflicts_with = "png")]
     html: bool,
     /// Name of the pictures, if it is to be another than the model's
     #[arg(long, value_name = "NAME")]
-    name: Option<String>,
+    pub(super) name: Option<String>,
     /// Of a definition: a parameter of what is drawn, as in `synth`; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
-    set: Vec<(String, String)>,
+    pub(super) set: Vec<(String, String)>,
     /// Of a definition: optional tensors that are drawn, such as output,attn_q.bias
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
-    with: Vec<String>,
+    pub(super) with: Vec<String>,
     /// Colour the boxes of a model by the numbers of a file: of `perf --profile --json`, of
     /// `compare --json`, or an object of paths with numbers
     #[arg(long, value_name = "FILE.json", conflicts_with = "all")]
@@ -56,6 +59,9 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     std::fs::create_dir_all(&args.output)?;
     let definitions = args.archs.definitions()?;
+    if args.comparison.compare {
+        return diagram_compare::run(args, &definitions);
+    }
     let Some(what) = &args.what else {
         for (name, text) in gallery(&definitions.archs)? {
             std::fs::write(args.output.join(name), text)?;
@@ -71,9 +77,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let def = definitions.archs.get(what)?;
     let name = args.name.as_ref().unwrap_or(&def.name);
-    let variants = match args.set.is_empty() && args.with.is_empty() {
-        true => variants(&def)?,
-        false => vec![(String::new(), request(args))],
+    let variants = match request(&args.set, &args.with) {
+        None => variants(&def)?,
+        Some(request) => vec![(String::new(), request)],
     };
     for (tag, request) in variants {
         let name = match tag.is_empty() {
@@ -86,15 +92,17 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn request(args: &Args) -> Request {
-    Request {
+/// What a definition is drawn with, if anything is said of it.
+pub(super) fn request(set: &[(String, String)], with: &[String]) -> Option<Request> {
+    let is_said = !set.is_empty() || !with.is_empty();
+    is_said.then(|| Request {
         seed: 0,
-        set: args.set.clone(),
+        set: set.to_vec(),
         meta: Vec::new(),
-        with: args.with.clone(),
+        with: with.to_vec(),
         ty: TensorType::F32,
         vocabulary: None,
-    }
+    })
 }
 
 fn draw(

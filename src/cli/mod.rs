@@ -8,6 +8,7 @@ mod compare;
 mod constraint;
 mod convert;
 mod diagram;
+mod diagram_compare;
 mod diffusion;
 mod inspect;
 mod logits;

@@ -294,7 +294,9 @@ impl<'a> Maker<'a> {
         part.formula = unit.contract.0.formula.to_owned();
         part.line = "each token's numbers to one size".into();
         let own = self.instance(&unit.path);
-        part.facts = self.options(unit, own.or_else(|| self.instance("norm.default")));
+        let instance = own.or_else(|| self.instance("norm.default"));
+        part.facts = self.options(unit, instance);
+        part.options = self.chosen(unit, instance, &part.ops);
         part
     }
 

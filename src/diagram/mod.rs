@@ -13,11 +13,13 @@
 
 mod apart;
 mod build;
+pub mod compare;
 mod execution;
 mod gallery;
 pub mod html;
 mod kinds;
 mod ops;
+mod options;
 pub mod overlay;
 mod parts;
 pub mod png;
@@ -192,6 +194,8 @@ pub struct Part {
     pub formula: String,
     /// Numbers and choices worth a word.
     pub facts: Vec<String>,
+    /// Every choice of the definition, those of its rotation, cache and norms among them.
+    pub options: Vec<PartOption>,
     /// Small pictures.
     pub icons: Vec<Icon>,
     /// Its weights, in the order of the contract.
@@ -208,6 +212,21 @@ pub struct Part {
     pub source_line: Option<usize>,
     /// What a measurement says of it, if one is shown.
     pub note: Option<Note>,
+}
+
+/// A choice of the definition for a part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartOption {
+    /// Its name in the contract, behind those of the resources it is of: `qk_norm`, `rope.kind`.
+    pub name: String,
+    /// As resolved; a number without a file is what the definition says.
+    pub value: String,
+    /// What it is, in the contract's words.
+    pub doc: &'static str,
+    /// Whether it is a size or a factor rather than one of several ways to compute.
+    pub is_number: bool,
+    /// Whether it is the number by which the contract leaves something out.
+    pub is_off: bool,
 }
 
 /// A small picture beside a title.

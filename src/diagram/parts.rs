@@ -39,6 +39,7 @@ impl Maker<'_> {
         part.line = words::line(self.plan, unit, &size);
         part.formula = contract.formula.to_owned();
         part.facts = self.options(unit, instance);
+        part.options = self.chosen(unit, instance, &part.ops);
         part.icons = words::icons(self.plan, unit, self.is_symbolic, &size);
         part.kept = self.kept(unit, all);
         part.source_line = instance.and_then(|instance| self.line_of(instance));
@@ -89,6 +90,7 @@ impl Maker<'_> {
             line: String::new(),
             formula: String::new(),
             facts: Vec::new(),
+            options: Vec::new(),
             icons: Vec::new(),
             cost: self.cost(&tensors),
             weights,

@@ -12,6 +12,7 @@ mod bad_folders;
 mod constraints;
 mod convert;
 mod describe;
+mod diagram_compare;
 mod diagram_execution;
 mod diagram_html;
 mod diagram_overlay;

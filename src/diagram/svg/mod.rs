@@ -4,6 +4,7 @@
 //! the same on every machine and tests can look at the rectangles. Colours are classes of a style sheet
 //! with a light and a dark set; whatever a colour says, a word, a letter or a shape says too.
 
+mod compare;
 mod execution;
 mod flow;
 mod icon;
@@ -24,6 +25,7 @@ pub(super) use style::light;
 pub use text::{Style, width};
 pub(super) use zoom::{cost, dims, notes, opened, slots, stream, told, whole};
 
+use super::compare::Comparison;
 use super::{Drawing, Kind};
 
 /// Widest row of kinds side by side.
@@ -129,6 +131,21 @@ pub fn document(drawing: &Drawing, piece: &Piece, what: &str) -> String {
         },
     );
     piece.to_svg(&title, &desc, &style::rules(piece))
+}
+
+/// What two drawings have in common and what not, side by side.
+pub fn compared(comparison: &Comparison<'_>) -> Piece {
+    compare::picture(comparison)
+}
+
+/// The same as an SVG document.
+pub fn comparison(comparison: &Comparison<'_>, name: &str) -> String {
+    let piece = compared(comparison);
+    let [a, b] = comparison.names();
+    let desc = format!(
+        "What {a} and {b} have in common and what differs. Drawn by bench from the plans that run."
+    );
+    piece.to_svg(name, &desc, &style::rules(&piece))
 }
 
 /// A picture as a small SVG document, without what is told where the pointer rests.
