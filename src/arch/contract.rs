@@ -15,7 +15,7 @@ pub struct Contract {
     pub name: &'static str,
     /// One sentence.
     pub summary: &'static str,
-    /// The computation in the contract's own names.
+    /// The computation in the contract's own names, with conditions as [`super::formula`] reads them.
     pub formula: &'static str,
     /// Options, in the order of the documentation.
     pub options: &'static [OptionSpec],

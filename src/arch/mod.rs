@@ -10,6 +10,7 @@ mod contract;
 mod definition;
 mod diagnostic;
 pub mod expr;
+pub mod formula;
 mod library;
 mod print;
 mod read;

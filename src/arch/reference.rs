@@ -40,7 +40,10 @@ impl Registry {
 fn section(out: &mut String, title: &str, contract: &Contract, users: &[String]) {
     out.push_str(&format!("\n### `{title}`\n\n{}\n\n", contract.summary));
     if !contract.formula.is_empty() {
-        out.push_str(&format!("```\n{}\n```\n\n", contract.formula.trim()));
+        out.push_str(&format!(
+            "```\n{}\n```\n\n",
+            super::formula::general(contract.formula)
+        ));
     }
     if !contract.options.is_empty() {
         out.push_str("| option | values | default | meaning |\n|---|---|---|---|\n");

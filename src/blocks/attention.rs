@@ -112,7 +112,14 @@ options! {
 pub(super) static CONTRACT: Contract = Contract {
     name: "attention",
     summary: "Mixes positions: each takes a weighted mean of the values it sees.",
-    formula: "y = o . softmax(scale * rope(q.h) . rope(k.h) + mask) . (v.h)",
+    formula: concat!(
+        "y = o . {gate != 'none': (}{inner_norm -> norm: softmax({softcap > 0 -> softcap: scale * {!temp_scale > 0: t(pos) * }",
+        "{!qk_norm != 'none' and qk_norm_at == 'after' -> norm: {rope -> rope: {qk_norm != 'none' and qk_norm_at == 'before' -> norm: q.h}}}",
+        " . ",
+        "{!qk_norm != 'none' and qk_norm_at == 'after' -> norm: {rope -> rope: {qk_norm != 'none' and qk_norm_at == 'before' -> norm: k.h}}}",
+        "} + mask{has('sinks'):  with sinks}) . ({v_norm -> norm: {values == 'proj': v.h | k.h}})}",
+        "{gate != 'none':  * {=gate_act}(gate.h))}",
+    ),
     options: Config::OPTIONS,
     weights: &[
         WeightSpec::new(

@@ -69,7 +69,7 @@ options! {
 pub(super) static CONTRACT: Contract = Contract {
     name: "delta_net",
     summary: "Keeps a matrix for each head that each position corrects and fades.",
-    formula: "S = exp(g) * S + beta * (v - exp(g) * S . k) * k^T;  y = out . (norm(S . q) * act(z))",
+    formula: "S = exp(g) * S + beta * (v - exp(g) * S . k) * k^T;  y = out . ({norm -> norm: S . q} * {=gate_act}(z))",
     options: Config::OPTIONS,
     weights: &[
         WeightSpec::new(

@@ -20,7 +20,10 @@ options! {
 pub(super) static CONTRACT: Contract = Contract {
     name: "embed",
     summary: "Takes one row of the token table for each token.",
-    formula: "x = norm(tokens[id] * scale + types[0] + positions[pos])",
+    formula: concat!(
+        "x = {norm -> norm: tokens[id]{scale != 1:  * scale}{has('types'):  + types[0]}",
+        "{has('positions'):  + positions[pos]}}",
+    ),
     options: Config::OPTIONS,
     weights: &[
         WeightSpec::new(

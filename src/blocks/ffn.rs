@@ -34,7 +34,10 @@ options! {
 pub(super) static CONTRACT: Contract = Contract {
     name: "ffn",
     summary: "Transforms each position by itself through a wider hidden layer.",
-    formula: "y = down . (act(gate.h) * up.h)",
+    formula: concat!(
+        "y = {has('out_gate'): sigmoid(out_gate.h) * }down . ({inner_norm -> norm: ",
+        "{has('gate') or fused: {=act}(gate.h) * up.h | {=act}(up.h)}}){has('down.bias'):  + down.bias}",
+    ),
     options: Config::OPTIONS,
     weights: &[
         WeightSpec::new(

@@ -21,7 +21,7 @@ options! {
 pub(super) static CONTRACT: Contract = Contract {
     name: "head",
     summary: "Projects the last stream to a logit for each token of the vocabulary.",
-    formula: "z = softcap(scale * (output . x + bias))",
+    formula: "z = {softcap > 0 -> softcap: {scale != 1 -> scale * : output . x{has('output.bias'):  + bias}}}",
     options: Config::OPTIONS,
     weights: &[
         WeightSpec::new(

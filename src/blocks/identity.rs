@@ -12,7 +12,7 @@ use crate::plan::Unit;
 pub(super) static CONTRACT: Contract = Contract {
     name: "identity",
     summary: "Passes on what comes in, times a stored gain if there is one.",
-    formula: "y = gain * h",
+    formula: "y = {has('gain'): gain * }h",
     options: &[],
     weights: &[WeightSpec::new(
         WeightRole::Gain,

@@ -20,7 +20,7 @@ options! {
 pub(super) static CONTRACT: Contract = Contract {
     name: "linear",
     summary: "Multiplies with a matrix.",
-    formula: "y = weight . h + bias",
+    formula: "y = weight . h{has('weight.bias'):  + bias}",
     options: Config::OPTIONS,
     weights: &[
         WeightSpec::new(

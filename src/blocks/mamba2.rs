@@ -31,7 +31,7 @@ options! {
 pub(super) static CONTRACT: Contract = Contract {
     name: "mamba2",
     summary: "Carries a state along time, with one decay for each head.",
-    formula: "s = exp(dt * a) * s + dt * B * x;  y = out . norm(silu(z) * (C . s + d * x))",
+    formula: "s = exp(dt * a) * s + dt * B * x;  y = out . {norm -> norm: silu(z) * (C . s + d * x)}",
     options: Config::OPTIONS,
     weights: &[
         WeightSpec::new(

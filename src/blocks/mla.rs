@@ -43,7 +43,10 @@ options! {
 pub(super) static CONTRACT: Contract = Contract {
     name: "mla",
     summary: "Mixes positions as `attention`, through one latent row for each position.",
-    formula: "y = o . v_b . softmax(scale * [k_b.q_nope | rope(q_rope)] . [c | rope(r)] + mask) . c",
+    formula: concat!(
+        "y = o . {has('gate'): (}v_b . softmax(scale * {!temp_scale > 0: t(pos) * }[k_b.q_nope | {rope -> rope: q_rope}] . ",
+        "[c | {rope -> rope: r}] + mask) . c{has('gate'):  * sigmoid(gate.h))}",
+    ),
     options: Config::OPTIONS,
     weights: &[
         WeightSpec::new(

@@ -71,7 +71,10 @@ options! {
 pub(super) static CONTRACT: Contract = Contract {
     name: "moe",
     summary: "Sends each position through a few of many feed-forward networks.",
-    formula: "y = sum over picked e of w_e * down_e . (act(gate_e.h) * up_e.h)",
+    formula: concat!(
+        "y = {has('latent_up'): latent_up . }sum over picked e of w_e * down_e . (",
+        "{has('gate') or has('gate_up'): {=act}(gate_e.h) * up_e.h | {=act}(up_e.h)});  w = {scale != 1: scale * }{=score}(router.h)",
+    ),
     options: Config::OPTIONS,
     weights: &[
         WeightSpec::new(

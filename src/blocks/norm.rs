@@ -29,7 +29,10 @@ options! {
 pub(super) static CONTRACT: Contract = Contract {
     name: "norm",
     summary: "Normalises rows.",
-    formula: "y = x / (rms(x) or std(x - mean(x))) * weight + bias",
+    formula: concat!(
+        "y = {kind == 'rms': x / rms(x) | (x - mean(x)) / std(x)}",
+        "{has('weight'):  * weight}{has('bias'):  + bias}",
+    ),
     options: Norm::OPTIONS,
     weights: &[
         WeightSpec::new(

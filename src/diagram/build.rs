@@ -6,7 +6,6 @@ use crate::arch::{ArchDef, Instance, Join, Setting, Span};
 use crate::ggml::{self, Step};
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
 
-use super::execution;
 use super::kinds::{self, is_within, kinds, without_index};
 use super::ops::{Reader, is_folded};
 use super::samples::Sample;
@@ -14,6 +13,7 @@ use super::sizes::{Sizes, unit_at};
 use super::variants::{conditionals, is_of};
 use super::words;
 use super::{Branch, Cost, Drawing, Factor, Kept, Kind, Part, Slot};
+use super::{execution, formula};
 
 /// Why something cannot be drawn.
 #[derive(Debug, thiserror::Error)]
@@ -291,7 +291,10 @@ impl<'a> Maker<'a> {
         let mut part = self.part("norm", &norm.path, &steps, &|_| None, None);
         part.paths = all.map(|norm| norm.path.clone()).collect();
         part.title = words::norm(unit);
-        part.formula = unit.contract.0.formula.to_owned();
+        part.formula = formula::formula(unit, &|at| match unit.contract.0.weights[at].key {
+            "weight" => norm.weight.is_some(),
+            _ => norm.bias.is_some(),
+        });
         part.line = "each token's numbers to one size".into();
         let own = self.instance(&unit.path);
         let instance = own.or_else(|| self.instance("norm.default"));

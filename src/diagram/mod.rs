@@ -15,6 +15,7 @@ mod apart;
 mod build;
 pub mod compare;
 mod execution;
+mod formula;
 mod gallery;
 pub mod html;
 mod kinds;

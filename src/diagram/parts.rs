@@ -11,8 +11,8 @@ use super::build::Maker;
 use super::kinds::{is_within, without_index};
 use super::ops::{RawEdge, RawEnd, RawOp, root};
 use super::sizes::{Symbols, is_derived, unit_at};
-use super::words;
 use super::{Edge, End, Kept, Op, OpShape, Part, Weight};
+use super::{formula, words};
 
 /// Bytes of an element of a cache at its usual type.
 pub(super) const CACHE_ELEMENT: u64 = 2;
@@ -37,7 +37,7 @@ impl Maker<'_> {
         part.paths = all.iter().map(|unit| unit.path.clone()).collect();
         part.title = words::title(contract.name).to_owned();
         part.line = words::line(self.plan, unit, &size);
-        part.formula = contract.formula.to_owned();
+        part.formula = formula::formula(unit, &|at| unit.weights[at].is_some());
         part.facts = self.options(unit, instance);
         part.options = self.chosen(unit, instance, &part.ops);
         part.icons = words::icons(self.plan, unit, self.is_symbolic, &size);

@@ -124,7 +124,7 @@ fn input_words(mode: Mode) -> &'static str {
 }
 
 fn output_words(drawing: &Drawing) -> String {
-    let last = drawing.end.last().and_then(|part| part.ops.last());
+    let last = drawing.parts().filter_map(|part| part.ops.last()).last();
     let dims = last.map(|op| shape(&op.result)).unwrap_or_default();
     match drawing.mode {
         Mode::Encoder => format!("a vector for each token: {dims}"),
