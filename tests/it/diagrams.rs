@@ -598,6 +598,43 @@ fn variants_show_what_definitions_can_be() {
 }
 
 #[test]
+fn a_formula_says_what_the_graph_does() {
+    /// A word of a formula and the operations it stands for.
+    const WORDS: [(&str, &[&str]); 4] = [
+        ("rope(", &["ROPE"]),
+        ("norm(", &["RMS_NORM", "NORM", "GROUP_NORM"]),
+        ("softcap(", &["TANH"]),
+        ("silu(", &["SILU", "SWIGLU"]),
+    ];
+    let library = library();
+    let mut seen = BTreeSet::new();
+    for case in cases(&library) {
+        for sample in case.samples() {
+            let drawing = case.drawing(&sample);
+            let known = ["attention", "embed", "head", "ffn", "moe"];
+            for part in drawing.parts().filter(|part| known.contains(&part.kind)) {
+                let ops: Vec<&String> = part.ops.iter().flat_map(|op| &op.ops).collect();
+                for (word, names) in WORDS {
+                    // Attention caps its scores, and experts bound and normalise, within other operations.
+                    let is_told = match (part.kind, word) {
+                        ("attention", "softcap(") | ("moe", "norm(") => continue,
+                        _ => part.formula.contains(word),
+                    };
+                    let is_done = ops.iter().any(|op| names.contains(&op.as_str()));
+                    assert_eq!(
+                        is_told, is_done,
+                        "{} {}: {} {ops:?}",
+                        case.name, part.path, part.formula
+                    );
+                    seen.insert((word, is_told));
+                }
+            }
+        }
+    }
+    assert_eq!(seen.len(), 2 * WORDS.len());
+}
+
+#[test]
 fn pictures_of_a_dense_and_a_mixed_stack() {
     let library = library();
     for name in ["llama", "gpt-oss"] {
