@@ -84,7 +84,7 @@ pub(super) fn op(step: &Step, number: &dyn Fn(usize) -> String) -> (String, OpSh
         "DIV" => sign("quotient by elements", "\u{f7}"),
         "ADD_ID" => plain("offset of each picked expert"),
         "RMS_NORM" => plain("RMS norm"),
-        "NORM" => plain("layer norm"),
+        "NORM" => plain("Layer norm"),
         "L2_NORM" => plain("unit length"),
         "GROUP_NORM" => plain("group norm"),
         "ROPE" => plain("rope: turn by position"),

@@ -52,11 +52,13 @@ impl Stage<'_, '_> {
         };
         let all: u64 = weights.iter().map(|(_, bytes)| bytes).sum();
         let stored = self.maker.plan.weight_bytes();
-        let mut facts = vec![format!(
-            "{} of weights, of {} in the model",
-            words::bytes(all),
-            words::bytes(stored)
-        )];
+        // A row of a table that is the head as well is read for both.
+        let mut facts = vec![match (words::bytes(all), words::bytes(stored)) {
+            (_, stored_text) if all > stored => {
+                format!("all {stored_text} of weights, some of them twice")
+            }
+            (all, stored) => format!("{all} of weights, of {stored} in the model"),
+        }];
         if has_keys {
             facts.push("keys and values of 16 bits".into());
         }
