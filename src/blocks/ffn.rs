@@ -33,10 +33,11 @@ options! {
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "ffn",
-    summary: "Transforms each position by itself through a wider hidden layer.",
+    summary: "Transforms each position by itself through a hidden layer.",
     formula: concat!(
         "y = {has('out_gate'): sigmoid(out_gate.h) * }down . ({inner_norm -> norm: ",
-        "{has('gate') or fused: {=act}(gate.h) * up.h | {=act}(up.h)}}){has('down.bias'):  + down.bias}",
+        "{has('up'): {has('gate') or fused: {=act}(gate.h) * up.h | {=act}(up.h)} | {=act}(gate.h) * side}}",
+        "){has('down.bias'):  + down.bias}",
     ),
     options: Config::OPTIONS,
     weights: &[

@@ -10,7 +10,7 @@ use super::kinds::{self, is_within, kinds, without_index};
 use super::ops::{Reader, is_folded};
 use super::samples::Sample;
 use super::sizes::{Sizes, unit_at};
-use super::variants::{conditionals, is_of};
+use super::variants::is_of;
 use super::words;
 use super::{Branch, Cost, Drawing, Factor, Kept, Kind, Part, Slot};
 use super::{execution, formula};
@@ -356,13 +356,6 @@ impl<'a> Maker<'a> {
         fact("weights", words::count(plan.n_weights()));
         fact("bytes", words::bytes(plan.weight_bytes()));
         facts
-    }
-
-    /// What slots and branches of the definition no layer has.
-    fn absent(&self) -> Vec<String> {
-        let all = conditionals(self.def, self.plan).into_iter();
-        let absent = all.filter(|conditional| conditional.n_layers == 0 && !conditional.is_choice);
-        absent.map(|conditional| conditional.text).collect()
     }
 
     fn all_kept(&self) -> Kept {

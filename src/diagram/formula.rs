@@ -14,9 +14,10 @@ pub(super) fn formula(unit: &Unit, has: &dyn Fn(usize) -> bool) -> String {
 }
 
 /// Options and weights as the plan has them.
-struct Resolved<'u> {
-    unit: &'u Unit,
-    has: &'u dyn Fn(usize) -> bool,
+pub(super) struct Resolved<'u> {
+    pub(super) unit: &'u Unit,
+    /// Whether the weight at a place of the contract is there.
+    pub(super) has: &'u dyn Fn(usize) -> bool,
 }
 
 impl Scope for Resolved<'_> {
@@ -24,6 +25,10 @@ impl Scope for Resolved<'_> {
         let specs = self.unit.contract.0.options;
         let at = specs.iter().position(|option| option.name == name);
         let value = at.and_then(|at| self.unit.options.get(at));
+        let mut steps = self.unit.path.split('.');
+        if let (None, "il", Some(il)) = (value, name, steps.find_map(|step| step.parse().ok())) {
+            return Ok(Value::Int(il));
+        }
         value
             .map(|value| value.to_value())
             .ok_or_else(|| format!("there is no option `{name}`"))

@@ -11,6 +11,7 @@
 //! directly follows a product, a convolution or a norm and is used by nothing else shares its box, and
 //! so do the additions that sum the parts of one value.
 
+mod absent;
 mod apart;
 mod build;
 pub mod compare;

@@ -147,7 +147,17 @@ pub fn variants(def: &ArchDef) -> Result<Vec<(String, Request)>, crate::synth::E
         ty: TensorType::F32,
         vocabulary: None,
     };
-    let (_, plan) = design(def, &first)?;
+    let (_, mut plan) = design(def, &first)?;
+    // Few layers hide in which order their kinds come.
+    let mut many = first.clone();
+    many.set.push(("block_count".into(), N_LAYERS.to_string()));
+    if let Ok((_, deep)) = design(def, &many)
+        && conditionals(def, &deep)
+            .iter()
+            .any(|c| 0 < c.n_layers && c.n_layers < deep.layers.len())
+    {
+        (first, plan) = (many, deep);
+    }
     let mut others: Vec<Variant> = Vec::new();
     let lacking = conditionals(def, &plan);
     for at in (0..lacking.len()).filter(|at| lacking[*at].n_layers == 0) {

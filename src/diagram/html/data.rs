@@ -5,6 +5,7 @@
 use serde_json::{Value, json};
 
 use super::places::{Place, Places};
+use crate::diagram::overlay::Note;
 use crate::diagram::words::bytes;
 use crate::diagram::{Drawing, Op, Part, Weight, svg};
 
@@ -25,6 +26,7 @@ pub(super) fn data(
             "told": svg::told(drawing, kind),
             "cost": kind.cost.as_ref().map(svg::cost),
             "when": kind.when,
+            "note": note(kind.note.as_ref()),
         })
     });
     let parts = places.parts.iter().zip(rects);
@@ -32,6 +34,7 @@ pub(super) fn data(
         "name": drawing.name,
         "arch": drawing.arch,
         "symbolic": drawing.is_symbolic,
+        "measured": drawing.overlay.as_ref().map(|legend| &legend.title),
         "definition": { "path": path, "text": text },
         "kinds": kinds.collect::<Vec<Value>>(),
         "parts": parts.map(|(place, rect)| part(place, rect, drawing.is_symbolic)).collect::<Vec<Value>>(),
@@ -67,6 +70,7 @@ fn part(place: &Place<'_>, rect: &[f64; 4], is_symbolic: bool) -> Value {
         "facts": part.facts,
         "cost": part.cost.as_ref().map(svg::cost),
         "kept": kept(part),
+        "note": note(part.note.as_ref()),
         "layers": (!is_symbolic).then_some(part.paths.len()),
         "source": part.source_line,
         "rect": rect.map(f64::round),
@@ -90,6 +94,21 @@ fn kept(part: &Part) -> Vec<String> {
     out
 }
 
+/// What a measurement says.
+fn note(note: Option<&Note>) -> Option<String> {
+    let note = note?;
+    let first = note
+        .first
+        .as_ref()
+        .map(|first| format!("first difference: {first}"));
+    let said: Vec<String> = [note.text.clone()]
+        .into_iter()
+        .chain(first)
+        .filter(|text| !text.is_empty())
+        .collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
 fn op(at: &str, op: &Op) -> Value {
     json!({
         "at": at,
@@ -98,6 +117,7 @@ fn op(at: &str, op: &Op) -> Value {
         "shape": svg::dims(&op.result),
         "value": op.value,
         "weights": op.weights,
+        "note": note(op.note.as_ref()),
     })
 }
 

@@ -196,7 +196,7 @@ function magnify() {
   const view = viewOf(here);
   const size = (picture) => picture.getAttribute("viewBox").split(" ").map(Number).slice(2);
   const pictures = all("svg", view);
-  const main = pictures.filter((picture) => !picture.matches(".notes, .scenes"));
+  const main = pictures.filter((picture) => !picture.matches(".notes, .scenes, .scale"));
   const seen = here.part ? main.filter(isShown) : main;
   const style = getComputedStyle(by("stage"));
   const edges = parseFloat(style.paddingLeft) + parseFloat(style.paddingRight);
@@ -209,7 +209,7 @@ function magnify() {
   const fit = Math.max(1, Math.min(LIMITS[root.dataset.level], room / widest));
   for (const picture of pictures) {
     const [w, h] = size(picture);
-    const own = picture.matches(".scenes") ? zoom : fit * zoom;
+    const own = picture.matches(".scenes, .scale") ? zoom : fit * zoom;
     picture.style.width = `${w * own}px`;
     picture.style.height = `${h * own}px`;
   }

@@ -49,7 +49,8 @@ function tellPart({ part, op, weight }) {
     op ? make("p", "", `${op.ops.join(", ")}, gives ${op.value ? `${op.value}: ` : ""}${op.shape}`) : null,
     make("p", op ? "quiet" : "", op ? `in ${part.title}: ${part.line}` : part.line),
     make("pre", "formula", part.formula),
-    listed("Numbers", plainItems([part.cost && [part.cost, layers].join(" "), ...part.kept, ...part.facts])),
+    listed(data.measured ?? "", plainItems([(op ?? part).note])),
+    listed(op ? `Numbers of ${part.title}` : "Numbers", plainItems([part.cost && [part.cost, layers].join(" "), ...part.kept, ...part.facts])),
     listed("Weights", own.map((other) => weightItem(other, other === weight)), "weights"),
     op ? null : listed("Operations", ops, "ops"),
   ];
@@ -59,7 +60,8 @@ function tellKind({ kind }) {
   const own = data.parts.filter((part) => part.kind === data.kinds.indexOf(kind));
   const blocks = own.map((part) => make("li", "", link(part.at, part.title), make("span", "quiet", part.line)));
   const told = [kind.told, kind.cost, ...kind.when.map((when) => `where ${when}`)];
-  return [make("ul", "plain", ...plainItems(told)), listed("In order", blocks, "ops")];
+  const measured = listed(data.measured ?? "", plainItems([kind.note]));
+  return [make("ul", "plain", ...plainItems(told)), measured, listed("In order", blocks, "ops")];
 }
 
 function tellWhole() {

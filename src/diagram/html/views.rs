@@ -82,6 +82,9 @@ impl<'d> Views<'d> {
             &format!("Layer {}: {}", kind.letter, kind.label),
         );
         self.push(&heading(self.drawing, kind));
+        if let Some(legend) = svg::legend(self.drawing) {
+            self.plain(&legend, "scale", "What the colours mean");
+        }
         let begin = svg::stream("x: the stream, from the layer before", false);
         self.plain(&begin, "stream", "The stream begins");
         let pieces = svg::slots(self.drawing, kind);

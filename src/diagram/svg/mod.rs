@@ -23,7 +23,7 @@ pub use scene::{Anchor, Item, Piece, Rect, Seg, escape};
 pub use style::SHEET;
 pub(super) use style::light;
 pub use text::{Style, width};
-pub(super) use zoom::{cost, dims, notes, opened, slots, stream, told, whole};
+pub(super) use zoom::{cost, dims, legend, notes, opened, slots, stream, told, whole};
 
 use super::compare::Comparison;
 use super::{Drawing, Kind};

@@ -5,7 +5,7 @@
 
 use super::scene::{Anchor, Item, Piece};
 use super::text::Style;
-use super::{layer, layers_of, notes as beside, part, stack};
+use super::{layer, layers_of, notes as beside, overlay, part, stack};
 use crate::diagram::{Cost, Drawing, Kind, Part, Slot};
 
 /// Room on each side, for the ends of strokes.
@@ -19,6 +19,12 @@ pub(in crate::diagram) fn whole(drawing: &Drawing) -> Piece {
 /// What stands beside the stack.
 pub(in crate::diagram) fn notes(drawing: &Drawing) -> Piece {
     edged(beside::notes(drawing))
+}
+
+/// What the colours of a measurement mean; none without one.
+pub(in crate::diagram) fn legend(drawing: &Drawing) -> Option<Piece> {
+    let legend = drawing.overlay.as_ref()?;
+    Some(edged(overlay::legend(legend, super::LEGEND)))
 }
 
 /// Each slot of a kind of layers: closed to a row of cards, and opened to its operations.
