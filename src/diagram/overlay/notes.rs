@@ -1,6 +1,7 @@
 //! Numbers of boxes as words and colours.
 
 use super::place::{Home, Sum, Sums};
+use super::read::short;
 use super::scale::Scale;
 use super::{Legend, Note, Overlay, Rule};
 use crate::diagram::words::percent;
@@ -14,11 +15,11 @@ const DIGITS: [usize; 2] = [3, 9];
 /// Notes what the numbers of each box come to, and the legend.
 pub(super) fn write(overlay: &Overlay, sums: &Sums, drawing: &mut Drawing) {
     let writer = Writer::new(overlay, sums);
-    let first = overlay.first.as_ref().map(|first| first.path.as_str());
+    let first = overlay.first.as_ref().map(|first| short(&first.path));
     let home = sums.first.map(|(home, _)| home);
     let first_layer = sums.first.and_then(|(_, layer)| layer);
     let mark = |note: Note, is_here: bool| Note {
-        first: first.filter(|_| is_here).map(str::to_owned),
+        first: first.clone().filter(|_| is_here),
         ..note
     };
     let kind_of_first = first_layer.map(|layer| drawing.layers[layer]);
@@ -153,7 +154,12 @@ impl Writer {
         let show = |value: f64| digits(value, self.n_digits);
         let quantity = sentence(&overlay.quantity);
         let mut lines = Vec::new();
-        lines.extend(overlay.of.as_ref().map(|of| format!("measured on {of}")));
+        lines.extend(
+            overlay
+                .of
+                .as_ref()
+                .map(|of| format!("measured on {}", short(of))),
+        );
         lines.push(match self.rule {
             Rule::Time => format!(
                 "{} {} in all; a box has the time of all its layers together",
@@ -181,7 +187,7 @@ impl Writer {
             format!(
                 "first value that differs{}: {}{place}",
                 above.unwrap_or_default(),
-                first.path
+                short(&first.path)
             )
         });
         let unit = match self.unit_name {
@@ -210,12 +216,16 @@ impl Writer {
             } else {
                 path
             };
-            if !names.contains(&name) && names.len() <= TOLD {
+            if !names.contains(&name) {
                 names.push(name);
+            }
+            if names.len() > TOLD {
+                break;
             }
         }
         let more = if names.len() > TOLD { ", \u{2026}" } else { "" };
-        let named = names[..names.len().min(TOLD)].join(", ");
+        let told = names.iter().take(TOLD).map(|name| short(name));
+        let named = told.collect::<Vec<_>>().join(", ");
         let time: f64 = sums.outside.iter().map(|(_, value)| value).sum();
         Some(match self.rule {
             Rule::Time => format!("in no box: {} ({named}{more})", self.time(time)),
