@@ -537,6 +537,23 @@ fn files_of_other_models_are_told() {
     }
 }
 
+/// Notes are joined to parts by their place, so both lists have one order.
+#[test]
+fn parts_are_changed_in_the_order_in_which_they_are_read() {
+    let (scratch, library) = (tempfile::tempdir().unwrap(), library());
+    let (mut n_branches, mut n_around) = (0, 0);
+    for golden in goldens(scratch.path(), |_| true) {
+        let mut drawing = Drawn::new(&library, &golden).plain;
+        let read: Vec<*const Part> = drawing.parts().map(std::ptr::from_ref).collect();
+        let changed = drawing.parts_mut().map(|part| std::ptr::from_ref(part));
+        assert_eq!(changed.collect::<Vec<_>>(), read, "{}", golden.name);
+        n_branches += usize::from(slots(&drawing).any(|slot| slot.branches.len() > 1));
+        let is_around = |slot: &Slot| slot.post.is_some() || slot.after.is_some();
+        n_around += usize::from(slots(&drawing).any(is_around));
+    }
+    assert!(n_branches > 0 && n_around > 0);
+}
+
 /// A file may have texts of any length wherever it has one, and they are one word each.
 #[test]
 fn long_words_of_a_file_are_cut() {

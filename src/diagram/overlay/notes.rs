@@ -4,8 +4,8 @@ use super::place::{Home, Sum, Sums};
 use super::read::short;
 use super::scale::Scale;
 use super::{Legend, Note, Overlay, Rule};
+use crate::diagram::Drawing;
 use crate::diagram::words::percent;
-use crate::diagram::{Drawing, Part, Slot};
 
 /// Paths that are told of what is in no box.
 const TOLD: usize = 4;
@@ -23,7 +23,7 @@ pub(super) fn write(overlay: &Overlay, sums: &Sums, drawing: &mut Drawing) {
         ..note
     };
     let kind_of_first = first_layer.map(|layer| drawing.layers[layer]);
-    for (at, part) in parts_mut(drawing).into_iter().enumerate() {
+    for (at, part) in drawing.parts_mut().enumerate() {
         let has_layers = part.paths.len() > 1;
         for (nth, op) in part.ops.iter_mut().enumerate() {
             let note = writer.note(&sums.ops[at][nth], has_layers);
@@ -46,31 +46,6 @@ pub(super) fn write(overlay: &Overlay, sums: &Sums, drawing: &mut Drawing) {
     let layers = layers.map(|(at, sum)| mark(writer.note(sum, false), first_layer == Some(at)));
     let layers = layers.collect();
     drawing.overlay = Some(writer.legend(overlay, sums, layers));
-}
-
-/// Every part, in the order of [`Drawing::parts`].
-fn parts_mut(drawing: &mut Drawing) -> Vec<&mut Part> {
-    let mut all: Vec<&mut Part> = drawing.begin.iter_mut().collect();
-    let slots = drawing.kinds.iter_mut().flat_map(|kind| &mut kind.slots);
-    for slot in slots {
-        let Slot {
-            pre,
-            branches,
-            post,
-            after,
-            ..
-        } = slot;
-        all.extend(pre);
-        for branch in branches {
-            all.extend(&mut branch.pre);
-            all.push(&mut branch.block);
-            all.extend(&mut branch.post);
-        }
-        all.extend(post);
-        all.extend(after);
-    }
-    all.extend(&mut drawing.end);
-    all
 }
 
 /// What numbers are written with.
