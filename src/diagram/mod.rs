@@ -346,6 +346,15 @@ impl Drawing {
             .chain(slots.flat_map(Slot::parts))
             .chain(&self.end)
     }
+
+    /// The same, to be changed.
+    pub fn parts_mut(&mut self) -> impl Iterator<Item = &mut Part> {
+        let slots = self.kinds.iter_mut().flat_map(|kind| &mut kind.slots);
+        self.begin
+            .iter_mut()
+            .chain(slots.flat_map(Slot::parts_mut))
+            .chain(&mut self.end)
+    }
 }
 
 impl Slot {
@@ -361,6 +370,20 @@ impl Slot {
             .chain(branches)
             .chain(&self.post)
             .chain(&self.after)
+    }
+
+    /// The same, to be changed.
+    pub fn parts_mut(&mut self) -> impl Iterator<Item = &mut Part> {
+        let branches = self.branches.iter_mut().flat_map(|branch| {
+            let around = [&mut branch.pre, &mut branch.post];
+            let [pre, post] = around.map(|part| part.iter_mut());
+            pre.chain([&mut branch.block]).chain(post)
+        });
+        self.pre
+            .iter_mut()
+            .chain(branches)
+            .chain(&mut self.post)
+            .chain(&mut self.after)
     }
 
     /// Its operations in the wiring, as places in the graph.

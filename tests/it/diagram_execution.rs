@@ -195,11 +195,7 @@ fn check_traffic(seen: &Seen, counts: &mut BTreeMap<&'static str, usize>) {
     let (_, steps) = seen.steps(seen.golden.tokens.len());
     let run = traffic(seen, &steps);
     let prefill = seen.only(|picture| match picture {
-        Picture::Prefill {
-            n_batch,
-            keys,
-            states,
-        } => Some((n_batch, keys, states)),
+        Picture::Prefill { keys, states } => Some((keys, states)),
         _ => None,
     });
     let decode = seen.only(|picture| match picture {
@@ -207,12 +203,11 @@ fn check_traffic(seen: &Seen, counts: &mut BTreeMap<&'static str, usize>) {
         _ => None,
     });
     let states = seen.scenes(|picture| match picture {
-        Picture::State { sizes } => Some(sizes.as_ref()),
+        Picture::State => Some(()),
         _ => None,
     });
     if seen.plan.mode == Mode::Causal {
-        let (_, (n_batch, keys, of_state)) = prefill.expect("a prompt is read");
-        assert_eq!(*n_batch, Options::N_BATCH);
+        let (_, (keys, of_state)) = prefill.expect("a prompt is read");
         assert_eq!(seen.layers(keys), set(&run.keys), "{name}: keys written");
         assert_eq!(
             seen.layers(of_state),
@@ -238,9 +233,10 @@ fn check_traffic(seen: &Seen, counts: &mut BTreeMap<&'static str, usize>) {
         set(&run.states),
         "{name}: states"
     );
-    for (scene, sizes) in &states {
+    for (scene, ()) in &states {
         for layer in seen.layers(&scene.kinds) {
-            let (mut said, mut kept) = (sizes.expect("alike").clone(), run.states[&layer].clone());
+            let mut said: Vec<u64> = scene.facts.iter().flat_map(|fact| numbers(fact)).collect();
+            let mut kept = run.states[&layer].clone();
             said.sort_unstable();
             kept.sort_unstable();
             assert_eq!(said, kept, "{name}: a state in layer {layer}");
@@ -264,7 +260,7 @@ fn check_traffic(seen: &Seen, counts: &mut BTreeMap<&'static str, usize>) {
         *counts.entry("shared").or_default() += 1;
     }
     let latent = seen.only(|picture| match picture {
-        Picture::Latent { row, .. } => Some(row),
+        Picture::Latent { row } => Some(row),
         _ => None,
     });
     let no_values = run
@@ -344,6 +340,21 @@ fn patterns(seen: &Seen, n: usize) -> BTreeMap<usize, Vec<BTreeSet<usize>>> {
     all
 }
 
+/// The whole numbers of a sentence that stand for themselves.
+fn numbers(text: &str) -> Vec<u64> {
+    let words = text.split([' ', ',', ':', ';']);
+    words.filter_map(|word| word.parse().ok()).collect()
+}
+
+/// The positions of a window, as its sentence tells them; of a band it tells those of one side.
+fn told_size(scene: &Scene, rule: &str) -> u64 {
+    let told = numbers(&scene.line);
+    let [n] = told[..] else {
+        panic!("one number: {}", scene.line);
+    };
+    if rule == "symmetric" { 2 * n } else { n }
+}
+
 /// Whether a token at `q` sees one at `k`, by the words of a definition.
 fn is_seen(rule: &str, size: usize, q: usize, k: usize) -> bool {
     match rule {
@@ -369,22 +380,17 @@ fn check_windows(seen: &Seen, rules: &mut BTreeSet<&'static str>) {
     let scenes = seen.scenes(|picture| match picture {
         Picture::Window {
             rule,
-            size,
             lets_go,
             views,
-        } => Some((
-            *rule,
-            size.expect("there is a file") as usize,
-            *lets_go,
-            views,
-        )),
+        } => Some((*rule, *lets_go, views)),
         _ => None,
     });
     let mut windows = BTreeMap::new();
-    for (scene, (rule, size, lets_go, views)) in &scenes {
+    for (scene, (rule, lets_go, views)) in &scenes {
+        let size = told_size(scene, rule) as usize;
         assert_eq!(*lets_go, is_causal, "{name}");
         // The picture follows the same rule.
-        let small = (*size).min(SMALL as usize);
+        let small = size.min(SMALL as usize);
         for view in views.iter() {
             let q = view.query as usize;
             let keys = (0..WINDOW as usize)
@@ -392,13 +398,9 @@ fn check_windows(seen: &Seen, rules: &mut BTreeSet<&'static str>) {
             let drawn: Vec<usize> = view.keys.clone().map(|k| k as usize).collect();
             assert_eq!(drawn, keys.collect::<Vec<_>>(), "{name}: {view:?}");
         }
-        assert!(scene.line.contains(&match *rule {
-            "symmetric" => format!(" {} ", size / 2),
-            _ => format!(" {size} "),
-        }));
         for layer in seen.layers(&scene.kinds) {
             assert_eq!(
-                windows.insert(layer, (*rule, *size)),
+                windows.insert(layer, (*rule, size)),
                 None,
                 "{name}: layer {layer}"
             );
@@ -580,10 +582,11 @@ fn check_keeps(seen: &Seen) {
     }
     let (_, held) = scene.expect("something is kept");
     let windows = seen.scenes(|picture| match picture {
-        Picture::Window { size, .. } => *size,
+        Picture::Window { rule, .. } => Some(*rule),
         _ => None,
     });
-    let window = windows.first().map_or(0, |(_, size)| *size);
+    let window = windows.first();
+    let window = window.map_or(0, |(scene, rule)| told_size(scene, rule));
     // Beside the state of each text there is one of zeros, and a block of 16 is the least.
     let state = bytes(16, 2) - bytes(16, 1);
     let first_block = bytes(16, 1) - 2 * state;
@@ -607,10 +610,16 @@ fn check_keeps(seen: &Seen) {
     }
 }
 
+/// A sentence whose first number is one too large.
+fn one_more(text: &str) -> String {
+    let n = numbers(text)[0];
+    text.replacen(&n.to_string(), &(n + 1).to_string(), 1)
+}
+
 /// A drawing with one thing wrong does not pass.
 #[test]
 fn scenes_that_are_wrong_are_noticed() {
-    type Fault = fn(&mut Picture);
+    type Fault = fn(&mut Scene);
     type Check<'c> = (&'static str, &'c dyn Fn(&Seen));
     let traffic = |seen: &Seen| check_traffic(seen, &mut BTreeMap::new());
     let experts = |seen: &Seen| assert!(check_experts(seen) < 100);
@@ -625,81 +634,75 @@ fn scenes_that_are_wrong_are_noticed() {
     ];
     let faults: [(&str, &str, Fault); 14] = [
         ("gemma4-small", "traffic", |p| {
-            if let Picture::Prefill { keys, .. } = p {
+            if let Picture::Prefill { keys, .. } = &mut p.picture {
                 keys.push(2);
             }
         }),
         ("falcon-h1", "traffic", |p| {
-            if let Picture::Decode { states, .. } = p {
+            if let Picture::Decode { states, .. } = &mut p.picture {
                 states.clear();
             }
         }),
         ("falcon-h1", "traffic", |p| {
-            if let Picture::State { sizes: Some(sizes) } = p {
-                sizes[0] += 1;
+            if p.picture == Picture::State {
+                p.facts[0] = one_more(&p.facts[0]);
             }
         }),
         ("gemma4-small", "traffic", |p| {
-            if let Picture::Shared(loans) = p {
+            if let Picture::Shared(loans) = &mut p.picture {
                 loans[0].owner += 1;
             }
         }),
         ("deepseek2", "traffic", |p| {
-            if let Picture::Latent {
-                row: Some((_, v)), ..
-            } = p
-            {
+            if let Picture::Latent { row: Some((_, v)) } = &mut p.picture {
                 *v += 1;
             }
         }),
         ("gpt-oss", "experts", |p| {
             if let Picture::Experts {
                 numbers: Some((used, _)),
-            } = p
+            } = &mut p.picture
             {
                 *used += 1;
             }
         }),
         ("gemma3", "windows", |p| {
-            if let Picture::Window {
-                size: Some(size), ..
-            } = p
-            {
-                *size += 1;
+            if let Picture::Window { .. } = p.picture {
+                p.line = one_more(&p.line);
             }
         }),
         ("gemma3", "windows", |p| {
-            if let Picture::Window { views, .. } = p {
+            if let Picture::Window { views, .. } = &mut p.picture {
                 views[0].keys.start -= 1;
             }
         }),
         ("bert", "windows", |p| {
-            if let Picture::Whole { seen, .. } = p {
+            if let Picture::Whole { seen, .. } = &mut p.picture {
                 seen[2].end -= 1;
             }
         }),
         ("llama", "reads", |p| {
-            if let Picture::Reads { weights, .. } = p {
+            if let Picture::Reads { weights, .. } = &mut p.picture {
                 weights[0].1 += 1;
             }
         }),
         ("gemma3", "reads", |p| {
-            if let Picture::Reads { keys, .. } = p {
+            if let Picture::Reads { keys, .. } = &mut p.picture {
                 keys[1].1 += 1;
             }
         }),
         ("gemma3", "keeps", |p| {
-            if let Picture::Keeps(held) = p {
+            if let Picture::Keeps(held) = &mut p.picture {
                 held[2].window += 1;
             }
         }),
         ("gemma3", "keeps", |p| {
-            if let Picture::Keeps(held) = p {
+            if let Picture::Keeps(held) = &mut p.picture {
                 held[2].all += 1;
             }
         }),
         ("falcon-h1", "keeps", |p| {
-            if let Picture::Keeps(held) = p {
+            if let Picture::Keeps(held) = &mut p.picture {
                 held[0].state += 1;
             }
         }),
@@ -712,23 +715,13 @@ fn scenes_that_are_wrong_are_noticed() {
             .expect("known")
             .1;
         check(&seen);
-        let before: Vec<Picture> = seen
-            .drawing
-            .scenes
-            .iter()
-            .map(|s| s.picture.clone())
-            .collect();
-        seen.drawing
-            .scenes
-            .iter_mut()
-            .for_each(|scene| fault(&mut scene.picture));
-        let after = seen.drawing.scenes.iter().map(|s| &s.picture);
-        assert!(
-            before.iter().ne(after),
-            "{name}: the fault changes something"
-        );
+        let shown = |scenes: &[Scene]| format!("{scenes:?}");
+        let before = shown(&seen.drawing.scenes);
+        seen.drawing.scenes.iter_mut().for_each(fault);
+        let after = shown(&seen.drawing.scenes);
+        assert_ne!(before, after, "{name}: the fault changes something");
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&seen)));
-        assert!(result.is_err(), "{name}: {before:?}: nothing notices");
+        assert!(result.is_err(), "{name}: {before}: nothing notices");
     }
 }
 
@@ -825,9 +818,7 @@ fn without_a_file_scenes_have_symbols() {
         let sample = Sample::of_definition(&case.name, &case.def, &case.request).unwrap();
         for scene in &case.drawing(&sample).scenes {
             let has_number = match &scene.picture {
-                Picture::Window { size, .. } => size.is_some(),
-                Picture::State { sizes } => sizes.is_some(),
-                Picture::Latent { row, heads } => row.is_some() || heads.is_some(),
+                Picture::Latent { row } => row.is_some(),
                 Picture::Experts { numbers } => numbers.is_some(),
                 Picture::Reads { .. } | Picture::Keeps(_) => true,
                 _ => false,

@@ -537,6 +537,57 @@ fn files_of_other_models_are_told() {
     }
 }
 
+/// Notes are joined to parts by their place, so both lists have one order.
+#[test]
+fn parts_are_changed_in_the_order_in_which_they_are_read() {
+    let (scratch, library) = (tempfile::tempdir().unwrap(), library());
+    let (mut n_branches, mut n_around) = (0, 0);
+    for golden in goldens(scratch.path(), |_| true) {
+        let mut drawing = Drawn::new(&library, &golden).plain;
+        let read: Vec<*const Part> = drawing.parts().map(std::ptr::from_ref).collect();
+        let changed = drawing.parts_mut().map(|part| std::ptr::from_ref(part));
+        assert_eq!(changed.collect::<Vec<_>>(), read, "{}", golden.name);
+        n_branches += usize::from(slots(&drawing).any(|slot| slot.branches.len() > 1));
+        let is_around = |slot: &Slot| slot.post.is_some() || slot.after.is_some();
+        n_around += usize::from(slots(&drawing).any(is_around));
+    }
+    assert!(n_branches > 0 && n_around > 0);
+}
+
+/// A file may have texts of any length wherever it has one, and they are one word each.
+#[test]
+fn long_words_of_a_file_are_cut() {
+    let drawn = one("llama");
+    let long = |begin: &str| format!("{begin}{}", "W".repeat(1 << 20));
+    let outside = [long("a"), long("b")];
+    let first = long("layers.0.attn.");
+    let value = |path: &String| json!({ "path": path, "nmse": 1.0 });
+    let compared = json!({
+        "first_divergence": first,
+        "values": outside.iter().chain([&first]).map(value).collect::<Vec<_>>(),
+    });
+    let op = json!([{ "name": long("ADD"), "seconds": 1.0 }]);
+    let place = |path: &str| json!({ "kind": "ffn", "path": path, "use": 0, "operations": op });
+    let places = [place("layers.0.ffn"), place(&outside[0])];
+    let profile = json!({ "what": long(""), "places": places });
+    let profiled = json!({ "model": long("m"), "runs": [{ "profiles": [profile] }] });
+    for file in [compared, profiled] {
+        let begin = std::time::Instant::now();
+        let overlay = Overlay::read(file.to_string().as_bytes(), None).unwrap();
+        let drawing = drawn.put(&overlay).unwrap();
+        for piece in [svg::stack(&drawing), svg::layers(&drawing)] {
+            check_layout("long words", &piece);
+            let text = svg::document(&drawing, &piece, "a picture");
+            assert!(text.len() < 1 << 19, "{} bytes", text.len());
+        }
+        assert!(begin.elapsed().as_secs() < 10, "{:?}", begin.elapsed());
+        let refused = Overlay::read(file.to_string().as_bytes(), Some("none"));
+        assert!(refused.unwrap_err().to_string().len() < 400);
+    }
+    let elsewhere = drawn.put(&largest(vec![(long("x"), 1.0)]));
+    assert!(elsewhere.unwrap_err().to_string().len() < 400);
+}
+
 /// The colour of a box is the one whose range in the legend has its number.
 #[test]
 fn the_legend_says_which_numbers_a_colour_stands_for() {

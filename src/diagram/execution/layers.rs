@@ -46,7 +46,6 @@ impl Stage<'_, '_> {
         }
         let picture = Picture::Window {
             rule: name,
-            size: self.number(rule.size),
             lets_go,
             views: views.collect(),
         };
@@ -149,10 +148,7 @@ impl Stage<'_, '_> {
                 "{k} numbers a token and layer, {v} of them also values"
             ));
         }
-        let picture = Picture::Latent {
-            row,
-            heads: unit.option_int("heads").and_then(|n| self.number(n)),
-        };
+        let picture = Picture::Latent { row };
         Some(Scene {
             facts,
             kinds: self.kinds(is_latent),
@@ -177,9 +173,6 @@ impl Stage<'_, '_> {
     fn state(&self, name: &str) -> Option<Scene> {
         let is_such = |unit: &Unit| is_recurrent(unit) && unit.contract.0.name == name;
         let (_, unit) = self.units().find(|(_, unit)| is_such(unit))?;
-        let Some(StatePlan::Recurrent(parts)) = &unit.state else {
-            return None;
-        };
         let kinds = self.kinds(is_such);
         let with_keys = self.kinds(has_keys);
         let line = match kinds.iter().any(|kind| with_keys.contains(kind)) {
@@ -192,20 +185,19 @@ impl Stage<'_, '_> {
                       each text, which every token reads and changes."
             }
         };
-        let sizes: Option<Vec<u64>> = parts.iter().map(|part| self.number(part.size)).collect();
-        let sizes = sizes.filter(|_| self.are_alike(is_such));
+        let is_known = self.maker.is_symbolic || self.are_alike(is_such);
         let each = self.maker.kept(unit, &[unit]).text;
-        let each = each
+        let facts = each
             .iter()
-            .filter(|_: &&String| sizes.is_some() || self.maker.is_symbolic);
-        let facts = each.map(|text| format!("each layer {text}"));
+            .filter(|_| is_known)
+            .map(|text| format!("each layer {text}"));
         Some(Scene {
             facts: facts.collect(),
             kinds,
             ..scene(
                 &format!("Recurrent state: {}", words::short(name)),
                 line.into(),
-                Picture::State { sizes },
+                Picture::State,
             )
         })
     }

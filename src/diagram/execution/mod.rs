@@ -37,8 +37,6 @@ pub struct Scene {
 pub enum Picture {
     /// The tokens of a prompt through all layers, some in each pass.
     Prefill {
-        /// Most tokens of a pass.
-        n_batch: usize,
         /// Kinds that leave keys and values.
         keys: Vec<usize>,
         /// Kinds that leave a state.
@@ -68,16 +66,11 @@ pub enum Picture {
         fixed: Vec<Vec<u32>>,
     },
     /// A state that each token changes.
-    State {
-        /// Elements of each part; none if sizes are symbols.
-        sizes: Option<Vec<u64>>,
-    },
+    State,
     /// Which keys are seen.
     Window {
         /// Its rule in the definition's words: `standard`, `chunked` or `symmetric`.
         rule: &'static str,
-        /// Positions; none if that is a symbol.
-        size: Option<u64>,
         /// Whether keys behind it are let go of.
         lets_go: bool,
         /// Of a text of [`WINDOW`] tokens, with a window of [`SMALL`] of them, the last ones with the
@@ -90,8 +83,6 @@ pub enum Picture {
     Latent {
         /// Elements of a row and how many of them are also the values; none if sizes are symbols.
         row: Option<(u64, u64)>,
-        /// Heads that read it; none if that is a symbol.
-        heads: Option<u64>,
     },
     /// Networks of which each token uses some.
     Experts {

@@ -36,11 +36,7 @@ impl Stage<'_, '_> {
         scene(
             "Prefill: reading a prompt",
             line,
-            Picture::Prefill {
-                n_batch,
-                keys,
-                states,
-            },
+            Picture::Prefill { keys, states },
         )
     }
 

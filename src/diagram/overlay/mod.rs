@@ -162,11 +162,7 @@ impl Overlay {
                 n => format!("{n} layers, `{}` to `{}`", path(0), path(n - 1)),
             },
             known: known.cloned().unwrap_or_default(),
-            found: self
-                .numbers
-                .first()
-                .map_or("", |n| n.spot.path())
-                .to_owned(),
+            found: read::short(self.numbers.first().map_or("", |n| n.spot.path())),
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Numbers of boxes as words and colours.
 
 use super::place::{Home, Sum, Sums};
+use super::read::short;
 use super::scale::Scale;
 use super::{Legend, Note, Overlay, Rule};
+use crate::diagram::Drawing;
 use crate::diagram::words::percent;
-use crate::diagram::{Drawing, Part, Slot};
 
 /// Paths that are told of what is in no box.
 const TOLD: usize = 4;
@@ -14,15 +15,15 @@ const DIGITS: [usize; 2] = [3, 9];
 /// Notes what the numbers of each box come to, and the legend.
 pub(super) fn write(overlay: &Overlay, sums: &Sums, drawing: &mut Drawing) {
     let writer = Writer::new(overlay, sums);
-    let first = overlay.first.as_ref().map(|first| first.path.as_str());
+    let first = overlay.first.as_ref().map(|first| short(&first.path));
     let home = sums.first.map(|(home, _)| home);
     let first_layer = sums.first.and_then(|(_, layer)| layer);
     let mark = |note: Note, is_here: bool| Note {
-        first: first.filter(|_| is_here).map(str::to_owned),
+        first: first.clone().filter(|_| is_here),
         ..note
     };
     let kind_of_first = first_layer.map(|layer| drawing.layers[layer]);
-    for (at, part) in parts_mut(drawing).into_iter().enumerate() {
+    for (at, part) in drawing.parts_mut().enumerate() {
         let has_layers = part.paths.len() > 1;
         for (nth, op) in part.ops.iter_mut().enumerate() {
             let note = writer.note(&sums.ops[at][nth], has_layers);
@@ -45,31 +46,6 @@ pub(super) fn write(overlay: &Overlay, sums: &Sums, drawing: &mut Drawing) {
     let layers = layers.map(|(at, sum)| mark(writer.note(sum, false), first_layer == Some(at)));
     let layers = layers.collect();
     drawing.overlay = Some(writer.legend(overlay, sums, layers));
-}
-
-/// Every part, in the order of [`Drawing::parts`].
-fn parts_mut(drawing: &mut Drawing) -> Vec<&mut Part> {
-    let mut all: Vec<&mut Part> = drawing.begin.iter_mut().collect();
-    let slots = drawing.kinds.iter_mut().flat_map(|kind| &mut kind.slots);
-    for slot in slots {
-        let Slot {
-            pre,
-            branches,
-            post,
-            after,
-            ..
-        } = slot;
-        all.extend(pre);
-        for branch in branches {
-            all.extend(&mut branch.pre);
-            all.push(&mut branch.block);
-            all.extend(&mut branch.post);
-        }
-        all.extend(post);
-        all.extend(after);
-    }
-    all.extend(&mut drawing.end);
-    all
 }
 
 /// What numbers are written with.
@@ -153,7 +129,12 @@ impl Writer {
         let show = |value: f64| digits(value, self.n_digits);
         let quantity = sentence(&overlay.quantity);
         let mut lines = Vec::new();
-        lines.extend(overlay.of.as_ref().map(|of| format!("measured on {of}")));
+        lines.extend(
+            overlay
+                .of
+                .as_ref()
+                .map(|of| format!("measured on {}", short(of))),
+        );
         lines.push(match self.rule {
             Rule::Time => format!(
                 "{} {} in all; a box has the time of all its layers together",
@@ -181,7 +162,7 @@ impl Writer {
             format!(
                 "first value that differs{}: {}{place}",
                 above.unwrap_or_default(),
-                first.path
+                short(&first.path)
             )
         });
         let unit = match self.unit_name {
@@ -210,12 +191,16 @@ impl Writer {
             } else {
                 path
             };
-            if !names.contains(&name) && names.len() <= TOLD {
+            if !names.contains(&name) {
                 names.push(name);
+            }
+            if names.len() > TOLD {
+                break;
             }
         }
         let more = if names.len() > TOLD { ", \u{2026}" } else { "" };
-        let named = names[..names.len().min(TOLD)].join(", ");
+        let told = names.iter().take(TOLD).map(|name| short(name));
+        let named = told.collect::<Vec<_>>().join(", ");
         let time: f64 = sums.outside.iter().map(|(_, value)| value).sum();
         Some(match self.rule {
             Rule::Time => format!("in no box: {} ({named}{more})", self.time(time)),

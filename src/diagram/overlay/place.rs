@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::{Overlay, Rule, Spot};
-use crate::diagram::kinds::{is_within, without_index};
+use crate::diagram::kinds::without_index;
 use crate::diagram::ops::root;
 use crate::diagram::{Drawing, Part, Sample, Slot};
 use crate::ggml::Origin;
@@ -123,7 +123,8 @@ impl Sums {
     }
 }
 
-/// Boxes by what belongs to them.
+/// Boxes by what belongs to them. A file has many more numbers than a drawing has boxes, so what a number
+/// takes does not grow with the drawing.
 struct Finder<'a> {
     drawing: &'a Drawing,
     sample: &'a Sample,
@@ -133,13 +134,23 @@ struct Finder<'a> {
     layers: HashMap<&'a str, usize>,
     /// Parts by kind, path and use, with the layer.
     units: HashMap<(&'a str, &'a str, u64), (usize, Option<usize>)>,
+    /// Of blocks and stages, the last part with a path in a layer.
+    owners: HashMap<(Option<usize>, &'a str), usize>,
     slots: HashMap<&'a str, (usize, usize, usize)>,
+    /// What goes into a slot, comes out of it, and leaves it as the stream, by kind and path.
+    joins: HashMap<(usize, &'a str), [Home; 3]>,
+    /// Bytes of the longest path of a part or slot.
+    longest: usize,
+    /// The part that makes the further inputs of layers.
+    per_layer: Option<usize>,
     /// Operations of the drawn graph that compute something, by kind, path and use.
     steps: HashMap<(&'a str, &'a str, u64), Vec<usize>>,
-    /// Operations of the drawn graph by the names of their results.
-    names: HashMap<&'a str, usize>,
-    /// Boxes of those that are drawn.
+    /// By part and operation of the drawn graph, the operation that is drawn of it.
+    ops: HashMap<(usize, usize), usize>,
+    /// Boxes of the operations of the drawn graph that are drawn.
     homes: HashMap<usize, Home>,
+    /// Boxes of named results, perhaps in another layout.
+    names: HashMap<&'a str, Home>,
 }
 
 impl<'a> Finder<'a> {
@@ -159,21 +170,29 @@ impl<'a> Finder<'a> {
                 .zip(layers)
                 .map(|(at, l)| (l.path.as_str(), at))
                 .collect(),
+            owners: HashMap::new(),
             slots: HashMap::new(),
+            joins: HashMap::new(),
+            longest: 0,
+            // Taking the input of one layer is part of making those of all.
+            per_layer: parts.iter().position(|part| part.kind == "per_layer_input"),
             units: HashMap::new(),
             steps: HashMap::new(),
-            names: HashMap::new(),
+            ops: HashMap::new(),
             homes: HashMap::new(),
+            names: HashMap::new(),
             drawing,
             sample,
             parts,
         };
-        finder.index();
+        finder.index_parts();
+        finder.index_slots();
+        finder.index_homes();
         finder.index_steps();
         finder
     }
 
-    fn index(&mut self) {
+    fn index_parts(&mut self) {
         let mut uses: HashMap<(&str, &str), u64> = HashMap::new();
         for (at, part) in self.parts.iter().enumerate() {
             let kind = self.of_kind.iter().position(|range| range.contains(&at));
@@ -183,21 +202,45 @@ impl<'a> Finder<'a> {
                 let layer = layers.and_then(|layers| layers.get(nth)).copied();
                 self.units.insert((part.kind, path, *times), (at, layer));
                 *times += 1;
-            }
-        }
-        for (at, layer) in self.sample.plan().layers.iter().enumerate() {
-            for (slot, plan) in layer.slots.iter().enumerate() {
-                let place = (self.drawing.layers[at], slot, at);
-                self.slots.insert(&plan.path, place);
+                // A stage has one path; of a block each layer has one.
+                if layer.is_some() || kind.is_none() && nth == 0 {
+                    self.owners.insert((layer, path), at);
+                    self.longest = self.longest.max(path.len());
+                }
             }
         }
     }
 
-    fn index_steps(&mut self) {
+    fn index_slots(&mut self) {
+        for (at, layer) in self.sample.plan().layers.iter().enumerate() {
+            for (slot, plan) in layer.slots.iter().enumerate() {
+                let place = (self.drawing.layers[at], slot, at);
+                self.slots.insert(&plan.path, place);
+                self.longest = self.longest.max(plan.path.len());
+            }
+        }
+        for (kind, range) in self.of_kind.iter().enumerate() {
+            let mut start = range.start;
+            for (nth, slot) in self.drawing.kinds[kind].slots.iter().enumerate() {
+                let makers = [slot.pre.as_ref(), out(slot), slot.after.as_ref()];
+                let homes = makers.map(|maker| {
+                    let is_it = |part: &Part| maker.is_some_and(|maker| std::ptr::eq(part, maker));
+                    let at = slot.parts().position(is_it);
+                    at.map_or(Home::Slot(kind, nth), |at| self.last(start + at))
+                });
+                let key = (kind, slot.path.as_str());
+                self.joins.entry(key).or_insert(homes);
+                start += slot.parts().count();
+            }
+        }
+    }
+
+    fn index_homes(&mut self) {
         for (part, drawn) in self.parts.iter().enumerate() {
             for (op, steps) in drawn.ops.iter().map(|op| &op.steps).enumerate() {
                 let home = Home::Op(part, op);
                 self.homes.extend(steps.iter().map(|at| (*at, home)));
+                self.ops.extend(steps.iter().map(|at| ((part, *at), op)));
             }
         }
         for (kind, drawn) in self.drawing.kinds.iter().enumerate() {
@@ -206,8 +249,20 @@ impl<'a> Finder<'a> {
                 self.homes.extend(slot.wiring().map(|at| (at, home)));
             }
         }
-        for (at, step) in self.sample.steps().iter().enumerate() {
-            self.names.insert(&step.name, at);
+    }
+
+    fn index_steps(&mut self) {
+        let steps = self.sample.steps();
+        for (at, step) in steps.iter().enumerate() {
+            let home = match root(steps, &Origin::Step(at)) {
+                Origin::Step(at) => self.homes.get(&at).copied(),
+                _ => None,
+            };
+            // Of equal names the last result counts.
+            match home {
+                Some(home) => self.names.insert(&step.name, home),
+                None => self.names.remove(step.name.as_str()),
+            };
             if !step.is_view {
                 let key = (step.kind, step.path.as_str(), u64::from(step.nth));
                 self.steps.entry(key).or_default().push(at);
@@ -222,12 +277,10 @@ impl<'a> Finder<'a> {
                 if let Some((part, layer)) = self.unit(spot) {
                     let op = self.drawn(spot).and_then(|steps| {
                         let step = steps.get(*at)?;
-                        self.parts[part]
-                            .ops
-                            .iter()
-                            .position(|op| op.steps.contains(step))
+                        self.ops.get(&(part, *step))
                     });
-                    return Some((op.map_or(Home::Part(part), |op| Home::Op(part, op)), layer));
+                    let home = op.map_or(Home::Part(part), |op| Home::Op(part, *op));
+                    return Some((home, layer));
                 }
                 let (of, slot, layer) =
                     self.slots.get(path.as_str()).filter(|_| kind == "wiring")?;
@@ -244,10 +297,8 @@ impl<'a> Finder<'a> {
         else {
             return None;
         };
-        // Taking the input of one layer is part of making those of all.
-        let is_input = |part: &&Part| part.kind == "per_layer_input";
         if kind == "per_layer" {
-            return Some((self.parts.iter().position(is_input)?, None));
+            return Some((self.per_layer?, None));
         }
         self.units
             .get(&(kind.as_str(), path.as_str(), *nth))
@@ -263,7 +314,8 @@ impl<'a> Finder<'a> {
         let path = self.parts[part].paths.first()?;
         let steps = self.steps.get(&(kind.as_str(), path.as_str(), *nth))?;
         let drawn = steps.iter().map(|at| &self.sample.steps()[*at].op);
-        drawn.eq(all.iter()).then_some(steps.as_slice())
+        let are_those = steps.len() == all.len() && drawn.eq(all.iter());
+        are_those.then_some(steps.as_slice())
     }
 
     /// Whether this is the first operation of a unit that ran other ones than are drawn.
@@ -288,81 +340,53 @@ impl<'a> Finder<'a> {
 
     /// The box of a value outside the layers.
     fn of_stage(&self, path: &str) -> Option<Home> {
-        let is_stage = |at: &usize| self.of_kind.iter().all(|range| !range.contains(at));
-        let stages: Vec<usize> = (0..self.parts.len()).filter(is_stage).collect();
-        self.named(path).or_else(|| self.within(&stages, path, 0))
+        let named = self.names.get(path).copied();
+        named.or_else(|| self.within(None, path))
     }
 
     /// The box of a value of a layer.
     fn of_layer(&self, path: &str, layer: usize) -> Option<Home> {
         let kind = self.drawing.layers[layer];
-        let nth = self.drawing.kinds[kind]
-            .layers
-            .iter()
-            .position(|at| *at == layer)?;
-        let parts: Vec<usize> = self.of_kind[kind].clone().collect();
         let layers = &self.sample.plan().layers;
-        let generic = without_index(path, layers[layer].il);
         // Of a kind the first layer is drawn.
         let drawn = &layers[self.drawing.kinds[kind].layers[0]].path;
         let drawn = format!("{drawn}{}", &path[layers[layer].path.len()..]);
-        self.named(&drawn)
-            .or_else(|| self.joins(kind, &generic))
-            .or_else(|| self.within(&parts, path, nth))
+        let named = self.names.get(drawn.as_str()).copied();
+        named
+            .or_else(|| self.joins(kind, &without_index(path, layers[layer].il)))
+            .or_else(|| self.within(Some(layer), path))
             .or_else(|| {
-                let slots = &self.drawing.kinds[kind].slots;
-                let slot = slots
-                    .iter()
-                    .position(|slot| is_within(&generic, &slot.path))?;
-                Some(Home::Slot(kind, slot))
+                let mut slots = self.above(path).filter_map(|path| self.slots.get(path));
+                let (kind, slot, _) = slots.next()?;
+                Some(Home::Slot(*kind, *slot))
             })
-    }
-
-    /// The operation whose result, perhaps in another layout, has a name.
-    fn named(&self, path: &str) -> Option<Home> {
-        let named = Origin::Step(*self.names.get(path)?);
-        match root(self.sample.steps(), &named) {
-            Origin::Step(at) => self.homes.get(&at).copied(),
-            _ => None,
-        }
     }
 
     /// The part with the longest path above a value; of equal ones the last, which is a block rather than
     /// the norm before it.
-    fn within(&self, parts: &[usize], path: &str, nth: usize) -> Option<Home> {
-        let own = |at: usize| {
-            self.parts[at]
-                .paths
-                .get(nth)
-                .filter(|own| is_within(path, own))
-        };
-        let above = parts.iter().filter_map(|at| Some((own(*at)?.len(), *at)));
-        let (_, part) = above.max()?;
-        Some(Home::Part(part))
+    fn within(&self, layer: Option<usize>, path: &str) -> Option<Home> {
+        let mut parts = self
+            .above(path)
+            .filter_map(|path| self.owners.get(&(layer, path)));
+        parts.next().map(|part| Home::Part(*part))
+    }
+
+    /// A path and those above it, longest first, as far as they may be of a part or slot.
+    fn above<'s>(&self, path: &'s str) -> impl Iterator<Item = &'s str> + use<'s> {
+        let is_end = move |at: &usize| path.as_bytes().get(*at).is_none_or(|c| *c == b'.');
+        let ends = (0..=path.len().min(self.longest)).rev().filter(is_end);
+        ends.map(|end| &path[..end])
     }
 
     /// The box of what goes into a slot, comes out of it, and leaves it as the stream.
     fn joins(&self, kind: usize, path: &str) -> Option<Home> {
         let (above, value) = path.rsplit_once('.')?;
-        let slots = &self.drawing.kinds[kind].slots;
-        let at = slots.iter().position(|slot| slot.path == above)?;
-        let slot = &slots[at];
-        let joined = Some(Home::Slot(kind, at));
-        let maker = match value {
-            "in" => slot.pre.as_ref(),
-            "out" => out(slot),
-            "x" => slot.after.as_ref(),
-            _ => return None,
-        };
-        match maker {
-            Some(maker) => {
-                let part = self
-                    .parts
-                    .iter()
-                    .position(|part| std::ptr::eq(*part, maker))?;
-                Some(self.last(part))
-            }
-            None => joined,
+        let [into, out, stream] = self.joins.get(&(kind, above))?;
+        match value {
+            "in" => Some(*into),
+            "out" => Some(*out),
+            "x" => Some(*stream),
+            _ => None,
         }
     }
 

@@ -81,12 +81,19 @@ fn choose(names: &[String], asked: Option<&str>) -> Result<usize, Error> {
     let at = names.iter().position(|name| name == asked);
     at.ok_or_else(|| Error::Quantity {
         asked: asked.to_owned(),
-        known: names
-            .iter()
-            .map(|name| format!("`{name}`"))
-            .collect::<Vec<_>>()
-            .join(", "),
+        known: listed(names),
     })
+}
+
+/// The first of some names of the file as part of a message.
+fn listed(names: &[String]) -> String {
+    const MOST: usize = 12;
+    let shown = names.iter().take(MOST);
+    let mut shown: Vec<String> = shown.map(|name| format!("`{}`", short(name))).collect();
+    if names.len() > MOST {
+        shown.push("\u{2026}".into());
+    }
+    shown.join(", ")
 }
 
 /// One of the profiles of a report of `bench perf --profile --json`.
@@ -118,11 +125,11 @@ fn profile(root: &At<'_>, quantity: Option<&str>) -> Result<Overlay, Error> {
         return Err(profiles[at].key("places")?.other("places with operations"));
     }
     Ok(Overlay {
-        quantity: names.swap_remove(at),
+        quantity: short(&names[at]),
         rule: Rule::Time,
         numbers,
         of: match root.object()?.get("model") {
-            Some(_) => Some(root.key("model")?.text()?.to_owned()),
+            Some(_) => Some(short(root.key("model")?.text()?)),
             None => None,
         },
         first: None,
@@ -281,8 +288,8 @@ impl<'v> At<'v> {
     }
 }
 
-/// A text of the file as part of a message.
-fn short(text: &str) -> String {
+/// A text of the file as it is shown: a file is long, and may be one word.
+pub(super) fn short(text: &str) -> String {
     const MOST: usize = 80;
     match text.char_indices().nth(MOST) {
         Some((end, _)) => format!("{}\u{2026}", &text[..end]),

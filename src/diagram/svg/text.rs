@@ -67,13 +67,20 @@ const MARGIN: f64 = 1.02;
 
 /// Pixels that a text takes at most.
 pub fn width(text: &str, style: Style) -> f64 {
-    let of_char = |c: char| match c {
+    pixels(text.chars().map(thousandths).sum(), style)
+}
+
+/// The width of a character, in thousandths of the size: a whole number, so sums are exact.
+fn thousandths(c: char) -> f64 {
+    f64::from(match c {
         '\u{b7}' => 318,
         '\u{d7}' | '\u{2212}' | '\u{2192}' => 838,
         ' '..='~' => WIDTHS[c as usize - ' ' as usize],
         _ => OTHER,
-    };
-    let thousandths: f64 = text.chars().map(|c| f64::from(of_char(c))).sum();
+    })
+}
+
+fn pixels(thousandths: f64, style: Style) -> f64 {
     let bold = if style.is_bold() { BOLD } else { 1.0 };
     thousandths / 1000.0 * style.size() * bold * MARGIN
 }
@@ -98,11 +105,7 @@ pub(super) fn wrap(text: &str, style: Style, room: f64) -> Vec<String> {
 fn broken(word: &str, style: Style, room: f64) -> Vec<String> {
     let mut pieces = Vec::new();
     let mut rest = word;
-    while width(rest, style) > room {
-        let at = piece_of(rest, style, room);
-        if at == rest.len() {
-            break;
-        }
+    while let Some(at) = piece_of(rest, style, room) {
         pieces.push(rest[..at].to_owned());
         rest = &rest[at..];
     }
@@ -110,15 +113,22 @@ fn broken(word: &str, style: Style, room: f64) -> Vec<String> {
     pieces
 }
 
-/// Where a word that is too long is broken: at least one character is before it.
-fn piece_of(word: &str, style: Style, room: f64) -> usize {
-    let ends = word.char_indices().map(|(at, c)| (at + c.len_utf8(), c));
-    let fitting = ends.take_while(|(end, _)| width(&word[..*end], style) <= room);
-    let fitting: Vec<(usize, char)> = fitting.collect();
-    let is_operator = |(_, c): &&(usize, char)| "\u{b7}+\u{2212}/".contains(*c);
-    let last = fitting.iter().rev().find(is_operator).or(fitting.last());
-    let first = word.chars().next().map_or(0, char::len_utf8);
-    last.map_or(first, |(end, _)| *end)
+/// Where a word that is too long is broken: at least one character is before it. No more of the word is
+/// measured than has room, so that a long one takes as long as it has characters.
+fn piece_of(word: &str, style: Style, room: f64) -> Option<usize> {
+    let (mut taken, mut behind_operator) = (0.0, None);
+    for (at, c) in word.char_indices() {
+        let end = at + c.len_utf8();
+        taken += thousandths(c);
+        if pixels(taken, style) > room {
+            let fitting = if at == 0 { end } else { at };
+            return Some(behind_operator.unwrap_or(fitting)).filter(|at| *at < word.len());
+        }
+        if "\u{b7}+\u{2212}/".contains(c) {
+            behind_operator = Some(end);
+        }
+    }
+    None
 }
 
 /// A text cut to `room` pixels.
@@ -126,13 +136,12 @@ pub(super) fn cut(text: &str, style: Style, room: f64) -> String {
     if width(text, style) <= room {
         return text.to_owned();
     }
-    let mut out = String::new();
-    for c in text.chars() {
-        if width(&format!("{out}{c}\u{2026}"), style) > room {
-            break;
-        }
-        out.push(c);
-    }
+    let mut taken = thousandths('\u{2026}');
+    let fits = |c: &char| {
+        taken += thousandths(*c);
+        pixels(taken, style) <= room
+    };
+    let mut out: String = text.chars().take_while(fits).collect();
     out.push('\u{2026}');
     out
 }
@@ -170,6 +179,18 @@ mod tests {
                 .all(|line| line.ends_with([':', '+', '\u{b7}'])),
             "{lines:?}"
         );
+    }
+
+    #[test]
+    fn long_words_take_as_long_as_they_have_characters() {
+        let text = "W".repeat(1 << 20);
+        let begin = std::time::Instant::now();
+        let lines = wrap(&text, Style::Small, 300.0);
+        assert_eq!(lines.concat(), text);
+        assert!(lines.iter().all(|line| width(line, Style::Small) <= 300.0));
+        assert!(width(&cut(&text, Style::Small, 300.0), Style::Small) <= 300.0);
+        // Measuring all of the rest for each line took minutes.
+        assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
     }
 
     #[test]

@@ -170,7 +170,7 @@ fn below(scene: &Scene, room: f64) -> Piece {
 
 fn picture(drawing: &Drawing, picture: &Picture, room: f64) -> Piece {
     match picture {
-        Picture::Prefill { keys, states, .. } => passes::prefill(drawing, keys, states),
+        Picture::Prefill { keys, states } => passes::prefill(drawing, keys, states),
         Picture::Decode { keys, states } => passes::decode(drawing, keys, states),
         Picture::Whole { seen, pooling } => passes::whole(seen, *pooling),
         Picture::Filling {
@@ -178,15 +178,14 @@ fn picture(drawing: &Drawing, picture: &Picture, room: f64) -> Piece {
             block,
             fixed,
         } => passes::filling(*n_prompt, *block, fixed),
-        Picture::State { .. } => layers::state(),
+        Picture::State => layers::state(),
         Picture::Window {
             rule,
             lets_go,
             views,
-            ..
         } => layers::window(rule, *lets_go, views),
         Picture::Shared(loans) => layers::shared(drawing, loans),
-        Picture::Latent { row, .. } => layers::latent(*row),
+        Picture::Latent { row } => layers::latent(*row),
         Picture::Experts { numbers } => layers::experts(*numbers),
         Picture::Reads {
             weights,
