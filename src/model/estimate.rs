@@ -11,7 +11,7 @@ use crate::weights::Weights;
 use super::cache::states::States;
 use super::cache::store::KeyValues;
 use super::graph::{self, Shape};
-use super::load::Layout;
+use super::load::{self, Layout};
 use super::{Error, MemoryUse, Model, Options, memory, pass};
 
 /// A model that is laid out and not loaded.
@@ -63,7 +63,8 @@ impl<'p> Estimator<'p> {
     }
 
     /// Whether loading would find the memory that it takes, by the same looks at the machine in the same
-    /// order.
+    /// order. Where the loader looks for the last time the copied weights lie in memory already; here they
+    /// are asked for along with what it looks for.
     ///
     /// # Errors
     /// What [`Model::load`](super::Model::load) would say.
@@ -72,7 +73,9 @@ impl<'p> Estimator<'p> {
             "the key/value cache",
             Model::check_cache(self.plan, options)?,
         )?;
-        memory::check("scratch memory", self.memory(options)?.compute)
+        load::check(self.copied)?;
+        let compute = self.memory(options)?.compute;
+        memory::check("scratch memory", self.copied.saturating_add(compute))
     }
 
     /// Bytes of weights that a pass of one token of one sequence reads: rows of tables as far as they are
