@@ -222,8 +222,16 @@ fn end(plan: &Plan) -> String {
     }
     capital(&said.join("; "))
 }
+    if plan.mode != Mode::Causal {
+        return String::new();
+    }
 
-/// What is kept of a text.
+/// Bytes, where their number is known.
+fn amount(known: Option<u64>) -> String {
+    known.map_or_else(|| "more bytes than can be counted".to_owned(), bytes)
+}
+
+/// What is kept of a text; nothing where it is read as a whole.
 fn kept(plan: &Plan) -> String {
     let row = |window: bool| {
         let rows = plan.key_values();
