@@ -15,7 +15,7 @@ use crate::diagram::{bytes, count, tidy};
 use crate::plan::{Plan, Pooling, StatePlan, Unit};
 use crate::weights::TensorType;
 
-use blocks::{choice, name, quoted};
+use blocks::{choice, name, number, quoted};
 use layers::capital;
 use phrase::listed;
 
@@ -104,14 +104,6 @@ fn norms(plan: &Plan) -> String {
     match kinds.is_empty() {
         true => String::new(),
         false => format!("Norms are {}.", listed(&kinds)),
-    }
-}
-
-fn number(unit: &Unit, option: &str) -> String {
-    match unit.option(option) {
-        Some(Resolved::Float(value)) => tidy(*value),
-        Some(Resolved::Int(value)) => value.to_string(),
-        _ => String::new(),
     }
 }
 

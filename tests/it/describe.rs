@@ -56,6 +56,30 @@ fn int(unit: &Unit, name: &str) -> u64 {
     }
 }
 
+/// The base of the rope that turns a block's queries and keys, as bits, if one does.
+fn base(plan: &Plan, unit: &Unit) -> Option<u64> {
+    let at = unit
+        .contract
+        .0
+        .options
+        .iter()
+        .position(|o| o.name == "rope");
+    let Resolved::Resource(Some(rope)) = unit.options[at?] else {
+        return None;
+    };
+    let rope = &plan.ropes[rope];
+    let at = rope
+        .contract
+        .0
+        .options
+        .iter()
+        .position(|o| o.name == "base");
+    match rope.options[at.expect("a rope has a base")] {
+        Resolved::Float(base) => Some(base.to_bits()),
+        ref other => panic!("{}: the base is {other:?}", rope.path),
+    }
+}
+
 fn truth(plan: &Plan, unit: &Unit) -> Option<Facts> {
     let kind = unit.contract.0.name;
     let mut facts = Facts::new(kind);
@@ -102,6 +126,9 @@ fn truth(plan: &Plan, unit: &Unit) -> Option<Facts> {
         Some(StatePlan::KeyValue(rows)) => {
             let cache = &plan.caches[rows.cache].unit;
             facts = facts.with("sight", int(cache, "size"));
+            if let Some(base) = base(plan, unit) {
+                facts = facts.with("base", base);
+            }
         }
         Some(StatePlan::Recurrent(parts)) => {
             facts = facts.with("state", parts.iter().map(|part| part.size).sum());
@@ -154,7 +181,46 @@ fn after(text: &str, start: &str) -> Option<Bounds> {
     Some((first, last))
 }
 
-fn said(phrase: &str) -> (Facts, usize) {
+/// Names and bases of the ropes that a paragraph tells of; a single one has no name.
+fn ropes(text: &str) -> Vec<(Option<&str>, u64)> {
+    let marks = text.match_indices(" elements of a head, ");
+    let rope = |(at, _): (usize, &str)| {
+        let begin = text[..at].to_lowercase().rfind("rope").expect("a rope");
+        let name = text[begin..at].split('`').nth(1);
+        (name, base_in(&text[at..]).expect("a base"))
+    };
+    marks.map(rope).collect()
+}
+
+/// The base that words tell first, as bits.
+fn base_in(text: &str) -> Option<u64> {
+    let (_, rest) = text.split_once("from the base ")?;
+    let number = words(rest).first()?.trim_end_matches('.').parse::<f64>();
+    Some(number.expect("a base is a number").to_bits())
+}
+
+/// The base that a phrase about attention tells, by itself or by the name of a rope.
+fn turned(phrase: &str, ropes: &[(Option<&str>, u64)]) -> Option<u64> {
+    let Some((_, rest)) = phrase.split_once("turned by `") else {
+        let is_turned = !phrase.contains("not turned");
+        return ropes.first().filter(|_| is_turned).map(|(name, base)| {
+            assert_eq!(*name, None, "`{phrase}` does not tell by which rope");
+            *base
+        });
+    };
+    let (name, rest) = rest.split_once('`').expect("a name");
+    let named = ropes.iter().filter(|(other, _)| *other == Some(name));
+    let bases: BTreeSet<u64> = named.map(|(_, base)| *base).collect();
+    let told = match rest.starts_with(" from the base ") {
+        true => base_in(rest),
+        false if bases.len() == 1 => bases.first().copied(),
+        false => panic!("`{phrase}` may mean {} ropes", bases.len()),
+    };
+    assert!(told.is_some_and(|base| bases.contains(&base)), "{phrase}");
+    told
+}
+
+fn said(phrase: &str, ropes: &[(Option<&str>, u64)]) -> (Facts, usize) {
     let (phrase, times) = match phrase.strip_suffix(" times)") {
         Some(rest) => {
             let (phrase, n) = rest.rsplit_once(" (").expect("a number of times");
@@ -221,10 +287,15 @@ fn said(phrase: &str) -> (Facts, usize) {
         } else {
             panic!("nobody knows what `{phrase}` is")
         };
-    let facts = Facts {
+    let mut facts = Facts {
         kind: kind.to_owned(),
         numbers: numbers.into_iter().collect(),
     };
+    if matches!(kind, "attention" | "mla")
+        && let Some(base) = turned(phrase, ropes)
+    {
+        facts = facts.with("base", base);
+    }
     (facts, times)
 }
 
@@ -267,6 +338,7 @@ fn which(words: &str, n: usize, told: &BTreeSet<usize>) -> BTreeSet<usize> {
 /// What a paragraph says of each layer, and how often.
 fn said_of_layers(text: &str, n: usize) -> Vec<Vec<(Facts, usize)>> {
     let mut layers = vec![Vec::new(); n];
+    let ropes = ropes(text);
     for sentence in text
         .split_inclusive(". ")
         .map(|s| s.trim_end_matches(['.', ' ']))
@@ -281,7 +353,7 @@ fn said_of_layers(text: &str, n: usize) -> Vec<Vec<(Facts, usize)>> {
             };
             let of = which(subject, n, &told);
             for phrase in rest.split(", plus ") {
-                let facts = said(phrase);
+                let facts = said(phrase, &ropes);
                 of.iter()
                     .for_each(|layer| layers[*layer].push(facts.clone()));
             }
