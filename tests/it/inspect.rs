@@ -292,6 +292,15 @@ fn what_cannot_run_is_said_with_the_reason() {
     let row = ability(&page(&[text(&path)]), "guessing ahead");
     assert!(row.contains(" no ") && row.contains("taken back"), "{row}");
 
+    // Without a context nothing can be taken back, nor shared.
+    let row = ability(&page(&["tiny-chat"]), "guessing ahead");
+    assert!(row.contains(" yes "), "{row}");
+    let without = page(&["tiny-chat", "--ctx", "0"]);
+    for what in ["guessing ahead", "shared begins"] {
+        let row = ability(&without, what);
+        assert!(row.contains(" no ") && row.contains("context"), "{row}");
+    }
+
     let chat = page(&["tiny-chat"]);
     for what in ["text ", "chat ", "memory "] {
         assert!(ability(&chat, what).contains(" yes "), "{chat}");
