@@ -83,6 +83,7 @@ impl Page {
 
     /// Words in lines of the page's width.
     fn paragraph(&mut self, text: &str) {
+        let text = escaped(text);
         let mut line = String::from(" ");
         for word in text.split(' ') {
             if line.chars().count() + 1 + word.chars().count() > WIDTH {
@@ -412,7 +413,7 @@ fn memory(page: &mut Page, planned: &Planned) {
     page.table(&rows, "rrrrrrr");
     let mut refusals = planned.contexts.iter().filter_map(|context| {
         let why = context.refusal.as_ref()?;
-        Some(format!("{}: {}", context.n_ctx, escaped(why)))
+        Some(format!("{}: {why}", context.n_ctx))
     });
     if let Some(first) = refusals.next() {
         page.paragraph(&first);
