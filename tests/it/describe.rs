@@ -409,6 +409,11 @@ fn check(name: &str, plan: &Plan) {
     {
         wrong.push("what comes out is told wrongly".to_owned());
     }
+    // What reads a text as a whole keeps nothing of it.
+    let keeps = plan.units().any(|unit| unit.state.is_some()) && plan.mode == Mode::Causal;
+    if text.contains("A cache of f16 keeps") != keeps {
+        wrong.push("what is kept is told wrongly".to_owned());
+    }
     for rope in &plan.ropes {
         let words = format!("turns {} elements", int(rope, "dims"));
         if !text.contains(&words) {
@@ -481,11 +486,6 @@ fn layers_that_differ_one_by_one_are_told_with_bounds() {
                 ("d_head_v", "16"),
             ],
         );
-    // What reads a text as a whole keeps nothing of it.
-    let keeps = plan.units().any(|unit| unit.state.is_some()) && plan.mode == Mode::Causal;
-    if text.contains("A cache of f16 keeps") != keeps {
-        wrong.push("what is kept is told wrongly".to_owned());
-    }
         check(&format!("{n} layers"), &plan);
     }
 }
@@ -510,5 +510,12 @@ fn every_tensor_has_one_share() {
         assert_eq!(weights, plan.n_weights(), "{name}");
         let names: BTreeSet<&str> = shares.iter().map(|share| share.what).collect();
         assert_eq!(names.len(), shares.len(), "{name}: each use once");
+        // Only factors are told as such: no other block's weights.
+        let factors = plan.units().filter(|u| u.contract.0.name == "identity");
+        let own: BTreeSet<usize> = factors
+            .flat_map(|u| u.weights.iter().flatten().copied())
+            .collect();
+        let told = shares.iter().find(|share| share.what == "factors");
+        assert_eq!(told.map_or(0, |share| share.n_tensors), own.len(), "{name}");
     }
 }
