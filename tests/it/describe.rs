@@ -9,6 +9,7 @@ use lab_bench::arch::{Mode, Resolved};
 use lab_bench::describe::{describe, shares};
 use lab_bench::plan::{Plan, StatePlan, Unit};
 use lab_bench::synth::design;
+use lab_bench::weights::TensorType;
 
 use crate::goldens::{index, library, request};
 
@@ -517,5 +518,54 @@ fn every_tensor_has_one_share() {
             .collect();
         let told = shares.iter().find(|share| share.what == "factors");
         assert_eq!(told.map_or(0, |share| share.n_tensors), own.len(), "{name}");
+    }
+}
+
+/// Keys that a query at `position`, the last so far, sees, one by one.
+fn n_seen(plan: &Plan, cache: usize, position: u64) -> u64 {
+    let unit = &plan.caches[cache].unit;
+    let options = &unit.contract.0.options;
+    let at = options.iter().position(|option| option.name == "window");
+    let Resolved::Choice(window) = unit.options[at.expect("a window")] else {
+        panic!("{}: no kind of window", unit.path);
+    };
+    let size = plan.caches[cache].window().unwrap_or(u64::MAX);
+    let sees = |key: &u64| match window {
+        "chunked" => key / size == position / size,
+        "symmetric" => position - key <= size / 2,
+        _ => position - key < size,
+    };
+    (0..=position).filter(sees).count() as u64
+}
+
+#[test]
+fn a_token_reads_the_keys_that_it_sees() {
+    let library = library();
+    let golden = |entry: &serde_json::Value| {
+        let (arch, request) = request(entry["name"].as_str().expect("a name"), entry);
+        let def = library.get(&arch).expect("built in");
+        design(&def, &request).expect("the golden can be made").1
+    };
+    let mut plans: Vec<Plan> = index().iter().map(golden).collect();
+    plans.push(plan_of("llama4", &[("chunk", "8")]));
+    let chunks = plans.iter().flat_map(|plan| &plan.caches).filter(|cache| {
+        let options = &cache.unit.options;
+        options.contains(&Resolved::Choice("chunked")) && cache.window() == Some(8)
+    });
+    assert!(chunks.count() > 0, "a model has small chunks");
+    for (plan, position) in plans
+        .iter()
+        .flat_map(|plan| (0..40).map(move |at| (plan, at)))
+    {
+        let rows = plan.units().filter_map(|unit| match unit.state.as_ref()? {
+            StatePlan::KeyValue(rows) => Some(rows),
+            StatePlan::Recurrent(_) => None,
+        });
+        let bytes = rows.map(|rows| {
+            let values = if rows.v_in_k { 0 } else { rows.v };
+            2 * (rows.k + values) * n_seen(plan, rows.cache, position)
+        });
+        let read = plan.cache_bytes_read(position, TensorType::F16, TensorType::F16);
+        assert_eq!(read, Some(bytes.sum()), "{} at {position}", plan.arch);
     }
 }
