@@ -186,8 +186,9 @@ fn after(text: &str, start: &str) -> Option<Bounds> {
 fn ropes(text: &str) -> Vec<(Option<&str>, u64)> {
     let marks = text.match_indices(" elements of a head, ");
     let rope = |(at, _): (usize, &str)| {
-        let begin = text[..at].to_lowercase().rfind("rope").expect("a rope");
-        let name = text[begin..at].split('`').nth(1);
+        let (before, _) = text[..at].rsplit_once(" turns ").expect("a rope");
+        let name = before.strip_suffix('`');
+        let name = name.and_then(|before| before.rsplit('`').next());
         (name, base_in(&text[at..]).expect("a base"))
     };
     marks.map(rope).collect()
