@@ -1,8 +1,9 @@
 //! What a model can do here, and what not and why.
 //!
-//! Nothing is decided here that other code decides: the engine is asked whether it would start, the
-//! loader whether it would take a setting, the template what it shows, the API what it refuses. Their own
-//! words are the reasons. Called by `inspect`.
+//! What depends on settings or on a vocabulary is asked of the code that decides it: the engine whether it
+//! would start and whether it takes tokens back, the loader whether it would take a setting, the template
+//! what it shows, the API what it refuses. Their own words are the reasons. The rest is read off the plan.
+//! Called by `inspect`.
 
 use serde_json::json;
 
@@ -175,6 +176,9 @@ fn embeddings(plan: &Plan) -> Ability {
 
 fn sharing(subject: &Subject<'_>) -> Ability {
     let what = "shared begins";
+    if subject.options.n_ctx == 0 {
+        return Ability::no(what, "nothing is kept of a text without a context");
+    }
     if !subject.options.shares(subject.plan) {
         return Ability::no(what, "what is kept of a token depends on later ones");
     }
@@ -192,10 +196,9 @@ fn guesses(subject: &Subject<'_>, can_write: bool) -> Ability {
     if !can_write || subject.plan.diffusion.is_some() {
         return Ability::no(what, "it does not write token by token");
     }
-    match subject.plan.recurrent().next() {
-        Some(_) => Ability::no(what, "states cannot be taken back"),
-        None => Ability::yes(what, "and contrastive search: tokens can be taken back"),
-    }
+    let asked = engine::can_take_back(subject.plan, subject.options);
+    let how = "and contrastive search: tokens can be taken back";
+    Ability::of(what, asked.map(|()| how.to_owned()))
 }
 
 fn quantised_cache(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Ability {

@@ -57,6 +57,14 @@ fn float(unit: &Unit, option: &str) -> f64 {
     }
 }
 
+pub(super) fn number(unit: &Unit, option: &str) -> String {
+    match unit.option(option) {
+        Some(Resolved::Float(value)) => tidy(*value),
+        Some(Resolved::Int(value)) => value.to_string(),
+        _ => String::new(),
+    }
+}
+
 pub(super) fn choice<'u>(unit: &'u Unit, option: &str) -> &'u str {
     match unit.option(option) {
         Some(Resolved::Choice(name)) => name,
@@ -127,10 +135,7 @@ fn with_features(mut phrase: Phrase, plan: &Plan, unit: &Unit, rows: &KeyValuePl
     };
     match unit.option("rope") {
         Some(Resolved::Resource(Some(at))) if plan.ropes.len() > 1 => {
-            add(
-                true,
-                &format!("turned by {}", quoted(name(&plan.ropes[*at]))),
-            );
+            add(true, &format!("turned by {}", rope(plan, &plan.ropes[*at])));
         }
         Some(Resolved::Resource(None)) if !plan.ropes.is_empty() => add(true, "not turned"),
         _ => {}
@@ -152,6 +157,16 @@ fn with_features(mut phrase: Phrase, plan: &Plan, unit: &Unit, rows: &KeyValuePl
     add(alibi != 0.0, "scores falling with the distance");
     add(rows.owner.is_some(), "keys of an earlier layer");
     phrase
+}
+
+/// The name of a rope, with its base where layers have different ones of this name.
+fn rope(plan: &Plan, unit: &Unit) -> String {
+    let told = quoted(name(unit));
+    let namesakes = plan.ropes.iter().filter(|other| name(other) == name(unit));
+    match namesakes.count() {
+        1 => told,
+        _ => format!("{told} from the base {}", number(unit, "base")),
+    }
 }
 
 fn latent(plan: &Plan, unit: &Unit) -> Phrase {

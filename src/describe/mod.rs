@@ -15,7 +15,7 @@ use crate::diagram::{bytes, count, tidy};
 use crate::plan::{Plan, Pooling, StatePlan, Unit};
 use crate::weights::TensorType;
 
-use blocks::{choice, name, quoted};
+use blocks::{choice, name, number, quoted};
 use layers::capital;
 use phrase::listed;
 
@@ -104,14 +104,6 @@ fn norms(plan: &Plan) -> String {
     match kinds.is_empty() {
         true => String::new(),
         false => format!("Norms are {}.", listed(&kinds)),
-    }
-}
-
-fn number(unit: &Unit, option: &str) -> String {
-    match unit.option(option) {
-        Some(Resolved::Float(value)) => tidy(*value),
-        Some(Resolved::Int(value)) => value.to_string(),
-        _ => String::new(),
     }
 }
 
@@ -223,35 +215,42 @@ fn end(plan: &Plan) -> String {
     capital(&said.join("; "))
 }
 
-/// What is kept of a text.
+/// Bytes, where their number is known.
+fn amount(known: Option<u64>) -> String {
+    known.map_or_else(|| "more bytes than can be counted".to_owned(), bytes)
+}
+
+/// What is kept of a text; nothing where it is read as a whole.
 fn kept(plan: &Plan) -> String {
+    if plan.mode != Mode::Causal {
+        return String::new();
+    }
     let row = |window: bool| {
         let rows = plan.key_values();
         let own = rows.filter(|(_, rows)| plan.caches[rows.cache].window().is_some() == window);
         own.map(|(_, rows)| {
             let values = if rows.v_in_k { 0 } else { rows.v };
-            let row = TensorType::F16.row_bytes(rows.k.saturating_add(values));
-            row.unwrap_or(u64::MAX)
+            TensorType::F16.row_bytes(rows.k.checked_add(values)?)
         })
-        .fold(0, u64::saturating_add)
+        .try_fold(0u64, |sum, row| sum.checked_add(row?))
     };
     let mut said = Vec::new();
     match (row(false), row(true)) {
-        (0, 0) => {}
-        (all, 0) => said.push(format!("{} of keys and values of each token", bytes(all))),
-        (0, some) => said.push(format!(
+        (Some(0), Some(0)) => {}
+        (all, Some(0)) => said.push(format!("{} of keys and values of each token", amount(all))),
+        (Some(0), some) => said.push(format!(
             "{} of keys and values of each token while a window reaches it",
-            bytes(some)
+            amount(some)
         )),
         (all, some) => said.push(format!(
             "{} of keys and values of each token, {} more while a window reaches it",
-            bytes(all),
-            bytes(some)
+            amount(all),
+            amount(some)
         )),
     }
-    let states = plan.recurrent_bytes(1).unwrap_or(u64::MAX);
-    if states > 0 {
-        said.push(format!("{} of states of each text", bytes(states)));
+    let states = plan.recurrent_bytes(1);
+    if states != Some(0) {
+        said.push(format!("{} of states of each text", amount(states)));
     }
     let readers = plan.units().filter(|unit| match &unit.state {
         Some(StatePlan::KeyValue(rows)) => rows.owner.is_some(),

@@ -93,7 +93,9 @@ impl Uses<'_> {
             "ffn" => "networks",
             "moe" => return self.experts(unit),
             "linear" => "linear maps",
-            _ => "factors",
+            "identity" => "factors",
+            // A block without a word here has its own name, never another's.
+            other => other,
         };
         self.unit(what, unit);
     }

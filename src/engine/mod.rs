@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 
 pub use crate::blocks::Remasking;
 use crate::constraint::{self, Compiled, Constraint};
-use crate::model::Model;
+use crate::model::{Model, Options};
 use crate::plan::Plan;
 pub use crate::sampling::TokenLogprob;
 use crate::sampling::{Contrastive, ParamError, Params, Sampler};
@@ -454,6 +454,18 @@ fn mask_of(plan: &Plan, tokenizer: &Tokenizer) -> Result<u32, Unfit> {
         .ok_or(Unfit::NoMask)
 }
 
+/// Whether tokens of a sequence can be taken back, which guessing ahead and contrastive search need.
+///
+/// # Errors
+/// Why they cannot.
+pub fn can_take_back(plan: &Plan, options: &Options) -> Result<(), &'static str> {
+    match (options.n_ctx, plan.recurrent().next()) {
+        (0, _) => Err("nothing is kept of a text without a context"),
+        (_, Some(_)) => Err("states cannot be taken back"),
+        (_, None) => Ok(()),
+    }
+}
+
 /// How a model generates.
 fn kind_of(model: &Model, tokenizer: &Tokenizer) -> Result<Kind, Unfit> {
     let (plan, options) = (model.plan(), model.options());
@@ -462,13 +474,12 @@ fn kind_of(model: &Model, tokenizer: &Tokenizer) -> Result<Kind, Unfit> {
         let n_embd = plan.n_embd;
         return Err(Unfit::Vectors { n_embd });
     }
-    let is_kept = options.n_ctx > 0;
     if plan.diffusion.is_some() {
         let mask = mask_of(plan, tokenizer)?;
-        let facts = Facts::of(plan, mask, options.n_batch, is_kept);
+        let facts = Facts::of(plan, mask, options.n_batch, options.n_ctx > 0);
         return facts.map(Kind::Filling).ok_or(Unfit::NoMask);
     }
-    let can = is_kept && !model.has_states();
+    let can = can_take_back(plan, options).is_ok();
     let takes_back = can.then_some(plan.n_embd as usize);
     Ok(Kind::Growing { takes_back })
 }

@@ -4,14 +4,16 @@
 //! where it would take memory: weights are laid out, caches described, the graph of the largest pass
 //! built and measured. Nothing here guesses. Called by `inspect`.
 
+use crate::arch::Mode;
+use crate::blocks::cache::Cache;
 use crate::ggml::{Arena, Device, Executor, Graph, Tensor};
-use crate::plan::Plan;
-use crate::weights::Weights;
+use crate::plan::{Plan, StatePlan};
+use crate::weights::{TensorType, Weights};
 
 use super::cache::states::States;
 use super::cache::store::KeyValues;
 use super::graph::{self, Shape};
-use super::load::Layout;
+use super::load::{self, Layout};
 use super::{Error, MemoryUse, Model, Options, memory, pass};
 
 /// A model that is laid out and not loaded.
@@ -63,7 +65,8 @@ impl<'p> Estimator<'p> {
     }
 
     /// Whether loading would find the memory that it takes, by the same looks at the machine in the same
-    /// order.
+    /// order. Where the loader looks for the last time the copied weights lie in memory already; here they
+    /// are asked for along with what it looks for.
     ///
     /// # Errors
     /// What [`Model::load`](super::Model::load) would say.
@@ -72,7 +75,9 @@ impl<'p> Estimator<'p> {
             "the key/value cache",
             Model::check_cache(self.plan, options)?,
         )?;
-        memory::check("scratch memory", self.memory(options)?.compute)
+        load::check(self.copied)?;
+        let compute = self.memory(options)?.compute;
+        memory::check("scratch memory", self.copied.saturating_add(compute))
     }
 
     /// Bytes of weights that a pass of one token of one sequence reads: rows of tables as far as they are
@@ -112,6 +117,32 @@ impl<'p> Estimator<'p> {
 
 fn stand_in(arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
     Ok(Device::cpu()?.stand_in(arena, tensors)?)
+}
+
+impl Plan {
+    /// Bytes of keys and values that a token at `position`, the last one so far, attends to, in all
+    /// layers, with keys and values of these types.
+    ///
+    /// `None` if a row is not a whole number of blocks of its type, or no sequence is as long.
+    pub fn cache_bytes_read(&self, position: u64, k: TensorType, v: TensorType) -> Option<u64> {
+        let position = u32::try_from(position).ok()?;
+        let len = position.checked_add(1)?;
+        let mut rows = self.units().filter_map(|unit| match unit.state.as_ref()? {
+            StatePlan::KeyValue(rows) => Some(rows),
+            StatePlan::Recurrent(_) => None,
+        });
+        rows.try_fold(0u64, |sum, rows| {
+            let values = if rows.v_in_k { 0 } else { v.row_bytes(rows.v)? };
+            let row = k.row_bytes(rows.k)?.checked_add(values)?;
+            let rule = Cache::read(&self.caches[rows.cache].unit.options);
+            let rule = Cache {
+                causal: rule.causal && self.mode == Mode::Causal,
+                ..rule
+            };
+            let seen = rule.visible(position, len).len() as u64;
+            sum.checked_add(row.checked_mul(seen)?)
+        })
+    }
 }
 
 impl Options {

@@ -11,7 +11,7 @@ use crate::ggml::{self, Arena, Device, Tensor};
 use crate::plan::{Plan, TensorPlan};
 use crate::weights::{Bytes, TensorInfo, TensorType, Weights};
 
-use super::Error;
+use super::{Error, memory};
 
 /// The tensors of a plan on a device.
 pub(super) struct Loaded {
@@ -114,10 +114,15 @@ impl Layout {
     /// All tensors, those to be copied without memory, and the bytes of these.
     pub(super) fn stand_in(mut self, plan: &Plan) -> Result<(Vec<Tensor>, u64), Error> {
         let arena = self.describe_copies(plan)?;
-        let copies = self.copies();
-        let bytes = copies.iter().map(|tensor| tensor.bytes() as u64).sum();
-        Device::cpu()?.stand_in(&arena, &copies)?;
+        let bytes = self.copied_bytes();
+        Device::cpu()?.stand_in(&arena, &self.copies())?;
         Ok((self.into_tensors(), bytes))
+    }
+
+    /// Bytes of the tensors that are copied, once they are described.
+    fn copied_bytes(&self) -> u64 {
+        let sizes = self.copies().into_iter().map(|tensor| tensor.bytes());
+        sizes.fold(0, |sum, bytes| sum.saturating_add(bytes as u64))
     }
 
     fn into_tensors(self) -> Vec<Tensor> {
@@ -126,6 +131,11 @@ impl Layout {
             .map(|slot| slot.expect("every tensor is mapped or copied"))
             .collect()
     }
+}
+
+/// Refuses copies of weights that the machine has no memory for.
+pub(super) fn check(copied_bytes: u64) -> Result<(), Error> {
+    memory::check("weights that are copied", copied_bytes)
 }
 
 /// Loads every tensor of `plan` from `weights`.
@@ -139,6 +149,7 @@ pub(super) fn load(
     let arena = layout.describe_copies(plan)?;
     let mut copied_bytes = 0;
     if !layout.copies.is_empty() {
+        check(layout.copied_bytes())?;
         Device::cpu()?.allocate(&arena, "weights")?;
         let sources: Vec<&TensorInfo> = layout
             .copies

@@ -430,26 +430,6 @@ impl Plan {
         })
     }
 
-    /// Bytes of keys and values that a token at `position` attends to, in all layers, with keys and
-    /// values of these types.
-    ///
-    /// `None` if a row is not a whole number of blocks of its type.
-    pub fn cache_bytes_read(&self, position: u64, k: TensorType, v: TensorType) -> Option<u64> {
-        let mut rows = self.units().filter_map(|unit| match unit.state.as_ref()? {
-            StatePlan::KeyValue(rows) => Some(rows),
-            StatePlan::Recurrent(_) => None,
-        });
-        rows.try_fold(0u64, |sum, rows| {
-            let values = if rows.v_in_k { 0 } else { v.row_bytes(rows.v)? };
-            let row = k.row_bytes(rows.k)?.checked_add(values)?;
-            let seen = position.saturating_add(1);
-            let seen = self.caches[rows.cache]
-                .window()
-                .map_or(seen, |w| seen.min(w));
-            sum.checked_add(row.checked_mul(seen)?)
-        })
-    }
-
     /// Bytes of what is kept of `n_seqs` sequences beside keys and values.
     pub fn recurrent_bytes(&self, n_seqs: u64) -> Option<u64> {
         let parts = self.recurrent().flat_map(|(_, parts)| parts);

@@ -9,6 +9,7 @@ use lab_bench::arch::{Mode, Resolved};
 use lab_bench::describe::{describe, shares};
 use lab_bench::plan::{Plan, StatePlan, Unit};
 use lab_bench::synth::design;
+use lab_bench::weights::TensorType;
 
 use crate::goldens::{index, library, request};
 
@@ -53,6 +54,30 @@ fn int(unit: &Unit, name: &str) -> u64 {
     match unit.options[at.unwrap_or_else(|| panic!("{} has no {name}", unit.path))] {
         Resolved::Int(value) => value,
         ref other => panic!("{}: {name} is {other:?}", unit.path),
+    }
+}
+
+/// The base of the rope that turns a block's queries and keys, as bits, if one does.
+fn base(plan: &Plan, unit: &Unit) -> Option<u64> {
+    let at = unit
+        .contract
+        .0
+        .options
+        .iter()
+        .position(|o| o.name == "rope");
+    let Resolved::Resource(Some(rope)) = unit.options[at?] else {
+        return None;
+    };
+    let rope = &plan.ropes[rope];
+    let at = rope
+        .contract
+        .0
+        .options
+        .iter()
+        .position(|o| o.name == "base");
+    match rope.options[at.expect("a rope has a base")] {
+        Resolved::Float(base) => Some(base.to_bits()),
+        ref other => panic!("{}: the base is {other:?}", rope.path),
     }
 }
 
@@ -102,6 +127,9 @@ fn truth(plan: &Plan, unit: &Unit) -> Option<Facts> {
         Some(StatePlan::KeyValue(rows)) => {
             let cache = &plan.caches[rows.cache].unit;
             facts = facts.with("sight", int(cache, "size"));
+            if let Some(base) = base(plan, unit) {
+                facts = facts.with("base", base);
+            }
         }
         Some(StatePlan::Recurrent(parts)) => {
             facts = facts.with("state", parts.iter().map(|part| part.size).sum());
@@ -154,7 +182,47 @@ fn after(text: &str, start: &str) -> Option<Bounds> {
     Some((first, last))
 }
 
-fn said(phrase: &str) -> (Facts, usize) {
+/// Names and bases of the ropes that a paragraph tells of; a single one has no name.
+fn ropes(text: &str) -> Vec<(Option<&str>, u64)> {
+    let marks = text.match_indices(" elements of a head, ");
+    let rope = |(at, _): (usize, &str)| {
+        let (before, _) = text[..at].rsplit_once(" turns ").expect("a rope");
+        let name = before.strip_suffix('`');
+        let name = name.and_then(|before| before.rsplit('`').next());
+        (name, base_in(&text[at..]).expect("a base"))
+    };
+    marks.map(rope).collect()
+}
+
+/// The base that words tell first, as bits.
+fn base_in(text: &str) -> Option<u64> {
+    let (_, rest) = text.split_once("from the base ")?;
+    let number = words(rest).first()?.trim_end_matches('.').parse::<f64>();
+    Some(number.expect("a base is a number").to_bits())
+}
+
+/// The base that a phrase about attention tells, by itself or by the name of a rope.
+fn turned(phrase: &str, ropes: &[(Option<&str>, u64)]) -> Option<u64> {
+    let Some((_, rest)) = phrase.split_once("turned by `") else {
+        let is_turned = !phrase.contains("not turned");
+        return ropes.first().filter(|_| is_turned).map(|(name, base)| {
+            assert_eq!(*name, None, "`{phrase}` does not tell by which rope");
+            *base
+        });
+    };
+    let (name, rest) = rest.split_once('`').expect("a name");
+    let named = ropes.iter().filter(|(other, _)| *other == Some(name));
+    let bases: BTreeSet<u64> = named.map(|(_, base)| *base).collect();
+    let told = match rest.starts_with(" from the base ") {
+        true => base_in(rest),
+        false if bases.len() == 1 => bases.first().copied(),
+        false => panic!("`{phrase}` may mean {} ropes", bases.len()),
+    };
+    assert!(told.is_some_and(|base| bases.contains(&base)), "{phrase}");
+    told
+}
+
+fn said(phrase: &str, ropes: &[(Option<&str>, u64)]) -> (Facts, usize) {
     let (phrase, times) = match phrase.strip_suffix(" times)") {
         Some(rest) => {
             let (phrase, n) = rest.rsplit_once(" (").expect("a number of times");
@@ -221,10 +289,15 @@ fn said(phrase: &str) -> (Facts, usize) {
         } else {
             panic!("nobody knows what `{phrase}` is")
         };
-    let facts = Facts {
+    let mut facts = Facts {
         kind: kind.to_owned(),
         numbers: numbers.into_iter().collect(),
     };
+    if matches!(kind, "attention" | "mla")
+        && let Some(base) = turned(phrase, ropes)
+    {
+        facts = facts.with("base", base);
+    }
     (facts, times)
 }
 
@@ -267,6 +340,7 @@ fn which(words: &str, n: usize, told: &BTreeSet<usize>) -> BTreeSet<usize> {
 /// What a paragraph says of each layer, and how often.
 fn said_of_layers(text: &str, n: usize) -> Vec<Vec<(Facts, usize)>> {
     let mut layers = vec![Vec::new(); n];
+    let ropes = ropes(text);
     for sentence in text
         .split_inclusive(". ")
         .map(|s| s.trim_end_matches(['.', ' ']))
@@ -281,7 +355,7 @@ fn said_of_layers(text: &str, n: usize) -> Vec<Vec<(Facts, usize)>> {
             };
             let of = which(subject, n, &told);
             for phrase in rest.split(", plus ") {
-                let facts = said(phrase);
+                let facts = said(phrase, &ropes);
                 of.iter()
                     .for_each(|layer| layers[*layer].push(facts.clone()));
             }
@@ -336,6 +410,11 @@ fn check(name: &str, plan: &Plan) {
         || text.contains("fills in masked") != (plan.mode == Mode::Diffusion)
     {
         wrong.push("what comes out is told wrongly".to_owned());
+    }
+    // What reads a text as a whole keeps nothing of it.
+    let keeps = plan.units().any(|unit| unit.state.is_some()) && plan.mode == Mode::Causal;
+    if text.contains("A cache of f16 keeps") != keeps {
+        wrong.push("what is kept is told wrongly".to_owned());
     }
     for rope in &plan.ropes {
         let words = format!("turns {} elements", int(rope, "dims"));
@@ -433,5 +512,61 @@ fn every_tensor_has_one_share() {
         assert_eq!(weights, plan.n_weights(), "{name}");
         let names: BTreeSet<&str> = shares.iter().map(|share| share.what).collect();
         assert_eq!(names.len(), shares.len(), "{name}: each use once");
+        // Only factors are told as such: no other block's weights.
+        let factors = plan.units().filter(|u| u.contract.0.name == "identity");
+        let own: BTreeSet<usize> = factors
+            .flat_map(|u| u.weights.iter().flatten().copied())
+            .collect();
+        let told = shares.iter().find(|share| share.what == "factors");
+        assert_eq!(told.map_or(0, |share| share.n_tensors), own.len(), "{name}");
+    }
+}
+
+/// Keys that a query at `position`, the last so far, sees, one by one.
+fn n_seen(plan: &Plan, cache: usize, position: u64) -> u64 {
+    let unit = &plan.caches[cache].unit;
+    let options = &unit.contract.0.options;
+    let at = options.iter().position(|option| option.name == "window");
+    let Resolved::Choice(window) = unit.options[at.expect("a window")] else {
+        panic!("{}: no kind of window", unit.path);
+    };
+    let size = plan.caches[cache].window().unwrap_or(u64::MAX);
+    let sees = |key: &u64| match window {
+        "chunked" => key / size == position / size,
+        "symmetric" => position - key <= size / 2,
+        _ => position - key < size,
+    };
+    (0..=position).filter(sees).count() as u64
+}
+
+#[test]
+fn a_token_reads_the_keys_that_it_sees() {
+    let library = library();
+    let golden = |entry: &serde_json::Value| {
+        let (arch, request) = request(entry["name"].as_str().expect("a name"), entry);
+        let def = library.get(&arch).expect("built in");
+        design(&def, &request).expect("the golden can be made").1
+    };
+    let mut plans: Vec<Plan> = index().iter().map(golden).collect();
+    plans.push(plan_of("llama4", &[("chunk", "8")]));
+    let chunks = plans.iter().flat_map(|plan| &plan.caches).filter(|cache| {
+        let options = &cache.unit.options;
+        options.contains(&Resolved::Choice("chunked")) && cache.window() == Some(8)
+    });
+    assert!(chunks.count() > 0, "a model has small chunks");
+    for (plan, position) in plans
+        .iter()
+        .flat_map(|plan| (0..40).map(move |at| (plan, at)))
+    {
+        let rows = plan.units().filter_map(|unit| match unit.state.as_ref()? {
+            StatePlan::KeyValue(rows) => Some(rows),
+            StatePlan::Recurrent(_) => None,
+        });
+        let bytes = rows.map(|rows| {
+            let values = if rows.v_in_k { 0 } else { rows.v };
+            2 * (rows.k + values) * n_seen(plan, rows.cache, position)
+        });
+        let read = plan.cache_bytes_read(position, TensorType::F16, TensorType::F16);
+        assert_eq!(read, Some(bytes.sum()), "{} at {position}", plan.arch);
     }
 }

@@ -292,6 +292,15 @@ fn what_cannot_run_is_said_with_the_reason() {
     let row = ability(&page(&[text(&path)]), "guessing ahead");
     assert!(row.contains(" no ") && row.contains("taken back"), "{row}");
 
+    // Without a context nothing can be taken back, nor shared.
+    let row = ability(&page(&["tiny-chat"]), "guessing ahead");
+    assert!(row.contains(" yes "), "{row}");
+    let without = page(&["tiny-chat", "--ctx", "0"]);
+    for what in ["guessing ahead", "shared begins"] {
+        let row = ability(&without, what);
+        assert!(row.contains(" no ") && row.contains("context"), "{row}");
+    }
+
     let chat = page(&["tiny-chat"]);
     for what in ["text ", "chat ", "memory "] {
         assert!(ability(&chat, what).contains(" yes "), "{chat}");
@@ -345,6 +354,25 @@ fn broken_files_are_told_as_far_as_they_go() {
     assert!(!is_fine && error.contains("not a GGUF file"), "{error}");
 }
 
+/// The page of a model whose definition gives a tap, which the paragraph names, a hostile name.
+fn page_by_hostile_definition(folder: &Path) -> String {
+    let mut source = include_str!("../../archs/llama.arch.toml").to_owned();
+    for (own, other) in [
+        ("name = \"llama\"", "name = \"hostile\""),
+        ("'full')\" }]", "'full')\", save = \"\\u001b[31m\" }]"),
+        (
+            "block   = \"ffn\"\nact     = \"silu\"\nweights = { gate = true }",
+            "block = \"ffn\"\nact = \"silu\"\nside = \"\\u001b[31m\"\nwidth = \"n_embd\"\nweights = { gate = true, up = false }",
+        ),
+    ] {
+        assert!(source.contains(own), "{own}");
+        source = source.replace(own, other);
+    }
+    std::fs::write(folder.join("hostile.arch.toml"), source).expect("writable");
+    let path = made_up(folder, &["hostile", "--archs", text(folder)]);
+    page(&[text(&path), "--archs", text(folder)])
+}
+
 #[test]
 fn hostile_values_neither_fill_the_page_nor_speak_to_the_terminal() {
     let scratch = scratch();
@@ -367,5 +395,11 @@ fn hostile_values_neither_fill_the_page_nor_speak_to_the_terminal() {
         assert!(longest < Some(600), "{longest:?}");
     }
     assert!(page(&[text(&path)]).contains("\\u{1b}[31mred"));
+    let page_of_definition = page_by_hostile_definition(scratch.path());
+    assert!(
+        page_of_definition.contains("`\\u{1b}[31m`"),
+        "{page_of_definition}"
+    );
+    assert!(!page_of_definition.contains('\u{1b}'));
     assert!(page(&[text(&path), "--all"]).contains("blk.0.attn_q.weight"));
 }

@@ -69,8 +69,8 @@ struct Planned {
 struct Context {
     n_ctx: u64,
     memory: Result<MemoryUse, String>,
-    /// Bytes of states, which [`MemoryUse::cache`] holds too.
-    states: u64,
+    /// Bytes of states, which [`MemoryUse::cache`] holds too; none if they are beyond counting.
+    states: Option<u64>,
     /// Bytes of keys, values and states that the last token reads, where tokens are read one by one.
     read: Option<u64>,
     /// Why it would be refused.
@@ -267,21 +267,20 @@ fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx:
     Context {
         n_ctx,
         memory: memory.map_err(|error| error.to_string()),
-        states: plan.recurrent_bytes(2).unwrap_or(u64::MAX),
+        states: plan.recurrent_bytes(2),
         read,
         refusal: refusal.map(|error| error.to_string()),
     }
 }
 
-/// Bytes of an f16 cache for one sequence.
-fn cache_bytes(plan: &Plan, n_ctx: u64) -> u64 {
+/// Bytes of an f16 cache for one sequence, where they can be counted.
+fn cache_bytes(plan: &Plan, n_ctx: u64) -> Option<u64> {
     let room = Room {
         n_ctx,
         n_seqs: 1,
         n_batch: Options::N_BATCH as u64,
     };
     plan.cache_bytes(room, TensorType::F16, TensorType::F16)
-        .unwrap_or(0)
 }
 
 /// Refuses weights with NaN or infinity in them.

@@ -83,6 +83,7 @@ impl Page {
 
     /// Words in lines of the page's width.
     fn paragraph(&mut self, text: &str) {
+        let text = escaped(text);
         let mut line = String::from(" ");
         for word in text.split(' ') {
             if line.chars().count() + 1 + word.chars().count() > WIDTH {
@@ -412,7 +413,7 @@ fn memory(page: &mut Page, planned: &Planned) {
     page.table(&rows, "rrrrrrr");
     let mut refusals = planned.contexts.iter().filter_map(|context| {
         let why = context.refusal.as_ref()?;
-        Some(format!("{}: {}", context.n_ctx, escaped(why)))
+        Some(format!("{}: {why}", context.n_ctx))
     });
     if let Some(first) = refusals.next() {
         page.paragraph(&first);
@@ -429,16 +430,21 @@ fn row(planned: &Planned, context: &Context) -> Vec<String> {
         .saturating_add(memory.cache)
         .saturating_add(memory.compute);
     let read = planned.weights_read.zip(context.read);
+    // Without the bytes of states those of the cache are not known either.
+    let of = |n: &dyn Fn(u64) -> u64| {
+        let known = context.states.map(|states| bytes(n(states)));
+        known.unwrap_or_else(|| "\u{2013}".to_owned())
+    };
     vec![
         n_ctx,
         bytes(weights),
-        bytes(memory.cache.saturating_sub(context.states)),
+        of(&|states| memory.cache.saturating_sub(states)),
         match context.states {
-            0 => "-".to_owned(),
-            n => bytes(n),
+            Some(0) => "-".to_owned(),
+            _ => of(&|states| states),
         },
         bytes(memory.compute),
-        bytes(all),
+        of(&|_| all),
         read.map_or_else(
             || "-".to_owned(),
             |(weights, rows)| bytes(weights.saturating_add(rows)),

@@ -10,7 +10,8 @@ use super::super::words;
 use super::layers::rows;
 use super::{Held, Picture, Scene, Stage, scene};
 use crate::blocks::cache::{Cache, Window};
-use crate::plan::{KeyValuePlan, StatePlan};
+use crate::plan::KeyValuePlan;
+use crate::weights::TensorType;
 
 /// Contexts that are shown of a model whose file says none.
 const CONTEXTS: [u64; 3] = [2048, 8192, 32768];
@@ -123,17 +124,9 @@ impl Stage<'_, '_> {
 
     /// Bytes of keys and values that the last token of a text of `n` tokens reads.
     fn keys_read(&self, n: u64) -> u64 {
-        let all = self.units().filter_map(|(_, unit)| rows(unit));
-        all.map(|rows| row_bytes(rows).saturating_mul(self.n_seen(rows, n)))
-            .fold(0, u64::saturating_add)
-    }
-
-    /// Keys that the last token of a text sees.
-    fn n_seen(&self, rows: &KeyValuePlan, n: u64) -> u64 {
-        let keys = self
-            .rule(rows)
-            .visible(n.saturating_sub(1) as u32, n as u32);
-        u64::from(keys.end - keys.start)
+        let plan = self.maker.plan;
+        plan.cache_bytes_read(n.saturating_sub(1), TensorType::F16, TensorType::F16)
+            .unwrap_or(u64::MAX)
     }
 
     /// Keys that are kept of a text: at most those that one token can see.
@@ -182,14 +175,7 @@ impl Stage<'_, '_> {
     }
 
     fn state_bytes(&self) -> u64 {
-        let states = self.units().filter_map(|(_, unit)| match &unit.state {
-            Some(StatePlan::Recurrent(parts)) => Some(parts),
-            _ => None,
-        });
-        let sizes = states.flatten().map(|part| part.size);
-        sizes
-            .fold(0u64, u64::saturating_add)
-            .saturating_mul(size_of::<f32>() as u64)
+        self.maker.plan.recurrent_bytes(1).unwrap_or(u64::MAX)
     }
 }
 
