@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use lab_bench::arch::{ArchDef, Library};
-use lab_bench::diagram::compare::{Comparison, Finding, Level, Side, Told, summary};
+use lab_bench::diagram::compare::{Comparison, Finding, KindPair, Level, Side, Told, summary};
 use lab_bench::diagram::svg::{Item, Piece, Rect};
 use lab_bench::diagram::{Drawing, Sample, svg, variants};
 use lab_bench::synth::{Request, design};
@@ -554,6 +554,24 @@ fn thousands_of_sublayers_are_compared_in_time() {
     let took = start.elapsed();
     assert!(took < Duration::from_secs(10), "{took:?}");
     check_whole("many", &comparison);
+}
+
+/// Tables of kinds that only one side has are paid for as all others: sixty of them are no more work.
+#[test]
+fn dozens_of_long_kinds_are_compared_in_time() {
+    let library = library();
+    let mut drawings = ["qwen3", "gptneox"].map(|name| drawing(&library, name));
+    let slots = drawings[1].kinds[0].slots.clone();
+    let mut kind = drawings[1].kinds[0].clone();
+    kind.slots = slots.iter().cycle().take(400).cloned().collect();
+    drawings[1].kinds.extend(vec![kind; 60]);
+    let start = Instant::now();
+    let comparison = Comparison::new(&drawings[0], &drawings[1]);
+    let took = start.elapsed();
+    let is_told = |pair: &KindPair<'_>| !pair.unlike.is_empty();
+    assert!(comparison.kinds.iter().filter(|pair| is_told(pair)).count() >= 59);
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    check_whole("long", &comparison);
 }
 
 #[test]
