@@ -4,6 +4,7 @@
 //! What is there is counted from the drawings alone; what an edit changes is said by the test.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -652,6 +653,41 @@ fn the_program_writes_a_picture_and_prints_words() {
         assert!(picture.exists(), "{arguments:?}");
     }
     assert!(scratch.path().join("mine.png").exists());
+}
+
+/// What a name stands for does not depend on whether it is compared.
+#[test]
+fn names_and_requests_mean_the_same_with_one_and_with_two() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let folder = scratch.path().to_str().expect("UTF-8");
+    let (code, out, err) = bench(&["diagram", "llama-moe", "-o", folder]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let files: Vec<&str> = out.lines().map(|line| &line[folder.len() + 1..]).collect();
+    assert_eq!(files, ["llama-moe.arch.svg", "llama-moe.layers.svg"]);
+    let of_all = tempfile::tempdir().expect("a scratch folder");
+    let all = of_all.path().to_str().expect("UTF-8");
+    assert_eq!(bench(&["diagram", "llama", "-o", all]).0, 0);
+    for file in files {
+        let read = |folder: &Path| std::fs::read(folder.join(file)).expect("it is written");
+        assert_eq!(read(scratch.path()), read(of_all.path()), "{file}");
+    }
+    let model = "models/tiny-chat.gguf";
+    let cases: [(&[&str], &str); 4] = [
+        (&["llama-none"], "those of `llama` are `llama-moe`"),
+        (
+            &["llama-moe", "--set", "n_expert=2"],
+            "llama-moe is a variant",
+        ),
+        (&[model, "--set", "n_expert=2"], "no parameters to set"),
+        (&[model, "--with", "output"], "no parameters to set"),
+    ];
+    for (arguments, expected) in cases {
+        for more in [&[][..], &["llama", "--compare"]] {
+            let all = [&["diagram", "-o", folder], arguments, more].concat();
+            let (code, _, err) = bench(&all);
+            assert!(code != 0 && err.contains(expected), "{all:?}: {err}");
+        }
+    }
 }
 
 #[test]
