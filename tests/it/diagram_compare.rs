@@ -589,6 +589,40 @@ fn hostile_names_stay_text() {
     check_layout("hostile", &svg::compared(&comparison));
 }
 
+/// Texts of definitions and files are printed: none moves the cursor, and each stays in its row.
+#[test]
+fn hostile_texts_do_not_reach_the_terminal() {
+    let library = library();
+    let hostile = "x\u{1b}[2J|\u{7}\u{9b}1m\u{202e}\r\ny";
+    let mut a = drawing(&library, "llama");
+    let mut b = drawing(&library, "deepseek2");
+    a.name = hostile.into();
+    for drawing in [&mut a, &mut b] {
+        drawing.is_symbolic = false;
+        drawing.facts.push((hostile.into(), drawing.arch.clone()));
+        for kind in &mut drawing.kinds {
+            kind.label = hostile.into();
+            for slot in &mut kind.slots {
+                slot.name = hostile.into();
+                for branch in &mut slot.branches {
+                    branch.block.title = hostile.into();
+                    branch.block.line = hostile.into();
+                    branch.save = Some(format!("{hostile}{}", drawing.arch));
+                }
+            }
+        }
+    }
+    let text = summary(&Comparison::new(&a, &b));
+    let is_obeyed = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+    assert!(!text.contains(is_obeyed), "{text:?}");
+    assert!(
+        text.contains("\\u{1b}[2J") && text.contains("\\u{202e}"),
+        "{text}"
+    );
+    let is_begun = |line: &str| line.starts_with('y');
+    assert!(!text.lines().any(is_begun), "{text}");
+}
+
 #[test]
 fn differences_in_words() {
     let library = library();
