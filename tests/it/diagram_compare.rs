@@ -346,7 +346,7 @@ fn another_name_is_no_other_computation() {
         let def = library.check("edited.arch.toml", text).expect("sound");
         drawing_of(name, &def, text, &plain())
     });
-    let findings = Comparison::new(&a, &b).findings();
+    let findings = Comparison::new(&a, &b).findings().to_vec();
     assert_eq!(findings.len(), 1, "{findings:#?}");
     assert_eq!(findings[0].level, Level::Names);
 }
@@ -456,13 +456,13 @@ fn check_symmetry(name: &str, a: &Drawing, b: &Drawing) {
     let other = Comparison::new(b, a);
     let swapped: Vec<(Level, Vec<String>, Told)> = one
         .findings()
-        .into_iter()
-        .map(|f| (f.level, f.places, f.told.swapped()))
+        .iter()
+        .map(|f| (f.level, f.places.clone(), f.told.clone().swapped()))
         .collect();
     let found: Vec<(Level, Vec<String>, Told)> = other
         .findings()
-        .into_iter()
-        .map(|f| (f.level, f.places, f.told))
+        .iter()
+        .map(|f| (f.level, f.places.clone(), f.told.clone()))
         .collect();
     assert_eq!(found, swapped, "{name}");
     assert_eq!(

@@ -22,7 +22,7 @@ const KINDS: usize = 1024;
 /// Kinds of a drawing that are compared with each other; of more it is not told what they are unlike.
 const OWN: usize = KINDS / 16;
 
-/// Aligns two drawings, the first of which is A.
+/// Aligns two drawings, the first of which is A; nothing is told yet.
 pub(super) fn compare<'d>(a: &'d Drawing, b: &'d Drawing) -> Comparison<'d> {
     let aligner = Aligner::new();
     let context = Context::new(&aligner, a, b);
@@ -48,6 +48,7 @@ pub(super) fn compare<'d>(a: &'d Drawing, b: &'d Drawing) -> Comparison<'d> {
         begin,
         kinds,
         end,
+        findings: Vec::new(),
     }
 }
 
