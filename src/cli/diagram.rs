@@ -19,7 +19,8 @@ use super::{Failure, output, overlay};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// A model (file or folder), or the name of a definition, whose variants are drawn with symbols
+    /// A model (file or folder), the name of a definition, whose variants are drawn with symbols, or
+    /// that of one variant
     #[arg(value_name = "NAME|MODEL", required_unless_present = "all")]
     pub(super) what: Option<String>,
     #[command(flatten)]
@@ -68,28 +69,74 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
         return output::line(args.output.join("README.md").display().to_string());
     };
-    let path = PathBuf::from(what);
-    if path.exists() {
-        let opened = crate::models::open(&Source::File(path), &definitions)?;
-        let name = args.name.as_ref().unwrap_or(&opened.name);
-        let sample = Sample::of_model(name, &opened.plan)?;
-        return draw(args, &definitions, &opened.def, &sample);
-    }
-    let def = definitions.archs.get(what)?;
-    let name = args.name.as_ref().unwrap_or(&def.name);
-    let variants = match request(&args.set, &args.with) {
-        None => variants(&def)?,
-        Some(request) => vec![(String::new(), request)],
-    };
-    for (tag, request) in variants {
-        let name = match tag.is_empty() {
-            true => name.clone(),
-            false => format!("{name}-{tag}"),
-        };
-        let sample = Sample::of_definition(&name, &def, &request)?;
-        draw(args, &definitions, &def, &sample)?;
+    let request = request(&args.set, &args.with);
+    let (def, samples) = samples(&definitions, what, args.name.as_deref(), request)?;
+    for sample in &samples {
+        draw(args, &definitions, &def, sample)?;
     }
     Ok(())
+}
+
+/// What is drawn of a model, a variant, or a definition: all its variants if nothing is said of it.
+/// They are called `name`, or what they are called by themselves. There is at least one.
+pub(super) fn samples(
+    definitions: &Definitions,
+    what: &str,
+    name: Option<&str>,
+    request: Option<Request>,
+) -> Result<(ArchDef, Vec<Sample>), Failure> {
+    let path = PathBuf::from(what);
+    if path.exists() {
+        if request.is_some() {
+            anyhow::bail!("{what} is a model: it has no parameters to set, and its own tensors");
+        }
+        let opened = crate::models::open(&Source::File(path), definitions)?;
+        let sample = Sample::of_model(name.unwrap_or(&opened.name), &opened.plan)?;
+        return Ok((opened.def, vec![sample]));
+    }
+    let (def, variant) = find(definitions, what)?;
+    let requests = match (request, variant) {
+        (Some(_), Some(_)) => anyhow::bail!(
+            "{what} is a variant: it has its parameters; set those of `{}`",
+            def.name
+        ),
+        (Some(request), None) | (None, Some(request)) => vec![(String::new(), request)],
+        (None, None) => variants(&def)?,
+    };
+    let name = name.unwrap_or(what);
+    let sample = |(tag, request): &(String, Request)| match tag.is_empty() {
+        true => Sample::of_definition(name, &def, request),
+        false => Sample::of_definition(&format!("{name}-{tag}"), &def, request),
+    };
+    let samples = requests.iter().map(sample).collect::<Result<_, _>>()?;
+    Ok((def, samples))
+}
+
+/// A definition by its name, or one of its variants by the name of its picture.
+fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<Request>), Failure> {
+    let library = &definitions.archs;
+    let is_known = |name: &str| library.sources().any(|(known, _)| known == name);
+    if is_known(what) {
+        return Ok((library.get(what)?, None));
+    }
+    // Names of definitions have hyphens too: the longest that is one.
+    let ends = what.rmatch_indices('-').map(|(at, _)| at);
+    let mut names = ends.map(|at| (&what[..at], &what[at + 1..]));
+    let Some((name, tag)) = names.find(|(name, _)| is_known(name)) else {
+        return Ok((library.get(what)?, None));
+    };
+    let def = library.get(name)?;
+    let mut all = variants(&def)?;
+    if let Some(at) = all.iter().position(|(known, _)| known == tag) {
+        return Ok((def, Some(all.swap_remove(at).1)));
+    }
+    let known = all.iter().filter(|(tag, _)| !tag.is_empty());
+    let known: Vec<String> = known.map(|(tag, _)| format!("`{name}-{tag}`")).collect();
+    let known = match known.is_empty() {
+        true => format!("`{name}` has none"),
+        false => format!("those of `{name}` are {}", known.join(", ")),
+    };
+    anyhow::bail!("`{what}`: no file, definition or variant of this name; {known}")
 }
 
 /// What a definition is drawn with, if anything is said of it.

@@ -4,12 +4,13 @@
 //! What is there is counted from the drawings alone; what an edit changes is said by the test.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use lab_bench::arch::{ArchDef, Library};
-use lab_bench::diagram::compare::{Comparison, Finding, Level, Side, Told, summary};
+use lab_bench::diagram::compare::{Comparison, Finding, KindPair, Level, Side, Told, summary};
 use lab_bench::diagram::svg::{Item, Piece, Rect};
 use lab_bench::diagram::{Drawing, Sample, svg, variants};
 use lab_bench::synth::{Request, design};
@@ -345,7 +346,7 @@ fn another_name_is_no_other_computation() {
         let def = library.check("edited.arch.toml", text).expect("sound");
         drawing_of(name, &def, text, &plain())
     });
-    let findings = Comparison::new(&a, &b).findings();
+    let findings = Comparison::new(&a, &b).findings().to_vec();
     assert_eq!(findings.len(), 1, "{findings:#?}");
     assert_eq!(findings[0].level, Level::Names);
 }
@@ -455,13 +456,13 @@ fn check_symmetry(name: &str, a: &Drawing, b: &Drawing) {
     let other = Comparison::new(b, a);
     let swapped: Vec<(Level, Vec<String>, Told)> = one
         .findings()
-        .into_iter()
-        .map(|f| (f.level, f.places, f.told.swapped()))
+        .iter()
+        .map(|f| (f.level, f.places.clone(), f.told.clone().swapped()))
         .collect();
     let found: Vec<(Level, Vec<String>, Told)> = other
         .findings()
-        .into_iter()
-        .map(|f| (f.level, f.places, f.told))
+        .iter()
+        .map(|f| (f.level, f.places.clone(), f.told.clone()))
         .collect();
     assert_eq!(found, swapped, "{name}");
     assert_eq!(
@@ -556,6 +557,24 @@ fn thousands_of_sublayers_are_compared_in_time() {
     check_whole("many", &comparison);
 }
 
+/// Tables of kinds that only one side has are paid for as all others: sixty of them are no more work.
+#[test]
+fn dozens_of_long_kinds_are_compared_in_time() {
+    let library = library();
+    let mut drawings = ["qwen3", "gptneox"].map(|name| drawing(&library, name));
+    let slots = drawings[1].kinds[0].slots.clone();
+    let mut kind = drawings[1].kinds[0].clone();
+    kind.slots = slots.iter().cycle().take(400).cloned().collect();
+    drawings[1].kinds.extend(vec![kind; 60]);
+    let start = Instant::now();
+    let comparison = Comparison::new(&drawings[0], &drawings[1]);
+    let took = start.elapsed();
+    let is_told = |pair: &KindPair<'_>| !pair.unlike.is_empty();
+    assert!(comparison.kinds.iter().filter(|pair| is_told(pair)).count() >= 59);
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    check_whole("long", &comparison);
+}
+
 #[test]
 fn hostile_names_stay_text() {
     let library = library();
@@ -568,6 +587,40 @@ fn hostile_names_stay_text() {
     let xml = roxmltree::Document::parse(&picture).expect("XML");
     assert!(!xml.descendants().any(|node| node.has_tag_name("script")));
     check_layout("hostile", &svg::compared(&comparison));
+}
+
+/// Texts of definitions and files are printed: none moves the cursor, and each stays in its row.
+#[test]
+fn hostile_texts_do_not_reach_the_terminal() {
+    let library = library();
+    let hostile = "x\u{1b}[2J|\u{7}\u{9b}1m\u{202e}\r\ny";
+    let mut a = drawing(&library, "llama");
+    let mut b = drawing(&library, "deepseek2");
+    a.name = hostile.into();
+    for drawing in [&mut a, &mut b] {
+        drawing.is_symbolic = false;
+        drawing.facts.push((hostile.into(), drawing.arch.clone()));
+        for kind in &mut drawing.kinds {
+            kind.label = hostile.into();
+            for slot in &mut kind.slots {
+                slot.name = hostile.into();
+                for branch in &mut slot.branches {
+                    branch.block.title = hostile.into();
+                    branch.block.line = hostile.into();
+                    branch.save = Some(format!("{hostile}{}", drawing.arch));
+                }
+            }
+        }
+    }
+    let text = summary(&Comparison::new(&a, &b));
+    let is_obeyed = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+    assert!(!text.contains(is_obeyed), "{text:?}");
+    assert!(
+        text.contains("\\u{1b}[2J") && text.contains("\\u{202e}"),
+        "{text}"
+    );
+    let is_begun = |line: &str| line.starts_with('y');
+    assert!(!text.lines().any(is_begun), "{text}");
 }
 
 #[test]
@@ -634,6 +687,41 @@ fn the_program_writes_a_picture_and_prints_words() {
         assert!(picture.exists(), "{arguments:?}");
     }
     assert!(scratch.path().join("mine.png").exists());
+}
+
+/// What a name stands for does not depend on whether it is compared.
+#[test]
+fn names_and_requests_mean_the_same_with_one_and_with_two() {
+    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let folder = scratch.path().to_str().expect("UTF-8");
+    let (code, out, err) = bench(&["diagram", "llama-moe", "-o", folder]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let files: Vec<&str> = out.lines().map(|line| &line[folder.len() + 1..]).collect();
+    assert_eq!(files, ["llama-moe.arch.svg", "llama-moe.layers.svg"]);
+    let of_all = tempfile::tempdir().expect("a scratch folder");
+    let all = of_all.path().to_str().expect("UTF-8");
+    assert_eq!(bench(&["diagram", "llama", "-o", all]).0, 0);
+    for file in files {
+        let read = |folder: &Path| std::fs::read(folder.join(file)).expect("it is written");
+        assert_eq!(read(scratch.path()), read(of_all.path()), "{file}");
+    }
+    let model = "models/tiny-chat.gguf";
+    let cases: [(&[&str], &str); 4] = [
+        (&["llama-none"], "those of `llama` are `llama-moe`"),
+        (
+            &["llama-moe", "--set", "n_expert=2"],
+            "llama-moe is a variant",
+        ),
+        (&[model, "--set", "n_expert=2"], "no parameters to set"),
+        (&[model, "--with", "output"], "no parameters to set"),
+    ];
+    for (arguments, expected) in cases {
+        for more in [&[][..], &["llama", "--compare"]] {
+            let all = [&["diagram", "-o", folder], arguments, more].concat();
+            let (code, _, err) = bench(&all);
+            assert!(code != 0 && err.contains(expected), "{all:?}: {err}");
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! What follows from something told is not told again: weights that a choice asks for, operations that
 //! come with a choice or a weight.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::arch::Mode;
 use crate::blocks::REGISTRY;
@@ -30,7 +30,7 @@ pub struct Finding {
 }
 
 /// A difference in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Told {
     /// What only one side does, as a predicate.
     Only(Side, String),
@@ -43,11 +43,15 @@ pub enum Told {
 impl Told {
     /// With the sides exchanged.
     #[must_use]
-    pub fn swapped(self) -> Self {
+    pub fn swapped(mut self) -> Self {
+        self.swap();
+        self
+    }
+
+    pub(super) fn swap(&mut self) {
         match self {
-            Self::Only(side, text) => Self::Only(side.other(), text),
-            Self::Does([a, b]) => Self::Does([b, a]),
-            Self::Has(what, [a, b]) => Self::Has(what, [b, a]),
+            Self::Only(side, _) => *side = side.other(),
+            Self::Does(both) | Self::Has(_, both) => both.reverse(),
         }
     }
 }
@@ -75,6 +79,10 @@ const NAMED: usize = 4;
 #[derive(Default)]
 struct Findings {
     all: Vec<Finding>,
+    /// Where in `all` something is.
+    known: HashMap<(Level, u8, Told), usize>,
+    /// Which of `all` is known to be at which place.
+    placed: HashSet<(usize, String)>,
 }
 
 pub(super) fn findings(comparison: &Comparison<'_>) -> Vec<Finding> {
@@ -94,20 +102,18 @@ pub(super) fn findings(comparison: &Comparison<'_>) -> Vec<Finding> {
 
 impl Findings {
     fn add(&mut self, level: Level, rank: u8, place: &str, told: Told) {
-        let same =
-            |known: &&mut Finding| (known.level, known.rank, &known.told) == (level, rank, &told);
-        let place = Some(place.to_owned()).filter(|place| !place.is_empty());
-        match self.all.iter_mut().find(same) {
-            Some(known) => {
-                let new = place.filter(|place| !known.places.contains(place));
-                known.places.extend(new);
-            }
-            None => self.all.push(Finding {
+        let new = self.all.len();
+        let at = *self.known.entry((level, rank, told.clone())).or_insert(new);
+        if at == new {
+            self.all.push(Finding {
                 level,
-                places: place.into_iter().collect(),
+                places: Vec::new(),
                 told,
                 rank,
-            }),
+            });
+        }
+        if !place.is_empty() && self.placed.insert((at, place.to_owned())) {
+            self.all[at].places.push(place.to_owned());
         }
     }
 
@@ -118,7 +124,9 @@ impl Findings {
     fn sorted(mut self, comparison: &Comparison<'_>) -> Vec<Finding> {
         let norms = norm_places(comparison);
         for finding in &mut self.all {
-            if norms.len() > 1 && norms.iter().all(|norm| finding.places.contains(norm)) {
+            // Places are there once each.
+            let own = finding.places.iter().filter(|place| norms.contains(*place));
+            if norms.len() > 1 && own.count() == norms.len() {
                 finding.places.retain(|place| !norms.contains(place));
                 finding.places.insert(0, "every norm".into());
             }

@@ -9,54 +9,73 @@ use std::collections::HashSet;
 use crate::arch::Join;
 use crate::diagram::{Drawing, Factor, Kind, Part, words};
 
-use super::align::rejoin;
+use super::align::{Aligner, rejoin};
 use super::features::{Words, common, score};
 use super::parts::{Context, pair_part, stages};
 use super::places::title;
-use super::{Comparison, KindPair, Level, Pair, PartPair, Place, Role, Sublayer, Wire, Wiring};
+use super::{
+    Comparison, KindPair, Level, Pair, PartPair, Place, Role, Side, Sublayer, Wire, Wiring,
+};
 
 /// Pairs of kinds that are tried; more kinds than that are matched by place.
 const KINDS: usize = 1024;
+/// Kinds of a drawing that are compared with each other; of more it is not told what they are unlike.
+const OWN: usize = KINDS / 16;
 
-/// Aligns two drawings, the first of which is A.
+/// Aligns two drawings, the first of which is A; nothing is told yet.
 pub(super) fn compare<'d>(a: &'d Drawing, b: &'d Drawing) -> Comparison<'d> {
-    let context = Context::new(a, b);
+    let aligner = Aligner::new();
+    let context = Context::new(&aligner, a, b);
     let mut words = Words::default();
     let rows = match_kinds(a, b, &mut words);
     let mut kinds = Vec::with_capacity(rows.len());
-    for row in rows {
-        let [of_a, of_b] = [row.a, row.b].map(|kind| kind.map(places).unwrap_or_default());
+    for kind in rows {
+        let [of_a, of_b] = [kind.a, kind.b].map(|kind| kind.map(places).unwrap_or_default());
         let sublayers = self::sublayers(&context, &mut words, &of_a, &of_b);
         kinds.push(KindPair {
-            kind: row,
+            kind,
             sublayers,
-            unlike: unlike([a, b], &row, &mut words),
+            unlike: Vec::new(),
         });
     }
+    let [begin, end] =
+        [[&a.begin, &b.begin], [&a.end, &b.end]].map(|[a, b]| stages(&context, a, b));
+    // What both sides have is aligned first: the cells that are left are for what is told besides.
+    unlike(&aligner, [a, b], &mut kinds, &mut words);
     Comparison {
         a,
         b,
-        begin: stages(&context, &a.begin, &b.begin),
+        begin,
         kinds,
-        end: stages(&context, &a.end, &b.end),
+        end,
+        findings: Vec::new(),
     }
 }
 
-/// If only one side has a kind, how it differs from the nearest of that side.
+/// Of each kind that only one side has: how it differs from the nearest of that side.
 fn unlike<'d>(
+    aligner: &Aligner,
     drawings: [&'d Drawing; 2],
-    row: &Pair<&'d Kind>,
+    pairs: &mut [KindPair<'d>],
     words: &mut Words<'d>,
-) -> Vec<Sublayer<'d>> {
-    let Some((side, kind)) = row.only() else {
-        return Vec::new();
-    };
-    let own = drawings[side as usize];
-    let Some(near) = nearest(own, kind, words) else {
-        return Vec::new();
-    };
-    let context = Context::new(own, own);
-    sublayers(&context, words, &places(near), &places(kind))
+) {
+    for (side, own) in [Side::A, Side::B].into_iter().zip(drawings) {
+        let alone = pairs.iter_mut().filter_map(|pair| match pair.kind.only() {
+            Some((of, kind)) if of == side => Some((*kind, pair)),
+            _ => None,
+        });
+        let mut alone = alone.peekable();
+        if own.kinds.len() > OWN || alone.peek().is_none() {
+            continue;
+        }
+        let context = Context::new(aligner, own, own);
+        let described: Vec<Vec<u32>> = own.kinds.iter().map(|kind| words.kind(kind)).collect();
+        for (kind, pair) in alone {
+            if let Some(near) = nearest(&own.kinds, &described, kind) {
+                pair.unlike = sublayers(&context, words, &places(near), &places(kind));
+            }
+        }
+    }
 }
 
 /// Kinds that are most alike first, each once; then what is left.
@@ -93,20 +112,14 @@ fn match_kinds<'d>(a: &'d Drawing, b: &'d Drawing, words: &mut Words<'d>) -> Vec
     of_a.chain(rest).collect()
 }
 
-/// The other kind of a drawing that is most like one of its kinds.
-fn nearest<'d>(drawing: &'d Drawing, kind: &'d Kind, words: &mut Words<'d>) -> Option<&'d Kind> {
-    if drawing.kinds.len() > KINDS / 16 {
-        return None;
-    }
-    let own = words.kind(kind);
-    let others = drawing
-        .kinds
-        .iter()
-        .filter(|other| !std::ptr::eq(*other, kind));
-    let rated = others.map(|other| (common(&own, &words.kind(other)), other));
+/// The other one that is most like one of several kinds, each of which is described by words.
+fn nearest<'d>(kinds: &'d [Kind], described: &[Vec<u32>], kind: &Kind) -> Option<&'d Kind> {
+    let at = kinds.iter().position(|own| std::ptr::eq(own, kind))?;
+    let others = (0..kinds.len()).filter(|other| *other != at);
+    let rated = others.map(|other| (common(&described[at], &described[other]), other));
     // Of equals the first.
     let best = rated.reduce(|best, next| if next.0 > best.0 { next } else { best });
-    best.map(|(_, near)| near)
+    best.map(|(_, near)| &kinds[near])
 }
 
 /// The branches of a kind in order.
@@ -146,7 +159,7 @@ fn role(at: usize) -> Role {
 }
 
 fn sublayers<'d>(
-    context: &Context,
+    context: &Context<'_>,
     words: &mut Words<'d>,
     a: &[Place<'d>],
     b: &[Place<'d>],
@@ -199,7 +212,7 @@ impl Used {
 }
 
 /// The parts of a sublayer: those at the same place, then those with the same role, then what is left.
-fn parts<'d>(context: &Context, at: &Pair<Place<'d>>, used: &mut Used) -> Vec<PartPair<'d>> {
+fn parts<'d>(context: &Context<'_>, at: &Pair<Place<'d>>, used: &mut Used) -> Vec<PartPair<'d>> {
     let mut left = [used.left(at.a.as_ref()), used.left(at.b.as_ref())];
     type Fits = fn(usize, usize) -> bool;
     let passes: [Fits; 3] = [|i, j| i == j, |i, j| role(i) == role(j), |_, _| true];
@@ -261,7 +274,7 @@ fn parts<'d>(context: &Context, at: &Pair<Place<'d>>, used: &mut Used) -> Vec<Pa
 }
 
 /// What differs in how two sublayers are put together.
-fn wiring(context: &Context, at: &Pair<Place<'_>>) -> Vec<Wire> {
+fn wiring(context: &Context<'_>, at: &Pair<Place<'_>>) -> Vec<Wire> {
     let Some((a, b)) = at.matched() else {
         return Vec::new();
     };

@@ -56,7 +56,7 @@ pub fn summary(comparison: &Comparison<'_>) -> String {
             .iter()
             .filter(move |finding| finding.level == level)
     };
-    let mut out = format!("# {} and {}\n\n", names[0], names[1]);
+    let mut out = format!("# {} and {}\n\n", shown(&names[0]), shown(&names[1]));
     line(&mut out, &counted(comparison));
     kinds(&mut out, comparison, &names);
     let mut section = |title: &str, rows: Vec<String>| {
@@ -66,7 +66,9 @@ pub fn summary(comparison: &Comparison<'_>) -> String {
         }
     };
     let differing = of(Level::Computation).map(|finding| finding.sentence(&names));
-    let mut differing: Vec<String> = differing.map(|text| format!("- {text}")).collect();
+    let mut differing: Vec<String> = differing
+        .map(|text| format!("- {}", shown(&text)))
+        .collect();
     if differing.is_empty() {
         differing.push("Nothing: both compute the same.".into());
     }
@@ -94,6 +96,19 @@ fn number_rows(comparison: &Comparison<'_>) -> Vec<[String; 3]> {
 fn line(out: &mut String, text: &str) {
     let written = writeln!(out, "{text}");
     debug_assert!(written.is_ok(), "writing to a string does not fail");
+}
+
+/// A text of a definition or file in one line, without what a terminal would obey.
+fn shown(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '"' | '\'' | '\\' => out.push(c),
+            '\n' | '\r' | '\t' => out.push(' '),
+            c => out.extend(c.escape_debug()),
+        }
+    }
+    out
 }
 
 /// How much is the same, in words.
@@ -182,7 +197,7 @@ fn table(names: &[String; 2], rows: &[[String; 3]]) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
     }
-    let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
+    let cell = |text: &str| shown(text).replace('|', "\\|");
     let mut out = vec![
         format!("| | {} | {} |", cell(&names[0]), cell(&names[1])),
         "|---|---|---|".to_owned(),

@@ -80,7 +80,7 @@ impl<T> Pair<T> {
 }
 
 /// One of the two that are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     /// The first.
     A,
@@ -125,6 +125,8 @@ pub struct Comparison<'d> {
     pub kinds: Vec<KindPair<'d>>,
     /// Behind the layers.
     pub end: Vec<PartPair<'d>>,
+    /// What differs, in words.
+    findings: Vec<Finding>,
 }
 
 /// Kinds of layers that correspond.
@@ -318,10 +320,12 @@ impl<'d> Comparison<'d> {
     /// Aligns two drawings.
     pub fn new(a: &'d Drawing, b: &'d Drawing) -> Self {
         // Ties are decided by order, so the two are always aligned in the same one.
-        match is_in_order(a, b) {
+        let mut aligned = match is_in_order(a, b) {
             true => layers::compare(a, b),
             false => layers::compare(b, a).swapped(),
-        }
+        };
+        aligned.findings = findings::findings(&aligned);
+        aligned
     }
 
     /// With A and B exchanged.
@@ -334,6 +338,9 @@ impl<'d> Comparison<'d> {
             kind.kind = kind.kind.swapped();
             kind.sublayers.iter_mut().for_each(Sublayer::swap);
         }
+        for finding in &mut self.findings {
+            finding.told.swap();
+        }
         self
     }
 
@@ -345,8 +352,8 @@ impl<'d> Comparison<'d> {
     }
 
     /// What differs, in words, what means most first.
-    pub fn findings(&self) -> Vec<Finding> {
-        findings::findings(self)
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
     }
 
     /// What the two are called, in one line each: their names, and letters where those are the same.

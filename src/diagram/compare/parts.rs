@@ -14,15 +14,16 @@ const EQUAL: u32 = 8;
 const ALIKE: u32 = 5;
 
 /// What two drawings have to do with each other.
-pub(super) struct Context {
-    pub(super) aligner: Aligner,
+pub(super) struct Context<'a> {
+    /// What alignments of the whole comparison may still cost.
+    pub(super) aligner: &'a Aligner,
     symbolic: [bool; 2],
 }
 
-impl Context {
-    pub(super) fn new(a: &Drawing, b: &Drawing) -> Self {
+impl<'a> Context<'a> {
+    pub(super) fn new(aligner: &'a Aligner, a: &Drawing, b: &Drawing) -> Self {
         Self {
-            aligner: Aligner::new(),
+            aligner,
             symbolic: [a.is_symbolic, b.is_symbolic],
         }
     }
@@ -47,7 +48,7 @@ fn is_digits(text: &str) -> bool {
 }
 
 /// Stages of the model, matched by what they are.
-pub(super) fn stages<'d>(context: &Context, a: &'d [Part], b: &'d [Part]) -> Vec<PartPair<'d>> {
+pub(super) fn stages<'d>(context: &Context<'_>, a: &'d [Part], b: &'d [Part]) -> Vec<PartPair<'d>> {
     let same = |i: usize, j: usize| u32::from(a[i].kind == b[j].kind);
     let rows = context.aligner.align(a.len(), b.len(), &same);
     let pair = |row: Pair<usize>| {
@@ -62,7 +63,7 @@ pub(super) fn stages<'d>(context: &Context, a: &'d [Part], b: &'d [Part]) -> Vec
 
 /// Two parts of the same contract, or one.
 pub(super) fn pair_part<'d>(
-    context: &Context,
+    context: &Context<'_>,
     part: Pair<&'d Part>,
     role: Pair<Role>,
 ) -> PartPair<'d> {
@@ -83,7 +84,7 @@ pub(super) fn pair_part<'d>(
 }
 
 /// Choices that both have and that differ. What only one has follows from another that differs.
-fn options<'d>(context: &Context, a: &'d Part, b: &'d Part) -> Vec<OptionPair<'d>> {
+fn options<'d>(context: &Context<'_>, a: &'d Part, b: &'d Part) -> Vec<OptionPair<'d>> {
     let mut of_b: HashMap<&str, &'d PartOption> = b
         .options
         .iter()
@@ -105,7 +106,7 @@ fn options<'d>(context: &Context, a: &'d Part, b: &'d Part) -> Vec<OptionPair<'d
     pairs.collect()
 }
 
-fn weights<'d>(context: &Context, part: Pair<&'d Part>) -> Vec<WeightPair<'d>> {
+fn weights<'d>(context: &Context<'_>, part: Pair<&'d Part>) -> Vec<WeightPair<'d>> {
     let none: &'d [Weight] = &[];
     let of_a = part.a.map_or(none, |part| &part.weights);
     let of_b = part.b.map_or(none, |part| &part.weights);
@@ -128,7 +129,7 @@ fn weights<'d>(context: &Context, part: Pair<&'d Part>) -> Vec<WeightPair<'d>> {
     rows.into_iter().map(|(row, _)| pair(row)).collect()
 }
 
-fn weight_level(context: &Context, a: &Weight, b: &Weight) -> Level {
+fn weight_level(context: &Context<'_>, a: &Weight, b: &Weight) -> Level {
     if a.is_shared != b.is_shared {
         return Level::Computation;
     }
@@ -173,7 +174,7 @@ fn sort<'d>(part: Option<&'d Part>, op: &'d Op) -> Sort<'d> {
 
 /// Operations by their places, and as such.
 fn ops<'d>(
-    context: &Context,
+    context: &Context<'_>,
     part: Pair<&'d Part>,
     a: &'d [Op],
     b: &'d [Op],
@@ -221,7 +222,7 @@ fn ops<'d>(
 }
 
 /// Titles of equal operations differ in a factor or a name.
-fn titles(context: &Context, a: &str, b: &str) -> Level {
+fn titles(context: &Context<'_>, a: &str, b: &str) -> Level {
     context.texts(a, b).min(Level::Numbers)
 }
 

@@ -41,7 +41,7 @@ pub(super) fn stage_place(pair: &PartPair<'_>, place: &str) -> String {
 }
 
 /// The places of all norms that both sides have.
-pub(super) fn norm_places(comparison: &Comparison<'_>) -> Vec<String> {
+pub(super) fn norm_places(comparison: &Comparison<'_>) -> BTreeSet<String> {
     let is_norm = |pair: &&PartPair<'_>| {
         let both: Option<(&&Part, &&Part)> = pair.part.matched();
         both.is_some_and(|(a, _)| a.kind == "norm")
@@ -54,5 +54,5 @@ pub(super) fn norm_places(comparison: &Comparison<'_>) -> Vec<String> {
     }
     let end = comparison.end.iter().filter(is_norm);
     out.extend(end.map(|pair| stage_place(pair, "behind the layers")));
-    out.into_iter().collect()
+    out
 }

@@ -32,8 +32,10 @@ const APART: f64 = 30.0;
 /// The picture.
 pub(super) fn picture(comparison: &Comparison<'_>) -> Piece {
     let names = comparison.names();
-    let findings = comparison.findings();
-    let mut all = vec![heading(comparison, &names), told(&findings, &names)];
+    let mut all = vec![
+        heading(comparison, &names),
+        told(comparison.findings(), &names),
+    ];
     all.push(pattern::patterns(comparison, &names));
     all.extend(stages("Before the layers", &comparison.begin));
     for (at, pair) in comparison.kinds.iter().enumerate() {
