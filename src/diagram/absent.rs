@@ -11,19 +11,15 @@ use crate::arch::{Instance, Presence};
 use crate::plan::Unit;
 
 impl Maker<'_> {
-    /// Slots and branches that no layer has, and without a file weights that a file may bring along.
+    /// Slots and branches that no layer has.
     pub(super) fn absent(&self) -> Vec<String> {
         let all = conditionals(self.def, self.plan).into_iter();
         let absent = all.filter(|conditional| conditional.n_layers == 0 && !conditional.is_choice);
-        let mut out: Vec<String> = absent.map(|conditional| conditional.text).collect();
-        if self.is_symbolic {
-            out.extend(self.absent_weights());
-        }
-        out
+        absent.map(|conditional| conditional.text).collect()
     }
 
     /// For each part of the definition the optional weights that no layer has.
-    fn absent_weights(&self) -> Vec<String> {
+    pub(super) fn optional(&self) -> Vec<String> {
         // By the begin of a part in the definition: its words, and for each weight whether it is absent
         // wherever it may be.
         let mut parts: BTreeMap<usize, (String, BTreeMap<&str, bool>)> = BTreeMap::new();
@@ -45,8 +41,7 @@ impl Maker<'_> {
         let told = parts.into_values().filter_map(|(words, weights)| {
             let absent = weights.into_iter().filter(|(_, is_absent)| *is_absent);
             let names: Vec<&str> = absent.map(|(name, _)| name).collect();
-            (!names.is_empty())
-                .then(|| format!("{words}: {}, if the file has them", names.join(", ")))
+            (!names.is_empty()).then(|| format!("{words}: {}", names.join(", ")))
         });
         told.collect()
     }

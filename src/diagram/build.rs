@@ -103,6 +103,11 @@ impl<'a> Maker<'a> {
             cost: self.cost(&(0..plan.tensors.len()).collect()),
             kept: self.all_kept(),
             absent: self.absent(),
+            optional: if self.is_symbolic {
+                self.optional()
+            } else {
+                Vec::new()
+            },
             scenes: execution::scenes(&self, &layers),
             kinds: drawn,
             layers,

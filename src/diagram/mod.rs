@@ -75,6 +75,8 @@ pub struct Drawing {
     pub scenes: Vec<Scene>,
     /// What the definition can do and this model does not, with the condition.
     pub absent: Vec<String>,
+    /// Without a file: tensors that are used where a file has them, and that are not drawn.
+    pub optional: Vec<String>,
     /// Operations of the graph that were executed and belong to nothing drawn.
     pub unplaced: Vec<usize>,
     /// What the colours mean, if numbers are shown.

@@ -55,17 +55,14 @@ pub(super) fn notes(drawing: &Drawing) -> Piece {
             lines.push((format!("{name}: {:.1} %", share * 100.0), Style::Line));
         }
     }
-    if !drawing.absent.is_empty() {
-        lines.push((
-            "Other models of this architecture have".into(),
-            Style::Title,
-        ));
-        lines.extend(
-            drawing
-                .absent
-                .iter()
-                .map(|text| (text.clone(), Style::Small)),
-        );
+    for (title, texts) in [
+        ("Other models of this architecture have", &drawing.absent),
+        ("Used where a file has them", &drawing.optional),
+    ] {
+        if !texts.is_empty() {
+            lines.push((title.into(), Style::Title));
+            lines.extend(texts.iter().map(|text| (text.clone(), Style::Small)));
+        }
     }
     for (text, style) in lines {
         if style == Style::Title {
