@@ -58,14 +58,13 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    std::fs::create_dir_all(&args.output)?;
     let definitions = args.archs.definitions()?;
     if args.comparison.compare {
         return diagram_compare::run(args, &definitions);
     }
     let Some(what) = &args.what else {
         for (name, text) in gallery(&definitions.archs)? {
-            std::fs::write(args.output.join(name), text)?;
+            output::save(&args.output, &name, text.as_bytes())?;
         }
         return output::line(args.output.join("README.md").display().to_string());
     };
@@ -86,7 +85,10 @@ pub(super) fn samples(
     request: Option<Request>,
 ) -> Result<(ArchDef, Vec<Sample>), Failure> {
     let path = PathBuf::from(what);
-    if path.exists() {
+    // A folder that holds no model does not hide a definition of its name.
+    let is_hidden = path.is_dir() && !path.join("config.json").exists();
+    let is_definition = is_hidden && definitions.archs.sources().any(|(known, _)| known == what);
+    if path.exists() && !is_definition {
         if request.is_some() {
             anyhow::bail!("{what} is a model: it has no parameters to set, and its own tensors");
         }
@@ -123,6 +125,13 @@ fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<Reques
     let ends = what.rmatch_indices('-').map(|(at, _)| at);
     let mut names = ends.map(|at| (&what[..at], &what[at + 1..]));
     let Some((name, tag)) = names.find(|(name, _)| is_known(name)) else {
+        if what.contains('/')
+            || [".gguf", ".safetensors"]
+                .iter()
+                .any(|ending| what.ends_with(ending))
+        {
+            anyhow::bail!("{what}: no such file or folder");
+        }
         return Ok((library.get(what)?, None));
     };
     let def = library.get(name)?;
@@ -169,21 +178,20 @@ fn draw(
             path: &source.path,
             definition: &source.text,
         };
-        let file = args.output.join(format!("{}.html", drawing.name));
-        std::fs::write(&file, page.to_html())?;
+        let name = format!("{}.html", drawing.name);
+        let file = output::save(&args.output, &name, page.to_html().as_bytes())?;
         return output::line(file.display().to_string());
     }
     for (ending, what, piece) in [
         ("arch", "the whole model", svg::stack(&drawing)),
         ("layers", "its kinds of layers", svg::layers(&drawing)),
     ] {
-        let file = args.output.join(format!("{}.{ending}.svg", drawing.name));
+        let name = format!("{}.{ending}", drawing.name);
         let text = svg::document(&drawing, &piece, what);
-        std::fs::write(&file, &text)?;
+        let file = output::save(&args.output, &format!("{name}.svg"), text.as_bytes())?;
         output::line(file.display().to_string())?;
         if args.png {
-            let file = file.with_extension("png");
-            std::fs::write(&file, png(&text)?)?;
+            let file = output::save(&args.output, &format!("{name}.png"), &png(&text)?)?;
             output::line(file.display().to_string())?;
         }
     }

@@ -49,10 +49,9 @@ pub(super) fn run(args: &Args, definitions: &Definitions) -> Result<(), Failure>
         None => format!("{}-vs-{}", a.name, b.name),
     };
     let text = svg::comparison(&comparison, &name);
-    let file = args.output.join(format!("{name}.svg"));
-    std::fs::write(&file, &text)?;
+    output::save(&args.output, &format!("{name}.svg"), text.as_bytes())?;
     if args.png {
-        std::fs::write(args.output.join(format!("{name}.png")), png(&text)?)?;
+        output::save(&args.output, &format!("{name}.png"), &png(&text)?)?;
     }
     output::bytes(summary(&comparison).as_bytes())
 }

@@ -1,6 +1,7 @@
 //! What commands print, and how they fail.
 
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 /// One message for the person at the terminal.
 pub type Failure = anyhow::Error;
@@ -41,4 +42,23 @@ pub(super) fn size(bytes: u64) -> String {
     } else {
         format!("{value:.1} {}", UNITS[unit])
     }
+}
+
+/// Writes a file into a folder, which is made if it is not there; gives its path.
+///
+/// # Errors
+/// A name that is hidden or leads elsewhere; a folder or file that cannot be written, with its path.
+pub(super) fn save(folder: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf, Failure> {
+    let is_plain = Path::new(name).file_name().is_some_and(|own| own == name);
+    if !is_plain || name.starts_with('.') || name.contains(char::is_control) {
+        anyhow::bail!(
+            "`{}` is no name for a file in a folder; `--name NAME` gives another",
+            name.escape_debug()
+        );
+    }
+    let at = |path: &Path, error: std::io::Error| anyhow::anyhow!("{}: {error}", path.display());
+    std::fs::create_dir_all(folder).map_err(|error| at(folder, error))?;
+    let path = folder.join(name);
+    std::fs::write(&path, bytes).map_err(|error| at(&path, error))?;
+    Ok(path)
 }

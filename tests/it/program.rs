@@ -460,3 +460,42 @@ fn the_cost_of_a_quantised_cache_is_measured() {
     assert!(mean(&mixed) < mean(&q4), "{mixed} {q4}");
     assert!(mean(&q4) <= q4["max"].as_f64().expect("a number"));
 }
+
+#[test]
+fn pictures_lie_in_the_folder_that_was_named_and_nowhere_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let text = |name: &str| at(name).to_str().expect("UTF-8").to_owned();
+    // A folder of the definition's name, made by the command itself, does not hide the definition.
+    for _ in 0..2 {
+        let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+            .args(["diagram", "llama", "-o", "llama"])
+            .current_dir(folder.path())
+            .output()
+            .expect("the program runs");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    assert!(at("llama/llama.arch.svg").exists());
+    for name in ["", "../x", "a/b", ".", "a\nb"] {
+        let out = text("out");
+        check_refused(
+            &["diagram", "llama", "--name", name, "-o", &out],
+            1,
+            &["--name"],
+        );
+    }
+    assert!(!at("x.arch.svg").exists());
+    let out = text("none");
+    check_refused(
+        &["diagram", "missing.gguf", "-o", &out],
+        1,
+        &["missing.gguf: no such file"],
+    );
+    assert!(!at("none").exists());
+    std::fs::write(at("file"), "").expect("a file");
+    check_refused(&["diagram", "bert", "-o", &text("file")], 1, &["file"]);
+}

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::overlay;
 use super::scene::{Anchor, Item, Piece, Rect};
 use super::text::{Style, wrap};
-use crate::diagram::Drawing;
 use crate::diagram::words::{bytes, purpose};
+use crate::diagram::{Drawing, Picture};
 
 /// Width of the column.
 pub(super) const NOTES: f64 = 330.0;
@@ -42,6 +42,14 @@ pub(super) fn notes(drawing: &Drawing) -> Piece {
             format!("{} per token, 16-bit keys and values", bytes(bytes_kept)),
             Style::Line,
         ));
+        if drawing
+            .scenes
+            .iter()
+            .any(|scene| matches!(scene.picture, Picture::Window { .. }))
+        {
+            let text = "those of layers with a window as long as it reaches them";
+            lines.push((text.into(), Style::Small));
+        }
     }
     if let Some(bytes_kept) = drawing.kept.per_sequence {
         lines.push((
