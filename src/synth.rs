@@ -36,6 +36,20 @@ pub struct Request {
     pub vocabulary: Option<Metadata>,
 }
 
+impl Default for Request {
+    /// What the definition says by itself, in f32.
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            set: Vec::new(),
+            meta: Vec::new(),
+            with: Vec::new(),
+            ty: TensorType::F32,
+            vocabulary: None,
+        }
+    }
+}
+
 /// Why a model could not be made up.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -10,7 +10,6 @@ use crate::diagram::png::png;
 use crate::diagram::{Drawing, Sample, gallery, svg, variants};
 use crate::models::{Definitions, Source};
 use crate::synth::Request;
-use crate::weights::TensorType;
 
 use super::diagram_compare::{self, CompareArgs};
 use super::options::ArchOptions;
@@ -152,12 +151,9 @@ fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<Reques
 pub(super) fn request(set: &[(String, String)], with: &[String]) -> Option<Request> {
     let is_said = !set.is_empty() || !with.is_empty();
     is_said.then(|| Request {
-        seed: 0,
         set: set.to_vec(),
-        meta: Vec::new(),
         with: with.to_vec(),
-        ty: TensorType::F32,
-        vocabulary: None,
+        ..Request::default()
     })
 }
 

@@ -11,7 +11,6 @@ use crate::arch::expr::{Expr, Value};
 use crate::arch::{ArchDef, Branch, OptionKind, ParamSource, Resolved, Resource, Slot};
 use crate::plan::{LayerPlan, Plan, Unit};
 use crate::synth::{Request, design};
-use crate::weights::TensorType;
 
 use super::words;
 
@@ -139,14 +138,7 @@ fn choices<'d>(
 /// # Errors
 /// The definition has no model by default.
 pub fn variants(def: &ArchDef) -> Result<Vec<(String, Request)>, crate::synth::Error> {
-    let mut first = Request {
-        seed: 0,
-        set: Vec::new(),
-        meta: Vec::new(),
-        with: Vec::new(),
-        ty: TensorType::F32,
-        vocabulary: None,
-    };
+    let mut first = Request::default();
     let (_, mut plan) = design(def, &first)?;
     // Few layers hide in which order their kinds come.
     let mut many = first.clone();

@@ -4,7 +4,6 @@
 use lab_bench::arch::Library;
 use lab_bench::blocks::REGISTRY;
 use lab_bench::synth::{Request, design};
-use lab_bench::weights::TensorType;
 
 #[test]
 fn mistakes_are_told_with_place_and_advice() {
@@ -68,14 +67,7 @@ fn a_printed_definition_means_the_same() {
             .check(name, &text)
             .unwrap_or_else(|problems| panic!("{name}: {problems}\n{text}"));
         assert_eq!(again.to_toml(), text, "{name}");
-        let request = Request {
-            seed: 0,
-            set: Vec::new(),
-            meta: Vec::new(),
-            with: Vec::new(),
-            ty: TensorType::F32,
-            vocabulary: None,
-        };
+        let request = Request::default();
         let plan = |def| {
             let (_, plan) = design(def, &request).expect("a model can be made up");
             format!(

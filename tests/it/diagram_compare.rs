@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 
 use lab_bench::arch::{ArchDef, Library};
 use lab_bench::diagram::compare::{Comparison, Finding, KindPair, Level, Side, Told, summary};
-use lab_bench::diagram::svg::{Item, Piece, Rect};
 use lab_bench::diagram::{Drawing, Sample, svg, variants};
 use lab_bench::synth::{Request, design};
-use lab_bench::weights::TensorType;
 
+use crate::diagrams::check_layout;
 use crate::goldens::{index, library, request};
 
 /// Pairs that are told apart by very different things.
@@ -33,17 +32,6 @@ const PAIRS: [[&str; 2]; 12] = [
     ["qwen35moe", "kimi-linear"],
     ["gemma4-moe", "gemma4"],
 ];
-
-fn plain() -> Request {
-    Request {
-        seed: 0,
-        set: Vec::new(),
-        meta: Vec::new(),
-        with: Vec::new(),
-        ty: TensorType::F32,
-        vocabulary: None,
-    }
-}
 
 fn drawing_of(name: &str, def: &ArchDef, source: &str, request: &Request) -> Drawing {
     let sample = Sample::of_definition(name, def, request).expect("it can be drawn");
@@ -284,7 +272,7 @@ fn edited(library: &Library, edit: &Edit) -> [Drawing; 2] {
         let def = checked.unwrap_or_else(|e| panic!("{}: {e:?}\n{text}", edit.to));
         let mut request = match edit.arch {
             "gemma3" => variants(&def).expect("a model").remove(0).1,
-            _ => plain(),
+            _ => Request::default(),
         };
         request.with = with.iter().map(|name| (*name).to_owned()).collect();
         drawing_of(name, &def, text, &request)
@@ -323,7 +311,7 @@ fn slots_in_another_order_are_told_as_moved() {
     let after = source.replace(&both, &format!("{FFN}\n{ATTN}"));
     let [a, b] = [("A", &source), ("B", &after)].map(|(name, text)| {
         let def = library.check("edited.arch.toml", text).expect("sound");
-        drawing_of(name, &def, text, &plain())
+        drawing_of(name, &def, text, &Request::default())
     });
     let comparison = Comparison::new(&a, &b);
     check_whole("moved", &comparison);
@@ -344,7 +332,7 @@ fn another_name_is_no_other_computation() {
     let after = source.replace("\"ffn_norm\"", "\"norm_before_ffn\"");
     let [a, b] = [("A", &source), ("B", &after)].map(|(name, text)| {
         let def = library.check("edited.arch.toml", text).expect("sound");
-        drawing_of(name, &def, text, &plain())
+        drawing_of(name, &def, text, &Request::default())
     });
     let findings = Comparison::new(&a, &b).findings().to_vec();
     assert_eq!(findings.len(), 1, "{findings:#?}");
@@ -368,7 +356,7 @@ fn other_sizes_are_numbers_of_files() {
         let set = set.map(|(key, value)| (key.to_owned(), value.to_owned()));
         Request {
             set: set.to_vec(),
-            ..plain()
+            ..Request::default()
         }
     });
     let files = requests.each_ref().map(|request| {
@@ -470,31 +458,6 @@ fn check_symmetry(name: &str, a: &Drawing, b: &Drawing) {
         format!("{other:?}"),
         "{name}"
     );
-}
-
-fn check_layout(name: &str, piece: &Piece) {
-    let page = [piece.w, piece.h];
-    let texts: Vec<(Rect, &str)> = piece.texts().collect();
-    let is_inside =
-        |r: &Rect| r.x >= 0.0 && r.y >= 0.0 && r.x + r.w <= page[0] && r.y + r.h <= page[1];
-    for (at, (rect, text)) in texts.iter().enumerate() {
-        assert!(
-            is_inside(rect),
-            "{name}: `{text}` at {rect:?} is outside {page:?}"
-        );
-        let met = texts[at + 1..].iter().find(|(other, _)| rect.meets(other));
-        assert_eq!(met, None, "{name}: `{text}` at {rect:?}");
-    }
-    let boxes = piece.items.iter().filter_map(|item| match item {
-        Item::Box(rect, ..) => Some(rect),
-        _ => None,
-    });
-    for rect in boxes {
-        assert!(
-            is_inside(rect),
-            "{name}: a box at {rect:?} is outside {page:?}"
-        );
-    }
 }
 
 /// A release build takes a sixth of this; the machine of a test may be busy.

@@ -52,14 +52,7 @@ pub(crate) fn request(name: &str, entry: &Value) -> (String, Request) {
         .iter()
         .filter_map(Value::as_str)
         .collect();
-    let mut request = Request {
-        seed: 0,
-        set: Vec::new(),
-        meta: Vec::new(),
-        with: Vec::new(),
-        ty: TensorType::F32,
-        vocabulary: None,
-    };
+    let mut request = Request::default();
     for pair in arguments[1..].chunks(2) {
         match pair[0] {
             "--seed" => request.seed = pair[1].parse().expect("a seed"),
