@@ -13,6 +13,10 @@ use super::expr::Value;
 pub struct Contract {
     /// Name in the TOML, the registry, the file and the documentation.
     pub name: &'static str,
+    /// Heading for people.
+    pub title: &'static str,
+    /// Short name within a sentence, with its article.
+    pub noun: &'static str,
     /// One sentence.
     pub summary: &'static str,
     /// The computation in the contract's own names, with conditions as [`super::formula`] reads them.
@@ -30,6 +34,11 @@ pub struct Contract {
 }
 
 impl Contract {
+    /// Short name without its article.
+    pub fn short(&self) -> &'static str {
+        self.noun.strip_prefix("a ").unwrap_or(self.noun)
+    }
+
     /// The option of this name.
     pub fn option(&self, name: &str) -> Option<&'static OptionSpec> {
         self.options.iter().find(|o| o.name == name)

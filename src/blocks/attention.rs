@@ -111,6 +111,8 @@ options! {
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "attention",
+    title: "Attention",
+    noun: "attention",
     summary: "Mixes positions: each takes a weighted mean of the values it sees.",
     formula: concat!(
         "y = o . {gate != 'none': (}{inner_norm -> norm: softmax({softcap > 0 -> softcap: scale * {!temp_scale > 0: t(pos) * }",

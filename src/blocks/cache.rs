@@ -30,6 +30,8 @@ options! {
 /// `[cache.NAME]`.
 pub(super) static CONTRACT: Contract = Contract {
     name: "cache",
+    title: "Cache",
+    noun: "a cache",
     summary: "Says which keys a query sees.",
     formula: "visible(q, k) = same sequence and (pos_k <= pos_q or not causal) and within the window",
     options: Cache::OPTIONS,

@@ -68,6 +68,8 @@ options! {
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "delta_net",
+    title: "Gated delta net",
+    noun: "a delta net",
     summary: "Keeps a matrix for each head that each position corrects and fades.",
     formula: "S = exp(g) * S + beta * (v - exp(g) * S . k) * k^T;  y = out . ({norm -> norm: S . q} * {=gate_act}(z))",
     options: Config::OPTIONS,

@@ -54,6 +54,8 @@ options! {
 /// `[diffusion]`.
 pub(super) static CONTRACT: Contract = Contract {
     name: "diffusion",
+    title: "Diffusion",
+    noun: "diffusion",
     summary: "Says how masked tokens are filled in; belongs to `mode = \"diffusion\"`.",
     formula: "x[p] = argmax(logits[p - shift] / temperature + noise) for the positions of a step",
     options: Config::OPTIONS,

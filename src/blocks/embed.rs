@@ -19,6 +19,8 @@ options! {
 /// `[embed]`.
 pub(super) static CONTRACT: Contract = Contract {
     name: "embed",
+    title: "Token embedding",
+    noun: "a token table",
     summary: "Takes one row of the token table for each token.",
     formula: concat!(
         "x = {norm -> norm: tokens[id]{scale != 1:  * scale}{has('types'):  + types[0]}",

@@ -33,6 +33,8 @@ options! {
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "ffn",
+    title: "Feed-forward network",
+    noun: "a network",
     summary: "Transforms each position by itself through a hidden layer.",
     formula: concat!(
         "y = {has('out_gate'): sigmoid(out_gate.h) * }down . ({inner_norm -> norm: ",

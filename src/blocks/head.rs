@@ -20,6 +20,8 @@ options! {
 /// `[head]`, beside its `norm`.
 pub(super) static CONTRACT: Contract = Contract {
     name: "head",
+    title: "Head",
+    noun: "a head",
     summary: "Projects the last stream to a logit for each token of the vocabulary.",
     formula: "z = {softcap > 0 -> softcap: {scale != 1 -> scale * : output . x{has('output.bias'):  + bias}}}",
     options: Config::OPTIONS,

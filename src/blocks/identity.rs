@@ -11,6 +11,8 @@ use crate::plan::Unit;
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "identity",
+    title: "Stored factor",
+    noun: "a stored factor",
     summary: "Passes on what comes in, times a stored gain if there is one.",
     formula: "y = {has('gain'): gain * }h",
     options: &[],

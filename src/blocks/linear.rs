@@ -19,6 +19,8 @@ options! {
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "linear",
+    title: "Linear map",
+    noun: "a linear map",
     summary: "Multiplies with a matrix.",
     formula: "y = weight . h{has('weight.bias'):  + bias}",
     options: Config::OPTIONS,

@@ -31,6 +31,8 @@ options! {
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "mamba",
+    title: "Selective scan",
+    noun: "a selective scan",
     summary: "Carries a state along time, with steps and inputs chosen by what is read.",
     formula: "s = exp(dt * a) * s + dt * B * x;  y = out . ((C . s + d * x) * silu(z))",
     options: Config::OPTIONS,

@@ -30,6 +30,8 @@ options! {
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "mamba2",
+    title: "State-space scan",
+    noun: "a state-space scan",
     summary: "Carries a state along time, with one decay for each head.",
     formula: "s = exp(dt * a) * s + dt * B * x;  y = out . {norm -> norm: silu(z) * (C . s + d * x)}",
     options: Config::OPTIONS,

@@ -42,6 +42,8 @@ options! {
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "mla",
+    title: "Latent attention",
+    noun: "latent attention",
     summary: "Mixes positions as `attention`, through one latent row for each position.",
     formula: concat!(
         "y = o . {has('gate'): (}v_b . softmax(scale * {!temp_scale > 0: t(pos) * }[k_b.q_nope | {rope -> rope: q_rope}] . ",

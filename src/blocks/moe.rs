@@ -70,6 +70,8 @@ options! {
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "moe",
+    title: "Mixture of experts",
+    noun: "experts",
     summary: "Sends each position through a few of many feed-forward networks.",
     formula: concat!(
         "y = {has('latent_up'): latent_up . }sum over picked e of w_e * down_e . (",

@@ -28,6 +28,8 @@ options! {
 /// `[norm.default]` with the weight of that name.
 pub(super) static CONTRACT: Contract = Contract {
     name: "norm",
+    title: "Norm",
+    noun: "norms",
     summary: "Normalises rows.",
     formula: concat!(
         "y = {kind == 'rms': x / rms(x) | (x - mean(x)) / std(x)}",

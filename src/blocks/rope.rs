@@ -64,6 +64,8 @@ options! {
 /// `[rope.NAME]`.
 pub(super) static CONTRACT: Contract = Contract {
     name: "rope",
+    title: "Rotation",
+    noun: "a rotation",
     summary: "Rotates pairs of query and key elements by an angle proportional to the position.",
     formula: "angle(pos, j) = pos * base^(-2j/dims) / factors[j] / factor",
     options: Rope::OPTIONS,

@@ -7,6 +7,7 @@ use clap::Args as ClapArgs;
 use crate::convert::{to_folder, to_gguf};
 use crate::models::{self, Source};
 use crate::weights::TensorType;
+use crate::wording::bytes;
 
 use super::options::{ArchOptions, matrix_type, progress_bar};
 use super::{Failure, output};
@@ -66,8 +67,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     bar.finish_and_clear();
     written?;
-    let bytes = size(target)?;
-    output::line(format!("{}: {}", target.display(), output::size(bytes)))
+    let size = bytes(size(target)?);
+    output::line(format!("{}: {size}", target.display()))
 }
 
 /// Bytes of a file, or of the files in a folder.

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use crate::diagram::overlay::Overlay;
 use crate::diagram::{Drawing, Sample};
+use crate::wording;
 
-use super::{Failure, output};
+use super::Failure;
 
 /// Largest file that is read: a profile of a thousand layers is a few MB.
 const MOST: u64 = 64 << 20;
@@ -31,7 +32,7 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     File::open(file)?.take(MOST + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MOST {
-        anyhow::bail!("expected at most {}, found more", output::size(MOST));
+        anyhow::bail!("expected at most {}, found more", wording::bytes(MOST));
     }
     Ok(bytes)
 }

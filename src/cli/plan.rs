@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::arch::{Join, OptionKind, Resolved, Resource};
 use crate::models::Source;
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan, StatePlan, Unit};
+use crate::wording::bytes;
 
 use super::options::LoadOptions;
 use super::{Failure, output};
@@ -36,7 +37,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         plan.mode.name(),
         plan.layers.len(),
         plan.n_weights(),
-        output::size(plan.weight_bytes()),
+        bytes(plan.weight_bytes()),
         plan.n_vocab,
         plan.n_ctx_train
     );
@@ -137,7 +138,7 @@ fn unit_text(text: &mut String, plan: &Plan, unit: &Unit) {
                 spec.key,
                 tensor.name,
                 tensor.shape,
-                output::size(tensor.bytes)
+                bytes(tensor.bytes)
             ));
         }
     }

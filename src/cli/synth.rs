@@ -6,6 +6,7 @@ use clap::Args as ClapArgs;
 
 use crate::synth::{self, Request};
 use crate::weights::{self, TensorType};
+use crate::wording;
 
 use super::options::ArchOptions;
 use super::{Failure, output};
@@ -66,6 +67,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         args.output.display(),
         plan.layers.len(),
         plan.n_weights(),
-        output::size(bytes)
+        wording::bytes(bytes)
     ))
 }

@@ -1,8 +1,8 @@
 //! What a block is, as a phrase with its numbers.
 
-use crate::arch::{Mode, Resolved, StateSpec};
-use crate::diagram::tidy;
+use crate::arch::{Contract, Mode, Resolved, StateSpec};
 use crate::plan::{BranchPlan, KeyValuePlan, Plan, StatePlan, Unit};
+use crate::wording::tidy;
 
 use super::phrase::Phrase;
 
@@ -11,21 +11,11 @@ pub(super) fn mixes(unit: &Unit) -> bool {
     !matches!(unit.contract.0.state, StateSpec::None)
 }
 
-/// A short name, with its article.
-pub(super) fn noun(unit: &Unit) -> &'static str {
-    match unit.contract.0.name {
-        "attention" => "attention",
-        "mla" => "latent attention",
-        "delta_net" => "a delta net",
-        "mamba" => "a selective scan",
-        "mamba2" => "a state-space scan",
-        "short_conv" => "a convolution",
-        "ffn" => "a network",
-        "moe" => "experts",
-        "linear" => "a linear map",
-        "identity" => "a stored factor",
-        _ => unit.contract.0.name,
-    }
+/// A short name with its article and the word that the definition has for the purpose.
+pub(super) fn with_role(contract: &Contract, role: &str) -> String {
+    let short = contract.short();
+    let article = contract.noun.strip_suffix(short).unwrap_or_default();
+    format!("{article}{} {short}", quoted(role))
 }
 
 /// A block with its numbers.
@@ -42,7 +32,7 @@ pub(super) fn phrase(plan: &Plan, branch: &BranchPlan) -> Phrase {
             .text(&kept(unit)),
         "ffn" => network(branch),
         "moe" => experts(unit),
-        _ => Phrase::new(noun(unit)),
+        _ => Phrase::new(unit.contract.0.noun),
     }
 }
 
@@ -230,14 +220,20 @@ fn activation(unit: &Unit) -> &'static str {
 fn network(branch: &BranchPlan) -> Phrase {
     let unit = &branch.block;
     let is_gated = has(unit, "gate") || unit.option("fused") == Some(&Resolved::Bool(true));
-    let phrase = Phrase::new("a network ")
-        .number(int(unit, "width"))
-        .text(" wide");
+    let phrase = match branch.role() {
+        Some(role) => Phrase::new(&with_role(unit.contract.0, role)),
+        None => Phrase::new(unit.contract.0.noun),
+    };
+    let phrase = phrase.text(" ").number(int(unit, "width")).text(" wide");
     let act = activation(unit);
-    match &branch.side {
+    let phrase = match &branch.side {
         Some(tap) => phrase.text(&format!(", {act} times {}", quoted(tap))),
         None if is_gated => phrase.text(&format!(", gated by {act}")),
         None => phrase.text(&format!(" with {act}")),
+    };
+    match has(unit, "out_gate") {
+        true => phrase.text(", a sigmoid of each token on the result"),
+        false => phrase,
     }
 }
 

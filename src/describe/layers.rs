@@ -1,6 +1,7 @@
 //! Sentences about layers: what is alike told once, with which layers have it.
 
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan};
+use crate::wording::capital;
 
 use super::blocks;
 use super::phrase::Phrase;
@@ -78,8 +79,11 @@ fn run_of(layer: &LayerPlan) -> String {
 }
 
 fn nouns(slot: &SlotPlan) -> String {
-    let one = |branch: &BranchPlan| blocks::noun(&branch.block);
-    let nouns: Vec<&str> = slot.branches.iter().map(one).collect();
+    let one = |branch: &BranchPlan| match branch.role() {
+        Some(role) => blocks::with_role(branch.block.contract.0, role),
+        None => branch.block.contract.0.noun.to_owned(),
+    };
+    let nouns: Vec<String> = slot.branches.iter().map(one).collect();
     nouns.join(" beside ")
 }
 
@@ -135,7 +139,7 @@ fn sentence(plan: &Plan, verbs: [&str; 2], of_layer: impl Fn(&LayerPlan) -> Vec<
             clauses.len() - MAX_CLAUSES
         ));
     }
-    capital(&out.join("; "))
+    as_sentence(&out.join("; "))
 }
 
 /// Equal phrases with all their layers, in the order of their first.
@@ -195,10 +199,9 @@ fn together(told: Vec<Told>) -> Vec<(Vec<usize>, Vec<Phrase>)> {
 }
 
 /// A sentence of its own: a capital at its begin and a full stop.
-pub(super) fn capital(text: &str) -> String {
-    let mut chars = text.chars();
-    let Some(first) = chars.next() else {
-        return String::new();
-    };
-    format!("{}{}.", first.to_uppercase(), chars.as_str())
+pub(super) fn as_sentence(text: &str) -> String {
+    match text {
+        "" => String::new(),
+        text => format!("{}.", capital(text)),
+    }
 }

@@ -11,13 +11,12 @@ mod shares;
 mod which;
 
 use crate::arch::{Mode, Resolved};
-use crate::diagram::{bytes, count, tidy};
 use crate::plan::{Plan, Pooling, StatePlan, Unit};
 use crate::weights::TensorType;
+use crate::wording::{bytes, count, listed, tidy};
 
 use blocks::{choice, name, number, quoted};
-use layers::capital;
-use phrase::listed;
+use layers::as_sentence;
 
 pub use shares::{Share, shares};
 
@@ -127,7 +126,7 @@ fn positions(plan: &Plan) -> String {
     if said.is_empty() {
         said.push("no number tells a token its position".into());
     }
-    capital(&said.join("; "))
+    as_sentence(&said.join("; "))
 }
 
 fn rope(plan: &Plan, unit: &Unit) -> String {
@@ -178,7 +177,7 @@ fn begin(plan: &Plan) -> String {
             "each layer gets {width} elements of each token beside the stream"
         ));
     }
-    capital(&said.join("; "))
+    as_sentence(&said.join("; "))
 }
 
 /// What comes out.
@@ -212,7 +211,7 @@ fn end(plan: &Plan) -> String {
         let rule = choice(unit, "remasking").replace('_', " ");
         said.push(format!("answers are filled in by {rule}"));
     }
-    capital(&said.join("; "))
+    as_sentence(&said.join("; "))
 }
 
 /// Bytes, where their number is known.

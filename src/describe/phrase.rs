@@ -1,6 +1,6 @@
 //! A phrase with its numbers apart, so that phrases which differ in numbers only can be told as one.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 /// Text with whole numbers in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,20 +68,6 @@ impl fmt::Display for Phrase {
     }
 }
 
-/// Items as a list: `a`, `a and b`, `a, b and c`.
-pub(super) fn listed<T: fmt::Display>(items: &[T]) -> String {
-    let mut out = String::new();
-    for (i, item) in items.iter().enumerate() {
-        let between = match i {
-            0 => "",
-            i if i + 1 == items.len() => " and ",
-            _ => ", ",
-        };
-        let _ = write!(out, "{between}{item}");
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,12 +83,5 @@ mod tests {
         assert_eq!(all.to_string(), "with 2 to 9 heads, wide");
         assert!(!phrase(1).is_like(&phrase(2)), "one head is no heads");
         assert_eq!(phrase(1).to_string(), "with 1 head, wide");
-    }
-
-    #[test]
-    fn lists_end_with_and() {
-        assert_eq!(listed(&["a"]), "a");
-        assert_eq!(listed(&["a", "b"]), "a and b");
-        assert_eq!(listed(&["a", "b", "c"]), "a, b and c");
     }
 }

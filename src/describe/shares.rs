@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::plan::{NormUse, Plan, TensorPlan, Unit};
+use crate::plan::{BranchPlan, NormUse, Plan, TensorPlan, Unit};
 use crate::weights::TensorType;
 
 /// The tensors of one use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The use, such as `attention`.
-    pub what: &'static str,
+    pub what: String,
     /// Element types in the file with the number of tensors of each, by name.
     pub types: Vec<(TensorType, usize)>,
     /// Tensors.
@@ -28,25 +28,25 @@ pub fn shares(plan: &Plan) -> Vec<Share> {
         of: vec![None; plan.tensors.len()],
         order: Vec::new(),
     };
-    uses.unit("token table", &plan.embed);
+    uses.unit(&plan.embed);
     if let Some(unit) = &plan.per_layer {
-        uses.unit("inputs of layers", unit);
+        uses.unit(unit);
     }
     for slot in plan.layers.iter().flat_map(|layer| &layer.slots) {
         for branch in &slot.branches {
-            uses.block(&branch.block);
+            uses.block(branch);
             uses.norms([&branch.pre, &branch.post]);
         }
         uses.norms([&slot.pre, &slot.post]);
         uses.norms([&slot.after, &None]);
     }
     for rope in &plan.ropes {
-        uses.unit("rope", rope);
+        uses.unit(rope);
     }
     if let Some(head) = &plan.head {
         uses.norms([&head.norm, &None]);
         if let Some(unit) = &head.unit {
-            uses.unit("head", unit);
+            uses.unit(unit);
         }
     }
     uses.summed()
@@ -55,21 +55,25 @@ pub fn shares(plan: &Plan) -> Vec<Share> {
 /// Which use each tensor has.
 struct Uses<'p> {
     plan: &'p Plan,
-    of: Vec<Option<&'static str>>,
-    order: Vec<&'static str>,
+    of: Vec<Option<String>>,
+    order: Vec<String>,
 }
 
 impl Uses<'_> {
-    fn claim(&mut self, what: &'static str, tensor: usize) {
+    fn claim(&mut self, what: &str, tensor: usize) {
         if self.of[tensor].is_none() {
-            self.of[tensor] = Some(what);
-            if !self.order.contains(&what) {
-                self.order.push(what);
+            self.of[tensor] = Some(what.to_owned());
+            if !self.order.iter().any(|known| known == what) {
+                self.order.push(what.to_owned());
             }
         }
     }
 
-    fn unit(&mut self, what: &'static str, unit: &Unit) {
+    fn unit(&mut self, unit: &Unit) {
+        self.all(unit.contract.0.short(), unit);
+    }
+
+    fn all(&mut self, what: &str, unit: &Unit) {
         for tensor in unit.weights.iter().flatten() {
             self.claim(what, *tensor);
         }
@@ -83,46 +87,37 @@ impl Uses<'_> {
         }
     }
 
-    fn block(&mut self, unit: &Unit) {
-        let what = match unit.contract.0.name {
-            "attention" => "attention",
-            "mla" => "latent attention",
-            "delta_net" => "delta nets",
-            "mamba" | "mamba2" => "state spaces",
-            "short_conv" => "convolutions",
-            "ffn" => "networks",
-            "moe" => return self.experts(unit),
-            "linear" => "linear maps",
-            "identity" => "factors",
-            // A block without a word here has its own name, never another's.
-            other => other,
-        };
-        self.unit(what, unit);
+    fn block(&mut self, branch: &BranchPlan) {
+        match branch.block.contract.0.name {
+            "moe" => self.experts(&branch.block),
+            _ => self.all(&branch.short(), &branch.block),
+        }
     }
 
     /// What chooses experts apart from what they are.
     fn experts(&mut self, unit: &Unit) {
         for (spec, tensor) in unit.contract.0.weights.iter().zip(&unit.weights) {
             let is_router = spec.key.starts_with("router") || spec.key == "selection";
-            let what = if is_router { "routers" } else { "experts" };
+            let own = unit.contract.0.short();
+            let what = if is_router { "routers" } else { own };
             tensor.iter().for_each(|at| self.claim(what, *at));
         }
     }
 
     fn summed(self) -> Vec<Share> {
-        let share = |what: &&'static str| {
+        let share = |what: &String| {
             let uses = self.of.iter().zip(&self.plan.tensors);
-            let own = uses.filter(|(of, _)| **of == Some(*what));
+            let own = uses.filter(|(of, _)| of.as_ref() == Some(what));
             share(what, own.map(|(_, tensor)| tensor))
         };
         self.order.iter().map(share).collect()
     }
 }
 
-fn share<'p>(what: &'static str, tensors: impl Iterator<Item = &'p TensorPlan>) -> Share {
+fn share<'p>(what: &str, tensors: impl Iterator<Item = &'p TensorPlan>) -> Share {
     let mut types: BTreeMap<&str, (TensorType, usize)> = BTreeMap::new();
     let mut share = Share {
-        what,
+        what: what.to_owned(),
         types: Vec::new(),
         n_tensors: 0,
         n_weights: 0,

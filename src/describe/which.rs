@@ -4,7 +4,7 @@
 //! Layers are numbered from 0 through all stacks. What is said here can be read back exactly, but for
 //! sets without any order that would take more than [`MAX_PIECES`] pieces.
 
-use super::phrase::listed;
+use crate::wording::listed;
 
 /// Runs of layers that are told one by one; a set of more is told by its begin and its size.
 const MAX_PIECES: usize = 12;

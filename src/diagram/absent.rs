@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use super::build::Maker;
 use super::formula::Resolved;
 use super::variants::conditionals;
-use super::words;
 use crate::arch::expr::Value;
 use crate::arch::{Instance, Presence};
 use crate::plan::Unit;
@@ -23,16 +22,14 @@ impl Maker<'_> {
         // By the begin of a part in the definition: its words, and for each weight whether it is absent
         // wherever it may be.
         let mut parts: BTreeMap<usize, (String, BTreeMap<&str, bool>)> = BTreeMap::new();
-        let stages = self
-            .plan
-            .units()
-            .filter(|unit| unit.contract.0.name != "norm");
+        let units = self.plan.units();
+        let stages = units.filter(|unit| unit.contract.0.name != "norm");
         for unit in stages {
             let Some(instance) = self.instance(&unit.path) else {
                 continue;
             };
             let entry = parts.entry(instance.span.start).or_default();
-            entry.0 = words::purpose(unit.contract.0.name).to_owned();
+            entry.0 = self.purpose(unit.contract.0.name, &unit.path);
             for (name, is_there) in optional(unit, instance) {
                 let is_absent = entry.1.entry(name).or_insert(true);
                 *is_absent &= !is_there;

@@ -48,9 +48,9 @@ impl Maker<'_> {
 
     fn label(&self, layer: &LayerPlan) -> String {
         let block = |branch: &BranchPlan| {
-            let name = words::short(branch.block.contract.0.name);
+            let name = branch.short();
             let Some(StatePlan::KeyValue(rows)) = &branch.block.state else {
-                return name.to_owned();
+                return name;
             };
             let group = match self.plan.caches.len() {
                 0 | 1 => String::new(),
@@ -67,7 +67,7 @@ impl Maker<'_> {
             let blocks: Vec<String> = slot.branches.iter().map(block).collect();
             blocks.join(" beside ")
         });
-        let slots: Vec<String> = slots.filter(|slot| slot != "factor").collect();
+        let slots: Vec<String> = slots.filter(|slot| slot != "stored factor").collect();
         match slots.is_empty() {
             true => "nothing".into(),
             false => slots.join(" + "),

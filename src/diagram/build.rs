@@ -1,10 +1,12 @@
 //! A plan and the graph that the model builds of it become a drawing.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::fmt::Write;
 
 use crate::arch::{ArchDef, Instance, Join, Setting, Span};
 use crate::ggml::{self, Step};
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
+use crate::wording;
 
 use super::kinds::{self, is_within, kinds, without_index};
 use super::ops::{Reader, is_folded};
@@ -40,6 +42,8 @@ pub(super) struct Maker<'a> {
     pub(super) reader: Reader<'a>,
     /// Operations by what they were built for.
     places: HashMap<(&'a str, &'a str), Vec<usize>>,
+    /// Short names of the blocks that have a role, by their paths.
+    roles: HashMap<&'a str, String>,
     /// Norms of a path that were taken before.
     taken: HashMap<String, usize>,
     placed: Vec<bool>,
@@ -63,6 +67,7 @@ impl Drawing {
             single: sample.single(),
             reader: Reader::new(&point.steps),
             places,
+            roles: roles(&point.plan),
             taken: HashMap::new(),
             placed: vec![false; point.steps.len()],
         };
@@ -120,6 +125,12 @@ impl<'a> Maker<'a> {
     /// Operations built for a place.
     pub(super) fn steps_at(&self, kind: &str, path: &str) -> Vec<usize> {
         self.places.get(&(kind, path)).cloned().unwrap_or_default()
+    }
+
+    /// What weights are for that are read at a place of a kind.
+    pub(super) fn purpose(&self, kind: &'static str, path: &str) -> String {
+        let role = self.roles.get(path).cloned();
+        role.unwrap_or_else(|| words::purpose(kind).to_owned())
     }
 
     pub(super) fn place(&mut self, steps: &[usize]) {
@@ -247,7 +258,10 @@ impl<'a> Maker<'a> {
             .iter()
             .map(|unit| self.steps_at(unit.contract.0.name, &unit.path))
             .collect();
-        let block = self.unit_part(units[0], &units, &steps, Some(layers[0].il));
+        let mut block = self.unit_part(units[0], &units, &steps, Some(layers[0].il));
+        if let Some(role) = branch.role() {
+            let _ = write!(block.title, " ({role})");
+        }
         let at = line(self, |branch| branch.post.as_ref());
         Branch {
             from: branch.from.clone(),
@@ -323,7 +337,7 @@ impl<'a> Maker<'a> {
     fn factor(&self, value: f64, source: Option<&str>, step: usize) -> Factor {
         let text = match source.filter(|_| self.is_symbolic) {
             Some(source) => source.to_owned(),
-            None => words::tidy(value),
+            None => wording::tidy(value),
         };
         Factor { text, step }
     }
@@ -358,8 +372,8 @@ impl<'a> Maker<'a> {
         if plan.n_ctx_train > 0 {
             fact("trained on positions", plan.n_ctx_train.to_string());
         }
-        fact("weights", words::count(plan.n_weights()));
-        fact("bytes", words::bytes(plan.weight_bytes()));
+        fact("weights", wording::count(plan.n_weights()));
+        fact("bytes", wording::bytes(plan.weight_bytes()));
         facts
     }
 
@@ -428,6 +442,15 @@ impl<'a> Maker<'a> {
         let before = self.source.get(..span.start)?;
         Some(before.matches('\n').count() + 1)
     }
+}
+
+fn roles(plan: &Plan) -> HashMap<&str, String> {
+    let slots = plan.layers.iter().flat_map(|layer| &layer.slots);
+    let branches = slots.flat_map(|slot| &slot.branches);
+    let with_role = branches.filter(|branch| branch.role().is_some());
+    with_role
+        .map(|branch| (branch.block.path.as_str(), branch.short()))
+        .collect()
 }
 
 fn has_ops(part: &Part) -> bool {

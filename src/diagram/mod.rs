@@ -38,7 +38,6 @@ pub use kinds::Run;
 pub use overlay::{Legend, Note};
 pub use samples::Sample;
 pub use variants::variants;
-pub(crate) use words::{bytes, count, tidy};
 
 use std::ops::Range;
 
@@ -192,6 +191,8 @@ pub struct Part {
     pub paths: Vec<String>,
     /// What it is called.
     pub title: String,
+    /// What its weights are for, in a word or two: parts of one purpose are summed.
+    pub purpose: String,
     /// What it does, in one plain line.
     pub line: String,
     /// What it computes.

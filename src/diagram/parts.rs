@@ -35,7 +35,7 @@ impl Maker<'_> {
         let instance = self.instance(&unit.path);
         let size = |unit: &Unit, name: &str| self.size(unit, name);
         part.paths = all.iter().map(|unit| unit.path.clone()).collect();
-        part.title = words::title(contract.name).to_owned();
+        part.title = contract.title.to_owned();
         part.line = words::line(self.plan, unit, &size);
         part.formula = formula::formula(unit, &|at| unit.weights[at].is_some());
         part.facts = self.options(unit, instance);
@@ -87,6 +87,7 @@ impl Maker<'_> {
             path: index(path),
             paths: vec![path.to_owned()],
             title: String::new(),
+            purpose: self.purpose(kind, path),
             line: String::new(),
             formula: String::new(),
             facts: Vec::new(),

@@ -8,8 +8,7 @@ use crate::arch::expr::Value;
 use crate::arch::{ArchDef, Contract, OptionKind, OptionSpec, Resolved, Resource, StateSpec};
 use crate::ggml::Step;
 use crate::plan::{Plan, StatePlan, Unit};
-
-use super::words;
+use crate::wording;
 
 /// A model for whose graph sizes are known.
 pub(super) struct Point {
@@ -197,7 +196,7 @@ impl<'a> Sizes<'a> {
             }
         }
         match is(&|_| values[0]) {
-            true => words::tidy(values[0]),
+            true => wording::tidy(values[0]),
             false => "a factor".into(),
         }
     }

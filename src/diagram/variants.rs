@@ -12,8 +12,6 @@ use crate::arch::{ArchDef, Branch, OptionKind, ParamSource, Resolved, Resource, 
 use crate::plan::{LayerPlan, Plan, Unit};
 use crate::synth::{Request, design};
 
-use super::words;
-
 /// A slot or branch of a definition that depends on a condition.
 pub(super) struct Conditional<'d> {
     /// In words.
@@ -53,7 +51,7 @@ pub(super) fn conditionals<'d>(def: &'d ArchDef, plan: &Plan) -> Vec<Conditional
                     blocks.any(|b| is_of(plan, &b.block, branch))
                 };
                 let contract = branch.block.contract;
-                let name = words::short(contract.name);
+                let name = contract.short();
                 out.push(Conditional {
                     text: format!("{name} in {} (when {})", slot.name, when.source()),
                     tag: contract.name,

@@ -2,33 +2,14 @@
 //!
 //! Formulas and docs of weights are those of the contracts; here is only what no contract says.
 
-use crate::arch::{Mode, OptionKind, Resolved, Resource};
+use crate::arch::{Contract, Mode, OptionKind, Resolved, Resource};
+use crate::blocks::REGISTRY;
 use crate::blocks::cache::{Cache, Window};
 use crate::ggml::Step;
 use crate::plan::{Plan, StatePlan, Unit};
+use crate::wording;
 
 use super::{Icon, MASK, OpShape};
-
-/// What a use of a contract is called.
-pub(super) fn title(contract: &str) -> &'static str {
-    match contract {
-        "attention" => "Attention",
-        "delta_net" => "Gated delta net",
-        "ffn" => "Feed-forward network",
-        "identity" => "Factor",
-        "linear" => "Linear map",
-        "mamba" => "Selective scan",
-        "mamba2" => "State-space scan",
-        "mla" => "Latent attention",
-        "moe" => "Mixture of experts",
-        "short_conv" => "Short convolution",
-        "embed" => "Token embedding",
-        "per_layer_input" => "Input of each layer",
-        "head" => "Head",
-        "norm" => "Norm",
-        _ => "Block",
-    }
-}
 
 /// What is read under the name of a tap.
 pub(super) fn tap(name: &str) -> String {
@@ -43,32 +24,21 @@ pub(super) fn tap(name: &str) -> String {
     format!("reads {name}: {words}")
 }
 
-/// A short name for the pattern of a stack.
-pub(super) fn short(contract: &str) -> &'static str {
-    match contract {
-        "attention" => "attention",
-        "delta_net" => "delta net",
-        "ffn" => "network",
-        "identity" => "factor",
-        "linear" => "linear",
-        "mamba" => "scan",
-        "mamba2" => "state space",
-        "mla" => "latent attention",
-        "moe" => "experts",
-        "short_conv" => "convolution",
-        _ => "block",
-    }
+/// What a block reads under the name of a tap beside its input.
+pub(super) fn second(name: &str) -> String {
+    tap(name).replacen("reads", "and", 1)
 }
 
 /// What weights are for, by the kind of what reads them.
-pub(super) fn purpose(kind: &str) -> &'static str {
-    match kind {
-        "embed" => "token table",
-        "head" => "head",
-        "norm" => "norms",
-        "per_layer" | "per_layer_input" => "inputs of layers",
-        other => short(other),
-    }
+pub(super) fn purpose(kind: &'static str) -> &'static str {
+    // Operations are built for a stage under the name of the plan's field.
+    let name = if kind == "per_layer" {
+        "per_layer_input"
+    } else {
+        kind
+    };
+    let contract = REGISTRY.all().find(|contract| contract.name == name);
+    contract.map_or(kind, Contract::short)
 }
 
 /// What an operation is called, how it is drawn, and whether a weight's key stands before the name.
@@ -143,70 +113,6 @@ pub(super) fn weighted(step: &Step, key: &str) -> String {
     }
 }
 
-/// A float with as many digits as say something.
-pub(crate) fn tidy(value: f64) -> String {
-    if value == 0.0 || !value.is_finite() {
-        return if value < 0.0 {
-            "\u{2212}\u{221e}".into()
-        } else {
-            value.to_string()
-        };
-    }
-    let size = value.abs().log10().floor() as i32;
-    if !(-4..7).contains(&size) {
-        return format!("{value:.3e}");
-    }
-    let digits = (4 - size).clamp(0, 8) as usize;
-    let text = format!("{value:.digits$}");
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
-        text
-    }
-}
-
-/// Thousands in groups, large numbers short: `4 096`, `6.7 B`.
-pub(crate) fn count(n: u64) -> String {
-    let scaled = |unit: f64, name: &str| format!("{} {name}", three(n as f64 / unit));
-    match n {
-        0..10_000 => n.to_string(),
-        10_000..1_000_000 => scaled(1e3, "K"),
-        1_000_000..1_000_000_000 => scaled(1e6, "M"),
-        _ => scaled(1e9, "B"),
-    }
-}
-
-/// Bytes in binary units.
-pub(crate) fn bytes(n: u64) -> String {
-    let scaled =
-        |power: u32, name: &str| format!("{} {name}", three(n as f64 / 1024f64.powi(power as i32)));
-    match n {
-        0..1024 => format!("{n} B"),
-        1024..1_048_576 => scaled(1, "KiB"),
-        1_048_576..1_073_741_824 => scaled(2, "MiB"),
-        _ => scaled(3, "GiB"),
-    }
-}
-
-/// A share of a whole.
-pub(super) fn percent(share: f64) -> String {
-    match share * 100.0 {
-        p if p >= 9.95 => format!("{p:.0} %"),
-        p if p >= 0.05 => format!("{p:.1} %"),
-        p if p > 0.0 => "< 0.1 %".into(),
-        _ => "0 %".into(),
-    }
-}
-
-fn three(value: f64) -> String {
-    let digits = match value {
-        v if v < 9.995 => 2,
-        v if v < 99.95 => 1,
-        _ => 0,
-    };
-    format!("{value:.digits$}")
-}
-
 /// The value of an option as text; resources by their names.
 pub(super) fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String {
     match (kind, value) {
@@ -216,7 +122,7 @@ pub(super) fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String 
             Resource::Norm => norm(&plan.norms[*at]),
         },
         (_, Resolved::Resource(_)) => "none".into(),
-        (_, Resolved::Float(value)) => tidy(*value),
+        (_, Resolved::Float(value)) => wording::tidy(*value),
         (_, other) => other.to_value().to_string(),
     }
 }
@@ -365,37 +271,4 @@ pub(super) fn icons(
         _ => {}
     }
     icons
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_have_as_many_digits_as_say_something() {
-        let cases = [
-            (0.125, "0.125"),
-            (1.0, "1"),
-            (-6.0, "-6"),
-            (1.0 / 3.0, "0.33333"),
-            (1e-5, "1.000e-5"),
-            (10_000.0, "10000"),
-            (f64::NEG_INFINITY, "\u{2212}\u{221e}"),
-        ];
-        for (value, text) in cases {
-            assert_eq!(tidy(value), text);
-        }
-        assert_eq!(
-            (count(9_999), count(12_345)),
-            ("9999".into(), "12.3 K".into())
-        );
-        assert_eq!(
-            (count(6_700_000_000), bytes(1536)),
-            ("6.70 B".into(), "1.50 KiB".into())
-        );
-        assert_eq!(
-            (count(999_999), bytes(1023)),
-            ("1000 K".into(), "1023 B".into())
-        );
-    }
 }

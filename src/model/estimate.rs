@@ -72,12 +72,15 @@ impl<'p> Estimator<'p> {
     /// What [`Model::load`](super::Model::load) would say.
     pub fn check(&mut self, options: &Options) -> Result<(), Error> {
         memory::check(
-            "the key/value cache",
+            memory::Purpose::Cache,
             Model::check_cache(self.plan, options)?,
         )?;
         load::check(self.copied)?;
         let compute = self.memory(options)?.compute;
-        memory::check("scratch memory", self.copied.saturating_add(compute))
+        memory::check(
+            memory::Purpose::Scratch,
+            self.copied.saturating_add(compute),
+        )
     }
 
     /// Bytes of weights that a pass of one token of one sequence reads: rows of tables as far as they are

@@ -135,7 +135,7 @@ impl Layout {
 
 /// Refuses copies of weights that the machine has no memory for.
 pub(super) fn check(copied_bytes: u64) -> Result<(), Error> {
-    memory::check("weights that are copied", copied_bytes)
+    memory::check(memory::Purpose::Weights, copied_bytes)
 }
 
 /// Loads every tensor of `plan` from `weights`.

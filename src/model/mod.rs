@@ -24,6 +24,7 @@ pub use batch::Batch;
 pub use cache::{Miss, Resumed, SequenceId};
 pub use estimate::Estimator;
 pub use load::Progress;
+pub use memory::Purpose;
 pub use pass::EachRows;
 pub use trace::trace;
 
@@ -236,10 +237,10 @@ pub enum Error {
     )]
     NotDeterministic,
     /// It would not fit into memory.
-    #[error("not enough memory for {what}: {}", memory::sentence(*needed, *available))]
+    #[error("not enough memory for {what}: {}", memory::sentence(*what, *needed, *available))]
     Memory {
         /// What for.
-        what: &'static str,
+        what: Purpose,
         /// Bytes needed.
         needed: u64,
         /// Bytes available.
@@ -327,7 +328,7 @@ impl Model {
             ggml::set_batch_invariant(true);
         }
         let cache_bytes = Self::check_cache(&plan, &options)?;
-        memory::check("the key/value cache", cache_bytes)?;
+        memory::check(Purpose::Cache, cache_bytes)?;
         let loaded = load::load(&plan, weights, progress)?;
         let n_cells = options.n_cells(&plan);
         let groups = plan
@@ -397,7 +398,7 @@ impl Model {
         let (graph, _) = self.build(&shape)?;
         let sizes = self.executor.measure(&graph)?;
         self.compute_bytes = sizes.iter().map(|(_, bytes)| *bytes as u64).sum();
-        memory::check("scratch memory", self.compute_bytes)?;
+        memory::check(Purpose::Scratch, self.compute_bytes)?;
         self.executor.reserve(&graph)?;
         tracing::debug!(
             compute = self.compute_bytes,

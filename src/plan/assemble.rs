@@ -266,6 +266,7 @@ impl<'a> Planner<'a> {
         let gain = self.factor(branch.gain.as_ref(), path, scope);
         let block = self.unit(path, &branch.block, scope, None);
         Some(BranchPlan {
+            name: branch.name.clone(),
             from: branch.from.as_ref().map(|f| f.value.clone()),
             side: branch.side.as_ref().map(|f| f.value.clone()),
             pre: pre?,

@@ -267,6 +267,7 @@ pub struct SlotPlan {
     reason = "the fields are those of `arch::Branch`, resolved"
 )]
 pub struct BranchPlan {
+    pub name: String,
     pub from: Option<String>,
     pub side: Option<String>,
     pub pre: Option<NormUse>,
@@ -274,6 +275,22 @@ pub struct BranchPlan {
     pub post: Option<NormUse>,
     pub gain: Option<f64>,
     pub save: Option<String>,
+}
+
+impl BranchPlan {
+    /// What its block is there for, where the definition has a word of its own for that.
+    pub fn role(&self) -> Option<&str> {
+        Some(self.name.as_str()).filter(|name| *name != self.block.contract.0.name)
+    }
+
+    /// The block's short name, behind its role if it has one: `shared network`.
+    pub fn short(&self) -> String {
+        let short = self.block.contract.0.short();
+        match self.role() {
+            Some(role) => format!("{role} {short}"),
+            None => short.to_owned(),
+        }
+    }
 }
 
 /// The end of the model.

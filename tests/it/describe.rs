@@ -510,14 +510,14 @@ fn every_tensor_has_one_share() {
             "{name}"
         );
         assert_eq!(weights, plan.n_weights(), "{name}");
-        let names: BTreeSet<&str> = shares.iter().map(|share| share.what).collect();
+        let names: BTreeSet<&str> = shares.iter().map(|share| share.what.as_str()).collect();
         assert_eq!(names.len(), shares.len(), "{name}: each use once");
         // Only factors are told as such: no other block's weights.
         let factors = plan.units().filter(|u| u.contract.0.name == "identity");
         let own: BTreeSet<usize> = factors
             .flat_map(|u| u.weights.iter().flatten().copied())
             .collect();
-        let told = shares.iter().find(|share| share.what == "factors");
+        let told = shares.iter().find(|share| share.what == "stored factor");
         assert_eq!(told.map_or(0, |share| share.n_tensors), own.len(), "{name}");
     }
 }

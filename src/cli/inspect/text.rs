@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::diagram::{bytes, count};
 use crate::text::template::{Probe, Probed};
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::{TensorInfo, TensorType, Value};
+use crate::wording::{bytes, count};
 
 use super::{Context, Findings, Planned, json};
 

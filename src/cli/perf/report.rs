@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::measure::Summary;
+use crate::wording::bytes;
 
-use super::output;
 use super::passes::{Decode, Prefill};
 use super::profile::Profile;
 
@@ -59,9 +59,9 @@ impl Report {
         }
         text.push_str(&format!(
             "cache {}, scratch {}, resident {}\n",
-            output::size(self.cache_bytes),
-            output::size(self.compute_bytes),
-            self.resident_bytes.map_or("unknown".into(), output::size)
+            bytes(self.cache_bytes),
+            bytes(self.compute_bytes),
+            self.resident_bytes.map_or("unknown".into(), bytes)
         ));
         for row in &self.threads {
             row.profiles
@@ -123,13 +123,13 @@ impl Threads {
                 ms(s.p50),
                 ms(s.p90),
                 ms(s.p99),
-                output::size(decode.bytes_per_second() as u64),
+                bytes(decode.bytes_per_second() as u64),
                 100.0 * decode.bytes_per_second() / self.bandwidth
             ));
         }
         text.push_str(&format!(
             "memory bandwidth {}/s\n",
-            output::size(self.bandwidth as u64)
+            bytes(self.bandwidth as u64)
         ));
         text
     }

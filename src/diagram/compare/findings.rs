@@ -8,9 +8,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use crate::arch::Mode;
 use crate::blocks::REGISTRY;
 use crate::diagram::{Op, Weight};
+use crate::wording::listed;
 
 use super::pattern::pattern;
-use super::phrases::{about, article, listed, plain, predicate, present};
+use super::phrases::{about, article, plain, predicate, present};
 use super::places::{either_of, norm_places, part_place, stage_place, title};
 use super::words::gives;
 use super::{

@@ -3,9 +3,8 @@
 use std::fmt::Write;
 
 use super::pattern::pattern;
-use super::phrases::capital;
 use super::{Comparison, Finding, Level, Side, Told};
-use crate::diagram::words::bytes;
+use crate::wording::{bytes, capital, listed};
 
 /// Rows of names, at most.
 const NAMES: usize = 24;
@@ -42,7 +41,7 @@ impl Finding {
                 let named = self.places[..PLACES - 1].join(", ");
                 format!("{named} and {} more", n + 1 - PLACES)
             }
-            _ => super::phrases::listed(&self.places),
+            _ => listed(&self.places),
         }
     }
 }

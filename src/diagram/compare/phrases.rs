@@ -249,22 +249,6 @@ pub(super) fn plain(title: &str) -> String {
     }
 }
 
-/// A sentence's first letter large.
-pub(super) fn capital(text: &str) -> String {
-    let mut chars = text.chars();
-    let first = chars.next().into_iter().flat_map(char::to_uppercase);
-    first.chain(chars).collect()
-}
-
-/// Words in a row: `a, b and c`.
-pub(super) fn listed(all: &[String]) -> String {
-    match all {
-        [] => String::new(),
-        [one] => one.clone(),
-        [rest @ .., last] => format!("{} and {last}", rest.join(", ")),
-    }
-}
-
 /// A title with its article.
 pub(super) fn article(title: &str) -> String {
     let plain = plain(title);

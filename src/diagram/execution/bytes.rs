@@ -12,6 +12,7 @@ use super::{Held, Picture, Scene, Stage, scene};
 use crate::blocks::cache::{Cache, Window};
 use crate::plan::KeyValuePlan;
 use crate::weights::TensorType;
+use crate::wording;
 
 /// Contexts that are shown of a model whose file says none.
 const CONTEXTS: [u64; 3] = [2048, 8192, 32768];
@@ -22,12 +23,12 @@ impl Stage<'_, '_> {
     /// Bytes that a token reads.
     pub(super) fn reads(&self) -> Option<Scene> {
         let steps = self.maker.single?;
-        let mut sums: BTreeMap<&'static str, u64> = BTreeMap::new();
-        for step in steps {
-            *sums.entry(words::purpose(step.kind)).or_default() += step.weight_bytes;
+        let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+        for step in steps.iter().filter(|step| step.weight_bytes > 0) {
+            let purpose = self.maker.purpose(step.kind, &step.path);
+            *sums.entry(purpose).or_default() += step.weight_bytes;
         }
-        let mut weights: Vec<(&'static str, u64)> = sums.into_iter().collect();
-        weights.retain(|(_, bytes)| *bytes > 0);
+        let mut weights: Vec<(String, u64)> = sums.into_iter().collect();
         weights.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
         let has_keys = self.units().any(|(_, unit)| rows(unit).is_some());
         let contexts = self.contexts().into_iter().filter(|_| has_keys);
@@ -54,7 +55,7 @@ impl Stage<'_, '_> {
         let all: u64 = weights.iter().map(|(_, bytes)| bytes).sum();
         let stored = self.maker.plan.weight_bytes();
         // A row of a table that is the head as well is read for both.
-        let mut facts = vec![match (words::bytes(all), words::bytes(stored)) {
+        let mut facts = vec![match (wording::bytes(all), wording::bytes(stored)) {
             (_, stored_text) if all > stored => {
                 format!("all {stored_text} of weights, some of them twice")
             }
@@ -97,7 +98,10 @@ impl Stage<'_, '_> {
         };
         let mut facts = Vec::new();
         if let (true, Some(per_token)) = (grows, self.per_token()) {
-            facts.push(format!("{} more with each token", words::bytes(per_token)));
+            facts.push(format!(
+                "{} more with each token",
+                wording::bytes(per_token)
+            ));
         }
         if first.all + first.window > 0 {
             facts.push("keys and values of 16 bits".into());

@@ -158,7 +158,7 @@ impl Stage<'_, '_> {
 
     /// One scene for each kind of block that carries a state.
     pub(super) fn states(&self) -> Vec<Scene> {
-        let mut names: Vec<&str> = Vec::new();
+        let mut names: Vec<&'static str> = Vec::new();
         for (_, unit) in self.units().filter(|(_, unit)| is_recurrent(unit)) {
             if !names.contains(&unit.contract.0.name) {
                 names.push(unit.contract.0.name);
@@ -170,7 +170,7 @@ impl Stage<'_, '_> {
             .collect()
     }
 
-    fn state(&self, name: &str) -> Option<Scene> {
+    fn state(&self, name: &'static str) -> Option<Scene> {
         let is_such = |unit: &Unit| is_recurrent(unit) && unit.contract.0.name == name;
         let (_, unit) = self.units().find(|(_, unit)| is_such(unit))?;
         let kinds = self.kinds(is_such);
@@ -195,7 +195,7 @@ impl Stage<'_, '_> {
             facts: facts.collect(),
             kinds,
             ..scene(
-                &format!("Recurrent state: {}", words::short(name)),
+                &format!("Recurrent state: {}", words::purpose(name)),
                 line.into(),
                 Picture::State,
             )

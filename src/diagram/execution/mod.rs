@@ -92,7 +92,7 @@ pub enum Picture {
     /// Bytes that a token reads.
     Reads {
         /// Weights, by what they are for, most first.
-        weights: Vec<(&'static str, u64)>,
+        weights: Vec<(String, u64)>,
         /// Keys and values, by the tokens of the text with this one.
         keys: Vec<(u64, u64)>,
         /// States.

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::places::{Place, Places};
 use crate::diagram::overlay::Note;
-use crate::diagram::words::bytes;
 use crate::diagram::{Drawing, Op, Part, Weight, svg};
+use crate::wording::bytes;
 
 /// All of it: kinds of layers, parts with their operations and weights, the text of the definition.
 ///

@@ -5,7 +5,7 @@ use super::read::short;
 use super::scale::Scale;
 use super::{Legend, Note, Overlay, Rule};
 use crate::diagram::Drawing;
-use crate::diagram::words::percent;
+use crate::wording::percent;
 
 /// Paths that are told of what is in no box.
 const TOLD: usize = 4;

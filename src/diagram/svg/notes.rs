@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::overlay;
 use super::scene::{Anchor, Item, Piece, Rect};
 use super::text::{Style, wrap};
-use crate::diagram::words::{bytes, purpose};
 use crate::diagram::{Drawing, Picture};
+use crate::wording::bytes;
 
 /// Width of the column.
 pub(super) const NOTES: f64 = 330.0;
@@ -86,16 +86,16 @@ pub(super) fn notes(drawing: &Drawing) -> Piece {
 }
 
 /// Shares of the bytes by what they are for, largest first.
-fn shares(drawing: &Drawing) -> Vec<(&'static str, f64)> {
-    let mut sums: BTreeMap<&'static str, f64> = BTreeMap::new();
+fn shares(drawing: &Drawing) -> Vec<(&str, f64)> {
+    let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for part in drawing.parts() {
         // What several parts share counts for the first.
         let own = part.weights.iter().filter(|w| seen.insert(w.tensors[0]));
         let own = own.filter_map(|w| w.cost.as_ref()).map(|cost| cost.share);
-        *sums.entry(purpose(part.kind)).or_default() += own.sum::<f64>();
+        *sums.entry(&part.purpose).or_default() += own.sum::<f64>();
     }
-    let mut sums: Vec<(&'static str, f64)> = sums.into_iter().collect();
+    let mut sums: Vec<(&str, f64)> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.total_cmp(&a.1));
     sums.retain(|(_, share)| *share >= 0.0005);
     sums

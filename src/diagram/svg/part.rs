@@ -7,8 +7,8 @@ use super::icon;
 use super::overlay::{heat, is_first, mark, mark_width, number};
 use super::scene::{Anchor, Item, Piece, Rect, Seg};
 use super::text::{Style, cut, width, wrap};
-use crate::diagram::words::{bytes, count, percent};
 use crate::diagram::{Cost, End, Note, Op, OpShape, Part, Weight};
+use crate::wording::{bytes, count, percent};
 
 /// Between a border and what is inside.
 const PAD: f64 = 12.0;

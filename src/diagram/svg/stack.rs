@@ -6,7 +6,7 @@ use super::part::{arrow, card, class, cost_text, head, label, shape, single, spi
 use super::scene::{Anchor, Item, Piece, Rect, Seg};
 use super::text::{Style, width, wrap};
 use crate::arch::{Join, Mode};
-use crate::diagram::words::tap;
+use crate::diagram::words::{second, tap};
 use crate::diagram::{Drawing, Kind, Part, Run, Slot};
 
 /// Width of a card, and of one of several side by side.
@@ -330,6 +330,7 @@ pub(super) fn small_slot(slot: &Slot, all: f64) -> Piece {
             let mut column = Vec::new();
             column.extend(branch.from.iter().map(|name| label(&tap(name), "tap")));
             norm(&branch.pre, &mut column);
+            column.extend(branch.side.iter().map(|name| label(&second(name), "tap")));
             column.push(card(&branch.block, each - 24.0));
             norm(&branch.post, &mut column);
             column_of(column, each)

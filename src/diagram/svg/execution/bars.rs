@@ -4,13 +4,13 @@ use super::super::scene::{Anchor, Item, Piece, Rect};
 use super::super::text::{Style, cut};
 use super::layers::legend;
 use crate::diagram::Held;
-use crate::diagram::words::bytes;
+use crate::wording::bytes;
 
 /// Height of a bar, and from one to the next.
 const BAR: f64 = 12.0;
 const LINE: f64 = 19.0;
 /// Room for names and for numbers.
-const NAMES: f64 = 104.0;
+const NAMES: f64 = 118.0;
 const NUMBERS: f64 = 64.0;
 
 /// A bar in parts: classes and bytes.
@@ -68,7 +68,7 @@ fn head(piece: &mut Piece, y: f64, text: &str) -> f64 {
 
 /// Bytes that one token reads.
 pub(super) fn reads(
-    weights: &[(&'static str, u64)],
+    weights: &[(String, u64)],
     keys: &[(u64, u64)],
     states: u64,
     room: f64,

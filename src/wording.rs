@@ -1,0 +1,142 @@
+//! Numbers and lists as people write them. Knows nothing of models.
+
+use std::fmt::{Display, Write};
+
+/// A float with as many digits as say something.
+pub(crate) fn tidy(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return if value < 0.0 {
+            "\u{2212}\u{221e}".into()
+        } else {
+            value.to_string()
+        };
+    }
+    let size = value.abs().log10().floor() as i32;
+    if !(-4..7).contains(&size) {
+        return format!("{value:.3e}");
+    }
+    let digits = (4 - size).clamp(0, 8) as usize;
+    let text = format!("{value:.digits$}");
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
+}
+
+/// Large numbers short: `4096`, `6.70 B`.
+pub(crate) fn count(n: u64) -> String {
+    let scaled = |unit: f64, name: &str| format!("{} {name}", three(n as f64 / unit));
+    match n {
+        0..10_000 => n.to_string(),
+        10_000..1_000_000 => scaled(1e3, "K"),
+        1_000_000..1_000_000_000 => scaled(1e6, "M"),
+        _ => scaled(1e9, "B"),
+    }
+}
+
+/// Bytes in binary units.
+pub(crate) fn bytes(n: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let Some(power) = n.checked_ilog2().map_or(0, |bits| bits / 10).checked_sub(1) else {
+        return format!("{n} B");
+    };
+    let unit = UNITS[power as usize];
+    let value = n as f64 / 1024f64.powi(power as i32 + 1);
+    format!("{} {unit}", three(value))
+}
+
+/// A share of a whole.
+pub(crate) fn percent(share: f64) -> String {
+    match share * 100.0 {
+        p if p >= 9.95 => format!("{p:.0} %"),
+        p if p >= 0.05 => format!("{p:.1} %"),
+        p if p > 0.0 => "< 0.1 %".into(),
+        _ => "0 %".into(),
+    }
+}
+
+fn three(value: f64) -> String {
+    let digits = match value {
+        v if v < 9.995 => 2,
+        v if v < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$}")
+}
+
+/// Items as a list: `a`, `a and b`, `a, b and c`.
+pub(crate) fn listed<T: Display>(items: &[T]) -> String {
+    let mut out = String::new();
+    for (i, item) in items.iter().enumerate() {
+        let between = match i {
+            0 => "",
+            i if i + 1 == items.len() => " and ",
+            _ => ", ",
+        };
+        let written = write!(out, "{between}{item}");
+        debug_assert!(written.is_ok(), "writing to a string does not fail");
+    }
+    out
+}
+
+/// A sentence's first letter large.
+pub(crate) fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().into_iter().flat_map(char::to_uppercase);
+    first.chain(chars).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_as_many_digits_as_say_something() {
+        let cases = [
+            (0.125, "0.125"),
+            (1.0, "1"),
+            (-6.0, "-6"),
+            (1.0 / 3.0, "0.33333"),
+            (1e-5, "1.000e-5"),
+            (10_000.0, "10000"),
+            (f64::NEG_INFINITY, "\u{2212}\u{221e}"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(tidy(value), text);
+        }
+        let counts = [
+            (9_999, "9999"),
+            (12_345, "12.3 K"),
+            (999_999, "1000 K"),
+            (6_700_000_000, "6.70 B"),
+        ];
+        for (n, text) in counts {
+            assert_eq!(count(n), text);
+        }
+        let sizes = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.50 KiB"),
+            (1 << 20, "1.00 MiB"),
+            (5 << 40, "5.00 TiB"),
+            (u64::MAX, "16.0 EiB"),
+        ];
+        for (n, text) in sizes {
+            assert_eq!(bytes(n), text);
+        }
+    }
+
+    #[test]
+    fn lists_end_with_and() {
+        assert_eq!(listed::<&str>(&[]), "");
+        assert_eq!(listed(&["a"]), "a");
+        assert_eq!(listed(&["a", "b"]), "a and b");
+        assert_eq!(listed(&["a", "b", "c"]), "a, b and c");
+    }
+
+    #[test]
+    fn sentences_begin_large() {
+        assert_eq!((capital("each"), capital("")), ("Each".into(), "".into()));
+    }
+}
