@@ -85,9 +85,19 @@ impl Source {
     pub fn name(&self) -> String {
         match self {
             Self::Shipped(name) => (*name).into(),
-            Self::File(path) => path
-                .file_stem()
-                .map_or_else(String::new, |s| s.to_string_lossy().into_owned()),
+            Self::File(path) => {
+                // `.` and `..` have no name of their own.
+                let whole = match path.file_name() {
+                    Some(_) => None,
+                    None => path.canonicalize().ok(),
+                };
+                let path = whole.as_deref().unwrap_or(path);
+                let name = match path.is_dir() {
+                    true => path.file_name(),
+                    false => path.file_stem(),
+                };
+                name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+            }
         }
     }
 }
@@ -293,4 +303,25 @@ pub fn list(folder: &Path) -> Result<Vec<Source>, Error> {
     }
     found.sort_by_key(Source::name);
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_called_like_its_file_or_folder() {
+        let name = |path: &str| Source::File(path.into()).name();
+        assert_eq!(name("models/some-1.5b.gguf"), "some-1.5b");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let own = root.file_name().unwrap().to_string_lossy();
+        // The tests run in the root of the project.
+        assert_eq!(name("."), own);
+        assert_eq!(name("src/.."), own);
+        let folder = std::env::temp_dir().join(format!("bench-name-{}-1.5b", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let of_folder = name(folder.to_str().unwrap());
+        std::fs::remove_dir(&folder).unwrap();
+        assert!(of_folder.ends_with("-1.5b"), "{of_folder}");
+    }
 }

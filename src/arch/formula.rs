@@ -30,26 +30,32 @@ pub fn general(formula: &str) -> String {
     pieces(formula).iter().map(everything).collect()
 }
 
-/// What a use computes whose options and weights `scope` knows.
+/// What a use computes whose options and weights `scope` knows; those of which `is_open` holds stand by
+/// their names where their values would.
 ///
 /// # Errors
 ///
 /// If a condition cannot be read or names what the scope does not know.
-pub fn particular(formula: &str, scope: &dyn Scope) -> Result<String, String> {
+pub fn particular(
+    formula: &str,
+    scope: &dyn Scope,
+    is_open: &dyn Fn(&str) -> bool,
+) -> Result<String, String> {
     let one = |piece: &Piece<'_>| match piece {
+        Piece::Value(name) if is_open(name) => Ok((*name).to_owned()),
         Piece::Value(name) => Ok(scope.name(name, false)?.to_string()),
         Piece::When { condition, text } => match holds(condition, scope)? {
-            true => particular(text.then, scope),
+            true => particular(text.then, scope, is_open),
             false => text
                 .otherwise
-                .map_or(Ok(String::new()), |other| particular(other, scope)),
+                .map_or(Ok(String::new()), |other| particular(other, scope, is_open)),
         },
         Piece::Around {
             condition,
             name,
             text,
         } => {
-            let inner = particular(text, scope)?;
+            let inner = particular(text, scope, is_open)?;
             Ok(match holds(condition, scope)? {
                 true => format!("{name}({inner})"),
                 false => inner,
@@ -190,11 +196,17 @@ mod tests {
     fn a_formula_has_the_pieces_whose_conditions_hold() {
         let formula =
             "y = {gate -> norm: {gate: {=act}(g.h) * u.h | {=act}(u.h)}}{has('bias'):  + b}";
-        let of = |gate, bias| particular(formula, &Known { gate, bias });
+        let of = |gate, bias| particular(formula, &Known { gate, bias }, &|_| false);
         assert_eq!(of(false, false).as_deref(), Ok("y = silu(u.h)"));
         assert_eq!(of(true, false).as_deref(), Ok("y = norm(silu(g.h) * u.h)"));
         assert_eq!(of(false, true).as_deref(), Ok("y = silu(u.h) + b"));
         assert_eq!(general(formula), "y = norm(act(g.h) * u.h or act(u.h)) + b");
+        let known = Known {
+            gate: true,
+            bias: false,
+        };
+        let named = particular(formula, &known, &|name| name == "act");
+        assert_eq!(named.as_deref(), Ok("y = norm(act(g.h) * u.h)"));
         assert_eq!(general("a{!gate: b}{!gate -> f: c}"), "ac");
     }
 
@@ -205,7 +217,10 @@ mod tests {
             bias: true,
         };
         for formula in ["{other: a}", "{act: a}", "{: a}", "{=other}"] {
-            assert!(particular(formula, &known).is_err(), "{formula}");
+            assert!(
+                particular(formula, &known, &|_| false).is_err(),
+                "{formula}"
+            );
         }
     }
 }

@@ -68,20 +68,28 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return output::line(args.output.join("README.md").display().to_string());
     };
     let request = request(&args.set, &args.with);
-    let (def, samples) = samples(&definitions, what, args.name.as_deref(), request)?;
+    let (def, samples) = samples(
+        &definitions,
+        what,
+        args.name.as_deref(),
+        request,
+        usize::MAX,
+    )?;
     for sample in &samples {
         draw(args, &definitions, &def, sample)?;
     }
     Ok(())
 }
 
-/// What is drawn of a model, a variant, or a definition: all its variants if nothing is said of it.
+/// What is drawn of a model, a variant, or a definition: its variants, at most so many, if nothing is said
+/// of it.
 /// They are called `name`, or what they are called by themselves. There is at least one.
 pub(super) fn samples(
     definitions: &Definitions,
     what: &str,
     name: Option<&str>,
     request: Option<Request>,
+    most: usize,
 ) -> Result<(ArchDef, Vec<Sample>), Failure> {
     let path = PathBuf::from(what);
     // A folder that holds no model does not hide a definition of its name.
@@ -109,7 +117,11 @@ pub(super) fn samples(
         true => Sample::of_definition(name, &def, request),
         false => Sample::of_definition(&format!("{name}-{tag}"), &def, request),
     };
-    let samples = requests.iter().map(sample).collect::<Result<_, _>>()?;
+    let samples = requests
+        .iter()
+        .take(most)
+        .map(sample)
+        .collect::<Result<_, _>>()?;
     Ok((def, samples))
 }
 

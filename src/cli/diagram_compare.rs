@@ -62,7 +62,7 @@ fn drawing(
     what: &str,
     request: Option<Request>,
 ) -> Result<Drawing, Failure> {
-    let (def, mut samples) = samples(definitions, what, None, request)?;
+    let (def, mut samples) = samples(definitions, what, None, request, 1)?;
     let source = definitions.archs.source(&def.name)?;
     Ok(Drawing::new(&def, &source.text, &samples.swap_remove(0)))
 }

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use super::build::Maker;
 use super::formula::Resolved;
 use super::variants::conditionals;
+use crate::arch::Resolved::Choice;
 use crate::arch::expr::Value;
 use crate::arch::{Instance, Presence};
-use crate::plan::Unit;
+use crate::plan::{NormUse, Plan, Unit};
 
 impl Maker<'_> {
     /// Slots and branches that no layer has.
@@ -22,15 +23,16 @@ impl Maker<'_> {
         // By the begin of a part in the definition: its words, and for each weight whether it is absent
         // wherever it may be.
         let mut parts: BTreeMap<usize, (String, BTreeMap<&str, bool>)> = BTreeMap::new();
-        let units = self.plan.units();
-        let stages = units.filter(|unit| unit.contract.0.name != "norm");
-        for unit in stages {
+        let plan = self.plan;
+        let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+        let stages = [&plan.embed].into_iter().chain(&plan.per_layer).chain(head);
+        for unit in stages.chain(plan.units()) {
             let Some(instance) = self.instance(&unit.path) else {
                 continue;
             };
             let entry = parts.entry(instance.span.start).or_default();
             entry.0 = self.purpose(unit.contract.0.name, &unit.path);
-            for (name, is_there) in optional(unit, instance) {
+            for (name, is_there) in optional(plan, unit, instance) {
                 let is_absent = entry.1.entry(name).or_insert(true);
                 *is_absent &= !is_there;
             }
@@ -40,12 +42,34 @@ impl Maker<'_> {
             let names: Vec<&str> = absent.map(|(name, _)| name).collect();
             (!names.is_empty()).then(|| format!("{words}: {}", names.join(", ")))
         });
-        told.collect()
+        told.chain(self.offsets_of_norms()).collect()
+    }
+
+    /// What may be of norms that subtract the mean: their offsets.
+    fn offsets_of_norms(&self) -> Option<String> {
+        let plan = self.plan;
+        let slots = plan.layers.iter().flat_map(|layer| &layer.slots);
+        let norms = slots.flat_map(|slot| {
+            let branches = slot.branches.iter().flat_map(|b| [&b.pre, &b.post]);
+            [&slot.pre, &slot.post, &slot.after]
+                .into_iter()
+                .chain(branches)
+        });
+        let head = plan.head.iter().map(|head| &head.norm);
+        let mut norms = norms.chain(head).flatten().peekable();
+        norms.peek()?;
+        let may_have = |norm: &NormUse| {
+            let kind = plan.norms[norm.norm].option("kind");
+            kind == Some(&Choice("layer")) && norm.bias.is_none()
+        };
+        norms
+            .all(may_have)
+            .then(|| "norms: a .bias each".to_owned())
     }
 }
 
 /// Names of the optional weights that a unit may have, and whether it has them.
-fn optional<'i>(unit: &Unit, instance: &'i Instance) -> Vec<(&'i str, bool)> {
+fn optional<'i>(plan: &Plan, unit: &Unit, instance: &'i Instance) -> Vec<(&'i str, bool)> {
     let has = |at: usize| unit.weights[at].is_some();
     let scope = Resolved { unit, has: &has };
     let all = instance.weights.iter().zip(&unit.weights);
@@ -53,7 +77,12 @@ fn optional<'i>(unit: &Unit, instance: &'i Instance) -> Vec<(&'i str, bool)> {
     let belongs = optional.filter(|(weight, place)| {
         place.is_some() || weight.when.evaluate(&scope) == Ok(Value::Bool(true))
     });
+    // Where a tensor may stand in for another, that one is not there.
+    let is_own = |at: usize, name: &str| plan.tensors[at].name.ends_with(name);
     belongs
-        .map(|(weight, place)| (weight.tensor.as_str(), place.is_some()))
+        .map(|(weight, place)| {
+            let name = weight.tensor.as_str();
+            (name, place.is_some_and(|at| is_own(at, name)))
+        })
         .collect()
 }

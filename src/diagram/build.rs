@@ -105,6 +105,10 @@ impl<'a> Maker<'a> {
                 .filter(has_ops)
                 .collect(),
             pattern: kinds::pattern(&layers),
+            order_from: match self.is_symbolic {
+                true => self.order_from(),
+                false => Vec::new(),
+            },
             cost: self.cost(&(0..plan.tensors.len()).collect()),
             kept: self.all_kept(),
             absent: self.absent(),
@@ -310,10 +314,11 @@ impl<'a> Maker<'a> {
         let mut part = self.part("norm", &norm.path, &steps, &|_| None, None);
         part.paths = all.map(|norm| norm.path.clone()).collect();
         part.title = words::norm(unit);
-        part.formula = formula::formula(unit, &|at| match unit.contract.0.weights[at].key {
+        let has = |at: usize| match unit.contract.0.weights[at].key {
             "weight" => norm.weight.is_some(),
             _ => norm.bias.is_some(),
-        });
+        };
+        part.formula = formula::formula(unit, &has, &|_| false);
         part.line = "each token's numbers to one size".into();
         let own = self.instance(&unit.path);
         let instance = own.or_else(|| self.instance("norm.default"));
@@ -387,6 +392,7 @@ impl<'a> Maker<'a> {
                 *a = b.map_or(*a, |b| Some(a.unwrap_or(0) + b));
             };
             add(&mut all.per_token, one.per_token);
+            add(&mut all.in_window, one.in_window);
             add(&mut all.per_sequence, one.per_sequence);
         }
         all

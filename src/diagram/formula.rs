@@ -4,11 +4,24 @@ use crate::arch::expr::{Scope, Value};
 use crate::arch::formula::{general, particular};
 use crate::plan::Unit;
 
-/// The formula of a unit; `has` says whether the weight at a place of the contract is there.
-pub(super) fn formula(unit: &Unit, has: &dyn Fn(usize) -> bool) -> String {
-    let formula = unit.contract.0.formula;
-    particular(formula, &Resolved { unit, has }).unwrap_or_else(|problem| {
-        debug_assert!(false, "formula of {}: {problem}", unit.contract.0.name);
+/// The formula of a unit; `has` says whether the weight at a place of the contract is there, and `is_open`
+/// whether the value of the option at a place is not known, so that its name stands for it.
+pub(super) fn formula(
+    unit: &Unit,
+    has: &dyn Fn(usize) -> bool,
+    is_open: &dyn Fn(usize) -> bool,
+) -> String {
+    let contract = unit.contract.0;
+    let formula = contract.formula;
+    let is_named = |name: &str| {
+        let at = contract
+            .options
+            .iter()
+            .position(|option| option.name == name);
+        at.is_some_and(is_open)
+    };
+    particular(formula, &Resolved { unit, has }, &is_named).unwrap_or_else(|problem| {
+        debug_assert!(false, "formula of {}: {problem}", contract.name);
         general(formula)
     })
 }

@@ -20,6 +20,7 @@ mod formula;
 mod gallery;
 pub mod html;
 mod kinds;
+mod open;
 mod ops;
 mod options;
 pub mod overlay;
@@ -42,6 +43,7 @@ pub use variants::variants;
 use std::ops::Range;
 
 use crate::arch::{Join, Mode};
+use crate::wording;
 
 /// A model.
 #[derive(Clone, Debug)]
@@ -62,6 +64,8 @@ pub struct Drawing {
     pub kinds: Vec<Kind>,
     /// The kind of each layer, a place in `kinds`.
     pub layers: Vec<usize>,
+    /// Without a file: its parameters that say which layer is of which kind.
+    pub order_from: Vec<String>,
     /// The same, with repetitions counted.
     pub pattern: Vec<Run>,
     /// The stream to the result.
@@ -98,10 +102,27 @@ pub struct Cost {
 pub struct Kept {
     /// Bytes of each position, with 16-bit keys and values; none without a file.
     pub per_token: Option<u64>,
+    /// The same where a window lets go of positions: while it reaches them.
+    pub in_window: Option<u64>,
     /// Bytes of each sequence; none without a file.
     pub per_sequence: Option<u64>,
     /// In words.
     pub text: Vec<String>,
+}
+
+impl Kept {
+    /// The bytes in words.
+    fn amounts(&self) -> Vec<String> {
+        let of = |amount: Option<u64>, before: &str, behind: &str| {
+            amount.map(|n| format!("{before}: {} {behind}", wording::bytes(n)))
+        };
+        let all = [
+            of(self.per_token, "cache", "per token"),
+            of(self.in_window, "cache", "per token in the window"),
+            of(self.per_sequence, "state", "per text"),
+        ];
+        all.into_iter().flatten().collect()
+    }
 }
 
 /// Layers that are equal but for their index.
@@ -232,6 +253,8 @@ pub struct PartOption {
     pub is_number: bool,
     /// Whether it is the number by which the contract leaves something out.
     pub is_off: bool,
+    /// Whether it is a choice of the file, and there is none: `value` is what the definition says.
+    pub is_open: bool,
 }
 
 /// A small picture beside a title.

@@ -83,8 +83,10 @@ impl Maker<'_> {
         }
         let is_number = matches!(value, Resolved::Int(_) | Resolved::Float(_)) && !is_owner;
         let expr = instance.map(|instance| &instance.options[at].expr);
+        let open = instance.and_then(|instance| self.open(unit, instance, at));
         let text = match (value, expr.filter(|_| self.is_symbolic && is_number)) {
             _ if is_owner => layer_of_keys(unit).to_owned(),
+            _ if open.is_some() => open.clone().unwrap_or_default(),
             // Where a text is read as a whole, nothing is hidden from what comes before it.
             (Resolved::Bool(true), _) if spec.name == "causal" => {
                 (self.plan.mode == Mode::Causal).to_string()
@@ -101,6 +103,7 @@ impl Maker<'_> {
             doc: spec.doc,
             is_number,
             is_off: is_literal && words::is_default(default, value),
+            is_open: open.is_some(),
         })
     }
 }

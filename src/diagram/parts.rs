@@ -37,7 +37,8 @@ impl Maker<'_> {
         part.paths = all.iter().map(|unit| unit.path.clone()).collect();
         part.title = contract.title.to_owned();
         part.line = words::line(self.plan, unit, &size);
-        part.formula = formula::formula(unit, &|at| unit.weights[at].is_some());
+        let is_open = |at: usize| instance.is_some_and(|i| self.open(unit, i, at).is_some());
+        part.formula = formula::formula(unit, &|at| unit.weights[at].is_some(), &is_open);
         part.facts = self.options(unit, instance);
         part.options = self.chosen(unit, instance, &part.ops);
         part.icons = words::icons(self.plan, unit, self.is_symbolic, &size);
@@ -310,7 +311,9 @@ impl Maker<'_> {
         for (at, (spec, value)) in specs.enumerate() {
             let default = spec.default.unwrap_or_default();
             let is_index = default == "il";
-            if words::is_default(default, value) || is_index || is_derived(spec) {
+            let open = instance.and_then(|instance| self.open(unit, instance, at));
+            let is_default = words::is_default(default, value) && open.is_none();
+            if is_default || is_index || is_derived(spec) {
                 continue;
             }
             let expr = instance.map(|instance| &instance.options[at].expr);
@@ -319,7 +322,10 @@ impl Maker<'_> {
                 Some(expr) => symbol(expr).unwrap_or_else(|| expr.source().to_owned()),
                 None => words::option(self.plan, spec.kind, value),
             };
-            facts.push(format!("{} = {text}", spec.name));
+            facts.push(match open {
+                Some(open) => format!("{} = {open} (drawn: {text})", spec.name),
+                None => format!("{} = {text}", spec.name),
+            });
         }
         facts
     }
@@ -362,8 +368,11 @@ impl Maker<'_> {
                     false => format!("{} + {}", row(|rows| rows.k), row(|rows| rows.v)),
                 };
                 let cache = &self.plan.caches[rows.cache];
+                let bytes = numbers(n * (rows.k + values) * CACHE_ELEMENT);
+                let has_window = cache.window().is_some();
                 Kept {
-                    per_token: numbers(n * (rows.k + values) * CACHE_ELEMENT),
+                    per_token: bytes.filter(|_| !has_window),
+                    in_window: bytes.filter(|_| has_window),
                     per_sequence: None,
                     text: vec![format!(
                         "keeps {elements} numbers of each token in cache {}",
@@ -384,6 +393,7 @@ impl Maker<'_> {
                 let shown: Vec<String> = shown.collect();
                 Kept {
                     per_token: None,
+                    in_window: None,
                     per_sequence: numbers(n * size * size_of::<f32>() as u64),
                     text: vec![format!("keeps {} numbers of each text", shown.join(" + "))],
                 }

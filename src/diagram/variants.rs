@@ -12,6 +12,8 @@ use crate::arch::{ArchDef, Branch, OptionKind, ParamSource, Resolved, Resource, 
 use crate::plan::{LayerPlan, Plan, Unit};
 use crate::synth::{Request, design};
 
+use super::open::Needs;
+
 /// A slot or branch of a definition that depends on a condition.
 pub(super) struct Conditional<'d> {
     /// In words.
@@ -19,7 +21,7 @@ pub(super) struct Conditional<'d> {
     /// A word for the name of a variant.
     tag: &'static str,
     slot: &'d str,
-    when: &'d Expr,
+    pub(super) when: &'d Expr,
     /// Layers that have it.
     pub(super) n_layers: usize,
     /// Whether it is a choice of an option rather than something that is there or not.
@@ -226,9 +228,7 @@ const N_LAYERS: usize = 12;
 /// The request with one thing changed of all that a condition depends on: first what is one value for
 /// all layers, then values that change from layer to layer.
 fn edits(def: &ArchDef, when: &Expr, request: &Request) -> [Vec<Request>; 2] {
-    let mut names = BTreeSet::new();
-    let mut texts = vec![when.source().to_owned()];
-    collect(def, when, &mut names, &mut texts);
+    let Needs { names, texts } = Needs::of(def, when);
     let set = |pairs: &[(&str, String)]| {
         let mut edited = request.clone();
         for (name, value) in pairs {
@@ -294,24 +294,4 @@ fn usual_value(def: &ArchDef, name: &str) -> Option<i64> {
         Some(Value::Int(value)) if *value > 0 => *value,
         _ => 4,
     })
-}
-
-/// Parameters that an expression depends on, through others too, and the texts of all on the way.
-fn collect(def: &ArchDef, expr: &Expr, names: &mut BTreeSet<String>, texts: &mut Vec<String>) {
-    let mut own = Vec::new();
-    expr.for_each_name(&mut |name, _| own.push(name.to_owned()));
-    for name in own {
-        if !names.insert(name.clone()) {
-            continue;
-        }
-        let inner = match def.params.get(&name).map(|param| &param.source) {
-            Some(ParamSource::Derived(inner)) => Some(inner),
-            Some(ParamSource::Key { default, .. }) => default.as_ref(),
-            None => None,
-        };
-        if let Some(inner) = inner {
-            texts.push(inner.source().to_owned());
-            collect(def, inner, names, texts);
-        }
-    }
 }

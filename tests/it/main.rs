@@ -15,6 +15,7 @@ mod describe;
 mod diagram_compare;
 mod diagram_execution;
 mod diagram_html;
+mod diagram_open;
 mod diagram_overlay;
 mod diagrams;
 mod diffusion;

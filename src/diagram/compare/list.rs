@@ -185,6 +185,8 @@ pub fn model_rows(comparison: &Comparison<'_>) -> Vec<[String; 3]> {
     let kept = [&a.kept, &b.kept];
     let [x, y] = kept.map(|kept| size(kept.per_token));
     rows.push(["cache for each token".into(), x, y]);
+    let [x, y] = kept.map(|kept| size(kept.in_window));
+    rows.push(["cache for each token in the window".into(), x, y]);
     let [x, y] = kept.map(|kept| size(kept.per_sequence));
     rows.push(["state for each text".into(), x, y]);
     rows.retain(|[_, x, y]| x != y);

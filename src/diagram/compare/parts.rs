@@ -28,6 +28,11 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// Whether one side has a file and the other does not.
+    fn is_mixed(&self) -> bool {
+        self.symbolic[0] != self.symbolic[1]
+    }
+
     /// What it means that two numbers have different texts. A symbol and a number cannot be compared.
     pub(super) fn texts(&self, a: &str, b: &str) -> Level {
         let is_name = |text: &str| text.chars().all(|c| c.is_alphanumeric() || c == '_');
@@ -92,6 +97,8 @@ fn options<'d>(context: &Context<'_>, a: &'d Part, b: &'d Part) -> Vec<OptionPai
         .collect();
     let level = |a: &PartOption, b: &PartOption| match a.is_number {
         _ if a.is_off != b.is_off => Level::Computation,
+        // A file decides what another definition leaves to its file.
+        _ if a.is_open != b.is_open && context.is_mixed() => Level::Same,
         // A number that does nothing has no size.
         true if a.is_off => Level::Same,
         true => context.texts(&a.value, &b.value),

@@ -7,6 +7,13 @@ use super::phrases::{about, predicate, present};
 
 /// What a choice means, with its value where the words do not say it.
 pub(in crate::diagram) fn choice_words(option: &PartOption) -> String {
+    if option.is_open {
+        return format!(
+            "{}: what the file says, {}",
+            about(option.doc),
+            option.value
+        );
+    }
     match (predicate(option), option.is_number && !option.is_off) {
         (Some(words), _) => words.to_owned(),
         (None, true) if is_whole(option) => present(option),

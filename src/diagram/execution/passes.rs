@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::super::{MASK, words};
 use super::{Picture, Scene, Stage, has_keys, is_owner, is_recurrent, scene};
-use crate::arch::Mode;
+use crate::arch::{Mode, ParamSource};
 use crate::blocks::Remasking;
 use crate::blocks::diffusion::Config;
 use crate::model::Options;
@@ -81,11 +81,17 @@ impl Stage<'_, '_> {
             Pooling::First => "the first vector is the vector of the text",
             Pooling::Last => "the last vector is the vector of the text",
         };
+        let param = self.maker.def.params.get("pooling");
+        let is_key = param.is_some_and(|p| matches!(p.source, ParamSource::Key { .. }));
+        let pooled = match self.maker.is_symbolic && is_key {
+            true => format!("`pooling` of the file says which vector is the text's; here {pooled}"),
+            false => pooled.to_owned(),
+        };
         let picture = Picture::Whole {
             seen,
             pooling: Some(pooling),
         };
-        let facts = [pooled, "nothing is kept"].map(str::to_owned);
+        let facts = [pooled, "nothing is kept".to_owned()];
         Scene {
             facts: facts.into(),
             ..scene("Encoding: a text becomes vectors", line, picture)

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::places::{Place, Places};
 use crate::diagram::overlay::Note;
 use crate::diagram::{Drawing, Op, Part, Weight, svg};
-use crate::wording::bytes;
 
 /// All of it: kinds of layers, parts with their operations and weights, the text of the definition.
 ///
@@ -82,16 +81,7 @@ fn part(place: &Place<'_>, rect: &[f64; 4], is_symbolic: bool) -> Value {
 /// What a part keeps between passes.
 fn kept(part: &Part) -> Vec<String> {
     let kept = &part.kept;
-    let mut out = kept.text.clone();
-    out.extend(
-        kept.per_token
-            .map(|n| format!("cache: {} per token", bytes(n))),
-    );
-    out.extend(
-        kept.per_sequence
-            .map(|n| format!("state: {} per text", bytes(n))),
-    );
-    out
+    [kept.text.clone(), kept.amounts()].concat()
 }
 
 /// What a measurement says.

@@ -47,10 +47,10 @@ function tellPart({ part, op, weight }) {
   const ops = part.ops.map((other) => make("li", "", link(other.at, other.title), make("span", "numbers", other.shape)));
   return [
     op ? make("p", "", `${op.ops.join(", ")}, gives ${op.value ? `${op.value}: ` : ""}${op.shape}`) : null,
-    make("p", op ? "quiet" : "", op ? `in ${part.title}: ${part.line}` : part.line),
+    op ? make("p", "quiet", "in ", link(part.at, part.title), `: ${part.line}`) : make("p", "", part.line),
     make("pre", "formula", part.formula),
     listed(data.measured ?? "", plainItems([(op ?? part).note])),
-    listed(op ? `Numbers of ${part.title}` : "Numbers", plainItems([part.cost && [part.cost, layers].join(" "), ...part.kept, ...part.facts])),
+    op ? null : listed("Numbers", plainItems([part.cost && [part.cost, layers].join(" "), ...part.kept, ...part.facts])),
     listed("Weights", own.map((other) => weightItem(other, other === weight)), "weights"),
     op ? null : listed("Operations", ops, "ops"),
   ];

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::overlay;
 use super::scene::{Anchor, Item, Piece, Rect};
 use super::text::{Style, wrap};
-use crate::diagram::{Drawing, Picture};
-use crate::wording::bytes;
+use crate::diagram::Drawing;
 
 /// Width of the column.
 pub(super) const NOTES: f64 = 330.0;
@@ -36,26 +35,13 @@ pub(super) fn notes(drawing: &Drawing) -> Piece {
                 .map(|when| (format!("where {when}"), Style::Small)),
         );
     }
-    if let Some(bytes_kept) = drawing.kept.per_token {
+    let kept = drawing.kept.amounts();
+    if !kept.is_empty() {
         lines.push(("Kept between steps".into(), Style::Title));
-        lines.push((
-            format!("{} per token, 16-bit keys and values", bytes(bytes_kept)),
-            Style::Line,
-        ));
-        if drawing
-            .scenes
-            .iter()
-            .any(|scene| matches!(scene.picture, Picture::Window { .. }))
-        {
-            let text = "those of layers with a window as long as it reaches them";
-            lines.push((text.into(), Style::Small));
+        lines.extend(kept.into_iter().map(|text| (text, Style::Line)));
+        if drawing.kept.per_token.or(drawing.kept.in_window).is_some() {
+            lines.push(("keys and values of 16 bits".into(), Style::Small));
         }
-    }
-    if let Some(bytes_kept) = drawing.kept.per_sequence {
-        lines.push((
-            format!("{} per text, whatever its length", bytes(bytes_kept)),
-            Style::Line,
-        ));
     }
     if drawing.cost.is_some() {
         lines.push(("Where the bytes are".into(), Style::Title));
@@ -117,9 +103,18 @@ fn strip(drawing: &Drawing) -> Piece {
     );
     y += 4.0;
     if drawing.is_symbolic {
-        let text =
-            "how many there are is for the model file to say; this is the order of a small one";
-        for line in wrap(text, Style::Small, NOTES) {
+        let text = match drawing.order_from.as_slice() {
+            [] => {
+                "how many there are is for the model file to say; this is the order of a small one"
+                    .to_owned()
+            }
+            from => format!(
+                "how many there are and which is which is for the model file to say ({}); this order is \
+                 made up",
+                from.join(", ")
+            ),
+        };
+        for line in wrap(&text, Style::Small, NOTES) {
             y += Style::Small.leading();
             piece.text(0.0, y - 4.0, Anchor::Start, Style::Small, &line);
         }

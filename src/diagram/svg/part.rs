@@ -215,20 +215,8 @@ fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
     if is_full {
         rows(&part.facts.join(" \u{b7} "), Style::Small);
     }
-    for text in &part.kept.text {
+    for text in part.kept.text.iter().chain(&part.kept.amounts()) {
         rows(text, Style::Small);
-    }
-    if let Some(per_token) = part.kept.per_token {
-        rows(
-            &format!("cache: {} per token", bytes(per_token)),
-            Style::Small,
-        );
-    }
-    if let Some(per_text) = part.kept.per_sequence {
-        rows(
-            &format!("state: {} per text", bytes(per_text)),
-            Style::Small,
-        );
     }
     if !part.icons.is_empty() {
         let icons = icon::row(&part.icons, room);

@@ -6,6 +6,7 @@ use super::part::{arrow, card, class, cost_text, head, label, shape, single, spi
 use super::scene::{Anchor, Item, Piece, Rect, Seg};
 use super::text::{Style, width, wrap};
 use crate::arch::{Join, Mode};
+use crate::diagram::kinds::Times;
 use crate::diagram::words::{second, tap};
 use crate::diagram::{Drawing, Kind, Part, Run, Slot};
 
@@ -79,7 +80,14 @@ fn rows(drawing: &Drawing) -> Vec<Piece> {
     rows.extend(begin.into_iter().map(|part| card(part, ROOM)));
     let before_layers = rows.len();
     let mut shown = vec![false; drawing.kinds.len()];
-    rows.push(runs(drawing, &drawing.pattern, &mut shown, false));
+    let mut times = Times::new(drawing.is_symbolic);
+    rows.push(runs(
+        drawing,
+        &drawing.pattern,
+        &mut shown,
+        &mut times,
+        false,
+    ));
     for part in &drawing.end {
         rows.push(match part.kind {
             "norm" => single(part).piece,
@@ -133,11 +141,17 @@ fn output_words(drawing: &Drawing) -> String {
     }
 }
 
+/// Lines that a name may take.
+const NAMES: usize = 3;
+
 /// Name and what holds for the whole model.
 pub(super) fn heading(drawing: &Drawing, room: f64) -> Piece {
     let mut piece = Piece::new(room, 0.0);
-    let mut y = Style::Heading.leading();
-    piece.text(0.0, y - 7.0, Anchor::Start, Style::Heading, &drawing.name);
+    let mut y = 0.0;
+    for line in wrap(&drawing.name, Style::Heading, room).iter().take(NAMES) {
+        y += Style::Heading.leading();
+        piece.text(0.0, y - 7.0, Anchor::Start, Style::Heading, line);
+    }
     let facts = drawing
         .facts
         .iter()
@@ -161,10 +175,16 @@ pub(super) fn heading(drawing: &Drawing, room: f64) -> Piece {
 }
 
 /// Pieces of the pattern, one below the other.
-fn runs(drawing: &Drawing, all: &[Run], shown: &mut [bool], is_inner: bool) -> Piece {
+fn runs(
+    drawing: &Drawing,
+    all: &[Run],
+    shown: &mut [bool],
+    times: &mut Times,
+    is_inner: bool,
+) -> Piece {
     let pieces: Vec<Piece> = all
         .iter()
-        .map(|run| self::run(drawing, run, shown, is_inner))
+        .map(|run| self::run(drawing, run, shown, times, is_inner))
         .collect();
     let w = pieces.iter().map(|p| p.w).fold(0.0, f64::max);
     let mut piece = Piece::new(w, 0.0);
@@ -182,33 +202,30 @@ fn runs(drawing: &Drawing, all: &[Run], shown: &mut [bool], is_inner: bool) -> P
     piece
 }
 
-fn run(drawing: &Drawing, run: &Run, shown: &mut [bool], is_inner: bool) -> Piece {
+fn run(
+    drawing: &Drawing,
+    run: &Run,
+    shown: &mut [bool],
+    times: &mut Times,
+    is_inner: bool,
+) -> Piece {
     match run {
         Run::Layers { kind, count } => {
             let is_known = std::mem::replace(&mut shown[*kind], true);
             let kind = &drawing.kinds[*kind];
-            let times = count_text(drawing, *count, is_inner);
+            let often = times.next(*count, is_inner);
             let room = room(drawing);
             let inner = match is_known {
                 true => again(kind, room),
                 false => layer(kind, room),
             };
-            beside(inner, &times, "run")
+            beside(inner, &often, "run")
         }
         Run::Repeat { count, of } => {
-            let inner = runs(drawing, of, shown, true);
-            let times = count_text(drawing, *count, is_inner);
-            beside(inner, &times, "repeat")
+            let often = times.next(*count, is_inner);
+            let inner = runs(drawing, of, shown, times, true);
+            beside(inner, &often, "repeat")
         }
-    }
-}
-
-/// How often; without a file that is open, but for what comes once in a repetition.
-fn count_text(drawing: &Drawing, count: usize, is_inner: bool) -> String {
-    match (drawing.is_symbolic, is_inner && count == 1) {
-        (false, _) => format!("{count} \u{d7}"),
-        (true, true) => String::new(),
-        (true, false) => "n \u{d7}".into(),
     }
 }
 

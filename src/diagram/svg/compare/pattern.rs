@@ -6,6 +6,7 @@ use super::row::{BOTH, Mark};
 use super::{MARGIN, WIDTH};
 use crate::diagram::Run;
 use crate::diagram::compare::{Comparison, Side};
+use crate::diagram::kinds::Times;
 
 /// Height of a box.
 const HIGH: f64 = 30.0;
@@ -23,7 +24,15 @@ pub(super) fn patterns(comparison: &Comparison<'_>, names: &[String; 2]) -> Piec
     for side in [Side::A, Side::B] {
         let drawing = comparison.drawing(side);
         let name = cut(&names[side as usize], Style::Title, NAME - 12.0);
-        let line = line(comparison, side, &drawing.pattern, BOTH - NAME, false);
+        let mut times = Times::new(drawing.is_symbolic);
+        let line = line(
+            comparison,
+            side,
+            &drawing.pattern,
+            &mut times,
+            BOTH - NAME,
+            false,
+        );
         piece.text(MARGIN, y + 25.0, Anchor::Start, Style::Title, &name);
         let h = line.h;
         piece.put(line, MARGIN + NAME, y);
@@ -34,13 +43,20 @@ pub(super) fn patterns(comparison: &Comparison<'_>, names: &[String; 2]) -> Piec
 }
 
 /// Runs beside each other, in as many rows as the room needs.
-fn line(comparison: &Comparison<'_>, side: Side, runs: &[Run], room: f64, is_inner: bool) -> Piece {
+fn line(
+    comparison: &Comparison<'_>,
+    side: Side,
+    runs: &[Run],
+    times: &mut Times,
+    room: f64,
+    is_inner: bool,
+) -> Piece {
     let mut piece = Piece::default();
     let (mut x, mut y, mut h) = (0.0, 0.0, 0.0f64);
     let drawn = runs
         .iter()
         .take(RUNS)
-        .map(|one| run(comparison, side, one, room, is_inner));
+        .map(|one| run(comparison, side, one, times, room, is_inner));
     let more = (runs.len() > RUNS).then(|| said(&format!("{} more", runs.len() - RUNS), "run"));
     for one in drawn.chain(more) {
         if x > 0.0 && x + one.w > room {
@@ -57,13 +73,14 @@ fn line(comparison: &Comparison<'_>, side: Side, runs: &[Run], room: f64, is_inn
     piece
 }
 
-fn run(comparison: &Comparison<'_>, side: Side, run: &Run, room: f64, is_inner: bool) -> Piece {
-    let is_symbolic = comparison.drawing(side).is_symbolic;
-    let times = |count: usize| match (is_symbolic, is_inner && count == 1) {
-        (_, true) => String::new(),
-        (true, _) => "n \u{d7} ".to_owned(),
-        (false, _) => format!("{count} \u{d7} "),
-    };
+fn run(
+    comparison: &Comparison<'_>,
+    side: Side,
+    run: &Run,
+    times: &mut Times,
+    room: f64,
+    is_inner: bool,
+) -> Piece {
     match run {
         Run::Layers { kind, count } => {
             let number = comparison.number(side, *kind);
@@ -73,13 +90,13 @@ fn run(comparison: &Comparison<'_>, side: Side, run: &Run, room: f64, is_inner: 
                 true => (Mark::Only(side).sign(), Mark::Only(side).class()),
                 false => ("", "badge"),
             };
-            let text = format!("{}kind {number} {sign}", times(*count));
-            said(text.trim_end(), class)
+            let often = times.next(*count, is_inner);
+            said(format!("{often} kind {number} {sign}").trim(), class)
         }
         Run::Repeat { count, of } => {
-            let text = times(*count);
-            let left = width(&text, Style::Name) + 14.0;
-            let inner = line(comparison, side, of, room - left - BESIDE, true);
+            let text = times.next(*count, is_inner);
+            let left = width(&text, Style::Name) + 18.0;
+            let inner = line(comparison, side, of, times, room - left - BESIDE, true);
             let (w, h) = (left + inner.w + BESIDE, inner.h + 12.0);
             let mut piece = Piece::new(w, h);
             let frame = Rect {
@@ -89,13 +106,7 @@ fn run(comparison: &Comparison<'_>, side: Side, run: &Run, room: f64, is_inner: 
                 h,
             };
             piece.push(Item::Box(frame, 8.0, "repeat"));
-            piece.text(
-                10.0,
-                h / 2.0 + 4.0,
-                Anchor::Start,
-                Style::Name,
-                text.trim_end(),
-            );
+            piece.text(10.0, h / 2.0 + 4.0, Anchor::Start, Style::Name, &text);
             piece.put(inner, left, 6.0);
             piece
         }
