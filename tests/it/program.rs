@@ -392,6 +392,24 @@ fn synth_refuses_names_that_do_not_exist() {
     let (code, message) = synth(&["--with", "outptu"]);
     assert_eq!(code, 1);
     assert!(message.contains("did you mean `output`?"), "{message}");
+    // Names that are right, of what a model with these parameters does not have.
+    let unused = "`ffn_gate_exps` is a tensor of `llama`, but a model with these parameters";
+    let unread = "nothing in a model of `llama` with these parameters reads `n_expert_used`";
+    let derived = "follows from its other parameters";
+    let zero = "the file has `llama.attention.head_count` (parameter `n_head`) as 0, which means";
+    let cases: [(&[&str], &str); 5] = [
+        (&["--with", "ffn_gate_exps"], unused),
+        (&["--with", "blk.7.attn_q.bias"], "has none of this name"),
+        (&["--set", "n_expert_used=2"], unread),
+        (&["--set", "n_layer=2"], derived),
+        (&["--set", "n_head=0"], zero),
+    ];
+    for (extra, part) in cases {
+        let (code, message) = synth(extra);
+        assert_eq!(code, 1);
+        assert!(message.contains(part), "{extra:?}: {message}");
+        assert!(!message.contains("did you mean"), "{extra:?}: {message}");
+    }
     let (code, message) = synth(&["--set", "n_head=5"]);
     assert_eq!(code, 1);
     assert!(message.contains("found `12.8`"), "{message}");
