@@ -738,7 +738,7 @@ fn doubtful_numbers_are_shown_with_a_warning() {
     let mut named = with(0);
     named.of = Some("llama".into());
     assert_eq!(doubts(&named, "llama"), Vec::<String>::new());
-    let other = "measured on `llama` and drawn on `x`: the numbers may be another model's";
+    let other = "measured on llama and drawn on x: the numbers may be another model's";
     assert_eq!(doubts(&named, "x"), [other]);
     named.numbers.extend(with(9).numbers);
     assert_eq!(doubts(&named, "x").len(), 2);
@@ -765,14 +765,14 @@ fn the_program_warns_of_numbers_of_another_model() {
     let renamed = scratch.path().join("renamed.gguf");
     std::fs::rename(&file, &renamed).unwrap();
     let message = draw(&renamed, &["--name", "llama"]);
-    let doubt = "measured on `llama` and drawn on `renamed`";
+    let doubt = "measured on llama and drawn on renamed";
     assert!(
         message.contains("WARN") && message.contains(doubt),
         "{message}"
     );
     assert!(message.contains("time.json"), "{message}");
     let picture = std::fs::read_to_string(Path::new(&out).join("llama.arch.svg")).unwrap();
-    assert!(picture.contains("measured on `llama` and drawn on"));
+    assert!(picture.contains("measured on llama and drawn on"));
 }
 
 /// Reports of the program that have no numbers of values are refused by their names.

@@ -414,6 +414,17 @@ fn synth_refuses_names_that_do_not_exist() {
     assert_eq!(code, 1);
     assert!(message.contains("found `12.8`"), "{message}");
     assert!(!out.exists(), "a refused model leaves nothing behind");
+    // A tensor of all layers, and one by its whole name.
+    let weights = |with: &str| {
+        let said = stdout(&["synth", "llama", "-o", text(&out), "--with", with]);
+        let (_, rest) = said.split_once("2 layers, ").expect("two layers");
+        let (n, _) = rest.split_once(" weights").expect("how many weights");
+        n.parse::<u64>().expect("a number")
+    };
+    let plain = weights("attn_q.weight");
+    let of_one = weights("blk.1.attn_q.bias") - plain;
+    assert!(of_one > 0 && weights("attn_q.bias") - plain == 2 * of_one);
+    std::fs::remove_file(&out).expect("it was written");
     assert_eq!(synth(&["--set", "n_embd"]).0, 2);
     assert_eq!(refused(&["nonsense"]).0, 2);
 }

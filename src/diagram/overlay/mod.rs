@@ -163,25 +163,28 @@ impl Overlay {
         if sums.n_placed == 0 {
             return Err(self.elsewhere(drawing, sample));
         }
-        let doubts = self.doubts(&sums, model);
-        notes::write(self, &sums, &doubts, drawing);
-        Ok(doubts)
-    }
-
-    fn doubts(&self, sums: &place::Sums, model: &str) -> Vec<String> {
-        let is_other = |of: &&str| !of.is_empty() && !model.is_empty() && *of != model;
-        let of = self.of.as_deref().filter(is_other);
-        let other = of.map(|of| {
-            let [of, model] = [of, model].map(read::short);
-            format!("measured on `{of}` and drawn on `{model}`: the numbers may be another model's")
-        });
+        let other = self.other(model);
+        let measured = |of: &String| format!("measured on {}", read::short(of));
+        let measured = other.clone().or_else(|| self.of.as_ref().map(measured));
         let (n, n_outside) = (self.numbers.len(), sums.outside.len());
         let most = (n_outside > n - n_outside).then(|| {
             format!(
                 "{n_outside} of {n} numbers of the file are in no box: they may be another model's"
             )
         });
-        other.into_iter().chain(most).collect()
+        let lines = measured.into_iter().chain(most.clone()).collect();
+        notes::write(self, &sums, lines, drawing);
+        Ok(other.into_iter().chain(most).collect())
+    }
+
+    /// That the file speaks of another model, if it does.
+    fn other(&self, model: &str) -> Option<String> {
+        let is_other = |of: &&str| !of.is_empty() && !model.is_empty() && *of != model;
+        let of = self.of.as_deref().filter(is_other)?;
+        let [of, model] = [of, model].map(read::short);
+        Some(format!(
+            "measured on {of} and drawn on {model}: the numbers may be another model's"
+        ))
     }
 
     fn elsewhere(&self, drawing: &Drawing, sample: &Sample) -> PutError {

@@ -10,8 +10,8 @@ use crate::wording::percent;
 /// Paths that are told of what is in no box.
 const TOLD: usize = 4;
 
-/// Notes what the numbers of each box come to, and the legend with its `doubts`.
-pub(super) fn write(overlay: &Overlay, sums: &Sums, doubts: &[String], drawing: &mut Drawing) {
+/// Notes what the numbers of each box come to, and the legend, which begins with `lines`.
+pub(super) fn write(overlay: &Overlay, sums: &Sums, lines: Vec<String>, drawing: &mut Drawing) {
     let writer = Writer::new(overlay, sums);
     let first = overlay.first.as_ref().map(|first| short(&first.path));
     let home = sums.first.map(|(home, _)| home);
@@ -43,7 +43,7 @@ pub(super) fn write(overlay: &Overlay, sums: &Sums, doubts: &[String], drawing: 
     let layers = sums.layers.iter().enumerate();
     let layers = layers.map(|(at, sum)| mark(writer.note(sum, false), first_layer == Some(at)));
     let layers = layers.collect();
-    drawing.overlay = Some(writer.legend(overlay, sums, doubts, layers));
+    drawing.overlay = Some(writer.legend(overlay, sums, lines, layers));
 }
 
 /// What numbers are written with.
@@ -124,14 +124,11 @@ impl Writer {
         &self,
         overlay: &Overlay,
         sums: &Sums,
-        doubts: &[String],
+        mut lines: Vec<String>,
         layers: Vec<Note>,
     ) -> Legend {
         let show = |value: f64| self.scale.show(value);
         let quantity = sentence(&overlay.quantity);
-        let measured = |of: &String| format!("measured on {}", short(of));
-        let mut lines: Vec<String> = overlay.of.as_ref().map(measured).into_iter().collect();
-        lines.extend_from_slice(doubts);
         lines.push(match self.rule {
             Rule::Time => format!(
                 "{} {} in all; a box has the time of all its layers together",
