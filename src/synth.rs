@@ -11,7 +11,7 @@ use std::io;
 use std::path::Path;
 
 use crate::arch::expr::Value;
-use crate::arch::{ArchDef, ParamSource, WeightRole, nearest};
+use crate::arch::{ArchDef, ParamSource, Presence, WeightRole, nearest};
 use crate::ggml;
 use crate::parallel;
 use crate::plan::{self, Plan, TensorPlan, TensorSet};
@@ -27,7 +27,8 @@ pub struct Request {
     pub set: Vec<(String, String)>,
     /// Metadata by key that the definition does not read.
     pub meta: Vec<(String, String)>,
-    /// Optional tensors it shall have, without the layer's prefix and `.weight`.
+    /// Optional tensors it shall have: without the layer's prefix and `.weight` in every layer that may
+    /// have them, or one by its whole name.
     pub with: Vec<String>,
     /// Element type of matrices and tables.
     pub ty: TensorType,
@@ -62,6 +63,34 @@ pub enum Error {
         arch: String,
         /// The nearest it has.
         near: Option<String>,
+    },
+    /// A parameter that follows from others.
+    #[error(
+        "`{name}` of `{arch}` follows from its other parameters, so no value can be given for it"
+    )]
+    Derived {
+        /// The name asked for.
+        name: String,
+        /// The architecture.
+        arch: String,
+    },
+    /// A parameter that nothing reads in a model with what else is asked for.
+    #[error("nothing in a model of `{arch}` with these parameters reads `{name}`")]
+    Unread {
+        /// The name asked for.
+        name: String,
+        /// The architecture.
+        arch: String,
+    },
+    /// A tensor that the architecture may have, but not with what else is asked for.
+    #[error(
+        "`{name}` is a tensor of `{arch}`, but a model with these parameters has none of this name"
+    )]
+    Unused {
+        /// The name asked for.
+        name: String,
+        /// The architecture.
+        arch: String,
     },
     /// An optional tensor that the architecture does not have.
     #[error("`{name}` is no optional tensor of `{arch}`{}", hint(.near.as_deref()))]
@@ -229,10 +258,9 @@ pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Erro
         })
     });
     match unread {
-        Some((name, _)) => Err(Error::Parameter {
+        Some((name, _)) => Err(Error::Unread {
             name: name.clone(),
             arch: def.name.clone(),
-            near: None,
         }),
         None => Ok((lean, plan)),
     }
@@ -253,6 +281,12 @@ fn param_of<'d>(def: &'d ArchDef, name: &str) -> Result<&'d str, Error> {
         .find(|(param, keys)| *param == name || keys.iter().any(|k| k == relative))
     {
         return Ok(param);
+    }
+    if def.params.contains_key(name) {
+        return Err(Error::Derived {
+            name: name.to_owned(),
+            arch: def.name.clone(),
+        });
     }
     let names = keyed
         .clone()
@@ -341,9 +375,14 @@ fn short(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }
 
+/// Whether a tensor is the one that was asked for, by its whole name or as one of all layers.
+fn is_asked(asked: &str, name: &str) -> bool {
+    asked == name || asked.strip_suffix(".weight").unwrap_or(asked) == short(name)
+}
+
 impl TensorSet for Chosen<'_> {
     fn has(&self, name: &str, required: bool) -> bool {
-        required || self.with.iter().any(|with| with == short(name))
+        required || self.with.iter().any(|with| is_asked(with, name))
     }
 
     fn stored(&self, _: &str) -> Option<(TensorType, &[u64], u64)> {
@@ -360,38 +399,36 @@ impl TensorSet for Chosen<'_> {
 }
 
 fn check_with(def: &ArchDef, plan: &Plan, request: &Request) -> Result<(), Error> {
-    for name in &request.with {
-        if plan
-            .tensors
-            .iter()
-            .any(|tensor| short(&tensor.name) == name)
-        {
-            continue;
-        }
-        let blocks = def
-            .stacks
-            .iter()
-            .flat_map(|s| &s.slots)
-            .flat_map(|s| &s.branches)
-            .map(|b| &b.block);
-        let resources = def.resources.values().map(|r| &r.value);
-        let stages = [&def.embed]
-            .into_iter()
-            .chain(&def.per_layer)
-            .chain(def.head.as_ref().map(|head| &head.unit));
-        let weights = blocks
-            .chain(resources)
-            .chain(stages)
-            .flat_map(|instance| &instance.weights);
-        let known: Vec<&str> = weights.map(|w| short(&w.tensor)).collect();
-        let near = nearest(name, known).map(str::to_owned);
-        return Err(Error::Tensor {
-            name: name.clone(),
-            arch: def.name.clone(),
-            near,
-        });
+    let has = |asked: &&String| plan.tensors.iter().any(|t| is_asked(asked, &t.name));
+    let Some(asked) = request.with.iter().find(|asked| !has(asked)) else {
+        return Ok(());
+    };
+    let blocks = def
+        .stacks
+        .iter()
+        .flat_map(|s| &s.slots)
+        .flat_map(|s| &s.branches)
+        .map(|b| &b.block);
+    let resources = def.resources.values().map(|r| &r.value);
+    let stages = [&def.embed]
+        .into_iter()
+        .chain(&def.per_layer)
+        .chain(def.head.as_ref().map(|head| &head.unit));
+    let weights = blocks
+        .chain(resources)
+        .chain(stages)
+        .flat_map(|instance| &instance.weights)
+        .filter(|weight| weight.presence != Presence::Forbidden);
+    let known: Vec<&str> = weights.map(|w| short(&w.tensor)).collect();
+    let (name, arch) = (asked.clone(), def.name.clone());
+    if known
+        .iter()
+        .any(|known| is_asked(asked, known) || is_asked(short(asked), known))
+    {
+        return Err(Error::Unused { name, arch });
     }
-    Ok(())
+    let near = nearest(asked, known).map(str::to_owned);
+    Err(Error::Tensor { name, arch, near })
 }
 
 fn stored_type(tensor: &TensorPlan, ty: TensorType) -> TensorType {
@@ -481,5 +518,18 @@ mod tests {
         assert_eq!(short("blk.0.attn_q.weight"), "attn_q");
         assert_eq!(short("rope_freqs.weight"), "rope_freqs");
         assert_eq!(short("output.bias"), "output.bias");
+    }
+
+    #[test]
+    fn tensors_are_asked_for_in_all_layers_or_by_their_whole_name() {
+        for asked in ["attn_q.bias", "blk.1.attn_q.bias"] {
+            assert!(is_asked(asked, "blk.1.attn_q.bias"), "{asked}");
+        }
+        for asked in ["attn_q", "attn_q.weight", "blk.1.attn_q.weight"] {
+            assert!(is_asked(asked, "blk.1.attn_q.weight"), "{asked}");
+        }
+        for asked in ["attn_q", "blk.0.attn_q.bias", "blk.1.attn_q", "bias", ""] {
+            assert!(!is_asked(asked, "blk.1.attn_q.bias"), "{asked}");
+        }
     }
 }

@@ -178,7 +178,11 @@ fn draw(
     let source = definitions.archs.source(&def.name)?;
     let mut drawing = Drawing::new(def, &source.text, sample);
     if let Some(file) = &args.overlay {
-        overlay::put(file, args.quantity.as_deref(), &mut drawing, sample)?;
+        // The picture may be called otherwise.
+        let what = args.what.as_deref().unwrap_or_default();
+        let model = Source::File(what.into()).name();
+        let quantity = args.quantity.as_deref();
+        overlay::put(file, quantity, &mut drawing, sample, &model)?;
     }
     if args.html {
         let page = Page {

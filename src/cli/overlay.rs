@@ -13,19 +13,22 @@ use super::Failure;
 /// Largest file that is read: a profile of a thousand layers is a few MB.
 const MOST: u64 = 64 << 20;
 
-/// Notes the numbers of a file on a drawing.
+/// Notes the numbers of a file on a drawing of `model`, with a warning if they may be another's.
 pub(super) fn put(
     file: &Path,
     quantity: Option<&str>,
     drawing: &mut Drawing,
     sample: &Sample,
+    model: &str,
 ) -> Result<(), Failure> {
     let of_file = |problem: String| anyhow::anyhow!("{}: {problem}", file.display());
     let bytes = read(file).map_err(|e| of_file(e.to_string()))?;
     let overlay = Overlay::read(&bytes, quantity).map_err(|e| of_file(e.to_string()))?;
-    overlay
-        .put(drawing, sample)
-        .map_err(|e| of_file(e.to_string()))
+    let doubts = overlay.put(drawing, sample, model);
+    for doubt in doubts.map_err(|e| of_file(e.to_string()))? {
+        tracing::warn!("{}: {doubt}", file.display());
+    }
+    Ok(())
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, Failure> {

@@ -57,7 +57,7 @@ impl Sample {
         let varied = |request: &Request| {
             let plan = match synth::design(def, request) {
                 Ok((_, plan)) => plan,
-                Err(synth::Error::Parameter { .. }) => return Tried::Unread,
+                Err(synth::Error::Unread { .. }) => return Tried::Unread,
                 Err(_) => return Tried::Refused,
             };
             let like = point(plan, N_TOKENS[0])

@@ -135,21 +135,29 @@ impl<'a> Facts<'a> {
         })
     }
 
+    /// Why a parameter without a default has no value.
     fn missing(&self, name: &str, keys: &[String], absolute: bool) -> String {
-        let key = keys.first().map_or("", String::as_str);
-        let full = if absolute {
-            key.to_owned()
-        } else {
-            format!("{}.{key}", self.def.name)
+        let full = |key: &String| match absolute {
+            true => key.clone(),
+            false => format!("{}.{key}", self.def.name),
         };
-        let hint = nearest(
-            &full,
-            self.metadata
-                .iter()
-                .map(|(key, _)| key)
-                .filter(|key| *key != full),
-        );
-        let hint = hint
+        let there = keys.iter().map(full);
+        let there = there.filter_map(|key| Some((self.metadata.get(&key)?, key)));
+        if let Some((value, key)) = there.into_iter().next() {
+            // What is there and was not taken is nothing but zeros, or of no use to expressions.
+            let found = match convert(value) {
+                Some(Value::List(items)) if items.is_empty() => {
+                    "an empty list, which means not set"
+                }
+                Some(Value::List(_)) => "a list of 0, which means not set",
+                Some(_) => "0, which means not set",
+                None => "a value that no parameter can have",
+            };
+            return format!("the file has `{key}` (parameter `{name}`) as {found}");
+        }
+        let full = keys.first().map(full).unwrap_or_default();
+        let near = nearest(&full, self.metadata.iter().map(|(key, _)| key));
+        let hint = near
             .map(|near| format!("; the file has `{near}`"))
             .unwrap_or_default();
         format!("missing metadata key `{full}` (parameter `{name}`){hint}")

@@ -3,7 +3,9 @@
 
 use lab_bench::arch::Library;
 use lab_bench::blocks::REGISTRY;
+use lab_bench::plan::Plan;
 use lab_bench::synth::{Request, design};
+use lab_bench::weights::{Array, Metadata, Value, Weights};
 
 #[test]
 fn mistakes_are_told_with_place_and_advice() {
@@ -76,5 +78,51 @@ fn a_printed_definition_means_the_same() {
             )
         };
         assert_eq!(plan(&again), plan(&def), "{name}");
+    }
+}
+
+#[test]
+fn a_value_that_means_not_set_is_told_from_one_that_is_missing() {
+    let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
+    let def = library.get("llama").expect("sound");
+    let (sound, _) = design(&def, &Request::default()).expect("a model can be made up");
+    let key = "llama.attention.head_count";
+    let problem = |value: Option<Value>| {
+        let mut metadata = Metadata::default();
+        for (known, value) in sound.iter().filter(|(known, _)| *known != key) {
+            metadata.insert(known, value.clone());
+        }
+        if let Some(value) = value {
+            metadata.insert(key, value);
+        }
+        let weights = Weights::of("no heads".into(), metadata, Vec::new()).expect("sound");
+        let plan = Plan::new(&def, weights.metadata(), &weights);
+        plan.expect_err("a model without heads").to_string()
+    };
+    let set = |found: &str| format!("the file has `{key}` (parameter `n_head`) as {found}");
+    let cases = [
+        (
+            None,
+            format!("missing metadata key `{key}` (parameter `n_head`)"),
+        ),
+        (Some(Value::U32(0)), set("0, which means not set")),
+        (
+            Some(Value::Array(Array::U32(vec![0, 0]))),
+            set("a list of 0, which means not set"),
+        ),
+        (
+            Some(Value::Array(Array::U32(Vec::new()))),
+            set("an empty list, which means not set"),
+        ),
+        (
+            Some(Value::U64(u64::MAX)),
+            set("a value that no parameter can have"),
+        ),
+    ];
+    for (value, expected) in cases {
+        let message = problem(value.clone());
+        assert!(message.contains(&expected), "{value:?}: {message}");
+        let is_missing = message.contains("missing metadata key `llama.attention.head_count`");
+        assert_eq!(is_missing, value.is_none(), "{message}");
     }
 }

@@ -12,7 +12,17 @@ use lab_bench::synth::{Request, design};
 use crate::goldens::library;
 
 /// Values that a parameter of a file is tried with.
-const VALUES: [&str; 9] = ["0", "1", "2", "3", "true", "false", "silu", "gelu", "relu"];
+fn values(param: &ParamSource) -> &'static [&'static str] {
+    let ParamSource::Key { default, synth, .. } = param else {
+        return &[];
+    };
+    let literals = [default, synth].into_iter().flatten();
+    let mut literals = literals.filter_map(Expr::as_literal);
+    match literals.any(|value| matches!(value, Value::Str(_))) {
+        true => &["silu", "gelu", "relu"],
+        false => &["0", "1", "2", "3", "true", "false"],
+    }
+}
 
 /// Models of a definition that differ from that of `first` in one parameter or one optional tensor.
 fn others(def: &ArchDef, first: &Request) -> Vec<Plan> {

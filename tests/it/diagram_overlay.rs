@@ -38,7 +38,7 @@ impl Drawn {
 
     fn put(&self, overlay: &Overlay) -> Result<Drawing, PutError> {
         let mut drawing = self.plain.clone();
-        overlay.put(&mut drawing, &self.sample)?;
+        overlay.put(&mut drawing, &self.sample, self.sample.name())?;
         Ok(drawing)
     }
 }
@@ -618,12 +618,12 @@ fn the_legend_says_which_numbers_a_colour_stands_for() {
             .map(|(at, path)| ((*path).to_owned(), value(at)));
         let drawing = drawn.put(&largest(numbers.collect())).unwrap();
         let legend = drawing.overlay.as_ref().unwrap();
-        assert_eq!(legend.ranges.len(), LEVELS);
+        assert_eq!(legend.shades.len(), LEVELS);
         let mut seen = BTreeSet::new();
         for note in drawing.parts().filter_map(|part| part.note.as_ref()) {
             let Some(level) = note.level else { continue };
             let number: f64 = note.short.parse().unwrap();
-            let range = &legend.ranges[level];
+            let range = &legend.shades[level].text;
             let (from, to) = match (range.strip_prefix("< "), range.strip_prefix("\u{2265} ")) {
                 (Some(to), _) => (f64::NEG_INFINITY, to.parse().unwrap()),
                 (_, Some(from)) => (from.parse().unwrap(), f64::INFINITY),
@@ -645,8 +645,203 @@ fn the_legend_says_which_numbers_a_colour_stands_for() {
             .texts()
             .map(|(_, text)| text.to_owned())
             .collect();
-        assert!(legend.ranges.iter().all(|range| shown.contains(range)));
+        assert!(
+            legend
+                .shades
+                .iter()
+                .all(|shade| shown.contains(&shade.text))
+        );
         assert!(shown.contains(&"no number".to_owned()) && shown.contains(&"Norm".to_owned()));
+    }
+}
+
+/// Numbers that are one have one colour, and those that are close as many as their borders have texts.
+#[test]
+fn the_legend_of_equal_and_close_numbers_says_what_they_are() {
+    let drawn = one("llama");
+    let paths = ["embed.x", "layers.0.attn.q", "layers.1.attn.q"];
+    let close = [
+        "< 7.00000001",
+        "7.00000001 to 7.00000002",
+        "\u{2265} 7.00000002",
+    ];
+    let cases: [([f64; 3], &[&str], [usize; 3]); 3] = [
+        ([7.0; 3], &["all are 7"], [LEVELS / 2; 3]),
+        (
+            [7.0, 7.000_000_000_1, 7.000_000_000_2],
+            &["all are about 7"],
+            [LEVELS / 2; 3],
+        ),
+        (
+            [7.0, 7.000_000_012, 7.000_000_025],
+            &close,
+            [0, LEVELS / 2, LEVELS - 1],
+        ),
+    ];
+    for (values, expected, levels) in cases {
+        let numbers = paths.iter().map(|path| (*path).to_owned()).zip(values);
+        let drawing = drawn.put(&largest(numbers.collect())).unwrap();
+        let legend = drawing.overlay.as_ref().unwrap();
+        let texts: Vec<&str> = legend.shades.iter().map(|s| s.text.as_str()).collect();
+        assert_eq!(texts, expected);
+        assert_eq!(
+            drawing.begin[0].note.as_ref().unwrap().level,
+            Some(levels[0])
+        );
+        let of_layers: Vec<_> = legend.layers.iter().map(|note| note.level).collect();
+        assert_eq!(
+            of_layers,
+            levels[1..].iter().copied().map(Some).collect::<Vec<_>>()
+        );
+        for piece in [svg::stack(&drawing), svg::layers(&drawing)] {
+            check_layout("close numbers", &piece);
+            // A swatch for each colour, and that of no number.
+            let shown: Vec<&str> = piece.texts().map(|(_, text)| text).collect();
+            assert!(expected.iter().all(|text| shown.contains(text)));
+            assert_eq!(shown.iter().filter(|text| **text == "no number").count(), 1);
+        }
+    }
+}
+
+/// Numbers that may be another model's are shown, with a warning in the legend and from the program.
+#[test]
+fn doubtful_numbers_are_shown_with_a_warning() {
+    let drawn = one("llama");
+    let doubts = |overlay: &Overlay, model: &str| {
+        let mut drawing = drawn.plain.clone();
+        let doubts = overlay.put(&mut drawing, &drawn.sample, model).unwrap();
+        let lines = drawing.overlay.unwrap().lines;
+        assert!(
+            doubts.iter().all(|doubt| lines.contains(doubt)),
+            "{lines:?}"
+        );
+        let told = lines.iter().filter(|line| line.contains("another model's"));
+        assert_eq!(told.count(), doubts.len());
+        doubts
+    };
+    let with = |n_elsewhere: usize| {
+        let known = ["layers.0.attn.q", "layers.1.attn.q"].map(str::to_owned);
+        let elsewhere = (0..n_elsewhere).map(|at| format!("vision.{at}.q"));
+        largest(
+            known
+                .into_iter()
+                .chain(elsewhere)
+                .map(|path| (path, 1.0))
+                .collect(),
+        )
+    };
+    for n_elsewhere in [0, 1, 2] {
+        assert_eq!(doubts(&with(n_elsewhere), "llama"), Vec::<String>::new());
+    }
+    let most = "3 of 5 numbers of the file are in no box: they may be another model's";
+    assert_eq!(doubts(&with(3), "llama"), [most]);
+    let mut named = with(0);
+    named.of = Some("llama".into());
+    assert_eq!(doubts(&named, "llama"), Vec::<String>::new());
+    let other = "measured on llama and drawn on x: the numbers may be another model's";
+    assert_eq!(doubts(&named, "x"), [other]);
+    named.numbers.extend(with(9).numbers);
+    assert_eq!(doubts(&named, "x").len(), 2);
+}
+
+#[test]
+fn the_program_warns_of_numbers_of_another_model() {
+    let scratch = tempfile::tempdir().unwrap();
+    goldens(scratch.path(), |name| name == "llama");
+    let file = scratch.path().join("llama.gguf");
+    let (bytes, _) = perf(&file);
+    let report = scratch.path().join("time.json").display().to_string();
+    std::fs::write(&report, bytes).unwrap();
+    let out = scratch.path().join("out").display().to_string();
+    let draw = |model: &Path, extra: &[&str]| {
+        let model = model.display().to_string();
+        let arguments = ["diagram", &model, "--overlay", &report, "-o", &out];
+        let (is_drawn, _, message) = bench(&[&arguments[..], extra].concat());
+        assert!(is_drawn, "{message}");
+        message
+    };
+    assert_eq!(draw(&file, &[]), "");
+    assert_eq!(draw(&file, &["--name", "picture"]), "");
+    let renamed = scratch.path().join("renamed.gguf");
+    std::fs::rename(&file, &renamed).unwrap();
+    let message = draw(&renamed, &["--name", "llama"]);
+    let doubt = "measured on llama and drawn on renamed";
+    assert!(
+        message.contains("WARN") && message.contains(doubt),
+        "{message}"
+    );
+    assert!(message.contains("time.json"), "{message}");
+    let picture = std::fs::read_to_string(Path::new(&out).join("llama.arch.svg")).unwrap();
+    assert!(picture.contains("measured on llama and drawn on"));
+}
+
+/// Reports of the program that have no numbers of values are refused by their names.
+#[test]
+fn reports_without_numbers_of_values_are_named() {
+    let scratch = tempfile::tempdir().unwrap();
+    goldens(scratch.path(), |name| name == "llama");
+    let model = scratch.path().join("llama.gguf").display().to_string();
+    let file = scratch.path().join("report.json").display().to_string();
+    let kl = ["compare", &model, "--tokens", "1,2,3", "--kl", "--json"];
+    let perf = [
+        "perf", "-m", &model, "-p", "9", "-n", "2", "-r", "1", "--json",
+    ];
+    let cases: [(&[&str], &str); 2] = [
+        (
+            &kl,
+            "report.json: expected a report of `bench compare --json`, found one of \
+             `bench compare --kl --json`, which has no numbers of values",
+        ),
+        (
+            &perf,
+            "report.json: expected a report of `bench perf --profile --json`, found one of \
+             `bench perf --json`, which has no profiles",
+        ),
+    ];
+    for (arguments, expected) in cases {
+        let (is_fine, report, message) = bench(arguments);
+        assert!(is_fine, "{message}");
+        std::fs::write(&file, report).unwrap();
+        for extra in [&[][..], &["--quantity", "error"]] {
+            let draw = ["diagram", &model, "--overlay", &file, "-o", &file];
+            let (is_drawn, _, message) = bench(&[&draw[..], extra].concat());
+            assert!(!is_drawn && message.contains(expected), "{message}");
+        }
+    }
+    // JSON has no infinity: such a divergence is null there.
+    let infinite = json!({ "positions": 3, "mean": null, "max": null, "same_top": 0 });
+    let message = Overlay::read(infinite.to_string().as_bytes(), None).unwrap_err();
+    assert!(message.to_string().contains("--kl"), "{message}");
+}
+
+/// The time that a file takes grows with its length alone.
+#[test]
+fn a_million_numbers_are_read_and_put_in_time() {
+    let drawn = one("llama");
+    let mut paths = String::from("{\"layers.0.attn.q\":1");
+    let mut values = String::new();
+    let mut ops = String::new();
+    for at in 0..1_000_000 {
+        let layer = at % 2;
+        write!(paths, ",\"layers.{layer}.attn.value.{at}\":{at}").unwrap();
+    }
+    for at in 0..500_000 {
+        write!(values, ",{{\"path\":\"layers.0.ffn.{at}\",\"nmse\":{at}}}").unwrap();
+        write!(ops, ",{{\"name\":\"ADD\",\"seconds\":{at}}}").unwrap();
+    }
+    paths.push('}');
+    let (values, ops) = (&values[1..], &ops[1..]);
+    let compared = format!(r#"{{"values":[{values}],"first_divergence":"layers.0.ffn.499999"}}"#);
+    let place = format!(r#"{{"kind":"ffn","path":"layers.0.ffn","use":0,"operations":[{ops}]}}"#);
+    let profiled = format!(r#"{{"runs":[{{"profiles":[{{"what":"p","places":[{place}]}}]}}]}}"#);
+    for (file, n) in [(paths, 1_000_001), (compared, 500_000), (profiled, 500_000)] {
+        assert!(file.len() < 64 << 20);
+        let begin = std::time::Instant::now();
+        let overlay = Overlay::read(file.as_bytes(), None).unwrap();
+        assert_eq!(overlay.numbers.len(), n);
+        let drawing = drawn.put(&overlay).unwrap();
+        svg::stack(&drawing);
+        assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
     }
 }
 
@@ -725,6 +920,14 @@ fn hostile_files_are_refused() {
         (
             r#"{"runs":[{"profiles":[{"what":"p"}]}]}"#.into(),
             "at `runs.0.profiles.0`: expected an object with `places`",
+        ),
+        (
+            r#"{"runs":[{"profiles":[]}]}"#.into(),
+            "expected a report of `bench perf --profile --json`, found one of `bench perf --json`",
+        ),
+        (
+            r#"{"positions":1,"mean":0.0,"max":0.0,"same_top":1}"#.into(),
+            "expected a report of `bench compare --json`, found one of `bench compare --kl --json`",
         ),
         (
             place(""),

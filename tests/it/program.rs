@@ -392,10 +392,39 @@ fn synth_refuses_names_that_do_not_exist() {
     let (code, message) = synth(&["--with", "outptu"]);
     assert_eq!(code, 1);
     assert!(message.contains("did you mean `output`?"), "{message}");
+    // Names that are right, of what a model with these parameters does not have.
+    let unused = "`ffn_gate_exps` is a tensor of `llama`, but a model with these parameters";
+    let unread = "nothing in a model of `llama` with these parameters reads `n_expert_used`";
+    let derived = "follows from its other parameters";
+    let zero = "the file has `llama.attention.head_count` (parameter `n_head`) as 0, which means";
+    let cases: [(&[&str], &str); 5] = [
+        (&["--with", "ffn_gate_exps"], unused),
+        (&["--with", "blk.7.attn_q.bias"], "has none of this name"),
+        (&["--set", "n_expert_used=2"], unread),
+        (&["--set", "n_layer=2"], derived),
+        (&["--set", "n_head=0"], zero),
+    ];
+    for (extra, part) in cases {
+        let (code, message) = synth(extra);
+        assert_eq!(code, 1);
+        assert!(message.contains(part), "{extra:?}: {message}");
+        assert!(!message.contains("did you mean"), "{extra:?}: {message}");
+    }
     let (code, message) = synth(&["--set", "n_head=5"]);
     assert_eq!(code, 1);
     assert!(message.contains("found `12.8`"), "{message}");
     assert!(!out.exists(), "a refused model leaves nothing behind");
+    // A tensor of all layers, and one by its whole name.
+    let weights = |with: &str| {
+        let said = stdout(&["synth", "llama", "-o", text(&out), "--with", with]);
+        let (_, rest) = said.split_once("2 layers, ").expect("two layers");
+        let (n, _) = rest.split_once(" weights").expect("how many weights");
+        n.parse::<u64>().expect("a number")
+    };
+    let plain = weights("attn_q.weight");
+    let of_one = weights("blk.1.attn_q.bias") - plain;
+    assert!(of_one > 0 && weights("attn_q.bias") - plain == 2 * of_one);
+    std::fs::remove_file(&out).expect("it was written");
     assert_eq!(synth(&["--set", "n_embd"]).0, 2);
     assert_eq!(refused(&["nonsense"]).0, 2);
 }

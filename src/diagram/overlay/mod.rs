@@ -96,14 +96,23 @@ pub struct Note {
 /// Colours of a scale.
 pub const LEVELS: usize = 9;
 
+/// A colour and the numbers that have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shade {
+    /// Which of the [`LEVELS`] colours.
+    pub level: usize,
+    /// Their range: `< 1`, `1 to 2`, or `all are 7`.
+    pub text: String,
+}
+
 /// What the colours of a drawing mean.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Legend {
     /// What is measured, with its unit.
     pub title: String,
-    /// The range of each colour, palest first.
-    pub ranges: Vec<String>,
-    /// How numbers come together, and what is in no box.
+    /// What each colour stands for, palest first; colours that stand for nothing are left out.
+    pub shades: Vec<Shade>,
+    /// Whether the numbers may be another model's, how they come together, and what is in no box.
     pub lines: Vec<String>,
     /// Of a comparison, what differs first.
     pub first: Option<String>,
@@ -135,11 +144,18 @@ pub enum PutError {
 }
 
 impl Overlay {
-    /// Notes every number on the drawing of `sample`, and what the colours mean.
+    /// Notes every number on the drawing of `sample`, and what the colours mean. `model` is the name of
+    /// the model that is drawn, whose drawing may be called otherwise. What makes it doubtful that the
+    /// numbers are this model's comes back, and is told in the legend.
     ///
     /// # Errors
     /// A drawing without sizes, or one to which no number belongs.
-    pub fn put(&self, drawing: &mut Drawing, sample: &Sample) -> Result<(), PutError> {
+    pub fn put(
+        &self,
+        drawing: &mut Drawing,
+        sample: &Sample,
+        model: &str,
+    ) -> Result<Vec<String>, PutError> {
         if drawing.is_symbolic {
             return Err(PutError::Symbols(drawing.name.clone()));
         }
@@ -147,8 +163,28 @@ impl Overlay {
         if sums.n_placed == 0 {
             return Err(self.elsewhere(drawing, sample));
         }
-        notes::write(self, &sums, drawing);
-        Ok(())
+        let other = self.other(model);
+        let measured = |of: &String| format!("measured on {}", read::short(of));
+        let measured = other.clone().or_else(|| self.of.as_ref().map(measured));
+        let (n, n_outside) = (self.numbers.len(), sums.outside.len());
+        let most = (n_outside > n - n_outside).then(|| {
+            format!(
+                "{n_outside} of {n} numbers of the file are in no box: they may be another model's"
+            )
+        });
+        let lines = measured.into_iter().chain(most.clone()).collect();
+        notes::write(self, &sums, lines, drawing);
+        Ok(other.into_iter().chain(most).collect())
+    }
+
+    /// That the file speaks of another model, if it does.
+    fn other(&self, model: &str) -> Option<String> {
+        let is_other = |of: &&str| !of.is_empty() && !model.is_empty() && *of != model;
+        let of = self.of.as_deref().filter(is_other)?;
+        let [of, model] = [of, model].map(read::short);
+        Some(format!(
+            "measured on {of} and drawn on {model}: the numbers may be another model's"
+        ))
     }
 
     fn elsewhere(&self, drawing: &Drawing, sample: &Sample) -> PutError {

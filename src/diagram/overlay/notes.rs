@@ -9,11 +9,9 @@ use crate::wording::percent;
 
 /// Paths that are told of what is in no box.
 const TOLD: usize = 4;
-/// Digits of a number, and the most where borders of colours would look alike.
-const DIGITS: [usize; 2] = [3, 9];
 
-/// Notes what the numbers of each box come to, and the legend.
-pub(super) fn write(overlay: &Overlay, sums: &Sums, drawing: &mut Drawing) {
+/// Notes what the numbers of each box come to, and the legend, which begins with `lines`.
+pub(super) fn write(overlay: &Overlay, sums: &Sums, lines: Vec<String>, drawing: &mut Drawing) {
     let writer = Writer::new(overlay, sums);
     let first = overlay.first.as_ref().map(|first| short(&first.path));
     let home = sums.first.map(|(home, _)| home);
@@ -45,7 +43,7 @@ pub(super) fn write(overlay: &Overlay, sums: &Sums, drawing: &mut Drawing) {
     let layers = sums.layers.iter().enumerate();
     let layers = layers.map(|(at, sum)| mark(writer.note(sum, false), first_layer == Some(at)));
     let layers = layers.collect();
-    drawing.overlay = Some(writer.legend(overlay, sums, layers));
+    drawing.overlay = Some(writer.legend(overlay, sums, lines, layers));
 }
 
 /// What numbers are written with.
@@ -55,7 +53,6 @@ struct Writer {
     /// Numbers are divided by this.
     unit: f64,
     unit_name: &'static str,
-    n_digits: usize,
     /// All numbers of the file, in or outside boxes.
     total: f64,
 }
@@ -76,11 +73,9 @@ impl Writer {
             _ => (1e-6, "\u{b5}s"),
         };
         let values: Vec<f64> = values.iter().map(|value| value / unit).collect();
-        let scale = Scale::new(&values, is_time);
         Self {
             rule: overlay.rule,
-            n_digits: n_digits(&scale),
-            scale,
+            scale: Scale::new(&values, is_time),
             unit,
             unit_name,
             total: overlay.numbers.iter().map(|number| number.value).sum(),
@@ -111,7 +106,7 @@ impl Writer {
         const LEAST: f64 = 0.001;
         match value / self.unit {
             v if self.rule == Rule::Time && v > 0.0 && v < LEAST => format!("< {LEAST}"),
-            v => digits(v, self.n_digits),
+            v => self.scale.show(v),
         }
     }
 
@@ -125,16 +120,15 @@ impl Writer {
         )
     }
 
-    fn legend(&self, overlay: &Overlay, sums: &Sums, layers: Vec<Note>) -> Legend {
-        let show = |value: f64| digits(value, self.n_digits);
+    fn legend(
+        &self,
+        overlay: &Overlay,
+        sums: &Sums,
+        mut lines: Vec<String>,
+        layers: Vec<Note>,
+    ) -> Legend {
+        let show = |value: f64| self.scale.show(value);
         let quantity = sentence(&overlay.quantity);
-        let mut lines = Vec::new();
-        lines.extend(
-            overlay
-                .of
-                .as_ref()
-                .map(|of| format!("measured on {}", short(of))),
-        );
         lines.push(match self.rule {
             Rule::Time => format!(
                 "{} {} in all; a box has the time of all its layers together",
@@ -171,7 +165,7 @@ impl Writer {
         };
         Legend {
             title: format!("{quantity}{unit}"),
-            ranges: self.scale.ranges(&show),
+            shades: self.scale.shades(),
             lines,
             first,
             layers,
@@ -210,63 +204,9 @@ impl Writer {
     }
 }
 
-/// Digits with which all borders of a scale look different.
-fn n_digits(scale: &Scale) -> usize {
-    let [least, most] = DIGITS;
-    let differ = |n: &usize| {
-        let ranges = scale.ranges(&|value| digits(value, *n));
-        let mut borders = ranges.iter().filter_map(|range| range.split_once(" to "));
-        borders.all(|(from, to)| from != to)
-    };
-    (least..=most).find(differ).unwrap_or(most)
-}
-
-/// A number of `n` digits, with a power of ten where that is shorter.
-fn digits(value: f64, n: usize) -> String {
-    let size = value.abs();
-    if value.is_infinite() {
-        return "no number".into();
-    }
-    if size != 0.0 && !(1e-3..1e4).contains(&size) {
-        let text = format!("{value:.*e}", n - 2);
-        let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
-        return format!("{}e{power}", trimmed(digits));
-    }
-    let before = match size {
-        0.0 => 0,
-        _ => size.log10().floor() as i32,
-    };
-    let places = (n as i32 - 1 - before).max(0) as usize;
-    trimmed(&format!("{value:.places$}")).to_owned()
-}
-
-/// Without zeros behind the last digit that says something.
-fn trimmed(text: &str) -> &str {
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.'),
-        false => text,
-    }
-}
-
 /// With a capital at its begin.
 fn sentence(text: &str) -> String {
     let mut chars = text.chars();
     let first = chars.next().map(|c| c.to_uppercase().to_string());
     first.unwrap_or_default() + chars.as_str()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_have_three_digits() {
-        let shown = [
-            0.0, 1.0, 12.3456, 123.456, 0.5, 0.001, 0.012345, 9999.0, 1e4, 1.25e-7, -2.5,
-        ];
-        let expected = [
-            "0", "1", "12.3", "123", "0.5", "0.001", "0.0123", "9999", "1e4", "1.2e-7", "-2.5",
-        ];
-        assert_eq!(shown.map(|value| digits(value, DIGITS[0])), expected);
-    }
 }

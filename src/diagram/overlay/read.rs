@@ -28,6 +28,16 @@ pub enum Error {
         /// What is there.
         found: String,
     },
+    /// A report of the program without numbers of values.
+    #[error("expected a report of `{expected}`, found one of `{found}`, which has {lack}")]
+    Report {
+        /// The command whose report can be shown.
+        expected: &'static str,
+        /// The command whose report it is.
+        found: &'static str,
+        /// What is not in it.
+        lack: &'static str,
+    },
     /// A quantity that the file has not.
     #[error("expected a quantity of the file ({known}), found `{asked}`")]
     Quantity {
@@ -54,6 +64,13 @@ impl Overlay {
         }
         if has("values", Value::is_array) {
             return comparison(&root, quantity);
+        }
+        if has("positions", Value::is_u64) && has("same_top", Value::is_u64) {
+            return Err(Error::Report {
+                expected: "bench compare --json",
+                found: "bench compare --kl --json",
+                lack: "no numbers of values",
+            });
         }
         let number = |(path, _): (&String, _)| {
             Ok(Number {
@@ -111,10 +128,17 @@ fn profile(root: &At<'_>, quantity: Option<&str>) -> Result<Overlay, Error> {
             profiles.push(profile);
         }
     }
-    if profiles.is_empty() {
+    if profiles.is_empty() && runs.is_empty() {
         return Err(root
             .key("runs")?
             .other("profiles (bench perf --profile --json)"));
+    }
+    if profiles.is_empty() {
+        return Err(Error::Report {
+            expected: "bench perf --profile --json",
+            found: "bench perf --json",
+            lack: "no profiles",
+        });
     }
     let at = choose(&names, quantity)?;
     let mut numbers = Vec::new();
@@ -129,7 +153,7 @@ fn profile(root: &At<'_>, quantity: Option<&str>) -> Result<Overlay, Error> {
         rule: Rule::Time,
         numbers,
         of: match root.object()?.get("model") {
-            Some(_) => Some(short(root.key("model")?.text()?)),
+            Some(_) => Some(root.key("model")?.text()?.to_owned()),
             None => None,
         },
         first: None,

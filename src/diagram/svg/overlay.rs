@@ -123,20 +123,15 @@ pub(super) fn legend(legend: &Legend, room: f64) -> Piece {
         piece.text(0.0, y - 4.0, Anchor::Start, Style::Title, &line);
     }
     y += 6.0;
-    let texts = legend
-        .ranges
-        .iter()
-        .map(String::as_str)
-        .chain(["no number"]);
-    let levels = (0..LEVELS).map(Some).chain([None]);
-    let widest = texts
-        .clone()
-        .map(|text| width(text, Style::Small))
-        .fold(0.0, f64::max);
+    let shades = legend.shades.iter();
+    let coloured = shades.map(|shade| (shade.text.as_str(), Some(shade.level)));
+    let entries: Vec<(&str, Option<usize>)> = coloured.chain([("no number", None)]).collect();
+    let widths = entries.iter().map(|(text, _)| width(text, Style::Small));
+    let widest = widths.fold(0.0, f64::max);
     let each = SWATCH + 6.0 + widest.ceil() + 12.0;
     let columns = ((room + 12.0) / each).floor().clamp(1.0, 10.0) as usize;
-    let rows = (LEVELS + 1).div_ceil(columns);
-    for (at, (text, level)) in texts.zip(levels).enumerate() {
+    let rows = entries.len().div_ceil(columns);
+    for (at, (text, level)) in entries.into_iter().enumerate() {
         let (x, y) = ((at / rows) as f64 * each, y + (at % rows) as f64 * ROW);
         let frame = Rect {
             x,
