@@ -62,3 +62,28 @@ pub(super) fn sentence(what: Purpose, needed: u64, available: u64) -> String {
     let (needed, available) = (bytes(needed), bytes(available));
     format!("{needed} needed, {available} available; {advice}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_advice() {
+        // Where the system does not say how much there is nothing is refused.
+        if available().is_none() {
+            return;
+        }
+        let refused = [
+            (Purpose::Weights, "--type"),
+            (Purpose::Cache, "--kv-type"),
+            (Purpose::Scratch, "--ctx"),
+        ];
+        for (purpose, advice) in refused {
+            let said = check(purpose, u64::MAX).unwrap_err().to_string();
+            assert!(said.contains(&purpose.to_string()), "{said}");
+            assert!(said.contains("16.0 EiB needed"), "{said}");
+            assert!(said.contains(advice), "{said}");
+            assert!(check(purpose, 0).is_ok());
+        }
+    }
+}
