@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -14,8 +13,9 @@ use lab_bench::diagram::compare::{Comparison, Finding, KindPair, Level, Side, To
 use lab_bench::diagram::{Drawing, Sample, svg, variants};
 use lab_bench::synth::{Request, design};
 
-use crate::diagrams::check_layout;
-use crate::goldens::{index, library, request};
+use crate::command::{Ran, bench, scratch, text};
+use crate::diagrams::{Case, cases, check_layout};
+use crate::goldens::library;
 
 /// Pairs that are told apart by very different things.
 const PAIRS: [[&str; 2]; 12] = [
@@ -56,22 +56,13 @@ fn drawing(library: &Library, name: &str) -> Drawing {
 /// Every golden with the numbers of its file, and with symbols.
 fn goldens() -> &'static [(String, [Drawing; 2])] {
     static ALL: OnceLock<Vec<(String, [Drawing; 2])>> = OnceLock::new();
-    ALL.get_or_init(|| draw_goldens(&library()))
-}
-
-fn draw_goldens(library: &Library) -> Vec<(String, [Drawing; 2])> {
-    let one = |entry: &serde_json::Value| {
-        let name = entry["name"].as_str().expect("a name").to_owned();
-        let (arch, request) = request(&name, entry);
-        let def = library.get(&arch).expect("sound");
-        let source = &library.source(&arch).expect("built in").text;
-        let (_, plan) = design(&def, &request).expect("it can be made");
-        let sample = Sample::of_model(&name, &plan).expect("a graph");
-        let numbers = Drawing::new(&def, source, &sample);
-        let symbols = drawing_of(&name, &def, source, &request);
-        (name, [numbers, symbols])
-    };
-    index().iter().map(one).collect()
+    ALL.get_or_init(|| {
+        let all = cases(&library());
+        let drawn = |case: &Case| case.samples().map(|sample| case.drawing(&sample));
+        all.iter()
+            .map(|case| (case.name.clone(), drawn(case)))
+            .collect()
+    })
 }
 
 #[test]
@@ -598,24 +589,13 @@ fn differences_in_words() {
     insta::assert_snapshot!("diagram_compare", out);
 }
 
-/// The program's exit code, what it printed and what it complained of.
-fn bench(arguments: &[&str]) -> (i32, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
-        .args(arguments)
-        .output()
-        .expect("the program runs");
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    let code = output.status.code().expect("an exit code");
-    (code, text(output.stdout), text(output.stderr))
-}
-
 #[test]
 fn the_program_writes_a_picture_and_prints_words() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     let folder = scratch.path().to_str().expect("UTF-8");
     let model = scratch.path().join("m.gguf");
     let model = model.to_str().expect("UTF-8");
-    assert_eq!(bench(&["synth", "qwen3", "-o", model]).0, 0);
+    assert_eq!(bench(&["synth", "qwen3", "-o", model]).code, 0);
     let cases: [(&[&str], &str, &str); 4] = [
         (
             &["llama", "llama-moe"],
@@ -640,7 +620,7 @@ fn the_program_writes_a_picture_and_prints_words() {
     ];
     for (arguments, name, words) in cases {
         let all = [&["diagram", "--compare", "-o", folder], arguments].concat();
-        let (code, out, err) = bench(&all);
+        let Ran { code, out, err } = bench(&all);
         assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}");
         assert!(
             out.starts_with("# ") && out.contains(words),
@@ -655,18 +635,18 @@ fn the_program_writes_a_picture_and_prints_words() {
 /// What a name stands for does not depend on whether it is compared.
 #[test]
 fn names_and_requests_mean_the_same_with_one_and_with_two() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
-    let folder = scratch.path().to_str().expect("UTF-8");
-    let (code, out, err) = bench(&["diagram", "llama-moe", "-o", folder]);
+    let own = scratch();
+    let folder = text(own.path());
+    let Ran { code, out, err } = bench(&["diagram", "llama-moe", "-o", folder]);
     assert_eq!((code, err.as_str()), (0, ""));
     let files: Vec<&str> = out.lines().map(|line| &line[folder.len() + 1..]).collect();
     assert_eq!(files, ["llama-moe.arch.svg", "llama-moe.layers.svg"]);
-    let of_all = tempfile::tempdir().expect("a scratch folder");
-    let all = of_all.path().to_str().expect("UTF-8");
-    assert_eq!(bench(&["diagram", "llama", "-o", all]).0, 0);
+    let of_all = scratch();
+    let all = text(of_all.path());
+    assert_eq!(bench(&["diagram", "llama", "-o", all]).code, 0);
     for file in files {
         let read = |folder: &Path| std::fs::read(folder.join(file)).expect("it is written");
-        assert_eq!(read(scratch.path()), read(of_all.path()), "{file}");
+        assert_eq!(read(own.path()), read(of_all.path()), "{file}");
     }
     let model = "models/tiny-chat.gguf";
     let cases: [(&[&str], &str); 4] = [
@@ -681,7 +661,7 @@ fn names_and_requests_mean_the_same_with_one_and_with_two() {
     for (arguments, expected) in cases {
         for more in [&[][..], &["llama", "--compare"]] {
             let all = [&["diagram", "-o", folder], arguments, more].concat();
-            let (code, _, err) = bench(&all);
+            let Ran { code, err, .. } = bench(&all);
             assert!(code != 0 && err.contains(expected), "{all:?}: {err}");
         }
     }
@@ -709,9 +689,9 @@ fn comparing_other_than_two_is_refused() {
     ];
     for (arguments, expected) in cases {
         let all = [&["diagram", "--compare"], arguments].concat();
-        let (code, _, err) = bench(&all);
+        let Ran { code, err, .. } = bench(&all);
         assert!(code != 0 && err.contains(expected), "{arguments:?}: {err}");
     }
-    let (code, _, err) = bench(&["diagram", "llama", "qwen3"]);
+    let Ran { code, err, .. } = bench(&["diagram", "llama", "qwen3"]);
     assert!(code != 0 && err.contains("--compare"), "{err}");
 }
