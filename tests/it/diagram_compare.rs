@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use lab_bench::arch::{ArchDef, Library};
 use lab_bench::diagram::compare::{Comparison, Finding, KindPair, Level, Side, Told, summary};
-use lab_bench::diagram::{Drawing, Sample, svg, variants};
+use lab_bench::diagram::{Drawing, Part, Sample, svg, variants};
 use lab_bench::synth::{Request, design};
 
 use crate::command::{Ran, bench, scratch, text};
@@ -487,6 +487,56 @@ fn models_with_numbers_are_whole_and_legible() {
         check_whole(&name, &comparison);
         check_symmetry(&name, a, b);
         check_layout(&name, &svg::compared(&comparison));
+    }
+}
+
+/// Models of one name differ in one number or one word deep inside: which of the two comes first changes
+/// nothing of what is told, and the number is told.
+#[test]
+fn models_of_one_name_are_told_the_same_from_both_sides() {
+    fn last(drawing: &mut Drawing) -> &mut Part {
+        let kind = drawing.kinds.last_mut().expect("layers");
+        let branch = kind.slots.last_mut().expect("slots").branches.last_mut();
+        &mut branch.expect("a branch").block
+    }
+    let edits: [(&str, fn(&mut Drawing), bool); 4] = [
+        (
+            "size",
+            |d| last(d).weights.last_mut().unwrap().shape[0].push('7'),
+            false,
+        ),
+        (
+            "operation",
+            |d| last(d).ops.last_mut().unwrap().title.push_str(" 7"),
+            true,
+        ),
+        (
+            "choice",
+            |d| last(d).options.last_mut().unwrap().value.push('7'),
+            false,
+        ),
+        (
+            // Two of which either may be matched with the one of the other side.
+            "twice",
+            |d| {
+                let slots = &mut d.kinds.last_mut().unwrap().slots;
+                slots.push(slots.last().unwrap().clone());
+            },
+            true,
+        ),
+    ];
+    let of_files = goldens().iter().map(|(_, drawings)| &drawings[0]);
+    for plain in of_files.step_by(5) {
+        for (what, edit, is_told) in &edits {
+            let name = format!("{}: {what}", plain.name);
+            let mut other = plain.clone();
+            edit(&mut other);
+            check_symmetry(&name, plain, &other);
+            let comparison = Comparison::new(plain, &other);
+            check_whole(&name, &comparison);
+            let has_findings = !comparison.findings().is_empty();
+            assert!(has_findings || !is_told, "{name}");
+        }
     }
 }
 
