@@ -229,7 +229,7 @@ fn edits() -> Vec<Edit> {
             "gemma3",
             "size = \"n_swa\"",
             "size = 0",
-            &["Attention: only A sees a window"],
+            &["Attention of kind 1: only A sees a window"],
         ),
         edit(
             "mamba2",
@@ -477,6 +477,120 @@ fn pairs_are_whole_symmetric_legible_and_quick() {
     }
 }
 
+/// Definitions that differ in blocks of one title.
+const ALIKE: [[&str; 2]; 17] = [
+    ["llama", "deepseek2"],
+    ["llama", "qwen2moe"],
+    ["llama", "arctic"],
+    ["llama", "dbrx"],
+    ["llama-moe", "arctic"],
+    ["llama-moe", "llama4"],
+    ["gemma4", "gemma4-moe"],
+    ["gemma4", "gemma4-input"],
+    ["gemma4-moe", "gemma4-input"],
+    ["gemma3", "gemma4-moe"],
+    ["deepseek2", "qwen35moe"],
+    ["kimi-linear", "qwen35moe"],
+    ["qwen2moe", "qwen3moe"],
+    ["grok", "grok-ffn"],
+    ["granitehybrid", "granitehybrid-moe"],
+    ["falcon-h1", "jamba"],
+    ["nomic-bert", "nomic-bert-moe"],
+];
+
+/// Neighbours in the list of definitions, near and far, and those that are alike.
+#[test]
+fn what_only_one_side_has_is_not_on_the_other() {
+    let library = library();
+    let names: Vec<&str> = library.sources().map(|(name, _)| name).collect();
+    let more = ALIKE.iter().flatten().copied();
+    let drawings: BTreeMap<&str, Drawing> = names
+        .iter()
+        .copied()
+        .chain(more)
+        .map(|name| (name, drawing(&library, name)))
+        .collect();
+    let near = names.windows(2).map(|pair| [pair[0], pair[1]]);
+    let far = names.iter().zip(&names[7..]).map(|(a, b)| [*a, *b]);
+    let mut n_told = 0;
+    for [a, b] in near.chain(far).chain(ALIKE) {
+        let comparison = Comparison::new(&drawings[a], &drawings[b]);
+        n_told += check_only(&format!("{a} and {b}"), &comparison);
+    }
+    assert!(n_told > 50, "{n_told}");
+}
+
+/// Of what is told that only one side has: the other has no block of that title, in the kinds of layers
+/// that are named or, if none is, in any. How much is told.
+fn check_only(name: &str, comparison: &Comparison<'_>) -> usize {
+    let mut n_told = 0;
+    for finding in comparison.findings() {
+        let Told::Only(side, text) = &finding.told else {
+            continue;
+        };
+        let Some(what) = text.strip_prefix("has ") else {
+            continue;
+        };
+        let title = what.split(':').next().unwrap_or_default();
+        let title = title.split(" beside the ").next().unwrap_or_default();
+        let article = ["a ", "an "].iter().find_map(|a| title.strip_prefix(a));
+        let title = article.unwrap_or(title);
+        let other = side.other();
+        let numbers: Vec<usize> = finding
+            .places
+            .iter()
+            .filter_map(|place| place.strip_prefix("kind ")?.parse().ok())
+            .collect();
+        let named = (1..).zip(&comparison.kinds);
+        let named = named.filter(|(n, _)| numbers.is_empty() || numbers.contains(n));
+        let kinds = named.filter_map(|(_, pair)| match other {
+            Side::A => pair.kind.a,
+            Side::B => pair.kind.b,
+        });
+        let slots = kinds.flat_map(|kind| &kind.slots);
+        let blocks = slots.flat_map(|slot| &slot.branches).map(|b| &b.block);
+        let same = blocks.filter(|block| block.title.eq_ignore_ascii_case(title));
+        assert_eq!(same.count(), 0, "{name}: {text}: {:?}", finding.places);
+        n_told += 1;
+    }
+    n_told
+}
+
+/// Of two blocks of one title where the other side has one, one is told, as a further one.
+#[test]
+fn a_second_block_of_a_title_is_a_further_one() {
+    let library = library();
+    let plain = drawing(&library, "llama");
+    let mut twice = plain.clone();
+    let slots = &mut twice.kinds[0].slots;
+    slots.push(slots.last().expect("slots").clone());
+    twice.name = "twice".into();
+    let comparison = Comparison::new(&plain, &twice);
+    let names = comparison.names();
+    let told = comparison.findings().iter();
+    let told: Vec<String> = told.map(|finding| finding.sentence(&names)).collect();
+    assert!(
+        told.len() == 1 && told[0].starts_with("Only twice has a further feed-forward network: "),
+        "{told:?}"
+    );
+}
+
+/// A block that the other side has in other layers is told with the number of its kind of layers.
+#[test]
+fn what_the_other_side_has_elsewhere_is_told_with_its_place() {
+    let library = library();
+    let [a, b] = ["nemotron", "nemotron_h"].map(|name| drawing(&library, name));
+    let comparison = Comparison::new(&a, &b);
+    let names = comparison.names();
+    let told = comparison.findings().iter();
+    let told: Vec<String> = told.map(|finding| finding.sentence(&names)).collect();
+    let has = |begin: &str| told.iter().any(|text| text.starts_with(begin));
+    assert!(
+        has("Kind 1: only nemotron has a feed-forward network"),
+        "{told:?}"
+    );
+}
+
 /// Neighbours in the index of the goldens, with their numbers.
 #[test]
 fn models_with_numbers_are_whole_and_legible() {
@@ -495,9 +609,14 @@ fn models_with_numbers_are_whole_and_legible() {
 #[test]
 fn models_of_one_name_are_told_the_same_from_both_sides() {
     fn last(drawing: &mut Drawing) -> &mut Part {
-        let kind = drawing.kinds.last_mut().expect("layers");
-        let branch = kind.slots.last_mut().expect("slots").branches.last_mut();
-        &mut branch.expect("a branch").block
+        let slots = drawing.kinds.iter_mut().flat_map(|kind| &mut kind.slots);
+        let blocks = slots.flat_map(|slot| &mut slot.branches);
+        let blocks = blocks.map(|branch| &mut branch.block);
+        let is_whole = |block: &&mut Part| !block.weights.is_empty() && !block.options.is_empty();
+        blocks
+            .filter(is_whole)
+            .last()
+            .expect("a block with weights")
     }
     let edits: [(&str, fn(&mut Drawing), bool); 4] = [
         (
