@@ -16,7 +16,7 @@ use lab_bench::plan::Plan;
 use lab_bench::synth::{Request, design};
 use lab_bench::weights::TensorType;
 
-use crate::command::scratch;
+use crate::command::{bench, scratch, text};
 use crate::goldens::{Golden, goldens, index, library, options, request};
 use crate::support::behind;
 
@@ -418,7 +418,7 @@ fn numbers_of_a_file_add_up() {
             let own: BTreeSet<usize> = own.collect();
             let bytes: u64 = own.iter().map(|at| plan.tensors[*at].bytes).sum();
             assert_eq!(
-                part.cost.unwrap(),
+                part.cost.unwrap().bytes,
                 bytes,
                 "{}: {}",
                 case.name,
@@ -564,14 +564,35 @@ fn a_png_is_a_picture_of_its_size() {
     let sample = Sample::of_model(&case.name, &case.plan()).unwrap();
     let drawing = case.drawing(&sample);
     let text = svg::document(&drawing, &svg::stack(&drawing), "a picture");
-    let png = lab_bench::diagram::png::png(&text).unwrap();
+    let png = lab_bench::diagram::png::png(&text).unwrap().bytes;
     assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
     let size = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap());
     let piece = svg::stack(&drawing);
     let expected = [piece.w, piece.h].map(|n| (n.ceil() * 1.5).ceil() as u32);
     assert_eq!([size(16), size(20)], expected);
-    assert_eq!(png, lab_bench::diagram::png::png(&text).unwrap());
+    assert_eq!(png, lab_bench::diagram::png::png(&text).unwrap().bytes);
     assert!(lab_bench::diagram::png::png("<svg").is_err());
+}
+
+/// Of characters that the fonts do not have, one line for each picture, and nothing of anything else.
+#[test]
+fn characters_without_a_glyph_are_one_line_for_each_picture() {
+    let scratch = scratch();
+    let draw = |name: &str| {
+        let folder = text(scratch.path());
+        let ran = bench(&["diagram", "bert", "--png", "--name", name, "-o", folder]);
+        assert!(ran.is_fine(), "{}", ran.err);
+        ran.err
+    };
+    assert_eq!(draw("plain \u{e9}"), "");
+    let said = draw("\u{6f22}\u{5b57}\u{6f22} \u{1f600}");
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 2, "{said}");
+    for (line, ending) in lines.iter().zip(["arch", "layers"]) {
+        let told = "3 characters are drawn as boxes, since no font has them: \u{6f22}, \u{5b57} and \u{1f600}";
+        assert!(line.ends_with(told), "{line}");
+        assert!(line.contains(&format!(".{ending}.png: ")), "{line}");
+    }
 }
 
 #[test]
