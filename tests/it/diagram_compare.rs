@@ -709,6 +709,10 @@ fn hostile_names_stay_text() {
     let picture = svg::comparison(&comparison, "x");
     let xml = roxmltree::Document::parse(&picture).expect("XML");
     assert!(!xml.descendants().any(|node| node.has_tag_name("script")));
+    let desc = xml.descendants().find(|node| node.has_tag_name("desc"));
+    let desc = desc.and_then(|node| node.text()).expect("a description");
+    assert!(desc.contains(" side by side: "), "{desc}");
+    assert!(desc.contains("in what is computed"), "{desc}");
     check_layout("hostile", &svg::compared(&comparison));
 }
 

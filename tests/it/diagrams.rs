@@ -526,6 +526,61 @@ fn pictures_are_xml_and_the_same_each_time() {
     }
 }
 
+/// What a document says of its picture.
+fn desc(text: &str) -> String {
+    let xml = roxmltree::Document::parse(text).expect("XML");
+    let desc = xml.descendants().find(|node| node.has_tag_name("desc"));
+    let desc = desc.and_then(|node| node.text()).expect("a description");
+    desc.to_owned()
+}
+
+#[test]
+fn descriptions_say_what_a_picture_shows() {
+    let library = library();
+    for case in cases(&library) {
+        for sample in case.samples() {
+            let drawing = case.drawing(&sample);
+            let piece = svg::stack(&drawing);
+            let said = desc(&svg::document(&drawing, &piece, "the whole model"));
+            let name = &case.name;
+            assert!(said.starts_with(&drawing.name), "{name}: {said}");
+            assert!(said.contains("The whole model: "), "{name}: {said}");
+            let mode = match drawing.mode {
+                Mode::Causal => "token by token",
+                Mode::Diffusion => "fills in",
+                Mode::Encoder => "a vector for each",
+            };
+            assert!(said.contains(mode), "{name}: {said}");
+            for kind in &drawing.kinds {
+                assert!(said.contains(&kind.label), "{name}: {said}");
+            }
+            let n_layers = format!(" {} layer", drawing.layers.len());
+            assert_eq!(said.contains(&n_layers), !drawing.is_symbolic, "{said}");
+            assert_eq!(said.contains("iB."), !drawing.is_symbolic, "{said}");
+        }
+    }
+    let of = |name: &str, set: &[(&str, &str)]| {
+        let def = library.get(name).unwrap();
+        let set = set.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        let request = Request {
+            set: set.collect(),
+            ..Request::default()
+        };
+        let (_, plan) = design(&def, &request).unwrap();
+        let sample = Sample::of_model("mine", &plan).unwrap();
+        let drawing = Drawing::new(&def, "", &sample);
+        desc(&svg::document(
+            &drawing,
+            &svg::layers(&drawing),
+            "its kinds of layers",
+        ))
+    };
+    let said = of("cohere2", &[("block_count", "8")]);
+    let order = "mine (architecture cohere2) writes text token by token. Its kinds of layers: 2 \u{d7} (3 \u{d7} \
+                 local attention beside network, then 1 \u{d7} full attention beside network). 8 layers and ";
+    assert!(said.starts_with(order), "{said}");
+}
+
 #[test]
 fn hostile_names_stay_text() {
     let library = library();
