@@ -314,14 +314,14 @@ mod tests {
         let name = |path: &str| Source::File(path.into()).name();
         assert_eq!(name("models/some-1.5b.gguf"), "some-1.5b");
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let own = root.file_name().unwrap().to_string_lossy();
+        let own = root.file_name().expect("a name").to_string_lossy();
         // The tests run in the root of the project.
         assert_eq!(name("."), own);
         assert_eq!(name("src/.."), own);
         let folder = std::env::temp_dir().join(format!("bench-name-{}-1.5b", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let of_folder = name(folder.to_str().unwrap());
-        std::fs::remove_dir(&folder).unwrap();
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let of_folder = name(folder.to_str().expect("UTF-8"));
+        std::fs::remove_dir(&folder).expect("it is empty");
         assert!(of_folder.ends_with("-1.5b"), "{of_folder}");
     }
 }

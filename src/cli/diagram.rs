@@ -1,6 +1,6 @@
 //! `bench diagram`: pictures of a model, drawn from what runs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 
@@ -203,9 +203,19 @@ fn draw(
         let file = output::save(&args.output, &format!("{name}.svg"), text.as_bytes())?;
         output::line(file.display().to_string())?;
         if args.png {
-            let file = output::save(&args.output, &format!("{name}.png"), &png(&text)?)?;
+            let file = save_png(&args.output, &name, &text)?;
             output::line(file.display().to_string())?;
         }
     }
     Ok(())
+}
+
+/// Writes a drawing as PNG; gives its path.
+pub(super) fn save_png(folder: &Path, name: &str, drawing: &str) -> Result<PathBuf, Failure> {
+    let png = png(drawing)?;
+    let file = output::save(folder, &format!("{name}.png"), &png.bytes)?;
+    if let Some(problem) = png.problem {
+        tracing::warn!("{}: {problem}", file.display());
+    }
+    Ok(file)
 }

@@ -4,12 +4,11 @@
 use clap::Args as ClapArgs;
 
 use crate::diagram::compare::{Comparison, summary};
-use crate::diagram::png::png;
 use crate::diagram::{Drawing, svg};
 use crate::models::Definitions;
 use crate::synth::Request;
 
-use super::diagram::{Args, request, samples};
+use super::diagram::{Args, request, samples, save_png};
 use super::synth::key_value;
 use super::{Failure, output};
 
@@ -51,7 +50,7 @@ pub(super) fn run(args: &Args, definitions: &Definitions) -> Result<(), Failure>
     let text = svg::comparison(&comparison, &name);
     output::save(&args.output, &format!("{name}.svg"), text.as_bytes())?;
     if args.png {
-        output::save(&args.output, &format!("{name}.png"), &png(&text)?)?;
+        save_png(&args.output, &name, &text)?;
     }
     output::bytes(summary(&comparison).as_bytes())
 }

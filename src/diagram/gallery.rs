@@ -50,12 +50,11 @@ pub fn gallery(library: &Library) -> Result<Vec<(String, String)>, GalleryError>
             let sample = Sample::of_definition(&name, &def, &request).map_err(failed)?;
             let drawing = Drawing::new(&def, source, &sample);
             let file = format!("{name}.svg");
-            let whole = svg::stack(&drawing);
-            files.push((file.clone(), svg::compact(&whole, &name)));
+            files.push((file.clone(), svg::small_stack(&drawing)));
             let mut links = Vec::new();
             for kind in &drawing.kinds {
                 // Without a name, so that equal ones are equal.
-                let text = svg::compact(&svg::kind(kind), &kind.label);
+                let text = svg::small_kind(kind);
                 let own = format!("{name}.{}.svg", kind.letter);
                 let file = known.entry(text.clone()).or_insert_with(|| {
                     files.push((own.clone(), text));

@@ -29,6 +29,15 @@ pub(super) fn second(name: &str) -> String {
     tap(name).replacen("reads", "and", 1)
 }
 
+/// What a model does, as a predicate.
+pub(super) fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Causal => "writes text token by token",
+        Mode::Diffusion => "fills in masked tokens, in any order",
+        Mode::Encoder => "gives a vector for each token of a text",
+    }
+}
+
 /// What weights are for, by the kind of what reads them.
 pub(super) fn purpose(kind: &'static str) -> &'static str {
     // Operations are built for a stage under the name of the plan's field.

@@ -79,7 +79,7 @@ mod tests {
             (Purpose::Scratch, "--ctx"),
         ];
         for (purpose, advice) in refused {
-            let said = check(purpose, u64::MAX).unwrap_err().to_string();
+            let said = check(purpose, u64::MAX).expect_err("too much").to_string();
             assert!(said.contains(&purpose.to_string()), "{said}");
             assert!(said.contains("16.0 EiB needed"), "{said}");
             assert!(said.contains(advice), "{said}");

@@ -3,11 +3,11 @@
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
 
-use lab_bench::models::{self, Definitions, Opened, Source};
+use lab_bench::models::{self, Opened, Source};
 use serde_json::{Map, Value, json};
 
+use crate::command::{Ran, bench, definitions, scratch, text};
 use crate::hf;
 
 /// Three layers of width 48 with six heads of 16, nine files with an index.
@@ -15,10 +15,6 @@ const SOUND: &str = "llama-llama3";
 pub(crate) const CONFIG: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
 const TOKENIZER: &str = "tokenizer.json";
-
-pub(crate) fn definitions() -> Definitions {
-    Definitions::open(&[]).expect("the built-in definitions are readable")
-}
 
 fn open(folder: &Path) -> Result<Opened, models::Error> {
     models::open(&Source::File(folder.to_owned()), &definitions())
@@ -29,7 +25,7 @@ pub(crate) struct Folder(pub(crate) tempfile::TempDir);
 
 impl Folder {
     pub(crate) fn new(name: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a scratch folder");
+        let folder = scratch();
         hf::open(name).write(folder.path());
         Self(folder)
     }
@@ -109,17 +105,11 @@ impl Folder {
 #[track_caller]
 fn refused(path: &Path, parts: &[&str]) {
     let message = open(path).expect_err("no sound folder").to_string();
-    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
-        .args([Path::new("plan"), Path::new("-m"), path])
-        .output()
-        .expect("the program runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(output.stdout.is_empty());
-    let folder = path.to_str().expect("scratch paths are UTF-8");
-    for part in parts.iter().chain([&folder]) {
+    let Ran { code, out, err } = bench(&["plan", "-m", text(path)]);
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    for part in parts.iter().chain([&text(path)]) {
         assert!(message.contains(part), "`{part}` is not in: {message}");
-        assert!(said.contains(part), "`{part}` is not in: {said}");
+        assert!(err.contains(part), "`{part}` is not in: {err}");
     }
 }
 

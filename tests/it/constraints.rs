@@ -1,24 +1,17 @@
 //! Constrained answers of the program and the server, with the built-in model.
 
-use std::process::{Command, Output};
-
 use serde_json::{Value, json};
 
+use crate::command::{Ran, bench, scratch, text};
 use crate::server::Server;
 
-fn run(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_bench"))
-        .args(["run", "2+2=?", "--threads", "1"])
-        .args(arguments)
-        .output()
-        .expect("the program runs")
+fn run(arguments: &[&str]) -> Ran {
+    bench(&[&["run", "2+2=?", "--threads", "1"], arguments].concat())
 }
 
-fn text(output: &Output) -> &str {
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{error}");
-    let text = std::str::from_utf8(&output.stdout).expect("UTF-8");
-    text.strip_suffix('\n').expect("a line")
+fn answer(ran: &Ran) -> &str {
+    assert!(ran.is_fine(), "{}", ran.err);
+    ran.out.strip_suffix('\n').expect("a line")
 }
 
 fn person() -> Value {
@@ -48,11 +41,11 @@ fn check_person(text: &str) {
 
 #[test]
 fn the_program_answers_as_it_is_told() {
-    let folder = tempfile::tempdir().expect("a scratch folder");
-    let write = |name: &str, text: &str| {
+    let folder = scratch();
+    let write = |name: &str, contents: &str| {
         let path = folder.path().join(name);
-        std::fs::write(&path, text).expect("written");
-        path.to_str().expect("UTF-8").to_owned()
+        std::fs::write(&path, contents).expect("written");
+        text(&path).to_owned()
     };
     let schema = write("person.json", &person().to_string());
     for seed in ["1", "2", "3"] {
@@ -64,13 +57,13 @@ fn the_program_answers_as_it_is_told() {
             "--json-schema",
             &schema,
         ];
-        check_person(text(&run(&hot)));
+        check_person(answer(&run(&hot)));
     }
     let stateless = ["--stateless", "--ctx", "256", "--json-schema", &schema];
-    check_person(text(&run(&stateless)));
+    check_person(answer(&run(&stateless)));
 
     let digits = run(&["--temperature", "2", "--regex", "^[0-9]{3}-(foo|bar)$"]);
-    let digits = text(&digits);
+    let digits = answer(&digits);
     assert!(digits.len() == 7 && (digits.ends_with("-foo") || digits.ends_with("-bar")));
 
     let gbnf = "root ::= \"(\" root \")\" | [0-9]{2}\n";
@@ -82,16 +75,16 @@ fn the_program_answers_as_it_is_told() {
         write("d.txt", lark),
     ] {
         let output = run(&["--grammar", &path]);
-        let inner = text(&output).trim_start_matches('(');
-        let depth = text(&output).len() - inner.len();
+        let inner = answer(&output).trim_start_matches('(');
+        let depth = answer(&output).len() - inner.len();
         assert_eq!(inner[2..], ")".repeat(depth), "{path}");
         assert!(inner[..2].parse::<u32>().is_ok(), "{path}: {inner}");
     }
 
     let refused = |arguments: &[&str], code: i32, part: &str| {
         let output = run(arguments);
-        let message = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{message}");
+        let message = output.err;
+        assert_eq!(output.code, code, "{message}");
         assert!(message.contains(part), "{message}");
     };
     refused(&["--regex", "("], 1, "regular expression: ");

@@ -6,10 +6,11 @@ use std::process::Command;
 
 use lab_bench::convert::{to_folder, to_gguf};
 use lab_bench::ggml;
-use lab_bench::models::{self, Definitions, Opened, Source};
+use lab_bench::models::{self, Opened, Source};
 use lab_bench::synth::{Request, synth};
 use lab_bench::weights::{Metadata, TensorType, Value, Weights};
 
+use crate::command::{bench_in, definitions, ended, scratch};
 use crate::support::{PATHS, logits, middle_nmse, nmse};
 
 /// Dense with a head of its own and with the token table as head, experts, states of two kinds.
@@ -25,7 +26,7 @@ const TOKENS: [u32; 7] = [3, 17, 5, 99, 64, 2, 41];
 const SHARD_BYTES: u64 = 5 << 30;
 
 /// A model whose rows are whole blocks of most types.
-fn made_up(folder: &Path, arch: &str, with: &[&str], ty: TensorType) -> PathBuf {
+fn synthesised(folder: &Path, arch: &str, with: &[&str], ty: TensorType) -> PathBuf {
     let definitions = definitions();
     let def = definitions.archs.get(arch).expect("it is built in");
     let request = Request {
@@ -41,17 +42,9 @@ fn made_up(folder: &Path, arch: &str, with: &[&str], ty: TensorType) -> PathBuf 
     path
 }
 
-fn definitions() -> Definitions {
-    Definitions::open(&[]).expect("the built-in definitions are readable")
-}
-
 fn open(path: &Path) -> Opened {
     let source = Source::File(path.to_owned());
     models::open(&source, &definitions()).unwrap_or_else(|error| panic!("{error}"))
-}
-
-fn scratch() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a scratch folder")
 }
 
 fn compute(model: &Opened) -> Vec<f32> {
@@ -101,7 +94,7 @@ fn a_file_comes_back_from_a_folder_bit_for_bit() {
     for (arch, with) in MODELS {
         for (ty, shard_bytes) in [(TensorType::F32, SHARD_BYTES), (TensorType::BF16, 100_000)] {
             let what = format!("{arch} {ty}");
-            let path = made_up(scratch.path(), arch, with, ty);
+            let path = synthesised(scratch.path(), arch, with, ty);
             let model = open(&path);
             let folder = scratch.path().join(format!("{arch}-{ty}"));
             let (mut done, mut total) = (0, 0);
@@ -146,7 +139,7 @@ fn a_type_at_load_gives_what_the_converted_file_gives_and_stays_near_f32() {
     let scratch = scratch();
     let mut faults = Vec::new();
     for (arch, with) in MODELS {
-        let path = made_up(scratch.path(), arch, with, TensorType::F32);
+        let path = synthesised(scratch.path(), arch, with, TensorType::F32);
         let original = open(&path);
         let plain: Vec<f64> = compute(&original).into_iter().map(f64::from).collect();
         for (ty, bound) in bounds {
@@ -197,7 +190,7 @@ fn worst_matrix(found: &Weights, original: &Weights, ty: TensorType) -> f64 {
 fn what_weighs_most_gets_more_bits_and_small_things_stay() {
     let scratch = scratch();
     let types = |arch: &str, with: &[&str], ty: TensorType| {
-        let path = made_up(scratch.path(), arch, with, TensorType::F32);
+        let path = synthesised(scratch.path(), arch, with, TensorType::F32);
         open(&path).retyped(ty).expect("a type that can be made")
     };
     let check = |model: &Opened, expected: &[(&str, TensorType)]| {
@@ -254,7 +247,7 @@ fn what_weighs_most_gets_more_bits_and_small_things_stay() {
 #[test]
 fn quantised_models_become_floats_in_a_folder() {
     let scratch = scratch();
-    let model = open(&made_up(scratch.path(), "qwen3", &[], TensorType::F32));
+    let model = open(&synthesised(scratch.path(), "qwen3", &[], TensorType::F32));
     let model = model.retyped(TensorType::Q8_0).expect("whole blocks");
     let folder = scratch.path().join("folder");
     to_folder(&model, None, &folder, SHARD_BYTES, false, &mut |_, _| {}).expect("it fits");
@@ -293,7 +286,7 @@ fn quantised_models_become_floats_in_a_folder() {
 #[test]
 fn values_that_a_type_cannot_hold_are_named() {
     let scratch = scratch();
-    let path = made_up(scratch.path(), "qwen3", &[], TensorType::F32);
+    let path = synthesised(scratch.path(), "qwen3", &[], TensorType::F32);
     let mut bytes = std::fs::read(&path).expect("a file");
     let model = open(&path);
     let tensor = model
@@ -338,20 +331,17 @@ fn names(folder: &Path) -> Vec<String> {
 #[test]
 fn a_broken_run_leaves_nothing_behind() {
     let scratch = scratch();
-    let source = made_up(scratch.path(), "qwen3", &[], TensorType::F32);
+    let source = synthesised(scratch.path(), "qwen3", &[], TensorType::F32);
     let before = names(scratch.path());
     // A disk that is full after some bytes: the largest file a shell allows, in blocks of 512 or
     // 1024 bytes.
     for target in ["full.gguf", "full"] {
         let command = "trap '' XFSZ; ulimit -f 200; exec \"$0\" \"$@\"";
-        let output = Command::new("sh")
-            .args(["-c", command, env!("CARGO_BIN_EXE_bench"), "convert"])
-            .args([&source, &scratch.path().join(target)])
-            .output()
-            .expect("a shell");
-        assert_eq!(output.status.code(), Some(1));
-        let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(message.contains("File too large"), "{message}");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command, env!("CARGO_BIN_EXE_bench"), "convert"]);
+        let ran = ended(shell.args([&source, &scratch.path().join(target)]));
+        assert_eq!(ran.code, 1);
+        assert!(ran.err.contains("File too large"), "{}", ran.err);
         assert_eq!(names(scratch.path()), before, "{target}");
     }
     let model = open(&source);
@@ -370,7 +360,7 @@ fn a_broken_run_leaves_nothing_behind() {
 #[test]
 fn what_is_there_is_only_replaced_when_asked() {
     let scratch = scratch();
-    let model = open(&made_up(scratch.path(), "qwen3", &[], TensorType::F32));
+    let model = open(&synthesised(scratch.path(), "qwen3", &[], TensorType::F32));
     let write = |path: &Path, shard_bytes: u64, replaces: bool| {
         let ty = path.extension().map(|_| TensorType::Q8_0);
         match ty {
@@ -414,7 +404,7 @@ fn what_is_there_is_only_replaced_when_asked() {
 #[test]
 fn hostile_folders_are_refused_with_their_place() {
     let scratch = scratch();
-    let model = open(&made_up(scratch.path(), "qwen3", &[], TensorType::F32));
+    let model = open(&synthesised(scratch.path(), "qwen3", &[], TensorType::F32));
     let folder = scratch.path().join("folder");
     to_folder(&model, None, &folder, SHARD_BYTES, false, &mut |_, _| {}).expect("it fits");
     let config = folder.join("config.json");
@@ -465,15 +455,9 @@ fn hostile_folders_are_refused_with_their_place() {
 fn the_program_converts_and_runs_what_it_wrote() {
     let scratch = scratch();
     let bench = |arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_bench"))
-            .args(arguments)
-            .current_dir(scratch.path())
-            .output()
-            .expect("the program runs");
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let message = text(&output.stderr);
-        assert!(output.status.success(), "{arguments:?}: {message}");
-        text(&output.stdout)
+        let ran = bench_in(scratch.path(), arguments);
+        assert!(ran.is_fine(), "{arguments:?}: {}", ran.err);
+        ran.out
     };
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
     assert!(bench(&["convert", shipped, "folder"]).starts_with("folder: "));

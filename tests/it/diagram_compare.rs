@@ -5,17 +5,17 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use lab_bench::arch::{ArchDef, Library};
 use lab_bench::diagram::compare::{Comparison, Finding, KindPair, Level, Side, Told, summary};
-use lab_bench::diagram::{Drawing, Sample, svg, variants};
+use lab_bench::diagram::{Drawing, Part, Sample, svg, variants};
 use lab_bench::synth::{Request, design};
 
-use crate::diagrams::check_layout;
-use crate::goldens::{index, library, request};
+use crate::command::{Ran, bench, scratch, text};
+use crate::diagrams::{Case, cases, check_layout};
+use crate::goldens::library;
 
 /// Pairs that are told apart by very different things.
 const PAIRS: [[&str; 2]; 12] = [
@@ -56,22 +56,13 @@ fn drawing(library: &Library, name: &str) -> Drawing {
 /// Every golden with the numbers of its file, and with symbols.
 fn goldens() -> &'static [(String, [Drawing; 2])] {
     static ALL: OnceLock<Vec<(String, [Drawing; 2])>> = OnceLock::new();
-    ALL.get_or_init(|| draw_goldens(&library()))
-}
-
-fn draw_goldens(library: &Library) -> Vec<(String, [Drawing; 2])> {
-    let one = |entry: &serde_json::Value| {
-        let name = entry["name"].as_str().expect("a name").to_owned();
-        let (arch, request) = request(&name, entry);
-        let def = library.get(&arch).expect("sound");
-        let source = &library.source(&arch).expect("built in").text;
-        let (_, plan) = design(&def, &request).expect("it can be made");
-        let sample = Sample::of_model(&name, &plan).expect("a graph");
-        let numbers = Drawing::new(&def, source, &sample);
-        let symbols = drawing_of(&name, &def, source, &request);
-        (name, [numbers, symbols])
-    };
-    index().iter().map(one).collect()
+    ALL.get_or_init(|| {
+        let all = cases(&library());
+        let drawn = |case: &Case| case.samples().map(|sample| case.drawing(&sample));
+        all.iter()
+            .map(|case| (case.name.clone(), drawn(case)))
+            .collect()
+    })
 }
 
 #[test]
@@ -238,7 +229,7 @@ fn edits() -> Vec<Edit> {
             "gemma3",
             "size = \"n_swa\"",
             "size = 0",
-            &["Attention: only A sees a window"],
+            &["Attention of kind 1: only A sees a window"],
         ),
         edit(
             "mamba2",
@@ -486,6 +477,120 @@ fn pairs_are_whole_symmetric_legible_and_quick() {
     }
 }
 
+/// Definitions that differ in blocks of one title.
+const ALIKE: [[&str; 2]; 17] = [
+    ["llama", "deepseek2"],
+    ["llama", "qwen2moe"],
+    ["llama", "arctic"],
+    ["llama", "dbrx"],
+    ["llama-moe", "arctic"],
+    ["llama-moe", "llama4"],
+    ["gemma4", "gemma4-moe"],
+    ["gemma4", "gemma4-input"],
+    ["gemma4-moe", "gemma4-input"],
+    ["gemma3", "gemma4-moe"],
+    ["deepseek2", "qwen35moe"],
+    ["kimi-linear", "qwen35moe"],
+    ["qwen2moe", "qwen3moe"],
+    ["grok", "grok-ffn"],
+    ["granitehybrid", "granitehybrid-moe"],
+    ["falcon-h1", "jamba"],
+    ["nomic-bert", "nomic-bert-moe"],
+];
+
+/// Neighbours in the list of definitions, near and far, and those that are alike.
+#[test]
+fn what_only_one_side_has_is_not_on_the_other() {
+    let library = library();
+    let names: Vec<&str> = library.sources().map(|(name, _)| name).collect();
+    let more = ALIKE.iter().flatten().copied();
+    let drawings: BTreeMap<&str, Drawing> = names
+        .iter()
+        .copied()
+        .chain(more)
+        .map(|name| (name, drawing(&library, name)))
+        .collect();
+    let near = names.windows(2).map(|pair| [pair[0], pair[1]]);
+    let far = names.iter().zip(&names[7..]).map(|(a, b)| [*a, *b]);
+    let mut n_told = 0;
+    for [a, b] in near.chain(far).chain(ALIKE) {
+        let comparison = Comparison::new(&drawings[a], &drawings[b]);
+        n_told += check_only(&format!("{a} and {b}"), &comparison);
+    }
+    assert!(n_told > 50, "{n_told}");
+}
+
+/// Of what is told that only one side has: the other has no block of that title, in the kinds of layers
+/// that are named or, if none is, in any. How much is told.
+fn check_only(name: &str, comparison: &Comparison<'_>) -> usize {
+    let mut n_told = 0;
+    for finding in comparison.findings() {
+        let Told::Only(side, text) = &finding.told else {
+            continue;
+        };
+        let Some(what) = text.strip_prefix("has ") else {
+            continue;
+        };
+        let title = what.split(':').next().unwrap_or_default();
+        let title = title.split(" beside the ").next().unwrap_or_default();
+        let article = ["a ", "an "].iter().find_map(|a| title.strip_prefix(a));
+        let title = article.unwrap_or(title);
+        let other = side.other();
+        let numbers: Vec<usize> = finding
+            .places
+            .iter()
+            .filter_map(|place| place.strip_prefix("kind ")?.parse().ok())
+            .collect();
+        let named = (1..).zip(&comparison.kinds);
+        let named = named.filter(|(n, _)| numbers.is_empty() || numbers.contains(n));
+        let kinds = named.filter_map(|(_, pair)| match other {
+            Side::A => pair.kind.a,
+            Side::B => pair.kind.b,
+        });
+        let slots = kinds.flat_map(|kind| &kind.slots);
+        let blocks = slots.flat_map(|slot| &slot.branches).map(|b| &b.block);
+        let same = blocks.filter(|block| block.title.eq_ignore_ascii_case(title));
+        assert_eq!(same.count(), 0, "{name}: {text}: {:?}", finding.places);
+        n_told += 1;
+    }
+    n_told
+}
+
+/// Of two blocks of one title where the other side has one, one is told, as a further one.
+#[test]
+fn a_second_block_of_a_title_is_a_further_one() {
+    let library = library();
+    let plain = drawing(&library, "llama");
+    let mut twice = plain.clone();
+    let slots = &mut twice.kinds[0].slots;
+    slots.push(slots.last().expect("slots").clone());
+    twice.name = "twice".into();
+    let comparison = Comparison::new(&plain, &twice);
+    let names = comparison.names();
+    let told = comparison.findings().iter();
+    let told: Vec<String> = told.map(|finding| finding.sentence(&names)).collect();
+    assert!(
+        told.len() == 1 && told[0].starts_with("Only twice has a further feed-forward network: "),
+        "{told:?}"
+    );
+}
+
+/// A block that the other side has in other layers is told with the number of its kind of layers.
+#[test]
+fn what_the_other_side_has_elsewhere_is_told_with_its_place() {
+    let library = library();
+    let [a, b] = ["nemotron", "nemotron_h"].map(|name| drawing(&library, name));
+    let comparison = Comparison::new(&a, &b);
+    let names = comparison.names();
+    let told = comparison.findings().iter();
+    let told: Vec<String> = told.map(|finding| finding.sentence(&names)).collect();
+    let has = |begin: &str| told.iter().any(|text| text.starts_with(begin));
+    assert!(
+        has("Kind 1: only nemotron has a feed-forward network"),
+        "{told:?}"
+    );
+}
+
 /// Neighbours in the index of the goldens, with their numbers.
 #[test]
 fn models_with_numbers_are_whole_and_legible() {
@@ -496,6 +601,62 @@ fn models_with_numbers_are_whole_and_legible() {
         check_whole(&name, &comparison);
         check_symmetry(&name, a, b);
         check_layout(&name, &svg::compared(&comparison));
+    }
+}
+
+/// Models of one name differ in one number or one word deep inside: which of the two comes first changes
+/// nothing of what is told, and the number is told.
+#[test]
+fn models_of_one_name_are_told_the_same_from_both_sides() {
+    fn last(drawing: &mut Drawing) -> &mut Part {
+        let slots = drawing.kinds.iter_mut().flat_map(|kind| &mut kind.slots);
+        let blocks = slots.flat_map(|slot| &mut slot.branches);
+        let blocks = blocks.map(|branch| &mut branch.block);
+        let is_whole = |block: &&mut Part| !block.weights.is_empty() && !block.options.is_empty();
+        blocks
+            .filter(is_whole)
+            .last()
+            .expect("a block with weights")
+    }
+    type Edit = fn(&mut Drawing);
+    let edits: [(&str, Edit, bool); 4] = [
+        (
+            "size",
+            |d| last(d).weights.last_mut().unwrap().shape[0].push('7'),
+            false,
+        ),
+        (
+            "operation",
+            |d| last(d).ops.last_mut().unwrap().title.push_str(" 7"),
+            true,
+        ),
+        (
+            "choice",
+            |d| last(d).options.last_mut().unwrap().value.push('7'),
+            false,
+        ),
+        (
+            // Two of which either may be matched with the one of the other side.
+            "twice",
+            |d| {
+                let slots = &mut d.kinds.last_mut().unwrap().slots;
+                slots.push(slots.last().unwrap().clone());
+            },
+            true,
+        ),
+    ];
+    let of_files = goldens().iter().map(|(_, drawings)| &drawings[0]);
+    for plain in of_files.step_by(5) {
+        for (what, edit, is_told) in &edits {
+            let name = format!("{}: {what}", plain.name);
+            let mut other = plain.clone();
+            edit(&mut other);
+            check_symmetry(&name, plain, &other);
+            let comparison = Comparison::new(plain, &other);
+            check_whole(&name, &comparison);
+            let has_findings = !comparison.findings().is_empty();
+            assert!(has_findings || !is_told, "{name}");
+        }
     }
 }
 
@@ -549,6 +710,10 @@ fn hostile_names_stay_text() {
     let picture = svg::comparison(&comparison, "x");
     let xml = roxmltree::Document::parse(&picture).expect("XML");
     assert!(!xml.descendants().any(|node| node.has_tag_name("script")));
+    let desc = xml.descendants().find(|node| node.has_tag_name("desc"));
+    let desc = desc.and_then(|node| node.text()).expect("a description");
+    assert!(desc.contains(" side by side: "), "{desc}");
+    assert!(desc.contains("in what is computed"), "{desc}");
     check_layout("hostile", &svg::compared(&comparison));
 }
 
@@ -598,24 +763,13 @@ fn differences_in_words() {
     insta::assert_snapshot!("diagram_compare", out);
 }
 
-/// The program's exit code, what it printed and what it complained of.
-fn bench(arguments: &[&str]) -> (i32, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
-        .args(arguments)
-        .output()
-        .expect("the program runs");
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    let code = output.status.code().expect("an exit code");
-    (code, text(output.stdout), text(output.stderr))
-}
-
 #[test]
 fn the_program_writes_a_picture_and_prints_words() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     let folder = scratch.path().to_str().expect("UTF-8");
     let model = scratch.path().join("m.gguf");
     let model = model.to_str().expect("UTF-8");
-    assert_eq!(bench(&["synth", "qwen3", "-o", model]).0, 0);
+    assert_eq!(bench(&["synth", "qwen3", "-o", model]).code, 0);
     let cases: [(&[&str], &str, &str); 4] = [
         (
             &["llama", "llama-moe"],
@@ -640,7 +794,7 @@ fn the_program_writes_a_picture_and_prints_words() {
     ];
     for (arguments, name, words) in cases {
         let all = [&["diagram", "--compare", "-o", folder], arguments].concat();
-        let (code, out, err) = bench(&all);
+        let Ran { code, out, err } = bench(&all);
         assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}");
         assert!(
             out.starts_with("# ") && out.contains(words),
@@ -655,18 +809,18 @@ fn the_program_writes_a_picture_and_prints_words() {
 /// What a name stands for does not depend on whether it is compared.
 #[test]
 fn names_and_requests_mean_the_same_with_one_and_with_two() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
-    let folder = scratch.path().to_str().expect("UTF-8");
-    let (code, out, err) = bench(&["diagram", "llama-moe", "-o", folder]);
+    let own = scratch();
+    let folder = text(own.path());
+    let Ran { code, out, err } = bench(&["diagram", "llama-moe", "-o", folder]);
     assert_eq!((code, err.as_str()), (0, ""));
     let files: Vec<&str> = out.lines().map(|line| &line[folder.len() + 1..]).collect();
     assert_eq!(files, ["llama-moe.arch.svg", "llama-moe.layers.svg"]);
-    let of_all = tempfile::tempdir().expect("a scratch folder");
-    let all = of_all.path().to_str().expect("UTF-8");
-    assert_eq!(bench(&["diagram", "llama", "-o", all]).0, 0);
+    let of_all = scratch();
+    let all = text(of_all.path());
+    assert_eq!(bench(&["diagram", "llama", "-o", all]).code, 0);
     for file in files {
         let read = |folder: &Path| std::fs::read(folder.join(file)).expect("it is written");
-        assert_eq!(read(scratch.path()), read(of_all.path()), "{file}");
+        assert_eq!(read(own.path()), read(of_all.path()), "{file}");
     }
     let model = "models/tiny-chat.gguf";
     let cases: [(&[&str], &str); 4] = [
@@ -681,7 +835,7 @@ fn names_and_requests_mean_the_same_with_one_and_with_two() {
     for (arguments, expected) in cases {
         for more in [&[][..], &["llama", "--compare"]] {
             let all = [&["diagram", "-o", folder], arguments, more].concat();
-            let (code, _, err) = bench(&all);
+            let Ran { code, err, .. } = bench(&all);
             assert!(code != 0 && err.contains(expected), "{all:?}: {err}");
         }
     }
@@ -709,9 +863,9 @@ fn comparing_other_than_two_is_refused() {
     ];
     for (arguments, expected) in cases {
         let all = [&["diagram", "--compare"], arguments].concat();
-        let (code, _, err) = bench(&all);
+        let Ran { code, err, .. } = bench(&all);
         assert!(code != 0 && err.contains(expected), "{arguments:?}: {err}");
     }
-    let (code, _, err) = bench(&["diagram", "llama", "qwen3"]);
+    let Ran { code, err, .. } = bench(&["diagram", "llama", "qwen3"]);
     assert!(code != 0 && err.contains("--compare"), "{err}");
 }

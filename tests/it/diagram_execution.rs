@@ -13,8 +13,10 @@ use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::{Plan, Pooling};
 use lab_bench::weights::TensorType;
 
-use crate::diagrams::{cases, check_layout};
+use crate::command::scratch;
+use crate::diagrams::{Drawn, cases, check_layout};
 use crate::goldens::{Golden, goldens, library, model, options, run};
+use crate::support::behind;
 
 /// Tokens of a text that is longer than every window of the goldens.
 const LONG: usize = 256;
@@ -31,17 +33,15 @@ fn all() -> Vec<Seen> {
 }
 
 fn some(wanted: impl Fn(&str) -> bool) -> Vec<Seen> {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     let library = library();
     let seen = |golden: Golden| {
-        let def = library.get(&golden.arch).expect("built in");
-        let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
-        let sample = Sample::of_model(&golden.name, &plan).expect("a graph");
-        let source = &library.source(&golden.arch).expect("built in").text;
-        let drawing = Drawing::new(&def, source, &sample);
+        let Drawn {
+            sample, drawing, ..
+        } = Drawn::new(&library, &golden);
         Seen {
+            plan: sample.plan().clone(),
             golden,
-            plan,
             drawing,
         }
     };
@@ -103,12 +103,8 @@ impl Seen {
     }
 }
 
-/// What a value is made of behind what only looks at it.
-fn behind(steps: &[Step], origin: &Origin) -> Origin {
-    match origin {
-        Origin::Step(at) if steps[*at].is_view => behind(steps, &steps[*at].sources[0]),
-        other => other.clone(),
-    }
+fn is_view(step: &Step) -> bool {
+    step.is_view
 }
 
 /// The name of what is kept, if an operation writes it.
@@ -154,7 +150,7 @@ fn traffic(seen: &Seen, steps: &[Step]) -> Traffic {
             continue;
         }
         for source in &step.sources {
-            match behind(steps, source) {
+            match behind(steps, source, is_view) {
                 Origin::Step(at) if !step.is_view => {
                     if let Some(name) = written(&steps[at]).filter(|name| name.contains(".cache_"))
                     {
@@ -289,7 +285,7 @@ fn check_experts(seen: &Seen) -> usize {
     let (_, steps) = seen.steps(1);
     let mut run: BTreeMap<usize, BTreeSet<(u64, u64)>> = BTreeMap::new();
     for step in steps.iter().filter(|step| step.op == "MUL_MAT_ID") {
-        let Origin::Weight(weight) = behind(&steps, &step.sources[0]) else {
+        let Origin::Weight(weight) = behind(&steps, &step.sources[0], is_view) else {
             panic!("{name}: experts are weights");
         };
         let numbers = (step.shape[1], seen.plan.tensors[weight].shape[2]);
@@ -464,7 +460,7 @@ fn check_encoding(seen: &Seen, patterns: &BTreeMap<usize, Vec<BTreeSet<usize>>>)
 fn weight_bytes(seen: &Seen, steps: &[Step], step: &Step) -> u64 {
     let elements = |shape: &[u64]| shape.iter().product::<u64>();
     let read = |source: &Origin| {
-        let Origin::Weight(at) = behind(steps, source) else {
+        let Origin::Weight(at) = behind(steps, source, is_view) else {
             return 0;
         };
         let tensor = &seen.plan.tensors[at];

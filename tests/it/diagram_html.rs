@@ -4,7 +4,6 @@
 //! sums computed anew. How a page behaves is for `scripts/drive_page.py`, in a browser.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 use std::sync::OnceLock;
 
 use lab_bench::diagram::html::Page;
@@ -14,6 +13,7 @@ use roxmltree::{Document, Node};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::command::{bench, printed, scratch};
 use crate::goldens::{index, library, request};
 
 /// A drawing with its page.
@@ -508,20 +508,13 @@ fn how_a_model_is_executed_stands_below_the_stack() {
     }
 }
 
-fn bench(arguments: &[&str]) -> (bool, String) {
-    let program = env!("CARGO_BIN_EXE_bench");
-    let output = Command::new(program).args(arguments).output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8(said).unwrap())
-}
-
 #[test]
 fn the_command_writes_one_file_for_each_variant() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = scratch();
     let at = folder.path().to_str().unwrap();
     let model = "models/tiny-chat.gguf";
-    let (is_done, said) = bench(&["diagram", model, "--html", "-o", at]);
-    assert!(is_done && said.trim().ends_with("tiny-chat.html"), "{said}");
+    let said = printed(&["diagram", model, "--html", "-o", at]);
+    assert!(said.trim().ends_with("tiny-chat.html"), "{said}");
     let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
     assert_eq!(files.len(), 1);
     let text = std::fs::read_to_string(said.trim()).unwrap();
@@ -535,7 +528,11 @@ fn the_command_writes_one_file_for_each_variant() {
             vec![model]
         };
         let arguments = [&["diagram", "--html", other, "-o", at][..], &what].concat();
-        let (is_done, said) = bench(&arguments);
-        assert!(!is_done && said.contains("cannot be used with"), "{said}");
+        let ran = bench(&arguments);
+        let said = &ran.err;
+        assert!(
+            !ran.is_fine() && said.contains("cannot be used with"),
+            "{said}"
+        );
     }
 }

@@ -7,65 +7,34 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
-use std::process::Command;
 
-use lab_bench::arch::{ArchDef, Library};
 use lab_bench::diagram::overlay::{First, LEVELS, Number, Overlay, PutError, Rule, Spot};
-use lab_bench::diagram::{Drawing, Note, Part, Sample, Slot, svg};
-use lab_bench::plan::Plan;
+use lab_bench::diagram::{Drawing, Note, Part, Slot, svg};
 use serde_json::{Value, json};
 
-use crate::diagrams::check_layout;
+use crate::command::{bench, printed, scratch, text};
+use crate::diagrams::{Drawn, check_layout};
 use crate::faults;
-use crate::goldens::{EXACT, Golden, goldens, library};
+use crate::goldens::{EXACT, goldens, library};
 
-/// A golden that can be drawn.
-struct Drawn {
-    def: ArchDef,
-    sample: Sample,
-    plain: Drawing,
-}
-
-impl Drawn {
-    fn new(library: &Library, golden: &Golden) -> Self {
-        let def = library.get(&golden.arch).unwrap();
-        let source = &library.source(&golden.arch).unwrap().text;
-        let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).unwrap();
-        let sample = Sample::of_model(&golden.name, &plan).unwrap();
-        let plain = Drawing::new(&def, source, &sample);
-        Self { def, sample, plain }
-    }
-
-    fn put(&self, overlay: &Overlay) -> Result<Drawing, PutError> {
-        let mut drawing = self.plain.clone();
-        overlay.put(&mut drawing, &self.sample, self.sample.name())?;
-        Ok(drawing)
-    }
+fn put(drawn: &Drawn, overlay: &Overlay) -> Result<Drawing, PutError> {
+    let mut drawing = drawn.drawing.clone();
+    overlay.put(&mut drawing, &drawn.sample, drawn.sample.name())?;
+    Ok(drawing)
 }
 
 fn one(name: &str) -> Drawn {
-    let scratch = tempfile::tempdir().unwrap();
+    let scratch = scratch();
     let golden = goldens(scratch.path(), |n| n == name).remove(0);
     Drawn::new(&library(), &golden)
 }
 
-fn bench(arguments: &[&str]) -> (bool, Vec<u8>, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
-        .args(arguments)
-        .output()
-        .expect("the program runs");
-    let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.success(), output.stdout, message)
-}
-
 /// The profiles of a model, as the program measures them.
 fn perf(file: &Path) -> (Vec<u8>, Value) {
-    let file = file.display().to_string();
-    let arguments = ["perf", "-m", &file, "-p", "9", "-n", "2", "-r", "1"];
-    let (is_fine, report, message) = bench(&[&arguments[..], &["--profile", "--json"]].concat());
-    assert!(is_fine, "{message}");
-    let json = serde_json::from_slice(&report).unwrap();
-    (report, json)
+    let arguments = ["perf", "-m", text(file), "-p", "9", "-n", "2", "-r", "1"];
+    let report = printed(&[&arguments[..], &["--profile", "--json"]].concat());
+    let json = serde_json::from_str(&report).unwrap();
+    (report.into_bytes(), json)
 }
 
 fn slots(drawing: &Drawing) -> impl Iterator<Item = &Slot> {
@@ -128,7 +97,7 @@ const PROFILED: [&str; 9] = [
 
 #[test]
 fn times_of_boxes_add_up_to_those_of_the_pass() {
-    let scratch = tempfile::tempdir().unwrap();
+    let scratch = scratch();
     for golden in goldens(scratch.path(), |name| PROFILED.contains(&name)) {
         let drawn = Drawn::new(&library(), &golden);
         let (bytes, report) = perf(&scratch.path().join(format!("{}.gguf", golden.name)));
@@ -142,7 +111,12 @@ fn times_of_boxes_add_up_to_those_of_the_pass() {
                 "{}: {total} {of_pass}",
                 golden.name
             );
-            check_times(&golden.name, &drawn.put(&overlay).unwrap(), &overlay, total);
+            check_times(
+                &golden.name,
+                &put(&drawn, &overlay).unwrap(),
+                &overlay,
+                total,
+            );
             overlay
                 .numbers
                 .iter()
@@ -216,7 +190,7 @@ fn check_place(name: &str, drawn: &Drawn, number: &Number) {
         of: None,
         first: None,
     };
-    let Ok(drawing) = drawn.put(&alone) else {
+    let Ok(drawing) = put(drawn, &alone) else {
         assert_eq!(
             (kind.as_str(), path.as_str()),
             ("wiring", ""),
@@ -270,7 +244,7 @@ fn largest(numbers: Vec<(String, f64)>) -> Overlay {
 
 #[test]
 fn every_watched_value_has_a_box() {
-    let scratch = tempfile::tempdir().unwrap();
+    let scratch = scratch();
     let mut n_values = 0;
     for golden in goldens(scratch.path(), |_| true) {
         let drawn = Drawn::new(&library(), &golden);
@@ -286,7 +260,7 @@ fn every_watched_value_has_a_box() {
             path: values[values.len() / 2].path.clone(),
             tolerance: Some(1e-6),
         });
-        let drawing = drawn.put(&overlay).unwrap();
+        let drawing = put(&drawn, &overlay).unwrap();
         let legend = drawing.overlay.as_ref().unwrap();
         let outside = legend.lines.iter().find(|line| line.contains("in no box"));
         assert_eq!(outside, None, "{}", golden.name);
@@ -308,7 +282,7 @@ fn every_watched_value_has_a_box() {
 
 /// A value by itself is in one box, of the path that it begins with, or in the norm beside it.
 fn check_value(name: &str, drawn: &Drawn, path: &str) {
-    let drawing = drawn.put(&largest(vec![(path.to_owned(), 1.0)])).unwrap();
+    let drawing = put(drawn, &largest(vec![(path.to_owned(), 1.0)])).unwrap();
     let (parts, slots) = with_numbers(&drawing);
     assert_eq!(parts.len() + slots.len(), 1, "{name}: {path}");
     let (above, value) = path.rsplit_once('.').unwrap();
@@ -353,7 +327,7 @@ const WHERE: [(&str, Option<usize>); 8] = [
 
 #[test]
 fn a_fault_is_marked_at_its_block_and_layer() {
-    let scratch = tempfile::tempdir().unwrap();
+    let scratch = scratch();
     let library = library();
     assert_eq!(faults::FIRST.len(), WHERE.len());
     for ((on, edits, path), (kind, layer)) in faults::FIRST.iter().zip(WHERE) {
@@ -365,7 +339,7 @@ fn a_fault_is_marked_at_its_block_and_layer() {
             path: found.path.clone(),
             tolerance: Some(EXACT),
         });
-        let drawing = Drawn::new(&library, &golden).put(&overlay).unwrap();
+        let drawing = put(&Drawn::new(&library, &golden), &overlay).unwrap();
         check_marks(&drawing, kind, layer);
         for piece in [svg::stack(&drawing), svg::layers(&drawing)] {
             check_layout(on, &piece);
@@ -419,11 +393,12 @@ fn damaged(scratch: &Path, name: &str, weight: &str) -> [String; 2] {
 
 #[test]
 fn the_program_shows_where_two_models_part() {
-    let scratch = tempfile::tempdir().unwrap();
+    let scratch = scratch();
     let [a, b] = damaged(scratch.path(), "llama", "blk.1.ffn_down.weight");
-    let (is_equal, report, _) = bench(&["compare", &a, &b, "--tokens", "1,2,3,4", "--json"]);
-    assert!(!is_equal);
-    let json: Value = serde_json::from_slice(&report).unwrap();
+    let ran = bench(&["compare", &a, &b, "--tokens", "1,2,3,4", "--json"]);
+    assert!(!ran.is_fine());
+    let report = ran.out.as_bytes();
+    let json: Value = serde_json::from_slice(report).unwrap();
     assert_eq!(json["first_divergence"], "layers.1.ffn.out");
     assert_eq!(json["tolerance"], 1e-6);
     let value = |path: &str| {
@@ -434,14 +409,14 @@ fn the_program_shows_where_two_models_part() {
     let [before, after] = [rms("layers.1.ffn.in"), rms("layers.1.ffn.out")];
     assert!(before[0] > 0.0 && before[0] == before[1] && after[0] < after[1]);
     let drawn = one("llama");
-    let drawing = drawn.put(&Overlay::read(&report, None).unwrap()).unwrap();
+    let drawing = put(&drawn, &Overlay::read(report, None).unwrap()).unwrap();
     check_marks(&drawing, "ffn", Some(1));
-    let norms = Overlay::read(&report, Some("norm of B")).unwrap();
+    let norms = Overlay::read(report, Some("norm of B")).unwrap();
     let of_out = |n: &&Number| n.spot.path() == "layers.1.ffn.out";
     assert_eq!(norms.numbers.iter().find(of_out).unwrap().value, after[1]);
 
     let file = scratch.path().join("compare.json").display().to_string();
-    std::fs::write(&file, &report).unwrap();
+    std::fs::write(&file, report).unwrap();
     let out = scratch.path().join("out").display().to_string();
     let draw = [
         "diagram",
@@ -454,8 +429,7 @@ fn the_program_shows_where_two_models_part() {
     ];
     let read = |ending: &str| std::fs::read(Path::new(&out).join(format!("llama.{ending}")));
     let pictures = || {
-        let (is_drawn, _, message) = bench(&draw);
-        assert!(is_drawn, "{message}");
+        printed(&draw);
         ["arch.svg", "layers.svg", "arch.png"].map(|ending| read(ending).unwrap())
     };
     let first = pictures();
@@ -467,10 +441,11 @@ fn the_program_shows_where_two_models_part() {
         assert!(text.contains("layers.1.ffn.out"));
     }
     let refused = |arguments: &[&str], part: &str| {
-        let (is_drawn, _, message) = bench(arguments);
+        let ran = bench(arguments);
         assert!(
-            !is_drawn && message.contains(part),
-            "{arguments:?}: {message}"
+            !ran.is_fine() && ran.err.contains(part),
+            "{arguments:?}: {}",
+            ran.err
         );
     };
     refused(
@@ -489,8 +464,7 @@ fn the_program_shows_where_two_models_part() {
 fn files_of_other_models_are_told() {
     let drawn = one("llama");
     let path = |text: &str| largest(vec![(text.to_owned(), 1.0)]);
-    let message = drawn
-        .put(&path("layers.70.attn.q"))
+    let message = put(&drawn, &path("layers.70.attn.q"))
         .unwrap_err()
         .to_string();
     for part in [
@@ -509,11 +483,11 @@ fn files_of_other_models_are_told() {
         "embedded.x",
         "layers.0.conv.q",
     ] {
-        assert!(drawn.put(&path(unknown)).is_err(), "{unknown}");
+        assert!(put(&drawn, &path(unknown)).is_err(), "{unknown}");
     }
     let mut numbers: Vec<_> = (0..9).map(|at| (format!("vision.{at}.q"), 3.0)).collect();
     numbers.push(("layers.1".into(), 2.0));
-    let drawing = drawn.put(&largest(numbers)).unwrap();
+    let drawing = put(&drawn, &largest(numbers)).unwrap();
     assert_eq!(layers_with_numbers(&drawing), [1]);
     let legend = drawing.overlay.unwrap();
     let told = "9 numbers are in no box: vision.0.q, vision.1.q, vision.2.q, vision.3.q, \u{2026}";
@@ -528,7 +502,7 @@ fn files_of_other_models_are_told() {
         ("layers.0.attn.q".into(), 1.0),
     ]);
     overlay.quantity = hostile;
-    let drawing = drawn.put(&overlay).unwrap();
+    let drawing = put(&drawn, &overlay).unwrap();
     for piece in [svg::stack(&drawing), svg::layers(&drawing)] {
         check_layout("hostile", &piece);
         let text = svg::document(&drawing, &piece, "a picture");
@@ -540,10 +514,10 @@ fn files_of_other_models_are_told() {
 /// Notes are joined to parts by their place, so both lists have one order.
 #[test]
 fn parts_are_changed_in_the_order_in_which_they_are_read() {
-    let (scratch, library) = (tempfile::tempdir().unwrap(), library());
+    let (scratch, library) = (scratch(), library());
     let (mut n_branches, mut n_around) = (0, 0);
     for golden in goldens(scratch.path(), |_| true) {
-        let mut drawing = Drawn::new(&library, &golden).plain;
+        let mut drawing = Drawn::new(&library, &golden).drawing;
         let read: Vec<*const Part> = drawing.parts().map(std::ptr::from_ref).collect();
         let changed = drawing.parts_mut().map(|part| std::ptr::from_ref(part));
         assert_eq!(changed.collect::<Vec<_>>(), read, "{}", golden.name);
@@ -574,7 +548,7 @@ fn long_words_of_a_file_are_cut() {
     for file in [compared, profiled] {
         let begin = std::time::Instant::now();
         let overlay = Overlay::read(file.to_string().as_bytes(), None).unwrap();
-        let drawing = drawn.put(&overlay).unwrap();
+        let drawing = put(&drawn, &overlay).unwrap();
         for piece in [svg::stack(&drawing), svg::layers(&drawing)] {
             check_layout("long words", &piece);
             let text = svg::document(&drawing, &piece, "a picture");
@@ -584,7 +558,7 @@ fn long_words_of_a_file_are_cut() {
         let refused = Overlay::read(file.to_string().as_bytes(), Some("none"));
         assert!(refused.unwrap_err().to_string().len() < 400);
     }
-    let elsewhere = drawn.put(&largest(vec![(long("x"), 1.0)]));
+    let elsewhere = put(&drawn, &largest(vec![(long("x"), 1.0)]));
     assert!(elsewhere.unwrap_err().to_string().len() < 400);
 }
 
@@ -616,7 +590,7 @@ fn the_legend_says_which_numbers_a_colour_stands_for() {
             .iter()
             .enumerate()
             .map(|(at, path)| ((*path).to_owned(), value(at)));
-        let drawing = drawn.put(&largest(numbers.collect())).unwrap();
+        let drawing = put(&drawn, &largest(numbers.collect())).unwrap();
         let legend = drawing.overlay.as_ref().unwrap();
         assert_eq!(legend.shades.len(), LEVELS);
         let mut seen = BTreeSet::new();
@@ -680,7 +654,7 @@ fn the_legend_of_equal_and_close_numbers_says_what_they_are() {
     ];
     for (values, expected, levels) in cases {
         let numbers = paths.iter().map(|path| (*path).to_owned()).zip(values);
-        let drawing = drawn.put(&largest(numbers.collect())).unwrap();
+        let drawing = put(&drawn, &largest(numbers.collect())).unwrap();
         let legend = drawing.overlay.as_ref().unwrap();
         let texts: Vec<&str> = legend.shades.iter().map(|s| s.text.as_str()).collect();
         assert_eq!(texts, expected);
@@ -708,7 +682,7 @@ fn the_legend_of_equal_and_close_numbers_says_what_they_are() {
 fn doubtful_numbers_are_shown_with_a_warning() {
     let drawn = one("llama");
     let doubts = |overlay: &Overlay, model: &str| {
-        let mut drawing = drawn.plain.clone();
+        let mut drawing = drawn.drawing.clone();
         let doubts = overlay.put(&mut drawing, &drawn.sample, model).unwrap();
         let lines = drawing.overlay.unwrap().lines;
         assert!(
@@ -756,9 +730,9 @@ fn the_program_warns_of_numbers_of_another_model() {
     let draw = |model: &Path, extra: &[&str]| {
         let model = model.display().to_string();
         let arguments = ["diagram", &model, "--overlay", &report, "-o", &out];
-        let (is_drawn, _, message) = bench(&[&arguments[..], extra].concat());
-        assert!(is_drawn, "{message}");
-        message
+        let ran = bench(&[&arguments[..], extra].concat());
+        assert!(ran.is_fine(), "{}", ran.err);
+        ran.err
     };
     assert_eq!(draw(&file, &[]), "");
     assert_eq!(draw(&file, &["--name", "picture"]), "");
@@ -799,13 +773,11 @@ fn reports_without_numbers_of_values_are_named() {
         ),
     ];
     for (arguments, expected) in cases {
-        let (is_fine, report, message) = bench(arguments);
-        assert!(is_fine, "{message}");
-        std::fs::write(&file, report).unwrap();
+        std::fs::write(&file, printed(arguments)).unwrap();
         for extra in [&[][..], &["--quantity", "error"]] {
             let draw = ["diagram", &model, "--overlay", &file, "-o", &file];
-            let (is_drawn, _, message) = bench(&[&draw[..], extra].concat());
-            assert!(!is_drawn && message.contains(expected), "{message}");
+            let ran = bench(&[&draw[..], extra].concat());
+            assert!(!ran.is_fine() && ran.err.contains(expected), "{}", ran.err);
         }
     }
     // JSON has no infinity: such a divergence is null there.
@@ -839,7 +811,7 @@ fn a_million_numbers_are_read_and_put_in_time() {
         let begin = std::time::Instant::now();
         let overlay = Overlay::read(file.as_bytes(), None).unwrap();
         assert_eq!(overlay.numbers.len(), n);
-        let drawing = drawn.put(&overlay).unwrap();
+        let drawing = put(&drawn, &overlay).unwrap();
         svg::stack(&drawing);
         assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
     }
@@ -856,7 +828,7 @@ fn infinite_errors_are_shown() {
         ],
     });
     let overlay = Overlay::read(report.to_string().as_bytes(), None).unwrap();
-    let drawing = one("llama").put(&overlay).unwrap();
+    let drawing = put(&one("llama"), &overlay).unwrap();
     let note = drawing.kinds[0].note.as_ref().unwrap();
     assert_eq!(
         (note.text.as_str(), note.level),
@@ -995,7 +967,7 @@ fn hostile_files_are_refused() {
         (overlay.quantity.as_str(), overlay.numbers.len()),
         ("mine", 50_001)
     );
-    one("llama").put(&overlay).unwrap();
+    put(&one("llama"), &overlay).unwrap();
 }
 
 /// Relative luminance of `#rgb` or `#rrggbb`, as WCAG defines it.

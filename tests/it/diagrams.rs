@@ -16,7 +16,31 @@ use lab_bench::plan::Plan;
 use lab_bench::synth::{Request, design};
 use lab_bench::weights::TensorType;
 
-use crate::goldens::{goldens, index, library, options, request};
+use crate::command::{bench, scratch, text};
+use crate::goldens::{Golden, goldens, index, library, options, request};
+use crate::support::behind;
+
+/// A golden's model, drawn with its numbers.
+pub(crate) struct Drawn {
+    pub(crate) def: ArchDef,
+    pub(crate) sample: Sample,
+    pub(crate) drawing: Drawing,
+}
+
+impl Drawn {
+    pub(crate) fn new(library: &Library, golden: &Golden) -> Self {
+        let def = library.get(&golden.arch).expect("built in");
+        let source = &library.source(&golden.arch).expect("built in").text;
+        let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
+        let sample = Sample::of_model(&golden.name, &plan).expect("a graph");
+        let drawing = Drawing::new(&def, source, &sample);
+        Self {
+            def,
+            sample,
+            drawing,
+        }
+    }
+}
 
 /// A golden's definition and what its model is made of.
 pub(crate) struct Case {
@@ -75,6 +99,11 @@ fn is_computed(step: &Step) -> bool {
     !layout.contains(&step.op.as_str()) && !no_bound
 }
 
+/// Whether an operation only looks at what it reads in another way.
+fn is_layout(step: &Step) -> bool {
+    !is_computed(step)
+}
+
 fn computed_below(steps: &[Step], path: &str) -> BTreeSet<usize> {
     let dotted = format!("{path}.");
     let own = |step: &Step| step.path == path || step.path.starts_with(&dotted);
@@ -82,17 +111,9 @@ fn computed_below(steps: &[Step], path: &str) -> BTreeSet<usize> {
     all.collect()
 }
 
-/// What a value is made of behind what is only another look at it.
-fn behind(steps: &[Step], origin: &Origin) -> Origin {
-    match origin {
-        Origin::Step(at) if !is_computed(&steps[*at]) => behind(steps, &steps[*at].sources[0]),
-        other => other.clone(),
-    }
-}
-
 fn weights_read(steps: &[Step], of: &BTreeSet<usize>) -> BTreeSet<usize> {
     let sources = of.iter().flat_map(|at| &steps[*at].sources);
-    let weights = sources.filter_map(|source| match behind(steps, source) {
+    let weights = sources.filter_map(|source| match behind(steps, source, is_layout) {
         Origin::Weight(weight) => Some(weight),
         _ => None,
     });
@@ -166,7 +187,7 @@ fn check_arrows(name: &str, steps: &[Step], part: &Part) {
     let mut expected = BTreeSet::new();
     for (to, op) in part.ops.iter().enumerate() {
         for source in op.steps.iter().flat_map(|at| &steps[*at].sources) {
-            if let Origin::Step(at) = behind(steps, source) {
+            if let Origin::Step(at) = behind(steps, source, is_layout) {
                 match box_of(at) {
                     Some(from) if from == to => {}
                     from => {
@@ -196,7 +217,7 @@ fn check_stream(name: &str, steps: &[Step], slots: &[Slot]) {
                 .joined
                 .unwrap_or_else(|| panic!("{name}: {} adds", slot.path));
             assert_eq!(steps[joined].op, "ADD", "{name}: {}", slot.path);
-            let read = behind(steps, &steps[joined].sources[0]);
+            let read = behind(steps, &steps[joined].sources[0], is_layout);
             if let Some(stream) = stream {
                 assert_eq!(read, Origin::Step(stream), "{name}: {}", slot.path);
             }
@@ -300,7 +321,7 @@ fn what_is_drawn_wrongly_is_noticed() {
 /// The operations that a loaded model ran are those that are drawn.
 #[test]
 fn what_is_built_is_what_runs() {
-    let scratch = tempfile::tempdir().unwrap();
+    let scratch = scratch();
     for golden in goldens(scratch.path(), |_| true) {
         let def = library().get(&golden.arch).unwrap();
         let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).unwrap();
@@ -508,6 +529,61 @@ fn pictures_are_xml_and_the_same_each_time() {
     }
 }
 
+/// What a document says of its picture.
+fn desc(text: &str) -> String {
+    let xml = roxmltree::Document::parse(text).expect("XML");
+    let desc = xml.descendants().find(|node| node.has_tag_name("desc"));
+    let desc = desc.and_then(|node| node.text()).expect("a description");
+    desc.to_owned()
+}
+
+#[test]
+fn descriptions_say_what_a_picture_shows() {
+    let library = library();
+    for case in cases(&library) {
+        for sample in case.samples() {
+            let drawing = case.drawing(&sample);
+            let piece = svg::stack(&drawing);
+            let said = desc(&svg::document(&drawing, &piece, "the whole model"));
+            let name = &case.name;
+            assert!(said.starts_with(&drawing.name), "{name}: {said}");
+            assert!(said.contains("The whole model: "), "{name}: {said}");
+            let mode = match drawing.mode {
+                Mode::Causal => "token by token",
+                Mode::Diffusion => "fills in",
+                Mode::Encoder => "a vector for each",
+            };
+            assert!(said.contains(mode), "{name}: {said}");
+            for kind in &drawing.kinds {
+                assert!(said.contains(&kind.label), "{name}: {said}");
+            }
+            let n_layers = format!(" {} layer", drawing.layers.len());
+            assert_eq!(said.contains(&n_layers), !drawing.is_symbolic, "{said}");
+            assert_eq!(said.contains("iB."), !drawing.is_symbolic, "{said}");
+        }
+    }
+    let of = |name: &str, set: &[(&str, &str)]| {
+        let def = library.get(name).unwrap();
+        let set = set.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        let request = Request {
+            set: set.collect(),
+            ..Request::default()
+        };
+        let (_, plan) = design(&def, &request).unwrap();
+        let sample = Sample::of_model("mine", &plan).unwrap();
+        let drawing = Drawing::new(&def, "", &sample);
+        desc(&svg::document(
+            &drawing,
+            &svg::layers(&drawing),
+            "its kinds of layers",
+        ))
+    };
+    let said = of("cohere2", &[("block_count", "8")]);
+    let order = "mine (architecture cohere2) writes text token by token. Its kinds of layers: 2 \u{d7} (3 \u{d7} \
+                 local attention beside network, then 1 \u{d7} full attention beside network). 8 layers and ";
+    assert!(said.starts_with(order), "{said}");
+}
+
 #[test]
 fn hostile_names_stay_text() {
     let library = library();
@@ -546,14 +622,35 @@ fn a_png_is_a_picture_of_its_size() {
     let sample = Sample::of_model(&case.name, &case.plan()).unwrap();
     let drawing = case.drawing(&sample);
     let text = svg::document(&drawing, &svg::stack(&drawing), "a picture");
-    let png = lab_bench::diagram::png::png(&text).unwrap();
+    let png = lab_bench::diagram::png::png(&text).unwrap().bytes;
     assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
     let size = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap());
     let piece = svg::stack(&drawing);
     let expected = [piece.w, piece.h].map(|n| (n.ceil() * 1.5).ceil() as u32);
     assert_eq!([size(16), size(20)], expected);
-    assert_eq!(png, lab_bench::diagram::png::png(&text).unwrap());
+    assert_eq!(png, lab_bench::diagram::png::png(&text).unwrap().bytes);
     assert!(lab_bench::diagram::png::png("<svg").is_err());
+}
+
+/// Of characters that the fonts do not have, one line for each picture, and nothing of anything else.
+#[test]
+fn characters_without_a_glyph_are_one_line_for_each_picture() {
+    let scratch = scratch();
+    let draw = |name: &str| {
+        let folder = text(scratch.path());
+        let ran = bench(&["diagram", "bert", "--png", "--name", name, "-o", folder]);
+        assert!(ran.is_fine(), "{}", ran.err);
+        ran.err
+    };
+    assert_eq!(draw("plain \u{e9}"), "");
+    let said = draw("\u{6f22}\u{5b57}\u{6f22} \u{1f600}");
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 2, "{said}");
+    for (line, ending) in lines.iter().zip(["arch", "layers"]) {
+        let told = "3 characters are drawn as boxes, since no font has them: \u{6f22}, \u{5b57} and \u{1f600}";
+        assert!(line.ends_with(told), "{line}");
+        assert!(line.contains(&format!(".{ending}.png: ")), "{line}");
+    }
 }
 
 #[test]

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use lab_bench::engine::{self, Diffusion, Event, Handle, Limits, Request};
 use lab_bench::model::{Batch, Model, Options};
-use lab_bench::models::{self, Definitions, Source};
+use lab_bench::models::{self, Source};
 use lab_bench::plan::Plan;
 use lab_bench::sampling::Params;
 use lab_bench::text::tokenizer::Tokenizer;
 use lab_bench::weights::{self, Value as MetadataValue};
 use serde_json::Value;
 
+use crate::command::{definitions, scratch};
 use crate::goldens::{self, Golden};
 use crate::support::{nmse, parse_npy};
 
@@ -94,7 +95,7 @@ fn rows(model: &mut Model, text: &[u32], positions: &[usize]) -> Vec<f32> {
 
 #[test]
 fn every_step_has_the_logits_of_the_reference() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     for case in cases() {
         let name = case["name"].as_str().expect("a name");
         let golden = goldens::goldens(scratch.path(), |n| case["model"] == n).remove(0);
@@ -133,7 +134,7 @@ fn every_step_has_the_logits_of_the_reference() {
 
 /// The shipped vocabulary, in which one token stands for what is masked.
 fn tokenizer(mask: u32) -> Tokenizer {
-    let definitions = Definitions::open(&[]).expect("the built-in definitions");
+    let definitions = definitions();
     let opened = models::open(&Source::of(None), &definitions).expect("the shipped model");
     let mut metadata = opened.weights.metadata().clone();
     metadata.insert("tokenizer.ggml.mask_token_id", MetadataValue::U32(mask));
@@ -151,7 +152,7 @@ fn start(golden: &Golden, options: Options, mask: u32) -> Handle {
         queue_time: None,
         answer_time: None,
     };
-    let path = tempfile::tempdir().expect("a scratch folder").keep();
+    let path = scratch().keep();
     let file = path.join("model.gguf");
     std::fs::copy(golden.weights.label(), &file).expect("the model is there");
     let arch = golden.arch.clone();
@@ -200,7 +201,7 @@ fn sorted(fixed: impl Iterator<Item = (usize, u32)>) -> Vec<(usize, u32)> {
 
 #[test]
 fn the_engine_fixes_what_the_reference_fixes() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     let cases = cases();
     let mut models: Vec<&str> = cases.iter().filter_map(|c| c["model"].as_str()).collect();
     models.sort_unstable();
@@ -244,9 +245,9 @@ fn the_engine_fixes_what_the_reference_fixes() {
 
 #[test]
 fn a_vocabulary_without_a_mask_is_refused() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     let golden = goldens::goldens(scratch.path(), |n| n == "llada").remove(0);
-    let definitions = Definitions::open(&[]).expect("the built-in definitions");
+    let definitions = definitions();
     let opened = models::open(&Source::of(None), &definitions).expect("the shipped model");
     let tokenizer = Tokenizer::from_metadata(opened.weights.metadata()).expect("a vocabulary");
     let limits = Limits {

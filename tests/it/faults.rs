@@ -9,6 +9,7 @@ use lab_bench::model::{self, Model, Options};
 use lab_bench::plan::Plan;
 use toml::{Table, Value};
 
+use crate::command::scratch;
 use crate::goldens::{EXACT, Golden, goldens, library, options, run};
 use crate::support::{PATHS, logits, nmse};
 
@@ -219,7 +220,7 @@ fn effect(golden: &Golden, fault: &Fault) -> Result<f64, String> {
 
 #[test]
 fn the_gate_catches_deliberate_faults() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     let goldens: BTreeMap<String, Golden> = goldens(scratch.path(), |name| {
         FAULTS.iter().any(|(_, on, _)| *on == name)
     })
@@ -259,7 +260,7 @@ const NONSENSE: &[(&str, Edits, &str)] = &[
 
 #[test]
 fn wiring_that_makes_no_sense_is_refused() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     let library = library();
     for (on, edits, expected) in NONSENSE {
         let golden = goldens(scratch.path(), |name| name == *on).remove(0);
@@ -309,7 +310,7 @@ pub(crate) fn values(def: &ArchDef, golden: &Golden) -> Vec<model::Value> {
 
 #[test]
 fn the_first_value_that_differs_is_where_the_fault_is() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     let library = library();
     for (on, edits, expected) in FIRST {
         let golden = goldens(scratch.path(), |name| name == *on).remove(0);

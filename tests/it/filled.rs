@@ -1,10 +1,10 @@
 //! Answers that are filled in, over HTTP and on the command line, with the shipped diffusion model.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::command::{Ran, bench, scratch};
 use crate::server::Server;
 
 fn models() -> PathBuf {
@@ -186,7 +186,7 @@ fn settings_of_the_server_hold_where_a_request_says_nothing() {
 
 #[test]
 fn both_kinds_of_models_answer_at_once_as_they_do_alone() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = scratch();
     for name in ["tiny-chat.gguf", "tiny-diffusion.gguf"] {
         std::fs::copy(models().join(name), folder.path().join(name)).expect("copied");
     }
@@ -217,15 +217,10 @@ fn both_kinds_of_models_answer_at_once_as_they_do_alone() {
 }
 
 /// What `bench run` prints.
-fn run(args: &[&str]) -> (String, String) {
-    let done = Command::new(env!("CARGO_BIN_EXE_bench"))
-        .arg("run")
-        .args(args)
-        .output();
-    let done = done.expect("the program starts");
-    let [out, err] = [done.stdout, done.stderr].map(|b| String::from_utf8(b).expect("UTF-8"));
-    assert!(done.status.success(), "{err}");
-    (out, err)
+fn run(arguments: &[&str]) -> Ran {
+    let ran = bench(&[&["run"], arguments].concat());
+    assert!(ran.is_fine(), "{}", ran.err);
+    ran
 }
 
 #[test]
@@ -243,10 +238,10 @@ fn the_program_prints_the_text_and_what_it_took() {
             "--block-length",
             "32",
         ];
-        let (text, line) = run(&[&["17+5=?"], &options[..]].concat());
-        assert!(text.trim_end().ends_with("22"), "{text}");
-        assert!(line.contains(" passes over "), "{line}");
-        texts.push(text);
+        let Ran { out, err, .. } = run(&[&["17+5=?"], &options[..]].concat());
+        assert!(out.trim_end().ends_with("22"), "{out}");
+        assert!(err.contains(" passes over "), "{err}");
+        texts.push(out);
         for more in [
             ["--remasking", "entropy"],
             ["--cfg-scale", "0.5"],

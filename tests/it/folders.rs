@@ -9,6 +9,7 @@ use lab_bench::model::Model;
 use lab_bench::models::{self, Definitions, Source};
 use lab_bench::weights;
 
+use crate::command::{self, scratch};
 use crate::goldens::{EXACT, HALF, Q8, options};
 use crate::hf;
 use crate::support::{PATHS, nmse, results};
@@ -58,7 +59,7 @@ fn folders_give_what_transformers_gives() {
     let with = definitions();
     let (classes, broken) = with.maps.classes();
     assert!(broken.is_empty(), "{}", broken[0].render(false));
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     let only = std::env::var("FOLDERS").unwrap_or_default();
     let (mut n_good, mut without, mut faults) = (0, Vec::new(), Vec::new());
     for name in hf::names().iter().filter(|name| name.starts_with(&only)) {
@@ -92,7 +93,7 @@ fn folders_give_what_transformers_gives() {
 #[test]
 fn tensors_that_are_stored_as_they_are_needed_stay_in_the_file() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny-chat");
-    let definitions = Definitions::open(&[]).expect("the built-in definitions");
+    let definitions = command::definitions();
     let opened = models::open(&Source::File(folder), &definitions).expect("the shipped folder");
     let all = opened.plan.weight_bytes();
     let tensors = &opened.plan.tensors;

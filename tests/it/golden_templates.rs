@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use lab_bench::text::template::{ChatTemplate, RenderError, RenderInput};
 use serde_json::{Map, Value};
 
+use crate::support::shared;
+
 #[derive(Default, Debug)]
 struct Counts {
     templates: usize,
@@ -22,7 +24,8 @@ struct Counts {
 
 #[test]
 fn templates_render_as_jinja2_renders_them() {
-    let Some(folder) = golden_folder() else {
+    let Some(folder) = shared("golden/templates/dev") else {
+        println!("golden templates not found: NOTHING WAS CHECKED");
         return;
     };
     let conversations = read_json(&folder.join("conversations.json"));
@@ -132,25 +135,6 @@ fn difference(expected: &str, result: &Result<String, RenderError>) -> String {
         excerpt(expected),
         excerpt(got)
     )
-}
-
-fn golden_folder() -> Option<PathBuf> {
-    let shared = std::env::var_os("BENCH_SHARED").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"),
-        PathBuf::from,
-    );
-    let folder = shared.join("golden/templates/dev");
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    #[expect(
-        clippy::print_stdout,
-        reason = "a test that checks nothing must say so"
-    )]
-    {
-        println!("{} not found: NOTHING WAS CHECKED", folder.display());
-    }
-    None
 }
 
 fn files_named(folder: &Path, extension: &str) -> Vec<PathBuf> {

@@ -6,10 +6,12 @@
     reason = "a golden that cannot be read is a failure"
 )]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use lab_bench::text::tokenizer::Tokenizer;
 use serde::Deserialize;
+
+use crate::support::shared;
 
 const VOCABULARIES: &[&str] = &[
     "llama-spm",
@@ -61,7 +63,7 @@ struct Case {
 #[test]
 #[expect(clippy::print_stderr, reason = "tells what was compared")]
 fn goldens_are_reproduced() {
-    let Some(folder) = goldens() else {
+    let Some(folder) = shared("golden/tokenizers") else {
         eprintln!("tokenizer goldens not found: nothing was compared");
         return;
     };
@@ -121,13 +123,4 @@ fn lossy(bytes: &[u8]) -> String {
 fn load(path: &Path) -> Tokenizer {
     let source = lab_bench::weights::open(path).unwrap();
     Tokenizer::from_metadata(source.metadata()).unwrap()
-}
-
-fn goldens() -> Option<PathBuf> {
-    let shared = match std::env::var_os("BENCH_SHARED") {
-        Some(folder) => PathBuf::from(folder),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"),
-    };
-    let folder = shared.join("golden/tokenizers");
-    folder.is_dir().then_some(folder)
 }

@@ -15,6 +15,7 @@ use lab_bench::weights::{self, TensorType, Weights};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::command::scratch;
 use crate::support::{ExecutionPath, PATHS, flips, logits, nmse, parse_npy};
 
 /// The bound of a path that computes what the reference computes.
@@ -143,7 +144,7 @@ fn bound(golden: &Golden, path: &ExecutionPath) -> f64 {
 
 #[test]
 fn every_architecture_equals_the_reference_along_every_path() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     let library = library();
     let (mut failures, mut compared) = (Vec::new(), 0);
     let mut covered = BTreeSet::new();
@@ -191,7 +192,7 @@ fn every_architecture_equals_the_reference_along_every_path() {
 
 #[test]
 fn rows_that_are_asked_for_alone_are_those_of_all() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     for golden in goldens(scratch.path(), |_| true) {
         let n = golden.tokens.len();
         let width = golden.expected.len() / n;
@@ -256,7 +257,7 @@ pub(crate) fn run(model: &mut Model, tokens: &[u32], sequence: u32, first: u32) 
 
 #[test]
 fn a_step_of_the_same_shape_replays_the_graph() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
     let mut model = model(&golden, options());
     for (i, token) in golden.tokens.iter().enumerate() {
@@ -267,7 +268,7 @@ fn a_step_of_the_same_shape_replays_the_graph() {
 
 #[test]
 fn a_batch_that_does_not_fit_is_refused_and_leaves_no_trace() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
     let options = Options {
         n_ctx: 16,

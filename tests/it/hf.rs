@@ -12,6 +12,7 @@ use half::{bf16, f16};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::command::scratch;
 use crate::support::parse_npy;
 
 /// One folder and its golden.
@@ -216,7 +217,7 @@ fn goldens_are_whole_and_each_has_its_case() {
         assert_eq!(tokens, folder.tokens.len(), "{name}");
         assert_eq!(tokens * width, folder.expected.len(), "{name}");
         assert!(folder.expected.iter().all(|v| v.is_finite()), "{name}");
-        let scratch = tempfile::tempdir().expect("a folder");
+        let scratch = scratch();
         folder.write(scratch.path());
         let text = String::from_utf8(read(&scratch.path().join("config.json"))).expect("UTF-8");
         // Python writes and reads this word; JSON has no such number.

@@ -1,59 +1,26 @@
 //! `bench inspect`: what it says is what a loaded model takes, and hostile files do not keep it from
 //! speaking.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use lab_bench::model::{Batch, Estimator, Model, Options};
 use lab_bench::plan::Plan;
 use lab_bench::weights::{TensorType, Weights};
 use serde_json::Value;
 
+use crate::command::{Ran, bench, made_up, printed, scratch, text};
 use crate::goldens::{Golden, goldens, library, options};
 
-fn inspect(arguments: &[&str]) -> (bool, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
-        .arg("inspect")
-        .args(arguments)
-        .output()
-        .expect("the program runs");
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is UTF-8");
-    (
-        output.status.success(),
-        text(output.stdout),
-        text(output.stderr),
-    )
+fn inspect(arguments: &[&str]) -> Ran {
+    bench(&[&["inspect"], arguments].concat())
 }
 
 fn page(arguments: &[&str]) -> String {
-    let (is_fine, page, error) = inspect(arguments);
-    assert!(is_fine, "{arguments:?}: {error}");
-    page
+    printed(&[&["inspect"], arguments].concat())
 }
 
 fn json(path: &Path) -> Value {
-    let path = path.to_str().expect("UTF-8");
-    serde_json::from_str(&page(&[path, "--json"])).expect("JSON")
-}
-
-fn scratch() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a scratch folder")
-}
-
-/// A made-up model.
-fn made_up(folder: &Path, arguments: &[&str]) -> PathBuf {
-    let path = folder.join("made-up.gguf");
-    let status = Command::new(env!("CARGO_BIN_EXE_bench"))
-        .arg("synth")
-        .args(arguments)
-        .args(["-o", path.to_str().expect("UTF-8")])
-        .status();
-    assert!(status.expect("the program runs").success(), "{arguments:?}");
-    path
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
+    serde_json::from_str(&page(&[text(path), "--json"])).expect("JSON")
 }
 
 fn plan(golden: &Golden) -> Plan {
@@ -276,7 +243,7 @@ fn ability(page: &str, what: &str) -> String {
 #[test]
 fn what_cannot_run_is_said_with_the_reason() {
     let scratch = scratch();
-    let path = made_up(scratch.path(), &["bert"]);
+    let path = made_up(scratch.path(), "bert", &[]);
     let page_of_encoder = page(&[text(&path)]);
     let row = ability(&page_of_encoder, "text ");
     assert!(
@@ -288,7 +255,7 @@ fn what_cannot_run_is_said_with_the_reason() {
     assert!(row.contains(" no ") && row.contains("later ones"), "{row}");
 
     let vocab = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
-    let path = made_up(scratch.path(), &["mamba2", "--vocab", vocab]);
+    let path = made_up(scratch.path(), "mamba2", &["--vocab", vocab]);
     let row = ability(&page(&[text(&path)]), "guessing ahead");
     assert!(row.contains(" no ") && row.contains("taken back"), "{row}");
 
@@ -317,11 +284,12 @@ fn what_cannot_run_is_said_with_the_reason() {
 #[test]
 fn broken_files_are_told_as_far_as_they_go() {
     let scratch = scratch();
-    let whole = std::fs::read(made_up(scratch.path(), &["llama"])).expect("readable");
+    let whole = std::fs::read(made_up(scratch.path(), "llama", &[])).expect("readable");
     let path = scratch.path().join("broken.gguf");
     std::fs::write(&path, &whole[..whole.len() - 100]).expect("writable");
-    let (is_fine, cut, _) = inspect(&[text(&path)]);
-    assert!(is_fine, "{cut}");
+    let ran = inspect(&[text(&path)]);
+    let cut = &ran.out;
+    assert!(ran.is_fine(), "{cut}");
     for part in [
         "architecture: not known",
         "ends at byte",
@@ -350,8 +318,9 @@ fn broken_files_are_told_as_far_as_they_go() {
     );
 
     std::fs::write(&path, b"no model").expect("writable");
-    let (is_fine, _, error) = inspect(&[text(&path)]);
-    assert!(!is_fine && error.contains("not a GGUF file"), "{error}");
+    let ran = inspect(&[text(&path)]);
+    let said = &ran.err;
+    assert!(!ran.is_fine() && said.contains("not a GGUF file"), "{said}");
 }
 
 /// The page of a model whose definition gives a tap, which the paragraph names, a hostile name.
@@ -369,7 +338,7 @@ fn page_by_hostile_definition(folder: &Path) -> String {
         source = source.replace(own, other);
     }
     std::fs::write(folder.join("hostile.arch.toml"), source).expect("writable");
-    let path = made_up(folder, &["hostile", "--archs", text(folder)]);
+    let path = made_up(folder, "hostile", &["--archs", text(folder)]);
     page(&[text(&path), "--archs", text(folder)])
 }
 
@@ -383,7 +352,8 @@ fn hostile_values_neither_fill_the_page_nor_speak_to_the_terminal() {
     let licence = format!("general.license={}", "\u{7}".repeat(5000));
     let path = made_up(
         scratch.path(),
-        &["llama", "--meta", &name, "--meta", &licence],
+        "llama",
+        &["--meta", &name, "--meta", &licence],
     );
     for arguments in [vec![text(&path)], vec![text(&path), "--all"]] {
         let page = page(&arguments);

@@ -3,6 +3,7 @@
 
 use lab_bench::model::Options;
 
+use crate::command::scratch;
 use crate::goldens::{EXACT, goldens, model as load, options, run};
 use crate::support::nmse;
 
@@ -40,7 +41,7 @@ fn narrow() -> Options {
 
 #[test]
 fn four_windows_one_by_one_equal_the_pass_that_keeps_nothing() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     let tokens = text();
     let all = goldens(scratch.path(), |name| KEPT.contains(&name));
     assert_eq!(all.len(), KEPT.len());
@@ -64,7 +65,7 @@ fn four_windows_one_by_one_equal_the_pass_that_keeps_nothing() {
 
 #[test]
 fn the_cache_of_a_window_does_not_grow_with_the_context() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     for golden in goldens(scratch.path(), |name| ["gemma3", "gpt-oss"].contains(&name)) {
         let bytes = |n_ctx| {
             let room = Options { n_ctx, ..narrow() };
@@ -93,7 +94,7 @@ fn the_cache_of_a_window_does_not_grow_with_the_context() {
 
 #[test]
 fn a_text_is_not_continued_where_its_window_has_been_left() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     let golden = goldens(scratch.path(), |name| name == "gemma3").remove(0);
     let mut model = load(&golden, narrow());
     let tokens = text();

@@ -9,6 +9,7 @@
 
 mod bad_definitions;
 mod bad_folders;
+mod command;
 mod constraints;
 mod convert;
 mod describe;

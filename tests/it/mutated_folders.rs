@@ -6,7 +6,8 @@
 use lab_bench::models::{self, Contents, Definitions, Error, Source};
 use serde_json::{Value, json};
 
-use crate::bad_folders::{CONFIG, Folder, definitions};
+use crate::bad_folders::{CONFIG, Folder};
+use crate::command::definitions;
 use crate::hf;
 
 /// Numbers without end (xorshift).

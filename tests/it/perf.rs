@@ -1,15 +1,11 @@
 //! What `bench perf` measures, checked for what must hold whatever the machine.
 
-use std::process::Command;
-
 use serde_json::Value;
 
-fn perf(arguments: &[&str]) -> std::process::Output {
-    Command::new(env!("CARGO_BIN_EXE_bench"))
-        .arg("perf")
-        .args(arguments)
-        .output()
-        .expect("the program runs")
+use crate::command::printed;
+
+fn perf(arguments: &[&str]) -> String {
+    printed(&[&["perf"], arguments].concat())
 }
 
 fn number(value: &Value) -> f64 {
@@ -56,13 +52,8 @@ fn check_decode(decode: &Value, bandwidth: f64, repeat: u64) {
 #[test]
 fn measurements_of_the_shipped_model_are_consistent() {
     let arguments = "-p 8,24 -n 6 -d 0,10 -s 1,3 -r 2 --thread-counts 1,2 --profile --json";
-    let output = perf(&arguments.split(' ').collect::<Vec<_>>());
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let report = perf(&arguments.split(' ').collect::<Vec<_>>());
+    let report: Value = serde_json::from_str(&report).expect("JSON");
     let runs = report["runs"].as_array().expect("runs");
     let threads: Vec<&Value> = runs.iter().map(|run| &run["threads"]).collect();
     assert_eq!(threads, [1, 2]);
@@ -160,7 +151,7 @@ fn check_profiles(run: &Value) {
 
 #[test]
 fn people_get_a_line_for_each_case() {
-    let output = perf(&[
+    let text = perf(&[
         "-p",
         "8",
         "-n",
@@ -172,7 +163,6 @@ fn people_get_a_line_for_each_case() {
         "--threads",
         "1",
     ]);
-    let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert_eq!(text.matches("prefill ").count(), 1, "{text}");
     assert_eq!(text.matches("decode ").count(), 2, "{text}");
     assert!(text.contains("memory bandwidth"), "{text}");

@@ -1,64 +1,19 @@
 //! The program as its users meet it: answers, exit codes, messages.
 
-use std::path::Path;
-use std::process::{Command, Output};
-
 use serde_json::Value;
 
-fn bench(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_bench"))
-        .args(arguments)
-        .output()
-        .expect("the program runs")
-}
-
-fn stdout(arguments: &[&str]) -> String {
-    let output = bench(arguments);
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).expect("output is UTF-8")
-}
-
-/// The exit code and what was said on stderr.
-fn refused(arguments: &[&str]) -> (i32, String) {
-    let output = bench(arguments);
-    (
-        output.status.code().expect("an exit code"),
-        String::from_utf8_lossy(&output.stderr).into_owned(),
-    )
-}
+use crate::command::{bench, bench_in, made_up, printed, scratch, text};
 
 fn check_refused(arguments: &[&str], code: i32, parts: &[&str]) {
-    let (found, message) = refused(arguments);
-    assert_eq!(found, code, "{arguments:?}: {message}");
+    let ran = bench(arguments);
+    let message = ran.err;
+    assert_eq!(ran.code, code, "{arguments:?}: {message}");
     for part in parts {
         assert!(
             message.contains(part),
             "{arguments:?}: `{part}` is not in: {message}"
         );
     }
-}
-
-fn scratch() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a scratch folder")
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("scratch paths are UTF-8")
-}
-
-/// A small model file of an architecture.
-fn made_up(folder: &Path, arch: &str, set: &[&str]) -> std::path::PathBuf {
-    let path = folder.join(format!("{arch}.gguf"));
-    let mut arguments = vec!["synth", arch, "-o", text(&path)];
-    for pair in set {
-        arguments.extend(["--set", pair]);
-    }
-    stdout(&arguments);
-    path
 }
 
 /// The last number of a text.
@@ -71,7 +26,7 @@ fn last_number(text: &str) -> Option<i64> {
 
 #[test]
 fn two_and_two_is_four_and_held_out_sums_are_right() {
-    assert_eq!(last_number(&stdout(&["run", "2+2=?"])), Some(4));
+    assert_eq!(last_number(&printed(&["run", "2+2=?"])), Some(4));
 
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/held_out.json");
     let held_out: Value =
@@ -79,7 +34,7 @@ fn two_and_two_is_four_and_held_out_sums_are_right() {
     let sums = held_out["sums"].as_array().expect("sums");
     let mut right = 0;
     for sum in &sums[..100] {
-        let answer = stdout(&["run", sum["prompt"].as_str().expect("a prompt")]);
+        let answer = printed(&["run", sum["prompt"].as_str().expect("a prompt")]);
         let expected = sum["answer"].as_str().and_then(|a| a.parse().ok());
         right += usize::from(expected.is_some() && last_number(&answer) == expected);
     }
@@ -91,8 +46,8 @@ fn two_and_two_is_four_and_held_out_sums_are_right() {
 fn the_stateless_path_gives_the_same_answer() {
     for prompt in ["17+25=?", "Spell the word lamp.", "Hello!"] {
         assert_eq!(
-            stdout(&["run", prompt]),
-            stdout(&["run", "--stateless", prompt]),
+            printed(&["run", prompt]),
+            printed(&["run", "--stateless", prompt]),
             "{prompt}"
         );
     }
@@ -101,7 +56,7 @@ fn the_stateless_path_gives_the_same_answer() {
 #[test]
 fn the_same_seed_gives_the_same_answer() {
     let answer = |seed: &str| {
-        stdout(&[
+        printed(&[
             "run",
             "--temperature",
             "1.5",
@@ -140,7 +95,7 @@ fn logits_are_written_as_an_npy_matrix() {
             text(&out),
         ];
         arguments.extend(extra);
-        stdout(&arguments);
+        printed(&arguments);
         let bytes = std::fs::read(&out).expect("the file was written");
         assert_eq!(bytes.len() % 64, (5 * 128 * 4) % 64);
         assert!(String::from_utf8_lossy(&bytes[..128]).contains("'shape': (5, 128)"));
@@ -204,7 +159,11 @@ fn logits_are_written_as_an_npy_matrix() {
 #[test]
 fn compare_names_the_first_value_that_differs() {
     let folder = scratch();
-    let model = made_up(folder.path(), "gemma2", &["n_swa=3", "block_count=4"]);
+    let model = made_up(
+        folder.path(),
+        "gemma2",
+        &["--set", "n_swa=3", "--set", "block_count=4"],
+    );
     let model = text(&model);
     let tokens = ["--tokens", "1,7,9,3,3,8,20,4,11"];
     let paths = [
@@ -217,7 +176,7 @@ fn compare_names_the_first_value_that_differs() {
     for path in paths {
         let mut arguments = vec!["compare", model, "--path", path];
         arguments.extend(tokens);
-        let found = stdout(&arguments);
+        let found = printed(&arguments);
         let last = found.lines().last().expect("a summary");
         assert!(last.contains("values compared"), "{path}: {found}");
         assert!(!found.contains('≠'), "{path}: {found}");
@@ -240,11 +199,11 @@ fn compare_names_the_first_value_that_differs() {
 
 #[test]
 fn tokens_go_there_and_back() {
-    let ids = stdout(&["tokenize", "Hello, world! 12"]);
+    let ids = printed(&["tokenize", "Hello, world! 12"]);
     let ids: Vec<u32> = serde_json::from_str(&ids).expect("ids are a JSON array");
     let list: Vec<String> = ids.iter().map(u32::to_string).collect();
     assert_eq!(
-        stdout(&["detokenize", &list.join(",")]),
+        printed(&["detokenize", &list.join(",")]),
         "Hello, world! 12\n"
     );
     check_refused(
@@ -257,14 +216,14 @@ fn tokens_go_there_and_back() {
 
 #[test]
 fn inspect_and_plan_print_json() {
-    let inspected: Value = serde_json::from_str(&stdout(&["inspect", "--json"])).expect("JSON");
+    let inspected: Value = serde_json::from_str(&printed(&["inspect", "--json"])).expect("JSON");
     assert_eq!(inspected["architecture"]["name"], "llama");
     assert!(
         inspected["memory"]["weights"]
             .as_u64()
             .is_some_and(|bytes| bytes > 1_000_000)
     );
-    let plan: Value = serde_json::from_str(&stdout(&["plan", "--json"])).expect("JSON");
+    let plan: Value = serde_json::from_str(&printed(&["plan", "--json"])).expect("JSON");
     assert_eq!(
         plan["layers"][0]["slots"][0]["branches"][0]["block"],
         "attention"
@@ -274,11 +233,11 @@ fn inspect_and_plan_print_json() {
 
 #[test]
 fn definitions_are_listed_shown_and_checked() {
-    let list = stdout(&["arch", "list"]);
+    let list = printed(&["arch", "list"]);
     for name in ["llama", "qwen2", "qwen3"] {
         assert!(list.contains(name), "{list}");
     }
-    assert!(stdout(&["arch", "show", "qwen3"]).contains("qk_norm"));
+    assert!(printed(&["arch", "show", "qwen3"]).contains("qk_norm"));
     check_refused(
         &["arch", "show", "lama"],
         1,
@@ -290,14 +249,14 @@ fn definitions_are_listed_shown_and_checked() {
     let source =
         include_str!("../../archs/llama.arch.toml").replace("name = \"llama\"", "name = \"mine\"");
     std::fs::write(&path, &source).expect("writable");
-    assert!(stdout(&["arch", "check", text(&path)]).contains("sound"));
+    assert!(printed(&["arch", "check", text(&path)]).contains("sound"));
     let archs = ["arch", "list", "--archs", text(folder.path())];
-    assert!(stdout(&archs).contains("mine"));
+    assert!(printed(&archs).contains("mine"));
 
     std::fs::write(&path, source.replace("rope = \"std\"", "rope_ = \"std\"")).expect("writable");
-    let output = bench(&["arch", "check", text(&path)]);
-    let report = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(output.status.code(), Some(1));
+    let ran = bench(&["arch", "check", text(&path)]);
+    let report = ran.out;
+    assert_eq!(ran.code, 1);
     for part in [
         "mine.arch.toml:33:34",
         "unknown key `rope_` in `attention`",
@@ -372,7 +331,7 @@ fn a_model_that_ends_in_vectors_is_refused_where_text_is_wanted() {
     // Its vectors are there for who asks for them.
     let out = folder.path().join("vector.npy");
     let logits = ["logits", "-m", text(&path), "--tokens", "1,2,3"];
-    stdout(&[&logits[..], &["--embedding", "-o", text(&out)]].concat());
+    printed(&[&logits[..], &["--embedding", "-o", text(&out)]].concat());
     let vector = std::fs::read(&out).expect("written");
     assert_eq!(crate::support::parse_npy(&vector).values.len(), 64);
 }
@@ -384,7 +343,8 @@ fn synth_refuses_names_that_do_not_exist() {
     let synth = |extra: &[&'static str]| {
         let mut arguments = vec!["synth", "llama", "-o", text(&out)];
         arguments.extend(extra);
-        refused(&arguments)
+        let ran = bench(&arguments);
+        (ran.code, ran.err)
     };
     let (code, message) = synth(&["--set", "n_embed=64"]);
     assert_eq!(code, 1);
@@ -416,7 +376,7 @@ fn synth_refuses_names_that_do_not_exist() {
     assert!(!out.exists(), "a refused model leaves nothing behind");
     // A tensor of all layers, and one by its whole name.
     let weights = |with: &str| {
-        let said = stdout(&["synth", "llama", "-o", text(&out), "--with", with]);
+        let said = printed(&["synth", "llama", "-o", text(&out), "--with", with]);
         let (_, rest) = said.split_once("2 layers, ").expect("two layers");
         let (n, _) = rest.split_once(" weights").expect("how many weights");
         n.parse::<u64>().expect("a number")
@@ -426,7 +386,7 @@ fn synth_refuses_names_that_do_not_exist() {
     assert!(of_one > 0 && weights("attn_q.bias") - plain == 2 * of_one);
     std::fs::remove_file(&out).expect("it was written");
     assert_eq!(synth(&["--set", "n_embd"]).0, 2);
-    assert_eq!(refused(&["nonsense"]).0, 2);
+    assert_eq!(bench(&["nonsense"]).code, 2);
 }
 
 #[test]
@@ -441,7 +401,7 @@ fn a_prompt_longer_than_the_context_is_refused() {
 
 #[test]
 fn completions_are_printed() {
-    assert!(stdout(&["completions", "bash"]).contains("complete -F"));
+    assert!(printed(&["completions", "bash"]).contains("complete -F"));
 }
 
 #[test]
@@ -450,19 +410,19 @@ fn a_made_up_model_can_have_the_vocabulary_of_another_file() {
     let path = folder.path().join("spoken.gguf");
     let vocab = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
     let mut arguments = vec!["synth", "llama", "-o", text(&path), "--vocab", vocab];
-    stdout(&arguments);
-    let ids = |model: &str| stdout(&["tokenize", "-m", model, "2+2=? The sea is blue."]);
+    printed(&arguments);
+    let ids = |model: &str| printed(&["tokenize", "-m", model, "2+2=? The sea is blue."]);
     assert_eq!(ids(text(&path)), ids(vocab));
     let about: Value =
-        serde_json::from_str(&stdout(&["inspect", text(&path), "--json"])).expect("JSON");
+        serde_json::from_str(&printed(&["inspect", text(&path), "--json"])).expect("JSON");
     assert_eq!(about["metadata"]["llama.vocab_size"], 768);
 
     arguments.extend(["--set", "vocab_size=1000"]);
-    stdout(&arguments);
+    printed(&arguments);
     assert_eq!(ids(text(&path)), ids(vocab));
-    let last = stdout(&["detokenize", "-m", text(&path), "999"]);
+    let last = printed(&["detokenize", "-m", text(&path), "999"]);
     assert_eq!(last.trim(), "unused_999");
-    stdout(&["run", "-m", text(&path), "hello", "--max-tokens", "4"]);
+    printed(&["run", "-m", text(&path), "hello", "--max-tokens", "4"]);
 
     arguments.extend(["--set", "vocab_size=767"]);
     check_refused(&arguments, 1, &["768 tokens", "767"]);
@@ -477,7 +437,7 @@ fn the_cost_of_a_quantised_cache_is_measured() {
         let flags = ["--kv-type", "f16", "--flash-attn", "on", "--kl", "--json"];
         let mut arguments = vec!["compare", model, "--tokens", &tokens, "--path", path];
         arguments.extend(flags);
-        serde_json::from_str(&stdout(&arguments)).expect("JSON")
+        serde_json::from_str(&printed(&arguments)).expect("JSON")
     };
     let mean = |found: &Value| found["mean"].as_f64().expect("a number");
     let same = kl("cache=f16");
@@ -492,21 +452,13 @@ fn the_cost_of_a_quantised_cache_is_measured() {
 
 #[test]
 fn pictures_lie_in_the_folder_that_was_named_and_nowhere_else() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = scratch();
     let at = |name: &str| folder.path().join(name);
     let text = |name: &str| at(name).to_str().expect("UTF-8").to_owned();
     // A folder of the definition's name, made by the command itself, does not hide the definition.
     for _ in 0..2 {
-        let output = Command::new(env!("CARGO_BIN_EXE_bench"))
-            .args(["diagram", "llama", "-o", "llama"])
-            .current_dir(folder.path())
-            .output()
-            .expect("the program runs");
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let ran = bench_in(folder.path(), &["diagram", "llama", "-o", "llama"]);
+        assert!(ran.is_fine(), "{}", ran.err);
     }
     assert!(at("llama/llama.arch.svg").exists());
     for name in ["", "../x", "a/b", ".", "a\nb"] {

@@ -3,13 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use lab_bench::arch::{ArchDef, Contract, Instance, Library, OptionKind};
+use lab_bench::arch::{ArchDef, Contract, Instance, OptionKind};
 use lab_bench::blocks::REGISTRY;
 use lab_bench::stmap::Maps;
 
-fn library() -> Library {
-    Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable")
-}
+use crate::goldens::library;
 
 #[test]
 fn the_reference_is_up_to_date() {

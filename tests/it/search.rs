@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use lab_bench::engine::{self, Diffusion, Event, Limits, Request};
 use lab_bench::model::{Batch, Model, Options};
-use lab_bench::models::{self, Definitions, Opened, Source};
+use lab_bench::models::{self, Opened, Source};
 use lab_bench::sampling::Params;
 use lab_bench::text::tokenizer::Tokenizer;
 
+use crate::command::definitions;
 use crate::goldens::options;
 
 const K: usize = 4;
 const N: usize = 12;
 
 fn open() -> Opened {
-    let definitions = Definitions::open(&[]).expect("the built-in definitions");
-    models::open(&Source::of(None), &definitions).expect("the shipped model")
+    models::open(&Source::of(None), &definitions()).expect("the shipped model")
 }
 
 fn load(options: Options) -> Model {

@@ -4,6 +4,7 @@
 use lab_bench::arch::Mode;
 use lab_bench::model::{Batch, Model, Options};
 
+use crate::command::scratch;
 use crate::goldens::{EXACT, goldens, model as load, options};
 use crate::support::nmse;
 
@@ -49,7 +50,7 @@ fn is_causal(model: &Model) -> bool {
 
 #[test]
 fn a_shared_begin_is_read_once_and_changes_nothing() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     let mut n_causal = 0;
     for golden in goldens(scratch.path(), |_| true) {
         let shared = Options {
@@ -105,7 +106,7 @@ fn a_shared_begin_is_read_once_and_changes_nothing() {
 
 #[test]
 fn tokens_that_are_taken_back_leave_no_trace() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     for golden in goldens(scratch.path(), |_| true) {
         let mut model = load(
             &golden,
@@ -147,7 +148,7 @@ fn tokens_that_are_taken_back_leave_no_trace() {
 
 #[test]
 fn texts_of_many_lengths_together_are_as_each_alone() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     for golden in goldens(scratch.path(), |_| true) {
         let many = Options {
             n_ctx: 1024,
@@ -240,7 +241,7 @@ fn beside(model: &mut Model, text: &[u32], n: u32) -> Vec<u32> {
 
 #[test]
 fn deterministic_bits_do_not_depend_on_neighbours_or_threads() {
-    let scratch = tempfile::tempdir().expect("a scratch folder");
+    let scratch = scratch();
     for golden in goldens(scratch.path(), |_| true) {
         let text = &text(0)[..24];
         let mut expected: Option<Vec<u32>> = None;

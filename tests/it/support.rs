@@ -1,9 +1,11 @@
-//! What several tests need: the shared oracles, NPY and NPZ, error measures, execution paths.
+//! What several tests need: the shared oracles, NPY and NPZ, error measures, execution paths, walks of a
+//! graph. How the program is run stands in `command`.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use lab_bench::arch::{ArchDef, Mode};
+use lab_bench::ggml::{Origin, Step};
 use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::Plan;
 use lab_bench::weights::{TensorType, Weights};
@@ -261,4 +263,18 @@ pub fn results(
         }
     }
     Some(Ok(out))
+}
+
+/// What a value is made of, behind operations that `is_seen_through`.
+pub fn behind(
+    steps: &[Step],
+    origin: &Origin,
+    is_seen_through: impl Fn(&Step) -> bool + Copy,
+) -> Origin {
+    match origin {
+        Origin::Step(at) if is_seen_through(&steps[*at]) => {
+            behind(steps, &steps[*at].sources[0], is_seen_through)
+        }
+        other => other.clone(),
+    }
 }

@@ -3,19 +3,21 @@
 //! What follows from something told is not told again: weights that a choice asks for, operations that
 //! come with a choice or a weight.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
-use crate::arch::Mode;
 use crate::blocks::REGISTRY;
-use crate::diagram::{Op, Weight};
+use crate::diagram::{Op, Part, Weight, words};
 use crate::wording::listed;
 
 use super::pattern::pattern;
-use super::phrases::{about, article, plain, predicate, present};
-use super::places::{either_of, norm_places, part_place, stage_place, title};
+use super::phrases::{about, article, further, plain, predicate, present};
+use super::places::{
+    Places, Titles, most, norm_places, numbered, part_place, slots, stage_place, title, titles,
+};
 use super::words::gives;
 use super::{
-    Comparison, KindPair, Level, OptionPair, Pair, PartPair, Role, Side, Sublayer, Wire, Wiring,
+    Comparison, KindPair, Level, OptionPair, Pair, PartPair, Place, Role, Side, Sublayer, Wire,
+    Wiring,
 };
 
 /// A difference.
@@ -82,21 +84,32 @@ struct Findings {
     all: Vec<Finding>,
     /// Where in `all` something is.
     known: HashMap<(Level, u8, Told), usize>,
-    /// Which of `all` is known to be at which place.
-    placed: HashSet<(usize, String)>,
+    /// Where each of `all` is, in order, and in which kinds of layers.
+    places: Vec<Vec<(String, BTreeSet<usize>)>>,
+    /// Where in `places` a place of something is.
+    placed: HashMap<(usize, String), usize>,
+    /// By title: how many of such blocks a kind of layers of a side has at most.
+    most: [HashMap<String, usize>; 2],
+    /// The number of the kind that is told of.
+    kind: Option<usize>,
 }
 
 pub(super) fn findings(comparison: &Comparison<'_>) -> Vec<Finding> {
-    let mut out = Findings::default();
+    let mut out = Findings {
+        most: [comparison.a, comparison.b].map(most),
+        ..Findings::default()
+    };
     out.model(comparison);
     for pair in &comparison.begin {
-        out.stage(pair, "before the layers");
+        out.stage(&comparison.begin, pair, "before the layers");
     }
-    for pair in &comparison.kinds {
+    for (number, pair) in (1..).zip(&comparison.kinds) {
+        out.kind = Some(number);
         out.kind(comparison, pair);
     }
+    out.kind = None;
     for pair in &comparison.end {
-        out.stage(pair, "behind the layers");
+        out.stage(&comparison.end, pair, "behind the layers");
     }
     out.sorted(comparison)
 }
@@ -112,10 +125,15 @@ impl Findings {
                 told,
                 rank,
             });
+            self.places.push(Vec::new());
         }
-        if !place.is_empty() && self.placed.insert((at, place.to_owned())) {
-            self.all[at].places.push(place.to_owned());
-        }
+        let places = &mut self.places[at];
+        let of_place = self.placed.entry((at, place.to_owned()));
+        let of_place = *of_place.or_insert_with(|| {
+            places.push((place.to_owned(), BTreeSet::new()));
+            places.len() - 1
+        });
+        places[of_place].1.extend(self.kind);
     }
 
     fn computes(&mut self, rank: u8, place: &str, told: Told) {
@@ -124,7 +142,11 @@ impl Findings {
 
     fn sorted(mut self, comparison: &Comparison<'_>) -> Vec<Finding> {
         let norms = norm_places(comparison);
-        for finding in &mut self.all {
+        let known = Places::new(comparison);
+        for (finding, places) in self.all.iter_mut().zip(&self.places) {
+            let places = places.iter();
+            let places = places.map(|(place, kinds)| known.told(place, kinds, &finding.told));
+            finding.places = places.filter(|place| !place.is_empty()).collect();
             // Places are there once each.
             let own = finding.places.iter().filter(|place| norms.contains(*place));
             if norms.len() > 1 && own.count() == norms.len() {
@@ -140,7 +162,7 @@ impl Findings {
     fn model(&mut self, comparison: &Comparison<'_>) {
         let (a, b) = (comparison.a, comparison.b);
         if a.mode != b.mode {
-            let does = [a.mode, b.mode].map(|mode| mode_words(mode).to_owned());
+            let does = [a.mode, b.mode].map(|mode| words::mode(mode).to_owned());
             self.computes(rank::MODEL, "", Told::Does(does));
         }
         let is_whole = comparison
@@ -162,11 +184,13 @@ impl Findings {
                 let what = "order of the sublayers".to_owned();
                 self.computes(rank::ORDER, "", Told::Has(what, slots));
             }
+            let known = titles(&pair.sublayers);
             for sublayer in &pair.sublayers {
-                self.sublayer(sublayer);
+                self.sublayer(sublayer, &known);
             }
             return;
         };
+        self.kind = None;
         let text = match unlike(comparison, side, pair) {
             Some(words) => format!("has a further kind of layers, {}: {words}", kind.label),
             None => format!("has a further kind of layers, {}", kind.label),
@@ -174,39 +198,49 @@ impl Findings {
         self.computes(rank::KIND, "", Told::Only(side, text));
     }
 
-    fn sublayer(&mut self, sublayer: &Sublayer<'_>) {
-        let title = title(sublayer);
+    /// A block that only one side has; `known` are all of its kind of layers.
+    fn alone(&mut self, side: Side, place: &Place<'_>, known: &Titles<'_>) {
+        let others = place.slot.branches.iter();
+        let others = others.filter(|other| !std::ptr::eq(*other, place.branch));
+        let others: Vec<String> = others.map(|other| plain(&other.block.title)).collect();
+        let beside = match others.is_empty() {
+            true => String::new(),
+            false => format!(" beside the {}", listed(&others)),
+        };
+        let block = &place.branch.block;
+        let title = block.title.as_str();
+        let n_others = known[side.other() as usize].get(title).copied();
+        let n_others = n_others.unwrap_or(0);
+        let called = match n_others {
+            0 => article(&block.title),
+            _ => further(&block.title),
+        };
+        let told = Told::Only(
+            side,
+            format!("has {called}{beside}: {}", plain(&block.line)),
+        );
+        // In other layers the other side may have what it has not in these.
+        let most = self.most[side.other() as usize].get(title).copied();
+        let kind = self.kind.take();
+        let place = kind.filter(|_| most.unwrap_or(0) > n_others);
+        let place = place.map_or_else(String::new, |kind| numbered(&[kind].into()));
+        self.computes(rank::SUBLAYER, &place, told);
+        self.kind = kind;
+    }
+
+    /// A sublayer; `known` are all of its kind of layers.
+    fn sublayer(&mut self, sublayer: &Sublayer<'_>, known: &Titles<'_>) {
         if let Some((side, place)) = sublayer.at.only() {
-            let others = place.slot.branches.iter();
-            let others = others.filter(|other| !std::ptr::eq(*other, place.branch));
-            let others: Vec<String> = others.map(|other| plain(&other.block.title)).collect();
-            let beside = match others.is_empty() {
-                true => String::new(),
-                false => format!(" beside the {}", listed(&others)),
-            };
-            let block = &place.branch.block;
-            let text = format!(
-                "has {}{beside}: {}",
-                article(&block.title),
-                plain(&block.line)
-            );
-            self.computes(rank::SUBLAYER, "", Told::Only(side, text));
+            self.alone(side, place, known);
             return;
         }
+        let title = title(sublayer);
         let blocks = sublayer.at.map(|place| &place.branch.block);
         if let Some((a, b)) = blocks.matched()
             && a.kind != b.kind
         {
             let has = [a, b].map(|part| format!("has {}", article(&part.title)));
-            self.computes(
-                rank::BLOCK,
-                &either_of(
-                    sublayer
-                        .at
-                        .map(|place| format!("slot `{}`", place.slot.name)),
-                ),
-                Told::Does(has),
-            );
+            self.computes(rank::BLOCK, &slots(sublayer), Told::Does(has));
         }
         for wire in &sublayer.wiring {
             self.wire(wire, &title);
@@ -255,15 +289,33 @@ impl Findings {
         self.add(wire.level, rank, title, told);
     }
 
-    fn stage(&mut self, pair: &PartPair<'_>, place: &str) {
+    /// A stage, one of `all` before or behind the layers.
+    fn stage(&mut self, all: &[PartPair<'_>], pair: &PartPair<'_>, place: &str) {
+        let is_further = |side: Side, part: &Part| {
+            let others = all.iter().filter_map(|pair| match side {
+                Side::A => pair.part.b,
+                Side::B => pair.part.a,
+            });
+            others.into_iter().any(|other| other.kind == part.kind)
+        };
         match pair.part.only() {
             Some((side, part)) if part.kind == "norm" => {
-                let text = format!("normalises the stream {place} ({})", part.title);
+                let again = if is_further(side, part) {
+                    " once more"
+                } else {
+                    ""
+                };
+                let text = format!("normalises the stream {place}{again} ({})", part.title);
                 self.computes(rank::NORM, "", Told::Only(side, text));
             }
             Some((side, part)) => {
+                let what = if is_further(side, part) {
+                    "a further"
+                } else {
+                    "a"
+                };
                 let text = format!(
-                    "has a stage {place}: {}, {}",
+                    "has {what} stage {place}: {}, {}",
                     plain(&part.title),
                     plain(&part.line)
                 );
@@ -458,14 +510,6 @@ fn has_weights(weights: &[&Weight]) -> String {
     }
 }
 
-fn mode_words(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Causal => "writes text token by token",
-        Mode::Diffusion => "fills in masked tokens, in any order",
-        Mode::Encoder => "gives a vector for each token of a text",
-    }
-}
-
 /// What a norm of a role normalises.
 fn normed(role: Role) -> &'static str {
     match role {
@@ -504,8 +548,9 @@ fn unlike(comparison: &Comparison<'_>, side: Side, pair: &KindPair<'_>) -> Optio
         .position(|kind| kind.slots.iter().any(|own| std::ptr::eq(own, slot)))?;
     let number = comparison.number(side, near);
     let mut own = Findings::default();
+    let known = titles(&pair.unlike);
     for sublayer in &pair.unlike {
-        own.sublayer(sublayer);
+        own.sublayer(sublayer, &known);
     }
     own.all
         .retain(|finding| finding.level == Level::Computation);

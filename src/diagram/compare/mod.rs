@@ -11,6 +11,7 @@ mod features;
 mod findings;
 mod layers;
 mod list;
+mod order;
 mod parts;
 mod pattern;
 mod phrases;
@@ -320,7 +321,7 @@ impl<'d> Comparison<'d> {
     /// Aligns two drawings.
     pub fn new(a: &'d Drawing, b: &'d Drawing) -> Self {
         // Ties are decided by order, so the two are always aligned in the same one.
-        let mut aligned = match is_in_order(a, b) {
+        let mut aligned = match order::order(a, b).is_le() {
             true => layers::compare(a, b),
             false => layers::compare(b, a).swapped(),
         };
@@ -387,14 +388,5 @@ impl<'d> Comparison<'d> {
             Side::A => self.a,
             Side::B => self.b,
         }
-    }
-}
-
-/// An order of drawings that no two that differ share.
-fn is_in_order(a: &Drawing, b: &Drawing) -> bool {
-    let key = |drawing: &Drawing| (drawing.arch.clone(), drawing.name.clone());
-    match key(a).cmp(&key(b)) {
-        std::cmp::Ordering::Equal => format!("{a:?}") <= format!("{b:?}"),
-        order => order.is_lt(),
     }
 }

@@ -253,10 +253,25 @@ pub(super) fn plain(title: &str) -> String {
 pub(super) fn article(title: &str) -> String {
     let plain = plain(title);
     match plain.starts_with(['a', 'e', 'i', 'o', 'u', 'R']) {
-        _ if plain == "attention" || plain == "latent attention" => plain,
+        _ if is_uncounted(&plain) => plain,
         true => format!("an {plain}"),
         false => format!("a {plain}"),
     }
+}
+
+/// A title of which there is one already, with its article.
+pub(super) fn further(title: &str) -> String {
+    let plain = plain(title);
+    match is_uncounted(&plain) {
+        true => format!("further {plain}"),
+        false => format!("a further {plain}"),
+    }
+}
+
+/// Whether a title has no article.
+fn is_uncounted(plain: &str) -> bool {
+    let (title, _) = plain.split_once(" (").unwrap_or((plain, ""));
+    ["attention", "latent attention"].contains(&title)
 }
 
 #[cfg(test)]

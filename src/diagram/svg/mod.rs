@@ -5,6 +5,7 @@
 //! with a light and a dark set; whatever a colour says, a word, a letter or a shape says too.
 
 mod compare;
+mod desc;
 mod execution;
 mod flow;
 mod icon;
@@ -121,15 +122,7 @@ fn layers_of(drawing: &Drawing, layers: &[usize]) -> String {
 /// A picture as an SVG document.
 pub fn document(drawing: &Drawing, piece: &Piece, what: &str) -> String {
     let title = format!("{}: {what}", drawing.name);
-    let desc = format!(
-        "Drawn by bench from the plan that runs. {} {} of layers.",
-        drawing.kinds.len(),
-        if drawing.kinds.len() == 1 {
-            "kind"
-        } else {
-            "kinds"
-        },
-    );
+    let desc = desc::drawing(drawing, what);
     piece.to_svg(&title, &desc, &style::rules(piece))
 }
 
@@ -141,19 +134,22 @@ pub fn compared(comparison: &Comparison<'_>) -> Piece {
 /// The same as an SVG document.
 pub fn comparison(comparison: &Comparison<'_>, name: &str) -> String {
     let piece = compared(comparison);
-    let [a, b] = comparison.names();
-    let desc = format!(
-        "What {a} and {b} have in common and what differs. Drawn by bench from the plans that run."
-    );
+    let desc = desc::comparison(comparison);
     piece.to_svg(name, &desc, &style::rules(&piece))
 }
 
-/// A picture as a small SVG document, without what is told where the pointer rests.
-pub fn compact(piece: &Piece, title: &str) -> String {
+/// The whole model as a small SVG document, without what is told where the pointer rests.
+pub fn small_stack(drawing: &Drawing) -> String {
+    let desc = desc::drawing(drawing, "the whole model");
+    compact(&stack(drawing), &drawing.name, &desc)
+}
+
+/// A kind of layer as a small SVG document: the same for equal ones, whoever has them.
+pub fn small_kind(kind: &Kind) -> String {
+    compact(&self::kind(kind), &kind.label, &desc::kind(kind))
+}
+
+fn compact(piece: &Piece, title: &str, desc: &str) -> String {
     let piece = piece.without_words();
-    piece.to_svg(
-        title,
-        "Drawn by bench from the plan that runs.",
-        &style::rules(&piece),
-    )
+    piece.to_svg(title, desc, &style::rules(&piece))
 }

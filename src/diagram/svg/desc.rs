@@ -1,0 +1,104 @@
+//! What a picture shows, in two sentences or three, for those who do not see it. What is said here is
+//! read aloud, so that it names what there is and not how it is drawn.
+
+use crate::diagram::compare::{Comparison, Level};
+use crate::diagram::{Drawing, Kind, Run, words};
+use crate::wording::{bytes, capital, count};
+
+/// Pieces of a pattern that are named, at most.
+const RUNS: usize = 8;
+/// Who drew it.
+const DRAWN: &str = "Drawn by bench from the plan that runs.";
+
+/// `what` a picture of a drawing shows.
+pub(super) fn drawing(drawing: &Drawing, what: &str) -> String {
+    let model = match drawing.name == drawing.arch {
+        true => drawing.name.clone(),
+        false => format!("{} (architecture {})", drawing.name, drawing.arch),
+    };
+    let mode = words::mode(drawing.mode);
+    let pattern = pattern(drawing, &drawing.pattern, false);
+    let mut out = format!("{model} {mode}. {}: {pattern}.", capital(what));
+    if let Some(cost) = drawing.cost.filter(|_| !drawing.is_symbolic) {
+        let (weights, bytes) = (count(cost.params), bytes(cost.bytes));
+        let layers = counted(drawing.layers.len(), "layer");
+        out += &format!(" {layers} and {weights} weights in {bytes}.");
+    }
+    if let Some(legend) = &drawing.overlay {
+        out += &format!(" Colours tell of {}.", legend.title);
+    }
+    format!("{out} {DRAWN}")
+}
+
+/// One kind of layers, whichever model has it.
+pub(super) fn kind(kind: &Kind) -> String {
+    let blocks = kind.slots.iter().map(|slot| slot.branches.len()).sum();
+    let blocks = counted(blocks, "block");
+    format!(
+        "One kind of layers, {}: {blocks}, down to operations and weights. {DRAWN}",
+        kind.label
+    )
+}
+
+/// Two drawings side by side.
+pub(super) fn comparison(comparison: &Comparison<'_>) -> String {
+    let [a, b] = comparison.names();
+    let of = |level: Level| {
+        let all = comparison.findings().iter();
+        all.filter(|finding| finding.level == level).count()
+    };
+    let both = comparison.kinds.iter();
+    let both = both.filter(|pair| pair.kind.matched().is_some()).count();
+    let only = comparison.kinds.len() - both;
+    let told = match [Level::Computation, Level::Numbers, Level::Names].map(of) {
+        [0, 0, 0] => "They are the same".to_owned(),
+        [0, numbers, names] => format!(
+            "Both compute the same, with {} in numbers and {names} in names",
+            counted(numbers, "difference")
+        ),
+        [computed, numbers, names] => format!(
+            "{} in what is computed, {numbers} in numbers and {names} in names",
+            counted(computed, "difference")
+        ),
+    };
+    let alone = match only {
+        0 => String::new(),
+        n => format!(", {n} of one alone"),
+    };
+    format!(
+        "{a} and {b} side by side: what is the same, what differs and what only one of them has. \
+         {told}; {} of layers of both{alone}. Drawn by bench from the plans that run.",
+        counted(both, "kind")
+    )
+}
+
+/// The order of layers in words.
+fn pattern(drawing: &Drawing, all: &[Run], is_inner: bool) -> String {
+    let times = |count: usize| match (drawing.is_symbolic, count) {
+        // The number is that of the made-up model.
+        (true, 1) if is_inner => String::new(),
+        (true, _) => "n \u{d7} ".to_owned(),
+        (false, count) => format!("{count} \u{d7} "),
+    };
+    let one = |run: &Run| match run {
+        Run::Layers { kind, count } => {
+            let label = drawing.kinds.get(*kind).map_or("", |kind| &kind.label);
+            format!("{}{label}", times(*count))
+        }
+        Run::Repeat { count, of } => {
+            format!("{}({})", times(*count), pattern(drawing, of, true))
+        }
+    };
+    let mut texts: Vec<String> = all.iter().take(RUNS).map(one).collect();
+    if all.len() > RUNS {
+        texts.push(format!("{} more", all.len() - RUNS));
+    }
+    texts.join(", then ")
+}
+
+fn counted(n: usize, what: &str) -> String {
+    match n {
+        1 => format!("1 {what}"),
+        _ => format!("{n} {what}s"),
+    }
+}

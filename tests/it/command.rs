@@ -1,0 +1,73 @@
+//! The program run as a user runs it, and places for what it writes.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use lab_bench::models::Definitions;
+
+/// What the program said, and how it ended.
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ran {
+    /// Whether it did what it was asked for.
+    pub(crate) fn is_fine(&self) -> bool {
+        self.code == 0
+    }
+}
+
+/// Runs the program.
+pub(crate) fn bench(arguments: &[impl AsRef<OsStr>]) -> Ran {
+    ended(Command::new(env!("CARGO_BIN_EXE_bench")).args(arguments))
+}
+
+/// Runs the program in a folder.
+pub(crate) fn bench_in(folder: &Path, arguments: &[impl AsRef<OsStr>]) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bench"));
+    ended(command.args(arguments).current_dir(folder))
+}
+
+/// What a command said once it has ended; all of it has to be UTF-8.
+pub(crate) fn ended(command: &mut Command) -> Ran {
+    let output = command.output().expect("the program runs");
+    let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
+    Ran {
+        code: output.status.code().expect("an exit code"),
+        out: text(output.stdout),
+        err: text(output.stderr),
+    }
+}
+
+/// What the program prints when it does as it is told.
+#[track_caller]
+pub(crate) fn printed(arguments: &[&str]) -> String {
+    let ran = bench(arguments);
+    assert!(ran.is_fine(), "{arguments:?}: {}", ran.err);
+    ran.out
+}
+
+/// A folder that is gone at the end.
+pub(crate) fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a scratch folder")
+}
+
+/// A path as an argument.
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().expect("scratch paths are UTF-8")
+}
+
+/// A small model file of an architecture, made by the program with further arguments.
+pub(crate) fn made_up(folder: &Path, arch: &str, arguments: &[&str]) -> PathBuf {
+    let path = folder.join(format!("{arch}.gguf"));
+    printed(&[&["synth", arch, "-o", text(&path)], arguments].concat());
+    path
+}
+
+/// What is built in.
+pub(crate) fn definitions() -> Definitions {
+    Definitions::open(&[]).expect("the built-in definitions are readable")
+}
