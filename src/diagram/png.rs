@@ -149,7 +149,7 @@ mod tests {
     fn drawn(text: &str) -> Png {
         let begin = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 200 30\" font-family=\"sans-serif\">";
         let svg = format!("{begin}<desc>\u{4e00}</desc><text x=\"5\" y=\"20\">{text}</text></svg>");
-        png(&svg).unwrap()
+        png(&svg).expect("a drawing")
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(png.bytes, drawn("\u{25a1}\u{25a1}\u{25a1}").bytes);
         assert_ne!(png.bytes, drawn("").bytes);
         let many: String = ('\u{4e01}'..'\u{4e20}').collect();
-        let told = drawn(&many).problem.unwrap();
+        let told = drawn(&many).problem.expect("no glyphs");
         assert!(told.ends_with("\u{4e05} and 26 more"), "{told}");
         assert!(told.starts_with("31 characters are"), "{told}");
     }

@@ -618,7 +618,8 @@ fn models_of_one_name_are_told_the_same_from_both_sides() {
             .last()
             .expect("a block with weights")
     }
-    let edits: [(&str, fn(&mut Drawing), bool); 4] = [
+    type Edited = fn(&mut Drawing);
+    let edits: [(&str, Edited, bool); 4] = [
         (
             "size",
             |d| last(d).weights.last_mut().unwrap().shape[0].push('7'),

@@ -190,7 +190,7 @@ fn check_place(name: &str, drawn: &Drawn, number: &Number) {
         of: None,
         first: None,
     };
-    let Ok(drawing) = put(&drawn, &alone) else {
+    let Ok(drawing) = put(drawn, &alone) else {
         assert_eq!(
             (kind.as_str(), path.as_str()),
             ("wiring", ""),
@@ -282,7 +282,7 @@ fn every_watched_value_has_a_box() {
 
 /// A value by itself is in one box, of the path that it begins with, or in the norm beside it.
 fn check_value(name: &str, drawn: &Drawn, path: &str) {
-    let drawing = put(&drawn, &largest(vec![(path.to_owned(), 1.0)])).unwrap();
+    let drawing = put(drawn, &largest(vec![(path.to_owned(), 1.0)])).unwrap();
     let (parts, slots) = with_numbers(&drawing);
     assert_eq!(parts.len() + slots.len(), 1, "{name}: {path}");
     let (above, value) = path.rsplit_once('.').unwrap();

@@ -128,34 +128,60 @@ mod tests {
     use crate::diagram::{Sample, variants};
 
     fn last(drawing: &mut Drawing) -> &mut Part {
-        let kind = drawing.kinds.last_mut().unwrap();
-        let branch = kind.slots.last_mut().unwrap().branches.last_mut();
-        &mut branch.unwrap().block
+        let kind = drawing.kinds.last_mut().expect("it is there");
+        let branch = kind
+            .slots
+            .last_mut()
+            .expect("it is there")
+            .branches
+            .last_mut();
+        &mut branch.expect("it is there").block
     }
 
     #[test]
     fn two_that_differ_in_one_thing_have_an_order() {
-        let library = Library::open(&REGISTRY, &[]).unwrap();
-        let def = library.get("gemma3").unwrap();
-        let (_, request) = variants(&def).unwrap().remove(0);
-        let sample = Sample::of_definition("m", &def, &request).unwrap();
+        let library = Library::open(&REGISTRY, &[]).expect("it is there");
+        let def = library.get("gemma3").expect("it is there");
+        let (_, request) = variants(&def).expect("it is there").remove(0);
+        let sample = Sample::of_definition("m", &def, &request).expect("it is there");
         let plain = Drawing::new(&def, "", &sample);
         assert_eq!(order(&plain, &plain.clone()), Ordering::Equal);
         let edits: [fn(&mut Drawing); 14] = [
             |d| d.is_symbolic = !d.is_symbolic,
             |d| d.layers.push(0),
-            |d| d.end.last_mut().unwrap().title.push('1'),
+            |d| d.end.last_mut().expect("it is there").title.push('1'),
             |d| d.begin[0].formula.push('1'),
-            |d| d.kinds.last_mut().unwrap().label.push('1'),
-            |d| d.kinds.last_mut().unwrap().slots[0].from = None,
-            |d| last(d).options.last_mut().unwrap().value.push('1'),
-            |d| last(d).weights.last_mut().unwrap().shape[1].push('1'),
-            |d| last(d).weights.last_mut().unwrap().types.push("f16"),
-            |d| last(d).ops.last_mut().unwrap().title.push('1'),
-            |d| last(d).ops.last_mut().unwrap().ops.push("MUL".into()),
-            |d| last(d).ops.last_mut().unwrap().shape = OpShape::Sign("+"),
-            |d| last(d).edges.last_mut().unwrap().to += 1,
-            |d| last(d).edges.last_mut().unwrap().from = End::Outside("1".into()),
+            |d| d.kinds.last_mut().expect("it is there").label.push('1'),
+            |d| d.kinds.last_mut().expect("it is there").slots[0].from = None,
+            |d| {
+                last(d)
+                    .options
+                    .last_mut()
+                    .expect("it is there")
+                    .value
+                    .push('1')
+            },
+            |d| last(d).weights.last_mut().expect("it is there").shape[1].push('1'),
+            |d| {
+                last(d)
+                    .weights
+                    .last_mut()
+                    .expect("it is there")
+                    .types
+                    .push("f16")
+            },
+            |d| last(d).ops.last_mut().expect("it is there").title.push('1'),
+            |d| {
+                last(d)
+                    .ops
+                    .last_mut()
+                    .expect("it is there")
+                    .ops
+                    .push("MUL".into())
+            },
+            |d| last(d).ops.last_mut().expect("it is there").shape = OpShape::Sign("+"),
+            |d| last(d).edges.last_mut().expect("it is there").to += 1,
+            |d| last(d).edges.last_mut().expect("it is there").from = End::Outside("1".into()),
         ];
         for (at, edit) in edits.into_iter().enumerate() {
             let mut other = plain.clone();
