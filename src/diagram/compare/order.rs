@@ -148,7 +148,7 @@ mod tests {
             |d| d.end.last_mut().expect("one").title.push('1'),
             |d| d.begin[0].formula.push('1'),
             |d| d.kinds.last_mut().expect("one").label.push('1'),
-            |d| d.kinds.last_mut().expect("one").slots[0].from = None,
+            |d| d.kinds.last_mut().expect("one").slots[0].from = Some("1".into()),
             |d| last(d).options.last_mut().expect("one").value.push('1'),
             |d| last(d).weights.last_mut().expect("one").shape[1].push('1'),
             |d| last(d).weights.last_mut().expect("one").types.push("f16"),
