@@ -1,9 +1,12 @@
 //! What a drawing is made of: plans with their graphs, at as many points as its sizes need.
 
+use std::convert::Infallible;
+
 use crate::arch::expr::{Expr, Value};
 use crate::arch::{ArchDef, Mode, ParamSource};
 use crate::ggml::Step;
 use crate::model;
+use crate::parallel;
 use crate::plan::Plan;
 use crate::synth::{self, Request};
 
@@ -67,25 +70,37 @@ impl Sample {
         };
         let mut found = Vec::new();
         let mut stuck = Vec::new();
-        for (param, values) in numbers(def, &plan, request) {
+        let numbers = numbers(def, &plan, request);
+        let alone = |at: usize| {
+            let (param, values) = &numbers[at];
             let mut tried = values
                 .iter()
                 .map(|value| varied(&with(request, param, value)));
-            match tried.find(|tried| !matches!(tried, Tried::Refused)) {
-                Some(Tried::Point(point)) => found.push(*point),
-                Some(_) => {}
-                None => stuck.push((param, values)),
+            let known = tried.find(|tried| !matches!(tried, Tried::Refused));
+            known.unwrap_or(Tried::Refused)
+        };
+        for (tried, number) in all(numbers.len(), alone).into_iter().zip(&numbers) {
+            match tried {
+                Tried::Point(point) => found.push(*point),
+                Tried::Refused => stuck.push(number),
+                Tried::Unread => {}
             }
         }
         // Some have to go together.
-        for (i, (a, a_values)) in stuck.iter().enumerate() {
-            for (b, b_values) in &stuck[i + 1..] {
-                let both = with(&with(request, a, &a_values[0]), b, &b_values[0]);
-                if let Tried::Point(point) = varied(&both) {
-                    found.push(*point);
-                }
-            }
-        }
+        let pairs = (0..stuck.len()).flat_map(|a| (0..a).map(move |b| (b, a)));
+        let pairs: Vec<(usize, usize)> = pairs.collect();
+        let together = |at: usize| {
+            let [(a, of_a), (b, of_b)] = [pairs[at].0, pairs[at].1].map(|one| stuck[one]);
+            varied(&with(&with(request, a, &of_a[0]), b, &of_b[0]))
+        };
+        found.extend(
+            all(pairs.len(), together)
+                .into_iter()
+                .filter_map(|tried| match tried {
+                    Tried::Point(point) => Some(*point),
+                    _ => None,
+                }),
+        );
         points.extend(found);
         Ok(Self {
             name: name.to_owned(),
@@ -134,6 +149,21 @@ enum Tried {
     Unread,
 }
 
+/// What comes of each of so many tries, made on all cores.
+fn all(n: usize, make: impl Fn(usize) -> Tried + Sync) -> Vec<Tried> {
+    let mut out = Vec::with_capacity(n);
+    let made = parallel::in_order(
+        n,
+        |at| Ok::<_, Infallible>(make(at)),
+        |tried| {
+            out.push(tried);
+            Ok(())
+        },
+    );
+    let Ok(()) = made;
+    out
+}
+
 fn point(plan: Plan, n_tokens: usize) -> Result<Point, Error> {
     let steps = model::trace(&plan, n_tokens)?;
     Ok(Point {
@@ -145,14 +175,13 @@ fn point(plan: Plan, n_tokens: usize) -> Result<Point, Error> {
 
 /// Whether two graphs are the same but for sizes.
 fn is_like(a: &Point, b: &Point) -> bool {
-    let names = |point: &Point| -> Vec<String> {
-        let tensors = point.plan.tensors.iter();
-        tensors.map(|tensor| tensor.name.clone()).collect()
-    };
+    fn names(point: &Point) -> impl Iterator<Item = &str> {
+        point.plan.tensors.iter().map(|tensor| tensor.name.as_str())
+    }
     let pairs = || a.steps.iter().zip(&b.steps);
     a.steps.len() == b.steps.len()
         && pairs().all(|(a, b)| (&a.op, &a.path, &a.sources) == (&b.op, &b.path, &b.sources))
-        && names(a) == names(b)
+        && names(a).eq(names(b))
 }
 
 /// Whole-number parameters that a file gives, with other values to try.
