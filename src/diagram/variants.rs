@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use crate::arch::expr::{Expr, Value};
 use crate::arch::{ArchDef, Branch, OptionKind, ParamSource, Resolved, Resource, Slot};
-use crate::plan::{LayerPlan, Plan, Unit};
+use crate::plan::{LayerPlan, Plan, SlotPlan, Unit};
 use crate::synth::{Request, design};
 
 use super::open::Needs;
@@ -33,8 +33,8 @@ pub(super) fn conditionals<'d>(def: &'d ArchDef, plan: &Plan) -> Vec<Conditional
     let mut out = Vec::new();
     for stack in &def.stacks {
         for slot in &stack.slots {
-            let of = |layer: &LayerPlan| format!("{}.{}.{}", stack.name, layer.il, slot.name);
-            let mine = |layer: &&LayerPlan| layer.slots.iter().any(|s| s.path == of(layer));
+            let is_own = |planned: &SlotPlan| is_slot(&planned.path, &stack.name, &slot.name);
+            let mine = |layer: &&LayerPlan| layer.slots.iter().any(is_own);
             if let Some(when) = &slot.when {
                 out.push(Conditional {
                     text: format!("slot {} (when {})", slot.name, when.source()),
@@ -48,7 +48,7 @@ pub(super) fn conditionals<'d>(def: &'d ArchDef, plan: &Plan) -> Vec<Conditional
             for branch in &slot.branches {
                 let Some(when) = &branch.when else { continue };
                 let has = |layer: &&LayerPlan| {
-                    let own = layer.slots.iter().filter(|s| s.path == of(layer));
+                    let own = layer.slots.iter().filter(|s| is_own(s));
                     let mut blocks = own.flat_map(|s| &s.branches);
                     blocks.any(|b| is_of(plan, &b.block, branch))
                 };
@@ -65,7 +65,7 @@ pub(super) fn conditionals<'d>(def: &'d ArchDef, plan: &Plan) -> Vec<Conditional
             }
             for branch in &slot.branches {
                 let blocks = plan.layers.iter().flat_map(|layer| {
-                    let own = layer.slots.iter().filter(|s| s.path == of(layer));
+                    let own = layer.slots.iter().filter(|s| is_own(s));
                     own.flat_map(|s| &s.branches).map(|b| &b.block)
                 });
                 let same = |unit: &&Unit| is_of(plan, unit, branch);
@@ -80,6 +80,15 @@ pub(super) fn conditionals<'d>(def: &'d ArchDef, plan: &Plan) -> Vec<Conditional
         }
     }
     out
+}
+
+/// Whether a path is `STACK.IL.SLOT`.
+fn is_slot(path: &str, stack: &str, slot: &str) -> bool {
+    let rest = path
+        .strip_prefix(stack)
+        .and_then(|rest| rest.strip_suffix(slot));
+    let il = rest.and_then(|rest| rest.strip_prefix('.')?.strip_suffix('.'));
+    il.is_some_and(|il| !il.is_empty() && il.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Whether a block was planned for a branch: the same contract, with weights of the same names.

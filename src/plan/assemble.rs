@@ -1,6 +1,7 @@
 //! A definition's stages, layers and slots, one after the other, with everything that does not fit.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
 
 use super::facts::{Facts, LayerScope};
 use super::{
@@ -75,7 +76,11 @@ impl<'a> Planner<'a> {
         };
         let mut layers = Vec::new();
         for stack in &def.stacks {
-            let count = self.evaluate(&stack.count, &global, &format!("{}: count", stack.name));
+            let count = self.evaluate(
+                &stack.count,
+                &global,
+                &format_args!("{}: count", stack.name),
+            );
             let count = match count {
                 Some(Value::Int(n)) if (1..=MAX_LAYERS as i64).contains(&n) => n as u64,
                 Some(other) => self.problem(format!(
@@ -117,19 +122,15 @@ impl<'a> Planner<'a> {
         if !self.problems.is_empty() {
             return None;
         }
-        let params = self
-            .facts
-            .values
-            .take()
-            .into_iter()
-            .filter(|((_, il), _)| il.is_none());
+        let values = self.facts.values.take().into_iter();
+        let params = values.filter_map(|(name, mut of)| Some((name, of.remove(&None)?)));
         Some(Plan {
             arch: def.name.clone(),
             mode: def.mode,
             n_embd,
             n_vocab,
             n_ctx_train,
-            params: params.map(|((name, _), value)| (name, value)).collect(),
+            params: params.collect(),
             keys: self.facts.keys.take(),
             tensors: std::mem::take(&mut self.tensors),
             norms: std::mem::take(&mut self.norms),
@@ -185,7 +186,13 @@ impl<'a> Planner<'a> {
         }
     }
 
-    pub(super) fn evaluate(&mut self, expr: &Expr, scope: &dyn Scope, what: &str) -> Option<Value> {
+    /// The value of an expression; `what` begins the message if it has none.
+    pub(super) fn evaluate(
+        &mut self,
+        expr: &Expr,
+        scope: &dyn Scope,
+        what: &dyn Display,
+    ) -> Option<Value> {
         match expr.evaluate(scope) {
             Ok(value) => Some(value),
             Err(error) => self.problem(format!("{what}: {error}")),
@@ -194,7 +201,7 @@ impl<'a> Planner<'a> {
 
     fn holds(&mut self, when: Option<&Expr>, scope: &LayerScope<'_>, path: &str) -> Option<bool> {
         let Some(when) = when else { return Some(true) };
-        match self.evaluate(when, scope, &format!("{path}: when"))? {
+        match self.evaluate(when, scope, &format_args!("{path}: when"))? {
             Value::Bool(holds) => Some(holds),
             other => self.problem(format!(
                 "{path}: when: expected true or false, found `{other}`"
@@ -291,7 +298,7 @@ impl<'a> Planner<'a> {
         let Some(setting) = setting else {
             return Some(None);
         };
-        match self.evaluate(&setting.expr, scope, path)? {
+        match self.evaluate(&setting.expr, scope, &path)? {
             Value::Int(1) => Some(None),
             Value::Int(v) => Some(Some(v as f64)),
             Value::Float(v) if v.is_finite() => Some((v != 1.0).then_some(v)),
@@ -315,7 +322,7 @@ impl<'a> Planner<'a> {
         let Some(setting) = setting else {
             return Some(None);
         };
-        let name = match self.evaluate(&setting.expr, scope, path)? {
+        let name = match self.evaluate(&setting.expr, scope, &path)? {
             Value::Str(name) if name.is_empty() || name == "none" => return Some(None),
             Value::Str(name) => name,
             other => {

@@ -16,7 +16,7 @@ pub(super) struct Facts<'a> {
     pub(super) metadata: &'a Metadata,
     pub(super) tensors: &'a dyn TensorSet,
     /// Values by name and layer; the layer is `None` for what does not depend on it.
-    pub(super) values: RefCell<HashMap<(String, Option<u64>), Value>>,
+    pub(super) values: RefCell<HashMap<String, HashMap<Option<u64>, Value>>>,
     /// Metadata keys that were asked for.
     pub(super) keys: RefCell<BTreeSet<String>>,
     /// Parameters being evaluated, innermost last.
@@ -53,8 +53,11 @@ impl<'a> Facts<'a> {
         scope: &LayerScope<'_>,
         whole: bool,
     ) -> Result<Value, String> {
-        if !whole && let Some(value) = self.values.borrow().get(&(name.to_owned(), scope.il)) {
-            return Ok(value.clone());
+        let known = |values: &HashMap<String, HashMap<Option<u64>, Value>>| {
+            values.get(name)?.get(&scope.il).cloned()
+        };
+        if !whole && let Some(value) = known(&self.values.borrow()) {
+            return Ok(value);
         }
         let Some(param) = self.def.params.get(name) else {
             return Err(format!("unknown parameter `{name}`"));
@@ -103,9 +106,9 @@ impl<'a> Facts<'a> {
             }
             single => single,
         };
-        self.values
-            .borrow_mut()
-            .insert((name.to_owned(), scope.il), value.clone());
+        let mut values = self.values.borrow_mut();
+        let of_name = values.entry(name.to_owned()).or_default();
+        of_name.insert(scope.il, value.clone());
         Ok(value)
     }
 

@@ -1,5 +1,7 @@
 //! One use of a contract: its options, rules, weights and what it keeps.
 
+use std::fmt::Display;
+
 use super::assemble::{Planner, place_of};
 use super::facts::{LayerScope, UnitScope};
 use super::{CachePlan, ContractRef, KeyValuePlan, SHOWN, StatePart, StatePlan, TensorPlan, Unit};
@@ -21,7 +23,7 @@ impl Planner<'_> {
         let contract = instance.contract;
         let mut options: Vec<Resolved> = Vec::with_capacity(contract.options.len());
         for (spec, setting) in contract.options.iter().zip(&instance.options) {
-            let what = format!("{path}: {}", spec.name);
+            let what = format_args!("{path}: {}", spec.name);
             let value = if setting.span.is_some() {
                 self.evaluate(&setting.expr, layer, &what)?
             } else {
@@ -43,7 +45,7 @@ impl Planner<'_> {
             given,
         };
         for (rule, spec) in instance.rules.iter().zip(contract.rules) {
-            if self.evaluate(rule, &scope, path)? != Value::Bool(true) {
+            if self.evaluate(rule, &scope, &path)? != Value::Bool(true) {
                 self.problem::<()>(format!(
                     "{path}: {} ({} is not true)",
                     spec.message, spec.holds
@@ -60,7 +62,7 @@ impl Planner<'_> {
                 let parts = parts.iter().zip(&instance.state);
                 let parts: Option<Vec<StatePart>> = parts
                     .map(|((name, _), expr)| {
-                        let size = self.size(expr, &scope, path)?;
+                        let size = self.size(expr, &scope, &path)?;
                         Some(StatePart { name, size })
                     })
                     .collect();
@@ -102,10 +104,10 @@ impl Planner<'_> {
         };
         Some(KeyValuePlan {
             cache: *cache,
-            k: self.size(k, scope, path)?,
-            v: self.size(v, scope, path)?,
-            heads: self.size(heads, scope, path)?,
-            v_in_k: self.evaluate(v_in_k, scope, path)? == Value::Bool(true),
+            k: self.size(k, scope, &path)?,
+            v: self.size(v, scope, &path)?,
+            heads: self.size(heads, scope, &path)?,
+            v_in_k: self.evaluate(v_in_k, scope, &path)? == Value::Bool(true),
             owner,
         })
     }
@@ -122,7 +124,12 @@ impl Planner<'_> {
         Some(path.replacen(&own, &format!(".{layer}."), 1))
     }
 
-    pub(super) fn size(&mut self, expr: &Expr, scope: &dyn Scope, what: &str) -> Option<u64> {
+    pub(super) fn size(
+        &mut self,
+        expr: &Expr,
+        scope: &dyn Scope,
+        what: &dyn Display,
+    ) -> Option<u64> {
         match self.evaluate(expr, scope, what)? {
             Value::Int(n) if n > 0 => Some(n as u64),
             other => self.problem(format!(
@@ -135,7 +142,7 @@ impl Planner<'_> {
         &mut self,
         kind: OptionKind,
         value: Value,
-        what: &str,
+        what: &dyn Display,
         layer: &LayerScope<'_>,
     ) -> Option<Resolved> {
         match (kind, value) {
@@ -169,7 +176,7 @@ impl Planner<'_> {
         &mut self,
         kind: Resource,
         name: &str,
-        what: &str,
+        what: &dyn Display,
         layer: &LayerScope<'_>,
     ) -> Option<Resolved> {
         let Some(instance) = self.facts.def.resources.get(&(kind, name.to_owned())) else {
@@ -213,7 +220,7 @@ impl Planner<'_> {
         let mut out = Vec::with_capacity(instance.weights.len());
         let mut sound = true;
         for (spec, weight) in instance.contract.weights.iter().zip(&instance.weights) {
-            let belongs = self.evaluate(&weight.when, scope, path)? == Value::Bool(true);
+            let belongs = self.evaluate(&weight.when, scope, &path)? == Value::Bool(true);
             if !belongs || !scope.has(spec.key).unwrap_or(false) {
                 if belongs && weight.presence == Presence::Required {
                     sound = false;
@@ -231,7 +238,7 @@ impl Planner<'_> {
             let shape: Option<Vec<u64>> = weight
                 .shape
                 .iter()
-                .map(|dim| self.size(dim, scope, &format!("{path}: {name}")))
+                .map(|dim| self.size(dim, scope, &format_args!("{path}: {name}")))
                 .collect();
             // Trailing ones are not written to files.
             let shape = shape.map(|mut shape| {

@@ -1,6 +1,8 @@
 //! Expressions over elements: everything but a few free names is given its value once, and what is
 //! left is evaluated for each element, where possible as a product and a sum.
 
+use std::sync::Arc;
+
 use super::evaluate::evaluate;
 use super::{Binary, Expr, Function, Node, Scope, Unary, Value};
 
@@ -25,7 +27,7 @@ impl Expr {
             expand,
         };
         Ok(Self {
-            node: binder.bind(&self.node, 0)?,
+            node: Arc::new(binder.bind(&self.node, 0)?),
             source: self.source.clone(),
         })
     }

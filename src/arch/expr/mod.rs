@@ -14,6 +14,7 @@ mod evaluate;
 mod parse;
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::diagnostic::{Diagnostic, Span};
 
@@ -91,11 +92,11 @@ pub trait Scope {
     fn count(&self, key: &str) -> Result<i64, String>;
 }
 
-/// A parsed expression.
+/// A parsed expression; clones share it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expr {
-    node: Node,
-    source: String,
+    node: Arc<Node>,
+    source: Arc<str>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -183,8 +184,8 @@ impl Expr {
     pub fn parse(text: &str, offset: usize) -> Result<Self, Diagnostic> {
         let node = parse::parse(text, offset)?;
         Ok(Self {
-            node,
-            source: text.to_owned(),
+            node: Arc::new(node),
+            source: text.into(),
         })
     }
 
@@ -195,8 +196,8 @@ impl Expr {
             other => other.to_string(),
         };
         Self {
-            node: Node::Literal(value),
-            source,
+            node: Arc::new(Node::Literal(value)),
+            source: source.into(),
         }
     }
 
@@ -207,7 +208,7 @@ impl Expr {
 
     /// The value, if it is a plain literal.
     pub fn as_literal(&self) -> Option<&Value> {
-        match &self.node {
+        match &*self.node {
             Node::Literal(value) => Some(value),
             _ => None,
         }
@@ -215,7 +216,7 @@ impl Expr {
 
     /// The name, if the expression is a plain name.
     pub fn as_name(&self) -> Option<&str> {
-        match &self.node {
+        match &*self.node {
             Node::Name(name, _) => Some(name),
             _ => None,
         }
