@@ -613,6 +613,20 @@ fn drawing_is_quick() {
         assert!(texts.iter().all(|text| text.len() > 1000));
         assert!(took < RENDERED_WITHIN, "{}: {took:?}", case.name);
     }
+    // Symbols take many models of a definition.
+    let library = library();
+    for (name, source) in library.sources() {
+        let def = library.get(name).unwrap();
+        let start = Instant::now();
+        let (_, request) = variants(&def).unwrap().remove(0);
+        let sample = Sample::of_definition(name, &def, &request).unwrap();
+        let drawing = Drawing::new(&def, &source.text, &sample);
+        let pieces = [svg::stack(&drawing), svg::layers(&drawing)];
+        let texts = pieces.map(|piece| svg::document(&drawing, &piece, "a picture"));
+        let took = start.elapsed();
+        assert!(texts.iter().all(|text| text.len() > 1000));
+        assert!(took < RENDERED_WITHIN, "{name}: {took:?}");
+    }
 }
 
 #[test]
