@@ -3,7 +3,7 @@
 //! ```text
 //! x | z    = in . h
 //! x        = silu(conv(x) + conv.bias)
-//! dt|B|C   = x_proj . x                          each normalised, if there are gains
+//! dt|B|C   = x_proj . x                          each normalised, if there is a norm
 //! dt       = dt_proj . dt + dt.bias
 //! s(t)     = exp(softplus(dt) a) s(t-1) + softplus(dt) B x
 //! y        = out . ((C . s + d x) * silu(z))
@@ -34,7 +34,10 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Selective scan",
     noun: "a selective scan",
     summary: "Carries a state along time, with steps and inputs chosen by what is read.",
-    formula: "s = exp(dt * a) * s + dt * B * x;  y = out . ((C . s + d * x) * silu(z))",
+    formula: concat!(
+        "{norm: dt, B, C = norm(dt), norm(B), norm(C);  }",
+        "s = exp(dt * a) * s + dt * B * x;  y = out . ((C . s + d * x) * silu(z))",
+    ),
     options: Config::OPTIONS,
     weights: &[
         WeightSpec::new(

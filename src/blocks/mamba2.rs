@@ -33,7 +33,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "State-space scan",
     noun: "a state-space scan",
     summary: "Carries a state along time, with one decay for each head.",
-    formula: "s = exp(dt * a) * s + dt * B * x;  y = out . {norm -> norm: silu(z) * (C . s + d * x)}",
+    formula: "s = exp(dt * a) * s + dt * B * x;  y = out . {has('norm') -> norm: silu(z) * (C . s + d * x)}",
     options: Config::OPTIONS,
     weights: &[
         WeightSpec::new(

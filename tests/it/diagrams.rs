@@ -725,7 +725,16 @@ fn a_formula_says_what_the_graph_does() {
     for case in cases(&library) {
         for sample in case.samples() {
             let drawing = case.drawing(&sample);
-            let known = ["attention", "embed", "head", "ffn", "moe"];
+            let known = [
+                "attention",
+                "embed",
+                "head",
+                "ffn",
+                "moe",
+                "mamba",
+                "mamba2",
+                "delta_net",
+            ];
             for part in drawing.parts().filter(|part| known.contains(&part.kind)) {
                 let ops: Vec<&String> = part.ops.iter().flat_map(|op| &op.ops).collect();
                 let is_open = |name: &str| part.options.iter().any(|o| o.name == name && o.is_open);
@@ -737,6 +746,8 @@ fn a_formula_says_what_the_graph_does() {
                     // Attention caps its scores, and experts bound and normalise, within other operations.
                     let is_told = match (part.kind, word) {
                         ("attention", "softcap(") | ("moe", "norm(") => continue,
+                        // What comes out of its convolution is activated, too.
+                        ("delta_net", "silu(") => continue,
                         _ => part.formula.contains(word),
                     };
                     let is_done = ops.iter().any(|op| names.contains(&op.as_str()));
