@@ -580,7 +580,7 @@ fn descriptions_say_what_a_picture_shows() {
     };
     let said = of("cohere2", &[("block_count", "8")]);
     let order = "mine (architecture cohere2) writes text token by token. Its kinds of layers: 2 \u{d7} (3 \u{d7} \
-                 local attention beside network, then 1 \u{d7} full attention beside network). 8 layers and ";
+                 local attention beside network, then full attention beside network). 8 layers and ";
     assert!(said.starts_with(order), "{said}");
 }
 

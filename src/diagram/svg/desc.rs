@@ -2,6 +2,7 @@
 //! read aloud, so that it names what there is and not how it is drawn.
 
 use crate::diagram::compare::{Comparison, Level};
+use crate::diagram::kinds::Times;
 use crate::diagram::{Drawing, Kind, Run, words};
 use crate::wording::{bytes, capital, count};
 
@@ -17,7 +18,8 @@ pub(super) fn drawing(drawing: &Drawing, what: &str) -> String {
         false => format!("{} (architecture {})", drawing.name, drawing.arch),
     };
     let mode = words::mode(drawing.mode);
-    let pattern = pattern(drawing, &drawing.pattern, false);
+    let mut times = Times::new(drawing.is_symbolic);
+    let pattern = pattern(drawing, &drawing.pattern, &mut times, false);
     let mut out = format!("{model} {mode}. {}: {pattern}.", capital(what));
     if let Some(cost) = drawing.cost.filter(|_| !drawing.is_symbolic) {
         let (weights, bytes) = (count(cost.params), bytes(cost.bytes));
@@ -73,23 +75,19 @@ pub(super) fn comparison(comparison: &Comparison<'_>) -> String {
 }
 
 /// The order of layers in words.
-fn pattern(drawing: &Drawing, all: &[Run], is_inner: bool) -> String {
-    let times = |count: usize| match (drawing.is_symbolic, count) {
-        // The number is that of the made-up model.
-        (true, 1) if is_inner => String::new(),
-        (true, _) => "n \u{d7} ".to_owned(),
-        (false, count) => format!("{count} \u{d7} "),
-    };
-    let one = |run: &Run| match run {
+fn pattern(drawing: &Drawing, all: &[Run], times: &mut Times, is_inner: bool) -> String {
+    let mut one = |run: &Run| match run {
         Run::Layers { kind, count } => {
             let label = drawing.kinds.get(*kind).map_or("", |kind| &kind.label);
-            format!("{}{label}", times(*count))
+            let often = times.next(*count, is_inner);
+            format!("{often} {label}").trim_start().to_owned()
         }
         Run::Repeat { count, of } => {
-            format!("{}({})", times(*count), pattern(drawing, of, true))
+            let often = times.next(*count, is_inner);
+            format!("{often} ({})", pattern(drawing, of, times, true))
         }
     };
-    let mut texts: Vec<String> = all.iter().take(RUNS).map(one).collect();
+    let mut texts: Vec<String> = all.iter().take(RUNS).map(&mut one).collect();
     if all.len() > RUNS {
         texts.push(format!("{} more", all.len() - RUNS));
     }
