@@ -259,7 +259,14 @@ fn unigram(parts: &Json) -> String {
         ])
         .build()
         .unwrap();
-    trained(parts, &model, trainer)
+    let mut file: Json = serde_json::from_str(&trained(parts, &model, trainer)).unwrap();
+    // Published scores are SentencePiece's, of 32 bits. Beyond them lies what the threads of the trainer
+    // rounded, which parts cuts of equal tokens in another order, and which no file can say.
+    for entry in file["model"]["vocab"].as_array_mut().unwrap() {
+        let score = entry[1].as_f64().unwrap();
+        entry[1] = json!(f64::from(score as f32));
+    }
+    file.to_string()
 }
 
 static UNIGRAM: LazyLock<Vec<Pair>> = LazyLock::new(|| {
