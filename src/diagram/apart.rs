@@ -63,11 +63,15 @@ impl Maker<'_> {
             };
             format!("{group}{name}{shared}")
         };
-        let slots = layer.slots.iter().map(|slot| {
+        // A factor is no part of what a layer does.
+        let is_factor = |branch: &BranchPlan| branch.block.contract.0.name == "identity";
+        let slots = layer.slots.iter();
+        let slots = slots.filter(|slot| !slot.branches.iter().all(is_factor));
+        let slots = slots.map(|slot| {
             let blocks: Vec<String> = slot.branches.iter().map(block).collect();
             blocks.join(" beside ")
         });
-        let slots: Vec<String> = slots.filter(|slot| slot != "stored factor").collect();
+        let slots: Vec<String> = slots.collect();
         match slots.is_empty() {
             true => "nothing".into(),
             false => slots.join(" + "),

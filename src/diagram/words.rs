@@ -136,14 +136,9 @@ pub(super) fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String 
     }
 }
 
-fn named<'u>(unit: &'u Unit, name: &str) -> Option<&'u Resolved> {
-    let specs = unit.contract.0.options;
-    unit.options.get(specs.iter().position(|o| o.name == name)?)
-}
-
 /// The kind of a norm.
 pub(super) fn norm(unit: &Unit) -> String {
-    match named(unit, "kind") {
+    match unit.option("kind") {
         Some(Resolved::Choice("layer")) => "Layer norm".into(),
         _ => "RMS norm".into(),
     }
@@ -151,7 +146,7 @@ pub(super) fn norm(unit: &Unit) -> String {
 
 fn rope(unit: &Unit) -> String {
     let name = unit.path.strip_prefix("rope.").unwrap_or(&unit.path);
-    match named(unit, "kind") {
+    match unit.option("kind") {
         Some(Resolved::Choice(kind)) => format!("{name} ({kind})"),
         _ => name.to_owned(),
     }

@@ -84,8 +84,9 @@ fn part(a: &Part, b: &Part) -> Ordering {
 }
 
 fn option(a: &PartOption, b: &PartOption) -> Ordering {
-    fn own(option: &PartOption) -> (&str, &str, bool, bool) {
-        (&option.name, &option.value, option.is_number, option.is_off)
+    fn own(option: &PartOption) -> (&str, &str, [bool; 3]) {
+        let is = [option.is_number, option.is_off, option.is_open];
+        (&option.name, &option.value, is)
     }
     own(a).cmp(&own(b))
 }
@@ -137,7 +138,8 @@ mod tests {
     #[test]
     fn two_that_differ_in_one_thing_have_an_order() {
         let library = Library::open(&REGISTRY, &[]).expect("sound");
-        let def = library.get("gemma3").expect("sound");
+        let (name, _) = library.sources().next().expect("a definition");
+        let def = library.get(name).expect("sound");
         let (_, request) = variants(&def).expect("a model").remove(0);
         let sample = Sample::of_definition("m", &def, &request).expect("a graph");
         let plain = Drawing::new(&def, "", &sample);
