@@ -60,6 +60,7 @@ SILENT = 1e-8
 BUDGET = 60_000
 
 KNOWN = {"name", "about", "model", "config", "set", "tokens", "dtype", "shard", "form4", "drop", "fill", "output"}
+KNOWN |= {"class", "published", "remote", "text"}
 KNOWN |= {"silent", "doubt", "save", "rename", "transpose", "extra", "pack", "flat", "put"}
 
 
@@ -121,6 +122,9 @@ def read_cases():
     for case in table["case"]:
         if unknown := set(case) - KNOWN:
             raise Failure(f"cases.toml: {case.get('name')}: unknown key `{min(unknown)}`")
+        if "remote" in case:
+            cases.append(remote_case(case, table["tokens"]))
+            continue
         given = no_empty(case.get("set", {}))
         common = no_empty(table["set"])
         if "text_config" in given:
@@ -135,6 +139,12 @@ def read_cases():
     if twice := {name for name in names if names.count(name) > 1}:
         raise Failure(f"cases.toml: two cases are called `{min(twice)}`")
     return cases
+
+
+def remote_case(case, tokens):
+    """A case of a class that transformers does not have: config.json as published stands in it whole."""
+    published = {"architectures": [case["class"]]} | no_empty(case["published"])
+    return case | {"published": published, "tokens": tokens[: case.get("tokens", len(tokens))]}
 
 
 # ---------------------------------------------------------------- transformers
@@ -339,8 +349,34 @@ def prepare(case, folder):
     return entry, config, saved, filled
 
 
+def remote_model(case):
+    """The entry of a case of a published class, its config.json, and the model that computes the same."""
+    import torch
+    from hf_remote import CLASSES
+
+    text = {"text": case["text"]} if "text" in case else {}
+    model = CLASSES[case["remote"]](case["published"], **text)
+    tensors = []
+    for name, shape in [*model.layout().items(), *case.get("extra", [])]:
+        first = np.full(1, float(len(shape) == 1 and name.endswith("weight")), np.float32)
+        mean, scale = fill(name, shape, first, case.get("fill", []))
+        tensors.append({"name": name, "dtype": "F32", "shape": shape, "mean": mean, "scale": scale})
+    values = {t["name"]: torch.frombuffer(bytearray(tensor_bytes(t)), dtype=torch.float32).reshape(t["shape"]) for t in tensors}
+    entry = {"files": [{"file": "model.safetensors", "tensors": tensors}], "index_metadata": None}
+    config = (json.dumps(case["published"], indent=2, sort_keys=True) + "\n").encode()
+    return entry, config, model.reference(values).eval()
+
+
 def compute(case, folder):
     """The entry of a case, its config.json, and its logits."""
+    if "remote" in case:
+        entry, config, model = remote_model(case)
+        return judged(entry, config, model, case, run(model, case))
+    return computed(case, folder)
+
+
+def computed(case, folder):
+    """The same for a class of transformers."""
     import torch
 
     entry, config, saved, filled = prepare(case, folder)
@@ -350,8 +386,13 @@ def compute(case, folder):
         (filled / "config.json").write_bytes(saved)
         if not np.array_equal(run(load(case, filled, torch.float32), case), logits):
             raise Failure("config.json as saved and as rewritten give different logits")
+    return judged(entry, config, model, case, logits)
+
+
+def judged(entry, config, model, case, logits):
+    """What is stored of a case, if its logits can tell right from wrong."""
     entry = {
-        "class": case["model"],
+        "class": case.get("class") or case["model"],
         "output": case.get("output", "logits"),
         "tokens": case["tokens"],
         "shape": list(logits.shape),

@@ -16,6 +16,7 @@ use super::definition::{Composition, Group, Made, Map, PartRule, Taken, TensorRu
 use super::packed::{self, Found};
 use super::rearrange::View;
 use super::recipe::{Computed, ELEMENT, INDEX, Part, Recipe};
+use super::unit_rows::UnitRows;
 
 /// What a rule without an ending in its name looks for.
 const ENDINGS: [&str; 2] = [".weight", ".bias"];
@@ -26,6 +27,8 @@ pub(super) struct Applied {
     pub(super) entries: Vec<Entry>,
     /// Stored tensors and configuration keys that nothing used.
     pub(super) unmapped: Unmapped,
+    /// Parts of the model that a text does not need, and how many tensors each has.
+    pub(super) left_out: Vec<(String, usize)>,
     /// What tensors are made of, or would be, by their names; for messages.
     pub(super) origins: HashMap<String, String>,
 }
@@ -90,10 +93,27 @@ pub(super) fn apply(
         Spanned::new(text, pattern.span.clone())
     };
     let ignored_tensors: Vec<Spanned<String>> = map.ignored_tensors.iter().map(filled).collect();
-    let stored = checkpoint.tensors().map(|(name, _)| name.to_owned());
+    let mut unused: Vec<&str> = checkpoint.tensors().map(|(name, _)| name).collect();
+    unused.retain(|name| !used.contains(*name));
+    let mut left_out: Vec<(String, usize)> = Vec::new();
+    for (part, patterns) in &map.parts {
+        let patterns: Vec<Spanned<String>> = patterns.iter().map(filled).collect();
+        let n_before = unused.len();
+        unused.retain(|name| !is_ignored(name, &patterns));
+        match (
+            n_before - unused.len(),
+            left_out.iter_mut().find(|(other, _)| other == part),
+        ) {
+            (0, _) => {}
+            (n, Some((_, all))) => *all += n,
+            (n, None) => left_out.push((part.clone(), n)),
+        }
+    }
+    unused.retain(|name| !is_ignored(name, &ignored_tensors));
     let unmapped = Unmapped {
-        tensors: stored
-            .filter(|name| !used.contains(name) && !is_ignored(name, &ignored_tensors))
+        tensors: unused
+            .into_iter()
+            .map(|name| checkpoint.stored_name(name).to_owned())
             .collect(),
         keys: config
             .unused()
@@ -105,6 +125,7 @@ pub(super) fn apply(
         metadata: work.metadata,
         entries: work.entries,
         unmapped,
+        left_out,
         origins: work.origins,
     })
 }
@@ -268,7 +289,7 @@ impl Work<'_> {
     ) -> Result<Option<Product>, String> {
         match &rule.made {
             Made::Computed(shape) => computed(shape, rule.each.as_ref(), at).map(Some),
-            Made::Of(of) => self.composed(group, of, rule.each.as_ref(), at, ending),
+            Made::Of(of) => self.composed(group, of, rule, at, ending),
         }
     }
 
@@ -276,7 +297,7 @@ impl Work<'_> {
         &self,
         group: &Group,
         of: &Composition,
-        each: Option<&Expr>,
+        rule: &TensorRule,
         at: &At<'_>,
         ending: &str,
     ) -> Result<Option<Product>, String> {
@@ -323,14 +344,20 @@ impl Work<'_> {
         if let Some(n) = n_stacked {
             shape.insert(0, n);
         }
+        let each = rule.each.as_ref();
         let each = each
             .map(|each| at.bind(each, &[ELEMENT, INDEX]))
             .transpose()?;
-        let recipe = Recipe::new(parts, &shape, each)?;
-        let ty = recipe.ty();
-        let data = match recipe.in_place() {
-            Some((bytes, offset)) => Data::Mapped(bytes.clone(), offset),
-            None => Data::Made(Arc::new(recipe)),
+        let (ty, data) = match rule.unit_rows {
+            true => UnitRows::data(parts, &shape, each)?,
+            false => {
+                let recipe = Recipe::new(parts, &shape, each)?;
+                let ty = recipe.ty();
+                match recipe.in_place() {
+                    Some((bytes, offset)) => (ty, Data::Mapped(bytes.clone(), offset)),
+                    None => (ty, Data::Made(Arc::new(recipe))),
+                }
+            }
         };
         Ok(Some(Product {
             shape,
@@ -343,6 +370,7 @@ impl Work<'_> {
     /// A stored tensor and its file, for messages.
     fn place(&self, name: &str, found: &Found) -> String {
         let file = self.checkpoint.path(&found.stored).file_name();
+        let name = self.checkpoint.stored_name(name);
         format!("`{name}` in {}", file.unwrap_or_default().display())
     }
 

@@ -70,22 +70,29 @@ impl<'a> Config<'a> {
     /// `null` is no value.
     fn find(&self, key: &str) -> Option<&Json> {
         self.asked.borrow_mut().insert(key.to_owned());
-        let nested = self
-            .map
-            .nested
-            .as_ref()
-            .and_then(|name| self.json.get(name));
-        let find = |root| {
-            key.split('.')
-                .try_fold(root, |at: &Json, part| at.get(part))
-        };
-        let found = nested.and_then(find).filter(|value| !value.is_null());
-        found.or_else(|| find(self.json).filter(|value| !value.is_null()))
+        let find = |root| at(root, key).filter(|value| !value.is_null());
+        self.nested().and_then(find).or_else(|| find(self.json))
+    }
+
+    /// The object whose keys come first.
+    fn nested(&self) -> Option<&'a Json> {
+        at(self.json, self.map.nested.as_deref()?)
     }
 
     /// Keys with values that nothing asked for, with those of objects that are not taken as a whole.
     pub(super) fn unused(&self) -> Vec<String> {
         let mut keys = Vec::new();
+        if self.map.is_part {
+            for (key, value) in self
+                .nested()
+                .and_then(Json::as_object)
+                .into_iter()
+                .flatten()
+            {
+                self.note_unused(key, value, &mut keys);
+            }
+            return keys;
+        }
         for (key, value) in self.json.as_object().into_iter().flatten() {
             match (value, self.map.nested.as_deref()) {
                 (Json::Object(inner), Some(name)) if name == key => {
@@ -118,11 +125,7 @@ impl<'a> Config<'a> {
 
     fn known(&self) -> Vec<String> {
         let keys = self.json.as_object().into_iter().flatten();
-        let nested = self
-            .map
-            .nested
-            .as_ref()
-            .and_then(|name| self.json.get(name)?.as_object());
+        let nested = self.nested().and_then(Json::as_object);
         let all = keys.chain(nested.into_iter().flatten());
         all.map(|(key, _)| key.clone()).collect()
     }
@@ -141,6 +144,11 @@ impl<'a> Config<'a> {
             .map(Some)
             .map_err(|error| format!("`{name}` = {expr}: {error}"))
     }
+}
+
+/// The value at a key; dots lead into objects.
+pub(super) fn at<'j>(root: &'j Json, key: &str) -> Option<&'j Json> {
+    key.split('.').try_fold(root, |at, part| at.get(part))
 }
 
 impl At<'_> {

@@ -15,6 +15,10 @@ pub(super) struct Map {
     pub(super) arch: String,
     /// Names in `architectures` of the configuration.
     pub(super) classes: Vec<Spanned<String>>,
+    /// Names in `model_type` of the configuration of a text model that another model contains.
+    pub(super) types: Vec<Spanned<String>>,
+    /// The text model that models of these classes contain; such a map has no architecture of its own.
+    pub(super) text: Option<TextModel>,
     /// What may stand before all stored names.
     pub(super) roots: Vec<String>,
     /// Object of the configuration whose keys come first.
@@ -35,8 +39,23 @@ pub(super) struct Map {
     pub(super) groups: Vec<Group>,
     /// Stored tensors that have no use (`*` stands for anything).
     pub(super) ignored_tensors: Vec<Spanned<String>>,
+    /// Parts of a model that a text does not need, and the tensors of each (`*` stands for anything).
+    pub(super) parts: Vec<(String, Vec<Spanned<String>>)>,
     /// Keys of the configuration that change nothing.
     pub(super) ignored_keys: Vec<Spanned<String>>,
+    /// Whether keys outside the nested object belong to other parts of the model.
+    pub(super) is_part: bool,
+}
+
+/// Where a model holds a text model.
+#[derive(Clone, Debug)]
+pub(super) struct TextModel {
+    /// Objects that may be its configuration; without any of them the whole configuration is.
+    pub(super) objects: Vec<String>,
+    /// Its class, where `architectures` and `model_type` of the object name none that is known.
+    pub(super) class: Option<Expr>,
+    /// Prefixes of its tensors, and the prefixes that are stored in their place.
+    pub(super) names: BTreeMap<String, Vec<String>>,
 }
 
 /// What must hold of a configuration for the map to be right.
@@ -89,6 +108,8 @@ pub(super) struct TensorRule {
     pub(super) made: Made,
     /// What becomes of each element: of `x`, or of the index `i` where nothing is stored.
     pub(super) each: Option<Expr>,
+    /// Whether each row is divided by its Euclidean length.
+    pub(super) unit_rows: bool,
 }
 
 #[derive(Clone, Debug)]

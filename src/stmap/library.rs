@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
-use crate::arch::{Diagnostics, LibraryError, Source, nearest};
+use crate::arch::{Diagnostics, LibraryError, Source, Spanned, nearest};
 
 use super::definition::Map;
 use super::{Error, read};
@@ -74,7 +74,7 @@ impl Maps {
         let mut classes = Vec::new();
         let mut broken = Vec::new();
         for (name, source) in &self.sources {
-            match read::parse(&source.path, &source.text, &self.common) {
+            match self.parse(source) {
                 Ok(map) => classes.extend(
                     map.classes
                         .into_iter()
@@ -101,17 +101,11 @@ impl Maps {
         if classes.is_empty() {
             return Err(refuse("`architectures` names no class".into()));
         }
+        let fits = |map: &Map| contains(&map.classes, &classes);
         let mut known = Vec::new();
         for source in self.sources.values() {
-            match read::parse(&source.path, &source.text, &self.common) {
-                Ok(map)
-                    if map
-                        .classes
-                        .iter()
-                        .any(|class| classes.contains(&class.value.as_str())) =>
-                {
-                    return Ok((source, map));
-                }
+            match self.parse(source) {
+                Ok(map) if fits(&map) => return Ok((source, map)),
                 Ok(map) => known.extend(map.classes.into_iter().map(|class| class.value)),
                 // Its classes cannot be read, but may be seen.
                 Err(problems) if classes.iter().any(|class| source.text.contains(class)) => {
@@ -132,4 +126,28 @@ impl Maps {
             classes.join("`, `")
         )))
     }
+
+    /// The map for the configuration of a text model that another model contains, by its class or
+    /// else by its type.
+    pub(super) fn of_text(&self, classes: &[&str], model_type: &[&str]) -> Option<(&Source, Map)> {
+        let sound = |source| {
+            let map = self.parse(source).ok()?;
+            map.text.is_none().then_some((source, map))
+        };
+        let find = |fits: &dyn Fn(&Map) -> bool| {
+            let mut found = self.sources.values().filter_map(sound);
+            found.find(|(_, map)| fits(map))
+        };
+        find(&|map| contains(&map.classes, classes))
+            .or_else(|| find(&|map| contains(&map.types, model_type)))
+    }
+
+    fn parse(&self, source: &Source) -> Result<Map, Diagnostics> {
+        read::parse(&source.path, &source.text, &self.common)
+    }
+}
+
+/// Whether some name is one of these.
+fn contains(names: &[Spanned<String>], any: &[&str]) -> bool {
+    names.iter().any(|name| any.contains(&name.value.as_str()))
 }

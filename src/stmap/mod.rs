@@ -16,6 +16,8 @@ mod parameters;
 mod read;
 mod rearrange;
 mod recipe;
+mod text;
+mod unit_rows;
 mod values;
 
 use std::path::{Path, PathBuf};
@@ -119,8 +121,17 @@ pub fn open(
         return Ok(folder::open(path, &json, &Checkpoint::open(path)?)?);
     }
     let (source, map) = maps.of(&folder.join(CONFIG), &json)?;
+    let mut checkpoint = Checkpoint::open(path)?;
+    let (source, map) = match &map.text {
+        None => (source, map),
+        Some(text) => {
+            text::inside(maps, &map, text, &json, &mut checkpoint).map_err(|message| {
+                let path = folder.join(CONFIG);
+                Error::Config { path, message }
+            })?
+        }
+    };
     let def = archs.get(&map.arch)?;
-    let checkpoint = Checkpoint::open(path)?;
     let applied = apply::apply(&map, maps.common(), &def, &json, &checkpoint);
     let applied = applied.map_err(|problems| Error::Map {
         folder: folder.to_owned(),
@@ -143,6 +154,17 @@ pub fn open(
             true => tracing::warn!(%error, "goes on"),
             false => return Err(error),
         }
+    }
+    if !applied.left_out.is_empty() {
+        let parts = applied.left_out.iter();
+        let parts: Vec<String> = parts
+            .map(|(part, n)| format!("{part} ({n} tensors)"))
+            .collect();
+        tracing::warn!(
+            "{}: opened as a text model without: {}",
+            folder.display(),
+            parts.join(", ")
+        );
     }
     let label = path.display().to_string();
     let weights = Weights::of(label, applied.metadata, applied.entries)?;

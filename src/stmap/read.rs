@@ -11,6 +11,7 @@ use crate::arch::{Diagnostic, Diagnostics, Span, Spanned};
 use super::config::Expressions;
 use super::definition::{
     Composition, Given, Group, Made, Map, PartRule, Requirement, Taken, Target, TensorRule,
+    TextModel,
 };
 use super::rearrange::Pattern;
 
@@ -35,6 +36,7 @@ pub(super) fn parse(path: &str, source: &str, common: &Map) -> Result<Map, Diagn
         let own = map.aliases.entry(name.clone());
         own.or_insert_with(|| others.clone());
     }
+    map.parts.extend(common.parts.iter().cloned());
     map.ignored_keys.extend(common.ignored_keys.iter().cloned());
     map.ignored_tensors
         .extend(common.ignored_tensors.iter().cloned());
@@ -75,8 +77,13 @@ impl<'a> Reader<'a> {
         let mut fields = Fields::new(root, 0..0);
         let mut map = Map::default();
         if is_whole {
-            let arch = self.0.required_text(&mut fields, "arch", "a map");
-            map.arch = arch.map(|arch| arch.value).unwrap_or_default();
+            map.text = self.text_model(&mut fields);
+            if map.text.is_none() {
+                let arch = self.0.required_text(&mut fields, "arch", "a map");
+                map.arch = arch.map(|arch| arch.value).unwrap_or_default();
+            }
+            let types = fields.take("model_types");
+            map.types = types.map_or_else(Vec::new, |item| self.0.texts(item, "model_types"));
             match fields.take("classes") {
                 Some(item) => map.classes = self.0.texts(item, "classes"),
                 None => self
@@ -91,7 +98,7 @@ impl<'a> Reader<'a> {
         map.nested = fields
             .take("nested")
             .and_then(|item| Some(self.0.text(item, "nested")?.value));
-        map.aliases = self.aliases(fields.take("aliases"));
+        map.aliases = self.aliases(fields.take("aliases"), "aliases");
         map.defaults = self.expressions(fields.take("defaults"), "defaults");
         map.values = self.expressions(fields.take("values"), "values");
         map.rules = self.rules(fields.take("require"));
@@ -122,17 +129,43 @@ impl<'a> Reader<'a> {
             map.ignored_tensors = texts(self, found, "tensors");
             let found = ignore.take("config");
             map.ignored_keys = texts(self, found, "config");
+            let found = ignore.take("parts");
+            map.parts = self.parts_of(found);
             self.0.finish(&ignore, "`ignore`");
         }
         self.0.finish(&fields, "a map");
         map
     }
 
-    fn aliases(&mut self, item: Option<Item<'a>>) -> BTreeMap<String, Vec<String>> {
-        let table = item.and_then(|item| self.0.table(item, "aliases"));
+    /// Where a text model is, if the map is for models that contain one.
+    fn text_model(&mut self, fields: &mut Fields<'a>) -> Option<TextModel> {
+        let item = fields.take("text")?;
+        let table = self.0.table(item, "text")?;
+        let mut fields = Fields::new(table, item.span());
+        let objects = fields.take("objects");
+        let text = TextModel {
+            objects: objects.map_or_else(Vec::new, |item| self.0.text_or_texts(item, "objects")),
+            class: self.optional_expr(&mut fields, "class"),
+            names: self.aliases(fields.take("names"), "names"),
+        };
+        self.0.finish(&fields, "`text`");
+        Some(text)
+    }
+
+    /// The parts of a model, each with patterns of its tensors.
+    fn parts_of(&mut self, item: Option<Item<'a>>) -> Vec<(String, Vec<Spanned<String>>)> {
+        let table = item.and_then(|item| self.0.table(item, "parts"));
+        let parts = table.into_iter().flatten();
+        parts
+            .map(|(name, item)| (name.get_ref().to_string(), self.0.texts(item, "parts")))
+            .collect()
+    }
+
+    fn aliases(&mut self, item: Option<Item<'a>>, key: &str) -> BTreeMap<String, Vec<String>> {
+        let table = item.and_then(|item| self.0.table(item, key));
         let mut out = BTreeMap::new();
         for (name, item) in table.into_iter().flatten() {
-            let others = self.0.text_or_texts(item, "aliases");
+            let others = self.0.text_or_texts(item, key);
             out.insert(name.get_ref().to_string(), others);
         }
         out
@@ -295,11 +328,13 @@ impl<'a> Reader<'a> {
                 when: None,
                 made: Made::Of(Composition { parts, stack: None }),
                 each: None,
+                unit_rows: false,
             });
         };
         let mut fields = Fields::new(table, item.span());
         let when = self.optional_expr(&mut fields, "when");
         let each = self.optional_expr(&mut fields, "each");
+        let unit_rows = self.flag(&mut fields, "unit_rows");
         let made = match (fields.take("from"), fields.take("shape")) {
             (Some(from), None) => {
                 let stack = self.optional_expr(&mut fields, "stack");
@@ -308,6 +343,10 @@ impl<'a> Reader<'a> {
                 Some(Made::Of(Composition { parts, stack }))
             }
             (None, Some(shape)) => {
+                if unit_rows {
+                    let message = "`unit_rows` is of a stored tensor, which `from` names";
+                    self.0.report(shape.span(), message);
+                }
                 if each.is_none() {
                     let message = "without `from`, `each` says what the elements are";
                     self.0.report(shape.span(), message);
@@ -326,6 +365,7 @@ impl<'a> Reader<'a> {
             when,
             made: made?,
             each,
+            unit_rows,
         })
     }
 

@@ -43,6 +43,8 @@ pub struct Stored {
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     tensors: BTreeMap<String, Stored>,
+    /// Names in the files of those that are known by another.
+    stored_names: BTreeMap<String, String>,
     files: Vec<(PathBuf, Bytes)>,
 }
 
@@ -92,6 +94,7 @@ impl Checkpoint {
     fn of_files(paths: Vec<PathBuf>) -> Result<Self, Error> {
         let mut all = Self {
             tensors: BTreeMap::new(),
+            stored_names: BTreeMap::new(),
             files: Vec::with_capacity(paths.len()),
         };
         for path in paths {
@@ -176,6 +179,29 @@ impl Checkpoint {
     /// The tensor of this name.
     pub fn get(&self, name: &str) -> Option<&Stored> {
         self.tensors.get(name)
+    }
+
+    /// Gives tensors other names; one that is taken stays with its tensor.
+    pub fn rename(&mut self, name_of: impl Fn(&str) -> Option<String>) {
+        let renamed: Vec<(String, String)> = self
+            .tensors
+            .keys()
+            .filter_map(|stored| Some((stored.clone(), name_of(stored)?)))
+            .collect();
+        for (stored, name) in renamed {
+            if self.tensors.contains_key(&name) {
+                continue;
+            }
+            if let Some(tensor) = self.tensors.remove(&stored) {
+                self.tensors.insert(name.clone(), tensor);
+                self.stored_names.insert(name, stored);
+            }
+        }
+    }
+
+    /// The name of a tensor in its file.
+    pub fn stored_name<'n>(&'n self, name: &'n str) -> &'n str {
+        self.stored_names.get(name).map_or(name, String::as_str)
     }
 
     /// The files, in the order of [`Stored::file`].

@@ -1,0 +1,444 @@
+"""Classes whose code lies in published folders and not in transformers: what their tensors are called, and
+the class of transformers that computes the same from those tensors in another order.
+
+Used by scripts/make_hf_goldens.py for cases with `remote`. `layout` gives names and shapes of the stored
+tensors for a published configuration, `reference` a model of transformers with the tensors moved there.
+Both follow the code that the publishers ship with their folders. Needs torch and transformers.
+"""
+
+import re
+
+import torch
+
+CLASSES = {}
+
+
+def remote(name):
+    """Registers a class by the name that cases give as `remote`."""
+
+    def register(cls):
+        CLASSES[name] = cls
+        return cls
+
+    return register
+
+
+def rope4(c):
+    """Rotation of a published configuration, for a configuration of transformers 5."""
+    rope = dict(c.get("rope_scaling") or {})
+    kind = rope.pop("type", None) or rope.get("rope_type", "default")
+    # What grows with the length alone changes nothing within the trained length.
+    rope = {} if kind == "dynamic" else rope | {"rope_type": kind}
+    return {"rope_type": "default"} | rope | {"rope_theta": c.get("rope_theta", 10000.0)}
+
+
+def llama_keys(c, **more):
+    """Keys of transformers that most configurations share."""
+    n_head = c["num_attention_heads"]
+    return {
+        "vocab_size": c["vocab_size"],
+        "hidden_size": c["hidden_size"],
+        "intermediate_size": c["intermediate_size"],
+        "num_hidden_layers": c["num_hidden_layers"],
+        "num_attention_heads": n_head,
+        "num_key_value_heads": c.get("num_key_value_heads", n_head),
+        "max_position_embeddings": c.get("max_position_embeddings", 256),
+        "rms_norm_eps": c.get("rms_norm_eps", 1e-6),
+        "rope_parameters": rope4(c),
+        "tie_word_embeddings": c.get("tie_word_embeddings", False),
+        "pad_token_id": None,
+        **more,
+    }
+
+
+def build(model, config, **keys):
+    """A model of transformers in float32 with plain attention."""
+    import transformers
+
+    config = getattr(transformers, config)(**keys)
+    config._attn_implementation = "eager"
+    return getattr(transformers, model)(config).eval()
+
+
+def rows(tensor, *sizes):
+    """A matrix or vector in parts of so many rows."""
+    return tensor.split(list(sizes), dim=0)
+
+
+class Remote:
+    """A published class. `c` is its configuration, `w` its tensors by stored names."""
+
+    LLAMA = {  # a name in transformers: the stored one
+        "model.embed_tokens.weight": "model.embed_tokens.weight",
+        "model.norm.weight": "model.norm.weight",
+        "lm_head.weight": "lm_head.weight",
+    }
+    LAYER = "model.layers.{}."
+    NAMES = {
+        "input_layernorm.weight": "input_layernorm.weight",
+        "post_attention_layernorm.weight": "post_attention_layernorm.weight",
+        "self_attn.q_proj.weight": "self_attn.q_proj.weight",
+        "self_attn.k_proj.weight": "self_attn.k_proj.weight",
+        "self_attn.v_proj.weight": "self_attn.v_proj.weight",
+        "self_attn.o_proj.weight": "self_attn.o_proj.weight",
+        "mlp.gate_proj.weight": "mlp.gate_proj.weight",
+        "mlp.up_proj.weight": "mlp.up_proj.weight",
+        "mlp.down_proj.weight": "mlp.down_proj.weight",
+    }
+    # Stored tensors of a layer that become several: shape, and what they become.
+    n_layers = "num_hidden_layers"
+
+    def __init__(self, c):
+        self.c = c
+        self.model = self.new()
+
+    def new(self):
+        return build("LlamaForCausalLM", "LlamaConfig", **llama_keys(self.c))
+
+    def stored(self, name):
+        """The stored name and layer of a parameter of the reference; None if it is made otherwise."""
+        if name in self.LLAMA:
+            return self.LLAMA[name]
+        found = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", name)
+        if found and found[2] in self.NAMES:
+            return self.LAYER.format(found[1]) + self.NAMES[found[2]]
+        return None
+
+    def fused(self):
+        """Shapes of the stored tensors of one layer that are not those of the reference."""
+        return {}
+
+    def split(self, w, at):
+        """Parameters of one layer of the reference from the tensors that `fused` names; `at` is their prefix."""
+        return {}
+
+    def head(self, weight):
+        return weight
+
+    def layout(self):
+        """Names and shapes as they are stored."""
+        out = {}
+        for name, value in self.model.state_dict().items():
+            if self.c.get("tie_word_embeddings") and name == "lm_head.weight":
+                continue
+            if stored := self.stored(name):
+                out[stored] = list(value.shape)
+        for il in range(self.c[self.n_layers]):
+            for name, shape in self.fused().items():
+                out[self.LAYER.format(il) + name] = shape
+        return out | self.extra()
+
+    def extra(self):
+        """Further stored tensors and their shapes."""
+        return {}
+
+    def reference(self, w):
+        """The model of transformers with the stored tensors in their places."""
+        state = {}
+        for name in self.model.state_dict():
+            stored = self.stored(name)
+            if stored in w:
+                state[name] = w[stored]
+        for il in range(self.c[self.n_layers]):
+            made = self.split(w, self.LAYER.format(il))
+            state |= {f"model.layers.{il}.{name}": value for name, value in made.items()}
+        if "lm_head.weight" in state:
+            state["lm_head.weight"] = self.head(state["lm_head.weight"])
+        elif "lm_head.weight" in self.model.state_dict():
+            state["lm_head.weight"] = state["model.embed_tokens.weight"]
+        self.model.load_state_dict(state, strict=True)
+        return self.model
+
+
+def without(names, *gone):
+    return {key: value for key, value in names.items() if not any(part in key for part in gone)}
+
+
+QKV = ("q_proj", "k_proj", "v_proj")
+GATE_UP = ("gate_proj", "up_proj")
+
+
+@remote("internlm2")
+class InternLM2(Remote):
+    """Each key head with its queries, its key and its value in one matrix."""
+
+    LLAMA = {
+        "model.embed_tokens.weight": "model.tok_embeddings.weight",
+        "model.norm.weight": "model.norm.weight",
+        "lm_head.weight": "output.weight",
+    }
+    NAMES = {
+        "input_layernorm.weight": "attention_norm.weight",
+        "post_attention_layernorm.weight": "ffn_norm.weight",
+        "self_attn.o_proj.weight": "attention.wo.weight",
+        "mlp.gate_proj.weight": "feed_forward.w1.weight",
+        "mlp.up_proj.weight": "feed_forward.w3.weight",
+        "mlp.down_proj.weight": "feed_forward.w2.weight",
+    }
+
+    def fused(self):
+        c = self.c
+        d = c["hidden_size"] // c["num_attention_heads"]
+        return {"attention.wqkv.weight": [(c["num_attention_heads"] + 2 * c["num_key_value_heads"]) * d, c["hidden_size"]]}
+
+    def split(self, w, at):
+        c = self.c
+        d = c["hidden_size"] // c["num_attention_heads"]
+        groups = w[at + "attention.wqkv.weight"].reshape(c["num_key_value_heads"], -1, d, c["hidden_size"])
+        parts = groups[:, :-2], groups[:, -2], groups[:, -1]
+        return {f"self_attn.{n}.weight": p.reshape(-1, c["hidden_size"]) for n, p in zip(QKV, parts)}
+
+
+@remote("chatglm")
+class ChatGLM(Remote):
+    """One projection for queries, keys and values, with a bias; gate and up in one."""
+
+    LLAMA = {
+        "model.embed_tokens.weight": "transformer.embedding.word_embeddings.weight",
+        "model.norm.weight": "transformer.encoder.final_layernorm.weight",
+        "lm_head.weight": "transformer.output_layer.weight",
+    }
+    LAYER = "transformer.encoder.layers.{}."
+    NAMES = {
+        "input_layernorm.weight": "input_layernorm.weight",
+        "post_attention_layernorm.weight": "post_attention_layernorm.weight",
+        "self_attn.o_proj.weight": "self_attention.dense.weight",
+        "mlp.gate_up_proj.weight": "mlp.dense_h_to_4h.weight",
+        "mlp.down_proj.weight": "mlp.dense_4h_to_h.weight",
+    }
+    n_layers = "num_layers"
+
+    def new(self):
+        c = self.c
+        return build(
+            "GlmForCausalLM", "GlmConfig", vocab_size=c["padded_vocab_size"], hidden_size=c["hidden_size"],
+            intermediate_size=c["ffn_hidden_size"], num_hidden_layers=c["num_layers"],
+            num_attention_heads=c["num_attention_heads"], num_key_value_heads=c["multi_query_group_num"],
+            head_dim=c["kv_channels"], rms_norm_eps=c["layernorm_epsilon"], attention_bias=True,
+            tie_word_embeddings=False, pad_token_id=None, max_position_embeddings=c["seq_length"],
+            rope_parameters={
+                "rope_type": "default", "rope_theta": 10000.0 * c.get("rope_ratio", 1), "partial_rotary_factor": 0.5,
+            },
+        )  # fmt: skip
+
+    def sizes(self):
+        c = self.c
+        return [n * c["kv_channels"] for n in (c["num_attention_heads"], *[c["multi_query_group_num"]] * 2)]
+
+    def fused(self):
+        n = sum(self.sizes())
+        name = "self_attention.query_key_value."
+        return {name + "weight": [n, self.c["hidden_size"]], name + "bias": [n]}
+
+    def split(self, w, at):
+        out = {}
+        for ending in ("weight", "bias"):
+            parts = rows(w[f"{at}self_attention.query_key_value.{ending}"], *self.sizes())
+            out |= {f"self_attn.{n}.{ending}": p for n, p in zip(QKV, parts)}
+        return out
+
+    def extra(self):
+        return {"transformer.rotary_pos_emb.inv_freq": [self.c["kv_channels"] // 4]}
+
+
+@remote("baichuan")
+class Baichuan(Remote):
+    """Thirds of one projection; from the second generation on, rows of the head have length one."""
+
+    NAMES = without(Remote.NAMES, *QKV)
+
+    def fused(self):
+        n = self.c["hidden_size"]
+        return {"self_attn.W_pack.weight": [3 * n, n]}
+
+    def split(self, w, at):
+        parts = w[at + "self_attn.W_pack.weight"].chunk(3)
+        return {f"self_attn.{n}.weight": p for n, p in zip(QKV, parts)}
+
+    def head(self, weight):
+        return weight if self.c["vocab_size"] == 64000 else torch.nn.functional.normalize(weight)
+
+
+@remote("exaone")
+class Exaone(Remote):
+    LLAMA = {
+        "model.embed_tokens.weight": "transformer.wte.weight",
+        "model.norm.weight": "transformer.ln_f.weight",
+        "lm_head.weight": "lm_head.weight",
+    }
+    LAYER = "transformer.h.{}."
+    NAMES = {
+        "input_layernorm.weight": "ln_1.weight",
+        "post_attention_layernorm.weight": "ln_2.weight",
+        "self_attn.q_proj.weight": "attn.attention.q_proj.weight",
+        "self_attn.k_proj.weight": "attn.attention.k_proj.weight",
+        "self_attn.v_proj.weight": "attn.attention.v_proj.weight",
+        "self_attn.o_proj.weight": "attn.attention.out_proj.weight",
+        "mlp.gate_proj.weight": "mlp.c_fc_0.weight",
+        "mlp.up_proj.weight": "mlp.c_fc_1.weight",
+        "mlp.down_proj.weight": "mlp.c_proj.weight",
+    }
+    n_layers = "num_layers"
+
+    def new(self):
+        c = self.c | {"num_hidden_layers": self.c["num_layers"], "rms_norm_eps": self.c["layer_norm_epsilon"]}
+        return build("LlamaForCausalLM", "LlamaConfig", **llama_keys(c, head_dim=c.get("head_dim")))
+
+
+@remote("llama")
+class Plain(Remote):
+    """As llama, biases by `attention_bias` or `qkv_bias`."""
+
+    def new(self):
+        bias = self.c.get("attention_bias", False)
+        return build("LlamaForCausalLM", "LlamaConfig", **llama_keys(self.c, attention_bias=bias, head_dim=self.c.get("head_dim")))
+
+
+@remote("qwen2")
+class Qwen2(Remote):
+    """As qwen2; further tensors by the case."""
+
+    NAMES = Remote.NAMES | {f"self_attn.{n}.bias": f"self_attn.{n}.bias" for n in QKV}
+
+    def new(self):
+        return build("Qwen2ForCausalLM", "Qwen2Config", **llama_keys(self.c))
+
+
+@remote("qwen")
+class Qwen(Remote):
+    """Thirds of one projection with a bias; `intermediate_size` counts gate and up."""
+
+    LLAMA = {
+        "model.embed_tokens.weight": "transformer.wte.weight",
+        "model.norm.weight": "transformer.ln_f.weight",
+        "lm_head.weight": "lm_head.weight",
+    }
+    LAYER = "transformer.h.{}."
+    NAMES = {
+        "input_layernorm.weight": "ln_1.weight",
+        "post_attention_layernorm.weight": "ln_2.weight",
+        "self_attn.o_proj.weight": "attn.c_proj.weight",
+        "mlp.up_proj.weight": "mlp.w1.weight",
+        "mlp.gate_proj.weight": "mlp.w2.weight",
+        "mlp.down_proj.weight": "mlp.c_proj.weight",
+    }
+
+    def new(self):
+        c = self.c | {"rms_norm_eps": self.c["layer_norm_epsilon"], "rope_theta": self.c["rotary_emb_base"]}
+        return build("Qwen2ForCausalLM", "Qwen2Config", **llama_keys(c) | {"intermediate_size": c["intermediate_size"] // 2})
+
+    def fused(self):
+        n = self.c["hidden_size"]
+        return {"attn.c_attn.weight": [3 * n, n], "attn.c_attn.bias": [3 * n]}
+
+    def split(self, w, at):
+        out = {}
+        for ending in ("weight", "bias"):
+            parts = w[f"{at}attn.c_attn.{ending}"].chunk(3)
+            out |= {f"self_attn.{n}.{ending}": p for n, p in zip(QKV, parts)}
+        return out
+
+
+@remote("orion")
+class Orion(Remote):
+    """As llama with layer norms."""
+
+    LLAMA = Remote.LLAMA | {"model.norm.bias": "model.norm.bias"}
+    NAMES = Remote.NAMES | {f"{n}.bias": f"{n}.bias" for n in ("input_layernorm", "post_attention_layernorm")}
+
+    def new(self):
+        keys = llama_keys(self.c)
+        keys |= {"layer_norm_eps": keys.pop("rms_norm_eps"), "use_qkv_bias": False}
+        keys["rope_parameters"] |= {"partial_rotary_factor": 1.0}
+        return build("StableLmForCausalLM", "StableLmConfig", **keys)
+
+
+@remote("minicpm")
+class MiniCPM(Remote):
+    """As llama with factors on embeddings, layers and logits."""
+
+    def new(self):
+        c = self.c
+        keys = llama_keys({"tie_word_embeddings": True} | c)
+        return build(
+            "GraniteForCausalLM", "GraniteConfig", **keys, embedding_multiplier=float(c["scale_emb"]),
+            residual_multiplier=c["scale_depth"] / c["num_hidden_layers"] ** 0.5,
+            logits_scaling=c["hidden_size"] / c["dim_model_base"],
+            attention_multiplier=(c["hidden_size"] // c["num_attention_heads"]) ** -0.5,
+        )  # fmt: skip
+
+    def layout(self):
+        tied = {"tie_word_embeddings": True} | self.c
+        self.c = self.c | {"tie_word_embeddings": tied["tie_word_embeddings"]}
+        return super().layout()
+
+
+@remote("molmo")
+class Molmo(Remote):
+    """Rows of further tokens behind the embeddings, which have no logits; up before gate."""
+
+    LLAMA = {
+        "model.norm.weight": "model.transformer.ln_f.weight",
+        "lm_head.weight": "model.transformer.ff_out.weight",
+        "model.embed_tokens.weight": "model.transformer.wte.embedding",
+    }
+    LAYER = "model.transformer.blocks.{}."
+    NAMES = {
+        "input_layernorm.weight": "attn_norm.weight",
+        "post_attention_layernorm.weight": "ff_norm.weight",
+        "self_attn.o_proj.weight": "attn_out.weight",
+        "mlp.down_proj.weight": "ff_out.weight",
+    }
+
+    def new(self):
+        c = self.c | {"rms_norm_eps": self.c["layer_norm_eps"]}
+        return build("Qwen2ForCausalLM", "Qwen2Config", **llama_keys(c) | {"intermediate_size": c["intermediate_size"] // 2})
+
+    def sizes(self):
+        c = self.c
+        d = c["hidden_size"] // c["num_attention_heads"]
+        return [n * d for n in (c["num_attention_heads"], c["num_key_value_heads"], c["num_key_value_heads"])]
+
+    def fused(self):
+        n = self.c["hidden_size"]
+        all_rows = sum(self.sizes())
+        return {"att_proj.weight": [all_rows, n], "att_proj.bias": [all_rows], "ff_proj.weight": [self.c["intermediate_size"], n]}
+
+    def split(self, w, at):
+        out = {}
+        for ending in ("weight", "bias"):
+            parts = rows(w[f"{at}att_proj.{ending}"], *self.sizes())
+            out |= {f"self_attn.{n}.{ending}": p for n, p in zip(QKV, parts)}
+        up, gate = w[at + "ff_proj.weight"].chunk(2)
+        return out | {"mlp.gate_proj.weight": gate, "mlp.up_proj.weight": up}
+
+    def extra(self):
+        return {
+            "model.transformer.wte.new_embedding": [8, self.c["hidden_size"]],
+            "model.vision_backbone.image_projector.w1.weight": [4, 4],
+        }
+
+
+@remote("inside")
+class Inside(Remote):
+    """A text model of transformers within another one: the case's `text` names the class, its configuration,
+    the object of the configuration and the prefix of the names."""
+
+    def __init__(self, c, text):
+        self.text = text
+        super().__init__(c)
+
+    def new(self):
+        keys = dict(self.c[self.text["object"]] if self.text["object"] else self.c)
+        keys = llama_keys(keys) | {k: keys[k] for k in ("head_dim", "attention_bias") if k in keys}
+        return build(self.text["class"], self.text["config"], **keys)
+
+    def layout(self):
+        state = self.model.state_dict()
+        return {self.text["prefix"] + name: list(value.shape) for name, value in state.items()}
+
+    def reference(self, w):
+        cut = len(self.text["prefix"])
+        own = {name[cut:]: value for name, value in w.items() if name.startswith(self.text["prefix"])}
+        self.model.load_state_dict(own, strict=True)
+        return self.model

@@ -1,0 +1,56 @@
+//! A matrix whose rows have the Euclidean length 1, made of a [`Recipe`] row by row. Not a norm of a
+//! graph: those are of hidden states, this one is of weights and happens once.
+
+use std::sync::Arc;
+
+use crate::arch::expr::Expr;
+use crate::weights::{Data, Maker, TensorType};
+
+use super::recipe::{ELEMENT, Part, Recipe};
+
+/// Rows shorter than this are divided by it, so that a row of zeros stays one.
+const MIN_LENGTH: f64 = 1e-12;
+
+/// The rows of a recipe in f32, each divided by its length.
+#[derive(Clone, Debug)]
+pub(super) struct UnitRows {
+    of: Recipe,
+    /// Elements of a row.
+    width: usize,
+}
+
+impl UnitRows {
+    /// The type and the data of a tensor of this shape (slowest axis first).
+    ///
+    /// # Errors
+    /// A recipe that cannot be in f32.
+    pub(super) fn data(
+        parts: Vec<Part>,
+        shape: &[u64],
+        each: Option<Expr>,
+    ) -> Result<(TensorType, Data), String> {
+        // A function of the elements brings them into f32.
+        let each = each.map_or_else(|| Expr::parse(ELEMENT, 0), Ok);
+        let each = each.map_err(|problem| problem.message)?;
+        let of = Recipe::new(parts, shape, Some(each))?;
+        let width = shape.last().copied().unwrap_or(1) as usize;
+        let ty = of.ty();
+        Ok((ty, Data::Made(Arc::new(Self { of, width }))))
+    }
+}
+
+impl Maker for UnitRows {
+    fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String> {
+        self.of.rows(first, out)?;
+        for row in out.chunks_mut(4 * self.width) {
+            let value = |b: &[u8]| f64::from(f32::from_le_bytes(b.try_into().unwrap_or_default()));
+            let squares: f64 = row.chunks(4).map(|b| value(b).powi(2)).sum();
+            let length = squares.sqrt().max(MIN_LENGTH);
+            for element in row.chunks_mut(4) {
+                let unit = (value(element) / length) as f32;
+                element.copy_from_slice(&unit.to_le_bytes());
+            }
+        }
+        Ok(())
+    }
+}
