@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench soak equiv-test perf-vs-llama cache-cost goldens hf-goldens converted-vs-llama diagrams drive-page bindings install
+.PHONY: help run serve test check fmt lint bench soak equiv-test perf-vs-llama cache-cost goldens hf-goldens models converted-vs-llama diagrams drive-page bindings install
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ goldens: ## Recompute the golden logits with llama.cpp (needs Python with llama-
 
 hf-goldens: ## Recompute tests/hf with transformers (needs scripts/requirements-hf.txt)
 	python3 scripts/make_hf_goldens.py
+
+models: ## Write docs/models.md: all classes of Hugging Face folders with their state
+	MODELS_PAGE=1 cargo test --test it models_page
 
 converted-vs-llama: ## Convert the folders of tests/hf and compare with llama.cpp (needs what goldens needs)
 	cargo build --release

@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 use crate::arch::{Diagnostics, LibraryError, Source, Spanned, nearest};
 
 use super::definition::Map;
+use super::missing::need_of;
 use super::{Error, read};
 
 include!(concat!(env!("OUT_DIR"), "/embedded_stmaps.rs"));
@@ -116,6 +117,12 @@ impl Maps {
                 }
                 Err(_) => {}
             }
+        }
+        if let Some(need) = need_of(&classes) {
+            let classes = classes.join("`, `");
+            return Err(refuse(format!(
+                "no map is for `{classes}` yet, which needs {need}"
+            )));
         }
         let near = nearest(classes[0], known.iter().map(String::as_str));
         let near = near

@@ -11,6 +11,7 @@ mod apply;
 mod config;
 mod definition;
 mod library;
+mod missing;
 mod packed;
 mod parameters;
 mod read;
@@ -30,6 +31,7 @@ use crate::weights::safetensors::{Checkpoint, read_small};
 use crate::weights::{self, Weights};
 
 pub use library::{ENDING, Maps};
+pub use missing::{Need, missing};
 
 /// Name of the configuration in a folder.
 const CONFIG: &str = "config.json";

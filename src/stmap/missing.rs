@@ -1,0 +1,39 @@
+//! Classes without a map, and what each of them needs: `stmaps/missing.toml`.
+
+use serde::Deserialize;
+
+const LIST: &str = include_str!("../../stmaps/missing.toml");
+
+/// What a number of classes need.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Need {
+    /// What is missing, to stand behind "needs".
+    pub what: String,
+    /// Names in `architectures` of a configuration.
+    pub classes: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct List {
+    needs: Vec<Need>,
+}
+
+/// All of the list, in its order.
+///
+/// # Errors
+/// The list is not what it should be.
+pub fn missing() -> Result<Vec<Need>, String> {
+    let list: List = toml::from_str(LIST).map_err(|error| error.to_string())?;
+    Ok(list.needs)
+}
+
+/// What the first of these classes that is in the list needs.
+pub(super) fn need_of(classes: &[&str]) -> Option<String> {
+    let needs = missing().unwrap_or_default();
+    let mut found = needs.into_iter().filter(|need| {
+        let mut own = need.classes.iter();
+        own.any(|class| classes.contains(&class.as_str()))
+    });
+    found.next().map(|need| need.what)
+}

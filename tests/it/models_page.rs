@@ -1,0 +1,171 @@
+//! `docs/models.md` is what the maps, the list of missing ones and the goldens say: `make models` writes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use lab_bench::stmap::{self, Maps};
+
+use crate::goldens::library;
+use crate::hf;
+
+/// A row of the table of classes.
+#[derive(Default)]
+struct Class {
+    definition: String,
+    state: String,
+    proof: String,
+}
+
+const TOP: &str = "\
+# Models
+
+Made by `make models` from `stmaps/`, `archs/` and `tests/hf/`; do not edit. GGUF files run where there is a definition
+([architectures](../archs)); what follows is about Hugging Face folders.
+
+## Classes
+
+The name is that in `architectures` of `config.json`. *Text part*: the model opens as the text model in it, and one line of the log says what
+is left out; the definition is that of the text model's class. Proof: tiny folders of `tests/hf` whose logits transformers computes; *equal
+class*: it computes them with a class that equals the published code, which is not in transformers.
+
+| class | definition | state | proof |
+|---|---|---|---|
+";
+
+const WITHOUT: &str = "
+## Definitions without a class
+
+GGUF files of these run, and no folder opens as one of them: ";
+
+const QUANTISED: &str = "
+
+## Quantised folders
+
+| method | state | proof |
+|---|---|---|
+";
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn table(path: PathBuf) -> toml::Table {
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    text.parse()
+        .unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Names of goldens by class.
+fn proofs() -> BTreeMap<String, String> {
+    let cases = table(root().join("tests/hf/cases.toml"));
+    let cases = cases["case"].as_array().expect("cases");
+    let is_equal: BTreeSet<&str> = cases
+        .iter()
+        .filter(|case| case.get("remote").is_some())
+        .filter_map(|case| case["name"].as_str())
+        .collect();
+    let mut by_class: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for name in hf::names() {
+        by_class
+            .entry(hf::open(&name).class)
+            .or_default()
+            .push(name);
+    }
+    let text = |names: &Vec<String>| {
+        let all: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        let kind = match is_equal.contains(names[0].as_str()) {
+            true => "equal class: ",
+            false => "",
+        };
+        format!("{kind}{}", all.join(", "))
+    };
+    let proofs = by_class.iter();
+    proofs
+        .map(|(class, names)| (class.clone(), text(names)))
+        .collect()
+}
+
+/// All classes by name, and the definitions that have one.
+fn classes() -> (BTreeMap<String, Class>, BTreeSet<String>) {
+    let maps = Maps::open(&[]).expect("maps");
+    let mut all: BTreeMap<String, Class> = BTreeMap::new();
+    let mut used = BTreeSet::new();
+    let mut proofs = proofs();
+    for (name, source) in maps.sources() {
+        let map: toml::Table = source.text.parse().expect("a sound map");
+        let arch = map.get("arch").and_then(toml::Value::as_str);
+        let is_nested = arch.is_none() || map.contains_key("nested");
+        used.extend(arch.map(str::to_owned));
+        for class in map["classes"].as_array().expect("classes") {
+            let class = class.as_str().expect("a name");
+            let row = Class {
+                definition: arch.map(|arch| format!("`{arch}`")).unwrap_or_default(),
+                state: match is_nested && !class.ends_with("ForCausalLM") {
+                    true => "text part".to_owned(),
+                    false => "opens".to_owned(),
+                },
+                proof: proofs.remove(class).unwrap_or_default(),
+            };
+            let twice = all.insert(class.to_owned(), row);
+            assert!(twice.is_none(), "{name}: `{class}` has two maps");
+        }
+    }
+    for need in stmap::missing().expect("stmaps/missing.toml") {
+        for class in need.classes {
+            let row = Class {
+                state: format!("not yet: needs {}", need.what),
+                ..Class::default()
+            };
+            assert!(
+                all.insert(class.clone(), row).is_none(),
+                "stmaps/missing.toml: `{class}` has a map, or is there twice"
+            );
+        }
+    }
+    (all, used)
+}
+
+fn page() -> String {
+    let (classes, used) = classes();
+    let mut out = TOP.to_owned();
+    let mut rows: Vec<_> = classes.iter().collect();
+    rows.sort_by_key(|(name, _)| name.to_lowercase());
+    for (name, row) in rows {
+        let Class {
+            definition,
+            state,
+            proof,
+        } = row;
+        writeln!(out, "| `{name}` | {definition} | {state} | {proof} |").expect("a String");
+    }
+    let archs = library();
+    let without: Vec<String> = archs
+        .sources()
+        .map(|(name, _)| name)
+        .filter(|name| !used.contains(*name))
+        .map(|name| format!("`{name}`"))
+        .collect();
+    write!(out, "{WITHOUT}{}.{QUANTISED}", without.join(", ")).expect("a String");
+    let methods = table(root().join("stmaps/quantised.toml"));
+    for method in methods["method"].as_array().expect("methods") {
+        let text = |key: &str| method[key].as_str().expect("a text").to_owned();
+        let (name, state, proof) = (text("name"), text("state"), text("proof"));
+        writeln!(out, "| {name} | {state} | {proof} |").expect("a String");
+    }
+    out
+}
+
+#[test]
+fn the_page_of_models_is_up_to_date() {
+    let path = root().join("docs/models.md");
+    let page = page();
+    if std::env::var_os("MODELS_PAGE").is_some() {
+        std::fs::write(&path, &page).expect("docs/models.md can be written");
+    }
+    let stored = std::fs::read_to_string(path).expect("docs/models.md is there");
+    assert!(
+        stored == page,
+        "docs/models.md is not what maps and goldens say: make models"
+    );
+}
