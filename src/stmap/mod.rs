@@ -158,15 +158,14 @@ pub fn open(
         }
     }
     if !applied.left_out.is_empty() {
-        let parts = applied.left_out.iter();
-        let parts: Vec<String> = parts
-            .map(|(part, n)| format!("{part} ({n} tensors)"))
-            .collect();
-        tracing::warn!(
-            "{}: opened as a text model without: {}",
-            folder.display(),
-            parts.join(", ")
-        );
+        let (parts, counts): (Vec<&str>, Vec<usize>) = applied
+            .left_out
+            .iter()
+            .map(|(part, n)| (part.as_str(), *n))
+            .unzip();
+        let (parts, n) = (parts.join(", "), counts.iter().sum::<usize>());
+        let folder = folder.display();
+        tracing::warn!("{folder}: opened as a text model without its {parts} ({n} tensors)");
     }
     let label = path.display().to_string();
     let weights = Weights::of(label, applied.metadata, applied.entries)?;

@@ -40,5 +40,6 @@ mod server;
 mod serving;
 mod shared;
 mod support;
+mod text_parts;
 mod tidy;
 mod zoo;
