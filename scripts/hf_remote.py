@@ -597,3 +597,218 @@ class Deci(Remote):
             else:
                 layer.mlp, layer.post_attention_layernorm = self.Zero(), blank
         return model.eval()
+
+
+@remote("openelm")
+class OpenElm(Remote):
+    """Each layer with its number of heads and its width: qwen3 with modules of their own sizes."""
+
+    LLAMA = {
+        "model.embed_tokens.weight": "transformer.token_embeddings.weight",
+        "model.norm.weight": "transformer.norm.weight",
+    }
+    LAYER = "transformer.layers.{}."
+    NAMES = {
+        "input_layernorm.weight": "attn_norm.weight",
+        "post_attention_layernorm.weight": "ffn_norm.weight",
+        "self_attn.q_norm.weight": "attn.q_norm.weight",
+        "self_attn.k_norm.weight": "attn.k_norm.weight",
+        "self_attn.o_proj.weight": "attn.out_proj.weight",
+        "mlp.down_proj.weight": "ffn.proj_2.weight",
+    }
+    n_layers = "num_transformer_layers"
+
+    def new(self):
+        from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3MLP
+
+        c = self.c
+        model = build(
+            "Qwen3ForCausalLM", "Qwen3Config", vocab_size=c["vocab_size"], hidden_size=c["model_dim"], intermediate_size=8,
+            num_hidden_layers=c["num_transformer_layers"], num_attention_heads=1, num_key_value_heads=1, head_dim=c["head_dim"],
+            rms_norm_eps=1e-6, tie_word_embeddings=True, pad_token_id=None, max_position_embeddings=c["max_context_length"],
+            rope_parameters={"rope_type": "default", "rope_theta": float(c["rope_freq_constant"])},
+        )  # fmt: skip
+        for il, layer in enumerate(model.model.layers):
+            config = type(model.config)(**model.config.to_dict())
+            config._attn_implementation = "eager"
+            config.num_attention_heads, config.num_key_value_heads = c["num_query_heads"][il], c["num_kv_heads"][il]
+            config.intermediate_size = self.width(il)
+            layer.self_attn, layer.mlp = Qwen3Attention(config, il), Qwen3MLP(config)
+        return model.eval()
+
+    def width(self, il):
+        """Rounded to the divisor, but not down by more than a tenth."""
+        exact, divisor = self.c["ffn_multipliers"][il] * self.c["model_dim"], self.c["ffn_dim_divisor"]
+        near = max(divisor, int(exact + divisor / 2) // divisor * divisor)
+        return near + divisor if near < 0.9 * exact else near
+
+    def sizes(self, il):
+        c = self.c
+        return [n[il] * c["head_dim"] for n in (c["num_query_heads"], c["num_kv_heads"], c["num_kv_heads"])]
+
+    def layout(self):
+        out, n = super().layout(), self.c["model_dim"]
+        for il in range(self.c["num_transformer_layers"]):
+            at = self.LAYER.format(il)
+            out[at + "attn.qkv_proj.weight"] = [sum(self.sizes(il)), n]
+            out[at + "ffn.proj_1.weight"] = [2 * self.width(il), n]
+        return out
+
+    def split(self, w, at):
+        il = int(at.split(".")[2])
+        parts = rows(w[at + "attn.qkv_proj.weight"], *self.sizes(il))
+        gate, up = w[at + "ffn.proj_1.weight"].chunk(2)
+        out = {f"self_attn.{n}.weight": p for n, p in zip(QKV, parts)}
+        return out | {"mlp.gate_proj.weight": gate, "mlp.up_proj.weight": up}
+
+
+@remote("codeshell")
+class CodeShell(Remote):
+    """As starcoder2 with one projection and names of gpt2."""
+
+    LLAMA = {
+        "model.embed_tokens.weight": "transformer.wte.weight",
+        "model.norm.weight": "transformer.ln_f.weight",
+        "model.norm.bias": "transformer.ln_f.bias",
+        "lm_head.weight": "lm_head.weight",
+    }
+    LAYER = "transformer.h.{}."
+    PAIRS = {
+        "input_layernorm": "ln_1",
+        "post_attention_layernorm": "ln_2",
+        "self_attn.o_proj": "attn.c_proj",
+        "mlp.c_fc": "mlp.c_fc",
+        "mlp.c_proj": "mlp.c_proj",
+    }
+    NAMES = {f"{own}.{e}": f"{stored}.{e}" for own, stored in PAIRS.items() for e in ("weight", "bias")}
+    n_layers = "n_layer"
+
+    def new(self):
+        c = self.c
+        return build(
+            "Starcoder2ForCausalLM", "Starcoder2Config", vocab_size=c["vocab_size"], hidden_size=c["n_embd"],
+            intermediate_size=4 * c["n_embd"], num_hidden_layers=c["n_layer"], num_attention_heads=c["n_head"],
+            num_key_value_heads=c["num_query_groups"], hidden_act=c["activation_function"], norm_epsilon=c["layer_norm_epsilon"],
+            use_bias=True, tie_word_embeddings=False, pad_token_id=None, sliding_window=None,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, max_position_embeddings=c["n_positions"],
+        )  # fmt: skip
+
+    def sizes(self):
+        d = self.c["n_embd"] // self.c["n_head"]
+        return [n * d for n in (self.c["n_head"], self.c["num_query_groups"], self.c["num_query_groups"])]
+
+    def fused(self):
+        n = sum(self.sizes())
+        return {"attn.c_attn.weight": [n, self.c["n_embd"]], "attn.c_attn.bias": [n]}
+
+    def split(self, w, at):
+        out = {}
+        for ending in ("weight", "bias"):
+            parts = rows(w[f"{at}attn.c_attn.{ending}"], *self.sizes())
+            out |= {f"self_attn.{n}.{ending}": p for n, p in zip(QKV, parts)}
+        return out
+
+
+class Encoder(torch.nn.Module):
+    """What the goldens ask of a model that gives states."""
+
+    def forward(self, input_ids, **_):
+        from types import SimpleNamespace
+
+        return SimpleNamespace(last_hidden_state=self.states(input_ids))
+
+
+@remote("llama-both-ways")
+class LlamaBothWays(Remote):
+    """As llama, where every token sees every other; states, not logits."""
+
+    class Model(Encoder):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def states(self, ids):
+            mask = torch.zeros(1, 1, ids.shape[1], ids.shape[1], dtype=self.model.dtype)
+            return self.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+
+    LLAMA = {"model.embed_tokens.weight": "embed_tokens.weight", "model.norm.weight": "norm.weight"}
+    LAYER = "layers.{}."
+
+    def new(self):
+        return build("LlamaForCausalLM", "LlamaConfig", **llama_keys(self.c) | {"tie_word_embeddings": True})
+
+    def layout(self):
+        self.c = self.c | {"tie_word_embeddings": True}
+        return super().layout()
+
+    def reference(self, w):
+        return self.Model(super().reference(w).model)
+
+
+@remote("jina-bert-v2")
+class JinaBert(Remote):
+    """As bert, with scores biased by distance and a gated network."""
+
+    class Model(Encoder):
+        def __init__(self, c, w):
+            super().__init__()
+            self.c = c
+            self.w = torch.nn.ParameterDict({name.replace(".", "/"): torch.nn.Parameter(value) for name, value in w.items()})
+
+        def __getitem__(self, name):
+            return self.w[name.replace(".", "/")]
+
+        def linear(self, x, name):
+            bias = name + ".bias"
+            return torch.nn.functional.linear(x, self[name + ".weight"], self[bias] if bias.replace(".", "/") in self.w else None)
+
+        def norm(self, x, name):
+            return torch.nn.functional.layer_norm(x, x.shape[-1:], self[name + ".weight"], self[name + ".bias"], self.c["layer_norm_eps"])
+
+        def bias(self, n, dtype):
+            """One slope for each head, of a power of two; between them those of twice as many."""
+            h = self.c["num_attention_heads"]
+            low = 1 << (h.bit_length() - 1)
+            slopes = [2 ** (-8 * (i + 1) / low) for i in range(low)]
+            slopes += [2 ** (-4 * (2 * i + 1) / low) for i in range(h - low)]
+            at = torch.arange(n)
+            return -(at[None] - at[:, None]).abs()[None] * torch.tensor(slopes, dtype=dtype)[:, None, None]
+
+        def states(self, ids):
+            c, n = self.c, ids.shape[1]
+            x = self["embeddings.word_embeddings.weight"][ids[0]] + self["embeddings.token_type_embeddings.weight"][0]
+            x = self.norm(x, "embeddings.LayerNorm")
+            h, d = c["num_attention_heads"], c["hidden_size"] // c["num_attention_heads"]
+            for il in range(c["num_hidden_layers"]):
+                at = f"encoder.layer.{il}."
+                q, k, v = (self.linear(x, f"{at}attention.self.{p}").view(n, h, d).transpose(0, 1) for p in ("query", "key", "value"))
+                scores = q @ k.transpose(1, 2) / d**0.5 + self.bias(n, x.dtype)
+                mixed = (scores.softmax(-1) @ v).transpose(0, 1).reshape(n, -1)
+                x = self.norm(x + self.linear(mixed, at + "attention.output.dense"), at + "attention.output.LayerNorm")
+                gate, up = self.linear(x, at + "mlp.gated_layers").chunk(2, -1)
+                y = self.linear(torch.nn.functional.gelu(gate) * up, at + "mlp.wo")
+                x = self.norm(x + y, at + "mlp.layernorm")
+            return x[None]
+
+    def new(self):
+        return None
+
+    def layout(self):
+        c = self.c
+        n, wide = c["hidden_size"], c["intermediate_size"]
+        out = {"embeddings.word_embeddings.weight": [c["vocab_size"], n], "embeddings.token_type_embeddings.weight": [c["type_vocab_size"], n]}
+        norms, lines = ["embeddings.LayerNorm"], {}
+        for il in range(c["num_hidden_layers"]):
+            at = f"encoder.layer.{il}."
+            norms += [at + "attention.output.LayerNorm", at + "mlp.layernorm"]
+            lines |= {f"{at}attention.{p}": [n, n] for p in ("self.query", "self.key", "self.value", "output.dense")}
+            lines |= {at + "mlp.wo": [n, wide]}
+            out[at + "mlp.gated_layers.weight"] = [2 * wide, n]
+        for name, shape in lines.items():
+            out |= {name + ".weight": shape, name + ".bias": shape[:1]}
+        for name in norms:
+            out |= {name + ".weight": [n], name + ".bias": [n]}
+        return out | {"pooler.dense.weight": [n, n], "pooler.dense.bias": [n]}
+
+    def reference(self, w):
+        return self.Model(self.c, {name: value for name, value in w.items() if "pooler" not in name})
