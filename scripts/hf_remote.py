@@ -429,7 +429,9 @@ class Inside(Remote):
         super().__init__(c)
 
     def new(self):
-        keys = dict(self.c[self.text["object"]] if self.text["object"] else self.c)
+        keys = self.c
+        for part in filter(None, self.text["object"].split(".")):
+            keys = keys[part]
         keys = llama_keys(keys) | {k: keys[k] for k in ("head_dim", "attention_bias") if k in keys}
         return build(self.text["class"], self.text["config"], **keys)
 
@@ -438,8 +440,7 @@ class Inside(Remote):
         return {self.text["prefix"] + name: list(value.shape) for name, value in state.items()}
 
     def reference(self, w):
-        cut = len(self.text["prefix"])
-        own = {name[cut:]: value for name, value in w.items() if name.startswith(self.text["prefix"])}
+        own = {name: w[self.text["prefix"] + name] for name in self.model.state_dict()}
         self.model.load_state_dict(own, strict=True)
         return self.model
 
@@ -812,3 +813,20 @@ class JinaBert(Remote):
 
     def reference(self, w):
         return self.Model(self.c, {name: value for name, value in w.items() if "pooler" not in name})
+
+
+@remote("phi4mm")
+class Phi4MM(Remote):
+    """As phi3, whose matrices are called a base of adapters."""
+
+    NAMES = {f"{n}.weight": f"{n}.weight" for n in ("input_layernorm", "post_attention_layernorm")} | {
+        f"{n}.weight": f"{n}.base_layer.weight"
+        for n in ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj")
+    }
+
+    def new(self):
+        keys = llama_keys(self.c)
+        keys["rope_parameters"] |= {"partial_rotary_factor": self.c["partial_rotary_factor"]}
+        keys["original_max_position_embeddings"] = self.c["original_max_position_embeddings"]
+        keys["rope_parameters"]["original_max_position_embeddings"] = self.c["original_max_position_embeddings"]
+        return build("Phi3ForCausalLM", "Phi3Config", **keys, bos_token_id=1, eos_token_id=2)

@@ -228,6 +228,7 @@ fn goldens_are_whole_and_each_has_its_case() {
             let places = [
                 "/text_config/vocab_size",
                 "/llm_config/vocab_size",
+                "/thinker_config/text_config/vocab_size",
                 "/vocab_size",
                 "/padded_vocab_size",
             ];
