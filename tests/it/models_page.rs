@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use lab_bench::stmap::{self, Maps};
 
@@ -50,15 +50,15 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn table(path: PathBuf) -> toml::Table {
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+fn table(path: &Path) -> toml::Table {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     text.parse()
         .unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 /// Names of goldens by class.
 fn proofs() -> BTreeMap<String, String> {
-    let cases = table(root().join("tests/hf/cases.toml"));
+    let cases = table(&root().join("tests/hf/cases.toml"));
     let cases = cases["case"].as_array().expect("cases");
     let is_equal: BTreeSet<&str> = cases
         .iter()
@@ -147,7 +147,7 @@ fn page() -> String {
         .map(|name| format!("`{name}`"))
         .collect();
     write!(out, "{WITHOUT}{}.{QUANTISED}", without.join(", ")).expect("a String");
-    let methods = table(root().join("stmaps/quantised.toml"));
+    let methods = table(&root().join("stmaps/quantised.toml"));
     for method in methods["method"].as_array().expect("methods") {
         let text = |key: &str| method[key].as_str().expect("a text").to_owned();
         let (name, state, proof) = (text("name"), text("state"), text("proof"));

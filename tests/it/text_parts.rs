@@ -43,7 +43,7 @@ fn parts_that_no_text_needs_are_named_in_one_line() {
         panic!("one line expected: {}", ran.err);
     };
     assert!(
-        line.contains("without its vision tower, projector (3 tensors)"),
+        line.contains("without its projector, vision tower (3 tensors)"),
         "{line}"
     );
 }
