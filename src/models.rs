@@ -43,6 +43,8 @@ pub struct Definitions {
     pub maps: Maps,
     /// Whether tensors and keys that a map does not speak of are passed over.
     pub allow_unmapped: bool,
+    /// Whether tensors and metadata keys that nothing reads are an error.
+    pub strict: bool,
 }
 
 impl Definitions {
@@ -55,6 +57,7 @@ impl Definitions {
             archs: Library::open(&REGISTRY, folders)?,
             maps: Maps::open(folders)?,
             allow_unmapped: false,
+            strict: false,
         })
     }
 }
@@ -171,6 +174,18 @@ pub enum Error {
         /// How.
         source: plan::Error,
     },
+    /// The file holds what nothing reads, which was to be an error.
+    #[error(
+        "{model}: the definition `{arch}` does not read {unread} (without `--strict` a warning)"
+    )]
+    Unread {
+        /// The model.
+        model: String,
+        /// The definition.
+        arch: String,
+        /// Keys and tensors.
+        unread: String,
+    },
     /// A folder could not be listed.
     #[error("{}: {source}", path.display())]
     Io {
@@ -265,11 +280,11 @@ pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
         model: model.clone(),
         source,
     })?;
-    let plan = Plan::new(&def, weights.metadata(), &weights)
-        .map_err(|source| Error::Plan { model, source })?;
-    for name in &plan.unclaimed {
-        tracing::warn!(tensor = name, "in the file, used by nothing");
-    }
+    let plan = Plan::new(&def, weights.metadata(), &weights).map_err(|source| Error::Plan {
+        model: model.clone(),
+        source,
+    })?;
+    report_unread(&plan, &model, with.strict)?;
     Ok(Opened {
         name: source.name(),
         weights,
@@ -277,6 +292,34 @@ pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
         def,
         plan,
     })
+}
+
+/// Names what the file holds and nothing reads.
+fn report_unread(plan: &Plan, model: &str, strict: bool) -> Result<(), Error> {
+    let unread: Vec<&str> = plan
+        .unread
+        .iter()
+        .chain(&plan.unclaimed)
+        .map(String::as_str)
+        .collect();
+    if strict && !unread.is_empty() {
+        return Err(Error::Unread {
+            model: model.to_owned(),
+            arch: plan.arch.clone(),
+            unread: unread.join(", "),
+        });
+    }
+    for name in &plan.unclaimed {
+        tracing::warn!(tensor = name, "in the file, used by nothing");
+    }
+    if !plan.unread.is_empty() {
+        let keys = plan.unread.join(", ");
+        tracing::warn!(
+            keys,
+            "metadata that nothing reads: the result may not be what it asks for"
+        );
+    }
+    Ok(())
 }
 
 /// The models in a folder, by name: files, of a split one its first part, and folders of tensors.

@@ -21,6 +21,10 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> Vec<Diagnostic> {
         used: BTreeSet::new(),
     };
     checker.params();
+    for condition in &def.require {
+        let (expr, span) = (&condition.value, &condition.span);
+        checker.typed(expr, span, true, "boolean", "require");
+    }
     checker.resources();
     checker.instance(&def.embed, false, false);
     if let Some(per_layer) = &def.per_layer {

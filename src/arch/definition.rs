@@ -13,6 +13,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::contract::{Contract, Resource};
 use super::diagnostic::{Span, Spanned};
@@ -69,8 +70,50 @@ pub struct ArchDef {
     pub head: Option<Head>,
     /// How answers are filled in, where they are.
     pub diffusion: Option<Instance>,
-    /// Names of tensors that may be in the file and are left alone (`*` stands for anything).
-    pub ignore: Vec<Spanned<String>>,
+    /// Conditions on a file's numbers, asked of every layer; where one does not hold, the definition
+    /// is wrong for the file.
+    pub require: Vec<Spanned<Expr>>,
+    /// What a file may hold that nothing reads.
+    pub ignore: Ignore,
+    /// Where it was read from, for messages.
+    pub text: Arc<Text>,
+}
+
+/// The text of a definition.
+#[derive(Debug, Default)]
+pub struct Text {
+    /// What names it in messages.
+    pub path: String,
+    /// The TOML.
+    pub source: String,
+}
+
+/// What a file may hold that nothing reads, without a warning. In names and keys, `*` stands for
+/// anything.
+#[derive(Clone, Debug, Default)]
+pub struct Ignore {
+    /// Names of tensors.
+    pub tensors: Vec<String>,
+    /// Metadata keys relative to `<arch>.`.
+    pub keys: BTreeMap<String, Ignored>,
+}
+
+/// A key that does not matter.
+#[derive(Clone, Debug)]
+pub struct Ignored {
+    /// Why not.
+    pub reason: String,
+    /// Whether all definitions ignore it.
+    pub is_common: bool,
+}
+
+/// What all definitions have in common.
+#[derive(Clone, Debug, Default)]
+pub struct Common {
+    /// Parameters by name.
+    pub params: BTreeMap<String, Param>,
+    /// Keys that do not matter in any of them.
+    pub ignore: Ignore,
 }
 
 /// A number or a name that the definition computes with.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::contract::Registry;
-use super::definition::{ArchDef, Param};
+use super::definition::{ArchDef, Common};
 use super::diagnostic::{Diagnostics, nearest};
 
 include!(concat!(env!("OUT_DIR"), "/embedded_archs.rs"));
@@ -31,7 +31,7 @@ pub struct Source {
 #[derive(Clone, Debug)]
 pub struct Library {
     registry: &'static Registry,
-    common: BTreeMap<String, Param>,
+    common: Common,
     sources: BTreeMap<String, Source>,
 }
 

@@ -17,7 +17,7 @@ mod read;
 mod reference;
 pub(crate) mod table;
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use toml::de::DeTable;
 
@@ -26,16 +26,16 @@ pub use contract::{
     RopeRef, Rule, StateSpec, WeightRole, WeightSpec,
 };
 pub use definition::{
-    ArchDef, Branch, Head, Instance, Join, Mode, Param, ParamSource, Presence, Setting, Slot,
-    Stack, WeightUse, fits_pattern,
+    ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, Param, ParamSource,
+    Presence, Setting, Slot, Stack, Text, WeightUse, fits_pattern,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};
 pub(crate) use library::sources_in;
 pub use library::{ENDING, Library, LibraryError, Source};
 pub(crate) use read::syntax_problem;
 
-/// Reads and checks one definition. `path` names the text in messages; `common` are the
-/// parameters that every definition may use.
+/// Reads and checks one definition. `path` names the text in messages; `common` is what every
+/// definition has.
 ///
 /// # Errors
 /// All problems of the text together.
@@ -43,7 +43,7 @@ pub fn parse(
     path: &str,
     source: &str,
     registry: &'static Registry,
-    common: &BTreeMap<String, Param>,
+    common: &Common,
 ) -> Result<ArchDef, Diagnostics> {
     let (root, syntax) = DeTable::parse_recoverable(source);
     let mut reader = read::Reader::new(source, registry);
@@ -56,12 +56,16 @@ pub fn parse(
         problems.extend(check::check(def, problems.is_empty()));
     }
     match def {
-        Some(def) if problems.is_empty() => Ok(def),
+        Some(def) if problems.is_empty() => {
+            let (path, source) = (path.to_owned(), source.to_owned());
+            let text = Arc::new(Text { path, source });
+            Ok(ArchDef { text, ..def })
+        }
         _ => Err(Diagnostics::new(path, source, problems)),
     }
 }
 
-/// Reads the parameters that every definition may use.
+/// Reads what every definition has.
 ///
 /// # Errors
 /// All problems of the text together.
@@ -69,7 +73,6 @@ pub fn parse_common(
     path: &str,
     source: &str,
     registry: &'static Registry,
-) -> Result<BTreeMap<String, Param>, Diagnostics> {
-    read::common_params(source, registry)
-        .map_err(|problems| Diagnostics::new(path, source, problems))
+) -> Result<Common, Diagnostics> {
+    read::common(source, registry).map_err(|problems| Diagnostics::new(path, source, problems))
 }

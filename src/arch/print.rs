@@ -22,10 +22,15 @@ impl ArchDef {
         }
         writeln!(out, "\nname = {}", quoted(&self.name))?;
         writeln!(out, "mode = {}", quoted(self.mode.name()))?;
-        if !self.ignore.is_empty() {
-            let names: Vec<String> = self.ignore.iter().map(|name| quoted(&name.value)).collect();
-            writeln!(out, "ignore = [{}]", names.join(", "))?;
+        if !self.require.is_empty() {
+            let all: Vec<String> = self
+                .require
+                .iter()
+                .map(|r| quoted(r.value.source()))
+                .collect();
+            writeln!(out, "require = [{}]", all.join(", "))?;
         }
+        self.print_ignored(out)?;
         writeln!(out, "\n[params]")?;
         let used = self.used_params();
         for (name, param) in self.params.iter().filter(|(name, _)| used.contains(*name)) {
@@ -56,6 +61,26 @@ impl ArchDef {
         Ok(())
     }
 
+    fn print_ignored(&self, out: &mut String) -> fmt::Result {
+        let own = self.ignore.keys.iter().filter(|(_, key)| !key.is_common);
+        let keys: Vec<_> = own.collect();
+        if self.ignore.tensors.is_empty() && keys.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "\n[ignore]")?;
+        let names: Vec<String> = self
+            .ignore
+            .tensors
+            .iter()
+            .map(|name| quoted(name))
+            .collect();
+        writeln!(out, "tensors = [{}]", names.join(", "))?;
+        for (key, ignored) in keys {
+            writeln!(out, "keys.{} = {}", quoted(key), quoted(&ignored.reason))?;
+        }
+        Ok(())
+    }
+
     /// Parameters that something asks for, directly or through others.
     fn used_params(&self) -> BTreeSet<String> {
         let mut open: Vec<String> = Vec::new();
@@ -81,6 +106,7 @@ impl ArchDef {
     }
 
     fn for_each_expr(&self, visit: &mut dyn FnMut(&Expr)) {
+        self.require.iter().for_each(|r| visit(&r.value));
         let resources = self.resources.values().map(|declared| &declared.value);
         let head = self.head.iter().map(|head| &head.unit);
         let stages = [&self.embed].into_iter().chain(&self.per_layer).chain(head);

@@ -67,6 +67,9 @@ pub(super) struct ArchOptions {
     /// Pass over tensors and config keys of a folder that its map does not speak of
     #[arg(long)]
     allow_unmapped: bool,
+    /// Refuse a model with metadata keys of its architecture, or tensors, that nothing reads
+    #[arg(long)]
+    strict: bool,
 }
 
 impl ArchOptions {
@@ -79,6 +82,7 @@ impl ArchOptions {
     pub(super) fn definitions(&self) -> Result<Definitions, Failure> {
         Ok(Definitions {
             allow_unmapped: self.allow_unmapped,
+            strict: self.strict,
             ..Definitions::open(&self.archs)?
         })
     }

@@ -236,6 +236,7 @@ fn to_json(plan: &Plan) -> Value {
             "norm": norm_json(plan, head.norm.as_ref()), "unit": head.unit.as_ref().map(|unit| unit_json(plan, unit)),
         })),
         "unclaimed": plan.unclaimed,
+        "unread": plan.unread,
     })
 }
 

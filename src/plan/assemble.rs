@@ -9,7 +9,10 @@ use super::{
     SlotPlan, StatePlan, TensorPlan, Unit,
 };
 use crate::arch::expr::{Expr, Scope, Value};
-use crate::arch::{Branch, Head, Mode, Resource, Setting, Slot, fits_pattern};
+use crate::arch::{
+    Branch, Diagnostic, Diagnostics, Head, Mode, Resource, Setting, Slot, Span, Spanned,
+    fits_pattern,
+};
 
 pub(super) struct Planner<'a> {
     pub(super) facts: &'a Facts<'a>,
@@ -96,6 +99,7 @@ impl<'a> Planner<'a> {
                     il: Some(il),
                     prefix: &prefix,
                 };
+                self.requirements(&scope);
                 let path = format!("{}.{il}", stack.name);
                 let slots = stack
                     .slots
@@ -117,6 +121,7 @@ impl<'a> Planner<'a> {
             None => None,
         };
         let unclaimed = self.unclaimed();
+        let unread = self.facts.unread();
         let embed = embed?;
         self.check_owners(&layers);
         if !self.problems.is_empty() {
@@ -143,7 +148,41 @@ impl<'a> Planner<'a> {
             diffusion,
             pooling,
             unclaimed,
+            unread,
         })
+    }
+
+    /// What the definition requires of a file.
+    fn requirements(&mut self, scope: &LayerScope<'_>) {
+        let def = self.facts.def;
+        for Spanned { value: expr, span } in &def.require {
+            let failed = match expr.evaluate(scope) {
+                Ok(Value::Bool(true)) => continue,
+                Ok(Value::Bool(false)) => {
+                    let mut values = Vec::new();
+                    expr.for_each_name(&mut |name, _| {
+                        if let Ok(value) = scope.name(name, false) {
+                            values.push(format!("{name} = {value}"));
+                        }
+                    });
+                    format!("found {}", values.join(", "))
+                }
+                Ok(other) => format!("it is `{other}`, expected true or false"),
+                Err(error) => error,
+            };
+            let message = format!("the definition requires `{expr}` of a file: {failed}");
+            self.problem_at(span, expr.source(), &message);
+        }
+    }
+
+    /// A problem with its place in the definition, told once for each `key`.
+    pub(super) fn problem_at(&mut self, span: &Span, key: &str, message: &str) {
+        if self.told.insert(format!("{}:{key}", span.start)) {
+            let text = self.facts.def.text.as_ref();
+            let problem = vec![Diagnostic::new(span.clone(), message)];
+            let shown = Diagnostics::new(&text.path, &text.source, problem).to_string();
+            self.problems.push(shown.replace('\n', "\n  "));
+        }
     }
 
     /// Units that read the keys of another one see what that one stores, in the same cells.
@@ -395,8 +434,9 @@ impl<'a> Planner<'a> {
             self.facts
                 .def
                 .ignore
+                .tensors
                 .iter()
-                .any(|p| fits_pattern(&p.value, name))
+                .any(|p| fits_pattern(p, name))
         };
         // Prediction heads lie behind the last layer, as further layers that are left alone.
         let is_behind = |name: &str| {

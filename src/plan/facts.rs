@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::TensorSet;
 use crate::arch::expr::{Scope, Value};
-use crate::arch::{ArchDef, Instance, ParamSource, Presence, Resolved, nearest};
+use crate::arch::{ArchDef, Instance, ParamSource, Presence, Resolved, fits_pattern, nearest};
 use crate::weights::{Array, Metadata, Value as Meta};
 
 /// What expressions can ask: parameters, metadata and tensors, with values remembered.
@@ -127,15 +127,67 @@ impl<'a> Facts<'a> {
             };
             self.keys.borrow_mut().insert(full.clone());
             let value = convert(self.metadata.get(&full)?)?;
-            let zero =
-                |v: &Value| matches!(v, Value::Int(0)) || matches!(v, Value::Float(f) if *f == 0.0);
-            let unset = match &value {
-                Value::List(items) => items.iter().all(zero),
-                single => zero(single),
-            };
             tracing::trace!(param = name, key = full, %value, "parameter");
-            (zero_is_value || !unset).then_some(value)
+            (zero_is_value || !is_unset(&value)).then_some(value)
         })
+    }
+
+    /// Whole metadata keys of the architecture that nothing asked for, that could mean something and
+    /// that the definition does not ignore, in the order of the file.
+    pub(super) fn unread(&self) -> Vec<String> {
+        // What is evaluated here is no reading of the file.
+        let (asked, values) = (self.keys.take(), self.values.take());
+        let prefix = format!("{}.", self.def.name);
+        let unread = self.metadata.iter().filter(|(key, value)| {
+            let Some(relative) = key.strip_prefix(&prefix) else {
+                return false;
+            };
+            let ignored = self.def.ignore.keys.keys();
+            let is_ignored = || ignored.into_iter().any(|p| fits_pattern(p, relative));
+            !asked.contains(*key) && !is_ignored() && self.matters(relative, value)
+        });
+        let unread = unread.map(|(key, _)| key.to_owned()).collect();
+        self.keys.replace(asked);
+        self.values.replace(values);
+        unread
+    }
+
+    /// Whether a file with this key means something else than one without it.
+    fn matters(&self, key: &str, value: &Meta) -> bool {
+        let Some(value) = convert(value) else {
+            return true;
+        };
+        let mut is_known = false;
+        for param in self.def.params.values() {
+            let ParamSource::Key {
+                keys,
+                absolute: false,
+                default,
+                zero_is_value,
+                ..
+            } = &param.source
+            else {
+                continue;
+            };
+            if !keys.iter().any(|known| known == key) {
+                continue;
+            }
+            is_known = true;
+            let others: Vec<_> = keys.iter().filter(|k| *k != key).cloned().collect();
+            let other = self.keyed("", &others, false, *zero_is_value);
+            let global = LayerScope {
+                facts: self,
+                il: None,
+                prefix: "",
+            };
+            let default = || default.as_ref()?.evaluate(&global).ok();
+            let without = other.or_else(default);
+            let is_same = without.is_some_and(|without| is_same(&without, &value));
+            if is_same || (!zero_is_value && is_unset(&value)) {
+                return false;
+            }
+        }
+        is_known || !(is_unset(&value) || is_empty(&value))
     }
 
     /// Why a parameter without a default has no value.
@@ -164,6 +216,38 @@ impl<'a> Facts<'a> {
             .map(|near| format!("; the file has `{near}`"))
             .unwrap_or_default();
         format!("missing metadata key `{full}` (parameter `{name}`){hint}")
+    }
+}
+
+/// Whether a value is a zero, or a list of nothing else.
+fn is_unset(value: &Value) -> bool {
+    match value {
+        Value::Int(v) => *v == 0,
+        Value::Float(v) => *v == 0.0,
+        Value::List(items) => items.iter().all(is_unset),
+        Value::Bool(_) | Value::Str(_) => false,
+    }
+}
+
+/// Whether a value is false, no text, or a list of nothing else.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Bool(v) => !v,
+        Value::Str(text) => text.is_empty(),
+        Value::List(items) => items.iter().all(is_empty),
+        Value::Int(_) | Value::Float(_) => false,
+    }
+}
+
+/// Whether two values are equal; a list of equal items is as one of them.
+fn is_same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Int(a), Value::Float(b)) | (Value::Float(b), Value::Int(a)) => *a as f64 == *b,
+        (Value::List(a), Value::List(b)) => a == b,
+        (one, Value::List(items)) | (Value::List(items), one) => {
+            items.iter().all(|item| is_same(item, one))
+        }
+        (a, b) => a == b,
     }
 }
 
@@ -224,11 +308,10 @@ impl Scope for LayerScope<'_> {
     fn count(&self, key: &str) -> Result<i64, String> {
         let facts = self.facts;
         let relative = format!("{}.{key}", facts.def.name);
-        Ok(facts
-            .metadata
-            .array(&relative)
-            .or_else(|| facts.metadata.array(key))
-            .map_or(0, |array| array.len() as i64))
+        let array = facts.metadata.array(&relative);
+        let array = array.or_else(|| facts.metadata.array(key));
+        facts.keys.borrow_mut().insert(relative);
+        Ok(array.map_or(0, |array| array.len() as i64))
     }
 }
 

@@ -62,6 +62,9 @@ pub struct Plan {
     pub pooling: Pooling,
     /// Tensors of the file that nothing uses and the definition does not expect.
     pub unclaimed: Vec<String>,
+    /// Metadata keys of the architecture that nothing reads and the definition does not ignore, in
+    /// the order of the file, whole.
+    pub unread: Vec<String>,
 }
 
 /// A tensor that the model uses.

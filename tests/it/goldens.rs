@@ -150,6 +150,8 @@ fn every_architecture_equals_the_reference_along_every_path() {
     let mut covered = BTreeSet::new();
     for golden in goldens(scratch.path(), |_| true) {
         let def = library.get(&golden.arch).expect("built in");
+        let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
+        assert!(plan.unread.is_empty(), "{}: {:?}", golden.name, plan.unread);
         let mut row = format!("{:18}", golden.name);
         for path in &PATHS {
             let Some(result) = logits(&def, &golden.weights, &golden.tokens, path) else {

@@ -29,6 +29,7 @@ mod goldens;
 mod hf;
 mod inspect;
 mod kept;
+mod keys;
 mod models_page;
 mod mutated_folders;
 mod openai_client;

@@ -7,12 +7,14 @@ mod params;
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use toml::de::{DeTable, DeValue};
 
 use crate::arch::contract::{Contract, OptionKind, Registry, Resource, StateSpec};
 use crate::arch::definition::{
-    ArchDef, Branch, Head, Instance, Join, Mode, Param, Presence, Setting, Slot, Stack, WeightUse,
+    ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, Presence, Setting, Slot,
+    Stack, WeightUse,
 };
 use crate::arch::diagnostic::{Diagnostic, Span, Spanned};
 use crate::arch::expr::{Expr, Value};
@@ -55,11 +57,7 @@ impl<'a> Reader<'a> {
 
     /// The whole file, without the parts that have problems; `None` if a part is missing that
     /// everything else hangs on.
-    pub(super) fn definition(
-        &mut self,
-        root: &'a DeTable<'a>,
-        common: &BTreeMap<String, Param>,
-    ) -> Option<ArchDef> {
+    pub(super) fn definition(&mut self, root: &'a DeTable<'a>, common: &Common) -> Option<ArchDef> {
         let mut fields = Fields::new(root, 0..0);
         let name = self
             .required_text(&mut fields, "name", "the definition")
@@ -67,7 +65,8 @@ impl<'a> Reader<'a> {
         let mode = fields
             .take("mode")
             .and_then(|item| self.choice(item, "mode", &Mode::NAMES));
-        let mut params = common.clone();
+        let require = self.conditions(&mut fields);
+        let mut params = common.params.clone();
         if let Some(item) = fields.take("params") {
             params.extend(self.params(item));
         }
@@ -83,10 +82,7 @@ impl<'a> Reader<'a> {
             let table = self.table(item, "diffusion")?;
             self.whole_instance(table, item.span(), self.registry.diffusion)
         });
-        let ignore = fields
-            .take("ignore")
-            .map(|item| self.texts(item, "ignore"))
-            .unwrap_or_default();
+        let ignore = self.ignore(&mut fields, common.ignore.clone(), false);
         self.finish(&fields, "a definition");
         Some(ArchDef {
             name: name?,
@@ -99,8 +95,59 @@ impl<'a> Reader<'a> {
             stacks,
             head,
             diffusion,
+            require,
             ignore,
+            text: Arc::default(),
         })
+    }
+
+    /// The conditions of `require`.
+    fn conditions(&mut self, fields: &mut Fields<'a>) -> Vec<Spanned<Expr>> {
+        let items = fields.take("require").map(|item| match item.get_ref() {
+            DeValue::Array(items) => items.iter().collect(),
+            _ => vec![item],
+        });
+        let items = items.into_iter().flatten();
+        items
+            .filter_map(|item| Some(Spanned::new(self.expr(item)?, item.span())))
+            .collect()
+    }
+
+    /// The table `ignore`, added to what is ignored already. An array names tensors.
+    fn ignore(&mut self, fields: &mut Fields<'a>, known: Ignore, is_common: bool) -> Ignore {
+        let mut ignore = known;
+        let Some(item) = fields.take("ignore") else {
+            return ignore;
+        };
+        let mut tensors = Some(item);
+        if let DeValue::Table(table) = item.get_ref() {
+            let mut inner = Fields::new(table, item.span());
+            tensors = inner.take("tensors");
+            let keys = inner.take("keys").and_then(|keys| self.table(keys, "keys"));
+            for (key, reason) in keys.into_iter().flatten() {
+                if let Some(reason) = self.reason(reason) {
+                    let of_key = Ignored { reason, is_common };
+                    ignore.keys.insert(key.get_ref().to_string(), of_key);
+                }
+            }
+            self.finish(&inner, "`ignore`");
+        }
+        let tensors = tensors.map(|item| self.texts(item, "ignore"));
+        let tensors = tensors.into_iter().flatten().map(|name| name.value);
+        ignore.tensors.extend(tensors);
+        ignore
+    }
+
+    fn reason(&mut self, item: Item<'a>) -> Option<String> {
+        let reason = self.text(item, "keys")?;
+        if reason.value.trim().is_empty() {
+            self.report(
+                reason.span,
+                "an ignored key has a reason: why it does not matter",
+            );
+            return None;
+        }
+        Some(reason.value)
     }
 
     fn optional_setting(&mut self, fields: &mut Fields<'a>, key: &'static str) -> Option<Setting> {
@@ -483,27 +530,25 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The parameters that every definition may use, from their own file.
-pub(super) fn common_params(
-    source: &str,
-    registry: &'static Registry,
-) -> Result<BTreeMap<String, Param>, Vec<Diagnostic>> {
+/// What every definition has, from its own file.
+pub(super) fn common(source: &str, registry: &'static Registry) -> Result<Common, Vec<Diagnostic>> {
     let (root, errors) = DeTable::parse_recoverable(source);
     let mut reader = Reader::new(source, registry);
     reader.problems.extend(errors.iter().map(syntax_problem));
-    let mut params = BTreeMap::new();
+    let mut common = Common::default();
     let mut fields = Fields::new(root.get_ref(), 0..0);
     if let Some(item) = fields.take("params") {
-        params = reader.params(item);
+        common.params = reader.params(item);
     }
-    reader.finish(&fields, "the common parameters");
+    common.ignore = reader.ignore(&mut fields, Ignore::default(), true);
+    reader.finish(&fields, "the common part");
     if !reader.problems.is_empty() {
         return Err(reader.problems());
     }
-    for param in params.values_mut() {
+    for param in common.params.values_mut() {
         param.span = None;
     }
-    Ok(params)
+    Ok(common)
 }
 
 /// A syntax error of the TOML itself.

@@ -1,0 +1,198 @@
+//! Metadata keys that nothing reads are named, and what a definition requires of a file must hold.
+
+use lab_bench::arch::Library;
+use lab_bench::blocks::REGISTRY;
+use lab_bench::plan::Plan;
+use lab_bench::synth::{Request, design};
+use lab_bench::weights::{self, Array, Value};
+
+use crate::command::{bench, made_up, scratch, text};
+use crate::support::shared;
+
+/// What the files of the zoo ask for and their definitions do not read. An indexer picks the keys
+/// that a query sees; no definition has one, and these files no tensors for it.
+const ZOO: [&str; 5] = [
+    "apertus-dense: apertus.attention.indexer.head_count",
+    "bitnet-dense: bitnet.attention.indexer.head_count",
+    "llama4-moe: llama4.attention.sliding_window_pattern",
+    "plm-dense: plm.attention.indexer.head_count",
+    "step35-moe: step35.attention.indexer.head_count",
+];
+
+#[test]
+fn few_keys_of_the_zoo_are_unread() {
+    let Some(folder) = shared("zoo/dev") else {
+        println!("NOT RUN: there is no ../shared/zoo beside the checkout");
+        return;
+    };
+    let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
+    let mut unread = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("the zoo is readable") {
+        let path = entry.expect("readable").path();
+        if path.extension().is_none_or(|ending| ending != "gguf") {
+            continue;
+        }
+        let file = weights::open(&path).expect("the zoo's files are sound");
+        let arch = file.metadata().str("general.architecture");
+        let Ok(def) = library.get(arch.unwrap_or_default()) else {
+            continue;
+        };
+        let plan = Plan::new(&def, file.metadata(), &file).expect("it fits");
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        unread.extend(plan.unread.iter().map(|key| format!("{name}: {key}")));
+    }
+    unread.sort();
+    assert_eq!(unread, ZOO);
+}
+
+/// The plan of a made-up model of `arch` whose file says this as well.
+fn plan_with(arch: &str, more: &[(&str, Value)]) -> Result<Plan, String> {
+    let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
+    let def = library.get(arch).expect("sound");
+    let (mut metadata, plan) = design(&def, &Request::default()).expect("a model can be made up");
+    for (key, value) in more {
+        metadata.insert(*key, value.clone());
+    }
+    Plan::new(&def, &metadata, &Tensors(&plan)).map_err(|error| error.to_string())
+}
+
+/// The tensors of a plan, as a file would have them.
+struct Tensors<'a>(&'a Plan);
+
+impl lab_bench::plan::TensorSet for Tensors<'_> {
+    fn has(&self, name: &str, _required: bool) -> bool {
+        self.stored(name).is_some()
+    }
+
+    fn stored(&self, name: &str) -> Option<(weights::TensorType, &[u64], u64)> {
+        let tensor = self.0.tensors.iter().find(|tensor| tensor.name == name)?;
+        Some((weights::TensorType::F32, &tensor.shape, tensor.bytes))
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.0.tensors.iter().map(|t| t.name.as_str()).collect()
+    }
+
+    fn is_file(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_key_that_nothing_reads_is_named_unless_it_means_nothing() {
+    let list = |values: Vec<u32>| Value::Array(Array::U32(values));
+    let cases = [
+        // A mechanism that the definition does not have.
+        ("llama.attention.indexer.top_k", Value::U32(64), true),
+        ("llama.attention.indexer.top_k", Value::U32(0), false),
+        ("llama.attention.indexer.types", list(vec![0, 1]), true),
+        ("llama.attention.indexer.types", list(vec![0, 0]), false),
+        ("llama.use_parallel_residual", Value::Bool(true), true),
+        ("llama.use_parallel_residual", Value::Bool(false), false),
+        // Read only by layers with experts, of which a dense model has none.
+        ("llama.expert_used_count", Value::U32(2), true),
+        ("llama.expert_used_count", Value::U32(0), false),
+        // A parameter that this definition does not use, as it is without the key and otherwise.
+        ("llama.final_logit_softcapping", Value::F32(30.0), true),
+        ("llama.residual_scale", Value::F32(1.0), false),
+        ("llama.residual_scale", Value::F32(0.5), true),
+        ("llama.attention.recurrent_layers", list(vec![0, 1]), true),
+        // Ignored in all definitions, or of another namespace.
+        ("llama.vocab_size", Value::U32(7), false),
+        ("llama.vision.block_count", Value::U32(7), false),
+        ("general.block_count", Value::U32(7), false),
+        ("llamas.block_count", Value::U32(7), false),
+    ];
+    for (key, value, is_named) in cases {
+        let plan = plan_with("llama", &[(key, value.clone())]).expect("it fits");
+        let expected: Vec<&str> = is_named.then_some(key).into_iter().collect();
+        assert_eq!(plan.unread, expected, "{key} = {value:?}");
+    }
+    // A definition's own reasons, with and without a star.
+    let ignored = ("mamba.attention.head_count", Value::U32(4));
+    assert!(
+        plan_with("mamba", &[ignored])
+            .expect("it fits")
+            .unread
+            .is_empty()
+    );
+    // What is evaluated to find this out is not part of the plan.
+    let given = ("llama.rope.dimension_count_swa", Value::U32(2));
+    let plan = plan_with("llama", &[given]).expect("it fits");
+    assert!(!plan.params.contains_key("n_rot_swa"));
+    assert!(!plan.keys.contains("llama.rope.dimension_count_swa"));
+}
+
+#[test]
+fn an_unread_key_is_a_warning_and_an_error_where_that_is_asked_for() {
+    let scratch = scratch();
+    let meta = [
+        "--meta",
+        "llama.attention.indexer.top_k=64",
+        "--meta",
+        "llama.hash_layer_count=3",
+    ];
+    let path = made_up(scratch.path(), "llama", &meta);
+    let names = "llama.attention.indexer.top_k, llama.hash_layer_count";
+    for command in ["plan", "logits", "inspect", "diagram"] {
+        let out = scratch.path().join("out");
+        let arguments: Vec<&str> = match command {
+            "plan" => vec!["plan", "-m", text(&path)],
+            "logits" => vec![
+                "logits",
+                "-m",
+                text(&path),
+                "--tokens",
+                "1",
+                "-o",
+                text(&out),
+            ],
+            "inspect" => vec!["inspect", text(&path)],
+            _ => vec!["diagram", text(&path), "-o", text(&out)],
+        };
+        let ran = bench(&arguments);
+        assert!(ran.is_fine(), "{command}: {}", ran.err);
+        assert_eq!(
+            ran.err.matches("that nothing reads").count(),
+            1,
+            "{}",
+            ran.err
+        );
+        assert!(ran.err.contains(names), "{}", ran.err);
+        let ran = bench(&[&arguments[..], &["--strict"]].concat());
+        let said = ran.err + &ran.out;
+        assert!(
+            said.contains(names) && said.contains("does not read"),
+            "{said}"
+        );
+        assert!(command == "inspect" || ran.code == 1, "{command}: {said}");
+    }
+}
+
+#[test]
+fn what_a_definition_requires_is_told_with_the_expression_and_the_values() {
+    let message = plan_with(
+        "bloom",
+        &[("bloom.attention.max_alibi_bias", Value::F32(4.0))],
+    )
+    .expect_err("another bias");
+    let parts = [
+        "`max_alibi == 8`",
+        "found max_alibi = 4.0",
+        "archs/bloom.arch.toml:",
+        "^^^",
+    ];
+    for part in parts {
+        assert!(message.contains(part), "`{part}` is not in: {message}");
+    }
+    assert_eq!(
+        message.matches("max_alibi == 8`").count(),
+        1,
+        "not for each layer: {message}"
+    );
+    plan_with(
+        "bloom",
+        &[("bloom.attention.max_alibi_bias", Value::F32(8.0))],
+    )
+    .expect("as it is");
+}
