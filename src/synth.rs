@@ -66,13 +66,15 @@ pub enum Error {
     },
     /// A parameter that follows from others.
     #[error(
-        "`{name}` of `{arch}` follows from its other parameters, so no value can be given for it"
+        "`{name}` of `{arch}` follows from its other parameters ({from}), so no value can be given for it"
     )]
     Derived {
         /// The name asked for.
         name: String,
         /// The architecture.
         arch: String,
+        /// The expression that gives its value.
+        from: String,
     },
     /// A parameter that nothing reads in a model with what else is asked for.
     #[error("nothing in a model of `{arch}` with these parameters reads `{name}`")]
@@ -282,10 +284,11 @@ fn param_of<'d>(def: &'d ArchDef, name: &str) -> Result<&'d str, Error> {
     {
         return Ok(param);
     }
-    if def.params.contains_key(name) {
+    if let Some(ParamSource::Derived(from)) = def.params.get(name).map(|p| &p.source) {
         return Err(Error::Derived {
             name: name.to_owned(),
             arch: def.name.clone(),
+            from: from.to_string(),
         });
     }
     let names = keyed
@@ -321,8 +324,13 @@ fn parse(text: &str) -> Meta {
     if let Some(value) = number(text) {
         return value;
     }
-    let items: Vec<&str> = text.split(',').collect();
-    if items.len() > 1 {
+    let bracketed = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
+    let items: Vec<&str> = bracketed
+        .unwrap_or(text)
+        .split(',')
+        .map(str::trim)
+        .collect();
+    if items.len() > 1 || bracketed.is_some() {
         if let Some(all) = items
             .iter()
             .map(|t| t.parse().ok())

@@ -19,6 +19,7 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> Vec<Diagnostic> {
         def,
         problems: Vec::new(),
         used: BTreeSet::new(),
+        choices: &[],
     };
     checker.params();
     for condition in &def.require {
@@ -51,6 +52,7 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> Vec<Diagnostic> {
     }
     checker.stacks();
     if is_whole {
+        checker.unread_taps();
         checker.unused();
     }
     checker.problems
@@ -61,6 +63,8 @@ struct Checker<'a> {
     problems: Vec<Diagnostic>,
     /// Parameters and resources that something speaks of.
     used: BTreeSet<(Option<Resource>, String)>,
+    /// Names that the option at hand takes, which an expression has in quotes.
+    choices: &'static [&'static str],
 }
 
 impl Checker<'_> {
@@ -116,16 +120,18 @@ impl Checker<'_> {
                 .map(|s| s.value.clone()),
         );
         for stack in &self.def.stacks {
-            let span = stack.slots.first().map_or(0..0, |slot| slot.span.clone());
+            let span = stack.name_span.clone();
             if !names.insert(&stack.name) {
-                self.report(
+                let problem = Diagnostic::new(
                     span.clone(),
                     format!("two stacks are named `{}`", stack.name),
                 );
+                self.problems
+                    .push(problem.with_help("give one of them another `name`"));
             }
             if !stack.prefix.contains("{il}") {
                 self.report(
-                    span.clone(),
+                    stack.prefix_span.clone(),
                     format!(
                         "the prefix `{}` does not contain `{{il}}`, the layer",
                         stack.prefix
@@ -273,7 +279,11 @@ impl Checker<'_> {
             OptionKind::Bool => "boolean",
             OptionKind::Choice(_) | OptionKind::Resource(_) => "text",
         };
+        if let OptionKind::Choice(names) = spec.kind {
+            self.choices = names;
+        }
         self.typed(&setting.expr, span, in_layer, expected, spec.name);
+        self.choices = &[];
         if spec.kind == OptionKind::Int
             && let Some(Value::Float(v)) = setting.expr.as_literal()
         {
@@ -363,8 +373,36 @@ impl Checker<'_> {
                 span.clone()
             };
             let known = self.def.params.keys().map(String::as_str);
-            self.problems
-                .push(Diagnostic::unknown(at, "parameter", &name, known));
+            let mut problem = Diagnostic::unknown(at, "parameter", &name, known);
+            let mut resources = self.def.resources.keys();
+            if name == "none"
+                || self.choices.contains(&name.as_str())
+                || resources.any(|(_, resource)| *resource == name)
+            {
+                problem.help = Some(format!("names are quoted in expressions: `'{name}'`"));
+            }
+            self.problems.push(problem);
+        }
+    }
+
+    /// Results that are kept under a name and read by nothing.
+    fn unread_taps(&mut self) {
+        let slots = || self.def.stacks.iter().flat_map(|stack| &stack.slots);
+        let branches = || slots().flat_map(|slot| &slot.branches);
+        let of_branches = branches().flat_map(|branch| [&branch.from, &branch.side]);
+        let reads: BTreeSet<&str> = slots()
+            .map(|slot| &slot.from)
+            .chain(of_branches)
+            .flatten()
+            .map(|tap| tap.value.as_str())
+            .collect();
+        let saved = branches().filter_map(|branch| branch.save.as_ref());
+        let unread: Vec<_> = saved
+            .filter(|save| !reads.contains(save.value.as_str()))
+            .collect();
+        for save in unread {
+            let problem = format!("the tap `{}` is saved and never read", save.value);
+            self.report(save.span.clone(), problem);
         }
     }
 

@@ -25,6 +25,8 @@ pub struct Contract {
     pub options: &'static [OptionSpec],
     /// Weights, in the order of their use.
     pub weights: &'static [WeightSpec],
+    /// Widths of what a block takes and gives; none: any, passed on.
+    pub rows: Option<Rows>,
     /// What a second input of a branch is for; none if the block takes one input.
     pub side: Option<&'static str>,
     /// What is kept between passes.
@@ -48,6 +50,26 @@ impl Contract {
     pub fn weight(&self, key: &str) -> Option<&'static WeightSpec> {
         self.weights.iter().find(|w| w.key == key)
     }
+}
+
+/// Elements of the rows that a block takes and gives, as expressions over options and parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows {
+    /// Of its input.
+    pub takes: &'static str,
+    /// Of its result.
+    pub gives: &'static str,
+    /// Of its second input.
+    pub side: Option<&'static str>,
+}
+
+impl Rows {
+    /// Rows of the hidden state in and out.
+    pub const STREAM: Self = Self {
+        takes: "n_embd",
+        gives: "n_embd",
+        side: None,
+    };
 }
 
 /// One option of a contract.

@@ -156,10 +156,23 @@ pub struct Instance {
     pub weights: Vec<WeightUse>,
     /// The contract's rules, parsed.
     pub rules: Vec<Expr>,
+    /// Widths of what it takes and gives, and of its second input, parsed; none: any, passed on.
+    pub rows: Option<InstanceRows>,
     /// Sizes of the state's rows, parsed, in the order of the state's fields.
     pub state: Vec<Expr>,
     /// Where it stands; for messages.
     pub span: Span,
+}
+
+/// The widths of [`super::Rows`], parsed.
+#[derive(Clone, Debug)]
+pub struct InstanceRows {
+    /// Of its input.
+    pub takes: Expr,
+    /// Of its result.
+    pub gives: Expr,
+    /// Of its second input.
+    pub side: Option<Expr>,
 }
 
 /// The expression of one option.
@@ -201,8 +214,12 @@ pub enum Presence {
 pub struct Stack {
     /// Name in value paths.
     pub name: String,
+    /// Where it is named, or stands.
+    pub name_span: Span,
     /// Prefix of its tensors; `{il}` stands for the layer.
     pub prefix: String,
+    /// Where the prefix is given, or the stack stands.
+    pub prefix_span: Span,
     /// Number of layers.
     pub count: Expr,
     /// What each layer does, in order.

@@ -10,7 +10,7 @@ use std::ops::Range;
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet, renderer::DecorStyle};
 
 /// Most names that are listed where none is near.
-const MAX_LISTED: usize = 24;
+const MAX_LISTED: usize = 48;
 
 /// Bytes of a source text.
 pub type Span = Range<usize>;

@@ -14,7 +14,9 @@
 
 use super::attend::KeyRows;
 use super::build::Build;
-use crate::arch::{CacheRef, Contract, NormRef, RopeRef, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{
+    CacheRef, Contract, NormRef, RopeRef, Rows, Rule, StateSpec, WeightRole, WeightSpec,
+};
 use crate::ggml::{Error, Scores, Tensor, Unary};
 use crate::plan::Unit;
 use crate::{choices, options};
@@ -281,6 +283,7 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional(),
     ],
+    rows: Some(Rows::STREAM),
     side: None,
     state: StateSpec::KeyValue {
         cache: "cache",

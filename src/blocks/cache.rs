@@ -36,6 +36,7 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "visible(q, k) = same sequence and (pos_k <= pos_q or not causal) and within the window",
     options: Cache::OPTIONS,
     weights: &[],
+    rows: None,
     side: None,
     state: StateSpec::None,
     rules: &[Rule {

@@ -13,7 +13,7 @@
 //! and `S [d, d, heads]`.
 
 use super::build::Build;
-use crate::arch::{Contract, NormRef, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, NormRef, Rows, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor, Unary};
 use crate::plan::Unit;
 use crate::{choices, options};
@@ -229,6 +229,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "projection back to the stream",
         ),
     ],
+    rows: Some(Rows::STREAM),
     side: None,
     state: StateSpec::Recurrent(&[
         ("conv", "(kernel - 1) * (2 * k_heads * d + heads * d)"),

@@ -60,6 +60,7 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "x[p] = argmax(logits[p - shift] / temperature + noise) for the positions of a step",
     options: Config::OPTIONS,
     weights: &[],
+    rows: None,
     side: None,
     state: StateSpec::None,
     rules: &[],

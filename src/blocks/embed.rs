@@ -69,6 +69,7 @@ pub(super) static CONTRACT: Contract = Contract {
         .optional()
         .when("norm"),
     ],
+    rows: None,
     side: None,
     state: StateSpec::None,
     rules: &[Rule {

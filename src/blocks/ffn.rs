@@ -10,7 +10,7 @@
 
 use super::activation::{Act, Activation, ClampAt};
 use super::build::Build;
-use crate::arch::{Contract, NormRef, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, NormRef, Rows, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor, Unary};
 use crate::options;
 use crate::plan::Unit;
@@ -18,7 +18,7 @@ use crate::plan::Unit;
 options! {
     /// Options of a feed-forward block.
     pub(super) struct Config {
-        act: Act, "activation: `silu`, `gelu` (tanh approximation), `gelu_erf`, `relu`, `relu2`, `swiglu_oai`, `xielu` or `none`";
+        act: Act, "activation: `silu`, `gelu` (tanh approximation), `gelu_erf`, `relu`, `relu2`, `swiglu_oai` or `xielu`";
         width: u64 = "n_ff", "elements of the hidden layer";
         fused: bool = "not has('gate') and dim('up', 1) == 2 * width", "whether the rows of `up` hold the gate, then up";
         clamp: f32 = "0", "bound of gate and up; 0: none";
@@ -115,6 +115,10 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional(),
     ],
+    rows: Some(Rows {
+        side: Some("width"),
+        ..Rows::STREAM
+    }),
     side: Some("what multiplies the activated gate instead of `up`"),
     state: StateSpec::None,
     rules: &[

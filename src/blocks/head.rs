@@ -43,6 +43,7 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional(),
     ],
+    rows: None,
     side: None,
     state: StateSpec::None,
     rules: &[Rule {

@@ -24,6 +24,7 @@ pub(super) static CONTRACT: Contract = Contract {
         "factor of what comes in",
     )
     .optional()],
+    rows: None,
     side: None,
     state: StateSpec::None,
     rules: &[],

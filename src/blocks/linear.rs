@@ -3,7 +3,7 @@
 //! `[n_in, n_tokens]` in, `[n_out, n_tokens]` out.
 
 use super::build::Build;
-use crate::arch::{Contract, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, Rows, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor};
 use crate::options;
 use crate::plan::Unit;
@@ -41,6 +41,11 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional(),
     ],
+    rows: Some(Rows {
+        takes: "n_in",
+        gives: "n_out",
+        side: None,
+    }),
     side: None,
     state: StateSpec::None,
     rules: &[],

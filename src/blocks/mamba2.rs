@@ -10,7 +10,7 @@
 //! and `s [n_state, n_inner / heads, heads]`.
 
 use super::build::Build;
-use crate::arch::{Contract, NormRef, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, NormRef, Rows, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Glu, Tensor, Unary};
 use crate::options;
 use crate::plan::Unit;
@@ -95,6 +95,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "projection back to the stream",
         ),
     ],
+    rows: Some(Rows::STREAM),
     side: None,
     state: StateSpec::Recurrent(&[
         ("conv", "(kernel - 1) * (n_inner + 2 * groups * n_state)"),

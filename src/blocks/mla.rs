@@ -16,7 +16,9 @@
 
 use super::attend::KeyRows;
 use super::build::Build;
-use crate::arch::{CacheRef, Contract, NormRef, RopeRef, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{
+    CacheRef, Contract, NormRef, RopeRef, Rows, Rule, StateSpec, WeightRole, WeightSpec,
+};
 use crate::ggml::{Error, Scores, Tensor, Unary};
 use crate::options;
 use crate::plan::Unit;
@@ -137,6 +139,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "projection of the heads back to the stream",
         ),
     ],
+    rows: Some(Rows::STREAM),
     side: None,
     state: StateSpec::KeyValue {
         cache: "cache",

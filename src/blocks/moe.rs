@@ -13,7 +13,7 @@
 use super::activation::{Act, Activation, ClampAt};
 use super::build::Build;
 use super::sparse_mixer;
-use crate::arch::{Contract, NormRef, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, NormRef, Rows, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Graph, Tensor, Unary};
 use crate::plan::Unit;
 use crate::{choices, options};
@@ -204,6 +204,10 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional(),
     ],
+    rows: Some(Rows {
+        side: Some("n_embd"),
+        ..Rows::STREAM
+    }),
     side: Some("what the router reads"),
     state: StateSpec::None,
     rules: &[

@@ -53,6 +53,7 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional(),
     ],
+    rows: None,
     side: None,
     state: StateSpec::None,
     rules: &[],

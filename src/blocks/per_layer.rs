@@ -56,6 +56,7 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .when("width > 0"),
     ],
+    rows: None,
     side: None,
     state: StateSpec::None,
     rules: &[],

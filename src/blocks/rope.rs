@@ -98,6 +98,7 @@ pub(super) static CONTRACT: Contract = Contract {
         .optional()
         .when("not has('factors')"),
     ],
+    rows: None,
     side: None,
     state: StateSpec::None,
     rules: &[

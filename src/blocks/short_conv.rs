@@ -7,7 +7,7 @@
 //! `[n_embd, n_tokens]` in and out. Kept of each sequence: the last columns before the convolution.
 
 use super::build::Build;
-use crate::arch::{Contract, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, Rows, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor};
 use crate::options;
 use crate::plan::Unit;
@@ -50,6 +50,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "projection back to the stream",
         ),
     ],
+    rows: Some(Rows::STREAM),
     side: None,
     state: StateSpec::Recurrent(&[("conv", "(kernel - 1) * n_embd")]),
     rules: &[Rule {

@@ -24,6 +24,8 @@ pub(super) struct Planner<'a> {
     pub(super) problems: Vec<String>,
     /// The same, to find one that is there.
     told: HashSet<String>,
+    /// Elements of the rows of each tap.
+    pub(super) taps: HashMap<String, u64>,
 }
 
 impl<'a> Planner<'a> {
@@ -37,6 +39,7 @@ impl<'a> Planner<'a> {
             caches: Vec::new(),
             problems: Vec::new(),
             told: HashSet::new(),
+            taps: HashMap::new(),
         }
     }
 
@@ -77,6 +80,13 @@ impl<'a> Planner<'a> {
             Ok(Value::Int(3)) => Pooling::Last,
             _ => Pooling::Mean,
         };
+        for tap in ["layer_in", "embd"] {
+            self.taps.insert(tap.into(), n_embd);
+        }
+        let ple = per_layer.as_ref().and_then(|unit| unit.option_int("width"));
+        if let Some(width) = ple.filter(|width| *width > 0) {
+            self.taps.insert("ple".into(), width);
+        }
         let mut layers = Vec::new();
         for stack in &def.stacks {
             let count = self.evaluate(
@@ -171,18 +181,19 @@ impl<'a> Planner<'a> {
                 Err(error) => error,
             };
             let message = format!("the definition requires `{expr}` of a file: {failed}");
-            self.problem_at(span, expr.source(), &message);
+            self.problem_at::<()>(span, expr.source(), &message);
         }
     }
 
     /// A problem with its place in the definition, told once for each `key`.
-    pub(super) fn problem_at(&mut self, span: &Span, key: &str, message: &str) {
+    pub(super) fn problem_at<T>(&mut self, span: &Span, key: &str, message: &str) -> Option<T> {
         if self.told.insert(format!("{}:{key}", span.start)) {
             let text = self.facts.def.text.as_ref();
             let problem = vec![Diagnostic::new(span.clone(), message)];
             let shown = Diagnostics::new(&text.path, &text.source, problem).to_string();
             self.problems.push(shown.replace('\n', "\n  "));
         }
+        None
     }
 
     /// Units that read the keys of another one see what that one stores, in the same cells.
@@ -234,7 +245,11 @@ impl<'a> Planner<'a> {
     ) -> Option<Value> {
         match expr.evaluate(scope) {
             Ok(value) => Some(value),
-            Err(error) => self.problem(format!("{what}: {error}")),
+            // A key that is missing is missing everywhere.
+            Err(error) => match self.facts.missing_key(&error) {
+                Some(key) if !self.told.insert(key.clone()) => None,
+                _ => self.problem(format!("{what}: {error}")),
+            },
         }
     }
 
@@ -273,6 +288,9 @@ impl<'a> Planner<'a> {
                 .branches
                 .iter()
                 .all(|b| b.name == active[0].name || b.when.is_some());
+        self.taps.insert("x".into(), n_embd);
+        let width = self.tap(slot.from.as_ref(), &path, n_embd)?;
+        self.taps.insert("h".into(), width);
         let branches: Vec<Option<BranchPlan>> = active
             .into_iter()
             .map(|branch| {
@@ -281,10 +299,10 @@ impl<'a> Planner<'a> {
                 } else {
                     format!("{path}.{}", branch.name)
                 };
-                self.branch(branch, &inner, scope, n_embd)
+                self.branch(branch, &inner, scope, width)
             })
             .collect();
-        let pre = self.norm(slot.pre.as_ref(), &path, "in", scope, n_embd);
+        let pre = self.norm(slot.pre.as_ref(), &path, "in", scope, width);
         let post = self.norm(slot.post.as_ref(), &path, "out", scope, n_embd);
         let after = self.norm(slot.after.as_ref(), &path, "after", scope, n_embd);
         let scale = self.factor(slot.scale.as_ref(), &path, scope);
@@ -300,17 +318,38 @@ impl<'a> Planner<'a> {
         })
     }
 
+    /// A branch whose slot reads rows of `width` elements.
     fn branch(
         &mut self,
         branch: &'a Branch,
         path: &str,
         scope: &LayerScope<'_>,
-        n_embd: u64,
+        width: u64,
     ) -> Option<BranchPlan> {
-        let pre = self.norm(branch.pre.as_ref(), path, "in", scope, n_embd);
+        let n_embd = self.taps.get("x").copied()?;
+        let width = self.tap(branch.from.as_ref(), path, width)?;
+        let side = match &branch.side {
+            Some(_) => Some(self.tap(branch.side.as_ref(), path, width)?),
+            None => None,
+        };
+        let pre = self.norm(branch.pre.as_ref(), path, "in", scope, width);
+        // The result is as wide as the hidden state, or refused below.
         let post = self.norm(branch.post.as_ref(), path, "out", scope, n_embd);
         let gain = self.factor(branch.gain.as_ref(), path, scope);
         let block = self.unit(path, &branch.block, scope, None);
+        let out = match &block {
+            Some(unit) => self.result_width(&branch.block, unit, scope, [Some(width), side])?,
+            None => n_embd,
+        };
+        if let Some(save) = &branch.save {
+            self.taps.insert(save.value.clone(), out);
+        }
+        if out != n_embd {
+            let problem = format!(
+                "{path}: the result has {out} elements, and the hidden state that it meets {n_embd}"
+            );
+            return self.problem_at(&branch.block.span, "result", &problem);
+        }
         Some(BranchPlan {
             name: branch.name.clone(),
             from: branch.from.as_ref().map(|f| f.value.clone()),

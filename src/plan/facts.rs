@@ -21,6 +21,8 @@ pub(super) struct Facts<'a> {
     pub(super) keys: RefCell<BTreeSet<String>>,
     /// Parameters being evaluated, innermost last.
     pub(super) open: RefCell<Vec<String>>,
+    /// What was said of keys that are missing.
+    missing: RefCell<BTreeSet<String>>,
 }
 
 /// A layer as expressions see it.
@@ -44,6 +46,7 @@ impl<'a> Facts<'a> {
             values: RefCell::default(),
             keys: RefCell::default(),
             open: RefCell::default(),
+            missing: RefCell::default(),
         }
     }
 
@@ -80,7 +83,11 @@ impl<'a> Facts<'a> {
                 Some(value) => Ok(value),
                 None => match default {
                     Some(default) => default.evaluate(scope),
-                    None => Err(self.missing(name, keys, *absolute)),
+                    None => {
+                        let message = self.missing(name, keys, *absolute);
+                        self.missing.borrow_mut().insert(message.clone());
+                        Err(message)
+                    }
                 },
             },
         };
@@ -188,6 +195,13 @@ impl<'a> Facts<'a> {
             }
         }
         is_known || !(is_unset(&value) || is_empty(&value))
+    }
+
+    /// What an error says of a missing key, if it is about one.
+    pub(super) fn missing_key(&self, error: &str) -> Option<String> {
+        let missing = self.missing.borrow();
+        let found = missing.iter().find(|message| error.ends_with(*message));
+        found.cloned()
     }
 
     /// Why a parameter without a default has no value.

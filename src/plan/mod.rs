@@ -8,6 +8,7 @@
 
 mod assemble;
 mod facts;
+mod rows;
 mod unit;
 
 use assemble::Planner;

@@ -126,3 +126,82 @@ fn a_value_that_means_not_set_is_told_from_one_that_is_missing() {
         assert_eq!(is_missing, value.is_none(), "{message}");
     }
 }
+
+/// What planning a made-up model says, with this text in the place of that one of `llama`.
+fn planned(replaced: &[(&str, &str)]) -> Result<Plan, String> {
+    let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
+    let source = library.source("llama").expect("built in");
+    let mut text = source.text.clone();
+    for (old, new) in replaced {
+        assert!(text.contains(old), "{old}");
+        text = text.replacen(old, new, 1);
+    }
+    let def = library.check("mine.toml", &text).expect("sound in itself");
+    match design(&def, &Request::default()) {
+        Ok((_, plan)) => Ok(plan),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[test]
+fn results_are_as_wide_as_what_they_meet() {
+    const HEAD: &str = "[head]";
+    let slot = |branch: &str| format!("[[stack.slot]]\nbranch = [{{ {branch} }}]\n\n{HEAD}");
+    let cases = [
+        // A result that ggml would repeat three times, and one that reads too little.
+        (
+            "block = 'linear', n_out = 20",
+            "the result has 20 elements, and the hidden state that it meets 64",
+        ),
+        (
+            "block = 'linear', n_in = 20",
+            "reads rows of 64 elements, and `linear` takes 20 (n_in)",
+        ),
+        (
+            "block = 'ffn', act = 'silu', side = 'h', weights = { gate = true, up = false }",
+            "reads rows of 64 elements, and `ffn` takes 96 (width)",
+        ),
+    ];
+    for (branch, expected) in cases {
+        let text = slot(&branch.replace('\'', "\""));
+        let message = planned(&[(HEAD, &text)]).expect_err(branch);
+        assert!(message.contains(expected), "{branch}: {message}");
+        assert!(
+            message.contains("--> mine.toml:") && message.contains('^'),
+            "{message}"
+        );
+        assert_eq!(
+            message.matches(expected).count(),
+            1,
+            "once for all layers: {message}"
+        );
+    }
+    let fits = slot("block = \"linear\"");
+    planned(&[(HEAD, &fits)]).expect("as wide as the hidden state");
+    // A narrow value may be kept and read where such a one is taken.
+    let narrow = "block = \"linear\", n_out = 20, save = \"low\"";
+    let reader = slot("block = \"linear\", n_in = 20, from = \"low\"");
+    let both = format!("[[stack.slot]]\nbranch = [{{ {narrow} }}]\n\n{reader}");
+    let message = planned(&[(HEAD, &both)]).expect_err("it meets the hidden state as well");
+    assert!(message.contains("the result has 20 elements"), "{message}");
+    assert!(!message.contains("reads rows"), "{message}");
+    // What is saved later in the layers than it is read.
+    let early = slot("block = \"linear\", from = \"low\"").replace(HEAD, "");
+    let late = slot("block = \"linear\", save = \"low\"");
+    let message = planned(&[(HEAD, &(early + &late))]).expect_err("nothing is there in layer 0");
+    assert!(
+        message.contains("the tap `low` is read before it is saved"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_missing_key_is_told_once() {
+    let missing = "d_head = { key = \"attention.key_length\" }";
+    let message = planned(&[("[params]", &format!("[params]\n{missing}"))]).expect_err("no size");
+    assert_eq!(
+        message.matches("missing metadata key").count(),
+        1,
+        "{message}"
+    );
+}

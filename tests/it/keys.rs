@@ -135,7 +135,7 @@ fn an_unread_key_is_a_warning_and_an_error_where_that_is_asked_for() {
     let path = made_up(scratch.path(), "llama", &meta);
     let names = "llama.attention.indexer.top_k, llama.hash_layer_count";
     for command in ["plan", "logits", "inspect", "diagram"] {
-        let out = scratch.path().join("out");
+        let out = scratch.path().join(command);
         let arguments: Vec<&str> = match command {
             "plan" => vec!["plan", "-m", text(&path)],
             "logits" => vec![

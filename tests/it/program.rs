@@ -355,7 +355,7 @@ fn synth_refuses_names_that_do_not_exist() {
     // Names that are right, of what a model with these parameters does not have.
     let unused = "`ffn_gate_exps` is a tensor of `llama`, but a model with these parameters";
     let unread = "nothing in a model of `llama` with these parameters reads `n_expert_used`";
-    let derived = "follows from its other parameters";
+    let derived = "follows from its other parameters (block_count - n_nextn)";
     let zero = "the file has `llama.attention.head_count` (parameter `n_head`) as 0, which means";
     let cases: [(&[&str], &str); 5] = [
         (&["--with", "ffn_gate_exps"], unused),
@@ -369,6 +369,11 @@ fn synth_refuses_names_that_do_not_exist() {
         assert_eq!(code, 1);
         assert!(message.contains(part), "{extra:?}: {message}");
         assert!(!message.contains("did you mean"), "{extra:?}: {message}");
+    }
+    // A list by layer, with and without brackets.
+    for heads in ["n_head_kv=[2,4]", "n_head_kv=2,4", "n_head_kv=[2, 4]"] {
+        assert_eq!(synth(&["--set", heads]).0, 0, "{heads}");
+        std::fs::remove_file(&out).expect("it was written");
     }
     let (code, message) = synth(&["--set", "n_head=5"]);
     assert_eq!(code, 1);

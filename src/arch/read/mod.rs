@@ -4,6 +4,7 @@
 //! definition as a whole (names, cycles, types of expressions) is `check`'s work.
 
 mod params;
+mod weights;
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -13,15 +14,12 @@ use toml::de::{DeTable, DeValue};
 
 use crate::arch::contract::{Contract, OptionKind, Registry, Resource, StateSpec};
 use crate::arch::definition::{
-    ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, Presence, Setting, Slot,
-    Stack, WeightUse,
+    ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, InstanceRows, Join, Mode, Setting,
+    Slot, Stack,
 };
 use crate::arch::diagnostic::{Diagnostic, Span, Spanned};
 use crate::arch::expr::{Expr, Value};
 use crate::arch::table::{Fields, Item, TableReader};
-
-/// Ends the name of a tensor that need not be there.
-const MAYBE: char = '?';
 
 /// Reads TOML tables into parts of a definition and collects what is wrong.
 pub(super) struct Reader<'a> {
@@ -257,7 +255,7 @@ impl<'a> Reader<'a> {
         };
         let mut stacks: Vec<Stack> = Vec::new();
         for (table, span) in self.tables(item, "stack") {
-            let mut inner = Fields::new(table, span);
+            let mut inner = Fields::new(table, span.clone());
             let name = inner.take("name").and_then(|item| self.text(item, "name"));
             let prefix = inner
                 .take("prefix")
@@ -275,7 +273,11 @@ impl<'a> Reader<'a> {
             };
             self.finish(&inner, "a stack");
             stacks.push(Stack {
+                name_span: name
+                    .as_ref()
+                    .map_or_else(|| span.clone(), |n| n.span.clone()),
                 name: name.map_or_else(|| "layers".into(), |n| n.value),
+                prefix_span: prefix.as_ref().map_or(span, |p| p.span.clone()),
                 prefix: prefix.map_or_else(|| "blk.{il}.".into(), |p| p.value),
                 count: count.unwrap_or_else(|| {
                     Expr::parse("n_layer", 0)
@@ -309,6 +311,11 @@ impl<'a> Reader<'a> {
                 }
             };
             self.finish(&fields, "a slot");
+            self.named_once(
+                name.as_ref(),
+                "slots",
+                slots.iter().map(|s| s.name.as_str()),
+            );
             let name = name
                 .map(|n| n.value)
                 .or_else(|| branches.first().map(|b| b.name.clone()));
@@ -360,6 +367,8 @@ impl<'a> Reader<'a> {
             let Some(instance) = self.instance(&mut fields, contract) else {
                 continue;
             };
+            let taken = branches.iter().map(|b| b.name.as_str());
+            self.named_once(name.as_ref(), "branches", taken);
             let name = name.map_or_else(|| contract.name.to_owned(), |n| n.value);
             let name = unique(name, branches.iter().map(|b| b.name.as_str()));
             branches.push(Branch {
@@ -375,6 +384,23 @@ impl<'a> Reader<'a> {
             });
         }
         branches
+    }
+
+    /// A name that is given twice: values would have one path.
+    fn named_once<'n>(
+        &mut self,
+        name: Option<&Spanned<String>>,
+        what: &str,
+        mut taken: impl Iterator<Item = &'n str>,
+    ) {
+        if let Some(name) = name
+            && taken.any(|other| other == name.value)
+        {
+            self.report(
+                name.span.clone(),
+                format!("two {what} are named `{}`", name.value),
+            );
+        }
     }
 
     fn whole_instance(
@@ -444,6 +470,11 @@ impl<'a> Reader<'a> {
             options: options.into_iter().collect::<Option<_>>()?,
             weights,
             rules,
+            rows: contract.rows.map(|rows| InstanceRows {
+                takes: contract_expr(rows.takes),
+                gives: contract_expr(rows.gives),
+                side: rows.side.map(contract_expr),
+            }),
             state,
             span: fields.span.clone(),
         })
@@ -457,76 +488,6 @@ impl<'a> Reader<'a> {
             OptionKind::Resource(_) => Expr::literal(Value::Str(text.into())),
             _ => contract_expr(text),
         }
-    }
-
-    /// The `weights` table: a text renames, `true` requires, `false` forbids.
-    fn weights(&mut self, fields: &mut Fields<'a>, contract: &'static Contract) -> Vec<WeightUse> {
-        let mut given: BTreeMap<&'static str, Item<'a>> = BTreeMap::new();
-        if let Some(item) = fields.take("weights")
-            && let Some(table) = self.table(item, "weights")
-        {
-            for (key, value) in table {
-                match contract.weight(key.get_ref()) {
-                    Some(spec) => {
-                        given.insert(spec.key, value);
-                    }
-                    None => {
-                        let known = contract.weights.iter().map(|w| w.key);
-                        let what = format!("weight of `{}`", contract.name);
-                        self.problems.push(Diagnostic::unknown(
-                            key.span(),
-                            &what,
-                            key.get_ref(),
-                            known,
-                        ));
-                    }
-                }
-            }
-        }
-        let mut renamed: BTreeMap<&'static str, String> = BTreeMap::new();
-        for (&key, item) in &given {
-            if let DeValue::String(name) = item.get_ref() {
-                let name = name.strip_suffix(MAYBE).unwrap_or(name);
-                renamed.insert(key, name.to_owned());
-            }
-        }
-        contract
-            .weights
-            .iter()
-            .map(|spec| {
-                let default = if spec.optional {
-                    Presence::Optional
-                } else {
-                    Presence::Required
-                };
-                let presence = match given
-                    .get(spec.key)
-                    .map(|item| (item.get_ref(), item.span()))
-                {
-                    None => default,
-                    // Who names a tensor expects it, unless the name says otherwise.
-                    Some((DeValue::String(name), _)) if name.ends_with(MAYBE) => Presence::Optional,
-                    Some((DeValue::String(_), _)) => Presence::Required,
-                    Some((DeValue::Boolean(true), _)) => Presence::Required,
-                    Some((DeValue::Boolean(false), _)) => Presence::Forbidden,
-                    Some((other, span)) => {
-                        let found = other.type_str();
-                        let problem = format!(
-                            "weight `{}`: expected a tensor name, true or false, found {found}",
-                            spec.key
-                        );
-                        self.report(span, problem);
-                        default
-                    }
-                };
-                WeightUse {
-                    tensor: tensor_name(spec.key, spec.tensor, &renamed),
-                    when: contract_expr(spec.when),
-                    shape: spec.shape.iter().map(|dim| contract_expr(dim)).collect(),
-                    presence,
-                }
-            })
-            .collect()
     }
 }
 
@@ -561,21 +522,6 @@ fn contract_expr(text: &str) -> Expr {
         // A contract is part of the program; the test over all contracts parses every one.
         panic!("contract expression `{text}`: {}", problem.message)
     })
-}
-
-/// Name of a weight's tensor after renaming. A name without a dot gets the ending of the
-/// contract's own name, a dot at its end stands for no ending, and a `.bias` or `.scale` follows the weight it belongs to.
-fn tensor_name(key: &str, default: &str, renamed: &BTreeMap<&'static str, String>) -> String {
-    let ending = default.rfind('.').map_or("", |dot| &default[dot..]);
-    let own = renamed.get(key);
-    let parent = key
-        .rsplit_once('.')
-        .and_then(|(parent, _)| renamed.get(parent));
-    match own.or(parent) {
-        None => default.to_owned(),
-        Some(name) if own.is_some() && name.contains('.') => name.trim_end_matches('.').to_owned(),
-        Some(name) => format!("{}{ending}", name.split('.').next().unwrap_or(name)),
-    }
 }
 
 fn unique<'n>(name: String, taken: impl Iterator<Item = &'n str>) -> String {

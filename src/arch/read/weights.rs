@@ -1,0 +1,128 @@
+//! The weights of a use: which tensors they are, and whether they must be there.
+
+use std::collections::BTreeMap;
+
+use toml::de::DeValue;
+
+use super::{Reader, contract_expr};
+use crate::arch::contract::Contract;
+use crate::arch::definition::{Presence, WeightUse};
+use crate::arch::diagnostic::{Diagnostic, Span};
+use crate::arch::table::{Fields, Item};
+
+/// Ends the name of a tensor that need not be there.
+const MAYBE: char = '?';
+
+impl<'a> Reader<'a> {
+    /// A text that shall name a tensor, and what is wrong with it.
+    fn tensor_text(&mut self, text: &str, span: Span) {
+        if is_tensor_name(text) {
+            return;
+        }
+        let problem = Diagnostic::new(span, format!("`{text}` is no name of a tensor"));
+        self.problems.push(
+            problem.with_help(match text {
+                "true" | "false" => format!("write `{text}` without quotes"),
+                _ => "a weight is a name, true or false, and no expression; where names differ by \
+                  layer, write two branches with `when`"
+                    .to_owned(),
+            }),
+        );
+    }
+
+    /// The `weights` table: a text renames, `true` requires, `false` forbids.
+    pub(super) fn weights(
+        &mut self,
+        fields: &mut Fields<'a>,
+        contract: &'static Contract,
+    ) -> Vec<WeightUse> {
+        let mut given: BTreeMap<&'static str, Item<'a>> = BTreeMap::new();
+        if let Some(item) = fields.take("weights")
+            && let Some(table) = self.table(item, "weights")
+        {
+            for (key, value) in table {
+                match contract.weight(key.get_ref()) {
+                    Some(spec) => {
+                        given.insert(spec.key, value);
+                    }
+                    None => {
+                        let known = contract.weights.iter().map(|w| w.key);
+                        let what = format!("weight of `{}`", contract.name);
+                        self.problems.push(Diagnostic::unknown(
+                            key.span(),
+                            &what,
+                            key.get_ref(),
+                            known,
+                        ));
+                    }
+                }
+            }
+        }
+        let mut renamed: BTreeMap<&'static str, String> = BTreeMap::new();
+        for (&key, item) in &given {
+            if let DeValue::String(name) = item.get_ref() {
+                let name = name.strip_suffix(MAYBE).unwrap_or(name);
+                self.tensor_text(name, item.span());
+                renamed.insert(key, name.to_owned());
+            }
+        }
+        contract
+            .weights
+            .iter()
+            .map(|spec| {
+                let default = if spec.optional {
+                    Presence::Optional
+                } else {
+                    Presence::Required
+                };
+                let presence = match given
+                    .get(spec.key)
+                    .map(|item| (item.get_ref(), item.span()))
+                {
+                    None => default,
+                    // Who names a tensor expects it, unless the name says otherwise.
+                    Some((DeValue::String(name), _)) if name.ends_with(MAYBE) => Presence::Optional,
+                    Some((DeValue::String(_), _)) => Presence::Required,
+                    Some((DeValue::Boolean(true), _)) => Presence::Required,
+                    Some((DeValue::Boolean(false), _)) => Presence::Forbidden,
+                    Some((other, span)) => {
+                        let found = other.type_str();
+                        let problem = format!(
+                            "weight `{}`: expected a tensor name, true or false, found {found}",
+                            spec.key
+                        );
+                        self.report(span, problem);
+                        default
+                    }
+                };
+                WeightUse {
+                    tensor: tensor_name(spec.key, spec.tensor, &renamed),
+                    when: contract_expr(spec.when),
+                    shape: spec.shape.iter().map(|dim| contract_expr(dim)).collect(),
+                    presence,
+                }
+            })
+            .collect()
+    }
+}
+
+/// Whether a text can name a tensor.
+fn is_tensor_name(text: &str) -> bool {
+    let fits = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+    !text.is_empty() && text.chars().all(fits) && !matches!(text, "true" | "false")
+}
+
+/// Name of a weight's tensor after renaming. A name without a dot gets the ending of the
+/// contract's own name, a dot at its end stands for no ending, and a `.bias` or `.scale` follows the weight it belongs to.
+fn tensor_name(key: &str, default: &str, renamed: &BTreeMap<&'static str, String>) -> String {
+    let ending = default.rfind('.').map_or("", |dot| &default[dot..]);
+    let own = renamed.get(key);
+    let parent = key
+        .rsplit_once('.')
+        .and_then(|(parent, _)| renamed.get(parent));
+    match own.or(parent) {
+        None => default.to_owned(),
+        Some(name) if own.is_some() && name.contains('.') => name.trim_end_matches('.').to_owned(),
+        Some(name) => format!("{}{ending}", name.split('.').next().unwrap_or(name)),
+    }
+}
