@@ -162,10 +162,13 @@ fn diffusion(subject: &Subject<'_>, can_write: bool) -> Ability {
 }
 
 fn embeddings(plan: &Plan) -> Ability {
-    let pooled = match plan.pooling {
+    let pooled = match plan.pooling() {
         Pooling::Mean => "the mean of a text's tokens",
         Pooling::First => "a text's first token",
         Pooling::Last => "a text's last token",
+        Pooling::Max => "the largest of each element over a text's tokens",
+        Pooling::MeanSqrt => "the sum of a text's tokens over the square root of their number",
+        Pooling::Weighted => "the mean of a text's tokens, weighted by position",
     };
     let how = format!(
         "`bench logits --embedding`: {} elements, {pooled}",

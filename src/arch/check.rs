@@ -40,6 +40,7 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> Vec<Diagnostic> {
             "only a definition with `mode = \"encoder\"` may lack a `[head]`",
         );
     }
+    checker.instance(&def.pool, false, false);
     if let Some(diffusion) = &def.diffusion {
         checker.instance(diffusion, false, false);
     }

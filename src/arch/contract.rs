@@ -403,6 +403,8 @@ pub struct Registry {
     pub per_layer: &'static Contract,
     /// The stream to logits.
     pub head: &'static Contract,
+    /// Hidden states to the vector of a sequence.
+    pub pool: &'static Contract,
     /// How answers are filled in.
     pub diffusion: &'static Contract,
     /// Normalisations.
@@ -434,6 +436,7 @@ impl Registry {
             self.embed,
             self.per_layer,
             self.head,
+            self.pool,
             self.diffusion,
             self.norm,
             self.rope,

@@ -68,6 +68,8 @@ pub struct ArchDef {
     pub stacks: Vec<Stack>,
     /// From the stream to logits.
     pub head: Option<Head>,
+    /// From the hidden states of a sequence to one vector.
+    pub pool: Instance,
     /// How answers are filled in, where they are.
     pub diffusion: Option<Instance>,
     /// Conditions on a file's numbers, asked of every layer; where one does not hold, the definition

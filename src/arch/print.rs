@@ -54,6 +54,8 @@ impl ArchDef {
             setting(out, "norm", head.norm.as_ref())?;
             instance(out, &head.unit)?;
         }
+        writeln!(out, "\n[pool]")?;
+        instance(out, &self.pool)?;
         if let Some(diffusion) = &self.diffusion {
             writeln!(out, "\n[diffusion]")?;
             instance(out, diffusion)?;
@@ -109,7 +111,10 @@ impl ArchDef {
         self.require.iter().for_each(|r| visit(&r.value));
         let resources = self.resources.values().map(|declared| &declared.value);
         let head = self.head.iter().map(|head| &head.unit);
-        let stages = [&self.embed].into_iter().chain(&self.per_layer).chain(head);
+        let stages = [&self.embed, &self.pool]
+            .into_iter()
+            .chain(&self.per_layer)
+            .chain(head);
         for instance in resources.chain(stages).chain(&self.diffusion) {
             exprs_of_instance(instance, visit);
         }

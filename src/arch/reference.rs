@@ -21,6 +21,7 @@ impl Registry {
             ("[embed]", self.embed),
             ("[per_layer_input]", self.per_layer),
             ("[head]", self.head),
+            ("[pool]", self.pool),
             ("[diffusion]", self.diffusion),
         ] {
             section(&mut out, title, contract, &[]);

@@ -21,6 +21,7 @@ mod mla;
 mod moe;
 mod norm;
 pub(crate) mod per_layer;
+pub(crate) mod pool;
 mod rope;
 mod short_conv;
 mod sparse_mixer;
@@ -53,6 +54,7 @@ macro_rules! blocks {
             embed: &embed::CONTRACT,
             per_layer: &per_layer::CONTRACT,
             head: &head::CONTRACT,
+            pool: &pool::CONTRACT,
             diffusion: &diffusion::CONTRACT,
             norm: &norm::CONTRACT,
             rope: &rope::CONTRACT,

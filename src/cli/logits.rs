@@ -6,7 +6,6 @@ use clap::Args as ClapArgs;
 
 use crate::model::Batch;
 use crate::models::Source;
-use crate::plan::Pooling;
 use crate::weights::TensorType;
 
 use super::Failure;
@@ -33,8 +32,8 @@ pub(super) struct Args {
     /// Let every token see the whole pass
     #[arg(long)]
     non_causal: bool,
-    /// Write one vector for the text: float32 [n_embd], as the model's file says how the vectors of
-    /// its tokens become one
+    /// Write one vector for the sequence: float32 [n_embd], pooled as the model says; of a classifier
+    /// or reranker the scores of its classes, float32 [n_classes]
     #[arg(long)]
     embedding: bool,
     #[command(flatten)]
@@ -46,7 +45,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.load.check_tensors {
         super::inspect::check_tensors(&opened)?;
     }
-    let pooling = opened.plan.pooling;
     let n = args.tokens.len();
     let chunk = args.chunk.unwrap_or(n).clamp(1, n.max(1));
     let n_batch = if args.stateless { n } else { chunk };
@@ -86,25 +84,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         logits.extend_from_slice(model.forward(&batch)?);
     }
     if args.embedding {
-        let vector = pool(&logits, width, pooling);
-        return write_npy(&args.output, &vector, &[width]);
+        let vector = model.pool(&logits)?;
+        return write_npy(&args.output, &vector, &[vector.len()]);
     }
     write_npy(&args.output, &logits, &[n, width])
-}
-
-/// One vector of those of all tokens, one behind the other.
-fn pool(rows: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
-    let n = rows.len() / width.max(1);
-    match pooling {
-        Pooling::First => rows[..width].to_vec(),
-        Pooling::Last => rows[(n - 1) * width..].to_vec(),
-        Pooling::Mean => {
-            let sum = |i: usize| rows.iter().skip(i).step_by(width).map(|v| f64::from(*v));
-            (0..width)
-                .map(|i| (sum(i).sum::<f64>() / n as f64) as f32)
-                .collect()
-        }
-    }
 }
 
 /// C-ordered float32 values in NPY format, version 1.0.

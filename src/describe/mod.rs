@@ -184,10 +184,13 @@ fn begin(plan: &Plan) -> String {
 fn end(plan: &Plan) -> String {
     let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
     let Some(head) = head else {
-        let pooled = match plan.pooling {
+        let pooled = match plan.pooling() {
             Pooling::Mean => "their mean",
             Pooling::First => "the first one",
             Pooling::Last => "the last one",
+            Pooling::Max => "the largest of each element",
+            Pooling::MeanSqrt => "their sum over the square root of their number",
+            Pooling::Weighted => "their mean, weighted by position",
         };
         return format!("It ends in a vector for each token; a text's is {pooled}.");
     };

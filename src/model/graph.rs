@@ -336,21 +336,45 @@ pub(super) fn build(
     ))
 }
 
-/// The graph that makes logits `[n_vocab, n_rows]` of rows of the stream behind the final norm
-/// `[n_embd, n_rows]`, and its two ends; none if the model ends in vectors.
+/// A graph and its two ends.
+pub(super) type Stage = (Graph, [Tensor; 2]);
+
+/// The graph that makes logits `[n_vocab, n_rows]` of rows of hidden states after the final norm
+/// `[n_embd, n_rows]`; none if the model ends in vectors.
 pub(super) fn build_head(
     plan: &Plan,
     tensors: &[Tensor],
     states: &States,
     n_rows: usize,
-) -> Result<Option<(Graph, [Tensor; 2])>, Error> {
+) -> Result<Option<Stage>, Error> {
     let Some(unit) = plan.head.as_ref().and_then(|head| head.unit.as_ref()) else {
         return Ok(None);
     };
+    build_stage(plan, tensors, states, n_rows, |b, x| {
+        blocks::head::build(b, unit, x)
+    })
+    .map(Some)
+}
+
+/// The graph of what follows pooling: `[n_embd, 1]` to `[width, 1]`.
+pub(super) fn build_pool(plan: &Plan, tensors: &[Tensor], states: &States) -> Result<Stage, Error> {
+    build_stage(plan, tensors, states, 1, |b, x| {
+        blocks::pool::build(b, &plan.pool, x)
+    })
+}
+
+/// The graph of a stage after the last layer, which looks at each row `[n_embd]` by itself.
+fn build_stage(
+    plan: &Plan,
+    tensors: &[Tensor],
+    states: &States,
+    n_rows: usize,
+    stage: impl FnOnce(&Build<'_>, &Tensor) -> Result<Tensor, Error>,
+) -> Result<Stage, Error> {
     let g = Graph::new(NODES_ELSEWHERE, n_leaves(plan))?;
     let n = n_rows as u64;
     let hidden = g.input("hidden", TensorType::F32, &[plan.n_embd, n])?;
-    let logits = {
+    let result = {
         let mut store = PassStore {
             sights: Vec::new(),
             seen: HashMap::new(),
@@ -376,11 +400,11 @@ pub(super) fn build_head(
             flash_attn: false,
             named: RefCell::default(),
         };
-        blocks::head::build(&build, unit, &hidden)?
+        stage(&build, &hidden)?
     };
     let mut g = g;
-    g.output(&logits)?;
-    Ok(Some((g, [hidden, logits])))
+    g.output(&result)?;
+    Ok((g, [hidden, result]))
 }
 
 /// What is asked of a graph.

@@ -13,6 +13,7 @@ mod load;
 mod measure;
 mod memory;
 mod pass;
+mod pool;
 mod split;
 mod trace;
 

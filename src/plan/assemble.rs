@@ -5,8 +5,8 @@ use std::fmt::Display;
 
 use super::facts::{Facts, LayerScope};
 use super::{
-    BranchPlan, CachePlan, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS, NormUse, Plan, Pooling,
-    SlotPlan, StatePlan, TensorPlan, Unit,
+    BranchPlan, CachePlan, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS, NormUse, Plan, SlotPlan,
+    StatePlan, TensorPlan, Unit,
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
@@ -75,11 +75,7 @@ impl<'a> Planner<'a> {
             Some(instance) => Some(self.unit("per_layer_input", instance, &global, None)?),
             None => None,
         };
-        let pooling = match self.facts.param("pooling", &global, false) {
-            Ok(Value::Int(2)) => Pooling::First,
-            Ok(Value::Int(3)) => Pooling::Last,
-            _ => Pooling::Mean,
-        };
+        let pool = self.unit("pool", &def.pool, &global, None)?;
         for tap in ["layer_in", "embd"] {
             self.taps.insert(tap.into(), n_embd);
         }
@@ -122,7 +118,10 @@ impl<'a> Planner<'a> {
         let head = match &def.head {
             Some(head) => {
                 let table = embed.as_ref().and_then(|embed| embed.weight("tokens"));
-                Some(self.head(head, table, &global, n_embd)?)
+                let is_classifier = ["cls", "cls.output"]
+                    .iter()
+                    .any(|key| pool.weight(key).is_some());
+                Some(self.head(head, table, &global, n_embd, is_classifier)?)
             }
             None => None,
         };
@@ -156,7 +155,7 @@ impl<'a> Planner<'a> {
             layers,
             head,
             diffusion,
-            pooling,
+            pool,
             unclaimed,
             unread,
         })
@@ -445,9 +444,10 @@ impl<'a> Planner<'a> {
         table: Option<usize>,
         global: &LayerScope<'_>,
         n_embd: u64,
+        is_classifier: bool,
     ) -> Option<HeadPlan> {
         let norm = self.norm(head.norm.as_ref(), "head", "in", global, n_embd)?;
-        if self.facts.def.mode == Mode::Encoder {
+        if self.facts.def.mode == Mode::Encoder || is_classifier {
             return Some(HeadPlan { norm, unit: None });
         }
         let mut unit = self.unit("head", &head.unit, global, None)?;

@@ -18,7 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::arch::expr::Value;
-use crate::arch::{ArchDef, Contract, Join, Mode, Resolved, WeightRole};
+use crate::arch::{ArchDef, Contract, Join, Mode, OptionValue, Resolved, WeightRole};
+use crate::choices;
 use crate::weights::{Metadata, TensorType, Weights};
 
 /// Layers beyond any real model; a cap on what a file may make us build.
@@ -59,8 +60,8 @@ pub struct Plan {
     pub head: Option<HeadPlan>,
     /// How answers are filled in, where they are.
     pub diffusion: Option<Unit>,
-    /// How the vectors of a text's tokens become one.
-    pub pooling: Pooling,
+    /// The hidden states of a sequence to one vector.
+    pub pool: Unit,
     /// Tensors of the file that nothing uses and the definition does not expect.
     pub unclaimed: Vec<String>,
     /// Metadata keys of the architecture that nothing reads and the definition does not ignore, in
@@ -306,15 +307,22 @@ pub struct HeadPlan {
     pub unit: Option<Unit>,
 }
 
-/// How the vectors of a text's tokens become one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pooling {
-    /// Their mean.
-    Mean,
-    /// The first one.
-    First,
-    /// The last one.
-    Last,
+choices! {
+    /// How the vectors of a sequence's tokens become one.
+    pub enum Pooling {
+        /// Their mean.
+        Mean = "mean",
+        /// The first one.
+        First = "first",
+        /// The last one.
+        Last = "last",
+        /// The largest of each element.
+        Max = "max",
+        /// Their sum over the square root of their number.
+        MeanSqrt = "mean_sqrt",
+        /// Their mean, each weighted by its position counted from 1.
+        Weighted = "weighted",
+    }
 }
 
 /// What a plan may ask of the tensors there are.
@@ -399,6 +407,17 @@ impl Plan {
             arch: def.name.clone(),
             problems,
         })
+    }
+
+    /// How the hidden states of a sequence become one vector.
+    pub fn pooling(&self) -> Pooling {
+        let kind = self.pool.option("kind").and_then(Pooling::read);
+        kind.unwrap_or(Pooling::Mean)
+    }
+
+    /// Whether its result is the scores of a sequence's classes.
+    pub fn is_classifier(&self) -> bool {
+        self.pool.weight("cls").is_some() || self.pool.weight("cls.output").is_some()
     }
 
     /// Bytes of all tensors in use.

@@ -396,7 +396,13 @@ impl Work<'_> {
         at: &At<'_>,
         ending: &str,
     ) -> Result<Option<Vec<Source<'r>>>, String> {
-        let mut roots = self.map.roots.iter();
+        // Names of what all maps share have no root.
+        let rootless = [String::new()];
+        let mut roots = self
+            .map
+            .roots
+            .iter()
+            .chain(rootless.iter().filter(|_| self.at == 1));
         roots
             .find_map(|root| {
                 let prefix = format!("{root}{}", group.from);

@@ -298,6 +298,7 @@ fn convert(json: &Json) -> Option<Value> {
         },
         Json::String(v) => Value::Str(v.clone()),
         Json::Array(items) => Value::List(items.iter().map(convert).collect::<Option<_>>()?),
+        Json::Object(fields) if !fields.contains_key(FLOAT) => Value::List(numbered(fields)?),
         Json::Object(fields) => match fields.get(FLOAT)?.as_str()? {
             "Infinity" => Value::Float(f64::INFINITY),
             "-Infinity" => Value::Float(f64::NEG_INFINITY),
@@ -305,6 +306,12 @@ fn convert(json: &Json) -> Option<Value> {
         },
         Json::Null => return None,
     })
+}
+
+/// The values of an object whose keys count from 0, which is how JSON writes Python's `{0: a, 1: b}`.
+fn numbered(fields: &serde_json::Map<String, Json>) -> Option<Vec<Value>> {
+    let values = (0..fields.len()).map(|i| convert(fields.get(&i.to_string())?));
+    values.collect::<Option<_>>().filter(|_| !fields.is_empty())
 }
 
 /// A name with its indices filled in: `model.layers.{il}.mlp`.

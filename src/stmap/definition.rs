@@ -19,6 +19,8 @@ pub(super) struct Map {
     pub(super) types: Vec<Spanned<String>>,
     /// The text model that models of these classes contain; such a map has no architecture of its own.
     pub(super) text: Option<TextModel>,
+    /// Endings of classes, and those of the classes whose maps serve them too.
+    pub(super) endings: BTreeMap<String, Vec<String>>,
     /// What may stand before all stored names.
     pub(super) roots: Vec<String>,
     /// Object of the configuration whose keys come first.

@@ -102,12 +102,24 @@ impl Maps {
         if classes.is_empty() {
             return Err(refuse("`architectures` names no class".into()));
         }
-        let fits = |map: &Map| contains(&map.classes, &classes);
+        let wanted = self.served(&classes);
         let mut known = Vec::new();
+        let mut best: Option<(usize, &Source, Map)> = None;
         for source in self.sources.values() {
             match self.parse(source) {
-                Ok(map) if fits(&map) => return Ok((source, map)),
-                Ok(map) => known.extend(map.classes.into_iter().map(|class| class.value)),
+                Ok(map) => {
+                    let names = map.classes.iter().map(|class| &class.value);
+                    let ranks = names
+                        .clone()
+                        .filter_map(|n| wanted.iter().position(|w| w == n));
+                    match ranks.min() {
+                        Some(rank) if best.as_ref().is_none_or(|(other, ..)| rank < *other) => {
+                            best = Some((rank, source, map));
+                        }
+                        Some(_) => {}
+                        None => known.extend(names.cloned()),
+                    }
+                }
                 // Its classes cannot be read, but may be seen.
                 Err(problems) if classes.iter().any(|class| source.text.contains(class)) => {
                     return Err(Error::Map {
@@ -117,6 +129,9 @@ impl Maps {
                 }
                 Err(_) => {}
             }
+        }
+        if let Some((_, source, map)) = best {
+            return Ok((source, map));
         }
         if let Some(need) = need_of(&classes) {
             let classes = classes.join("`, `");
@@ -151,6 +166,21 @@ impl Maps {
 
     fn parse(&self, source: &Source) -> Result<Map, Diagnostics> {
         read::parse(&source.path, &source.text, &self.common)
+    }
+
+    /// The classes themselves, then those whose maps serve them too.
+    fn served(&self, classes: &[&str]) -> Vec<String> {
+        let mut all: Vec<String> = classes.iter().map(|class| (*class).to_owned()).collect();
+        for class in classes {
+            for (ending, others) in &self.common.endings {
+                let stem = class.strip_suffix(ending.as_str());
+                let others = others
+                    .iter()
+                    .map(|other| stem.map(|stem| format!("{stem}{other}")));
+                all.extend(others.flatten());
+            }
+        }
+        all
     }
 }
 

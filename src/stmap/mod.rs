@@ -12,6 +12,7 @@ mod config;
 mod definition;
 mod library;
 mod missing;
+mod modules;
 mod packed;
 mod parameters;
 mod read;
@@ -117,13 +118,17 @@ pub fn open(
     archs: &arch::Library,
     allow_unmapped: bool,
 ) -> Result<Weights, Error> {
+    let modules = modules::Modules::read(folder_of(path))?;
+    let inner = modules.transformer.clone();
+    let path = inner.as_deref().unwrap_or(path);
     let folder = folder_of(path);
-    let json = read_config(&folder.join(CONFIG))?;
+    let mut json = read_config(&folder.join(CONFIG))?;
     if folder::is_config(&json) {
         return Ok(folder::open(path, &json, &Checkpoint::open(path)?)?);
     }
     let (source, map) = maps.of(&folder.join(CONFIG), &json)?;
     let mut checkpoint = Checkpoint::open(path)?;
+    modules.join(&mut json, &mut checkpoint)?;
     let (source, map) = match &map.text {
         None => (source, map),
         Some(text) => {

@@ -91,6 +91,7 @@ impl<'a> Reader<'a> {
                     .report(0..0, "missing key `classes` (required in a map)"),
             }
         }
+        map.endings = self.names(fields.take("endings"), "endings");
         let roots = fields
             .take("roots")
             .map(|item| self.0.text_or_texts(item, "roots"));
@@ -98,7 +99,7 @@ impl<'a> Reader<'a> {
         map.nested = fields
             .take("nested")
             .and_then(|item| Some(self.0.text(item, "nested")?.value));
-        map.aliases = self.aliases(fields.take("aliases"), "aliases");
+        map.aliases = self.names(fields.take("aliases"), "aliases");
         map.defaults = self.expressions(fields.take("defaults"), "defaults");
         map.values = self.expressions(fields.take("values"), "values");
         map.rules = self.rules(fields.take("require"));
@@ -146,7 +147,7 @@ impl<'a> Reader<'a> {
         let text = TextModel {
             objects: objects.map_or_else(Vec::new, |item| self.0.text_or_texts(item, "objects")),
             class: self.optional_expr(&mut fields, "class"),
-            names: self.aliases(fields.take("names"), "names"),
+            names: self.names(fields.take("names"), "names"),
         };
         self.0.finish(&fields, "`text`");
         Some(text)
@@ -161,7 +162,8 @@ impl<'a> Reader<'a> {
             .collect()
     }
 
-    fn aliases(&mut self, item: Option<Item<'a>>, key: &str) -> BTreeMap<String, Vec<String>> {
+    /// A table of names, each with one or several others.
+    fn names(&mut self, item: Option<Item<'a>>, key: &str) -> BTreeMap<String, Vec<String>> {
         let table = item.and_then(|item| self.0.table(item, key));
         let mut out = BTreeMap::new();
         for (name, item) in table.into_iter().flatten() {

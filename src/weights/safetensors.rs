@@ -169,6 +169,25 @@ impl Checkpoint {
         Ok(all)
     }
 
+    /// Adds the tensors of another folder, their names after `prefix`.
+    ///
+    /// # Errors
+    /// A tensor has the name of one that is there.
+    pub fn join(&mut self, prefix: &str, other: Self) -> Result<(), Error> {
+        let first = self.files.len();
+        for (name, mut stored) in other.tensors {
+            stored.file += first;
+            let name = format!("{prefix}{name}");
+            if let Some(own) = self.tensors.get(&name) {
+                let message = format!("tensor `{name}` is also a module's");
+                return Err(fault(self.path(own), message));
+            }
+            self.tensors.insert(name, stored);
+        }
+        self.files.extend(other.files);
+        Ok(())
+    }
+
     /// All tensors in the order of their names.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &Stored)> {
         self.tensors

@@ -446,11 +446,12 @@ fn check_encoding(seen: &Seen, patterns: &BTreeMap<usize, Vec<BTreeSet<usize>>>)
         Some(Pooling::Mean) => "mean",
         Some(Pooling::First) => "first",
         Some(Pooling::Last) => "last",
+        Some(other) => panic!("no golden pools by {other:?}"),
         None => return assert_eq!(seen.plan.mode, Mode::Diffusion, "{name}"),
     };
     assert_eq!(
         (seen.plan.mode, *pooling),
-        (Mode::Encoder, Some(seen.plan.pooling)),
+        (Mode::Encoder, Some(seen.plan.pooling())),
         "{name}"
     );
     assert!(scene.facts[0].contains(word), "{name}");

@@ -8,11 +8,12 @@ use lab_bench::convert::to_gguf;
 use lab_bench::model::Model;
 use lab_bench::models::{self, Definitions, Source};
 use lab_bench::weights;
+use serde_json::{Value, json};
 
 use crate::command::{self, scratch};
 use crate::goldens::{EXACT, HALF, Q8, options};
 use crate::hf;
-use crate::support::{PATHS, nmse, results};
+use crate::support::{Output, PATHS, nmse, results};
 
 /// The maps as they lie in the source tree, or in the folder that MAPS names.
 fn definitions() -> Definitions {
@@ -32,11 +33,11 @@ fn error_of(name: &str, with: &Definitions, scratch: &Path) -> Result<f64, Strin
         models::open(&Source::File(into.clone()), with).map_err(|error| error.to_string())?;
     let path = PATHS.iter().find(|path| path.stateless).expect("a path");
     let (def, weights) = (&opened.def, &opened.weights);
-    let found = results(def, weights, &folder.tokens, path, folder.hidden).ok_or("no path")??;
+    let found = results(def, weights, &folder.tokens, path, folder.output).ok_or("no path")??;
     let file = scratch.join(format!("{name}.gguf"));
     to_gguf(&opened, None, &file, false, &mut |_, _| {}).map_err(|error| error.to_string())?;
     let file = weights::open(&file).map_err(|error| error.to_string())?;
-    let again = results(def, &file, &folder.tokens, path, folder.hidden).ok_or("no path")??;
+    let again = results(def, &file, &folder.tokens, path, folder.output).ok_or("no path")??;
     let is_same = found
         .iter()
         .zip(&again)
@@ -108,4 +109,162 @@ fn tensors_that_are_stored_as_they_are_needed_stay_in_the_file() {
         made > 0 && memory.mapped == all - made,
         "{memory:?}, {made} of {all} made"
     );
+}
+
+/// Ten numbers of a generator, none of them equal.
+fn numbers(n: usize, seed: u32) -> Vec<f32> {
+    let mut x = seed;
+    let mut next = || {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (x >> 8) as f32 / (1 << 24) as f32 - 0.5
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+/// A safetensors file with f32 matrices.
+fn tensor_file(tensors: &[(&str, [usize; 2], &[f32])]) -> Vec<u8> {
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, shape, values) in tensors {
+        let start = data.len();
+        data.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+        let shape: Vec<usize> = shape.iter().copied().filter(|n| *n > 0).collect();
+        let row = json!({"dtype": "F32", "shape": shape, "data_offsets": [start, data.len()]});
+        header.insert((*name).to_owned(), row);
+    }
+    let text = serde_json::to_vec(&header).expect("JSON");
+    let mut file = (text.len() as u64).to_le_bytes().to_vec();
+    file.extend(text);
+    file.extend(data);
+    file
+}
+
+/// `modules.json` of these types, each module in a folder of its own with this configuration.
+fn write_modules(folder: &Path, modules: &[(&str, Value)]) {
+    let list: Vec<Value> = std::iter::once(json!({
+        "idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"
+    }))
+    .chain(modules.iter().enumerate().map(|(i, (kind, config))| {
+        let path = format!("{}_{kind}", i + 1);
+        std::fs::create_dir_all(folder.join(&path)).expect("a folder");
+        let text = serde_json::to_vec(config).expect("JSON");
+        std::fs::write(folder.join(&path).join("config.json"), text).expect("a file");
+        json!({"idx": i + 1, "name": (i + 1).to_string(), "path": path, "type": format!("sentence_transformers.models.{kind}")})
+    }))
+    .collect();
+    let text = serde_json::to_vec(&list).expect("JSON");
+    std::fs::write(folder.join("modules.json"), text).expect("a file");
+}
+
+/// The vector of a folder's sequence, and that of the file it is converted to.
+fn vectors(folder: &hf::Folder, into: &Path) -> [Vec<f32>; 2] {
+    let opened = models::open(&Source::File(into.to_owned()), &definitions()).expect("a model");
+    let path = PATHS.iter().find(|path| path.stateless).expect("a path");
+    let of = |weights| {
+        let found = results(&opened.def, weights, &folder.tokens, path, Output::Pooled);
+        found.expect("a path").expect("a vector")
+    };
+    let file = into.with_extension("gguf");
+    to_gguf(&opened, None, &file, false, &mut |_, _| {}).expect("a file");
+    let again = weights::open(&file).expect("a file");
+    [of(&opened.weights), of(&again)]
+}
+
+#[test]
+fn embedding_models_follow_their_modules() {
+    let folder = hf::open("bert");
+    let width = folder.shape[1];
+    let rows: Vec<&[f64]> = folder.expected.chunks(width).collect();
+    let n = rows.len() as f64;
+    let sum = |i: usize| rows.iter().map(|row| row[i]).sum::<f64>();
+    let each = |of: &dyn Fn(usize) -> f64| (0..width).map(of).collect::<Vec<f64>>();
+    let flag = |name: &str| {
+        let mut config = json!({
+            "word_embedding_dimension": width, "include_prompt": true,
+            "pooling_mode_cls_token": false, "pooling_mode_mean_tokens": false,
+            "pooling_mode_max_tokens": false, "pooling_mode_mean_sqrt_len_tokens": false,
+        });
+        config[name] = json!(true);
+        config
+    };
+    let max = |i: usize| rows.iter().map(|row| row[i]).fold(f64::MIN, f64::max);
+    let weighted = |i: usize| {
+        let terms = rows.iter().zip(1..).map(|(row, at)| row[i] * f64::from(at));
+        terms.sum::<f64>() / (n * (n + 1.0) / 2.0)
+    };
+    let cases = [
+        (flag("pooling_mode_cls_token"), rows[0].to_vec()),
+        (flag("pooling_mode_mean_tokens"), each(&|i| sum(i) / n)),
+        (
+            flag("pooling_mode_lasttoken"),
+            rows[rows.len() - 1].to_vec(),
+        ),
+        (flag("pooling_mode_max_tokens"), each(&max)),
+        (
+            flag("pooling_mode_mean_sqrt_len_tokens"),
+            each(&|i| sum(i) / n.sqrt()),
+        ),
+        (flag("pooling_mode_weightedmean_tokens"), each(&weighted)),
+        (
+            json!({"pooling_mode": "cls", "embedding_dimension": width}),
+            rows[0].to_vec(),
+        ),
+    ];
+    let scratch = scratch();
+    for (i, (config, expected)) in cases.iter().enumerate() {
+        let into = scratch.path().join(i.to_string());
+        std::fs::create_dir_all(&into).expect("a folder");
+        folder.write(&into);
+        write_modules(&into, &[("Pooling", config.clone())]);
+        for found in vectors(&folder, &into) {
+            let error = nmse(&found, expected);
+            assert!(error <= EXACT, "{config}: NMSE {error:.1e}");
+        }
+    }
+    // The first token, two dense layers with tanh, then length 1.
+    let into = scratch.path().join("dense");
+    std::fs::create_dir_all(&into).expect("a folder");
+    folder.write(&into);
+    let dense = |rows: usize, columns: usize| {
+        json!({"in_features": columns, "out_features": rows, "bias": true,
+            "activation_function": "torch.nn.modules.activation.Tanh"})
+    };
+    write_modules(
+        &into,
+        &[
+            ("Pooling", flag("pooling_mode_cls_token")),
+            ("Dense", dense(24, width)),
+            ("Dense", dense(10, 24)),
+            ("Normalize", json!({})),
+        ],
+    );
+    let mut expected = rows[0].to_vec();
+    for (module, n_rows, seed) in [("2_Dense", 24, 1), ("3_Dense", 10, 7)] {
+        let n = expected.len();
+        let (matrix, bias) = (numbers(n_rows * n, seed), numbers(n_rows, seed + 1));
+        let tensors = tensor_file(&[
+            ("linear.weight", [n_rows, n], &matrix),
+            ("linear.bias", [n_rows, 0], &bias),
+        ]);
+        std::fs::write(into.join(module).join("model.safetensors"), tensors).expect("a file");
+        let products = matrix.chunks(n).zip(&bias).map(|(row, bias)| {
+            let terms = row.iter().zip(&expected).map(|(w, x)| f64::from(*w) * x);
+            (terms.sum::<f64>() + f64::from(*bias)).tanh()
+        });
+        expected = products.collect();
+    }
+    let length = expected.iter().map(|v| v * v).sum::<f64>().sqrt();
+    expected.iter_mut().for_each(|v| *v /= length);
+    for found in vectors(&folder, &into) {
+        let error = nmse(&found, &expected);
+        assert!(error <= EXACT, "dense: NMSE {error:.1e}");
+    }
+    // What cannot be run is refused by name.
+    let mut both = flag("pooling_mode_cls_token");
+    both["pooling_mode_mean_tokens"] = json!(true);
+    for (kind, config, found) in [("Pooling", both, "n_poolings"), ("LSTM", json!({}), "LSTM")] {
+        write_modules(&into, &[(kind, config)]);
+        let error = models::open(&Source::File(into.clone()), &definitions());
+        let error = error.err().expect("refused").to_string();
+        assert!(error.contains(found), "{error}");
+    }
 }

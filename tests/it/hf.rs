@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::command::scratch;
-use crate::support::parse_npy;
+use crate::support::{Output, parse_npy};
 
 /// One folder and its golden.
 pub(crate) struct Folder {
@@ -21,8 +21,8 @@ pub(crate) struct Folder {
     /// The class in transformers, as `architectures` of config.json names it.
     pub(crate) class: String,
     pub(crate) tokens: Vec<u32>,
-    /// The golden holds the last states of an encoder, not logits.
-    pub(crate) hidden: bool,
+    /// What the golden holds.
+    pub(crate) output: Output,
     /// Tokens, and the vocabulary or the width of the model.
     pub(crate) shape: [usize; 2],
     /// The logits or states of every token, computed in float32.
@@ -64,7 +64,11 @@ pub(crate) fn open(name: &str) -> Folder {
         name: name.to_owned(),
         class: text("class"),
         tokens: numbers("tokens").iter().map(|id| *id as u32).collect(),
-        hidden: text("output") == "hidden",
+        output: match text("output").as_str() {
+            "hidden" => Output::Hidden,
+            "scores" => Output::Pooled,
+            _ => Output::Logits,
+        },
         shape: numbers("shape").try_into().expect("two extents"),
         expected: parse_npy(&read(&place.join("logits.npy"))).values,
         golden,
@@ -214,7 +218,11 @@ fn goldens_are_whole_and_each_has_its_case() {
     for name in cases {
         let folder = open(&name);
         let [tokens, width] = folder.shape;
-        assert_eq!(tokens, folder.tokens.len(), "{name}");
+        let expected = match folder.output {
+            Output::Pooled => 1,
+            _ => folder.tokens.len(),
+        };
+        assert_eq!(tokens, expected, "{name}");
         assert_eq!(tokens * width, folder.expected.len(), "{name}");
         assert!(folder.expected.iter().all(|v| v.is_finite()), "{name}");
         let scratch = scratch();
@@ -224,7 +232,7 @@ fn goldens_are_whole_and_each_has_its_case() {
         let text = text.replace("Infinity\n", "null\n");
         let config: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(config["architectures"], json!([folder.class]), "{name}");
-        if !folder.hidden {
+        if folder.output == Output::Logits {
             let places = [
                 "/text_config/vocab_size",
                 "/llm_config/vocab_size",

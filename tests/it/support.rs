@@ -205,16 +205,27 @@ pub fn logits(
     tokens: &[u32],
     path: &ExecutionPath,
 ) -> Option<Result<Vec<f32>, String>> {
-    results(def, weights, tokens, path, false)
+    results(def, weights, tokens, path, Output::Logits)
 }
 
-/// As `logits`, or the vectors of every token behind the final norm.
+/// What a model is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// The logits of every token.
+    Logits,
+    /// The hidden states of every token after the final norm.
+    Hidden,
+    /// The vector of the sequence, or the scores of its classes.
+    Pooled,
+}
+
+/// As `logits`, or something else that a model gives.
 pub fn results(
     def: &ArchDef,
     weights: &Weights,
     tokens: &[u32],
     path: &ExecutionPath,
-    embeddings: bool,
+    output: Output,
 ) -> Option<Result<Vec<f32>, String>> {
     let plan = match Plan::new(def, weights.metadata(), weights) {
         Ok(plan) => plan,
@@ -237,7 +248,7 @@ pub fn results(
         v_type: path.kv_type,
         flash_attn: path.flash_attn,
         deterministic: false,
-        embeddings,
+        embeddings: output != Output::Logits,
         non_causal: false,
         watch: false,
     };
@@ -261,6 +272,9 @@ pub fn results(
             Ok(logits) => out.extend_from_slice(logits),
             Err(error) => return Some(Err(error.to_string())),
         }
+    }
+    if output == Output::Pooled {
+        return Some(model.pool(&out).map_err(|error| error.to_string()));
     }
     Some(Ok(out))
 }

@@ -5,7 +5,7 @@ use lab_bench::arch::Library;
 use lab_bench::blocks::REGISTRY;
 use lab_bench::weights::{self, TensorType};
 
-use crate::support::{PATHS, flips, middle_nmse, nmse, read_npz, results, shared};
+use crate::support::{Output, PATHS, flips, middle_nmse, nmse, read_npz, results, shared};
 
 #[test]
 fn models_of_the_zoo_equal_their_references() {
@@ -35,10 +35,9 @@ fn models_of_the_zoo_equal_their_references() {
         };
         // Vectors of the tokens where the reference is one for texts rather than for tokens.
         let vectors = read_npz(&reference, "token_embeddings");
-        let kind = if vectors.is_some() {
-            "token_embeddings"
-        } else {
-            "logits"
+        let (kind, output) = match vectors {
+            Some(_) => ("token_embeddings", Output::Hidden),
+            None => ("logits", Output::Logits),
         };
         let expected = read_npz(&reference, kind).expect("every reference has a result");
         models += 1;
@@ -54,7 +53,7 @@ fn models_of_the_zoo_equal_their_references() {
         let experts = weights.metadata().i64(&format!("{arch}.expert_count"));
         let is_routed = experts.is_some_and(|n| n > 0);
         for path in &PATHS {
-            let result = results(&def, &weights, &tokens, path, vectors.is_some());
+            let result = results(&def, &weights, &tokens, path, output);
             let Some(result) = result else {
                 row.push_str("        -");
                 continue;

@@ -8,7 +8,7 @@ mod weights;
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use toml::de::{DeTable, DeValue};
 
@@ -20,6 +20,9 @@ use crate::arch::definition::{
 use crate::arch::diagnostic::{Diagnostic, Span, Spanned};
 use crate::arch::expr::{Expr, Value};
 use crate::arch::table::{Fields, Item, TableReader};
+
+/// Stands for a stage that a definition leaves out.
+static EMPTY: LazyLock<DeTable<'static>> = LazyLock::new(DeTable::new);
 
 /// Reads TOML tables into parts of a definition and collects what is wrong.
 pub(super) struct Reader<'a> {
@@ -76,6 +79,13 @@ impl<'a> Reader<'a> {
         });
         let stacks = self.stacks(&mut fields);
         let head = fields.take("head").and_then(|item| self.head(item));
+        let pool = match fields.take("pool") {
+            Some(item) => {
+                let table = self.table(item, "pool");
+                table.and_then(|table| self.whole_instance(table, item.span(), self.registry.pool))
+            }
+            None => self.whole_instance(&EMPTY, 0..0, self.registry.pool),
+        };
         let diffusion = fields.take("diffusion").and_then(|item| {
             let table = self.table(item, "diffusion")?;
             self.whole_instance(table, item.span(), self.registry.diffusion)
@@ -92,6 +102,7 @@ impl<'a> Reader<'a> {
             per_layer,
             stacks,
             head,
+            pool: pool?,
             diffusion,
             require,
             ignore,

@@ -75,11 +75,16 @@ impl Stage<'_, '_> {
              vector.",
             whom(&seen)
         );
-        let pooling = self.maker.plan.pooling;
+        let pooling = self.maker.plan.pooling();
         let pooled = match pooling {
             Pooling::Mean => "the mean of the vectors is the vector of the text",
             Pooling::First => "the first vector is the vector of the text",
             Pooling::Last => "the last vector is the vector of the text",
+            Pooling::Max => "the largest of each element is the vector of the text",
+            Pooling::MeanSqrt => {
+                "the sum over the square root of their number is the vector of the text"
+            }
+            Pooling::Weighted => "the mean weighted by position is the vector of the text",
         };
         let param = self.maker.def.params.get("pooling");
         let is_key = param.is_some_and(|p| matches!(p.source, ParamSource::Key { .. }));

@@ -183,6 +183,9 @@ fn pool(piece: &mut Piece, pooling: Pooling, from: &[f64], top: f64) {
     let end = top + 28.0;
     let (pooled, what) = match pooling {
         Pooling::Mean => (from, "mean"),
+        Pooling::Max => (from, "max"),
+        Pooling::MeanSqrt => (from, "sum / sqrt(n)"),
+        Pooling::Weighted => (from, "weighted mean"),
         Pooling::First => (&from[..from.len().min(1)], "first"),
         Pooling::Last => (&from[from.len().saturating_sub(1)..], "last"),
     };

@@ -1,0 +1,237 @@
+//! The hidden states of a sequence to one vector: `y = head(pool(x))`.
+//!
+//! Pooling takes the hidden states after the final norm `[n_embd, n_tokens]` to one vector of
+//! `n_embd` elements ([`pooled`], on the host, in f64). [`build`] computes what follows from that
+//! vector `[n_embd, 1]`: the head of a classifier or reranker, the dense layers of an embedding
+//! model. The dense layers are those of sentence-transformers' `modules.json`; the classification
+//! heads those of `...ForSequenceClassification` in transformers.
+
+use super::build::Build;
+use crate::arch::{Contract, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::ggml::{Error, Scores, Tensor, Unary};
+use crate::plan::{Pooling, Unit};
+use crate::{choices, options};
+
+choices! {
+    /// The activation after a dense layer.
+    pub(super) enum Act {
+        /// The identity.
+        None = "none",
+        /// Hyperbolic tangent.
+        Tanh = "tanh",
+        /// `max(x, 0)`.
+        Relu = "relu",
+        /// The tanh approximation of `x * Phi(x)`.
+        Gelu = "gelu",
+        /// `x * Phi(x)`, `Phi` the normal distribution.
+        GeluErf = "gelu_erf",
+        /// `x * sigmoid(x)`.
+        Silu = "silu",
+    }
+}
+
+impl Act {
+    fn build(self, b: &Build<'_>, x: Tensor) -> Result<Tensor, Error> {
+        let op = match self {
+            Self::None => return Ok(x),
+            Self::Tanh => Unary::Tanh,
+            Self::Relu => Unary::Relu,
+            Self::Gelu => Unary::Gelu,
+            Self::GeluErf => Unary::GeluErf,
+            Self::Silu => Unary::Silu,
+        };
+        b.g.unary(&x, op)
+    }
+}
+
+options! {
+    /// Options of pooling.
+    pub(super) struct Config {
+        kind: Pooling = "(pool_kind)", "how the hidden states of a sequence become one vector: `mean`, `first`, `last`, `max`, `mean_sqrt` (sum over the square root of the number of tokens), `weighted` (mean weighted by the position counted from 1)";
+        act: Act = "(cls_act)", "activation after `cls`: `none`, `tanh`, `relu`, `gelu`, `gelu_erf`, `silu`";
+        eps: f32 = "if(has('cls.norm'), layer_eps, 0)", "epsilon of `cls.norm`";
+        softmax: bool = "cls_softmax", "whether the scores of the classes become probabilities";
+        dense_act: Act = "(dense_act)", "activation after `dense_2` and after `dense_3`, as `act`";
+        normalise: bool = "pool_normalise", "whether the vector is divided by its Euclidean length";
+    }
+}
+
+/// An optional weight whose key is its tensor's name.
+const fn weight(
+    role: WeightRole,
+    key: &'static str,
+    tensor: &'static str,
+    shape: &'static [&'static str],
+    doc: &'static str,
+) -> WeightSpec {
+    WeightSpec::new(role, key, tensor, shape, doc).optional()
+}
+
+/// `[pool]`; a definition without it has the defaults.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "pool",
+    title: "Pooling",
+    noun: "pooling",
+    summary: "Makes one vector of the hidden states of a sequence, or the scores of its classes. Runs only where a vector is asked for, or where the model is a classifier.",
+    formula: "y = pool(x){has('cls'): ; y = act(cls . y)}{has('cls.norm'): ; y = norm(y)}{has('cls.output'): ; y = cls.output . y}{has('dense_2'): ; y = dense_act(dense_2 . y)}{has('dense_3'): ; y = dense_act(dense_3 . y)}{normalise: ; y = y / |y|}",
+    options: Config::OPTIONS,
+    weights: &[
+        weight(
+            WeightRole::Matrix,
+            "cls",
+            "cls.weight",
+            &["n_embd", "dim('cls', 1)"],
+            "first layer of a classification head",
+        ),
+        weight(
+            WeightRole::Bias,
+            "cls.bias",
+            "cls.bias",
+            &["dim('cls', 1)"],
+            "bias of `cls`",
+        ),
+        weight(
+            WeightRole::Gain,
+            "cls.norm",
+            "cls.norm.weight",
+            &["dim('cls', 1)"],
+            "weight of the layer norm after `cls`",
+        ),
+        weight(
+            WeightRole::Bias,
+            "cls.norm.bias",
+            "cls.norm.bias",
+            &["dim('cls', 1)"],
+            "bias of the layer norm after `cls`",
+        ),
+        weight(
+            WeightRole::Matrix,
+            "cls.output",
+            "cls.output.weight",
+            &[
+                "if(has('cls'), dim('cls', 1), n_embd)",
+                "dim('cls.output', 1)",
+            ],
+            "projection to the scores of the classes",
+        ),
+        weight(
+            WeightRole::Bias,
+            "cls.output.bias",
+            "cls.output.bias",
+            &["dim('cls.output', 1)"],
+            "bias of `cls.output`",
+        ),
+        weight(
+            WeightRole::Matrix,
+            "dense_2",
+            "dense_2.weight",
+            &["n_embd", "dim('dense_2', 1)"],
+            "first dense layer after pooling",
+        ),
+        weight(
+            WeightRole::Bias,
+            "dense_2.bias",
+            "dense_2.bias",
+            &["dim('dense_2', 1)"],
+            "bias of `dense_2`",
+        ),
+        weight(
+            WeightRole::Matrix,
+            "dense_3",
+            "dense_3.weight",
+            &["dim('dense_2', 1)", "dim('dense_3', 1)"],
+            "second dense layer after pooling",
+        ),
+        weight(
+            WeightRole::Bias,
+            "dense_3.bias",
+            "dense_3.bias",
+            &["dim('dense_3', 1)"],
+            "bias of `dense_3`",
+        ),
+    ],
+    side: None,
+    state: StateSpec::None,
+    rules: &[Rule {
+        holds: "(has('dense_2') or not has('dense_3')) and (has('cls') or not has('cls.norm'))",
+        message: "`dense_3` follows `dense_2`, and `cls.norm` follows `cls`",
+    }],
+};
+
+/// One vector of `width` elements of the rows of a sequence, one after the other. At least one row.
+pub(crate) fn pooled(rows: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
+    let n = rows.len() / width.max(1);
+    let sum = |i: usize, weight: &dyn Fn(usize) -> f64| -> f64 {
+        let column = rows.iter().skip(i).step_by(width);
+        let terms = column.enumerate().map(|(at, v)| weight(at) * f64::from(*v));
+        terms.sum()
+    };
+    let each = |of: &dyn Fn(usize) -> f64| (0..width).map(|i| of(i) as f32).collect();
+    let count = n as f64;
+    match pooling {
+        Pooling::First => rows[..width].to_vec(),
+        Pooling::Last => rows[(n - 1) * width..].to_vec(),
+        Pooling::Mean => each(&|i| sum(i, &|_| 1.0) / count),
+        Pooling::MeanSqrt => each(&|i| sum(i, &|_| 1.0) / count.sqrt()),
+        Pooling::Weighted => {
+            let total = count * (count + 1.0) / 2.0;
+            each(&|i| sum(i, &|at| (at + 1) as f64) / total)
+        }
+        Pooling::Max => {
+            let largest = |i: usize| rows.iter().skip(i).step_by(width).copied();
+            let largest = |i| largest(i).fold(f32::NEG_INFINITY, f32::max);
+            (0..width).map(largest).collect()
+        }
+    }
+}
+
+/// Whether anything is computed after pooling and before normalising.
+pub(crate) fn has_layers(unit: &Unit) -> bool {
+    unit.weights.iter().any(Option::is_some) || Config::read(&unit.options).softmax
+}
+
+/// Divides a vector by its Euclidean length, where the unit asks for that. Zeros stay.
+pub(crate) fn normalise(unit: &Unit, vector: &mut [f32]) {
+    if !Config::read(&unit.options).normalise {
+        return;
+    }
+    let length = vector.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
+    // The bound of torch's `normalize`.
+    let length = length.sqrt().max(1e-12);
+    vector
+        .iter_mut()
+        .for_each(|v| *v = (f64::from(*v) / length) as f32);
+}
+
+/// What follows pooling: `[n_embd, 1]` to `[width, 1]`.
+pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let _scope = b.g.scope("pool", &unit.path);
+    let c = Config::read(&unit.options);
+    let mut y = x.clone();
+    if b.weight(unit, "cls").is_some() {
+        y = c.act.build(b, b.linear(unit, "cls", &y)?)?;
+    }
+    if let Some(weight) = b.weight(unit, "cls.norm") {
+        let normed = b.g.mul(&b.g.layer_norm(&y, c.eps)?, weight)?;
+        y = b.with_bias(unit, "cls.norm.bias", normed)?;
+    }
+    if b.weight(unit, "cls.output").is_some() {
+        y = b.linear(unit, "cls.output", &y)?;
+    }
+    if c.softmax {
+        let plain = Scores {
+            scale: 1.0,
+            softcap: 0.0,
+            max_bias: 0.0,
+            sinks: None,
+        };
+        y = b.g.soft_max(&y, None, &plain)?;
+    }
+    for key in ["dense_2", "dense_3"] {
+        if b.weight(unit, key).is_some() {
+            y = c.dense_act.build(b, b.linear(unit, key, &y)?)?;
+        }
+    }
+    b.name(&unit.path, "pooled", &y);
+    Ok(y)
+}

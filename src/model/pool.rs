@@ -1,0 +1,37 @@
+//! One vector, or the scores of the classes, of the hidden states of a sequence.
+
+use crate::blocks::pool;
+
+use super::graph;
+use super::{Error, Model};
+
+impl Model {
+    /// The vector of a sequence, of the hidden states after the final norm `[n_embd, n_tokens]` of
+    /// all its tokens: pooled, then through the dense layers of the model; of a classifier the scores
+    /// `[n_classes]`.
+    ///
+    /// # Errors
+    /// No hidden states, or a failed computation.
+    pub fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, Error> {
+        let width = self.plan.n_embd as usize;
+        if rows.is_empty() || !rows.len().is_multiple_of(width) {
+            return Err(Error::Batch {
+                found: format!("{} hidden values", rows.len()),
+                expected: format!("at least one token of {width}"),
+            });
+        }
+        let mut vector = pool::pooled(rows, width, self.plan.pooling());
+        if pool::has_layers(&self.plan.pool) {
+            let (graph, [input, output]) =
+                graph::build_pool(&self.plan, &self.loaded.tensors, &self.states)?;
+            self.current = None;
+            self.executor.load(graph)?;
+            self.executor.write(&input, &vector)?;
+            self.executor.run()?;
+            vector = vec![0.0; output.elements() as usize];
+            self.executor.read(&output, &mut vector)?;
+        }
+        pool::normalise(&self.plan.pool, &mut vector);
+        Ok(vector)
+    }
+}

@@ -1,0 +1,131 @@
+//! `modules.json` of sentence-transformers: what follows the transformer in an embedding model.
+//!
+//! The modules become one object of the configuration under [`KEY`], which the maps read as any other
+//! key: `pooling` (the object of its own config.json), `dense_2` and `dense_3` (likewise) and
+//! `normalize`. The tensors of a dense layer join those of the folder under the same names.
+
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::{Map, Value as Json};
+
+use crate::weights::safetensors::{Checkpoint, is_named, read_small};
+
+use super::{Error, MAX_CONFIG_BYTES, read_config};
+
+/// The file that lists the modules.
+const FILE: &str = "modules.json";
+/// The configuration's key under which maps find them.
+const KEY: &str = "sentence_transformers";
+/// Names of the dense layers, in their order: those of GGUF files.
+const DENSE: [&str; 2] = ["dense_2", "dense_3"];
+/// Modules beyond any real list.
+const MAX_MODULES: usize = 16;
+
+#[derive(Deserialize)]
+struct Module {
+    path: String,
+    r#type: String,
+}
+
+/// What a folder's modules say.
+#[derive(Debug, Default)]
+pub(super) struct Modules {
+    found: Map<String, Json>,
+    /// Dense layers: the name before their tensors' names, and their folder.
+    dense: Vec<(&'static str, PathBuf)>,
+    /// Where the transformer lies, if not in the folder itself.
+    pub(super) transformer: Option<PathBuf>,
+}
+
+impl Modules {
+    /// Reads the modules of a folder; none if it does not list any.
+    ///
+    /// # Errors
+    /// A list or a module's configuration that cannot be read, or a module that is not known.
+    pub(super) fn read(folder: &Path) -> Result<Self, Error> {
+        let path = folder.join(FILE);
+        let mut all = Self::default();
+        if !is_named(&path) {
+            return Ok(all);
+        }
+        let refuse = |message: String| Error::Config {
+            path: path.clone(),
+            message,
+        };
+        let text = read_small(&path, MAX_CONFIG_BYTES)?;
+        let list: Vec<Module> =
+            serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
+        if list.len() > MAX_MODULES {
+            let message = format!("{} modules, expected at most {MAX_MODULES}", list.len());
+            return Err(refuse(message));
+        }
+        for module in &list {
+            all.module(folder, module, &refuse)?;
+        }
+        Ok(all)
+    }
+
+    fn module(
+        &mut self,
+        folder: &Path,
+        module: &Module,
+        refuse: &dyn Fn(String) -> Error,
+    ) -> Result<(), Error> {
+        let place = inside(folder, &module.path)
+            .ok_or_else(|| refuse(format!("`{}` is no folder in this one", module.path)))?;
+        let kind = module.r#type.rsplit('.').next().unwrap_or_default();
+        match kind {
+            "Transformer" if module.path.is_empty() => {}
+            "Transformer" => self.transformer = Some(place),
+            "Pooling" => {
+                let config = read_config(&place.join(super::CONFIG))?;
+                self.found.insert("pooling".into(), config);
+            }
+            "Dense" => {
+                let Some(name) = DENSE.get(self.dense.len()) else {
+                    let message = format!("more than {} dense layers", DENSE.len());
+                    return Err(refuse(message));
+                };
+                let config = read_config(&place.join(super::CONFIG))?;
+                self.found.insert((*name).into(), config);
+                self.dense.push((name, place));
+            }
+            "Normalize" => {
+                self.found.insert("normalize".into(), Json::Bool(true));
+            }
+            // It acts in training only.
+            "Dropout" => {}
+            other => {
+                let known = "Transformer, Pooling, Dense, Normalize, Dropout";
+                return Err(refuse(format!(
+                    "the module `{other}` cannot be run; expected one of {known}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the modules to a folder's configuration and tensors.
+    ///
+    /// # Errors
+    /// Tensors of a module that cannot be read, or have the name of another.
+    pub(super) fn join(self, json: &mut Json, checkpoint: &mut Checkpoint) -> Result<(), Error> {
+        for (name, folder) in &self.dense {
+            checkpoint.join(&format!("{KEY}.{name}."), Checkpoint::open(folder)?)?;
+        }
+        if let Some(config) = json.as_object_mut()
+            && !self.found.is_empty()
+        {
+            config.insert(KEY.into(), Json::Object(self.found));
+        }
+        Ok(())
+    }
+}
+
+/// A path of the list, which may not lead out of the folder.
+fn inside(folder: &Path, path: &str) -> Option<PathBuf> {
+    let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+    let path = Path::new(path);
+    path.components().all(is_plain).then(|| folder.join(path))
+}
