@@ -151,6 +151,7 @@ pub(super) static CONTRACT: Contract = Contract {
         ),
     ],
     side: None,
+    rows: None,
     state: StateSpec::None,
     rules: &[Rule {
         holds: "(has('dense_2') or not has('dense_3')) and (has('cls') or not has('cls.norm'))",
