@@ -12,7 +12,6 @@ use crate::retype::retype;
 use crate::stmap::{self, Maps};
 use crate::text::tokenizer::folder::Folder;
 use crate::text::tokenizer::{self, Tokenizer};
-use crate::weights::safetensors::is_named;
 use crate::weights::{self, TensorType, Weights, gguf};
 
 /// Name of the model that answers where none is named.
@@ -248,7 +247,7 @@ pub fn read(source: &Source, with: &Definitions) -> Result<Contents, Error> {
             let mut weights = stmap::open(path, &with.maps, &with.archs, with.allow_unmapped)?;
             let folder = stmap::folder_of(path);
             // Without a vocabulary a model still has logits.
-            let has_vocabulary = is_named(&folder.join("tokenizer.json"));
+            let has_vocabulary = tokenizer::folder::has_vocabulary(folder);
             let vocabulary = has_vocabulary.then(|| tokenizer::folder::read(folder));
             let vocabulary = vocabulary.transpose()?;
             if let Some(vocabulary) = &vocabulary {

@@ -1,6 +1,6 @@
 //! The metadata keys of a vocabulary, apart from those of roles.
 //!
-//! Those of the GGUF specification, of llama.cpp, and three of our own that say what neither can;
+//! Those of the GGUF specification, of llama.cpp, and some of our own that say what neither can;
 //! readers that do not know them lose only that.
 
 pub(super) const MODEL: &str = "tokenizer.ggml.model";
@@ -23,3 +23,10 @@ pub(super) const NORMAL_FORM: &str = "tokenizer.ggml.normalizer.form";
 pub(super) const STRIPS_LEFT: &str = "tokenizer.ggml.lstrip_token_ids";
 /// Ours: ids of the special tokens that white space behind them belongs to.
 pub(super) const STRIPS_RIGHT: &str = "tokenizer.ggml.rstrip_token_ids";
+/// Ours: ids of the user-defined symbols that SentencePiece matches within a text, where other tokens
+/// of their kind split it. A file that has the key, be it empty, is tokenized as that library does.
+pub(super) const SYMBOLS: &str = "tokenizer.ggml.sentencepiece_symbol_ids";
+/// Ours: the space that is put before a text stands behind it instead.
+pub(super) const SPACE_IS_LAST: &str = "tokenizer.ggml.space_is_last";
+/// Ours: a space is put before a text, but not behind a special token.
+pub(super) const SPACE_AT_START_ONLY: &str = "tokenizer.ggml.space_at_start_only";

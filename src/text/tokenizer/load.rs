@@ -9,7 +9,10 @@ use std::sync::Arc;
 use crate::weights::{Metadata, StringArray};
 
 use super::bpe::Bpe;
+use super::costs::Costs;
 use super::external::External;
+use super::longest::Longest;
+use super::normaliser::Normaliser;
 use super::pieces::Spaces;
 use super::pretokenizer;
 use super::roles::{Defaults, Roles};
@@ -17,7 +20,7 @@ use super::specials::Specials;
 use super::spm::Spm;
 use super::unigram::Unigram;
 use super::vocab::{Vocabulary, required_strings};
-use super::wordpiece::{Normaliser, WordPiece};
+use super::wordpiece::{self, WordPiece};
 use super::{Encoder, Error, Tokenizer, keys, normal_form, quirks};
 
 /// The model that joins by score.
@@ -44,6 +47,8 @@ enum Algorithm {
     Bpe,
     WordPiece,
     Unigram,
+    Longest,
+    Costs,
     /// Token ids only.
     Absent,
 }
@@ -99,6 +104,16 @@ const MODELS: &[Model] = &[
         },
         ..model(LIKELIHOOD_MODEL, Algorithm::Unigram)
     },
+    model("rwkv", Algorithm::Longest),
+    Model {
+        defaults: Defaults {
+            bos: Some(1),
+            eos: Some(2),
+            unk: Some(0),
+            sep: None,
+        },
+        ..model("plamo2", Algorithm::Costs)
+    },
     model("none", Algorithm::Absent),
     model("no_vocab", Algorithm::Absent),
     model("test", Algorithm::Absent),
@@ -119,6 +134,8 @@ impl Tokenizer {
             Algorithm::Bpe => Self::with_bpe(metadata, model),
             Algorithm::WordPiece => Self::with_wordpiece(metadata, model),
             Algorithm::Unigram => Self::with_unigram(metadata, model),
+            Algorithm::Longest => Self::with_longest(metadata, model),
+            Algorithm::Costs => Self::with_costs(metadata, model),
             Algorithm::Absent => Self::without_encoder(metadata, model),
         }
     }
@@ -132,9 +149,11 @@ impl Tokenizer {
             Spaces::Escaped,
         );
         this.adds_bos = flag(metadata, keys::ADD_BOS, true);
-        this.drops_first_space = adds_space_prefix;
+        this.drops_first_space = adds_space_prefix && !flag(metadata, keys::SPACE_IS_LAST, false);
         this.form = normal_form::read(metadata)?;
-        let spm = Spm::new(&this.vocab, adds_space_prefix, this.roles.unk);
+        let merges_spaces = flag(metadata, keys::REMOVE_EXTRA_SPACES, false);
+        let normaliser = Normaliser::read(metadata, &this.vocab, adds_space_prefix, merges_spaces)?;
+        let spm = Spm::new(&this.vocab, normaliser, this.roles.unk);
         this.encoder = Some(Encoder::Spm(spm));
         Ok(this)
     }
@@ -166,7 +185,7 @@ impl Tokenizer {
 
     fn with_wordpiece(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
         let lowercase = flag(metadata, keys::LOWERCASE, true);
-        let normaliser = Normaliser {
+        let normaliser = wordpiece::Normaliser {
             lowercase,
             strips_accents: flag(metadata, keys::STRIP_ACCENTS, lowercase),
         };
@@ -187,15 +206,29 @@ impl Tokenizer {
         let mut this = Self::new(metadata, model, vocab, Spaces::Escaped);
         this.adds_bos = flag(metadata, keys::ADD_BOS, false);
         this.adds_eos = flag(metadata, keys::ADD_EOS, true);
-        this.drops_first_space = adds_space_prefix;
-        let unigram = Unigram::new(
-            metadata,
-            &this.vocab,
-            this.roles.unk,
-            adds_space_prefix,
-            merges_spaces,
-        )?;
+        this.drops_first_space = adds_space_prefix && !flag(metadata, keys::SPACE_IS_LAST, false);
+        let normaliser = Normaliser::read(metadata, &this.vocab, adds_space_prefix, merges_spaces)?;
+        let unigram = Unigram::new(&this.vocab, normaliser, this.roles.unk)?;
         this.encoder = Some(Encoder::Unigram(Box::new(unigram)));
+        Ok(this)
+    }
+
+    fn with_longest(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
+        let vocab = Vocabulary::read(metadata)?;
+        let mut this = Self::new(metadata, model, vocab, Spaces::Escapes);
+        // Nothing is put before or behind a text, whatever the file says.
+        this.adds_eos = false;
+        let longest = Longest::new(&this.vocab, this.roles.unk);
+        this.encoder = Some(Encoder::Longest(longest));
+        Ok(this)
+    }
+
+    fn with_costs(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
+        let vocab = Vocabulary::read(metadata)?;
+        let mut this = Self::new(metadata, model, vocab, Spaces::AsIs);
+        this.adds_bos = flag(metadata, keys::ADD_BOS, false);
+        let costs = Costs::new(&this.vocab)?;
+        this.encoder = Some(Encoder::Costs(costs));
         Ok(this)
     }
 
@@ -231,7 +264,7 @@ impl Tokenizer {
     /// What all models have in common; without an encoder.
     fn new(metadata: &Metadata, model: &Model, mut vocab: Vocabulary, spaces: Spaces) -> Self {
         let roles = Roles::read(metadata, &mut vocab, model.defaults);
-        let mut specials = Specials::new(&vocab);
+        let mut specials = Specials::new(&vocab, metadata);
         quirks::apply(metadata, &mut specials);
         specials.strip_listed(metadata);
         let pieces = vocab.iter().map(|(_, text, kind)| spaces.piece(text, kind));
@@ -248,6 +281,7 @@ impl Tokenizer {
             adds_eos: flag(metadata, keys::ADD_EOS, false),
             adds_sep: false,
             drops_first_space: false,
+            space_at_start_only: flag(metadata, keys::SPACE_AT_START_ONLY, false),
         }
     }
 }

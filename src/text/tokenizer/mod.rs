@@ -2,8 +2,8 @@
 //!
 //! A [`Tokenizer`] splits a text at its special tokens (`specials`) and hands the rest to the
 //! algorithm the file names: SentencePiece by score (`spm`), byte-pair merges (`bpe`, with the words
-//! of `words` and `pretokenizer`), `wordpiece`, `unigram`, or the library of the folder that the
-//! vocabulary came in (`folder`, `external`). An algorithm is one file and one row of the table in `load`.
+//! of `words` and `pretokenizer`), `wordpiece`, `unigram`, the `longest` token, the least `costs`, or the
+//! library of the folder that the vocabulary came in (`folder`, `external`). An algorithm is one file and one row of the table in `load`.
 //! Not here: chat templates, and holding back the bytes of unfinished characters.
 //!
 //! Invariant: decoding works on bytes, because a token may end inside a character.
@@ -11,15 +11,20 @@
 mod bpe;
 mod byte_level;
 mod chain;
+mod costs;
 mod error;
 mod external;
 pub mod folder;
 mod keys;
 mod load;
+mod longest;
 mod normal_form;
+mod normaliser;
 mod pieces;
+mod prefixes;
 mod pretokenizer;
 mod quirks;
+mod replacements;
 mod roles;
 mod specials;
 mod spm;
@@ -36,7 +41,9 @@ use crate::weights::StringArray;
 pub use error::Error;
 
 use bpe::Bpe;
+use costs::Costs;
 use external::External;
+use longest::Longest;
 use normal_form::Form;
 use roles::Roles;
 use specials::{Part, Specials};
@@ -67,6 +74,8 @@ pub struct Tokenizer {
     adds_eos: bool,
     adds_sep: bool,
     drops_first_space: bool,
+    /// No space is put behind a special token.
+    space_at_start_only: bool,
 }
 
 /// How texts without special tokens become tokens.
@@ -76,6 +85,8 @@ enum Encoder {
     Bpe(Box<Bpe>),
     WordPiece(Box<WordPiece>),
     Unigram(Box<Unigram>),
+    Longest(Longest),
+    Costs(Costs),
     /// By the library of the vocabulary's folder, special tokens included.
     External(Arc<External>),
 }
@@ -147,7 +158,7 @@ impl Tokenizer {
                     self.encode_plain(encoder, &text, after_text, out)?;
                 }
             }
-            after_text = matches!(part, Part::Text(_));
+            after_text = self.space_at_start_only || matches!(part, Part::Text(_));
         }
         Ok(())
     }
@@ -164,7 +175,9 @@ impl Tokenizer {
             Encoder::Bpe(bpe) => bpe.encode(&self.vocab, text, out),
             Encoder::Spm(spm) => spm.encode(&self.vocab, text, after_text, out)?,
             Encoder::WordPiece(pieces) => pieces.encode(&self.vocab, text, out)?,
-            Encoder::Unigram(unigram) => unigram.encode(text, out),
+            Encoder::Unigram(unigram) => unigram.encode(text, after_text, out),
+            Encoder::Longest(longest) => longest.encode(text, out)?,
+            Encoder::Costs(costs) => costs.encode(text, out),
             Encoder::External(external) => out.extend(external.encode(text, false, false)?),
         }
         Ok(())
@@ -210,6 +223,8 @@ impl Tokenizer {
             Encoder::Spm(_) => "SentencePiece, by scores",
             Encoder::Unigram(_) => "unigram, by likelihood",
             Encoder::WordPiece(_) => "WordPiece",
+            Encoder::Longest(_) => "the longest token first",
+            Encoder::Costs(_) => "the cheapest tokens",
             Encoder::External(_) => "by the library of its folder",
         })
     }
@@ -272,7 +287,9 @@ impl Tokenizer {
     /// Whether encoding keeps every byte of a text, so that the tokens of bytes are well-defined.
     pub fn keeps_bytes(&self) -> bool {
         match &self.encoder {
-            Some(Encoder::Bpe(_) | Encoder::Spm(_)) => true,
+            Some(Encoder::Bpe(_) | Encoder::Longest(_)) => true,
+            // A table of replacements changes texts, and joined white space is gone.
+            Some(Encoder::Spm(spm)) => spm.keeps_bytes(),
             Some(Encoder::External(external)) => external.keeps_bytes,
             _ => false,
         }

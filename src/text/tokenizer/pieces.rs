@@ -5,6 +5,7 @@
 
 use super::SPACE;
 use super::byte_level;
+use super::longest;
 use super::vocab::{Kind, named_byte};
 
 /// How the texts of plain tokens spell spaces.
@@ -13,16 +14,21 @@ pub(super) enum Spaces {
     Escaped,
     ByteLevel,
     AsIs,
+    /// Bytes with escapes.
+    Escapes,
 }
 
 impl Spaces {
     /// The bytes a token contributes to a text.
     pub(super) fn piece(self, text: &[u8], kind: Kind) -> Vec<u8> {
         match (kind, self) {
+            (Kind::Unused, Self::Escapes) => Vec::new(),
+            (_, Self::Escapes) => longest::unescaped(text),
+            (Kind::Byte, _) if named_byte(text).is_some() => named_byte(text).into_iter().collect(),
             (_, Self::AsIs) | (Kind::Control | Kind::UserDefined | Kind::Unknown, _) => {
                 text.to_vec()
             }
-            (Kind::Byte, _) => named_byte(text).map_or_else(|| text.to_vec(), |byte| vec![byte]),
+            (Kind::Byte, _) => text.to_vec(),
             (Kind::Unused, _) => Vec::new(),
             (Kind::Normal, Self::Escaped) => unescape_spaces(text),
             (Kind::Normal, Self::ByteLevel) => {

@@ -11,7 +11,8 @@ use crate::weights::Metadata;
 use super::vocab::{Kind, Vocabulary};
 
 /// Ours: tokens that end a generation, for those that no other key and no text tells. A file that
-/// has it says all there is to know about roles: a plain token gets none for its text.
+/// has it says all there is to know about roles: a plain token gets none for its text, and none is
+/// implied by the model.
 pub(super) const ENDS: &str = "tokenizer.ggml.eog_token_ids";
 
 /// Ids of the tokens with a role.
@@ -232,7 +233,11 @@ pub(super) fn is_end_of_message(text: &str) -> bool {
 impl Roles {
     /// Finds the tokens with a role; those known by their text become control tokens.
     pub(super) fn read(metadata: &Metadata, vocab: &mut Vocabulary, defaults: Defaults) -> Self {
-        let key = |key, default| id_of_key(metadata, vocab, key).or(in_range(vocab, default));
+        let listed = metadata.array(ENDS);
+        let key = |key, default| {
+            let default = || in_range(vocab, default).filter(|_| listed.is_none());
+            id_of_key(metadata, vocab, key).or_else(default)
+        };
         let mut this = Self {
             bos: key("tokenizer.ggml.bos_token_id", defaults.bos),
             eos: key("tokenizer.ggml.eos_token_id", defaults.eos),
@@ -243,7 +248,6 @@ impl Roles {
             sep: key("tokenizer.ggml.seperator_token_id", defaults.sep),
             ..Self::default()
         };
-        let listed = metadata.array(ENDS);
         let texts = Texts {
             only_special: listed.is_some(),
         };

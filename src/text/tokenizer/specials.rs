@@ -33,12 +33,15 @@ pub(super) enum Part<'a> {
 }
 
 impl Specials {
-    /// Collects the control, user-defined and unknown tokens that are text.
-    pub(super) fn new(vocab: &Vocabulary) -> Self {
+    /// Collects the control, user-defined and unknown tokens that are text, except those that the
+    /// metadata says are matched within texts.
+    pub(super) fn new(vocab: &Vocabulary, metadata: &Metadata) -> Self {
+        let within = listed(metadata, keys::SYMBOLS);
         let mut specials: Vec<Special> = vocab
             .iter()
-            .filter(|(_, _, kind)| {
+            .filter(|(id, _, kind)| {
                 matches!(kind, Kind::Control | Kind::UserDefined | Kind::Unknown)
+                    && !within.contains(&i64::from(*id))
             })
             .filter_map(|(id, text, kind)| {
                 Some(Special {
@@ -70,13 +73,8 @@ impl Specials {
 
     /// Has the tokens that the metadata lists by id swallow the white space beside them.
     pub(super) fn strip_listed(&mut self, metadata: &Metadata) {
-        let listed = |key: &str| -> FxHashSet<i64> {
-            let ids = metadata.array(key);
-            ids.into_iter()
-                .flat_map(|ids| (0..ids.len()).filter_map(|at| ids.get(at)?.as_i64()))
-                .collect()
-        };
-        let (left, right) = (listed(keys::STRIPS_LEFT), listed(keys::STRIPS_RIGHT));
+        let left = listed(metadata, keys::STRIPS_LEFT);
+        let right = listed(metadata, keys::STRIPS_RIGHT);
         for special in &mut self.0 {
             special.strips_left |= left.contains(&special.id.into());
             special.strips_right |= right.contains(&special.id.into());
@@ -132,6 +130,14 @@ impl Special {
             out.push(Part::Text(text));
         }
     }
+}
+
+/// The ids that the metadata lists under a key.
+fn listed(metadata: &Metadata, key: &str) -> FxHashSet<i64> {
+    let ids = metadata.array(key);
+    ids.into_iter()
+        .flat_map(|ids| (0..ids.len()).filter_map(|at| ids.get(at)?.as_i64()))
+        .collect()
 }
 
 /// The white space that is swallowed: that of ASCII, with the vertical tab.

@@ -1,7 +1,8 @@
 //! SentencePiece BPE: neighbouring pieces are joined in the order of the joined token's score.
 //!
-//! A piece that is no token at the end is written as its bytes (`<0xNN>` tokens). Spaces are
-//! written as U+2581. Ties are resolved to the left.
+//! A piece that is no token at the end is written as its bytes (`<0xNN>` tokens); without such tokens
+//! it is unknown, and unknown pieces in a row are one token. An unused token is taken apart again into
+//! what it was joined from, and a control token is never joined. Ties are resolved to the left.
 //!
 //! Invariant: a text may be cut between two characters that no token holds side by side, because
 //! nothing is ever joined across; in most vocabularies that is before every word.
@@ -9,11 +10,15 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::Error;
 use super::chain::{Chain, NONE};
-use super::vocab::Vocabulary;
-use super::{Error, SPACE};
+use super::normaliser::Normaliser;
+use super::vocab::{Kind, Vocabulary};
+
+/// The symbol of a piece that is never joined.
+const FROZEN: u32 = NONE - 1;
 
 /// A pair of neighbours that together are a token.
 struct Candidate {
@@ -50,8 +55,7 @@ impl Eq for Candidate {}
 /// What the algorithm needs besides the vocabulary.
 #[derive(Debug)]
 pub(super) struct Spm {
-    /// A text begins with a space, except right after another text.
-    adds_space_prefix: bool,
+    normaliser: Normaliser,
     /// Stands for bytes without a token.
     unknown: Option<u32>,
     /// Characters that stand side by side in a token.
@@ -63,20 +67,27 @@ pub(super) struct Spm {
 struct Scratch {
     chain: Chain,
     heap: BinaryHeap<Candidate>,
+    /// Lengths of the left parts of unused tokens.
+    parts: FxHashMap<Box<[u8]>, usize>,
 }
 
 impl Spm {
-    pub(super) fn new(vocab: &Vocabulary, adds_space_prefix: bool, unknown: Option<u32>) -> Self {
+    pub(super) fn new(vocab: &Vocabulary, normaliser: Normaliser, unknown: Option<u32>) -> Self {
         let texts = vocab
             .iter()
             .filter_map(|(_, text, _)| std::str::from_utf8(text).ok());
         Self {
-            adds_space_prefix,
+            normaliser,
             unknown,
             neighbours: texts
                 .flat_map(|text| text.chars().zip(text.chars().skip(1)))
                 .collect(),
         }
+    }
+
+    /// Whether the tokens of a text have all its bytes.
+    pub(super) fn keeps_bytes(&self) -> bool {
+        self.normaliser.keeps_bytes()
     }
 
     /// Appends the tokens of a text without special tokens to `out`.
@@ -87,11 +98,7 @@ impl Spm {
         after_text: bool,
         out: &mut Vec<u32>,
     ) -> Result<(), Error> {
-        let prefix = match self.adds_space_prefix {
-            true if !after_text => SPACE,
-            _ => "",
-        };
-        let text = format!("{prefix}{}", text.replace(' ', SPACE));
+        let text = self.normaliser.apply(text, after_text);
         let mut scratch = Scratch::default();
         let (mut start, mut before) = (0, None);
         for (at, c) in text.char_indices() {
@@ -112,15 +119,35 @@ impl Spm {
         scratch: &mut Scratch,
         out: &mut Vec<u32>,
     ) -> Result<(), Error> {
-        scratch.join(vocab, text);
+        scratch.join(vocab, text, &self.normaliser);
         for (symbol, piece) in scratch.chain.iter() {
-            let bytes = &text.as_bytes()[piece];
-            match Some(symbol)
-                .filter(|&id| id != NONE)
-                .or_else(|| vocab.id_of(bytes))
+            match symbol {
+                FROZEN => out.extend(self.normaliser.symbol(&text[piece]).map(|(_, id)| id)),
+                id if id != NONE && scratch.parts.is_empty() => out.push(id),
+                _ => self.append(vocab, &text.as_bytes()[piece], &scratch.parts, out)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends the token of a piece, or what stands for it.
+    fn append(
+        &self,
+        vocab: &Vocabulary,
+        piece: &[u8],
+        parts: &FxHashMap<Box<[u8]>, usize>,
+        out: &mut Vec<u32>,
+    ) -> Result<(), Error> {
+        let mut pieces = vec![piece];
+        while let Some(piece) = pieces.pop() {
+            if let Some((left, right)) = parts.get(piece).and_then(|at| piece.split_at_checked(*at))
             {
+                pieces.extend([right, left]);
+                continue;
+            }
+            match vocab.id_of(piece).filter(|&id| is_text(vocab, id)) {
                 Some(id) => out.push(id),
-                None => self.append_bytes(vocab, bytes, out)?,
+                None => self.append_bytes(vocab, piece, out)?,
             }
         }
         Ok(())
@@ -133,62 +160,78 @@ impl Spm {
         out: &mut Vec<u32>,
     ) -> Result<(), Error> {
         for &byte in bytes {
-            let id = vocab
-                .byte_token(byte)
-                .or_else(|| vocab.id_of(&[byte]))
-                .or(self.unknown)
-                .ok_or(Error::NoTokenForByte(byte))?;
-            out.push(id);
+            let known = vocab.byte_token(byte).or_else(|| vocab.id_of(&[byte]));
+            match known {
+                Some(id) => out.push(id),
+                None if out.last().copied() == self.unknown && self.unknown.is_some() => {}
+                None => out.push(self.unknown.ok_or(Error::NoTokenForByte(byte))?),
+            }
         }
         Ok(())
     }
 }
 
 impl Scratch {
-    /// Joins the characters of a text until nothing can be joined any more. A piece that was
-    /// joined has its token as its symbol, a single character has none.
-    fn join(&mut self, vocab: &Vocabulary, text: &str) {
-        let Self { chain, heap } = self;
-        chain.clear();
-        for (start, c) in text.char_indices() {
-            chain.push(NONE, start as u32, c.len_utf8() as u32);
+    /// Joins the characters of a text until nothing can be joined any more.
+    fn join(&mut self, vocab: &Vocabulary, text: &str, normaliser: &Normaliser) {
+        self.chain.clear();
+        self.parts.clear();
+        let mut start = 0;
+        while let Some(c) = text[start..].chars().next() {
+            let (symbol, len) = match normaliser.symbol(&text[start..]) {
+                Some((len, _)) => (FROZEN, len),
+                None => (NONE, c.len_utf8()),
+            };
+            self.chain.push(symbol, start as u32, len as u32);
+            start += len;
         }
-        for right in 1..chain.len() {
-            heap.extend(candidate(vocab, text, chain, right - 1, right));
+        for right in 1..self.chain.len() {
+            self.consider(vocab, text, right - 1, right);
         }
-        while let Some(best) = heap.pop() {
-            if !chain.is_pair(best.left, best.right, best.bytes) {
+        while let Some(best) = self.heap.pop() {
+            if !self.chain.is_pair(best.left, best.right, best.bytes) {
                 continue;
             }
-            chain.join(best.left, best.right, best.id);
-            let (prev, next) = chain.neighbours(best.left);
-            heap.extend(candidate(vocab, text, chain, prev, best.left));
-            heap.extend(candidate(vocab, text, chain, best.left, next));
+            self.chain.join(best.left, best.right, best.id);
+            let (prev, next) = self.chain.neighbours(best.left);
+            self.consider(vocab, text, prev, best.left);
+            self.consider(vocab, text, best.left, next);
         }
+    }
+
+    /// Adds the pair of two neighbours, if together they are a token.
+    fn consider(&mut self, vocab: &Vocabulary, text: &str, left: u32, right: u32) {
+        let chain = &self.chain;
+        let ends = [left, right];
+        if ends.contains(&NONE) || ends.iter().any(|&end| chain.symbol(end) == FROZEN) {
+            return;
+        }
+        let span = chain.span(left, right);
+        if span.len() > vocab.longest() {
+            return;
+        }
+        let piece = &text.as_bytes()[span];
+        let Some(id) = vocab.id_of(piece).filter(|&id| is_text(vocab, id)) else {
+            return;
+        };
+        if vocab.kind(id) == Some(Kind::Unused) {
+            let at = chain.span(left, left).len();
+            self.parts.insert(piece.into(), at);
+        }
+        self.heap.push(Candidate {
+            score: vocab.score(id),
+            id,
+            left,
+            right,
+            bytes: piece.len() as u32,
+        });
     }
 }
 
-fn candidate(
-    vocab: &Vocabulary,
-    text: &str,
-    chain: &Chain,
-    left: u32,
-    right: u32,
-) -> Option<Candidate> {
-    if left == NONE || right == NONE {
-        return None;
-    }
-    let span = chain.span(left, right);
-    if span.len() > vocab.longest() {
-        return None;
-    }
-    let bytes = span.len() as u32;
-    let id = vocab.id_of(&text.as_bytes()[span])?;
-    Some(Candidate {
-        score: vocab.score(id),
-        id,
-        left,
-        right,
-        bytes,
-    })
+/// Whether characters may be joined to this token.
+fn is_text(vocab: &Vocabulary, id: u32) -> bool {
+    matches!(
+        vocab.kind(id),
+        Some(Kind::Normal | Kind::UserDefined | Kind::Unused)
+    )
 }

@@ -29,14 +29,20 @@ pub(super) enum Kind {
 impl Kind {
     /// The kind of a GGUF `token_type`.
     fn from_code(code: Option<i64>) -> Self {
-        match code {
-            Some(1) => Self::Normal,
-            Some(2) => Self::Unknown,
-            Some(3) => Self::Control,
-            Some(4) => Self::UserDefined,
-            Some(6) => Self::Byte,
-            _ => Self::Unused,
-        }
+        code.and_then(Self::known).unwrap_or(Self::Unused)
+    }
+
+    /// The kind of a `token_type` that somebody knows.
+    pub(super) fn known(code: i64) -> Option<Self> {
+        Some(match code {
+            1 => Self::Normal,
+            2 => Self::Unknown,
+            3 => Self::Control,
+            4 => Self::UserDefined,
+            5 => Self::Unused,
+            6 => Self::Byte,
+            _ => return None,
+        })
     }
 
     /// The `token_type` of a kind.

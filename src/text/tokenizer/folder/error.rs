@@ -21,6 +21,26 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// The file breaks its own format.
+    #[error("{}: {what}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        what: String,
+    },
+    /// The file says what the tokens are, and nothing says how texts are cut into them.
+    #[error(
+        "{}: the file does not say how texts are cut, and {class}; a `tokenizer.json` says it all: \
+         `AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)` of transformers writes one",
+        path.display()
+    )]
+    UnknownClass {
+        /// The file.
+        path: PathBuf,
+        /// The class, as part of a sentence.
+        class: String,
+    },
     /// The path leads to a folder or a device.
     #[error("{}: not a regular file", path.display())]
     NotAFile {

@@ -1,7 +1,7 @@
 //! The files of a folder that say something about its vocabulary, read with limits.
 //!
-//! Only `tokenizer.json` has to be there. Nothing here knows what a key means; a value of the
-//! wrong type is an error that names file and key, and `null` counts as absent.
+//! Only one that holds a vocabulary has to be there. Nothing here knows what a key means; a value of
+//! the wrong type is an error that names file and key, and `null` counts as absent.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use crate::weights::safetensors::is_named;
+
 use super::Error;
 
-/// The most bytes of `tokenizer.json`: ten times the largest known one.
+/// The most bytes of a file that holds a vocabulary: ten times the largest known one.
 const LARGEST_VOCABULARY: u64 = 512 << 20;
 /// The most bytes of any other file.
 const LARGEST_OTHER: u64 = 64 << 20;
@@ -20,8 +22,8 @@ const LARGEST_OTHER: u64 = 64 << 20;
 #[derive(Debug)]
 pub(super) struct Files {
     folder: PathBuf,
-    /// `tokenizer.json`.
-    pub(super) tokenizer: Vec<u8>,
+    /// The file that holds the vocabulary.
+    pub(super) vocabulary: Vocabulary,
     /// `config.json`.
     pub(super) config: Object,
     /// `generation_config.json`.
@@ -36,6 +38,57 @@ pub(super) struct Files {
     pub(super) chat_template: Object,
 }
 
+/// A file that holds a vocabulary.
+#[derive(Debug)]
+pub(super) struct Vocabulary {
+    path: PathBuf,
+    pub(super) kind: FileKind,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// What a file that holds a vocabulary is by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FileKind {
+    /// `tokenizer.json`.
+    Library,
+    /// `tekken.json`.
+    Tekken,
+    /// A SentencePiece model or the ranks of tiktoken: the content decides.
+    Model,
+    /// `vocab.json`, next to `merges.txt`.
+    Merges,
+    /// `vocab.txt`.
+    Words,
+}
+
+/// The files that hold a vocabulary, the one that counts first. A name that begins with `*` is the
+/// end of a name.
+const VOCABULARIES: &[(&str, FileKind)] = &[
+    ("tokenizer.json", FileKind::Library),
+    ("tekken.json", FileKind::Tekken),
+    ("tokenizer.model", FileKind::Model),
+    ("spiece.model", FileKind::Model),
+    ("tiktoken.model", FileKind::Model),
+    ("*.tiktoken", FileKind::Model),
+    ("vocab.json", FileKind::Merges),
+    ("vocab.txt", FileKind::Words),
+];
+
+/// A file that goes with another one, without which that holds no vocabulary.
+pub(super) const MERGES_FILE: &str = "merges.txt";
+
+/// The file of a folder that holds its vocabulary: `tokenizer.json` before all others.
+pub(super) fn vocabulary_of(folder: &Path) -> Option<(PathBuf, FileKind)> {
+    VOCABULARIES.iter().find_map(|(name, kind)| {
+        let path = match name.strip_prefix('*') {
+            None => folder.join(name),
+            Some(ending) => folder.join(names_in(folder, ending).ok()?.first()?),
+        };
+        let is_whole = *kind != FileKind::Merges || is_named(&folder.join(MERGES_FILE));
+        (is_named(&path) && is_whole).then_some((path, *kind))
+    })
+}
+
 /// A JSON object of a file; empty where there is no file.
 #[derive(Clone, Debug)]
 pub(super) struct Object {
@@ -47,12 +100,23 @@ pub(super) struct Object {
 
 impl Files {
     pub(super) fn read(folder: &Path) -> Result<Self, Error> {
-        let path = folder.join("tokenizer.json");
-        let tokenizer = read(&path, LARGEST_VOCABULARY)?.ok_or(Error::Missing { path })?;
+        let found = vocabulary_of(folder);
+        let (path, kind) = found.ok_or_else(|| Error::Missing {
+            path: folder.join("tokenizer.json"),
+        })?;
+        let bytes = read(&path, LARGEST_VOCABULARY)?;
+        let bytes = bytes.ok_or_else(|| Error::Missing { path: path.clone() })?;
+        if bytes.starts_with(b"version https://git-lfs") {
+            return Err(Error::Damaged {
+                path,
+                what: "a pointer of Git LFS instead of the file: `git lfs pull` fetches it"
+                    .to_owned(),
+            });
+        }
         let object = |name: &str| Object::read(folder.join(name));
         Ok(Self {
             folder: folder.to_owned(),
-            tokenizer,
+            vocabulary: Vocabulary { path, kind, bytes },
             config: object("config.json")?,
             generation: object("generation_config.json")?,
             tokenizer_config: object("tokenizer_config.json")?,
@@ -62,9 +126,17 @@ impl Files {
         })
     }
 
-    /// The path of `tokenizer.json`.
+    /// The path of the file that holds the vocabulary.
     pub(super) fn tokenizer_path(&self) -> PathBuf {
-        self.folder.join("tokenizer.json")
+        self.vocabulary.path.clone()
+    }
+
+    /// The error of a file that holds the vocabulary and is not what it should be.
+    pub(super) fn damaged(&self, what: impl Into<String>) -> Error {
+        Error::Damaged {
+            path: self.tokenizer_path(),
+            what: what.into(),
+        }
     }
 
     /// The text of a file of the folder, if it is there.
@@ -82,26 +154,7 @@ impl Files {
 
     /// The names of the files in a folder of the folder that end like this, sorted.
     pub(super) fn names_in(&self, folder: &str, ending: &str) -> Result<Vec<String>, Error> {
-        let path = self.folder.join(folder);
-        let io = |source| Error::Io {
-            path: path.clone(),
-            source,
-        };
-        let entries = match fs::read_dir(&path) {
-            Err(error) if is_absent(&error) => return Ok(Vec::new()),
-            entries => entries.map_err(io)?,
-        };
-        let mut names = Vec::new();
-        for entry in entries {
-            let name = entry.map_err(io)?.file_name();
-            names.extend(
-                name.to_str()
-                    .filter(|n| n.ends_with(ending))
-                    .map(str::to_owned),
-            );
-        }
-        names.sort_unstable();
-        Ok(names)
+        names_in(&self.folder.join(folder), ending)
     }
 }
 
@@ -169,6 +222,10 @@ impl Object {
         self.typed(key, "true or false", Value::as_bool)
     }
 
+    pub(super) fn text(&self, key: &str) -> Result<Option<&str>, Error> {
+        self.typed(key, "a string", Value::as_str)
+    }
+
     pub(super) fn number(&self, key: &str) -> Result<Option<u64>, Error> {
         self.typed(key, "a whole number", Value::as_u64)
     }
@@ -206,6 +263,26 @@ impl Object {
         })?;
         Ok(ids.unwrap_or_default())
     }
+}
+
+/// The names of the files in a folder that end like this, sorted.
+fn names_in(path: &Path, ending: &str) -> Result<Vec<String>, Error> {
+    let io = |source| Error::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let entries = match fs::read_dir(path) {
+        Err(error) if is_absent(&error) => return Ok(Vec::new()),
+        entries => entries.map_err(io)?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(io)?.file_name();
+        let name = name.to_str().filter(|n| n.ends_with(ending));
+        names.extend(name.map(str::to_owned));
+    }
+    names.sort_unstable();
+    Ok(names)
 }
 
 /// What kind of value this is.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use rustc_hash::FxHashMap;
 use tokenizers::ModelWrapper;
 
 use crate::weights::{Array, Metadata, Value};
@@ -14,6 +15,7 @@ use super::super::external;
 use super::super::roles;
 use super::super::vocab::Kind;
 use super::Error;
+use super::classes::Class;
 use super::files::{Files, Object};
 use super::parsed::Parsed;
 use super::tokens::Token;
@@ -32,26 +34,113 @@ pub(super) struct Ids {
     pub(super) frame: (Vec<u32>, Vec<u32>),
 }
 
+/// What the file of a vocabulary, or its class, says of roles.
+#[derive(Debug, Default)]
+pub(super) struct Own {
+    pub(super) unknown: Option<u32>,
+    pub(super) frame: Frame,
+    /// Texts end with a token that separates them.
+    is_wordpiece: bool,
+    /// Tokens of roles that no other file names.
+    pub(super) roles: Vec<(&'static str, u32)>,
+}
+
+/// What a text begins and ends with.
+#[derive(Debug)]
+pub(super) enum Frame {
+    Ids(Vec<u32>, Vec<u32>),
+    /// The token that begins a text, whichever that is.
+    Bos,
+}
+
+impl Default for Frame {
+    fn default() -> Self {
+        Self::Ids(Vec::new(), Vec::new())
+    }
+}
+
+impl Own {
+    /// What the library knows, and the class of a folder where one was asked for.
+    pub(super) fn read(
+        files: &Files,
+        parsed: &Parsed,
+        class: Option<&Class>,
+        tokens: &[Token],
+    ) -> Result<Self, Error> {
+        let of_text = |text: &Option<String>| parsed.library.token_to_id(text.as_deref()?);
+        let model = parsed.library.get_model();
+        let unknown = match model {
+            ModelWrapper::BPE(bpe) => of_text(&bpe.unk_token),
+            ModelWrapper::WordPiece(pieces) => of_text(&Some(pieces.unk_token.clone())),
+            ModelWrapper::WordLevel(words) => of_text(&Some(words.unk_token.clone())),
+            ModelWrapper::Unigram(_) => parsed.unk_id,
+        };
+        let mut this = Self::of_class(class, tokens);
+        this.unknown = unknown;
+        this.is_wordpiece = matches!(model, ModelWrapper::WordPiece(_));
+        if class.is_none() {
+            let (first, last) = frame(files, parsed, tokens)?;
+            this.frame = Frame::Ids(first, last);
+        }
+        Ok(this)
+    }
+
+    /// What a class says.
+    pub(super) fn of_class(class: Option<&Class>, tokens: &[Token]) -> Self {
+        let Some(class) = class else {
+            return Self::default();
+        };
+        let by_text = by_text(tokens);
+        let id = |text: &str| by_text.get(text).copied();
+        let ids = |texts: &[String]| texts.iter().filter_map(|text| id(text)).collect();
+        Self {
+            frame: Frame::Ids(ids(&class.first), ids(&class.last)),
+            roles: class
+                .roles()
+                .filter_map(|(role, text)| Some((role, id(text)?)))
+                .collect(),
+            ..Self::default()
+        }
+    }
+}
+
+/// Tokens by their text; of several the last one.
+fn by_text(tokens: &[Token]) -> FxHashMap<&str, u32> {
+    (0..)
+        .zip(tokens)
+        .filter(|(_, token)| token.kind != Kind::Unused)
+        .map(|(id, token)| (token.text.as_str(), id))
+        .collect()
+}
+
 impl Ids {
-    pub(super) fn read(files: &Files, parsed: &Parsed, tokens: &[Token]) -> Result<Self, Error> {
+    pub(super) fn read(files: &Files, own: &Own, tokens: &[Token]) -> Result<Self, Error> {
         let sources = Sources {
             files,
-            parsed,
+            own,
+            by_text: by_text(tokens),
             text_config: files.config.object("text_config")?,
             tokens: tokens.len(),
         };
         let mut this = Self {
             bos: sources.one("bos")?,
             eos: sources.one("eos")?,
-            unk: sources.unknown()?,
+            unk: match own.unknown {
+                Some(id) => Some(id),
+                None => sources.by_text("unk")?.or_else(|| sources.own("unk")),
+            },
             sep: sources.one("sep")?,
             pad: sources.one("pad")?,
             mask: sources.one("mask")?,
             ends: sources.all("eos")?.into_iter().collect(),
-            frame: frame(files, parsed, tokens)?,
+            frame: Default::default(),
+        };
+        this.frame = match &own.frame {
+            Frame::Ids(first, last) => (first.clone(), last.clone()),
+            Frame::Bos => (this.bos.into_iter().collect(), Vec::new()),
         };
         this.ends.extend(this.eos);
-        let is_wordpiece = matches!(parsed.library.get_model(), ModelWrapper::WordPiece(_));
+        let is_wordpiece = own.is_wordpiece;
         if let [first] = *this.frame.0
             && (this.bos.is_none() || is_wordpiece)
         {
@@ -143,7 +232,8 @@ impl Ids {
 /// Where roles are looked up.
 struct Sources<'a> {
     files: &'a Files,
-    parsed: &'a Parsed,
+    own: &'a Own,
+    by_text: FxHashMap<&'a str, u32>,
     text_config: Object,
     tokens: usize,
 }
@@ -153,22 +243,14 @@ impl Sources<'_> {
     fn one(&self, role: &str) -> Result<Option<u32>, Error> {
         Ok(match self.by_text(role)? {
             Some(id) => Some(id),
-            None => self.all(role)?.first().copied(),
+            None => self.all(role)?.first().copied().or_else(|| self.own(role)),
         })
     }
 
-    fn unknown(&self) -> Result<Option<u32>, Error> {
-        let of_text = |text: &Option<String>| self.parsed.library.token_to_id(text.as_deref()?);
-        let id = match self.parsed.library.get_model() {
-            ModelWrapper::BPE(bpe) => of_text(&bpe.unk_token),
-            ModelWrapper::WordPiece(pieces) => of_text(&Some(pieces.unk_token.clone())),
-            ModelWrapper::WordLevel(words) => of_text(&Some(words.unk_token.clone())),
-            ModelWrapper::Unigram(_) => self.parsed.unk_id,
-        };
-        Ok(match id {
-            Some(id) => Some(id),
-            None => self.by_text("unk")?,
-        })
+    /// The token that the vocabulary itself or its class names.
+    fn own(&self, role: &str) -> Option<u32> {
+        let mut roles = self.own.roles.iter();
+        roles.find(|(other, _)| *other == role).map(|(_, id)| *id)
     }
 
     /// The token that a file names by its text. A text that is no token names none.
@@ -176,7 +258,7 @@ impl Sources<'_> {
         let key = format!("{role}_token");
         for object in [&self.files.tokenizer_config, &self.files.special_tokens] {
             if let Some(text) = object.token(&key)?
-                && let Some(id) = self.parsed.library.token_to_id(text)
+                && let Some(id) = self.by_text.get(text).copied()
             {
                 return Ok(Some(id));
             }
@@ -211,7 +293,7 @@ impl Sources<'_> {
     }
 }
 
-/// What `tokenizer.json` puts before and behind a text, found by encoding one.
+/// What the library puts before and behind a text, found by encoding one.
 fn frame(files: &Files, parsed: &Parsed, tokens: &[Token]) -> Result<(Vec<u32>, Vec<u32>), Error> {
     let texts = ["a", "1", "."].into_iter();
     let texts = texts.chain(tokens.iter().take(1000).map(|token| token.text.as_str()));

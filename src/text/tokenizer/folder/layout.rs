@@ -33,7 +33,7 @@ pub(super) struct Layout {
 
 /// How the texts of tokens are written.
 #[derive(Clone, Copy)]
-enum Spelling {
+pub(super) enum Spelling {
     AsIs,
     /// Spaces of user-defined tokens are plain spaces.
     Escaped,
@@ -87,7 +87,7 @@ pub(super) fn write_plain(tokens: &[Token], parsed: &Parsed, metadata: &mut Meta
     metadata.insert(keys::ADD_SPACE_PREFIX, adds_space);
 }
 
-fn write_tokens(tokens: &[Token], spelling: Spelling, metadata: &mut Metadata) {
+pub(super) fn write_tokens(tokens: &[Token], spelling: Spelling, metadata: &mut Metadata) {
     let texts: StringArray = tokens
         .iter()
         .map(|token| spelling.spell(token).into_owned())
@@ -362,7 +362,7 @@ fn word_pieces(parsed: &Parsed) -> Layout {
 }
 
 /// The bytes of a base64 text (RFC 4648, section 4).
-fn base64(text: &str) -> Option<Vec<u8>> {
+pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
     let digit = |c: u8| {
         Some(match c {
             b'A'..=b'Z' => c - b'A',

@@ -3,16 +3,24 @@
 //! `tokenizer.json` is read by the library that defines it (`parsed`); tokens (`tokens`), roles
 //! (`ids`) and chat templates (`templates`) become keys. How texts are tokenized is described in
 //! one of a few ways (`layout`), and what it does to texts decides which is right (`fit`). A folder
-//! that none describes runs through the library. Not here: weights and the model's parameters.
+//! that none describes runs through the library. Files of other forms are brought into that one
+//! (`source`), except SentencePiece models, whose fields become keys (`pieces`). Not here: weights and the
+//! model's parameters.
 //!
 //! Invariant: the tokenizer of a folder encodes as the folder's own library does.
 
+mod added;
+mod classes;
 mod error;
 mod files;
 mod fit;
 mod ids;
 mod layout;
 mod parsed;
+mod pieces;
+mod ranks;
+mod sentencepiece;
+mod source;
 mod templates;
 mod tokens;
 
@@ -29,15 +37,16 @@ pub use error::Error;
 
 use files::Files;
 use fit::Fit;
-use ids::Ids;
+use ids::{Ids, Own};
 use layout::Layout;
 use parsed::Parsed;
+use source::Source;
 use tokens::Token;
 
 /// The vocabulary and the chat templates of a folder.
 #[derive(Debug)]
 pub struct Folder {
-    /// `tokenizer.json`, for messages.
+    /// The file that holds the vocabulary, for messages.
     path: PathBuf,
     metadata: Metadata,
     tokenizer: Tokenizer,
@@ -54,15 +63,27 @@ enum Difference {
     Whole(String),
 }
 
-/// Reads the vocabulary and the chat templates of a folder.
+/// Whether a folder has a file that holds a vocabulary.
+pub fn has_vocabulary(folder: &Path) -> bool {
+    files::vocabulary_of(folder).is_some()
+}
+
+/// Reads the vocabulary and the chat templates of a folder. Of several files that hold a vocabulary one
+/// counts: `tokenizer.json`, `tekken.json`, `tokenizer.model` (SentencePiece's or tiktoken's),
+/// `spiece.model`, `tiktoken.model`, `*.tiktoken`, `vocab.json` with `merges.txt`, `vocab.txt`.
 ///
 /// # Errors
 /// Files that are missing, damaged, or contradict one another; the error names file and key.
 pub fn read(folder: &Path) -> Result<Folder, Error> {
-    let files = Files::read(folder)?;
-    let parsed = Parsed::read(&files)?;
+    let mut files = Files::read(folder)?;
+    let described = match source::of(&mut files)? {
+        Source::Library(described) => described,
+        Source::Pieces => return pieces::read(&files),
+    };
+    let parsed = Parsed::read(&files, &described)?;
     let tokens = tokens::read(&files, &parsed)?;
-    let ids = Ids::read(&files, &parsed, &tokens)?;
+    let own = Own::read(&files, &parsed, described.class, &tokens)?;
+    let ids = Ids::read(&files, &own, &tokens)?;
     let mut common = Metadata::default();
     ids.write(&tokens, &mut common);
     templates::write(&files, &mut common)?;

@@ -1,4 +1,5 @@
-//! `tokenizer.json` as the library of the format reads it, and the little it does not tell.
+//! `tokenizer.json`, or another file brought into its form (`source`), as the library of the format reads
+//! it, and the little it does not tell.
 //!
 //! Tokens that other files of the folder add are added here too, as they are where models are
 //! trained. Invariant: every token has the id that its file declares.
@@ -11,7 +12,9 @@ use tokenizers::{AddedToken, Tokenizer as Library};
 
 use super::super::external::guarded;
 use super::Error;
+use super::added;
 use super::files::Files;
+use super::source::Described;
 
 /// What a folder's `tokenizer.json` says.
 #[derive(Debug)]
@@ -57,21 +60,21 @@ enum Merge {
 }
 
 impl Parsed {
-    pub(super) fn read(files: &Files) -> Result<Self, Error> {
+    pub(super) fn read(files: &Files, described: &Described) -> Result<Self, Error> {
         let path = files.tokenizer_path();
         let refused = |message| Error::Refused {
             path: path.clone(),
             message,
         };
-        let mut library = guarded(|| Library::from_bytes(&files.tokenizer)).map_err(refused)?;
-        let raw: Raw = serde_json::from_slice(&files.tokenizer).map_err(|source| Error::Json {
+        let mut library = guarded(|| Library::from_bytes(&described.json)).map_err(refused)?;
+        let raw: Raw = serde_json::from_slice(&described.json).map_err(|source| Error::Json {
             path: path.clone(),
             source,
         })?;
         for token in &raw.added_tokens {
             check_id(&library, &path, &token.content, token.id)?;
         }
-        add_tokens(&mut library, files)?;
+        add_tokens(&mut library, files, &described.implied)?;
         // Limits of a training run, which say nothing about the vocabulary.
         library
             .with_truncation(None)
@@ -120,61 +123,29 @@ fn steps(part: &impl Serialize) -> Vec<Json> {
     out
 }
 
-/// Adds the tokens that `tokenizer_config.json` and `added_tokens.json` declare besides.
-fn add_tokens(library: &mut Library, files: &Files) -> Result<(), Error> {
-    #[derive(Deserialize)]
-    struct Token {
-        content: String,
-        #[serde(default)]
-        single_word: bool,
-        #[serde(default)]
-        lstrip: bool,
-        #[serde(default)]
-        rstrip: bool,
-        #[serde(default)]
-        normalized: bool,
-        #[serde(default)]
-        special: bool,
+/// Adds the tokens that other files declare, then those that a class implies.
+fn add_tokens(library: &mut Library, files: &Files, implied: &[AddedToken]) -> Result<(), Error> {
+    let declared = added::read(files)?;
+    let refused = |message| Error::Refused {
+        path: files.tokenizer_config.path().to_owned(),
+        message,
+    };
+    for tokens in [
+        declared.iter().map(|d| &d.token).collect(),
+        implied.iter().collect::<Vec<_>>(),
+    ] {
+        let known = library.get_added_vocabulary().get_vocab();
+        let missing: Vec<AddedToken> = tokens
+            .into_iter()
+            .filter(|token| !known.contains_key(&token.content))
+            .cloned()
+            .collect();
+        if !missing.is_empty() {
+            guarded(|| library.add_tokens(missing)).map_err(refused)?;
+        }
     }
-    let declared = files.tokenizer_config.object("added_tokens_decoder")?;
-    let mut tokens = Vec::new();
-    for (id, entry) in declared.iter() {
-        let wrong = |expected| declared.wrong_type(id, entry, expected);
-        let token = Token::deserialize(entry).map_err(|_| wrong("a token with `content`"))?;
-        let id: u32 = id.parse().map_err(|_| wrong("a token under its id"))?;
-        let token = AddedToken::from(token.content, token.special)
-            .single_word(token.single_word)
-            .lstrip(token.lstrip)
-            .rstrip(token.rstrip)
-            .normalized(token.normalized);
-        tokens.push((id, token, declared.path()));
-    }
-    for (text, id) in files.added_tokens.iter() {
-        let number = id.as_u64().and_then(|id| u32::try_from(id).ok());
-        let id = number.ok_or_else(|| files.added_tokens.wrong_type(text, id, "an id"))?;
-        tokens.push((
-            id,
-            AddedToken::from(text.as_str(), false),
-            files.added_tokens.path(),
-        ));
-    }
-    tokens.sort_by_key(|(id, ..)| *id);
-    // Of two declarations of a token that of `tokenizer_config.json` comes first.
-    tokens.dedup_by(|other, first| other.1.content == first.1.content && other.0 == first.0);
-    let known = library.get_added_vocabulary().get_vocab();
-    let missing: Vec<AddedToken> = tokens
-        .iter()
-        .filter(|(_, token, _)| !known.contains_key(&token.content))
-        .map(|(_, token, _)| token.clone())
-        .collect();
-    if !missing.is_empty() {
-        guarded(|| library.add_tokens(missing)).map_err(|message| Error::Refused {
-            path: files.tokenizer_config.path().to_owned(),
-            message,
-        })?;
-    }
-    for (id, token, path) in &tokens {
-        check_id(library, path, &token.content, *id)?;
+    for declared in &declared {
+        check_id(library, declared.path, &declared.token.content, declared.id)?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ const MOST_TOKENS: usize = 1 << 24;
 /// One token.
 #[derive(Clone, Debug)]
 pub(super) struct Token {
-    /// As `tokenizer.json` spells it.
+    /// As its file spells it.
     pub(super) text: String,
     pub(super) kind: Kind,
     /// White space before or behind it belongs to it.
@@ -25,7 +25,18 @@ pub(super) struct Token {
     pub(super) strips_right: bool,
 }
 
-/// The tokens of a folder; the id is the place.
+impl Token {
+    pub(super) fn new(text: String, kind: Kind) -> Self {
+        Self {
+            text,
+            kind,
+            strips_left: false,
+            strips_right: false,
+        }
+    }
+}
+
+/// The tokens of a folder that the library reads; the id is the place.
 pub(super) fn read(files: &Files, parsed: &Parsed) -> Result<Vec<Token>, Error> {
     let mut tokens = Slots::new(files)?;
     let byte_fallback = match parsed.library.get_model() {
@@ -39,12 +50,7 @@ pub(super) fn read(files: &Files, parsed: &Parsed) -> Result<Vec<Token>, Error> 
             _ if byte_fallback && named_byte(text.as_bytes()).is_some() => Kind::Byte,
             _ => Kind::Normal,
         };
-        Token {
-            text,
-            kind,
-            strips_left: false,
-            strips_right: false,
-        }
+        Token::new(text, kind)
     };
     match parsed.library.get_model() {
         ModelWrapper::Unigram(unigram) => {
@@ -79,7 +85,7 @@ pub(super) fn read(files: &Files, parsed: &Parsed) -> Result<Vec<Token>, Error> 
 
 /// Whether the text of a token has the form of one that steers the model. llama.cpp's converter
 /// takes such tokens for control tokens whatever their file says.
-fn looks_special(text: &str) -> bool {
+pub(super) fn looks_special(text: &str) -> bool {
     let framed = |start, end| text.starts_with(start) && text.ends_with(end);
     matches!(text, "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")
         || framed("<|", "|>")
@@ -88,7 +94,7 @@ fn looks_special(text: &str) -> bool {
 }
 
 /// Places for tokens.
-struct Slots<'a> {
+pub(super) struct Slots<'a> {
     files: &'a Files,
     tokens: FxHashMap<u32, Token>,
     /// Length that the model's file asks for.
@@ -97,7 +103,7 @@ struct Slots<'a> {
 }
 
 impl<'a> Slots<'a> {
-    fn new(files: &'a Files) -> Result<Self, Error> {
+    pub(super) fn new(files: &'a Files) -> Result<Self, Error> {
         const KEY: &str = "vocab_size";
         let config = &files.config;
         let text = config.object("text_config")?;
@@ -123,7 +129,17 @@ impl<'a> Slots<'a> {
         })
     }
 
-    fn put(&mut self, id: u32, token: Token) -> Result<(), Error> {
+    /// Puts a token in its place, where another one may be.
+    pub(super) fn replace(&mut self, id: u32, token: Token) -> Result<(), Error> {
+        self.tokens.remove(&id);
+        self.put(id, token)
+    }
+
+    /// Puts a token in its place.
+    ///
+    /// # Errors
+    /// A place that the model does not have, or that holds a token of another text.
+    pub(super) fn put(&mut self, id: u32, token: Token) -> Result<(), Error> {
         let limit = self.declared.unwrap_or(MOST_TOKENS);
         if id as usize >= limit {
             return Err(Error::TokenOutOfRange {
@@ -154,13 +170,9 @@ impl<'a> Slots<'a> {
         })
     }
 
-    fn filled(mut self) -> Vec<Token> {
-        let unused = |id: u32| Token {
-            text: format!("[PAD{id}]"),
-            kind: Kind::Unused,
-            strips_left: false,
-            strips_right: false,
-        };
+    /// The tokens, with unused ones where there is none.
+    pub(super) fn filled(mut self) -> Vec<Token> {
+        let unused = |id: u32| Token::new(format!("[PAD{id}]"), Kind::Unused);
         (0..self.len as u32)
             .map(|id| self.tokens.remove(&id).unwrap_or_else(|| unused(id)))
             .collect()

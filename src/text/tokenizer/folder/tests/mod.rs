@@ -5,6 +5,8 @@
 #[cfg(test)]
 mod exact;
 #[cfg(test)]
+mod foreign;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod large;

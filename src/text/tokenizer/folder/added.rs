@@ -1,0 +1,70 @@
+//! Tokens that a folder declares besides those of its vocabulary file: `added_tokens_decoder` of
+//! `tokenizer_config.json`, then `added_tokens.json`.
+//!
+//! Invariant: sorted by id, and no declaration occurs twice.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use tokenizers::AddedToken;
+
+use super::Error;
+use super::files::Files;
+
+/// A token with its id and the file that declares it.
+pub(super) struct Declared<'a> {
+    pub(super) id: u32,
+    pub(super) token: AddedToken,
+    pub(super) path: &'a Path,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    content: String,
+    #[serde(default)]
+    single_word: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+    #[serde(default)]
+    normalized: bool,
+    #[serde(default)]
+    special: bool,
+}
+
+/// The declared tokens.
+///
+/// # Errors
+/// An entry that is no token, a key that is no id.
+pub(super) fn read(files: &Files) -> Result<Vec<Declared<'_>>, Error> {
+    let declared = files.tokenizer_config.object("added_tokens_decoder")?;
+    let mut tokens = Vec::new();
+    for (id, entry) in declared.iter() {
+        let wrong = |expected| declared.wrong_type(id, entry, expected);
+        let entry = Entry::deserialize(entry).map_err(|_| wrong("a token with `content`"))?;
+        let id: u32 = id.parse().map_err(|_| wrong("a token under its id"))?;
+        let token = AddedToken::from(entry.content, entry.special)
+            .single_word(entry.single_word)
+            .lstrip(entry.lstrip)
+            .rstrip(entry.rstrip)
+            .normalized(entry.normalized);
+        let path = files.tokenizer_config.path();
+        tokens.push(Declared { id, token, path });
+    }
+    for (text, id) in files.added_tokens.iter() {
+        let number = id.as_u64().and_then(|id| u32::try_from(id).ok());
+        let id = number.ok_or_else(|| files.added_tokens.wrong_type(text, id, "an id"))?;
+        tokens.push(Declared {
+            id,
+            token: AddedToken::from(text.as_str(), false),
+            path: files.added_tokens.path(),
+        });
+    }
+    tokens.sort_by_key(|declared| declared.id);
+    // Of two declarations of a token that of `tokenizer_config.json` comes first.
+    tokens.dedup_by(|other, first| {
+        other.token.content == first.token.content && other.id == first.id
+    });
+    Ok(tokens)
+}

@@ -1,0 +1,150 @@
+//! A folder whose vocabulary is a SentencePiece model, as the metadata that a GGUF file would hold.
+//!
+//! The algorithms here follow that library to the last tie, so there is nothing to try: the keys say all,
+//! some of them our own. Tokens that other files declare split a text before; user-defined symbols of the
+//! model that no file declares are matched within it.
+
+use crate::weights::{Array, Metadata, Value};
+
+use super::super::vocab::Kind;
+use super::super::{Tokenizer, keys, load};
+use super::added;
+use super::classes::{self, Class, Form};
+use super::files::Files;
+use super::ids::{Frame, Ids, Own};
+use super::layout::{self, Spelling};
+use super::sentencepiece::{Algorithm, Model};
+use super::tokens::{Slots, Token, looks_special};
+use super::{Error, Folder, templates};
+
+/// Reads a folder.
+pub(super) fn read(files: &Files) -> Result<Folder, Error> {
+    let model = Model::read(files)?;
+    let class = classes::find(files, Form::Pieces)?;
+    let (tokens, symbols) = tokens(files, &model, class)?;
+    let own = own(&model, class, &tokens);
+    let mut metadata = Metadata::default();
+    write(files, &model, &symbols, &tokens, &mut metadata)?;
+    Ids::read(files, &own, &tokens)?.write(&tokens, &mut metadata);
+    templates::write(files, &mut metadata)?;
+    let path = files.tokenizer_path();
+    let tokenizer = Tokenizer::from_metadata(&metadata);
+    Ok(Folder {
+        tokenizer: tokenizer.map_err(|source| Error::Vocabulary {
+            path: path.clone(),
+            source,
+        })?,
+        path,
+        metadata,
+        difference: None,
+    })
+}
+
+/// The tokens, and the ids of those that are matched within texts.
+fn tokens(
+    files: &Files,
+    model: &Model,
+    class: Option<&Class>,
+) -> Result<(Vec<Token>, Vec<u32>), Error> {
+    let mut slots = Slots::new(files)?;
+    for (id, piece) in (0..).zip(&model.pieces) {
+        slots.put(
+            id,
+            Token::new(piece.text.clone(), piece.kind.unwrap_or(Kind::Unused)),
+        )?;
+    }
+    let declared = added::read(files)?;
+    for (id, text) in
+        (model.pieces.len() as u32..).zip(class.map(Class::special).unwrap_or_default())
+    {
+        if !declared
+            .iter()
+            .any(|other| other.id == id || other.token.content == text)
+        {
+            slots.put(id, Token::new(text, Kind::Control))?;
+        }
+    }
+    for other in &declared {
+        let token = &other.token;
+        let piece = model.pieces.get(other.id as usize);
+        let kind = match piece.and_then(|piece| piece.kind) {
+            Some(Kind::Unknown) => Kind::Unknown,
+            _ if token.special || looks_special(&token.content) => Kind::Control,
+            _ => Kind::UserDefined,
+        };
+        // A folder may give another text to a piece that training left without a use.
+        slots.replace(
+            other.id,
+            Token {
+                strips_left: token.lstrip,
+                strips_right: token.rstrip,
+                ..Token::new(token.content.clone(), kind)
+            },
+        )?;
+    }
+    let is_declared = |id: u32| declared.binary_search_by_key(&id, |other| other.id).is_ok();
+    let symbols = (0..)
+        .zip(&model.pieces)
+        .filter(|(id, piece)| piece.kind == Some(Kind::UserDefined) && !is_declared(*id))
+        .map(|(id, _)| id)
+        .collect();
+    Ok((slots.filled(), symbols))
+}
+
+/// What the model and the class say of roles.
+fn own(model: &Model, class: Option<&Class>, tokens: &[Token]) -> Own {
+    let mut own = Own::of_class(class, tokens);
+    own.unknown = model.unknown();
+    own.roles.extend(model.roles());
+    if class.is_none() {
+        // As where most such models are trained, and as llama.cpp has it.
+        own.frame = Frame::Bos;
+    }
+    own
+}
+
+/// Writes the keys of the model.
+fn write(
+    files: &Files,
+    model: &Model,
+    symbols: &[u32],
+    tokens: &[Token],
+    metadata: &mut Metadata,
+) -> Result<(), Error> {
+    let name = match model.algorithm {
+        Algorithm::Unigram => load::LIKELIHOOD_MODEL,
+        Algorithm::Pairs => load::SCORES_MODEL,
+    };
+    metadata.insert(keys::MODEL, Value::Str(name.to_owned()));
+    metadata.insert(
+        keys::PRE,
+        Value::Str(super::super::pretokenizer::DEFAULT.to_owned()),
+    );
+    layout::write_tokens(tokens, Spelling::Escaped, metadata);
+    let score = |id: usize| model.pieces.get(id).map_or(0.0, |piece| piece.score);
+    let scores = (0..tokens.len()).map(score).collect();
+    metadata.insert(keys::SCORES, Value::Array(Array::F32(scores)));
+    metadata.insert(keys::SYMBOLS, Value::Array(Array::U32(symbols.to_vec())));
+
+    // Where a class is not to do as it did at first, the space before a text is its own matter.
+    let config = &files.tokenizer_config;
+    let is_own = config.flag("legacy")? == Some(false);
+    let adds_space = match is_own {
+        true => config.flag("add_prefix_space")?.unwrap_or(true),
+        false => model.normaliser.adds_space,
+    };
+    let flags = [
+        (keys::ADD_SPACE_PREFIX, adds_space),
+        (keys::REMOVE_EXTRA_SPACES, model.normaliser.merges_spaces),
+        (keys::SPACE_IS_LAST, model.space_is_last),
+        (keys::SPACE_AT_START_ONLY, is_own),
+    ];
+    for (key, flag) in flags {
+        metadata.insert(key, Value::Bool(flag));
+    }
+    if !model.normaliser.table.is_empty() {
+        let table = Array::U8(model.normaliser.table.clone());
+        metadata.insert(keys::CHARSMAP, Value::Array(table));
+    }
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! Vocabularies of tiktoken: the bytes of each token, joined in the order of the tokens' ids.
+//!
+//! tiktoken joins any two neighbours that together are a token, lowest id first. Written as merges that
+//! is every way to make a token of two others, tokens in the order of their ids. Invariant: no bytes and
+//! no id occur twice, and every single byte is a token, so that any text can be written.
+
+use std::sync::LazyLock;
+
+use rustc_hash::FxHashMap;
+use serde_json::{Map, Value as Json, json};
+
+use super::super::byte_level;
+use super::Error;
+use super::files::Files;
+use super::layout::base64;
+use super::source::{self, Special};
+
+/// The most bytes of a token: four times those of the longest known one.
+const LONGEST: usize = 1024;
+/// The most bytes of all merges for each byte of the file; known vocabularies have less than 4.
+const MOST_MERGED: usize = 16;
+
+/// Tokens with their ids.
+#[derive(Debug, Default)]
+pub(super) struct Ranks {
+    ids: FxHashMap<Vec<u8>, u32>,
+    tokens: std::collections::BTreeMap<u32, Vec<u8>>,
+}
+
+/// Whether a file is a SentencePiece model: it begins with the tag of a piece, and a line feed is no
+/// digit of base64.
+pub(super) fn is_model(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&b'\n')
+}
+
+impl Ranks {
+    /// Reads lines of base64 and a number.
+    pub(super) fn read(files: &Files) -> Result<Self, Error> {
+        let mut this = Self::default();
+        let lines = files.vocabulary.bytes.split(|byte| *byte == b'\n');
+        for (number, line) in (1..).zip(lines) {
+            let line = line.trim_ascii();
+            if line.is_empty() {
+                continue;
+            }
+            let entry = || {
+                let (bytes, id) = std::str::from_utf8(line).ok()?.split_once(' ')?;
+                Some((base64(bytes)?, id.trim().parse().ok()?))
+            };
+            let (bytes, id) = entry().ok_or_else(|| {
+                files.damaged(format!(
+                    "line {number} is no token in base64 with its rank, and the file is no SentencePiece model"
+                ))
+            })?;
+            this.add(files, bytes, id)?;
+        }
+        Ok(this)
+    }
+
+    /// Adds a token.
+    pub(super) fn add(&mut self, files: &Files, bytes: Vec<u8>, id: u32) -> Result<(), Error> {
+        if bytes.is_empty() || bytes.len() > LONGEST {
+            let len = bytes.len();
+            return Err(files.damaged(format!(
+                "token {id} has {len} bytes, expected 1 to {LONGEST}"
+            )));
+        }
+        if let Some(other) = self.ids.insert(bytes.clone(), id) {
+            return Err(files.damaged(format!("tokens {other} and {id} have the same bytes")));
+        }
+        if self.tokens.insert(id, bytes).is_some() {
+            return Err(files.damaged(format!("two tokens have the rank {id}")));
+        }
+        Ok(())
+    }
+
+    /// The first id behind all tokens.
+    pub(super) fn end(&self) -> u32 {
+        let last = self.tokens.last_key_value();
+        last.map_or(0, |(id, _)| id.saturating_add(1))
+    }
+
+    /// The vocabulary as a `tokenizer.json`.
+    pub(super) fn describe(
+        &self,
+        files: &Files,
+        pattern: &str,
+        normal_form: Option<&str>,
+        specials: &[Special],
+    ) -> Result<Vec<u8>, Error> {
+        let missing = (0..=u8::MAX).find(|byte| !self.ids.contains_key(&[*byte][..]));
+        if let Some(byte) = missing {
+            return Err(files.damaged(format!("no token for the single byte {byte:#04x}")));
+        }
+        let merges = self.merges(files)?;
+        let mut vocab = Map::new();
+        for (id, bytes) in &self.tokens {
+            vocab.insert(spelled(bytes), (*id).into());
+        }
+        for Special { id, token } in specials {
+            let text = &token.content;
+            if let Some(other) = vocab.insert(text.clone(), (*id).into())
+                && other != *id
+            {
+                return Err(files.damaged(format!("token `{text}` has the ids {other} and {id}")));
+            }
+            if let Some(bytes) = self.tokens.get(id).filter(|bytes| spelled(bytes) != *text) {
+                return Err(Error::DoubledId {
+                    path: files.tokenizer_path(),
+                    id: *id,
+                    first: spelled(bytes),
+                    second: text.clone(),
+                });
+            }
+        }
+        let model = json!({"type": "BPE", "ignore_merges": true, "vocab": vocab, "merges": merges});
+        Ok(source::byte_level(pattern, normal_form, specials, &model))
+    }
+
+    /// Every way to make a token of two others; of one token, those of the lowest parts first.
+    fn merges(&self, files: &Files) -> Result<Vec<Json>, Error> {
+        let all: usize = self.tokens.values().map(Vec::len).sum();
+        let mut room = all.saturating_mul(MOST_MERGED);
+        let mut parts = Vec::new();
+        for bytes in self.tokens.values() {
+            let mut ways: Vec<(u32, u32, usize)> = (1..bytes.len())
+                .filter_map(|at| {
+                    let (left, right) = bytes.split_at(at);
+                    Some((*self.ids.get(left)?, *self.ids.get(right)?, at))
+                })
+                .collect();
+            ways.sort_unstable();
+            let left = room.checked_sub(ways.len() * bytes.len());
+            room = left.ok_or_else(|| {
+                files.damaged("far more ways to join tokens than in any vocabulary")
+            })?;
+            parts.extend(ways.into_iter().map(|(.., at)| bytes.split_at(at)));
+        }
+        let merge = |(left, right)| json!([spelled(left), spelled(right)]);
+        Ok(parts.into_iter().map(merge).collect())
+    }
+}
+
+/// The letter of each byte in the byte-level alphabet.
+static LETTERS: LazyLock<Vec<char>> =
+    LazyLock::new(|| (0..=u8::MAX).map(byte_level::letter_of).collect());
+
+/// Bytes in the byte-level alphabet.
+fn spelled(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .map(|byte| LETTERS[usize::from(*byte)])
+        .collect()
+}

@@ -1,0 +1,303 @@
+//! SentencePiece's model file: a protocol buffer with the pieces, how they were trained and how texts are
+//! normalised.
+//!
+//! Only the fields that decide how texts are tokenized are read. Invariant: what the library refuses is
+//! refused here: empty or doubled pieces, none or two for the unknown, bytes that are missing or misnamed.
+
+use rustc_hash::FxHashSet;
+
+use super::super::vocab::{Kind, named_byte};
+use super::Error;
+use super::files::Files;
+
+/// A model file.
+#[derive(Debug)]
+pub(super) struct Model {
+    pub(super) pieces: Vec<Piece>,
+    pub(super) algorithm: Algorithm,
+    pub(super) normaliser: Normaliser,
+    pub(super) space_is_last: bool,
+    byte_fallback: bool,
+    /// Ids of the tokens with a role, as the file has them: a negative one is none.
+    roles: [(&'static str, i32); 3],
+}
+
+/// A token.
+#[derive(Debug, Default)]
+pub(super) struct Piece {
+    pub(super) text: String,
+    pub(super) score: f32,
+    pub(super) kind: Option<Kind>,
+}
+
+/// How pieces are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Algorithm {
+    Unigram,
+    /// By score; pieces of one character are never joined, so they are found so as well.
+    Pairs,
+}
+
+/// How texts are normalised.
+#[derive(Debug)]
+pub(super) struct Normaliser {
+    pub(super) table: Vec<u8>,
+    pub(super) adds_space: bool,
+    pub(super) merges_spaces: bool,
+    escapes_spaces: bool,
+}
+
+/// The value of a field.
+enum Value<'a> {
+    Number(u64),
+    Bits(u32),
+    Bytes(&'a [u8]),
+    /// Eight bytes, which no field that is read has.
+    Other,
+}
+
+/// The fields of a message that is left to read.
+struct Fields<'a> {
+    rest: &'a [u8],
+    broken: bool,
+}
+
+impl Model {
+    /// Reads the vocabulary's file.
+    pub(super) fn read(files: &Files) -> Result<Self, Error> {
+        let bytes = &files.vocabulary.bytes;
+        let cut = |at: usize| {
+            files.damaged(format!(
+                "not a SentencePiece model: broken at byte {at} of {}",
+                bytes.len()
+            ))
+        };
+        let mut this = Self {
+            pieces: Vec::new(),
+            algorithm: Algorithm::Unigram,
+            normaliser: Normaliser {
+                table: Vec::new(),
+                adds_space: true,
+                merges_spaces: true,
+                escapes_spaces: true,
+            },
+            space_is_last: false,
+            byte_fallback: false,
+            roles: [("bos", 1), ("eos", 2), ("pad", -1)],
+        };
+        let mut fields = Fields::new(bytes);
+        loop {
+            let at = bytes.len() - fields.rest.len();
+            let Some((field, value)) = fields.next() else {
+                break;
+            };
+            let is_read = match (field, value) {
+                (1, Value::Bytes(piece)) => this.add_piece(piece),
+                (2, Value::Bytes(trainer)) => this.read_trainer(files, trainer)?,
+                (3, Value::Bytes(normaliser)) => this.read_normaliser(normaliser),
+                (1..=3, _) => None,
+                _ => Some(()),
+            };
+            is_read.ok_or_else(|| cut(at))?;
+        }
+        if fields.broken {
+            return Err(cut(bytes.len() - fields.rest.len()));
+        }
+        this.check().map_err(|what| files.damaged(what))?;
+        Ok(this)
+    }
+
+    /// The id of the token for the unknown.
+    pub(super) fn unknown(&self) -> Option<u32> {
+        let is_unknown = |piece: &Piece| piece.kind == Some(Kind::Unknown);
+        self.pieces.iter().position(is_unknown).map(|id| id as u32)
+    }
+
+    /// Tokens with a role.
+    pub(super) fn roles(&self) -> Vec<(&'static str, u32)> {
+        let id = |id: i32| {
+            let id = u32::try_from(id).ok()?;
+            let piece = self.pieces.get(id as usize)?;
+            (piece.kind == Some(Kind::Control)).then_some(id)
+        };
+        let roles = self.roles.iter();
+        roles
+            .filter_map(|(role, value)| Some((*role, id(*value)?)))
+            .collect()
+    }
+
+    fn add_piece(&mut self, message: &[u8]) -> Option<()> {
+        let mut piece = Piece {
+            kind: Some(Kind::Normal),
+            ..Piece::default()
+        };
+        let mut fields = Fields::new(message);
+        while let Some((field, value)) = fields.next() {
+            match (field, value) {
+                (1, Value::Bytes(text)) => piece.text = String::from_utf8(text.to_vec()).ok()?,
+                (2, Value::Bits(bits)) => piece.score = f32::from_bits(bits),
+                // The numbers are those of GGUF files.
+                (3, Value::Number(code)) => piece.kind = Kind::known(i64::try_from(code).ok()?),
+                (1..=3, _) => return None,
+                _ => {}
+            }
+        }
+        self.pieces.push(piece);
+        (!fields.broken).then_some(())
+    }
+
+    fn read_trainer(&mut self, files: &Files, message: &[u8]) -> Result<Option<()>, Error> {
+        let mut fields = Fields::new(message);
+        while let Some((field, value)) = fields.next() {
+            let Value::Number(number) = value else {
+                continue;
+            };
+            match field {
+                3 => {
+                    self.algorithm = match number {
+                        1 => Algorithm::Unigram,
+                        2 | 4 => Algorithm::Pairs,
+                        other => {
+                            let what = format!(
+                                "model type {other}, expected 1 (unigram), 2 (BPE) or 4 (characters)"
+                            );
+                            return Err(files.damaged(what));
+                        }
+                    }
+                }
+                24 => self.space_is_last = number != 0,
+                35 => self.byte_fallback = number != 0,
+                // Negative numbers are written as 64 bits.
+                41..=43 => self.roles[field as usize - 41].1 = number as i32,
+                _ => {}
+            }
+        }
+        Ok((!fields.broken).then_some(()))
+    }
+
+    fn read_normaliser(&mut self, message: &[u8]) -> Option<()> {
+        let mut fields = Fields::new(message);
+        while let Some((field, value)) = fields.next() {
+            match (field, value) {
+                (2, Value::Bytes(table)) => self.normaliser.table = table.to_vec(),
+                (3, Value::Number(flag)) => self.normaliser.adds_space = flag != 0,
+                (4, Value::Number(flag)) => self.normaliser.merges_spaces = flag != 0,
+                (5, Value::Number(flag)) => self.normaliser.escapes_spaces = flag != 0,
+                (2..=5, _) => return None,
+                _ => {}
+            }
+        }
+        (!fields.broken).then_some(())
+    }
+
+    /// What the library asks of a model.
+    fn check(&self) -> Result<(), String> {
+        if !self.normaliser.escapes_spaces {
+            return Err(
+                "`escape_whitespaces` is off: tokens spell spaces as such, which is not supported"
+                    .to_owned(),
+            );
+        }
+        let mut known = FxHashSet::default();
+        let (mut unknown, mut bytes) = (None, [false; 256]);
+        for (id, piece) in self.pieces.iter().enumerate() {
+            let text = &piece.text;
+            let Some(kind) = piece.kind else {
+                return Err(format!(
+                    "piece {id} (`{text}`) is of a type that nobody knows"
+                ));
+            };
+            if text.is_empty() {
+                return Err(format!("piece {id} is empty"));
+            }
+            // Tokens that no text is cut into have names of their own.
+            let is_text = matches!(kind, Kind::Normal | Kind::UserDefined | Kind::Unused);
+            if !known.insert((is_text, text.as_str())) {
+                return Err(format!("piece {id}: `{text}` is already defined"));
+            }
+            match (kind, named_byte(text.as_bytes())) {
+                (Kind::Unknown, _) => {
+                    if let Some(other) = unknown.replace(id) {
+                        return Err(format!(
+                            "pieces {other} and {id} both stand for the unknown"
+                        ));
+                    }
+                }
+                (Kind::Byte, None) => return Err(format!("piece {id}: `{text}` is no byte")),
+                (Kind::Byte, Some(_)) if !self.byte_fallback => {
+                    return Err(format!("piece {id} is a byte, and `byte_fallback` is off"));
+                }
+                (Kind::Byte, Some(byte)) => bytes[usize::from(byte)] = true,
+                _ => {}
+            }
+        }
+        if unknown.is_none() {
+            return Err("no piece stands for the unknown".to_owned());
+        }
+        match bytes.iter().position(|found| !found) {
+            Some(byte) if self.byte_fallback => Err(format!(
+                "`byte_fallback` is on, and there is no piece for byte {byte:#04x}"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<'a> Fields<'a> {
+    const fn new(message: &'a [u8]) -> Self {
+        Self {
+            rest: message,
+            broken: false,
+        }
+    }
+
+    /// Number and value of the next field; `None` at the end and where the message is broken.
+    fn next(&mut self) -> Option<(u64, Value<'a>)> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let field = self.read();
+        self.broken = field.is_none();
+        field
+    }
+
+    fn read(&mut self) -> Option<(u64, Value<'a>)> {
+        let mut rest = self.rest;
+        let tag = varint(&mut rest)?;
+        let value = match tag & 7 {
+            0 => Value::Number(varint(&mut rest)?),
+            1 => {
+                rest = rest.get(8..)?;
+                Value::Other
+            }
+            2 => {
+                let len = usize::try_from(varint(&mut rest)?).ok()?;
+                let (bytes, after) = rest.split_at_checked(len)?;
+                rest = after;
+                Value::Bytes(bytes)
+            }
+            5 => {
+                let (bits, after) = rest.split_first_chunk::<4>()?;
+                rest = after;
+                Value::Bits(u32::from_le_bytes(*bits))
+            }
+            _ => return None,
+        };
+        self.rest = rest;
+        Some((tag >> 3, value))
+    }
+}
+
+/// A number of seven bits a byte, lowest first; the highest bit says that more follow.
+fn varint(rest: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for at in 0..10 {
+        let (byte, after) = rest.split_first()?;
+        *rest = after;
+        number |= u64::from(byte & 0x7f).checked_shl(7 * at)?;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}

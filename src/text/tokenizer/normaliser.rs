@@ -1,0 +1,156 @@
+//! SentencePiece's normalisation: replacements made, white space joined, spaces written as U+2581.
+//!
+//! Tokens that the algorithm itself finds in texts (user-defined symbols of a SentencePiece model)
+//! are left as they are. The order of steps is that of the library: a space is put first (or last)
+//! even where the text begins with one; white space that is joined vanishes at both ends, before that.
+
+use std::borrow::Cow;
+
+use crate::weights::Metadata;
+
+use super::prefixes::Prefixes;
+use super::replacements::Replacements;
+use super::vocab::Vocabulary;
+use super::{Error, SPACE, keys};
+
+/// What is done to a text before it is cut into tokens.
+#[derive(Debug)]
+pub(super) struct Normaliser {
+    replacements: Option<Replacements>,
+    /// Tokens that are matched within texts, as the vocabulary spells them.
+    symbols: Option<Prefixes<u32>>,
+    adds_space: bool,
+    /// The space is put behind a text instead of before it.
+    space_is_last: bool,
+    merges_spaces: bool,
+}
+
+impl Normaliser {
+    /// Reads the keys of a file; the flags are those of white space.
+    pub(super) fn read(
+        metadata: &Metadata,
+        vocab: &Vocabulary,
+        adds_space: bool,
+        merges_spaces: bool,
+    ) -> Result<Self, Error> {
+        let symbols = metadata.array(keys::SYMBOLS).map(|ids| {
+            let ids = (0..ids.len()).filter_map(|at| u32::try_from(ids.get(at)?.as_i64()?).ok());
+            let entry = |id| Some((escaped(vocab.text(id)?).into(), id));
+            Prefixes::new(ids.filter_map(entry))
+        });
+        Ok(Self {
+            replacements: Replacements::read(metadata)?,
+            symbols,
+            adds_space,
+            space_is_last: metadata.bool(keys::SPACE_IS_LAST).unwrap_or(false),
+            merges_spaces,
+        })
+    }
+
+    /// Whether the vocabulary says that SentencePiece's library is to be followed in all.
+    pub(super) fn is_exact(&self) -> bool {
+        self.symbols.is_some()
+    }
+
+    /// Whether texts stay as they are, but for the space that is put first or last.
+    pub(super) fn keeps_bytes(&self) -> bool {
+        self.replacements.is_none() && !self.merges_spaces
+    }
+
+    /// The token within texts that a text begins with: its length and id.
+    pub(super) fn symbol(&self, text: &str) -> Option<(usize, u32)> {
+        self.symbols.as_ref()?.longest(text.as_bytes())
+    }
+
+    /// The token within texts that is the whole text.
+    pub(super) fn symbol_of(&self, text: &[u8]) -> Option<u32> {
+        let text = escaped(text);
+        let (len, id) = self.symbols.as_ref()?.longest(&text)?;
+        (len == text.len()).then_some(id)
+    }
+
+    /// Whether any token is matched within texts.
+    fn has_symbols(&self) -> bool {
+        self.symbols
+            .as_ref()
+            .is_some_and(|symbols| !symbols.is_empty())
+    }
+
+    /// The text in the spelling of the vocabulary; `after_text` says whether it continues one.
+    pub(super) fn apply(&self, text: &str, after_text: bool) -> String {
+        let mut out = String::with_capacity(text.len() + text.len() / 2 + SPACE.len());
+        let mut rest = text;
+        if self.merges_spaces {
+            while let Some((len, _)) = self.next(rest).filter(|(_, part)| part == " ") {
+                rest = &rest[len..];
+            }
+        }
+        if rest.is_empty() {
+            return out;
+        }
+        let adds_space = self.adds_space && !after_text;
+        if adds_space && !self.space_is_last {
+            out.push_str(SPACE);
+        }
+        let mut after_space = self.merges_spaces;
+        while let Some((len, part)) = self.next(rest) {
+            let part = match after_space {
+                true => part.trim_start_matches(' '),
+                false => &part,
+            };
+            for (at, word) in part.split(' ').enumerate() {
+                if at > 0 {
+                    out.push_str(SPACE);
+                }
+                out.push_str(word);
+            }
+            if !part.is_empty() {
+                after_space = self.merges_spaces && part.ends_with(' ');
+            }
+            rest = &rest[len..];
+        }
+        if self.merges_spaces {
+            out.truncate(out.trim_end_matches(SPACE).len());
+        }
+        if adds_space && self.space_is_last {
+            out.push_str(SPACE);
+        }
+        out
+    }
+
+    /// What is read next: its length in the text, and what it becomes.
+    fn next<'a>(&'a self, text: &'a str) -> Option<(usize, Cow<'a, str>)> {
+        let first = text.chars().next()?;
+        if let Some((len, _)) = self.symbol(text) {
+            return Some((len, text[..len].into()));
+        }
+        let replaced = self
+            .replacements
+            .as_ref()
+            .and_then(|table| table.longest(text.as_bytes()))
+            // A broken table may end inside a character.
+            .filter(|(len, _)| text.is_char_boundary(*len));
+        if let Some((len, with)) = replaced {
+            return Some((len, String::from_utf8_lossy(with)));
+        }
+        // Characters are taken one by one where something may begin with any of them.
+        let is_plain = self.replacements.is_none() && !self.has_symbols() && first != ' ';
+        let len = match is_plain {
+            true => text.find(' ').unwrap_or(text.len()),
+            false => first.len_utf8(),
+        };
+        Some((len, text[..len].into()))
+    }
+}
+
+/// A text with its spaces spelled as in the vocabulary.
+pub(super) fn escaped(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    for (at, word) in text.split(|byte| *byte == b' ').enumerate() {
+        if at > 0 {
+            out.extend_from_slice(SPACE.as_bytes());
+        }
+        out.extend_from_slice(word);
+    }
+    out
+}
