@@ -6,11 +6,11 @@
 use minijinja::value::{FunctionArgs, FunctionResult, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State, Value, filters, functions, tests};
 
-use super::arguments::{bind, optional_int};
+use super::arguments::{bind, optional_int, optional_text};
 use super::budget::{self, ITEM, Walk};
-use super::methods::charge_format;
+use super::methods::charge_printf;
 use super::operators::owned;
-use super::value::str;
+use super::value::{fault, str};
 
 /// Filters and functions of the engine that no Jinja2 template can mean.
 const FOREIGN_FILTERS: [&str; 4] = ["chain", "zip", "lines", "split"];
@@ -27,13 +27,16 @@ pub(super) fn register(env: &mut Environment<'static>) {
             $(env.add_filter(stringify!($name), charged(filters::$name, $charge));)*
         };
     }
-    charged!(read_all; upper lower title capitalize first last attr round abs);
-    charged!(walk_all; min max pprint);
-    charged!(list_all; list sort map select selectattr reject rejectattr reverse unique groupby
-        dictsort);
-    charged!(divide; batch slice);
-    charged!(indent; indent);
+    charged!(read_all; list reverse);
+    macro_rules! of_items {
+        ($($name:ident)*) => {
+            $(env.add_filter(stringify!($name), of_items(filters::$name));)*
+        };
+    }
+    of_items!(map select selectattr reject rejectattr);
     charged!(format; format);
+    env.add_filter("abs", |value: Value| filters::abs(as_number(value)));
+    env.add_filter("round", round);
 
     macro_rules! compared {
         ($($test:ident: $($name:literal)*),*) => {
@@ -43,15 +46,8 @@ pub(super) fn register(env: &mut Environment<'static>) {
     compared!(
         is_eq: "eq" "equalto" "==",
         is_ne: "ne" "!=",
-        is_lt: "lt" "lessthan" "<",
-        is_le: "le" "<=",
-        is_gt: "gt" "greaterthan" ">",
-        is_ge: "ge" ">=",
-        is_in: "in",
-        is_lower: "lower",
-        is_upper: "upper"
+        is_in: "in"
     );
-    env.add_function("dict", charged(functions::dict, walk_all));
     env.add_function("namespace", charged(functions::namespace, walk_all));
 }
 
@@ -99,44 +95,56 @@ fn walk_all(args: &[Value]) -> Result<(), Error> {
         .try_for_each(|arg| budget::walk(arg, Walk::Read))
 }
 
-/// For filters that make a list of the items of the first argument, which for a text are its
-/// characters.
-fn list_all(args: &[Value]) -> Result<(), Error> {
-    read_all(args)?;
-    let Some(value) = args.first() else {
-        return Ok(());
-    };
-    // Sorting and grouping compare whole items.
-    budget::walk(value, Walk::Read)?;
-    budget::made(match value.kind() {
-        ValueKind::String => budget::size(value).saturating_mul(ITEM),
-        _ => budget::size(value),
-    })
+/// For filters that go through the items of a value, which Jinja2 does not look at where the value is
+/// false.
+fn of_items<F, Rv, Args>(
+    inner: F,
+) -> impl Fn(&mut State, Rest<ValueOrKwargs>) -> Result<Value, Error> + Send + Sync + 'static
+where
+    F: minijinja::functions::Function<Rv, Args>,
+    Rv: FunctionResult,
+    Args: for<'a> FunctionArgs<'a>,
+{
+    let inner = charged(inner, |args| {
+        let value = args.first().cloned().unwrap_or_default();
+        budget::walk(&value, Walk::Read)?;
+        budget::made(match value.kind() {
+            ValueKind::String => budget::size(&value).saturating_mul(ITEM),
+            _ => budget::size(&value),
+        })
+    });
+    move |state, args| match args.iter().next() {
+        Some(value) if !value.is_kwargs() && !value.is_true() => {
+            Ok(Value::from(Vec::<Value>::new()))
+        }
+        _ => inner(state, args),
+    }
 }
 
-/// For filters that also make as many lists, or fill up to as many items, as an argument says.
-fn divide(args: &[Value]) -> Result<(), Error> {
-    list_all(args)?;
-    let count = args
-        .get(1)
-        .and_then(|count| usize::try_from(count.clone()).ok());
-    budget::made(count.unwrap_or(0).saturating_mul(4 * ITEM))
+/// A boolean as the number that it is in Python.
+fn as_number(value: Value) -> Value {
+    match value.kind() {
+        ValueKind::Bool => Value::from(i64::from(value.is_true())),
+        _ => value,
+    }
 }
 
-fn indent(args: &[Value]) -> Result<(), Error> {
-    let Some((value, rest)) = args.split_first() else {
-        return Ok(());
+/// `value | round(precision=0, method='common')`; the other methods give a float.
+fn round(value: Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let [precision, method] = bind(&args.into_values(), ["precision", "method"])?;
+    let precision = optional_int(&precision, "precision")?.unwrap_or(0);
+    let precision = i32::try_from(precision).map_err(|_| fault("round: too many digits"))?;
+    let method = optional_text(&method, "method")?.unwrap_or("common");
+    let value = match (as_number(value), method) {
+        (value, "common") => value,
+        (value, _) => Value::from(f64::try_from(value)?),
     };
-    let [width, ..] = bind(rest, ["width", "first", "blank"])?;
-    let width = optional_int(&width, "width")?.unwrap_or(4);
-    let width = usize::try_from(width).unwrap_or(usize::MAX);
-    let n_lines = str(value)?.matches('\n').count() + 1;
-    budget::made(width.saturating_mul(n_lines.saturating_add(1)))
+    filters::round(value, Some(precision), Some(method), std::iter::empty::<(&str, Value)>().collect())
 }
 
 fn format(args: &[Value]) -> Result<(), Error> {
     match args.split_first() {
-        Some((pattern, args)) => charge_format(&str(pattern)?, args),
+        Some((pattern, args)) => charge_printf(&str(pattern)?, args),
         None => Ok(()),
     }
 }

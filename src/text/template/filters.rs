@@ -8,11 +8,11 @@ use minijinja::value::{Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, Value};
 
 use super::arguments::{bind, flag, optional_int, optional_text};
-use super::budget;
+use super::budget::{self, ITEM, Walk};
 use super::json::tojson;
 use super::methods::{self, is_space};
-use super::operators::{add, escaped, same_safety};
-use super::value::{fault, str};
+use super::operators::{add, as_int, escaped, same_safety};
+use super::value::{Dict, entries, fault, str};
 
 /// Registers the filters of this module.
 pub(super) fn register(env: &mut Environment<'static>) {
@@ -39,6 +39,8 @@ pub(super) fn register(env: &mut Environment<'static>) {
     env.add_filter("d", default);
     env.add_filter("int", int);
     env.add_filter("float", float);
+    env.add_filter("attr", attr);
+    env.add_function("dict", dict);
 }
 
 fn trim(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
@@ -90,7 +92,7 @@ fn sum(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
 }
 
 /// The items of a value; none has no items, in Python not even an empty list of them.
-fn iterate(value: &Value) -> Result<impl Iterator<Item = Value>, Error> {
+pub(super) fn iterate(value: &Value) -> Result<impl Iterator<Item = Value>, Error> {
     if value.is_none() {
         return Err(fault("'NoneType' object is not iterable"));
     }
@@ -99,7 +101,7 @@ fn iterate(value: &Value) -> Result<impl Iterator<Item = Value>, Error> {
 }
 
 /// `a.b.0` as Jinja2 reads the `attribute` argument: items before attributes, numbers as indices.
-fn attribute_of(item: &Value, path: &Value) -> Result<Value, Error> {
+pub(super) fn attribute_of(item: &Value, path: &Value) -> Result<Value, Error> {
     let Some(path) = path.as_str() else {
         return item.get_item(path);
     };
@@ -108,6 +110,41 @@ fn attribute_of(item: &Value, path: &Value) -> Result<Value, Error> {
             Ok(index) => value.get_item(&Value::from(index)),
             Err(_) => value.get_item(&Value::from(part)),
         })
+}
+
+/// An attribute, which an entry of a mapping is not.
+fn attr(value: &Value, name: &Value) -> Result<Value, Error> {
+    let object = value.as_object().map(|object| object.type_name());
+    let is_dict = value.kind() == ValueKind::Map
+        && object.is_some_and(|name| !name.ends_with("::Namespace"));
+    let name = str(name)?;
+    if is_dict && !methods::is_dict_method(&name) {
+        return Ok(Value::UNDEFINED);
+    }
+    value.get_attr(&name)
+}
+
+/// `dict(mapping_or_pairs, **kwargs)`
+fn dict(args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let mut entries_of: Vec<(Value, Value)> = Vec::new();
+    for value in &args.into_values() {
+        budget::walk(value, Walk::Read)?;
+        if value.kind() == ValueKind::Map {
+            entries_of.extend(entries(value)?);
+            continue;
+        }
+        if value.is_undefined() {
+            return Err(fault("the value is undefined"));
+        }
+        for pair in iterate(value)? {
+            budget::made(2 * ITEM)?;
+            let parts: Vec<Value> = pair.try_iter()?.collect();
+            let [key, item] = <[Value; 2]>::try_from(parts)
+                .map_err(|_| fault("dict: expected a mapping or pairs"))?;
+            entries_of.push((key, item));
+        }
+    }
+    Ok(Value::from_object(Dict::new(entries_of.into_iter())))
 }
 
 fn length(value: &Value) -> Result<usize, Error> {
@@ -140,8 +177,11 @@ fn default(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
 fn int(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let [default, base] = bind(&args.into_values(), ["default", "base"])?;
     let base = optional_int(&base, "base")?.unwrap_or(10);
-    if value.is_integer() {
-        return Ok(value.clone());
+    if value.is_undefined() {
+        return Err(fault("the value is undefined"));
+    }
+    if let Some(int) = as_int(value) {
+        return Ok(Value::from(int));
     }
     budget::read(budget::size(value))?;
     let parsed = value.as_str().and_then(|text| parse_int(text, base));
@@ -183,6 +223,9 @@ fn parse_int(text: &str, base: i64) -> Option<i128> {
 
 fn float(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let [default] = bind(&args.into_values(), ["default"])?;
+    if value.is_undefined() {
+        return Err(fault("the value is undefined"));
+    }
     budget::read(budget::size(value))?;
     Ok(as_float(value)
         .map(Value::from)
@@ -191,10 +234,19 @@ fn float(value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
 }
 
 /// Python's `float(value)`, where it succeeds.
-fn as_float(value: &Value) -> Option<f64> {
+pub(super) fn as_float(value: &Value) -> Option<f64> {
     match value.kind() {
-        ValueKind::String => value.as_str()?.trim_matches(is_space).parse().ok(),
-        ValueKind::Number | ValueKind::Bool => f64::try_from(value.clone()).ok(),
+        ValueKind::String => {
+            let text = value.as_str()?.trim_matches(is_space);
+            let is_joined = |(i, _): (usize, _)| {
+                let digit = |at: usize| text.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
+                i > 0 && digit(i - 1) && digit(i + 1)
+            };
+            let is_number = text.match_indices('_').all(is_joined);
+            text.replace('_', "").parse().ok().filter(|_| is_number)
+        }
+        ValueKind::Bool => as_int(value).map(|int| int as f64),
+        ValueKind::Number => f64::try_from(value.clone()).ok(),
         _ => None,
     }
 }

@@ -9,8 +9,8 @@ use minijinja::{Error, ErrorKind, State, Value};
 
 use super::arguments::{bind, flag, optional_int, optional_text, text};
 use super::budget::{self, ITEM, Walk};
-use super::operators::{escaped, same_safety};
-use super::value::{entries, fault, str};
+use super::operators::{as_int, escaped, same_safety};
+use super::value::{as_float, entries, fault, is_printable, str};
 
 /// Attributes that every Python `dict` has, whatever its keys.
 const DICT_METHODS: [&str; 11] = [
@@ -70,6 +70,20 @@ pub(super) fn call(
         }
         ValueKind::Map => dict_method(value, method, args),
         ValueKind::Seq | ValueKind::Iterable => list_method(value, method, args),
+        ValueKind::Number | ValueKind::Bool => number_method(value, method, args),
+        _ => Err(Error::from(ErrorKind::UnknownMethod)),
+    }
+}
+
+/// The methods of numbers that a template has a use for.
+fn number_method(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let [] = bind(args, [])?;
+    match (method, as_float(value), as_int(value)) {
+        ("is_integer", Some(float), _) => Ok(Value::from(float.fract() == 0.0)),
+        ("is_integer", None, Some(_)) => Ok(Value::from(true)),
+        ("bit_length", _, Some(int)) => {
+            Ok(Value::from(128 - int.unsigned_abs().leading_zeros()))
+        }
         _ => Err(Error::from(ErrorKind::UnknownMethod)),
     }
 }
@@ -156,6 +170,7 @@ fn str_method(this: &str, method: &str, args: &[Value]) -> Result<Value, Error> 
         "find" | "rfind" | "index" | "rindex" | "count" => search(this, method, args),
         "startswith" | "endswith" => has_affix(this, method == "startswith", args),
         "center" | "ljust" | "rjust" | "zfill" => pad(this, method, args),
+        "translate" => translate(this, args),
         "replace" => {
             let [old, new, count] = bind(args, ["old", "new", "count"])?;
             let (old, new) = (text(&old, "old")?, text(&new, "new")?);
@@ -181,9 +196,9 @@ fn str_method(this: &str, method: &str, args: &[Value]) -> Result<Value, Error> 
         }
         "splitlines" => {
             let [keep_ends] = bind(args, ["keepends"])?;
-            let lines = split_lines(this, flag(&keep_ends));
+            let lines = split_line_texts(this, flag(&keep_ends));
             charge_parts(lines.len())?;
-            Ok(Value::from(lines))
+            Ok(lines.into_iter().map(Value::from).collect())
         }
         "expandtabs" => {
             let [size] = bind(args, ["tabsize"])?;
@@ -207,10 +222,11 @@ fn case_or_class(text: &str, method: &str) -> Option<Value> {
     };
     Some(match method {
         "upper" => Value::from(text.to_uppercase()),
-        "lower" | "casefold" => Value::from(text.to_lowercase()),
+        "lower" => Value::from(text.to_lowercase()),
+        "casefold" => text.chars().flat_map(fold).collect::<String>().into(),
         "title" => Value::from(title(text)),
         "capitalize" => Value::from(capitalize(text)),
-        "swapcase" => text.chars().map(swap_case).collect::<String>().into(),
+        "swapcase" => swap_case(text).into(),
         "isspace" => every(is_space),
         "isalpha" => every(char::is_alphabetic),
         "isalnum" => every(char::is_alphanumeric),
@@ -218,7 +234,13 @@ fn case_or_class(text: &str, method: &str) -> Option<Value> {
         "isascii" => Value::from(text.is_ascii()),
         "islower" => cased(char::is_lowercase, char::is_uppercase),
         "isupper" => cased(char::is_uppercase, char::is_lowercase),
-        "istitle" => Value::from(text.chars().any(char::is_alphabetic) && title(text) == text),
+        "istitle" => Value::from(text.chars().any(is_cased) && title(text) == text),
+        "isprintable" => Value::from(text.chars().all(is_printable)),
+        "isidentifier" => {
+            let (mut chars, is_start) = (text.chars(), |c: char| c.is_alphabetic() || c == '_');
+            let is_sound = chars.next().is_some_and(is_start);
+            Value::from(is_sound && chars.all(|c| is_start(c) || c.is_numeric()))
+        }
         _ => return None,
     })
 }
@@ -280,28 +302,34 @@ fn partition(this: &str, from_right: bool, args: &[Value]) -> Result<Value, Erro
     Ok(Value::from(Tuple::from(parts.map(Value::from))))
 }
 
-/// Splits at runs of white space, at most `max` times; white space at the ends gives no part.
+/// Splits at runs of white space, at most `max` times; white space at the ends gives no part, but
+/// stays in the part that is not cut further.
 fn split_spaces(text: &str, from_right: bool, max: usize) -> Vec<Value> {
+    let trimmed = |text: &'_ str| -> (usize, usize) {
+        match from_right {
+            true => (0, text.trim_end_matches(is_space).len()),
+            false => (text.len() - text.trim_start_matches(is_space).len(), text.len()),
+        }
+    };
     let mut parts = Vec::new();
-    let mut rest = text.trim_matches(is_space);
+    let (start, end) = trimmed(text);
+    let mut rest = &text[start..end];
     while !rest.is_empty() {
         let cut = if parts.len() == max {
             None
         } else if from_right {
-            rest.rfind(is_space)
+            rest.char_indices().rfind(|(_, c)| is_space(*c)).map(|(at, c)| at + c.len_utf8())
         } else {
             rest.find(is_space)
         };
         let (part, remainder) = match cut {
             None => (rest, ""),
-            Some(at) if from_right => {
-                let (head, tail) = rest.split_at(at);
-                (tail.trim_start_matches(is_space), head)
-            }
+            Some(at) if from_right => (&rest[at..], &rest[..at]),
             Some(at) => rest.split_at(at),
         };
         parts.push(Value::from(part));
-        rest = remainder.trim_matches(is_space);
+        let (start, end) = trimmed(remainder);
+        rest = &remainder[start..end];
     }
     if from_right {
         parts.reverse();
@@ -393,7 +421,7 @@ fn has_affix(this: &str, at_start: bool, args: &[Value]) -> Result<Value, Error>
     Ok(Value::from(false))
 }
 
-fn pad(this: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn pad(this: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let [width, fill] = bind(args, ["width", "fillchar"])?;
     let width = optional_int(&width, "width")?.ok_or_else(|| fault("missing argument 'width'"))?;
     let width = usize::try_from(width).unwrap_or(0);
@@ -489,7 +517,8 @@ pub(super) fn charge_format(pattern: &str, args: &[Value]) -> Result<(), Error> 
     budget::made(widths.saturating_add(n_fields.saturating_mul(longest)))
 }
 
-fn split_lines(text: &str, keep_ends: bool) -> Vec<Value> {
+/// The lines of a text as Python's `splitlines` cuts it.
+pub(super) fn split_line_texts(text: &str, keep_ends: bool) -> Vec<&str> {
     let is_end = |c: char| {
         matches!(
             c,
@@ -507,11 +536,11 @@ fn split_lines(text: &str, keep_ends: bool) -> Vec<Value> {
             tail.chars().next().map_or(0, char::len_utf8)
         };
         let (with_end, remainder) = rest.split_at(at + end_length);
-        lines.push(Value::from(if keep_ends { with_end } else { &rest[..at] }));
+        lines.push(if keep_ends { with_end } else { &rest[..at] });
         rest = remainder;
     }
     if !rest.is_empty() {
-        lines.push(Value::from(rest));
+        lines.push(rest);
     }
     lines
 }
@@ -542,35 +571,121 @@ fn expand_tabs(text: &str, size: usize) -> Result<Value, Error> {
     Ok(Value::from(out))
 }
 
-fn capitalize(text: &str) -> String {
-    let mut chars = text.chars();
-    chars.next().map_or_else(String::new, |first| {
-        first
-            .to_uppercase()
-            .chain(chars.as_str().to_lowercase().chars())
-            .collect()
-    })
+/// A capital, and small letters behind it.
+pub(super) fn capitalize(text: &str) -> String {
+    let Some(first) = text.chars().next() else {
+        return String::new();
+    };
+    // What is small at the end of a word depends on what stands before it.
+    let small = text.to_lowercase();
+    let n_first: usize = first.to_lowercase().map(char::len_utf8).sum();
+    capital(first).collect::<String>() + small.get(n_first..).unwrap_or_default()
+}
+
+/// A letter at the start of a word: one character that stands for two has a form of its own for it.
+fn capital(c: char) -> impl Iterator<Item = char> {
+    let single = match c {
+        '\u{1c4}'..='\u{1c6}' => Some('\u{1c5}'),
+        '\u{1c7}'..='\u{1c9}' => Some('\u{1c8}'),
+        '\u{1ca}'..='\u{1cc}' => Some('\u{1cb}'),
+        '\u{1f1}'..='\u{1f3}' => Some('\u{1f2}'),
+        _ => None,
+    };
+    let mut is_first = true;
+    let several = c.to_uppercase().flat_map(move |c| {
+        let is_capital = std::mem::take(&mut is_first) || !c.is_uppercase();
+        is_first = is_capital && !is_cased(c);
+        let small = (!is_capital).then(|| c.to_lowercase());
+        small.into_iter().flatten().chain(is_capital.then_some(c))
+    });
+    let several = single.is_none().then_some(several);
+    single.into_iter().chain(several.into_iter().flatten())
+}
+
+/// Whether a character has a case.
+fn is_cased(c: char) -> bool {
+    let has_both = matches!(c, '\u{1c5}' | '\u{1c8}' | '\u{1cb}' | '\u{1f2}');
+    c.is_lowercase() || c.is_uppercase() || has_both
+}
+
+/// A letter of a text as a small one: sigma has a form of its own at the end of a word.
+fn small(c: char, before: Option<char>, behind: Option<char>) -> impl Iterator<Item = char> {
+    let is_last = c == 'Σ' && before.is_some_and(is_cased) && !behind.is_some_and(is_cased);
+    let last = is_last.then_some('ς');
+    let other = (!is_last).then(|| c.to_lowercase());
+    last.into_iter().chain(other.into_iter().flatten())
+}
+
+/// Small letters without forms of their own, for comparing: what a letter's capital is when small.
+fn fold(c: char) -> impl Iterator<Item = char> {
+    let is_own = c == 'ı';
+    let folded = c.to_uppercase().flat_map(char::to_lowercase);
+    let folded = (!is_own).then_some(folded);
+    is_own.then_some(c).into_iter().chain(folded.into_iter().flatten())
 }
 
 /// A capital at the start of each run of letters.
 fn title(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    let mut follows_letter = false;
-    for c in text.chars() {
-        if follows_letter {
-            out.extend(c.to_lowercase());
+    let mut before: Option<char> = None;
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        if before.is_some_and(is_cased) {
+            out.extend(small(c, before, chars.peek().copied()));
         } else {
-            out.extend(c.to_uppercase());
+            out.extend(capital(c));
         }
-        follows_letter = c.is_alphabetic();
+        before = Some(c);
     }
     out
 }
 
-fn swap_case(c: char) -> String {
-    if c.is_uppercase() {
-        c.to_lowercase().collect()
-    } else {
-        c.to_uppercase().collect()
+fn swap_case(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut before = None;
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        if c.is_uppercase() {
+            out.extend(small(c, before, chars.peek().copied()));
+        } else {
+            out.extend(c.to_uppercase());
+        }
+        before = Some(c);
     }
+    out
+}
+
+/// `text.translate(table)`: characters by their numbers to numbers, texts or nothing.
+fn translate(text: &str, args: &[Value]) -> Result<Value, Error> {
+    let [table] = bind(args, ["table"])?;
+    let table = table.ok_or_else(|| fault("missing argument 'table'"))?;
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        let to = match table.kind() {
+            ValueKind::Map => table.get_item(&Value::from(u32::from(c)))?,
+            _ => return Err(fault("translate: expected a mapping")),
+        };
+        budget::made(to.as_str().map_or(4, str::len))?;
+        match (to.as_str(), to.as_i64()) {
+            (Some(text), _) => out.push_str(text),
+            (None, Some(n)) => {
+                let c = u32::try_from(n).ok().and_then(char::from_u32);
+                out.push(c.ok_or_else(|| fault("translate: no character"))?);
+            }
+            (None, None) if to.is_none() => {}
+            _ => out.push(c),
+        }
+    }
+    Ok(Value::from(out))
+}
+
+/// [`charge_format`] of `pattern % args`, which must use all its arguments.
+pub(super) fn charge_printf(pattern: &str, args: &[Value]) -> Result<(), Error> {
+    let is_by_name = pattern.contains("%(") || args.iter().any(Value::is_kwargs);
+    let n_used = pattern.replace("%%", "").matches(['%', '*']).count();
+    let is_mapping = matches!(args, [only] if only.kind() == ValueKind::Map);
+    if !is_by_name && !is_mapping && args.len() > n_used {
+        return Err(fault("not all arguments converted during string formatting"));
+    }
+    charge_format(pattern, args)
 }

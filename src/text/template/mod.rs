@@ -11,8 +11,11 @@ mod budget;
 mod builtins;
 mod checks;
 mod clock;
+#[cfg(test)]
+mod filter_tests;
 mod filters;
 mod json;
+mod list_filters;
 mod methods;
 mod operators;
 mod probe;
@@ -20,6 +23,7 @@ mod rewrite;
 mod source;
 #[cfg(test)]
 mod tests;
+mod text_filters;
 mod value;
 
 use std::io;
@@ -244,6 +248,8 @@ fn environment() -> Environment<'static> {
     builtins::register(&mut env);
     operators::register(&mut env);
     filters::register(&mut env);
+    list_filters::register(&mut env);
+    text_filters::register(&mut env);
     checks::register(&mut env);
     env.add_function("raise_exception", raise_exception);
     env

@@ -1,14 +1,19 @@
-//! Python's `+`, `-`, `~` and `*`, and the checks that `rewrite` puts into expressions.
+//! Python's `+`, `-`, `~`, `*`, `%` and slices, and the checks that `rewrite` puts into expressions.
 //!
 //! The engine's own operators know neither Python's `Markup` (a text marked safe escapes what it is
 //! added to) nor a bound on what they make. All are filters, under the names of [`names`].
 //! Invariant: lists made here hold their items themselves, never a view of another list, so that
 //! views do not pile up in a loop.
 
-use minijinja::value::{Tuple, ValueKind};
+use std::cmp::Ordering;
+
+use minijinja::formatting::{FormatStyle, format};
+use minijinja::value::{Rest, Tuple, ValueKind};
 use minijinja::{Environment, Error, Value};
 
+use super::arguments::optional_int;
 use super::budget::{self, ITEM, Walk};
+use super::methods::charge_printf;
 use super::value::{as_float, fault, str};
 
 /// The filters of this module; a template has no reason to use these names itself.
@@ -17,14 +22,14 @@ pub(super) mod names {
     pub(in super::super) const SUB: &str = "__sub";
     pub(in super::super) const CONCAT: &str = "__concat";
     pub(in super::super) const MUL: &str = "__mul";
+    pub(in super::super) const MOD: &str = "__mod";
     /// Around a value that is compared, searched or looked up.
     pub(in super::super) const WALK: &str = "__walk";
     /// Around what a loop runs over.
     pub(in super::super) const ITERATE: &str = "__iterate";
-    /// Around a value whose items or slices are taken.
+    /// Around a value whose items are taken.
     pub(in super::super) const INDEX: &str = "__index";
-    /// Around a slice.
-    pub(in super::super) const OWN: &str = "__own";
+    pub(in super::super) const SLICE: &str = "__slice";
     /// Around a value given to a variable.
     pub(in super::super) const KEEP: &str = "__keep";
     /// Around a value given to an attribute of a namespace.
@@ -39,6 +44,7 @@ pub(super) fn register(env: &mut Environment<'static>) {
     env.add_filter(names::SUB, sub);
     env.add_filter(names::CONCAT, concat);
     env.add_filter(names::MUL, mul);
+    env.add_filter(names::MOD, modulo);
     for (name, walk) in [
         (names::WALK, Walk::Read),
         (names::KEEP, Walk::Keep),
@@ -58,7 +64,7 @@ pub(super) fn register(env: &mut Environment<'static>) {
         .map(|()| value.clone())
     });
     env.add_filter(names::INDEX, index);
-    env.add_filter(names::OWN, own);
+    env.add_filter(names::SLICE, slice);
     env.add_filter(names::LITERAL, |bytes: usize| {
         budget::made(bytes).map(|()| false)
     });
@@ -131,6 +137,54 @@ fn mul(left: &Value, right: &Value) -> Result<Value, Error> {
     Ok(list(repeated_items, repeated.is_tuple()))
 }
 
+/// `left % right`: the remainder with the sign of the divisor, or a text with values put in.
+pub(super) fn modulo(left: &Value, right: &Value) -> Result<Value, Error> {
+    if let Some(pattern) = left.as_str() {
+        let args: Vec<Value> = match right.is_tuple() {
+            true => right.try_iter()?.collect(),
+            false => vec![right.clone()],
+        };
+        charge_printf(pattern, &args)?;
+        return Ok(same_safety(left, format(FormatStyle::Printf, pattern, &args)?));
+    }
+    match (number(left), number(right)) {
+        (Some(_), Some(Number::Int(0))) => Err(fault("division by zero")),
+        (Some(Number::Int(a)), Some(Number::Int(b))) => {
+            let rest = a.checked_rem(b);
+            int(rest.map(|rest| if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }))
+        }
+        (Some(a), Some(b)) => {
+            let (a, b) = (a.as_f64(), b.as_f64());
+            let rest = a % b;
+            let is_other_sign = rest != 0.0 && (rest < 0.0) != (b < 0.0);
+            Ok(Value::from(if is_other_sign { rest + b } else { rest }))
+        }
+        _ => Err(unsupported("%", left, right)),
+    }
+}
+
+/// The order of two values where Python has one: of numbers, of texts, of lists item by item.
+pub(super) fn compare(left: &Value, right: &Value) -> Result<Ordering, Error> {
+    if let (Some(a), Some(b)) = (left.as_str(), right.as_str()) {
+        return Ok(a.cmp(b));
+    }
+    if let (Some(a), Some(b)) = (number(left), number(right)) {
+        return Ok(match (a, b) {
+            (Number::Int(a), Number::Int(b)) => a.cmp(&b),
+            (a, b) => a.as_f64().partial_cmp(&b.as_f64()).unwrap_or(Ordering::Equal),
+        });
+    }
+    if is_list(left) && is_list(right) && left.is_tuple() == right.is_tuple() {
+        for (a, b) in left.try_iter()?.zip(right.try_iter()?) {
+            if a != b {
+                return compare(&a, &b);
+            }
+        }
+        return Ok(left.len().cmp(&right.len()));
+    }
+    Err(unsupported("<", left, right))
+}
+
 /// A value whose items are taken. In a text the engine counts characters to find a position, and in
 /// a view it counts items.
 fn index(value: &Value) -> Result<Value, Error> {
@@ -140,10 +194,57 @@ fn index(value: &Value) -> Result<Value, Error> {
     Ok(value.clone())
 }
 
-/// A list that owns its items, for one that may be a view; texts are charged for.
-fn own(value: &Value) -> Result<Value, Error> {
+/// `value[start:stop:step]`; of what has no items an undefined value, as Jinja2 gives it.
+fn slice(value: &Value, bounds: Rest<Value>) -> Result<Value, Error> {
+    let mut bounds = bounds.0.into_iter();
+    let mut bound = |name| optional_int(&bounds.next(), name);
+    let (start, stop) = (bound("start")?, bound("stop")?);
+    let step = bound("step")?.unwrap_or(1);
+    if step == 0 {
+        return Err(fault("slice step cannot be zero"));
+    }
     budget::made(budget::size(value))?;
-    owned(value.clone())
+    if value.is_undefined() {
+        return Err(fault("the value is undefined"));
+    }
+    if let Some(text) = value.as_str() {
+        budget::read(text.len().saturating_mul(4))?;
+        let chars: Vec<char> = text.chars().collect();
+        let taken = sliced(chars.len(), start, stop, step).map(|at| chars[at]);
+        return Ok(same_safety(value, taken.collect()));
+    }
+    if !is_list(value) {
+        return Ok(Value::UNDEFINED);
+    }
+    let items: Vec<Value> = owned(value.clone())?.try_iter()?.collect();
+    let taken = sliced(items.len(), start, stop, step).map(|at| items[at].clone());
+    Ok(list(taken.collect(), value.is_tuple()))
+}
+
+/// The positions of a slice of `len` items, as Python counts them.
+fn sliced(
+    len: usize,
+    start: Option<i64>,
+    stop: Option<i64>,
+    step: i64,
+) -> impl Iterator<Item = usize> {
+    let len = len as i64;
+    let is_up = step > 0;
+    let (lowest, highest) = if is_up { (0, len) } else { (-1, len - 1) };
+    let place = |bound: Option<i64>, default: i64| match bound {
+        None => default,
+        Some(at) if at < 0 => at.saturating_add(len).clamp(lowest, highest),
+        Some(at) => at.clamp(lowest, highest),
+    };
+    let (first, end) = if is_up {
+        (place(start, lowest), place(stop, highest))
+    } else {
+        (place(start, highest), place(stop, lowest))
+    };
+    let next = move |at: &i64| at.checked_add(step);
+    std::iter::successors(Some(first), next)
+        .take_while(move |at| if is_up { *at < end } else { *at > end })
+        .map(|at| at as usize)
 }
 
 /// The items of a view as a list; other values as they are.
@@ -227,13 +328,21 @@ fn number(value: &Value) -> Option<Number> {
     }
 }
 
+/// A whole number or boolean as Python computes with it.
+pub(super) fn as_int(value: &Value) -> Option<i128> {
+    match number(value) {
+        Some(Number::Int(int)) => Some(int),
+        _ => None,
+    }
+}
+
 fn int(result: Option<i128>) -> Result<Value, Error> {
     let result = result.ok_or_else(|| fault("the number is too large"))?;
     Ok(i64::try_from(result).map_or_else(|_| Value::from(result), Value::from))
 }
 
 fn unsupported(operator: &str, left: &Value, right: &Value) -> Error {
-    fault(format!(
+    fault(std::format!(
         "unsupported operand types for {operator}: {} and {}",
         left.kind(),
         right.kind()

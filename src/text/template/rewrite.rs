@@ -1,6 +1,6 @@
 //! Rewrites the expressions of one tag, token by token, before the engine parses them.
 //!
-//! `a + b - c` becomes `a |__add( b) |__sub( c)`, and so do `~` and `*`; slices, subscripts,
+//! `a + b - c` becomes `a |__add( b) |__sub( c)`, and so do `~`, `*`, `%` and slices; subscripts,
 //! comparisons and assignments are wrapped in the checks of `operators`. No syntax tree is built:
 //! a filter binds tighter than every binary operator, so an operand only has to be closed where an
 //! operator of the same or a lower precedence follows it. Invariants: only brackets and filters are
@@ -69,7 +69,8 @@ struct Frame {
     /// For the brackets of a subscript, the token that opened them.
     subscript_at: Option<usize>,
     is_mapping: bool,
-    has_colon: bool,
+    /// The colons between the parts of a slice.
+    colons: Vec<usize>,
 }
 
 impl Frame {
@@ -86,7 +87,7 @@ impl Frame {
             may_take_argument: false,
             subscript_at,
             is_mapping: false,
-            has_colon: false,
+            colons: Vec::new(),
         }
     }
 }
@@ -251,7 +252,7 @@ impl<'a> Rewriter<'a> {
             }
             ":" => {
                 self.end_operands(at);
-                self.frame().has_colon = true;
+                self.frame().colons.push(at);
             }
             "==" | "!=" | "<" | ">" | "<=" | ">=" => {
                 self.end_operands(at);
@@ -263,7 +264,8 @@ impl<'a> Rewriter<'a> {
             "-" => self.operator(at, SUM, names::SUB),
             "~" => self.operator(at, CONCAT, names::CONCAT),
             "*" => self.operator(at, PRODUCT, names::MUL),
-            "/" | "//" | "%" => self.kept_operator(PRODUCT, at),
+            "%" => self.operator(at, PRODUCT, names::MOD),
+            "/" | "//" => self.kept_operator(PRODUCT, at),
             "**" => self.kept_operator(POWER, at),
             _ => {}
         }
@@ -301,14 +303,32 @@ impl<'a> Rewriter<'a> {
         let (Some(open), Some(primary)) = (inner.subscript_at, primary) else {
             return;
         };
-        if inner.has_colon {
-            self.insert(primary, "((");
-            self.insert(self.tokens[open].start, format!("|{})", names::INDEX));
-            self.insert(self.tokens[at].end, format!("|{})", names::OWN));
+        if !inner.colons.is_empty() {
+            self.slice(primary, open, at, &inner.colons);
         } else if !self.is_plain_key(open + 1, at) {
             self.insert(primary, "(");
             self.insert(self.tokens[open].start, format!("|{})", names::INDEX));
         }
+    }
+
+    /// `x[a:b]` as `(x|__slice(a,b))`; a part that is left out is none.
+    fn slice(&mut self, primary: usize, open: usize, close: usize, colons: &[usize]) {
+        self.insert(primary, "(");
+        self.replace(open, format!("|{}(", names::SLICE));
+        let mut before = open;
+        for at in colons {
+            let part = if before + 1 == *at { "none," } else { "," };
+            self.replace(*at, part.to_owned());
+            before = *at;
+        }
+        let part = if before + 1 == close { "none))" } else { "))" };
+        self.replace(close, part.to_owned());
+    }
+
+    /// Puts text in the place of a token.
+    fn replace(&mut self, at: usize, text: String) {
+        let Token { start, end, .. } = self.tokens[at];
+        self.edits.push(Edit { start, end, text });
     }
 
     /// Whether a subscript is a single literal, which finds its item at once.
@@ -343,12 +363,7 @@ impl<'a> Rewriter<'a> {
             self.insert(start, "(");
             self.insert(end, ")");
         }
-        let token = self.tokens[at];
-        self.edits.push(Edit {
-            start: token.start,
-            end: token.end,
-            text: format!("|{filter}("),
-        });
+        self.replace(at, format!("|{filter}("));
         let start = self.start_of(at + 1);
         let frame = self.frame();
         frame.operands.push(Operand {

@@ -10,7 +10,7 @@ use super::*;
 /// All of it takes under a second each, but not on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-fn render(source: &str) -> Result<String, RenderError> {
+pub(super) fn render(source: &str) -> Result<String, RenderError> {
     let template = ChatTemplate::new(source).expect("the template compiles");
     let messages = json!([
         {"role": "user", "content": "Hello <b>"},

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use minijinja::value::{Enumerator, Object, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
+use super::list_filters::Group;
 use super::{budget, methods};
 
 /// How deep printed values may nest; the printers recurse.
@@ -133,13 +134,19 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::None => out.push_str("None"),
+        ValueKind::String if value.is_safe() => {
+            out.push_str("Markup(");
+            write_str_repr(out, value.as_str().unwrap_or_default());
+            out.push(')');
+        }
         ValueKind::String => write_str_repr(out, value.as_str().unwrap_or_default()),
         ValueKind::Number => match as_float(value) {
             Some(float) => out.push_str(&float_repr(float)),
             None => out.push_str(&value.to_string()),
         },
         ValueKind::Seq | ValueKind::Iterable => {
-            let is_tuple = value.is_tuple();
+            let is_group = value.downcast_object_ref::<Group>().is_some();
+            let is_tuple = value.is_tuple() || is_group;
             out.push(if is_tuple { '(' } else { '[' });
             let mut n_items = 0;
             for item in value.try_iter()?.checked() {
@@ -218,7 +225,7 @@ fn write_str_repr(out: &mut String, text: &str) {
 ///
 /// The standard library knows the set but shows it only through `escape_debug`, which also
 /// escapes a combining mark where it comes first; hence the letter before it.
-fn is_printable(c: char) -> bool {
+pub(super) fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return !c.is_ascii_control();
     }
