@@ -49,6 +49,9 @@ pub(super) enum Error {
     /// It took too long.
     #[error("{0}")]
     Time(Failure),
+    /// The model computed values that are no finite numbers.
+    #[error("the model's results are not finite numbers: {0}")]
+    NotFinite(Failure),
     /// The engine failed.
     #[error("the answer could not be completed")]
     Engine { detail: String },
@@ -93,7 +96,7 @@ impl Error {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Time(_) => StatusCode::GATEWAY_TIMEOUT,
-            Self::Engine { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Engine { .. } | Self::NotFinite(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 
@@ -108,6 +111,7 @@ impl Error {
             Self::Busy { .. } => "rate_limit_exceeded",
             Self::Load { .. } => "model_not_available",
             Self::Time(_) => "timeout",
+            Self::NotFinite(_) => "non_finite_logits",
             Self::Engine { .. } => "internal_error",
             Self::NoRoute(_) => "unknown_url",
             Self::Method => "method_not_allowed",
@@ -143,6 +147,7 @@ impl IntoResponse for Error {
                 tracing::error!(model = name, detail, "a model could not be loaded")
             }
             Self::Engine { detail } => tracing::error!(detail, "an answer failed"),
+            Self::NotFinite(failure) => tracing::error!(%failure, "an answer failed"),
             other => tracing::info!(error = %other, "refused"),
         }
         let status = self.status();
@@ -179,6 +184,7 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Computation(detail) => Self::Engine { detail },
+            not_finite @ Failure::NotFinite { .. } => Self::NotFinite(not_finite),
             time => Self::Time(time),
         }
     }

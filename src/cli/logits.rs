@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 
-use crate::model::Batch;
+use crate::model::{Batch, is_finite};
 use crate::models::Source;
 use crate::weights::TensorType;
 
@@ -82,6 +82,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             batch.push(args.tokens[i], 0, i as u32, i >= start);
         }
         logits.extend_from_slice(model.forward(&batch)?);
+    }
+    if !is_finite(&logits) {
+        let place = match model.first_not_finite(&args.tokens)? {
+            Some(found) => found.to_string(),
+            None => "in one pass of their own all values are finite".to_owned(),
+        };
+        anyhow::bail!("results are not finite numbers: {place}");
     }
     if args.embedding {
         let vector = model.pool(&logits)?;

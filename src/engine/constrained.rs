@@ -12,6 +12,8 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use crate::constraint::{self, Compiled, Matcher};
 use crate::sampling::SampleError;
 
+use super::Failure;
+
 /// Why an answer cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
@@ -24,6 +26,25 @@ pub(super) enum Fault {
     /// The thread that moves matchers on is not there.
     #[error("the thread for constraints has ended")]
     NoWorker,
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Sample(error) => error.into(),
+            other => Self::Computation(other.to_string()),
+        }
+    }
+}
+
+impl From<SampleError> for Failure {
+    fn from(error: SampleError) -> Self {
+        let fault = error.to_string();
+        match error.is_not_finite() {
+            true => Self::NotFinite { fault, place: None },
+            false => Self::Computation(fault),
+        }
+    }
 }
 
 /// The tokens that must come next.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::model::{self, Batch, Model, Resumed, SequenceId};
+use crate::model::{self, Batch, Model, NotFinite, Resumed, SequenceId};
 use crate::plan::BLOCK_LEN;
 use crate::text::tokenizer::Tokenizer;
 
@@ -43,6 +43,9 @@ pub(super) trait Compute {
     fn has_states(&self) -> bool;
     /// Whether sequences share what is known of their tokens.
     fn is_shared(&self) -> bool;
+    /// Where these tokens first give a value that is not finite, in words; see
+    /// [`Model::first_not_finite`].
+    fn first_not_finite(&self, tokens: &[u32]) -> Option<String>;
 }
 
 impl Compute for Model {
@@ -89,6 +92,21 @@ impl Compute for Model {
 
     fn is_shared(&self) -> bool {
         Self::is_shared(self)
+    }
+
+    fn first_not_finite(&self, tokens: &[u32]) -> Option<String> {
+        place_of(Self::first_not_finite(self, tokens))
+    }
+}
+
+/// What a search for the first value that is not finite says in an answer's error.
+pub(super) fn place_of(found: Result<Option<NotFinite>, model::Error>) -> Option<String> {
+    match found {
+        Ok(found) => found.map(|found| found.to_string()),
+        Err(error) => {
+            tracing::warn!(%error, "where values begin not to be finite was not found");
+            None
+        }
     }
 }
 
@@ -356,6 +374,17 @@ impl<C: Compute> Runner<C> {
 
     fn end(&mut self, at: usize, result: Result<FinishReason, Failure>) {
         let sequence = self.running.remove(at);
+        let result = result.map_err(|failure| match failure {
+            Failure::NotFinite { fault, .. } => {
+                // What is kept of it would spoil the answers that begin like it.
+                if self.model.n_blocks().is_some() && !self.model.has_states() {
+                    self.model.forget(sequence.id, 0);
+                }
+                let place = self.model.first_not_finite(sequence.tokens());
+                Failure::NotFinite { fault, place }
+            }
+            other => other,
+        });
         self.release(sequence.id);
         match result {
             Ok(reason) => sequence.finish(reason),
@@ -407,10 +436,7 @@ type Ending = (usize, Result<FinishReason, Failure>);
 /// The ending of request `i`, if it ended.
 fn ending(i: usize, result: Result<Option<FinishReason>, Fault>) -> Option<Ending> {
     let result = result.transpose()?;
-    Some((
-        i,
-        result.map_err(|fault| Failure::Computation(fault.to_string())),
-    ))
+    Some((i, result.map_err(Failure::from)))
 }
 
 /// Chooses tokens for the sequences of a pass from its rows of logits, which are in their order.

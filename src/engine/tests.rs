@@ -21,6 +21,9 @@ const N_TOKENS: u32 = 11;
 /// A pass that holds this token fails.
 const POISON: u32 = FIRST + N_TOKENS;
 
+/// Behind this token the logits are no numbers.
+const SICK: u32 = POISON + 1;
+
 /// The token that follows a text: it depends on all of it, and repeats itself now and then.
 fn next_token(text: &[u32]) -> u32 {
     let period = (text[0] - FIRST) as usize + 2;
@@ -81,7 +84,9 @@ impl Compute for Fake {
             text.push(*token);
             if *wanted {
                 let next = next_token(text);
-                let row = (0..N_VOCAB).map(|t| if t == next { 20.0 } else { t as f32 * 0.1 });
+                let sick = if text.contains(&SICK) { f32::NAN } else { 0.0 };
+                let row =
+                    (0..N_VOCAB).map(|t| if t == next { 20.0 } else { t as f32 * 0.1 } + sick);
                 self.logits.extend(row);
             }
         }
@@ -137,6 +142,13 @@ impl Compute for Fake {
 
     fn is_shared(&self) -> bool {
         true
+    }
+
+    fn first_not_finite(&self, tokens: &[u32]) -> Option<String> {
+        tokens
+            .iter()
+            .position(|t| *t == SICK)
+            .map(|at| format!("token {at}"))
     }
 }
 
@@ -264,6 +276,33 @@ fn answers_to_one_prompt_read_it_once() {
         assert_eq!(cached, [0, 96, 96]);
         assert!(all.iter().all(|(_, a)| a.tokens == expected(&prompt, 5)));
         assert_eq!(runner.model().n_read, 100 + 2 * 4 + 3 * 4);
+    }
+}
+
+#[test]
+fn logits_that_are_no_numbers_end_their_own_answer_only() {
+    let mut runner = Runner::new(fake(64, 100), tokenizer(), LIMITS);
+    let good: Vec<u32> = (0..40).map(|i| FIRST + i % N_TOKENS).collect();
+    let bad = [&good[..20], &[SICK], &good[..5]].concat();
+    for _ in 0..2 {
+        let prompts = [&good, &bad, &good];
+        let mut all = prompts.map(|p| (submit(&mut runner, request(p, 5)), Answer::default()));
+        while all.iter().any(|(_, answer)| answer.end.is_none()) {
+            runner.turn();
+            all.iter_mut()
+                .for_each(|(events, answer)| take(events, answer));
+        }
+        let [(_, first), (_, failed), (_, last)] = all;
+        assert_eq!(first.tokens, expected(&good, 5));
+        assert_eq!(last.tokens, expected(&good, 5));
+        let Some(Err(failure)) = failed.end else {
+            panic!("{failed:?}");
+        };
+        assert_eq!(
+            failure.to_string(),
+            "the logit of token 0 is not a number; token 20"
+        );
+        assert!(failed.tokens.is_empty());
     }
 }
 

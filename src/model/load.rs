@@ -13,7 +13,8 @@ use crate::weights::{Bytes, TensorInfo, TensorType, Weights};
 
 use super::{Error, memory};
 
-/// The tensors of a plan on a device.
+/// The tensors of a plan on a device; a clone has the same memory.
+#[derive(Clone)]
 pub(super) struct Loaded {
     /// Data of [`Plan::tensors`], in their order.
     pub(super) tensors: Vec<Tensor>,

@@ -8,6 +8,7 @@
 mod batch;
 mod cache;
 mod estimate;
+mod finite;
 mod graph;
 mod load;
 mod measure;
@@ -24,6 +25,7 @@ use crate::weights::{self, TensorType, Weights};
 pub use batch::Batch;
 pub use cache::{Miss, Resumed, SequenceId};
 pub use estimate::Estimator;
+pub use finite::{NotFinite, is_finite};
 pub use load::Progress;
 pub use memory::Purpose;
 pub use pass::EachRows;
@@ -323,7 +325,6 @@ impl Model {
     ) -> Result<Self, Error> {
         ggml::install_log();
         options.n_seqs = options.n_seqs.max(1);
-        let is_paged = options.is_paged(&plan);
         if options.deterministic {
             options.check_deterministic(&plan)?;
             ggml::set_batch_invariant(true);
@@ -331,6 +332,12 @@ impl Model {
         let cache_bytes = Self::check_cache(&plan, &options)?;
         memory::check(Purpose::Cache, cache_bytes)?;
         let loaded = load::load(&plan, weights, progress)?;
+        Self::of_loaded(plan, loaded, options)
+    }
+
+    /// Takes the memory for running a plan whose weights are there.
+    fn of_loaded(plan: Plan, loaded: Loaded, options: Options) -> Result<Self, Error> {
+        let is_paged = options.is_paged(&plan);
         let n_cells = options.n_cells(&plan);
         let groups = plan
             .caches

@@ -101,6 +101,16 @@ pub enum SampleError {
     },
 }
 
+impl SampleError {
+    /// Whether the numbers that came in are at fault: they are not finite.
+    pub fn is_not_finite(&self) -> bool {
+        matches!(
+            self,
+            Self::NotANumber { .. } | Self::Infinite { .. } | Self::HiddenNotFinite { .. }
+        )
+    }
+}
+
 /// Picks the tokens of one choice of one request.
 #[derive(Debug)]
 pub struct Sampler {

@@ -158,6 +158,11 @@ impl Filling {
         }
     }
 
+    /// Prompt and answer, masked positions as the mask token.
+    pub(super) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
     /// Chooses what would stand at a masked position. The logits have no way to the mask.
     ///
     /// # Errors

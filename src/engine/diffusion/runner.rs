@@ -9,6 +9,7 @@ use crate::plan::BLOCK_LEN;
 use crate::text::tokenizer::Tokenizer;
 
 use super::super::answer::Answer;
+use super::super::runner::place_of;
 use super::super::way::{Way, let_go};
 use super::super::{Failure, FinishReason, Limits, Submitted};
 use super::Facts;
@@ -30,6 +31,9 @@ pub(in crate::engine) trait Compute {
     fn n_batch(&self) -> usize;
     /// Elements of a row of logits.
     fn n_vocab(&self) -> usize;
+    /// Where these tokens first give a value that is not finite, in words; see
+    /// [`Model::first_not_finite`].
+    fn first_not_finite(&self, tokens: &[u32]) -> Option<String>;
 }
 
 impl Compute for Model {
@@ -59,6 +63,10 @@ impl Compute for Model {
 
     fn n_vocab(&self) -> usize {
         self.row_width()
+    }
+
+    fn first_not_finite(&self, tokens: &[u32]) -> Option<String> {
+        place_of(Self::first_not_finite(self, tokens))
     }
 }
 
@@ -198,7 +206,7 @@ impl<C: Compute> Runner<C> {
     #[tracing::instrument(level = "trace", target = "phase", skip_all)]
     fn step(&mut self) {
         let (groups, targets) = self.gather();
-        let mut failed = vec![None; self.running.len()];
+        let mut failed: Vec<Option<Failure>> = vec![None; self.running.len()];
         let n_vocab = self.model.n_vocab();
         let mut targets = targets.iter();
         let (running, row, mask) = (&mut self.running, &mut self.row, self.facts.mask);
@@ -214,8 +222,8 @@ impl<C: Compute> Runner<C> {
                     let result = catch_unwind(AssertUnwindSafe(looking));
                     let fault = match result {
                         Ok(Ok(())) => continue,
-                        Ok(Err(error)) => error.to_string(),
-                        Err(_) => "choosing a token panicked".into(),
+                        Ok(Err(error)) => Failure::from(error),
+                        Err(_) => Failure::Computation("choosing a token panicked".into()),
                     };
                     failed[*i].get_or_insert(fault);
                 }
@@ -228,7 +236,7 @@ impl<C: Compute> Runner<C> {
     }
 
     /// Fixes what each request of a pass has chosen, and ends answers.
-    fn settle(&mut self, groups: &[Group], mut failed: Vec<Option<String>>) {
+    fn settle(&mut self, groups: &[Group], mut failed: Vec<Option<Failure>>) {
         self.suspects.pop();
         let mut took_part = vec![false; self.running.len()];
         groups.iter().flatten().for_each(|i| took_part[*i] = true);
@@ -241,7 +249,11 @@ impl<C: Compute> Runner<C> {
             }
             filling.answer.usage.passes += 1;
             let result = match failed[i].take() {
-                Some(fault) => Err(Failure::Computation(fault)),
+                Some(Failure::NotFinite { fault, .. }) => {
+                    let place = self.model.first_not_finite(filling.tokens());
+                    Err(Failure::NotFinite { fault, place })
+                }
+                Some(failure) => Err(failure),
                 None => Ok(filling.fix(&self.tokenizer)),
             };
             match result {

@@ -108,6 +108,10 @@ impl Compute for Fake {
     fn n_vocab(&self) -> usize {
         N_VOCAB
     }
+
+    fn first_not_finite(&self, _: &[u32]) -> Option<String> {
+        None
+    }
 }
 
 /// The paper's loop as it stands there, for one text: the tokens, and what each step fixed.

@@ -139,7 +139,12 @@ fn round(value: Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
         (value, "common") => value,
         (value, _) => Value::from(f64::try_from(value)?),
     };
-    filters::round(value, Some(precision), Some(method), std::iter::empty::<(&str, Value)>().collect())
+    filters::round(
+        value,
+        Some(precision),
+        Some(method),
+        std::iter::empty::<(&str, Value)>().collect(),
+    )
 }
 
 fn format(args: &[Value]) -> Result<(), Error> {

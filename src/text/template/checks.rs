@@ -14,13 +14,21 @@ pub(super) fn register(env: &mut Environment<'static>) {
     env.add_test("sequence", is_sequence);
     env.add_test("iterable", is_iterable);
     env.add_test("callable", is_callable);
-    env.add_test("odd", |value: &Value| Ok::<_, Error>(remainder(value, 2)? == Value::from(1)));
-    env.add_test("even", |value: &Value| Ok::<_, Error>(remainder(value, 2)? == Value::from(0)));
+    env.add_test("odd", |value: &Value| {
+        Ok::<_, Error>(remainder(value, 2)? == Value::from(1))
+    });
+    env.add_test("even", |value: &Value| {
+        Ok::<_, Error>(remainder(value, 2)? == Value::from(0))
+    });
     env.add_test("divisibleby", |value: &Value, by: i64| {
         Ok::<_, Error>(remainder(value, by)? == Value::from(0))
     });
-    env.add_test("lower", |value: &Value| is_cased(value, char::is_lowercase, char::is_uppercase));
-    env.add_test("upper", |value: &Value| is_cased(value, char::is_uppercase, char::is_lowercase));
+    env.add_test("lower", |value: &Value| {
+        is_cased(value, char::is_lowercase, char::is_uppercase)
+    });
+    env.add_test("upper", |value: &Value| {
+        is_cased(value, char::is_uppercase, char::is_lowercase)
+    });
     let ordered: [(&[&'static str], fn(Ordering) -> bool); 4] = [
         (&["lt", "lessthan", "<"], Ordering::is_lt),
         (&["le", "<="], Ordering::is_le),

@@ -22,10 +22,16 @@ const DIFFERENT: &[(&str, &str)] = &[
     ("@ < 2", ORDER),
     ("@ >= 'a'", ORDER),
     ("-(@)", "the engine has no minus for booleans"),
-    ("@|pprint", "keys are not sorted and long values not broken into lines"),
+    (
+        "@|pprint",
+        "keys are not sorted and long values not broken into lines",
+    ),
     ("@.isdecimal()", DIGITS),
     ("@.isdigit()", DIGITS),
-    ("@|tojson(sort_keys=true)", "keys of several kinds are an error in Python"),
+    (
+        "@|tojson(sort_keys=true)",
+        "keys of several kinds are an error in Python",
+    ),
 ];
 /// Not offered: of no use in a prompt, and no template in our collection has one.
 const WEB: &str = "lays out web pages or keeps a state";
@@ -58,7 +64,10 @@ fn filters_tests_and_methods_are_those_of_jinja2() {
             );
             let found = try_render(&source);
             if found.as_deref() != case[1].as_str() {
-                wrong.push(format!("{source}\n  gives    {found:?}\n  expected {:?}", case[1].as_str()));
+                wrong.push(format!(
+                    "{source}\n  gives    {found:?}\n  expected {:?}",
+                    case[1].as_str()
+                ));
             }
         }
     }

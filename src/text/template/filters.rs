@@ -115,8 +115,8 @@ pub(super) fn attribute_of(item: &Value, path: &Value) -> Result<Value, Error> {
 /// An attribute, which an entry of a mapping is not.
 fn attr(value: &Value, name: &Value) -> Result<Value, Error> {
     let object = value.as_object().map(|object| object.type_name());
-    let is_dict = value.kind() == ValueKind::Map
-        && object.is_some_and(|name| !name.ends_with("::Namespace"));
+    let is_dict =
+        value.kind() == ValueKind::Map && object.is_some_and(|name| !name.ends_with("::Namespace"));
     let name = str(name)?;
     if is_dict && !methods::is_dict_method(&name) {
         return Ok(Value::UNDEFINED);

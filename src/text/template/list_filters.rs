@@ -43,12 +43,16 @@ fn items(value: &Value) -> Result<Vec<Value>, Error> {
     budget::walk(value, Walk::Read)?;
     let items = iterate(value)?;
     items
-        .map(|item| budget::made(ITEM + budget::size(&item)).map(|()| item))
+        .map(|item| budget::made(4 * ITEM).map(|()| item))
         .collect()
 }
 
 /// By what items are compared: the attributes of a list with commas, or the item itself.
-fn key(item: &Value, attribute: &Option<Value>, is_case_sensitive: bool) -> Result<Vec<Value>, Error> {
+fn key(
+    item: &Value,
+    attribute: &Option<Value>,
+    is_case_sensitive: bool,
+) -> Result<Vec<Value>, Error> {
     let folded = |value: Value| match value.as_str() {
         Some(text) if !is_case_sensitive => Value::from(text.to_lowercase()),
         _ => value,

@@ -81,9 +81,7 @@ fn number_method(value: &Value, method: &str, args: &[Value]) -> Result<Value, E
     match (method, as_float(value), as_int(value)) {
         ("is_integer", Some(float), _) => Ok(Value::from(float.fract() == 0.0)),
         ("is_integer", None, Some(_)) => Ok(Value::from(true)),
-        ("bit_length", _, Some(int)) => {
-            Ok(Value::from(128 - int.unsigned_abs().leading_zeros()))
-        }
+        ("bit_length", _, Some(int)) => Ok(Value::from(128 - int.unsigned_abs().leading_zeros())),
         _ => Err(Error::from(ErrorKind::UnknownMethod)),
     }
 }
@@ -308,7 +306,10 @@ fn split_spaces(text: &str, from_right: bool, max: usize) -> Vec<Value> {
     let trimmed = |text: &'_ str| -> (usize, usize) {
         match from_right {
             true => (0, text.trim_end_matches(is_space).len()),
-            false => (text.len() - text.trim_start_matches(is_space).len(), text.len()),
+            false => (
+                text.len() - text.trim_start_matches(is_space).len(),
+                text.len(),
+            ),
         }
     };
     let mut parts = Vec::new();
@@ -318,7 +319,9 @@ fn split_spaces(text: &str, from_right: bool, max: usize) -> Vec<Value> {
         let cut = if parts.len() == max {
             None
         } else if from_right {
-            rest.char_indices().rfind(|(_, c)| is_space(*c)).map(|(at, c)| at + c.len_utf8())
+            rest.char_indices()
+                .rfind(|(_, c)| is_space(*c))
+                .map(|(at, c)| at + c.len_utf8())
         } else {
             rest.find(is_space)
         };
@@ -621,7 +624,10 @@ fn fold(c: char) -> impl Iterator<Item = char> {
     let is_own = c == 'ı';
     let folded = c.to_uppercase().flat_map(char::to_lowercase);
     let folded = (!is_own).then_some(folded);
-    is_own.then_some(c).into_iter().chain(folded.into_iter().flatten())
+    is_own
+        .then_some(c)
+        .into_iter()
+        .chain(folded.into_iter().flatten())
 }
 
 /// A capital at the start of each run of letters.
@@ -685,7 +691,9 @@ pub(super) fn charge_printf(pattern: &str, args: &[Value]) -> Result<(), Error> 
     let n_used = pattern.replace("%%", "").matches(['%', '*']).count();
     let is_mapping = matches!(args, [only] if only.kind() == ValueKind::Map);
     if !is_by_name && !is_mapping && args.len() > n_used {
-        return Err(fault("not all arguments converted during string formatting"));
+        return Err(fault(
+            "not all arguments converted during string formatting",
+        ));
     }
     charge_format(pattern, args)
 }

@@ -27,6 +27,7 @@ mod text_filters;
 mod value;
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Rest;
@@ -163,9 +164,14 @@ impl ChatTemplate {
             .map_err(|error| render_error(&error))?;
         let mut output = Bounded(Vec::new());
         budget::start();
-        template
-            .render_captured_to(context(input, messages), &mut output)
-            .map_err(|error| render_error(&error))?;
+        let variables = context(input, messages);
+        // The engine panics on some templates, such as one with `loop.cycle()`.
+        let render = AssertUnwindSafe(|| template.render_captured_to(variables, &mut output));
+        let rendered = catch_unwind(render).map_err(|_| RenderError::Runtime {
+            line: 0,
+            message: "the template engine failed".into(),
+        })?;
+        rendered.map_err(|error| render_error(&error))?;
         // The engine writes whole strings, so the bytes are UTF-8.
         String::from_utf8(output.0).map_err(|_| RenderError::Limit("the output is not text"))
     }

@@ -145,13 +145,22 @@ pub(super) fn modulo(left: &Value, right: &Value) -> Result<Value, Error> {
             false => vec![right.clone()],
         };
         charge_printf(pattern, &args)?;
-        return Ok(same_safety(left, format(FormatStyle::Printf, pattern, &args)?));
+        return Ok(same_safety(
+            left,
+            format(FormatStyle::Printf, pattern, &args)?,
+        ));
     }
     match (number(left), number(right)) {
         (Some(_), Some(Number::Int(0))) => Err(fault("division by zero")),
         (Some(Number::Int(a)), Some(Number::Int(b))) => {
             let rest = a.checked_rem(b);
-            int(rest.map(|rest| if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }))
+            int(rest.map(|rest| {
+                if rest != 0 && (rest < 0) != (b < 0) {
+                    rest + b
+                } else {
+                    rest
+                }
+            }))
         }
         (Some(a), Some(b)) => {
             let (a, b) = (a.as_f64(), b.as_f64());
@@ -166,12 +175,17 @@ pub(super) fn modulo(left: &Value, right: &Value) -> Result<Value, Error> {
 /// The order of two values where Python has one: of numbers, of texts, of lists item by item.
 pub(super) fn compare(left: &Value, right: &Value) -> Result<Ordering, Error> {
     if let (Some(a), Some(b)) = (left.as_str(), right.as_str()) {
+        budget::read(2 * ITEM + a.len().min(b.len()))?;
         return Ok(a.cmp(b));
     }
+    budget::read(2 * ITEM)?;
     if let (Some(a), Some(b)) = (number(left), number(right)) {
         return Ok(match (a, b) {
             (Number::Int(a), Number::Int(b)) => a.cmp(&b),
-            (a, b) => a.as_f64().partial_cmp(&b.as_f64()).unwrap_or(Ordering::Equal),
+            (a, b) => a
+                .as_f64()
+                .partial_cmp(&b.as_f64())
+                .unwrap_or(Ordering::Equal),
         });
     }
     if is_list(left) && is_list(right) && left.is_tuple() == right.is_tuple() {

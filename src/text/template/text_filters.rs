@@ -36,7 +36,9 @@ pub(super) fn register(env: &mut Environment<'static>) {
     }
     env.add_filter("pprint", |value: &Value| repr(value));
     env.add_filter("center", center);
-    env.add_filter("wordcount", |value: &Value| str(value).map(|text| words(&text)));
+    env.add_filter("wordcount", |value: &Value| {
+        str(value).map(|text| words(&text))
+    });
     env.add_filter("indent", indent);
     env.add_filter("truncate", truncate);
     env.add_filter("urlencode", url_encoded);
@@ -274,7 +276,9 @@ fn attributes(value: &Value, args: Rest<ValueOrKwargs>) -> Result<String, Error>
         }
         let name = str(&key)?;
         if name.contains(|c: char| c.is_whitespace() || "/>=".contains(c)) {
-            return Err(fault(format!("invalid character in attribute name: '{name}'")));
+            return Err(fault(format!(
+                "invalid character in attribute name: '{name}'"
+            )));
         }
         let part = format!("{}=\"{}\"", escaped(&key)?, escaped(&value)?);
         budget::made(part.len() + 1)?;

@@ -1,0 +1,147 @@
+//! Which value of a pass is the first that is no finite number.
+//!
+//! Logits are looked at where they are used; this finds out, once that went wrong, where it began: the same
+//! tokens run again, alone and without a cache, with all values kept. Called by the engine and `bench logits`.
+
+use std::fmt;
+
+use super::{Batch, Error, Model, Options, Value};
+
+/// Most tokens that are run again: all their values are kept at once.
+const MAX_TOKENS: usize = 4096;
+
+/// The first value of a computation that is no finite number.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NotFinite {
+    /// Its path, such as `layers.3.attn.q`.
+    pub path: String,
+    /// The first such element, counted from 0, fastest dimension first.
+    pub index: usize,
+    /// What it is: NaN or infinity.
+    pub found: f32,
+    /// The token it belongs to, counted from 0, where the value has a row for each.
+    pub token: Option<usize>,
+}
+
+impl NotFinite {
+    /// The first of values in the order of computation. Minus infinity is no fault: masks have it.
+    pub fn first_of(values: &[Value]) -> Option<Self> {
+        values.iter().find_map(|value| {
+            let elements = &value.elements;
+            if is_finite(elements) {
+                return None;
+            }
+            let index = elements.iter().position(|e| !(*e < f32::INFINITY))?;
+            let n_tokens = value.shape.last().filter(|_| value.is_per_token);
+            let row = n_tokens.map(|n| (elements.len() / (*n).max(1) as usize).max(1));
+            Some(Self {
+                path: value.path.clone(),
+                index,
+                found: elements[index],
+                token: row.map(|row| index / row),
+            })
+        })
+    }
+}
+
+impl fmt::Display for NotFinite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = if self.found.is_nan() {
+            "NaN"
+        } else {
+            "infinity"
+        };
+        write!(
+            f,
+            "`{}` is the first value that is not finite: {found}",
+            self.path
+        )?;
+        match self.token {
+            Some(token) => write!(f, " at token {token}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether no element is NaN or plus infinity; minus infinity stands for what is masked.
+pub fn is_finite(elements: &[f32]) -> bool {
+    // Parts without an exit in them compile to vector instructions.
+    let mut parts = elements.chunks(1024);
+    parts.all(|part| part.iter().fold(true, |all, e| all & (*e < f32::INFINITY)))
+}
+
+impl Model {
+    /// The first value that is not finite where these tokens are run in one pass, alone and without a
+    /// cache.
+    ///
+    /// # Errors
+    /// Too many tokens, no memory for all values, or a failed computation.
+    pub fn first_not_finite(&self, tokens: &[u32]) -> Result<Option<NotFinite>, Error> {
+        if tokens.len() > MAX_TOKENS {
+            return Err(Error::Batch {
+                found: format!("{} tokens", tokens.len()),
+                expected: format!("at most {MAX_TOKENS}"),
+            });
+        }
+        let options = Options {
+            n_ctx: 0,
+            n_seqs: 1,
+            n_checkpoints: 0,
+            n_batch: tokens.len(),
+            n_outputs: 0,
+            deterministic: false,
+            watch: true,
+            ..self.options.clone()
+        };
+        let mut watched = Self::of_loaded(self.plan.clone(), self.loaded.clone(), options)?;
+        let mut batch = Batch::default();
+        for (position, token) in (0..).zip(tokens) {
+            batch.push(*token, 0, position, true);
+        }
+        watched.forward(&batch)?;
+        Ok(NotFinite::first_of(&watched.values()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_value_is_named_with_its_token_and_masks_are_no_fault() {
+        let value = |path: &str, elements: &[f32], is_per_token| Value {
+            path: path.into(),
+            shape: vec![2, elements.len() as u64 / 2],
+            is_per_token,
+            elements: elements.into(),
+        };
+        let values = [
+            value("a", &[1.0, f32::NEG_INFINITY, 0.0, 2.0], true),
+            value("b", &[1.0, 2.0, 3.0, f32::INFINITY], true),
+            value("c", &[f32::NAN; 4], false),
+        ];
+        let found = NotFinite::first_of(&values).expect("there is one");
+        assert_eq!(
+            (found.path.as_str(), found.index, found.token),
+            ("b", 3, Some(1))
+        );
+        assert_eq!(
+            found.to_string(),
+            "`b` is the first value that is not finite: infinity at token 1"
+        );
+        let found = NotFinite::first_of(&values[2..]).expect("there is one");
+        assert_eq!(
+            found.to_string(),
+            "`c` is the first value that is not finite: NaN"
+        );
+        assert_eq!(NotFinite::first_of(&values[..1]), None);
+    }
+
+    #[test]
+    fn one_element_among_many_is_found() {
+        let mut row = vec![0.5; 5000];
+        assert!(is_finite(&row) && is_finite(&[]));
+        row[4097] = f32::NAN;
+        assert!(!is_finite(&row));
+    }
+}
