@@ -12,6 +12,7 @@
 //! - [`blocks`]: the maths, one file per block
 //! - [`text`]: tokens to text and back
 //! - [`retype`]: weights in other element types
+//! - [`strangers`]: what is at a path that holds no model
 //! - [`models`]: finding and opening models
 //! - [`synth`]: a random model of any architecture
 //! - [`convert`]: models into files of other formats and types
@@ -50,6 +51,7 @@ pub mod retype;
 pub mod sampling;
 pub mod serving;
 pub mod stmap;
+pub mod strangers;
 pub mod synth;
 pub mod text;
 pub mod weights;

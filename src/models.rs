@@ -10,9 +10,10 @@ use crate::blocks::REGISTRY;
 use crate::plan::{self, Plan};
 use crate::retype::retype;
 use crate::stmap::{self, Maps};
+use crate::strangers;
 use crate::text::tokenizer::folder::Folder;
 use crate::text::tokenizer::{self, Tokenizer};
-use crate::weights::{self, TensorType, Weights, gguf};
+use crate::weights::{self, TensorType, Weights, experts, gguf};
 
 /// Name of the model that answers where none is named.
 pub const SHIPPED: &str = "tiny-chat";
@@ -117,6 +118,8 @@ pub struct Opened {
     pub def: ArchDef,
     /// What it will run.
     pub plan: Plan,
+    /// Name of the chat template that is used; none: the one that fits the request.
+    pub template: Option<String>,
 }
 
 impl Opened {
@@ -185,6 +188,22 @@ pub enum Error {
         /// Keys and tensors.
         unread: String,
     },
+    /// What is at the path is no model.
+    #[error("{model}: {what}")]
+    Stranger {
+        /// The path.
+        model: String,
+        /// What it is, and the next step.
+        what: String,
+    },
+    /// The file belongs to a model and is none.
+    #[error("{model}: this is {}; {}", kind.name(), kind.next_step())]
+    NotAModel {
+        /// The file.
+        model: String,
+        /// What it is.
+        kind: gguf::Kind,
+    },
     /// A folder could not be listed.
     #[error("{}: {source}", path.display())]
     Io {
@@ -243,7 +262,20 @@ pub fn read(source: &Source, with: &Definitions) -> Result<Contents, Error> {
             let bytes = shipped.map_or(&[][..], |(_, file)| &file.0);
             file(gguf::from_static("the built-in model", bytes)?)
         }
-        Source::File(path) if stmap::is_folder(path) => {
+        Source::File(path) => {
+            if let Some(what) = strangers::of_path(path) {
+                let model = path.display().to_string();
+                return Err(Error::Stranger { model, what });
+            }
+            return read_path(path, with);
+        }
+    })
+}
+
+/// [`read`] of a path where something is that may be a model.
+fn read_path(path: &Path, with: &Definitions) -> Result<Contents, Error> {
+    Ok(match stmap::is_folder(path) {
+        true => {
             let mut weights = stmap::open(path, &with.maps, &with.archs, with.allow_unmapped)?;
             let folder = stmap::folder_of(path);
             // Without a vocabulary a model still has logits.
@@ -258,7 +290,10 @@ pub fn read(source: &Source, with: &Definitions) -> Result<Contents, Error> {
                 vocabulary,
             }
         }
-        Source::File(path) => file(weights::open(path)?),
+        false => Contents {
+            weights: experts::stacked(weights::open(path)?)?,
+            vocabulary: None,
+        },
     })
 }
 
@@ -272,6 +307,9 @@ pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
         vocabulary,
     } = read(source, with)?;
     let model = weights.label().to_owned();
+    if let Some(kind) = gguf::Kind::of(weights.metadata(), weights.tensors()) {
+        return Err(Error::NotAModel { model, kind });
+    }
     let Some(arch) = weights.metadata().str("general.architecture") else {
         return Err(Error::NoArch { model });
     };
@@ -290,6 +328,7 @@ pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
         vocabulary,
         def,
         plan,
+        template: None,
     })
 }
 
@@ -321,7 +360,8 @@ fn report_unread(plan: &Plan, model: &str, strict: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// The models in a folder, by name: files, of a split one its first part, and folders of tensors.
+/// The models in a folder, by name: files, of a split one its first part, and folders of tensors. Files
+/// that belong to a model and are none are left out.
 ///
 /// # Errors
 /// The folder cannot be listed.
@@ -339,7 +379,14 @@ pub fn list(folder: &Path) -> Result<Vec<Source>, Error> {
             .unwrap_or_default();
         let later_part = name.contains("-of-") && !name.contains("-00001-of-");
         let is_file = name.ends_with(".gguf") && !later_part && path.is_file();
-        if is_file || stmap::is_model(&path) {
+        // What cannot be read is told when it is asked for.
+        let is_other = |path: &PathBuf| {
+            let header = gguf::header(path).ok();
+            header.and_then(|(metadata, tensors)| gguf::Kind::of(&metadata, &tensors))
+        };
+        if let Some(kind) = Some(&path).filter(|_| is_file).and_then(is_other) {
+            tracing::info!(path = %path.display(), "not served: this is {}", kind.name());
+        } else if is_file || stmap::is_model(&path) {
             found.push(Source::File(path));
         }
     }

@@ -10,9 +10,10 @@ use serde_json::{Map, Value};
 use crate::engine::{self, Handle, Limits, StartError};
 use crate::model::{self, Model, Options};
 use crate::models::{Opened, tokenizer_of};
-use crate::text::template::{ChatTemplate, Moment, RenderError, RenderInput, TemplateError};
+use crate::text::template::{
+    self, ChatTemplate, Moment, RenderError, RenderInput, TemplateError, UnknownTemplate,
+};
 use crate::text::tokenizer;
-use crate::weights::Metadata;
 
 /// A running model.
 pub struct Served {
@@ -24,7 +25,8 @@ pub struct Served {
     pub created: u64,
     /// Length of the context it was trained for; 0 if unknown.
     pub n_ctx_train: u64,
-    template: Option<ChatTemplate>,
+    /// For conversations without tools and with tools on offer.
+    templates: [Option<ChatTemplate>; 2],
     bos: String,
     eos: String,
 }
@@ -60,6 +62,14 @@ pub enum Error {
         model: String,
         /// Why.
         source: TemplateError,
+    },
+    /// It has no chat template of the name asked for.
+    #[error("{model}: {source}")]
+    UnknownTemplate {
+        /// The model.
+        model: String,
+        /// Why.
+        source: UnknownTemplate,
     },
     /// The engine did not start.
     #[error("{model}: {source}")]
@@ -104,6 +114,7 @@ impl Served {
             weights,
             vocabulary,
             plan,
+            template,
             ..
         } = opened;
         let model = weights.label().to_owned();
@@ -116,13 +127,19 @@ impl Served {
             model: model.clone(),
             source: unfit.into(),
         })?;
-        let template = template_of(weights.metadata())
-            .map(ChatTemplate::new)
-            .transpose()
-            .map_err(|source| Error::Template {
+        let compiled = |has_tools: bool| {
+            let source = template::choose(weights.metadata(), template.as_deref(), has_tools);
+            let source = source.map_err(|source| Error::UnknownTemplate {
                 model: model.clone(),
                 source,
             })?;
+            let compiled = source.map(ChatTemplate::new).transpose();
+            compiled.map_err(|source| Error::Template {
+                model: model.clone(),
+                source,
+            })
+        };
+        let templates = [compiled(false)?, compiled(true)?];
         let text = |id: Option<u32>| {
             id.and_then(|id| tokenizer.token_text(id))
                 .unwrap_or_default()
@@ -139,7 +156,7 @@ impl Served {
             handle,
             created: now(),
             n_ctx_train,
-            template,
+            templates,
             bos,
             eos,
         })
@@ -147,7 +164,7 @@ impl Served {
 
     /// Whether the model has a chat template.
     pub fn has_template(&self) -> bool {
-        self.template.is_some()
+        self.templates.iter().any(Option::is_some)
     }
 
     /// The prompt of a conversation.
@@ -155,7 +172,12 @@ impl Served {
     /// # Errors
     /// No template, one that refuses the conversation, or text that cannot be tokenized.
     pub fn chat_prompt(&self, conversation: &Conversation) -> Result<Vec<u32>, PromptError> {
-        let template = self.template.as_ref().ok_or(PromptError::NoTemplate)?;
+        let has_tools = conversation
+            .tools
+            .as_array()
+            .is_some_and(|tools| !tools.is_empty());
+        let template = self.templates[usize::from(has_tools)].as_ref();
+        let template = template.ok_or(PromptError::NoTemplate)?;
         let text = template.render(&RenderInput {
             messages: &conversation.messages,
             tools: Some(&conversation.tools).filter(|tools| !tools.is_null()),
@@ -180,11 +202,6 @@ impl Served {
     pub fn text_prompt(&self, text: &str) -> Result<Vec<u32>, PromptError> {
         Ok(self.handle.tokenizer().encode(text, true, false)?)
     }
-}
-
-/// The chat template of a file.
-pub fn template_of(metadata: &Metadata) -> Option<&str> {
-    metadata.str("tokenizer.chat_template")
 }
 
 /// Seconds since 1970.

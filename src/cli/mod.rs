@@ -10,6 +10,7 @@ mod convert;
 mod diagram;
 mod diagram_compare;
 mod diffusion;
+mod doctor;
 mod inspect;
 mod logits;
 mod options;
@@ -57,6 +58,8 @@ enum Command {
     Convert(convert::Args),
     /// Show a model file: metadata, tensors, architecture, memory
     Inspect(inspect::Args),
+    /// Tell in ten lines whether a model runs here, as what, and what is missing
+    Doctor(doctor::Args),
     /// Work with architecture definitions
     #[command(subcommand)]
     Arch(arch::Command),
@@ -91,6 +94,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Compare(args) => compare::run(&args),
         Command::Convert(args) => convert::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Arch(command) => arch::run(&command),
         Command::Plan(args) => plan::run(&args),
         Command::Diagram(args) => diagram::run(&args),

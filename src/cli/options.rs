@@ -125,6 +125,9 @@ pub(super) struct LoadOptions {
     /// The same bits for a text whatever else runs beside it
     #[arg(long)]
     deterministic: bool,
+    /// Name of the model's chat template; default: the one that fits the request
+    #[arg(long, value_name = "NAME")]
+    chat_template: Option<String>,
     /// Look for NaN and infinity in every weight first
     #[arg(long)]
     pub(super) check_tensors: bool,
@@ -158,9 +161,13 @@ impl LoadOptions {
     /// Opens a model, showing warnings through the log.
     pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
         let opened = models::open(source, &self.archs.definitions()?)?;
-        Ok(match self.ty {
+        let opened = match self.ty {
             Some(ty) => opened.retyped(ty)?,
             None => opened,
+        };
+        Ok(Opened {
+            template: self.chat_template.clone(),
+            ..opened
         })
     }
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::models::{self, Definitions, Source};
 use crate::serving;
-use crate::text::template::{ChatTemplate, Moment, RenderInput};
+use crate::text::template::{self, ChatTemplate, Moment, RenderInput};
 
 use super::{Failure, output};
 
@@ -22,6 +22,12 @@ pub(super) struct Args {
     /// A template file
     #[arg(long, value_name = "FILE.jinja")]
     template: Option<PathBuf>,
+    /// Name of the model's template; default: the one that fits, `tool_use` where a request has tools
+    #[arg(long, value_name = "NAME", conflicts_with = "template")]
+    name: Option<String>,
+    /// JSON file with the tools on offer
+    #[arg(long, value_name = "TOOLS.json", conflicts_with = "jsonl")]
+    tools: Option<PathBuf>,
     /// One request per line on stdin, one result per line on stdout
     #[arg(long, conflicts_with = "messages")]
     jsonl: bool,
@@ -50,9 +56,9 @@ struct Line {
     now: Option<String>,
 }
 
-/// A template with the names of the tokens it may write.
+/// The templates for requests without and with tools, and the names of the tokens they may write.
 struct Prepared {
-    template: ChatTemplate,
+    templates: [ChatTemplate; 2],
     bos: String,
     eos: String,
 }
@@ -61,10 +67,10 @@ fn source(args: &Args) -> Result<Prepared, Failure> {
     if let Some(path) = &args.template {
         let text = std::fs::read_to_string(path)
             .map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
-        let template =
-            ChatTemplate::new(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        let compiled =
+            || ChatTemplate::new(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()));
         return Ok(Prepared {
-            template,
+            templates: [compiled()?, compiled()?],
             bos: String::new(),
             eos: String::new(),
         });
@@ -72,9 +78,13 @@ fn source(args: &Args) -> Result<Prepared, Failure> {
     let definitions = Definitions::open(&[])?;
     let contents = models::read(&Source::of(args.model.as_deref()), &definitions)?;
     let weights = &contents.weights;
-    let Some(text) = serving::template_of(weights.metadata()).map(str::to_owned) else {
-        anyhow::bail!("{}: the model has no chat template", weights.label());
+    let compiled = |has_tools: bool| {
+        let found = template::choose(weights.metadata(), args.name.as_deref(), has_tools)
+            .map_err(|error| anyhow::anyhow!("{}: {error}", weights.label()))?;
+        let none = || anyhow::anyhow!("{}: the model has no chat template", weights.label());
+        Ok::<_, Failure>(ChatTemplate::new(found.ok_or_else(none)?)?)
     };
+    let templates = [compiled(false)?, compiled(true)?];
     let tokenizer = contents.tokenizer()?;
     let name = |id: Option<u32>| {
         id.and_then(|id| tokenizer.token_text(id))
@@ -82,7 +92,7 @@ fn source(args: &Args) -> Result<Prepared, Failure> {
             .into_owned()
     };
     Ok(Prepared {
-        template: ChatTemplate::new(&text)?,
+        templates,
         bos: name(tokenizer.bos()),
         eos: name(tokenizer.eos()),
     })
@@ -94,7 +104,8 @@ impl Prepared {
             Some(text) => text.parse()?,
             None => Moment::from_unix_seconds(serving::now() as i64),
         };
-        Ok(self.template.render(&RenderInput {
+        let has_tools = line.tools.as_array().is_some_and(|tools| !tools.is_empty());
+        Ok(self.templates[usize::from(has_tools)].render(&RenderInput {
             messages: &line.messages,
             tools: Some(&line.tools).filter(|v| !v.is_null()),
             documents: Some(&line.documents).filter(|v| !v.is_null()),
@@ -111,12 +122,15 @@ impl Prepared {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = source(args)?;
     if let Some(path) = &args.messages {
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
-        let messages: Value =
-            serde_json::from_str(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
-        let line: Line =
-            serde_json::from_value(json!({ "messages": messages, "add_generation_prompt": true }))?;
+        let read = |path: &PathBuf| -> Result<Value, Failure> {
+            let fault = |e: &dyn std::fmt::Display| anyhow::anyhow!("{}: {e}", path.display());
+            let text = std::fs::read_to_string(path).map_err(|e| fault(&e))?;
+            serde_json::from_str(&text).map_err(|e| fault(&e))
+        };
+        let tools = args.tools.as_ref().map(read).transpose()?;
+        let line: Line = serde_json::from_value(json!({
+            "messages": read(path)?, "tools": tools, "add_generation_prompt": true,
+        }))?;
         return output::bytes(source.render(&line)?.as_bytes());
     }
     let mut out = io::stdout().lock();

@@ -39,7 +39,7 @@ pub(super) fn check(what: Purpose, needed: u64) -> Result<(), Error> {
 }
 
 /// Bytes that can be taken without swapping; `None` where the system does not say.
-pub(super) fn available() -> Option<u64> {
+pub fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text
         .lines()

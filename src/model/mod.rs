@@ -27,7 +27,7 @@ pub use cache::{Miss, Resumed, SequenceId};
 pub use estimate::Estimator;
 pub use finite::{NotFinite, is_finite};
 pub use load::Progress;
-pub use memory::Purpose;
+pub use memory::{Purpose, available as available_memory};
 pub use pass::EachRows;
 pub use trace::trace;
 

@@ -14,7 +14,8 @@ mod unit;
 use assemble::Planner;
 use facts::Facts;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 use crate::arch::expr::Value;
@@ -383,14 +384,56 @@ impl fmt::Display for Error {
             "the model does not fit the architecture `{}`:",
             self.arch
         )?;
-        for problem in self.problems.iter().take(SHOWN) {
+        let folded = folded(&self.problems);
+        for (problem, n_like) in folded.iter().take(SHOWN) {
             write!(f, "\n  {problem}")?;
+            match n_like {
+                0 => {}
+                1 => f.write_str(" (and once more alike)")?,
+                n => write!(f, " (and {n} more alike)")?,
+            }
         }
-        if self.problems.len() > SHOWN {
-            write!(f, "\n  and {} more", self.problems.len() - SHOWN)?;
+        if folded.len() > SHOWN {
+            write!(f, "\n  and {} more", folded.len() - SHOWN)?;
         }
         Ok(())
     }
+}
+
+/// The problems, each with how many more differ from it in the layer alone.
+fn folded(problems: &[String]) -> Vec<(&str, usize)> {
+    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut folded: Vec<(&str, usize)> = Vec::new();
+    for problem in problems {
+        match places.entry(without_layer(problem)) {
+            Entry::Occupied(place) => folded[*place.get()].1 += 1,
+            Entry::Vacant(place) => {
+                place.insert(folded.len());
+                folded.push((problem, 0));
+            }
+        }
+    }
+    folded
+}
+
+/// A problem without what differs between layers: their numbers, and the place that asked for a key.
+fn without_layer(problem: &str) -> String {
+    const KEY: &str = "missing metadata key";
+    if let Some(at) = problem.find(KEY) {
+        return problem[at..].to_owned();
+    }
+    let mut out = String::with_capacity(problem.len());
+    let mut rest = problem;
+    while let Some(at) = ["layers.", "blk."]
+        .iter()
+        .filter_map(|mark| Some(rest.find(mark)? + mark.len()))
+        .min()
+    {
+        out.push_str(&rest[..at]);
+        rest = rest[at..].trim_start_matches(|c: char| c.is_ascii_digit());
+    }
+    out.push_str(rest);
+    out
 }
 
 impl std::error::Error for Error {}

@@ -139,8 +139,16 @@ impl Maps {
                 "no map is for `{classes}` yet, which needs {need}"
             )));
         }
-        let near = nearest(classes[0], known.iter().map(String::as_str));
+        // What classes have in common behind their families' names makes none of them near.
+        let family = |class: &'_ str| class.split("For").next().map_or(0, str::len);
+        let families = known.iter().map(|class| &class[..family(class)]);
+        let near = nearest(&classes[0][..family(classes[0])], families);
         let near = near
+            .and_then(|near| {
+                let own = known.iter().map(String::as_str);
+                let own = own.filter(|class| class[..family(class)] == *near);
+                nearest(classes[0], own.clone()).or_else(|| own.clone().next())
+            })
             .map(|near| format!("; the nearest is `{near}`"))
             .unwrap_or_default();
         Err(refuse(format!(

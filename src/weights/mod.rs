@@ -8,6 +8,7 @@
 //! is refused when it is opened.
 
 mod check;
+pub mod experts;
 pub mod folder;
 pub mod gguf;
 mod json;
@@ -15,6 +16,7 @@ mod map;
 mod metadata;
 mod part;
 pub mod safetensors;
+pub mod stranger;
 mod tensor_type;
 
 use std::borrow::Cow;
@@ -381,6 +383,14 @@ pub enum Error {
     NotAFile {
         /// The path.
         path: PathBuf,
+    },
+    /// The file is something else than it was taken for.
+    #[error("{label}: {what}")]
+    Stranger {
+        /// The file.
+        label: String,
+        /// What it is, and the next step.
+        what: &'static str,
     },
     /// The file breaks the rules of its format.
     #[error("{label}: {fault}")]

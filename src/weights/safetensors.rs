@@ -15,7 +15,7 @@ use serde::Deserialize;
 pub use safetensors::Dtype;
 
 use super::map::map;
-use super::{Bytes, Error};
+use super::{Bytes, Error, stranger};
 
 /// Ending of the name of a file of tensors.
 pub const ENDING: &str = "safetensors";
@@ -105,8 +105,13 @@ impl Checkpoint {
 
     fn add(&mut self, path: PathBuf) -> Result<(), Error> {
         let bytes = map(&path)?;
-        let tensors = header::read(&bytes)
-            .map_err(|message| fault(&path, format!("no sound safetensors file: {message}")))?;
+        let tensors = header::read(&bytes).map_err(|message| match stranger::of_bytes(&bytes) {
+            // A header that is broken still shows what it was meant to be.
+            Some(what) if !bytes.get(8..).is_some_and(|rest| rest.starts_with(b"{")) => {
+                fault(&path, what.to_owned())
+            }
+            _ => fault(&path, format!("no sound safetensors file: {message}")),
+        })?;
         for found in tensors {
             let stored = Stored {
                 dtype: found.dtype,
@@ -148,6 +153,10 @@ impl Checkpoint {
                 return Err(refuse("no name of a file in this folder".into()));
             }
             all.add(folder.join(shard)).map_err(|error| match error {
+                Error::Io { .. } if !is_named(&folder.join(shard)) => refuse(format!(
+                    "that file is missing; download it into {}",
+                    folder.display()
+                )),
                 Error::Io { .. } | Error::NotAFile { .. } => refuse(error.to_string()),
                 other => other,
             })?;

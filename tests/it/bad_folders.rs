@@ -134,7 +134,7 @@ fn files_that_are_missing_or_elsewhere_are_named() {
     let folder = Folder::new(SOUND);
     let file = folder.file_of(Q);
     folder.remove(&file);
-    folder.is_refused(&[INDEX, "` is said to be in `", &file, "No such file"]);
+    folder.is_refused(&[INDEX, "` is said to be in `", &file, "that file is missing"]);
 
     for outside in [
         "../x.safetensors",
@@ -181,7 +181,10 @@ fn files_that_are_missing_or_elsewhere_are_named() {
         |folder| folder.remove(INDEX),
         &["9 files of tensors", INDEX, "expected model.safetensors"],
     );
-    check(|folder| folder.remove(CONFIG), &[CONFIG, "No such file"]);
+    check(
+        |folder| folder.remove(CONFIG),
+        &[CONFIG, "download that as well"],
+    );
 }
 
 #[test]
@@ -227,7 +230,11 @@ fn files_that_are_cut_off_are_named() {
         let folder = Folder::new(SOUND);
         let file = folder.file_of(Q);
         folder.cut(&file, |_| length);
-        folder.is_refused(&[&file, "no sound safetensors file", "header"]);
+        let why = match length {
+            0 => "the file is empty; download it again",
+            _ => "no sound safetensors file: ",
+        };
+        folder.is_refused(&[&file, why]);
     }
     let folder = Folder::new(SOUND);
     let file = folder.file_of(Q);

@@ -11,6 +11,7 @@ mod bad_definitions;
 mod bad_folders;
 mod command;
 mod constraints;
+mod contact;
 mod convert;
 mod describe;
 mod diagram_compare;

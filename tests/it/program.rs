@@ -279,7 +279,7 @@ fn bad_files_are_refused_with_a_reason() {
     };
     check(&sound[..sound.len() - 100], &["bad.gguf", "ends at byte"]);
     check(&sound[..200], &["bad.gguf", "the file ends inside"]);
-    check(b"", &["the file ends inside the header"]);
+    check(b"", &["the file is empty; download it again"]);
     let mut wrong = sound.clone();
     wrong[0] = b'X';
     check(&wrong, &["not a GGUF file"]);
@@ -296,12 +296,12 @@ fn bad_files_are_refused_with_a_reason() {
     check_refused(
         &["plan", "-m", "/nowhere/model.gguf"],
         1,
-        &["/nowhere/model.gguf", "No such file"],
+        &["/nowhere/model.gguf", "no such file or folder"],
     );
     check_refused(
         &["plan", "-m", text(folder.path())],
         1,
-        &["config.json", "No such file"],
+        &["this folder holds GGUF files", "bad.gguf"],
     );
 }
 

@@ -18,7 +18,7 @@ use crate::model::{Estimator, MemoryUse, Options};
 use crate::models::{self, Opened, Source, tokenizer_of};
 use crate::plan::{Plan, Room};
 use crate::serving;
-use crate::text::template::{ChatTemplate, Moment, Probe};
+use crate::text::template::{self, ChatTemplate, Moment, Probe};
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::{self, Checked, Metadata, TensorInfo, TensorType, Weights};
 
@@ -43,26 +43,26 @@ pub(super) struct Args {
 const CONTEXTS: [u64; 3] = [2048, 8192, 32768];
 
 /// All that is known of a model that is not loaded.
-struct Findings {
+pub(super) struct Findings {
     label: String,
-    metadata: Metadata,
-    tensors: Vec<TensorInfo>,
-    tokenizer: Result<Tokenizer, String>,
+    pub(super) metadata: Metadata,
+    pub(super) tensors: Vec<TensorInfo>,
+    pub(super) tokenizer: Result<Tokenizer, String>,
     /// None if the model has no template.
-    template: Option<Result<Probe, String>>,
-    planned: Result<Planned, String>,
+    pub(super) template: Option<Result<Probe, String>>,
+    pub(super) planned: Result<Planned, String>,
 }
 
 /// What follows from a plan.
-struct Planned {
-    plan: Plan,
+pub(super) struct Planned {
+    pub(super) plan: Plan,
     description: String,
     shares: Vec<Share>,
-    options: Options,
+    pub(super) options: Options,
     /// Bytes of weights that one token takes; none if no graph could be built.
     weights_read: Option<u64>,
     contexts: Vec<Context>,
-    abilities: Vec<Ability>,
+    pub(super) abilities: Vec<Ability>,
 }
 
 /// What a context takes, for one sequence.
@@ -78,7 +78,7 @@ struct Context {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let found = findings(args)?;
+    let found = findings(&Source::of(args.file.as_deref()), &args.load)?;
     if args.json {
         return output::line(serde_json::to_string_pretty(&json::of(&found))?);
     }
@@ -86,15 +86,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// As much as can be found out.
-fn findings(args: &Args) -> Result<Findings, Failure> {
-    let source = Source::of(args.file.as_deref());
-    let definitions = args.load.archs.definitions()?;
-    let unplanned = match args.load.open(&source) {
-        Ok(opened) => return of_opened(args, opened),
+pub(super) fn findings(source: &Source, load: &LoadOptions) -> Result<Findings, Failure> {
+    let definitions = load.archs.definitions()?;
+    let unplanned = match load.open(source) {
+        Ok(opened) => return of_opened(load, opened),
         Err(error) => error,
     };
     // A file of an unknown architecture, or without tensors, is worth looking at too.
-    let (label, metadata, tensors, vocabulary) = match models::read(&source, &definitions) {
+    let (label, metadata, tensors, vocabulary) = match models::read(source, &definitions) {
         Ok(contents) => {
             let weights = &contents.weights;
             (
@@ -105,7 +104,7 @@ fn findings(args: &Args) -> Result<Findings, Failure> {
             )
         }
         Err(broken) => {
-            let Source::File(path) = &source else {
+            let Source::File(path) = source else {
                 return Err(broken.into());
             };
             let Ok((metadata, tensors)) = weights::gguf::header(path) else {
@@ -126,8 +125,8 @@ fn findings(args: &Args) -> Result<Findings, Failure> {
     })
 }
 
-fn of_opened(args: &Args, opened: Opened) -> Result<Findings, Failure> {
-    if args.load.check_tensors {
+fn of_opened(load: &LoadOptions, opened: Opened) -> Result<Findings, Failure> {
+    if load.check_tensors {
         check_tensors(&opened)?;
     }
     let defaults = Defaults {
@@ -136,7 +135,7 @@ fn of_opened(args: &Args, opened: Opened) -> Result<Findings, Failure> {
         max_ctx: super::serve::MAX_CTX,
         n_batch: Options::N_BATCH,
     };
-    let options = args.load.resolve(&opened, defaults);
+    let options = load.resolve(&opened, defaults);
     let Opened {
         weights,
         vocabulary,
@@ -145,7 +144,14 @@ fn of_opened(args: &Args, opened: Opened) -> Result<Findings, Failure> {
     } = opened;
     let tokenizer = tokenizer_of(vocabulary, &weights).map_err(|error| error.to_string());
     let template = probe(weights.metadata(), &tokenizer);
-    let planned = planned(plan, &weights, options, args, &tokenizer, template.as_ref());
+    let planned = planned(
+        plan,
+        &weights,
+        options,
+        load.ctx,
+        &tokenizer,
+        template.as_ref(),
+    );
     Ok(Findings {
         label: weights.label().to_owned(),
         metadata: weights.metadata().clone(),
@@ -161,7 +167,7 @@ fn probe(
     metadata: &Metadata,
     tokenizer: &Result<Tokenizer, String>,
 ) -> Option<Result<Probe, String>> {
-    let source = serving::template_of(metadata)?;
+    let source = template::choose(metadata, None, false).ok().flatten()?;
     let name = |id: Option<u32>| {
         let tokenizer = tokenizer.as_ref().ok()?;
         Some(tokenizer.token_text(id?)?.into_owned())
@@ -180,7 +186,7 @@ fn planned(
     plan: Plan,
     weights: &Weights,
     options: Options,
-    args: &Args,
+    asked: Option<usize>,
     tokenizer: &Result<Tokenizer, String>,
     template: Option<&Result<Probe, String>>,
 ) -> Planned {
@@ -205,7 +211,7 @@ fn planned(
             return found;
         }
     };
-    let lengths = lengths(plan, args.load.ctx);
+    let lengths = lengths(plan, asked);
     let contexts = lengths
         .iter()
         .map(|n_ctx| context(plan, &mut estimator, options, *n_ctx))
@@ -274,7 +280,7 @@ fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx:
 }
 
 /// Bytes of an f16 cache for one sequence, where they can be counted.
-fn cache_bytes(plan: &Plan, n_ctx: u64) -> Option<u64> {
+pub(super) fn cache_bytes(plan: &Plan, n_ctx: u64) -> Option<u64> {
     let room = Room {
         n_ctx,
         n_seqs: 1,

@@ -9,7 +9,9 @@
 mod arguments;
 mod budget;
 mod builtins;
+mod case;
 mod checks;
+mod choice;
 mod clock;
 #[cfg(test)]
 mod filter_tests;
@@ -33,6 +35,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Rest;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
+pub use choice::{UnknownTemplate, choose, names};
 pub use clock::{Moment, NotAMoment};
 pub use probe::{Probe, Probed};
 

@@ -8,7 +8,8 @@ use minijinja::{Environment, Error, Value};
 
 use super::arguments::{bind, flag, optional_int};
 use super::budget;
-use super::methods::{capitalize, pad, split_line_texts};
+use super::case::capitalize;
+use super::methods::{pad, split_line_texts};
 use super::operators::{escaped, same_safety};
 use super::value::{entries, fault, str};
 

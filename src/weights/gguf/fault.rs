@@ -4,7 +4,7 @@ use crate::weights::TensorType;
 
 /// A broken rule and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("at byte {offset}: {kind}")]
+#[error("at byte {offset}: {kind}{}", kind.hint())]
 pub struct Fault {
     /// Offset in the file of what breaks it.
     pub offset: u64,
@@ -86,6 +86,18 @@ pub enum FaultKind {
     Overlap { first: String, second: String },
 }
 
+impl FaultKind {
+    /// What to do about it, where that is known.
+    fn hint(&self) -> &'static str {
+        match self {
+            Self::Truncated { .. } | Self::OutOfFile { .. } => {
+                "; the file was cut off: download it again"
+            }
+            _ => "",
+        }
+    }
+}
+
 /// How the parts of a split file can fail to fit together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what each is")]
@@ -111,6 +123,12 @@ pub enum SplitFault {
     },
     #[error("the parts hold {found} tensors, expected {expected} (key `split.tensors.count`)")]
     Tensors { found: u64, expected: u64 },
+    #[error("part {part} of {count} is missing: expected `{}`; all parts belong in one folder", path.display())]
+    Missing {
+        part: u64,
+        count: u64,
+        path: std::path::PathBuf,
+    },
     #[error("tensor `{name}` is in part {first} and in part {second}")]
     DuplicateTensor {
         name: String,

@@ -9,6 +9,7 @@
 
 mod cursor;
 mod fault;
+mod kind;
 mod read;
 mod split;
 mod value;
@@ -17,9 +18,11 @@ mod write;
 use std::path::Path;
 
 pub use fault::{Fault, FaultKind, SplitFault};
+pub use kind::Kind;
 pub use write::{NewTensor, Sink, file_bytes, write, write_pieces};
 
 use super::map::map;
+use super::stranger;
 use super::{Bytes, Error, Metadata, Source, TensorInfo, Weights};
 use read::Parsed;
 
@@ -52,10 +55,8 @@ pub fn open(path: &Path) -> Result<Weights, Error> {
 /// A file that cannot be read, or a broken header.
 pub fn header(path: &Path) -> Result<(Metadata, Vec<TensorInfo>), Error> {
     let bytes = map(path)?;
-    let parsed = read::parse(&bytes, u64::MAX).map_err(|fault| Error::Format {
-        label: path.display().to_string(),
-        fault,
-    })?;
+    let label = path.display().to_string();
+    let parsed = read::parse(&bytes, u64::MAX).map_err(|fault| refusal(&label, &bytes, fault))?;
     Ok((parsed.metadata, parsed.tensors))
 }
 
@@ -81,10 +82,22 @@ pub fn from_static(label: &str, bytes: &'static [u8]) -> Result<Weights, Error> 
 }
 
 fn parse_file(label: &str, bytes: &[u8]) -> Result<Parsed, Error> {
-    read::parse(bytes, bytes.len() as u64).map_err(|fault| Error::Format {
-        label: label.to_owned(),
-        fault,
-    })
+    read::parse(bytes, bytes.len() as u64).map_err(|fault| refusal(label, bytes, fault))
+}
+
+/// What is said of a file that breaks the rules: what it is instead, if that is known.
+fn refusal(label: &str, bytes: &[u8], fault: Fault) -> Error {
+    let is_begin = matches!(fault.kind, FaultKind::Magic { .. }) || bytes.len() < MAGIC.len();
+    match stranger::of_bytes(bytes).filter(|_| is_begin) {
+        Some(what) => Error::Stranger {
+            label: label.to_owned(),
+            what,
+        },
+        None => Error::Format {
+            label: label.to_owned(),
+            fault,
+        },
+    }
 }
 
 /// One model from its parts; the first part's metadata is the model's.

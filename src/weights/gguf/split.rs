@@ -45,6 +45,11 @@ pub(super) fn open(path: &Path, one: (Bytes, Parsed), count: u64) -> Result<Weig
     for (i, part_path) in (0..).zip(&paths) {
         let (bytes, parsed) = match one.take_if(|_| i == no) {
             Some(part) => part,
+            None if !part_path.exists() => {
+                let path = part_path.clone();
+                let part = i + 1;
+                return Err(refuse(SplitFault::Missing { part, count, path }));
+            }
             None => {
                 let bytes = map(part_path)?;
                 let parsed = parse_file(&part_path.display().to_string(), &bytes)?;
@@ -192,7 +197,8 @@ mod tests {
     fn parts_that_do_not_fit_are_refused() {
         refused(
             &[part(0, 3, 3), part(1, 3, 3)],
-            "part 3-of-00003.gguf: No such file or directory (os error 2)",
+            "part 1-of-00003.gguf: part 3 of 3 is missing: expected `part 3-of-00003.gguf`; \
+             all parts belong in one folder",
         );
         refused(
             &[part(0, 3, 3), part(2, 3, 3), part(1, 3, 3)],

@@ -264,7 +264,10 @@ mod tests {
         let left = file.bytes().len() - 45;
         refused(
             &file,
-            &format!("at byte 45: the file ends inside key `k`: 100 bytes needed, {left} left"),
+            &format!(
+                "at byte 45: the file ends inside key `k`: 100 bytes needed, {left} left; \
+                 the file was cut off: download it again"
+            ),
         );
     }
 

@@ -1,0 +1,314 @@
+//! `bench doctor`: in about ten lines, whether a model runs here, as what, with how much memory, and what is
+//! missing.
+//!
+//! It asks what `inspect` asks and tells the conclusion; nothing is loaded. Works on anything at a path: what is
+//! no model is told as what it is, with the next step. Exit code 1 if it does not run here.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+use serde_json::{Value as Json, json};
+
+use crate::model;
+use crate::models::Source;
+use crate::weights::{TensorInfo, TensorType};
+use crate::wording::{bytes, count, listed};
+
+use super::inspect::{self, Findings, Planned, cache_bytes};
+use super::options::LoadOptions;
+use super::{Failure, output};
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The file or folder; default: the model built in
+    path: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    load: LoadOptions,
+}
+
+/// Context for which the growth of the cache is told.
+const STEP: u64 = 1024;
+/// Names shown of what nothing uses.
+const SHOWN: usize = 3;
+/// Characters of a line from a file or an error.
+const CLIP: usize = 400;
+
+/// What was found out, as lines for people and as fields for programs.
+#[derive(Default)]
+struct Report {
+    path: String,
+    rows: Vec<(&'static str, String)>,
+    /// What the model can do here.
+    uses: Vec<&'static str>,
+    /// Why it does not run here.
+    problem: Option<String>,
+    fields: serde_json::Map<String, Json>,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let source = Source::of(args.path.as_deref());
+    let path = match &source {
+        Source::Shipped(name) => (*name).to_owned(),
+        Source::File(path) => path.display().to_string(),
+    };
+    let mut report = Report {
+        path,
+        ..Report::default()
+    };
+    match inspect::findings(&source, &args.load) {
+        Ok(found) => report.of(&found),
+        Err(error) => report.problem = Some(error.to_string()),
+    }
+    let runs = report.problem.is_none();
+    match args.json {
+        true => output::line(serde_json::to_string_pretty(&report.json())?)?,
+        false => output::bytes(report.text().as_bytes())?,
+    }
+    match runs {
+        true => Ok(()),
+        false => anyhow::bail!("{}: does not run here", report.path),
+    }
+}
+
+impl Report {
+    fn row(&mut self, name: &'static str, text: impl Into<String>) {
+        self.rows.push((name, text.into()));
+    }
+
+    fn of(&mut self, found: &Findings) {
+        self.sizes(&found.tensors);
+        match &found.planned {
+            Ok(planned) => {
+                self.architecture(planned);
+                self.memory(planned);
+                self.texts(found);
+                self.abilities(planned);
+            }
+            Err(error) => {
+                let arch = found.metadata.str("general.architecture");
+                self.row("kind", arch.unwrap_or("no architecture is named"));
+                self.fields.insert("architecture".into(), json!(arch));
+                self.texts(found);
+                self.problem = Some(error.clone());
+            }
+        }
+    }
+
+    /// How many weights there are, and in which types most of them are stored.
+    fn sizes(&mut self, tensors: &[TensorInfo]) {
+        let mut types: BTreeMap<&str, u64> = BTreeMap::new();
+        let (mut n_weights, mut all) = (0u64, 0u64);
+        for tensor in tensors {
+            *types.entry(TensorType::name(tensor.ty)).or_default() += tensor.bytes;
+            n_weights = n_weights.saturating_add(tensor.elements());
+            all = all.saturating_add(tensor.bytes);
+        }
+        let mut types: Vec<(&str, u64)> = types.into_iter().collect();
+        types.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let names: Vec<&str> = types.iter().take(3).map(|(name, _)| *name).collect();
+        let bits = all as f64 * 8.0 / n_weights.max(1) as f64;
+        self.row(
+            "size",
+            format!(
+                "{} parameters, {} on disk ({}, {bits:.1} bits each)",
+                count(n_weights),
+                bytes(all),
+                listed(&names),
+            ),
+        );
+        self.fields.insert("parameters".into(), json!(n_weights));
+        self.fields.insert("bytes".into(), json!(all));
+        self.fields.insert("types".into(), json!(names));
+    }
+
+    fn architecture(&mut self, planned: &Planned) {
+        let plan = &planned.plan;
+        let kind = match (&plan.diffusion, plan.mode.name()) {
+            (Some(_), _) => "fills in masked tokens".to_owned(),
+            (None, mode) => mode.to_owned(),
+        };
+        let text = format!("{}, {} layers, {kind}", plan.arch, plan.layers.len());
+        self.rows.insert(0, ("kind", text));
+        self.fields.insert("architecture".into(), json!(plan.arch));
+        self.fields
+            .insert("context".into(), json!(plan.n_ctx_train));
+        self.row(
+            "context",
+            match plan.n_ctx_train {
+                0 => "the file does not say how long".to_owned(),
+                n => format!("{n} tokens"),
+            },
+        );
+        let unused = &plan.unclaimed;
+        if !unused.is_empty() {
+            let names: Vec<&String> = unused.iter().take(SHOWN).collect();
+            let more = match unused.len().saturating_sub(SHOWN) {
+                0 => String::new(),
+                n => format!(" and {n} more"),
+            };
+            let names = listed(&names);
+            self.row(
+                "warning",
+                format!("tensors that nothing uses: {names}{more}"),
+            );
+        }
+        self.fields.insert("unused".into(), json!(unused));
+        if !plan.unread.is_empty() {
+            let names: Vec<&String> = plan.unread.iter().take(SHOWN).collect();
+            self.row(
+                "warning",
+                format!("metadata that nothing reads: {}", listed(&names)),
+            );
+        }
+        self.fields.insert("unread".into(), json!(plan.unread));
+    }
+
+    fn memory(&mut self, planned: &Planned) {
+        let (plan, options) = (&planned.plan, &planned.options);
+        let here = model::available_memory();
+        let grown = [STEP, 2 * STEP].map(|n| cache_bytes(plan, n));
+        let step = match grown {
+            [Some(one), Some(two)] => Some(two.saturating_sub(one)),
+            _ => None,
+        };
+        let weights = plan.weight_bytes();
+        let step_text = step.map_or_else(|| "an unknown size".to_owned(), bytes);
+        let here_text =
+            here.map_or_else(String::new, |here| format!("; {} free here", bytes(here)));
+        self.row(
+            "memory",
+            format!(
+                "{} of weights, {step_text} of cache for each {STEP} tokens{here_text}",
+                bytes(weights)
+            ),
+        );
+        self.fields.insert("weight_bytes".into(), json!(weights));
+        self.fields
+            .insert("cache_bytes_per_1024".into(), json!(step));
+        self.fields.insert("free_bytes".into(), json!(here));
+        self.fields.insert("n_ctx".into(), json!(options.n_ctx));
+    }
+
+    fn texts(&mut self, found: &Findings) {
+        let tokenizer = match &found.tokenizer {
+            Ok(tokenizer) => format!(
+                "{}, {} tokens",
+                tokenizer.kind().unwrap_or("token ids only"),
+                tokenizer.vocab_len()
+            ),
+            Err(error) => format!("none: {error}"),
+        };
+        let template = match &found.template {
+            None => "no chat template".to_owned(),
+            Some(Err(error)) => format!("chat template not usable: {error}"),
+            Some(Ok(probe)) => match probe.tools.is_yes() {
+                true => "chat template, with tools".to_owned(),
+                false => "chat template".to_owned(),
+            },
+        };
+        self.row("text", format!("{tokenizer}; {template}"));
+        self.fields
+            .insert("tokenizer".into(), json!(found.tokenizer.is_ok()));
+        let has_template = matches!(found.template, Some(Ok(_)));
+        self.fields.insert("template".into(), json!(has_template));
+    }
+
+    /// What it can do here, or why it cannot be loaded.
+    fn abilities(&mut self, planned: &Planned) {
+        let ability = |what: &str| {
+            planned
+                .abilities
+                .iter()
+                .find(|ability| ability.what == what)
+        };
+        for what in ["loading", "memory"] {
+            if let Some(refused) = ability(what).filter(|ability| !ability.can) {
+                self.problem = Some(refused.why.clone());
+                return;
+            }
+        }
+        let names = [
+            ("chat", "chat"),
+            ("text", "completion"),
+            ("embeddings", "embeddings"),
+        ];
+        let can = |what: &str| ability(what).is_some_and(|ability| ability.can);
+        self.uses = names
+            .iter()
+            .filter(|(what, _)| can(what))
+            .map(|(_, name)| *name)
+            .collect();
+        for what in ["text", "chat"] {
+            if let Some(lacking) = ability(what).filter(|ability| !ability.can) {
+                let name = if what == "text" {
+                    "no completion"
+                } else {
+                    "no chat"
+                };
+                self.row("missing", format!("{name}: {}", lacking.why));
+                break;
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut out = format!("{}\n", shown(&self.path));
+        let mut line = |name: &str, text: &str| {
+            out.push_str(&format!("  {name:<9}{}\n", shown(text)));
+        };
+        for (name, text) in &self.rows {
+            line(name, text);
+        }
+        match &self.problem {
+            Some(problem) => {
+                line("problem", problem);
+                line("here", "does not run");
+            }
+            None => line(
+                "here",
+                &format!(
+                    "runs: {} (`bench run -m {} \"Hello\"`)",
+                    listed(&self.uses),
+                    self.path
+                ),
+            ),
+        }
+        out
+    }
+
+    fn json(&self) -> Json {
+        let mut fields = self.fields.clone();
+        fields.insert("path".into(), json!(self.path));
+        fields.insert("runs".into(), json!(self.problem.is_none()));
+        fields.insert("uses".into(), json!(self.uses));
+        fields.insert("problem".into(), json!(self.problem));
+        Json::Object(fields)
+    }
+}
+
+/// Text of a file in one line, clipped, with nothing that a terminal obeys.
+fn shown(text: &str) -> String {
+    let text = text.trim();
+    let one_line: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let one_line = one_line.join("; ");
+    let mut short: String = one_line.chars().take(CLIP).collect();
+    if short.len() < one_line.len() {
+        short.push('\u{2026}');
+    }
+    let kept = |c: char| {
+        if c.is_control() {
+            c.escape_debug().collect()
+        } else {
+            c.to_string()
+        }
+    };
+    short.chars().map(kept).collect()
+}

@@ -1,0 +1,205 @@
+//! What is at a path that holds no model, told by names: of the folder, or in it.
+//!
+//! Models come in layouts of other programs, and downloads are incomplete: each is named, with the next
+//! step. No file is read but an adapter's configuration. Called before a format's reader looks at a path.
+
+use std::path::Path;
+
+use crate::arch::nearest;
+
+/// Most names of a folder that are looked at.
+const MAX_NAMES: usize = 4096;
+
+/// Why a path holds no model that could be opened, as far as names tell; none where the formats' readers
+/// shall look.
+pub fn of_path(path: &Path) -> Option<String> {
+    if let Err(error) = path.metadata() {
+        let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+        return is_missing.then(|| missing(path));
+    }
+    path.is_dir().then(|| of_folder(path)).flatten()
+}
+
+/// What is said of a path that does not exist: the nearest name, or the nearest folder that exists.
+fn missing(path: &Path) -> String {
+    if path.symlink_metadata().is_ok() {
+        return "this is a link to a file that does not exist; download what it leads to".into();
+    }
+    let folder = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => Path::new("."),
+    };
+    if !folder.is_dir() {
+        let there = folder.ancestors().find(|folder| folder.is_dir());
+        let there = there.map(|there| match there.as_os_str().is_empty() {
+            true => String::new(),
+            false => format!(
+                "; `{}` is the last folder of the path that exists",
+                there.display()
+            ),
+        });
+        return format!("no such file or folder{}", there.unwrap_or_default());
+    }
+    let names = names(folder);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let near = nearest(&name, names.iter().map(String::as_str));
+    match near {
+        Some(near) => format!(
+            "no such file or folder; did you mean `{}`?",
+            folder.join(near).display()
+        ),
+        None => "no such file or folder".into(),
+    }
+}
+
+/// The names in a folder, sorted.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<String> = names.take(MAX_NAMES).collect();
+    names.sort_unstable();
+    names
+}
+
+/// What a folder is that has no model of ours in it.
+fn of_folder(folder: &Path) -> Option<String> {
+    let names = names(folder);
+    let has = |name: &str| names.iter().any(|other| other == name);
+    let ending = |endings: &[&str]| {
+        let fits = |name: &&String| endings.iter().any(|ending| name.ends_with(ending));
+        names.iter().filter(fits).collect::<Vec<&String>>()
+    };
+    let tensors = ending(&[".safetensors"]);
+    let ggufs = ending(&[".gguf"]);
+    if has("adapter_config.json") && !has("config.json") {
+        let base = base_of(&folder.join("adapter_config.json"));
+        return Some(format!(
+            "this is a LoRA adapter and not a model; run it with its base model{}: \
+             `-m BASE --lora {}`",
+            base.map(|base| format!(" `{base}`")).unwrap_or_default(),
+            folder.display()
+        ));
+    }
+    let is_ours = has("config.json") && !tensors.is_empty();
+    let is_incomplete = has("config.json") && has("model.safetensors.index.json");
+    if is_ours || is_incomplete {
+        return None;
+    }
+    if let [first, ..] = ggufs.as_slice() {
+        return Some(format!(
+            "this folder holds GGUF files and is no model itself; name one of them: \
+             `-m {}` (`--models {}` serves all)",
+            folder.join(first).display(),
+            folder.display()
+        ));
+    }
+    if has("params.json") && (has("consolidated.safetensors") || !ending(&[".pth"]).is_empty()) {
+        return Some(
+            "this folder has the layout of the model's maker (`params.json` and `consolidated` files); \
+             take the one with `config.json` and `model.safetensors`"
+                .into(),
+        );
+    }
+    let pickles = ending(&[".bin", ".pth", ".pt", ".ckpt"]);
+    if let ([first, ..], true) = (pickles.as_slice(), tensors.is_empty()) {
+        return Some(format!(
+            "this folder has its weights as PyTorch files only (`{first}`); take a version with \
+             safetensors, or convert them with the model's own library (`save_pretrained`)"
+        ));
+    }
+    Some(match (has("config.json"), tensors.is_empty()) {
+        (true, _) => "this folder has a `config.json` and no weights; download its `.safetensors` files",
+        (false, false) => {
+            "this folder has safetensors and no `config.json`; download that as well"
+        }
+        (false, true) if names.is_empty() => "this folder is empty",
+        (false, true) => {
+            "this folder holds no model: expected `config.json` and safetensors, or a GGUF file as path"
+        }
+    }
+    .into())
+}
+
+/// The base model that an adapter's configuration names.
+fn base_of(config: &Path) -> Option<String> {
+    let text = crate::weights::safetensors::read_small(config, 1 << 20).ok()?;
+    let json: serde_json::Value = serde_json::from_slice(&text).ok()?;
+    let base = json.get("base_model_name_or_path")?.as_str()?;
+    let base: String = base.chars().filter(|c| !c.is_control()).take(80).collect();
+    (!base.is_empty()).then_some(base)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).expect("a writable folder");
+        }
+        folder
+    }
+
+    #[test]
+    fn folders_that_are_no_models_are_known_by_their_names() {
+        let adapter = r#"{"base_model_name_or_path": "some/base"}"#;
+        for (files, expected) in [
+            (&[][..], "is empty"),
+            (
+                &[("adapter_config.json", adapter)],
+                "its base model `some/base`: `-m BASE --lora",
+            ),
+            (&[("a.gguf", ""), ("b.gguf", "")], "a.gguf`"),
+            (
+                &[("params.json", ""), ("consolidated.safetensors", "")],
+                "the layout of the model's maker",
+            ),
+            (
+                &[("params.json", ""), ("consolidated.00.pth", "")],
+                "the layout of the model's maker",
+            ),
+            (
+                &[("config.json", ""), ("pytorch_model.bin", "")],
+                "PyTorch files only (`pytorch_model.bin`)",
+            ),
+            (&[("config.json", "")], "no weights"),
+            (&[("model.safetensors", "")], "no `config.json`"),
+            (&[("notes.txt", "")], "holds no model"),
+        ] {
+            let folder = folder(files);
+            let found = of_path(folder.path()).unwrap_or_default();
+            assert!(found.contains(expected), "{expected}: {found}");
+        }
+        for files in [
+            &[("config.json", ""), ("model.safetensors", "")][..],
+            &[("config.json", ""), ("model.safetensors.index.json", "")],
+            &[
+                ("config.json", ""),
+                ("model.safetensors", ""),
+                ("adapter_config.json", ""),
+            ],
+        ] {
+            assert_eq!(of_path(folder(files).path()), None);
+        }
+    }
+
+    #[test]
+    fn a_path_that_does_not_exist_is_told_with_the_nearest_name() {
+        let folder = folder(&[("model-q4.gguf", ""), ("other.txt", "")]);
+        let found = of_path(&folder.path().join("model-q4.guf")).unwrap_or_default();
+        let near = folder.path().join("model-q4.gguf");
+        assert_eq!(
+            found,
+            format!("no such file or folder; did you mean `{}`?", near.display())
+        );
+        let found = of_path(&folder.path().join("colour")).unwrap_or_default();
+        assert_eq!(found, "no such file or folder");
+        let found = of_path(&folder.path().join("x/y/z.gguf")).unwrap_or_default();
+        let there = folder.path().display();
+        assert!(found.ends_with(&format!(
+            "`{there}` is the last folder of the path that exists"
+        )));
+    }
+}

@@ -1,0 +1,122 @@
+//! Which of a model's chat templates is used.
+//!
+//! A model has one without a name and may have named ones: `tokenizer.chat_template.NAME`, listed in
+//! `tokenizer.chat_templates`. As with transformers, `tool_use` is for requests that offer tools.
+
+use crate::weights::Metadata;
+
+/// Key of the template without a name; a named one has a dot and its name behind it.
+const KEY: &str = "tokenizer.chat_template";
+/// Name of the template for requests with tools.
+const TOOL_USE: &str = "tool_use";
+/// Name that stands for the template without one.
+const DEFAULT: &str = "default";
+
+/// A model has no template of the name asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no chat template is named `{name}`; there {}", known(.names))]
+pub struct UnknownTemplate {
+    /// The name.
+    pub name: String,
+    /// The names that there are.
+    pub names: Vec<String>,
+}
+
+fn known(names: &[String]) -> String {
+    match names {
+        [] => "is none".to_owned(),
+        names => format!("are `{}`", names.join("`, `")),
+    }
+}
+
+/// The names of a model's templates, `default` for the one without a name.
+pub fn names(metadata: &Metadata) -> Vec<String> {
+    let own = metadata.str(KEY).map(|_| DEFAULT.to_owned());
+    let prefix = format!("{KEY}.");
+    let named = metadata.iter().filter_map(|(key, value)| {
+        let name = key.strip_prefix(&prefix)?;
+        value.as_str().map(|_| name.to_owned())
+    });
+    own.into_iter().chain(named).collect()
+}
+
+/// The text of the template that is used: the one asked for by name, else `tool_use` where tools are
+/// offered and there is one, else the one without a name, else the only one there is. None for a
+/// model without templates.
+///
+/// # Errors
+/// No template of the name asked for.
+pub fn choose<'m>(
+    metadata: &'m Metadata,
+    name: Option<&str>,
+    has_tools: bool,
+) -> Result<Option<&'m str>, UnknownTemplate> {
+    let of_name = |name: &str| match name {
+        DEFAULT => metadata.str(KEY),
+        name => metadata.str(&format!("{KEY}.{name}")),
+    };
+    if let Some(name) = name {
+        return of_name(name).map(Some).ok_or_else(|| UnknownTemplate {
+            name: name.to_owned(),
+            names: names(metadata),
+        });
+    }
+    if let Some(template) = of_name(TOOL_USE).filter(|_| has_tools) {
+        return Ok(Some(template));
+    }
+    let only = || match names(metadata).as_slice() {
+        [only] => of_name(only),
+        _ => None,
+    };
+    Ok(of_name(DEFAULT).or_else(only))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights::Value;
+
+    fn metadata(names: &[&str]) -> Metadata {
+        let mut metadata = Metadata::default();
+        for name in names {
+            let key = match *name {
+                "" => KEY.to_owned(),
+                name => format!("{KEY}.{name}"),
+            };
+            metadata.insert(key, Value::Str(format!("text of `{name}`")));
+        }
+        metadata
+    }
+
+    #[test]
+    fn the_template_for_tools_is_used_with_tools() {
+        let several = metadata(&["", "tool_use", "rag"]);
+        let choose = |name, has_tools| choose(&several, name, has_tools);
+        assert_eq!(choose(None, false), Ok(Some("text of ``")));
+        assert_eq!(choose(None, true), Ok(Some("text of `tool_use`")));
+        assert_eq!(choose(Some("rag"), true), Ok(Some("text of `rag`")));
+        assert_eq!(choose(Some("default"), true), Ok(Some("text of ``")));
+        let error = choose(Some("rga"), false).expect_err("there is none");
+        assert_eq!(
+            error.to_string(),
+            "no chat template is named `rga`; there are `default`, `tool_use`, `rag`"
+        );
+    }
+
+    #[test]
+    fn one_template_serves_all() {
+        let choose = |names: &[&str], has_tools| {
+            let metadata = metadata(names);
+            let found = super::choose(&metadata, None, has_tools);
+            found.expect("no name was asked for").map(str::to_owned)
+        };
+        assert_eq!(choose(&[""], true).as_deref(), Some("text of ``"));
+        assert_eq!(choose(&["rag"], true).as_deref(), Some("text of `rag`"));
+        assert_eq!(
+            choose(&["tool_use"], false).as_deref(),
+            Some("text of `tool_use`")
+        );
+        assert_eq!(choose(&["rag", "other"], false), None);
+        assert_eq!(choose(&[], true), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! Experts that old files hold one by one, as the one tensor that a model reads.
+//!
+//! `blk.N.ffn_gate.E.weight` of shape `[n, m]` become `blk.N.ffn_gate_exps.weight` of `[n, m, n_expert]`,
+//! the experts one behind the other. Invariant: no byte is copied before somebody asks for its row.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Data, Entry, Error, MAX_DIMS, Maker, TensorInfo, Weights};
+
+/// The projections of a network that a mixture has of every expert.
+const PROJECTIONS: [&str; 3] = ["ffn_gate", "ffn_up", "ffn_down"];
+
+/// The same weights with single experts stacked; those of a file that has none are as they were.
+///
+/// # Errors
+/// Experts that are not counted from 0 on, or that differ in type or shape.
+pub fn stacked(weights: Weights) -> Result<Weights, Error> {
+    let mut stacks: BTreeMap<String, BTreeMap<usize, &TensorInfo>> = BTreeMap::new();
+    for tensor in weights.tensors() {
+        if let Some((name, expert)) = place(&tensor.name) {
+            stacks.entry(name).or_default().insert(expert, tensor);
+        }
+    }
+    if stacks.is_empty() {
+        return Ok(weights);
+    }
+    let source = Arc::new(weights.clone());
+    let mut entries: Vec<Entry> = weights
+        .tensors()
+        .iter()
+        .filter(|tensor| place(&tensor.name).is_none())
+        .map(|tensor| weights.entry(tensor))
+        .collect();
+    for (name, experts) in stacks {
+        entries.push(stack(&source, name, experts)?);
+    }
+    let label = weights.label().to_owned();
+    Weights::of(label, weights.metadata().clone(), entries)
+}
+
+/// The name of the stack that a tensor belongs to, and its place there.
+fn place(name: &str) -> Option<(String, usize)> {
+    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    let (projection, rest) = rest.split_once('.')?;
+    let (expert, ending) = rest.split_once('.')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let is_single = is_number(layer) && PROJECTIONS.contains(&projection) && is_number(expert);
+    let expert = expert
+        .parse()
+        .ok()
+        .filter(|_| is_single && ending == "weight")?;
+    Some((format!("blk.{layer}.{projection}_exps.weight"), expert))
+}
+
+fn stack(
+    source: &Arc<Weights>,
+    name: String,
+    experts: BTreeMap<usize, &TensorInfo>,
+) -> Result<Entry, Error> {
+    let refuse = |tensor: &str, message: String| Error::Made {
+        tensor: tensor.to_owned(),
+        message,
+    };
+    for (expected, found) in experts.keys().enumerate() {
+        if expected != *found {
+            let message = format!("expert {expected} is missing of {}", experts.len());
+            return Err(refuse(&name, message));
+        }
+    }
+    let experts: Vec<TensorInfo> = experts.into_values().cloned().collect();
+    let first = &experts[0];
+    for other in &experts[1..] {
+        if (other.ty, &other.shape) != (first.ty, &first.shape) {
+            let message = format!(
+                "is {} {:?}, and expert 0 (`{}`) is {} {:?}; experts must be alike",
+                other.ty, other.shape, first.name, first.ty, first.shape
+            );
+            return Err(refuse(&other.name, message));
+        }
+    }
+    let mut shape = first.shape.clone();
+    if shape.len() >= MAX_DIMS {
+        return Err(refuse(&first.name, "has too many dimensions".into()));
+    }
+    shape.push(experts.len() as u64);
+    Ok(Entry {
+        name,
+        ty: first.ty,
+        shape,
+        data: Data::Made(Arc::new(Stack {
+            source: Arc::clone(source),
+            experts,
+        })),
+    })
+}
+
+/// Rows of one expert behind those of the other.
+struct Stack {
+    source: Arc<Weights>,
+    experts: Vec<TensorInfo>,
+}
+
+impl fmt::Debug for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} experts from {}",
+            self.experts.len(),
+            self.experts[0].name
+        )
+    }
+}
+
+impl Maker for Stack {
+    fn rows(&self, first: u64, mut out: &mut [u8]) -> Result<(), String> {
+        let (n_rows, row) = (self.experts[0].n_rows(), self.experts[0].row_bytes());
+        let mut at = first;
+        while !out.is_empty() {
+            let (expert, inside) = ((at / n_rows) as usize, at % n_rows);
+            let expert = self.experts.get(expert).ok_or("there are no such rows")?;
+            let n = (n_rows - inside).min(out.len() as u64 / row);
+            let (part, rest) = out.split_at_mut((n * row) as usize);
+            let given = self.source.rows(expert, inside, part);
+            given.map_err(|error| error.to_string())?;
+            out = rest;
+            at += n;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights::gguf::forge::{Forge, open};
+
+    /// Two layers' gates of `n` experts with 2 rows of 4 numbers, and something else.
+    fn file(names: &[&str]) -> Result<Weights, Error> {
+        let mut forge = Forge::new();
+        let mut data = Vec::new();
+        for (i, name) in names.iter().enumerate() {
+            forge = forge.tensor(name, &[4, 2], 0, 32 * i as u64);
+            data.extend((0..8).flat_map(|j| ((10 * i + j) as f32).to_le_bytes()));
+        }
+        stacked(open(forge.data(&data).bytes()).expect("a sound file"))
+    }
+
+    #[test]
+    fn single_experts_become_one_tensor() {
+        let names = [
+            "blk.0.ffn_gate.1.weight",
+            "blk.0.attn_q.weight",
+            "blk.0.ffn_gate.0.weight",
+        ];
+        let weights = file(&names).expect("they stack");
+        assert_eq!(weights.tensors().len(), 2);
+        let stack = weights.tensor("blk.0.ffn_gate_exps.weight").expect("there");
+        assert_eq!(stack.shape, [4, 2, 2]);
+        let numbers = |bytes: &[u8]| -> Vec<f32> {
+            let each = bytes.chunks_exact(4);
+            each.map(|b| f32::from_le_bytes(b.try_into().expect("4 bytes")))
+                .collect()
+        };
+        let all = numbers(&weights.data(stack).expect("made"));
+        let expected: Vec<f32> = (20..28).chain(0..8).map(|n| n as f32).collect();
+        assert_eq!(all, expected);
+        let some = numbers(&weights.some_rows(stack, 1, 2).expect("made"));
+        assert_eq!(some, expected[4..12]);
+        assert!(weights.tensor("blk.0.attn_q.weight").is_some());
+    }
+
+    #[test]
+    fn experts_that_do_not_stack_are_refused() {
+        let message = file(&["blk.0.ffn_up.0.weight", "blk.0.ffn_up.2.weight"]);
+        let message = message.expect_err("one is missing").to_string();
+        assert_eq!(
+            message,
+            "tensor `blk.0.ffn_up_exps.weight`: expert 1 is missing of 2"
+        );
+        let untouched = file(&["blk.0.ffn_up.weight", "blk.0.attn_q.0.weight"]);
+        assert_eq!(untouched.expect("as it was").tensors().len(), 2);
+    }
+}

@@ -1,0 +1,120 @@
+//! What a GGUF file is besides a model: files of the format that hold something for a model.
+
+use crate::weights::{Metadata, TensorInfo};
+
+/// Something that belongs to a model and cannot be run by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Low-rank changes of a model's weights.
+    Lora,
+    /// The part of a multimodal model that looks at pictures or hears.
+    Projector,
+    /// How much the columns of a model's weights matter, for quantising.
+    ImportanceMatrix,
+    /// Directions that are added to the stream between layers.
+    ControlVector,
+    /// A vocabulary without weights.
+    Vocabulary,
+    /// Of another type that the file names.
+    Other,
+}
+
+impl Kind {
+    /// What the metadata says; none for a model.
+    pub fn of(metadata: &Metadata, tensors: &[TensorInfo]) -> Option<Self> {
+        let arch = metadata.str("general.architecture");
+        match metadata.str("general.type") {
+            Some("adapter") => return Some(Self::Lora),
+            Some("mmproj") => return Some(Self::Projector),
+            Some("imatrix") => return Some(Self::ImportanceMatrix),
+            Some("controlvector") => return Some(Self::ControlVector),
+            Some("model") | None => {}
+            Some("vocab") if tensors.is_empty() => return Some(Self::Vocabulary),
+            Some("vocab") => {}
+            Some(_) => return Some(Self::Other),
+        }
+        match arch {
+            Some("clip") => Some(Self::Projector),
+            Some("controlvector") => Some(Self::ControlVector),
+            Some("imatrix") => Some(Self::ImportanceMatrix),
+            _ if metadata.get("adapter.type").is_some() => Some(Self::Lora),
+            // Before there was a type: directions have names of their own.
+            _ if !tensors.is_empty()
+                && tensors.iter().all(|t| t.name.starts_with("direction.")) =>
+            {
+                Some(Self::ControlVector)
+            }
+            _ => None,
+        }
+    }
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lora => "a LoRA adapter",
+            Self::Projector => "a multimodal projector (mmproj)",
+            Self::ImportanceMatrix => "an importance matrix (imatrix)",
+            Self::ControlVector => "a control vector",
+            Self::Vocabulary => "a vocabulary without weights",
+            Self::Other => "a file of another type (`general.type`)",
+        }
+    }
+
+    /// What can be done with it.
+    pub fn next_step(self) -> &'static str {
+        match self {
+            Self::Lora => "run it with its base model: `-m BASE.gguf --lora FILE`",
+            Self::Projector => {
+                "it reads pictures or sound for a text model, which runs without it: name that model"
+            }
+            Self::ImportanceMatrix => {
+                "it guides quantisation and has nothing to run: name the model"
+            }
+            Self::ControlVector => "it steers a model, which runs without it: name that model",
+            Self::Vocabulary => {
+                "`bench tokenize -m FILE` works with it; running takes a file with weights"
+            }
+            Self::Other => "name a file that holds a model",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights::Value;
+
+    fn of(keys: &[(&str, &str)]) -> Option<Kind> {
+        let mut metadata = Metadata::default();
+        for (key, value) in keys {
+            metadata.insert(*key, Value::Str((*value).to_owned()));
+        }
+        Kind::of(&metadata, &[])
+    }
+
+    #[test]
+    fn files_for_models_are_told_from_models() {
+        for (ty, kind) in [
+            ("adapter", Some(Kind::Lora)),
+            ("mmproj", Some(Kind::Projector)),
+            ("imatrix", Some(Kind::ImportanceMatrix)),
+            ("controlvector", Some(Kind::ControlVector)),
+            ("vocab", Some(Kind::Vocabulary)),
+            ("model", None),
+            ("dataset", Some(Kind::Other)),
+        ] {
+            let found = of(&[("general.type", ty), ("general.architecture", "x")]);
+            assert_eq!(found, kind, "{ty}");
+        }
+        assert_eq!(
+            of(&[("general.architecture", "clip")]),
+            Some(Kind::Projector)
+        );
+        assert_eq!(
+            of(&[("general.architecture", "controlvector")]),
+            Some(Kind::ControlVector)
+        );
+        assert_eq!(of(&[("adapter.type", "lora")]), Some(Kind::Lora));
+        assert_eq!(of(&[("general.architecture", "x")]), None);
+    }
+}
