@@ -15,11 +15,15 @@ use crate::goldens::{EXACT, HALF, Q8, options};
 use crate::hf;
 use crate::support::{Output, PATHS, nmse, results};
 
-/// The maps as they lie in the source tree, or in the folder that MAPS names.
+/// The maps as they lie in the source tree, or in the folder that MAPS names. What a map gives and
+/// nothing reads is an error.
 fn definitions() -> Definitions {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("stmaps");
     let maps = std::env::var_os("MAPS").map_or(here, PathBuf::from);
-    Definitions::open(&[maps]).expect("maps and definitions")
+    Definitions {
+        strict: true,
+        ..Definitions::open(&[maps]).expect("maps and definitions")
+    }
 }
 
 /// NMSE of a folder's logits, or why it does not run. The file that it is converted to gives the
