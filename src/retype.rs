@@ -365,11 +365,8 @@ impl Maker for Retyped {
         let mut at = first;
         for out in out.chunks_mut(n_rows * row_bytes as usize) {
             let n = out.len() as u64 / row_bytes;
-            let rows = self.source.some_rows(&self.tensor, at, n);
-            let rows = rows.map_err(|error| error.to_string())?;
             values.resize(n as usize * row, 0.0);
-            ggml::dequantize(&rows, self.tensor.ty, &mut values)
-                .map_err(|error| error.to_string())?;
+            self.read(at, &mut values)?;
             self.check(&values, at)?;
             ggml::quantize_into(&values, row, self.ty, out).map_err(|error| error.to_string())?;
             at += n;
@@ -379,6 +376,19 @@ impl Maker for Retyped {
 }
 
 impl Retyped {
+    /// The numbers of rows from `first` on.
+    fn read(&self, first: u64, values: &mut [f32]) -> Result<(), String> {
+        let text = |error: Error| error.to_string();
+        let is_done = self.source.values(&self.tensor, first, values);
+        if is_done.map_err(text)? {
+            return Ok(());
+        }
+        let n = values.len() as u64 / self.tensor.shape[0];
+        let rows = self.source.some_rows(&self.tensor, first, n);
+        ggml::dequantize(&rows.map_err(text)?, self.tensor.ty, values)
+            .map_err(|error| error.to_string())
+    }
+
     /// Refuses values that the type cannot hold, from row `first` on.
     fn check(&self, values: &[f32], first: u64) -> Result<(), String> {
         // Half floats round to infinity from here on.

@@ -8,12 +8,12 @@ use serde_json::Value as Json;
 
 use crate::arch::expr::Expr;
 use crate::arch::{ArchDef, Diagnostic, Span, Spanned, fits_pattern};
-use crate::weights::safetensors::Checkpoint;
+use crate::weights::safetensors::{Checkpoint, Stored};
 use crate::weights::{Data, Entry, Metadata, TensorType, Value as Meta};
 
 use super::config::{At, Config, Expressions, fill, filled};
 use super::definition::{Composition, Group, Made, Map, PartRule, Taken, TensorRule};
-use super::packed::{self, Found};
+use super::packed::{Packing, Table};
 use super::rearrange::View;
 use super::recipe::{Computed, ELEMENT, INDEX, Part, Recipe};
 use super::unit_rows::UnitRows;
@@ -53,12 +53,14 @@ pub(super) fn apply(
     def: &ArchDef,
     json: &Json,
     checkpoint: &Checkpoint,
+    packed: &Table,
 ) -> Result<Applied, Problems> {
     let config = Config::new(map, json, checkpoint);
     let mut work = Work {
         map,
         def,
         checkpoint,
+        packed,
         config: &config,
         metadata: Metadata::default(),
         params: BTreeSet::new(),
@@ -149,7 +151,8 @@ struct Product {
 struct Source<'r> {
     name: String,
     taken: &'r Taken,
-    found: Found,
+    stored: &'r Stored,
+    packing: Packing,
 }
 
 /// The work of applying a map.
@@ -157,6 +160,7 @@ pub(super) struct Work<'a> {
     pub(super) map: &'a Map,
     pub(super) def: &'a ArchDef,
     pub(super) checkpoint: &'a Checkpoint,
+    packed: &'a Table,
     pub(super) config: &'a Config<'a>,
     pub(super) metadata: Metadata,
     /// Parameters that the map speaks of.
@@ -308,9 +312,14 @@ impl Work<'_> {
         let origin = self.origin(&stored);
         let mut parts = Vec::with_capacity(stored.len());
         let mut shape: Option<Vec<u64>> = None;
-        for Source { name, taken, found } in stored {
-            let place = self.place(&name, &found);
-            let stored = &found.stored;
+        for source in stored {
+            let Source {
+                name,
+                taken,
+                stored,
+                packing,
+            } = source;
+            let place = self.place(&name, stored);
             let view =
                 view(taken, &stored.shape, at).map_err(|error| format!("{place}: {error}"))?;
             let own = view.shape();
@@ -333,12 +342,12 @@ impl Work<'_> {
                 offset: stored.offset,
                 bytes: stored.bytes,
                 dtype: stored.dtype,
-                packing: found.packing,
+                packing,
                 view,
             };
             part.ty().map_err(|error| format!("{place}: {error}"))?;
             parts.push(part);
-            self.used.borrow_mut().extend(found.names);
+            self.used.borrow_mut().insert(name);
         }
         let mut shape = shape.ok_or("it is made of nothing")?;
         if let Some(n) = n_stacked {
@@ -368,8 +377,8 @@ impl Work<'_> {
     }
 
     /// A stored tensor and its file, for messages.
-    fn place(&self, name: &str, found: &Found) -> String {
-        let file = self.checkpoint.path(&found.stored).file_name();
+    fn place(&self, name: &str, stored: &Stored) -> String {
+        let file = self.checkpoint.path(stored).file_name();
         let name = self.checkpoint.stored_name(name);
         format!("`{name}` in {}", file.unwrap_or_default().display())
     }
@@ -378,10 +387,10 @@ impl Work<'_> {
     fn origin(&self, stored: &[Source<'_>]) -> String {
         match stored {
             [] => "it is made of nothing".into(),
-            [one] => format!("it is made of {}", self.place(&one.name, &one.found)),
+            [one] => format!("it is made of {}", self.place(&one.name, one.stored)),
             [first, others @ ..] => format!(
                 "it is made of {} and {} more",
-                self.place(&first.name, &first.found),
+                self.place(&first.name, first.stored),
                 others.len()
             ),
         }
@@ -389,7 +398,7 @@ impl Work<'_> {
 
     /// The stored tensors of a rule with their names; none if none of them is there.
     fn stored<'r>(
-        &self,
+        &'r self,
         group: &Group,
         parts: &'r [PartRule],
         n_stacked: Option<u64>,
@@ -413,7 +422,7 @@ impl Work<'_> {
     }
 
     fn stored_under<'r>(
-        &self,
+        &'r self,
         prefix: &str,
         parts: &'r [PartRule],
         n_stacked: Option<u64>,
@@ -426,11 +435,15 @@ impl Work<'_> {
             let template = fill(&format!("{prefix}{}{ending}", part.from.value), &at.indices);
             for e in 0..n_stacked.unwrap_or(1) {
                 let name = fill(&template, &[("e", e)]);
-                match packed::find(self.checkpoint, &name, at)? {
-                    Some(tensor) => found.push(Source {
+                match self.checkpoint.get(&name) {
+                    Some(stored) if stored.shape.contains(&0) => {
+                        return Err(format!("{name} has the shape {:?}", stored.shape));
+                    }
+                    Some(stored) => found.push(Source {
+                        packing: self.packed.packing(&name)?,
                         name,
                         taken: &part.taken,
-                        found: tensor,
+                        stored,
                     }),
                     None => missing = missing.or(Some(name)),
                 }
@@ -444,7 +457,7 @@ impl Work<'_> {
             (None, _) => Ok(None),
             (Some(one), Some(missing)) => Err(format!(
                 "{} is there, and `{missing}` is not",
-                self.place(&one.name, &one.found)
+                self.place(&one.name, one.stored)
             )),
             (Some(_), None) => Ok(Some(found)),
         }

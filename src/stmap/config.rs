@@ -231,9 +231,7 @@ impl Scope for At<'_> {
     fn has(&self, key: &str) -> Result<bool, String> {
         let has_default = self.config.map.defaults.contains_key(key);
         let stored = filled(key, self);
-        Ok(has_default
-            || self.config.get(key).is_some()
-            || self.config.checkpoint.get(&stored).is_some())
+        Ok(has_default || self.config.get(key).is_some() || self.config.checkpoint.has(&stored))
     }
 
     fn dim(&self, tensor: &str, index: i64) -> Result<i64, String> {

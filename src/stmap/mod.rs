@@ -139,7 +139,8 @@ pub fn open(
         }
     };
     let def = archs.get(&map.arch)?;
-    let applied = apply::apply(&map, maps.common(), &def, &json, &checkpoint);
+    let packed = packed::Table::take(&mut json, folder, &mut checkpoint)?;
+    let applied = apply::apply(&map, maps.common(), &def, &json, &checkpoint, &packed);
     let applied = applied.map_err(|problems| Error::Map {
         folder: folder.to_owned(),
         problems: [source, maps.common_source()]
@@ -172,6 +173,7 @@ pub fn open(
         let folder = folder.display();
         tracing::warn!("{folder}: opened as a text model without its {parts} ({n} tensors)");
     }
+    packed.log(folder);
     let label = path.display().to_string();
     let weights = Weights::of(label, applied.metadata, applied.entries)?;
     Ok(weights.with_origins(applied.origins))

@@ -1,283 +1,300 @@
-//! Stored numbers that only mean something with others beside them: 8-bit floats with scales, 4-bit
-//! floats with exponents.
+//! Matrices that are stored in several tensors: codes of a few bits with their scales.
 //!
-//! Scales of 8-bit floats belong to blocks of rows and columns, to rows, or to the whole tensor. The
-//! 4-bit floats are those of the OCP Microscaling specification (MXFP4): 32 codes share an 8-bit
-//! exponent; stored are the codes, two neighbours in a byte, and the exponents apart.
+//! [`Table::take`] finds them when a folder is opened ([`find`]) and puts one tensor of the matrix's
+//! own name and shape in their place, so that maps need not know how a folder is packed. What is
+//! stored becomes blocks of the ggml type that holds it ([`Packed::exact`]), or numbers. Formats:
+//! the OCP specifications of 8-bit floats and of microscaling, and the documents of each method
+//! (docs/quantised-folders.md). Called by the recipes, row by row.
 
-use crate::arch::expr::{Scope, Value};
-use crate::weights::Bytes;
+mod affine;
+mod blocks;
+mod find;
+mod floats;
+mod method;
+mod place;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
 use crate::weights::safetensors::{Checkpoint, Dtype, Stored};
+use crate::weights::{Error, TensorType};
 
-use super::config::At;
-use super::recipe::read;
+use affine::{Affine, Tiles};
+use find::{BESIDE, Finder, rounded};
+use floats::{Eight, Four};
+use method::Settings;
 
-/// Codes that share an exponent, and the bytes they take.
-const MX_CODES: u64 = 32;
-const MX_BYTES: usize = 16;
+pub(super) use blocks::encode;
 
 /// What stored numbers mean.
 #[derive(Clone, Debug)]
 pub(super) enum Packing {
     /// Themselves.
     Plain,
-    /// 8-bit floats times scales.
-    Scaled(Scales),
-    /// Codes of 4 bits with exponents: the file of these, and where they begin.
-    Mxfp4(Bytes, usize),
+    /// Codes of a matrix.
+    Packed(Arc<Packed>),
 }
 
-/// The scales of a matrix.
+/// A packed matrix.
 #[derive(Clone, Debug)]
-pub(super) struct Scales {
-    file: Bytes,
-    offset: usize,
-    dtype: Dtype,
-    /// Columns of the matrix.
+pub(super) struct Packed {
+    kind: Kind,
+    /// Columns.
     width: u64,
-    /// Rows and columns that share a scale.
-    block: [u64; 2],
-    /// Scales in a row of scales.
-    per_row: u64,
+    exact: Option<TensorType>,
 }
 
-/// A stored tensor with its meaning, and the names of all that is stored of it.
-pub(super) struct Found {
-    pub(super) stored: Stored,
-    pub(super) packing: Packing,
-    pub(super) names: Vec<String>,
+#[derive(Clone, Debug)]
+enum Kind {
+    Affine(Affine),
+    Eight(Eight),
+    Four(Four),
 }
 
-/// Looks for a tensor under its name, or packed under several.
-pub(super) fn find(
-    checkpoint: &Checkpoint,
-    name: &str,
-    at: &At<'_>,
-) -> Result<Option<Found>, String> {
-    if let Some(stored) = checkpoint.get(name) {
-        if stored.shape.contains(&0) {
-            return Err(format!("{name} has the shape {:?}", stored.shape));
+/// Memory that reading rows takes.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    tiles: Tiles,
+    few: Vec<u8>,
+}
+
+impl Scratch {
+    /// For a matrix of which at most so many rows are asked for.
+    pub(super) fn new(n_rows: u64) -> Self {
+        Self {
+            tiles: Tiles::new(n_rows),
+            few: Vec::new(),
         }
-        if !is_eight_bit(stored.dtype) {
-            return Ok(Some(Found {
-                stored: stored.clone(),
-                packing: Packing::Plain,
-                names: vec![name.to_owned()],
-            }));
+    }
+}
+
+impl Packed {
+    fn new(kind: Kind, width: u64) -> Self {
+        let exact = match &kind {
+            Kind::Affine(affine) => affine.exact(),
+            Kind::Eight(_) => None,
+            Kind::Four(four) => four.exact(width),
+        };
+        Self { kind, width, exact }
+    }
+
+    /// The type whose blocks hold the codes as they are; scales are half floats there.
+    pub(super) fn exact(&self) -> Option<TensorType> {
+        self.exact
+    }
+
+    pub(super) fn width(&self) -> u64 {
+        self.width
+    }
+
+    /// The type that the numbers become in rows of this length where no blocks hold the codes.
+    pub(super) fn rounded(&self, row: u64) -> TensorType {
+        match (&self.kind, self.exact) {
+            // Four and eight bits of a float are a part of those of bf16, and so are exponents.
+            (Kind::Eight(_), _) | (_, Some(TensorType::MXFP4)) => TensorType::BF16,
+            _ => rounded(row),
         }
-        return scaled(checkpoint, name, stored, at).map(Some);
-    }
-    let [blocks_name, scales_name] = ["_blocks", "_scales"].map(|ending| format!("{name}{ending}"));
-    let Some(blocks) = checkpoint.get(&blocks_name) else {
-        return Ok(None);
-    };
-    let exponents = checkpoint
-        .get(&scales_name)
-        .ok_or_else(|| format!("{blocks_name} is there, and {scales_name} is not"))?;
-    let Some((outer, &[n, bytes])) = blocks.shape.split_last_chunk::<2>() else {
-        return Err(format!("{blocks_name} has the shape {:?}", blocks.shape));
-    };
-    let fits = exponents.shape.split_last() == Some((&n, outer)) && bytes == MX_BYTES as u64;
-    let is_bytes =
-        blocks.dtype == Dtype::U8 && matches!(exponents.dtype, Dtype::U8 | Dtype::F8_E8M0);
-    let fits = fits && !blocks.shape.contains(&0);
-    let width = n.checked_mul(MX_CODES).filter(|_| fits && is_bytes);
-    let width = width.ok_or_else(|| {
-        format!(
-            "{blocks_name} has the shape {:?} ({:?}) and {scales_name} {:?} ({:?}); expected bytes [.., n, {MX_BYTES}] and [.., n]",
-            blocks.shape, blocks.dtype, exponents.shape, exponents.dtype
-        )
-    })?;
-    let mut shape = outer.to_vec();
-    shape.push(width);
-    let file = checkpoint
-        .files()
-        .nth(exponents.file)
-        .ok_or("a file is missing")?;
-    Ok(Some(Found {
-        stored: Stored {
-            shape,
-            ..blocks.clone()
-        },
-        packing: Packing::Mxfp4(file.clone(), exponents.offset),
-        names: vec![blocks_name, scales_name],
-    }))
-}
-
-pub(super) fn is_eight_bit(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2)
-}
-
-fn scaled(
-    checkpoint: &Checkpoint,
-    name: &str,
-    stored: &Stored,
-    at: &At<'_>,
-) -> Result<Found, String> {
-    let names = ["_scale_inv", "_scale"].map(|ending| format!("{name}{ending}"));
-    let found = names
-        .iter()
-        .find_map(|name| Some((name, checkpoint.get(name)?)));
-    let (scale_name, scale) = found
-        .ok_or_else(|| format!("{name} has 8 bits, and there is no {}", names.join(" or ")))?;
-    let &[rows, width] = stored.shape.as_slice() else {
-        return Err(format!(
-            "{name} has 8 bits and the shape {:?}, expected a matrix",
-            stored.shape
-        ));
-    };
-    let [down, across] = match *scale.shape.as_slice() {
-        [] | [1] => [1, 1],
-        [n] => [n, 1],
-        [down, across] => [down, across],
-        _ => return Err(format!("{scale_name} has the shape {:?}", scale.shape)),
-    };
-    let block = match block_size(at) {
-        Some(block) if down * across > 1 => block,
-        _ => [rows.div_ceil(down.max(1)), width.div_ceil(across.max(1))],
-    };
-    let fits = block[0] > 0
-        && block[1] > 0
-        && rows.div_ceil(block[0]) == down
-        && width.div_ceil(block[1]) == across;
-    if !fits || !matches!(scale.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
-        return Err(format!(
-            "{scale_name} has the shape {:?} ({:?}), and {name} {:?} in blocks of {block:?}",
-            scale.shape, scale.dtype, stored.shape
-        ));
-    }
-    let file = checkpoint
-        .files()
-        .nth(scale.file)
-        .ok_or("a file is missing")?;
-    Ok(Found {
-        stored: stored.clone(),
-        packing: Packing::Scaled(Scales {
-            file: file.clone(),
-            offset: scale.offset,
-            dtype: scale.dtype,
-            width,
-            block,
-            per_row: across,
-        }),
-        names: vec![name.to_owned(), scale_name.clone()],
-    })
-}
-
-/// Rows and columns that share a scale, where the configuration says so.
-fn block_size(at: &At<'_>) -> Option<[u64; 2]> {
-    match at
-        .name("quantization_config.weight_block_size", true)
-        .ok()?
-    {
-        Value::List(items) => match items.as_slice() {
-            [Value::Int(rows), Value::Int(columns)] => {
-                Some([u64::try_from(*rows).ok()?, u64::try_from(*columns).ok()?])
-            }
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-impl Scales {
-    /// The scale of an element of the matrix.
-    fn of(&self, element: u64) -> Result<f32, String> {
-        let [row, column] = [element / self.width, element % self.width];
-        let at = row / self.block[0] * self.per_row + column / self.block[1];
-        let width = self.dtype.bitsize() / 8;
-        let start = self.offset + at as usize * width;
-        let bytes = self.file.get(start..start + width);
-        let bytes = bytes.ok_or("a scale outside the file")?;
-        Ok(read(self.dtype, bytes) as f32)
     }
 
-    /// The numbers behind 8-bit floats, from the element `first` on, as f32.
-    pub(super) fn decode(
+    /// Whether blocks of a type hold the codes as they are.
+    pub(super) fn fits(&self, ty: TensorType) -> bool {
+        match (&self.kind, self.exact) {
+            (_, None) => false,
+            (Kind::Affine(affine), Some(exact)) => affine.fits(ty, exact),
+            (_, Some(exact)) => ty == exact,
+        }
+    }
+
+    /// The numbers from the element `first` on; rows go on in the next.
+    pub(super) fn values(
         &self,
-        dtype: Dtype,
-        first: u64,
-        from: &[u8],
-        to: &mut [u8],
+        mut first: u64,
+        mut out: &mut [f32],
+        scratch: &mut Scratch,
     ) -> Result<(), String> {
-        for ((element, code), to) in (first..).zip(from).zip(to.chunks_mut(4)) {
-            let value = eight_bits(dtype, *code) * self.of(element)?;
-            to.copy_from_slice(&value.to_le_bytes());
+        while !out.is_empty() {
+            let [row, column] = [first / self.width, first % self.width];
+            let n = (self.width - column).min(out.len() as u64);
+            let (here, rest) = std::mem::take(&mut out).split_at_mut(n as usize);
+            match &self.kind {
+                Kind::Affine(affine) => affine.values(row, column, here, scratch)?,
+                Kind::Eight(eight) => eight.values(self.width, row, column, here)?,
+                Kind::Four(four) => four.values(first, here)?,
+            }
+            (first, out) = (first + n, rest);
+        }
+        Ok(())
+    }
+
+    /// `n` elements from `first` on as blocks of a type that fits.
+    pub(super) fn blocks(
+        &self,
+        ty: TensorType,
+        mut first: u64,
+        mut n: u64,
+        mut out: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<(), String> {
+        while n > 0 {
+            let [row, column] = [first / self.width, first % self.width];
+            let here = (self.width - column).min(n);
+            let bytes = here / ty.block_len() * ty.block_bytes();
+            let (to, rest) = std::mem::take(&mut out).split_at_mut(bytes as usize);
+            match &self.kind {
+                Kind::Affine(affine) => {
+                    affine.blocks(ty, [row, column], here as usize, to, scratch)?;
+                }
+                Kind::Four(four) => four.blocks(ty, first, to)?,
+                Kind::Eight(_) => return Err("8-bit floats are no blocks".into()),
+            }
+            (first, n, out) = (first + here, n - here, rest);
         }
         Ok(())
     }
 }
 
-/// An 8-bit float (OCP OFP8): E4M3 has no infinities, E5M2 is the upper half of a half float.
-fn eight_bits(dtype: Dtype, code: u8) -> f32 {
-    if dtype == Dtype::F8_E5M2 {
-        return half::f16::from_bits(u16::from(code) << 8).to_f32();
-    }
-    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
-    let magnitude = match (exponent, code & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => mantissa / 512.0,
-        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
-    };
-    if code & 0x80 == 0 {
-        magnitude
-    } else {
-        -magnitude
-    }
+/// The packed matrices of a folder, by name; of those that are not sound, why.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    matrices: BTreeMap<String, Result<Arc<Packed>, String>>,
+    settings: Settings,
 }
 
-/// Codes from element `first` on as blocks of ours: the exponent, then codes `i` and `i + 16` in a
-/// byte.
-pub(super) fn repack(
-    first: u64,
-    codes: &[u8],
-    exponents: &[u8],
-    to: &mut [u8],
-) -> Result<(), String> {
-    let blocks = codes
-        .chunks_exact(MX_BYTES)
-        .zip(to.chunks_exact_mut(MX_BYTES + 1));
-    for ((codes, to), block) in blocks.zip(first / MX_CODES..) {
-        let code = |i: usize| codes[i / 2] >> (4 * (i % 2)) & 15;
-        to[0] = *exponents
-            .get(block as usize)
-            .ok_or("an exponent outside the file")?;
-        for (i, byte) in to[1..].iter_mut().enumerate() {
-            *byte = code(i) | code(i + MX_BYTES) << 4;
+impl Table {
+    /// Finds the packed matrices, and has the checkpoint and the configuration look as if they were
+    /// stored plainly.
+    ///
+    /// # Errors
+    /// A method that is not known, or whose tensors nothing here reads.
+    pub(super) fn take(
+        json: &mut Json,
+        folder: &Path,
+        checkpoint: &mut Checkpoint,
+    ) -> Result<Self, Error> {
+        let settings = Settings::take(json, folder)?;
+        let refuse = |message: String| Error::File {
+            path: folder.to_owned(),
+            message,
+        };
+        if let Some(form) = settings.foreign() {
+            return Err(refuse(refusal(&form, "")));
+        }
+        let finder = Finder {
+            checkpoint,
+            settings: &settings,
+        };
+        let mut matrices = BTreeMap::new();
+        let mut changes = Vec::new();
+        let mut unread = None;
+        for (name, stored) in checkpoint.tensors() {
+            let Some((family, matrix)) = finder.family(name, stored) else {
+                let is_part = unread.is_some() || !is_code(stored);
+                if !is_part && settings.method.is_some() && !settings.is_known {
+                    unread = Some(name.to_owned());
+                }
+                continue;
+            };
+            let found = finder.find(family, &matrix);
+            let (place, found) = match found {
+                Ok(found) => {
+                    let place = Stored {
+                        shape: found.shape,
+                        ..found.codes
+                    };
+                    (place, Ok(Arc::new(found.packed)))
+                }
+                Err(error) => (stored.clone(), Err(error)),
+            };
+            changes.push((name.to_owned(), matrix.clone(), place));
+            matrices.insert(matrix, found);
+        }
+        let parts: BTreeSet<String> = changes
+            .iter()
+            .flat_map(|(codes, matrix, _)| parts(codes, matrix))
+            .collect();
+        if let (Some(method), Some(unread)) = (
+            &settings.method,
+            unread.filter(|name| !parts.contains(name)),
+        ) {
+            return Err(refuse(refusal(
+                &format!("`{method}`"),
+                &format!(" (`{unread}`)"),
+            )));
+        }
+        if let Some(Err(error)) = matrices.values().find(|found| found.is_err())
+            && matrices.values().all(Result::is_err)
+        {
+            let method = settings.method.as_deref().unwrap_or("packed weights");
+            let n = matrices.len();
+            return Err(refuse(format!(
+                "quantised with {method}, and none of {n} packed matrices can be read: {error}"
+            )));
+        }
+        for part in parts {
+            checkpoint.remove(&part);
+        }
+        for (_, matrix, stored) in changes {
+            checkpoint.insert(matrix, stored);
+        }
+        Ok(Self { matrices, settings })
+    }
+
+    /// What a tensor of this name means.
+    ///
+    /// # Errors
+    /// A packed matrix that is not sound.
+    pub(super) fn packing(&self, name: &str) -> Result<Packing, String> {
+        match self.matrices.get(name) {
+            None => Ok(Packing::Plain),
+            Some(Ok(packed)) => Ok(Packing::Packed(packed.clone())),
+            Some(Err(error)) => Err(error.clone()),
         }
     }
-    Ok(())
+
+    /// Says in one line what becomes of the folder's matrices.
+    pub(super) fn log(&self, folder: &Path) {
+        let mut tally = method::Tally::new();
+        for packed in self.matrices.values().flatten() {
+            let ty = packed.exact.unwrap_or_else(|| packed.rounded(packed.width));
+            let key = (ty.name().to_owned(), packed.exact.is_none());
+            *tally.entry(key).or_insert(0) += 1;
+        }
+        if tally.is_empty() {
+            return;
+        }
+        let (line, is_rounded) = method::line(&self.settings, &tally);
+        match is_rounded {
+            true => tracing::warn!("{}: {line}", folder.display()),
+            false => tracing::info!("{}: {line}", folder.display()),
+        }
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What is said of a method whose tensors nothing here reads.
+fn refusal(method: &str, place: &str) -> String {
+    format!(
+        "quantised with {method}, whose tensors this program does not read{place}; the methods that open are {}; \
+         take the model without quantisation, by one of these, or as GGUF",
+        Settings::known()
+    )
+}
 
-    #[test]
-    fn eight_bit_floats_have_their_values() {
-        let e4m3 = |code| eight_bits(Dtype::F8_E4M3, code);
-        assert_eq!(
-            [e4m3(0x38), e4m3(0x7e), e4m3(0x01), e4m3(0x88), e4m3(0xc0)],
-            [1.0, 448.0, 1.0 / 512.0, -1.0 / 64.0, -2.0]
-        );
-        assert!(e4m3(0x7f).is_nan() && e4m3(0xff).is_nan());
-        let e5m2 = |code| eight_bits(Dtype::F8_E5M2, code);
-        assert_eq!(
-            [e5m2(0x3c), e5m2(0x7b), e5m2(0x01), e5m2(0xfc)],
-            [1.0, 57344.0, 2f32.powi(-16), f32::NEG_INFINITY]
-        );
-    }
+/// Whether a tensor holds codes rather than numbers.
+fn is_code(stored: &Stored) -> bool {
+    let is_plain = matches!(
+        stored.dtype,
+        Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F64 | Dtype::BOOL
+    );
+    !is_plain && stored.shape.len() > 1
+}
 
-    #[test]
-    fn codes_are_put_where_blocks_have_them() {
-        let codes: Vec<u8> = (0..16)
-            .map(|i| (2 * i % 16) | ((2 * i + 1) % 16) << 4)
-            .collect();
-        let mut out = vec![0; 17];
-        repack(32, &codes, &[1, 130], &mut out).expect("it fits");
-        assert_eq!(out[0], 130);
-        let expected: Vec<u8> = (0..16).map(|i| (i % 16) | ((i % 16) << 4)).collect();
-        assert_eq!(out[1..], expected);
-        assert!(repack(64, &codes, &[1, 130], &mut out).is_err());
-    }
+/// Names of all that may be stored of a matrix.
+fn parts(codes: &str, matrix: &str) -> Vec<String> {
+    let base = matrix.strip_suffix(".weight").unwrap_or(matrix);
+    let beside = BESIDE.iter().map(|ending| format!("{base}{ending}"));
+    let own = ["_scale_inv", "_scale", "_scales"].map(|ending| format!("{matrix}{ending}"));
+    beside.chain(own).chain([codes.to_owned()]).collect()
 }

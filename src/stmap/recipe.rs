@@ -5,7 +5,7 @@ use crate::arch::expr::{Expr, Scope, Value};
 use crate::weights::safetensors::Dtype;
 use crate::weights::{Bytes, Maker, TensorType};
 
-use super::packed::{Packing, repack};
+use super::packed::{Packed, Packing, Scratch, encode};
 use super::rearrange::{Axis, View};
 
 /// Stored elements in a new order.
@@ -21,25 +21,80 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// The element type it has in memory.
+    /// The element type it has in memory, alone.
     pub(super) fn ty(&self) -> Result<TensorType, String> {
-        Ok(match (&self.packing, self.dtype) {
-            (Packing::Mxfp4(..), _) => TensorType::MXFP4,
-            // No smaller type holds every product of a code and its scale.
-            (Packing::Scaled(_), _) | (_, Dtype::F32 | Dtype::F64) => TensorType::F32,
-            (_, Dtype::BF16) => TensorType::BF16,
-            (_, Dtype::F16) => TensorType::F16,
-            (_, Dtype::I32 | Dtype::I64) => TensorType::I32,
-            (_, dtype) => return Err(format!("elements of type {dtype:?} have no use")),
+        if let Packing::Packed(packed) = &self.packing {
+            let row = self.view.shape().last().copied().unwrap_or(1);
+            let exact = packed.exact().filter(|ty| self.keeps_blocks(packed, *ty));
+            return Ok(exact.unwrap_or_else(|| packed.rounded(row)));
+        }
+        Ok(match self.dtype {
+            Dtype::F32 | Dtype::F64 => TensorType::F32,
+            Dtype::BF16 => TensorType::BF16,
+            Dtype::F16 => TensorType::F16,
+            Dtype::I32 | Dtype::I64 => TensorType::I32,
+            dtype => return Err(format!("elements of type {dtype:?} have no use")),
         })
     }
 
-    /// Bytes of so many stored elements.
-    fn stored_bytes(&self, n: u64) -> usize {
-        match self.packing {
-            Packing::Mxfp4(..) => n as usize / 2,
-            _ => n as usize * self.dtype.bitsize() / 8,
+    fn is_packed(&self) -> bool {
+        matches!(self.packing, Packing::Packed(_))
+    }
+
+    /// Whether the blocks of a type stay whole in the order of the view.
+    fn keeps_blocks(&self, packed: &Packed, ty: TensorType) -> bool {
+        let n = ty.block_len();
+        let Some((inner, outer)) = self.view.axes.split_last() else {
+            return false;
+        };
+        let is_whole = |at: u64| at.is_multiple_of(n);
+        let strides = || outer.iter().flatten().filter(|axis| axis.size > 1);
+        is_whole(packed.width())
+            && is_whole(self.view.offset)
+            && strides().all(|axis| is_whole(axis.stride))
+            && runs(inner)
+                .iter()
+                .all(|(at, len)| is_whole(*at) && is_whole(*len))
+    }
+
+    /// The numbers of neighbours from the stored element `first` on.
+    fn values(&self, first: u64, out: &mut [f32], scratch: &mut Scratch) -> Result<(), String> {
+        if let Packing::Packed(packed) = &self.packing {
+            return packed.values(first, out, scratch);
         }
+        let from = self.stored(first, out.len() as u64)?;
+        let width = self.dtype.bitsize() / 8;
+        for (from, out) in from.chunks(width).zip(out) {
+            *out = read(self.dtype, from) as f32;
+        }
+        Ok(())
+    }
+
+    /// The bytes of neighbours of a tensor that is not packed.
+    fn stored(&self, first: u64, n: u64) -> Result<&[u8], String> {
+        let width = self.dtype.bitsize() / 8;
+        let all = self.file.get(self.offset..self.offset + self.bytes);
+        let start = first as usize * width;
+        all.ok_or("the file is shorter than it was")?
+            .get(start..start + n as usize * width)
+            .ok_or_else(|| "a row outside the stored tensor".into())
+    }
+}
+
+/// The type of a tensor of parts with these types, some of which are packed; with rows of this
+/// length.
+fn common(a: TensorType, b: TensorType, row: u64) -> TensorType {
+    use TensorType as T;
+    match (a.min(b), a.max(b)) {
+        (a, b) if a == b => a,
+        (T::F32, _) => T::F32,
+        (a, b) if a.is_plain() && b.is_plain() => T::F32,
+        (a, _) if a.is_plain() => a,
+        (_, b) if b.is_plain() => b,
+        (T::Q4_0, T::Q5_0) => T::Q5_0,
+        (T::Q4_1, T::Q5_1) => T::Q5_1,
+        _ if row.is_multiple_of(T::Q8_0.block_len()) => T::Q8_0,
+        _ => T::BF16,
     }
 }
 
@@ -124,21 +179,44 @@ struct Source {
     n_rows: u64,
     /// Where the elements of a row lie: runs of neighbours, from the row's first element on.
     runs: Vec<(u64, u64)>,
+    /// Whether what is stored becomes the tensor's type without its numbers in between.
+    is_direct: bool,
 }
 
 impl Source {
-    fn new(part: Part) -> Self {
+    /// A part of a tensor of type `ty`, of whose elements something becomes or not.
+    fn new(part: Part, ty: TensorType, has_each: bool) -> Result<Self, String> {
         let (inner, outer) = match part.view.axes.split_last() {
             Some((inner, outer)) => (inner.clone(), outer.concat()),
             None => (Vec::new(), Vec::new()),
         };
-        let n_rows = outer.iter().map(|axis| axis.size).product();
-        Self {
+        let is_direct = match &part.packing {
+            Packing::Packed(packed) => {
+                !has_each && packed.fits(ty) && part.keeps_blocks(packed, ty)
+            }
+            Packing::Plain => has_each || part.ty()? == ty,
+        };
+        Ok(Self {
             runs: runs(&inner),
+            n_rows: outer.iter().map(|axis| axis.size).product(),
+            is_direct,
             part,
             outer,
-            n_rows,
-        }
+        })
+    }
+
+    /// Elements of a row.
+    fn row_len(&self) -> usize {
+        self.runs.iter().map(|(_, n)| *n as usize).sum()
+    }
+
+    fn row_bytes(&self, ty: TensorType) -> usize {
+        ty.row_bytes(self.row_len() as u64).unwrap_or(0) as usize
+    }
+
+    /// Rows that so many bytes hold.
+    fn n_rows_of(&self, bytes: usize, ty: TensorType) -> u64 {
+        bytes.div_ceil(self.row_bytes(ty).max(1)) as u64
     }
 
     /// The stored element that a row begins with.
@@ -181,27 +259,33 @@ impl Recipe {
     /// The parts one behind the other along the slowest axis, of a tensor of this shape (slowest axis
     /// first). `each` gives what becomes of an element; the type is f32 then.
     ///
+    /// Where parts are packed, the type is the nearest that all of them have.
+    ///
     /// # Errors
     /// Parts of different types, or of one that is of no use.
     pub(super) fn new(parts: Vec<Part>, shape: &[u64], each: Option<Expr>) -> Result<Self, String> {
+        let is_packed = parts.iter().any(Part::is_packed);
+        let row = shape.last().copied().unwrap_or(1);
         let mut types = parts.iter().map(Part::ty);
-        let first = types.next().ok_or("nothing to be made of")??;
+        let mut first = types.next().ok_or("nothing to be made of")??;
         for ty in types {
             let ty = ty?;
-            if ty != first {
+            if ty != first && !is_packed {
                 return Err(format!("parts of the types {first} and {ty}"));
             }
+            first = common(first, ty, row);
         }
-        if first == TensorType::MXFP4 && each.is_some() {
-            return Err("codes of 4 bits are taken as they are".into());
-        }
+        let ty = if each.is_some() {
+            TensorType::F32
+        } else {
+            first
+        };
+        let sources = parts
+            .into_iter()
+            .map(|part| Source::new(part, ty, each.is_some()));
         Ok(Self {
-            parts: parts.into_iter().map(Source::new).collect(),
-            ty: if each.is_some() {
-                TensorType::F32
-            } else {
-                first
-            },
+            parts: sources.collect::<Result<_, _>>()?,
+            ty,
             each: each.map(Each::new),
             rows_per_index: match shape {
                 [] | [_] => None,
@@ -222,7 +306,7 @@ impl Recipe {
         let part = &source.part;
         let is_whole = are_neighbours(&part.view.axes.concat());
         let is_same = self.each.is_none() && is_same_element(part, self.ty);
-        let at = part.offset + part.stored_bytes(part.view.offset);
+        let at = part.offset + part.view.offset as usize * part.dtype.bitsize() / 8;
         (is_whole && is_same).then_some((&part.file, at))
     }
 }
@@ -239,6 +323,22 @@ fn is_same_element(part: &Part, ty: TensorType) -> bool {
 
 impl Maker for Recipe {
     fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String> {
+        self.make(first, self.ty, out)
+    }
+
+    fn values(&self, first: u64, out: &mut [f32]) -> Result<bool, String> {
+        let is_rounded =
+            self.ty != TensorType::F32 && self.parts.iter().any(|s| s.part.is_packed());
+        if is_rounded {
+            self.make(first, TensorType::F32, bytemuck::cast_slice_mut(out))?;
+        }
+        Ok(is_rounded)
+    }
+}
+
+impl Recipe {
+    /// Makes rows in a type, which is that of the tensor or f32.
+    fn make(&self, first: u64, ty: TensorType, out: &mut [u8]) -> Result<(), String> {
         let mut row = first;
         let mut index = self.rows_per_index.map_or(0, |n| first / n);
         let mut done = first;
@@ -248,13 +348,14 @@ impl Maker for Recipe {
                 row -= source.n_rows;
                 continue;
             }
+            let mut scratch = Scratch::new(source.n_rows_of(out.len(), ty));
             while row < source.n_rows && !out.is_empty() {
                 let n = out.len();
-                out = self.row(source, row, index, out)?;
+                out = self.row(source, [row, index], ty, out, &mut scratch)?;
                 (row, done) = (row + 1, done + 1);
                 index = match self.rows_per_index {
                     Some(n) => done / n,
-                    None => index + ((n - out.len()) as u64 / self.ty.block_bytes()),
+                    None => index + ((n - out.len()) as u64 / ty.block_bytes()),
                 };
             }
             row = 0;
@@ -264,68 +365,67 @@ impl Maker for Recipe {
             false => Err(format!("{} bytes more than there are rows", out.len())),
         }
     }
-}
 
-impl Recipe {
     /// Writes one row, whose (first) index along the slowest axis is `index`, and returns what is left
     /// of `out`.
     fn row<'o>(
         &self,
         source: &Source,
-        row: u64,
-        mut index: u64,
+        [row, mut index]: [u64; 2],
+        ty: TensorType,
         out: &'o mut [u8],
+        scratch: &mut Scratch,
     ) -> Result<&'o mut [u8], String> {
         let part = &source.part;
         let begin = source.begin(row);
-        let stored = part
-            .file
-            .get(part.offset..part.offset + part.bytes)
-            .ok_or("the file is shorter than it was")?;
-        let mut out = out;
+        let (to, left) = out
+            .split_at_mut_checked(source.row_bytes(ty))
+            .ok_or("a part of a row was asked for")?;
+        if ty != self.ty || !source.is_direct {
+            self.row_of_values(source, [begin, index], ty, to, scratch)?;
+            return Ok(left);
+        }
+        let mut to = to;
         for (at, n) in &source.runs {
             let (first, n) = (begin + at, *n);
-            if self.ty == TensorType::MXFP4 && (first % 32 != 0 || n % 32 != 0) {
-                return Err("codes of 4 bits stay in their rows".into());
+            let n_bytes = n / ty.block_len() * ty.block_bytes();
+            let (here, rest) = std::mem::take(&mut to).split_at_mut(n_bytes as usize);
+            match (&part.packing, &self.each) {
+                (Packing::Packed(packed), _) => packed.blocks(ty, first, n, here, scratch)?,
+                (Packing::Plain, None) => {
+                    convert_plain(part.dtype, ty, part.stored(first, n)?, here)?;
+                }
+                (Packing::Plain, Some(each)) => {
+                    self.apply(each, part.dtype, index, part.stored(first, n)?, here)?;
+                }
             }
-            let start = part.stored_bytes(first);
-            let from = stored
-                .get(start..start + part.stored_bytes(n))
-                .ok_or("a row outside the stored tensor")?;
-            let n_bytes = n / self.ty.block_len() * self.ty.block_bytes();
-            let (to, left) = std::mem::take(&mut out)
-                .split_at_mut_checked(n_bytes as usize)
-                .ok_or("a part of a row was asked for")?;
-            self.convert(part, first, index, from, to)?;
             if self.rows_per_index.is_none() {
                 index += n;
             }
-            out = left;
+            to = rest;
         }
-        Ok(out)
+        Ok(left)
     }
 
-    /// Brings neighbours, from the stored element `first` on, into the type of the tensor.
-    fn convert(
+    /// Writes a row by way of its numbers.
+    fn row_of_values(
         &self,
-        part: &Part,
-        first: u64,
-        index: u64,
-        from: &[u8],
-        to: &mut [u8],
+        source: &Source,
+        [begin, index]: [u64; 2],
+        ty: TensorType,
+        out: &mut [u8],
+        scratch: &mut Scratch,
     ) -> Result<(), String> {
-        match (&part.packing, &self.each) {
-            (Packing::Plain, None) => convert_plain(part.dtype, self.ty, from, to),
-            (Packing::Plain, Some(each)) => self.apply(each, part.dtype, index, from, to),
-            (Packing::Mxfp4(file, offset), _) => {
-                repack(first, from, file.get(*offset..).unwrap_or_default(), to)
-            }
-            (Packing::Scaled(scales), None) => scales.decode(part.dtype, first, from, to),
-            (Packing::Scaled(scales), Some(each)) => {
-                let mut values = vec![0; 4 * from.len()];
-                scales.decode(part.dtype, first, from, &mut values)?;
-                self.apply(each, Dtype::F32, index, &values, to)
-            }
+        let mut values = vec![0f32; source.row_len()];
+        let mut to = values.as_mut_slice();
+        for (at, n) in &source.runs {
+            let (here, rest) = to.split_at_mut(*n as usize);
+            source.part.values(begin + at, here, scratch)?;
+            to = rest;
+        }
+        match &self.each {
+            None => encode(&values, ty, out),
+            Some(each) => self.apply(each, Dtype::F32, index, bytemuck::cast_slice(&values), out),
         }
     }
 

@@ -85,6 +85,15 @@ pub trait Maker: fmt::Debug + Send + Sync {
     /// # Errors
     /// Why the data cannot be had.
     fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String>;
+
+    /// Fills `out` with the numbers that were stored, from row `first` on, where [`Self::rows`] rounds
+    /// them to the tensor's type; false if it does not.
+    ///
+    /// # Errors
+    /// As [`Self::rows`].
+    fn values(&self, _first: u64, _out: &mut [f32]) -> Result<bool, String> {
+        Ok(false)
+    }
 }
 
 /// A tensor to be part of [`Weights::of`].
@@ -337,6 +346,22 @@ impl Weights {
         let mut out = vec![0; (n * row) as usize];
         self.rows(tensor, first, &mut out)?;
         Ok(out.into())
+    }
+
+    /// Fills `out` with the numbers of rows of a tensor, where they are nearer to what was stored than
+    /// the rows are; see [`Maker::values`].
+    ///
+    /// # Errors
+    /// They cannot be made.
+    pub fn values(&self, tensor: &TensorInfo, first: u64, out: &mut [f32]) -> Result<bool, Error> {
+        let made = match &self.sources[tensor.source] {
+            Source::File(_) => Ok(false),
+            Source::Maker(maker) => maker.values(first, out),
+        };
+        made.map_err(|message| Error::Made {
+            tensor: tensor.name.clone(),
+            message,
+        })
     }
 
     /// Fills `out` with rows of a tensor, from row `first` on; see [`Maker::rows`].

@@ -6,7 +6,7 @@
 
 mod header;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
@@ -43,8 +43,13 @@ pub struct Stored {
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     tensors: BTreeMap<String, Stored>,
+<<<<<<< HEAD
     /// Names in the files of those that are known by another.
     stored_names: BTreeMap<String, String>,
+=======
+    /// Names of stored tensors that others stand for.
+    replaced: BTreeSet<String>,
+>>>>>>> f1cb8b9 (Folders quantised by AWQ, GPTQ, compressed-tensors, bitsandbytes, ModelOpt and MLX open, codes kept where a ggml type holds them)
     files: Vec<(PathBuf, Bytes)>,
 }
 
@@ -94,7 +99,11 @@ impl Checkpoint {
     fn of_files(paths: Vec<PathBuf>) -> Result<Self, Error> {
         let mut all = Self {
             tensors: BTreeMap::new(),
+<<<<<<< HEAD
             stored_names: BTreeMap::new(),
+=======
+            replaced: BTreeSet::new(),
+>>>>>>> f1cb8b9 (Folders quantised by AWQ, GPTQ, compressed-tensors, bitsandbytes, ModelOpt and MLX open, codes kept where a ggml type holds them)
             files: Vec::with_capacity(paths.len()),
         };
         for path in paths {
@@ -209,6 +218,7 @@ impl Checkpoint {
         self.tensors.get(name)
     }
 
+<<<<<<< HEAD
     /// Gives tensors other names; one that is taken stays with its tensor.
     pub fn rename(&mut self, name_of: impl Fn(&str) -> Option<String>) {
         let renamed: Vec<(String, String)> = self
@@ -230,6 +240,23 @@ impl Checkpoint {
     /// The name of a tensor in its file.
     pub fn stored_name<'n>(&'n self, name: &'n str) -> &'n str {
         self.stored_names.get(name).map_or(name, String::as_str)
+=======
+    /// Whether a tensor of this name is stored, be it a part of another.
+    pub fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name) || self.replaced.contains(name)
+    }
+
+    /// Takes a tensor from those that are listed: another stands for it.
+    pub(crate) fn remove(&mut self, name: &str) {
+        if self.tensors.remove(name).is_some() {
+            self.replaced.insert(name.to_owned());
+        }
+    }
+
+    /// Adds a tensor, or replaces that of the same name; its file is one of the checkpoint's.
+    pub(crate) fn insert(&mut self, name: String, stored: Stored) {
+        self.tensors.insert(name, stored);
+>>>>>>> f1cb8b9 (Folders quantised by AWQ, GPTQ, compressed-tensors, bitsandbytes, ModelOpt and MLX open, codes kept where a ggml type holds them)
     }
 
     /// The files, in the order of [`Stored::file`].

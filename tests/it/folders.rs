@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use lab_bench::convert::to_gguf;
 use lab_bench::model::Model;
 use lab_bench::models::{self, Definitions, Source};
-use lab_bench::weights;
+use lab_bench::weights::{self, TensorType};
 use serde_json::{Value, json};
 
 use crate::command::{self, scratch};
@@ -35,6 +35,13 @@ fn error_of(name: &str, with: &Definitions, scratch: &Path) -> Result<f64, Strin
     folder.write(&into);
     let opened =
         models::open(&Source::File(into.clone()), with).map_err(|error| error.to_string())?;
+    // 8-bit floats become bf16 unless another type is asked for.
+    let opened = match folder.has(&["F8_E4M3"]) {
+        true => opened
+            .retyped(TensorType::F32)
+            .map_err(|error| error.to_string())?,
+        false => opened,
+    };
     let path = PATHS.iter().find(|path| path.stateless).expect("a path");
     let (def, weights) = (&opened.def, &opened.weights);
     let found = results(def, weights, &folder.tokens, path, folder.output).ok_or("no path")??;

@@ -36,6 +36,7 @@ mod mutated_folders;
 mod openai_client;
 mod perf;
 mod program;
+mod quantised;
 mod reference;
 mod search;
 mod server;

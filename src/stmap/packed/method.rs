@@ -1,0 +1,229 @@
+//! What a folder says about how its weights were quantised.
+//!
+//! The record lies in `config.json` under one of several keys, or in a file of its own. It only names
+//! the method and settles what the stored tensors leave open (bits, group sizes, versions); which
+//! tensor is packed, and how, the tensors say.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use crate::weights::Error;
+use crate::weights::safetensors::{is_named, read_small};
+
+/// Methods that open, with the names that records have for them.
+const METHODS: [(&str, &[&str]); 9] = [
+    ("AWQ", &["awq"]),
+    ("GPTQ", &["gptq"]),
+    (
+        "AutoRound",
+        &["auto-round", "auto_round", "intel/auto-round"],
+    ),
+    (
+        "compressed-tensors",
+        &["compressed-tensors", "compressed_tensors"],
+    ),
+    (
+        "bitsandbytes",
+        &["bitsandbytes", "bitsandbytes_4bit", "bitsandbytes_8bit"],
+    ),
+    ("ModelOpt", &["modelopt", "modelopt_fp4", "modelopt_fp8"]),
+    ("MLX", &["mlx"]),
+    ("fp8", &["fp8", "fbgemm_fp8"]),
+    ("MXFP4", &["mxfp4"]),
+];
+/// Keys of `config.json` that hold a record; the last is MLX's.
+const KEYS: [&str; 3] = ["quantization_config", "compression_config", "quantization"];
+/// Files that hold one, the key within, and the method they are of where they name none.
+const FILES: [(&str, Option<&str>, &str); 3] = [
+    ("hf_quant_config.json", Some("quantization"), "modelopt"),
+    ("quantize_config.json", None, "gptq"),
+    ("quant_config.json", None, "awq"),
+];
+const MAX_BYTES: u64 = 16 << 20;
+
+/// The record of a folder.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Settings {
+    record: Json,
+    /// Name of the method, as people write it; none if the folder has no record.
+    pub(super) method: Option<String>,
+    pub(super) is_known: bool,
+}
+
+/// What all matrices of MLX, or one of them, have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grouping {
+    pub(super) bits: u64,
+    pub(super) group: u64,
+}
+
+impl Settings {
+    /// Takes the record out of a configuration, or reads it from a file beside.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub(super) fn take(json: &mut Json, folder: &Path) -> Result<Self, Error> {
+        let mut found = None;
+        let mut objects = vec![&mut *json];
+        while let Some(object) = objects.pop() {
+            let Json::Object(fields) = object else {
+                continue;
+            };
+            for key in KEYS {
+                let record = fields.get(key).is_some_and(Json::is_object);
+                let record = record.then(|| fields.remove(key)).flatten();
+                let name = if key == "quantization" { "mlx" } else { "" };
+                found = found.or(record.map(|record| (record, name)));
+            }
+            // A text model within another has a record of its own.
+            objects.extend(
+                fields
+                    .iter_mut()
+                    .filter_map(|(key, value)| key.ends_with("_config").then_some(value)),
+            );
+        }
+        for (name, key, method) in FILES {
+            let path = folder.join(name);
+            if found.is_some() || !is_named(&path) {
+                continue;
+            }
+            let fault = |message: String| Error::File {
+                path: path.clone(),
+                message,
+            };
+            let bytes = read_small(&path, MAX_BYTES)?;
+            let mut record: Json =
+                serde_json::from_slice(&bytes).map_err(|error| fault(error.to_string()))?;
+            if let Some(key) = key {
+                record = record.get_mut(key).map(Json::take).unwrap_or_default();
+            }
+            if !record.is_object() {
+                return Err(fault(
+                    "expected an object with the record of a quantisation".into(),
+                ));
+            }
+            found = Some((record, method));
+        }
+        Ok(found.map_or_else(Self::default, |(record, name)| Self::new(record, name)))
+    }
+
+    fn new(record: Json, implied: &str) -> Self {
+        let named = record.get("quant_method").and_then(Json::as_str);
+        let is_mlx = record.get("bits").is_some() && record.get("group_size").is_some();
+        let name = match (named, implied) {
+            (Some(name), _) => name,
+            (None, "") if is_mlx => "mlx",
+            (None, "") => "unnamed",
+            (None, implied) => implied,
+        };
+        let lower = name.to_ascii_lowercase();
+        let known = METHODS
+            .iter()
+            .find(|(_, names)| names.contains(&lower.as_str()));
+        Self {
+            method: Some(known.map_or(name, |(name, _)| name).to_owned()),
+            is_known: known.is_some(),
+            record,
+        }
+    }
+
+    /// Names of the methods that open.
+    pub(super) fn known() -> String {
+        METHODS.map(|(name, _)| name).join(", ")
+    }
+
+    fn text(&self, key: &str) -> Option<&str> {
+        self.record.get(key).and_then(Json::as_str)
+    }
+
+    /// A form of a known method that has tensors of another layout: what it is called.
+    pub(super) fn foreign(&self) -> Option<String> {
+        let method = self.method.as_deref()?;
+        let plain: &[&str] = match method {
+            "AWQ" => &["gemm", "gemv", "gptq", "awq"],
+            "GPTQ" => &["gptq", "gptq_v2"],
+            _ => return None,
+        };
+        let keys = ["version", "format", "checkpoint_format"];
+        let mut forms = keys.iter().filter_map(|key| self.text(key));
+        let form = forms.find(|form| !plain.contains(&form.to_ascii_lowercase().as_str()));
+        form.map(|form| format!("{method} in the form `{form}`"))
+    }
+
+    /// Whether zero points are stored as they are, rather than less one.
+    pub(super) fn is_second_version(&self) -> bool {
+        self.text("checkpoint_format") == Some("gptq_v2") || self.text("format") == Some("gptq_v2")
+    }
+
+    /// Whether AWQ's words lie in rows of the matrix.
+    pub(super) fn is_gemv(&self) -> bool {
+        let version = self.text("version").or(self.text("format"));
+        version.is_some_and(|version| version.eq_ignore_ascii_case("gemv"))
+    }
+
+    /// Bits of a code, where the record has one number for all.
+    pub(super) fn bits(&self) -> Option<u64> {
+        let keys = ["bits", "w_bit", "num_bits"];
+        let plain = keys.iter().find_map(|key| self.record.get(key)?.as_u64());
+        plain.or_else(|| {
+            let groups = self.record.get("config_groups")?.as_object()?;
+            let bits = |group: &Json| group.get("weights")?.get("num_bits")?.as_u64();
+            let mut all = groups.values().filter_map(bits);
+            let first = all.next()?;
+            all.all(|other| other == first).then_some(first)
+        })
+    }
+
+    /// Columns that share a scale, where the record has one number for all.
+    pub(super) fn group(&self) -> Option<u64> {
+        let keys = ["group_size", "q_group_size"];
+        keys.iter().find_map(|key| self.record.get(key)?.as_u64())
+    }
+
+    /// Rows and columns of an 8-bit matrix that share a scale.
+    pub(super) fn block(&self) -> Option<[u64; 2]> {
+        let sizes = self.record.get("weight_block_size")?.as_array()?;
+        match sizes.as_slice() {
+            [rows, columns] => Some([rows.as_u64()?, columns.as_u64()?]),
+            _ => None,
+        }
+    }
+
+    /// MLX: the mode, bits and group size of a matrix, which may have a record of its own.
+    pub(super) fn grouping(&self, base: &str) -> (&str, Option<Grouping>) {
+        let own = self.record.get(base).filter(|own| own.is_object());
+        let record = own.unwrap_or(&self.record);
+        let number = |key: &str| record.get(key).and_then(Json::as_u64);
+        let mode = record.get("mode").and_then(Json::as_str);
+        let grouping = number("bits").zip(number("group_size"));
+        (
+            mode.unwrap_or("affine"),
+            grouping.map(|(bits, group)| Grouping { bits, group }),
+        )
+    }
+}
+
+/// How many matrices become which type; and whether they are rounded.
+pub(super) type Tally = BTreeMap<(String, bool), usize>;
+
+/// One line about what becomes of a folder, and whether numbers are rounded.
+pub(super) fn line(settings: &Settings, tally: &Tally) -> (String, bool) {
+    let parts = tally.iter().map(|((ty, is_rounded), n)| {
+        let how = if *is_rounded { " (rounded)" } else { "" };
+        format!("{n} become {ty}{how}")
+    });
+    let parts: Vec<String> = parts.collect();
+    let is_rounded = tally.keys().any(|(_, is_rounded)| *is_rounded);
+    let hint = match is_rounded {
+        true => "; `--type f32` or another type takes the stored numbers",
+        false => "",
+    };
+    let method = settings.method.as_deref().unwrap_or("packed weights");
+    let text = format!(
+        "quantised with {method}: of the matrices {}{hint}",
+        parts.join(", ")
+    );
+    (text, is_rounded)
+}
