@@ -43,13 +43,10 @@ pub struct Stored {
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     tensors: BTreeMap<String, Stored>,
-<<<<<<< HEAD
     /// Names in the files of those that are known by another.
     stored_names: BTreeMap<String, String>,
-=======
     /// Names of stored tensors that others stand for.
     replaced: BTreeSet<String>,
->>>>>>> f1cb8b9 (Folders quantised by AWQ, GPTQ, compressed-tensors, bitsandbytes, ModelOpt and MLX open, codes kept where a ggml type holds them)
     files: Vec<(PathBuf, Bytes)>,
 }
 
@@ -99,11 +96,8 @@ impl Checkpoint {
     fn of_files(paths: Vec<PathBuf>) -> Result<Self, Error> {
         let mut all = Self {
             tensors: BTreeMap::new(),
-<<<<<<< HEAD
             stored_names: BTreeMap::new(),
-=======
             replaced: BTreeSet::new(),
->>>>>>> f1cb8b9 (Folders quantised by AWQ, GPTQ, compressed-tensors, bitsandbytes, ModelOpt and MLX open, codes kept where a ggml type holds them)
             files: Vec::with_capacity(paths.len()),
         };
         for path in paths {
@@ -218,7 +212,6 @@ impl Checkpoint {
         self.tensors.get(name)
     }
 
-<<<<<<< HEAD
     /// Gives tensors other names; one that is taken stays with its tensor.
     pub fn rename(&mut self, name_of: impl Fn(&str) -> Option<String>) {
         let renamed: Vec<(String, String)> = self
@@ -240,7 +233,8 @@ impl Checkpoint {
     /// The name of a tensor in its file.
     pub fn stored_name<'n>(&'n self, name: &'n str) -> &'n str {
         self.stored_names.get(name).map_or(name, String::as_str)
-=======
+    }
+
     /// Whether a tensor of this name is stored, be it a part of another.
     pub fn has(&self, name: &str) -> bool {
         self.tensors.contains_key(name) || self.replaced.contains(name)
@@ -256,7 +250,6 @@ impl Checkpoint {
     /// Adds a tensor, or replaces that of the same name; its file is one of the checkpoint's.
     pub(crate) fn insert(&mut self, name: String, stored: Stored) {
         self.tensors.insert(name, stored);
->>>>>>> f1cb8b9 (Folders quantised by AWQ, GPTQ, compressed-tensors, bitsandbytes, ModelOpt and MLX open, codes kept where a ggml type holds them)
     }
 
     /// The files, in the order of [`Stored::file`].

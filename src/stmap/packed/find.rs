@@ -154,6 +154,7 @@ impl Finder<'_> {
     }
 
     fn fault(&self, name: &str, stored: &Stored, expected: &str) -> String {
+        let name = self.checkpoint.stored_name(name);
         format!(
             "`{name}` in {} has the shape {:?} ({:?}), expected {expected}",
             self.file(stored),

@@ -347,7 +347,9 @@ impl Finder<'_> {
     pub(super) fn mlx(&self, base: &str) -> Result<Matrix, String> {
         let [codes_name, scales_name, offsets_name] =
             ["weight", "scales", "biases"].map(|ending| format!("{base}.{ending}"));
-        let (mode, grouping) = self.settings.grouping(base);
+        let stored_name = self.checkpoint.stored_name(&codes_name);
+        let module = stored_name.strip_suffix(".weight").unwrap_or(base);
+        let (mode, grouping) = self.settings.grouping(module);
         match mode {
             "affine" => {}
             "mxfp4" => {
