@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench soak equiv-test perf-vs-llama cache-cost goldens hf-goldens models converted-vs-llama diagrams drive-page bindings install
+.PHONY: help run serve test check fmt lint bench soak equiv-test perf-vs-llama cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams drive-page bindings install
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,10 @@ models: ## Write docs/models.md: all classes of Hugging Face folders with their 
 converted-vs-llama: ## Convert the folders of tests/hf and compare with llama.cpp (needs what goldens needs)
 	cargo build --release
 	python3 scripts/check_converted.py --bench target/release/bench
+
+metadata-vs-llama: ## Change one piece of metadata after another and compare with llama.cpp (needs what goldens needs)
+	cargo build --release
+	python3 scripts/metadata_vs_llama.py --bench target/release/bench
 
 diagrams: ## Draw all definitions: docs/diagrams
 	cargo build --release

@@ -118,6 +118,7 @@ class Reference:
     def logits(self, tokens, causal, chunk=None, kv_type="f32", on_value=None):
         """float32 [n_tokens, n_vocab], or vectors [n_tokens, n_embd], computed `chunk` tokens at a time (all) from an empty cache.
 
+        `causal` is None where the model's file decides whether a token sees later ones.
         `on_value(tensor, ask, data)` is called for every value: whether it is wanted, then with it.
         """
         bad = [t for t in tokens if not 0 <= t < self.n_vocab]
@@ -144,7 +145,8 @@ class Reference:
         try:
             if len(tokens) > lib.llama_n_ctx(context):
                 raise Failure(f"{len(tokens)} tokens do not fit in a context of {lib.llama_n_ctx(context)}")
-            lib.llama_set_causal_attn(context, causal)
+            if causal is not None:
+                lib.llama_set_causal_attn(context, causal)
             starts = range(0, len(tokens), chunk)
             return np.concatenate([self._pass(context, tokens[i : i + chunk], i) for i in starts])
         finally:

@@ -56,8 +56,8 @@ options! {
         width: u64 = "n_ff_exp", "elements of an expert's hidden layer";
         latent: u64 = "if(has('latent_down'), dim('latent_down', 1), n_embd)", "elements of what experts read, which may be narrower than the stream";
         scale: f32 = "1", "factor of the weights";
-        groups: u64 = "1", "groups of experts";
-        groups_used: u64 = "1", "groups that experts are picked from, by the sum of their best scores";
+        groups: u64 = "n_group", "groups of experts";
+        groups_used: u64 = "n_group_used", "groups that experts are picked from, by the sum of their best scores";
         group_best: u64 = "2", "how many best scores of a group are summed";
         clamp: f32 = "0", "bound of gate and up; 0: none";
         clamp_at: ClampAt = "after", "whether the gate is bounded `before` or `after` its activation";

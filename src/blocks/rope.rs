@@ -52,12 +52,12 @@ options! {
         section_e: u64 = "rope_section_e", "pairs that do not turn in a text (mrope)";
         factor: f32 = "rope_factor", "divisor of the angles";
         orig_ctx: u64 = "rope_orig_ctx", "context length before scaling";
-        attn: f32 = "rope_attn * yarn_attn", "factor of the magnitude";
+        attn: f32 = "rope_attn * if(scaling == 'yarn', yarn_attn, 1.0)", "factor of the magnitude";
         ext: f32 = "yarn_ext", "share of the mixed angle (yarn)";
         fast: f32 = "yarn_fast", "rotations above which an angle is kept (yarn)";
         slow: f32 = "yarn_slow", "rotations below which an angle is divided (yarn)";
         truncate: bool = "yarn_truncate", "whether the bounds of the mixture are whole pairs (yarn)";
-        log_mul: f32 = "yarn_log_mul", "strength of the magnitude's correction (yarn)";
+        log_mul: f32 = "0", "strength of the magnitude's correction (yarn)";
     }
 }
 

@@ -91,7 +91,7 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     ("softmax over all experts before the choice", "gpt-oss", Edit(&[("stack/0/slot/ffn/branch/moe/score", Some(r#""softmax""#))])),
     ("sigmoid for softmax", "qwen3moe", Edit(&[("stack/0/slot/ffn/branch/moe/score", Some(r#""sigmoid""#))])),
     ("one expert more", "qwen3moe", Edit(&[("stack/0/slot/ffn/branch/moe/used", Some(r#""n_expert_used + 1""#))])),
-    ("groups of experts ignored", "bailingmoe2", Edit(&[("stack/0/slot/ffn/branch/moe/groups", None), ("stack/0/slot/ffn/branch/moe/groups_used", None)])),
+    ("groups of experts ignored", "bailingmoe2", Edit(&[("params/n_group", Some("1")), ("params/n_group_used", Some("1"))])),
     ("bias of the choice ignored", "glm4moe", Edit(&[("stack/0/slot/ffn/branch/moe/weights/selection", Some("false"))])),
     ("scale of the experts ignored", "dots1", Edit(&[("stack/0/slot/ffn/branch/moe/scale", None)])),
     ("experts not clamped", "maple", Edit(&[("stack/0/slot/ffn/branch/moe/clamp", Some(r#""clamp_exp * 4""#))])),
