@@ -11,10 +11,9 @@ use crate::support::shared;
 
 /// What the files of the zoo ask for and their definitions do not read. An indexer picks the keys
 /// that a query sees; no definition has one, and these files no tensors for it.
-const ZOO: [&str; 5] = [
+const ZOO: [&str; 4] = [
     "apertus-dense: apertus.attention.indexer.head_count",
     "bitnet-dense: bitnet.attention.indexer.head_count",
-    "llama4-moe: llama4.attention.sliding_window_pattern",
     "plm-dense: plm.attention.indexer.head_count",
     "step35-moe: step35.attention.indexer.head_count",
 ];
