@@ -29,7 +29,9 @@ pub(super) fn register(env: &mut Environment<'static>) {
     env.add_test("upper", |value: &Value| {
         is_cased(value, char::is_uppercase, char::is_lowercase)
     });
-    let ordered: [(&[&'static str], fn(Ordering) -> bool); 4] = [
+    type Names = &'static [&'static str];
+    type Holds = fn(Ordering) -> bool;
+    let ordered: [(Names, Holds); 4] = [
         (&["lt", "lessthan", "<"], Ordering::is_lt),
         (&["le", "<="], Ordering::is_le),
         (&["gt", "greaterthan", ">"], Ordering::is_gt),

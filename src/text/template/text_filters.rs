@@ -15,7 +15,8 @@ use super::value::{entries, fault, str};
 
 /// Registers the filters of this module.
 pub(super) fn register(env: &mut Environment<'static>) {
-    let of_text: [(&str, fn(&str) -> String); 6] = [
+    type Change = fn(&str) -> String;
+    let of_text: [(&str, Change); 6] = [
         ("upper", str::to_uppercase),
         ("lower", str::to_lowercase),
         ("capitalize", capitalize),
