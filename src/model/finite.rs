@@ -31,7 +31,9 @@ impl NotFinite {
             if is_finite(elements) {
                 return None;
             }
-            let index = elements.iter().position(|e| e.is_nan() || *e == f32::INFINITY)?;
+            let index = elements
+                .iter()
+                .position(|e| e.is_nan() || *e == f32::INFINITY)?;
             let n_tokens = value.shape.last().filter(|_| value.is_per_token);
             let row = n_tokens.map(|n| (elements.len() / (*n).max(1) as usize).max(1));
             Some(Self {

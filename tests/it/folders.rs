@@ -275,7 +275,7 @@ fn embedding_models_follow_their_modules() {
     for (kind, config, found) in [("Pooling", both, "n_poolings"), ("LSTM", json!({}), "LSTM")] {
         write_modules(&into, &[(kind, config)]);
         let error = models::open(&Source::File(into.clone()), &definitions());
-        let error = error.err().expect("refused").to_string();
+        let error = error.expect_err("refused").to_string();
         assert!(error.contains(found), "{error}");
     }
 }

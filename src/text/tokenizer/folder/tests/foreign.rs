@@ -64,12 +64,6 @@ fn tokens_are_those_of_the_library() {
                 }
             }
         }
-        eprintln!(
-            "{}: {} of {} cases match",
-            path.display(),
-            cases.len() - differ,
-            cases.len()
-        );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
