@@ -30,7 +30,6 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 #[test]
-#[expect(clippy::print_stderr, reason = "tells what was compared")]
 fn tokens_are_those_of_the_library() {
     let mut wrong = Vec::new();
     let folders = folders();
