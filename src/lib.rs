@@ -13,6 +13,7 @@
 //! - [`text`]: tokens to text and back
 //! - [`retype`]: weights in other element types
 //! - [`strangers`]: what is at a path that holds no model
+//! - [`lora`]: adapters, which update some weights of a model
 //! - [`models`]: finding and opening models
 //! - [`synth`]: a random model of any architecture
 //! - [`convert`]: models into files of other formats and types
@@ -42,6 +43,7 @@ pub mod diagram;
 pub mod engine;
 #[expect(unsafe_code, reason = "the safe layer over ggml")]
 pub mod ggml;
+pub mod lora;
 pub mod measure;
 pub mod model;
 pub mod models;

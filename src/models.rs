@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::arch::{ArchDef, Library, LibraryError};
 use crate::blocks::REGISTRY;
+use crate::lora::{self, Adapter};
 use crate::plan::{self, Plan};
 use crate::retype::retype;
 use crate::stmap::{self, Maps};
@@ -120,6 +121,8 @@ pub struct Opened {
     pub plan: Plan,
     /// Name of the chat template that is used; none: the one that fits the request.
     pub template: Option<String>,
+    /// What updates its weights.
+    pub adapters: Vec<Adapter>,
 }
 
 impl Opened {
@@ -139,6 +142,34 @@ impl Opened {
             plan,
             ..self
         })
+    }
+
+    /// The same model with adapters, in this order; `source` is where it was opened from.
+    ///
+    /// # Errors
+    /// The first that does not fit it.
+    pub fn adapted(
+        self,
+        adapters: &[lora::Source],
+        source: &Source,
+        with: &Definitions,
+    ) -> Result<Self, lora::Error> {
+        let params = match adapters {
+            [] => return Ok(self),
+            _ => plan::parameters(&self.def, self.weights.metadata(), &self.weights),
+        };
+        let base = lora::Base {
+            plan: &self.plan,
+            params: &params,
+            folder: match source {
+                Source::File(path) if stmap::is_folder(path) => Some(path),
+                _ => None,
+            },
+            maps: &with.maps,
+        };
+        let adapters = adapters.iter().map(|adapter| Adapter::open(adapter, &base));
+        let adapters = adapters.collect::<Result<_, _>>()?;
+        Ok(Self { adapters, ..self })
     }
 }
 
@@ -329,6 +360,7 @@ pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
         def,
         plan,
         template: None,
+        adapters: Vec::new(),
     })
 }
 

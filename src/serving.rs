@@ -115,6 +115,7 @@ impl Served {
             vocabulary,
             plan,
             template,
+            adapters,
             ..
         } = opened;
         let model = weights.label().to_owned();
@@ -148,7 +149,7 @@ impl Served {
         let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
         let n_ctx_train = plan.n_ctx_train;
         let (handle, _thread) = engine::start(Arc::new(tokenizer), limits, move || {
-            Model::load(plan, &weights, options, &mut *progress)
+            Model::load_with(plan, &weights, &adapters, options, &mut *progress)
         })
         .map_err(|source| Error::Start { model, source })?;
         Ok(Self {

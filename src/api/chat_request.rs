@@ -17,6 +17,7 @@ use crate::sampling::{DRY_BREAKERS, ParamError, Params, StageName};
 use crate::serving::Conversation;
 use crate::text::tokenizer::Tokenizer;
 
+use super::adapters::{self, Scaled};
 use super::diffusion;
 use super::error::Error;
 use super::response_format::{self, Wanted};
@@ -75,6 +76,8 @@ pub(super) struct ChatRequest {
     repeat_last_n: Option<i32>,
     /// Whether the answer goes on where the model would end it.
     ignore_eos: Option<bool>,
+    /// Adapters and their scales, the others being off.
+    lora: Option<Vec<Scaled>>,
     /// How the answer is filled in, by models that do so.
     diffusion: Option<Map<String, Value>>,
     /// Whether the stream tells every step of that.
@@ -153,6 +156,7 @@ const FIELDS: &[&str] = &[
     "repeat_penalty",
     "repeat_last_n",
     "ignore_eos",
+    "lora",
     "diffusion",
     "diffusion_trace",
     "chat_template_kwargs",
@@ -461,6 +465,7 @@ impl ChatRequest {
                 .then(|| self.top_logprobs.unwrap_or(0) as usize),
             n_drafted: self.draft.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
             constraint,
+            adapters: self.lora.as_deref().map(adapters::named).transpose()?,
             diffusion: self.diffusion.as_ref().map(diffusion::parse).transpose()?,
             trace: self.diffusion_trace == Some(true),
         })

@@ -4,6 +4,7 @@
 //! and map its events; every refusal goes through `error`. Called by `bench serve` and by tests,
 //! which use the same [`app`].
 
+mod adapters;
 mod chat;
 mod chat_request;
 mod diffusion;
@@ -45,6 +46,7 @@ pub fn app(pool: Arc<Pool>) -> Router {
         .route("/health", get(health::health))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{id}", get(models::one))
+        .route("/lora-adapters", get(adapters::list).post(adapters::set))
         .route("/v1/chat/completions", post(chat::completions))
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::wrong_method)

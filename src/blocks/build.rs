@@ -6,11 +6,12 @@
 
 use std::cell::RefCell;
 
-use crate::arch::{NormRef, RopeRef};
+use crate::arch::{NormRef, RopeRef, WeightRole};
 use crate::ggml::{Error, Graph, RopePairing, RopeParams, Scores, Tensor, Unary};
 use crate::plan::{NormUse, Plan, Unit};
 use crate::weights::TensorType;
 
+use super::low_rank::AtWork;
 use super::norm::{Kind, Norm};
 use super::rope::{Mixture, Pairing, Rope, Scaling};
 use super::store::{KeyValueStore, StateStore};
@@ -45,6 +46,8 @@ pub struct Build<'a> {
     pub plan: &'a Plan,
     /// Data of [`Plan::tensors`], in their order.
     pub tensors: &'a [Tensor],
+    /// Adapters of the pass.
+    pub adapters: AtWork<'a>,
     /// Position of each token, i32 `[n_tokens]`.
     pub positions: &'a Tensor,
     /// Number of tokens of the pass.
@@ -122,14 +125,91 @@ impl Build<'_> {
     /// # Errors
     /// The weight is absent, which the contract should have prevented, or shapes do not fit.
     pub fn linear(&self, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
-        let Some(weight) = self.weight(unit, key) else {
-            return Err(Error::Arguments {
-                op: "linear",
-                message: format!("{} has no weight `{key}`", unit.path),
-            });
-        };
-        let product = self.g.mul_mat(weight, x)?;
+        let product = self.product(unit, key, x)?;
         self.with_bias(unit, &format!("{key}.bias"), product)
+    }
+
+    /// `w.x` with the weight `key` and its updates; the last dimensions of `x` are the tokens.
+    ///
+    /// # Errors
+    /// As [`Self::linear`].
+    pub fn product(&self, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
+        let shape = x.shape();
+        let first = (1..4).find(|dim| shape[*dim..].iter().product::<u64>() == self.n_tokens);
+        let of_tokens = first.map(|first| {
+            let is_token = |dim: usize| dim >= first;
+            std::array::from_fn(|dim| if is_token(dim) { shape[dim] } else { 1 })
+        });
+        // Where no dimension is the tokens, an update is refused by the shapes of its scales.
+        self.product_of(unit, key, x, of_tokens.unwrap_or([0; 4]))
+    }
+
+    /// Each head of `x [d, n_tokens, heads]` times its own matrix of the weight `key [d, m, heads]`:
+    /// `[m, n_tokens, heads]`.
+    ///
+    /// # Errors
+    /// As [`Self::linear`].
+    pub fn product_by_head(&self, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
+        self.product_of(unit, key, x, [1, self.n_tokens, 1, 1])
+    }
+
+    /// `w.x`; `of_tokens` is the shape of one number for each token that is repeated to `x`.
+    fn product_of(
+        &self,
+        unit: &Unit,
+        key: &str,
+        x: &Tensor,
+        of_tokens: [u64; 4],
+    ) -> Result<Tensor, Error> {
+        let (g, weight) = (self.g, self.need(unit, key)?);
+        let y = g.mul_mat(&weight, x)?;
+        let at = unit.weight(key).filter(|at| {
+            // The update of a table is one of the table: a head that projects with it has its own.
+            self.plan.tensors[*at].role != WeightRole::Table
+        });
+        let Some(at) = at else { return Ok(y) };
+        let first = |down: &Tensor| g.mul_mat(down, x);
+        let second = |up: &Tensor, inner: &Tensor| g.mul_mat(up, inner);
+        self.adapters.add(g, at, y, of_tokens, first, second)
+    }
+
+    /// `w_e.x` of the experts that `picked [used, n_tokens]` names, with the weight `key [n, m,
+    /// experts]` and `x [n, 1 or used, n_tokens]`: `[m, used, n_tokens]`.
+    ///
+    /// # Errors
+    /// As [`Self::linear`].
+    pub fn product_of_experts(
+        &self,
+        unit: &Unit,
+        key: &str,
+        x: &Tensor,
+        picked: &Tensor,
+    ) -> Result<Tensor, Error> {
+        let (g, weight) = (self.g, self.need(unit, key)?);
+        let y = g.mul_mat_id(&weight, x, picked)?;
+        let Some(at) = unit.weight(key) else {
+            return Ok(y);
+        };
+        let first = |down: &Tensor| g.mul_mat_id(down, x, picked);
+        let second = |up: &Tensor, inner: &Tensor| g.mul_mat_id(up, inner, picked);
+        let of_tokens = [1, 1, self.n_tokens, 1];
+        self.adapters.add(g, at, y, of_tokens, first, second)
+    }
+
+    /// Rows `ids [n_tokens]` of the table `key [n, rows]`: `[n, n_tokens]`.
+    ///
+    /// # Errors
+    /// As [`Self::linear`].
+    pub fn table_rows(&self, unit: &Unit, key: &str, ids: &Tensor) -> Result<Tensor, Error> {
+        let (g, table) = (self.g, self.need(unit, key)?);
+        let y = g.get_rows(&table, ids)?;
+        let Some(at) = unit.weight(key) else {
+            return Ok(y);
+        };
+        let first = |down: &Tensor| g.get_rows(down, ids);
+        let second = |up: &Tensor, inner: &Tensor| g.mul_mat(up, inner);
+        let of_tokens = [1, self.n_tokens, 1, 1];
+        self.adapters.add(g, at, y, of_tokens, first, second)
     }
 
     /// `x` plus the weight `key`, if there is one.

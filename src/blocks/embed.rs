@@ -81,22 +81,17 @@ pub(super) static CONTRACT: Contract = Contract {
 pub(crate) fn build(b: &Build<'_>, unit: &Unit, ids: &Tensor) -> Result<Tensor, Error> {
     let _scope = b.g.scope("embed", &unit.path);
     let c = Config::read(&unit.options);
-    let Some(table) = b.weight(unit, "tokens") else {
-        return Err(Error::Arguments {
-            op: "embed",
-            message: "there is no token table".into(),
-        });
-    };
-    let mut x = b.g.get_rows(table, ids)?;
+    let mut x = b.table_rows(unit, "tokens", ids)?;
     if c.scale != 1.0 {
         x = b.g.scale(&x, c.scale)?;
     }
-    if let Some(types) = b.weight(unit, "types") {
-        x = b.g.add(&x, &b.g.get_rows(types, &b.first_rows()?)?)?;
+    if b.weight(unit, "types").is_some() {
+        x =
+            b.g.add(&x, &b.table_rows(unit, "types", &b.first_rows()?)?)?;
     }
     if let Some(positions) = b.weight(unit, "positions") {
         let rows = b.position_rows(positions.shape()[1])?;
-        x = b.g.add(&x, &b.g.get_rows(positions, &rows)?)?;
+        x = b.g.add(&x, &b.table_rows(unit, "positions", &rows)?)?;
     }
     if c.norm.0.is_some() {
         x = b.normalise_with(c.norm, b.weight(unit, "norm"), &x)?;

@@ -163,9 +163,10 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     b.name(&unit.path, "hidden", &hidden);
     let hidden = b.normalise_with(c.inner_norm, b.weight(unit, "inner_norm"), &hidden)?;
     let y = b.linear(unit, "down", &hidden)?;
-    let Some(gate) = b.weight(unit, "out_gate") else {
+    if b.weight(unit, "out_gate").is_none() {
         return Ok(y);
-    };
-    let gate = b.g.unary(&b.g.mul_mat(gate, x)?, Unary::Sigmoid)?; // [1, n_tokens]
+    }
+    let gate = b.product(unit, "out_gate", x)?;
+    let gate = b.g.unary(&gate, Unary::Sigmoid)?; // [1, n_tokens]
     b.g.mul(&y, &gate)
 }

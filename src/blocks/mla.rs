@@ -249,13 +249,7 @@ fn window(b: &Build<'_>, x: &Tensor, d: u64, start: u64) -> Result<Tensor, Error
 
 /// Each head of `x [d, heads, n]` times its own matrix `[d, m, heads]`: `[m, heads, n]`.
 fn per_head(b: &Build<'_>, unit: &Unit, key: &str, x: &Tensor) -> Result<Tensor, Error> {
-    let Some(weight) = b.weight(unit, key) else {
-        return Err(Error::Arguments {
-            op: "per_head",
-            message: format!("{} has no weight `{key}`", unit.path),
-        });
-    };
     let by_head = b.g.permute(x, [0, 2, 1, 3])?; // [d, n, heads]
-    let y = b.g.mul_mat(weight, &by_head)?; // [m, n, heads]
+    let y = b.product_by_head(unit, key, &by_head)?; // [m, n, heads]
     b.g.cont(&b.g.permute(&y, [0, 2, 1, 3])?)
 }

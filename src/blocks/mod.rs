@@ -15,6 +15,7 @@ mod ffn;
 pub(crate) mod head;
 mod identity;
 mod linear;
+mod low_rank;
 mod mamba;
 mod mamba2;
 mod mla;
@@ -30,6 +31,7 @@ mod store;
 pub use attend::KeyRows;
 pub use build::{Asked, Build};
 pub use diffusion::Remasking;
+pub use low_rank::{AtWork, MAX_NODES as MAX_UPDATE_NODES, Update, Updates};
 pub use store::{KeyValueStore, Seen, Sight, StateStore};
 
 use crate::arch::Registry;

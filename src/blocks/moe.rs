@@ -300,13 +300,7 @@ fn experts(
     x: &Tensor,
     picked: &Tensor,
 ) -> Result<Tensor, Error> {
-    let Some(weight) = b.weight(unit, key) else {
-        return Err(Error::Arguments {
-            op: "experts",
-            message: format!("{} has no weight `{key}`", unit.path),
-        });
-    };
-    let mut y = b.g.mul_mat_id(weight, x, picked)?;
+    let mut y = b.product_of_experts(unit, key, x, picked)?;
     if let Some(scale) = b.weight(unit, &format!("{key}.scale")) {
         y = b.g.mul(&y, &factors(b.g, scale, picked)?)?;
     }

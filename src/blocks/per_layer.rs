@@ -71,12 +71,12 @@ pub(crate) fn build(
 ) -> Result<Option<Tensor>, Error> {
     let c = Config::read(&unit.options);
     let (g, n) = (b.g, b.n_tokens);
-    let Some(table) = b.weight(unit, "table") else {
+    if b.weight(unit, "table").is_none() {
         return Ok(None);
-    };
+    }
     let _scope = g.scope("per_layer", &unit.path);
     let shape = [c.width, c.layers, n, 1];
-    let rows = g.scale(&g.get_rows(table, ids)?, (c.width as f32).sqrt())?;
+    let rows = g.scale(&b.table_rows(unit, "table", ids)?, (c.width as f32).sqrt())?;
     let projected = g.scale(
         &b.linear(unit, "proj", x)?,
         1.0 / (x.shape()[0] as f32).sqrt(),

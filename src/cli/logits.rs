@@ -84,7 +84,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         logits.extend_from_slice(model.forward(&batch)?);
     }
     if !is_finite(&logits) {
-        let place = match model.first_not_finite(&args.tokens)? {
+        let place = match model.first_not_finite(0, &args.tokens)? {
             Some(found) => found.to_string(),
             None => "in one pass of their own all values are finite".to_owned(),
         };

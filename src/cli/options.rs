@@ -12,6 +12,7 @@ use tracing_subscriber::fmt::format::FmtSpan;
 
 use crate::arch::Library;
 use crate::blocks::REGISTRY;
+use crate::lora;
 use crate::model::{Model, Options};
 use crate::models::{self, Definitions, Opened, Source};
 use crate::retype::TYPES;
@@ -103,6 +104,10 @@ pub(super) enum Switch {
 pub(super) struct LoadOptions {
     #[command(flatten)]
     pub(super) archs: ArchOptions,
+    /// Adapter that updates weights of the model: a GGUF file or a PEFT folder, and what its updates are
+    /// multiplied by (1); may be repeated
+    #[arg(long, value_name = "FILE[=SCALE]")]
+    lora: Vec<lora::Source>,
     /// Element type that matrices are converted to at load: f32, f16, bf16, q8_0, q4_0, q4_k, q5_k,
     /// q6_k ...
     #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
@@ -160,11 +165,13 @@ pub(super) struct Defaults {
 impl LoadOptions {
     /// Opens a model, showing warnings through the log.
     pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
-        let opened = models::open(source, &self.archs.definitions()?)?;
+        let definitions = self.archs.definitions()?;
+        let opened = models::open(source, &definitions)?;
         let opened = match self.ty {
             Some(ty) => opened.retyped(ty)?,
             None => opened,
         };
+        let opened = opened.adapted(&self.lora, source, &definitions)?;
         Ok(Opened {
             template: self.chat_template.clone(),
             ..opened
@@ -208,7 +215,13 @@ impl LoadOptions {
     /// Loads a model with a progress bar.
     pub(super) fn load(&self, opened: Opened, options: Options) -> Result<Model, Failure> {
         let bar = progress_bar("loading", &opened.name);
-        let model = Model::load(opened.plan, &opened.weights, options, &mut |done, total| {
+        let Opened {
+            plan,
+            weights,
+            adapters,
+            ..
+        } = opened;
+        let model = Model::load_with(plan, &weights, &adapters, options, &mut |done, total| {
             bar.set_length(total);
             bar.set_position(done);
         });

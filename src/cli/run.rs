@@ -273,6 +273,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         constraint: constraint
             .map(|constraint| served.handle.compile(constraint))
             .transpose()?,
+        adapters: None,
         diffusion: args.diffusion.request(),
         trace: is_live,
     })?;

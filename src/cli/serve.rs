@@ -27,7 +27,7 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "MODEL", conflicts_with = "models")]
     model: Option<PathBuf>,
     /// Folder whose models are served, each loaded when it is first asked for
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "lora")]
     models: Option<PathBuf>,
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]

@@ -5,6 +5,7 @@
 //! step. Nothing here knows HTTP. A step that fails is tried again for each of its requests alone, so
 //! that it ends those that cannot go on, never the others or the engine.
 
+mod adapters;
 mod answer;
 mod constrained;
 mod contrast;
@@ -23,6 +24,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
+
+pub use adapters::Adapters;
 
 pub use crate::blocks::Remasking;
 use crate::constraint::{self, Compiled, Constraint};
@@ -54,6 +57,8 @@ pub struct Request {
     pub n_drafted: Option<usize>,
     /// What the answer must look like, made ready by [`Handle::compile`].
     pub constraint: Option<Compiled>,
+    /// Adapters and their scales, the others being off; none: as the engine is set.
+    pub adapters: Option<Vec<(usize, f32)>>,
     /// How the answer is filled in, by models that do so.
     pub diffusion: Option<Diffusion>,
     /// Whether every step of filling in is told, by models that do so.
@@ -237,6 +242,8 @@ impl Drop for Ticket {
 struct Submitted {
     request: Request,
     sampler: Sampler,
+    /// Scale of each adapter.
+    scales: Vec<f32>,
     /// Chooses in place of the sampler.
     contrast: Option<Contrastive>,
     caller: Caller,
@@ -258,6 +265,7 @@ pub struct Handle {
     tokenizer: Arc<Tokenizer>,
     constraints: Arc<constraint::Compiler>,
     limits: Limits,
+    adapters: Arc<Adapters>,
     kind: Kind,
 }
 
@@ -290,6 +298,7 @@ impl Handle {
             });
         }
         let (sampler, contrast) = self.choosers(&request)?;
+        let scales = self.adapters.of(request.adapters.as_deref())?;
         let limit = self.limits.n_queue;
         let most = limit.max(1).saturating_add(self.limits.n_parallel);
         let ticket = Ticket::take(&self.places, most).ok_or(Rejected::QueueFull { limit })?;
@@ -297,6 +306,7 @@ impl Handle {
         let submitted = Submitted {
             request,
             sampler,
+            scales,
             contrast,
             caller: Caller {
                 events,
@@ -362,6 +372,11 @@ impl Handle {
         &self.tokenizer
     }
 
+    /// The model's adapters.
+    pub fn adapters(&self) -> &Adapters {
+        &self.adapters
+    }
+
     /// The engine's limits.
     pub fn limits(&self) -> Limits {
         self.limits
@@ -385,7 +400,8 @@ pub fn start<E: Send + 'static>(
         .spawn(move || match load() {
             Ok(model) => {
                 let kind = kind_of(&model, &for_thread);
-                let known = kind.map_err(StartError::Unfit);
+                let adapters = Arc::new(Adapters::new(model.adapters()));
+                let known = kind.map_err(StartError::Unfit).map(|kind| (kind, adapters));
                 // Nobody waiting for the answer means nobody wants the engine.
                 if ready.send(known).is_err() {
                     return;
@@ -407,13 +423,14 @@ pub fn start<E: Send + 'static>(
         })
         .map_err(StartError::Thread)?;
     match loaded.recv() {
-        Ok(Ok(kind)) => Ok((
+        Ok(Ok((kind, adapters))) => Ok((
             Handle {
                 queue,
                 places: Arc::default(),
                 constraints: Arc::new(constraint::Compiler::new(Arc::clone(&tokenizer))),
                 tokenizer,
                 limits,
+                adapters,
                 kind,
             },
             thread,

@@ -23,6 +23,8 @@ const N_DRAFTED: usize = 32;
 pub(super) trait Compute {
     /// See [`Model::forward`] and [`Model::results`]: logits, and the stream where it was wanted.
     fn forward(&mut self, batch: &Batch) -> Result<(&[f32], &[f32]), model::Error>;
+    /// See [`Model::set_scales`].
+    fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]);
     /// See [`Model::resume`].
     fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed;
     /// See [`Model::next`].
@@ -45,13 +47,17 @@ pub(super) trait Compute {
     fn is_shared(&self) -> bool;
     /// Where these tokens first give a value that is not finite, in words; see
     /// [`Model::first_not_finite`].
-    fn first_not_finite(&self, tokens: &[u32]) -> Option<String>;
+    fn first_not_finite(&self, sequence: SequenceId, tokens: &[u32]) -> Option<String>;
 }
 
 impl Compute for Model {
     fn forward(&mut self, batch: &Batch) -> Result<(&[f32], &[f32]), model::Error> {
         Self::forward(self, batch)?;
         Ok(self.results())
+    }
+
+    fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]) {
+        Self::set_scales(self, sequence, scales);
     }
 
     fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed {
@@ -94,8 +100,8 @@ impl Compute for Model {
         Self::is_shared(self)
     }
 
-    fn first_not_finite(&self, tokens: &[u32]) -> Option<String> {
-        place_of(Self::first_not_finite(self, tokens))
+    fn first_not_finite(&self, sequence: SequenceId, tokens: &[u32]) -> Option<String> {
+        place_of(Self::first_not_finite(self, sequence, tokens))
     }
 }
 
@@ -186,6 +192,7 @@ impl<C: Compute> Runner<C> {
     }
 
     fn begin(&mut self, sequence: &mut Sequence, id: SequenceId) {
+        self.model.set_scales(id, sequence.scales());
         if self.model.n_blocks().is_none() || sequence.is_contrastive() {
             return sequence.begin(id, &Resumed::default(), Vec::new());
         }
@@ -215,9 +222,10 @@ impl<C: Compute> Runner<C> {
             return false;
         }
         let has_states = self.model.has_states();
-        let tokens = self.queue[at].tokens();
+        let (tokens, scales) = (self.queue[at].tokens(), self.queue[at].scales());
         let mut follows = false;
-        for earlier in self.running.iter_mut().filter(|s| s.is_reading()) {
+        let is_alike = |s: &&mut Sequence| s.is_reading() && s.scales() == scales;
+        for earlier in self.running.iter_mut().filter(is_alike) {
             let both = tokens.iter().zip(earlier.tokens());
             let n_same = both.take_while(|(a, b)| a == b).count();
             let n_shared = n_same.min(tokens.len() - 1) / BLOCK * BLOCK;
@@ -380,7 +388,7 @@ impl<C: Compute> Runner<C> {
                 if self.model.n_blocks().is_some() && !self.model.has_states() {
                     self.model.forget(sequence.id, 0);
                 }
-                let place = self.model.first_not_finite(sequence.tokens());
+                let place = self.model.first_not_finite(sequence.id, sequence.tokens());
                 Failure::NotFinite { fault, place }
             }
             other => other,

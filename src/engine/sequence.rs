@@ -45,6 +45,8 @@ pub(super) struct Sequence {
     /// Positions it may fill in all.
     limit: usize,
     sampler: Sampler,
+    /// Scale of each adapter.
+    scales: Vec<f32>,
     guesses: Option<Guesses>,
     contrast: Option<Contrast>,
     constrained: Option<Constrained>,
@@ -77,6 +79,7 @@ impl Sequence {
         let Submitted {
             request,
             mut sampler,
+            scales,
             contrast,
             caller,
         } = submitted;
@@ -108,6 +111,7 @@ impl Sequence {
             cuts: Vec::new(),
             limit,
             sampler,
+            scales,
             guesses,
             contrast: contrast.map(Contrast::new),
             constrained: request.constraint.as_ref().map(|c| worker.begin(c)),
@@ -141,6 +145,11 @@ impl Sequence {
         if let Some(guesses) = &mut self.guesses {
             guesses.tokens.clear();
         }
+    }
+
+    /// Scale of each adapter.
+    pub(super) fn scales(&self) -> &[f32] {
+        &self.scales
     }
 
     /// Prompt and answer so far.

@@ -122,6 +122,10 @@ impl Compute for Fake {
         self.texts.remove(&id);
     }
 
+    fn set_scales(&mut self, id: SequenceId, _: &[f32]) {
+        self.release(id);
+    }
+
     fn rest(&self) {}
 
     fn n_blocks(&self) -> Option<usize> {
@@ -144,7 +148,7 @@ impl Compute for Fake {
         true
     }
 
-    fn first_not_finite(&self, tokens: &[u32]) -> Option<String> {
+    fn first_not_finite(&self, _: SequenceId, tokens: &[u32]) -> Option<String> {
         tokens
             .iter()
             .position(|t| *t == SICK)
@@ -187,6 +191,7 @@ fn request(prompt: &[u32], n: usize) -> Request {
         top_logprobs: Some(0),
         n_drafted: None,
         constraint: None,
+        adapters: None,
         diffusion: None,
         trace: false,
     }
@@ -198,6 +203,7 @@ fn submit(runner: &mut Runner<Fake>, request: Request) -> UnboundedReceiver<Even
     let submitted = Submitted {
         sampler: Sampler::new(&request.sampling, request.choice).expect("sound"),
         request,
+        scales: Vec::new(),
         contrast: None,
         caller: Caller {
             events,

@@ -7,9 +7,11 @@
 use crate::arch::Mode;
 use crate::blocks::cache::Cache;
 use crate::ggml::{Arena, Device, Executor, Graph, Tensor};
+use crate::lora::Adapter;
 use crate::plan::{Plan, StatePlan};
 use crate::weights::{TensorType, Weights};
 
+use super::adapters::{Adapters, OnDevice};
 use super::cache::states::States;
 use super::cache::store::KeyValues;
 use super::graph::{self, Shape};
@@ -20,6 +22,7 @@ use super::{Error, MemoryUse, Model, Options, memory, pass};
 pub struct Estimator<'p> {
     plan: &'p Plan,
     tensors: Vec<Tensor>,
+    adapters: Adapters,
     mapped: u64,
     copied: u64,
     executor: Executor,
@@ -31,15 +34,26 @@ impl<'p> Estimator<'p> {
     /// # Errors
     /// Weights that cannot be used.
     pub fn new(plan: &'p Plan, weights: &Weights) -> Result<Self, Error> {
-        let layout = Layout::new(plan, weights, &mut |_, _| {})?;
+        Self::with(plan, weights, &[])
+    }
+
+    /// The same with adapters, all of which are on.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with(plan: &'p Plan, weights: &Weights, adapters: &[Adapter]) -> Result<Self, Error> {
+        let layout = Layout::new(&plan.tensors, weights, &mut |_, _| {})?;
         let mapped = layout.mapped_bytes;
-        let (tensors, copied) = layout.stand_in(plan)?;
+        let (tensors, copied) = layout.stand_in(&plan.tensors)?;
+        let adapters = Adapters::stand_in(plan, adapters)?;
+        let capacity = graph::capacity(plan, adapters.capacity());
         Ok(Self {
             plan,
             tensors,
-            mapped,
-            copied,
-            executor: Executor::new(&[], 1, graph::capacity(plan))?,
+            mapped: mapped + adapters.mapped_bytes,
+            copied: copied + adapters.copied_bytes,
+            adapters,
+            executor: Executor::new(&[], 1, capacity)?,
         })
     }
 
@@ -105,15 +119,16 @@ impl<'p> Estimator<'p> {
         stand_in(&rows, &cache.tensors())?;
         let (states, rows) = States::describe(plan, options.n_rows())?;
         stand_in(&rows, &states.tensors())?;
-        let (graph, _) = graph::build(
-            plan,
-            &self.tensors,
-            &cache,
-            &states,
-            options,
-            &n_cells,
-            shape,
-        )?;
+        let weights = OnDevice {
+            tensors: &self.tensors,
+            updates: Some(&self.adapters.updates),
+            update_nodes: self.adapters.capacity(),
+        };
+        let shape = &Shape {
+            adapters: (0..self.adapters.all.len()).collect(),
+            ..shape.clone()
+        };
+        let (graph, _) = graph::build(plan, &weights, &cache, &states, options, &n_cells, shape)?;
         Ok(graph)
     }
 }

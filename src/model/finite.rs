@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::{Batch, Error, Model, Options, Value};
+use super::{Batch, Error, Model, Options, SequenceId, Value};
 
 /// Most tokens that are run again: all their values are kept at once.
 const MAX_TOKENS: usize = 4096;
@@ -73,12 +73,16 @@ pub fn is_finite(elements: &[f32]) -> bool {
 }
 
 impl Model {
-    /// The first value that is not finite where these tokens are run in one pass, alone and without a
-    /// cache.
+    /// The first value that is not finite where these tokens of a sequence are run in one pass, alone and
+    /// without a cache.
     ///
     /// # Errors
     /// Too many tokens, no memory for all values, or a failed computation.
-    pub fn first_not_finite(&self, tokens: &[u32]) -> Result<Option<NotFinite>, Error> {
+    pub fn first_not_finite(
+        &self,
+        sequence: SequenceId,
+        tokens: &[u32],
+    ) -> Result<Option<NotFinite>, Error> {
         if tokens.len() > MAX_TOKENS {
             return Err(Error::Batch {
                 found: format!("{} tokens", tokens.len()),
@@ -95,10 +99,15 @@ impl Model {
             watch: true,
             ..self.options.clone()
         };
-        let mut watched = Self::of_loaded(self.plan.clone(), self.loaded.clone(), options)?;
+        let mut watched = Self::of_loaded(
+            self.plan.clone(),
+            self.loaded.clone(),
+            self.adapters.clone(),
+            options,
+        )?;
         let mut batch = Batch::default();
         for (position, token) in (0..).zip(tokens) {
-            batch.push(*token, 0, position, true);
+            batch.push(*token, sequence, position, true);
         }
         watched.forward(&batch)?;
         Ok(NotFinite::first_of(&watched.values()?))

@@ -1,7 +1,7 @@
 //! From a plan to a graph: the slot formula, once, for every model.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::arch::Join;
 use crate::blocks::{self, Asked, Build, KeyValueStore, Sight};
@@ -9,6 +9,7 @@ use crate::ggml::{Error, Executor, Graph, Tensor};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
 use crate::weights::TensorType;
 
+use super::adapters::OnDevice;
 use super::cache::Rows;
 use super::cache::states::{PassStates, States};
 use super::cache::store::{CachedStore, KeyValues, PassStore};
@@ -28,6 +29,8 @@ pub(super) struct Shape {
     pub(super) wants_hidden: bool,
     /// Whether the projection to logits is left to graphs of [`build_head`].
     pub(super) is_headless: bool,
+    /// The adapters that are on for some token.
+    pub(super) adapters: Vec<usize>,
 }
 
 /// The tensors of a graph that a pass writes and reads.
@@ -42,6 +45,10 @@ pub(super) struct Inputs {
     read: Option<Tensor>,
     /// Row of what is kept that each sequence writes.
     write: Option<Tensor>,
+    /// Scales of the tokens for each adapter that is on.
+    pub(super) scales: Vec<(usize, Tensor)>,
+    /// Weights that adapters updated, as places in the plan.
+    pub(super) updated: BTreeSet<usize>,
     /// What blocks asked for beside these.
     asked: Vec<(Asked, Tensor)>,
     /// Values by their paths, where they are watched.
@@ -133,26 +140,26 @@ impl Inputs {
 /// generously.
 const NODES_PER_BRANCH: usize = 20;
 const NODES_PER_SLOT: usize = 16;
-const NODES_ELSEWHERE: usize = 64;
+pub(super) const NODES_ELSEWHERE: usize = 64;
 
-fn n_tensors(plan: &Plan) -> usize {
+fn n_tensors(plan: &Plan, update_nodes: usize) -> usize {
     let slots = plan.layers.iter().flat_map(|layer| &layer.slots);
     let nodes = slots.map(|slot| {
         let branches = slot.branches.iter();
         let branches = branches.map(|b| NODES_PER_BRANCH + blocks::max_nodes(&b.block));
         NODES_PER_SLOT + branches.sum::<usize>()
     });
-    NODES_ELSEWHERE + 3 * plan.caches.len() + nodes.sum::<usize>()
+    NODES_ELSEWHERE + 3 * plan.caches.len() + nodes.sum::<usize>() + update_nodes
 }
 
-fn n_leaves(plan: &Plan) -> usize {
+pub(super) fn n_leaves(plan: &Plan, update_nodes: usize) -> usize {
     let parts = plan.recurrent().map(|(_, parts)| parts.len());
-    plan.tensors.len() + 2 * plan.key_values().count() + parts.sum::<usize>()
+    plan.tensors.len() + 2 * plan.key_values().count() + parts.sum::<usize>() + update_nodes
 }
 
 /// Nodes and leaves of the largest graph of a plan.
-pub(super) fn capacity(plan: &Plan) -> usize {
-    n_tensors(plan) + n_leaves(plan)
+pub(super) fn capacity(plan: &Plan, update_nodes: usize) -> usize {
+    n_tensors(plan, update_nodes) + n_leaves(plan, update_nodes)
 }
 
 /// The inputs that say what `n` tokens see in a group of layers.
@@ -182,14 +189,15 @@ fn sight(
 /// Builds the graph of a pass.
 pub(super) fn build(
     plan: &Plan,
-    tensors: &[Tensor],
+    weights: &OnDevice<'_>,
     cache: &KeyValues,
     states: &States,
     options: &Options,
     n_cells: &[usize],
     shape: &Shape,
 ) -> Result<(Graph, Inputs), Error> {
-    let mut g = Graph::new(n_tensors(plan), n_leaves(plan))?;
+    let update_nodes = weights.update_nodes;
+    let mut g = Graph::new(n_tensors(plan, update_nodes), n_leaves(plan, update_nodes))?;
     let n = shape.n_tokens as u64;
     let tokens = g.index_input("tokens", TensorType::I32, &[n], plan.n_vocab)?;
     let positions = g.input("positions", TensorType::I32, &[n])?;
@@ -259,10 +267,13 @@ pub(super) fn build(
             seen: HashMap::new(),
         })
     };
+    let adapters = weights.at_work(&g, &shape.adapters, n)?;
+    let scales = adapters.scales.clone();
     let build = Build {
         g: &g,
         plan,
-        tensors,
+        tensors: weights.tensors,
+        adapters,
         positions: &positions,
         n_tokens: n,
         n_ctx: match options.n_ctx_seq {
@@ -293,6 +304,7 @@ pub(super) fn build(
     let (x, logits, hidden) = assembly.model(&tokens, &wants)?;
     let asked = assembly.build.asked.into_inner();
     let named = assembly.build.named.into_inner();
+    let updated = assembly.build.adapters.updated.into_inner();
     drop(store);
     for kept in &states.kept {
         g.expand(kept)?;
@@ -327,6 +339,8 @@ pub(super) fn build(
             cells,
             read,
             write,
+            scales,
+            updated,
             asked,
             watched,
             sights,
@@ -334,77 +348,6 @@ pub(super) fn build(
             hidden,
         },
     ))
-}
-
-/// A graph and its two ends.
-pub(super) type Stage = (Graph, [Tensor; 2]);
-
-/// The graph that makes logits `[n_vocab, n_rows]` of rows of hidden states after the final norm
-/// `[n_embd, n_rows]`; none if the model ends in vectors.
-pub(super) fn build_head(
-    plan: &Plan,
-    tensors: &[Tensor],
-    states: &States,
-    n_rows: usize,
-) -> Result<Option<Stage>, Error> {
-    let Some(unit) = plan.head.as_ref().and_then(|head| head.unit.as_ref()) else {
-        return Ok(None);
-    };
-    build_stage(plan, tensors, states, n_rows, |b, x| {
-        blocks::head::build(b, unit, x)
-    })
-    .map(Some)
-}
-
-/// The graph of what follows pooling: `[n_embd, 1]` to `[width, 1]`.
-pub(super) fn build_pool(plan: &Plan, tensors: &[Tensor], states: &States) -> Result<Stage, Error> {
-    build_stage(plan, tensors, states, 1, |b, x| {
-        blocks::pool::build(b, &plan.pool, x)
-    })
-}
-
-/// The graph of a stage after the last layer, which looks at each row `[n_embd]` by itself.
-fn build_stage(
-    plan: &Plan,
-    tensors: &[Tensor],
-    states: &States,
-    n_rows: usize,
-    stage: impl FnOnce(&Build<'_>, &Tensor) -> Result<Tensor, Error>,
-) -> Result<Stage, Error> {
-    let g = Graph::new(NODES_ELSEWHERE, n_leaves(plan))?;
-    let n = n_rows as u64;
-    let hidden = g.input("hidden", TensorType::F32, &[plan.n_embd, n])?;
-    let result = {
-        let mut store = PassStore {
-            sights: Vec::new(),
-            seen: HashMap::new(),
-        };
-        let mut states = PassStates {
-            states,
-            read: None,
-            write: None,
-            kept: Vec::new(),
-        };
-        let build = Build {
-            g: &g,
-            plan,
-            tensors,
-            positions: &hidden,
-            n_tokens: n,
-            n_ctx: plan.n_ctx_train,
-            asked: RefCell::default(),
-            side: None,
-            store: &mut store,
-            n_seqs: 1,
-            states: &mut states,
-            flash_attn: false,
-            named: RefCell::default(),
-        };
-        stage(&build, &hidden)?
-    };
-    let mut g = g;
-    g.output(&result)?;
-    Ok((g, [hidden, result]))
 }
 
 /// What is asked of a graph.
@@ -498,6 +441,9 @@ impl Assembly<'_> {
             return Ok(x);
         };
         let wanted = self.build.g.get_rows(&x, &rows)?;
+        for (_, scales) in &mut self.build.adapters.scales {
+            *scales = self.build.g.get_rows(scales, &rows)?;
+        }
         self.of_all = std::mem::take(&mut self.taps);
         self.chosen = Some(rows);
         self.build.n_tokens = n_outputs;

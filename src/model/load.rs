@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::arch::WeightRole;
 use crate::ggml::{self, Arena, Device, Tensor};
-use crate::plan::{Plan, TensorPlan};
+use crate::plan::TensorPlan;
 use crate::weights::{Bytes, TensorInfo, TensorType, Weights};
 
 use super::{Error, memory};
@@ -16,7 +16,7 @@ use super::{Error, memory};
 /// The tensors of a plan on a device; a clone has the same memory.
 #[derive(Clone)]
 pub(super) struct Loaded {
-    /// Data of [`Plan::tensors`], in their order.
+    /// Data of the planned tensors, in their order.
     pub(super) tensors: Vec<Tensor>,
     /// Bytes used in place.
     pub(super) mapped_bytes: u64,
@@ -29,7 +29,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Where the tensors of a plan will be: in the file, or in memory that is still to be taken.
 pub(super) struct Layout {
-    /// Tensors used in place, by their places in [`Plan::tensors`].
+    /// Tensors used in place, by their places among the planned ones.
     slots: Vec<Option<Tensor>>,
     /// The others, with the type they get.
     copies: Vec<(usize, TensorType)>,
@@ -40,18 +40,18 @@ pub(super) struct Layout {
 impl Layout {
     /// Uses what can be used where it lies.
     pub(super) fn new(
-        plan: &Plan,
+        planned: &[TensorPlan],
         weights: &Weights,
         progress: Progress<'_>,
     ) -> Result<Self, Error> {
         let cpu = Device::cpu()?;
-        let in_place = Arena::new(plan.tensors.len(), 0)?;
-        let mut slots: Vec<Option<Tensor>> = vec![None; plan.tensors.len()];
+        let in_place = Arena::new(planned.len(), 0)?;
+        let mut slots: Vec<Option<Tensor>> = vec![None; planned.len()];
         let mut files: BTreeMap<usize, (Bytes, Vec<(usize, usize)>)> = BTreeMap::new();
         let mut copies: Vec<(usize, TensorType)> = Vec::new();
-        for (i, planned) in plan.tensors.iter().enumerate() {
-            let info = find(weights, planned)?;
-            let ty = target_type(planned, info)?;
+        for (i, tensor) in planned.iter().enumerate() {
+            let info = find(weights, tensor)?;
+            let ty = target_type(tensor, info)?;
             let Some((bytes, offset)) = weights.place(info).filter(|_| ty == info.ty) else {
                 copies.push((i, ty));
                 continue;
@@ -62,10 +62,10 @@ impl Layout {
                 .or_insert_with(|| (bytes.clone(), Vec::new()))
                 .1
                 .push((i, offset));
-            slots[i] = Some(in_place.tensor(&planned.name, ty, &planned.shape)?);
+            slots[i] = Some(in_place.tensor(&tensor.name, ty, &tensor.shape)?);
         }
 
-        let total = plan.weight_bytes();
+        let total = bytes_of(planned);
         let mut mapped_bytes = 0;
         for (bytes, places) in files.values() {
             let mut tensors = Vec::with_capacity(places.len());
@@ -78,11 +78,11 @@ impl Layout {
                 .map(Tensor::name)
                 .collect();
             for (i, _) in places {
-                if unaligned.contains(&plan.tensors[*i].name) {
+                if unaligned.contains(&planned[*i].name) {
                     slots[*i] = None;
-                    copies.push((*i, plan.tensors[*i].ty.unwrap_or(TensorType::F32)));
+                    copies.push((*i, planned[*i].ty.unwrap_or(TensorType::F32)));
                 } else {
-                    mapped_bytes += plan.tensors[*i].bytes;
+                    mapped_bytes += planned[*i].bytes;
                 }
             }
             progress(mapped_bytes, total);
@@ -95,11 +95,11 @@ impl Layout {
     }
 
     /// Describes the tensors that are copied, in an arena of their own.
-    fn describe_copies(&mut self, plan: &Plan) -> Result<Arena, Error> {
+    fn describe_copies(&mut self, planned: &[TensorPlan]) -> Result<Arena, Error> {
         let copied = Arena::new(self.copies.len(), 0)?;
         for (i, ty) in &self.copies {
-            let planned = &plan.tensors[*i];
-            self.slots[*i] = Some(copied.tensor(&planned.name, *ty, &planned.shape)?);
+            let tensor = &planned[*i];
+            self.slots[*i] = Some(copied.tensor(&tensor.name, *ty, &tensor.shape)?);
         }
         Ok(copied)
     }
@@ -113,8 +113,8 @@ impl Layout {
     }
 
     /// All tensors, those to be copied without memory, and the bytes of these.
-    pub(super) fn stand_in(mut self, plan: &Plan) -> Result<(Vec<Tensor>, u64), Error> {
-        let arena = self.describe_copies(plan)?;
+    pub(super) fn stand_in(mut self, planned: &[TensorPlan]) -> Result<(Vec<Tensor>, u64), Error> {
+        let arena = self.describe_copies(planned)?;
         let bytes = self.copied_bytes();
         Device::cpu()?.stand_in(&arena, &self.copies())?;
         Ok((self.into_tensors(), bytes))
@@ -134,20 +134,25 @@ impl Layout {
     }
 }
 
+/// Bytes of tensors as they are stored.
+fn bytes_of(planned: &[TensorPlan]) -> u64 {
+    planned.iter().map(|tensor| tensor.bytes).sum()
+}
+
 /// Refuses copies of weights that the machine has no memory for.
 pub(super) fn check(copied_bytes: u64) -> Result<(), Error> {
     memory::check(memory::Purpose::Weights, copied_bytes)
 }
 
-/// Loads every tensor of `plan` from `weights`.
+/// Loads every planned tensor from `weights`.
 pub(super) fn load(
-    plan: &Plan,
+    planned: &[TensorPlan],
     weights: &Weights,
     progress: Progress<'_>,
 ) -> Result<Loaded, Error> {
-    let mut layout = Layout::new(plan, weights, progress)?;
-    let (mapped_bytes, total) = (layout.mapped_bytes, plan.weight_bytes());
-    let arena = layout.describe_copies(plan)?;
+    let mut layout = Layout::new(planned, weights, progress)?;
+    let (mapped_bytes, total) = (layout.mapped_bytes, bytes_of(planned));
+    let arena = layout.describe_copies(planned)?;
     let mut copied_bytes = 0;
     if !layout.copies.is_empty() {
         check(layout.copied_bytes())?;
@@ -155,7 +160,7 @@ pub(super) fn load(
         let sources: Vec<&TensorInfo> = layout
             .copies
             .iter()
-            .map(|(i, _)| find(weights, &plan.tensors[*i]))
+            .map(|(i, _)| find(weights, &planned[*i]))
             .collect::<Result<_, _>>()?;
         let make = |at: usize, first: u64, out: &mut [u8]| {
             rows(weights, sources[at], layout.copies[at].1, first, out)

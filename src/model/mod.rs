@@ -5,6 +5,7 @@
 //! graph that stands: inputs are written, nothing is built or allocated. Called by the engine and by
 //! the tools that look at raw logits.
 
+mod adapters;
 mod batch;
 mod cache;
 mod estimate;
@@ -16,12 +17,15 @@ mod memory;
 mod pass;
 mod pool;
 mod split;
+mod stage;
 mod trace;
 
 use crate::ggml::{self, Executor, Pages};
+use crate::lora::Adapter;
 use crate::plan::{BLOCK_LEN, KeyValuePlan, Plan, Room};
 use crate::weights::{self, TensorType, Weights};
 
+pub use adapters::LoadedAdapter;
 pub use batch::Batch;
 pub use cache::{Miss, Resumed, SequenceId};
 pub use estimate::Estimator;
@@ -31,6 +35,7 @@ pub use memory::{Purpose, available as available_memory};
 pub use pass::EachRows;
 pub use trace::trace;
 
+use adapters::Adapters;
 use cache::states::States;
 use cache::store::KeyValues;
 use cache::{BlockCopy, Group, Ledger};
@@ -174,6 +179,7 @@ impl Options {
             n_seqs: 1,
             wants_hidden: false,
             is_headless: false,
+            adapters: Vec::new(),
         }
     }
 
@@ -298,6 +304,7 @@ pub struct Model {
     /// Whether attention looks at pages rather than through masks.
     is_paged: bool,
     loaded: Loaded,
+    adapters: Adapters,
     cache: KeyValues,
     states: States,
     ledger: Ledger,
@@ -320,6 +327,20 @@ impl Model {
     pub fn load(
         plan: Plan,
         weights: &Weights,
+        options: Options,
+        progress: Progress<'_>,
+    ) -> Result<Self, Error> {
+        Self::load_with(plan, weights, &[], options, progress)
+    }
+
+    /// The same with adapters, which are on with their own scales for sequences that have no others.
+    ///
+    /// # Errors
+    /// As [`Self::load`], and updates of weights that are used in another way than in products.
+    pub fn load_with(
+        plan: Plan,
+        weights: &Weights,
+        adapters: &[Adapter],
         mut options: Options,
         progress: Progress<'_>,
     ) -> Result<Self, Error> {
@@ -331,12 +352,18 @@ impl Model {
         }
         let cache_bytes = Self::check_cache(&plan, &options)?;
         memory::check(Purpose::Cache, cache_bytes)?;
-        let loaded = load::load(&plan, weights, progress)?;
-        Self::of_loaded(plan, loaded, options)
+        let loaded = load::load(&plan.tensors, weights, progress)?;
+        let adapters = Adapters::load(&plan, adapters)?;
+        Self::of_loaded(plan, loaded, adapters, options)
     }
 
     /// Takes the memory for running a plan whose weights are there.
-    fn of_loaded(plan: Plan, loaded: Loaded, options: Options) -> Result<Self, Error> {
+    fn of_loaded(
+        plan: Plan,
+        loaded: Loaded,
+        adapters: Adapters,
+        options: Options,
+    ) -> Result<Self, Error> {
         let is_paged = options.is_paged(&plan);
         let n_cells = options.n_cells(&plan);
         let groups = plan
@@ -351,14 +378,16 @@ impl Model {
         let cache = KeyValues::new(&plan, &n_cells, options.k_type, options.v_type)?;
         let states = States::new(&plan, options.n_rows())?;
         let n_rows = (!states.is_empty()).then(|| options.n_rows());
-        let ledger = Ledger::new(groups, n_rows);
-        let capacity = graph::capacity(&plan);
+        let mut ledger = Ledger::new(groups, n_rows);
+        ledger.set_usual(&adapters.usual_key());
+        let capacity = graph::capacity(&plan, adapters.capacity());
         let executor = Executor::new(&[], options.n_threads, capacity)?;
         let mut model = Self {
             plan,
             options,
             is_paged,
             loaded,
+            adapters,
             cache,
             states,
             ledger,
@@ -402,8 +431,11 @@ impl Model {
 
     /// Measures the largest pass, checks that it fits and takes its memory.
     fn reserve(&mut self) -> Result<(), Error> {
-        let shape = self.options.largest_shape(&self.plan, &self.n_cells);
-        let (graph, _) = self.build(&shape)?;
+        let mut shape = self.options.largest_shape(&self.plan, &self.n_cells);
+        shape.adapters = (0..self.adapters.all.len()).collect();
+        let (graph, inputs) = self.build(&shape)?;
+        self.adapters
+            .check(&self.plan, &self.options, &inputs.updated)?;
         let sizes = self.executor.measure(&graph)?;
         self.compute_bytes = sizes.iter().map(|(_, bytes)| *bytes as u64).sum();
         memory::check(Purpose::Scratch, self.compute_bytes)?;
@@ -420,7 +452,7 @@ impl Model {
     fn build(&self, shape: &Shape) -> Result<(ggml::Graph, Inputs), Error> {
         Ok(graph::build(
             &self.plan,
-            &self.loaded.tensors,
+            &self.on_device(),
             &self.cache,
             &self.states,
             &self.options,
@@ -458,8 +490,8 @@ impl Model {
     /// What it takes.
     pub fn memory(&self) -> MemoryUse {
         MemoryUse {
-            mapped: self.loaded.mapped_bytes,
-            copied: self.loaded.copied_bytes,
+            mapped: self.loaded.mapped_bytes + self.adapters.mapped_bytes,
+            copied: self.loaded.copied_bytes + self.adapters.copied_bytes,
             cache: (self.cache.bytes() + self.states.bytes()) as u64,
             compute: self.compute_bytes,
         }

@@ -5,12 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::arch::Mode;
 use crate::blocks::Sight;
 use crate::blocks::cache::Cache as Visibility;
-use crate::ggml::{self, Tensor};
+use crate::ggml;
 use crate::plan::{CachePlan, Plan};
 
 use super::cache::{Mask, Rows, Shortage, Table, Taken};
-use super::graph::{self, Shape};
-use super::{Batch, Error, Model, Options, split};
+use super::graph::Shape;
+use super::stage::{self, StageEnds};
+use super::{Batch, Error, Model, Options, SequenceId, split};
 
 /// Takes rows of results as they are computed: the index of the first, and the rows.
 pub type EachRows<'a> = &'a mut dyn FnMut(usize, &[f32]);
@@ -147,6 +148,7 @@ impl Model {
             n_seqs,
             wants_hidden: batch.wants_hidden || is_headless,
             is_headless,
+            adapters: self.adapters.on(&sequences(batch)),
         };
         if self
             .current
@@ -165,6 +167,11 @@ impl Model {
         };
         let writing = tracing::trace_span!(target: "phase", "inputs").entered();
         inputs.write(&mut self.executor, batch, &taken.cells, &taken.rows)?;
+        for (id, tensor) in inputs.scales.iter().filter(|(_, t)| t.is_allocated()) {
+            let of_token = |(sequence, _): &(_, _)| self.adapters.scale(*id, *sequence);
+            let scales: Vec<f32> = batch.places.iter().map(of_token).collect();
+            self.executor.write(tensor, &scales)?;
+        }
         for (i, sight) in inputs.sights.iter().enumerate() {
             let mask = match sight {
                 Sight::Pages { queries, table } => {
@@ -199,7 +206,10 @@ impl Model {
             self.executor.read(hidden, &mut self.hidden)?;
         }
         if is_headless {
-            return self.project(n_outputs, each);
+            let sequences = batch.places.iter().zip(&batch.outputs);
+            let sequences = sequences.filter(|(_, wanted)| **wanted);
+            let sequences: Vec<_> = sequences.map(|((sequence, _), _)| *sequence).collect();
+            return self.project(&sequences, each);
         }
         self.logits.resize(n_outputs * self.row_width(), 0.0);
         if let Some(logits) = &inputs.logits {
@@ -211,23 +221,30 @@ impl Model {
         Ok(())
     }
 
-    /// Makes logits of the rows of the stream that the pass left, some at a time; all are kept unless
-    /// somebody takes each.
-    fn project(&mut self, n_rows: usize, mut each: Option<EachRows<'_>>) -> Result<(), Error> {
+    /// Makes logits of the rows of the stream that the pass left, each of a sequence, some at a time;
+    /// all are kept unless somebody takes each.
+    fn project(
+        &mut self,
+        sequences: &[SequenceId],
+        mut each: Option<EachRows<'_>>,
+    ) -> Result<(), Error> {
+        let n_rows = sequences.len();
+        let adapters = self.adapters.on(sequences);
         let (width, n_embd) = (self.row_width(), self.plan.n_embd as usize);
         let at_once = self.n_outputs();
         let is_kept = each.is_none();
         self.logits
             .resize(width * if is_kept { n_rows } else { at_once }, 0.0);
         self.current = None;
-        let mut loaded: Option<(usize, [Tensor; 2])> = None;
+        let mut loaded: Option<(usize, StageEnds)> = None;
         for at in (0..n_rows).step_by(at_once) {
             let n = at_once.min(n_rows - at);
-            let [hidden, logits] = match &loaded {
+            let ends = match &loaded {
                 Some((len, ends)) if *len == n => ends.clone(),
                 _ => {
+                    let weights = self.on_device();
                     let built =
-                        graph::build_head(&self.plan, &self.loaded.tensors, &self.states, n)?;
+                        stage::build_head(&self.plan, &weights, &self.states, n, &adapters)?;
                     let Some((graph, ends)) = built else {
                         return Err(Error::Internal("there is no head".into()));
                     };
@@ -237,17 +254,30 @@ impl Model {
                 }
             };
             let rows = &self.hidden[at * n_embd..(at + n) * n_embd];
-            self.executor.write(&hidden, rows)?;
+            self.executor.write(&ends.hidden, rows)?;
+            for (id, tensor) in ends.scales.iter().filter(|(_, t)| t.is_allocated()) {
+                let of_row = |sequence: &SequenceId| self.adapters.scale(*id, *sequence);
+                let scales: Vec<f32> = sequences[at..at + n].iter().map(of_row).collect();
+                self.executor.write(tensor, &scales)?;
+            }
             tracing::trace_span!(target: "phase", "compute").in_scope(|| self.executor.run())?;
             let begin = if is_kept { at } else { 0 };
             let rows = &mut self.logits[begin * width..(begin + n) * width];
-            self.executor.read(&logits, rows)?;
+            self.executor.read(&ends.result, rows)?;
             if let Some(each) = &mut each {
                 each(at, rows);
             }
         }
         Ok(())
     }
+}
+
+/// The sequences of a batch.
+fn sequences(batch: &Batch) -> Vec<SequenceId> {
+    let mut sequences: Vec<SequenceId> = batch.places.iter().map(|(id, _)| *id).collect();
+    sequences.sort_unstable();
+    sequences.dedup();
+    sequences
 }
 
 /// Tables have a multiple of so many blocks, so that a graph serves many steps.

@@ -2,7 +2,7 @@
 
 use crate::blocks::pool;
 
-use super::graph;
+use super::stage;
 use super::{Error, Model};
 
 impl Model {
@@ -22,14 +22,13 @@ impl Model {
         }
         let mut vector = pool::pooled(rows, width, self.plan.pooling());
         if pool::has_layers(&self.plan.pool) {
-            let (graph, [input, output]) =
-                graph::build_pool(&self.plan, &self.loaded.tensors, &self.states)?;
+            let (graph, ends) = stage::build_pool(&self.plan, &self.on_device(), &self.states)?;
             self.current = None;
             self.executor.load(graph)?;
-            self.executor.write(&input, &vector)?;
+            self.executor.write(&ends.hidden, &vector)?;
             self.executor.run()?;
-            vector = vec![0.0; output.elements() as usize];
-            self.executor.read(&output, &mut vector)?;
+            vector = vec![0.0; ends.result.elements() as usize];
+            self.executor.read(&ends.result, &mut vector)?;
         }
         pool::normalise(&self.plan.pool, &mut vector);
         Ok(vector)

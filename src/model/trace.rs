@@ -9,6 +9,7 @@ use crate::ggml::{Arena, Error, Step};
 use crate::plan::{BLOCK_LEN, Plan, TensorPlan};
 use crate::weights::TensorType;
 
+use super::adapters::OnDevice;
 use super::cache::states::States;
 use super::cache::store::KeyValues;
 use super::graph::{self, Shape};
@@ -64,8 +65,17 @@ pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<Step>, Error> {
         n_seqs: 1,
         wants_hidden: false,
         is_headless: false,
+        adapters: Vec::new(),
     };
-    let (graph, _) = graph::build(plan, &tensors, &cache, &states, &options, &n_cells, &shape)?;
+    let (graph, _) = graph::build(
+        plan,
+        &OnDevice::plain(&tensors),
+        &cache,
+        &states,
+        &options,
+        &n_cells,
+        &shape,
+    )?;
     Ok(graph.walk(&tensors))
 }
 

@@ -12,7 +12,7 @@ mod rows;
 mod unit;
 
 use assemble::Planner;
-use facts::Facts;
+use facts::{Facts, LayerScope};
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -340,6 +340,23 @@ pub trait TensorSet {
     fn origin(&self, _name: &str) -> Option<&str> {
         None
     }
+}
+
+/// The parameters of a definition that a file has values for, whether something uses them or not; one
+/// with a value for each layer is a list.
+pub fn parameters(
+    def: &ArchDef,
+    metadata: &Metadata,
+    tensors: &dyn TensorSet,
+) -> BTreeMap<String, Value> {
+    let facts = Facts::new(def, metadata, tensors);
+    let scope = LayerScope {
+        facts: &facts,
+        il: None,
+        prefix: "",
+    };
+    let value = |name: &String| Some((name.clone(), facts.param(name, &scope, true).ok()?));
+    def.params.keys().filter_map(value).collect()
 }
 
 impl TensorSet for Weights {

@@ -502,7 +502,7 @@ fn evaluate_sizes<'s>(
 }
 
 /// The elements of a stored tensor as a rule takes them.
-fn view(taken: &Taken, shape: &[u64], at: &At<'_>) -> Result<View, String> {
+pub(super) fn view(taken: &Taken, shape: &[u64], at: &At<'_>) -> Result<View, String> {
     let mut shape = shape.to_vec();
     let mut begin = 0;
     if let Some((from, to)) = &taken.rows {

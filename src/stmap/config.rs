@@ -17,6 +17,8 @@ pub(super) struct Config<'a> {
     map: &'a Map,
     json: &'a Json,
     checkpoint: &'a Checkpoint,
+    /// Whether keys that it lacks may have values, so that nothing follows from their absence.
+    is_partial: bool,
     /// Keys that were asked for.
     asked: RefCell<BTreeSet<String>>,
     /// Named values being evaluated, innermost last.
@@ -36,8 +38,17 @@ impl<'a> Config<'a> {
             map,
             json,
             checkpoint,
+            is_partial: false,
             asked: RefCell::default(),
             open: RefCell::default(),
+        }
+    }
+
+    /// The same where the configuration is only partly known, and no tensors are.
+    pub(super) fn partial(map: &'a Map, json: &'a Json, checkpoint: &'a Checkpoint) -> Self {
+        Self {
+            is_partial: true,
+            ..Self::new(map, json, checkpoint)
         }
     }
 
@@ -217,7 +228,8 @@ impl Scope for At<'_> {
                 convert(json).ok_or_else(|| format!("`{name}` is an object, which is no value"))?;
             return self.of_layer(name, value, whole);
         }
-        if let Some(default) = self.config.map.defaults.get(name) {
+        let default = self.config.map.defaults.get(name);
+        if let Some(default) = default.filter(|_| !self.config.is_partial) {
             return default.evaluate(self);
         }
         let known = self.config.known();
@@ -231,6 +243,9 @@ impl Scope for At<'_> {
     fn has(&self, key: &str) -> Result<bool, String> {
         let has_default = self.config.map.defaults.contains_key(key);
         let stored = filled(key, self);
+        if self.config.is_partial && self.config.get(key).is_none() {
+            return Err(format!("whether config.json has `{key}` is not known"));
+        }
         Ok(has_default || self.config.get(key).is_some() || self.config.checkpoint.has(&stored))
     }
 

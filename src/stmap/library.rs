@@ -87,6 +87,16 @@ impl Maps {
         (classes, broken)
     }
 
+    /// The sound maps of an architecture, with their names.
+    pub(super) fn of_arch(&self, arch: &str) -> Vec<(String, Map)> {
+        let sources = self.sources.iter();
+        let maps = sources.filter_map(|(name, source)| {
+            let map = read::parse(&source.path, &source.text, &self.common).ok()?;
+            (map.arch == arch).then(|| (name.clone(), map))
+        });
+        maps.collect()
+    }
+
     /// The map for a configuration. A broken map stands only in the way of its own classes.
     pub(super) fn of(&self, path: &Path, json: &Json) -> Result<(&Source, Map), Error> {
         let refuse = |message: String| Error::Config {

@@ -20,6 +20,7 @@ mod rearrange;
 mod recipe;
 mod text;
 mod unit_rows;
+pub mod update;
 mod values;
 
 use std::path::{Path, PathBuf};
@@ -126,18 +127,12 @@ pub fn open(
     if folder::is_config(&json) {
         return Ok(folder::open(path, &json, &Checkpoint::open(path)?)?);
     }
-    let (source, map) = maps.of(&folder.join(CONFIG), &json)?;
-    let mut checkpoint = Checkpoint::open(path)?;
-    modules.join(&mut json, &mut checkpoint)?;
-    let (source, map) = match &map.text {
-        None => (source, map),
-        Some(text) => {
-            text::inside(maps, &map, text, &json, &mut checkpoint).map_err(|message| {
-                let path = folder.join(CONFIG);
-                Error::Config { path, message }
-            })?
-        }
-    };
+    let chosen = choose(folder, maps, &mut json, |json| {
+        let mut checkpoint = Checkpoint::open(path)?;
+        modules.join(json, &mut checkpoint)?;
+        Ok(checkpoint)
+    })?;
+    let (source, map, checkpoint) = (chosen.source, chosen.map, chosen.checkpoint);
     let def = archs.get(&map.arch)?;
     let packed = packed::Table::take(&mut json, folder, &mut checkpoint)?;
     let applied = apply::apply(&map, maps.common(), &def, &json, &checkpoint, &packed);
@@ -177,6 +172,42 @@ pub fn open(
     let label = path.display().to_string();
     let weights = Weights::of(label, applied.metadata, applied.entries)?;
     Ok(weights.with_origins(applied.origins))
+}
+
+/// A map and what it is applied to.
+struct Chosen<'m> {
+    source: &'m arch::Source,
+    map: definition::Map,
+    /// The text model that the map is for, if the model contains one.
+    text: Option<definition::TextModel>,
+    /// The stored tensors, under the names that they have in that model.
+    checkpoint: Checkpoint,
+}
+
+/// The map for a folder with this configuration, to which `checkpoint` may add.
+fn choose<'m>(
+    folder: &Path,
+    maps: &'m Maps,
+    json: &mut Json,
+    checkpoint: impl FnOnce(&mut Json) -> Result<Checkpoint, Error>,
+) -> Result<Chosen<'m>, Error> {
+    let path = folder.join(CONFIG);
+    let (source, map) = maps.of(&path, json)?;
+    let mut checkpoint = checkpoint(json)?;
+    let (source, map, text) = match &map.text {
+        None => (source, map, None),
+        Some(text) => {
+            let inside = text::inside(maps, &map, text, json, &mut checkpoint);
+            let (source, inner) = inside.map_err(|message| Error::Config { path, message })?;
+            (source, inner, Some(text.clone()))
+        }
+    };
+    Ok(Chosen {
+        source,
+        map,
+        text,
+        checkpoint,
+    })
 }
 
 /// The folder itself, or that of a single file.

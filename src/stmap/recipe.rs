@@ -110,7 +110,7 @@ pub(super) struct Recipe {
 
 /// What becomes of each element `x` with the index `i` along the slowest axis.
 #[derive(Clone, Debug)]
-struct Each {
+pub(super) struct Each {
     expr: Expr,
     /// Whether the index matters.
     has_index: bool,
@@ -119,7 +119,7 @@ struct Each {
 }
 
 impl Each {
-    fn new(expr: Expr) -> Self {
+    pub(super) fn new(expr: Expr) -> Self {
         let mut has_index = false;
         expr.for_each_name(&mut |name, _| has_index |= name == INDEX);
         let linear = match has_index {
@@ -133,6 +133,17 @@ impl Each {
             has_index,
             linear,
         }
+    }
+
+    /// `a` where each element with an index below `n` along the slowest axis becomes `a * x + b`: for
+    /// each index, or one for all; none if something else becomes of some.
+    pub(super) fn slopes(&self, n: u64) -> Result<Option<Vec<f64>>, String> {
+        let n = if self.has_index { n } else { 1 };
+        let slope = |i: u64| match self.of(i)? {
+            Function::Linear(a, _) => Ok(Some(a)),
+            Function::Any(..) => Ok(None),
+        };
+        (0..n).map(slope).collect()
     }
 
     /// The function of all elements with an index.

@@ -69,7 +69,7 @@ pub(super) fn inside<'m>(
 
 impl TextModel {
     /// The name that a stored tensor has in the text model, if it is another: by the longest prefix.
-    fn name_of(&self, stored: &str) -> Option<String> {
+    pub(super) fn name_of(&self, stored: &str) -> Option<String> {
         let rules = self.names.iter();
         let fitting = rules.flat_map(|(own, others)| {
             let others = others.iter();

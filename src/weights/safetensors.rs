@@ -40,7 +40,7 @@ pub struct Stored {
 }
 
 /// The tensors of a file or folder, by name.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Checkpoint {
     tensors: BTreeMap<String, Stored>,
     /// Names in the files of those that are known by another.

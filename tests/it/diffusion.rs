@@ -181,6 +181,7 @@ fn request(case: &Value) -> Request {
         top_logprobs: None,
         n_drafted: None,
         constraint: None,
+        adapters: None,
         diffusion: Some(Diffusion {
             steps: Some(number(&case["steps"])),
             block_length: Some(number(&case["block_length"])),

@@ -31,6 +31,7 @@ mod hf;
 mod inspect;
 mod kept;
 mod keys;
+mod lora;
 mod metadata;
 mod models_page;
 mod mutated_folders;

@@ -107,6 +107,7 @@ fn the_engine_finds_what_reading_everything_finds() {
             top_logprobs: Some(0),
             n_drafted: None,
             constraint: None,
+            adapters: None,
             diffusion: None,
             trace: false,
         };

@@ -71,7 +71,7 @@ impl Server {
         (status, head.to_ascii_lowercase(), body)
     }
 
-    fn json(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    pub fn json(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let text = if body.is_null() {
             String::new()
         } else {

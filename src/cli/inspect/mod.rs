@@ -14,6 +14,7 @@ use clap::Args as ClapArgs;
 use crate::abilities::{Ability, Subject, abilities};
 use crate::arch::Mode;
 use crate::describe::{Share, describe, shares};
+use crate::lora::Adapter;
 use crate::model::{Estimator, MemoryUse, Options};
 use crate::models::{self, Opened, Source, tokenizer_of};
 use crate::plan::{Plan, Room};
@@ -140,13 +141,14 @@ fn of_opened(load: &LoadOptions, opened: Opened) -> Result<Findings, Failure> {
         weights,
         vocabulary,
         plan,
+        adapters,
         ..
     } = opened;
     let tokenizer = tokenizer_of(vocabulary, &weights).map_err(|error| error.to_string());
     let template = probe(weights.metadata(), &tokenizer);
     let planned = planned(
         plan,
-        &weights,
+        (&weights, &adapters),
         options,
         load.ctx,
         &tokenizer,
@@ -184,7 +186,7 @@ fn probe(
 /// What follows from the plan; of weights that cannot be loaded, what there is to say without them.
 fn planned(
     plan: Plan,
-    weights: &Weights,
+    (weights, adapters): (&Weights, &[Adapter]),
     options: Options,
     asked: Option<usize>,
     tokenizer: &Result<Tokenizer, String>,
@@ -200,7 +202,7 @@ fn planned(
         abilities: Vec::new(),
     };
     let (plan, options) = (&found.plan, &found.options);
-    let mut estimator = match Estimator::new(plan, weights) {
+    let mut estimator = match Estimator::with(plan, weights, adapters) {
         Ok(estimator) => estimator,
         Err(error) => {
             found.abilities.push(Ability {

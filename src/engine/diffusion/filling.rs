@@ -29,6 +29,8 @@ pub(super) struct Filling {
     pub(super) answer: Answer,
     pub(super) settings: Settings,
     sampler: Sampler,
+    /// Scale of each adapter.
+    pub(super) scales: Vec<f32>,
     /// Prompt and answer.
     tokens: Vec<u32>,
     n_prompt: usize,
@@ -65,6 +67,7 @@ impl Filling {
         let Submitted {
             request,
             sampler,
+            scales,
             caller,
             ..
         } = submitted;
@@ -77,6 +80,7 @@ impl Filling {
             id: SequenceId::MAX,
             answer,
             sampler,
+            scales,
             tokens,
             n_prompt,
             is_fixed: vec![false; settings.length],
@@ -128,6 +132,7 @@ impl Filling {
         !self.settings.approximate_cache
             && !other.settings.approximate_cache
             && self.settings.cfg_scale == other.settings.cfg_scale
+            && self.scales == other.scales
             && self.n_prompt == other.n_prompt
             && self.block == other.block
             && self.tokens == other.tokens

@@ -19,6 +19,8 @@ use super::filling::Filling;
 pub(in crate::engine) trait Compute {
     /// See [`Model::forward_each`].
     fn forward_each(&mut self, batch: &Batch, each: EachRows<'_>) -> Result<(), model::Error>;
+    /// See [`Model::set_scales`].
+    fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]);
     /// See [`Model::forget`].
     fn forget(&mut self, sequence: SequenceId, from: u32) -> u32;
     /// See [`Model::release`].
@@ -33,12 +35,16 @@ pub(in crate::engine) trait Compute {
     fn n_vocab(&self) -> usize;
     /// Where these tokens first give a value that is not finite, in words; see
     /// [`Model::first_not_finite`].
-    fn first_not_finite(&self, tokens: &[u32]) -> Option<String>;
+    fn first_not_finite(&self, sequence: SequenceId, tokens: &[u32]) -> Option<String>;
 }
 
 impl Compute for Model {
     fn forward_each(&mut self, batch: &Batch, each: EachRows<'_>) -> Result<(), model::Error> {
         Self::forward_each(self, batch, each)
+    }
+
+    fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]) {
+        Self::set_scales(self, sequence, scales);
     }
 
     fn forget(&mut self, sequence: SequenceId, from: u32) -> u32 {
@@ -65,8 +71,8 @@ impl Compute for Model {
         self.row_width()
     }
 
-    fn first_not_finite(&self, tokens: &[u32]) -> Option<String> {
-        place_of(Self::first_not_finite(self, tokens))
+    fn first_not_finite(&self, sequence: SequenceId, tokens: &[u32]) -> Option<String> {
+        place_of(Self::first_not_finite(self, sequence, tokens))
     }
 }
 
@@ -162,6 +168,9 @@ impl<C: Compute> Runner<C> {
                 return;
             };
             filling.id = id;
+            for id in filling.ids() {
+                self.model.set_scales(id, &filling.scales);
+            }
             filling.answer.start(0);
             tracing::debug!(sequence = id, n_tokens = filling.len(), "begins");
             self.running.push(filling);
@@ -250,7 +259,7 @@ impl<C: Compute> Runner<C> {
             filling.answer.usage.passes += 1;
             let result = match failed[i].take() {
                 Some(Failure::NotFinite { fault, .. }) => {
-                    let place = self.model.first_not_finite(filling.tokens());
+                    let place = self.model.first_not_finite(filling.id, filling.tokens());
                     Err(Failure::NotFinite { fault, place })
                 }
                 Some(failure) => Err(failure),

@@ -95,6 +95,10 @@ impl Compute for Fake {
         self.texts.remove(&id);
     }
 
+    fn set_scales(&mut self, id: SequenceId, _: &[f32]) {
+        self.release(id);
+    }
+
     fn rest(&self) {}
 
     fn n_cells(&self) -> Option<usize> {
@@ -109,7 +113,7 @@ impl Compute for Fake {
         N_VOCAB
     }
 
-    fn first_not_finite(&self, _: &[u32]) -> Option<String> {
+    fn first_not_finite(&self, _: SequenceId, _: &[u32]) -> Option<String> {
         None
     }
 }
@@ -244,6 +248,7 @@ fn request(prompt: &[u32], n: usize, diffusion: Diffusion) -> Request {
         top_logprobs: Some(0),
         n_drafted: None,
         constraint: None,
+        adapters: None,
         diffusion: Some(diffusion),
         trace: true,
     }
@@ -255,6 +260,7 @@ fn submit(runner: &mut Runner<Fake>, request: Request) -> UnboundedReceiver<Even
     runner.enqueue(Submitted {
         sampler: Sampler::new(&request.sampling, request.choice).expect("sound"),
         request,
+        scales: Vec::new(),
         contrast: None,
         caller: Caller {
             events,

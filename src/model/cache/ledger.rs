@@ -46,12 +46,13 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    pub(super) fn new(n_pools: usize) -> Self {
+    /// One that begins at a node.
+    pub(super) fn new(n_pools: usize, node: NodeId) -> Self {
         Self {
             tokens: Vec::new(),
             tables: vec![Vec::new(); n_pools],
             n_gone: vec![0; n_pools],
-            node: ROOT,
+            node,
             n_known: 0,
             row: None,
             is_answer: false,
@@ -114,6 +115,10 @@ pub(in crate::model) struct Ledger {
     pub(super) rows: Option<BlockPool>,
     pub(super) tree: PrefixTree,
     pub(super) sequences: HashMap<SequenceId, Sequence>,
+    /// Where sequences begin that do not begin where the others do; each is pinned.
+    roots: HashMap<SequenceId, NodeId>,
+    /// Where the others begin.
+    root: NodeId,
     /// Whether no token's results depend on later ones.
     pub(super) is_causal: bool,
 }
@@ -127,9 +132,32 @@ impl Ledger {
             rows: n_rows.map(BlockPool::new),
             tree: PrefixTree::new(groups.len() + 1),
             sequences: HashMap::new(),
+            roots: HashMap::new(),
+            root: ROOT,
             is_causal: groups.iter().all(|group| group.rule.causal),
             groups,
         }
+    }
+
+    /// Says how sequences are computed that nothing else is said of, before any begins.
+    pub(in crate::model) fn set_usual(&mut self, key: &[u32]) {
+        self.root = self.tree.root_of(key);
+        self.tree.pin(self.root);
+    }
+
+    /// Says how sequences of an id are computed from now on: only texts with the same key are shared with
+    /// them.
+    pub(in crate::model) fn begin_at(&mut self, id: SequenceId, key: &[u32]) {
+        let root = self.tree.root_of(key);
+        self.tree.pin(root);
+        if let Some(old) = self.roots.insert(id, root) {
+            self.tree.unpin(old);
+        }
+    }
+
+    /// Where a sequence begins.
+    pub(super) fn root(&self, id: SequenceId) -> NodeId {
+        self.roots.get(&id).copied().unwrap_or(self.root)
     }
 
     /// Which part of a node its state is.
@@ -239,8 +267,12 @@ impl Ledger {
             return Err(Shortage::Cells);
         }
         for (id, _) in &counts {
-            let new = || Sequence::new(self.pools.len());
-            self.sequences.entry(*id).or_insert_with(new);
+            if !self.sequences.contains_key(id) {
+                let root = self.root(*id);
+                self.tree.pin(root);
+                let new = Sequence::new(self.pools.len(), root);
+                self.sequences.insert(*id, new);
+            }
         }
         let rows = self.take_rows(&counts).ok_or(Shortage::Rows)?;
         let mut cells = vec![Vec::with_capacity(places.len()); self.pools.len()];

@@ -3,7 +3,8 @@
 //! A node stands for all tokens from the root to it. Its parts are the blocks that hold its keys and
 //! values, one for each pool, and the state behind its last token; any of them may have been
 //! forgotten. A node without parts, children and pins is removed. Where a text ended within a block
-//! its node has fewer tokens, and no children.
+//! its node has fewer tokens, and no children. Texts that were computed in another way (with other
+//! adapters) begin at a node of their own.
 
 use std::collections::HashMap;
 
@@ -16,7 +17,8 @@ pub(super) type NodeId = usize;
 /// The node of no tokens.
 pub(super) const ROOT: NodeId = 0;
 
-/// Stands behind the last token of a text that ended within a block.
+/// Stands behind the last token of a text that ended within a block, and before what tells apart how
+/// texts were computed.
 const NO_TOKEN: u32 = u32::MAX;
 
 type Key = (NodeId, [u32; BLOCK]);
@@ -98,6 +100,16 @@ impl PrefixTree {
         let mut key = [NO_TOKEN; BLOCK];
         key[..tokens.len()].copy_from_slice(tokens);
         self.grow(node, &key)
+    }
+
+    /// The node where texts begin that are computed in the way that `key` tells from others; nothing
+    /// tells the usual one.
+    pub(super) fn root_of(&mut self, key: &[u32]) -> NodeId {
+        key.chunks(BLOCK - 1).fold(ROOT, |node, part| {
+            let mut block = [NO_TOKEN; BLOCK];
+            block[1..=part.len()].copy_from_slice(part);
+            self.grow(node, &block)
+        })
     }
 
     /// What lies behind `node` and begins like `tokens`: the one that does so the longest of those

@@ -2,7 +2,7 @@
 
 use super::blocks::BlockId;
 use super::ledger::{GONE, Ledger, Sequence};
-use super::prefix::{NodeId, ROOT};
+use super::prefix::NodeId;
 use super::{BLOCK, SequenceId};
 
 /// Why no more of a text was found.
@@ -81,7 +81,8 @@ impl Ledger {
             return (resumed, None);
         }
         self.publish_all();
-        let (path, mut miss) = self.walk(tokens);
+        let root = self.root(id);
+        let (path, mut miss) = self.walk(root, tokens);
         let n_blocks = self.usable(&path);
         if n_blocks < path.len() {
             let node = path[path.len() - 1];
@@ -93,7 +94,7 @@ impl Ledger {
             };
         }
         let (read, rest) = tokens[..tokens.len().saturating_sub(1)].split_at(n_blocks * BLOCK);
-        let node = path[..n_blocks].last().copied().unwrap_or(ROOT);
+        let node = path[..n_blocks].last().copied().unwrap_or(root);
         self.tree.touch(node);
         let mut sequence = self.adopt(&path[..n_blocks], node, read);
         let copy = match n_blocks == path.len() {
@@ -103,6 +104,8 @@ impl Ledger {
         let n_cached = sequence.tokens.len();
         if n_cached > 0 {
             self.sequences.insert(id, sequence);
+        } else {
+            self.tree.unpin(node);
         }
         let resumed = Resumed {
             n_cached,
@@ -153,11 +156,11 @@ impl Ledger {
         Some(copy)
     }
 
-    /// The nodes of the whole blocks of `tokens`, as far as they are known. At least one token is
+    /// The nodes of the whole blocks of `tokens` behind `root`, as far as they are known. At least one token is
     /// left over.
-    fn walk(&self, tokens: &[u32]) -> (Vec<NodeId>, Miss) {
+    fn walk(&self, root: NodeId, tokens: &[u32]) -> (Vec<NodeId>, Miss) {
         let mut path = Vec::new();
-        let mut node = ROOT;
+        let mut node = root;
         let (blocks, _) = tokens[..tokens.len().saturating_sub(1)].as_chunks::<BLOCK>();
         for block in blocks {
             let Some(child) = self.tree.child(node, block) else {
@@ -192,7 +195,7 @@ impl Ledger {
 
     /// A sequence that goes on behind a path.
     fn adopt(&mut self, path: &[NodeId], node: NodeId, tokens: &[u32]) -> Sequence {
-        let mut sequence = Sequence::new(self.pools.len());
+        let mut sequence = Sequence::new(self.pools.len(), node);
         sequence.tokens.extend_from_slice(tokens);
         for (i, pool) in self.pools.iter_mut().enumerate() {
             let first = self.groups[i].rule.first_visible(tokens.len() as u32) as usize / BLOCK;
@@ -209,7 +212,6 @@ impl Ledger {
         if let (Some(rows), Some(row)) = (&mut self.rows, sequence.row) {
             rows.join(row);
         }
-        sequence.node = node;
         sequence.n_known = path.len();
         self.tree.pin(node);
         sequence

@@ -1,0 +1,90 @@
+//! `GET` and `POST /lora-adapters`: the adapters of a model and their scales, in the shapes of
+//! llama-server; and the field `lora` of a request.
+//!
+//! Where more than one model is served, `?model=NAME` says which.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Query, State};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::serving::Served;
+
+use super::Pool;
+use super::error::Error;
+
+/// Most adapters that a list names.
+const MAX_NAMED: usize = 1024;
+
+/// An adapter and its scale.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Scaled {
+    id: usize,
+    scale: f64,
+}
+
+/// Ids and scales of a list, each id once.
+pub(super) fn named(list: &[Scaled]) -> Result<Vec<(usize, f32)>, Error> {
+    let mut out: Vec<(usize, f32)> = Vec::new();
+    for scaled in list {
+        if out.iter().any(|(id, _)| *id == scaled.id) {
+            let message = format!("`lora`: the adapter {} is named twice", scaled.id);
+            return Err(Error::value("lora", message));
+        }
+        if out.len() == MAX_NAMED {
+            return Err(Error::value(
+                "lora",
+                format!("`lora`: more than {MAX_NAMED} adapters"),
+            ));
+        }
+        out.push((scaled.id, scaled.scale as f32));
+    }
+    Ok(out)
+}
+
+/// Which model.
+#[derive(Debug, Deserialize)]
+pub(super) struct Which {
+    model: Option<String>,
+}
+
+async fn served(pool: &Pool, which: &Which) -> Result<Arc<Served>, Error> {
+    let mut names = pool.names();
+    match (&which.model, names.next(), names.next()) {
+        (Some(name), ..) => pool.get(name).await,
+        (None, Some(only), None) => pool.get(only).await,
+        _ => Err(Error::value(
+            "model",
+            "`model`: more than one is served, and adapters belong to one",
+        )),
+    }
+}
+
+pub(super) async fn list(
+    State(pool): State<Arc<Pool>>,
+    Query(which): Query<Which>,
+) -> Result<Json<Value>, Error> {
+    let served = served(&pool, &which).await?;
+    let all = served.handle.adapters().all();
+    let entry = |(id, (path, scale)): (usize, (&std::path::Path, f32))| json!({ "id": id, "path": path.display().to_string(), "scale": scale });
+    Ok(Json(all.into_iter().enumerate().map(entry).collect()))
+}
+
+pub(super) async fn set(
+    State(pool): State<Arc<Pool>>,
+    Query(which): Query<Which>,
+    body: Bytes,
+) -> Result<Json<Value>, Error> {
+    let list: Vec<Scaled> = serde_json::from_slice(&body).map_err(|error| {
+        Error::Body(format!(
+            "expected a list such as [{{\"id\": 0, \"scale\": 0.5}}]: {error}"
+        ))
+    })?;
+    let served = served(&pool, &which).await?;
+    served.handle.adapters().set(&named(&list)?)?;
+    Ok(Json(json!({ "success": true })))
+}

@@ -1,0 +1,74 @@
+//! The adapters of an engine's model: their scales where a request has none of its own.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::model::LoadedAdapter;
+
+use super::Rejected;
+
+/// Adapters by their ids, which are their places on the command line.
+#[derive(Debug, Default)]
+pub struct Adapters {
+    paths: Vec<PathBuf>,
+    scales: Mutex<Vec<f32>>,
+}
+
+impl Adapters {
+    pub(super) fn new(loaded: &[LoadedAdapter]) -> Self {
+        Self {
+            paths: loaded.iter().map(|a| a.path.clone()).collect(),
+            scales: Mutex::new(loaded.iter().map(|a| a.scale).collect()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<f32>> {
+        self.scales.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where each was read from, and its scale for requests that name none.
+    pub fn all(&self) -> Vec<(&Path, f32)> {
+        let scales = self.lock();
+        let paths = self.paths.iter().map(PathBuf::as_path);
+        paths.zip(scales.iter().copied()).collect()
+    }
+
+    /// Sets the scales of requests from now on that name none; those that are not named are off.
+    ///
+    /// # Errors
+    /// An id that no adapter has, or a scale that is no finite number.
+    pub fn set(&self, named: &[(usize, f32)]) -> Result<(), Rejected> {
+        let scales = self.named(named)?;
+        *self.lock() = scales;
+        Ok(())
+    }
+
+    /// The scales of a request that names some, or none.
+    pub(super) fn of(&self, named: Option<&[(usize, f32)]>) -> Result<Vec<f32>, Rejected> {
+        match named {
+            Some(named) => self.named(named),
+            None => Ok(self.lock().clone()),
+        }
+    }
+
+    fn named(&self, named: &[(usize, f32)]) -> Result<Vec<f32>, Rejected> {
+        let refuse = |message: String| Rejected::Field {
+            field: "lora",
+            message,
+        };
+        let mut scales = vec![0.0; self.paths.len()];
+        for (id, scale) in named {
+            if !scale.is_finite() {
+                return Err(refuse(format!(
+                    "the scale of adapter {id} is no finite number"
+                )));
+            }
+            let n = scales.len();
+            let place = scales.get_mut(*id);
+            *place
+                .ok_or_else(|| refuse(format!("there is no adapter {id}; the model has {n}")))? =
+                *scale;
+        }
+        Ok(scales)
+    }
+}

@@ -1,0 +1,240 @@
+//! Adapters on a device, and the scales that sequences run them with.
+//!
+//! A sequence has one scale for each adapter, from its begin to its end: what is kept of it was
+//! computed with them. A scale of zero is an adapter that is off; where it is off for all tokens of a
+//! pass, the pass has none of its operations.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
+
+use crate::arch::WeightRole;
+use crate::blocks::{AtWork, MAX_UPDATE_NODES, Update, Updates};
+use crate::ggml::{self, Graph, Tensor};
+use crate::lora::Adapter;
+use crate::plan::{Plan, TensorPlan};
+use crate::weights::TensorType;
+
+use super::load::{self, Layout};
+use super::{Error, Model, Options, SequenceId};
+
+/// An adapter of a loaded model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadedAdapter {
+    /// Where it was read from.
+    pub path: PathBuf,
+    /// The scale of sequences that have no other.
+    pub scale: f32,
+}
+
+/// The weights of a model as a graph takes them.
+#[derive(Clone, Copy)]
+pub(super) struct OnDevice<'a> {
+    /// Data of [`Plan::tensors`], in their order.
+    pub(super) tensors: &'a [Tensor],
+    /// Updates by adapters, if there are any.
+    pub(super) updates: Option<&'a Updates>,
+    /// Most operations and leaves that these add.
+    pub(super) update_nodes: usize,
+}
+
+impl<'a> OnDevice<'a> {
+    /// Weights without adapters.
+    pub(super) fn plain(tensors: &'a [Tensor]) -> Self {
+        Self {
+            tensors,
+            updates: None,
+            update_nodes: 0,
+        }
+    }
+
+    /// The adapters of a pass over `n` tokens.
+    pub(super) fn at_work(
+        &self,
+        g: &Graph,
+        ids: &[usize],
+        n: u64,
+    ) -> Result<AtWork<'a>, ggml::Error> {
+        let scales = ids.iter().map(|id| {
+            let scales = g.input(&format!("adapters.{id}"), TensorType::F32, &[1, n])?;
+            Ok((*id, scales))
+        });
+        Ok(AtWork {
+            updates: self.updates,
+            scales: scales.collect::<Result<_, ggml::Error>>()?,
+            updated: RefCell::default(),
+        })
+    }
+}
+
+/// The adapters of a model.
+#[derive(Clone, Default)]
+pub(super) struct Adapters {
+    pub(super) all: Vec<LoadedAdapter>,
+    pub(super) updates: Updates,
+    /// Bytes used in place, and in memory of our own.
+    pub(super) mapped_bytes: u64,
+    pub(super) copied_bytes: u64,
+    /// Scales of the sequences that have some of their own.
+    scales: HashMap<SequenceId, Vec<f32>>,
+}
+
+impl Adapters {
+    /// Loads adapters of a plan.
+    pub(super) fn load(plan: &Plan, adapters: &[Adapter]) -> Result<Self, Error> {
+        Self::place(plan, adapters, |planned, adapter| {
+            let loaded = load::load(planned, &adapter.weights, &mut |_, _| {})?;
+            Ok((loaded.tensors, loaded.mapped_bytes, loaded.copied_bytes))
+        })
+    }
+
+    /// The same without reading or taking anything.
+    pub(super) fn stand_in(plan: &Plan, adapters: &[Adapter]) -> Result<Self, Error> {
+        Self::place(plan, adapters, |planned, adapter| {
+            let layout = Layout::new(planned, &adapter.weights, &mut |_, _| {})?;
+            let mapped = layout.mapped_bytes;
+            let (tensors, copied) = layout.stand_in(planned)?;
+            Ok((tensors, mapped, copied))
+        })
+    }
+
+    fn place(
+        plan: &Plan,
+        adapters: &[Adapter],
+        mut place: impl FnMut(&[TensorPlan], &Adapter) -> Result<(Vec<Tensor>, u64, u64), Error>,
+    ) -> Result<Self, Error> {
+        let mut out = Self::default();
+        for (id, adapter) in adapters.iter().enumerate() {
+            let tensors = adapter.weights.tensors();
+            let planned: Vec<TensorPlan> = tensors
+                .iter()
+                .map(|tensor| TensorPlan {
+                    name: tensor.name.clone(),
+                    shape: tensor.shape.clone(),
+                    ty: Some(tensor.ty),
+                    bytes: tensor.bytes,
+                    role: WeightRole::Matrix,
+                })
+                .collect();
+            let (tensors, mapped, copied) = place(&planned, adapter)?;
+            out.mapped_bytes += mapped;
+            out.copied_bytes += copied;
+            let at = |name: &str| planned.iter().position(|tensor| tensor.name == name);
+            for pair in &adapter.pairs {
+                let target = plan.tensors.iter().position(|t| t.name == pair.target);
+                let (Some(target), Some(down), Some(up)) = (target, at(&pair.down), at(&pair.up))
+                else {
+                    return Err(Error::Weight {
+                        tensor: pair.target.clone(),
+                        message: "is not there, and an adapter updates it".into(),
+                    });
+                };
+                out.updates.entry(target).or_default().push(Update {
+                    adapter: id,
+                    down: tensors[down].clone(),
+                    up: tensors[up].clone(),
+                    factor: pair.factor,
+                });
+            }
+            out.all.push(LoadedAdapter {
+                path: adapter.path.clone(),
+                scale: adapter.scale,
+            });
+        }
+        Ok(out)
+    }
+
+    /// Most operations that the updates add to a graph, and its further leaves.
+    pub(super) fn capacity(&self) -> usize {
+        let n: usize = self.updates.values().map(Vec::len).sum();
+        // The matrices, and for each adapter its scales and the rows of them that want a result.
+        (MAX_UPDATE_NODES + 2) * n + 2 * self.all.len()
+    }
+
+    /// Refuses updates of weights that no product of a graph with all adapters was made with.
+    pub(super) fn check(
+        &self,
+        plan: &Plan,
+        options: &Options,
+        updated: &BTreeSet<usize>,
+    ) -> Result<(), Error> {
+        // Where vectors are wanted there is no head.
+        let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+        let head = head.filter(|_| options.embeddings);
+        let is_left_out = |at: &usize| head.is_some_and(|head| head.weights.contains(&Some(*at)));
+        let mut unused = self.updates.keys().filter(|at| !updated.contains(at));
+        match unused.find(|at| !is_left_out(at)) {
+            Some(at) => Err(Error::Weight {
+                tensor: plan.tensors[*at].name.clone(),
+                message:
+                    "is updated by an adapter, and is used in another way than in a product with it"
+                        .into(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]) {
+        let mut scales = scales.to_vec();
+        scales.resize(self.all.len(), 0.0);
+        self.scales.insert(sequence, scales);
+    }
+
+    /// What tells apart what is computed of sequences without scales of their own.
+    pub(super) fn usual_key(&self) -> Vec<u32> {
+        key(self.all.iter().map(|adapter| adapter.scale))
+    }
+
+    /// The scale of an adapter for a sequence.
+    pub(super) fn scale(&self, adapter: usize, sequence: SequenceId) -> f32 {
+        match self.scales.get(&sequence) {
+            Some(scales) => scales[adapter],
+            None => self.all[adapter].scale,
+        }
+    }
+
+    /// The adapters that are on for one of the sequences.
+    pub(super) fn on(&self, sequences: &[SequenceId]) -> Vec<usize> {
+        let is_on = |id: &usize| sequences.iter().any(|s| self.scale(*id, *s) != 0.0);
+        (0..self.all.len()).filter(is_on).collect()
+    }
+}
+
+/// What tells apart what is computed with these scales; nothing where all adapters are off.
+fn key(scales: impl Iterator<Item = f32>) -> Vec<u32> {
+    // Both zeros are the same.
+    let bits: Vec<u32> = scales.map(|scale| (scale + 0.0).to_bits()).collect();
+    match bits.iter().all(|bits| *bits == 0) {
+        true => Vec::new(),
+        false => bits,
+    }
+}
+
+impl Model {
+    /// The adapters, in their order.
+    pub fn adapters(&self) -> &[LoadedAdapter] {
+        &self.adapters.all
+    }
+
+    /// Computes sequences of this id with these scales from now on, one for each adapter; missing ones
+    /// are zero. What was there of it is released.
+    pub fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]) {
+        self.release(sequence);
+        if self.adapters.all.is_empty() {
+            return;
+        }
+        self.adapters.set_scales(sequence, scales);
+        let all = 0..self.adapters.all.len();
+        let key = key(all.map(|id| self.adapters.scale(id, sequence)));
+        self.ledger.begin_at(sequence, &key);
+    }
+
+    /// The weights with the updates of adapters.
+    pub(super) fn on_device(&self) -> OnDevice<'_> {
+        OnDevice {
+            tensors: &self.loaded.tensors,
+            updates: Some(&self.adapters.updates),
+            update_nodes: self.adapters.capacity(),
+        }
+    }
+}

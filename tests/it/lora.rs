@@ -1,0 +1,973 @@
+//! Adapters equal weights into which they were merged, and are refused where they do not fit.
+//!
+//! The merged weights are made here, in f32, from the definition `w + s * b . a`; nothing of the
+//! program takes part in that.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lab_bench::arch::WeightRole;
+use lab_bench::convert::to_gguf;
+use lab_bench::ggml;
+use lab_bench::lora::{Adapter, Base, Source};
+use lab_bench::model::{Batch, Model, Options};
+use lab_bench::models::{self, Definitions, Opened};
+use lab_bench::plan::{Plan, TensorPlan};
+use lab_bench::weights::gguf::{self, NewTensor};
+use lab_bench::weights::{Data, Entry, Maker, Metadata, TensorType, Value, Weights};
+use serde_json::{Value as Json, json};
+
+use crate::command::{definitions, scratch};
+use crate::goldens::{EXACT, Golden, goldens, library, options, run};
+use crate::hf;
+use crate::server::Server;
+use crate::support::{nmse, parse_npy};
+
+/// Numbers of about `scale`, the same for the same name.
+fn numbers(name: &str, n: usize, scale: f32) -> Vec<f32> {
+    let seed = name.bytes().fold(0x811c_9dc5u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    let mut state = seed | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..n).map(|_| next() * scale).collect()
+}
+
+/// An update of a weight `[n_in, n_out, n]`: `a [n_in, rank, n]` and `b [rank, n_out, n]`; of a table
+/// `a [rank, rows]` and `b [rank, width]`.
+#[derive(Clone)]
+struct Low {
+    target: String,
+    is_table: bool,
+    shape: [usize; 3],
+    rank: usize,
+    a: Vec<f32>,
+    b: Vec<f32>,
+}
+
+impl Low {
+    fn new(tag: &str, planned: &TensorPlan, rank: usize) -> Self {
+        let of = |dim: usize| planned.shape.get(dim).copied().unwrap_or(1) as usize;
+        let (shape, is_table) = ([of(0), of(1), of(2)], planned.role == WeightRole::Table);
+        let (n_a, n_b) = match is_table {
+            true => (rank * shape[1], rank * shape[0]),
+            false => (shape[0] * rank * shape[2], rank * shape[1] * shape[2]),
+        };
+        // So that the update is of the size of a weight.
+        let scale = 0.4 / (rank as f32).sqrt();
+        Self {
+            target: planned.name.clone(),
+            is_table,
+            shape,
+            rank,
+            a: numbers(&format!("{tag}.a.{}", planned.name), n_a, scale),
+            b: numbers(&format!("{tag}.b.{}", planned.name), n_b, scale),
+        }
+    }
+
+    /// Adds it to the elements of its weight.
+    fn merge(&self, into: &mut [f32], scale: f32) {
+        let ([n_in, n_out, n], rank) = (self.shape, self.rank);
+        for e in 0..n {
+            for o in 0..n_out {
+                for i in 0..n_in {
+                    let sum: f64 = (0..rank)
+                        .map(|k| {
+                            let (a, b) = match self.is_table {
+                                true => (self.a[o * rank + k], self.b[i * rank + k]),
+                                false => (
+                                    self.a[(e * rank + k) * n_in + i],
+                                    self.b[(e * n_out + o) * rank + k],
+                                ),
+                            };
+                            f64::from(a) * f64::from(b)
+                        })
+                        .sum();
+                    let at = (e * n_out + o) * n_in + i;
+                    into[at] = (f64::from(into[at]) + f64::from(scale) * sum) as f32;
+                }
+            }
+        }
+    }
+
+    fn tensors(&self) -> [(NewTensor, Vec<u8>); 2] {
+        let ([n_in, n_out, n], rank) = (self.shape, self.rank);
+        let (a, b) = match self.is_table {
+            true => ([rank, n_out, 1], [rank, n_in, 1]),
+            false => ([n_in, rank, n], [rank, n_out, n]),
+        };
+        let new = |ending: &str, shape: [usize; 3], values: &[f32]| {
+            let n_dims = if shape[2] == 1 { 2 } else { 3 };
+            let tensor = NewTensor {
+                name: format!("{}.{ending}", self.target),
+                ty: TensorType::F32,
+                shape: shape[..n_dims].iter().map(|n| *n as u64).collect(),
+            };
+            (tensor, bytes(values))
+        };
+        [new("lora_a", a, &self.a), new("lora_b", b, &self.b)]
+    }
+}
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// What an adapter file says of itself.
+fn metadata(arch: &str, alpha: f32) -> Metadata {
+    let mut metadata = Metadata::default();
+    let text = |value: &str| Value::Str(value.to_owned());
+    metadata.insert("general.type", text("adapter"));
+    metadata.insert("general.architecture", text(arch));
+    metadata.insert("adapter.type", text("lora"));
+    metadata.insert("adapter.lora.alpha", Value::F32(alpha));
+    metadata
+}
+
+fn write_adapter(path: &Path, metadata: &Metadata, tensors: &[(NewTensor, Vec<u8>)]) {
+    let new: Vec<NewTensor> = tensors.iter().map(|(tensor, _)| tensor.clone()).collect();
+    gguf::write(path, metadata, &new, |i| Ok(&tensors[i].1)).expect("it can be written");
+}
+
+/// Data in memory.
+#[derive(Debug)]
+struct Held {
+    row: u64,
+    bytes: Vec<u8>,
+}
+
+impl Maker for Held {
+    fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String> {
+        let begin = (first * self.row) as usize;
+        out.copy_from_slice(&self.bytes[begin..begin + out.len()]);
+        Ok(())
+    }
+}
+
+/// Weights with updates added to them, each with its scale.
+fn merged(weights: &Weights, updates: &[(&Low, f32)]) -> Weights {
+    let entry = |tensor| {
+        let entry = weights.entry(tensor);
+        let own = updates.iter().filter(|(low, _)| low.target == entry.name);
+        let own: Vec<_> = own.collect();
+        if own.is_empty() {
+            return entry;
+        }
+        let stored = weights.data(tensor).expect("it is stored");
+        let mut values = vec![0.0; tensor.elements() as usize];
+        ggml::dequantize(&stored, tensor.ty, &mut values).expect("numbers");
+        for (low, scale) in own {
+            low.merge(&mut values, *scale);
+        }
+        let held = Held {
+            row: 4 * tensor.shape[0],
+            bytes: bytes(&values),
+        };
+        Entry {
+            ty: TensorType::F32,
+            data: Data::Made(Arc::new(held)),
+            ..entry
+        }
+    };
+    let entries = weights.tensors().iter().map(entry).collect();
+    Weights::of("merged".into(), weights.metadata().clone(), entries).expect("sound")
+}
+
+fn plan(golden: &Golden, weights: &Weights) -> Plan {
+    let def = library().get(&golden.arch).expect("built in");
+    Plan::new(&def, weights.metadata(), weights).expect("it fits")
+}
+
+fn load(plan: Plan, weights: &Weights, adapters: &[Adapter], options: Options) -> Model {
+    Model::load_with(plan, weights, adapters, options, &mut |_, _| {}).expect("it loads")
+}
+
+fn logits(plan: Plan, weights: &Weights, adapters: &[Adapter], tokens: &[u32]) -> Vec<f32> {
+    let options = Options {
+        embeddings: plan.head.is_none(),
+        ..options()
+    };
+    run(&mut load(plan, weights, adapters, options), tokens, 0, 0)
+}
+
+fn doubles(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|v| f64::from(*v)).collect()
+}
+
+/// Updates of the weights that products are made with, of a table only where nothing else reads it.
+fn updates(tag: &str, plan: &Plan, rank: usize) -> Vec<Low> {
+    let is_tied = !plan.tensors.iter().any(|t| t.name == "output.weight");
+    let tensors = plan.tensors.iter().filter(|t| match t.role {
+        WeightRole::Matrix => true,
+        WeightRole::Table => !is_tied,
+        _ => false,
+    });
+    tensors
+        .map(|planned| Low::new(tag, planned, rank))
+        .collect()
+}
+
+/// An adapter file of updates, and the adapter as it is read for a golden.
+fn adapter(
+    scratch: &Path,
+    tag: &str,
+    golden: &Golden,
+    updates: &[Low],
+    alpha: f32,
+    scale: f32,
+) -> Result<Adapter, String> {
+    let path = scratch.join(format!("{}-{tag}.gguf", golden.name));
+    let tensors: Vec<_> = updates.iter().flat_map(Low::tensors).collect();
+    write_adapter(&path, &metadata(&golden.arch, alpha), &tensors);
+    open(&path, scale, &plan(golden, &golden.weights))
+}
+
+fn open(path: &Path, scale: f32, plan: &Plan) -> Result<Adapter, String> {
+    let source = Source {
+        path: path.to_owned(),
+        scale,
+    };
+    let base = Base {
+        plan,
+        params: &BTreeMap::new(),
+        folder: None,
+        maps: &definitions().maps,
+    };
+    Adapter::open(&source, &base).map_err(|error| error.to_string())
+}
+
+/// Architectures with what differs in the ways of a weight into a product: in one matrix or several,
+/// of half precision, tied, experts, latent rows, recurrent layers, tables, a further input, encoders.
+const WAYS: [&str; 14] = [
+    "llama",
+    "llama-fused-qkv",
+    "llama-f16",
+    "gemma2",
+    "gpt2",
+    "qwen3moe",
+    "gpt-oss",
+    "deepseek2",
+    "deepseek2-unsplit",
+    "qwen35",
+    "mamba2",
+    "lfm2",
+    "gemma4-small",
+    "bert",
+];
+
+#[test]
+fn an_adapter_equals_merged_weights() {
+    let scratch = scratch();
+    let all = std::env::var_os("ALL_GOLDENS").is_some();
+    let mut faults = Vec::new();
+    // Products of quantised weights round their columns, those of the merged ones do not.
+    let is_wanted = |name: &str| WAYS.contains(&name) || (all && !name.ends_with("q8_0"));
+    for golden in goldens(scratch.path(), is_wanted) {
+        let base = plan(&golden, &golden.weights);
+        let lows = updates("one", &base, 2);
+        let alpha = 3.0;
+        let adapter = match adapter(scratch.path(), "one", &golden, &lows, alpha, 0.5) {
+            Ok(adapter) => adapter,
+            Err(error) => {
+                faults.push(format!("{}: {error}", golden.name));
+                continue;
+            }
+        };
+        // alpha / rank * scale
+        let scaled: Vec<_> = lows.iter().map(|low| (low, 3.0 / 2.0 * 0.5)).collect();
+        let merged = merged(&golden.weights, &scaled);
+        let model = Model::load_with(base, &golden.weights, &[adapter], options(), &mut |_, _| {});
+        let found = match model {
+            Ok(mut model) => run(&mut model, &golden.tokens, 0, 0),
+            Err(error) => {
+                faults.push(format!("{}: {error}", golden.name));
+                continue;
+            }
+        };
+        let expected = logits(plan(&golden, &merged), &merged, &[], &golden.tokens);
+        let error = nmse(&found, &doubles(&expected));
+        let effect = nmse(&found, &golden.expected);
+        println!("{:18} NMSE {error:.1e}, effect {effect:.1e}", golden.name);
+        if error > EXACT || effect < 1e-3 {
+            faults.push(format!(
+                "{}: NMSE {error:.1e}, effect {effect:.1e}",
+                golden.name
+            ));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The tensors of a file of safetensors: types, shapes (slowest first) and data, by name.
+type Stored = BTreeMap<String, (String, Vec<usize>, Vec<u8>)>;
+
+fn read_tensors(file: &[u8]) -> Stored {
+    let len = u64::from_le_bytes(file[..8].try_into().expect("eight bytes")) as usize;
+    let header: Json = serde_json::from_slice(&file[8..8 + len]).expect("JSON");
+    let tensors = header.as_object().expect("an object").iter();
+    let tensor = |(name, about): (&String, &Json)| {
+        let list = |key: &str| -> Vec<usize> {
+            let list = about[key].as_array().expect("a list").iter();
+            list.map(|n| n.as_u64().expect("a number") as usize)
+                .collect()
+        };
+        let at = list("data_offsets");
+        let data = file[8 + len + at[0]..8 + len + at[1]].to_vec();
+        let ty = about["dtype"].as_str().expect("a type").to_owned();
+        (name.clone(), (ty, list("shape"), data))
+    };
+    tensors
+        .filter(|(name, _)| *name != "__metadata__")
+        .map(tensor)
+        .collect()
+}
+
+fn write_tensors(path: &Path, tensors: &Stored) {
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, (ty, shape, bytes)) in tensors {
+        let begin = data.len();
+        data.extend_from_slice(bytes);
+        header.insert(
+            name.clone(),
+            json!({ "dtype": ty, "shape": shape, "data_offsets": [begin, data.len()] }),
+        );
+    }
+    let mut text = serde_json::to_vec(&header).expect("JSON");
+    text.resize(text.len().next_multiple_of(8), b' ');
+    let mut file = (text.len() as u64).to_le_bytes().to_vec();
+    file.extend(text);
+    file.extend(data);
+    std::fs::write(path, file).expect("it can be written");
+}
+
+/// What of a stored folder PEFT would update.
+#[derive(Clone, Copy, PartialEq)]
+enum Modules {
+    All,
+    /// Those of which a fused matrix has more than one neighbour without an update.
+    Attention,
+}
+
+const RANK: usize = 3;
+const ALPHA: f32 = 4.0;
+
+/// Writes `base`, `merged` and `adapter` of a stored folder; the matrices of its modules are updated.
+fn write_folders(name: &str, into: &Path, which: Modules) -> [PathBuf; 3] {
+    let places = ["base", "merged", "adapter"].map(|part| into.join(format!("{name}-{part}")));
+    for place in &places {
+        std::fs::create_dir_all(place).expect("the scratch folder can be written");
+    }
+    let folder = hf::open(name);
+    folder.write(&places[0]);
+    let mut adapter = Stored::new();
+    let is_conv = folder.class.starts_with("GPT2");
+    let files = folder.files();
+    let weights = files
+        .iter()
+        .filter(|(file, _)| file.ends_with(".safetensors"));
+    let is_tied = !weights
+        .flat_map(|(_, bytes)| read_tensors(bytes).into_keys())
+        .any(|name| {
+            ["lm_head", "embed_out", "output_layer"]
+                .iter()
+                .any(|head| name.contains(head))
+        });
+    for (file, bytes) in files {
+        if !file.ends_with(".safetensors") {
+            std::fs::write(places[1].join(&file), &bytes).expect("written");
+            continue;
+        }
+        let mut tensors = read_tensors(&bytes);
+        for (name, (ty, shape, data)) in &mut tensors {
+            let Some(module) = name.strip_suffix(".weight") else {
+                continue;
+            };
+            let is_table = ["embed_tokens", "wte", "embeddings", "embed_in", "embedding"]
+                .iter()
+                .any(|name| module.ends_with(name));
+            let is_wanted = match which {
+                Modules::All => !(module.ends_with("wpe") || is_table && is_tied),
+                Modules::Attention => module.ends_with("q_proj") || module.ends_with("v_proj"),
+            };
+            if shape.len() != 2 || ty != "F32" || !is_wanted {
+                continue;
+            }
+            let is_turned = is_table || is_conv && !module.ends_with("lm_head");
+            let (rows, columns) = (shape[0], shape[1]);
+            let (n_out, n_in) = if is_turned {
+                (columns, rows)
+            } else {
+                (rows, columns)
+            };
+            let a = numbers(&format!("a.{module}"), RANK * n_in, 0.2);
+            let b = numbers(&format!("b.{module}"), n_out * RANK, 0.2);
+            for (at, element) in data.chunks_exact_mut(4).enumerate() {
+                let (row, column) = (at / columns, at % columns);
+                let (o, i) = if is_turned {
+                    (column, row)
+                } else {
+                    (row, column)
+                };
+                let products =
+                    (0..RANK).map(|k| f64::from(b[o * RANK + k]) * f64::from(a[k * n_in + i]));
+                let old = f32::from_le_bytes(element.try_into().expect("four bytes"));
+                let sum = f64::from(old) + f64::from(ALPHA) / RANK as f64 * products.sum::<f64>();
+                element.copy_from_slice(&(sum as f32).to_le_bytes());
+            }
+            let names = match is_table {
+                true => ["lora_embedding_A", "lora_embedding_B"],
+                false => ["lora_A.weight", "lora_B.weight"],
+            };
+            let entries = [(vec![RANK, n_in], a), (vec![n_out, RANK], b)];
+            for (half, (shape, values)) in names.iter().zip(entries) {
+                let name = format!("base_model.model.{module}.{half}");
+                adapter.insert(name, ("F32".into(), shape, bytes_of(&values)));
+            }
+        }
+        write_tensors(&places[1].join(&file), &tensors);
+    }
+    write_tensors(&places[2].join("adapter_model.safetensors"), &adapter);
+    let config = json!({
+        "peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "bias": "none", "use_dora": false,
+        "fan_in_fan_out": is_conv, "target_modules": ["q_proj"], "modules_to_save": null,
+        "task_type": "CAUSAL_LM", "rank_pattern": {}, "alpha_pattern": {},
+    });
+    let text = serde_json::to_vec(&config).expect("JSON");
+    std::fs::write(places[2].join("adapter_config.json"), text).expect("written");
+    places
+}
+
+fn bytes_of(values: &[f32]) -> Vec<u8> {
+    bytes(values)
+}
+
+fn opened(path: &Path, with: &Definitions) -> Result<Opened, String> {
+    models::open(&models::Source::File(path.to_owned()), with).map_err(|error| error.to_string())
+}
+
+/// The model at a path with an adapter.
+fn adapted(path: &Path, adapter: &Path, with: &Definitions) -> Result<Opened, String> {
+    let source = Source {
+        path: adapter.to_owned(),
+        scale: 1.0,
+    };
+    opened(path, with)?
+        .adapted(&[source], &models::Source::File(path.to_owned()), with)
+        .map_err(|error| error.to_string())
+}
+
+fn logits_of(opened: Opened, tokens: &[u32]) -> Vec<f32> {
+    logits(opened.plan, &opened.weights, &opened.adapters, tokens)
+}
+
+/// NMSE of a PEFT folder on a folder and on the file it is converted to.
+fn folder_errors(name: &str, scratch: &Path, which: Modules) -> [Result<f64, String>; 2] {
+    let with = definitions();
+    let [base, merged, adapter] = write_folders(name, scratch, which);
+    let tokens = hf::open(name).tokens;
+    let expected = logits_of(opened(&merged, &with).expect("it opens"), &tokens);
+    let plain = opened(&base, &with).expect("it opens");
+    let file = scratch.join(format!("{name}.gguf"));
+    to_gguf(&plain, None, &file, false, &mut |_, _| {}).expect("it converts");
+    let without = logits_of(plain, &tokens);
+    assert!(
+        nmse(&without, &doubles(&expected)) > 1e-3,
+        "{name}: no effect"
+    );
+    [&base, &file].map(|path| {
+        let found = logits_of(adapted(path, &adapter, &with)?, &tokens);
+        Ok(nmse(&found, &doubles(&expected)))
+    })
+}
+
+/// Folders with what differs in how maps make tensors, and whether the file that they are converted to
+/// must tell enough of the model; the others may be refused, and are never wrong.
+const FOLDERS: &[(&str, bool)] = &[
+    ("llama", true),
+    ("llama-yarn", false),
+    ("phi3", true),
+    ("gpt2", true),
+    ("gptneox", false),
+    ("qwen3moe", false),
+    ("mixtral", false),
+    ("deepseek-v3-yarn", false),
+    ("qwen35", false),
+    ("mamba-wide", false),
+    ("jamba", false),
+    ("bailing-hybrid", false),
+    ("llama4", false),
+    ("nemotron-h-moe", false),
+];
+
+#[test]
+fn a_peft_folder_equals_merged_weights() {
+    let scratch = scratch();
+    let only = std::env::var("FOLDERS").ok();
+    let mut faults = Vec::new();
+    for name in hf::names() {
+        let listed = FOLDERS.iter().find(|(folder, _)| *folder == name);
+        let is_wanted = match &only {
+            Some(only) => name.starts_with(only),
+            None => listed.is_some(),
+        };
+        if !is_wanted || hf::open(&name).has(&["F16", "BF16", "U8", "F8_E4M3"]) {
+            continue;
+        }
+        let [of_folder, of_file] = folder_errors(&name, scratch.path(), Modules::All);
+        println!("{name:20} folder {of_folder:?} | file {of_file:?}");
+        let is_equal = |error: &Result<f64, String>| matches!(error, Ok(error) if *error <= EXACT);
+        let is_told = listed.is_some_and(|(_, is_told)| *is_told);
+        let is_file_fine = is_equal(&of_file) || of_file.is_err() && !is_told;
+        if !is_equal(&of_folder) || !is_file_fine {
+            faults.push(format!("{name}: folder {of_folder:?}, file {of_file:?}"));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn what_peft_computes_with_its_own_folders_is_computed() {
+    let (scratch, with) = (scratch(), definitions());
+    for name in ["llama", "gpt2"] {
+        let place = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/lora")
+            .join(name);
+        let folder = hf::open(name);
+        let base = scratch.path().join(name);
+        std::fs::create_dir_all(&base).expect("writable");
+        folder.write(&base);
+        let expected = std::fs::read(place.join("logits.npy")).expect("the golden is there");
+        let expected = parse_npy(&expected).values;
+        let base_opened = opened(&base, &with).expect("it opens");
+        let file = scratch.path().join(format!("{name}.gguf"));
+        to_gguf(&base_opened, None, &file, false, &mut |_, _| {}).expect("it converts");
+        for path in [&base, &file] {
+            let adapted = adapted(path, &place, &with).expect("it fits");
+            let found = logits_of(adapted, &folder.tokens);
+            let error = nmse(&found, &expected);
+            assert!(error <= EXACT, "{}: NMSE {error:.1e}", path.display());
+        }
+    }
+}
+
+/// Goldens of kinds that keep different things: a dense one, experts, latent rows, states.
+const KINDS: [&str; 4] = ["llama", "qwen3moe", "deepseek2", "qwen35"];
+
+/// A golden with two adapters, the updates of each, and the weights without them.
+fn two(scratch: &Path, name: &str) -> (Golden, Vec<Adapter>, [Vec<Low>; 2]) {
+    let golden = goldens(scratch, |other| other == name).remove(0);
+    let base = plan(&golden, &golden.weights);
+    let lows = [updates("one", &base, 2), updates("two", &base, 3)];
+    let open = |tag: &str, lows: &[Low]| {
+        // Without an alpha the scale stands alone.
+        adapter(scratch, tag, &golden, lows, 0.0, 0.0).expect("it fits")
+    };
+    let adapters = vec![open("one", &lows[0]), open("two", &lows[1])];
+    (golden, adapters, lows)
+}
+
+#[test]
+fn several_adapters_add_up_with_their_scales() {
+    let scratch = scratch();
+    for name in KINDS {
+        let (golden, mut adapters, lows) = two(scratch.path(), name);
+        let scales = [0.75, -0.5];
+        let all: Vec<_> = lows.iter().zip(scales).collect();
+        let updates = all
+            .iter()
+            .flat_map(|(lows, scale)| lows.iter().map(|low| (low, *scale)));
+        let merged = merged(&golden.weights, &updates.collect::<Vec<_>>());
+        let expected = logits(plan(&golden, &merged), &merged, &[], &golden.tokens);
+        for (adapter, scale) in adapters.iter_mut().zip(scales) {
+            adapter.scale = scale;
+        }
+        // A head whose logits are made some rows at a time has adapters too.
+        for n_outputs in [0, 3] {
+            let base = plan(&golden, &golden.weights);
+            let options = Options {
+                n_outputs,
+                ..options()
+            };
+            let mut model = load(base, &golden.weights, &adapters, options);
+            let found = run(&mut model, &golden.tokens, 0, 0);
+            let error = nmse(&found, &doubles(&expected));
+            assert!(error <= EXACT, "{name}, {n_outputs} rows: NMSE {error:.1e}");
+        }
+    }
+}
+
+#[test]
+fn sequences_of_a_pass_have_scales_of_their_own() {
+    let scratch = scratch();
+    for name in KINDS {
+        let (golden, adapters, _) = two(scratch.path(), name);
+        let all = [[0.0, 0.0], [1.0, 0.0], [0.5, -0.75]];
+        let run_with = |scales: &[[f32; 2]]| {
+            let base = plan(&golden, &golden.weights);
+            let options = Options {
+                n_seqs: all.len(),
+                flash_attn: true,
+                n_batch: 256,
+                ..options()
+            };
+            let mut model = load(base, &golden.weights, &adapters, options);
+            for (id, scales) in (0..).zip(scales) {
+                model.set_scales(id, scales);
+            }
+            let mut rows = vec![Vec::new(); scales.len()];
+            // In two passes, so that the second reads what the first kept.
+            let half = golden.tokens.len() / 2;
+            for part in [0..half, half..golden.tokens.len()] {
+                let mut batch = Batch::default();
+                for position in part {
+                    for id in 0..scales.len() {
+                        batch.push(golden.tokens[position], id as u32, position as u32, true);
+                    }
+                }
+                let found = model.forward(&batch).expect("the pass runs");
+                let width = found.len() / batch.len();
+                for (i, row) in found.chunks_exact(width).enumerate() {
+                    rows[i % scales.len()].extend_from_slice(row);
+                }
+            }
+            rows
+        };
+        let together = run_with(&all);
+        for (scales, found) in all.iter().zip(&together) {
+            let alone = run_with(&[*scales]).remove(0);
+            let error = nmse(found, &doubles(&alone));
+            assert!(error <= EXACT, "{name} {scales:?}: NMSE {error:.1e}");
+        }
+        let plain = nmse(&together[0], &golden.expected);
+        assert!(plain <= EXACT, "{name} without adapters: NMSE {plain:.1e}");
+        for pair in together.windows(2) {
+            assert!(
+                nmse(&pair[0], &doubles(&pair[1])) > 1e-3,
+                "{name}: no effect"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_text_is_shared_among_equal_scales_only() {
+    let scratch = scratch();
+    for name in ["llama", "qwen35"] {
+        let (golden, adapters, _) = two(scratch.path(), name);
+        let base = plan(&golden, &golden.weights);
+        let options = Options {
+            n_checkpoints: 8,
+            ..options()
+        };
+        let mut model = load(base, &golden.weights, &adapters, options);
+        let tokens: Vec<u32> = golden.tokens.iter().cycle().take(33).copied().collect();
+        let mut begin = |scales: &[f32]| {
+            model.set_scales(0, scales);
+            let n = model.resume(0, &tokens).n_cached;
+            let mut last = Vec::new();
+            for (part, at) in [(n..32.max(n), n), (32.max(n)..33, 32.max(n))] {
+                if !part.is_empty() {
+                    last = run(&mut model, &tokens[part], 0, at as u32);
+                }
+            }
+            let width = model.row_width();
+            model.release(0);
+            (n, last[last.len() - width..].to_vec())
+        };
+        let all: [&[f32]; 4] = [&[0.0, 0.0], &[1.0, 0.0], &[0.5, 0.0], &[0.0, 1.0]];
+        let first: Vec<_> = all.iter().map(|scales| begin(scales)).collect();
+        assert!(first.iter().all(|(n, _)| *n == 0), "{name}: shared");
+        for (scales, (_, expected)) in all.iter().zip(&first) {
+            let (n, found) = begin(scales);
+            assert_eq!(n, 32, "{name} {scales:?}");
+            let error = nmse(&found, &doubles(expected));
+            assert!(error <= EXACT, "{name} {scales:?}: NMSE {error:.1e}");
+        }
+    }
+}
+
+#[test]
+fn adapters_that_do_not_fit_are_refused_by_name() {
+    let scratch = scratch();
+    let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
+    let base = plan(&golden, &golden.weights);
+    let q = base
+        .tensors
+        .iter()
+        .find(|t| t.name == "blk.0.attn_q.weight");
+    let q = Low::new("q", q.expect("there are queries"), 2);
+    let metadata = || metadata("llama", 2.0);
+    let path = scratch.path().join("hostile.gguf");
+    let refused = |metadata: &Metadata, tensors: &[(NewTensor, Vec<u8>)], expected: &str| {
+        write_adapter(&path, metadata, tensors);
+        let error = open(&path, 1.0, &base).expect_err(expected);
+        assert!(error.contains(expected), "{error}\n expected {expected}");
+    };
+    let [a, b] = q.tensors();
+    let both = [a.clone(), b.clone()];
+    let named = |(tensor, bytes): &(NewTensor, Vec<u8>), name: &str| {
+        let tensor = NewTensor {
+            name: name.into(),
+            ..tensor.clone()
+        };
+        (tensor, bytes.clone())
+    };
+    let cut = |(tensor, bytes): &(NewTensor, Vec<u8>), shape: &[u64]| {
+        let tensor = NewTensor {
+            shape: shape.to_vec(),
+            ..tensor.clone()
+        };
+        let n = 4 * shape.iter().product::<u64>() as usize;
+        (tensor, bytes[..n].to_vec())
+    };
+
+    refused(
+        &metadata(),
+        std::slice::from_ref(&a),
+        "`blk.0.attn_q.weight.lora_b` is missing",
+    );
+    refused(
+        &metadata(),
+        std::slice::from_ref(&b),
+        "`blk.0.attn_q.weight.lora_a` is missing",
+    );
+    refused(&metadata(), &[], "it has no tensors");
+    let other = [
+        named(&a, "blk.7.attn_q.weight.lora_a"),
+        named(&b, "blk.7.attn_q.weight.lora_b"),
+    ];
+    refused(
+        &metadata(),
+        &other,
+        "the model has no weight `blk.7.attn_q.weight`; the nearest is",
+    );
+    let norm = [
+        named(&a, "blk.0.attn_norm.weight.lora_a"),
+        named(&b, "blk.0.attn_norm.weight.lora_b"),
+    ];
+    refused(&metadata(), &norm, "`blk.0.attn_norm.weight` is no matrix");
+    refused(
+        &metadata(),
+        &[named(&a, "blk.0.attn_norm.weight")],
+        "none of an adapter",
+    );
+    let shape = [&a.0.shape, &b.0.shape];
+    let narrow = [cut(&a, &[shape[0][0] - 1, 2]), b.clone()];
+    refused(
+        &metadata(),
+        &narrow,
+        &format!("[{}, 2] and", shape[0][0] - 1),
+    );
+    let ranks = [cut(&a, &[shape[0][0], 1]), b.clone()];
+    refused(&metadata(), &ranks, "do not update `blk.0.attn_q.weight`");
+    let mut infinite = both.clone();
+    infinite[0].1[..4].copy_from_slice(&f32::INFINITY.to_le_bytes());
+    refused(&metadata(), &infinite, "infinity at row 0");
+
+    let text = |value: &str| Value::Str(value.to_owned());
+    let said = |key: &str, value: Value| {
+        let mut metadata = metadata();
+        metadata.insert(key, value);
+        metadata
+    };
+    let arch = said("general.architecture", text("qwen3"));
+    refused(
+        &arch,
+        &both,
+        "for the architecture `qwen3`, the model is of `llama`",
+    );
+    refused(
+        &said("general.type", text("model")),
+        &both,
+        "`general.type` is `model`",
+    );
+    refused(
+        &said("adapter.type", text("ia3")),
+        &both,
+        "`adapter.type` is `ia3`",
+    );
+    let tokens = Value::Array(lab_bench::weights::Array::U32(vec![1]));
+    let invoked = said("adapter.alora.invocation_tokens", tokens);
+    refused(&invoked, &both, "begins within a text");
+    refused(
+        &said("adapter.lora.alpha", Value::F32(f32::NAN)),
+        &both,
+        "no finite number",
+    );
+
+    let rank_zero = NewTensor {
+        shape: vec![shape[0][0], 0],
+        ..a.0.clone()
+    };
+    let none = gguf::write(&path, &metadata(), &[rank_zero], |_| Ok(Vec::new()));
+    assert!(none.is_err(), "no file holds a matrix of rank 0");
+}
+
+#[test]
+fn peft_folders_that_ask_for_more_are_refused_by_name() {
+    let (scratch, with) = (scratch(), definitions());
+    let [base, _, adapter] = write_folders("llama", scratch.path(), Modules::Attention);
+    let config = adapter.join("adapter_config.json");
+    let sound: Json = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
+    let refused = |expected: &str| {
+        let error = adapted(&base, &adapter, &with).expect_err(expected);
+        assert!(error.contains(expected), "{error}\n expected {expected}");
+    };
+    let cases = [
+        ("use_dora", json!(true), "`use_dora` asks for magnitudes"),
+        (
+            "modules_to_save",
+            json!(["lm_head"]),
+            "`modules_to_save` asks for whole modules",
+        ),
+        (
+            "target_parameters",
+            json!(["mlp.experts.up"]),
+            "`target_parameters` asks for",
+        ),
+        ("bias", json!("all"), "`bias` is \"all\""),
+        ("lora_bias", json!(true), "`lora_bias` asks for biases"),
+        (
+            "init_lora_weights",
+            json!("pissa"),
+            "`init_lora_weights` is \"pissa\"",
+        ),
+        (
+            "alora_invocation_tokens",
+            json!([1, 2]),
+            "begins within a text",
+        ),
+        ("layer_replication", json!([[0, 1]]), "`layer_replication`"),
+        ("use_bdlora", json!({"n": 2}), "what it means is not known"),
+        ("peft_type", json!("LOHA"), "`peft_type` is `LOHA`"),
+        ("alpha_pattern", json!({"(": 1}), "`alpha_pattern`: `(`"),
+        ("lora_alpha", json!("much"), "`lora_alpha` is \"much\""),
+    ];
+    for (key, value, expected) in cases {
+        let mut changed = sound.clone();
+        changed[key] = value;
+        std::fs::write(&config, changed.to_string()).expect("writable");
+        refused(expected);
+    }
+    std::fs::write(&config, sound.to_string()).expect("writable");
+    adapted(&base, &adapter, &with).expect("it is sound again");
+
+    let file = adapter.join("adapter_model.safetensors");
+    let tensors = read_tensors(&std::fs::read(&file).unwrap());
+    let q = "base_model.model.model.layers.0.self_attn.q_proj";
+    let with_name = |from: &str, to: &str| {
+        let mut changed = tensors.clone();
+        let tensor = changed.remove(from).expect("it is there");
+        if !to.is_empty() {
+            changed.insert(to.to_owned(), tensor);
+        }
+        write_tensors(&file, &changed);
+    };
+    let a = format!("{q}.lora_A.weight");
+    with_name(&a, "");
+    refused("module `model.layers.0.self_attn.q_proj` has no `lora_A`");
+    with_name(&a, &format!("{q}.lora_magnitude_vector"));
+    refused("is no update of low rank");
+    let mut other = tensors.clone();
+    for half in ["lora_A", "lora_B"] {
+        let tensor = tensors[&format!("{q}.{half}.weight")].clone();
+        other.insert(
+            format!("base_model.model.model.layers.9.self_attn.q_proj.{half}.weight"),
+            tensor,
+        );
+    }
+    write_tensors(&file, &other);
+    refused("no tensor of the model is made of its module `model.layers.9.self_attn.q_proj`");
+    let mut narrow = tensors.clone();
+    narrow.insert(a.clone(), ("F32".into(), vec![3, 5], vec![0; 60]));
+    write_tensors(&file, &narrow);
+    refused("the update is of [64, 5], the stored matrix of [64, 64]");
+    let mut ranks = tensors.clone();
+    ranks.insert(a.clone(), ("F32".into(), vec![2, 64], vec![0; 512]));
+    write_tensors(&file, &ranks);
+    refused("have different ranks");
+    let mut nothing = tensors.clone();
+    nothing.insert(a, ("F32".into(), vec![0, 64], Vec::new()));
+    write_tensors(&file, &nothing);
+    refused("expected a matrix of floats");
+    std::fs::remove_file(&file).expect("it is there");
+    refused("the folder has no adapter_model.safetensors");
+}
+
+#[test]
+fn a_server_has_scales_for_requests_and_for_all() {
+    let scratch = scratch();
+    let shipped = models::open(&models::Source::of(None), &definitions()).expect("built in");
+    let lows = updates("chat", &shipped.plan, 2);
+    let tensors: Vec<_> = lows.iter().flat_map(Low::tensors).collect();
+    let path = scratch.path().join("chat.gguf");
+    write_adapter(&path, &metadata(&shipped.plan.arch, 0.0), &tensors);
+    let file = path.to_str().expect("UTF-8");
+    let server = Server::start(&["--lora", &format!("{file}=0"), "--lora", file]);
+    let path = "/lora-adapters";
+    let scales = || {
+        let (status, list) = server.json("GET", path, &Json::Null);
+        assert_eq!(status, 200, "{list}");
+        let list = list.as_array().expect("a list").iter();
+        list.map(|a| a["scale"].as_f64().expect("a number"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(scales(), [0.0, 1.0]);
+    let ask = |lora: Json| {
+        let (status, answer) = server.chat(json!({
+            "messages": [{ "role": "user", "content": "Please tell me: what is 12+7?" }],
+            "logprobs": true, "max_tokens": 6, "temperature": 0, "lora": lora,
+        }));
+        assert_eq!(status, 200, "{answer}");
+        let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
+        let first = answer["choices"][0]["logprobs"]["content"][0].clone();
+        (
+            cached.as_u64().expect("a number"),
+            first["id"].clone(),
+            first["logprob"].as_f64(),
+        )
+    };
+    let usual = ask(Json::Null);
+    let without = ask(json!([]));
+    let half = ask(json!([{ "id": 0, "scale": 0.5 }]));
+    assert_eq!([usual.0, without.0, half.0], [0, 0, 0], "nothing is shared");
+    assert!(
+        usual.2 != without.2 && without.2 != half.2,
+        "{usual:?} {without:?} {half:?}"
+    );
+    // The same file under the other id, named.
+    assert_eq!(ask(json!([{ "id": 1, "scale": 1.0 }])).1, usual.1);
+    assert!(ask(json!([])).0 > 0, "equal scales share");
+
+    let (status, answer) = server.json("POST", path, &json!([{ "id": 0, "scale": 0.5 }]));
+    assert_eq!((status, answer["success"].as_bool()), (200, Some(true)));
+    assert_eq!(scales(), [0.5, 0.0]);
+    let again = ask(Json::Null);
+    assert!(again.0 > 0 && again.1 == half.1, "{again:?} {half:?}");
+
+    let refused = |lora: Json, expected: &str| {
+        let (status, answer) = server.chat(json!({
+            "messages": [{ "role": "user", "content": "Hi" }], "lora": lora,
+        }));
+        let message = answer["error"]["message"].as_str().expect("a message");
+        assert!(status == 400 && message.contains(expected), "{answer}");
+    };
+    refused(
+        json!([{ "id": 2, "scale": 1 }]),
+        "there is no adapter 2; the model has 2",
+    );
+    refused(json!([{ "id": 0, "scale": 1e300 }]), "no finite number");
+    refused(json!([{ "id": 0 }]), "scale");
+    refused(
+        json!([{ "id": 0, "scale": 1 }, { "id": 0, "scale": 2 }]),
+        "named twice",
+    );
+    let (status, answer) = server.json("POST", path, &json!({ "id": 0 }));
+    assert_eq!(status, 400, "{answer}");
+}
