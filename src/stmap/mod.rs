@@ -132,7 +132,7 @@ pub fn open(
         modules.join(json, &mut checkpoint)?;
         Ok(checkpoint)
     })?;
-    let (source, map, checkpoint) = (chosen.source, chosen.map, chosen.checkpoint);
+    let (source, map, mut checkpoint) = (chosen.source, chosen.map, chosen.checkpoint);
     let def = archs.get(&map.arch)?;
     let packed = packed::Table::take(&mut json, folder, &mut checkpoint)?;
     let applied = apply::apply(&map, maps.common(), &def, &json, &checkpoint, &packed);

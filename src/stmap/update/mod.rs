@@ -172,7 +172,8 @@ fn candidates(path: &Path, model: &Updated<'_>, maps: &Maps) -> Result<Vec<Candi
             let base = inner.as_deref().unwrap_or(base);
             let folder = folder_of(base);
             let mut json = read_config(&folder.join(CONFIG))?;
-            let chosen = choose(folder, maps, &mut json, |_| Ok(Checkpoint::open(base)?))?;
+            let mut chosen = choose(folder, maps, &mut json, |_| Ok(Checkpoint::open(base)?))?;
+            packed::Table::take(&mut json, folder, &mut chosen.checkpoint)?;
             return Ok(candidate(chosen, json));
         }
         Updated::Arch(arch, params) => (*arch, *params),
@@ -467,11 +468,9 @@ impl<'a> Work<'a> {
     /// says how large it is.
     fn part(&self, source: &Source<'a, '_>, at: &At<'_>) -> Result<Option<Block>, String> {
         let place = |error: String| format!("`{}`: {error}", source.name);
-        let stored = match self.checkpoint {
-            Some(checkpoint) => packed::find(checkpoint, &source.name, at)?,
-            None => None,
-        };
-        let stored = stored.map(|found| found.stored.shape);
+        let checkpoint = self.checkpoint;
+        let stored = checkpoint.and_then(|checkpoint| checkpoint.get(&source.name));
+        let stored = stored.map(|stored| stored.shape.clone());
         let Some(module) = source.module else {
             let Some(shape) = stored else { return Ok(None) };
             let view = view(source.taken, &shape, at).map_err(place)?;
