@@ -39,7 +39,7 @@ const RUN: usize = 1 << 16;
 /// What of a tensor decides its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// It keeps its type.
+    /// It keeps its type, unless all is to be f32.
     Kept,
     /// A vector or the like: elementwise, so f32.
     Vector,
@@ -214,8 +214,8 @@ pub fn retype(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weight
         let Some(tensor) = weights.tensor(&planned.name) else {
             continue;
         };
-        let is_matrix = tensor.shape[1..].iter().any(|n| *n > 1);
-        if matches!(part, Part::Kept | Part::Vector) || !is_matrix || !has_values(tensor.ty) {
+        if matches!(part, Part::Kept | Part::Vector) || !is_matrix(tensor) || !has_values(tensor.ty)
+        {
             continue;
         }
         let row = tensor.shape[0];
@@ -306,10 +306,19 @@ fn vectors<'w>(plan: &Plan, weights: &'w Weights, facts: &Facts) -> HashMap<&'w 
     let tensors = plan.tensors.iter().zip(&facts.parts);
     let vectors = tensors.filter_map(|(planned, part)| {
         let tensor = weights.tensor(&planned.name)?;
-        let is_half = matches!(tensor.ty, TensorType::F16 | TensorType::BF16);
-        (*part == Part::Vector && is_half).then_some((tensor.name.as_str(), TensorType::F32))
+        (*part == Part::Vector && is_half(tensor))
+            .then_some((tensor.name.as_str(), TensorType::F32))
     });
     vectors.collect()
+}
+
+fn is_half(tensor: &TensorInfo) -> bool {
+    matches!(tensor.ty, TensorType::F16 | TensorType::BF16)
+}
+
+/// Whether a tensor has more than one row.
+fn is_matrix(tensor: &TensorInfo) -> bool {
+    tensor.shape[1..].iter().any(|n| *n > 1)
 }
 
 /// Whether elements of a type can be turned into numbers.

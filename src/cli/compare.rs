@@ -139,6 +139,9 @@ fn values(args: &Args, model: &Path, path: &[Step]) -> Result<Vec<Value>, Failur
         stateless: false,
     };
     options.n_ctx = n.next_multiple_of(256);
+    if args.load.ctx.is_none() {
+        options.n_ctx_seq = n;
+    }
     options.watch = true;
     for step in path {
         match step {

@@ -63,6 +63,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             options.n_ctx
         );
     }
+    if args.load.ctx.is_none() {
+        // The table of a rope is the one for the tokens that there are.
+        options.n_ctx_seq = n;
+    }
     if args.stateless {
         options.n_ctx = 0;
     } else {

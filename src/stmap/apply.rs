@@ -11,7 +11,7 @@ use crate::arch::{ArchDef, Diagnostic, Span, Spanned, fits_pattern};
 use crate::weights::safetensors::{Checkpoint, Stored};
 use crate::weights::{Data, Entry, Metadata, TensorType, Value as Meta};
 
-use super::config::{At, Config, Expressions, fill, filled};
+use super::config::{At, Config, Expressions, Root, fill, filled};
 use super::definition::{Composition, Group, Made, Map, PartRule, Taken, TensorRule};
 use super::packed::{Packing, Table};
 use super::rearrange::View;
@@ -84,52 +84,70 @@ pub(super) fn apply(
     if work.problems.iter().any(|problems| !problems.is_empty()) {
         return Err(work.problems);
     }
-    let is_ignored = |name: &str, patterns: &[Spanned<String>]| {
-        patterns
-            .iter()
-            .any(|pattern| fits_pattern(&pattern.value, name))
-    };
     let used = work.used.into_inner();
-    let filled = |pattern: &Spanned<String>| {
-        let text = filled(&pattern.value, &config.plain());
-        Spanned::new(text, pattern.span.clone())
+    let ignored = |key: &str| {
+        let fits = |part| {
+            map.ignored_keys
+                .iter()
+                .any(|p| fits_pattern(&p.value, part))
+        };
+        parts(key).any(fits)
     };
-    let ignored_tensors: Vec<Spanned<String>> = map.ignored_tensors.iter().map(filled).collect();
-    let mut unused: Vec<&str> = checkpoint.tensors().map(|(name, _)| name).collect();
-    unused.retain(|name| !used.contains(*name));
-    let mut left_out: Vec<(String, usize)> = Vec::new();
-    for (part, patterns) in &map.parts {
-        let patterns: Vec<Spanned<String>> = patterns.iter().map(filled).collect();
-        let n_before = unused.len();
-        unused.retain(|name| !is_ignored(name, &patterns));
-        match (
-            n_before - unused.len(),
-            left_out.iter_mut().find(|(other, _)| other == part),
-        ) {
-            (0, _) => {}
-            (n, Some((_, all))) => *all += n,
-            (n, None) => left_out.push((part.clone(), n)),
-        }
+    let keys = config.unread(ignored);
+    let (tensors, left_out) = unused(map, &config, &used);
+    if !keys.inert.is_empty() {
+        tracing::debug!(
+            keys = keys.inert.join(", "),
+            "config.json keys without effect"
+        );
     }
-    unused.retain(|name| !is_ignored(name, &ignored_tensors));
-    let unmapped = Unmapped {
-        tensors: unused
-            .into_iter()
-            .map(|name| checkpoint.stored_name(name).to_owned())
-            .collect(),
-        keys: config
-            .unused()
-            .into_iter()
-            .filter(|key| !parts(key).any(|part| is_ignored(part, &map.ignored_keys)))
-            .collect(),
-    };
     Ok(Applied {
         metadata: work.metadata,
         entries: work.entries,
-        unmapped,
+        unmapped: Unmapped {
+            tensors,
+            keys: keys.refused,
+        },
         left_out,
         origins: work.origins,
     })
+}
+
+/// Stored tensors that nothing used and that are not ignored, by their names in the files, and what is
+/// left out of the model.
+fn unused(
+    map: &Map,
+    config: &Config<'_>,
+    used: &BTreeSet<String>,
+) -> (Vec<String>, Vec<(String, usize)>) {
+    let checkpoint = config.checkpoint;
+    let mut unused: Vec<&str> = checkpoint.tensors().map(|(name, _)| name).collect();
+    unused.retain(|name| !used.contains(*name));
+    let mut without = |patterns: &[Spanned<String>]| {
+        let n_before = unused.len();
+        for pattern in patterns {
+            let pattern = filled(&pattern.value, &config.plain());
+            unused.retain(|name| {
+                !fits_pattern(&pattern, name)
+                    && !fits_pattern(config.bare(&pattern), config.bare(name))
+            });
+        }
+        n_before - unused.len()
+    };
+    let mut left_out: Vec<(String, usize)> = Vec::new();
+    for (part, patterns) in &map.parts {
+        let n = without(patterns);
+        match left_out.iter_mut().find(|(other, _)| other == part) {
+            _ if n == 0 => {}
+            Some((_, all)) => *all += n,
+            None => left_out.push((part.clone(), n)),
+        }
+    }
+    without(&map.ignored_tensors);
+    let names = unused
+        .into_iter()
+        .map(|name| checkpoint.stored_name(name).to_owned());
+    (names.collect(), left_out)
 }
 
 /// A key, the objects in which it is, and its own name.
@@ -148,11 +166,11 @@ struct Product {
 }
 
 /// A stored tensor of a rule.
-struct Source<'r> {
-    name: String,
+pub(super) struct Source<'r> {
+    pub(super) name: String,
     taken: &'r Taken,
-    stored: &'r Stored,
-    packing: Packing,
+    pub(super) stored: &'r Stored,
+    pub(super) packing: Packing,
 }
 
 /// The work of applying a map.
@@ -213,8 +231,7 @@ impl Work<'_> {
     }
 
     fn rule(&mut self, group: &Group, rule: &TensorRule, at: &At<'_>) {
-        let is_active = rule.when.as_ref().map_or(Ok(true), |when| at.truth(when));
-        match is_active {
+        match self.is_made(group, rule, at) {
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => return self.report(&rule.name.span, error),
@@ -232,6 +249,16 @@ impl Work<'_> {
                 Ok(Some(product)) => self.add(rule, name, product),
                 Err(error) => self.report(&rule.name.span, format!("`{name}`: {error}")),
             }
+        }
+    }
+
+    /// Whether there is a tensor of this rule.
+    fn is_made(&self, group: &Group, rule: &TensorRule, at: &At<'_>) -> Result<bool, String> {
+        let is_active = rule.when.as_ref().map_or(Ok(true), |when| at.truth(when))?;
+        match &rule.otherwise {
+            None => Ok(is_active),
+            Some(twin) if is_active => self.is_there(group, rule, twin, at),
+            Some(twin) => self.is_untied(group, rule, twin, at),
         }
     }
 
@@ -397,7 +424,7 @@ impl Work<'_> {
     }
 
     /// The stored tensors of a rule with their names; none if none of them is there.
-    fn stored<'r>(
+    pub(super) fn stored<'r>(
         &'r self,
         group: &Group,
         parts: &'r [PartRule],
@@ -405,17 +432,10 @@ impl Work<'_> {
         at: &At<'_>,
         ending: &str,
     ) -> Result<Option<Vec<Source<'r>>>, String> {
-        // Names of what all maps share have no root.
-        let rootless = [String::new()];
-        let mut roots = self
-            .map
-            .roots
-            .iter()
-            .chain(rootless.iter().filter(|_| self.at == 1));
+        let mut roots = self.config.roots();
         roots
             .find_map(|root| {
-                let prefix = format!("{root}{}", group.from);
-                self.stored_under(&prefix, parts, n_stacked, at, ending)
+                self.stored_under(root, group, parts, n_stacked, at, ending)
                     .transpose()
             })
             .transpose()
@@ -423,7 +443,8 @@ impl Work<'_> {
 
     fn stored_under<'r>(
         &'r self,
-        prefix: &str,
+        root: Root<'_>,
+        group: &Group,
         parts: &'r [PartRule],
         n_stacked: Option<u64>,
         at: &At<'_>,
@@ -432,7 +453,9 @@ impl Work<'_> {
         let mut found = Vec::new();
         let mut missing = None;
         for part in parts {
-            let template = fill(&format!("{prefix}{}{ending}", part.from.value), &at.indices);
+            let template = format!("{}{}{ending}", group.from, part.from.value);
+            let template = self.config.name_under(root, &template);
+            let template = fill(&template, &at.indices);
             for e in 0..n_stacked.unwrap_or(1) {
                 let name = fill(&template, &[("e", e)]);
                 match self.checkpoint.get(&name) {

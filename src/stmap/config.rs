@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value as Json;
 
 use crate::arch::expr::{Expr, Scope, Value};
-use crate::weights::safetensors::Checkpoint;
+use crate::weights::safetensors::{Checkpoint, Stored};
 
 use super::definition::Map;
 
@@ -16,13 +16,38 @@ use super::definition::Map;
 pub(super) struct Config<'a> {
     map: &'a Map,
     json: &'a Json,
-    checkpoint: &'a Checkpoint,
+    pub(super) checkpoint: &'a Checkpoint,
+    /// What stands before stored names, of all that may.
+    before: BTreeSet<&'a str>,
     /// Whether keys that it lacks may have values, so that nothing follows from their absence.
     is_partial: bool,
     /// Keys that were asked for.
     asked: RefCell<BTreeSet<String>>,
     /// Named values being evaluated, innermost last.
     open: RefCell<Vec<String>>,
+}
+
+/// Keys that nothing asked for.
+#[derive(Debug, Default)]
+pub(super) struct Unread {
+    /// Those that have no effect.
+    pub(super) inert: Vec<String>,
+    /// The others, with value and meaning.
+    pub(super) refused: Vec<String>,
+}
+
+/// Keys that need no further look.
+struct Seen<'a> {
+    asked: &'a BTreeSet<String>,
+    is_ignored: &'a dyn Fn(&str) -> bool,
+}
+
+/// What stands before the names of a map in a folder.
+#[derive(Clone, Copy)]
+pub(super) struct Root<'a> {
+    before: &'a str,
+    /// Whether it stands there in the place of what the map has written before a name.
+    is_other: bool,
 }
 
 /// A configuration with values for indices: `il`, `e`, `i`.
@@ -38,6 +63,10 @@ impl<'a> Config<'a> {
             map,
             json,
             checkpoint,
+            before: checkpoint
+                .tensors()
+                .map(|(name, _)| &name[..name.len() - bare(&map.prefixes, name).len()])
+                .collect(),
             is_partial: false,
             asked: RefCell::default(),
             open: RefCell::default(),
@@ -63,18 +92,21 @@ impl<'a> Config<'a> {
     /// The value of a key, or of the first of its aliases that has one. All of them are known then,
     /// be there a value or not.
     fn get(&self, key: &str) -> Option<&Json> {
-        let aliases = self.map.aliases.iter().filter_map(|(name, others)| {
-            let rest = key.strip_prefix(name.as_str())?;
-            (rest.is_empty() || rest.starts_with('.')).then_some((rest, others))
-        });
-        let others =
-            aliases.flat_map(|(rest, others)| others.iter().map(move |o| format!("{o}{rest}")));
         let mut found = self.find(key);
-        for other in others {
+        for other in self.others(key) {
             let value = self.find(&other);
             found = found.or(value);
         }
         found
+    }
+
+    /// The aliases of a key.
+    fn others(&self, key: &str) -> impl Iterator<Item = String> {
+        let aliases = self.map.aliases.iter().filter_map(move |(name, others)| {
+            let rest = key.strip_prefix(name.as_str())?;
+            (rest.is_empty() || rest.starts_with('.')).then_some((rest, others))
+        });
+        aliases.flat_map(|(rest, others)| others.iter().map(move |o| format!("{o}{rest}")))
     }
 
     /// The value of a key; dots lead into objects. What the map's `nested` object says comes first.
@@ -85,53 +117,145 @@ impl<'a> Config<'a> {
         self.nested().and_then(find).or_else(|| find(self.json))
     }
 
+    /// Whether a key, or one of its aliases, is there and is `null`.
+    fn is_null(&self, key: &str) -> bool {
+        let is_null = |key: &str| {
+            let nested = self.nested().and_then(|nested| at(nested, key));
+            nested
+                .or_else(|| at(self.json, key))
+                .is_some_and(Json::is_null)
+        };
+        is_null(key) || self.others(key).any(|other| is_null(&other))
+    }
+
+    /// The value of a key that has none: by whether it is `null` or not there.
+    fn fallback(&self, key: &str) -> Option<&Expr> {
+        let fallback = self.map.defaults.get(key)?;
+        match self.is_null(key) {
+            true => fallback.null.as_ref(),
+            false => fallback.absent.as_ref(),
+        }
+    }
+
     /// The object whose keys come first.
     fn nested(&self) -> Option<&'a Json> {
         at(self.json, self.map.nested.as_deref()?)
     }
 
-    /// Keys with values that nothing asked for, with those of objects that are not taken as a whole.
-    pub(super) fn unused(&self) -> Vec<String> {
-        let mut keys = Vec::new();
+    /// The roots of stored names, in the order in which they are tried.
+    pub(super) fn roots(&'a self) -> impl Iterator<Item = Root<'a>> {
+        let own = self.map.roots.iter().map(|before| Root {
+            before,
+            is_other: false,
+        });
+        let others = self.before.iter().map(|before| Root {
+            before,
+            is_other: true,
+        });
+        own.chain(others)
+    }
+
+    /// A name of a map as it is stored under a root.
+    pub(super) fn name_under(&self, root: Root<'_>, name: &str) -> String {
+        match root.is_other {
+            true => format!("{}{}", root.before, self.bare(name)),
+            false => format!("{}{name}", root.before),
+        }
+    }
+
+    /// A stored tensor by its name in the map, with the name under which it is stored.
+    pub(super) fn stored(&self, name: &str) -> Option<(String, &Stored)> {
+        let exact = self.checkpoint.get(name);
+        let exact = exact.map(|stored| (name.to_owned(), stored));
+        exact.or_else(|| {
+            self.roots().find_map(|root| {
+                let name = self.name_under(root, name);
+                let stored = self.checkpoint.get(&name)?;
+                Some((name, stored))
+            })
+        })
+    }
+
+    /// A name without what may stand before it.
+    pub(super) fn bare<'n>(&self, name: &'n str) -> &'n str {
+        bare(&self.map.prefixes, name)
+    }
+
+    /// Keys with values that nothing asked for, with those of objects that are not taken as a whole,
+    /// but for those that are ignored.
+    pub(super) fn unread(&self, is_ignored: impl Fn(&str) -> bool) -> Unread {
+        let mut unread = Unread::default();
+        // What the values of defaults ask for is not read.
+        let asked = self.asked.borrow().clone();
+        let seen = Seen {
+            asked: &asked,
+            is_ignored: &is_ignored,
+        };
         if self.map.is_part {
-            for (key, value) in self
-                .nested()
-                .and_then(Json::as_object)
-                .into_iter()
-                .flatten()
-            {
-                self.note_unused(key, value, &mut keys);
+            let fields = self.nested().and_then(Json::as_object);
+            for (key, value) in fields.into_iter().flatten() {
+                self.note_unread(key, value, &seen, &mut unread);
             }
-            return keys;
+            return unread;
         }
         for (key, value) in self.json.as_object().into_iter().flatten() {
             match (value, self.map.nested.as_deref()) {
                 (Json::Object(inner), Some(name)) if name == key => {
                     for (key, value) in inner {
-                        self.note_unused(key, value, &mut keys);
+                        self.note_unread(key, value, &seen, &mut unread);
                     }
                 }
-                _ => self.note_unused(key, value, &mut keys),
+                _ => self.note_unread(key, value, &seen, &mut unread),
             }
         }
-        keys
+        unread
     }
 
-    fn note_unused(&self, key: &str, value: &Json, keys: &mut Vec<String>) {
-        let asked = self.asked.borrow();
-        if value.is_null() || asked.contains(key) {
+    fn note_unread(&self, key: &str, value: &Json, seen: &Seen<'_>, unread: &mut Unread) {
+        if seen.asked.contains(key) || (seen.is_ignored)(key) {
             return;
         }
         let within = format!("{key}.");
+        let is_partly_asked = || seen.asked.iter().any(|name| name.starts_with(&within));
         match value {
             // Where nobody asks for what is within, the object is what nobody asks for.
-            Json::Object(fields) if asked.iter().any(|name| name.starts_with(&within)) => {
+            Json::Object(fields) if is_partly_asked() => {
                 for (field, value) in fields {
-                    self.note_unused(&format!("{within}{field}"), value, keys);
+                    self.note_unread(&format!("{within}{field}"), value, seen, unread);
                 }
             }
-            _ => keys.push(key.to_owned()),
+            _ if self.is_inert(key, value) => unread.inert.push(key.to_owned()),
+            _ => unread.refused.push(self.refusal(key, value)),
         }
+    }
+
+    /// Whether a key that nothing reads has no effect: its value is the one that holds where it is not
+    /// there. Without such a value, being off is the same as not being there.
+    fn is_inert(&self, key: &str, value: &Json) -> bool {
+        let Some(fallback) = self.map.defaults.get(key) else {
+            return is_off(value);
+        };
+        let default = fallback
+            .absent
+            .as_ref()
+            .map(|expr| expr.evaluate(&self.plain()));
+        match (default, convert(value)) {
+            (Some(Ok(default)), Some(value)) => is_same(&default, &value),
+            _ => value.is_null(),
+        }
+    }
+
+    /// A key that nothing reads, for messages.
+    fn refusal(&self, key: &str, value: &Json) -> String {
+        let shown = match value {
+            Json::Array(_) | Json::Object(_) => String::new(),
+            value => format!(" = {value}"),
+        };
+        let own = key.rsplit('.').next().unwrap_or(key);
+        let meanings = &self.map.meanings;
+        let meaning = meanings.get(key).or_else(|| meanings.get(own));
+        let meaning = meaning.map(|text| format!(" ({text})"));
+        format!("{key}{shown}{}", meaning.unwrap_or_default())
     }
 
     fn known(&self) -> Vec<String> {
@@ -142,18 +266,20 @@ impl<'a> Config<'a> {
     }
 
     fn named(&self, name: &str, at: &At<'_>) -> Result<Option<Value>, String> {
-        let Some(expr) = self.map.values.get(name) else {
-            return Ok(None);
-        };
+        let value = self.map.values.get(name);
+        let value = value.map(|expr| self.once(name, expr, at));
+        value.transpose()
+    }
+
+    /// The value that a map gives a name.
+    fn once(&self, name: &str, expr: &Expr, at: &At<'_>) -> Result<Value, String> {
         if self.open.borrow().iter().any(|open| open == name) {
             return Err(format!("`{name}` depends on itself"));
         }
         self.open.borrow_mut().push(name.to_owned());
         let value = expr.evaluate(at);
         self.open.borrow_mut().pop();
-        value
-            .map(Some)
-            .map_err(|error| format!("`{name}` = {expr}: {error}"))
+        value.map_err(|error| format!("`{name}` = {expr}: {error}"))
     }
 }
 
@@ -228,9 +354,9 @@ impl Scope for At<'_> {
                 convert(json).ok_or_else(|| format!("`{name}` is an object, which is no value"))?;
             return self.of_layer(name, value, whole);
         }
-        let default = self.config.map.defaults.get(name);
+        let default = self.config.fallback(name);
         if let Some(default) = default.filter(|_| !self.config.is_partial) {
-            return default.evaluate(self);
+            return self.config.once(name, default, self);
         }
         let known = self.config.known();
         let near = crate::arch::nearest(name, known.iter().map(String::as_str));
@@ -241,18 +367,23 @@ impl Scope for At<'_> {
     }
 
     fn has(&self, key: &str) -> Result<bool, String> {
-        let has_default = self.config.map.defaults.contains_key(key);
-        let stored = filled(key, self);
         if self.config.is_partial && self.config.get(key).is_none() {
             return Err(format!("whether config.json has `{key}` is not known"));
         }
-        Ok(has_default || self.config.get(key).is_some() || self.config.checkpoint.has(&stored))
+        let is_known = self.config.get(key).is_some() || self.config.fallback(key).is_some();
+        if is_known {
+            return Ok(true);
+        }
+        let stored = filled(key, self);
+        Ok(self.config.stored(&stored).is_some() || self.config.checkpoint.has(&stored))
     }
 
     fn dim(&self, tensor: &str, index: i64) -> Result<i64, String> {
         let name = filled(tensor, self);
-        let stored = self.config.checkpoint.get(&name);
-        let stored = stored.ok_or_else(|| format!("there is no tensor `{name}`"))?;
+        let (_, stored) = self
+            .config
+            .stored(&name)
+            .ok_or_else(|| format!("there is no tensor `{name}`"))?;
         let index = usize::try_from(index).map_err(|_| "a dimension is numbered from 0")?;
         Ok(stored
             .shape
@@ -267,6 +398,51 @@ impl Scope for At<'_> {
             Some(Json::Array(items)) => items.len() as i64,
             _ => 0,
         })
+    }
+}
+
+/// A name without any of the prefixes that stand before it.
+fn bare<'n>(prefixes: &[String], name: &'n str) -> &'n str {
+    let mut rest = name;
+    while let Some(shorter) = prefixes
+        .iter()
+        .filter(|prefix| !prefix.is_empty())
+        .find_map(|prefix| rest.strip_prefix(prefix.as_str()))
+    {
+        rest = shorter;
+    }
+    rest
+}
+
+/// Whether a value is false, empty, or made of nothing else.
+fn is_off(value: &Json) -> bool {
+    match value {
+        Json::Null | Json::Bool(false) => true,
+        Json::Bool(true) | Json::Number(_) => false,
+        Json::String(text) => text.is_empty(),
+        Json::Array(items) => items.is_empty(),
+        Json::Object(fields) => fields.values().all(is_off),
+    }
+}
+
+/// Whether two values are the same, be they written as integers, floats or truths.
+fn is_same(a: &Value, b: &Value) -> bool {
+    let number = |value: &Value| match value {
+        Value::Int(v) => Some(*v as f64),
+        Value::Float(v) => Some(*v),
+        Value::Bool(v) => Some(f64::from(u8::from(*v))),
+        _ => None,
+    };
+    match (a, b) {
+        (Value::List(a), Value::List(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b))
+        }
+        // `a` of all elements.
+        (one, Value::List(all)) => !all.is_empty() && all.iter().all(|item| is_same(one, item)),
+        _ => match (number(a), number(b)) {
+            (Some(a), Some(b)) => a == b,
+            _ => a == b,
+        },
     }
 }
 

@@ -27,8 +27,13 @@ pub(super) struct Map {
     pub(super) nested: Option<String>,
     /// Where else a key, or all keys of an object, may be found.
     pub(super) aliases: BTreeMap<String, Vec<String>>,
-    /// Values of keys that a configuration may leave out.
-    pub(super) defaults: Expressions,
+    /// What may stand before a stored name in one version of a folder and not in another.
+    pub(super) prefixes: Vec<String>,
+    /// Values of keys that a configuration may leave out. A key that nothing reads has no effect at
+    /// this value.
+    pub(super) defaults: BTreeMap<String, Fallback>,
+    /// What a key means that no map reads, for messages.
+    pub(super) meanings: BTreeMap<String, String>,
     /// Values that other expressions name.
     pub(super) values: Expressions,
     /// What must hold.
@@ -58,6 +63,15 @@ pub(super) struct TextModel {
     pub(super) class: Option<Expr>,
     /// Prefixes of its tensors, and the prefixes that are stored in their place.
     pub(super) names: BTreeMap<String, Vec<String>>,
+}
+
+/// The value of a key that a configuration leaves out.
+#[derive(Clone, Debug)]
+pub(super) struct Fallback {
+    /// Where the key is not there.
+    pub(super) absent: Option<Expr>,
+    /// Where it is `null`.
+    pub(super) null: Option<Expr>,
 }
 
 /// What must hold of a configuration for the map to be right.
@@ -107,6 +121,8 @@ pub(super) struct TensorRule {
     /// Our name: with its ending, or without for whatever endings the stored one has.
     pub(super) name: Spanned<String>,
     pub(super) when: Option<Expr>,
+    /// With `when`: the tensor of ours that serves in the place of this one where it does not hold.
+    pub(super) otherwise: Option<String>,
     pub(super) made: Made,
     /// What becomes of each element: of `x`, or of the index `i` where nothing is stored.
     pub(super) each: Option<Expr>,

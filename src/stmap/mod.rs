@@ -19,6 +19,7 @@ mod read;
 mod rearrange;
 mod recipe;
 mod text;
+mod tied;
 mod unit_rows;
 pub mod update;
 mod values;

@@ -10,6 +10,7 @@ use super::apply::Work;
 use super::config::{At, fill};
 use super::definition::{Given, Map, Target};
 use super::recipe::read;
+use super::tied::bytes_of;
 use super::values::{is_float, to_meta};
 
 impl Work<'_> {
@@ -32,7 +33,7 @@ impl Work<'_> {
     }
 
     /// The values of an expression's names, for messages.
-    fn found(&self, expr: &Expr) -> String {
+    pub(super) fn found(&self, expr: &Expr) -> String {
         let mut found = BTreeMap::new();
         expr.for_each_name(&mut |name, _| {
             if let Ok(value) = self.config.plain().name(name, true) {
@@ -140,27 +141,21 @@ impl Work<'_> {
     /// The one number of a stored tensor.
     fn stored_number(&self, name: &str, at: &At<'_>) -> Result<Value, String> {
         let name = fill(name, &at.indices);
-        for root in &self.map.roots {
-            let name = format!("{root}{name}");
-            let Some(stored) = self.checkpoint.get(&name) else {
-                continue;
-            };
-            if stored.shape.iter().product::<u64>() != 1 {
-                return Err(format!(
-                    "{name} has the shape {:?}, expected one number",
-                    stored.shape
-                ));
-            }
-            let file = self.checkpoint.files().nth(stored.file);
-            let bytes = file.and_then(|file| file.get(stored.offset..stored.offset + stored.bytes));
-            let number = read(stored.dtype, bytes.ok_or("a file is missing")?);
-            if !number.is_finite() {
-                return Err(format!("{name} ({:?}) is no number", stored.dtype));
-            }
-            self.used.borrow_mut().insert(name);
-            return Ok(Value::Float(number));
+        let Some((name, stored)) = self.config.stored(&name) else {
+            return Err(format!("there is no tensor `{name}`"));
+        };
+        if stored.shape.iter().product::<u64>() != 1 {
+            return Err(format!(
+                "{name} has the shape {:?}, expected one number",
+                stored.shape
+            ));
         }
-        Err(format!("there is no tensor `{name}`"))
+        let number = read(stored.dtype, bytes_of(self.checkpoint, stored)?);
+        if !number.is_finite() {
+            return Err(format!("{name} ({:?}) is no number", stored.dtype));
+        }
+        self.used.borrow_mut().insert(name);
+        Ok(Value::Float(number))
     }
 
     /// Whether every name of an expression has a value, those that named values stand for included.

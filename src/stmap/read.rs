@@ -10,8 +10,8 @@ use crate::arch::{Diagnostic, Diagnostics, Span, Spanned};
 
 use super::config::Expressions;
 use super::definition::{
-    Composition, Given, Group, Made, Map, PartRule, Requirement, Taken, Target, TensorRule,
-    TextModel,
+    Composition, Fallback, Given, Group, Made, Map, PartRule, Requirement, Taken, Target,
+    TensorRule, TextModel,
 };
 use super::rearrange::Pattern;
 
@@ -25,22 +25,23 @@ const PREFIX: &str = "blk.{il}.";
 /// All problems of the text together.
 pub(super) fn parse(path: &str, source: &str, common: &Map) -> Result<Map, Diagnostics> {
     let mut map = read(path, source, true)?;
-    let add = |own: &mut Expressions, shared: &Expressions| {
-        for (name, expr) in shared {
-            own.entry(name.clone()).or_insert_with(|| expr.clone());
-        }
-    };
     add(&mut map.defaults, &common.defaults);
     add(&mut map.values, &common.values);
-    for (name, others) in &common.aliases {
-        let own = map.aliases.entry(name.clone());
-        own.or_insert_with(|| others.clone());
-    }
+    add(&mut map.aliases, &common.aliases);
+    add(&mut map.meanings, &common.meanings);
+    map.prefixes.extend(common.prefixes.iter().cloned());
     map.parts.extend(common.parts.iter().cloned());
     map.ignored_keys.extend(common.ignored_keys.iter().cloned());
     map.ignored_tensors
         .extend(common.ignored_tensors.iter().cloned());
     Ok(map)
+}
+
+/// Adds what is shared; what a map has itself stays.
+fn add<T: Clone>(own: &mut BTreeMap<String, T>, shared: &BTreeMap<String, T>) {
+    for (name, value) in shared {
+        own.entry(name.clone()).or_insert_with(|| value.clone());
+    }
 }
 
 /// Reads what all maps share: parameters that are set where the configuration has their keys, and
@@ -96,11 +97,16 @@ impl<'a> Reader<'a> {
             .take("roots")
             .map(|item| self.0.text_or_texts(item, "roots"));
         map.roots = roots.unwrap_or_else(|| vec![String::new()]);
+        let prefixes = fields.take("prefixes");
+        map.prefixes = prefixes
+            .map(|item| self.0.text_or_texts(item, "prefixes"))
+            .unwrap_or_default();
         map.nested = fields
             .take("nested")
             .and_then(|item| Some(self.0.text(item, "nested")?.value));
         map.aliases = self.names(fields.take("aliases"), "aliases");
-        map.defaults = self.expressions(fields.take("defaults"), "defaults");
+        map.defaults = self.defaults(fields.take("defaults"));
+        map.meanings = self.meanings(fields.take("meaning"));
         map.values = self.expressions(fields.take("values"), "values");
         map.rules = self.rules(fields.take("require"));
         map.params = self.targets(fields.take("params"), "params");
@@ -169,6 +175,42 @@ impl<'a> Reader<'a> {
         for (name, item) in table.into_iter().flatten() {
             let others = self.0.text_or_texts(item, key);
             out.insert(name.get_ref().to_string(), others);
+        }
+        out
+    }
+
+    fn defaults(&mut self, item: Option<Item<'a>>) -> BTreeMap<String, Fallback> {
+        let table = item.and_then(|item| self.0.table(item, "defaults"));
+        let mut out = BTreeMap::new();
+        for (name, item) in table.into_iter().flatten() {
+            let fallback = match item.get_ref() {
+                DeValue::Table(table) => {
+                    let mut fields = Fields::new(table, item.span());
+                    let absent = self.optional_expr(&mut fields, "absent");
+                    let null = self.optional_expr(&mut fields, "null");
+                    self.0.finish(&fields, "a default");
+                    Fallback { absent, null }
+                }
+                _ => {
+                    let expr = self.0.expr(item);
+                    Fallback {
+                        absent: expr.clone(),
+                        null: expr,
+                    }
+                }
+            };
+            out.insert(name.get_ref().to_string(), fallback);
+        }
+        out
+    }
+
+    fn meanings(&mut self, item: Option<Item<'a>>) -> BTreeMap<String, String> {
+        let table = item.and_then(|item| self.0.table(item, "meaning"));
+        let mut out = BTreeMap::new();
+        for (name, item) in table.into_iter().flatten() {
+            if let Some(text) = self.0.text(item, "meaning") {
+                out.insert(name.get_ref().to_string(), text.value);
+            }
         }
         out
     }
@@ -328,6 +370,7 @@ impl<'a> Reader<'a> {
             return Some(TensorRule {
                 name,
                 when: None,
+                otherwise: None,
                 made: Made::Of(Composition { parts, stack: None }),
                 each: None,
                 unit_rows: false,
@@ -335,6 +378,13 @@ impl<'a> Reader<'a> {
         };
         let mut fields = Fields::new(table, item.span());
         let when = self.optional_expr(&mut fields, "when");
+        let otherwise = fields
+            .take("else")
+            .and_then(|item| self.0.text(item, "else"));
+        if let (Some(text), None) = (&otherwise, &when) {
+            let message = "`else` says what serves where `when` does not hold, and there is none";
+            self.0.report(text.span.clone(), message);
+        }
         let each = self.optional_expr(&mut fields, "each");
         let unit_rows = self.flag(&mut fields, "unit_rows");
         let made = match (fields.take("from"), fields.take("shape")) {
@@ -365,6 +415,7 @@ impl<'a> Reader<'a> {
         Some(TensorRule {
             name,
             when,
+            otherwise: otherwise.map(|text| text.value),
             made: made?,
             each,
             unit_rows,

@@ -38,6 +38,7 @@ mod mutated_folders;
 mod openai_client;
 mod perf;
 mod program;
+mod published;
 mod quantised;
 mod reference;
 mod search;

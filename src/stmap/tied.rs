@@ -1,0 +1,151 @@
+//! Tensors in whose place another one serves: the head of a model whose embeddings are tied.
+//!
+//! Such a tensor may be stored all the same. One that is equal to the other changes nothing and is left
+//! out; one that is not was trained, whatever the configuration states, and is used. The comparison
+//! reads both as they lie in their files, and ends at the first difference.
+
+use crate::arch::expr::Value;
+use crate::weights::safetensors::{Checkpoint, Stored};
+
+use super::apply::{Source, Work};
+use super::config::At;
+use super::definition::{Group, Made, TensorRule};
+use super::packed::Packing;
+use super::recipe::read;
+
+/// What a name without an ending is compared by.
+const ENDING: &str = ".weight";
+/// Elements of different types that are compared in one go.
+const CHUNK: usize = 1 << 16;
+
+impl Work<'_> {
+    /// Whether a tensor whose `when` does not hold is stored, and differs from the one that serves in
+    /// its place. One that is equal counts as used.
+    pub(super) fn is_untied(
+        &self,
+        group: &Group,
+        rule: &TensorRule,
+        twin: &str,
+        at: &At<'_>,
+    ) -> Result<bool, String> {
+        let Some(own) = self.sources(group, rule, at)? else {
+            return Ok(false);
+        };
+        let rules = group.tensors.iter();
+        let twins = rules.filter(|other| {
+            let name = &other.name.value;
+            name == twin || name.strip_suffix(ENDING) == Some(twin)
+        });
+        let mut found = None;
+        for other in twins {
+            found = found.or(self.sources(group, other, at)?);
+        }
+        let found = found.ok_or_else(|| format!("no stored tensor is `{twin}`"))?;
+        if self.are_equal(&own, &found)? {
+            let names = own.into_iter().map(|source| source.name);
+            self.used.borrow_mut().extend(names);
+            return Ok(false);
+        }
+        let (name, other) = (&own[0].name, &found[0].name);
+        if self.has_no_place(&rule.name.value) {
+            return Err(format!(
+                "`{name}` differs from `{other}`, and {} has no weight for it",
+                self.def.name
+            ));
+        }
+        tracing::warn!(
+            "`{name}` differs from `{other}`, which the configuration ties it to; the stored `{name}` is used"
+        );
+        Ok(true)
+    }
+
+    /// Whether the definition rules out a weight of its head.
+    fn has_no_place(&self, name: &str) -> bool {
+        let weights = self.def.head.iter().flat_map(|head| &head.unit.weights);
+        let mut own = weights.filter(|weight| weight.tensor.strip_suffix(ENDING) == Some(name));
+        own.any(|weight| weight.when.as_literal() == Some(&Value::Bool(false)))
+    }
+
+    /// Whether a tensor whose `when` holds is stored.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(super) fn is_there(
+        &self,
+        group: &Group,
+        rule: &TensorRule,
+        twin: &str,
+        at: &At<'_>,
+    ) -> Result<bool, String> {
+        let (None, Made::Of(of)) = (self.sources(group, rule, at)?, &rule.made) else {
+            return Ok(true);
+        };
+        let stored = of.parts.first().map_or("", |part| &part.from.value);
+        let reason = rule
+            .when
+            .as_ref()
+            .map(|when| format!("{when}{}", self.found(when)));
+        Err(format!(
+            "the folder has no `{stored}`, and `{twin}` does not serve in its place: {}",
+            reason.unwrap_or_default()
+        ))
+    }
+
+    fn sources<'r>(
+        &'r self,
+        group: &Group,
+        rule: &'r TensorRule,
+        at: &At<'_>,
+    ) -> Result<Option<Vec<Source<'r>>>, String> {
+        let Made::Of(of) = &rule.made else {
+            return Ok(None);
+        };
+        let ending = match rule.name.value.contains('.') {
+            true => "",
+            false => ENDING,
+        };
+        self.stored(group, &of.parts, None, at, ending)
+    }
+
+    /// Whether stored tensors hold the same elements.
+    fn are_equal(&self, a: &[Source<'_>], b: &[Source<'_>]) -> Result<bool, String> {
+        if a.len() != b.len() {
+            return Ok(false);
+        }
+        for (a, b) in a.iter().zip(b) {
+            let is_plain = |source: &Source<'_>| matches!(source.packing, Packing::Plain);
+            if !is_plain(a) || !is_plain(b) || !is_same(self.checkpoint, a.stored, b.stored)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn is_same(checkpoint: &Checkpoint, a: &Stored, b: &Stored) -> Result<bool, String> {
+    if a.shape != b.shape {
+        return Ok(false);
+    }
+    let (left, right) = (bytes_of(checkpoint, a)?, bytes_of(checkpoint, b)?);
+    if a.dtype == b.dtype {
+        return Ok(left == right);
+    }
+    let (size_a, size_b) = (a.dtype.bitsize() / 8, b.dtype.bitsize() / 8);
+    let mut chunks = left
+        .chunks(CHUNK * size_a)
+        .zip(right.chunks(CHUNK * size_b));
+    Ok(chunks.all(|(left, right)| {
+        let mut elements = left.chunks(size_a).zip(right.chunks(size_b));
+        elements.all(|(x, y)| read(a.dtype, x) == read(b.dtype, y))
+    }))
+}
+
+/// The bytes of a stored tensor.
+pub(super) fn bytes_of<'c>(
+    checkpoint: &'c Checkpoint,
+    stored: &Stored,
+) -> Result<&'c [u8], String> {
+    let file = checkpoint.files().nth(stored.file);
+    let bytes = file.and_then(|file| file.get(stored.offset..stored.offset + stored.bytes));
+    bytes.ok_or_else(|| "a file is missing, or shorter than it was".into())
+}

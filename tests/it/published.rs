@@ -1,0 +1,392 @@
+//! Folders with the configuration that publishers ship: what has no effect passes, what could change
+//! the result is refused by its name, and the head of a tied model is the one that was trained.
+//!
+//! The folders as published lie outside the repository, in the folder that `BENCH_SHARED` names (or
+//! `shared` in the folder above); the others are made of `tests/hf`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use lab_bench::models::{self, Opened, Source};
+use serde_json::{Map, Value, json};
+
+use crate::bad_folders::{CONFIG, Folder};
+use crate::command::{bench, definitions, scratch, text};
+use crate::goldens::EXACT;
+use crate::hf;
+use crate::support::{PATHS, nmse, parse_npy, results, shared};
+
+/// Folders that need operators or wirings that no definition has.
+const LATER: [&str; 4] = ["deepseek-v3.2", "glm-5", "glm-5.1", "mllama-11b"];
+const TOKENS: &str = "1,2,3,17,5,200,33,8,99,4,7,301";
+/// Eight- and four-bit weights are rounded by the reference too.
+const PACKED: f64 = 2e-5;
+
+#[test]
+#[expect(clippy::print_stderr, reason = "tells what was compared")]
+fn published_folders_give_what_transformers_gives() {
+    let Some(root) = shared("published") else {
+        eprintln!("published folders not found: nothing was compared");
+        return;
+    };
+    let scratch = scratch();
+    let mut faults = Vec::new();
+    let mut n_compared = 0;
+    for entry in std::fs::read_dir(root).expect("a readable folder") {
+        let folder = entry.expect("a readable folder").path();
+        let reference = std::path::PathBuf::from(format!("{}.ref.npy", text(&folder)));
+        let name = text(&folder).rsplit('/').next().unwrap_or_default();
+        if !reference.is_file() || LATER.contains(&name) {
+            continue;
+        }
+        n_compared += 1;
+        let out = scratch.path().join("logits.npy");
+        let ran = bench(&[
+            "logits",
+            "-m",
+            text(&folder),
+            "--tokens",
+            TOKENS,
+            "--type",
+            "f32",
+            "-o",
+            text(&out),
+        ]);
+        if ran.code != 0 {
+            faults.push(format!("{name}: {}", ran.err));
+            continue;
+        }
+        let read = |path: &Path| parse_npy(&std::fs::read(path).expect("a readable file"));
+        let (found, expected) = (read(&out), read(&reference));
+        let found: Vec<f32> = found.values.iter().map(|v| *v as f32).collect();
+        let error = nmse(&found, &expected.values);
+        let is_packed = name.contains("fp8") || name.contains("mxfp4");
+        if error.is_nan() || error > if is_packed { PACKED } else { EXACT } {
+            faults.push(format!("{name}: NMSE {error:.1e}"));
+        }
+    }
+    assert!(n_compared > 0 && faults.is_empty(), "{}", faults.join("\n"));
+}
+
+fn open(folder: &Folder) -> Result<Opened, String> {
+    let source = Source::File(folder.0.path().to_owned());
+    models::open(&source, &definitions()).map_err(|error| error.to_string())
+}
+
+fn config(folder: &Folder) -> Map<String, Value> {
+    serde_json::from_slice(&folder.read(CONFIG)).expect("an object")
+}
+
+fn set(folder: &Folder, key: &str, value: Value) {
+    let mut config = config(folder);
+    config.insert(key.to_owned(), value);
+    folder.write(CONFIG, Value::Object(config).to_string());
+}
+
+/// Metadata and tensors, but for what they hold.
+fn outline(opened: &Opened) -> String {
+    let weights = &opened.weights;
+    let tensors = weights
+        .tensors()
+        .iter()
+        .map(|t| format!("{} {:?}", t.name, t.shape));
+    let metadata = format!("{:?}", weights.metadata());
+    // Where each key lies has no order.
+    let entries = metadata.split(", index: ").next().unwrap_or_default();
+    format!("{entries} {:?}", tensors.collect::<Vec<_>>())
+}
+
+#[test]
+fn keys_without_effect_pass() {
+    let plain = outline(&open(&Folder::new("llama")).expect("a sound folder"));
+    for (key, value) in [
+        ("unknown_feature", json!(false)),
+        ("unknown_table", json!({})),
+        ("unknown_list", json!([])),
+        ("unknown_text", json!("")),
+        ("unknown_object", json!({ "a": null, "b": { "c": false } })),
+        ("is_causal", json!(true)),
+        ("is_causal", json!(null)),
+        ("norm_topk_prob", json!(true)),
+        ("residual_multiplier", json!(1)),
+        ("embedding_multiplier", json!(1.0)),
+        ("transformers_version", json!("4.31.0")),
+        ("_name_or_path", json!("somewhere/else")),
+        ("_attn_implementation_autoset", json!(true)),
+        ("unsloth_version", json!("2025.1")),
+        ("auto_map", json!({ "AutoConfig": "configuration.Config" })),
+        ("embd_dropout", json!(0.1)),
+        ("pad_token_id", json!(-1)),
+        ("rope_scaling", json!(null)),
+    ] {
+        let folder = Folder::new("llama");
+        set(&folder, key, value);
+        let opened = open(&folder).unwrap_or_else(|error| panic!("{key}: {error}"));
+        assert_eq!(outline(&opened), plain, "{key}");
+    }
+}
+
+#[test]
+fn keys_that_could_change_the_result_are_refused_by_name_and_meaning() {
+    for (key, value, meaning) in [
+        (
+            "is_causal",
+            json!(false),
+            "is_causal = false (where it is false, every token attends to later",
+        ),
+        (
+            "norm_topk_prob",
+            json!(false),
+            "norm_topk_prob = false (whether the weights",
+        ),
+        (
+            "residual_multiplier",
+            json!(0.5),
+            "residual_multiplier = 0.5 (what each layer adds",
+        ),
+        (
+            "use_qk_norm",
+            json!(true),
+            "use_qk_norm = true (queries and keys would be normalised)",
+        ),
+        (
+            "final_logit_softcapping",
+            json!(30.0),
+            "final_logit_softcapping = 30.0 (the logits",
+        ),
+        ("unknown_feature", json!(true), "unknown_feature = true"),
+        ("unknown_number", json!(3), "unknown_number = 3"),
+        (
+            "unknown_object",
+            json!({ "a": { "b": true } }),
+            "unknown_object",
+        ),
+    ] {
+        let folder = Folder::new("llama");
+        set(&folder, key, value);
+        let error = open(&folder)
+            .err()
+            .unwrap_or_else(|| panic!("{key} passes"));
+        assert!(error.contains(meaning), "{key}: {error}");
+        assert!(bench(&["plan", "--allow-unmapped", "-m", text(folder.0.path())]).is_fine());
+    }
+}
+
+/// Patterns of keys that a map ignores, with those of all maps.
+fn ignored(map: &str) -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("stmaps");
+    let mut out = Vec::new();
+    for file in ["common.toml".to_owned(), format!("{map}.arch.stmap.toml")] {
+        let text = std::fs::read_to_string(root.join(file)).expect("a readable map");
+        let map: toml::Table = text.parse().expect("TOML");
+        let keys = map.get("ignore").and_then(|ignore| ignore.get("config"));
+        let keys = keys.and_then(toml::Value::as_array).into_iter().flatten();
+        out.extend(keys.filter_map(|key| Some(key.as_str()?.to_owned())));
+    }
+    out
+}
+
+fn fits(pattern: &str, key: &str) -> bool {
+    match pattern.split_once('*') {
+        Some((head, tail)) => {
+            key.len() >= pattern.len() - 1 && key.starts_with(head) && key.ends_with(tail)
+        }
+        None => pattern == key,
+    }
+}
+
+/// Another value of the same kind.
+fn changed(value: &Value) -> Option<Value> {
+    Some(match value {
+        Value::Bool(flag) => json!(!flag),
+        Value::Number(n) if n.is_f64() => json!(2.0 * n.as_f64()? + 1.0),
+        Value::Number(n) => json!(n.as_i64()? + 2),
+        _ => return None,
+    })
+}
+
+/// Folders of maps in which much can be stated.
+const CHANGED: [(&str, &str); 8] = [
+    ("llama", "llama"),
+    ("qwen3moe", "qwen3moe"),
+    ("gemma2", "gemma2"),
+    ("granitemoe", "granitemoe"),
+    ("deepseek-v3", "deepseek2"),
+    ("gptneox", "gptneox"),
+    ("mamba", "mamba"),
+    ("bert", "bert"),
+];
+
+#[test]
+fn no_key_is_read_over() {
+    let mut silent = BTreeSet::new();
+    for (name, map) in CHANGED {
+        let folder = Folder::new(name);
+        let whole = config(&folder);
+        let plain = outline(&open(&folder).expect("a sound folder"));
+        let ignored = ignored(map);
+        for (key, value) in &whole {
+            // A stored head is used, tied or not; a warning says so.
+            let is_ignored =
+                key == "tie_word_embeddings" || ignored.iter().any(|pattern| fits(pattern, key));
+            let (Some(value), false) = (changed(value), is_ignored) else {
+                continue;
+            };
+            set(&folder, key, value);
+            if open(&folder).is_ok_and(|opened| outline(&opened) == plain) {
+                silent.insert(format!("{name}: {key}"));
+            }
+            folder.write(CONFIG, Value::Object(whole.clone()).to_string());
+        }
+    }
+    assert_eq!(silent, BTreeSet::new());
+}
+
+/// The folder's tensors under other names.
+fn rename(folder: &Folder, name_of: &dyn Fn(&str) -> String) {
+    let files: Vec<String> = std::fs::read_dir(folder.0.path())
+        .expect("a readable folder")
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.ends_with(".safetensors"))
+        .collect();
+    for file in files {
+        folder.edit(&file, |header| {
+            let old = std::mem::take(header);
+            let renamed = |name: String| match name.as_str() {
+                "__metadata__" => name,
+                name => name_of(name),
+            };
+            header.extend(old.into_iter().map(|(name, line)| (renamed(name), line)));
+        });
+    }
+}
+
+#[test]
+fn names_of_other_versions_are_found() {
+    for (body, head) in [
+        ("", ""),
+        ("model.language_model.", ""),
+        ("language_model.model.", "language_model."),
+        ("model.", "model."),
+        ("module.model.", "module."),
+    ] {
+        let folder = Folder::new("llama");
+        rename(&folder, &|name| match name.strip_prefix("model.") {
+            Some(name) => format!("{body}{name}"),
+            None => format!("{head}{name}"),
+        });
+        let expected = hf::open("llama");
+        let opened = open(&folder).unwrap_or_else(|error| panic!("{body}: {error}"));
+        let path = PATHS.iter().find(|path| path.stateless).expect("a path");
+        let found = results(&opened.def, &opened.weights, &expected.tokens, path, false);
+        let found = found.expect("a path").expect("it runs");
+        assert!(nmse(&found, &expected.expected) <= EXACT, "{body}");
+    }
+}
+
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+
+#[test]
+fn the_head_of_tied_embeddings_is_the_one_that_was_trained() {
+    // Stored, and not tied.
+    let folder = Folder::new("llama");
+    let untied = outline(&open(&folder).expect("a sound folder"));
+    assert!(untied.contains("\"output.weight"));
+    // Stored, tied, and another: it is used, with a warning.
+    set(&folder, "tie_word_embeddings", json!(true));
+    let ran = bench(&["plan", "-m", text(folder.0.path())]);
+    assert!(
+        ran.code == 0 && ran.out.contains(" output.weight"),
+        "{}",
+        ran.err
+    );
+    assert!(
+        ran.err
+            .contains("`lm_head.weight` differs from `model.embed_tokens.weight`"),
+        "{}",
+        ran.err
+    );
+    // Neither stored nor tied.
+    let folder = Folder::new("qwen2-tied");
+    assert!(!outline(&open(&folder).expect("a sound folder")).contains("\"output.weight"));
+    set(&folder, "tie_word_embeddings", json!(false));
+    let error = open(&folder).expect_err("no head");
+    assert!(
+        error.contains("tie_word_embeddings is `false`") && error.contains("lm_head"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_head_that_equals_the_embeddings_is_left_out() {
+    let folder = Folder::new("qwen2-tied");
+    let tied = outline(&open(&folder).expect("a sound folder"));
+    let bytes = folder.read("model.safetensors");
+    let (length, rest) = bytes.split_first_chunk().expect("a length");
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let mut header: Map<String, Value> = serde_json::from_slice(header).expect("an object");
+    let line = header[EMBEDDING].clone();
+    let [begin, end] =
+        [0, 1].map(|i| line["data_offsets"][i].as_u64().expect("an offset") as usize);
+    let mut line = line;
+    line["data_offsets"] = json!([data.len(), data.len() + end - begin]);
+    header.insert(HEAD.into(), line);
+    let header = serde_json::to_vec(&header).expect("JSON");
+    let with = |copied: &[u8]| {
+        let length = (header.len() as u64).to_le_bytes();
+        folder.write(
+            "model.safetensors",
+            [&length, &header[..], data, copied].concat(),
+        );
+    };
+    with(&data[begin..end]);
+    assert_eq!(outline(&open(&folder).expect("the head is equal")), tied);
+    let mut other = data[begin..end].to_vec();
+    *other.last_mut().expect("bytes") ^= 1;
+    with(&other);
+    assert!(outline(&open(&folder).expect("the head wins")).contains("\"output.weight"));
+}
+
+#[test]
+fn what_a_sparse_configuration_leaves_out_is_the_class_default() {
+    let folder = Folder::new("mistral");
+    let mut sparse = config(&folder);
+    for (key, default) in [
+        ("sliding_window", json!(4096)),
+        ("max_position_embeddings", json!(131_072)),
+    ] {
+        sparse.insert(key.into(), default);
+    }
+    folder.write(CONFIG, Value::Object(sparse.clone()).to_string());
+    let stated = outline(&open(&folder).expect("a sound folder"));
+    for key in [
+        "sliding_window",
+        "max_position_embeddings",
+        "rms_norm_eps",
+        "hidden_act",
+    ] {
+        sparse.remove(key);
+    }
+    folder.write(CONFIG, Value::Object(sparse.clone()).to_string());
+    assert_eq!(outline(&open(&folder).expect("the defaults hold")), stated);
+    // A window that is null is none.
+    sparse.insert("sliding_window".into(), json!(null));
+    folder.write(CONFIG, Value::Object(sparse).to_string());
+    let none = outline(&open(&folder).expect("no window"));
+    assert!(
+        stated.contains("sliding_window") && !none.contains("sliding_window"),
+        "{none}"
+    );
+}
+
+#[test]
+fn factors_of_a_rope_without_a_middle_are_computed() {
+    let folder = Folder::new("llama-llama3");
+    let mut config = config(&folder);
+    let rope = config.get_mut("rope_scaling").expect("a rope");
+    rope["low_freq_factor"] = rope["high_freq_factor"].clone();
+    folder.write(CONFIG, Value::Object(config).to_string());
+    let opened = open(&folder).expect("every pair is kept or divided");
+    assert!(outline(&opened).contains("rope_freqs.weight"));
+}
