@@ -66,7 +66,8 @@ impl Work<'_> {
         own.any(|weight| weight.when.as_literal() == Some(&Value::Bool(false)))
     }
 
-    /// Whether a tensor whose `when` holds is stored.
+    /// Whether a tensor whose `when` holds is stored. A model that contains a text model ties its head by
+    /// a key of its own, so that what the text model's configuration states is no error there.
     ///
     /// # Errors
     /// It is not.
@@ -80,6 +81,9 @@ impl Work<'_> {
         let (None, Made::Of(of)) = (self.sources(group, rule, at)?, &rule.made) else {
             return Ok(true);
         };
+        if self.map.is_part {
+            return Ok(true);
+        }
         let stored = of.parts.first().map_or("", |part| &part.from.value);
         let reason = rule
             .when
