@@ -216,6 +216,9 @@ pub fn retype(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weight
         };
         if matches!(part, Part::Kept | Part::Vector) || !is_matrix(tensor) || !has_values(tensor.ty)
         {
+            if base == TensorType::F32 && is_half(tensor) {
+                types.insert(&tensor.name, base);
+            }
             continue;
         }
         let row = tensor.shape[0];

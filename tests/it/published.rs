@@ -14,7 +14,7 @@ use crate::bad_folders::{CONFIG, Folder};
 use crate::command::{bench, definitions, scratch, text};
 use crate::goldens::EXACT;
 use crate::hf;
-use crate::support::{PATHS, nmse, parse_npy, results, shared};
+use crate::support::{Output, PATHS, nmse, parse_npy, results, shared};
 
 /// Folders that need operators or wirings that no definition has.
 const LATER: [&str; 4] = ["deepseek-v3.2", "glm-5", "glm-5.1", "mllama-11b"];
@@ -278,7 +278,13 @@ fn names_of_other_versions_are_found() {
         let expected = hf::open("llama");
         let opened = open(&folder).unwrap_or_else(|error| panic!("{body}: {error}"));
         let path = PATHS.iter().find(|path| path.stateless).expect("a path");
-        let found = results(&opened.def, &opened.weights, &expected.tokens, path, false);
+        let found = results(
+            &opened.def,
+            &opened.weights,
+            &expected.tokens,
+            path,
+            Output::Logits,
+        );
         let found = found.expect("a path").expect("it runs");
         assert!(nmse(&found, &expected.expected) <= EXACT, "{body}");
     }
