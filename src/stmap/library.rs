@@ -91,7 +91,7 @@ impl Maps {
     pub(super) fn of_arch(&self, arch: &str) -> Vec<(String, Map)> {
         let sources = self.sources.iter();
         let maps = sources.filter_map(|(name, source)| {
-            let map = read::parse(&source.path, &source.text, &self.common).ok()?;
+            let map = self.parse(source).ok()?;
             (map.arch == arch).then(|| (name.clone(), map))
         });
         maps.collect()
@@ -123,6 +123,8 @@ impl Maps {
                         .clone()
                         .filter_map(|n| wanted.iter().position(|w| w == n));
                     match ranks.min() {
+                        // The class itself: no other map is nearer.
+                        Some(0) => return Ok((source, map)),
                         Some(rank) if best.as_ref().is_none_or(|(other, ..)| rank < *other) => {
                             best = Some((rank, source, map));
                         }
