@@ -27,7 +27,8 @@ Made by `make models` from `stmaps/`, `archs/` and `tests/hf/`; do not edit. GGU
 
 The name is that in `architectures` of `config.json`. *Text part*: the model opens as the text model in it, and one line of the log says what
 is left out; the definition is that of the text model's class. Proof: tiny folders of `tests/hf` whose logits transformers computes; *equal
-class*: it computes them with a class that equals the published code, which is not in transformers. Classes that end in
+class*: they come from a class that equals the published code, which is not in transformers, or, where there is none, from the published
+formulas in PyTorch. Classes that end in
 `ForSequenceClassification` open by the map of their base class; those listed are the ones with a proof.
 
 | class | definition | state | proof |

@@ -1,0 +1,112 @@
+"""Published classes with experts."""
+
+import re
+
+import torch
+
+from .base import QKV, Remote, build, llama_keys, remote, rows, without
+
+
+@remote("deepseek")
+class DeepSeek(Remote):
+    """Experts beside shared ones, whose gate is always open: qwen2moe with a gate of one half and twice
+    the shared network."""
+
+    EXPERTS = "mlp."
+    SHARED = "mlp.shared_experts."
+    renormalises = False
+
+    def new(self):
+        c = self.c
+        names = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}
+        n, shared = (c.get(old, c.get(new)) for old, new in names.items())
+        return build(
+            "Qwen2MoeForCausalLM", "Qwen2MoeConfig", **llama_keys(c), num_experts=n, qkv_bias=False,
+            num_experts_per_tok=c["num_experts_per_tok"], moe_intermediate_size=c["moe_intermediate_size"],
+            shared_expert_intermediate_size=shared * c["moe_intermediate_size"],
+            norm_topk_prob=c.get("norm_topk_prob", False), decoder_sparse_step=1,
+            mlp_only_layers=list(range(c.get("first_k_dense_replace", 0))),
+        )  # fmt: skip
+
+    def n_experts(self):
+        return self.c.get("n_routed_experts", self.c.get("num_experts"))
+
+    def stored(self, name):
+        if found := re.fullmatch(r"model\.layers\.(\d+)\.mlp\.shared_expert\.(.*)", name):
+            return self.LAYER.format(found[1]) + self.SHARED + found[2]
+        if found := re.fullmatch(r"model\.layers\.(\d+)\.mlp\.gate\.weight", name):
+            return self.LAYER.format(found[1]) + self.EXPERTS + "gate.weight"
+        return super().stored(name)
+
+    def layout(self):
+        c, out = self.c, super().layout()
+        wide, n = c["moe_intermediate_size"], c["hidden_size"]
+        for il in range(c.get("first_k_dense_replace", 0), c["num_hidden_layers"]):
+            for e in range(self.n_experts()):
+                at = f"{self.LAYER.format(il)}{self.EXPERTS}experts.{e}."
+                out |= {at + "gate_proj.weight": [wide, n], at + "up_proj.weight": [wide, n], at + "down_proj.weight": [n, wide]}
+        return out
+
+    def split(self, w, at):
+        if f"{at}{self.EXPERTS}gate.weight" not in w:
+            return {}
+        part = lambda e, name: w[f"{at}{self.EXPERTS}experts.{e}.{name}.weight"]  # noqa: E731
+        n = range(self.n_experts())
+        return {
+            "mlp.experts.gate_up_proj": torch.stack([torch.cat([part(e, "gate_proj"), part(e, "up_proj")]) for e in n]),
+            "mlp.experts.down_proj": torch.stack([part(e, "down_proj") for e in n]),
+            "mlp.shared_expert.down_proj.weight": 2 * w[at + self.SHARED + "down_proj.weight"],
+            "mlp.shared_expert_gate.weight": torch.zeros(1, self.c["hidden_size"]),
+        }
+
+
+@remote("bailingmoe")
+class BailingMoe(DeepSeek):
+    """The same with one projection for queries, keys and values."""
+
+    LLAMA = DeepSeek.LLAMA | {"model.embed_tokens.weight": "model.word_embeddings.weight"}
+    NAMES = without(DeepSeek.NAMES, *QKV) | {"self_attn.o_proj.weight": "attention.dense.weight"}
+
+    def sizes(self):
+        c = self.c
+        return [n * c["head_dim"] for n in (c["num_attention_heads"], c["num_key_value_heads"], c["num_key_value_heads"])]
+
+    def fused(self):
+        return {"attention.query_key_value.weight": [sum(self.sizes()), self.c["hidden_size"]]}
+
+    def split(self, w, at):
+        parts = rows(w[at + "attention.query_key_value.weight"], *self.sizes())
+        return super().split(w, at) | {f"self_attn.{n}.weight": p for n, p in zip(QKV, parts)}
+
+
+@remote("bailingmoe2")
+class BailingMoe2(BailingMoe):
+    """As glm4moe with norms of heads, in which a part of each head turns."""
+
+    NAMES = BailingMoe.NAMES | {
+        "self_attn.q_norm.weight": "attention.query_layernorm.weight",
+        "self_attn.k_norm.weight": "attention.key_layernorm.weight",
+    }
+
+    def new(self):
+        c = self.c
+        keys = llama_keys(c)
+        keys["rope_parameters"] |= {"partial_rotary_factor": c["partial_rotary_factor"]}
+        return build(
+            "Glm4MoeForCausalLM", "Glm4MoeConfig", **keys, head_dim=c["head_dim"], use_qk_norm=True, attention_bias=False,
+            n_routed_experts=c["num_experts"], n_shared_experts=c["num_shared_experts"],
+            num_experts_per_tok=c["num_experts_per_tok"], moe_intermediate_size=c["moe_intermediate_size"],
+            n_group=c["n_group"], topk_group=c["topk_group"], norm_topk_prob=c["norm_topk_prob"],
+            routed_scaling_factor=c["routed_scaling_factor"], first_k_dense_replace=c["first_k_dense_replace"],
+        )  # fmt: skip
+
+    def stored(self, name):
+        if found := re.fullmatch(r"model\.layers\.(\d+)\.mlp\.shared_experts\.(.*)", name):
+            return self.LAYER.format(found[1]) + self.SHARED + found[2]
+        if found := re.fullmatch(r"model\.layers\.(\d+)\.mlp\.gate\.e_score_correction_bias", name):
+            return self.LAYER.format(found[1]) + "mlp.gate.expert_bias"
+        return super().stored(name)
+
+    def split(self, w, at):
+        gone = ("shared_expert.down_proj", "shared_expert_gate")
+        return without(super().split(w, at), *gone)

@@ -1,0 +1,118 @@
+"""Published classes whose layers differ in size."""
+
+import torch
+
+from .base import QKV, Remote, build, llama_keys, remote, rows
+
+
+@remote("deci")
+class Deci(Remote):
+    """Layers with their own number of key heads, or a matrix or nothing in the place of attention, or a
+    width of their own or nothing in the place of the network: llama, of which modules are replaced."""
+
+    class Zero(torch.nn.Module):
+        def forward(self, *args, **more):
+            hidden = args[0] if args else more["hidden_states"]
+            return (torch.zeros_like(hidden), None) if "hidden_states" in more else torch.zeros_like(hidden)
+
+    class Matrix(torch.nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.linear_attn = torch.nn.Linear(n, n, bias=False)
+
+        def forward(self, hidden_states, **_):
+            return self.linear_attn(hidden_states), None
+
+    NAMES = Remote.NAMES | {"self_attn.linear_attn.weight": "self_attn.linear_attn.weight"}
+
+    def new(self):
+        from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
+
+        c = self.c
+        model = build("LlamaForCausalLM", "LlamaConfig", **llama_keys(c | {"intermediate_size": c["intermediate_size"] or 8, "num_key_value_heads": 1}))
+        blank = torch.nn.Identity()
+        for il, layer in enumerate(model.model.layers):
+            config = type(model.config)(**model.config.to_dict())
+            config._attn_implementation = "eager"
+            if "block_configs" not in c:
+                config.num_key_value_heads = c["num_key_value_heads_per_layer"][il]
+                layer.self_attn = LlamaAttention(config, il)
+                continue
+            attention, network = (c["block_configs"][il][key] for key in ("attention", "ffn"))
+            if attention["n_heads_in_group"]:
+                config.num_key_value_heads = c["num_attention_heads"] // attention["n_heads_in_group"]
+                layer.self_attn = LlamaAttention(config, il)
+            elif attention["replace_with_linear"]:
+                layer.self_attn = self.Matrix(c["hidden_size"])
+            else:
+                layer.self_attn, layer.input_layernorm = self.Zero(), blank
+            if network["ffn_mult"]:
+                # The published width is a multiple of 256.
+                config.intermediate_size = -(-int(2 * network["ffn_mult"] * c["hidden_size"] / 3) // 256) * 256
+                layer.mlp = LlamaMLP(config)
+            else:
+                layer.mlp, layer.post_attention_layernorm = self.Zero(), blank
+        return model.eval()
+
+
+@remote("openelm")
+class OpenElm(Remote):
+    """Each layer with its number of heads and its width: qwen3 with modules of their own sizes."""
+
+    LLAMA = {
+        "model.embed_tokens.weight": "transformer.token_embeddings.weight",
+        "model.norm.weight": "transformer.norm.weight",
+    }
+    LAYER = "transformer.layers.{}."
+    NAMES = {
+        "input_layernorm.weight": "attn_norm.weight",
+        "post_attention_layernorm.weight": "ffn_norm.weight",
+        "self_attn.q_norm.weight": "attn.q_norm.weight",
+        "self_attn.k_norm.weight": "attn.k_norm.weight",
+        "self_attn.o_proj.weight": "attn.out_proj.weight",
+        "mlp.down_proj.weight": "ffn.proj_2.weight",
+    }
+    n_layers = "num_transformer_layers"
+
+    def new(self):
+        from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3MLP
+
+        c = self.c
+        model = build(
+            "Qwen3ForCausalLM", "Qwen3Config", vocab_size=c["vocab_size"], hidden_size=c["model_dim"], intermediate_size=8,
+            num_hidden_layers=c["num_transformer_layers"], num_attention_heads=1, num_key_value_heads=1, head_dim=c["head_dim"],
+            rms_norm_eps=1e-6, tie_word_embeddings=True, pad_token_id=None, max_position_embeddings=c["max_context_length"],
+            rope_parameters={"rope_type": "default", "rope_theta": float(c["rope_freq_constant"])},
+        )  # fmt: skip
+        for il, layer in enumerate(model.model.layers):
+            config = type(model.config)(**model.config.to_dict())
+            config._attn_implementation = "eager"
+            config.num_attention_heads, config.num_key_value_heads = c["num_query_heads"][il], c["num_kv_heads"][il]
+            config.intermediate_size = self.width(il)
+            layer.self_attn, layer.mlp = Qwen3Attention(config, il), Qwen3MLP(config)
+        return model.eval()
+
+    def width(self, il):
+        """Rounded to the divisor, but not down by more than a tenth."""
+        exact, divisor = self.c["ffn_multipliers"][il] * self.c["model_dim"], self.c["ffn_dim_divisor"]
+        near = max(divisor, int(exact + divisor / 2) // divisor * divisor)
+        return near + divisor if near < 0.9 * exact else near
+
+    def sizes(self, il):
+        c = self.c
+        return [n[il] * c["head_dim"] for n in (c["num_query_heads"], c["num_kv_heads"], c["num_kv_heads"])]
+
+    def layout(self):
+        out, n = super().layout(), self.c["model_dim"]
+        for il in range(self.c["num_transformer_layers"]):
+            at = self.LAYER.format(il)
+            out[at + "attn.qkv_proj.weight"] = [sum(self.sizes(il)), n]
+            out[at + "ffn.proj_1.weight"] = [2 * self.width(il), n]
+        return out
+
+    def split(self, w, at):
+        il = int(at.split(".")[2])
+        parts = rows(w[at + "attn.qkv_proj.weight"], *self.sizes(il))
+        gate, up = w[at + "ffn.proj_1.weight"].chunk(2)
+        out = {f"self_attn.{n}.weight": p for n, p in zip(QKV, parts)}
+        return out | {"mlp.gate_proj.weight": gate, "mlp.up_proj.weight": up}
