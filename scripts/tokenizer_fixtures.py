@@ -99,6 +99,45 @@ def train(out, models, texts):
         of_pieces(out, name, model.getvalue(), texts)
 
 
+def trained(options):
+    """The model of these options, to be changed."""
+    from sentencepiece import sentencepiece_model_pb2 as proto
+    model, path = io.BytesIO(), Path("/tmp/corpus.txt")
+    sentencepiece.SentencePieceTrainer.train(input=str(path), model_writer=model, num_threads=1, minloglevel=2, max_sentence_length=100000, **options)
+    return proto.ModelProto.FromString(model.getvalue())
+
+
+def without_unknown(out, texts):
+    """Bytes stand in for the unknown, which no piece does; another piece has the number that it has by default."""
+    for kind, size in ("unigram", 520), ("bpe", 520):
+        model = trained(dict(model_type=kind, vocab_size=size, byte_fallback=True, bos_id=-1, eos_id=-1, normalization_rule_name="identity"))
+        pieces = sorted((piece for piece in model.pieces if piece.type != 2), key=lambda piece: piece.type == 6)
+        del model.pieces[:]
+        model.pieces.extend(pieces)
+        of_pieces(out, f"{kind}_no_unknown", model.SerializeToString(), texts, **{"tokenizer_config.json": {"add_bos_token": False}})
+
+
+def renumbered(out, name, config, options, number, texts):
+    """A model whose class has other numbers: `number` gives them, and its ends."""
+    model = trained(options | {"normalization_rule_tsv": "/tmp/rules.tsv"}).SerializeToString()
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    write(out, name, {"sentencepiece.bpe.model": model, "tokenizer_config.json": config}, texts, lambda text: number(processor.encode(text)), adds=True)
+
+
+def of_mistral(out, texts):
+    """The files that mistral_common carries, each under a name that it has in a folder."""
+    import mistral_common
+    from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+    data = Path(mistral_common.__file__).parent / "data"
+    for path in sorted(data.glob("*.model.v*")):
+        version = path.name.rsplit(".", 1)[1]
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        write(out, f"mistral-{version}", {f"tokenizer.model.{version}": path.read_bytes()}, texts, processor.encode)
+    for path in sorted(data.glob("tekken*.json")):
+        tekken = Tekkenizer.from_file(path)
+        write(out, path.stem, {path.name: path.read_bytes()}, texts, lambda text: tekken.encode(text, bos=True, eos=False), adds=True)
+
+
 def of_pieces(out, name, model, texts, **more):
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     write(out, name, {"tokenizer.model": model, **more}, texts, processor.encode)
@@ -169,6 +208,13 @@ def words():
 def small(out):
     texts = TEXTS + random_texts(60)
     train(out, TRAINED, texts)
+    without_unknown(out, texts)
+    # As in XLM-R: the three tokens that are no text become four; and in CamemBERT, where one becomes five.
+    small_unigram = dict(model_type="unigram", vocab_size=320)
+    renumbered(out, "xlmr", {"tokenizer_class": "XLMRobertaTokenizer"}, small_unigram,
+               lambda ids: [0, *(id + 1 if id else 3 for id in ids), 2], texts)
+    renumbered(out, "camembert", {"tokenizer_class": "CamembertTokenizer"}, small_unigram,
+               lambda ids: [5, *(id + 4 if id else 3 for id in ids), 6], texts)
     tokens, merges = train_ranks(480, BYTE + REST)
     ranks = [spelled_bytes(token) for token in tokens]
     names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{n}|>" for n in range(205))]
@@ -191,6 +237,7 @@ def large(out, shared):
     from gguf import GGUFReader
     texts = golden_texts(shared) + random_texts(400)
     train(out, LARGER | TRAINED, texts)
+    of_mistral(out, texts)
 
     def read(name):
         fields = GGUFReader(shared / f"golden/tokenizers/vocab/ggml-vocab-{name}.gguf").fields

@@ -18,7 +18,8 @@ pub(super) struct Unigram {
     normaliser: Normaliser,
     /// Ids and scores of the tokens that a text may be cut into.
     tokens: Prefixes<(u32, f64)>,
-    unknown: u32,
+    /// The token for the unknown, which bytes may stand in for.
+    unknown: Option<u32>,
     unknown_score: f32,
     /// The token of each byte, where all have one.
     bytes: Option<Vec<u32>>,
@@ -27,7 +28,8 @@ pub(super) struct Unigram {
 /// The best way to the end of a token: the token, where it starts, the sum of scores.
 #[derive(Clone, Copy)]
 struct Best {
-    id: u32,
+    /// The token; `None` where it is unknown.
+    id: Option<u32>,
     start: usize,
     score: f64,
 }
@@ -58,9 +60,16 @@ impl Unigram {
                 (vocab.kind(id) == Some(Kind::Byte)).then_some(id)
             })
             .collect();
+        // Exactly as SentencePiece a model with bytes may have none; the id is then that of another piece.
+        let is_none =
+            |id: u32| is_exact && bytes.is_some() && vocab.kind(id) != Some(Kind::Unknown);
+        let unknown = unknown.filter(|id| !is_none(*id));
+        if unknown.is_none() && bytes.is_none() {
+            return Err(Error::NoUnknownToken);
+        }
         Ok(Self {
             tokens: Prefixes::new(vocab.iter().filter_map(entry)),
-            unknown: unknown.ok_or(Error::NoUnknownToken)?,
+            unknown,
             unknown_score: least - UNKNOWN_PENALTY,
             bytes,
             normaliser,
@@ -78,14 +87,14 @@ impl Unigram {
         let mut after_unknown = false;
         while end > 0 {
             let Best { id, start, .. } = best[end];
-            let is_unknown = id == self.unknown;
+            let is_unknown = id.is_none() || id == self.unknown;
             match &self.bytes {
                 Some(bytes) if is_unknown => {
                     let piece = text[start..end].iter().rev();
                     out.extend(piece.map(|&byte| bytes[usize::from(byte)]));
                 }
                 _ if after_unknown && is_unknown => {}
-                _ => out.push(id),
+                _ => out.extend(id.or(self.unknown)),
             }
             after_unknown = is_unknown;
             end = start;
@@ -96,7 +105,7 @@ impl Unigram {
     /// The best way to each place of a text.
     fn best_ways(&self, text: &[u8]) -> Vec<Best> {
         let unreached = Best {
-            id: self.unknown,
+            id: None,
             start: 0,
             score: f64::NEG_INFINITY,
         };
@@ -106,7 +115,7 @@ impl Unigram {
         while at < text.len() {
             let end_of_char = (at + utf8_len(text[at])).min(text.len());
             let before = best[at].score;
-            let mut reach = |end: usize, id: u32, score: f64| {
+            let mut reach = |end: usize, id: Option<u32>, score: f64| {
                 // SentencePiece keeps its sums in 32 bits, which decides between ways with the same tokens.
                 let score = match self.normaliser.is_exact() {
                     true => f64::from((before + score) as f32),
@@ -123,10 +132,10 @@ impl Unigram {
             let mut has_char = false;
             self.tokens.each(&text[at..], |len, (id, score)| {
                 has_char |= at + len == end_of_char;
-                reach(at + len, id, score);
+                reach(at + len, Some(id), score);
             });
             if !has_char {
-                reach(end_of_char, self.unknown, f64::from(self.unknown_score));
+                reach(end_of_char, None, f64::from(self.unknown_score));
             }
             at = end_of_char;
         }

@@ -31,6 +31,11 @@ pub(super) struct Class {
     pub(super) normal_form: Option<String>,
     #[serde(default)]
     special: Vec<String>,
+    /// Tokens in the place of the first pieces of a model, and the number of these.
+    #[serde(default)]
+    pub(super) leading: Vec<String>,
+    #[serde(default)]
+    pub(super) replaced: usize,
     /// What a text begins and ends with.
     #[serde(default)]
     pub(super) first: Vec<String>,
@@ -117,6 +122,11 @@ impl Class {
             .iter()
             .flat_map(|text| numbered(text))
             .collect()
+    }
+
+    /// The text of the token for the unknown.
+    pub(super) fn unknown(&self) -> Option<&str> {
+        self.unk.as_deref()
     }
 
     /// Roles and their tokens.

@@ -31,7 +31,7 @@ pub enum Error {
     },
     /// The file says what the tokens are, and nothing says how texts are cut into them.
     #[error(
-        "{}: the file does not say how texts are cut, and {class}; a `tokenizer.json` says it all: \
+        "{}: the file does not say how texts are cut and tokens are numbered, and {class}; a `tokenizer.json` says it all: \
          `AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)` of transformers writes one",
         path.display()
     )]

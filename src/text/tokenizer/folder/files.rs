@@ -51,23 +51,28 @@ pub(super) struct Vocabulary {
 pub(super) enum FileKind {
     /// `tokenizer.json`.
     Library,
-    /// `tekken.json`.
+    /// `tekken.json`, by itself or with a date.
     Tekken,
     /// A SentencePiece model or the ranks of tiktoken: the content decides.
     Model,
+    /// A SentencePiece model with other ids than the model has: the class decides.
+    Renumbered,
     /// `vocab.json`, next to `merges.txt`.
     Merges,
     /// `vocab.txt`.
     Words,
 }
 
-/// The files that hold a vocabulary, the one that counts first. A name that begins with `*` is the
-/// end of a name.
+/// The files that hold a vocabulary, the one that counts first. `*` stands for any text; of several names
+/// that fit the last one counts, which is that of the latest version.
 const VOCABULARIES: &[(&str, FileKind)] = &[
     ("tokenizer.json", FileKind::Library),
     ("tekken.json", FileKind::Tekken),
+    ("tekken*.json", FileKind::Tekken),
     ("tokenizer.model", FileKind::Model),
+    ("tokenizer.model.v*", FileKind::Model),
     ("spiece.model", FileKind::Model),
+    ("sentencepiece.bpe.model", FileKind::Renumbered),
     ("tiktoken.model", FileKind::Model),
     ("*.tiktoken", FileKind::Model),
     ("vocab.json", FileKind::Merges),
@@ -80,9 +85,9 @@ pub(super) const MERGES_FILE: &str = "merges.txt";
 /// The file of a folder that holds its vocabulary: `tokenizer.json` before all others.
 pub(super) fn vocabulary_of(folder: &Path) -> Option<(PathBuf, FileKind)> {
     VOCABULARIES.iter().find_map(|(name, kind)| {
-        let path = match name.strip_prefix('*') {
+        let path = match name.split_once('*') {
             None => folder.join(name),
-            Some(ending) => folder.join(names_in(folder, ending).ok()?.first()?),
+            Some(ends) => folder.join(names_in(folder, ends).ok()?.last()?),
         };
         let is_whole = *kind != FileKind::Merges || is_named(&folder.join(MERGES_FILE));
         (is_named(&path) && is_whole).then_some((path, *kind))
@@ -154,7 +159,7 @@ impl Files {
 
     /// The names of the files in a folder of the folder that end like this, sorted.
     pub(super) fn names_in(&self, folder: &str, ending: &str) -> Result<Vec<String>, Error> {
-        names_in(&self.folder.join(folder), ending)
+        names_in(&self.folder.join(folder), ("", ending))
     }
 }
 
@@ -265,8 +270,8 @@ impl Object {
     }
 }
 
-/// The names of the files in a folder that end like this, sorted.
-fn names_in(path: &Path, ending: &str) -> Result<Vec<String>, Error> {
+/// The names of the files in a folder that begin and end like this, sorted.
+fn names_in(path: &Path, (begin, end): (&str, &str)) -> Result<Vec<String>, Error> {
     let io = |source| Error::Io {
         path: path.to_owned(),
         source,
@@ -278,8 +283,11 @@ fn names_in(path: &Path, ending: &str) -> Result<Vec<String>, Error> {
     let mut names = Vec::new();
     for entry in entries {
         let name = entry.map_err(io)?.file_name();
-        let name = name.to_str().filter(|n| n.ends_with(ending));
-        names.extend(name.map(str::to_owned));
+        let is_one = |name: &&str| {
+            let rest = name.strip_prefix(begin);
+            rest.is_some_and(|rest| rest.ends_with(end))
+        };
+        names.extend(name.to_str().filter(is_one).map(str::to_owned));
     }
     names.sort_unstable();
     Ok(names)

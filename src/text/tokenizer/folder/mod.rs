@@ -69,8 +69,8 @@ pub fn has_vocabulary(folder: &Path) -> bool {
 }
 
 /// Reads the vocabulary and the chat templates of a folder. Of several files that hold a vocabulary one
-/// counts: `tokenizer.json`, `tekken.json`, `tokenizer.model` (SentencePiece's or tiktoken's),
-/// `spiece.model`, `tiktoken.model`, `*.tiktoken`, `vocab.json` with `merges.txt`, `vocab.txt`.
+/// counts: `tokenizer.json`, `tekken*.json`, `tokenizer.model` (SentencePiece's or tiktoken's) or a version of
+/// it, `spiece.model`, `sentencepiece.bpe.model`, `tiktoken.model`, `*.tiktoken`, `vocab.json` with `merges.txt`, `vocab.txt`.
 ///
 /// # Errors
 /// Files that are missing, damaged, or contradict one another; the error names file and key.

@@ -10,7 +10,7 @@ use super::super::vocab::Kind;
 use super::super::{Tokenizer, keys, load};
 use super::added;
 use super::classes::{self, Class, Form};
-use super::files::Files;
+use super::files::{FileKind, Files};
 use super::ids::{Frame, Ids, Own};
 use super::layout::{self, Spelling};
 use super::sentencepiece::{Algorithm, Model};
@@ -19,8 +19,15 @@ use super::{Error, Folder, templates};
 
 /// Reads a folder.
 pub(super) fn read(files: &Files) -> Result<Folder, Error> {
-    let model = Model::read(files)?;
-    let class = classes::find(files, Form::Pieces)?;
+    let mut model = Model::read(files)?;
+    let class = match files.vocabulary.kind {
+        FileKind::Renumbered => Some(classes::required(files, Form::Pieces)?),
+        _ => classes::find(files, Form::Pieces)?,
+    };
+    if let Some(class) = class {
+        let renumbered = model.renumber(&class.leading, class.replaced, class.unknown());
+        renumbered.map_err(|what| files.damaged(what))?;
+    }
     let (tokens, symbols) = tokens(files, &model, class)?;
     let own = own(&model, class, &tokens);
     let mut metadata = Metadata::default();
@@ -61,7 +68,14 @@ fn tokens(
             .iter()
             .any(|other| other.id == id || other.token.content == text)
         {
-            slots.put(id, Token::new(text, Kind::Control))?;
+            let strips_left = class.is_some_and(|class| class.strips_left.contains(&text));
+            slots.put(
+                id,
+                Token {
+                    strips_left,
+                    ..Token::new(text, Kind::Control)
+                },
+            )?;
         }
     }
     for other in &declared {

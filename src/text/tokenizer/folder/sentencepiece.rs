@@ -2,7 +2,8 @@
 //! normalised.
 //!
 //! Only the fields that decide how texts are tokenized are read. Invariant: what the library refuses is
-//! refused here: empty or doubled pieces, none or two for the unknown, bytes that are missing or misnamed.
+//! refused here: empty or doubled pieces, two for the unknown, none for it without bytes in its place, bytes that are
+//! missing or misnamed.
 
 use rustc_hash::FxHashSet;
 
@@ -126,6 +127,39 @@ impl Model {
             .collect()
     }
 
+    /// Puts control tokens in the place of the first `replaced` pieces, which no text may be cut into; of them
+    /// `unknown` stands for the unknown.
+    pub(super) fn renumber(
+        &mut self,
+        leading: &[String],
+        replaced: usize,
+        unknown: Option<&str>,
+    ) -> Result<(), String> {
+        let Some(first) = self.pieces.get(..replaced) else {
+            let n = self.pieces.len();
+            return Err(format!("{n} pieces, expected at least {replaced}"));
+        };
+        let is_text = |piece: &Piece| !matches!(piece.kind, Some(Kind::Control | Kind::Unknown));
+        if let Some(id) = first.iter().position(is_text) {
+            let text = &first[id].text;
+            return Err(format!(
+                "piece {id} is `{text}`, expected one that is no text among the first {replaced}"
+            ));
+        }
+        let token = |text: &String| Piece {
+            text: text.clone(),
+            score: 0.0,
+            kind: Some(match unknown == Some(text.as_str()) {
+                true => Kind::Unknown,
+                false => Kind::Control,
+            }),
+        };
+        self.pieces.splice(..replaced, leading.iter().map(token));
+        // They are numbers of the pieces that are gone.
+        self.roles.iter_mut().for_each(|(_, id)| *id = -1);
+        Ok(())
+    }
+
     fn add_piece(&mut self, message: &[u8]) -> Option<()> {
         let mut piece = Piece {
             kind: Some(Kind::Normal),
@@ -231,8 +265,8 @@ impl Model {
                 _ => {}
             }
         }
-        if unknown.is_none() {
-            return Err("no piece stands for the unknown".to_owned());
+        if unknown.is_none() && !self.byte_fallback {
+            return Err("no piece stands for the unknown, and `byte_fallback` is off".to_owned());
         }
         match bytes.iter().position(|found| !found) {
             Some(byte) if self.byte_fallback => Err(format!(

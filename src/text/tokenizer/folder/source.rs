@@ -45,6 +45,7 @@ pub(super) fn of(files: &mut Files) -> Result<Source, Error> {
             json: std::mem::take(&mut files.vocabulary.bytes),
             ..Described::default()
         },
+        FileKind::Renumbered => return Ok(Source::Pieces),
         FileKind::Model if ranks::is_model(&files.vocabulary.bytes) => return Ok(Source::Pieces),
         FileKind::Model => of_ranks(files)?,
         FileKind::Tekken => of_tekken(files)?,

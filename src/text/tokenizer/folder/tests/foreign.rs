@@ -124,6 +124,67 @@ fn one_file_counts_where_several_are_there() {
 }
 
 #[test]
+fn files_are_found_under_all_names_that_they_are_published_with() {
+    let of = |name: &str, files: &[(&str, &str)]| {
+        let folder = tempfile::tempdir().unwrap();
+        for (from, to) in files {
+            let from = fixture(name).join(from);
+            std::fs::copy(from, folder.path().join(to)).unwrap();
+        }
+        read(folder.path()).map(|folder| folder.tokenizer().vocab_len())
+    };
+    let pieces = of("bpe_bytes", &[("tokenizer.model", "tokenizer.model")]).unwrap();
+    for name in ["tokenizer.model.v1", "tokenizer.model.v7m1"] {
+        assert_eq!(
+            of("bpe_bytes", &[("tokenizer.model", name)]).unwrap(),
+            pieces
+        );
+    }
+    // The latest version counts.
+    let two = [
+        ("cases.json", "tokenizer.model.v1"),
+        ("tokenizer.model", "tokenizer.model.v3"),
+    ];
+    assert_eq!(of("bpe_bytes", &two).unwrap(), pieces);
+    let tekken = of("tekken", &[("tekken.json", "tekken.json")]).unwrap();
+    assert_eq!(
+        of("tekken", &[("tekken.json", "tekken_240718.json")]).unwrap(),
+        tekken
+    );
+}
+
+#[test]
+fn numbers_of_a_class_are_not_guessed() {
+    let class = |name: &str| format!(r#"{{"tokenizer_class": "{name}"}}"#);
+    let unknown = class("MBartTokenizer");
+    let known = class("XLMRobertaTokenizer");
+    let text = std::fs::read(fixture("unigram_no_unknown").join("tokenizer.model")).unwrap();
+    let spoken = std::fs::read(fixture("bpe_rules").join("tokenizer.model")).unwrap();
+    insta::assert_snapshot!(
+        [
+            refused("xlmr", &[("tokenizer_config.json", b"{}")]),
+            refused("xlmr", &[("tokenizer_config.json", unknown.as_bytes())]),
+            refused("xlmr", &[("sentencepiece.bpe.model", &text)]),
+            refused("xlmr", &[("sentencepiece.bpe.model", b"")]),
+            refused(
+                "bpe_rules",
+                &[("tokenizer.model", &without_unknown(&spoken))]
+            ),
+        ]
+        .join("\n")
+    );
+    assert!(
+        read(with_files("xlmr", &[("tokenizer_config.json", known.as_bytes())]).path()).is_ok()
+    );
+}
+
+/// A model without its first piece, which stands for the unknown.
+fn without_unknown(model: &[u8]) -> Vec<u8> {
+    assert_eq!(model[0], b'\n');
+    model[2 + usize::from(model[1])..].to_vec()
+}
+
+#[test]
 fn added_tokens_and_flags_of_a_folder_count() {
     let config = json!({
         "legacy": false, "add_bos_token": true, "add_eos_token": true, "bos_token": "<s>", "eos_token": "<|im_end|>",
