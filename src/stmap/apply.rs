@@ -93,6 +93,13 @@ pub(super) fn apply(
         };
         parts(key).any(fits)
     };
+    let conflicts = config.conflicts(ignored);
+    if !conflicts.is_empty() {
+        tracing::warn!(
+            "config.json says one thing twice, with different values: {}",
+            conflicts.join("; ")
+        );
+    }
     let keys = config.unread(ignored);
     let (tensors, left_out) = unused(map, &config, &used);
     if !keys.inert.is_empty() {

@@ -23,6 +23,9 @@ pub(super) struct Config<'a> {
     is_partial: bool,
     /// Keys that were asked for.
     asked: RefCell<BTreeSet<String>>,
+    /// Places of one thing with different values: by the one that does not count, what to say of it and
+    /// the one that does.
+    conflicts: RefCell<BTreeMap<String, (String, String)>>,
     /// Named values being evaluated, innermost last.
     open: RefCell<Vec<String>>,
 }
@@ -69,6 +72,7 @@ impl<'a> Config<'a> {
                 .collect(),
             is_partial: false,
             asked: RefCell::default(),
+            conflicts: RefCell::default(),
             open: RefCell::default(),
         }
     }
@@ -89,43 +93,102 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// The value of a key, or of the first of its aliases that has one. All of them are known then,
-    /// be there a value or not.
+    /// The value of a key, at the first of its places that has one; dots lead into objects. What the map's
+    /// `nested` object says comes first. `null` is no value. All places are known then, be there a value or
+    /// not.
     fn get(&self, key: &str) -> Option<&Json> {
-        let mut found = self.find(key);
-        for other in self.others(key) {
-            let value = self.find(&other);
-            found = found.or(value);
+        let places = self.places(key);
+        let objects = self.objects(key).into_iter().flatten();
+        let found = objects
+            .map(|object| {
+                let values = places.iter().filter_map(|place| {
+                    let value = at(object, place).filter(|value| !value.is_null())?;
+                    Some((place.as_str(), value))
+                });
+                values.collect::<Vec<_>>()
+            })
+            .find(|found| !found.is_empty());
+        self.asked.borrow_mut().extend(places.iter().cloned());
+        let found = found?;
+        self.note_conflicts(&found);
+        found.first().map(|(_, value)| *value)
+    }
+
+    /// Remembers places of one key with other values than the first, which counts.
+    fn note_conflicts(&self, found: &[(&str, &Json)]) {
+        let Some(((used, value), others)) = found.split_first() else {
+            return;
+        };
+        for (other, its) in others {
+            let is_object = value.is_object() || its.is_object();
+            let is_equal = match (convert(value), convert(its)) {
+                (Some(a), Some(b)) => is_same(&a, &b) || is_same(&b, &a),
+                _ => value == its,
+            };
+            if !is_object && !is_equal {
+                let text = format!(
+                    "`{used}` is {} and `{other}` is {}",
+                    shown(value),
+                    shown(its)
+                );
+                let mut conflicts = self.conflicts.borrow_mut();
+                conflicts.insert((*other).to_owned(), (text, (*used).to_owned()));
+            }
         }
-        found
     }
 
-    /// The aliases of a key.
-    fn others(&self, key: &str) -> impl Iterator<Item = String> {
-        let aliases = self.map.aliases.iter().filter_map(move |(name, others)| {
-            let rest = key.strip_prefix(name.as_str())?;
-            (rest.is_empty() || rest.starts_with('.')).then_some((rest, others))
-        });
-        aliases.flat_map(|(rest, others)| others.iter().map(move |o| format!("{o}{rest}")))
+    /// Places of one thing with different values, as sentences, without those that the map ignores.
+    pub(super) fn conflicts(&self, is_ignored: impl Fn(&str) -> bool) -> Vec<String> {
+        let conflicts = self.conflicts.borrow();
+        let told = conflicts.iter().filter(|(other, _)| !is_ignored(other));
+        told.map(|(_, (text, used))| format!("{text}: `{used}` is used"))
+            .collect()
     }
 
-    /// The value of a key; dots lead into objects. What the map's `nested` object says comes first.
-    /// `null` is no value.
-    fn find(&self, key: &str) -> Option<&Json> {
-        self.asked.borrow_mut().insert(key.to_owned());
-        let find = |root| at(root, key).filter(|value| !value.is_null());
-        self.nested().and_then(find).or_else(|| find(self.json))
+    /// Where the value of a key may be, in the order in which it counts: the key and its aliases, which
+    /// follow it unless the list of aliases has the key itself.
+    fn places(&self, key: &str) -> Vec<String> {
+        let mut places = vec![key.to_owned()];
+        // Shorter names, which are those of objects, come first.
+        for (name, others) in &self.map.aliases {
+            let Some(rest) = key.strip_prefix(name.as_str()) else {
+                continue;
+            };
+            if !rest.is_empty() && !rest.starts_with('.') {
+                continue;
+            }
+            let outer = std::mem::take(&mut places);
+            let has_itself = others.contains(name);
+            if !has_itself {
+                places.clone_from(&outer);
+            }
+            for other in others {
+                match other == name {
+                    true => places.extend(outer.iter().cloned()),
+                    false => places.push(format!("{other}{rest}")),
+                }
+            }
+        }
+        places
+    }
+
+    /// The objects that may have a key, in their order: the nested one and the whole configuration.
+    fn objects(&self, key: &str) -> [Option<&'a Json>; 2] {
+        match self.map.outer.iter().any(|outer| outer == key) {
+            true => [Some(self.json), self.nested()],
+            false => [self.nested(), Some(self.json)],
+        }
     }
 
     /// Whether a key, or one of its aliases, is there and is `null`.
     fn is_null(&self, key: &str) -> bool {
         let is_null = |key: &str| {
-            let nested = self.nested().and_then(|nested| at(nested, key));
-            nested
-                .or_else(|| at(self.json, key))
+            let mut objects = self.objects(key).into_iter().flatten();
+            objects
+                .find_map(|object| at(object, key))
                 .is_some_and(Json::is_null)
         };
-        is_null(key) || self.others(key).any(|other| is_null(&other))
+        self.places(key).iter().any(|place| is_null(place))
     }
 
     /// The value of a key that has none: by whether it is `null` or not there.
@@ -412,6 +475,16 @@ fn bare<'n>(prefixes: &[String], name: &'n str) -> &'n str {
         rest = shorter;
     }
     rest
+}
+
+/// A value in a message, if it is a short one.
+fn shown(value: &Json) -> String {
+    const MAX_CHARS: usize = 60;
+    let text = value.to_string();
+    match text.chars().count() > MAX_CHARS {
+        true => "something longer".into(),
+        false => text,
+    }
 }
 
 /// Whether a value is false, empty, or made of nothing else.

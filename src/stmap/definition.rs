@@ -25,6 +25,8 @@ pub(super) struct Map {
     pub(super) roots: Vec<String>,
     /// Object of the configuration whose keys come first.
     pub(super) nested: Option<String>,
+    /// Keys whose value at the top of the configuration comes before that of the nested object.
+    pub(super) outer: Vec<String>,
     /// Where else a key, or all keys of an object, may be found.
     pub(super) aliases: BTreeMap<String, Vec<String>>,
     /// What may stand before a stored name in one version of a folder and not in another.

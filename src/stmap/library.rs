@@ -89,12 +89,13 @@ impl Maps {
 
     /// The sound maps of an architecture, with their names.
     pub(super) fn of_arch(&self, arch: &str) -> Vec<(String, Map)> {
+        self.all().filter(|(_, map)| map.arch == arch).collect()
+    }
+
+    /// All sound maps, with their names.
+    pub(super) fn all(&self) -> impl Iterator<Item = (String, Map)> {
         let sources = self.sources.iter();
-        let maps = sources.filter_map(|(name, source)| {
-            let map = self.parse(source).ok()?;
-            (map.arch == arch).then(|| (name.clone(), map))
-        });
-        maps.collect()
+        sources.filter_map(|(name, source)| Some((name.clone(), self.parse(source).ok()?)))
     }
 
     /// The map for a configuration. A broken map stands only in the way of its own classes.

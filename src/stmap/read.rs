@@ -104,6 +104,8 @@ impl<'a> Reader<'a> {
         map.nested = fields
             .take("nested")
             .and_then(|item| Some(self.0.text(item, "nested")?.value));
+        let outer = fields.take("outer");
+        map.outer = outer.map_or_else(Vec::new, |item| self.0.text_or_texts(item, "outer"));
         map.aliases = self.names(fields.take("aliases"), "aliases");
         map.defaults = self.defaults(fields.take("defaults"));
         map.meanings = self.meanings(fields.take("meaning"));

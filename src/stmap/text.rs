@@ -59,6 +59,7 @@ pub(super) fn inside<'m>(
     })?;
     map.nested = nested.cloned();
     map.is_part = nested.is_some();
+    map.outer.clone_from(&outer.outer);
     map.parts.splice(0..0, outer.parts.iter().cloned());
     map.ignored_tensors
         .extend(outer.ignored_tensors.iter().cloned());

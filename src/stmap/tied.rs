@@ -67,7 +67,8 @@ impl Work<'_> {
     }
 
     /// Whether a tensor whose `when` holds is stored. A model that contains a text model ties its head by
-    /// a key of its own, so that what the text model's configuration states is no error there.
+    /// a key of its own or by the default of its class, so that what the text model's configuration states
+    /// is no error there.
     ///
     /// # Errors
     /// It is not.
@@ -81,10 +82,13 @@ impl Work<'_> {
         let (None, Made::Of(of)) = (self.sources(group, rule, at)?, &rule.made) else {
             return Ok(true);
         };
+        let stored = of.parts.first().map_or("", |part| &part.from.value);
         if self.map.is_part {
+            tracing::warn!(
+                "the folder has no `{stored}`, and its configuration ties it to nothing; `{twin}` serves in its place"
+            );
             return Ok(true);
         }
-        let stored = of.parts.first().map_or("", |part| &part.from.value);
         let reason = rule
             .when
             .as_ref()
@@ -152,4 +156,51 @@ pub(super) fn bytes_of<'c>(
     let file = checkpoint.files().nth(stored.file);
     let bytes = file.and_then(|file| file.get(stored.offset..stored.offset + stored.bytes));
     bytes.ok_or_else(|| "a file is missing, or shorter than it was".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stmap::Maps;
+
+    /// Our name of the head's weight.
+    const HEAD: &str = "output";
+    /// What says in a map whether the embedding serves as head.
+    const TIES: [&str; 3] = ["tie_word_embeddings", "is_tied", "weight_tying"];
+
+    /// Whether an expression asks whether the embedding serves as head.
+    fn asks(expr: &crate::arch::expr::Expr) -> bool {
+        let mut asks = false;
+        expr.for_each_name(&mut |name, _| asks |= TIES.contains(&name));
+        asks
+    }
+
+    /// A head that a map has no rule for is a tensor that nothing reads, which is refused.
+    #[test]
+    fn every_map_says_what_becomes_of_a_stored_head() {
+        let maps = Maps::open(&[]).expect("sound maps");
+        let mut silent = Vec::new();
+        let mut n_heads = 0;
+        for (name, map) in maps.all() {
+            let tensors = map.groups.iter().flat_map(|group| &group.tensors);
+            let is_head = |rule: &&TensorRule| {
+                let name = &rule.name.value;
+                name.strip_suffix(ENDING).unwrap_or(name) == HEAD
+            };
+            let rules: Vec<&TensorRule> = tensors.filter(is_head).collect();
+            n_heads += rules.len();
+            let is_required = map.rules.iter().any(|rule| asks(&rule.holds));
+            let is_ruled = rules
+                .iter()
+                .any(|rule| rule.otherwise.is_some() && rule.when.as_ref().is_some_and(asks));
+            if !rules.is_empty() && !is_ruled && !is_required {
+                silent.push(name);
+            }
+        }
+        assert!(n_heads > 100, "{n_heads}");
+        assert!(
+            silent.is_empty(),
+            "no rule for a head that is tied: {silent:?}"
+        );
+    }
 }

@@ -323,6 +323,65 @@ fn the_head_of_tied_embeddings_is_the_one_that_was_trained() {
     );
 }
 
+/// Where models that see say whether the embedding is the head: at the top of the configuration, in the
+/// object of the text model, or in either.
+#[test]
+fn the_heads_of_models_that_see_follow_the_same_rule() {
+    let tied = |folder: &Folder, top: Value, inner: Value| {
+        let mut config = config(folder);
+        config.insert("tie_word_embeddings".into(), top);
+        let text = config.get_mut("text_config").and_then(Value::as_object_mut);
+        text.expect("an object")
+            .insert("tie_word_embeddings".into(), inner);
+        folder.write(CONFIG, Value::Object(config).to_string());
+    };
+    // A head that is stored: used, with a warning where the configuration ties it.
+    for (name, top, inner) in [
+        ("qwen3vl", true, false),
+        ("qwen3vlmoe", true, false),
+        ("qwen35-vision", true, false),
+        ("qwen35moe-vision", true, false),
+        ("llama4-vision", false, true),
+    ] {
+        let folder = Folder::new(name);
+        tied(&folder, json!(top), json!(inner));
+        let ran = bench(&["plan", "-m", text(folder.0.path())]);
+        assert!(
+            ran.code == 0 && ran.out.contains(" output.weight"),
+            "{name}: {}",
+            ran.err
+        );
+        assert!(
+            ran.err.contains("which the configuration ties it to"),
+            "{name}: {}",
+            ran.err
+        );
+        tied(&folder, json!(!top), json!(!inner));
+        let ran = bench(&["plan", "-m", text(folder.0.path())]);
+        assert!(!ran.err.contains("ties it to"), "{name}: {}", ran.err);
+    }
+    // None is stored.
+    for (name, top, inner, is_tied) in [
+        ("qwen3vl-tied", true, false, true),
+        ("qwen3vl-tied", false, true, false),
+        ("mistral3", true, false, true),
+        ("mistral3", false, true, false),
+        ("qwen2vl-2.5", true, false, true),
+        ("qwen2vl-2.5", false, true, true),
+        ("qwen2vl-2.5", false, false, false),
+    ] {
+        let folder = Folder::new(name);
+        tied(&folder, json!(top), json!(inner));
+        match open(&folder) {
+            Ok(opened) => assert!(
+                is_tied && !outline(&opened).contains("\"output.weight"),
+                "{name}, {top}, {inner}"
+            ),
+            Err(error) => assert!(!is_tied && error.contains("lm_head"), "{name}: {error}"),
+        }
+    }
+}
+
 #[test]
 fn a_head_that_equals_the_embeddings_is_left_out() {
     let folder = Folder::new("qwen2-tied");
@@ -351,6 +410,73 @@ fn a_head_that_equals_the_embeddings_is_left_out() {
     *other.last_mut().expect("bytes") ^= 1;
     with(&other);
     assert!(outline(&open(&folder).expect("the head wins")).contains("\"output.weight"));
+}
+
+/// Which of two places counts is that of transformers: `rope_scaling` before `rope_parameters`, what is in
+/// either before what is at the top, but for the original context.
+#[test]
+fn one_thing_that_is_said_twice_is_named_with_the_place_that_counts() {
+    let yarn = |context: u64| json!({"type": "yarn", "factor": 2.0, "original_max_position_embeddings": context});
+    let in_object = json!({"rope_type": "default", "rope_theta": 500000.0});
+    for (name, keys, used, others) in [
+        (
+            "llama",
+            json!({"rope_theta": 10000.0, "rope_parameters": in_object}),
+            &["500000", "`rope_parameters.rope_theta` is used"][..],
+            &["`rope_theta` is 10000.0"][..],
+        ),
+        (
+            "llama",
+            json!({"rope_scaling": {"rope_type": "linear", "factor": 2.0}, "rope_parameters": in_object}),
+            &["`rope_scaling.rope_type` is used"],
+            &["`rope_parameters.rope_type` is \"default\""],
+        ),
+        (
+            "llama",
+            json!({"rope_scaling": yarn(64), "original_max_position_embeddings": 32}),
+            &["`original_max_position_embeddings` is used"],
+            &["is 64"],
+        ),
+        (
+            "qwen3moe",
+            json!({"num_experts": 4, "num_local_experts": 7}),
+            &["`num_experts` is used"],
+            &["`num_local_experts` is 7"],
+        ),
+    ] {
+        let folder = Folder::new(name);
+        let Value::Object(keys) = keys else { continue };
+        for key in ["rope_theta", "rope_parameters", "rope_scaling"] {
+            let mut config = config(&folder);
+            if keys.contains_key("rope_scaling") || keys.contains_key(key) {
+                config.remove(key);
+            }
+            folder.write(CONFIG, Value::Object(config).to_string());
+        }
+        let mut again = keys.clone();
+        for (key, value) in keys {
+            set(&folder, &key, value);
+        }
+        let ran = bench(&["plan", "-m", text(folder.0.path())]);
+        let found = used.iter().chain(others).all(|part| ran.err.contains(part));
+        assert!(
+            ran.code == 0 && found,
+            "{name}, {used:?}: {}{}",
+            ran.out,
+            ran.err
+        );
+        // The same value at both places is nothing to speak of.
+        let Some(scaling) = again
+            .remove("rope_scaling")
+            .filter(|v| v.get("type").is_some())
+        else {
+            continue;
+        };
+        let context = scaling["original_max_position_embeddings"].clone();
+        set(&folder, "original_max_position_embeddings", context);
+        let ran = bench(&["plan", "-m", text(folder.0.path())]);
+        assert!(ran.code == 0 && !ran.err.contains("twice"), "{}", ran.err);
+    }
 }
 
 #[test]
