@@ -14,7 +14,7 @@ use crate::stmap::{self, Maps};
 use crate::strangers;
 use crate::text::tokenizer::folder::Folder;
 use crate::text::tokenizer::{self, Tokenizer};
-use crate::weights::{self, TensorType, Weights, experts, gguf};
+use crate::weights::{self, Metadata, TensorType, Weights, experts, gguf};
 
 /// Name of the model that answers where none is named.
 pub const SHIPPED: &str = "tiny-chat";
@@ -352,7 +352,7 @@ pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
         model: model.clone(),
         source,
     })?;
-    report_unread(&plan, &model, with.strict)?;
+    report_unread(&plan, weights.metadata(), &model, with.strict)?;
     Ok(Opened {
         name: source.name(),
         weights,
@@ -364,10 +364,26 @@ pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
     })
 }
 
+/// The metadata keys of a file that nothing reads: of the architecture and of the vocabulary.
+pub fn unread_keys(plan: &Plan, metadata: &Metadata) -> Vec<String> {
+    let keys = plan.unread.iter().cloned();
+    keys.chain(tokenizer::unread(metadata)).collect()
+}
+
+/// The first of some names and how many more there are.
+pub fn few(names: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
 /// Names what the file holds and nothing reads.
-fn report_unread(plan: &Plan, model: &str, strict: bool) -> Result<(), Error> {
-    let unread: Vec<&str> = plan
-        .unread
+fn report_unread(plan: &Plan, metadata: &Metadata, model: &str, strict: bool) -> Result<(), Error> {
+    let keys = unread_keys(plan, metadata);
+    let unread: Vec<&str> = keys
         .iter()
         .chain(&plan.unclaimed)
         .map(String::as_str)
@@ -379,11 +395,12 @@ fn report_unread(plan: &Plan, model: &str, strict: bool) -> Result<(), Error> {
             unread: unread.join(", "),
         });
     }
-    for name in &plan.unclaimed {
-        tracing::warn!(tensor = name, "in the file, used by nothing");
+    if !plan.unclaimed.is_empty() {
+        let (n, names) = (plan.unclaimed.len(), few(&plan.unclaimed));
+        tracing::warn!("{n} tensors in the file, used by nothing: {names}");
     }
-    if !plan.unread.is_empty() {
-        let keys = plan.unread.join(", ");
+    if !keys.is_empty() {
+        let keys = keys.join(", ");
         tracing::warn!(
             keys,
             "metadata that nothing reads: the result may not be what it asks for"

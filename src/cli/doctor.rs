@@ -83,7 +83,7 @@ impl Report {
         self.sizes(&found.tensors);
         match &found.planned {
             Ok(planned) => {
-                self.architecture(planned);
+                self.architecture(planned, &found.unread);
                 self.memory(planned);
                 self.texts(found);
                 self.abilities(planned);
@@ -125,7 +125,7 @@ impl Report {
         self.fields.insert("types".into(), json!(names));
     }
 
-    fn architecture(&mut self, planned: &Planned) {
+    fn architecture(&mut self, planned: &Planned, unread: &[String]) {
         let plan = &planned.plan;
         let kind = match (&plan.diffusion, plan.mode.name()) {
             (Some(_), _) => "fills in masked tokens".to_owned(),
@@ -157,14 +157,14 @@ impl Report {
             );
         }
         self.fields.insert("unused".into(), json!(unused));
-        if !plan.unread.is_empty() {
-            let names: Vec<&String> = plan.unread.iter().take(SHOWN).collect();
+        if !unread.is_empty() {
+            let names: Vec<&String> = unread.iter().take(SHOWN).collect();
             self.row(
                 "warning",
                 format!("metadata that nothing reads: {}", listed(&names)),
             );
         }
-        self.fields.insert("unread".into(), json!(plan.unread));
+        self.fields.insert("unread".into(), json!(unread));
     }
 
     fn memory(&mut self, planned: &Planned) {

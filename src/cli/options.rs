@@ -165,13 +165,21 @@ pub(super) struct Defaults {
 impl LoadOptions {
     /// Opens a model, showing warnings through the log.
     pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
-        let definitions = self.archs.definitions()?;
-        let opened = models::open(source, &definitions)?;
+        self.open_with(source, &self.archs.definitions()?)
+    }
+
+    /// [`Self::open`], by these definitions.
+    pub(super) fn open_with(
+        &self,
+        source: &Source,
+        definitions: &Definitions,
+    ) -> Result<Opened, Failure> {
+        let opened = models::open(source, definitions)?;
         let opened = match self.ty {
             Some(ty) => opened.retyped(ty)?,
             None => opened,
         };
-        let opened = opened.adapted(&self.lora, source, &definitions)?;
+        let opened = opened.adapted(&self.lora, source, definitions)?;
         Ok(Opened {
             template: self.chat_template.clone(),
             ..opened

@@ -6,12 +6,15 @@ use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
 use crate::arch::{Join, OptionKind, Resolved, Resource};
-use crate::models::Source;
+use crate::models::{Source, unread_keys};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan, StatePlan, Unit};
 use crate::wording::bytes;
 
 use super::options::LoadOptions;
 use super::{Failure, output};
+
+/// Name of the option that says the kind of a block's own norms, and the end of their weights' names.
+const NORM: &str = "norm";
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -28,8 +31,9 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let opened = args.load.open(&Source::of(args.model.as_deref()))?;
     let plan = &opened.plan;
+    let unread = unread_keys(plan, opened.weights.metadata());
     if args.json {
-        return output::line(serde_json::to_string_pretty(&to_json(plan))?);
+        return output::line(serde_json::to_string_pretty(&to_json(plan, &unread))?);
     }
     let mut text = format!(
         "{} ({}): {} layers, {} weights in {}, vocabulary {}, trained on {} positions\n",
@@ -41,8 +45,17 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         plan.n_vocab,
         plan.n_ctx_train
     );
-    for rope in &plan.ropes {
-        text.push_str(&format!("{}: {}\n", rope.path, options(plan, rope)));
+    for (at, rope) in plan.ropes.iter().enumerate() {
+        let users = match plan
+            .ropes
+            .iter()
+            .filter(|other| other.path == rope.path)
+            .count()
+        {
+            1 => String::new(),
+            _ => format!(" ({})", layers_with(plan, at)),
+        };
+        text.push_str(&format!("{}{users}: {}\n", rope.path, options(plan, rope)));
     }
     for cache in &plan.caches {
         text.push_str(&format!(
@@ -176,9 +189,52 @@ fn options(plan: &Plan, unit: &Unit) -> String {
         .zip(&unit.options)
         .map(|(spec, value)| (spec, option(plan, spec.kind, value)))
         .filter(|(spec, value)| spec.default.is_none_or(|default| !is_same(default, value)))
+        .filter(|(spec, _)| spec.name != NORM || has_norm(unit))
         .map(|(spec, value)| format!("{}={value}", spec.name))
         .collect();
     shown.join(" ")
+}
+
+/// Whether a block has a norm of its own, whose kind the option says: with a gain, or by a choice.
+fn has_norm(unit: &Unit) -> bool {
+    let contract = unit.contract.0;
+    let mut weights = contract.weights.iter().zip(&unit.weights);
+    let mut options = contract.options.iter().zip(&unit.options);
+    weights.any(|(spec, at)| spec.key.ends_with(NORM) && at.is_some())
+        || options.any(|(spec, value)| {
+            let is_on = matches!(value, Resolved::Choice(name) if *name != "none");
+            spec.name.ends_with(NORM) && is_on
+        })
+}
+
+/// The layers whose blocks use a rope, as runs of numbers.
+fn layers_with(plan: &Plan, rope: usize) -> String {
+    let uses = |unit: &Unit| {
+        let mut options = unit.contract.0.options.iter().zip(&unit.options);
+        options.any(|(spec, value)| {
+            matches!(spec.kind, OptionKind::Resource(Resource::Rope))
+                && matches!(value, Resolved::Resource(Some(at)) if *at == rope)
+        })
+    };
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for (il, layer) in plan.layers.iter().enumerate() {
+        let mut branches = layer.slots.iter().flat_map(|slot| &slot.branches);
+        if !branches.any(|branch| uses(&branch.block)) {
+            continue;
+        }
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == il => *last = il,
+            _ => runs.push((il, il)),
+        }
+    }
+    let runs: Vec<String> = runs
+        .iter()
+        .map(|(first, last)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        })
+        .collect();
+    format!("layers {}", runs.join(", "))
 }
 
 /// Whether a value is what an option says by default, which is not worth showing.
@@ -202,7 +258,7 @@ fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String {
 }
 
 /// The plan as JSON.
-fn to_json(plan: &Plan) -> Value {
+fn to_json(plan: &Plan, unread: &[String]) -> Value {
     json!({
         "arch": plan.arch,
         "mode": plan.mode.name(),
@@ -236,7 +292,7 @@ fn to_json(plan: &Plan) -> Value {
             "norm": norm_json(plan, head.norm.as_ref()), "unit": head.unit.as_ref().map(|unit| unit_json(plan, unit)),
         })),
         "unclaimed": plan.unclaimed,
-        "unread": plan.unread,
+        "unread": unread,
     })
 }
 

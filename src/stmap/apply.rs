@@ -76,6 +76,7 @@ pub(super) fn apply(
     for (at, part) in [map, common].into_iter().enumerate() {
         work.at = at;
         work.rules(part);
+        work.notes(part);
         work.targets(part);
         for group in &part.groups {
             work.group(group);

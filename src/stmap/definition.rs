@@ -36,6 +36,8 @@ pub(super) struct Map {
     pub(super) defaults: BTreeMap<String, Fallback>,
     /// What a key means that no map reads, for messages.
     pub(super) meanings: BTreeMap<String, String>,
+    /// What of a configuration is not computed, and where that is so.
+    pub(super) notes: Vec<(String, Requirement)>,
     /// Values that other expressions name.
     pub(super) values: Expressions,
     /// What must hold.

@@ -10,6 +10,7 @@
 mod apply;
 mod config;
 mod definition;
+mod json;
 mod library;
 mod missing;
 mod modules;
@@ -239,8 +240,8 @@ fn read_config(path: &Path) -> Result<Json, Error> {
         message,
     };
     let text = std::str::from_utf8(&text).map_err(|error| refuse(error.to_string()))?;
-    let json: Json = serde_json::from_str(&config::plain_json(text))
-        .map_err(|error| refuse(error.to_string()))?;
+    let json: Json =
+        serde_json::from_str(&json::plain_json(text)).map_err(|error| refuse(error.to_string()))?;
     match json.is_object() {
         true => Ok(json),
         false => Err(refuse("expected an object".into())),

@@ -7,7 +7,7 @@ use crate::arch::{Diagnostic, ParamSource};
 
 use super::MAX_LISTED;
 use super::apply::Work;
-use super::config::{At, fill};
+use super::config::{At, fill, filled};
 use super::definition::{Given, Map, Target};
 use super::recipe::read;
 use super::tied::bytes_of;
@@ -28,6 +28,17 @@ impl Work<'_> {
                     ),
                 ),
                 Err(error) => self.report(&rule.span, error),
+            }
+        }
+    }
+
+    /// Warns of what is not computed.
+    pub(super) fn notes(&mut self, map: &Map) {
+        for (text, note) in &map.notes {
+            match self.config.plain().truth(&note.holds) {
+                Ok(true) => tracing::warn!("{}", filled(text, &self.config.plain())),
+                Ok(false) => {}
+                Err(error) => self.report(&note.span, error),
             }
         }
     }

@@ -109,6 +109,7 @@ impl<'a> Reader<'a> {
         map.aliases = self.names(fields.take("aliases"), "aliases");
         map.defaults = self.defaults(fields.take("defaults"));
         map.meanings = self.meanings(fields.take("meaning"));
+        map.notes = self.notes(fields.take("notes"));
         map.values = self.expressions(fields.take("values"), "values");
         map.rules = self.rules(fields.take("require"));
         map.params = self.targets(fields.take("params"), "params");
@@ -212,6 +213,18 @@ impl<'a> Reader<'a> {
         for (name, item) in table.into_iter().flatten() {
             if let Some(text) = self.0.text(item, "meaning") {
                 out.insert(name.get_ref().to_string(), text.value);
+            }
+        }
+        out
+    }
+
+    fn notes(&mut self, item: Option<Item<'a>>) -> Vec<(String, Requirement)> {
+        let table = item.and_then(|item| self.0.table(item, "notes"));
+        let mut out = Vec::new();
+        for (text, item) in table.into_iter().flatten() {
+            if let Some(holds) = self.0.expr(item) {
+                let span = text.span();
+                out.push((text.get_ref().to_string(), Requirement { holds, span }));
             }
         }
         out

@@ -6,7 +6,7 @@ use lab_bench::plan::Plan;
 use lab_bench::synth::{Request, design};
 use lab_bench::weights::{self, Array, Value};
 
-use crate::command::{bench, made_up, scratch, text};
+use crate::command::{bench, made_up, printed, scratch, text};
 use crate::support::shared;
 
 /// What the files of the zoo ask for and their definitions do not read. An indexer picks the keys
@@ -163,8 +163,94 @@ fn an_unread_key_is_a_warning_and_an_error_where_that_is_asked_for() {
             said.contains(names) && said.contains("does not read"),
             "{said}"
         );
-        assert!(command == "inspect" || ran.code == 1, "{command}: {said}");
+        assert_eq!(ran.code, 1, "{command}: {said}");
     }
+}
+
+#[test]
+fn unread_keys_of_a_vocabulary_and_unused_tensors_are_named_once() {
+    let scratch = scratch();
+    let meta = [
+        "tokenizer.ggml.suppress=1",
+        "tokenizer.ggml.escape_whitespaces=true",
+        "tokenizer.ggml.add_sep_token=true",
+        "tokenizer.ggml.cls_token_id=1",
+        "tokenizer.chat_template.rag=a",
+        "tokenizer.chat_template.tool_use=b",
+    ];
+    let meta: Vec<&str> = meta.iter().flat_map(|meta| ["--meta", meta]).collect();
+    let path = made_up(scratch.path(), "llama", &meta);
+    let ran = bench(&["inspect", text(&path)]);
+    let named = ran.err.lines().filter(|line| line.contains("tokenizer."));
+    let named: Vec<&str> = named.collect();
+    assert!(
+        matches!(named.as_slice(), [line] if line.contains("tokenizer.ggml.suppress\"")),
+        "{}",
+        ran.err
+    );
+    for part in [
+        "nothing reads the keys: tokenizer.ggml.suppress\n",
+        "rag, tool_use\n",
+    ] {
+        assert!(ran.out.contains(part), "{part}: {}", ran.out);
+    }
+    let json = printed(&["inspect", text(&path), "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(
+        json["unread"],
+        serde_json::json!(["tokenizer.ggml.suppress"])
+    );
+    assert_eq!(json["templates"], serde_json::json!(["rag", "tool_use"]));
+    // Tensors: of a file whose head is not the one that its layers are for.
+    let path = made_up(scratch.path(), "qwen3", &[]);
+    let definitions = scratch.path().join("archs");
+    std::fs::create_dir_all(&definitions).expect("a folder");
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/archs/qwen3.arch.toml");
+    let own = std::fs::read_to_string(own).expect("readable");
+    let without = own.replace(", qk_norm = \"head\"", "");
+    std::fs::write(definitions.join("qwen3.arch.toml"), without).expect("writable");
+    let ran = bench(&["plan", "-m", text(&path), "--archs", text(&definitions)]);
+    let lines: Vec<&str> = ran
+        .err
+        .lines()
+        .filter(|line| line.contains("used by nothing"))
+        .collect();
+    assert!(
+        matches!(lines.as_slice(), [line] if line.contains("blk.0.attn_k_norm.weight") && line.contains(" more")),
+        "{}",
+        ran.err
+    );
+    // Nothing is normalised, and nothing says so; with the built-in definition something does.
+    assert!(!ran.out.contains(" norm=("), "{}", ran.out);
+    let ran = bench(&["plan", "-m", text(&path)]);
+    assert!(ran.out.contains(" norm=("), "{}", ran.out);
+}
+
+#[test]
+fn ropes_of_one_name_say_their_layers() {
+    let scratch = scratch();
+    let definitions = scratch.path().join("archs");
+    std::fs::create_dir_all(&definitions).expect("a folder");
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/archs/llama.arch.toml");
+    let own = std::fs::read_to_string(own).expect("readable");
+    let rope = "[rope.std]\n";
+    let two = own.replace(
+        rope,
+        &format!("{rope}base = \"if(il < 1, 10000.0, 500.0)\"\n"),
+    );
+    std::fs::write(definitions.join("llama.arch.toml"), two).expect("writable");
+    let path = made_up(scratch.path(), "llama", &[]);
+    let page = printed(&["plan", "-m", text(&path), "--archs", text(&definitions)]);
+    for (begin, base) in [
+        ("rope.std (layers 0): ", "base=10000.0 "),
+        ("rope.std (layers 1", "base=500.0 "),
+    ] {
+        let mut lines = page.lines();
+        let is_there = lines.any(|line| line.starts_with(begin) && line.contains(base));
+        assert!(is_there, "{page}");
+    }
+    let one = made_up(scratch.path(), "llama", &[]);
+    assert!(!printed(&["plan", "-m", text(&one)]).contains("(layers"));
 }
 
 #[test]

@@ -521,3 +521,31 @@ fn factors_of_a_rope_without_a_middle_are_computed() {
     let opened = open(&folder).expect("every pair is kept or divided");
     assert!(outline(&opened).contains("rope_freqs.weight"));
 }
+
+/// Within the original context these scalings change nothing; beyond it they are not computed.
+#[test]
+fn scalings_that_only_longer_contexts_have_are_named_with_where_they_begin() {
+    for (name, parts) in [
+        ("internlm2", &["beyond 256", "dynamic", "by 2"][..]),
+        ("qwen", &["beyond 256", "use_dynamic_ntk"]),
+        ("qwen", &["beyond 256", "use_logn_attn"]),
+        ("llama", &["beyond 64", "by 4"]),
+    ] {
+        let folder = Folder::new(name);
+        if name == "llama" {
+            let mut config = config(&folder);
+            config.remove("rope_parameters");
+            let scaling = json!({"type": "dynamic", "factor": 4.0});
+            config.insert("rope_scaling".into(), scaling);
+            config.insert("max_position_embeddings".into(), json!(64));
+            folder.write(CONFIG, Value::Object(config).to_string());
+        }
+        let ran = bench(&["plan", "-m", text(folder.0.path())]);
+        assert_eq!(ran.code, 0, "{name}: {}", ran.err);
+        let mut lines = ran.err.lines();
+        let is_told = lines.any(|line| parts.iter().all(|part| line.contains(part)));
+        assert!(is_told, "{name}: {}", ran.err);
+        let context = parts[0].replace("beyond", "trained on");
+        assert!(ran.out.contains(&context), "{name}: {}", ran.out);
+    }
+}

@@ -29,6 +29,8 @@ pub(super) fn of(found: &Findings) -> Json {
         "memory": planned.map(memory),
         "abilities": planned.map(|planned| planned.abilities.iter().map(ability).collect::<Vec<Json>>()),
         "unused": planned.map(|planned| &planned.plan.unclaimed),
+        "unread": planned.map(|_| &found.unread),
+        "templates": found.templates,
         "error": found.planned.as_ref().err(),
     })
 }

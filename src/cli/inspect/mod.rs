@@ -16,7 +16,7 @@ use crate::arch::Mode;
 use crate::describe::{Share, describe, shares};
 use crate::lora::Adapter;
 use crate::model::{Estimator, MemoryUse, Options};
-use crate::models::{self, Opened, Source, tokenizer_of};
+use crate::models::{self, Definitions, Opened, Source, tokenizer_of, unread_keys};
 use crate::plan::{Plan, Room};
 use crate::serving;
 use crate::text::template::{self, ChatTemplate, Moment, Probe};
@@ -52,6 +52,10 @@ pub(super) struct Findings {
     /// None if the model has no template.
     pub(super) template: Option<Result<Probe, String>>,
     pub(super) planned: Result<Planned, String>,
+    /// Names of the chat templates, the one that is used by default first.
+    templates: Vec<String>,
+    /// Keys of the metadata that nothing reads.
+    pub(super) unread: Vec<String>,
 }
 
 /// What follows from a plan.
@@ -80,16 +84,38 @@ struct Context {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let found = findings(&Source::of(args.file.as_deref()), &args.load)?;
-    if args.json {
-        return output::line(serde_json::to_string_pretty(&json::of(&found))?);
+    match args.json {
+        true => output::line(serde_json::to_string_pretty(&json::of(&found))?)?,
+        false => output::bytes(text::of(&found, args.all).as_bytes())?,
     }
-    output::bytes(text::of(&found, args.all).as_bytes())
+    if !args.load.archs.definitions()?.strict {
+        return Ok(());
+    }
+    match &found.planned {
+        Err(error) => Err(anyhow::anyhow!("{error}")),
+        Ok(planned) => {
+            let unread = found.unread.iter().chain(&planned.plan.unclaimed);
+            let unread: Vec<&str> = unread.map(String::as_str).collect();
+            match unread.as_slice() {
+                [] => Ok(()),
+                names => Err(anyhow::anyhow!(
+                    "the definition `{}` does not read {}",
+                    planned.plan.arch,
+                    names.join(", ")
+                )),
+            }
+        }
+    }
 }
 
 /// As much as can be found out.
 pub(super) fn findings(source: &Source, load: &LoadOptions) -> Result<Findings, Failure> {
-    let definitions = load.archs.definitions()?;
-    let unplanned = match load.open(source) {
+    // What nothing reads is shown first.
+    let definitions = Definitions {
+        strict: false,
+        ..load.archs.definitions()?
+    };
+    let unplanned = match load.open_with(source, &definitions) {
         Ok(opened) => return of_opened(load, opened),
         Err(error) => error,
     };
@@ -118,6 +144,8 @@ pub(super) fn findings(source: &Source, load: &LoadOptions) -> Result<Findings, 
     };
     Ok(Findings {
         template: probe(&metadata, &vocabulary),
+        templates: template::names(&metadata),
+        unread: Vec::new(),
         label,
         metadata,
         tensors,
@@ -146,6 +174,7 @@ fn of_opened(load: &LoadOptions, opened: Opened) -> Result<Findings, Failure> {
     } = opened;
     let tokenizer = tokenizer_of(vocabulary, &weights).map_err(|error| error.to_string());
     let template = probe(weights.metadata(), &tokenizer);
+    let unread = unread_keys(&plan, weights.metadata());
     let planned = planned(
         plan,
         (&weights, &adapters),
@@ -160,6 +189,8 @@ fn of_opened(load: &LoadOptions, opened: Opened) -> Result<Findings, Failure> {
         tensors: weights.tensors().to_vec(),
         tokenizer,
         template,
+        templates: template::names(weights.metadata()),
+        unread,
         planned: Ok(planned),
     })
 }

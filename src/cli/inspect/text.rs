@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::models::few;
 use crate::text::template::{Probe, Probed};
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::{TensorInfo, TensorType, Value};
@@ -20,8 +21,6 @@ const CLIP: usize = 72;
 const REASON: usize = 110;
 /// Array elements shown.
 const SHOWN: usize = 6;
-/// Names shown of what nothing uses.
-const UNUSED: usize = 3;
 
 /// Keys that a person cares for, with what they are called here.
 const ABOUT: [(&str, &[&str]); 8] = [
@@ -47,7 +46,7 @@ pub(super) fn of(found: &Findings, all: bool) -> String {
             page.paragraph(&planned.description);
             page.title("tensors");
             page.table(&by_use(planned, found), "llrrr");
-            unused(&mut page, planned);
+            unused(&mut page, found, planned);
         }
         Err(error) => {
             page.title("architecture: not known");
@@ -247,17 +246,15 @@ fn by_type(tensors: &[TensorInfo]) -> Vec<Vec<String>> {
     types.into_iter().map(row).collect()
 }
 
-fn unused(page: &mut Page, planned: &Planned) {
-    let names = &planned.plan.unclaimed;
-    if names.is_empty() {
-        return;
+fn unused(page: &mut Page, found: &Findings, planned: &Planned) {
+    let all = [
+        ("nothing expects", &planned.plan.unclaimed),
+        ("nothing reads the keys", &found.unread),
+    ];
+    for (what, names) in all.iter().filter(|(_, names)| !names.is_empty()) {
+        let names: Vec<String> = names.iter().map(|name| clip(name)).collect();
+        page.paragraph(&format!("{what}: {}", few(&names)));
     }
-    let shown: Vec<String> = names.iter().take(UNUSED).map(|name| clip(name)).collect();
-    let more = match names.len().saturating_sub(UNUSED) {
-        0 => String::new(),
-        n => format!(" and {n} more"),
-    };
-    page.paragraph(&format!("nothing expects: {}{more}", shown.join(", ")));
 }
 
 /// Tokenizer and chat template.
@@ -279,6 +276,10 @@ fn texts(page: &mut Page, found: &Findings) {
             ]);
         }
         Some(Ok(probe)) => rows.extend(template(probe)),
+    }
+    if found.templates.len() > 1 {
+        let names: Vec<String> = found.templates.iter().map(|name| clip(name)).collect();
+        rows.push(vec!["templates".to_owned(), names.join(", ")]);
     }
     page.table(&rows, "ll");
 }

@@ -3,6 +3,8 @@
 //! Those of the GGUF specification, of llama.cpp, and some of our own that say what neither can;
 //! readers that do not know them lose only that.
 
+use crate::weights::{Array, Metadata, Value};
+
 pub(super) const MODEL: &str = "tokenizer.ggml.model";
 pub(super) const PRE: &str = "tokenizer.ggml.pre";
 pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
@@ -30,3 +32,79 @@ pub(super) const SYMBOLS: &str = "tokenizer.ggml.sentencepiece_symbol_ids";
 pub(super) const SPACE_IS_LAST: &str = "tokenizer.ggml.space_is_last";
 /// Ours: a space is put before a text, but not behind a special token.
 pub(super) const SPACE_AT_START_ONLY: &str = "tokenizer.ggml.space_at_start_only";
+
+/// What stands before all keys of a vocabulary.
+const ALL: &str = "tokenizer.";
+/// What stands before the keys of chat templates, which are read where one is chosen.
+const TEMPLATES: &str = "tokenizer.chat_template";
+/// What ends the keys of roles.
+const ROLE: &str = "_token_id";
+
+/// Keys that are read.
+const READ: [&str; 20] = [
+    MODEL,
+    PRE,
+    TOKENS,
+    TOKEN_TYPE,
+    SCORES,
+    MERGES,
+    ADD_BOS,
+    ADD_EOS,
+    ADD_SPACE_PREFIX,
+    REMOVE_EXTRA_SPACES,
+    CHARSMAP,
+    LOWERCASE,
+    STRIP_ACCENTS,
+    NORMAL_FORM,
+    STRIPS_LEFT,
+    STRIPS_RIGHT,
+    SYMBOLS,
+    SPACE_IS_LAST,
+    SPACE_AT_START_ONLY,
+    super::roles::ENDS,
+];
+
+/// Keys that change no text's tokens, with the reason.
+const INERT: [(&str, &str); 4] = [
+    (
+        "tokenizer.huggingface.json",
+        "the same vocabulary in another format",
+    ),
+    (
+        "tokenizer.rwkv.world",
+        "the same vocabulary in another format",
+    ),
+    (
+        "tokenizer.ggml.token_type_count",
+        "the rows of a table of the model",
+    ),
+    (
+        "tokenizer.ggml.add_sep_token",
+        "of texts in pairs; a text of WordPiece ends with it anyway",
+    ),
+];
+
+/// Keys of the vocabulary that nothing reads, but for those that are off or change nothing. All roles of
+/// tokens are inert where they are not read: llama.cpp takes them for names.
+pub fn unread(metadata: &Metadata) -> impl Iterator<Item = String> {
+    let keys = metadata.iter().filter(|(key, value)| {
+        key.starts_with(ALL)
+            && !key.starts_with(TEMPLATES)
+            && !key.ends_with(ROLE)
+            && !READ.contains(key)
+            && !INERT.iter().any(|(inert, _)| inert == key)
+            && !is_off(key, value)
+    });
+    keys.map(|(key, _)| key.to_owned())
+}
+
+/// Whether a value is the same as no value.
+fn is_off(key: &str, value: &Value) -> bool {
+    match value {
+        // The one flag that is on where it is not there.
+        Value::Bool(flag) => *flag == (key == "tokenizer.ggml.escape_whitespaces"),
+        Value::Str(text) => text.is_empty(),
+        Value::Array(items) => Array::len(items) == 0,
+        _ => false,
+    }
+}

@@ -39,6 +39,7 @@ use std::sync::Arc;
 use crate::weights::StringArray;
 
 pub use error::Error;
+pub use keys::unread;
 
 use bpe::Bpe;
 use costs::Costs;

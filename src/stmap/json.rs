@@ -1,0 +1,106 @@
+//! JSON of a configuration: as text of Python, as values of the language, and compared.
+
+use std::borrow::Cow;
+
+use serde_json::Value as Json;
+
+use crate::arch::expr::Value;
+
+/// A value in a message, if it is a short one.
+pub(super) fn shown(value: &Json) -> String {
+    const MAX_CHARS: usize = 60;
+    let text = value.to_string();
+    match text.chars().count() > MAX_CHARS {
+        true => "something longer".into(),
+        false => text,
+    }
+}
+
+/// Whether a value is false, empty, or made of nothing else.
+pub(super) fn is_off(value: &Json) -> bool {
+    match value {
+        Json::Null | Json::Bool(false) => true,
+        Json::Bool(true) | Json::Number(_) => false,
+        Json::String(text) => text.is_empty(),
+        Json::Array(items) => items.is_empty(),
+        Json::Object(fields) => fields.values().all(is_off),
+    }
+}
+
+/// Whether two values are the same, be they written as integers, floats or truths.
+pub(super) fn is_same(a: &Value, b: &Value) -> bool {
+    let number = |value: &Value| match value {
+        Value::Int(v) => Some(*v as f64),
+        Value::Float(v) => Some(*v),
+        Value::Bool(v) => Some(f64::from(u8::from(*v))),
+        _ => None,
+    };
+    match (a, b) {
+        (Value::List(a), Value::List(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b))
+        }
+        // `a` of all elements.
+        (one, Value::List(all)) => !all.is_empty() && all.iter().all(|item| is_same(one, item)),
+        _ => match (number(a), number(b)) {
+            (Some(a), Some(b)) => a == b,
+            _ => a == b,
+        },
+    }
+}
+
+/// Key of the object that stands for a float which JSON has no notation for.
+const FLOAT: &str = "__float__";
+
+/// JSON as Python writes it: `Infinity` and `NaN` outside texts become objects that name them.
+pub(super) fn plain_json(text: &str) -> Cow<'_, str> {
+    const WORDS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+    if !WORDS.iter().any(|word| text.contains(word)) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len() + 64);
+    let (mut rest, mut is_text) = (text, false);
+    while let Some(first) = rest.chars().next() {
+        let word = WORDS
+            .iter()
+            .find(|word| !is_text && rest.starts_with(**word));
+        if let Some(word) = word {
+            out.push_str(&format!("{{\"{FLOAT}\": \"{word}\"}}"));
+            rest = &rest[word.len()..];
+            continue;
+        }
+        let escaped = (is_text && first == '\\')
+            .then(|| rest.chars().nth(1))
+            .flatten();
+        let len = first.len_utf8() + escaped.map_or(0, char::len_utf8);
+        is_text ^= first == '"';
+        out.push_str(&rest[..len]);
+        rest = &rest[len..];
+    }
+    out.into()
+}
+
+/// A JSON value as a value of the language.
+pub(super) fn convert(json: &Json) -> Option<Value> {
+    Some(match json {
+        Json::Bool(v) => Value::Bool(*v),
+        Json::Number(v) => match v.as_i64() {
+            Some(v) => Value::Int(v),
+            None => Value::Float(v.as_f64()?),
+        },
+        Json::String(v) => Value::Str(v.clone()),
+        Json::Array(items) => Value::List(items.iter().map(convert).collect::<Option<_>>()?),
+        Json::Object(fields) if !fields.contains_key(FLOAT) => Value::List(numbered(fields)?),
+        Json::Object(fields) => match fields.get(FLOAT)?.as_str()? {
+            "Infinity" => Value::Float(f64::INFINITY),
+            "-Infinity" => Value::Float(f64::NEG_INFINITY),
+            _ => return None,
+        },
+        Json::Null => return None,
+    })
+}
+
+/// The values of an object whose keys count from 0, which is how JSON writes Python's `{0: a, 1: b}`.
+fn numbered(fields: &serde_json::Map<String, Json>) -> Option<Vec<Value>> {
+    let values = (0..fields.len()).map(|i| convert(fields.get(&i.to_string())?));
+    values.collect::<Option<_>>().filter(|_| !fields.is_empty())
+}
