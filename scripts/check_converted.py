@@ -69,7 +69,7 @@ DIFFERENT = {
     "phi3": NO_WINDOWS.format("phi3"),
     "phi3-longrope": "llama.cpp's shortest context is 256, beyond the original one, so that it takes the long factors",
     "phi3-partial": "llama.cpp's shortest context is 256, beyond the original one, so that it takes the long factors",
-    "phi4-mm": "not explained yet: a rotation of three quarters of a head with factors of pairs and one of attention",
+    "phi4-mm": "llama.cpp takes the context of the file for the length, and the long factors; `transformers` counts tokens (longrope_frequency_update)",
     "phimoe": "llama.cpp takes layer norms for those of the other kind, and softmax for the sparse mixer",
     "phimoe-six": "llama.cpp wants an offset of the head; layer norms and the sparse mixer as above",
     "qwen2-window": NO_WINDOWS.format("qwen2"),
