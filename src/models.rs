@@ -161,6 +161,7 @@ impl Opened {
         let base = lora::Base {
             plan: &self.plan,
             params: &params,
+            metadata: self.weights.metadata(),
             folder: match source {
                 Source::File(path) if stmap::is_folder(path) => Some(path),
                 _ => None,

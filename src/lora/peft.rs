@@ -9,13 +9,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use regex_automata::meta::Regex;
+use regex_automata::util::syntax;
 use serde_json::{Map, Value as Json};
 
 use crate::arch::WeightRole;
 use crate::arch::expr::Value;
 use crate::plan::Plan;
-use crate::stmap::Maps;
-use crate::stmap::update::{Factor, Module, Updated, has_our_names, updates};
+use crate::stmap::update::{Factor, Module, Origin, Updated, has_our_names, updates};
+use crate::stmap::{MAP_KEY, Maps};
 use crate::weights::safetensors::{Checkpoint, Dtype, Stored, read_small};
 use crate::weights::{Metadata, Weights};
 
@@ -25,6 +26,11 @@ const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
 /// Bytes of a configuration that no sensible one reaches.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
+/// The rank of a configuration that states none.
+const USUAL_RANK: f64 = 8.0;
+/// Most regular expressions among the patterns of a key, and the bytes of one.
+const MAX_REGEXES: usize = 256;
+const MAX_REGEX_BYTES: usize = 1 << 18;
 /// What stands before all names.
 const PREFIX: &str = "base_model.model.";
 
@@ -34,6 +40,8 @@ pub struct Base<'a> {
     pub plan: &'a Plan,
     /// Parameters of its architecture, for names of modules where it is no folder.
     pub params: &'a BTreeMap<String, Value>,
+    /// What its file says of it.
+    pub metadata: &'a Metadata,
     /// Its folder, if it was opened from one.
     pub folder: Option<&'a Path>,
     /// Maps of folders to architectures.
@@ -53,14 +61,12 @@ const INERT: &[&str] = &[
     "layers_to_transform",
     "layers_pattern",
     "lora_dropout",
-    "rank_pattern",
     "loftq_config",
     "eva_config",
     "megatron_config",
     "megatron_core",
     "qalora_group_size",
     "runtime_config",
-    "ensure_weight_tying",
     "save_embedding_layers",
 ];
 
@@ -70,6 +76,8 @@ const READ: &[&str] = &[
     "r",
     "lora_alpha",
     "alpha_pattern",
+    "rank_pattern",
+    "ensure_weight_tying",
     "use_rslora",
     "fan_in_fan_out",
     "bias",
@@ -128,7 +136,7 @@ pub(super) fn open(path: &Path, base: &Base<'_>) -> Result<Weights, Error> {
     let plan = base.plan;
     let updated = match base.folder {
         Some(folder) if !has_our_names(folder) => Updated::Folder(folder),
-        _ => Updated::Arch(&plan.arch, base.params),
+        _ => Updated::Arch(origin(base, &json)),
     };
     let shape_of = |name: &str| {
         let tensor = plan.tensors.iter().find(|tensor| tensor.name == name)?;
@@ -139,13 +147,47 @@ pub(super) fn open(path: &Path, base: &Base<'_>) -> Result<Weights, Error> {
     Ok(Weights::of(label, Metadata::default(), entries)?)
 }
 
+/// Keys of a file that name its model or the one that it was made of.
+const NAMES: &[&str] = &[
+    "general.name",
+    "general.basename",
+    "general.finetune",
+    "general.base_model.0.name",
+    "general.base_model.0.repo_url",
+    "general.source.url",
+    "general.source.huggingface.repository",
+];
+
+/// What is known of the folder of a model that is stored under our names.
+fn origin<'a>(base: &Base<'a>, json: &'a Map<String, Json>) -> Origin<'a> {
+    let text = |key: &str| json.get(key).and_then(Json::as_str);
+    // `OWNER/NAME`; folders further up a path say nothing of the model.
+    let name = text("base_model_name_or_path").map(|path| {
+        let cut = path.trim_end_matches('/').rmatch_indices('/').nth(1);
+        cut.map_or(path, |(at, _)| &path[at + 1..])
+    });
+    let class = json.get("auto_mapping");
+    let class = class.and_then(|mapping| mapping.get("base_model_class"));
+    let own = NAMES.iter().filter_map(|key| base.metadata.str(key));
+    Origin {
+        arch: &base.plan.arch,
+        params: base.params,
+        map: base.metadata.str(MAP_KEY),
+        class: class.and_then(Json::as_str),
+        names: name.into_iter().chain(own).collect(),
+    }
+}
+
 /// What a configuration says of the sizes of updates.
 struct Config {
     alpha: f64,
-    /// By patterns of names of modules.
-    alphas: Vec<(String, Regex, f64)>,
+    alphas: Patterns,
+    rank: f64,
+    ranks: Patterns,
     by_root: bool,
     fan_in_fan_out: bool,
+    /// Whether an update of the token table is one of a tied head as well.
+    ties: bool,
 }
 
 impl Config {
@@ -194,30 +236,27 @@ impl Config {
             }
         }
         let alpha = number(json, "lora_alpha")?.ok_or("`lora_alpha` is missing")?;
-        let flag = |key: &str| json.get(key).and_then(Json::as_bool) == Some(true);
         Ok(Self {
             alpha,
-            alphas: patterns(json)?,
-            by_root: flag("use_rslora"),
-            fan_in_fan_out: flag("fan_in_fan_out"),
+            alphas: Patterns::read(json, "alpha_pattern")?,
+            rank: number(json, "r")?.unwrap_or(USUAL_RANK),
+            ranks: Patterns::read(json, "rank_pattern")?,
+            by_root: flag(json, "use_rslora")?,
+            fan_in_fan_out: flag(json, "fan_in_fan_out")?,
+            ties: flag(json, "ensure_weight_tying")?,
         })
     }
 
     /// What the update of a module is multiplied by.
     fn factor(&self, module: &str, rank: u64) -> Result<f64, String> {
-        let fits = self
-            .alphas
-            .iter()
-            .filter(|(_, regex, _)| regex.is_match(module));
-        let fits: Vec<_> = fits.collect();
-        if let Some(pair) = fits.windows(2).find(|pair| pair[0].2 != pair[1].2) {
+        let rank = rank as f64;
+        let expected = self.ranks.of(module).unwrap_or(self.rank);
+        if expected != rank {
             return Err(format!(
-                "`alpha_pattern`: `{}` and `{}` both fit `{module}`",
-                pair[0].0, pair[1].0
+                "module `{module}`: its matrices have the rank {rank}, {CONFIG} says {expected}"
             ));
         }
-        let alpha = fits.first().map_or(self.alpha, |(_, _, alpha)| *alpha);
-        let rank = rank as f64;
+        let alpha = self.alphas.of(module).unwrap_or(self.alpha);
         Ok(alpha / if self.by_root { rank.sqrt() } else { rank })
     }
 }
@@ -232,19 +271,101 @@ fn number(fields: &Map<String, Json>, key: &str) -> Result<Option<f64>, String> 
     }
 }
 
-/// The sizes of updates by patterns of names, each of which is whole or follows a dot.
-fn patterns(json: &Map<String, Json>) -> Result<Vec<(String, Regex, f64)>, String> {
-    let fields = json.get("alpha_pattern").and_then(Json::as_object);
-    let mut out = Vec::new();
-    for key in fields.into_iter().flatten().map(|(key, _)| key) {
-        let fault = |error: String| format!("`alpha_pattern`: `{key}`: {error}");
-        let regex = Regex::new(&format!(r"^(?:.*\.)?(?:{key})$"));
-        let regex = regex.map_err(|error| fault(error.to_string()))?;
-        let alpha = fields.and_then(|fields| number(fields, key).transpose());
-        let alpha = alpha.ok_or_else(|| fault("it has no value".into()))??;
-        out.push((key.clone(), regex, alpha));
+fn flag(fields: &Map<String, Json>, key: &str) -> Result<bool, String> {
+    match fields.get(key) {
+        None | Some(Json::Null) => Ok(false),
+        Some(Json::Bool(value)) => Ok(*value),
+        Some(value) => Err(format!("`{key}` is {value}, expected true or false")),
     }
-    Ok(out)
+}
+
+/// Numbers by patterns of names of modules, each of which is whole or follows a dot.
+#[derive(Default)]
+struct Patterns {
+    all: Vec<(Pattern, f64)>,
+}
+
+enum Pattern {
+    /// Characters of which none stands for several; none: any.
+    Plain(Vec<Option<u8>>),
+    Regex(Box<Regex>),
+}
+
+impl Patterns {
+    fn read(json: &Map<String, Json>, key: &str) -> Result<Self, String> {
+        let mut all = Vec::new();
+        let fields = match json.get(key) {
+            None | Some(Json::Null) => return Ok(Self::default()),
+            Some(Json::Object(fields)) => fields,
+            Some(value) => return Err(format!("`{key}` is {value}, expected an object")),
+        };
+        let mut n_regexes = 0;
+        for name in fields.keys() {
+            let fault = |error: String| format!("`{key}`: `{name}`: {error}");
+            let pattern = Pattern::read(name).map_err(fault)?;
+            n_regexes += usize::from(matches!(pattern, Pattern::Regex(_)));
+            if n_regexes > MAX_REGEXES {
+                return Err(format!(
+                    "`{key}`: more than {MAX_REGEXES} regular expressions"
+                ));
+            }
+            let value = number(fields, name).map_err(fault)?;
+            let value = value.ok_or_else(|| fault("it has no value".into()))?;
+            all.push((pattern, value));
+        }
+        Ok(Self { all })
+    }
+
+    /// The number of a module, if there is one: that of the first pattern that fits, as in PEFT.
+    fn of(&self, module: &str) -> Option<f64> {
+        let mut all = self.all.iter();
+        let found = all.find(|(pattern, _)| pattern.fits(module));
+        found.map(|(_, value)| *value)
+    }
+}
+
+impl Pattern {
+    fn read(text: &str) -> Result<Self, String> {
+        let mut bytes = text.bytes().peekable();
+        let mut plain = Vec::with_capacity(text.len());
+        while let Some(byte) = bytes.next() {
+            plain.push(match byte {
+                b'.' => None,
+                b'\\' if bytes.next_if_eq(&b'.').is_some() => Some(b'.'),
+                b'_' | b'-' => Some(byte),
+                _ if byte.is_ascii_alphanumeric() => Some(byte),
+                _ => {
+                    // Small and without caches, of which there would be one for each.
+                    let limits = Regex::config()
+                        .nfa_size_limit(Some(MAX_REGEX_BYTES))
+                        .hybrid(false)
+                        .dfa(false)
+                        .onepass(false)
+                        .backtrack(false);
+                    let whole = format!(r"^(?:.*\.)?(?:{text})$");
+                    syntax::parse(text).map_err(|error| error.to_string())?;
+                    let regex = Regex::builder().configure(limits).build(&whole);
+                    let regex = regex.map_err(|_| "the regular expression is too large")?;
+                    return Ok(Self::Regex(Box::new(regex)));
+                }
+            });
+        }
+        Ok(Self::Plain(plain))
+    }
+
+    fn fits(&self, module: &str) -> bool {
+        let plain = match self {
+            Self::Regex(regex) => return regex.is_match(module),
+            Self::Plain(plain) => plain,
+        };
+        let module = module.as_bytes();
+        let Some(begin) = module.len().checked_sub(plain.len()) else {
+            return false;
+        };
+        let mut pairs = plain.iter().zip(&module[begin..]);
+        let is_whole = begin == 0 || module[begin - 1] == b'.';
+        is_whole && pairs.all(|(expected, byte)| expected.is_none_or(|e| e == *byte))
+    }
 }
 
 /// The two matrices of a module.
@@ -279,6 +400,11 @@ fn modules(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Module>, Stri
         return Err(format!("{TENSORS} has no tensors"));
     }
     let module = |(name, halves): (&str, Halves<'_>)| {
+        if halves.is_table && config.ties {
+            return Err(format!(
+                "`ensure_weight_tying` asks for an update of the head that is the one of `{name}`, which is not served"
+            ));
+        }
         let missing = |half: &str| format!("module `{name}` has no `{half}`");
         let down = halves.down.ok_or_else(|| missing("lora_A"))?;
         let up = halves.up.ok_or_else(|| missing("lora_B"))?;

@@ -11,7 +11,7 @@ use crate::arch::{ArchDef, Diagnostic, Span, Spanned, fits_pattern};
 use crate::weights::safetensors::{Checkpoint, Stored};
 use crate::weights::{Data, Entry, Metadata, TensorType, Value as Meta};
 
-use super::config::{At, Config, Expressions, Root, fill, filled};
+use super::config::{At, Config, Expressions, Root, fill};
 use super::definition::{Composition, Group, Made, Map, PartRule, Taken, TensorRule};
 use super::packed::{Packing, Table};
 use super::rearrange::View;
@@ -134,11 +134,7 @@ fn unused(
     let mut without = |patterns: &[Spanned<String>]| {
         let n_before = unused.len();
         for pattern in patterns {
-            let pattern = filled(&pattern.value, &config.plain());
-            unused.retain(|name| {
-                !fits_pattern(&pattern, name)
-                    && !fits_pattern(config.bare(&pattern), config.bare(name))
-            });
+            unused.retain(|name| !config.fits(&pattern.value, name));
         }
         n_before - unused.len()
     };

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value as Json;
 
 use crate::arch::expr::{Expr, Scope, Value};
+use crate::arch::fits_pattern;
 use crate::weights::safetensors::{Checkpoint, Stored};
 
 use super::definition::Map;
@@ -242,6 +243,18 @@ impl<'a> Config<'a> {
     /// A name without what may stand before it.
     pub(super) fn bare<'n>(&self, name: &'n str) -> &'n str {
         bare(&self.map.prefixes, name)
+    }
+
+    /// Whether a stored name fits a pattern of the map.
+    pub(super) fn fits(&self, pattern: &str, name: &str) -> bool {
+        let pattern = filled(pattern, &self.plain());
+        fits_pattern(&pattern, name) || fits_pattern(self.bare(&pattern), self.bare(name))
+    }
+
+    /// The value of a key that something asked for.
+    pub(super) fn asked(&self, key: &str) -> Option<&Json> {
+        let is_asked = self.asked.borrow().contains(key);
+        is_asked.then(|| self.get(key)).flatten()
     }
 
     /// Keys with values that nothing asked for, with those of objects that are not taken as a whole,

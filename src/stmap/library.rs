@@ -205,6 +205,12 @@ impl Maps {
     }
 }
 
+/// The name of a map by its file.
+pub(super) fn name_of(path: &str) -> &str {
+    let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
+    name.strip_suffix(ENDING).unwrap_or(name)
+}
+
 /// Whether some name is one of these.
 fn contains(names: &[Spanned<String>], any: &[&str]) -> bool {
     names.iter().any(|name| any.contains(&name.value.as_str()))

@@ -37,6 +37,8 @@ use crate::weights::{self, Weights};
 pub use library::{ENDING, Maps};
 pub use missing::{Need, missing};
 
+/// Metadata key: the map that the weights were made with.
+pub const MAP_KEY: &str = "bench.map";
 /// Name of the configuration in a folder.
 const CONFIG: &str = "config.json";
 /// Bytes of a configuration that no sensible one reaches; one of ours holds the vocabulary.
@@ -172,7 +174,10 @@ pub fn open(
     }
     packed.log(folder);
     let label = path.display().to_string();
-    let weights = Weights::of(label, applied.metadata, applied.entries)?;
+    let mut metadata = applied.metadata;
+    let name = library::name_of(&source.path).to_owned();
+    metadata.insert(MAP_KEY, weights::Value::Str(name));
+    let weights = Weights::of(label, metadata, applied.entries)?;
     Ok(weights.with_origins(applied.origins))
 }
 

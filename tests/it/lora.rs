@@ -236,6 +236,7 @@ fn open(path: &Path, scale: f32, plan: &Plan) -> Result<Adapter, String> {
     let base = Base {
         plan,
         params: &BTreeMap::new(),
+        metadata: &Metadata::default(),
         folder: None,
         maps: &definitions().maps,
     };
@@ -305,9 +306,9 @@ fn an_adapter_equals_merged_weights() {
 }
 
 /// The tensors of a file of safetensors: types, shapes (slowest first) and data, by name.
-type Stored = BTreeMap<String, (String, Vec<usize>, Vec<u8>)>;
+pub(crate) type Stored = BTreeMap<String, (String, Vec<usize>, Vec<u8>)>;
 
-fn read_tensors(file: &[u8]) -> Stored {
+pub(crate) fn read_tensors(file: &[u8]) -> Stored {
     let len = u64::from_le_bytes(file[..8].try_into().expect("eight bytes")) as usize;
     let header: Json = serde_json::from_slice(&file[8..8 + len]).expect("JSON");
     let tensors = header.as_object().expect("an object").iter();
@@ -328,7 +329,7 @@ fn read_tensors(file: &[u8]) -> Stored {
         .collect()
 }
 
-fn write_tensors(path: &Path, tensors: &Stored) {
+pub(crate) fn write_tensors(path: &Path, tensors: &Stored) {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for (name, (ty, shape, bytes)) in tensors {
         let begin = data.len();
@@ -348,7 +349,7 @@ fn write_tensors(path: &Path, tensors: &Stored) {
 
 /// What of a stored folder PEFT would update.
 #[derive(Clone, Copy, PartialEq)]
-enum Modules {
+pub(crate) enum Modules {
     All,
     /// Those of which a fused matrix has more than one neighbour without an update.
     Attention,
@@ -358,7 +359,7 @@ const RANK: usize = 3;
 const ALPHA: f32 = 4.0;
 
 /// Writes `base`, `merged` and `adapter` of a stored folder; the matrices of its modules are updated.
-fn write_folders(name: &str, into: &Path, which: Modules) -> [PathBuf; 3] {
+pub(crate) fn write_folders(name: &str, into: &Path, which: Modules) -> [PathBuf; 3] {
     let places = ["base", "merged", "adapter"].map(|part| into.join(format!("{name}-{part}")));
     for place in &places {
         std::fs::create_dir_all(place).expect("the scratch folder can be written");
@@ -447,12 +448,12 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
     bytes(values)
 }
 
-fn opened(path: &Path, with: &Definitions) -> Result<Opened, String> {
+pub(crate) fn opened(path: &Path, with: &Definitions) -> Result<Opened, String> {
     models::open(&models::Source::File(path.to_owned()), with).map_err(|error| error.to_string())
 }
 
 /// The model at a path with an adapter.
-fn adapted(path: &Path, adapter: &Path, with: &Definitions) -> Result<Opened, String> {
+pub(crate) fn adapted(path: &Path, adapter: &Path, with: &Definitions) -> Result<Opened, String> {
     let source = Source {
         path: adapter.to_owned(),
         scale: 1.0,
@@ -462,7 +463,7 @@ fn adapted(path: &Path, adapter: &Path, with: &Definitions) -> Result<Opened, St
         .map_err(|error| error.to_string())
 }
 
-fn logits_of(opened: Opened, tokens: &[u32]) -> Vec<f32> {
+pub(crate) fn logits_of(opened: Opened, tokens: &[u32]) -> Vec<f32> {
     logits(opened.plan, &opened.weights, &opened.adapters, tokens)
 }
 
@@ -847,7 +848,72 @@ fn peft_folders_that_ask_for_more_are_refused_by_name() {
         ("use_bdlora", json!({"n": 2}), "what it means is not known"),
         ("peft_type", json!("LOHA"), "`peft_type` is `LOHA`"),
         ("alpha_pattern", json!({"(": 1}), "`alpha_pattern`: `(`"),
+        (
+            "alpha_pattern",
+            json!({"a)|(b": 1}),
+            "`alpha_pattern`: `a)|(b`",
+        ),
+        (
+            "alpha_pattern",
+            json!({"q_proj": "x"}),
+            "`q_proj` is \"x\", expected a number",
+        ),
+        ("alpha_pattern", json!({"q_proj": null}), "it has no value"),
+        (
+            "alpha_pattern",
+            json!([1]),
+            "`alpha_pattern` is [1], expected an object",
+        ),
+        (
+            "alpha_pattern",
+            json!({ r"[\w]{1000}{1000}": 1 }),
+            "the regular expression is too large",
+        ),
+        (
+            "alpha_pattern",
+            (0..300).map(|i| (format!("[{i}]"), json!(1))).collect(),
+            "more than 256 regular expressions",
+        ),
+        (
+            "rank_pattern",
+            json!("q"),
+            "`rank_pattern` is \"q\", expected an object",
+        ),
+        (
+            "rank_pattern",
+            json!({"v_proj": 5}),
+            "v_proj`: its matrices have the rank 3, adapter_config.json says 5",
+        ),
+        ("r", json!(0), "have the rank 3, adapter_config.json says 0"),
+        (
+            "r",
+            json!(1e12),
+            "have the rank 3, adapter_config.json says",
+        ),
+        ("r", json!("x"), "`r` is \"x\", expected a number"),
         ("lora_alpha", json!("much"), "`lora_alpha` is \"much\""),
+        ("lora_alpha", json!(null), "`lora_alpha` is missing"),
+        ("lora_alpha", json!(1e300), "infinity at row"),
+        (
+            "use_rslora",
+            json!("true"),
+            "`use_rslora` is \"true\", expected true or false",
+        ),
+        (
+            "use_rslora",
+            json!(1),
+            "`use_rslora` is 1, expected true or false",
+        ),
+        (
+            "fan_in_fan_out",
+            json!([0]),
+            "`fan_in_fan_out` is [0], expected true or false",
+        ),
+        (
+            "trainable_token_indices",
+            json!([1]),
+            "`trainable_token_indices` asks for",
+        ),
     ];
     for (key, value, expected) in cases {
         let mut changed = sound.clone();
@@ -855,6 +921,18 @@ fn peft_folders_that_ask_for_more_are_refused_by_name() {
         std::fs::write(&config, changed.to_string()).expect("writable");
         refused(expected);
     }
+    // JSON has no such numbers, Python writes them.
+    for number in ["NaN", "Infinity", "1e400"] {
+        let text = sound.to_string().replace("4.0", number);
+        std::fs::write(&config, text).expect("writable");
+        refused("adapter_config.json: ");
+    }
+    let mut patterned = sound.clone();
+    patterned["r"] = json!(9);
+    // The first that fits counts.
+    patterned["rank_pattern"] = json!({ r"layers\.[01]\.self_attn.[qv]_proj": 3, "q_proj": 7 });
+    std::fs::write(&config, patterned.to_string()).expect("writable");
+    adapted(&base, &adapter, &with).expect("its ranks are those of its matrices");
     std::fs::write(&config, sound.to_string()).expect("writable");
     adapted(&base, &adapter, &with).expect("it is sound again");
 

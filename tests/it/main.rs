@@ -32,6 +32,7 @@ mod inspect;
 mod kept;
 mod keys;
 mod lora;
+mod lora_origin;
 mod metadata;
 mod models_page;
 mod mutated_folders;

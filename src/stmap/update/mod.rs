@@ -8,30 +8,28 @@
 //! have ranks of their own, one behind the other; experts have one each. What does not come apart like
 //! this is refused by name. The elements are read when they are asked for ([`product`]).
 
+mod candidates;
 mod product;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::Value as Json;
-
+use crate::arch::Spanned;
 use crate::arch::expr::Value;
 use crate::weights::safetensors::{Checkpoint, Dtype};
 use crate::weights::{Bytes, Entry, folder};
 
 use super::apply::view;
 use super::config::{At, Config, fill};
-use super::definition::{Given, Group, Made, Map, Taken, TensorRule, TextModel};
-use super::modules::Modules;
+use super::definition::{Group, Made, Map, Taken, TensorRule};
 use super::recipe::{ELEMENT, Each, INDEX};
-use super::{CONFIG, Chosen, Error, Maps, choose, folder_of, packed, read_config};
+use super::{CONFIG, Error, Maps, folder_of, read_config};
+use candidates::{Tried, candidates};
 use product::{Block, Product, sizes};
 
 /// Layers beyond any real model.
 const MAX_LAYERS: u64 = 4096;
-/// Most names that stand for each other.
-const MAX_NAMES: usize = 8;
 /// What a stored matrix of a module is called behind the module's name.
 const ENDING: &str = ".weight";
 
@@ -46,6 +44,15 @@ pub struct Factor {
     pub dtype: Dtype,
     /// Rows and columns.
     pub shape: [u64; 2],
+}
+
+impl PartialEq for Factor {
+    /// Whether it is the same place of the same file.
+    fn eq(&self, other: &Self) -> bool {
+        self.file.as_ptr() == other.file.as_ptr()
+            && (self.offset, self.shape) == (other.offset, other.shape)
+            && self.dtype == other.dtype
+    }
 }
 
 /// The update `up . down` of a module's matrix: `down [rank, n_in]`, `up [n_out, rank]`.
@@ -67,19 +74,33 @@ pub struct Module {
 pub enum Updated<'a> {
     /// A folder that a map is for.
     Folder(&'a Path),
-    /// Of an architecture, with its parameters; stored under our names.
-    Arch(&'a str, &'a BTreeMap<String, Value>),
+    /// A model that is stored under our names.
+    Arch(Origin<'a>),
+}
+
+/// What is known of the folder from which a model that is stored under our names was made.
+pub struct Origin<'a> {
+    /// The architecture.
+    pub arch: &'a str,
+    /// Its parameters.
+    pub params: &'a BTreeMap<String, Value>,
+    /// The map that it was made with ([`super::MAP_KEY`]).
+    pub map: Option<&'a str>,
+    /// The class of the adapter's base model.
+    pub class: Option<&'a str>,
+    /// Names of the base model.
+    pub names: Vec<&'a str>,
 }
 
 /// Shape in ggml order of one of our tensors, and whether it is a table whose rows are looked up.
 pub type ShapeOf<'a> = &'a dyn Fn(&str) -> Option<(Vec<u64>, bool)>;
 
 /// The updates of our tensors that the modules of the folder at `path` make: `NAME.lora_a` and
-/// `NAME.lora_b`, f32.
+/// `NAME.lora_b`, f32. Modules of parts that a text does not need are left out, with a warning.
 ///
 /// # Errors
-/// Modules that the map of the model does not know, shapes that do not fit, and what is not a product
-/// any more when the map has rearranged it.
+/// Modules that the map of the model does not know, shapes that do not fit, what is not a product any
+/// more when the map has rearranged it, and maps that differ where nothing says which is right.
 pub fn updates(
     path: &Path,
     model: &Updated<'_>,
@@ -91,51 +112,65 @@ pub fn updates(
         path: path.to_owned(),
         message,
     };
-    let mut first = None;
-    let is_partial = matches!(model, Updated::Arch(..)) && !path.join(CONFIG).is_file();
-    for (name, map, text, json, checkpoint) in candidates(path, model, maps)? {
-        let modules = renamed(modules, text.as_ref());
-        let config = match is_partial {
-            true => Config::partial(&map, &json, &checkpoint),
-            false => Config::new(&map, &json, &checkpoint),
-        };
-        let mut work = Work {
-            map: &map,
-            config: &config,
-            checkpoint: Some(&checkpoint).filter(|c| c.tensors().next().is_some()),
-            modules: modules.iter().map(|m| (m.name.as_str(), m)).collect(),
-            used: BTreeSet::new(),
-            names: BTreeSet::new(),
-            entries: Vec::new(),
-            shape_of,
-        };
-        match work.all(maps.common()) {
-            Ok(()) => {
-                tracing::debug!(map = name, "names of the adapter's modules");
-                return Ok(work.entries);
-            }
-            // Another map may know the names. One that knows them, and fails, is right.
-            Err(Fault::Unknown(message)) => {
-                first = first.or(Some(format!("{message} (map `{name}`)")));
-            }
-            Err(Fault::Other(message)) => {
-                let advice = match is_partial {
-                    true => "; with the model's config.json beside the adapter more would be known",
-                    false => "",
-                };
-                return Err(refuse(format!("{message} (map `{name}`){advice}")));
-            }
-        }
+    let mut tried = Tried::default();
+    for candidate in candidates(path, model, maps)? {
+        let found = candidate.updates(maps.common(), modules, shape_of);
+        tried.add(candidate, found);
     }
-    Err(refuse(first.unwrap_or_else(|| {
-        "no map knows the names of its modules for this architecture; an adapter converted to GGUF needs none".into()
-    })))
+    let found = match model {
+        Updated::Folder(_) => tried.only(),
+        Updated::Arch(origin) => tried.settle(origin, path),
+    };
+    let found = found.map_err(refuse)?;
+    if !found.left_out.is_empty() {
+        let (parts, counts): (Vec<&str>, Vec<usize>) = found
+            .left_out
+            .iter()
+            .map(|(part, n)| (part.as_str(), *n))
+            .unzip();
+        tracing::warn!(
+            "{}: applied without its updates of the {} ({} modules), which a text model does not have",
+            path.display(),
+            parts.join(", "),
+            counts.iter().sum::<usize>()
+        );
+    }
+    Ok(found
+        .updates
+        .into_iter()
+        .flat_map(Update::entries)
+        .collect())
+}
+
+/// The updates that a map finds.
+#[derive(Debug, Default)]
+struct Found {
+    updates: Vec<Update>,
+    /// Parts of the model that a text does not need, and the number of their modules.
+    left_out: Vec<(String, usize)>,
+}
+
+/// The update of one of our tensors.
+#[derive(Debug, PartialEq)]
+struct Update {
+    name: String,
+    is_table: bool,
+    product: Arc<Product>,
+}
+
+impl Update {
+    fn entries(self) -> [Entry; 2] {
+        self.product.entries(&self.name, self.is_table)
+    }
 }
 
 /// Why a map gives no updates.
 enum Fault {
     /// It does not know a module.
     Unknown(String),
+    /// What it makes is no update of a weight of the model.
+    Unfit(String),
+    /// Anything else, such as a configuration that does not say enough.
     Other(String),
 }
 
@@ -145,53 +180,22 @@ impl From<String> for Fault {
     }
 }
 
-type Candidate = (String, Map, Option<TextModel>, Json, Checkpoint);
-
-/// Modules with the names that they have in the text model of their model.
-fn renamed(modules: &[Module], text: Option<&TextModel>) -> Vec<Module> {
-    let name_of = |name: &str| {
-        let name = text?.name_of(&format!("{name}{ENDING}"))?;
-        name.strip_suffix(ENDING).map(str::to_owned)
-    };
-    let modules = modules.iter().map(|module| Module {
-        name: name_of(&module.name).unwrap_or_else(|| module.name.clone()),
-        ..module.clone()
-    });
-    modules.collect()
+impl From<&str> for Fault {
+    fn from(message: &str) -> Self {
+        Self::Other(message.to_owned())
+    }
 }
 
-/// The maps that may know the modules, the likeliest first, each with a configuration.
-fn candidates(path: &Path, model: &Updated<'_>, maps: &Maps) -> Result<Vec<Candidate>, Error> {
-    let candidate = |chosen: Chosen<'_>, json: Json| {
-        let name = chosen.source.path.clone();
-        vec![(name, chosen.map, chosen.text, json, chosen.checkpoint)]
-    };
-    let (arch, params) = match model {
-        Updated::Folder(base) => {
-            let inner = Modules::read(folder_of(base))?.transformer;
-            let base = inner.as_deref().unwrap_or(base);
-            let folder = folder_of(base);
-            let mut json = read_config(&folder.join(CONFIG))?;
-            let mut chosen = choose(folder, maps, &mut json, |_| Ok(Checkpoint::open(base)?))?;
-            packed::Table::take(&mut json, folder, &mut chosen.checkpoint)?;
-            return Ok(candidate(chosen, json));
+impl Fault {
+    /// The same with the place before the message.
+    fn at(self, place: &str) -> Self {
+        let with = |message: String| format!("`{place}`: {message}");
+        match self {
+            Self::Unknown(message) => Self::Unknown(with(message)),
+            Self::Unfit(message) => Self::Unfit(with(message)),
+            Self::Other(message) => Self::Other(with(message)),
         }
-        Updated::Arch(arch, params) => (*arch, *params),
-    };
-    // The configuration of the model may lie beside the adapter.
-    let beside = path.join(CONFIG);
-    if beside.is_file() {
-        let mut json = read_config(&beside)?;
-        let chosen = choose(path, maps, &mut json, |_| Ok(Checkpoint::default()))?;
-        return Ok(candidate(chosen, json));
     }
-    let mut found = maps.of_arch(arch);
-    found.sort_by_key(|(name, _)| name != arch);
-    let candidate = |(name, map): (String, Map)| {
-        let json = config_of(&map, maps.common(), params);
-        (name, map, None, json, Checkpoint::default())
-    };
-    Ok(found.into_iter().map(candidate).collect())
 }
 
 /// Whether a folder's tensors have our names.
@@ -200,62 +204,18 @@ pub fn has_our_names(path: &Path) -> bool {
     json.is_ok_and(|json| folder::is_config(&json))
 }
 
-/// The configuration from which a map would make these parameters, as far as it names its keys.
-fn config_of(map: &Map, common: &Map, params: &BTreeMap<String, Value>) -> Json {
-    let mut json = Json::Object(serde_json::Map::new());
-    for target in map.params.iter().chain(&common.params) {
-        let Given::One(expr) = &target.value else {
-            continue;
-        };
-        // A named value may stand for a key.
-        let mut key = expr.as_name();
-        for _ in 0..MAX_NAMES {
-            let Some(value) = key.and_then(|key| map.values.get(key)) else {
-                break;
-            };
-            key = value.as_name();
-        }
-        let value = params.get(&target.name.value).and_then(to_json);
-        let (Some(key), Some(value)) = (key, value) else {
-            continue;
-        };
-        let parts: Vec<&str> = key.split('.').collect();
-        let place = parts.iter().try_fold(&mut json, |at, part| {
-            let fields = at.as_object_mut()?;
-            let empty = || Json::Object(serde_json::Map::new());
-            Some(fields.entry(*part).or_insert_with(empty))
-        });
-        match place {
-            Some(place) if place.as_object().is_some_and(serde_json::Map::is_empty) => {
-                *place = value;
-            }
-            _ => {}
-        }
-    }
-    json
-}
-
-fn to_json(value: &Value) -> Option<Json> {
-    Some(match value {
-        Value::Bool(v) => (*v).into(),
-        Value::Int(v) => (*v).into(),
-        Value::Float(v) => (*v).into(),
-        Value::Str(v) => v.as_str().into(),
-        Value::List(items) => Json::Array(items.iter().map(to_json).collect::<Option<_>>()?),
-    })
-}
-
 /// The work of finding updates.
 struct Work<'a> {
     map: &'a Map,
     config: &'a Config<'a>,
     /// What is stored of the model, where it is a folder.
     checkpoint: Option<&'a Checkpoint>,
+    /// By their names without what may stand before these.
     modules: HashMap<&'a str, &'a Module>,
     used: BTreeSet<&'a str>,
     /// Our names that are taken.
     names: BTreeSet<String>,
-    entries: Vec<Entry>,
+    updates: Vec<Update>,
     shape_of: ShapeOf<'a>,
 }
 
@@ -267,30 +227,95 @@ struct Source<'a, 'r> {
 }
 
 impl<'a> Work<'a> {
-    fn all(&mut self, common: &Map) -> Result<(), Fault> {
+    fn new(
+        map: &'a Map,
+        config: &'a Config<'a>,
+        modules: &'a [Module],
+        shape_of: ShapeOf<'a>,
+    ) -> Result<Self, Fault> {
+        let mut by_name = HashMap::new();
+        for module in modules {
+            if let Some(other) = by_name.insert(config.bare(&module.name), module) {
+                return Err(Fault::Other(format!(
+                    "`{}` and `{}` are the same module of the model",
+                    other.name, module.name
+                )));
+            }
+        }
+        Ok(Self {
+            map,
+            config,
+            checkpoint: Some(config.checkpoint).filter(|c| c.tensors().next().is_some()),
+            modules: by_name,
+            used: BTreeSet::new(),
+            names: BTreeSet::new(),
+            updates: Vec::new(),
+            shape_of,
+        })
+    }
+
+    fn all(mut self, common: &Map) -> Result<Found, Fault> {
         let config = self.config;
+        let mut fault = None;
         for group in self.map.groups.iter().chain(&common.groups) {
             let plain = config.plain();
             let Some((count, first)) = &group.layers else {
-                self.group(group, &plain)?;
+                self.group(group, &plain, &mut fault);
                 continue;
             };
             let first = first.as_ref().map_or(Ok(0), |first| plain.size(first))?;
             let count = plain.size(count)?.min(MAX_LAYERS);
             for il in first..count {
-                self.group(group, &plain.with("il", il))?;
+                self.group(group, &plain.with("il", il), &mut fault);
             }
         }
-        let unknown = self.modules.keys().find(|name| !self.used.contains(*name));
-        match unknown {
-            Some(name) => Err(Fault::Unknown(format!(
-                "no tensor of the model is made of its module `{name}`"
-            ))),
-            None => Ok(()),
+        let left_out = self.left_out()?;
+        if let Some(fault) = fault {
+            return Err(fault);
         }
+        if self.updates.is_empty() {
+            let parts: Vec<&str> = left_out.iter().map(|(part, _)| part.as_str()).collect();
+            return Err(Fault::Unfit(format!(
+                "it updates nothing but the {}, which a text model does not have",
+                parts.join(", ")
+            )));
+        }
+        self.updates.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Found {
+            updates: self.updates,
+            left_out,
+        })
     }
 
-    fn group(&mut self, group: &Group, at: &At<'_>) -> Result<(), String> {
+    /// The parts of the model that modules without a use are of, and their numbers.
+    fn left_out(&self) -> Result<Vec<(String, usize)>, Fault> {
+        let unused = self.modules.values().map(|module| module.name.as_str());
+        let mut unused: Vec<&str> = unused.filter(|name| !self.used.contains(name)).collect();
+        unused.sort_unstable();
+        let mut left_out: BTreeMap<String, usize> = BTreeMap::new();
+        for name in unused {
+            let stored = format!("{name}{ENDING}");
+            let fits = |patterns: &[Spanned<String>]| {
+                let mut patterns = patterns.iter();
+                patterns.any(|pattern| self.config.fits(&pattern.value, &stored))
+            };
+            let mut parts = self.map.parts.iter();
+            let part = match parts.find(|(_, patterns)| fits(patterns)) {
+                Some((part, _)) => part.as_str(),
+                None if fits(&self.map.ignored_tensors) => "matrices without a use",
+                None => {
+                    return Err(Fault::Unknown(format!(
+                        "no tensor of the model is made of its module `{name}`"
+                    )));
+                }
+            };
+            *left_out.entry(part.to_owned()).or_default() += 1;
+        }
+        Ok(left_out.into_iter().collect())
+    }
+
+    /// The updates of a group; the first fault stays.
+    fn group(&mut self, group: &Group, at: &At<'_>, fault: &mut Option<Fault>) {
         for rule in &group.tensors {
             let name = fill(&format!("{}{}", group.prefix, rule.name.value), &at.indices);
             let has_ending = rule.name.value.contains('.');
@@ -299,12 +324,12 @@ impl<'a> Work<'a> {
             } else {
                 format!("{name}{ENDING}")
             };
-            if !self.names.contains(&name) {
-                self.rule(group, rule, &name, !has_ending, at)
-                    .map_err(|error| format!("`{name}`: {error}"))?;
+            if !self.names.contains(&name)
+                && let Err(found) = self.rule(group, rule, &name, !has_ending, at)
+            {
+                fault.get_or_insert(found.at(&name));
             }
         }
-        Ok(())
     }
 
     fn rule(
@@ -314,7 +339,7 @@ impl<'a> Work<'a> {
         name: &str,
         adds_ending: bool,
         at: &At<'_>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Fault> {
         let Made::Of(of) = &rule.made else {
             return Ok(());
         };
@@ -335,6 +360,7 @@ impl<'a> Work<'a> {
                 for e in 0..n_stacked.unwrap_or(1) {
                     let name = fill(&template, &[("e", e)]);
                     let module = name.strip_suffix(ENDING);
+                    let module = module.map(|module| self.config.bare(module));
                     let module = module.and_then(|module| self.modules.get(module));
                     sources.push(Source {
                         module: module.copied(),
@@ -347,7 +373,14 @@ impl<'a> Work<'a> {
             is_updated.then_some(sources)
         });
         let Some(sources) = found else { return Ok(()) };
-        if !self.is_active(group, rule, name, at)? {
+        let used = sources.iter().filter_map(|s| s.module);
+        let used: Vec<&str> = used.map(|module| module.name.as_str()).collect();
+        let is_active = self.is_active(group, rule, name, at);
+        // A module of a rule of which it is not known whether it holds is known.
+        if !matches!(is_active, Ok(false)) {
+            self.used.extend(used);
+        }
+        if !is_active? {
             return Ok(());
         }
         if rule.unit_rows {
@@ -362,11 +395,9 @@ impl<'a> Work<'a> {
                 .slopes(base.last().copied().unwrap_or(1))?
                 .ok_or("its elements are changed in a way that is not linear")?,
         };
-        let used = sources.iter().filter_map(|s| s.module);
-        self.used.extend(used.map(|module| module.name.as_str()));
         let update = self.update(name, &sources, n_stacked, slopes, at)?;
         self.names.insert(name.to_owned());
-        self.entries.extend(update);
+        self.updates.push(update);
         Ok(())
     }
 
@@ -399,9 +430,10 @@ impl<'a> Work<'a> {
         n_stacked: Option<u64>,
         slopes: Vec<f64>,
         at: &At<'_>,
-    ) -> Result<[Entry; 2], String> {
-        let (base, is_table) = (self.shape_of)(name)
-            .ok_or("the model has no such weight, and the adapter updates it")?;
+    ) -> Result<Update, Fault> {
+        let (base, is_table) = (self.shape_of)(name).ok_or_else(|| {
+            Fault::Unfit("the model has no such weight, and the adapter updates it".into())
+        })?;
         let of = |dim: usize| base.get(dim).copied().unwrap_or(1);
         let target = [of(2), of(1), of(0)];
         let mut parts = Vec::with_capacity(sources.len());
@@ -409,10 +441,10 @@ impl<'a> Work<'a> {
         for (i, source) in sources.iter().enumerate() {
             let part = self.part(source, at)?;
             if part.is_none() && missing.replace(i).is_some() && n_stacked.is_none() {
-                return Err(format!(
+                return Err(Fault::Other(format!(
                     "it is made of `{}` and other matrices, more than one of which has no update: which rows are whose is not known",
                     source.name
-                ));
+                )));
             }
             parts.push(part);
         }
@@ -438,9 +470,9 @@ impl<'a> Work<'a> {
             (0..3).all(|dim| size[dim] == first[dim] || (dim == axis && n_stacked.is_none()))
         });
         if found != target || !is_same {
-            return Err(format!(
+            return Err(Fault::Unfit(format!(
                 "its updates are of {found:?} (experts or heads, rows, columns), expected {target:?}"
-            ));
+            )));
         }
         let (mut begin, mut rank) = (0, 0);
         let mut blocks = Vec::new();
@@ -460,17 +492,19 @@ impl<'a> Work<'a> {
             }
             blocks.push(part);
         }
-        let product = Arc::new(Product::new(blocks, rank, target, slopes));
-        Ok(product.entries(name, is_table))
+        Ok(Update {
+            name: name.to_owned(),
+            is_table,
+            product: Arc::new(Product::new(blocks, rank, target, slopes)),
+        })
     }
 
     /// What an update of a stored matrix is within our tensor; none if there is no update and nothing
     /// says how large it is.
     fn part(&self, source: &Source<'a, '_>, at: &At<'_>) -> Result<Option<Block>, String> {
         let place = |error: String| format!("`{}`: {error}", source.name);
-        let checkpoint = self.checkpoint;
-        let stored = checkpoint.and_then(|checkpoint| checkpoint.get(&source.name));
-        let stored = stored.map(|stored| stored.shape.clone());
+        let stored = self.config.stored(&source.name);
+        let stored = stored.map(|(_, stored)| stored.shape.clone());
         let Some(module) = source.module else {
             let Some(shape) = stored else { return Ok(None) };
             let view = view(source.taken, &shape, at).map_err(place)?;

@@ -27,7 +27,7 @@ enum Side {
 type Steps = Vec<[u64; 2]>;
 
 /// The update of one stored matrix within one of our tensors.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Block {
     /// The matrices with the rank along their columns (`[n, rank]` as elements are asked for), of the
     /// rows and of the columns of the stored matrix; none if it has no update.
@@ -47,7 +47,7 @@ pub(super) struct Block {
 }
 
 /// A factor whose elements are asked for by place and rank.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Strip {
     factor: Factor,
     /// Whether the rank is the slower axis.
@@ -192,8 +192,8 @@ fn steps(axes: &[Axis], width: u64) -> Steps {
     out
 }
 
-/// The update of one of our tensors.
-#[derive(Debug)]
+/// The update of one of our tensors. Equal ones have equal elements.
+#[derive(Debug, PartialEq)]
 pub(super) struct Product {
     blocks: Vec<Block>,
     /// The blocks of each expert or head.
