@@ -439,8 +439,8 @@ fn a_kind_of_rope_that_nobody_knows_is_refused_by_its_name() {
     let set = |rope: Value| move |folder: &Folder| folder.set("rope_scaling", rope);
     for key in ["rope_type", "type"] {
         check(
-            set(json!({ key: "dynamic", "factor": 2.0 })),
-            &["rope.std: scaling: `dynamic` is none of none, linear, longrope, yarn"],
+            set(json!({ key: "elastic", "factor": 2.0 })),
+            &["rope.std: scaling: `elastic` is none of none, linear, longrope, yarn"],
         );
     }
     // Its tables are what it is about.
