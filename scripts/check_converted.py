@@ -78,6 +78,7 @@ DIFFERENT = {
     "qwen3moe-dense": "llama.cpp wants experts in all layers",
     "qwen3moe-eight": "llama.cpp always divides the weights of experts by their sum here",
     "smollm3-two": "llama.cpp turns three of four layers, whatever the configuration says",
+    "smallthinker": "llama.cpp's windows have 4096 tokens, whatever the file says",
     "starcoder2": NO_WINDOWS.format("starcoder2"),
     "starcoder2-plain": "llama.cpp wants offsets",
 }

@@ -141,6 +141,16 @@ class Plain(Remote):
         return build("LlamaForCausalLM", "LlamaConfig", **llama_keys(self.c, attention_bias=bias, head_dim=self.c.get("head_dim")))
 
 
+@remote("biased")
+class Biased(Remote):
+    """As llama, with biases of all projections of attention by `bias`."""
+
+    NAMES = Remote.NAMES | {f"self_attn.{n}.bias": f"self_attn.{n}.bias" for n in (*QKV, "o_proj")}
+
+    def new(self):
+        return build("LlamaForCausalLM", "LlamaConfig", **llama_keys(self.c, attention_bias=self.c["bias"]))
+
+
 @remote("qwen2")
 class Qwen2(Remote):
     """As qwen2; further tensors by the case."""
