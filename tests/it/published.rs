@@ -23,7 +23,6 @@ const TOKENS: &str = "1,2,3,17,5,200,33,8,99,4,7,301";
 const PACKED: f64 = 2e-5;
 
 #[test]
-#[expect(clippy::print_stderr, reason = "tells what was compared")]
 fn published_folders_give_what_transformers_gives() {
     let Some(root) = shared("published") else {
         return;
