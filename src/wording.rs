@@ -87,6 +87,18 @@ pub(crate) fn capital(text: &str) -> String {
     first.chain(chars).collect()
 }
 
+/// Text of a file within a line: nothing in it moves the cursor of a terminal.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '"' | '\'' | '\\' => out.push(c),
+            c => out.extend(c.escape_debug()),
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

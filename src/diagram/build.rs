@@ -311,7 +311,14 @@ impl<'a> Maker<'a> {
         let all = [norm].into_iter().chain(others.iter().copied());
         let steps: Vec<Vec<usize>> = all.clone().map(|norm| self.norm_steps(norm)).collect();
         let unit = &self.plan.norms[norm.norm];
-        let mut part = self.part("norm", &norm.path, &steps, &|_| None, None);
+        let key = |tensor: usize| {
+            let is = |(_, at): &(&str, Option<usize>)| *at == Some(tensor);
+            let (key, _) = [("weight", norm.weight), ("bias", norm.bias)]
+                .into_iter()
+                .find(is)?;
+            Some((key, unit.contract.0.weight(key)?.doc))
+        };
+        let mut part = self.part("norm", &norm.path, &steps, &key, None);
         part.paths = all.map(|norm| norm.path.clone()).collect();
         part.title = words::norm(unit);
         let has = |at: usize| match unit.contract.0.weights[at].key {

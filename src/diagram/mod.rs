@@ -255,6 +255,8 @@ pub struct PartOption {
     pub is_off: bool,
     /// Whether it is a choice of the file, and there is none: `value` is what the definition says.
     pub is_open: bool,
+    /// Whether the contract computes its default from others.
+    pub is_ruled: bool,
 }
 
 /// A small picture beside a title.

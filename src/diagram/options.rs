@@ -104,6 +104,10 @@ impl Maker<'_> {
             is_number,
             is_off: is_literal && words::is_default(default, value),
             is_open: open.is_some(),
+            is_ruled: !default.is_empty()
+                && !default
+                    .chars()
+                    .all(|c| c.is_alphanumeric() || "_.".contains(c)),
         })
     }
 }

@@ -9,7 +9,7 @@ use crate::models::few;
 use crate::text::template::{Probe, Probed};
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::{TensorInfo, TensorType, Value};
-use crate::wording::{bytes, count};
+use crate::wording::{bytes, count, escaped};
 
 use super::{Context, Findings, Planned, json};
 
@@ -134,17 +134,6 @@ fn clip_to(text: &str, most: usize) -> String {
         short.push('\u{2026}');
     }
     escaped(&short)
-}
-
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '"' | '\'' | '\\' => out.push(c),
-            c => out.extend(c.escape_debug()),
-        }
-    }
-    out
 }
 
 fn about(page: &mut Page, found: &Findings) {

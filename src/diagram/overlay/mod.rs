@@ -89,6 +89,8 @@ pub struct Note {
     pub short: String,
     /// Which of the [`LEVELS`] colours, palest first; none without a number.
     pub level: Option<usize>,
+    /// The colour where it is no number: a class of the style sheet.
+    pub class: &'static str,
     /// Where the first difference is, if it is in this box.
     pub first: Option<String>,
 }

@@ -97,7 +97,7 @@ impl Writer {
             text,
             short,
             level: Some(self.scale.level(value / self.unit)),
-            first: None,
+            ..Note::default()
         }
     }
 

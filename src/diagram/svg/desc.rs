@@ -43,34 +43,17 @@ pub(super) fn kind(kind: &Kind) -> String {
 }
 
 /// Two drawings side by side.
-pub(super) fn comparison(comparison: &Comparison<'_>) -> String {
+pub(super) fn comparison(comparison: &Comparison) -> String {
     let [a, b] = comparison.names();
-    let of = |level: Level| {
-        let all = comparison.findings().iter();
-        all.filter(|finding| finding.level == level).count()
-    };
-    let both = comparison.kinds.iter();
-    let both = both.filter(|pair| pair.kind.matched().is_some()).count();
-    let only = comparison.kinds.len() - both;
-    let told = match [Level::Computation, Level::Numbers, Level::Names].map(of) {
+    let of = |level: Level| comparison.sentences(level).len();
+    let found = match [Level::Computation, Level::Sizes, Level::Names].map(of) {
         [0, 0, 0] => "They are the same".to_owned(),
-        [0, numbers, names] => format!(
-            "Both compute the same, with {} in numbers and {names} in names",
-            counted(numbers, "difference")
-        ),
-        [computed, numbers, names] => format!(
-            "{} in what is computed, {numbers} in numbers and {names} in names",
-            counted(computed, "difference")
-        ),
-    };
-    let alone = match only {
-        0 => String::new(),
-        n => format!(", {n} of one alone"),
+        [0, sizes, _] => format!("Both compute the same, {sizes} sizes differ"),
+        [n, sizes, _] => format!("{n} differences in what is computed, {sizes} in sizes"),
     };
     format!(
-        "{a} and {b} side by side: what is the same, what differs and what only one of them has. \
-         {told}; {} of layers of both{alone}. Drawn by bench from the plans that run.",
-        counted(both, "kind")
+        "{a} and {b} side by side: two stacks with the differing parts marked, and a list of the differences. \
+         {found}. Drawn by bench from the plans that run."
     )
 }
 

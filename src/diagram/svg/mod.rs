@@ -127,12 +127,12 @@ pub fn document(drawing: &Drawing, piece: &Piece, what: &str) -> String {
 }
 
 /// What two drawings have in common and what not, side by side.
-pub fn compared(comparison: &Comparison<'_>) -> Piece {
+pub fn compared(comparison: &Comparison) -> Piece {
     compare::picture(comparison)
 }
 
 /// The same as an SVG document.
-pub fn comparison(comparison: &Comparison<'_>, name: &str) -> String {
+pub fn comparison(comparison: &Comparison, name: &str) -> String {
     let piece = compared(comparison);
     let desc = desc::comparison(comparison);
     piece.to_svg(name, &desc, &style::rules(&piece))

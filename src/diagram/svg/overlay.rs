@@ -20,7 +20,10 @@ const FIRST: &str = "first difference";
 const SIGN: f64 = 17.0;
 
 fn class(note: &Note) -> &'static str {
-    note.level.map_or(COLD, |level| HOT[level.min(LEVELS - 1)])
+    match note.class {
+        "" => note.level.map_or(COLD, |level| HOT[level.min(LEVELS - 1)]),
+        class => class,
+    }
 }
 
 /// Colours the first shape of a piece, which is its frame, and makes its texts readable on that.
@@ -104,6 +107,19 @@ pub(super) fn cell(frame: Rect, letter: &str, note: &Note) -> Piece {
     let room = room - (frame.x + frame.w - 5.0 - right);
     let text = cut(&note.short, Style::Small, room);
     piece.text_as(right, y, Anchor::End, Style::Small, "on", &text);
+    piece
+}
+
+/// A small box of a colour.
+pub(super) fn swatch(class: &'static str) -> Piece {
+    let mut piece = Piece::default();
+    let (x, y, w, h) = (0.0, 0.0, 26.0, 15.0);
+    piece.push(Item::Box(Rect { x, y, w, h }, 3.0, "swatch"));
+    let note = Note {
+        class,
+        ..Note::default()
+    };
+    heat(&mut piece, Some(&note));
     piece
 }
 

@@ -174,10 +174,11 @@ fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
     let cost = cost.map(|text| text + &in_layers(part.paths.len()));
     let cost = cost.unwrap_or_default();
     let beside = width(&cost, Style::Small);
-    let title = width(&part.title, Style::Title);
+    let name = cut(&part.title, Style::Title, room);
+    let title = width(&name, Style::Title);
     let fits = cost.is_empty() || title + beside + 12.0 <= room;
     y += Style::Title.leading();
-    piece.text(0.0, y - 5.0, Anchor::Start, Style::Title, &part.title);
+    piece.text(0.0, y - 5.0, Anchor::Start, Style::Title, &name);
     if !fits {
         y += Style::Small.leading();
     }
