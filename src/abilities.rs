@@ -90,7 +90,7 @@ fn text(subject: &Subject<'_>) -> Ability {
         let encoded = tokenizer.encode("a", true, true);
         encoded.map_err(|error| error.to_string())?;
         Ok::<_, String>(match subject.plan.diffusion {
-            Some(_) => "filled in, in any order".to_owned(),
+            Some(_) => "by text diffusion, in any order".to_owned(),
             None => "token by token".to_owned(),
         })
     };
@@ -153,11 +153,11 @@ fn constraints(subject: &Subject<'_>, can_write: bool) -> Ability {
 }
 
 fn diffusion(subject: &Subject<'_>, can_write: bool) -> Ability {
-    let what = "filling in";
+    let what = "text diffusion";
     match (&subject.plan.diffusion, can_write) {
         (None, _) => Ability::no(what, "the definition has no `[diffusion]`"),
         (Some(_), false) => Ability::no(what, "it does not write text"),
-        (Some(_), true) => Ability::yes(what, "each pass looks at the whole text"),
+        (Some(_), true) => Ability::yes(what, "each denoising step reads the whole text"),
     }
 }
 
@@ -178,7 +178,7 @@ fn embeddings(plan: &Plan) -> Ability {
 }
 
 fn sharing(subject: &Subject<'_>) -> Ability {
-    let what = "shared begins";
+    let what = "prefix cache";
     if subject.options.n_ctx == 0 {
         return Ability::no(what, "nothing is kept of a text without a context");
     }
@@ -190,12 +190,12 @@ fn sharing(subject: &Subject<'_>) -> Ability {
             what,
             "where a block of 16 tokens ends, since states are kept",
         ),
-        None => Ability::yes(what, "a text is read once for all that begin with it"),
+        None => Ability::yes(what, "a prefix is read once for all that begin with it"),
     }
 }
 
 fn guesses(subject: &Subject<'_>, can_write: bool) -> Ability {
-    let what = "guessing ahead";
+    let what = "speculative decoding";
     if !can_write || subject.plan.diffusion.is_some() {
         return Ability::no(what, "it does not write token by token");
     }

@@ -99,6 +99,47 @@ pub(crate) fn escaped(text: &str) -> String {
     out
 }
 
+/// Pieces of a list of layers that are told.
+const MAX_PIECES: usize = 12;
+
+/// Which layers of `n_all`: `every layer`, `every 4th layer from 3`, `layers 0\u{2013}2, 7`.
+pub(crate) fn layers(layers: &[usize], n_all: usize) -> String {
+    if layers.len() == n_all {
+        return "every layer".into();
+    }
+    if let [first, second, .., last] = *layers {
+        let step = second - first;
+        let is_even = layers.windows(2).all(|pair| pair[1] - pair[0] == step);
+        if step > 1 && first < step && is_even && last + step >= n_all {
+            let ending = match (step % 10, step % 100) {
+                (_, 11..=13) => "th",
+                (2, _) => "nd",
+                (3, _) => "rd",
+                (1, _) => "st",
+                _ => "th",
+            };
+            return format!("every {step}{ending} layer from {first}");
+        }
+    }
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for at in layers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *at => *last = *at,
+            _ => runs.push((*at, *at)),
+        }
+    }
+    let run = |(first, last): &(usize, usize)| match last - first {
+        0 => first.to_string(),
+        _ => format!("{first}\u{2013}{last}"),
+    };
+    let mut told: Vec<String> = runs.iter().take(MAX_PIECES).map(run).collect();
+    if runs.len() > MAX_PIECES {
+        told.push(format!("\u{2026} ({} in all)", layers.len()));
+    }
+    let plural = if layers.len() == 1 { "" } else { "s" };
+    format!("layer{plural} {}", told.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,6 +178,19 @@ mod tests {
         for (n, text) in sizes {
             assert_eq!(bytes(n), text);
         }
+    }
+
+    #[test]
+    fn layers_are_told_in_the_shortest_way() {
+        assert_eq!(layers(&[0, 1, 2], 3), "every layer");
+        assert_eq!(layers(&[3, 7, 11], 12), "every 4th layer from 3");
+        assert_eq!(layers(&[0], 3), "layer 0");
+        assert_eq!(layers(&[0, 1, 2, 5, 7], 9), "layers 0\u{2013}2, 5, 7");
+        // A step that breaks off, or could have begun earlier, is no pattern.
+        assert_eq!(layers(&[3, 7], 12), "layers 3, 7");
+        assert_eq!(layers(&[5, 9], 12), "layers 5, 9");
+        let many: Vec<usize> = (0..100).map(|i| 3 * i + i % 2).collect();
+        assert!(layers(&many, 400).ends_with(", \u{2026} (100 in all)"));
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub struct Contract {
     pub title: &'static str,
     /// Short name within a sentence, with its article.
     pub noun: &'static str,
+    /// What one use is, in the form of [`Self::formula`]; empty: its noun.
+    pub phrase: &'static str,
     /// One sentence.
     pub summary: &'static str,
     /// The computation in the contract's own names, with conditions as [`super::formula`] reads them.
@@ -38,7 +40,8 @@ pub struct Contract {
 impl Contract {
     /// Short name without its article.
     pub fn short(&self) -> &'static str {
-        self.noun.strip_prefix("a ").unwrap_or(self.noun)
+        let rest = self.noun.strip_prefix("an ");
+        rest.or(self.noun.strip_prefix("a ")).unwrap_or(self.noun)
     }
 
     /// The option of this name.

@@ -30,8 +30,8 @@ pub fn general(formula: &str) -> String {
     pieces(formula).iter().map(everything).collect()
 }
 
-/// What a use computes whose options and weights `scope` knows; those of which `is_open` holds stand by
-/// their names where their values would.
+/// What a use computes whose options and weights `scope` knows; where `value` gives a text for an option, it
+/// stands for the option's value.
 ///
 /// # Errors
 ///
@@ -39,23 +39,25 @@ pub fn general(formula: &str) -> String {
 pub fn particular(
     formula: &str,
     scope: &dyn Scope,
-    is_open: &dyn Fn(&str) -> bool,
+    value: &dyn Fn(&str) -> Option<String>,
 ) -> Result<String, String> {
     let one = |piece: &Piece<'_>| match piece {
-        Piece::Value(name) if is_open(name) => Ok((*name).to_owned()),
-        Piece::Value(name) => Ok(scope.name(name, false)?.to_string()),
+        Piece::Value(name) => match value(name) {
+            Some(text) => Ok(text),
+            None => Ok(scope.name(name, false)?.to_string()),
+        },
         Piece::When { condition, text } => match holds(condition, scope)? {
-            true => particular(text.then, scope, is_open),
+            true => particular(text.then, scope, value),
             false => text
                 .otherwise
-                .map_or(Ok(String::new()), |other| particular(other, scope, is_open)),
+                .map_or(Ok(String::new()), |other| particular(other, scope, value)),
         },
         Piece::Around {
             condition,
             name,
             text,
         } => {
-            let inner = particular(text, scope, is_open)?;
+            let inner = particular(text, scope, value)?;
             Ok(match holds(condition, scope)? {
                 true => format!("{name}({inner})"),
                 false => inner,
@@ -196,7 +198,7 @@ mod tests {
     fn a_formula_has_the_pieces_whose_conditions_hold() {
         let formula =
             "y = {gate -> norm: {gate: {=act}(g.h) * u.h | {=act}(u.h)}}{has('bias'):  + b}";
-        let of = |gate, bias| particular(formula, &Known { gate, bias }, &|_| false);
+        let of = |gate, bias| particular(formula, &Known { gate, bias }, &|_| None);
         assert_eq!(of(false, false).as_deref(), Ok("y = silu(u.h)"));
         assert_eq!(of(true, false).as_deref(), Ok("y = norm(silu(g.h) * u.h)"));
         assert_eq!(of(false, true).as_deref(), Ok("y = silu(u.h) + b"));
@@ -205,7 +207,9 @@ mod tests {
             gate: true,
             bias: false,
         };
-        let named = particular(formula, &known, &|name| name == "act");
+        let named = particular(formula, &known, &|name| {
+            (name == "act").then(|| name.to_owned())
+        });
         assert_eq!(named.as_deref(), Ok("y = norm(act(g.h) * u.h)"));
         assert_eq!(general("a{!gate: b}{!gate -> f: c}"), "ac");
     }
@@ -217,10 +221,7 @@ mod tests {
             bias: true,
         };
         for formula in ["{other: a}", "{act: a}", "{: a}", "{=other}"] {
-            assert!(
-                particular(formula, &known, &|_| false).is_err(),
-                "{formula}"
-            );
+            assert!(particular(formula, &known, &|_| None).is_err(), "{formula}");
         }
     }
 }

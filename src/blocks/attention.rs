@@ -115,6 +115,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "attention",
     title: "Attention",
     noun: "attention",
+    phrase: "attention with {=heads} heads{heads != kv_heads:  in {=kv_heads} groups} of {=dk} elements{dv != dk: , values of {=dv}}{qk_norm != 'none': , query and key norm}{softcap > 0: , score softcap {=softcap}}{temp_scale > 0: , temperature by position}{has('sinks'): , attention sinks}{gate != 'none': , gated output}{values == 'key': , keys as values}",
     summary: "Mixes positions: each takes a weighted mean of the values it sees.",
     formula: concat!(
         "y = o . {gate != 'none': (}{inner_norm -> norm: softmax({softcap > 0 -> softcap: scale * {!temp_scale > 0: t(pos) * }",

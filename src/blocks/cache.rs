@@ -32,6 +32,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "cache",
     title: "Cache",
     noun: "a cache",
+    phrase: "{size > 0: {window == 'chunked': its chunk of {=size} tokens | {window == 'symmetric': a band of {=size} tokens around it | the last {=size} tokens}{not causal:  and all that follow}} | {causal: all tokens so far | all tokens}}{alibi > 0: , ALiBi slope {=alibi}}",
     summary: "Says which keys a query sees.",
     formula: "visible(q, k) = same sequence and (pos_k <= pos_q or not causal) and within the window",
     options: Cache::OPTIONS,

@@ -70,6 +70,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "delta_net",
     title: "Gated delta net",
     noun: "a delta net",
+    phrase: "a gated delta net with {=heads} heads{heads != k_heads:  in {=k_heads} groups} of {=d} elements",
     summary: "Keeps a matrix for each head that each position corrects and fades.",
     formula: "S = exp(g) * S + beta * (v - exp(g) * S . k) * k^T;  y = out . ({norm -> norm: S . q} * {=gate_act}(z))",
     options: Config::OPTIONS,

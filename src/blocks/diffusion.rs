@@ -56,6 +56,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "diffusion",
     title: "Diffusion",
     noun: "diffusion",
+    phrase: "remasking: {=remasking}",
     summary: "Says how masked tokens are filled in; belongs to `mode = \"diffusion\"`.",
     formula: "x[p] = argmax(logits[p - shift] / temperature + noise) for the positions of a step",
     options: Config::OPTIONS,

@@ -21,6 +21,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "embed",
     title: "Token embedding",
     noun: "a token table",
+    phrase: "a token embedding{has('positions'):  with a table of positions}{has('types'):  with token types}{scale != 1: , scaled by {=scale}}{norm: , normed}",
     summary: "Takes one row of the token table for each token.",
     formula: concat!(
         "x = {norm -> norm: tokens[id]{scale != 1:  * scale}{has('types'):  + types[0]}",

@@ -34,7 +34,8 @@ options! {
 pub(super) static CONTRACT: Contract = Contract {
     name: "ffn",
     title: "Feed-forward network",
-    noun: "a network",
+    noun: "an MLP",
+    phrase: "an MLP of width {=width}{has('up'): {has('gate') or fused: , gated by {=act} |  with {=act}} | , {=act} of the gate times its second input}{has('out_gate'): , sigmoid gate of the output}",
     summary: "Transforms each position by itself through a hidden layer.",
     formula: concat!(
         "y = {has('out_gate'): sigmoid(out_gate.h) * }down . ({inner_norm -> norm: ",

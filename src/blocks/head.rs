@@ -22,6 +22,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "head",
     title: "Head",
     noun: "a head",
+    phrase: "a head{scale != 1: , logits scaled by {=scale}}{softcap > 0: , logit softcap {=softcap}}",
     summary: "Projects the last stream to a logit for each token of the vocabulary.",
     formula: "z = {softcap > 0 -> softcap: {scale != 1 -> scale * : output . x{has('output.bias'):  + bias}}}",
     options: Config::OPTIONS,

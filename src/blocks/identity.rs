@@ -13,6 +13,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "identity",
     title: "Stored factor",
     noun: "a stored factor",
+    phrase: "",
     summary: "Passes on what comes in, times a stored gain if there is one.",
     formula: "y = {has('gain'): gain * }h",
     options: &[],

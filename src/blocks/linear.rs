@@ -21,6 +21,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "linear",
     title: "Linear map",
     noun: "a linear map",
+    phrase: "",
     summary: "Multiplies with a matrix.",
     formula: "y = weight . h{has('weight.bias'):  + bias}",
     options: Config::OPTIONS,

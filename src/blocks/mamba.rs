@@ -33,6 +33,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "mamba",
     title: "Selective scan",
     noun: "a selective scan",
+    phrase: "a selective scan over {=n_inner} channels",
     summary: "Carries a state along time, with steps and inputs chosen by what is read.",
     formula: concat!(
         "{norm: dt, B, C = norm(dt), norm(B), norm(C);  }",

@@ -32,6 +32,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "mamba2",
     title: "State-space scan",
     noun: "a state-space scan",
+    phrase: "a state-space scan with {=heads} heads{heads != groups:  in {=groups} groups} over {=n_inner} channels",
     summary: "Carries a state along time, with one decay for each head.",
     formula: "s = exp(dt * a) * s + dt * B * x;  y = out . {has('norm') -> norm: silu(z) * (C . s + d * x)}",
     options: Config::OPTIONS,

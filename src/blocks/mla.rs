@@ -46,6 +46,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "mla",
     title: "Latent attention",
     noun: "latent attention",
+    phrase: "latent attention with {=heads} heads of {=dq} elements, latent row of {=kv_rank} + {=n_rope}",
     summary: "Mixes positions as `attention`, through one latent row for each position.",
     formula: concat!(
         "y = o . {has('gate'): (}v_b . softmax(scale * {!temp_scale > 0: t(pos) * }[k_b.q_nope | {rope -> rope: q_rope}] . ",

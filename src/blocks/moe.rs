@@ -72,6 +72,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "moe",
     title: "Mixture of experts",
     noun: "experts",
+    phrase: "{=used} of {=experts} experts by {=score}{groups > 1: , from {=groups_used} of {=groups} groups}, each of width {=width}{has('gate') or has('gate_up'): , gated by {=act} |  with {=act}}",
     summary: "Sends each position through a few of many feed-forward networks.",
     formula: concat!(
         "y = {has('latent_up'): latent_up . }sum over picked e of w_e * down_e . (",

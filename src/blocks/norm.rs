@@ -30,6 +30,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "norm",
     title: "Norm",
     noun: "norms",
+    phrase: "{kind == 'layer': LayerNorm | RMSNorm}, eps {=eps}",
     summary: "Normalises rows.",
     formula: concat!(
         "y = {kind == 'rms': x / rms(x) | (x - mean(x)) / std(x)}",

@@ -27,6 +27,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "per_layer_input",
     title: "Input of each layer",
     noun: "inputs of layers",
+    phrase: "{width > 0: {=width} further inputs for each layer}",
     summary: "Gives each layer a small input of its own, which its slots read as the tap `ple`.",
     formula: "ple = (table[id] * sqrt(width) + norm(proj . x / sqrt(n_embd))) / sqrt(2)",
     options: Config::OPTIONS,

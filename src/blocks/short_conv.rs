@@ -24,6 +24,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "short_conv",
     title: "Short convolution",
     noun: "a convolution",
+    phrase: "a gated convolution over {=kernel} tokens",
     summary: "Mixes each channel with its last values, gated before and behind.",
     formula: "b, c, x = in . h;  y = out . (c * conv(b * x))",
     options: Config::OPTIONS,

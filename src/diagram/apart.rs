@@ -57,7 +57,7 @@ impl Maker<'_> {
                 _ => format!("{} ", self.plan.caches[rows.cache].name),
             };
             let shared = if rows.owner.is_some() {
-                " over shared keys"
+                " with a shared KV cache"
             } else {
                 ""
             };
@@ -69,7 +69,7 @@ impl Maker<'_> {
         let slots = slots.filter(|slot| !slot.branches.iter().all(is_factor));
         let slots = slots.map(|slot| {
             let blocks: Vec<String> = slot.branches.iter().map(block).collect();
-            blocks.join(" beside ")
+            blocks.join(" alongside ")
         });
         let slots: Vec<String> = slots.collect();
         match slots.is_empty() {

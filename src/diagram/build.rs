@@ -8,14 +8,14 @@ use crate::ggml::{self, Step};
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
 use crate::wording;
 
+use super::execution;
 use super::kinds::{self, is_within, kinds, without_index};
 use super::ops::{Reader, is_folded};
-use super::samples::Sample;
-use super::sizes::{Sizes, unit_at};
-use super::variants::is_of;
+use super::sample::Sample;
+use super::symbols::unit_at;
+use super::variants::{absent, is_of};
 use super::words;
 use super::{Branch, Cost, Drawing, Factor, Kept, Kind, Part, Slot};
-use super::{execution, formula};
 
 /// Why something cannot be drawn.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub(super) struct Maker<'a> {
     /// The text of the definition.
     source: &'a str,
     pub(super) is_symbolic: bool,
-    pub(super) sizes: Sizes<'a>,
+    pub(super) sample: &'a Sample,
     pub(super) plan: &'a Plan,
     pub(super) steps: &'a [Step],
     /// The pass of one token, of a model with a file that goes on by one.
@@ -52,24 +52,24 @@ pub(super) struct Maker<'a> {
 impl Drawing {
     /// The drawing of a sample.
     pub fn new(def: &ArchDef, source: &str, sample: &Sample) -> Self {
-        let point = &sample.points()[0];
+        let (plan, steps) = (sample.plan(), sample.steps());
         let mut places: HashMap<(&str, &str), Vec<usize>> = HashMap::new();
-        for (at, step) in point.steps.iter().enumerate() {
+        for (at, step) in steps.iter().enumerate() {
             places.entry((step.kind, &step.path)).or_default().push(at);
         }
         let maker = Maker {
             def,
             source,
             is_symbolic: sample.is_symbolic(),
-            sizes: Sizes::new(sample.points(), def, sample.is_symbolic()),
-            plan: &point.plan,
-            steps: &point.steps,
+            sample,
+            plan,
+            steps,
             single: sample.single(),
-            reader: Reader::new(&point.steps),
+            reader: Reader::new(steps),
             places,
-            roles: roles(&point.plan),
+            roles: roles(plan),
             taken: HashMap::new(),
-            placed: vec![false; point.steps.len()],
+            placed: vec![false; steps.len()],
         };
         maker.drawing(sample.name())
     }
@@ -105,13 +105,9 @@ impl<'a> Maker<'a> {
                 .filter(has_ops)
                 .collect(),
             pattern: kinds::pattern(&layers),
-            order_from: match self.is_symbolic {
-                true => self.order_from(),
-                false => Vec::new(),
-            },
             cost: self.cost(&(0..plan.tensors.len()).collect()),
             kept: self.all_kept(),
-            absent: self.absent(),
+            absent: absent(self.def, plan),
             optional: if self.is_symbolic {
                 self.optional()
             } else {
@@ -321,16 +317,14 @@ impl<'a> Maker<'a> {
         let mut part = self.part("norm", &norm.path, &steps, &key, None);
         part.paths = all.map(|norm| norm.path.clone()).collect();
         part.title = words::norm(unit);
+        part.line = unit.contract.0.summary.trim_end_matches('.').to_owned();
+        let own = self.instance(&unit.path);
+        let instance = own.or_else(|| self.instance("norm.default"));
         let has = |at: usize| match unit.contract.0.weights[at].key {
             "weight" => norm.weight.is_some(),
             _ => norm.bias.is_some(),
         };
-        part.formula = formula::formula(unit, &has, &|_| false);
-        part.line = "each token's numbers to one size".into();
-        let own = self.instance(&unit.path);
-        let instance = own.or_else(|| self.instance("norm.default"));
-        part.facts = self.options(unit, instance);
-        part.options = self.chosen(unit, instance, &part.ops);
+        self.explain(&mut part, unit, instance, &has);
         part
     }
 
@@ -374,15 +368,15 @@ impl<'a> Maker<'a> {
         let mut facts = Vec::new();
         let mut fact = |name: &str, value: String| facts.push((name.to_owned(), value));
         if self.is_symbolic {
-            fact("width of the stream", "n_embd".into());
+            fact("hidden size", "n_embd".into());
             fact("vocabulary", "n_vocab".into());
             return facts;
         }
         fact("layers", plan.layers.len().to_string());
-        fact("width of the stream", plan.n_embd.to_string());
+        fact("hidden size", plan.n_embd.to_string());
         fact("vocabulary", plan.n_vocab.to_string());
         if plan.n_ctx_train > 0 {
-            fact("trained on positions", plan.n_ctx_train.to_string());
+            fact("context length", plan.n_ctx_train.to_string());
         }
         fact("weights", wording::count(plan.n_weights()));
         fact("bytes", wording::bytes(plan.weight_bytes()));

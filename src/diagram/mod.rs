@@ -3,32 +3,27 @@
 //! A [`Drawing`] is made from a plan and from the graph that the model builds of it
 //! ([`crate::model::trace`]), so it cannot show what does not run. It is data without coordinates;
 //! `svg` turns it into pictures. With a model file its numbers are those of the file. Without one sizes
-//! are symbols: an expression stands for a size only if it has its value in every made-up model that
-//! differs from the others in one parameter ([`sizes`]).
+//! are the expressions of the definition and of the contracts ([`symbols`]).
 //!
 //! What is folded into edges and not drawn as an operation: views, reshapes and permutations, copies of
 //! layout, repetitions of the same elements, and bounds that bound nothing. A factor or offset that
 //! directly follows a product, a convolution or a norm and is used by nothing else shares its box, and
 //! so do the additions that sum the parts of one value.
 
-mod absent;
 mod apart;
 mod build;
 pub mod compare;
 mod execution;
-mod formula;
 mod gallery;
 pub mod html;
 mod kinds;
-mod open;
 mod ops;
-mod options;
 pub mod overlay;
 mod parts;
 pub mod png;
-pub mod samples;
-mod sizes;
+mod sample;
 pub mod svg;
+mod symbols;
 mod variants;
 mod words;
 
@@ -37,7 +32,7 @@ pub use execution::{Held, Loan, Picture, SMALL, Scene, View, WINDOW};
 pub use gallery::{GalleryError, gallery};
 pub use kinds::Run;
 pub use overlay::{Legend, Note};
-pub use samples::Sample;
+pub use sample::Sample;
 pub use variants::variants;
 
 use std::ops::Range;
@@ -64,8 +59,6 @@ pub struct Drawing {
     pub kinds: Vec<Kind>,
     /// The kind of each layer, a place in `kinds`.
     pub layers: Vec<usize>,
-    /// Without a file: its parameters that say which layer is of which kind.
-    pub order_from: Vec<String>,
     /// The same, with repetitions counted.
     pub pattern: Vec<Run>,
     /// The stream to the result.
@@ -117,9 +110,9 @@ impl Kept {
             amount.map(|n| format!("{before}: {} {behind}", wording::bytes(n)))
         };
         let all = [
-            of(self.per_token, "cache", "per token"),
-            of(self.in_window, "cache", "per token in the window"),
-            of(self.per_sequence, "state", "per text"),
+            of(self.per_token, "KV cache", "per token"),
+            of(self.in_window, "KV cache", "per token in the window"),
+            of(self.per_sequence, "state", "per sequence"),
         ];
         all.into_iter().flatten().collect()
     }
@@ -202,7 +195,7 @@ pub struct Factor {
 }
 
 /// A block, a stage or a norm: a box that opens to its operations.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Part {
     /// Name of its contract: `attention`, `norm`, ...
     pub kind: &'static str,
@@ -253,6 +246,8 @@ pub struct PartOption {
     pub is_number: bool,
     /// Whether it is the number by which the contract leaves something out.
     pub is_off: bool,
+    /// Whether it is what the contract says by default.
+    pub is_default: bool,
     /// Whether it is a choice of the file, and there is none: `value` is what the definition says.
     pub is_open: bool,
     /// Whether the contract computes its default from others.

@@ -2,17 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::arch::expr::Expr;
-use crate::arch::{Instance, Mode, OptionKind, Resolved, Resource};
+use crate::arch::formula::{general, particular};
+use crate::arch::{Instance, Mode, OptionSpec, Resolved};
+use crate::describe::Use;
 use crate::ggml::{Origin, Step};
-use crate::plan::{Plan, StatePlan, Unit};
+use crate::plan::{StatePlan, Unit};
 
 use super::build::Maker;
 use super::kinds::{is_within, without_index};
 use super::ops::{RawEdge, RawEnd, RawOp, root};
-use super::sizes::{Symbols, is_derived, unit_at};
-use super::{Edge, End, Kept, Op, OpShape, Part, Weight};
-use super::{formula, words};
+use super::symbols::resource;
+use super::words;
+use super::{Edge, End, Kept, Op, OpShape, Part, PartOption, Weight};
 
 /// Bytes of an element of a cache at its usual type.
 pub(super) const CACHE_ELEMENT: u64 = 2;
@@ -33,18 +34,50 @@ impl Maker<'_> {
         };
         let mut part = self.part(contract.name, &unit.path, steps, &key, il);
         let instance = self.instance(&unit.path);
-        let size = |unit: &Unit, name: &str| self.size(unit, name);
         part.paths = all.iter().map(|unit| unit.path.clone()).collect();
         part.title = contract.title.to_owned();
-        part.line = words::line(self.plan, unit, &size);
-        let is_open = |at: usize| instance.is_some_and(|i| self.open(unit, i, at).is_some());
-        part.formula = formula::formula(unit, &|at| unit.weights[at].is_some(), &is_open);
-        part.facts = self.options(unit, instance);
-        part.options = self.chosen(unit, instance, &part.ops);
-        part.icons = words::icons(self.plan, unit, self.is_symbolic, &size);
+        part.line = self.line(unit);
+        part.icons = self.icons(unit);
         part.kept = self.kept(unit, all);
         part.source_line = instance.and_then(|instance| self.line_of(instance));
+        self.explain(&mut part, unit, instance, &|at| unit.weights[at].is_some());
         part
+    }
+
+    /// Formula, options and facts of a part.
+    pub(super) fn explain(
+        &self,
+        part: &mut Part,
+        unit: &Unit,
+        instance: Option<&Instance>,
+        has: &dyn Fn(usize) -> bool,
+    ) {
+        let contract = unit.contract.0;
+        let value = |name: &str| {
+            let at = contract
+                .options
+                .iter()
+                .position(|option| option.name == name)?;
+            self.open(unit, instance?, at).map(|_| name.to_owned())
+        };
+        let formula = particular(contract.formula, &Use { unit, has }, &value);
+        part.formula = formula.unwrap_or_else(|problem| {
+            debug_assert!(false, "formula of {}: {problem}", contract.name);
+            general(contract.formula)
+        });
+        self.options(&mut part.options, "", unit, instance);
+        // A norm may be named and not used.
+        let mut names = part.ops.iter().flat_map(|op| &op.ops);
+        if part.kind != "norm" && !names.any(|op| op.ends_with("NORM") && op != "L2_NORM") {
+            part.options
+                .retain(|option| !option.name.starts_with("norm"));
+        }
+        let told = part
+            .options
+            .iter()
+            .filter(|option| !option.is_default && !option.name.contains('.'));
+        let told = told.map(|option| format!("{} = {}", option.name, option.value));
+        part.facts = told.collect();
     }
 
     /// A part without its words. `steps` are its operations in each layer that it stands for, and
@@ -62,7 +95,6 @@ impl Maker<'_> {
         for like in steps {
             self.place(like);
         }
-        let symbols = self.symbols(path);
         let (raw, raw_edges) = self.reader.boxes(own);
         let mut weights: Vec<Weight> = Vec::new();
         let mut ops = Vec::new();
@@ -71,75 +103,37 @@ impl Maker<'_> {
             for tensor in &known.weights {
                 let found = weights.iter().position(|w| w.tensors[0] == *tensor);
                 let at = found.unwrap_or_else(|| {
-                    weights.push(self.weight(*tensor, steps, key, &symbols, &index));
+                    weights.push(self.weight(*tensor, path, steps, key, &index));
                     weights.len() - 1
                 });
                 places.push(at);
             }
-            ops.push(self.op(known, places, &weights, &symbols, &index));
+            ops.push(self.op(known, places, &weights, &index));
         }
         let edges = raw_edges
             .iter()
-            .filter_map(|edge| self.edge(edge, path, &symbols))
+            .filter_map(|edge| self.edge(edge, path))
             .collect();
         let tensors: BTreeSet<usize> = weights.iter().flat_map(|w| w.tensors.clone()).collect();
         Part {
             kind,
             path: index(path),
             paths: vec![path.to_owned()],
-            title: String::new(),
             purpose: self.purpose(kind, path),
-            line: String::new(),
-            formula: String::new(),
-            facts: Vec::new(),
-            options: Vec::new(),
-            icons: Vec::new(),
             cost: self.cost(&tensors),
             weights,
             ops,
             edges,
-            kept: Kept::default(),
-            source_line: None,
-            note: None,
+            ..Part::default()
         }
-    }
-
-    fn symbols(&self, path: &str) -> Symbols {
-        let instance = self.instance(path);
-        let label = |name: &str| -> Option<String> {
-            let rope = || {
-                let unit = unit_at(self.plan, path)?;
-                let at = unit.options.iter().zip(unit.contract.0.options).find_map(
-                    |(v, spec)| match (v, spec.kind) {
-                        (Resolved::Resource(Some(at)), OptionKind::Resource(Resource::Rope)) => {
-                            Some(*at)
-                        }
-                        _ => None,
-                    },
-                )?;
-                self.instance(&self.plan.ropes[at].path)
-            };
-            let (instance, name) = match name.strip_prefix("rope.") {
-                Some(name) => (rope()?, name),
-                None => (instance?, name),
-            };
-            let specs = instance.contract.options;
-            let at = specs.iter().position(|o| o.name == name)?;
-            let expr = &instance.options[at].expr;
-            match specs[at].kind {
-                OptionKind::Float => symbol(expr),
-                _ => expr.as_name().map(str::to_owned),
-            }
-        };
-        self.sizes.symbols(path, &label)
     }
 
     fn weight(
         &self,
         tensor: usize,
+        path: &str,
         steps: &[Vec<usize>],
         key: &dyn Fn(usize) -> Option<(&'static str, &'static str)>,
-        symbols: &Symbols,
         index: &dyn Fn(&str) -> String,
     ) -> Weight {
         let (at, nth) = self.read_at(&steps[0], tensor).unwrap_or_default();
@@ -161,13 +155,12 @@ impl Maker<'_> {
         let mut types: Vec<(&'static str, usize)> = types.into_iter().collect();
         types.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
         let name = &self.plan.tensors[tensor].name;
-        let short = || short_name(name);
-        let (key, doc) = key(tensor).map_or_else(|| (short(), ""), |(k, doc)| (k.to_owned(), doc));
+        let (key, doc) = key(tensor).unwrap_or((name, ""));
         Weight {
-            key,
+            key: key.to_owned(),
             doc,
             name: index(name),
-            shape: self.sizes.of_tensor(tensor, symbols),
+            shape: self.weight_shape(path, tensor),
             types: types.into_iter().map(|(ty, _)| ty).collect(),
             cost: self.cost(&tensors.iter().copied().collect()),
             is_shared: self.is_shared(tensor),
@@ -197,12 +190,11 @@ impl Maker<'_> {
         raw: &RawOp,
         places: Vec<usize>,
         weights: &[Weight],
-        symbols: &Symbols,
         index: &dyn Fn(&str) -> String,
     ) -> Op {
         let step = |at: &usize| &self.steps[*at];
         let first = step(&raw.steps[0]);
-        let number = |nth: usize| self.sizes.number(raw.steps[0], nth, symbols);
+        let number = |nth: usize| self.factor_text(&first.path, first.params[nth]);
         let (mut title, mut shape) = words::op(first, &number);
         if let Some(at) = places.first() {
             title = words::weighted(first, &weights[*at].key);
@@ -211,20 +203,19 @@ impl Maker<'_> {
         if raw.is_sum {
             (title, shape) = ("sum of the parts".into(), OpShape::Plain);
         }
-        let kept = |source: &Origin| match source {
-            Origin::Leaf(name) => kept_name(name),
-            _ => None,
-        };
         let kept = first
             .sources
             .iter()
-            .find_map(|s| kept(&root(self.steps, s)));
-        if let (Some(kept), "SET_ROWS" | "GET_ROWS") = (&kept, first.op.as_str()) {
-            let verb = if first.op == "SET_ROWS" {
-                "keep"
-            } else {
-                "recall"
-            };
+            .find_map(|s| match root(self.steps, s) {
+                Origin::Leaf(name) => kept_name(&name),
+                _ => None,
+            });
+        let verb = match first.op.as_str() {
+            "SET_ROWS" => Some("write"),
+            "GET_ROWS" => Some("read"),
+            _ => None,
+        };
+        if let (Some(kept), Some(verb)) = (&kept, verb) {
             (title, shape) = (format!("{verb} {kept}"), OpShape::Kept);
         }
         let value = raw.steps.iter().rev().map(step).find_map(|step| {
@@ -235,22 +226,39 @@ impl Maker<'_> {
             title,
             shape,
             ops: raw.steps.iter().map(|at| step(at).op.clone()).collect(),
+            result: self.result(raw, &places, weights),
             weights: places,
-            result: self.sizes.of_step(raw.result, symbols),
             value,
             steps: raw.steps.clone(),
             note: None,
         }
     }
 
-    fn edge(&self, raw: &RawEdge, path: &str, symbols: &Symbols) -> Option<Edge> {
+    /// Dimensions of a result; with symbols only where a weight says them.
+    fn result(&self, raw: &RawOp, places: &[usize], weights: &[Weight]) -> Vec<String> {
+        if !self.is_symbolic {
+            return self.sample.shape(raw.result);
+        }
+        let weight = places.first().map(|at| &weights[*at].shape);
+        let rows = weight.and_then(|shape| match self.steps[raw.steps[0]].op.as_str() {
+            "MUL_MAT" => shape.get(1),
+            "GET_ROWS" => shape.first(),
+            _ => None,
+        });
+        rows.map_or_else(Vec::new, |rows| vec![rows.clone(), "T".into()])
+    }
+
+    fn edge(&self, raw: &RawEdge, path: &str) -> Option<Edge> {
         let from = match raw.from {
             RawEnd::Op(at) => End::Op(at),
             RawEnd::Step(at) => End::Outside(self.outside(at, path)?),
         };
-        let shape = match raw.is_kept {
-            true => Vec::new(),
-            false => self.sizes.of_step(raw.last, symbols),
+        let is_hidden = matches!(&from, End::Outside(name) if name == "x" || name == "h");
+        let shape = match (raw.is_kept, self.is_symbolic) {
+            (true, _) => Vec::new(),
+            (_, false) => self.sample.shape(raw.last),
+            (_, true) if is_hidden => vec!["n_embd".into(), "T".into()],
+            (_, true) => Vec::new(),
         };
         Some(Edge {
             from,
@@ -263,110 +271,118 @@ impl Maker<'_> {
     /// The name of a value that a part at `path` reads from outside.
     fn outside(&self, at: usize, path: &str) -> Option<String> {
         let step = &self.steps[at];
-        let layer_of = |path: &str| {
-            let mut layers = self.plan.layers.iter();
-            layers.find(|layer| is_within(path, &layer.path))
-        };
-        Some(match step.kind {
-            "norm" if step.path.ends_with(".after") => "x".into(),
-            "norm" => "h".into(),
-            "per_layer" => "ple".into(),
-            "wiring" | "embed" => "x".into(),
-            _ => match layer_of(&step.path) {
-                Some(layer) if !is_within(path, &layer.path) => {
-                    format!("{} of layer {}", kept_of(step), layer.il)
-                }
-                _ => self
-                    .saved(&step.path)
-                    .unwrap_or_else(|| "the other block".into()),
-            },
+        let mut layers = self.plan.layers.iter();
+        let layer = layers.find(|layer| is_within(&step.path, &layer.path));
+        Some(match (step.kind, layer) {
+            ("norm", _) if step.path.ends_with(".after") => "x".into(),
+            ("norm", _) => "h".into(),
+            ("per_layer", _) => "ple".into(),
+            ("wiring" | "embed", _) => "x".into(),
+            (_, Some(layer)) if !is_within(path, &layer.path) => {
+                let mut names = step.sources.iter().filter_map(|source| match source {
+                    Origin::Leaf(name) => kept_name(name),
+                    _ => None,
+                });
+                let name = names.next_back().unwrap_or_else(|| "a value".into());
+                format!("{name} of layer {}", layer.il)
+            }
+            _ => {
+                let slots = self.plan.layers.iter().flat_map(|layer| &layer.slots);
+                let mut branches = slots.flat_map(|slot| &slot.branches);
+                let own = branches.find(|b| b.block.path == step.path)?;
+                own.save.clone().unwrap_or_else(|| "the other block".into())
+            }
         })
     }
 
-    /// The tap under which the result of a block is saved.
-    fn saved(&self, path: &str) -> Option<String> {
-        let slots = self.plan.layers.iter().flat_map(|layer| &layer.slots);
-        let mut branches = slots.flat_map(|slot| &slot.branches);
-        branches.find(|b| b.block.path == path)?.save.clone()
-    }
-
-    /// An option as a number of the file, or as the definition has it.
-    pub(super) fn size(&self, unit: &Unit, name: &str) -> String {
-        let specs = unit.contract.0.options;
-        let Some(at) = specs.iter().position(|o| o.name == name) else {
-            return String::new();
-        };
-        let value = words::option(self.plan, specs[at].kind, &unit.options[at]);
-        let instance = self.instance(&unit.path).filter(|_| self.is_symbolic);
-        match instance.map(|instance| &instance.options[at].expr) {
-            Some(expr) => symbol(expr).unwrap_or_else(|| name.to_owned()),
-            None => value,
-        }
-    }
-
-    /// Options that are not what the contract says by default.
-    pub(super) fn options(&self, unit: &Unit, instance: Option<&Instance>) -> Vec<String> {
-        let specs = unit.contract.0.options.iter().zip(&unit.options);
-        let mut facts = Vec::new();
-        for (at, (spec, value)) in specs.enumerate() {
-            let default = spec.default.unwrap_or_default();
-            let is_index = default == "il";
-            let open = instance.and_then(|instance| self.open(unit, instance, at));
-            let is_default = words::is_default(default, value) && open.is_none();
-            if is_default || is_index || is_derived(spec) {
-                continue;
+    /// Every choice of a unit and of the resources that it names, in the order of the contract. What the
+    /// contract computes from other options is none, nor is the index of a layer.
+    fn options(
+        &self,
+        out: &mut Vec<PartOption>,
+        prefix: &str,
+        unit: &Unit,
+        instance: Option<&Instance>,
+    ) {
+        for (at, (spec, value)) in unit
+            .contract
+            .0
+            .options
+            .iter()
+            .zip(&unit.options)
+            .enumerate()
+        {
+            let name = format!("{prefix}{}", spec.name);
+            out.extend(self.option(name.clone(), spec, at, unit, instance));
+            if let Some(inner) = resource(self.plan, spec.kind, value) {
+                self.options(out, &format!("{name}."), inner, self.instance(&inner.path));
             }
-            let expr = instance.map(|instance| &instance.options[at].expr);
-            let number = matches!(value, Resolved::Int(_) | Resolved::Float(_));
-            let text = match expr.filter(|_| self.is_symbolic && number) {
-                Some(expr) => symbol(expr).unwrap_or_else(|| expr.source().to_owned()),
-                None => words::option(self.plan, spec.kind, value),
-            };
-            facts.push(match open {
-                Some(open) => format!("{} = {open} (drawn: {text})", spec.name),
-                None => format!("{} = {text}", spec.name),
-            });
         }
-        facts
+    }
+
+    /// One option; none if it is no choice.
+    fn option(
+        &self,
+        name: String,
+        spec: &'static OptionSpec,
+        at: usize,
+        unit: &Unit,
+        instance: Option<&Instance>,
+    ) -> Option<PartOption> {
+        let value = &unit.options[at];
+        let default = spec.default.unwrap_or_default();
+        let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+        let is_ruled = !default.chars().all(is_word) && !default.starts_with('\'');
+        let is_owner = default == "il";
+        if is_ruled && !matches!(value, Resolved::Float(_)) {
+            return None;
+        }
+        let is_number = matches!(value, Resolved::Int(_) | Resolved::Float(_)) && !is_owner;
+        let setting = instance.map(|instance| &instance.options[at]);
+        let open = instance.and_then(|instance| self.open(unit, instance, at));
+        let text = match (value, setting.filter(|_| self.is_symbolic && is_number)) {
+            _ if is_owner => match &unit.state {
+                Some(StatePlan::KeyValue(rows)) if rows.owner.is_some() => "an earlier one".into(),
+                _ => "its own".into(),
+            },
+            _ if open.is_some() => open.clone().unwrap_or_default(),
+            // Where a text is read as a whole, nothing is hidden from what comes before it.
+            (Resolved::Bool(true), _) if spec.name == "causal" => {
+                (self.plan.mode == Mode::Causal).to_string()
+            }
+            (_, Some(setting)) => setting.expr.source().to_owned(),
+            // Resources have names of the definition's own; what they are follows.
+            (Resolved::Resource(place), _) => if place.is_some() { "yes" } else { "none" }.into(),
+            _ => words::option(self.plan, spec.kind, value),
+        };
+        let is_literal = default.parse::<f64>().is_ok() && is_number;
+        let is_usual = words::is_default(default, value);
+        let is_stated = setting.is_none_or(|setting| setting.span.is_some());
+        Some(PartOption {
+            name,
+            value: text,
+            doc: spec.doc,
+            is_number,
+            is_off: is_literal && is_usual,
+            is_default: is_owner || open.is_none() && (is_usual || is_number && !is_stated),
+            is_open: open.is_some(),
+            is_ruled,
+        })
     }
 
     /// What a unit and its likes keep between passes.
     pub(super) fn kept(&self, unit: &Unit, all: &[&Unit]) -> Kept {
         let n = all.len() as u64;
         let numbers = |n: u64| Some(n).filter(|_| !self.is_symbolic);
-        let symbols = || self.symbols(&unit.path);
-        let text = |pick: &dyn Fn(&Plan) -> Option<u64>| {
-            let points = self.sizes.points.iter();
-            let values: Option<Vec<u64>> = points.map(|point| pick(&point.plan)).collect();
-            values.map_or_else(String::new, |values| self.sizes.text(&values, &symbols()))
-        };
         match &unit.state {
             // What reads a text as a whole keeps nothing of it.
             _ if self.plan.mode != Mode::Causal => Kept::default(),
+            Some(StatePlan::KeyValue(rows)) if rows.owner.is_some() => Kept {
+                text: vec!["reads the KV cache of an earlier layer".into()],
+                ..Kept::default()
+            },
             Some(StatePlan::KeyValue(rows)) => {
-                if let Some(owner) = &rows.owner {
-                    let owners: BTreeSet<&String> =
-                        all.iter().filter_map(|u| owner_of(u)).collect();
-                    let line = match owners.len() {
-                        1 => format!("reads what {owner} keeps"),
-                        n => format!("reads what {n} earlier layers keep"),
-                    };
-                    return Kept {
-                        text: vec![line],
-                        ..Kept::default()
-                    };
-                }
-                let row = |pick: fn(&crate::plan::KeyValuePlan) -> u64| {
-                    text(&|plan: &Plan| match &unit_at(plan, &unit.path)?.state {
-                        Some(StatePlan::KeyValue(rows)) => Some(pick(rows)),
-                        _ => None,
-                    })
-                };
                 let values = if rows.v_in_k { 0 } else { rows.v };
-                let elements = match rows.v_in_k {
-                    true => row(|rows| rows.k),
-                    false => format!("{} + {}", row(|rows| rows.k), row(|rows| rows.v)),
-                };
                 let cache = &self.plan.caches[rows.cache];
                 let bytes = numbers(n * (rows.k + values) * CACHE_ELEMENT);
                 let has_window = cache.window().is_some();
@@ -375,57 +391,26 @@ impl Maker<'_> {
                     in_window: bytes.filter(|_| has_window),
                     per_sequence: None,
                     text: vec![format!(
-                        "keeps {elements} numbers of each token in cache {}",
-                        cache.name
+                        "KV cache: {} elements per token",
+                        self.state_size(unit)
                     )],
                 }
             }
             Some(StatePlan::Recurrent(parts)) => {
                 let size: u64 = parts.iter().map(|part| part.size).sum();
-                let of_part = |at: usize| {
-                    text(&|plan: &Plan| match &unit_at(plan, &unit.path)?.state {
-                        Some(StatePlan::Recurrent(parts)) => Some(parts.get(at)?.size),
-                        _ => None,
-                    })
-                };
-                let shown = parts.iter().enumerate();
-                let shown = shown.map(|(at, part)| format!("{} ({})", of_part(at), part.name));
-                let shown: Vec<String> = shown.collect();
                 Kept {
                     per_token: None,
                     in_window: None,
                     per_sequence: numbers(n * size * size_of::<f32>() as u64),
-                    text: vec![format!("keeps {} numbers of each text", shown.join(" + "))],
+                    text: vec![format!(
+                        "state: {} elements per sequence",
+                        self.state_size(unit)
+                    )],
                 }
             }
             None => Kept::default(),
         }
     }
-}
-
-fn owner_of<'u>(unit: &&'u Unit) -> Option<&'u String> {
-    match &unit.state {
-        Some(StatePlan::KeyValue(rows)) => rows.owner.as_ref(),
-        _ => None,
-    }
-}
-
-/// An expression as a symbol, if it is short enough to be one.
-fn symbol(expr: &Expr) -> Option<String> {
-    const SHORT: usize = 22;
-    match expr.as_literal() {
-        Some(literal) => Some(literal.to_string()),
-        None => Some(expr.source().to_owned()).filter(|text| text.len() <= SHORT),
-    }
-}
-
-/// A tensor's name without its layer and without `.weight`.
-fn short_name(name: &str) -> String {
-    let name = name.strip_suffix(".weight").unwrap_or(name);
-    let parts = name
-        .split('.')
-        .filter(|part| !part.bytes().all(|b| b.is_ascii_digit()) && *part != "blk");
-    parts.collect::<Vec<_>>().join(".")
 }
 
 /// What is kept under the name of a leaf.
@@ -438,12 +423,4 @@ fn kept_name(name: &str) -> Option<String> {
             .strip_prefix("state_")
             .map(|part| format!("state ({part})")),
     }
-}
-
-fn kept_of(step: &Step) -> String {
-    let mut names = step.sources.iter().filter_map(|source| match source {
-        Origin::Leaf(name) => kept_name(name),
-        _ => None,
-    });
-    names.next_back().unwrap_or_else(|| "a value".into())
 }

@@ -4,19 +4,21 @@
 
 use crate::arch::{Contract, Mode, OptionKind, Resolved, Resource};
 use crate::blocks::REGISTRY;
-use crate::blocks::cache::{Cache, Window};
+use crate::blocks::cache::Cache;
+use crate::describe;
 use crate::ggml::Step;
 use crate::plan::{Plan, StatePlan, Unit};
 use crate::wording;
 
+use super::build::Maker;
 use super::{Icon, MASK, OpShape};
 
 /// What is read under the name of a tap.
 pub(super) fn tap(name: &str) -> String {
     let words = match name {
-        "x" => "the stream before this slot",
-        "h" => "the normed stream",
-        "layer_in" => "the stream before this layer",
+        "x" => "the hidden state before this slot",
+        "h" => "the normed hidden state",
+        "layer_in" => "the hidden state before this layer",
         "embd" => "the embedded tokens",
         "ple" => "this layer's own input",
         _ => "saved before",
@@ -27,15 +29,6 @@ pub(super) fn tap(name: &str) -> String {
 /// What a block reads under the name of a tap beside its input.
 pub(super) fn second(name: &str) -> String {
     tap(name).replacen("reads", "and", 1)
-}
-
-/// What a model does, as a predicate.
-pub(super) fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Causal => "writes text token by token",
-        Mode::Diffusion => "fills in masked tokens, in any order",
-        Mode::Encoder => "gives a vector for each token of a text",
-    }
 }
 
 /// What weights are for, by the kind of what reads them.
@@ -56,20 +49,20 @@ pub(super) fn op(step: &Step, number: &dyn Fn(usize) -> String) -> (String, OpSh
     let sign = |text: &str, sign| (text.to_owned(), OpShape::Sign(sign));
     match step.op.as_str() {
         "MUL_MAT" => plain("matrix product"),
-        "MUL_MAT_ID" => plain("products of picked experts"),
+        "MUL_MAT_ID" => plain("products of selected experts"),
         "ADD" => sign("sum", "+"),
         "SUB" => sign("difference", "\u{2212}"),
         "MUL" => sign("product by elements", "\u{d7}"),
         "DIV" => sign("quotient by elements", "\u{f7}"),
-        "ADD_ID" => plain("offset of each picked expert"),
+        "ADD_ID" => plain("bias of each selected expert"),
         "RMS_NORM" => plain("RMS norm"),
         "NORM" => plain("Layer norm"),
-        "L2_NORM" => plain("unit length"),
+        "L2_NORM" => plain("L2 norm"),
         "GROUP_NORM" => plain("group norm"),
-        "ROPE" => plain("rope: turn by position"),
+        "ROPE" => plain("rope: rotate by position"),
         "SOFT_MAX" => plain("softmax"),
         "GET_ROWS" => plain("take rows"),
-        "SET_ROWS" => plain("keep"),
+        "SET_ROWS" => plain("write rows"),
         "SCALE" if step.params[1] != 0.0 => plain(&format!("\u{d7} {} + {}", number(0), number(1))),
         "SCALE" => plain(&format!("\u{d7} {}", number(0))),
         "CLAMP" if step.params[0] <= f32::MIN => plain(&format!("at most {}", number(1))),
@@ -85,21 +78,21 @@ pub(super) fn op(step: &Step, number: &dyn Fn(usize) -> String) -> (String, OpSh
         "EXP" => plain("exp"),
         "SQR" => plain("square"),
         "SQRT" => plain("square root"),
-        "NEG" => plain("negative"),
+        "NEG" => plain("negate"),
         "XIELU" => plain("xIELU"),
         "SWIGLU" => plain("SiLU(gate) \u{d7} value"),
         "GEGLU" => plain("GELU(gate) \u{d7} value"),
         "GEGLU_ERF" => plain("GELU(gate) \u{d7} value"),
         "REGLU" => plain("ReLU(gate) \u{d7} value"),
-        "SWIGLU_OAI" => plain("clipped SwiGLU"),
-        "ARGSORT" | "TOP_K" => plain("places of the largest"),
+        "SWIGLU_OAI" => plain("SwiGLU (clamped)"),
+        "ARGSORT" | "TOP_K" => plain("top-k indices"),
         "SUM_ROWS" => plain("sum of each row"),
-        "CONCAT" => plain("one behind the other"),
+        "CONCAT" => plain("concatenate"),
         "FILL" => plain("fill"),
         "PAD" => plain("pad"),
         "SSM_CONV" => plain("convolution over time"),
         "SSM_SCAN" => plain("selective scan"),
-        "GATED_DELTA_NET" => plain("delta rule, token by token"),
+        "GATED_DELTA_NET" => plain("gated delta rule"),
         "FLASH_ATTN_EXT" | "CUSTOM" => plain("softmax(q \u{b7} k) \u{b7} v"),
         other => plain(&other.to_lowercase().replace('_', " ")),
     }
@@ -111,7 +104,7 @@ pub(super) fn weighted(step: &Step, key: &str) -> String {
     let plain = || op(step, &|_| String::new()).0;
     match step.op.as_str() {
         "MUL_MAT" => format!("{key}: projection"),
-        "MUL_MAT_ID" => format!("{key}: picked experts"),
+        "MUL_MAT_ID" => format!("{key}: selected experts"),
         "GET_ROWS" => format!("{key}: one row each"),
         "RMS_NORM" | "NORM" | "L2_NORM" | "SSM_CONV" | "GATED_DELTA_NET" | "SSM_SCAN"
         | "CUSTOM" | "FLASH_ATTN_EXT" | "ROPE" => plain(),
@@ -163,23 +156,6 @@ pub(super) fn is_default(default: &str, value: &Resolved) -> bool {
     }
 }
 
-/// What a part does, in one plain line. `size` gives the text of an option.
-pub(super) fn line(plan: &Plan, unit: &Unit, size: &dyn Fn(&Unit, &str) -> String) -> String {
-    let contract = unit.contract.0;
-    match contract.name {
-        "attention" | "mla" => match &unit.state {
-            Some(StatePlan::KeyValue(rows)) => sight(plan, &plan.caches[rows.cache].unit, size),
-            _ => contract.summary.to_owned(),
-        },
-        "moe" => format!(
-            "each token goes through {} of {} small networks, picked by a router",
-            size(unit, "used"),
-            size(unit, "experts")
-        ),
-        _ => contract.summary.trim_end_matches('.').to_owned(),
-    }
-}
-
 /// What is seen in a group of layers: the definition's rule, and all where a text is read as a whole.
 pub(super) fn rule(plan: &Plan, cache: &Unit) -> Cache {
     let rule = Cache::read(&cache.options);
@@ -198,81 +174,57 @@ pub(super) fn small(plan: &Plan, cache: &Unit, size: u32) -> Cache {
     }
 }
 
-/// Which positions a token looks at.
-fn sight(plan: &Plan, cache: &Unit, size: &dyn Fn(&Unit, &str) -> String) -> String {
-    let n = size(cache, "size");
-    let rule = rule(plan, cache);
-    let what = match (rule.size > 0, rule.window, rule.causal) {
-        (false, _, true) => "back at all earlier tokens and itself".to_owned(),
-        (false, _, false) => "at all tokens of the text".to_owned(),
-        (true, Window::Standard, true) => format!("back at the last {n} tokens, itself included"),
-        (true, Window::Standard, false) => format!("at the last {n} tokens and all that follow"),
-        (true, Window::Chunked, true) => format!("back within its chunk of {n} tokens"),
-        (true, Window::Chunked, false) => format!("at all from the begin of its chunk of {n} on"),
-        (true, Window::Symmetric, true) => format!("back over half of a band of {n} tokens"),
-        (true, Window::Symmetric, false) => format!("at a band of {n} tokens around it"),
-    };
-    format!("each token looks {what}")
-}
-
-/// The picture of what is seen.
-fn mask(plan: &Plan, cache: &Unit, size: &dyn Fn(&Unit, &str) -> String) -> Icon {
-    let n = size(cache, "size");
-    let rule = rule(plan, cache);
-    let text = match (rule.size > 0, rule.window) {
-        (false, _) if rule.causal => "causal".into(),
-        (false, _) => "both ways".into(),
-        (true, Window::Standard) => format!("window {n}"),
-        (true, Window::Chunked) => format!("chunks of {n}"),
-        (true, Window::Symmetric) => format!("band of {n}"),
-    };
-    let small = small(plan, cache, MASK / 2);
-    let seen = (0..MASK).map(|query| small.visible(query, MASK));
-    Icon::Mask {
-        seen: seen.collect(),
-        text,
+impl Maker<'_> {
+    /// Which tokens a query sees, in words.
+    pub(super) fn seen(&self, cache: &Unit) -> String {
+        let value = |name: &str| (name == "size").then(|| self.size(cache, name));
+        describe::seen(self.plan, cache, &value)
     }
-}
 
-/// The small pictures of a unit.
-pub(super) fn icons(
-    plan: &Plan,
-    unit: &Unit,
-    is_symbolic: bool,
-    size: &dyn Fn(&Unit, &str) -> String,
-) -> Vec<Icon> {
-    let mut icons = Vec::new();
-    let number = |name: &str| unit.option_int(name).filter(|_| !is_symbolic);
-    let cache = match &unit.state {
-        Some(StatePlan::KeyValue(rows)) => Some(&plan.caches[rows.cache]),
-        _ => None,
-    };
-    icons.extend(cache.map(|cache| mask(plan, &cache.unit, size)));
-    match unit.contract.0.name {
-        "attention" => {
-            let (heads, groups) = (number("heads"), number("kv_heads"));
+    /// What a part does, in one plain line.
+    pub(super) fn line(&self, unit: &Unit) -> String {
+        match &unit.state {
+            Some(StatePlan::KeyValue(rows)) => {
+                let seen = self.seen(&self.plan.caches[rows.cache].unit);
+                format!("each token attends to {seen}")
+            }
+            _ => unit.contract.0.summary.trim_end_matches('.').to_owned(),
+        }
+    }
+
+    /// The small pictures of a unit: what is seen, heads that share keys, experts.
+    pub(super) fn icons(&self, unit: &Unit) -> Vec<Icon> {
+        let mut icons = Vec::new();
+        let number = |name: &str| unit.option_int(name).filter(|_| !self.is_symbolic);
+        let size = |name: &str| self.size(unit, name);
+        let has = |name: &str| unit.contract.0.option(name).is_some();
+        if let Some(StatePlan::KeyValue(rows)) = &unit.state {
+            let cache = &self.plan.caches[rows.cache].unit;
+            let small = small(self.plan, cache, MASK / 2);
+            icons.push(Icon::Mask {
+                seen: (0..MASK).map(|query| small.visible(query, MASK)).collect(),
+                text: self.seen(cache),
+            });
+            let groups = if has("kv_heads") {
+                number("kv_heads")
+            } else {
+                Some(1)
+            };
+            let keys = match has("kv_heads") {
+                true => format!("{} KV heads", size("kv_heads")),
+                false => "one latent row".into(),
+            };
             icons.push(Icon::Heads {
-                per_group: heads.zip(groups).map(|(h, g)| h / g.max(1)),
-                text: format!(
-                    "{} query heads, {} key heads",
-                    size(unit, "heads"),
-                    size(unit, "kv_heads")
-                ),
+                per_group: number("heads").zip(groups).map(|(h, g)| h / g.max(1)),
+                text: format!("{} query heads, {keys}", size("heads")),
             });
         }
-        "mla" => icons.push(Icon::Heads {
-            per_group: number("heads"),
-            text: format!("{} heads, one latent row", size(unit, "heads")),
-        }),
-        "moe" => icons.push(Icon::Experts {
-            numbers: number("used").zip(number("experts")),
-            text: format!(
-                "{} of {} experts",
-                size(unit, "used"),
-                size(unit, "experts")
-            ),
-        }),
-        _ => {}
+        if has("used") && has("experts") {
+            icons.push(Icon::Experts {
+                numbers: number("used").zip(number("experts")),
+                text: format!("{} of {} experts", size("used"), size("experts")),
+            });
+        }
+        icons
     }
-    icons
 }

@@ -513,7 +513,7 @@ fn check_reads(seen: &Seen) -> Option<usize> {
     }
     for (kind, what) in [
         ("attention", &["attention"][..]),
-        ("ffn", &["network", "shared network", "per_layer network"]),
+        ("ffn", &["MLP", "shared MLP", "per_layer MLP"]),
         ("moe", &["experts"]),
         ("head", &["head"]),
         ("norm", &["norms"]),

@@ -17,7 +17,6 @@ mod describe;
 mod diagram_compare;
 mod diagram_execution;
 mod diagram_html;
-mod diagram_open;
 mod diagram_overlay;
 mod diagrams;
 mod diffusion;

@@ -12,6 +12,7 @@
 mod bind;
 mod evaluate;
 mod parse;
+mod symbolic;
 
 use std::fmt;
 use std::sync::Arc;

@@ -71,7 +71,7 @@ function tellWhole() {
   const items = ends.map((part) => make("li", "", link(part.at, part.title), make("span", "quiet", part.line)));
   const [escape, help] = ["Escape", "?"].map((key) => make("kbd", "", key));
   const hint = make("p", "quiet", "Choose a box to come closer, ", escape, " to go back, ", help, " for all keys.");
-  return [hint, listed("Layers", kinds, "ops"), listed("Before and behind", items, "ops")];
+  return [hint, listed("Layers", kinds, "ops"), listed("Before and after the layers", items, "ops")];
 }
 
 function tell(place) {

@@ -85,14 +85,14 @@ impl<'d> Views<'d> {
         if let Some(legend) = svg::legend(self.drawing) {
             self.plain(&legend, "scale", "What the colours mean");
         }
-        let begin = svg::stream("x: the stream, from the layer before", false);
-        self.plain(&begin, "stream", "The stream begins");
+        let begin = svg::stream("x: the hidden state, from the layer before", false);
+        self.plain(&begin, "stream", "The hidden state comes in");
         let pieces = svg::slots(self.drawing, kind);
         for (n, (slot, pieces)) in kind.slots.iter().zip(&pieces).enumerate() {
             self.slot((at, n), slot, pieces);
         }
-        let end = svg::stream("x: to the layer behind", true);
-        self.plain(&end, "stream", "The stream goes on");
+        let end = svg::stream("x: to the next layer", true);
+        self.plain(&end, "stream", "The hidden state goes out");
         self.push("</section>\n");
     }
 

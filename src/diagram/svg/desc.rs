@@ -3,7 +3,7 @@
 
 use crate::diagram::compare::{Comparison, Level};
 use crate::diagram::kinds::Times;
-use crate::diagram::{Drawing, Kind, Run, words};
+use crate::diagram::{Drawing, Kind, Run};
 use crate::wording::{bytes, capital, count};
 
 /// Pieces of a pattern that are named, at most.
@@ -17,10 +17,10 @@ pub(super) fn drawing(drawing: &Drawing, what: &str) -> String {
         true => drawing.name.clone(),
         false => format!("{} (architecture {})", drawing.name, drawing.arch),
     };
-    let mode = words::mode(drawing.mode);
+    let mode = crate::describe::mode(drawing.mode);
     let mut times = Times::new(drawing.is_symbolic);
     let pattern = pattern(drawing, &drawing.pattern, &mut times, false);
-    let mut out = format!("{model} {mode}. {}: {pattern}.", capital(what));
+    let mut out = format!("{model}: {mode}. {}: {pattern}.", capital(what));
     if let Some(cost) = drawing.cost.filter(|_| !drawing.is_symbolic) {
         let (weights, bytes) = (count(cost.params), bytes(cost.bytes));
         let layers = counted(drawing.layers.len(), "layer");

@@ -32,7 +32,7 @@ pub(super) fn kind(kind: &Kind, told: Option<&str>) -> Piece {
         y + 11.0,
         Anchor::Start,
         Style::Small,
-        "x: the stream, from the layer before",
+        "x: the hidden state, from the layer before",
     );
     y += 24.0;
     for slot in slots {
@@ -46,7 +46,7 @@ pub(super) fn kind(kind: &Kind, told: Option<&str>) -> Piece {
         y - 6.0,
         Anchor::Start,
         Style::Small,
-        "x: to the layer behind",
+        "x: to the next layer",
     );
     spine_head(&mut inner, SPINE, y + 4.0);
     piece.line(&[(SPINE, top), (SPINE, y - 4.0)], "spine");
@@ -61,7 +61,7 @@ pub(super) fn stages(drawing: &Drawing) -> Piece {
     let mut y = 0.0;
     let groups = [
         ("Before the layers", &drawing.begin),
-        ("Behind the layers", &drawing.end),
+        ("After the layers", &drawing.end),
     ];
     for (title, parts) in groups {
         if parts.is_empty() {
@@ -331,8 +331,8 @@ pub(super) fn slot(slot: &Slot) -> Piece {
     ];
     piece.push(Item::Path(tip, "tip"));
     let (sign, words) = match slot.join {
-        Join::Add => ("+", "added to the stream"),
-        Join::Set => ("=", "takes the place of the stream"),
+        Join::Add => ("+", "added to the hidden state"),
+        Join::Set => ("=", "replaces the hidden state"),
     };
     let mut joint = Piece::default();
     plus(&mut joint, SPINE, end, sign);

@@ -28,6 +28,7 @@ pub(super) use zoom::{cost, dims, legend, notes, opened, slots, stream, told, wh
 
 use super::compare::Comparison;
 use super::{Drawing, Kind};
+use crate::wording;
 
 /// Widest row of kinds side by side.
 const MAX_ROW: f64 = 3000.0;
@@ -99,24 +100,8 @@ fn layers_of(drawing: &Drawing, layers: &[usize]) -> String {
             _ => String::new(),
         };
     }
-    let mut ranges: Vec<(usize, usize)> = Vec::new();
-    for at in layers {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == *at => *last = *at,
-            _ => ranges.push((*at, *at)),
-        }
-    }
-    let shown = ranges.iter().map(|(first, last)| match last - first {
-        0 => first.to_string(),
-        _ => format!("{first}\u{2013}{last}"),
-    });
-    let shown: Vec<String> = shown.collect();
-    format!(
-        "{} of {} layers: {}",
-        layers.len(),
-        drawing.layers.len(),
-        shown.join(", ")
-    )
+    let (n, n_all) = (layers.len(), drawing.layers.len());
+    format!("{n} of {n_all} layers: {}", wording::layers(layers, n_all))
 }
 
 /// A picture as an SVG document.

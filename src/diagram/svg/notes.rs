@@ -37,10 +37,10 @@ pub(super) fn notes(drawing: &Drawing) -> Piece {
     }
     let kept = drawing.kept.amounts();
     if !kept.is_empty() {
-        lines.push(("Kept between steps".into(), Style::Title));
+        lines.push(("Memory between passes".into(), Style::Title));
         lines.extend(kept.into_iter().map(|text| (text, Style::Line)));
         if drawing.kept.per_token.or(drawing.kept.in_window).is_some() {
-            lines.push(("keys and values of 16 bits".into(), Style::Small));
+            lines.push(("KV cache of 16 bits".into(), Style::Small));
         }
     }
     if drawing.cost.is_some() {
@@ -103,18 +103,8 @@ fn strip(drawing: &Drawing) -> Piece {
     );
     y += 4.0;
     if drawing.is_symbolic {
-        let text = match drawing.order_from.as_slice() {
-            [] => {
-                "how many there are is for the model file to say; this is the order of a small one"
-                    .to_owned()
-            }
-            from => format!(
-                "how many there are and which is which is for the model file to say ({}); this order is \
-                 made up",
-                from.join(", ")
-            ),
-        };
-        for line in wrap(&text, Style::Small, NOTES) {
+        let text = "how many there are, and of which kind, is for the model file to say; this is an example";
+        for line in wrap(text, Style::Small, NOTES) {
             y += Style::Small.leading();
             piece.text(0.0, y - 4.0, Anchor::Start, Style::Small, &line);
         }

@@ -409,7 +409,10 @@ impl Inside {
                     into.push(from);
                     continue;
                 }
-                nodes.push(Node::PartOf(format!("part: {}", shape(&edge.shape))));
+                nodes.push(Node::PartOf(match edge.shape.is_empty() {
+                    true => "part".to_owned(),
+                    false => format!("part: {}", shape(&edge.shape)),
+                }));
                 arrows.push((from, nodes.len() - 1));
                 into.push(nodes.len() - 1);
             }
@@ -465,7 +468,10 @@ fn result(part: &Part, op: &Op) -> Option<String> {
     let mut into = part.edges.iter().filter(|edge| edge.to == at);
     let same = into.any(|edge| edge.shape == op.result);
     let is_sign = matches!(op.shape, OpShape::Sign(_));
-    (!is_sign && (!same || op.shape == OpShape::Weighted) && op.shape != OpShape::Kept)
+    (!is_sign
+        && !op.result.is_empty()
+        && (!same || op.shape == OpShape::Weighted)
+        && op.shape != OpShape::Kept)
         .then(|| shape(&op.result))
 }
 

@@ -125,14 +125,18 @@ pub(super) fn framed(inner: Piece) -> Piece {
 
 fn input_words(mode: Mode) -> &'static str {
     match mode {
-        Mode::Causal => "text so far",
-        Mode::Diffusion => "text with masks",
-        Mode::Encoder => "text",
+        Mode::Causal => "tokens so far",
+        Mode::Diffusion => "tokens, some masked",
+        Mode::Encoder => "tokens",
     }
 }
 
 fn output_words(drawing: &Drawing) -> String {
-    let last = drawing.parts().filter_map(|part| part.ops.last()).last();
+    let last = drawing
+        .parts()
+        .flat_map(|part| &part.ops)
+        .filter(|op| !op.result.is_empty())
+        .last();
     let dims = last.map(|op| shape(&op.result)).unwrap_or_default();
     match drawing.mode {
         Mode::Encoder => format!("a vector for each token: {dims}"),
