@@ -5,10 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::contract::{OptionKind, OptionSpec, Resource, WeightRole};
-use super::definition::{
-    ArchDef, Branch, Instance, Mode, Param, ParamSource, Presence, Setting, Slot, TAPS,
-};
+use super::contract::{OptionKind, OptionSpec, Presence, Resource};
+use super::definition::{ArchDef, Branch, Instance, Mode, Param, ParamSource, Setting, Slot, TAPS};
 use super::diagnostic::{Diagnostic, Span};
 use super::expr::{Expr, Value};
 
@@ -235,10 +233,8 @@ impl Checker<'_> {
             self.option(instance, spec, setting, in_layer);
         }
         for (spec, weight) in instance.contract.weights.iter().zip(&instance.weights) {
-            // A norm without its gain is still one, and a second input may stand for a product;
-            // else there is no block without its matrices.
-            let dispensable = spec.optional || spec.role == WeightRole::Gain || has_side;
-            if weight.presence == Presence::Forbidden && !dispensable {
+            // A second input may stand for a product; else there is no block without its matrices.
+            if weight.presence == Presence::Forbidden && !spec.may_forbid && !has_side {
                 let problem = format!(
                     "weight `{}` is required by `{}` and cannot be forbidden",
                     spec.key, instance.contract.name

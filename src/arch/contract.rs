@@ -84,6 +84,8 @@ pub struct OptionSpec {
     pub kind: OptionKind,
     /// Expression over options and parameters, or none if the definition must state it.
     pub default: Option<&'static str>,
+    /// Whether it always follows from `default`: no definition sets it.
+    pub is_derived: bool,
     /// One phrase for the documentation.
     pub doc: &'static str,
 }
@@ -141,8 +143,10 @@ pub struct WeightSpec {
     /// When the weight belongs to the instance at all: an expression over options and the
     /// presence of other weights. `true` for most.
     pub when: &'static str,
-    /// Whether it may be absent.
-    pub optional: bool,
+    /// Whether it must be there unless a definition says otherwise.
+    pub presence: Presence,
+    /// Whether a definition may forbid it.
+    pub may_forbid: bool,
     /// How `synth` fills it.
     pub role: WeightRole,
     /// One phrase for the documentation.
@@ -163,7 +167,9 @@ impl WeightSpec {
             tensor,
             shape,
             when: "true",
-            optional: false,
+            presence: Presence::Required,
+            // A norm without its weight is still one.
+            may_forbid: matches!(role, WeightRole::Gain),
             role,
             doc,
         }
@@ -173,7 +179,17 @@ impl WeightSpec {
     #[must_use]
     pub const fn optional(self) -> Self {
         Self {
-            optional: true,
+            presence: Presence::Optional,
+            may_forbid: true,
+            ..self
+        }
+    }
+
+    /// One that is there unless a definition forbids it.
+    #[must_use]
+    pub const fn unless_forbidden(self) -> Self {
+        Self {
+            may_forbid: true,
             ..self
         }
     }
@@ -183,6 +199,17 @@ impl WeightSpec {
     pub const fn when(self, when: &'static str) -> Self {
         Self { when, ..self }
     }
+}
+
+/// Whether a weight must be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// An error if absent.
+    Required,
+    /// Used if present.
+    Optional,
+    /// Never used, whether present or not.
+    Forbidden,
 }
 
 /// What a weight does, for random models and for the choice of a quantisation.
@@ -353,11 +380,12 @@ macro_rules! choices {
 /// Declares the options of a contract and the struct they resolve to, once: `OPTIONS` is the
 /// table, `read` makes the struct from a planned unit.
 ///
-/// A field without a default must be stated by the definition.
+/// A field without a default must be stated by the definition. One with `=>` follows from parameters and
+/// the file, and a definition does not set it.
 #[macro_export]
 macro_rules! options {
     ($(#[$doc:meta])* $vis:vis struct $name:ident {
-        $( $field:ident : $ty:ty $(= $default:literal)? , $fdoc:literal ; )*
+        $( $field:ident : $ty:ty $(= $default:literal)? $(=> $derived:literal)? , $fdoc:literal ; )*
     }) => {
         $(#[$doc])*
         #[derive(Clone, Debug)]
@@ -370,7 +398,8 @@ macro_rules! options {
                 $crate::arch::OptionSpec {
                     name: stringify!($field),
                     kind: <$ty as $crate::arch::OptionValue>::KIND,
-                    default: $crate::options!(@default $($default)?),
+                    default: $crate::options!(@default $($default)? $($derived)?),
+                    is_derived: $crate::options!(@is_derived $($derived)?),
                     doc: $fdoc,
                 },
             )* ];
@@ -391,6 +420,8 @@ macro_rules! options {
             }
         }
     };
+    (@is_derived) => { false };
+    (@is_derived $derived:literal) => { true };
     (@default) => { None };
     (@default $default:literal) => { Some($default) };
 }

@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::contract::{Contract, Resource};
+use super::contract::{Contract, Presence, Resource};
 use super::diagnostic::{Span, Spanned};
 use super::expr::Expr;
 
@@ -50,8 +50,10 @@ impl Mode {
 /// One architecture.
 #[derive(Clone, Debug)]
 pub struct ArchDef {
-    /// Value of `general.architecture` in the files it describes, and stem of its own file.
+    /// Value of `general.architecture` in the files it describes: of several names the one asked for.
     pub name: String,
+    /// All architectures that it describes; the first one is the stem of its own file.
+    pub names: Vec<String>,
     /// The comment at the head of the file: what is notable about the family.
     pub notes: String,
     /// How the model is executed.
@@ -198,17 +200,6 @@ pub struct WeightUse {
     pub shape: Vec<Expr>,
     /// Whether it must be there, may be, or must not be read.
     pub presence: Presence,
-}
-
-/// Whether a weight must be there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
-    /// An error if absent.
-    Required,
-    /// Used if present.
-    Optional,
-    /// Never used, whether present or not.
-    Forbidden,
 }
 
 /// A sequence of layers.

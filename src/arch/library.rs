@@ -86,6 +86,11 @@ impl Library {
             );
         }
         sources.extend(sources_in(folders, ENDING)?);
+        for source in sources.values().cloned().collect::<Vec<_>>() {
+            for name in further_names(&source.text) {
+                sources.entry(name).or_insert_with(|| source.clone());
+            }
+        }
         Ok(Self {
             registry,
             common,
@@ -118,7 +123,7 @@ impl Library {
     pub fn get(&self, name: &str) -> Result<ArchDef, LibraryError> {
         let source = self.source(name)?;
         let def = self.check(&source.path, &source.text)?;
-        if def.name != name {
+        if !def.names.iter().any(|known| known == name) {
             let at = source.text.find(&def.name).unwrap_or(0);
             let problem = super::Diagnostic::new(
                 at..at + def.name.len(),
@@ -129,7 +134,8 @@ impl Library {
             );
             return Err(Diagnostics::new(&source.path, &source.text, vec![problem]).into());
         }
-        Ok(def)
+        let name = name.to_owned();
+        Ok(ArchDef { name, ..def })
     }
 
     /// The reference of blocks, stages and resources as Markdown, with the sound definitions that
@@ -157,6 +163,22 @@ impl Library {
     pub fn check(&self, path: &str, text: &str) -> Result<ArchDef, Diagnostics> {
         super::parse(path, text, self.registry, &self.common)
     }
+}
+
+/// The names of a definition after its first one; none of a text that is no definition.
+fn further_names(text: &str) -> Vec<String> {
+    // Few definitions have several names, and reading all of them would take a while.
+    let is_list = |line: &str| {
+        let value = line.strip_prefix("name").map(str::trim_start);
+        value.is_some_and(|value| value.strip_prefix('=').is_some_and(|v| v.contains('[')))
+    };
+    if !text.lines().any(is_list) {
+        return Vec::new();
+    }
+    let names = text.parse::<toml::Table>().ok();
+    let names = names.and_then(|mut table| table.remove("name"));
+    let names = names.and_then(|names| names.try_into::<Vec<String>>().ok());
+    names.into_iter().flatten().skip(1).collect()
 }
 
 /// The files in `folders` whose names have this ending, by what stands before it; a later folder

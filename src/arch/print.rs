@@ -274,12 +274,7 @@ fn instance(out: &mut String, instance: &Instance) -> fmt::Result {
                     quoted(&format!("{}{dot}{mark}", weight.tensor))
                 }
             };
-            let default = if spec.optional {
-                Presence::Optional
-            } else {
-                Presence::Required
-            };
-            let is_default = weight.tensor == spec.tensor && weight.presence == default;
+            let is_default = weight.tensor == spec.tensor && weight.presence == spec.presence;
             (!is_default).then(|| format!("{} = {value}", quoted(spec.key)))
         })
         .collect();

@@ -1,6 +1,6 @@
 //! The reference of the language's parts as Markdown, from their contracts.
 
-use super::contract::{Contract, OptionKind, Registry, StateSpec};
+use super::contract::{Contract, OptionKind, Presence, Registry, StateSpec};
 
 impl Registry {
     /// Every block, stage and resource: what it computes, its options, weights and state, and
@@ -46,9 +46,10 @@ fn section(out: &mut String, title: &str, contract: &Contract, users: &[String])
             super::formula::general(contract.formula)
         ));
     }
-    if !contract.options.is_empty() {
+    let options = || contract.options.iter().filter(|option| !option.is_derived);
+    if options().next().is_some() {
         out.push_str("| option | values | default | meaning |\n|---|---|---|---|\n");
-        for option in contract.options {
+        for option in options() {
             let default = match option.default {
                 Some(default) => format!("`{}`", cell(default)),
                 None => "must be stated".into(),
@@ -62,14 +63,27 @@ fn section(out: &mut String, title: &str, contract: &Contract, users: &[String])
         }
         out.push('\n');
     }
+    let derived = contract.options.iter().filter(|option| option.is_derived);
+    let derived: Vec<String> = derived
+        .filter_map(|option| Some(format!("`{}` ({})", option.default?, option.doc)))
+        .collect();
+    if !derived.is_empty() {
+        out.push_str(&format!(
+            "Values it takes from parameters and the file: {}.\n\n",
+            derived.join(", ")
+        ));
+    }
     if !contract.weights.is_empty() {
         out.push_str("| weight | tensor | shape | present | meaning |\n|---|---|---|---|---|\n");
         for weight in contract.weights {
-            let presence = match (weight.optional, weight.when) {
-                (false, "true") => "always".to_owned(),
-                (false, when) => format!("when `{}`", cell(when)),
-                (true, "true") => "if the file has it".into(),
-                (true, when) => format!("if the file has it, when `{}`", cell(when)),
+            let presence = match (weight.presence, weight.may_forbid) {
+                (Presence::Required, false) => "always",
+                (Presence::Required, true) => "unless forbidden",
+                _ => "if the file has it",
+            };
+            let presence = match weight.when {
+                "true" => presence.to_owned(),
+                when => format!("{presence}, when `{}`", cell(when)),
             };
             out.push_str(&format!(
                 "| `{}` | `{}` | `[{}]` | {presence} | {} |\n",

@@ -86,16 +86,15 @@ options! {
     pub(super) struct Config {
         rope: RopeRef, "rotation of queries and keys, or `none`";
         cache: CacheRef, "which keys a query sees";
-        heads: u64 = "n_head", "query heads";
-        kv_heads: u64 = "n_head_kv", "key and value heads";
+        heads: u64 => "n_head", "query heads";
+        kv_heads: u64 => "n_head_kv", "key and value heads";
         dk: u64 = "d_head", "elements of a query or key head";
         dv: u64 = "d_head_v", "elements of a value head";
-        v_at: u64 = "(heads + kv_heads) * dk", "row of the one projection where values begin; keys begin behind the queries";
-        qkv_rows: u64 = "v_at + kv_heads * dv", "rows of the one projection";
+        qkv_rows: u64 = "(heads + kv_heads) * dk + kv_heads * dv", "rows of the projection `qkv`: queries, keys, values, and rows without use";
         scale: f32 = "1 / sqrt(dk)", "factor of the scores";
         qk_norm: QkNorm = "none", "what is normalised of queries and keys: `none`, each `head`, `each` head with a gain of its own, or with one `factor` of its own, or all heads together (`full`)";
         qk_norm_at: NormAt = "before", "when: `before` or `after` the rotation";
-        norm: NormRef = "default", "kind and eps of the query and key norm";
+        norm: NormRef => "default", "kind and eps of the query and key norm";
         v_norm: NormRef = "none", "norm of each value head, without a gain";
         kv_layer: u64 = "il", "layer whose keys and values are used; one that is not the layer's own comes before it";
         values: Values = "proj", "where values come from: a projection (`proj`), or the projected keys (`key`)";
@@ -104,9 +103,9 @@ options! {
         gate: Gate = "none", "what multiplies the mixed values: `none`, a number for each `element` or `head`, or one for each element projected beside the `query`";
         gate_act: GateAct = "sigmoid", "what the gate goes through: `sigmoid` or `softplus`";
         inner_norm: NormRef = "none", "norm of the mixed values before the last projection";
-        temp_scale: f32 = "0", "queries are multiplied by `1 + temp_scale * ln(1 + floor((pos + temp_offset) / temp_floor))`; 0: they are not";
-        temp_floor: f32 = "1", "positions of one step of that factor";
-        temp_offset: f32 = "0", "added to the position in that factor";
+        temp_scale: f32 => "temp_scale", "queries are multiplied by `1 + temp_scale * ln(1 + floor((pos + temp_offset) / temp_floor))`; 0: they are not";
+        temp_floor: f32 => "temp_floor", "positions of one step of that factor";
+        temp_offset: f32 => "temp_offset", "added to the position in that factor";
     }
 }
 
@@ -304,12 +303,12 @@ pub(super) static CONTRACT: Contract = Contract {
             message: "there is at least one head",
         },
         Rule {
-            holds: "heads % kv_heads == 0",
-            message: "`kv_heads` divides `heads`",
+            holds: "qkv_rows >= (heads + kv_heads) * dk + kv_heads * dv",
+            message: "`qkv_rows` leaves room for queries, keys and values",
         },
         Rule {
-            holds: "v_at >= (heads + kv_heads) * dk and qkv_rows >= v_at + kv_heads * dv",
-            message: "`v_at` and `qkv_rows` leave room for queries, keys and values",
+            holds: "heads % kv_heads == 0",
+            message: "`kv_heads` divides `heads`",
         },
         Rule {
             holds: "clamp >= 0 and softcap >= 0",
@@ -451,7 +450,13 @@ fn project(b: &Build<'_>, unit: &Unit, c: &Config, x: &Tensor) -> Result<Project
             q: part(&rows, c.dk, c.heads, c.dk, 0)?,
             kv: Some((
                 part(&rows, c.dk, c.kv_heads, c.dk, c.dk * c.heads)?,
-                Some(part(&rows, c.dv, c.kv_heads, c.dv, c.v_at)?),
+                Some(part(
+                    &rows,
+                    c.dv,
+                    c.kv_heads,
+                    c.dv,
+                    (c.heads + c.kv_heads) * c.dk,
+                )?),
             )),
             gate: None,
         });

@@ -20,7 +20,7 @@ choices! {
 options! {
     /// Options of a cache.
     pub(crate) struct Cache {
-        causal: bool = "causal", "whether a query sees only its own and earlier positions";
+        causal: bool => "causal", "whether a query sees only its own and earlier positions";
         size: u64 = "0", "positions of the window; 0: everything is seen";
         window: Window = "standard", "what lies within it: `standard` (the `size` last positions), `chunked` (from the last multiple of `size` on) or `symmetric` (at most `size / 2` away)";
         alibi: f32 = "0", "largest slope of a bias by distance; 0: none";

@@ -55,13 +55,13 @@ options! {
         k_heads: u64 = "ssm_groups", "query and key heads";
         d: u64 = "ssm_inner / heads", "elements of a head";
         d_k: u64 = "ssm_state", "elements of a query or key head: as many";
-        kernel: u64 = "ssm_kernel", "columns of the convolution";
+        kernel: u64 => "ssm_kernel", "columns of the convolution";
         head_map: HeadMap, "which key head a value head reads: `tiled` (h % k_heads) or `interleaved` (h / (heads / k_heads))";
         decay: Decay = "head", "what fades together: the matrix of a `head`, or each `element` of its keys";
         decay_bound: f32 = "0", "lowest logarithm of the decay, which is this share of a sigmoid: `decay_bound * sigmoid(a * (alpha.h + dt.bias))`; 0: none";
         gate_act: GateAct = "silu", "what the gate of the result goes through: `silu` or `sigmoid`";
-        norm: NormRef = "default", "kind and eps of the norm of each head, and eps of the lengths";
-        eps: f32 = "rms_eps", "added to the squared lengths of queries and keys";
+        norm: NormRef => "default", "kind and eps of the norm of each head, and eps of the lengths";
+        eps: f32 => "rms_eps", "added to the squared lengths of queries and keys";
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) static CONTRACT: Contract = Contract {
             &["n_embd", "width"],
             "feed-forward weight",
         )
-        .optional(),
+        .unless_forbidden(),
         WeightSpec::new(
             WeightRole::Bias,
             "gate.bias",

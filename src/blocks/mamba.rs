@@ -20,10 +20,10 @@ use crate::plan::Unit;
 options! {
     /// Options of the layer.
     pub(super) struct Config {
-        n_inner: u64 = "ssm_inner", "channels";
-        n_state: u64 = "ssm_state", "elements of each channel's state";
-        kernel: u64 = "ssm_kernel", "columns of the convolution";
-        rank: u64 = "ssm_dt_rank", "elements that the step sizes are projected from";
+        n_inner: u64 => "ssm_inner", "channels";
+        n_state: u64 => "ssm_state", "elements of each channel's state";
+        kernel: u64 => "ssm_kernel", "columns of the convolution";
+        rank: u64 => "ssm_dt_rank", "elements that the step sizes are projected from";
         norm: NormRef = "none", "kind and eps of the norms of dt, B and C";
     }
 }

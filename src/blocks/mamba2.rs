@@ -18,12 +18,12 @@ use crate::plan::Unit;
 options! {
     /// Options of the layer.
     pub(super) struct Config {
-        n_inner: u64 = "ssm_inner", "channels of all heads";
-        n_state: u64 = "ssm_state", "elements of each channel's state";
-        kernel: u64 = "ssm_kernel", "columns of the convolution";
-        heads: u64 = "ssm_dt_rank", "heads";
-        groups: u64 = "ssm_groups", "groups of heads that share B and C";
-        norm: NormRef = "default", "kind and eps of the norm before the last projection";
+        n_inner: u64 => "ssm_inner", "channels of all heads";
+        n_state: u64 => "ssm_state", "elements of each channel's state";
+        kernel: u64 => "ssm_kernel", "columns of the convolution";
+        heads: u64 => "ssm_dt_rank", "heads";
+        groups: u64 => "ssm_groups", "groups of heads that share B and C";
+        norm: NormRef => "default", "kind and eps of the norm before the last projection";
     }
 }
 

@@ -28,16 +28,16 @@ options! {
     pub(super) struct Config {
         rope: RopeRef, "rotation of the rotated parts, or `none`";
         cache: CacheRef, "which keys a query sees";
-        heads: u64 = "n_head", "query heads";
-        q_rank: u64 = "q_lora_rank", "elements of the latent row of the queries, if they have one";
-        kv_rank: u64 = "kv_lora_rank", "elements of the latent row of keys and values";
+        heads: u64 => "n_head", "query heads";
+        q_rank: u64 => "q_lora_rank", "elements of the latent row of the queries, if they have one";
+        kv_rank: u64 => "kv_lora_rank", "elements of the latent row of keys and values";
         dq: u64 = "d_head_mla", "elements of a query head";
-        n_rope: u64 = "n_rot", "of which the last ones are rotated";
+        n_rope: u64 => "n_rot", "of which the last ones are rotated";
         dv: u64 = "d_head_v_mla", "elements of a value head";
         scale: f32 = "1 / sqrt(dq)", "factor of the scores";
-        norm: NormRef = "default", "kind and eps of the norms of latent rows";
-        temp_scale: f32 = "0", "as in `attention`";
-        temp_floor: f32 = "1", "as in `attention`";
+        norm: NormRef => "default", "kind and eps of the norms of latent rows";
+        temp_scale: f32 => "temp_scale", "as in `attention`";
+        temp_floor: f32 => "temp_floor", "as in `attention`";
     }
 }
 

@@ -51,13 +51,13 @@ options! {
         score: Score, "what makes scores: `softmax`, `sigmoid`, `softmax_after` (over those picked), `sqrt_softplus` or `sparse_mixer` (each of those picked against the logits left that come near it)";
         jitter: f32 = "0", "half the share of a picked logit by which another may be below it and count (sparse_mixer)";
         renormalise: bool, "whether the weights of those picked sum to one";
-        experts: u64 = "n_expert", "number of experts";
-        used: u64 = "n_expert_used", "experts for each position";
+        experts: u64 => "n_expert", "number of experts";
+        used: u64 => "n_expert_used", "experts for each position";
         width: u64 = "n_ff_exp", "elements of an expert's hidden layer";
-        latent: u64 = "if(has('latent_down'), dim('latent_down', 1), n_embd)", "elements of what experts read, which may be narrower than the stream";
+        latent: u64 => "if(has('latent_down'), dim('latent_down', 1), n_embd)", "elements of what experts read, which may be narrower than the stream";
         scale: f32 = "1", "factor of the weights";
-        groups: u64 = "n_group", "groups of experts";
-        groups_used: u64 = "n_group_used", "groups that experts are picked from, by the sum of their best scores";
+        groups: u64 => "n_group", "groups of experts";
+        groups_used: u64 => "n_group_used", "groups that experts are picked from, by the sum of their best scores";
         group_best: u64 = "2", "how many best scores of a group are summed";
         clamp: f32 = "0", "bound of gate and up; 0: none";
         clamp_at: ClampAt = "after", "whether the gate is bounded `before` or `after` its activation";
@@ -153,7 +153,7 @@ pub(super) static CONTRACT: Contract = Contract {
             &["latent", "width", "experts"],
             "weight of the router or of all experts, one behind the other",
         )
-        .optional()
+        .unless_forbidden()
         .when("not has('gate_up')"),
         WeightSpec::new(
             WeightRole::Bias,

@@ -16,9 +16,9 @@ use crate::plan::Unit;
 options! {
     /// Options of the stage.
     pub(super) struct Config {
-        width: u64 = "n_ple", "elements for each layer; 0: there is no such input";
-        layers: u64 = "n_layer", "layers";
-        norm: NormRef = "default", "kind and eps of the norm";
+        width: u64 => "n_ple", "elements for each layer; 0: there is no such input";
+        layers: u64 => "n_layer", "layers";
+        norm: NormRef => "default", "kind and eps of the norm";
     }
 }
 

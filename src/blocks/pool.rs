@@ -47,12 +47,12 @@ impl Act {
 options! {
     /// Options of pooling.
     pub(super) struct Config {
-        kind: Pooling = "(pool_kind)", "how the hidden states of a sequence become one vector: `mean`, `first`, `last`, `max`, `mean_sqrt` (sum over the square root of the number of tokens), `weighted` (mean weighted by the position counted from 1)";
-        act: Act = "(cls_act)", "activation after `cls`: `none`, `tanh`, `relu`, `gelu`, `gelu_erf`, `silu`";
-        eps: f32 = "if(has('cls.norm'), layer_eps, 0)", "epsilon of `cls.norm`";
-        softmax: bool = "cls_softmax", "whether the scores of the classes become probabilities";
-        dense_act: Act = "(dense_act)", "activation after `dense_2` and after `dense_3`, as `act`";
-        normalise: bool = "pool_normalise", "whether the vector is divided by its Euclidean length";
+        kind: Pooling => "(pool_kind)", "how the hidden states of a sequence become one vector: `mean`, `first`, `last`, `max`, `mean_sqrt` (sum over the square root of the number of tokens), `weighted` (mean weighted by the position counted from 1)";
+        act: Act => "(cls_act)", "activation after `cls`: `none`, `tanh`, `relu`, `gelu`, `gelu_erf`, `silu`";
+        eps: f32 => "if(has('cls.norm'), layer_eps, 0)", "epsilon of `cls.norm`";
+        softmax: bool => "cls_softmax", "whether the scores of the classes become probabilities";
+        dense_act: Act => "(dense_act)", "activation after `dense_2` and after `dense_3`, as `act`";
+        normalise: bool => "pool_normalise", "whether the vector is divided by its Euclidean length";
     }
 }
 

@@ -46,17 +46,17 @@ options! {
         dims: u64 = "n_rot", "rotated elements at the head of each row";
         base: f32 = "rope_base", "base of the frequencies";
         scaling: Scaling = "rope_scaling", "how positions beyond the trained context are reached";
-        section_t: u64 = "rope_section_t", "pairs that turn by time, which is a text's position (mrope)";
-        section_h: u64 = "rope_section_h", "pairs that turn by height, for a text the position too (mrope)";
-        section_w: u64 = "rope_section_w", "pairs that turn by width, for a text the position too (mrope)";
-        section_e: u64 = "rope_section_e", "pairs that do not turn in a text (mrope)";
-        factor: f32 = "rope_factor", "divisor of the angles";
-        orig_ctx: u64 = "rope_orig_ctx", "context length before scaling";
+        section_t: u64 => "rope_section_t", "pairs that turn by time, which is a text's position (mrope)";
+        section_h: u64 => "rope_section_h", "pairs that turn by height, for a text the position too (mrope)";
+        section_w: u64 => "rope_section_w", "pairs that turn by width, for a text the position too (mrope)";
+        section_e: u64 => "rope_section_e", "pairs that do not turn in a text (mrope)";
+        factor: f32 => "rope_factor", "divisor of the angles";
+        orig_ctx: u64 => "rope_orig_ctx", "context length before scaling";
         attn: f32 = "rope_attn * if(scaling == 'yarn', yarn_attn, 1.0)", "factor of the magnitude";
-        ext: f32 = "yarn_ext", "share of the mixed angle (yarn)";
-        fast: f32 = "yarn_fast", "rotations above which an angle is kept (yarn)";
-        slow: f32 = "yarn_slow", "rotations below which an angle is divided (yarn)";
-        truncate: bool = "yarn_truncate", "whether the bounds of the mixture are whole pairs (yarn)";
+        ext: f32 => "yarn_ext", "share of the mixed angle (yarn)";
+        fast: f32 => "yarn_fast", "rotations above which an angle is kept (yarn)";
+        slow: f32 => "yarn_slow", "rotations below which an angle is divided (yarn)";
+        truncate: bool => "yarn_truncate", "whether the bounds of the mixture are whole pairs (yarn)";
         log_mul: f32 = "0", "strength of the magnitude's correction (yarn)";
     }
 }

@@ -15,7 +15,7 @@ use crate::plan::Unit;
 options! {
     /// Options of the convolution.
     pub(super) struct Config {
-        kernel: u64 = "conv_kernel", "columns of the convolution";
+        kernel: u64 => "conv_kernel", "columns of the convolution";
     }
 }
 

@@ -158,7 +158,7 @@ fn results_are_as_wide_as_what_they_meet() {
             "reads rows of 64 elements, and `linear` takes 20 (n_in)",
         ),
         (
-            "block = 'ffn', act = 'silu', side = 'h', weights = { gate = true, up = false }",
+            "block = 'ffn', act = 'silu', side = 'h', weights = { up = false }",
             "reads rows of 64 elements, and `ffn` takes 96 (width)",
         ),
     ];

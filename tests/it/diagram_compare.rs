@@ -119,7 +119,7 @@ fn edit(
     }
 }
 
-const FFN: &str = "[[stack.slot]]\nname   = \"ffn\"\npre    = \"ffn_norm\"\nbranch = [{ block = \"ffn\", act = \"silu\", weights = { gate = true } }]\n";
+const FFN: &str = "[[stack.slot]]\nname   = \"ffn\"\npre    = \"ffn_norm\"\nbranch = [{ block = \"ffn\", act = \"silu\" }]\n";
 const ATTN: &str = "[[stack.slot]]\nname   = \"attn\"\npre    = \"attn_norm\"\nbranch = [{ block = \"attention\", rope = \"std\", cache = \"full\", qk_norm = \"head\" }]\n";
 
 fn edits() -> Vec<Edit> {
@@ -186,8 +186,8 @@ fn edits() -> Vec<Edit> {
         ),
         edit(
             "qwen3",
-            "[embed]",
-            "[embed]\nscale = \"sqrt(n_embd)\"",
+            "[[stack]]\n",
+            "[embed]\nscale = \"sqrt(n_embd)\"\n\n[[stack]]\n",
             &["token embedding", "`scale`", "`sqrt(n_embd)` in b"],
         ),
         edit(
@@ -210,14 +210,14 @@ fn edits() -> Vec<Edit> {
         ),
         edit(
             "qwen3",
-            "branch = [{ block = \"ffn\", act = \"silu\", weights = { gate = true } }]",
-            "branch = [{ block = \"ffn\", act = \"silu\", weights = { gate = true } }, { block = \"linear\", weights = { weight = \"extra.weight\" } }]",
+            "branch = [{ block = \"ffn\", act = \"silu\" }]",
+            "branch = [{ block = \"ffn\", act = \"silu\" }, { block = \"linear\", weights = { weight = \"extra.weight\" } }]",
             &["ffn: block: only in b: linear map"],
         ),
         edit(
             "qwen3",
-            "[embed]\n\n[[stack]]\n\n[[stack.slot]]\nname   = \"attn\"\npre    = \"attn_norm\"\nbranch = [{ block = \"attention\", rope = \"std\", cache = \"full\"",
-            "[cache.local]\nsize = 64\n\n[embed]\n\n[[stack]]\n\n[[stack.slot]]\nname   = \"attn\"\npre    = \"attn_norm\"\nbranch = [{ block = \"attention\", rope = \"std\", cache = \"if(il % 2 == 0, 'local', 'full')\"",
+            "[[stack]]\n\n[[stack.slot]]\nname   = \"attn\"\npre    = \"attn_norm\"\nbranch = [{ block = \"attention\", rope = \"std\", cache = \"full\"",
+            "[cache.local]\nsize = 64\n\n[[stack]]\n\n[[stack.slot]]\nname   = \"attn\"\npre    = \"attn_norm\"\nbranch = [{ block = \"attention\", rope = \"std\", cache = \"if(il % 2 == 0, 'local', 'full')\"",
             &["a further kind: only in b"],
         ),
         edit(

@@ -330,8 +330,8 @@ fn page_by_hostile_definition(folder: &Path) -> String {
         ("name = \"llama\"", "name = \"hostile\""),
         ("'full')\" }]", "'full')\", save = \"\\u001b[31m\" }]"),
         (
-            "block   = \"ffn\"\nact     = \"silu\"\nweights = { gate = true }",
-            "block = \"ffn\"\nact = \"silu\"\nside = \"\\u001b[31m\"\nwidth = \"n_embd\"\nweights = { gate = true, up = false }",
+            "block   = \"ffn\"\nact     = \"silu\"",
+            "block = \"ffn\"\nact = \"silu\"\nside = \"\\u001b[31m\"\nwidth = \"n_embd\"\nweights = { up = false }",
         ),
     ] {
         assert!(source.contains(own), "{own}");

@@ -258,7 +258,7 @@ fn definitions_are_listed_shown_and_checked() {
     let report = ran.out;
     assert_eq!(ran.code, 1);
     for part in [
-        "mine.arch.toml:35:34",
+        "mine.arch.toml:33:34",
         "unknown key `rope_` in `attention`",
         "did you mean `rope`?",
         "^^^^^",

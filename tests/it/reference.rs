@@ -38,7 +38,7 @@ fn offered(contract: &Contract, params: &BTreeSet<String>) -> BTreeSet<String> {
         default != "default"
             && (default.parse::<f64>().is_ok() || (is_word && !params.contains(default)))
     };
-    for option in contract.options {
+    for option in contract.options.iter().filter(|o| !o.is_derived) {
         if option.default.is_some_and(|default| !is_constant(default)) {
             continue;
         }

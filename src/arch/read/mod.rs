@@ -60,9 +60,7 @@ impl<'a> Reader<'a> {
     /// everything else hangs on.
     pub(super) fn definition(&mut self, root: &'a DeTable<'a>, common: &Common) -> Option<ArchDef> {
         let mut fields = Fields::new(root, 0..0);
-        let name = self
-            .required_text(&mut fields, "name", "the definition")
-            .map(|name| name.value);
+        let names = self.definition_names(&mut fields);
         let mode = fields
             .take("mode")
             .and_then(|item| self.choice(item, "mode", &Mode::NAMES));
@@ -79,13 +77,7 @@ impl<'a> Reader<'a> {
         });
         let stacks = self.stacks(&mut fields);
         let head = fields.take("head").and_then(|item| self.head(item));
-        let pool = match fields.take("pool") {
-            Some(item) => {
-                let table = self.table(item, "pool");
-                table.and_then(|table| self.whole_instance(table, item.span(), self.registry.pool))
-            }
-            None => self.whole_instance(&EMPTY, 0..0, self.registry.pool),
-        };
+        let pool = self.stage(&mut fields, "pool", self.registry.pool);
         let diffusion = fields.take("diffusion").and_then(|item| {
             let table = self.table(item, "diffusion")?;
             self.whole_instance(table, item.span(), self.registry.diffusion)
@@ -93,7 +85,8 @@ impl<'a> Reader<'a> {
         let ignore = self.ignore(&mut fields, common.ignore.clone(), false);
         self.finish(&fields, "a definition");
         Some(ArchDef {
-            name: name?,
+            name: names.first()?.clone(),
+            names,
             notes: head_comment(self.source),
             mode: mode.unwrap_or(Mode::Causal),
             params,
@@ -108,6 +101,27 @@ impl<'a> Reader<'a> {
             ignore,
             text: Arc::default(),
         })
+    }
+
+    /// The names of the architectures that the definition describes: a text or an array of texts.
+    fn definition_names(&mut self, fields: &mut Fields<'a>) -> Vec<String> {
+        match fields.take("name") {
+            Some(item) if matches!(item.get_ref(), DeValue::Array(_)) => {
+                let names = self.texts(item, "name");
+                if names.is_empty() {
+                    self.report(item.span(), "a definition has at least one name");
+                }
+                names.into_iter().map(|name| name.value).collect()
+            }
+            Some(item) => {
+                let name = self.text(item, "name");
+                name.into_iter().map(|name| name.value).collect()
+            }
+            None => {
+                self.report(0..0, "missing key `name` (required in the definition)");
+                Vec::new()
+            }
+        }
     }
 
     /// The conditions of `require`.
@@ -243,10 +257,7 @@ impl<'a> Reader<'a> {
                 let table = self.table(item, key)?;
                 self.whole_instance(table, item.span(), contract)
             }
-            None => {
-                self.report(0..0, format!("the definition has no `[{key}]`"));
-                None
-            }
+            None => self.whole_instance(&EMPTY, 0..0, contract),
         }
     }
 
@@ -431,7 +442,15 @@ impl<'a> Reader<'a> {
     ) -> Option<Instance> {
         let mut options = Vec::with_capacity(contract.options.len());
         for spec in contract.options {
-            let setting = match fields.take(spec.name) {
+            let item = fields.take(spec.name);
+            if let (true, Some(item), Some(expr)) = (spec.is_derived, item, spec.default) {
+                let problem = format!("`{}` is no option: it follows from `{expr}`", spec.name);
+                let help = "parameters are set under `[params]`";
+                self.problems
+                    .push(Diagnostic::new(item.span(), problem).with_help(help));
+                continue;
+            }
+            let setting = match item {
                 Some(item) => match spec.kind {
                     OptionKind::Choice(_) | OptionKind::Resource(_) => self.name(item),
                     _ => self.setting(item),

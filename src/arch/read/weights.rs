@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use toml::de::DeValue;
 
 use super::{Reader, contract_expr};
-use crate::arch::contract::Contract;
-use crate::arch::definition::{Presence, WeightUse};
+use crate::arch::contract::{Contract, Presence};
+use crate::arch::definition::WeightUse;
 use crate::arch::diagnostic::{Diagnostic, Span};
 use crate::arch::table::{Fields, Item};
 
@@ -70,11 +70,7 @@ impl<'a> Reader<'a> {
             .weights
             .iter()
             .map(|spec| {
-                let default = if spec.optional {
-                    Presence::Optional
-                } else {
-                    Presence::Required
-                };
+                let default = spec.presence;
                 let presence = match given
                     .get(spec.key)
                     .map(|item| (item.get_ref(), item.span()))

@@ -1,4 +1,4 @@
-//! Constraints of active requests: a thread that advances matchers while passes run.
+//! Constraints while answers run: a thread that moves matchers on beside the passes.
 //!
 //! A chosen token goes to the [`Worker`] with its matcher. What the grammar forces next comes back
 //! first, because it belongs into the next pass; the mask for the token after that is computed
@@ -10,23 +10,40 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use crate::constraint::{self, Compiled, Matcher};
+use crate::sampling::SampleError;
 
-use super::event::Failure;
+use super::Failure;
 
-/// Why a constrained completion cannot go on.
+/// Why an answer cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
+    /// No token can be chosen.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
     /// The grammar has no way on.
     #[error(transparent)]
     Constraint(#[from] constraint::Error),
-    /// The thread that advances matchers is not there.
+    /// The thread that moves matchers on is not there.
     #[error("the thread for constraints has ended")]
     NoWorker,
 }
 
 impl From<Fault> for Failure {
     fn from(fault: Fault) -> Self {
-        Self::Computation(fault.to_string())
+        match fault {
+            Fault::Sample(error) => error.into(),
+            other => Self::Computation(other.to_string()),
+        }
+    }
+}
+
+impl From<SampleError> for Failure {
+    fn from(error: SampleError) -> Self {
+        let fault = error.to_string();
+        match error.is_not_finite() {
+            true => Self::NotFinite { fault, place: None },
+            false => Self::Computation(fault),
+        }
     }
 }
 
@@ -34,7 +51,7 @@ impl From<Fault> for Failure {
 #[derive(Debug)]
 pub(super) struct Forced {
     pub(super) tokens: Vec<u32>,
-    /// Whether the completion is complete with them.
+    /// Whether the answer is complete with them.
     pub(super) is_complete: bool,
 }
 
@@ -46,9 +63,9 @@ struct Job {
 
 /// Where a matcher comes from.
 enum Origin {
-    /// A new completion.
-    New(Compiled),
-    /// A completion whose next token was chosen.
+    /// A new answer.
+    Beginning(Compiled),
+    /// An answer whose next token was chosen.
     Chosen(Matcher, u32),
 }
 
@@ -65,20 +82,20 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// The constraint of a new completion, under way at once.
-    pub(super) fn start(&self, compiled: &Compiled) -> Constrained {
-        let jobs = self.jobs.get_or_init(spawn);
+    /// The constraint of a new answer, under way at once.
+    pub(super) fn begin(&self, compiled: &Compiled) -> Constrained {
+        let jobs = self.jobs.get_or_init(start);
         let mut this = Constrained {
             jobs: jobs.clone(),
             state: State::Lost,
         };
-        this.send(Origin::New(compiled.clone()));
+        this.send(Origin::Beginning(compiled.clone()));
         this
     }
 }
 
-/// Starts the thread; without one, constrained requests fail, and only they.
-fn spawn() -> Option<Sender<Job>> {
+/// Starts the thread; without one, constrained answers fail, and only they.
+fn start() -> Option<Sender<Job>> {
     let (jobs, queue) = channel();
     let thread = std::thread::Builder::new()
         .name("constraints".into())
@@ -116,7 +133,7 @@ fn work(queue: &Receiver<Job>) {
                         Ok(mask) => Reply::Mask(mask, Box::new(matcher)),
                         Err(error) => Reply::Fault(error),
                     };
-                    // Nobody waits for the mask of a cancelled request.
+                    // Nobody waits for the mask of a cancelled answer.
                     let _ = replies.send(reply);
                 }
             }
@@ -124,14 +141,14 @@ fn work(queue: &Receiver<Job>) {
     }
 }
 
-/// Advances a matcher over the chosen token and the forced ones after it. Returns it if there is
+/// Moves a matcher over the chosen token and what is forced behind it. Returns it if there is
 /// more to choose.
 fn advance(origin: Origin, replies: &SyncSender<Reply>) -> Option<Matcher> {
-    let advanced = match origin {
-        Origin::New(compiled) => Ok(compiled.matcher()),
+    let moved = match origin {
+        Origin::Beginning(compiled) => Ok(compiled.matcher()),
         Origin::Chosen(mut matcher, token) => matcher.accept(token).map(|()| matcher),
     };
-    let forced = advanced.and_then(|mut matcher| matcher.forced().map(|tokens| (matcher, tokens)));
+    let forced = moved.and_then(|mut matcher| matcher.forced().map(|tokens| (matcher, tokens)));
     match forced {
         Ok((matcher, tokens)) => {
             let is_complete = matcher.is_stopped();
@@ -149,7 +166,7 @@ fn advance(origin: Origin, replies: &SyncSender<Reply>) -> Option<Matcher> {
     }
 }
 
-/// The constraint of one active request.
+/// The constraint of one running answer.
 pub(super) struct Constrained {
     jobs: Option<Sender<Job>>,
     state: State,
@@ -162,9 +179,9 @@ enum State {
     Masking(Receiver<Reply>),
     /// A token can be chosen.
     Ready(Vec<u32>, Box<Matcher>),
-    /// The completion is complete.
+    /// The answer is complete.
     Complete,
-    /// Something failed, and was reported.
+    /// Something failed, and was told.
     Lost,
 }
 
@@ -223,7 +240,7 @@ impl Constrained {
     }
 
     fn send(&mut self, matcher: Origin) {
-        // Capacity for both replies, so that the worker never waits for the engine.
+        // Room for both replies, so that the worker never waits for the engine.
         let (replies, inbox) = sync_channel(2);
         let is_sent = self
             .jobs
