@@ -40,9 +40,8 @@ pub(super) fn start() {
 
 /// Charges for a text or list about to be made.
 pub(super) fn made(bytes: usize) -> Result<(), Error> {
-    let total = MADE.get().saturating_add(bytes as u64);
-    MADE.set(total);
-    if total > MAX_MADE {
+    MADE.set(MADE.get().saturating_add(bytes as u64));
+    if MADE.get() > MAX_MADE {
         return Err(exhausted("made too much text"));
     }
     Ok(())
@@ -50,9 +49,8 @@ pub(super) fn made(bytes: usize) -> Result<(), Error> {
 
 /// Charges for data about to be read through.
 pub(super) fn read(bytes: usize) -> Result<(), Error> {
-    let total = READ.get().saturating_add(bytes as u64);
-    READ.set(total);
-    if total > MAX_READ {
+    READ.set(READ.get().saturating_add(bytes as u64));
+    if READ.get() > MAX_READ {
         return Err(exhausted("read too much text"));
     }
     Ok(())

@@ -1,31 +1,110 @@
-//! Methods of Python's `str`, `dict`, `list` and `tuple`, which templates call freely.
+//! Methods of Python's `str`, `dict`, `list`, `tuple` and numbers, which templates call freely.
 //!
 //! Called for every method that an engine value does not have itself. Invariant: nothing here
 //! changes a value. Python's sandbox forbids the methods that would; they are refused by name.
 
 use minijinja::formatting::{FormatStyle, format};
-use minijinja::value::{Tuple, ValueKind};
+use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::arguments::{bind, flag, optional_int, optional_text, text};
 use super::budget::{self, ITEM, Walk};
-use super::case::{capitalize, fold, is_cased, swap_case, title, translate};
-use super::operators::{as_int, escaped, same_safety};
-use super::value::{as_float, entries, fault, is_printable, str};
+use super::call::{Call, Row, find, run};
+use super::case::{capitalize, fold, is_cased, swap_case, title};
+use super::print::{escaped, is_printable, str};
+use super::value::{Number, entries, fault, is_list, list, same_safety};
 
-/// Attributes that every Python `dict` has, whatever its keys.
-const DICT_METHODS: [&str; 11] = [
-    "keys",
-    "values",
-    "items",
-    "get",
-    "copy",
-    "pop",
-    "popitem",
-    "clear",
-    "update",
-    "setdefault",
-    "fromkeys",
+const OF_TEXTS: &[Row] = &[
+    ("strip lstrip rstrip", "chars", strip),
+    ("split rsplit", "sep maxsplit", split),
+    ("splitlines", "keepends", |call| {
+        let lines = lines(call.this_text(), call.flag(0));
+        charge_parts(lines.len())?;
+        Ok(lines.into_iter().map(Value::from).collect())
+    }),
+    ("partition rpartition", "sep", partition),
+    ("find rfind index rindex count", "sub start end", search),
+    ("startswith endswith", "affix start end", has_affix),
+    ("center ljust rjust zfill", "width fillchar", pad),
+    ("replace", "old new count", |call| {
+        let (old, new) = (call.required_text(0)?, call.required_text(1)?);
+        replace(call.this_text(), old, new, call.int(2)?)
+    }),
+    ("join", "iterable", join),
+    ("removeprefix", "prefix", |call| {
+        let rest = call.this_text().strip_prefix(call.required_text(0)?);
+        Ok(rest.map_or_else(|| call.this.clone(), Value::from))
+    }),
+    ("removesuffix", "suffix", |call| {
+        let rest = call.this_text().strip_suffix(call.required_text(0)?);
+        Ok(rest.map_or_else(|| call.this.clone(), Value::from))
+    }),
+    ("translate", "table", translate),
+    ("expandtabs", "tabsize", expand_tabs),
+    (
+        "upper lower casefold title capitalize swapcase",
+        "",
+        |call| {
+            let text = call.this_text();
+            Ok(Value::from(match call.name {
+                "upper" => text.to_uppercase(),
+                "lower" => text.to_lowercase(),
+                "casefold" => fold(text),
+                "title" => title(text),
+                "capitalize" => capitalize(text),
+                _ => swap_case(text),
+            }))
+        },
+    ),
+    (
+        "isspace isalpha isalnum isdigit isnumeric isdecimal isascii islower isupper istitle \
+         isprintable isidentifier",
+        "",
+        |call| Ok(Value::from(is_of_class(call.this_text(), call.name))),
+    ),
+];
+
+const OF_MAPPINGS: &[Row] = &[
+    ("get", "key default", |call| {
+        let map = call.this.as_object();
+        let found = map.and_then(|map| map.get_value(call.required(0).ok()?));
+        call.required(0)?;
+        Ok(found.unwrap_or_else(|| call.value(1).cloned().unwrap_or(Value::from(()))))
+    }),
+    ("keys", "", |call| {
+        Ok(entries(call.this)?.into_iter().map(|pair| pair.0).collect())
+    }),
+    ("values", "", |call| {
+        Ok(entries(call.this)?.into_iter().map(|pair| pair.1).collect())
+    }),
+    ("items", "", |call| pairs(call.this)),
+    ("copy", "", |call| Ok(call.this.clone())),
+];
+
+const OF_LISTS: &[Row] = &[
+    ("copy", "", |call| Ok(call.this.clone())),
+    ("count index", "value", |call| {
+        let wanted = call.required(0)?;
+        budget::walk(call.this, Walk::Read)?;
+        let mut items = call.this.try_iter()?;
+        if call.name == "count" {
+            return Ok(Value::from(items.filter(|item| item == wanted).count()));
+        }
+        let position = items.position(|item| item == *wanted);
+        let position = position.ok_or_else(|| fault("the value is not in the list"))?;
+        Ok(Value::from(position))
+    }),
+];
+
+/// The methods of numbers that a template has a use for.
+const OF_NUMBERS: &[Row] = &[
+    ("is_integer", "", |call| match Number::of(call.this) {
+        Some(Number::Float(float)) => Ok(Value::from(float.fract() == 0.0)),
+        _ => Ok(Value::from(true)),
+    }),
+    ("bit_length", "", |call| match Number::of(call.this) {
+        Some(Number::Int(int)) => Ok(Value::from(128 - int.unsigned_abs().leading_zeros())),
+        _ => Err(Error::from(ErrorKind::UnknownMethod)),
+    }),
 ];
 
 /// Methods that change their object; the sandbox refuses them.
@@ -42,13 +121,22 @@ const MUTATORS: [&str; 11] = [
     "update",
     "setdefault",
 ];
+/// The attributes of every Python `dict`, besides those of the table.
+const OTHER_OF_MAPPINGS: [&str; 6] = [
+    "pop",
+    "popitem",
+    "clear",
+    "update",
+    "setdefault",
+    "fromkeys",
+];
 
 /// Longest text that one call may make.
 const MAX_TEXT: usize = 1 << 26;
 const TOO_LONG: &str = "the text would be too long";
 
 pub(super) fn is_dict_method(name: &str) -> bool {
-    DICT_METHODS.contains(&name)
+    find(OF_MAPPINGS, name).is_some() || OTHER_OF_MAPPINGS.contains(&name)
 }
 
 /// Calls `value.method(*args)`.
@@ -59,87 +147,32 @@ pub(super) fn call(
     args: &[Value],
 ) -> Result<Value, Error> {
     let kind = value.kind();
-    for argument in args {
-        budget::read(ITEM + budget::size(argument))?;
-    }
-    match kind {
-        ValueKind::String => markup_method(value, method, args),
+    let rows = match kind {
+        ValueKind::String => return text_method(value, method, args),
         ValueKind::Map | ValueKind::Seq | ValueKind::Iterable if MUTATORS.contains(&method) => {
-            Err(fault(format!(
-                "access to attribute '{method}' of {kind} is unsafe"
-            )))
+            let message = format!("access to attribute '{method}' of {kind} is unsafe");
+            return Err(fault(message));
         }
-        ValueKind::Map => dict_method(value, method, args),
-        ValueKind::Seq | ValueKind::Iterable => list_method(value, method, args),
-        ValueKind::Number | ValueKind::Bool => number_method(value, method, args),
-        _ => Err(Error::from(ErrorKind::UnknownMethod)),
-    }
-}
-
-/// The methods of numbers that a template has a use for.
-fn number_method(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
-    let [] = bind(args, [])?;
-    match (method, as_float(value), as_int(value)) {
-        ("is_integer", Some(float), _) => Ok(Value::from(float.fract() == 0.0)),
-        ("is_integer", None, Some(_)) => Ok(Value::from(true)),
-        ("bit_length", _, Some(int)) => Ok(Value::from(128 - int.unsigned_abs().leading_zeros())),
-        _ => Err(Error::from(ErrorKind::UnknownMethod)),
-    }
-}
-
-fn dict_method(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
-    if method == "get" {
-        let [key, default] = bind(args, ["key", "default"])?;
-        let key = key.ok_or_else(|| fault("get expected at least 1 argument"))?;
-        let found = value.as_object().and_then(|map| map.get_value(&key));
-        return Ok(found.or(default).unwrap_or_else(|| Value::from(())));
-    }
-    let [] = bind(args, [])?;
-    budget::made(budget::size(value))?;
-    match method {
-        "keys" => Ok(entries(value)?.into_iter().map(|(key, _)| key).collect()),
-        "values" => Ok(entries(value)?.into_iter().map(|(_, item)| item).collect()),
-        "items" => pairs(value),
-        "copy" => Ok(value.clone()),
-        _ => Err(Error::from(ErrorKind::UnknownMethod)),
-    }
-}
-
-/// The entries of a mapping as a list of tuples.
-pub(super) fn pairs(mapping: &Value) -> Result<Value, Error> {
-    Ok(entries(mapping)?
-        .into_iter()
-        .map(|(key, item)| Value::from(Tuple::from([key, item])))
-        .collect())
-}
-
-fn list_method(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
-    if method == "copy" {
-        let [] = bind(args, [])?;
-        return Ok(value.clone());
-    }
-    if !matches!(method, "count" | "index") {
-        return Err(Error::from(ErrorKind::UnknownMethod));
-    }
-    let [wanted] = bind(args, ["value"])?;
-    let wanted = wanted.ok_or_else(|| fault("expected one argument"))?;
-    budget::walk(value, Walk::Read)?;
-    if method == "count" {
-        let count = value.try_iter()?.filter(|item| *item == wanted).count();
-        return Ok(Value::from(count));
-    }
-    let position = value.try_iter()?.position(|item| item == wanted);
-    position
-        .map(Value::from)
-        .ok_or_else(|| fault("the value is not in the list"))
+        ValueKind::Map => OF_MAPPINGS,
+        ValueKind::Seq | ValueKind::Iterable => OF_LISTS,
+        ValueKind::Number | ValueKind::Bool => OF_NUMBERS,
+        _ => &[],
+    };
+    let row = find(rows, method).ok_or_else(|| Error::from(ErrorKind::UnknownMethod))?;
+    run(row, method, value, args)
 }
 
 /// A method of a text. That of a markup gives markup, and escapes what it puts in.
-fn markup_method(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
-    let this = value.as_str().unwrap_or_default();
-    budget::made(this.len())?;
+pub(super) fn text_method(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    if method == "format" {
+        let pattern = value.as_str().unwrap_or_default();
+        charge_format(pattern, args)?;
+        let text = format(FormatStyle::StrFormat, pattern, args)?;
+        return Ok(same_safety(value, text));
+    }
+    let row = find(OF_TEXTS, method).ok_or_else(|| Error::from(ErrorKind::UnknownMethod))?;
     if !value.is_safe() {
-        return str_method(this, method, args);
+        return run(row, method, value, args);
     }
     let escape = |argument: &Value| match argument.kind() {
         ValueKind::String => escaped(argument).map(Value::from_safe_string),
@@ -149,99 +182,56 @@ fn markup_method(value: &Value, method: &str, args: &[Value]) -> Result<Value, E
             .collect(),
         _ => Ok(argument.clone()),
     };
-    let result = if matches!(method, "replace" | "join") {
-        let args: Vec<Value> = args.iter().map(escape).collect::<Result<_, Error>>()?;
-        str_method(this, method, &args)?
-    } else {
-        str_method(this, method, args)?
+    let args: Vec<Value> = match method {
+        "replace" | "join" => args.iter().map(escape).collect::<Result<_, Error>>()?,
+        _ => args.to_vec(),
     };
+    let result = run(row, method, value, &args)?;
     Ok(match result.as_str() {
-        Some(text) => same_safety(value, text.to_owned()),
+        Some(text) => Value::from_safe_string(text.to_owned()),
         None => result,
     })
 }
 
-fn str_method(this: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
-    match method {
-        "strip" | "lstrip" | "rstrip" => strip(this, method, args),
-        "split" | "rsplit" => split(this, method == "rsplit", args),
-        "partition" | "rpartition" => partition(this, method == "rpartition", args),
-        "find" | "rfind" | "index" | "rindex" | "count" => search(this, method, args),
-        "startswith" | "endswith" => has_affix(this, method == "startswith", args),
-        "center" | "ljust" | "rjust" | "zfill" => pad(this, method, args),
-        "translate" => translate(this, args),
-        "replace" => {
-            let [old, new, count] = bind(args, ["old", "new", "count"])?;
-            let (old, new) = (text(&old, "old")?, text(&new, "new")?);
-            replace(this, old, new, optional_int(&count, "count")?).map(Value::from)
-        }
-        "join" => {
-            let [items] = bind(args, ["iterable"])?;
-            join(this, &items.unwrap_or_default())
-        }
-        "format" => {
-            charge_format(this, args)?;
-            format(FormatStyle::StrFormat, this, args).map(Value::from)
-        }
-        "removeprefix" => {
-            let [prefix] = bind(args, ["prefix"])?;
-            let rest = this.strip_prefix(text(&prefix, "prefix")?);
-            Ok(Value::from(rest.unwrap_or(this)))
-        }
-        "removesuffix" => {
-            let [suffix] = bind(args, ["suffix"])?;
-            let rest = this.strip_suffix(text(&suffix, "suffix")?);
-            Ok(Value::from(rest.unwrap_or(this)))
-        }
-        "splitlines" => {
-            let [keep_ends] = bind(args, ["keepends"])?;
-            let lines = split_line_texts(this, flag(&keep_ends));
-            charge_parts(lines.len())?;
-            Ok(lines.into_iter().map(Value::from).collect())
-        }
-        "expandtabs" => {
-            let [size] = bind(args, ["tabsize"])?;
-            let size = optional_int(&size, "tabsize")?.unwrap_or(8);
-            expand_tabs(this, size.clamp(0, 64) as usize)
-        }
-        _ => {
-            let result = case_or_class(this, method);
-            let result = result.ok_or_else(|| Error::from(ErrorKind::UnknownMethod))?;
-            let [] = bind(args, [])?;
-            Ok(result)
-        }
-    }
+/// The entries of a mapping as a list of tuples.
+pub(super) fn pairs(mapping: &Value) -> Result<Value, Error> {
+    let pairs = entries(mapping)?.into_iter();
+    Ok(pairs
+        .map(|(key, item)| list(vec![key, item], true))
+        .collect())
 }
 
-/// The methods without arguments: changes of case, and questions about the characters.
-fn case_or_class(text: &str, method: &str) -> Option<Value> {
-    let every = |is: fn(char) -> bool| Value::from(!text.is_empty() && text.chars().all(is));
-    let cased = |wanted: fn(char) -> bool, unwanted: fn(char) -> bool| {
-        Value::from(text.chars().any(wanted) && !text.chars().any(unwanted))
-    };
-    Some(match method {
-        "upper" => Value::from(text.to_uppercase()),
-        "lower" => Value::from(text.to_lowercase()),
-        "casefold" => text.chars().flat_map(fold).collect::<String>().into(),
-        "title" => Value::from(title(text)),
-        "capitalize" => Value::from(capitalize(text)),
-        "swapcase" => swap_case(text).into(),
+/// Whether a text is of the class of characters for which a method asks.
+fn is_of_class(text: &str, method: &str) -> bool {
+    let every = |is: fn(char) -> bool| !text.is_empty() && text.chars().all(is);
+    match method {
         "isspace" => every(is_space),
         "isalpha" => every(char::is_alphabetic),
         "isalnum" => every(char::is_alphanumeric),
         "isdigit" | "isnumeric" | "isdecimal" => every(char::is_numeric),
-        "isascii" => Value::from(text.is_ascii()),
-        "islower" => cased(char::is_lowercase, char::is_uppercase),
-        "isupper" => cased(char::is_uppercase, char::is_lowercase),
-        "istitle" => Value::from(text.chars().any(is_cased) && title(text) == text),
-        "isprintable" => Value::from(text.chars().all(is_printable)),
-        "isidentifier" => {
-            let (mut chars, is_start) = (text.chars(), |c: char| c.is_alphabetic() || c == '_');
-            let is_sound = chars.next().is_some_and(is_start);
-            Value::from(is_sound && chars.all(|c| is_start(c) || c.is_numeric()))
+        "isascii" => text.is_ascii(),
+        "islower" | "isupper" => has_case(text, method == "isupper"),
+        "istitle" => text.chars().any(is_cased) && title(text) == text,
+        "isprintable" => text.chars().all(is_printable),
+        _ => {
+            let is_start = |c: char| c.is_alphabetic() || c == '_';
+            let is_part = |c: char| is_start(c) || c.is_numeric();
+            text.starts_with(is_start) && text.chars().all(is_part)
         }
-        _ => return None,
-    })
+    }
+}
+
+/// Whether a text has letters and all of them have one case.
+pub(super) fn has_case(text: &str, is_upper: bool) -> bool {
+    let (has_lower, has_upper) = (
+        text.chars().any(char::is_lowercase),
+        text.chars().any(char::is_uppercase),
+    );
+    if is_upper {
+        has_upper && !has_lower
+    } else {
+        has_lower && !has_upper
+    }
 }
 
 /// White space as Python counts it: Unicode's, and the four ASCII separators.
@@ -249,36 +239,62 @@ pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
-fn strip(this: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
-    let [chars] = bind(args, ["chars"])?;
-    let chars = optional_text(&chars, "chars")?;
+fn strip(call: &Call<'_>) -> Result<Value, Error> {
+    let (this, chars) = (call.this_text(), call.text(0)?);
     let is_stripped = |c: char| chars.map_or_else(|| is_space(c), |set| set.contains(c));
-    Ok(Value::from(match method {
+    Ok(Value::from(match call.name {
         "lstrip" => this.trim_start_matches(is_stripped),
         "rstrip" => this.trim_end_matches(is_stripped),
         _ => this.trim_matches(is_stripped),
     }))
 }
 
-fn split(this: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
-    let [separator, max] = bind(args, ["sep", "maxsplit"])?;
-    let max = optional_int(&max, "maxsplit")?.unwrap_or(-1);
-    let max = usize::try_from(max).unwrap_or(usize::MAX);
-    let Some(separator) = optional_text(&separator, "sep")? else {
-        charge_parts(this.chars().filter(|&c| is_space(c)).count())?;
-        return Ok(Value::from(split_spaces(this, from_right, max)));
+fn split(call: &Call<'_>) -> Result<Value, Error> {
+    let (this, is_from_right) = (call.this_text(), call.name == "rsplit");
+    let max = usize::try_from(call.int(1)?.unwrap_or(-1)).unwrap_or(usize::MAX);
+    let mut parts: Vec<&str> = match call.text(0)? {
+        Some("") => return Err(fault("empty separator")),
+        Some(separator) => {
+            charge_parts(this.matches(separator).count())?;
+            let n_parts = max.saturating_add(1);
+            match is_from_right {
+                true => this.rsplitn(n_parts, separator).collect(),
+                false => this.splitn(n_parts, separator).collect(),
+            }
+        }
+        None => {
+            charge_parts(this.chars().filter(|&c| is_space(c)).count())?;
+            split_spaces(this, is_from_right, max)
+        }
     };
-    if separator.is_empty() {
-        return Err(fault("empty separator"));
+    if is_from_right {
+        parts.reverse();
     }
-    charge_parts(this.matches(separator).count())?;
-    let n_parts = max.saturating_add(1);
-    if !from_right {
-        return Ok(this.splitn(n_parts, separator).collect());
-    }
-    let mut parts: Vec<&str> = this.rsplitn(n_parts, separator).collect();
-    parts.reverse();
     Ok(parts.into_iter().collect())
+}
+
+/// Splits at runs of white space, at most `max` times; white space at the ends gives no part, but
+/// stays in the part that is not cut further. From the right, the last part comes first.
+fn split_spaces(text: &str, is_from_right: bool, max: usize) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    loop {
+        rest = match is_from_right {
+            true => rest.trim_end_matches(is_space),
+            false => rest.trim_start_matches(is_space),
+        };
+        if rest.is_empty() {
+            return parts;
+        }
+        let cut = match is_from_right {
+            _ if parts.len() == max => None,
+            true => rest.rsplit_once(is_space).map(|(head, part)| (part, head)),
+            false => rest.split_once(is_space),
+        };
+        let (part, remainder) = cut.unwrap_or((rest, ""));
+        parts.push(part);
+        rest = remainder;
+    }
 }
 
 /// Charges for a text cut in as many places.
@@ -286,69 +302,22 @@ fn charge_parts(n_cuts: usize) -> Result<(), Error> {
     budget::made(n_cuts.saturating_add(1).saturating_mul(2 * ITEM))
 }
 
-fn partition(this: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
-    let [separator] = bind(args, ["sep"])?;
-    let separator = text(&separator, "sep")?;
-    if separator.is_empty() {
-        return Err(fault("empty separator"));
-    }
-    let (cut, without) = if from_right {
-        (this.rsplit_once(separator), ["", "", this])
-    } else {
-        (this.split_once(separator), [this, "", ""])
+fn partition(call: &Call<'_>) -> Result<Value, Error> {
+    let (this, separator) = (call.this_text(), call.required_text(0)?);
+    let (cut, uncut) = match call.name {
+        _ if separator.is_empty() => return Err(fault("empty separator")),
+        "partition" => (this.split_once(separator), [this, "", ""]),
+        _ => (this.rsplit_once(separator), ["", "", this]),
     };
-    let parts = cut.map_or(without, |(head, tail)| [head, separator, tail]);
-    Ok(Value::from(Tuple::from(parts.map(Value::from))))
+    let parts = cut.map_or(uncut, |(head, tail)| [head, separator, tail]);
+    Ok(list(parts.map(Value::from).to_vec(), true))
 }
 
-/// Splits at runs of white space, at most `max` times; white space at the ends gives no part, but
-/// stays in the part that is not cut further.
-fn split_spaces(text: &str, from_right: bool, max: usize) -> Vec<Value> {
-    let trimmed = |text: &'_ str| -> (usize, usize) {
-        match from_right {
-            true => (0, text.trim_end_matches(is_space).len()),
-            false => (
-                text.len() - text.trim_start_matches(is_space).len(),
-                text.len(),
-            ),
-        }
-    };
-    let mut parts = Vec::new();
-    let (start, end) = trimmed(text);
-    let mut rest = &text[start..end];
-    while !rest.is_empty() {
-        let cut = if parts.len() == max {
-            None
-        } else if from_right {
-            rest.char_indices()
-                .rfind(|(_, c)| is_space(*c))
-                .map(|(at, c)| at + c.len_utf8())
-        } else {
-            rest.find(is_space)
-        };
-        let (part, remainder) = match cut {
-            None => (rest, ""),
-            Some(at) if from_right => (&rest[at..], &rest[..at]),
-            Some(at) => rest.split_at(at),
-        };
-        parts.push(Value::from(part));
-        let (start, end) = trimmed(remainder);
-        rest = &remainder[start..end];
-    }
-    if from_right {
-        parts.reverse();
-    }
-    parts
-}
-
-/// The part of `this` between two character positions as Python counts them, and the position of
-/// its first character.
-fn window<'a>(
-    this: &'a str,
-    start: &Option<Value>,
-    end: &Option<Value>,
-) -> Result<Option<(usize, &'a str)>, Error> {
-    let (start, end) = (optional_int(start, "start")?, optional_int(end, "end")?);
+/// The part of the text between the positions of the second and third argument, as Python counts
+/// them, and the position of its first character.
+fn window<'a>(call: &'a Call<'_>) -> Result<Option<(usize, &'a str)>, Error> {
+    let this = call.this_text();
+    let (start, end) = (call.int(1)?, call.int(2)?);
     if start.is_none() && end.is_none() {
         return Ok(Some((0, this)));
     }
@@ -373,48 +342,41 @@ fn window<'a>(
     Ok(Some((start, &this[byte_at(start)..byte_at(end)])))
 }
 
-fn search(this: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
-    let [wanted, start, end] = bind(args, ["sub", "start", "end"])?;
-    let wanted = text(&wanted, "sub")?;
-    let window = window(this, &start, &end)?;
-    if method == "count" {
-        return Ok(Value::from(window.map_or(0, |(_, part)| {
-            if wanted.is_empty() {
-                part.chars().count() + 1
-            } else {
-                part.matches(wanted).count()
-            }
-        })));
+fn search(call: &Call<'_>) -> Result<Value, Error> {
+    let wanted = call.required_text(0)?;
+    let window = window(call)?;
+    if call.name == "count" {
+        return Ok(Value::from(
+            window.map_or(0, |(_, part)| part.matches(wanted).count()),
+        ));
     }
     let found = window.and_then(|(offset, part)| {
-        let at = if method.starts_with('r') {
-            part.rfind(wanted)
-        } else {
-            part.find(wanted)
+        let at = match call.name {
+            "rfind" | "rindex" => part.rfind(wanted),
+            _ => part.find(wanted),
         };
         at.map(|at| offset + part[..at].chars().count())
     });
     match found {
         Some(position) => Ok(Value::from(position)),
-        None if method.ends_with("index") => Err(fault("substring not found")),
+        None if call.name.ends_with("index") => Err(fault("substring not found")),
         None => Ok(Value::from(-1)),
     }
 }
 
-fn has_affix(this: &str, at_start: bool, args: &[Value]) -> Result<Value, Error> {
-    let [affix, start, end] = bind(args, ["affix", "start", "end"])?;
-    let affix = affix.unwrap_or_default();
-    let part = window(this, &start, &end)?.map(|(_, part)| part);
+fn has_affix(call: &Call<'_>) -> Result<Value, Error> {
+    let affix = call.given(0).cloned().unwrap_or_default();
+    let part = window(call)?.map(|(_, part)| part);
     let has = |affix: &Value| match (affix.as_str(), part) {
         (Some(_), None) => Ok(false),
-        (Some(affix), Some(part)) if at_start => Ok(part.starts_with(affix)),
+        (Some(affix), Some(part)) if call.name == "startswith" => Ok(part.starts_with(affix)),
         (Some(affix), Some(part)) => Ok(part.ends_with(affix)),
         (None, _) => Err(fault(format!(
             "a prefix or suffix must be a string or a tuple of strings, not {}",
             affix.kind()
         ))),
     };
-    if !matches!(affix.kind(), ValueKind::Seq | ValueKind::Iterable) {
+    if !is_list(&affix) {
         return has(&affix).map(Value::from);
     }
     for affix in affix.try_iter()? {
@@ -425,23 +387,21 @@ fn has_affix(this: &str, at_start: bool, args: &[Value]) -> Result<Value, Error>
     Ok(Value::from(false))
 }
 
-pub(super) fn pad(this: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
-    let [width, fill] = bind(args, ["width", "fillchar"])?;
-    let width = optional_int(&width, "width")?.ok_or_else(|| fault("missing argument 'width'"))?;
-    let width = usize::try_from(width).unwrap_or(0);
-    if width > MAX_TEXT {
-        return Err(fault(TOO_LONG));
-    }
-    let fill = optional_text(&fill, "fillchar")?.unwrap_or(" ");
+fn pad(call: &Call<'_>) -> Result<Value, Error> {
+    call.required(0)?;
+    let this = call.this_text();
+    let width = usize::try_from(call.int(0)?.unwrap_or(0)).unwrap_or(0);
+    let fill = call.text(1)?.unwrap_or(" ");
     if fill.chars().count() != 1 {
-        return Err(fault(
-            "the fill character must be exactly one character long",
-        ));
+        let message = "the fill character must be exactly one character long";
+        return Err(fault(message));
     }
     let missing = width.saturating_sub(this.chars().count());
-    budget::made(missing.saturating_mul(fill.len()))?;
+    if missing.saturating_mul(fill.len()) > MAX_TEXT {
+        return Err(fault(TOO_LONG));
+    }
     let fill = |n: usize| fill.repeat(n);
-    Ok(Value::from(match method {
+    Ok(Value::from(match call.name {
         "ljust" => this.to_owned() + &fill(missing),
         "rjust" => fill(missing) + this,
         "zfill" => {
@@ -462,44 +422,47 @@ pub(super) fn replace(
     old: &str,
     new: &str,
     count: Option<i64>,
-) -> Result<String, Error> {
-    let found = if old.is_empty() {
-        text.chars().count() + 1
-    } else {
-        text.matches(old).count()
-    };
-    let count = count
-        .and_then(|count| usize::try_from(count).ok())
-        .map_or(found, |count| count.min(found));
-    if count.saturating_mul(new.len()).saturating_add(text.len()) > MAX_TEXT {
+) -> Result<Value, Error> {
+    let count = count.and_then(|count| usize::try_from(count).ok());
+    let n_found = text.matches(old).count();
+    budget::read(n_found.saturating_mul(ITEM))?;
+    let count = count.map_or(n_found, |count| count.min(n_found));
+    let length = count.saturating_mul(new.len()).saturating_add(text.len());
+    if length > MAX_TEXT {
         return Err(fault(TOO_LONG));
     }
-    budget::made(count.saturating_mul(new.len()).saturating_add(text.len()))?;
-    Ok(text.replacen(old, new, count))
+    Ok(Value::from(text.replacen(old, new, count)))
 }
 
-fn join(separator: &str, items: &Value) -> Result<Value, Error> {
+fn join(call: &Call<'_>) -> Result<Value, Error> {
+    let (separator, items) = (call.this_text(), call.given(0).cloned().unwrap_or_default());
     let mut out = String::new();
     for (position, item) in items.try_iter()?.checked().enumerate() {
         let item = item?;
         let text = item.as_str().ok_or_else(|| {
+            let kind = item.kind();
             fault(format!(
-                "sequence item {position}: expected str instance, {} found",
-                item.kind()
+                "sequence item {position}: expected str instance, {kind} found"
             ))
         })?;
-        budget::made(separator.len() + text.len())?;
-        if position > 0 {
-            out.push_str(separator);
-        }
-        out.push_str(text);
+        append(&mut out, if position > 0 { separator } else { "" })?;
+        append(&mut out, text)?;
     }
     Ok(Value::from(out))
 }
 
+/// Appends to a text that one call makes.
+pub(super) fn append(out: &mut String, text: &str) -> Result<(), Error> {
+    if out.len() + text.len() > MAX_TEXT {
+        return Err(fault(TOO_LONG));
+    }
+    out.push_str(text);
+    Ok(())
+}
+
 /// Charges for what a format can make: every number in it may be a width, every field may print
 /// every argument, and a width may itself be an argument.
-pub(super) fn charge_format(pattern: &str, args: &[Value]) -> Result<(), Error> {
+fn charge_format(pattern: &str, args: &[Value]) -> Result<(), Error> {
     let widths = pattern
         .split(|c: char| !c.is_ascii_digit())
         .filter(|digits| !digits.is_empty())
@@ -521,27 +484,31 @@ pub(super) fn charge_format(pattern: &str, args: &[Value]) -> Result<(), Error> 
     budget::made(widths.saturating_add(n_fields.saturating_mul(longest)))
 }
 
+/// [`charge_format`] of `pattern % args`, which must use all its arguments.
+pub(super) fn charge_printf(pattern: &str, args: &[Value]) -> Result<(), Error> {
+    let is_by_name = pattern.contains("%(") || args.iter().any(Value::is_kwargs);
+    let n_used = pattern.replace("%%", "").matches(['%', '*']).count();
+    let is_mapping = matches!(args, [only] if only.kind() == ValueKind::Map);
+    if !is_by_name && !is_mapping && args.len() > n_used {
+        let message = "not all arguments converted during string formatting";
+        return Err(fault(message));
+    }
+    charge_format(pattern, args)
+}
+
 /// The lines of a text as Python's `splitlines` cuts it.
-pub(super) fn split_line_texts(text: &str, keep_ends: bool) -> Vec<&str> {
-    let is_end = |c: char| {
-        matches!(
-            c,
-            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'
-                ..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
-        )
-    };
+pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
+    let is_end = |c: char| matches!(c, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
     let mut lines = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(is_end) {
         let tail = &rest[at..];
-        let end_length = if tail.starts_with("\r\n") {
-            2
-        } else {
-            tail.chars().next().map_or(0, char::len_utf8)
+        let n_end = match tail.starts_with("\r\n") {
+            true => 2,
+            false => tail.chars().next().map_or(0, char::len_utf8),
         };
-        let (with_end, remainder) = rest.split_at(at + end_length);
-        lines.push(if keep_ends { with_end } else { &rest[..at] });
-        rest = remainder;
+        lines.push(&rest[..if keep_ends { at + n_end } else { at }]);
+        rest = &tail[n_end..];
     }
     if !rest.is_empty() {
         lines.push(rest);
@@ -549,14 +516,15 @@ pub(super) fn split_line_texts(text: &str, keep_ends: bool) -> Vec<&str> {
     lines
 }
 
-fn expand_tabs(text: &str, size: usize) -> Result<Value, Error> {
+fn expand_tabs(call: &Call<'_>) -> Result<Value, Error> {
+    let size = call.int(0)?.unwrap_or(8).clamp(0, 64) as usize;
     let mut out = String::new();
     let mut column = 0;
-    for c in text.chars() {
+    for c in call.this_text().chars() {
         match c {
             '\t' => {
                 let n_spaces = if size == 0 { 0 } else { size - column % size };
-                out.extend(std::iter::repeat_n(' ', n_spaces));
+                append(&mut out, &" ".repeat(n_spaces))?;
                 column += n_spaces;
             }
             _ => {
@@ -568,22 +536,29 @@ fn expand_tabs(text: &str, size: usize) -> Result<Value, Error> {
                 };
             }
         }
-        if out.len() > MAX_TEXT {
-            return Err(fault(TOO_LONG));
-        }
     }
     Ok(Value::from(out))
 }
 
-/// [`charge_format`] of `pattern % args`, which must use all its arguments.
-pub(super) fn charge_printf(pattern: &str, args: &[Value]) -> Result<(), Error> {
-    let is_by_name = pattern.contains("%(") || args.iter().any(Value::is_kwargs);
-    let n_used = pattern.replace("%%", "").matches(['%', '*']).count();
-    let is_mapping = matches!(args, [only] if only.kind() == ValueKind::Map);
-    if !is_by_name && !is_mapping && args.len() > n_used {
-        return Err(fault(
-            "not all arguments converted during string formatting",
-        ));
+/// `text.translate(table)`: characters by their numbers to numbers, texts or nothing.
+fn translate(call: &Call<'_>) -> Result<Value, Error> {
+    let table = call.required(0)?;
+    if table.kind() != ValueKind::Map {
+        return Err(fault("translate: expected a mapping"));
     }
-    charge_format(pattern, args)
+    let mut out = String::new();
+    for c in call.this_text().chars() {
+        let to = table.get_item(&Value::from(u32::from(c)))?;
+        budget::made(to.as_str().map_or(4, str::len))?;
+        match (to.as_str(), to.as_i64()) {
+            (Some(text), _) => out.push_str(text),
+            (None, Some(n)) => {
+                let c = u32::try_from(n).ok().and_then(char::from_u32);
+                out.push(c.ok_or_else(|| fault("translate: no character"))?);
+            }
+            (None, None) if to.is_none() => {}
+            _ => out.push(c),
+        }
+    }
+    Ok(Value::from(out))
 }

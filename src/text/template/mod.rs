@@ -6,34 +6,33 @@
 //! clock is the caller's; rendering spends bounded fuel, makes and reads a bounded amount of data and
 //! nests to a bounded depth, so that a template from an untrusted file is refused, not obeyed.
 
-mod arguments;
 mod budget;
-mod builtins;
+mod call;
 mod case;
-mod checks;
 mod choice;
 mod clock;
-#[cfg(test)]
-mod filter_tests;
 mod filters;
-mod json;
-mod list_filters;
+mod guard;
+mod lists;
 mod methods;
 mod operators;
+mod print;
 mod probe;
-mod rewrite;
 mod source;
 #[cfg(test)]
 mod tests;
-mod text_filters;
+mod text;
 mod value;
 
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use minijinja::machinery::{eval, get_compiled_template, make_string_output};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Rest;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
+
+use guard::guarded;
+use source::{Literals, Prepared, prepare};
 
 pub use choice::{UnknownTemplate, choose, names};
 pub use clock::{Moment, NotAMoment};
@@ -44,8 +43,6 @@ pub use probe::{Probe, Probed};
 const FUEL: u64 = 5_000_000;
 /// Calls of macros and nested scopes, in the engine's units (a macro call costs 4).
 const MAX_RECURSION: usize = 400;
-/// Longest rendered text, in bytes.
-const MAX_OUTPUT: usize = 1 << 26;
 /// What follows the final message's content while finding where it ends; the trailing space shows
 /// whether the template trims.
 const CONTINUE_MARK: &str = "\u{fdd0}continue-final-message\u{fdd1} ";
@@ -109,19 +106,30 @@ pub struct RenderInput<'a> {
 /// A compiled chat template. Cheap to render from several threads at once.
 #[derive(Debug)]
 pub struct ChatTemplate {
+    /// Holds the compiled template, and nothing that runs it.
+    compiler: Environment<'static>,
+    /// Runs it; templates that include others find none here.
     env: Environment<'static>,
+    literals: Literals,
 }
 
 impl ChatTemplate {
     /// Compiles a template.
     pub fn new(source: &str) -> Result<Self, TemplateError> {
-        let mut env = environment();
-        env.add_template_owned(NAME, source::prepare(source)?)
+        let Prepared { text, literals } = prepare(source)?;
+        let mut compiler = Environment::empty();
+        compiler.set_syntax(syntax());
+        compiler
+            .add_template_owned(NAME, text)
             .map_err(|error| TemplateError {
                 line: error.line().unwrap_or(1),
-                message: message_of(&error),
+                message: literals.restored(message_of(&error)),
             })?;
-        Ok(Self { env })
+        Ok(Self {
+            compiler,
+            env: environment(),
+            literals,
+        })
     }
 
     /// Renders a conversation.
@@ -161,22 +169,30 @@ impl ChatTemplate {
         input: &RenderInput<'_>,
         messages: &serde_json::Value,
     ) -> Result<String, RenderError> {
-        let template = self
-            .env
-            .get_template(NAME)
-            .map_err(|error| render_error(&error))?;
-        let mut output = Bounded(Vec::new());
+        let render_error = |error: Error| render_error(&error, &self.literals);
+        let template = self.compiler.get_template(NAME).map_err(render_error)?;
+        let compiled = get_compiled_template(&template);
+        let code = guarded(&compiled.instructions, &self.literals);
+        let blocks = compiled.blocks.iter();
+        let blocks = blocks
+            .map(|(name, block)| (*name, guarded(block, &self.literals)))
+            .collect();
+
+        let mut text = String::new();
         budget::start();
         let variables = context(input, messages);
         // The engine panics on some templates, such as one with `loop.cycle()`.
-        let render = AssertUnwindSafe(|| template.render_captured_to(variables, &mut output));
+        let render = AssertUnwindSafe(|| {
+            let mut output = make_string_output(&mut text);
+            let none = AutoEscape::None;
+            eval(&self.env, &code, variables, &blocks, &mut output, none).map(|_| ())
+        });
         let rendered = catch_unwind(render).map_err(|_| RenderError::Runtime {
             line: 0,
             message: "the template engine failed".into(),
         })?;
-        rendered.map_err(|error| render_error(&error))?;
-        // The engine writes whole strings, so the bytes are UTF-8.
-        String::from_utf8(output.0).map_err(|_| RenderError::Limit("the output is not text"))
+        rendered.map_err(render_error)?;
+        Ok(text)
     }
 }
 
@@ -243,23 +259,20 @@ fn syntax() -> SyntaxConfig {
 /// The engine, set up as `apply_chat_template` sets up Jinja2.
 fn environment() -> Environment<'static> {
     let mut env = Environment::new();
-    env.set_syntax(syntax());
     env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_formatter(|out, _, value| {
-        let text = value::str(value)?;
-        budget::made(text.len())?;
-        Ok(out.write_str(&text)?)
+        if let Some(text) = value.as_str() {
+            budget::made(text.len())?;
+            return Ok(out.write_str(text)?);
+        }
+        Ok(out.write_str(&print::str(value)?)?)
     });
     env.set_unknown_method_callback(methods::call);
     env.set_debug(true);
     env.set_fuel(Some(FUEL));
     env.set_recursion_limit(MAX_RECURSION);
-    builtins::register(&mut env);
-    operators::register(&mut env);
     filters::register(&mut env);
-    list_filters::register(&mut env);
-    text_filters::register(&mut env);
-    checks::register(&mut env);
+    operators::register(&mut env);
     env.add_function("raise_exception", raise_exception);
     env
 }
@@ -273,10 +286,10 @@ fn raise_exception(args: Rest<Value>) -> Result<Value, Error> {
     let Ok([message]) = <[Value; 1]>::try_from(args.0) else {
         return Err(value::fault("raise_exception takes one argument"));
     };
-    Err(value::fault("raised by the template").with_source(Raised(value::str(&message)?)))
+    Err(value::fault("raised by the template").with_source(Raised(print::str(&message)?)))
 }
 
-fn render_error(error: &Error) -> RenderError {
+fn render_error(error: &Error, literals: &Literals) -> RenderError {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(current) = cause {
         if let Some(Raised(message)) = current.downcast_ref() {
@@ -289,13 +302,12 @@ fn render_error(error: &Error) -> RenderError {
     }
     match error.kind() {
         ErrorKind::OutOfFuel => RenderError::Limit("ran for too long"),
-        ErrorKind::WriteFailure => RenderError::Limit("wrote too much"),
         _ if error.detail() == Some("recursion limit exceeded") => {
             RenderError::Limit("nested too deep")
         }
         _ => RenderError::Runtime {
             line: error.line().unwrap_or(0),
-            message: message_of(error),
+            message: literals.restored(message_of(error)),
         },
     }
 }
@@ -304,21 +316,4 @@ fn message_of(error: &Error) -> String {
     error
         .detail()
         .map_or_else(|| error.kind().to_string(), str::to_owned)
-}
-
-/// A text that refuses to grow beyond [`MAX_OUTPUT`].
-struct Bounded(Vec<u8>);
-
-impl io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_OUTPUT {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
