@@ -59,7 +59,7 @@ impl Bpe {
     ) -> Result<Self, Error> {
         Ok(Self {
             merges: Merges::new(vocab, merges, pre.spelling),
-            splitter: Splitter::new(pre.steps)?,
+            splitter: Splitter::new(&pre.steps)?,
             pre,
         })
     }

@@ -1,78 +1,57 @@
-//! Special tokens that swallow the white space beside them, which no key of a file says.
+//! Special tokens that swallow the white space next to them, which no key of a file states.
 //!
-//! A table of data: what to look for in which key, and the tokens concerned. Only the first row
-//! that applies counts.
+//! The rules are data (`pretokenizers.toml`): what to look for in which key, and the tokens
+//! concerned. Invariant: only the first rule that applies counts.
+
+use serde::Deserialize;
 
 use crate::weights::Metadata;
 
+use super::pretokenizer;
 use super::specials::Specials;
 
-/// Which side of a token.
-#[derive(Clone, Copy)]
+/// On which side of a token white space is swallowed.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum Side {
     Left,
     Right,
 }
 
-/// The tokens a row concerns.
-enum Tokens {
-    Only(&'static [&'static str]),
-    AllBut(&'static [&'static str]),
-}
-
-struct Quirk {
-    key: &'static str,
+/// One rule.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Rule {
+    key: String,
     /// Any of these, in the key's text or its lower-case form.
-    contains: &'static [&'static str],
-    side: Side,
-    tokens: Tokens,
+    contains: Vec<String>,
+    strips: Side,
+    /// The tokens concerned, or those not concerned.
+    only: Option<Vec<String>>,
+    #[serde(default)]
+    all_but: Vec<String>,
 }
 
-const QUIRKS: &[Quirk] = &[
-    Quirk {
-        key: "tokenizer.ggml.pre",
-        contains: &["jina-v2-de", "jina-v2-es", "jina-v2-code", "mmbert"],
-        side: Side::Left,
-        tokens: Tokens::Only(&["<mask>"]),
-    },
-    Quirk {
-        key: "general.architecture",
-        contains: &["nomic-bert-moe", "jina-bert-v3"],
-        side: Side::Left,
-        tokens: Tokens::Only(&["<mask>"]),
-    },
-    Quirk {
-        key: "general.name",
-        contains: &["phi-3", "phi3"],
-        side: Side::Right,
-        tokens: Tokens::AllBut(&["<unk>", "<s>", "<|endoftext|>"]),
-    },
-    Quirk {
-        key: "general.name",
-        contains: &["modern-bert"],
-        side: Side::Left,
-        tokens: Tokens::Only(&["[MASK]"]),
-    },
-];
-
-/// Applies the quirk of a file, if it has one.
+/// Applies the rule for a file, if there is one.
 pub(super) fn apply(metadata: &Metadata, specials: &mut Specials) {
-    let Some(quirk) = QUIRKS.iter().find(|quirk| quirk.applies(metadata)) else {
+    let mut rules = pretokenizer::rules().iter();
+    let Some(rule) = rules.find(|rule| rule.applies(metadata)) else {
         return;
     };
-    let concerns = |text: &str| match quirk.tokens {
-        Tokens::Only(texts) => texts.contains(&text),
-        Tokens::AllBut(texts) => !texts.contains(&text),
+    let has = |texts: &[String], text: &str| texts.iter().any(|other| other == text);
+    let concerns = |text: &str| match &rule.only {
+        Some(only) => has(only, text),
+        None => !has(&rule.all_but, text),
     };
-    match quirk.side {
+    match rule.strips {
         Side::Left => specials.strip_left(concerns),
         Side::Right => specials.strip_right(concerns),
     }
 }
 
-impl Quirk {
+impl Rule {
     fn applies(&self, metadata: &Metadata) -> bool {
-        let value = metadata.str(self.key).unwrap_or_default().to_lowercase();
+        let value = metadata.str(&self.key).unwrap_or_default().to_lowercase();
         self.contains.iter().any(|part| value.contains(part))
     }
 }

@@ -8,22 +8,39 @@
 use std::ops::Range;
 
 use regex_automata::{Input, meta::Regex};
+use serde::Deserialize;
 
 use super::Error;
 
 /// One step of a pre-tokenizer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Step {
     /// What the pattern matches and what lies between matches are words.
-    Cut(&'static str),
+    Cut(String),
     /// As `Cut`, with `\s+(?!\S)|\s+` as the pattern's last alternatives.
-    CutSpaces(&'static str),
+    CutSpaces(String),
     /// As `CutSpaces`, where a run of white space is cut into pieces of these lengths, longest
     /// first. The last length is 1.
-    CutSpaceRuns(&'static str, &'static [usize]),
+    CutSpaceRuns {
+        pattern: String,
+        lengths: Vec<usize>,
+    },
     /// Numbers are cut into groups of three from the right; what precedes a number stays with
     /// its first group.
     GroupNumbers,
+}
+
+impl Step {
+    /// The pattern, where the step has one.
+    pub(super) fn pattern_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Cut(pattern)
+            | Self::CutSpaces(pattern)
+            | Self::CutSpaceRuns { pattern, .. } => Some(pattern),
+            Self::GroupNumbers => None,
+        }
+    }
 }
 
 /// The steps of a pre-tokenizer, ready to run.
@@ -34,7 +51,7 @@ pub(super) struct Splitter(Vec<Ready>);
 enum Ready {
     Cut(Regex),
     /// The second pattern of the regex is the white space; no lengths: runs are not cut.
-    Spaces(Regex, &'static [usize]),
+    Spaces(Regex, Vec<usize>),
     GroupNumbers(Regex),
 }
 
@@ -42,11 +59,12 @@ impl Splitter {
     /// Compiles the patterns.
     pub(super) fn new(steps: &[Step]) -> Result<Self, Error> {
         let ready = steps.iter().map(|step| {
-            Ok(match *step {
+            let spaces = |pattern: &str| compile(&[pattern, r"\s+"]);
+            Ok(match step {
                 Step::Cut(pattern) => Ready::Cut(compile(&[pattern])?),
-                Step::CutSpaces(pattern) => Ready::Spaces(compile(&[pattern, r"\s+"])?, &[]),
-                Step::CutSpaceRuns(pattern, lengths) => {
-                    Ready::Spaces(compile(&[pattern, r"\s+"])?, lengths)
+                Step::CutSpaces(pattern) => Ready::Spaces(spaces(pattern)?, Vec::new()),
+                Step::CutSpaceRuns { pattern, lengths } => {
+                    Ready::Spaces(spaces(pattern)?, lengths.clone())
                 }
                 Step::GroupNumbers => Ready::GroupNumbers(compile(&[r"\p{N}+"])?),
             })
@@ -203,7 +221,7 @@ mod tests {
     fn lines_and_numbers_are_cut_as_their_pre_tokenizers_say() {
         let of = |name, text| {
             let row = super::super::pretokenizer::named(name).expect("the name is known");
-            words(row.steps, text)
+            words(&row.steps, text)
         };
         assert_eq!(
             of("superbpe", "a b 1234567 c"),
@@ -215,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_run_of_spaces_leaves_its_last_one_to_the_next_word() {
-        let steps = [Step::CutSpaces(r" ?\p{L}+| ?[^\s\p{L}]+")];
+        let steps = [Step::CutSpaces(r" ?\p{L}+| ?[^\s\p{L}]+".to_owned())];
         assert_eq!(words(&steps, "a  b"), ["a", " ", " b"]);
         assert_eq!(words(&steps, "a b  "), ["a", " b", "  "]);
         assert_eq!(words(&steps, "\t\t\tb"), ["\t\t", "\t", "b"]);
@@ -225,14 +243,17 @@ mod tests {
 
     #[test]
     fn white_space_that_the_pattern_takes_is_taken_whole() {
-        let steps = [Step::CutSpaces(r"\p{L}+|\s*[\r\n]+")];
+        let steps = [Step::CutSpaces(r"\p{L}+|\s*[\r\n]+".to_owned())];
         assert_eq!(words(&steps, " \n \nb"), [" \n \n", "b"]);
         assert_eq!(words(&steps, " \n  b"), [" \n", " ", " ", "b"]);
     }
 
     #[test]
     fn runs_of_spaces_are_cut_to_the_given_lengths() {
-        let steps = [Step::CutSpaceRuns(r"\p{L}+", &[4, 2, 1])];
+        let steps = [Step::CutSpaceRuns {
+            pattern: r"\p{L}+".to_owned(),
+            lengths: vec![4, 2, 1],
+        }];
         assert_eq!(words(&steps, "a       b"), ["a", "    ", "  ", " ", "b"]);
         assert_eq!(words(&steps, "     "), ["    ", " "]);
     }
@@ -246,7 +267,10 @@ mod tests {
 
     #[test]
     fn later_steps_see_only_their_piece() {
-        let steps = [Step::Cut(r"\n"), Step::CutSpaces(r" ?\p{L}+")];
+        let steps = [
+            Step::Cut(r"\n".to_owned()),
+            Step::CutSpaces(r" ?\p{L}+".to_owned()),
+        ];
         assert_eq!(words(&steps, "a  \n b"), ["a", "  ", "\n", " b"]);
     }
 }

@@ -178,7 +178,7 @@ pub(super) fn pre_tokenizers(parsed: &Parsed, ignore_merges: bool) -> Result<Vec
         if row.spelling != Spelling::ByteLevel || row.escapes_spaces {
             continue;
         }
-        let splitter = Splitter::new(row.steps).map_err(|error| error.to_string())?;
+        let splitter = Splitter::new(&row.steps).map_err(|error| error.to_string())?;
         if plain.iter().all(|words| words.are_cut_by(&splitter)) {
             let mut others = hard.iter().filter(|words| !words.are_cut_by(&splitter));
             let differs = others.next().map(|words| words.from);
