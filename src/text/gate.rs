@@ -3,7 +3,7 @@
 //!
 //! Tokens go in with their bytes and an entry of the caller's (a log-probability, say). Text comes
 //! out in whole tokens: a token is held while its bytes end inside a character or may be the
-//! beginning of a stop text. So the bytes of the entries of each release are exactly the bytes of
+//! start of a stop text. So the bytes of the entries of each release are exactly the bytes of
 //! its text, and no entry is lost or invented. Bytes that are no UTF-8 become one U+FFFD for each
 //! maximal bad sequence (Unicode, section 3.9). Pure; called by the engine for each token.
 
@@ -33,7 +33,7 @@ pub struct Released<T> {
 #[derive(Clone, Debug)]
 pub struct Gate<T> {
     stops: Vec<Vec<u8>>,
-    /// Bytes of the held tokens, one behind the other.
+    /// Bytes of the held tokens, one after the other.
     held: Vec<u8>,
     /// Held tokens: where each ends in `held`.
     tokens: VecDeque<(usize, T)>,
@@ -156,7 +156,7 @@ impl<T> Gate<T> {
     }
 }
 
-/// Whether bytes end in the beginning of a character.
+/// Whether bytes end in the start of a character.
 fn ends_inside_character(bytes: &[u8]) -> bool {
     // A character has at most four bytes, so the last three tell.
     let tail = &bytes[bytes.len().saturating_sub(3)..];

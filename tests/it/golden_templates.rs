@@ -1,7 +1,7 @@
 //! Chat templates against the texts that Jinja2 gave for them.
 //!
 //! The data lives outside the repository, in the folder that `BENCH_SHARED` names (or `shared`
-//! beside the repository); its README describes the format. Without it there is nothing to test,
+//! next to the repository); its README describes the format. Without it there is nothing to test,
 //! which the test says.
 
 use std::fs;

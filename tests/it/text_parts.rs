@@ -1,4 +1,4 @@
-//! Models that see or hear open as the text models in them, and what is left out is said once.
+//! Models that see or hear open as the text models in them, and what is left out is reported once.
 
 use serde_json::json;
 
@@ -26,8 +26,8 @@ fn check(change: impl FnOnce(&mut serde_json::Value), parts: &[&str]) {
     change(&mut config);
     folder.write(CONFIG, config.to_string());
     let ran = logits(&folder);
-    let is_told = parts.iter().all(|part| ran.err.contains(part));
-    assert!(!ran.is_fine() && is_told, "{parts:?}: {}", ran.err);
+    let has_all = parts.iter().all(|part| ran.err.contains(part));
+    assert!(!ran.is_fine() && has_all, "{parts:?}: {}", ran.err);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use crate::weights::Metadata;
 
-/// Key of the template without a name; a named one has a dot and its name behind it.
+/// Key of the template without a name; a named one has a dot and its name after it.
 const KEY: &str = "tokenizer.chat_template";
 /// Name of the template for requests with tools.
 const TOOL_USE: &str = "tool_use";

@@ -65,7 +65,7 @@ pub struct Probe {
     pub tool_results: Probed,
     /// Shows thoughts of an answer that is being worked on.
     pub thoughts: Probed,
-    /// Settings that change how an answer begins.
+    /// Settings that change how an answer starts.
     pub switches: Vec<&'static str>,
     /// Lets the last message be continued.
     pub continues: bool,
@@ -112,7 +112,7 @@ struct Prober<'a> {
 
 /// One rendering.
 #[derive(Default)]
-struct Asked {
+struct Conversation {
     messages: Value,
     tools: Option<Value>,
     kwargs: Map<String, Value>,
@@ -121,14 +121,14 @@ struct Asked {
 }
 
 impl Prober<'_> {
-    fn render(&self, asked: &Asked) -> Result<String, RenderError> {
+    fn render(&self, conversation: &Conversation) -> Result<String, RenderError> {
         self.template.render(&RenderInput {
-            messages: &asked.messages,
-            tools: asked.tools.as_ref(),
+            messages: &conversation.messages,
+            tools: conversation.tools.as_ref(),
             documents: None,
-            add_generation_prompt: asked.is_open,
-            continue_final_message: asked.continues,
-            kwargs: &asked.kwargs,
+            add_generation_prompt: conversation.is_open,
+            continue_final_message: conversation.continues,
+            kwargs: &conversation.kwargs,
             bos_token: self.bos,
             eos_token: self.eos,
             now: self.now,
@@ -136,20 +136,20 @@ impl Prober<'_> {
     }
 
     /// Whether words come out again.
-    fn shows(&self, asked: &Asked, words: &[&str]) -> Probed {
-        match self.render(asked) {
+    fn shows(&self, conversation: &Conversation, words: &[&str]) -> Probed {
+        match self.render(conversation) {
             Ok(text) if words.iter().all(|word| text.contains(word)) => Probed::Yes,
             Ok(_) => Probed::Ignored,
             Err(error) => Probed::Refused(error),
         }
     }
 
-    fn says(&self, messages: Value, words: &[&str]) -> Probed {
-        let asked = Asked {
+    fn renders(&self, messages: Value, words: &[&str]) -> Probed {
+        let conversation = Conversation {
             messages,
-            ..Asked::default()
+            ..Conversation::default()
         };
-        self.shows(&asked, words)
+        self.shows(&conversation, words)
     }
 
     fn probe(&self) -> Probe {
@@ -157,23 +157,23 @@ impl Prober<'_> {
         let answer = json!({ "role": "assistant", "content": ANSWER });
         let parts = json!([{ "role": "user", "content": [{ "type": "text", "text": USER }] }]);
         let system = json!([{ "role": "system", "content": SYSTEM }, user]);
-        let shows_user = self.says(json!([user]), &[USER]);
+        let shows_user = self.renders(json!([user]), &[USER]);
         if matches!(shows_user, Probed::Refused(RenderError::Limit(_))) {
             return Probe::refused(&shows_user);
         }
         Probe {
             user: shows_user,
-            system: self.says(system, &[SYSTEM, USER]),
-            turns: self.says(json!([user, answer, user]), &[USER, ANSWER]),
+            system: self.renders(system, &[SYSTEM, USER]),
+            turns: self.renders(json!([user, answer, user]), &[USER, ANSWER]),
             opens_answer: self.opens_answer(),
-            parts: match self.says(parts.clone(), &[USER]) {
+            parts: match self.renders(parts.clone(), &[USER]) {
                 // A list that is printed as such shows its words and is not understood.
                 Probed::Yes if self.prints_lists(parts) => Probed::Ignored,
                 other => other,
             },
             tools: self.tools(),
-            tool_calls: self.says(calls(false), &[TOOL, ARGUMENT]),
-            tool_results: self.says(calls(true), &[RESULT]),
+            tool_calls: self.renders(calls(false), &[TOOL, ARGUMENT]),
+            tool_results: self.renders(calls(true), &[RESULT]),
             thoughts: self.thoughts(),
             switches: self.switches(),
             continues: self.continues(),
@@ -181,11 +181,11 @@ impl Prober<'_> {
     }
 
     fn prints_lists(&self, messages: Value) -> bool {
-        let asked = Asked {
+        let conversation = Conversation {
             messages,
-            ..Asked::default()
+            ..Conversation::default()
         };
-        self.render(&asked)
+        self.render(&conversation)
             .is_ok_and(|text| text.contains("'type'") || text.contains("\"type\""))
     }
 
@@ -196,22 +196,22 @@ impl Prober<'_> {
 
     /// A question with settings.
     fn question(&self, kwargs: Map<String, Value>, is_open: bool) -> Result<String, RenderError> {
-        self.render(&Asked {
+        self.render(&Conversation {
             messages: json!([{ "role": "user", "content": USER }]),
             kwargs,
             is_open,
-            ..Asked::default()
+            ..Conversation::default()
         })
     }
 
     fn tools(&self) -> Probed {
-        let asked = Asked {
+        let conversation = Conversation {
             messages: json!([{ "role": "user", "content": USER }]),
             tools: Some(json!([tool()])),
             is_open: true,
-            ..Asked::default()
+            ..Conversation::default()
         };
-        self.shows(&asked, &[TOOL, USER])
+        self.shows(&conversation, &[TOOL, USER])
     }
 
     /// Thoughts of an answer that calls a tool: those of ended answers are dropped by many.
@@ -223,19 +223,19 @@ impl Prober<'_> {
             { "role": "user", "content": USER },
             { "role": "assistant", "content": ANSWER, "reasoning_content": THOUGHT, "thinking": THOUGHT },
         ]);
-        match self.says(plain, &[THOUGHT]) {
+        match self.renders(plain, &[THOUGHT]) {
             Probed::Yes => Probed::Yes,
-            _ => self.says(messages, &[THOUGHT]),
+            _ => self.renders(messages, &[THOUGHT]),
         }
     }
 
     fn switches(&self) -> Vec<&'static str> {
-        let begins = |name: &str, value: &str| {
+        let answer = |name: &str, value: &str| {
             let value = serde_json::from_str(value).unwrap_or_default();
             self.question(Map::from_iter([(name.to_owned(), value)]), true)
         };
         let changes = |(name, [one, other]): &(&'static str, [&str; 2])| {
-            let (one, other) = (begins(name, one), begins(name, other));
+            let (one, other) = (answer(name, one), answer(name, other));
             let differs = matches!((one, other), (Ok(one), Ok(other)) if one != other);
             differs.then_some(*name)
         };
@@ -243,15 +243,16 @@ impl Prober<'_> {
     }
 
     fn continues(&self) -> bool {
-        let asked = Asked {
+        let conversation = Conversation {
             messages: json!([
                 { "role": "user", "content": USER },
                 { "role": "assistant", "content": ANSWER },
             ]),
             continues: true,
-            ..Asked::default()
+            ..Conversation::default()
         };
-        self.render(&asked).is_ok_and(|text| text.ends_with(ANSWER))
+        self.render(&conversation)
+            .is_ok_and(|text| text.ends_with(ANSWER))
     }
 }
 
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_in_a_comment_is_no_ability() {
+    fn a_name_in_a_comment_is_no_capability() {
         let source = format!("{{# tools enable_thinking tool_calls #}}{PLAIN}");
         assert_eq!(probe(&source), probe(PLAIN));
     }

@@ -132,7 +132,7 @@ impl Merges {
     }
 
     fn add(&mut self, rank: u32, merge: &[u8]) {
-        // The left part is never empty, and may itself begin with a space.
+        // The left part is never empty, and may itself start with a space.
         let Some(space) = merge.iter().skip(1).position(|&b| b == b' ') else {
             return;
         };

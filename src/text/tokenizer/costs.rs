@@ -1,9 +1,9 @@
-//! Tokens by cost, found from the end of a text to its begin: at every character the cheapest way to the
+//! Tokens by cost, found from the end of a text to its start: at every character the cheapest way to the
 //! end, of equal ones that with the longest token.
 //!
 //! Costs are whole numbers, scores times 10 000. A character without a token costs as much as a score of
 //! -1000 and becomes its bytes. Spaces stand for themselves. The way is that of llama.cpp's `plamo2`, except
-//! that a control token is never found in plain text. A mark of byte order at the begin is dropped.
+//! that a control token is never found in plain text. A mark of byte order at the start is dropped.
 
 use super::Error;
 use super::prefixes::Prefixes;
@@ -111,7 +111,7 @@ mod tests {
     use super::super::tests::metadata;
     use crate::text::tokenizer::Tokenizer;
 
-    /// Texts of tokens behind 256 bytes and four special ones, with their scores.
+    /// Texts of tokens after 256 bytes and four special ones, with their scores.
     const TOKENS: &[(&str, f32)] = &[
         ("a", -3.0),
         ("b", -2.5),

@@ -1,6 +1,6 @@
 //! Encoding by the library that defines a folder's vocabulary, for what no algorithm here covers.
 //!
-//! The library splits at special tokens itself, so nothing of `specials` runs beside it. Pieces
+//! The library splits at special tokens itself, so nothing of `specials` runs alongside it. Pieces
 //! and roles come from the metadata as for every other vocabulary. Not here: reading the folder.
 //!
 //! Invariant: a panic of the library, which indexes with numbers of its file, is an error.
@@ -17,7 +17,7 @@ pub(crate) struct External {
     whole: tokenizers::Tokenizer,
     /// Takes control tokens for text.
     literal: tokenizers::Tokenizer,
-    /// Tokens that a text begins and ends with where special tokens are asked for.
+    /// Tokens that a text starts and ends with where special tokens are asked for.
     frame: (Vec<u32>, Vec<u32>),
     pub(super) spaces: Spaces,
     /// Whether encoding keeps every byte of a text.
@@ -62,7 +62,7 @@ impl External {
         Ok(ids)
     }
 
-    /// The token that a text begins with where special tokens are asked for.
+    /// The token that a text starts with where special tokens are asked for.
     pub(super) fn first(&self) -> Option<u32> {
         self.frame.0.first().copied()
     }

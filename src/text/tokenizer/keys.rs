@@ -23,14 +23,14 @@ pub(super) const STRIP_ACCENTS: &str = "tokenizer.ggml.normalizer.strip_accents"
 pub(super) const NORMAL_FORM: &str = "tokenizer.ggml.normalizer.form";
 /// Ours: ids of the special tokens that white space before them belongs to.
 pub(super) const STRIPS_LEFT: &str = "tokenizer.ggml.lstrip_token_ids";
-/// Ours: ids of the special tokens that white space behind them belongs to.
+/// Ours: ids of the special tokens that white space after them belongs to.
 pub(super) const STRIPS_RIGHT: &str = "tokenizer.ggml.rstrip_token_ids";
 /// Ours: ids of the user-defined symbols that SentencePiece matches within a text, where other tokens
 /// of their kind split it. A file that has the key, be it empty, is tokenized as that library does.
 pub(super) const SYMBOLS: &str = "tokenizer.ggml.sentencepiece_symbol_ids";
-/// Ours: the space that is put before a text stands behind it instead.
+/// Ours: the space that is put before a text stands after it instead.
 pub(super) const SPACE_IS_LAST: &str = "tokenizer.ggml.space_is_last";
-/// Ours: a space is put before a text, but not behind a special token.
+/// Ours: a space is put before a text, but not after a special token.
 pub(super) const SPACE_AT_START_ONLY: &str = "tokenizer.ggml.space_at_start_only";
 
 /// What stands before all keys of a vocabulary.

@@ -216,7 +216,7 @@ impl Tokenizer {
     fn with_longest(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
         let vocab = Vocabulary::read(metadata)?;
         let mut this = Self::new(metadata, model, vocab, Spaces::Escapes);
-        // Nothing is put before or behind a text, whatever the file says.
+        // Nothing is put before or after a text, whatever the file says.
         this.adds_eos = false;
         let longest = Longest::new(&this.vocab, this.roles.unk);
         this.encoder = Some(Encoder::Longest(longest));

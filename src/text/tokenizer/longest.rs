@@ -1,8 +1,8 @@
 //! The longest token first: a text is cut, from left to right, into the longest token that it goes on with.
 //!
-//! Tokens are any bytes, written with escapes: `\t`, `\n`, `\r`, `\xNN`, and any other character behind a
+//! Tokens are any bytes, written with escapes: `\t`, `\n`, `\r`, `\xNN`, and any other character after a
 //! backslash stands for itself. Control and unused tokens are in no text. Where llama.cpp goes into a loop,
-//! at bytes that begin a token and are none, the byte is unknown.
+//! at bytes that start a token and are none, the byte is unknown.
 
 use super::Error;
 use super::prefixes::Prefixes;
@@ -119,7 +119,7 @@ mod tests {
             tokenizer.encode("<s>a", true, true).expect("tokens"),
             [0, 1]
         );
-        // `x` begins a token and is none, and there is no token for the unknown.
+        // `x` starts a token and is none, and there is no token for the unknown.
         assert!(tokenizer.encode("xya", true, false).is_err());
         assert!(tokenizer.encode("<s>", true, false).is_err());
     }

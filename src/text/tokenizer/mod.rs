@@ -75,7 +75,7 @@ pub struct Tokenizer {
     adds_eos: bool,
     adds_sep: bool,
     drops_first_space: bool,
-    /// No space is put behind a special token.
+    /// No space is put after a special token.
     space_at_start_only: bool,
 }
 
@@ -235,7 +235,7 @@ impl Tokenizer {
         self.vocab_len
     }
 
-    /// The token that begins a sequence.
+    /// The token that starts a sequence.
     pub fn bos(&self) -> Option<u32> {
         self.roles.bos
     }
@@ -265,7 +265,7 @@ impl Tokenizer {
         self.roles.unk
     }
 
-    /// The token that stands for text to be filled in.
+    /// The token that stands for text that diffusion has yet to write.
     pub fn mask(&self) -> Option<u32> {
         self.roles.mask
     }

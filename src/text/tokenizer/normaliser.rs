@@ -2,7 +2,7 @@
 //!
 //! Tokens that the algorithm itself finds in texts (user-defined symbols of a SentencePiece model)
 //! are left as they are. The order of steps is that of the library: a space is put first (or last)
-//! even where the text begins with one; white space that is joined vanishes at both ends, before that.
+//! even where the text starts with one; white space that is joined vanishes at both ends, before that.
 
 use std::borrow::Cow;
 
@@ -20,7 +20,7 @@ pub(super) struct Normaliser {
     /// Tokens that are matched within texts, as the vocabulary spells them.
     symbols: Option<Prefixes<u32>>,
     adds_space: bool,
-    /// The space is put behind a text instead of before it.
+    /// The space is put after a text instead of before it.
     space_is_last: bool,
     merges_spaces: bool,
 }
@@ -57,7 +57,7 @@ impl Normaliser {
         self.replacements.is_none() && !self.merges_spaces
     }
 
-    /// The token within texts that a text begins with: its length and id.
+    /// The token within texts that a text starts with: its length and id.
     pub(super) fn symbol(&self, text: &str) -> Option<(usize, u32)> {
         self.symbols.as_ref()?.longest(text.as_bytes())
     }
@@ -133,7 +133,7 @@ impl Normaliser {
         if let Some((len, with)) = replaced {
             return Some((len, String::from_utf8_lossy(with)));
         }
-        // Characters are taken one by one where something may begin with any of them.
+        // Characters are taken one by one where something may start with any of them.
         let is_plain = self.replacements.is_none() && !self.has_symbols() && first != ' ';
         let len = match is_plain {
             true => text.find(' ').unwrap_or(text.len()),

@@ -1,4 +1,4 @@
-//! Texts that a text may begin with, found by walking its bytes.
+//! Texts that a text may start with, found by walking its bytes.
 //!
 //! A sorted array takes the place of a trie: the texts that go on like the one that is walked stand
 //! next to each other. Invariant: sorted by text, and each text occurs once.
@@ -26,7 +26,7 @@ impl<T: Copy> Prefixes<T> {
         self.0.is_empty()
     }
 
-    /// Calls `visit` with length and value of every entry that `text` begins with, shortest first.
+    /// Calls `visit` with length and value of every entry that `text` starts with, shortest first.
     pub(super) fn each(&self, text: &[u8], mut visit: impl FnMut(usize, T)) {
         let mut entries = self.0.as_slice();
         for (at, byte) in text.iter().enumerate() {
@@ -41,7 +41,7 @@ impl<T: Copy> Prefixes<T> {
         }
     }
 
-    /// Length and value of the longest entry that `text` begins with.
+    /// Length and value of the longest entry that `text` starts with.
     pub(super) fn longest(&self, text: &[u8]) -> Option<(usize, T)> {
         let mut found = None;
         self.each(text, |len, value| found = Some((len, value)));

@@ -53,7 +53,7 @@ impl Replacements {
         }))
     }
 
-    /// The longest text that is replaced and that `text` begins with: its length and what replaces
+    /// The longest text that is replaced and that `text` starts with: its length and what replaces
     /// it.
     pub(super) fn longest(&self, text: &[u8]) -> Option<(usize, &[u8])> {
         let base = |node: u32| ((node >> 10) << ((node & (1 << 9)) >> 6)) as usize;

@@ -175,42 +175,42 @@ const END_TEXTS: &[&str] = &[
 /// Markers inside a turn that are part of the visible text, whatever a file declares.
 const VISIBLE: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
-/// A token that does not end a generation where all of `beside` do.
+/// A token that does not end a generation where all of `others` do.
 struct Exception {
     text: &'static str,
-    beside: &'static [&'static str],
+    others: &'static [&'static str],
     kind: Kind,
 }
 
 const EXCEPTIONS: &[Exception] = &[
     Exception {
         text: "<|end|>",
-        beside: &["<|return|>", "<|call|>"],
+        others: &["<|return|>", "<|call|>"],
         kind: Kind::UserDefined,
     },
     Exception {
         text: "<|end|>",
-        beside: &["<|return|>", "<|calls|>"],
+        others: &["<|return|>", "<|calls|>"],
         kind: Kind::UserDefined,
     },
     Exception {
         text: "<|end|>",
-        beside: &["<|flush|>", "<|call|>"],
+        others: &["<|flush|>", "<|call|>"],
         kind: Kind::UserDefined,
     },
     Exception {
         text: "<|end|>",
-        beside: &["<|flush|>", "<|calls|>"],
+        others: &["<|flush|>", "<|calls|>"],
         kind: Kind::UserDefined,
     },
     Exception {
         text: "</s>",
-        beside: &["<|tool_response>"],
+        others: &["<|tool_response>"],
         kind: Kind::Normal,
     },
     Exception {
         text: "</s>",
-        beside: &["<|plamo:eos|>"],
+        others: &["<|plamo:eos|>"],
         kind: Kind::Normal,
     },
 ];
@@ -287,7 +287,7 @@ impl Roles {
             let Some(id) = end(exception.text) else {
                 continue;
             };
-            if exception.beside.iter().all(|text| end(text).is_some()) {
+            if exception.others.iter().all(|text| end(text).is_some()) {
                 self.ends.remove(&id);
                 vocab.set_kind(id, exception.kind);
             }

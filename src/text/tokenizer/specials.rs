@@ -1,7 +1,7 @@
 //! Splitting a text at its special tokens, before any tokenizer sees it.
 //!
 //! Longer tokens take precedence over shorter ones wherever they stand in the text, not only
-//! where both begin at the same place. A token may swallow the white space on either side.
+//! where both start at the same place. A token may swallow the white space on either side.
 
 use rustc_hash::FxHashSet;
 
@@ -71,7 +71,7 @@ impl Specials {
         }
     }
 
-    /// Has the tokens that the metadata lists by id swallow the white space beside them.
+    /// Has the tokens that the metadata lists by id swallow the white space next to them.
     pub(super) fn strip_listed(&mut self, metadata: &Metadata) {
         let left = listed(metadata, keys::STRIPS_LEFT);
         let right = listed(metadata, keys::STRIPS_RIGHT);

@@ -143,7 +143,7 @@ impl Unigram {
     }
 }
 
-/// Bytes of a character that begins with this one; 1 for what begins none.
+/// Bytes of a character that starts with this one; 1 for what starts none.
 fn utf8_len(byte: u8) -> usize {
     match byte {
         0xF0.. => 4,

@@ -1,8 +1,8 @@
-//! WordPiece: words are cut into the longest tokens that begin where the last one ended.
+//! WordPiece: words are cut into the longest tokens that start where the last one ended.
 //!
 //! A text is normalised first: accents stripped, letters made small, control characters dropped.
 //! White space separates words; punctuation and Chinese characters are words of their own. A word
-//! begins with U+2581 in the vocabulary. A word that cannot be cut altogether is one unknown token.
+//! starts with U+2581 in the vocabulary. A word that cannot be cut altogether is one unknown token.
 
 use regex_automata::meta::Regex;
 use unicode_normalization::UnicodeNormalization;

@@ -35,9 +35,9 @@ impl Step {
     /// The pattern, where the step has one.
     pub(super) fn pattern_mut(&mut self) -> Option<&mut String> {
         match self {
-            Self::Cut(pattern)
-            | Self::CutSpaces(pattern)
-            | Self::CutSpaceRuns { pattern, .. } => Some(pattern),
+            Self::Cut(pattern) | Self::CutSpaces(pattern) | Self::CutSpaceRuns { pattern, .. } => {
+                Some(pattern)
+            }
             Self::GroupNumbers => None,
         }
     }
@@ -182,21 +182,21 @@ fn cut_with_spaces(regex: &Regex, lengths: &[usize], piece: &str, cuts: &mut Cut
 /// How many bytes of a run of white space become a word.
 fn keep_spaces(run: &str, at_end: bool, lengths: &[usize]) -> usize {
     let last = run.chars().next_back().map_or(0, char::len_utf8);
-    let room = match run.len() - last {
+    let most = match run.len() - last {
         _ if at_end => run.len(),
         0 => last,
-        room => room,
+        most => most,
     };
     if lengths.is_empty() {
-        return room;
+        return most;
     }
     let starts = |n: usize| {
-        run[..room]
+        run[..most]
             .char_indices()
             .map(|(at, c)| at + c.len_utf8())
             .nth(n - 1)
     };
-    lengths.iter().find_map(|&n| starts(n)).unwrap_or(room)
+    lengths.iter().find_map(|&n| starts(n)).unwrap_or(most)
 }
 
 fn group_number(number: &str, start: usize, cuts: &mut Cuts) {

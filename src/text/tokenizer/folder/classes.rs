@@ -116,7 +116,7 @@ fn names(files: &Files) -> Result<Vec<String>, Error> {
 }
 
 impl Class {
-    /// The tokens behind those of the file, with their numbers.
+    /// The tokens after those of the file, with their numbers.
     pub(super) fn special(&self) -> Vec<String> {
         self.special
             .iter()
@@ -143,7 +143,7 @@ impl Class {
         .filter_map(|(role, token)| Some((role, token.as_deref()?)))
     }
 
-    /// All tokens that the entry names, apart from those behind the file's.
+    /// All tokens that the entry names, apart from those after the file's.
     pub(super) fn named_tokens(&self) -> impl Iterator<Item = &str> {
         let ends = self.first.iter().chain(&self.last).map(String::as_str);
         ends.chain(self.roles().map(|(_, token)| token))

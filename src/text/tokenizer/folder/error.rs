@@ -12,7 +12,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's message.
         source: std::io::Error,
     },
     /// A file that has to be there is not.
@@ -78,7 +78,7 @@ pub enum Error {
     Refused {
         /// The file.
         path: PathBuf,
-        /// What the library said.
+        /// The library's message.
         message: String,
     },
     /// A key holds a value of another type.
@@ -117,7 +117,7 @@ pub enum Error {
         /// Number of tokens.
         tokens: usize,
     },
-    /// A token whose id the model has no room for.
+    /// A token whose id is beyond the model's vocabulary.
     #[error("{}: token `{token}` has id {id}, but {limit} is the highest number of tokens ({by})", path.display())]
     TokenOutOfRange {
         /// The file.
@@ -146,7 +146,7 @@ pub enum Error {
     /// A token that does not get the id it is declared with.
     #[error(
         "{}: token `{token}` is declared with id {declared}, but added tokens follow one another \
-         behind the vocabulary, so it has id {found}",
+         after the vocabulary, so it has id {found}",
         path.display()
     )]
     MovedId {
@@ -167,7 +167,7 @@ pub enum Error {
     NotExpressible {
         /// The file.
         path: PathBuf,
-        /// What cannot be said.
+        /// What no key can state.
         why: String,
     },
     /// The vocabulary cannot be used.

@@ -2,7 +2,7 @@
 //!
 //! Texts come in two parts: plain ones, which every description must take as the folder does,
 //! and hard ones, where the keys of a file cannot say what some folders do (case and marks beyond
-//! ASCII, white space beside special tokens). A description that fails on the hard ones only is
+//! ASCII, white space next to special tokens). A description that fails on the hard ones only is
 //! near: good enough for a file, not for running the folder.
 
 use tokenizers::{
@@ -120,7 +120,7 @@ pub(super) fn grade(
     let theirs = theirs.map(|ids| [&frame.0[..], &ids, &frame.1].concat());
     match framed == theirs {
         true => Fit::Exact,
-        false => Fit::Near("the tokens that begin and end a text".to_owned()),
+        false => Fit::Near("the tokens that start and end a text".to_owned()),
     }
 }
 

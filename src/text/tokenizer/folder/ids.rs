@@ -1,4 +1,4 @@
-//! Tokens with a role: which begin and end a text, pad it, stand for the unknown, end an answer.
+//! Tokens with a role: which start and end a text, pad it, stand for the unknown, end an answer.
 //!
 //! A role is named by text in `tokenizer_config.json` and `special_tokens_map.json`, by id in
 //! `config.json` and `generation_config.json`; the first that names one counts. Of the tokens that
@@ -30,7 +30,7 @@ pub(super) struct Ids {
     pad: Option<u32>,
     mask: Option<u32>,
     ends: BTreeSet<u32>,
-    /// What a text begins and ends with.
+    /// What a text starts and ends with.
     pub(super) frame: (Vec<u32>, Vec<u32>),
 }
 
@@ -45,11 +45,11 @@ pub(super) struct Own {
     pub(super) roles: Vec<(&'static str, u32)>,
 }
 
-/// What a text begins and ends with.
+/// What a text starts and ends with.
 #[derive(Debug)]
 pub(super) enum Frame {
     Ids(Vec<u32>, Vec<u32>),
-    /// The token that begins a text, whichever that is.
+    /// The token that starts a text, whichever that is.
     Bos,
 }
 
@@ -293,7 +293,7 @@ impl Sources<'_> {
     }
 }
 
-/// What the library puts before and behind a text, found by encoding one.
+/// What the library puts before and after a text, found by encoding one.
 fn frame(files: &Files, parsed: &Parsed, tokens: &[Token]) -> Result<(Vec<u32>, Vec<u32>), Error> {
     let texts = ["a", "1", "."].into_iter();
     let texts = texts.chain(tokens.iter().take(1000).map(|token| token.text.as_str()));

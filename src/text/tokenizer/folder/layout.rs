@@ -37,7 +37,7 @@ pub(super) enum Spelling {
     AsIs,
     /// Spaces of user-defined tokens are plain spaces.
     Escaped,
-    /// As `Escaped`; a word begins with U+2581, what continues one does not begin with `##`.
+    /// As `Escaped`; a word starts with U+2581, what continues one does not start with `##`.
     Words,
 }
 
@@ -130,7 +130,7 @@ impl Spelling {
     }
 }
 
-/// What a token that continues a word begins with.
+/// What a token that continues a word starts with.
 const CONTINUES: &str = "##";
 
 /// The layouts to try, or why there is none.

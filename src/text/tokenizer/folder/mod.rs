@@ -138,7 +138,6 @@ fn describe(
     ids: &Ids,
     common: &Metadata,
 ) -> Result<Folder, Error> {
-    let path = files.tokenizer_path();
     let (mut near, mut why) = (None, String::new());
     let layouts = layout::candidates(tokens, &parsed).unwrap_or_else(|reason| {
         why = reason;
@@ -150,12 +149,7 @@ fn describe(
         join(&mut metadata, common);
         match try_out(&layout, &metadata, &parsed, tokens, ids) {
             (Some(tokenizer), Fit::Exact) => {
-                return Ok(Folder {
-                    path,
-                    metadata,
-                    tokenizer,
-                    difference: None,
-                });
+                return assembled(files, metadata, Ok(tokenizer), None);
             }
             (_, Fit::Near(text)) if near.is_none() => near = Some((metadata, text)),
             (_, Fit::Not(reason)) if why.is_empty() => why = reason,
@@ -173,6 +167,17 @@ fn describe(
     };
     let external = Arc::new(external(parsed, tokens, ids));
     let tokenizer = Tokenizer::with_external(&metadata, external);
+    assembled(files, metadata, tokenizer, Some(difference))
+}
+
+/// A folder whose vocabulary has been read.
+fn assembled(
+    files: &Files,
+    metadata: Metadata,
+    tokenizer: Result<Tokenizer, super::Error>,
+    difference: Option<Difference>,
+) -> Result<Folder, Error> {
+    let path = files.tokenizer_path();
     Ok(Folder {
         tokenizer: tokenizer.map_err(|source| Error::Vocabulary {
             path: path.clone(),
@@ -180,7 +185,7 @@ fn describe(
         })?,
         path,
         metadata,
-        difference: Some(difference),
+        difference,
     })
 }
 

@@ -15,7 +15,7 @@ use super::ids::{Frame, Ids, Own};
 use super::layout::{self, Spelling};
 use super::sentencepiece::{Algorithm, Model};
 use super::tokens::{Slots, Token, looks_special};
-use super::{Error, Folder, templates};
+use super::{Error, Folder, assembled, templates};
 
 /// Reads a folder.
 pub(super) fn read(files: &Files) -> Result<Folder, Error> {
@@ -34,17 +34,8 @@ pub(super) fn read(files: &Files) -> Result<Folder, Error> {
     write(files, &model, &symbols, &tokens, &mut metadata)?;
     Ids::read(files, &own, &tokens)?.write(&tokens, &mut metadata);
     templates::write(files, &mut metadata)?;
-    let path = files.tokenizer_path();
     let tokenizer = Tokenizer::from_metadata(&metadata);
-    Ok(Folder {
-        tokenizer: tokenizer.map_err(|source| Error::Vocabulary {
-            path: path.clone(),
-            source,
-        })?,
-        path,
-        metadata,
-        difference: None,
-    })
+    assembled(files, metadata, tokenizer, None)
 }
 
 /// The tokens, and the ids of those that are matched within texts.

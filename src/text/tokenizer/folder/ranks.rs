@@ -27,7 +27,7 @@ pub(super) struct Ranks {
     tokens: std::collections::BTreeMap<u32, Vec<u8>>,
 }
 
-/// Whether a file is a SentencePiece model: it begins with the tag of a piece, and a line feed is no
+/// Whether a file is a SentencePiece model: it starts with the tag of a piece, and a line feed is no
 /// digit of base64.
 pub(super) fn is_model(bytes: &[u8]) -> bool {
     bytes.first() == Some(&b'\n')
@@ -74,7 +74,7 @@ impl Ranks {
         Ok(())
     }
 
-    /// The first id behind all tokens.
+    /// The first id after all tokens.
     pub(super) fn end(&self) -> u32 {
         let last = self.tokens.last_key_value();
         last.map_or(0, |(id, _)| id.saturating_add(1))
@@ -120,7 +120,7 @@ impl Ranks {
     /// Every way to make a token of two others; of one token, those of the lowest parts first.
     fn merges(&self, files: &Files) -> Result<Vec<Json>, Error> {
         let all: usize = self.tokens.values().map(Vec::len).sum();
-        let mut room = all.saturating_mul(MOST_MERGED);
+        let mut budget = all.saturating_mul(MOST_MERGED);
         let mut parts = Vec::new();
         for bytes in self.tokens.values() {
             let mut ways: Vec<(u32, u32, usize)> = (1..bytes.len())
@@ -130,8 +130,8 @@ impl Ranks {
                 })
                 .collect();
             ways.sort_unstable();
-            let left = room.checked_sub(ways.len() * bytes.len());
-            room = left.ok_or_else(|| {
+            let left = budget.checked_sub(ways.len() * bytes.len());
+            budget = left.ok_or_else(|| {
                 files.damaged("far more ways to join tokens than in any vocabulary")
             })?;
             parts.extend(ways.into_iter().map(|(.., at)| bytes.split_at(at)));

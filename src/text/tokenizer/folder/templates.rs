@@ -1,6 +1,6 @@
 //! The chat templates of a folder: one without a name, and named ones.
 //!
-//! `chat_template.jinja` (with `additional_chat_templates/NAME.jinja` beside it) counts before
+//! `chat_template.jinja` (with `additional_chat_templates/NAME.jinja` next to it) counts before
 //! `chat_template` in `tokenizer_config.json`, and that before `chat_template.json`.
 
 use serde_json::Value as Json;

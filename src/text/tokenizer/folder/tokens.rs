@@ -20,7 +20,7 @@ pub(super) struct Token {
     /// As its file spells it.
     pub(super) text: String,
     pub(super) kind: Kind,
-    /// White space before or behind it belongs to it.
+    /// White space before or after it belongs to it.
     pub(super) strips_left: bool,
     pub(super) strips_right: bool,
 }

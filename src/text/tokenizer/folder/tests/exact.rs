@@ -84,7 +84,7 @@ struct Pieces {
     merges: Vec<(String, String)>,
 }
 
-/// Pieces trained on words that begin with U+2581.
+/// Pieces trained on words that start with U+2581.
 fn pieces() -> Pieces {
     let parts = json!({
         "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true},
@@ -193,7 +193,7 @@ static BYTE_FALLBACK: LazyLock<Vec<Pair>> = LazyLock::new(|| {
 
 #[test]
 fn byte_fallback_is_by_score_where_scores_say_it() {
-    let said = BYTE_FALLBACK.iter().map(|pair| {
+    let reported = BYTE_FALLBACK.iter().map(|pair| {
         let metadata = pair.folder.for_file().unwrap();
         let key = |key: &str| metadata.str(&format!("tokenizer.ggml.{key}"));
         (
@@ -204,7 +204,7 @@ fn byte_fallback_is_by_score_where_scores_say_it() {
         )
     });
     assert_eq!(
-        said.collect::<Vec<_>>(),
+        reported.collect::<Vec<_>>(),
         [
             ("prefixed", "llama", "default", true),
             ("escaped", "llama", "default", true),

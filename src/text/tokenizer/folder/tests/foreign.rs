@@ -1,7 +1,7 @@
 //! Folders without `tokenizer.json`: the tokens of texts are those of each format's own library.
 //!
 //! `scripts/tokenizer_fixtures.py` writes the folders with `cases.json`: small ones lie in the repository,
-//! large ones, of the vocabularies beside it, where `BENCH_TOKENIZERS` says.
+//! large ones, of the vocabularies next to it, where `BENCH_TOKENIZERS` says.
 
 use std::path::{Path, PathBuf};
 
@@ -203,7 +203,7 @@ fn added_tokens_and_flags_of_a_folder_count() {
     let ids = |text| tokenizer.encode(text, true, true).unwrap();
     assert_eq!(tokenizer.token_text(762).unwrap(), "<|im_end|>");
     assert!(tokenizer.is_end_of_generation(762));
-    // A space is put before the text, not behind a special token, and this one swallows what follows.
+    // A space is put before the text, not after a special token, and this one swallows what follows.
     let bare = tokenizer.encode_continuation("the").unwrap();
     assert_ne!(bare, plain("the"));
     assert_eq!(
@@ -276,7 +276,7 @@ fn ranks_that_are_none_are_refused() {
 fn broken_models_are_refused_and_none_panics() {
     let model = std::fs::read(fixture("bpe_bytes").join("tokenizer.model")).unwrap();
     let of = |bytes: &[u8]| refused("bpe_bytes", &[("tokenizer.model", bytes)]);
-    // Every piece begins with its tag and length.
+    // Every piece starts with its tag and length.
     let doubled = [&model[..], &model[..9], &[]].concat();
     insta::assert_snapshot!(
         [

@@ -71,7 +71,7 @@ fn folders_are_refused_with_file_and_key() {
     tokenizer.json: token `a` has id 4294967295, but 16777216 is the highest number of tokens (there is no `vocab_size`)
     tokenizer.json: invalid value: integer `4294967296`, expected u32 at line 4 column 97
     tokenizer.json: invalid value: integer `-1`, expected u32 at line 4 column 89
-    tokenizer.json: token `<s>` is declared with id 7, but added tokens follow one another behind the vocabulary, so it has id 2
+    tokenizer.json: token `<s>` is declared with id 7, but added tokens follow one another after the vocabulary, so it has id 2
     config.json: invalid type: sequence, expected a map at line 1 column 0
     tokenizer.json: token `<s>` has id 2, but 2 is the highest number of tokens (`vocab_size` of config.json)
     config.json: `vocab_size` is 1000000000000, at most 16777216 is possible
@@ -85,10 +85,10 @@ fn folders_are_refused_with_file_and_key() {
     tokenizer_config.json: `add_bos_token` is a string, expected true or false
     tokenizer_config.json: `chat_template` is a list, expected a string, or a list of objects with `name` and `template`
     tokenizer_config.json: `added_tokens_decoder.x` is an object, expected a token under its id
-    tokenizer_config.json: token `b` is declared with id 9, but added tokens follow one another behind the vocabulary, so it has id 3
+    tokenizer_config.json: token `b` is declared with id 9, but added tokens follow one another after the vocabulary, so it has id 3
     special_tokens_map.json: `bos_token` is a list, expected a token: a string, or an object with `content`
     added_tokens.json: `b` is a string, expected an id
-    added_tokens.json: token `b` is declared with id 5, but added tokens follow one another behind the vocabulary, so it has id 3
+    added_tokens.json: token `b` is declared with id 5, but added tokens follow one another after the vocabulary, so it has id 3
     "
     );
 }

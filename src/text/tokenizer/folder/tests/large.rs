@@ -1,4 +1,4 @@
-//! Vocabularies of real size: those beside the checkout, written as folders.
+//! Vocabularies of real size: those next to the checkout, written as folders.
 //!
 //! The ids are compared with the library's and with those that llama.cpp gives (goldens).
 

@@ -11,7 +11,7 @@ mod hostile;
 #[cfg(test)]
 mod large;
 #[cfg(test)]
-mod said;
+mod metadata;
 
 use std::sync::LazyLock;
 
@@ -87,7 +87,7 @@ fn trained(parts: &Json, model: &Json, trainer: impl Into<TrainerWrapper>) -> St
     library.to_string(false).unwrap()
 }
 
-/// Byte-level merges behind these steps of a pre-tokenizer.
+/// Byte-level merges after these steps of a pre-tokenizer.
 fn merges(steps: &Json, normalizer: &Json, ignore_merges: bool) -> String {
     let parts = json!({
         "normalizer": normalizer,
@@ -107,7 +107,7 @@ fn split(pattern: &str) -> Json {
     json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
 }
 
-/// The byte-level step behind patterns.
+/// The byte-level step after patterns.
 fn bytes(use_regex: bool) -> Json {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
 }
@@ -238,7 +238,7 @@ fn with_tokens(metadata: &Metadata, parts: &Json, mut model: Json) -> String {
     library.to_string(false).unwrap()
 }
 
-/// A `tokenizer.json` of a GGUF file with byte-level merges, behind these steps.
+/// A `tokenizer.json` of a GGUF file with byte-level merges, after these steps.
 fn as_merges(metadata: &Metadata, steps: &Json, normalizer: &Json, ignore_merges: bool) -> String {
     let merges = strings(metadata, "tokenizer.ggml.merges");
     let model = json!({"type": "BPE", "merges": merges, "ignore_merges": ignore_merges});

@@ -1,4 +1,4 @@
-//! What the files of a folder say beside the way texts are cut arrives in the metadata.
+//! What the files of a folder hold besides the way texts are cut arrives in the metadata.
 
 use tokenizers::AddedToken;
 
@@ -33,7 +33,7 @@ fn special(text: &str) -> AddedToken {
 }
 
 /// The metadata of a folder of `small` and further files.
-fn said(added: &[AddedToken], files: &[(&str, &str)]) -> Folder {
+fn folder_with(added: &[AddedToken], files: &[(&str, &str)]) -> Folder {
     let tokenizer = small(added);
     let all = [files, &[("tokenizer.json", &tokenizer)]].concat();
     read(folder(&all).path()).unwrap()
@@ -60,7 +60,7 @@ fn all_tokens_that_end_an_answer_arrive() {
             r#"{"eos_token_id": [259, 263, 261]}"#,
         ),
     ];
-    let folder = said(&tokens, &files);
+    let folder = folder_with(&tokens, &files);
     let metadata = folder.metadata();
     assert_eq!(id(metadata, "bos"), Some(258), "a text counts before an id");
     assert_eq!(id(metadata, "eos"), Some(259));
@@ -96,7 +96,7 @@ fn plain_words_get_no_role_for_their_text() {
 
 #[test]
 fn ids_of_a_list_do_without_texts() {
-    let folder = said(
+    let folder = folder_with(
         &["<a>", "<b>"].map(special),
         &[(
             "generation_config.json",
@@ -117,7 +117,10 @@ fn templates_arrive_with_their_names() {
     let named = r#"{"chat_template": [{"name": "default", "template": "d"}, {"name": "tool use", "template": "t"}]}"#;
     let template = |files: &[(&str, &str)], name: &str| {
         let key = format!("tokenizer.chat_template{name}");
-        said(&[], files).metadata().str(&key).map(str::to_owned)
+        folder_with(&[], files)
+            .metadata()
+            .str(&key)
+            .map(str::to_owned)
     };
     let some = |text: &str| Some(text.to_owned());
     assert_eq!(template(&[], ""), None);
@@ -141,14 +144,14 @@ fn templates_arrive_with_their_names() {
     ];
     assert_eq!(template(&files, ""), some("file"));
     assert_eq!(template(&files, ".rag"), some("rag"));
-    let names = said(&[], &files);
+    let names = folder_with(&[], &files);
     let names = names.metadata().array("tokenizer.chat_templates").unwrap();
     assert_eq!(names.get(0), Some(Value::Str("rag".to_owned())));
 }
 
 #[test]
 fn the_vocabulary_is_as_long_as_the_model_s() {
-    let folder = said(
+    let folder = folder_with(
         &[special("<a>")],
         &[("config.json", r#"{"vocab_size": 300}"#)],
     );
@@ -176,7 +179,7 @@ fn flags_say_what_begins_and_ends_a_text() {
     let tokens = ["<a>", "<b>"].map(special);
     let ids = |flags: &str| {
         let config = format!(r#"{{"bos_token": "<a>", "eos_token": "<b>", {flags}}}"#);
-        let folder = said(&tokens, &[("tokenizer_config.json", &config)]);
+        let folder = folder_with(&tokens, &[("tokenizer_config.json", &config)]);
         let file = Tokenizer::from_metadata(folder.for_file().unwrap()).unwrap();
         let ids = folder.tokenizer().encode("the", true, true).unwrap();
         assert_eq!(file.encode("the", true, true).unwrap(), ids);
@@ -199,7 +202,7 @@ fn tokens_of_other_files_are_added() {
         ),
         ("added_tokens.json", r#"{"<a>": 258, "<b>": 259}"#),
     ];
-    let folder = said(&[], &files);
+    let folder = folder_with(&[], &files);
     let tokenizer = folder.tokenizer();
     assert_eq!(
         tokenizer.encode("the<a><b>", false, true).unwrap(),
@@ -216,7 +219,7 @@ fn tokens_swallow_white_space_in_folder_and_file() {
         special("<right>").rstrip(true),
         special("<none>"),
     ];
-    let folder = said(&tokens, &[]);
+    let folder = folder_with(&tokens, &[]);
     assert_eq!(folder.differs_at(), None);
     let library = Library::from_bytes(small(&tokens)).unwrap();
     for text in [
@@ -231,7 +234,7 @@ fn tokens_swallow_white_space_in_folder_and_file() {
 #[test]
 fn tokens_that_must_be_words_are_found_by_the_library() {
     let tokens = [special("<w>").single_word(true)];
-    let folder = said(&tokens, &[]);
+    let folder = folder_with(&tokens, &[]);
     assert!(folder.differs_at().is_some());
     let library = Library::from_bytes(small(&tokens)).unwrap();
     for text in ["a<w>b", "a <w> b", "<w>"] {
