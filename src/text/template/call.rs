@@ -62,8 +62,11 @@ fn text_length(value: &Value) -> usize {
 
 /// The arguments in the order of `params`; those not given are `None`.
 fn bind(args: &[Value], params: &str) -> Result<Vec<Option<Value>>, Error> {
-    let (positional, kwargs): (&[Value], Kwargs) = from_args(args)?;
     let n_params = params.split_whitespace().count();
+    if args.is_empty() {
+        return Ok(vec![None; n_params]);
+    }
+    let (positional, kwargs): (&[Value], Kwargs) = from_args(args)?;
     if positional.len() > n_params {
         return Err(fault(format!(
             "takes at most {n_params} arguments, {} were given",

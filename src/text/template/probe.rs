@@ -71,43 +71,50 @@ pub struct Probe {
     pub continues: bool,
 }
 
-impl Probe {
-    /// Of a template that takes too long for one word: it is not asked for more.
-    fn refused(why: &Probed) -> Self {
-        Self {
-            user: why.clone(),
-            system: why.clone(),
-            turns: why.clone(),
-            opens_answer: false,
-            parts: why.clone(),
-            tools: why.clone(),
-            tool_calls: why.clone(),
-            tool_results: why.clone(),
-            thoughts: why.clone(),
-            switches: Vec::new(),
-            continues: false,
-        }
-    }
-}
-
 impl ChatTemplate {
     /// Finds out what the template can do. `bos` and `eos` are the texts of those tokens.
     pub fn probe(&self, bos: &str, eos: &str, now: Moment) -> Probe {
-        let prober = Prober {
+        let mut prober = Prober {
             template: self,
             bos,
             eos,
             now,
+            limit: None,
         };
-        prober.probe()
+        let user = json!({ "role": "user", "content": USER });
+        let answer = json!({ "role": "assistant", "content": ANSWER });
+        let shows_user = prober.shows(json!([user]), &[USER]);
+        if let Probed::Refused(limit @ RenderError::Limit(_)) = &shows_user {
+            prober.limit = Some(limit.clone());
+        }
+        let with_parts = json!([{ "type": "text", "text": USER }]);
+        let with_system = json!([{ "role": "system", "content": SYSTEM }, user]);
+        let with_tools = Conversation {
+            tools: Some(json!([tool()])),
+            is_open: true,
+            ..Conversation::of(json!([user]))
+        };
+        let continued = Conversation {
+            continues: true,
+            ..Conversation::of(json!([user, answer]))
+        };
+        let question = |is_open| prober.question(Map::new(), is_open).ok();
+        Probe {
+            user: shows_user,
+            system: prober.shows(with_system, &[SYSTEM, USER]),
+            turns: prober.shows(json!([user, answer, user]), &[USER, ANSWER]),
+            opens_answer: differ(question(false), question(true)),
+            parts: prober.parts(json!([{ "role": "user", "content": with_parts }])),
+            tools: probed(prober.render(&with_tools), &[TOOL, USER]),
+            tool_calls: prober.shows(calls(false), &[TOOL, ARGUMENT]),
+            tool_results: prober.shows(calls(true), &[RESULT]),
+            thoughts: prober.thoughts(),
+            switches: prober.switches(),
+            continues: prober
+                .render(&continued)
+                .is_ok_and(|text| text.ends_with(ANSWER)),
+        }
     }
-}
-
-struct Prober<'a> {
-    template: &'a ChatTemplate,
-    bos: &'a str,
-    eos: &'a str,
-    now: Moment,
 }
 
 /// One rendering.
@@ -120,8 +127,38 @@ struct Conversation {
     continues: bool,
 }
 
+impl Conversation {
+    fn of(messages: Value) -> Self {
+        Self {
+            messages,
+            ..Self::default()
+        }
+    }
+}
+
+/// Whether words come out again.
+fn probed(rendered: Result<String, RenderError>, words: &[&str]) -> Probed {
+    match rendered {
+        Ok(text) if words.iter().all(|word| text.contains(word)) => Probed::Yes,
+        Ok(_) => Probed::Ignored,
+        Err(error) => Probed::Refused(error),
+    }
+}
+
+struct Prober<'a> {
+    template: &'a ChatTemplate,
+    bos: &'a str,
+    eos: &'a str,
+    now: Moment,
+    /// Why the template is not rendered any more: it takes too long for one word.
+    limit: Option<RenderError>,
+}
+
 impl Prober<'_> {
     fn render(&self, conversation: &Conversation) -> Result<String, RenderError> {
+        if let Some(limit) = &self.limit {
+            return Err(limit.clone());
+        }
         self.template.render(&RenderInput {
             messages: &conversation.messages,
             tools: conversation.tools.as_ref(),
@@ -135,83 +172,27 @@ impl Prober<'_> {
         })
     }
 
-    /// Whether words come out again.
-    fn shows(&self, conversation: &Conversation, words: &[&str]) -> Probed {
-        match self.render(conversation) {
-            Ok(text) if words.iter().all(|word| text.contains(word)) => Probed::Yes,
-            Ok(_) => Probed::Ignored,
-            Err(error) => Probed::Refused(error),
+    fn shows(&self, messages: Value, words: &[&str]) -> Probed {
+        probed(self.render(&Conversation::of(messages)), words)
+    }
+
+    /// A list that is printed as such shows its words and is not understood.
+    fn parts(&self, messages: Value) -> Probed {
+        let rendered = self.render(&Conversation::of(messages));
+        let is_printed = |text: &String| text.contains("'type'") || text.contains("\"type\"");
+        match rendered {
+            Ok(text) if is_printed(&text) => Probed::Ignored,
+            rendered => probed(rendered, &[USER]),
         }
-    }
-
-    fn renders(&self, messages: Value, words: &[&str]) -> Probed {
-        let conversation = Conversation {
-            messages,
-            ..Conversation::default()
-        };
-        self.shows(&conversation, words)
-    }
-
-    fn probe(&self) -> Probe {
-        let user = json!({ "role": "user", "content": USER });
-        let answer = json!({ "role": "assistant", "content": ANSWER });
-        let parts = json!([{ "role": "user", "content": [{ "type": "text", "text": USER }] }]);
-        let system = json!([{ "role": "system", "content": SYSTEM }, user]);
-        let shows_user = self.renders(json!([user]), &[USER]);
-        if matches!(shows_user, Probed::Refused(RenderError::Limit(_))) {
-            return Probe::refused(&shows_user);
-        }
-        Probe {
-            user: shows_user,
-            system: self.renders(system, &[SYSTEM, USER]),
-            turns: self.renders(json!([user, answer, user]), &[USER, ANSWER]),
-            opens_answer: self.opens_answer(),
-            parts: match self.renders(parts.clone(), &[USER]) {
-                // A list that is printed as such shows its words and is not understood.
-                Probed::Yes if self.prints_lists(parts) => Probed::Ignored,
-                other => other,
-            },
-            tools: self.tools(),
-            tool_calls: self.renders(calls(false), &[TOOL, ARGUMENT]),
-            tool_results: self.renders(calls(true), &[RESULT]),
-            thoughts: self.thoughts(),
-            switches: self.switches(),
-            continues: self.continues(),
-        }
-    }
-
-    fn prints_lists(&self, messages: Value) -> bool {
-        let conversation = Conversation {
-            messages,
-            ..Conversation::default()
-        };
-        self.render(&conversation)
-            .is_ok_and(|text| text.contains("'type'") || text.contains("\"type\""))
-    }
-
-    fn opens_answer(&self) -> bool {
-        let [closed, open] = [false, true].map(|is_open| self.question(Map::new(), is_open));
-        matches!((closed, open), (Ok(closed), Ok(open)) if closed != open)
     }
 
     /// A question with settings.
     fn question(&self, kwargs: Map<String, Value>, is_open: bool) -> Result<String, RenderError> {
         self.render(&Conversation {
-            messages: json!([{ "role": "user", "content": USER }]),
             kwargs,
             is_open,
-            ..Conversation::default()
+            ..Conversation::of(json!([{ "role": "user", "content": USER }]))
         })
-    }
-
-    fn tools(&self) -> Probed {
-        let conversation = Conversation {
-            messages: json!([{ "role": "user", "content": USER }]),
-            tools: Some(json!([tool()])),
-            is_open: true,
-            ..Conversation::default()
-        };
-        self.shows(&conversation, &[TOOL, USER])
     }
 
     /// Thoughts of an answer that calls a tool: those of ended answers are dropped by many.
@@ -223,37 +204,27 @@ impl Prober<'_> {
             { "role": "user", "content": USER },
             { "role": "assistant", "content": ANSWER, "reasoning_content": THOUGHT, "thinking": THOUGHT },
         ]);
-        match self.renders(plain, &[THOUGHT]) {
+        match self.shows(plain, &[THOUGHT]) {
             Probed::Yes => Probed::Yes,
-            _ => self.renders(messages, &[THOUGHT]),
+            _ => self.shows(messages, &[THOUGHT]),
         }
     }
 
     fn switches(&self) -> Vec<&'static str> {
         let answer = |name: &str, value: &str| {
             let value = serde_json::from_str(value).unwrap_or_default();
-            self.question(Map::from_iter([(name.to_owned(), value)]), true)
+            let kwargs = Map::from_iter([(name.to_owned(), value)]);
+            self.question(kwargs, true).ok()
         };
-        let changes = |(name, [one, other]): &(&'static str, [&str; 2])| {
-            let (one, other) = (answer(name, one), answer(name, other));
-            let differs = matches!((one, other), (Ok(one), Ok(other)) if one != other);
-            differs.then_some(*name)
-        };
-        SWITCHES.iter().filter_map(changes).collect()
+        let mut switches = SWITCHES.to_vec();
+        switches.retain(|(name, [one, other])| differ(answer(name, one), answer(name, other)));
+        switches.into_iter().map(|(name, _)| name).collect()
     }
+}
 
-    fn continues(&self) -> bool {
-        let conversation = Conversation {
-            messages: json!([
-                { "role": "user", "content": USER },
-                { "role": "assistant", "content": ANSWER },
-            ]),
-            continues: true,
-            ..Conversation::default()
-        };
-        self.render(&conversation)
-            .is_ok_and(|text| text.ends_with(ANSWER))
-    }
+/// Whether both were rendered, and to different texts.
+fn differ(one: Option<String>, other: Option<String>) -> bool {
+    matches!((one, other), (Some(one), Some(other)) if one != other)
 }
 
 fn tool() -> Value {
