@@ -36,7 +36,7 @@ pub(super) struct Class {
     pub(super) leading: Vec<String>,
     #[serde(default)]
     pub(super) replaced: usize,
-    /// What a text begins and ends with.
+    /// What a text starts and ends with.
     #[serde(default)]
     pub(super) first: Vec<String>,
     #[serde(default)]

@@ -270,8 +270,8 @@ impl Object {
     }
 }
 
-/// The names of the files in a folder that begin and end like this, sorted.
-fn names_in(path: &Path, (begin, end): (&str, &str)) -> Result<Vec<String>, Error> {
+/// The names of the files in a folder that start and end like this, sorted.
+fn names_in(path: &Path, (start, end): (&str, &str)) -> Result<Vec<String>, Error> {
     let io = |source| Error::Io {
         path: path.to_owned(),
         source,
@@ -284,7 +284,7 @@ fn names_in(path: &Path, (begin, end): (&str, &str)) -> Result<Vec<String>, Erro
     for entry in entries {
         let name = entry.map_err(io)?.file_name();
         let is_one = |name: &&str| {
-            let rest = name.strip_prefix(begin);
+            let rest = name.strip_prefix(start);
             rest.is_some_and(|rest| rest.ends_with(end))
         };
         names.extend(name.to_str().filter(is_one).map(str::to_owned));
