@@ -1,320 +1,284 @@
-//! `POST /v1/chat/completions`: whole or streamed answers, with log-probabilities.
+//! `POST /v1/chat/completions`: the messages, and the shape of the answer.
 //!
-//! Shapes: OpenAI's API reference, chat completions. Probabilities are the model's own, before
-//! temperature, biases and every other stage; natural logarithms, at least -9999.
+//! Shapes: OpenAI's API reference, chat completions.
 
-use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::{self, SelectAll, Stream, StreamExt};
-use serde_json::{Value, json};
-use tokio_stream::wrappers::UnboundedReceiverStream;
+use serde_json::{Map, Value, json};
 
-use crate::constraint::Compiled;
-use crate::engine::{AnswerToken, Event, FinishReason, TokenLogprob, Usage};
-use crate::serving::{self, Served};
-use crate::text::tokenizer::Tokenizer;
+use crate::engine::{AnswerToken, FinishReason, Fixed, Usage};
+use crate::serving::{self, Conversation, Served};
 
-use super::chat_request::ChatRequest;
+use super::Pool;
+use super::answers::{Answers, Format, finish_reason, usage_json};
 use super::diffusion::step_json;
 use super::error::Error;
-use super::response_format::Wanted;
-use super::{MAX_BODY_BYTES, Pool};
+use super::fields::{Body, fields};
+use super::generation::Generation;
+use super::logprobs;
 
-/// Events of all answers, each with the answer's index.
-type Answers = SelectAll<stream::BoxStream<'static, (u32, Event)>>;
+/// Longest list of most probable tokens.
+const MAX_TOP_LOGPROBS: u32 = 20;
+
+fields! {
+    struct Chat {
+        messages: Vec<Value>,
+        logprobs: Option<bool>,
+        top_logprobs: Option<u32>,
+        tools: Option<Value>,
+        tool_choice: Option<Value>,
+        chat_template_kwargs: Option<Map<String, Value>>,
+        add_generation_prompt: Option<bool>,
+        continue_final_message: Option<bool>,
+    }
+}
+
+/// The request in a body.
+///
+/// # Errors
+/// What is refused whatever the model.
+fn parse(mut body: Body) -> Result<(Chat, Generation), Error> {
+    let generation = Generation::take(&mut body)?;
+    let chat: Chat = body.take()?;
+    body.finish()?;
+    chat.check()?;
+    Ok((chat, generation))
+}
+
+/// Why a request with these fields is refused whatever the model; none if it is not.
+pub(super) fn refusal(fields: Map<String, Value>) -> Option<String> {
+    let parsed = parse(Body::of(fields));
+    parsed.err().map(|error| error.to_string())
+}
 
 pub(super) async fn completions(
     State(pool): State<Arc<Pool>>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Error> {
-    let body = body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Error::TooLarge {
-            limit: MAX_BODY_BYTES,
-        },
-        _ => Error::Body(rejection.to_string()),
-    })?;
-    let request = ChatRequest::parse(&headers, &body)?;
-    let wanted = request.constraint()?;
-    let served = pool.get(&request.model).await?;
-    let prompt = served.chat_prompt(&request.conversation())?;
-    let n_vocab = served.handle.tokenizer().vocab_len();
+    let (chat, generation) = parse(Body::read(&headers, body)?)?;
+    let wanted = generation.constraint()?;
+    let served = pool.get(generation.model()).await?;
+    let prompt = served.chat_prompt(&chat.conversation())?;
     let constraint = match wanted {
-        Some(wanted) => Some(compile(&served, wanted).await?),
+        Some(wanted) => Some(wanted.compile(&served).await?),
         None => None,
     };
-    let mut answers = Answers::new();
-    for choice in 0..request.choices() {
-        let events = served.handle.submit(request.engine_request(
-            prompt.clone(),
-            n_vocab,
-            served.handle.tokenizer(),
-            choice,
-            constraint.clone(),
-        )?)?;
-        answers.push(
-            UnboundedReceiverStream::new(events)
-                .map(move |event| (choice, event))
-                .boxed(),
-        );
+    let requests =
+        generation.requests(&served, &prompt, chat.n_top_logprobs(), constraint.as_ref())?;
+    let answers = Answers::submit(&served, requests)?;
+    let shape = Shape::new(Arc::clone(&served), &chat, &generation);
+    if generation.is_streamed() {
+        return Ok(answers.stream(shape));
     }
-    let head = Head::new(&served);
-    if request.stream == Some(true) {
-        return Ok(streamed(&request, served, head, answers).into_response());
-    }
-    whole(&request, &served, &head, answers)
-        .await
-        .map(IntoResponse::into_response)
+    let (all, usage) = answers.collect().await?;
+    let choices = all.iter().enumerate().map(|(i, one)| {
+        json!({
+            "index": i,
+            "message": { "role": "assistant", "content": one.text, "refusal": null },
+            "logprobs": shape.logprobs(&one.tokens),
+            "finish_reason": one.finish_reason(),
+        })
+    });
+    let mut answer = shape.object("chat.completion", choices.collect::<Value>());
+    answer["usage"] = usage_json(&usage);
+    Ok(Json(answer).into_response())
 }
 
-/// A constraint made ready, beside the threads that serve connections.
-async fn compile(served: &Arc<Served>, wanted: Wanted) -> Result<Compiled, Error> {
-    let Wanted { param, constraint } = wanted;
-    let handle = served.handle.clone();
-    tokio::task::spawn_blocking(move || handle.compile(constraint))
-        .await
-        .map_err(|error| Error::Engine {
-            detail: error.to_string(),
-        })?
-        .map_err(|error| Wanted::refused(&param, &error))
+impl Chat {
+    fn check(&self) -> Result<(), Error> {
+        self.check_messages()?;
+        let is_set = |v: &&Value| v.as_array().is_none_or(|a| !a.is_empty());
+        if self.tools.as_ref().filter(is_set).is_some() {
+            return Err(Error::unsupported("tools", "`tools` are not served yet"));
+        }
+        let is_free = |choice: &Value| choice == "none" || choice == "auto";
+        if self.tool_choice.as_ref().is_some_and(|c| !is_free(c)) {
+            let message = "`tool_choice` is not served yet";
+            return Err(Error::unsupported("tool_choice", message));
+        }
+        if let Some(top) = self.top_logprobs {
+            let message = if top > MAX_TOP_LOGPROBS {
+                format!("`top_logprobs` is {top}, expected 0 to {MAX_TOP_LOGPROBS}")
+            } else if self.logprobs != Some(true) {
+                "`top_logprobs` needs `logprobs` to be true".into()
+            } else {
+                String::new()
+            };
+            if !message.is_empty() {
+                return Err(Error::value("top_logprobs", message));
+            }
+        }
+        if self.continue_final_message == Some(true) && self.add_generation_prompt == Some(true) {
+            let message =
+                "`continue_final_message` and `add_generation_prompt` cannot both be true";
+            return Err(Error::value("continue_final_message", message));
+        }
+        Ok(())
+    }
+
+    fn check_messages(&self) -> Result<(), Error> {
+        if self.messages.is_empty() {
+            let message = "`messages` is empty, expected at least one message";
+            return Err(Error::value("messages", message));
+        }
+        for (i, message) in self.messages.iter().enumerate() {
+            let param = format!("messages[{i}]");
+            let Some(fields) = message.as_object() else {
+                return Err(Error::value(&param, format!("`{param}` is no object")));
+            };
+            if !fields.get("role").is_some_and(Value::is_string) {
+                let param = format!("{param}.role");
+                return Err(Error::value(
+                    &param,
+                    format!("`{param}` is missing or no text"),
+                ));
+            }
+            match fields.get("content") {
+                None | Some(Value::Null | Value::String(_)) => {}
+                Some(Value::Array(parts)) => check_parts(&param, parts)?,
+                Some(_) => {
+                    let param = format!("{param}.content");
+                    let message = format!("`{param}` is neither text nor an array of parts");
+                    return Err(Error::value(&param, message));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Length of the list of most probable tokens, if log-probabilities are wanted.
+    fn n_top_logprobs(&self) -> Option<usize> {
+        let is_wanted = self.logprobs == Some(true);
+        is_wanted.then(|| self.top_logprobs.unwrap_or(0) as usize)
+    }
+
+    /// What the template renders.
+    fn conversation(&self) -> Conversation {
+        let messages = self.messages.iter().map(with_plain_content).collect();
+        Conversation {
+            messages: Value::Array(messages),
+            tools: Value::Null,
+            continue_final_message: self.continue_final_message == Some(true),
+            kwargs: self.chat_template_kwargs.clone().unwrap_or_default(),
+        }
+    }
 }
 
-/// What all chunks of an answer share.
-#[derive(Clone)]
-struct Head {
+fn check_parts(message: &str, parts: &[Value]) -> Result<(), Error> {
+    for (k, part) in parts.iter().enumerate() {
+        let is_text = part.get("type").and_then(Value::as_str) == Some("text");
+        if !is_text || !part.get("text").is_some_and(Value::is_string) {
+            let param = format!("{message}.content[{k}]");
+            let message = format!("`{param}`: only parts of type `text` are served");
+            return Err(Error::unsupported(&param, message));
+        }
+    }
+    Ok(())
+}
+
+/// A message whose text parts are joined: templates expect one text.
+fn with_plain_content(message: &Value) -> Value {
+    let mut message = message.clone();
+    if let Some(parts) = message.get("content").and_then(Value::as_array) {
+        let texts = parts.iter().filter_map(|part| part.get("text"));
+        let text: String = texts.filter_map(Value::as_str).collect();
+        message["content"] = Value::String(text);
+    }
+    message
+}
+
+/// What all chunks of an answer share, and how they are written.
+struct Shape {
+    served: Arc<Served>,
     id: String,
     created: u64,
-    model: String,
     fingerprint: String,
+    wants_usage: bool,
+    wants_logprobs: bool,
 }
 
-impl Head {
-    fn new(served: &Served) -> Self {
-        use std::sync::atomic::{AtomicU64, Ordering};
+impl Shape {
+    fn new(served: Arc<Served>, chat: &Chat, generation: &Generation) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let (now, count) = (serving::now(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let (version, ggml) = (env!("CARGO_PKG_VERSION"), crate::ggml::version());
         Self {
+            served,
             id: format!("chatcmpl-{now:x}{count:08x}"),
             created: now,
-            model: served.name.clone(),
-            fingerprint: format!(
-                "bench-{}-ggml-{}",
-                env!("CARGO_PKG_VERSION"),
-                crate::ggml::version()
-            ),
+            fingerprint: format!("bench-{version}-ggml-{ggml}"),
+            wants_usage: generation.wants_usage(),
+            wants_logprobs: chat.n_top_logprobs().is_some(),
         }
     }
 
-    fn object(&self, object: &str, choices: impl Into<Value>) -> Value {
+    fn object(&self, object: &str, choices: Value) -> Value {
         json!({
-            "id": self.id, "object": object, "created": self.created, "model": self.model,
-            "system_fingerprint": self.fingerprint, "choices": choices.into(),
+            "id": self.id, "object": object, "created": self.created, "model": self.served.name,
+            "system_fingerprint": self.fingerprint, "choices": choices,
         })
     }
-}
 
-async fn whole(
-    request: &ChatRequest,
-    served: &Served,
-    head: &Head,
-    mut answers: Answers,
-) -> Result<Json<Value>, Error> {
-    let n = request.choices() as usize;
-    let mut texts = vec![String::new(); n];
-    let mut entries: Vec<Vec<Value>> = vec![Vec::new(); n];
-    let mut reasons: Vec<Option<FinishReason>> = vec![None; n];
-    let mut total = Usage::default();
-    while let Some((choice, event)) = answers.next().await {
-        let i = choice as usize;
-        match event {
-            Event::Text { text, tokens } => {
-                texts[i].push_str(&text);
-                entries[i].extend(logprob_entries(&tokens, served.handle.tokenizer()));
-            }
-            Event::Done { reason, usage } => {
-                reasons[i] = Some(reason);
-                add(&mut total, &usage);
-            }
-            // Told in streams only.
-            Event::Step { .. } => {}
-            Event::Failed(failure) => return Err(failure.into()),
-        }
+    fn logprobs(&self, tokens: &[AnswerToken]) -> Option<Value> {
+        let tokenizer = self.served.handle.tokenizer();
+        let entries = || logprobs::entries(tokens, tokenizer);
+        self.wants_logprobs
+            .then(|| json!({ "content": entries(), "refusal": null }))
     }
-    let mut choices = Vec::with_capacity(n);
-    for (i, text) in texts.into_iter().enumerate() {
-        let Some(reason) = reasons[i] else {
-            return Err(Error::Engine {
-                detail: "the engine ended before the answer was complete".into(),
-            });
-        };
-        let logprobs = request.wants_logprobs().then(|| logprobs(&entries[i]));
-        choices.push(json!({
-            "index": i,
-            "message": { "role": "assistant", "content": text, "refusal": null },
-            "logprobs": logprobs,
-            "finish_reason": finish_name(reason),
-        }));
-    }
-    let mut answer = head.object("chat.completion", Value::Array(choices));
-    answer["usage"] = usage_json(&total);
-    Ok(Json(answer))
-}
 
-/// The chunks of a stream: a first one with the role for each answer, text, one that ends each
-/// answer, the usage if it was asked for, and the mark of the end.
-fn streamed(
-    request: &ChatRequest,
-    served: Arc<Served>,
-    head: Head,
-    answers: Answers,
-) -> Sse<impl Stream<Item = Result<SseEvent, Infallible>> + use<>> {
-    let (n, wants_usage, wants_logprobs) = (
-        request.choices(),
-        request.wants_usage(),
-        request.wants_logprobs(),
-    );
-    let chunk = move |head: &Head, choices: Value| {
-        let mut chunk = head.object("chat.completion.chunk", choices);
-        if wants_usage {
+    fn chunk(&self, choices: Value) -> Value {
+        let mut chunk = self.object("chat.completion.chunk", choices);
+        if self.wants_usage {
             chunk["usage"] = Value::Null;
         }
         chunk
-    };
-    let choice = |i: u32, delta: Value, logprobs: Option<Value>, reason: Option<&str>| json!([{ "index": i, "delta": delta, "logprobs": logprobs, "finish_reason": reason }]);
-    let first: Vec<Value> = (0..n)
-        .map(|i| {
-            chunk(
-                &head,
-                choice(i, json!({ "role": "assistant", "content": "" }), None, None),
-            )
-        })
-        .collect();
+    }
 
-    let state = (answers, Usage::default(), n, false);
-    let rest = stream::unfold(state, move |(mut answers, mut total, mut open, ended)| {
-        let (head, served) = (head.clone(), Arc::clone(&served));
-        async move {
-            if ended {
-                return None;
-            }
-            let Some((i, event)) = answers.next().await else {
-                let error = Error::Engine {
-                    detail: "the engine ended before the answer was complete".into(),
-                };
-                return Some((vec![error.body().to_string()], (answers, total, open, true)));
-            };
-            let mut out = Vec::new();
-            let mut ended = false;
-            match event {
-                Event::Text { text, tokens } => {
-                    let entries = wants_logprobs
-                        .then(|| logprobs(&logprob_entries(&tokens, served.handle.tokenizer())));
-                    out.push(
-                        chunk(&head, choice(i, json!({ "content": text }), entries, None))
-                            .to_string(),
-                    );
-                }
-                Event::Step {
-                    step,
-                    fixed,
-                    n_masked,
-                } => {
-                    let mut told = chunk(&head, json!([]));
-                    let tokenizer = served.handle.tokenizer();
-                    told["diffusion"] = step_json(i, step, n_masked, &fixed, tokenizer);
-                    out.push(told.to_string());
-                }
-                Event::Done { reason, usage } => {
-                    add(&mut total, &usage);
-                    out.push(
-                        chunk(&head, choice(i, json!({}), None, Some(finish_name(reason))))
-                            .to_string(),
-                    );
-                    open -= 1;
-                    if open == 0 {
-                        if wants_usage {
-                            let mut last = head.object("chat.completion.chunk", json!([]));
-                            last["usage"] = usage_json(&total);
-                            out.push(last.to_string());
-                        }
-                        out.push("[DONE]".into());
-                        ended = true;
-                    }
-                }
-                Event::Failed(failure) => {
-                    tracing::error!(%failure, "a stream failed");
-                    out.push(Error::from(failure).body().to_string());
-                    ended = true;
-                }
-            }
-            Some((out, (answers, total, open, ended)))
+    fn delta(&self, i: u32, delta: Value, logprobs: Option<Value>, reason: Option<&str>) -> String {
+        let choice =
+            json!([{ "index": i, "delta": delta, "logprobs": logprobs, "finish_reason": reason }]);
+        self.chunk(choice).to_string()
+    }
+}
+
+impl Format for Shape {
+    fn start(&self, choice: u32) -> Vec<String> {
+        let delta = json!({ "role": "assistant", "content": "" });
+        vec![self.delta(choice, delta, None, None)]
+    }
+
+    fn text(&self, choice: u32, text: &str, tokens: &[AnswerToken]) -> String {
+        let delta = json!({ "content": text });
+        self.delta(choice, delta, self.logprobs(tokens), None)
+    }
+
+    fn step(&self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> String {
+        let mut chunk = self.chunk(json!([]));
+        let tokenizer = self.served.handle.tokenizer();
+        chunk["diffusion"] = step_json(choice, step, n_masked, fixed, tokenizer);
+        chunk.to_string()
+    }
+
+    fn end(&self, choice: u32, reason: FinishReason) -> String {
+        self.delta(choice, json!({}), None, Some(finish_reason(reason)))
+    }
+
+    fn done(&self, usage: &Usage) -> Vec<String> {
+        let mut out = Vec::new();
+        if self.wants_usage {
+            let mut last = self.chunk(json!([]));
+            last["usage"] = usage_json(usage);
+            out.push(last.to_string());
         }
-    });
-    let first = stream::iter(first.into_iter().map(|chunk| chunk.to_string()));
-    let all = first
-        .chain(rest.flat_map(stream::iter))
-        .map(|data| Ok(SseEvent::default().data(data)));
-    Sse::new(all).keep_alive(KeepAlive::default())
-}
-
-fn add(total: &mut Usage, usage: &Usage) {
-    // The answers share one prompt, which the first of them reads.
-    let is_first = total.prompt_tokens == 0;
-    if is_first || usage.cached_tokens < total.cached_tokens {
-        total.cached_tokens = usage.cached_tokens;
+        out.push("[DONE]".into());
+        out
     }
-    total.prompt_tokens = usage.prompt_tokens;
-    total.completion_tokens += usage.completion_tokens;
-    total.passes += usage.passes;
-    total.positions += usage.positions;
-}
-
-fn usage_json(usage: &Usage) -> Value {
-    let mut out = json!({
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
-        "completion_tokens_details": { "reasoning_tokens": 0 },
-    });
-    if usage.passes > 0 {
-        out["diffusion"] = json!({ "passes": usage.passes, "positions": usage.positions });
-    }
-    out
-}
-
-fn finish_name(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Stop => "stop",
-        FinishReason::Length => "length",
-    }
-}
-
-fn logprobs(entries: &[Value]) -> Value {
-    json!({ "content": entries, "refusal": null })
-}
-
-/// One entry for each token whose bytes are in the text.
-fn logprob_entries(tokens: &[AnswerToken], tokenizer: &Tokenizer) -> Vec<Value> {
-    let entry = |bytes: &[u8], token: &TokenLogprob| json!({ "token": String::from_utf8_lossy(bytes), "logprob": token.logprob, "bytes": bytes, "id": token.id });
-    tokens
-        .iter()
-        .filter_map(|token| {
-            let mut value = entry(&token.bytes, token.chosen.as_ref()?);
-            value["top_logprobs"] = token
-                .top
-                .iter()
-                .map(|top| entry(tokenizer.piece(top.id), top))
-                .collect();
-            Some(value)
-        })
-        .collect()
 }

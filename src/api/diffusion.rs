@@ -1,4 +1,4 @@
-//! `diffusion` of a request: how an answer is filled in, by models that do so.
+//! `diffusion` of a request: options of text diffusion, and its steps in a stream.
 
 use serde_json::{Map, Value, json};
 
@@ -17,7 +17,7 @@ const FIELDS: [&str; 6] = [
     "approximate_cache",
 ];
 
-/// Reads the object; null says nothing.
+/// Reads the object; null sets nothing.
 ///
 /// # Errors
 /// A field that nobody knows or that has the wrong kind of value, by its name.
@@ -74,7 +74,7 @@ impl Field<'_> {
     }
 }
 
-/// What a chunk says of a step of answer `index`.
+/// A denoising step of completion `index`.
 pub(super) fn step_json(
     index: u32,
     step: usize,

@@ -53,7 +53,7 @@ pub(super) enum Error {
     #[error("the model's results are not finite numbers: {0}")]
     NotFinite(Failure),
     /// The engine failed.
-    #[error("the answer could not be completed")]
+    #[error("the completion could not be completed")]
     Engine { detail: String },
     /// No such route.
     #[error("there is no `{0}`")]
@@ -70,6 +70,16 @@ impl Error {
             param: param.into(),
             message: message.into(),
             code: "invalid_value",
+        }
+    }
+
+    /// A field of another type.
+    pub(super) fn kind(param: impl Into<String>, message: &str) -> Self {
+        let param = param.into();
+        Self::Field {
+            message: format!("`{param}`: {message}"),
+            param,
+            code: "invalid_type",
         }
     }
 
@@ -146,8 +156,8 @@ impl IntoResponse for Error {
             Self::Load { name, detail } => {
                 tracing::error!(model = name, detail, "a model could not be loaded")
             }
-            Self::Engine { detail } => tracing::error!(detail, "an answer failed"),
-            Self::NotFinite(failure) => tracing::error!(%failure, "an answer failed"),
+            Self::Engine { detail } => tracing::error!(detail, "a completion failed"),
+            Self::NotFinite(failure) => tracing::error!(%failure, "a completion failed"),
             other => tracing::info!(error = %other, "refused"),
         }
         let status = self.status();

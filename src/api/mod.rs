@@ -1,25 +1,29 @@
 //! HTTP in the shapes of OpenAI's API: one endpoint per file, one error table.
 //!
 //! The only module that knows HTTP and its JSON. Handlers extract, validate, submit to the engine
-//! and map its events; every refusal goes through `error`. Called by `bench serve` and by tests,
+//! and write its events; every refusal goes through `error`. What endpoints share: `fields` (bodies), `generation`
+//! and `sampling` (what is asked for), `answers` (completions, whole and streamed), `logprobs`. Called by `bench serve` and by tests,
 //! which use the same [`app`].
 
 mod adapters;
+mod answers;
 mod chat;
-mod chat_request;
 mod diffusion;
 mod error;
+mod fields;
+mod generation;
 mod health;
+mod logprobs;
 mod models;
 mod pool;
 mod response_format;
+mod sampling;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::HeaderName;
 use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
@@ -27,16 +31,12 @@ use tower_http::trace::TraceLayer;
 
 pub use pool::{Loader, Pool};
 
-use chat_request::ChatRequest;
-
 /// Largest request body: a long conversation, no images.
 const MAX_BODY_BYTES: usize = 16 << 20;
 
 /// Why a chat request with this body is refused whatever the model; none if it is not.
 pub fn refusal(body: &serde_json::Value) -> Option<String> {
-    let body = Bytes::from(body.to_string());
-    let parsed = ChatRequest::parse(&HeaderMap::new(), &body);
-    parsed.err().map(|error| error.to_string())
+    chat::refusal(body.as_object().cloned().unwrap_or_default())
 }
 
 /// The routes over a pool of models.

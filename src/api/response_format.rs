@@ -1,38 +1,31 @@
-//! What an answer must look like, from the fields that say it.
+//! The grammar of a completion, from the fields that constrain it.
 //!
 //! OpenAI's `response_format`; llama-server's `grammar` and `json_schema`; vLLM's `guided_json`,
 //! `guided_regex` and `structured_outputs`. At most one of them. A schema is enforced whatever
 //! `strict` says. Not here: what they mean.
 
-use serde::Deserialize;
+use std::sync::Arc;
+
 use serde_json::Value;
 
-use crate::constraint::{self, Constraint};
+use crate::constraint::{self, Compiled, Constraint};
+use crate::serving::Served;
 
 use super::error::Error;
+use super::fields::fields;
 
-/// The fields of a request that constrain its answer. Their kinds are checked here: a flattened
-/// field that fails to parse would not be named.
-#[derive(Debug, Deserialize)]
-pub(super) struct Fields {
-    response_format: Option<Value>,
-    /// GBNF, or Lark.
-    grammar: Option<Value>,
-    json_schema: Option<Value>,
-    guided_json: Option<Value>,
-    guided_regex: Option<Value>,
-    structured_outputs: Option<Value>,
+fields! {
+    /// The fields of a request that constrain its completion.
+    pub(super) struct Fields {
+        response_format: Option<Value>,
+        /// GBNF, or Lark.
+        grammar: Option<Value>,
+        json_schema: Option<Value>,
+        guided_json: Option<Value>,
+        guided_regex: Option<Value>,
+        structured_outputs: Option<Value>,
+    }
 }
-
-/// Their names.
-pub(super) const NAMES: &[&str] = &[
-    "response_format",
-    "grammar",
-    "json_schema",
-    "guided_json",
-    "guided_regex",
-    "structured_outputs",
-];
 
 /// A constraint and the field it comes from, for messages.
 #[derive(Debug)]
@@ -83,8 +76,20 @@ impl Fields {
 }
 
 impl Wanted {
-    /// What is said of a constraint that cannot be used.
-    pub(super) fn refused(param: &str, error: &constraint::Error) -> Error {
+    /// Compiles the constraint, off the threads that serve connections.
+    pub(super) async fn compile(self, served: &Arc<Served>) -> Result<Compiled, Error> {
+        let Self { param, constraint } = self;
+        let handle = served.handle.clone();
+        tokio::task::spawn_blocking(move || handle.compile(constraint))
+            .await
+            .map_err(|error| Error::Engine {
+                detail: error.to_string(),
+            })?
+            .map_err(|error| Self::refused(&param, &error))
+    }
+
+    /// The refusal of a constraint that cannot be used.
+    fn refused(param: &str, error: &constraint::Error) -> Error {
         match error {
             constraint::Error::Busy => Error::Busy {
                 limit: constraint::MAX_AT_ONCE,
@@ -102,11 +107,7 @@ fn given(field: &Option<Value>) -> Option<&Value> {
 }
 
 fn text<'a>(param: &str, value: &'a Value) -> Result<&'a str, Error> {
-    value.as_str().ok_or_else(|| Error::Field {
-        param: param.into(),
-        message: format!("`{param}` is no text"),
-        code: "invalid_type",
-    })
+    value.as_str().ok_or_else(|| Error::kind(param, "no text"))
 }
 
 fn wanted(param: impl Into<String>, constraint: Constraint) -> Wanted {

@@ -1,4 +1,4 @@
-//! How answers are filled in, on the command line, and how that looks while it happens.
+//! Options of text diffusion on the command line, and how a completion looks while it forms.
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -6,34 +6,34 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::engine::{Diffusion, Fixed, Remasking};
 use crate::text::tokenizer::Tokenizer;
 
-/// For models that fill in masked tokens.
+/// For models that decode by text diffusion.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Text diffusion")]
 pub(super) struct DiffusionOptions {
-    /// Steps in which an answer is filled in; default: one for each token
+    /// Denoising steps for the whole completion; default: one for each token
     #[arg(long, value_name = "N")]
     steps: Option<usize>,
-    /// Tokens that are filled in together, block by block from the left; default: 32
+    /// Block length: tokens that are denoised together, block by block from the left; default: 32
     #[arg(long, value_name = "N")]
     block_length: Option<usize>,
-    /// Which tokens a step keeps: low_confidence, margin, entropy, random, none; default: as the
-    /// definition has it
+    /// Remasking rule, which tokens a step fixes: low_confidence, margin, entropy, random, none;
+    /// default: as the definition has it
     #[arg(long, value_name = "RULE")]
     remasking: Option<Remasking>,
-    /// Weight of classifier-free guidance; 0: none
+    /// Scale of classifier-free guidance, 0 to 100; 0 = off
     #[arg(long, value_name = "X")]
     cfg_scale: Option<f64>,
-    /// Keep tokens at least this probable, beyond the number of a step
+    /// Confidence threshold: probability, above 0 up to 1, from which a token is fixed early; default: off
     #[arg(long, value_name = "P")]
     confidence_threshold: Option<f64>,
-    /// Keep keys and values of what is before a block, which is quicker and not the same
+    /// Cache keys and values of what is before a block, which is faster and changes the completion
     #[arg(long)]
     approximate_cache: bool,
 }
 
 impl DiffusionOptions {
-    /// What was said.
-    pub(super) fn said(&self) -> Diffusion {
+    /// What is set.
+    pub(super) fn set(&self) -> Diffusion {
         Diffusion {
             steps: self.steps,
             block_length: self.block_length,
@@ -44,9 +44,9 @@ impl DiffusionOptions {
         }
     }
 
-    /// What was said, if anything.
+    /// What is set, if anything.
     pub(super) fn request(&self) -> Option<Diffusion> {
-        Some(self.said()).filter(|said| *said != Diffusion::default())
+        Some(self.set()).filter(|set| *set != Diffusion::default())
     }
 }
 

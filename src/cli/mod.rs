@@ -19,6 +19,7 @@ mod overlay;
 mod perf;
 mod plan;
 mod run;
+mod sampling;
 mod serve;
 mod synth;
 mod template;

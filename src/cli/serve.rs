@@ -35,29 +35,28 @@ pub(super) struct Args {
     /// Port to listen on; 0 takes a free one
     #[arg(long, default_value_t = 11116)]
     port: u16,
-    /// Answers generated at once; each has a context of its own
+    /// Maximum number of requests that are decoded at once; each has a context of its own
     #[arg(long, default_value_t = 4, value_name = "N")]
     parallel: usize,
-    /// Requests that may wait
+    /// Maximum number of waiting requests
     #[arg(long, default_value_t = 64, value_name = "N")]
     queue: usize,
-    /// Memory for what is kept of all answers, such as 512M or 4G, which they share; default: a
-    /// context for each
+    /// KV cache that all requests share, in bytes, such as 512M or 4G; default: a context for each
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     cache: Option<u64>,
-    /// States remembered for later requests, of models that keep states
+    /// Recurrent states cached for later requests with the same prefix
     #[arg(long, default_value_t = 16, value_name = "N")]
     checkpoints: usize,
-    /// Most tokens of prompts in a step in which answers run
+    /// Maximum number of prefill tokens per step while other requests decode
     #[arg(long, default_value_t = 128, value_name = "N")]
     prompt_batch: usize,
-    /// Most tokens guessed ahead in a step, from what the text repeats; 0: none
+    /// Speculative decoding by prompt lookup: maximum number of draft tokens per step; 0 = off
     #[arg(long, default_value_t = 0, value_name = "N")]
     draft: usize,
-    /// Most seconds that a request waits for its turn; default: no limit
+    /// Maximum number of seconds that a request waits in the queue; default: no limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     queue_time: Option<Duration>,
-    /// Most seconds from its turn to the end of its answer; default: no limit
+    /// Maximum number of seconds from a request's first step to the end of its completion; default: no limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     answer_time: Option<Duration>,
     #[command(flatten)]
@@ -146,7 +145,7 @@ fn start(args: &Args, source: &Source) -> Result<Served, Failure> {
         n_queue: args.queue.max(1),
         n_prompt: args.prompt_batch.max(1),
         n_drafted: args.draft,
-        diffusion: args.diffusion.said(),
+        diffusion: args.diffusion.set(),
         queue_time: args.queue_time,
         answer_time: args.answer_time,
     };

@@ -7,7 +7,7 @@
 //! Invariants: ids rise, whatever stages ran, so the draw depends on the candidates alone; no
 //! logit is NaN or plus infinity; minus infinity is a banned token, and no cut keeps one.
 
-use super::SampleError;
+use super::error::SampleError;
 use super::select::{self, Cut};
 
 /// Candidates whose weights are summed together before the draw.
@@ -311,7 +311,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::twin;
+    use crate::sampling::reference_chain;
 
     const BANNED: f32 = f32::NEG_INFINITY;
 
@@ -356,7 +356,7 @@ mod tests {
     proptest! {
         #[test]
         fn cuts_give_the_same_in_every_form(
-            logits in twin::logits(1..200),
+            logits in reference_chain::logits(1..200),
             n in 1..50usize,
             m in 1..50usize,
         ) {
@@ -375,7 +375,7 @@ mod tests {
                 let ids: Vec<u32> = (0..len).map(|i| candidates.id(i)).collect();
                 (ids, candidates.logits().to_vec())
             });
-            let mut best = twin::falling(&logits);
+            let mut best = reference_chain::falling(&logits);
             if n.min(m) < logits.len() {
                 best.truncate(n.min(m));
             } else {

@@ -13,10 +13,14 @@
 //! Invariant: one row of the text's hidden states for each token taken in, each of length 1, or 0
 //! where a hidden state is all zeros and so is like no other.
 
+use super::error::SampleError;
 use super::history::Origin;
+use super::parameter::ParamError;
+use super::params::Params;
+use super::sampler::Sampler;
+use super::sampler::run;
 use super::softmax::{exp, sum_exp};
 use super::stage::Step;
-use super::{ParamError, Params, SampleError, Sampler, run};
 
 /// Numbers that are multiplied together in one go.
 const LANES: usize = 16;
@@ -218,7 +222,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::twin;
+    use crate::sampling::reference_chain;
 
     fn search(alpha: f64, top_k: u32, n_embd: usize) -> Contrastive {
         let params = Params {
@@ -312,7 +316,7 @@ mod tests {
         );
         refused(
             |p| p.penalty_alpha = 1.5,
-            "`penalty_alpha`: found `1.5`, expected a number from 0 to 1",
+            "`penalty_alpha`: found `1.5`, expected a number from 0 to 1 (contrastive search; 0 = off)",
         );
         refused(
             |p| p.mirostat = 2,
@@ -320,7 +324,7 @@ mod tests {
         );
         refused(
             |p| p.xtc_probability = 2.0,
-            "`xtc_probability`: found `2`, expected a number from 0 to 1",
+            "`xtc_probability`: found `2`, expected a number from 0 to 1 (XTC; 0 = off)",
         );
         let params = Params {
             penalty_alpha: 0.6,
@@ -379,7 +383,7 @@ mod tests {
         fn the_choice_is_the_naive_one(
             (text, hidden) in (1..40usize).prop_flat_map(|n| (rows(0..30, n), rows(1..9, n))),
             alpha in 0.0..1.0f64,
-            logits in twin::logits(9..60),
+            logits in reference_chain::logits(9..60),
         ) {
             let n_embd = hidden[0].len();
             let mut search = search(alpha, hidden.len() as u32, n_embd);
@@ -389,10 +393,10 @@ mod tests {
                 search.accept(2, row)?;
             }
 
-            let falling = twin::falling(&logits);
+            let falling = reference_chain::falling(&logits);
             prop_assume!(!falling.is_empty());
             let found = search.candidates(&logits, None)?;
-            let ps = twin::softmax(&logits);
+            let ps = reference_chain::softmax(&logits);
             let expected: Vec<u32> = falling.into_iter().take(hidden.len()).collect();
             prop_assert_eq!(found.iter().map(|c| c.id).collect::<Vec<_>>(), expected);
             for candidate in &found {

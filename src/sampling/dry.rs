@@ -13,8 +13,10 @@
 use std::collections::BTreeMap;
 
 use super::candidates::Candidates;
+use super::error::SampleError;
+use super::parameter::ParamError;
+use super::params::Params;
 use super::stage::{Stage, Step};
-use super::{ParamError, Params, SampleError};
 
 /// Texts behind which a repetition begins anew unless a request says otherwise.
 pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
@@ -38,29 +40,11 @@ struct Dry {
 
 pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
     let (multiplier, base) = (params.dry_multiplier, params.dry_base);
-    ParamError::unless(
-        multiplier.is_finite() && multiplier >= 0.0,
-        "dry_multiplier",
-        &multiplier,
-        "a finite number, 0 or more",
-    )?;
-    ParamError::unless(
-        base.is_finite() && base >= 1.0,
-        "dry_base",
-        &base,
-        "a finite number, 1 or more",
-    )?;
-    let window = params.dry_last_n;
-    ParamError::unless(
-        window >= -1,
-        "dry_last_n",
-        &window,
-        "-1 (all tokens), 0 (none) or a number of tokens",
-    )?;
+    let window = params.dry_penalty_last_n;
     if multiplier == 0.0 || window == 0 {
         return Ok(None);
     }
-    let mut breakers = params.dry_breakers.clone();
+    let mut breakers = params.dry_sequence_breakers.clone();
     breakers.sort_unstable();
     Ok(Some(Box::new(Dry {
         multiplier,
@@ -135,17 +119,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::twin;
+    use crate::sampling::reference_chain;
 
     fn penalties(text: &[u32], breakers: &[u32]) -> Vec<f32> {
         let params = Params {
             dry_multiplier: 1.0,
             dry_base: 2.0,
             dry_allowed_length: 2,
-            dry_breakers: breakers.to_vec(),
+            dry_sequence_breakers: breakers.to_vec(),
             ..Params::default()
         };
-        let kept = twin::run(&params, text, &[], &[0.0; 6]).expect("something stays");
+        let kept = reference_chain::run(&params, text, &[], &[0.0; 6]).expect("something stays");
         kept.into_iter().map(|(_, logit)| -logit).collect()
     }
 
@@ -194,13 +178,13 @@ mod tests {
                 dry_multiplier: 0.7,
                 dry_base: 1.3,
                 dry_allowed_length: allowed,
-                dry_last_n: last_n,
-                dry_breakers: breakers,
+                dry_penalty_last_n: last_n,
+                dry_sequence_breakers: breakers,
                 ..Params::default()
             };
             let logits = [0.5, 1.0, 2.0, -1.0, 0.0];
-            let twin = twin::chain(&params, &text, &[], &logits);
-            prop_assert_eq!(twin::run(&params, &text, &[], &logits)?, twin);
+            let expected = reference_chain::chain(&params, &text, &[], &logits);
+            prop_assert_eq!(reference_chain::run(&params, &text, &[], &logits)?, expected);
         }
     }
 }

@@ -4,8 +4,10 @@
 //! it for good. A bias for a token that the model does not have is an error, never skipped.
 
 use super::candidates::Candidates;
+use super::error::SampleError;
+use super::parameter::ParamError;
+use super::params::Params;
 use super::stage::{Stage, Step};
-use super::{ParamError, Params, SampleError};
 
 #[derive(Debug)]
 struct LogitBias {
@@ -60,7 +62,7 @@ impl Stage for LogitBias {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::{Sampler, StageName, twin};
+    use crate::sampling::{Sampler, StageName, reference_chain};
 
     fn biased(logit_bias: Vec<(u32, f32)>) -> Params {
         Params {
@@ -73,7 +75,7 @@ mod tests {
     #[test]
     fn biases_are_added_to_their_tokens() {
         let params = biased(vec![(3, -0.5), (0, 100.0), (1, f32::NEG_INFINITY)]);
-        let kept = twin::run(&params, &[], &[], &[1.0, 2.0, 3.0, 4.0]);
+        let kept = reference_chain::run(&params, &[], &[], &[1.0, 2.0, 3.0, 4.0]);
         let expected = [(0, 101.0), (1, f32::NEG_INFINITY), (2, 3.0), (3, 3.5)];
         assert_eq!(kept, Ok(expected.to_vec()));
     }
@@ -95,7 +97,7 @@ mod tests {
             ],
             ..biased(vec![(0, 100.0), (1, 2.0)])
         };
-        let kept = twin::run(&params, &[], &[], &[1.0, 2.0, 3.0]);
+        let kept = reference_chain::run(&params, &[], &[], &[1.0, 2.0, 3.0]);
         assert_eq!(kept, Ok(vec![(1, 4.0), (2, 3.0)]));
     }
 

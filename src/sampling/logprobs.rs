@@ -6,8 +6,8 @@
 //!
 //! Invariant: every number is finite, at most 0 and at least [`LOGPROB_FLOOR`].
 
-use super::SampleError;
 use super::candidates::checked_max;
+use super::error::SampleError;
 use super::select;
 use super::softmax::{exp, sum_exp};
 
@@ -132,7 +132,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::twin;
+    use crate::sampling::reference_chain;
 
     fn ids(top: &[TokenLogprob]) -> Vec<u32> {
         top.iter().map(|entry| entry.id).collect()
@@ -140,11 +140,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_same_as_by_a_full_sort(logits in twin::logits(1..3000), n in 0..40usize) {
-            let falling = twin::falling(&logits);
+        fn the_same_as_by_a_full_sort(logits in reference_chain::logits(1..3000), n in 0..40usize) {
+            let falling = reference_chain::falling(&logits);
             prop_assume!(!falling.is_empty());
             let logprobs = Logprobs::new(&logits)?;
-            let ps = twin::softmax(&logits);
+            let ps = reference_chain::softmax(&logits);
 
             let top = logprobs.top(n);
             prop_assert_eq!(ids(&top), &falling[..n.min(falling.len())]);

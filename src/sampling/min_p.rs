@@ -2,9 +2,11 @@
 //! `logit >= max + ln(min_p)`.
 
 use super::candidates::Candidates;
+use super::error::SampleError;
+use super::parameter::ParamError;
+use super::params::Params;
 use super::select::Cut;
 use super::stage::{Stage, Step};
-use super::{ParamError, Params, SampleError};
 
 #[derive(Debug)]
 struct MinP {
@@ -13,12 +15,6 @@ struct MinP {
 
 pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
     let p = params.min_p;
-    ParamError::unless(
-        (0.0..=1.0).contains(&p),
-        "min_p",
-        &p,
-        "a number from 0 to 1",
-    )?;
     if p == 0.0 {
         return Ok(None);
     }
@@ -56,14 +52,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::twin;
+    use crate::sampling::reference_chain;
 
     fn kept(min_p: f64, logits: &[f32]) -> Vec<u32> {
         let params = Params {
             min_p,
             ..Params::default()
         };
-        let kept = twin::run(&params, &[], &[], logits).expect("something stays");
+        let kept = reference_chain::run(&params, &[], &[], logits).expect("something stays");
         kept.into_iter().map(|(id, _)| id).collect()
     }
 
@@ -94,11 +90,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_same_as_by_a_full_sort(logits in twin::logits(1..400), min_p in 1e-9..1.0f64) {
+        fn the_same_as_by_a_full_sort(logits in reference_chain::logits(1..400), min_p in 1e-9..1.0f64) {
             let params = Params { min_p, ..Params::default() };
-            let twin = twin::chain(&params, &[], &[], &logits);
-            prop_assume!(!twin.is_empty());
-            prop_assert_eq!(twin::run(&params, &[], &[], &logits)?, twin);
+            let expected = reference_chain::chain(&params, &[], &[], &logits);
+            prop_assume!(!expected.is_empty());
+            prop_assert_eq!(reference_chain::run(&params, &[], &[], &logits)?, expected);
         }
     }
 }

@@ -15,17 +15,16 @@
 use std::f64::consts::LN_2;
 
 use super::candidates::Candidates;
+use super::error::SampleError;
 use super::history::{History, Origin};
+use super::parameter::ParamError;
+use super::params::Params;
 use super::select::{self, Cut};
 use super::softmax::sum_exp;
 use super::stage::{Stage, Step};
-use super::{ParamError, Params, SampleError};
 
 /// Tokens that Zipf's law is fitted to.
 const N_FIT: usize = 100;
-
-/// Highest target: no vocabulary holds a surprise of so many bits.
-const MAX_TAU: f64 = 100.0;
 
 #[derive(Debug)]
 enum Version {
@@ -45,26 +44,10 @@ struct Mirostat {
 
 pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
     let (tau, eta) = (params.mirostat_tau, params.mirostat_eta);
-    ParamError::unless(
-        (0.0..=MAX_TAU).contains(&tau),
-        "mirostat_tau",
-        &tau,
-        "a number of bits from 0 to 100",
-    )?;
-    ParamError::unless(
-        (0.0..=1.0).contains(&eta),
-        "mirostat_eta",
-        &eta,
-        "a number from 0 to 1",
-    )?;
     let version = match params.mirostat {
         0 => return Ok(None),
         1 => Version::One,
-        2 => Version::Two,
-        other => {
-            let expected = "0 (off), 1 or 2 (its version)";
-            return Err(ParamError::new("mirostat", &other, expected));
-        }
+        _ => Version::Two,
     };
     Ok(Some(Box::new(Mirostat {
         version,
@@ -173,7 +156,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::{Sampler, twin};
+    use crate::sampling::{Sampler, reference_chain};
 
     fn params(mirostat: u32, tau: f64, eta: f64) -> Params {
         Params {
@@ -186,7 +169,7 @@ mod tests {
     }
 
     fn n_kept(mirostat: u32, tau: f64, logits: &[f32]) -> usize {
-        let kept = twin::run(&params(mirostat, tau, 0.1), &[], &[], logits);
+        let kept = reference_chain::run(&params(mirostat, tau, 0.1), &[], &[], logits);
         kept.expect("something stays").len()
     }
 
@@ -259,7 +242,7 @@ mod tests {
         for i in 0..2 * DRAWS {
             let kept = match i < DRAWS {
                 true => Vec::new(),
-                false => twin::candidates(&mut sampler, logits).expect("good logits"),
+                false => reference_chain::candidates(&mut sampler, logits).expect("good logits"),
             };
             let token = sampler.sample(logits).expect("good logits");
             sampler.accept(token);
@@ -287,7 +270,11 @@ mod tests {
         let logits = zipf(200, 1.1);
         let params = params(2, 3.0, 0.5);
         let new = |choice| Sampler::new(&params, choice).expect("valid");
-        let kept = |sampler: &mut Sampler| twin::candidates(sampler, &logits).expect("good").len();
+        let kept = |sampler: &mut Sampler| {
+            reference_chain::candidates(sampler, &logits)
+                .expect("good")
+                .len()
+        };
         let mut sampler = new(0);
         let first = kept(&mut sampler);
         sampler.accept_prompt(&[1, 2, 3]);
@@ -316,21 +303,21 @@ mod tests {
     proptest! {
         #[test]
         fn the_same_as_by_a_full_sort(
-            logits in twin::logits(1..1500),
+            logits in reference_chain::logits(1..1500),
             mirostat in 1..3u32,
             tau in 0.0..8.0f64,
             temperature in 0.3..2.0f64,
         ) {
             let params = Params { temperature, ..params(mirostat, tau, 0.1) };
-            let twin = twin::allowed(twin::chain(&params, &[], &[], &logits));
-            prop_assume!(!twin.is_empty());
-            prop_assert_eq!(twin::allowed(twin::run(&params, &[], &[], &logits)?), twin);
+            let expected = reference_chain::allowed(reference_chain::chain(&params, &[], &[], &logits));
+            prop_assume!(!expected.is_empty());
+            prop_assert_eq!(reference_chain::allowed(reference_chain::run(&params, &[], &[], &logits)?), expected);
         }
 
         /// A whole answer beside one whose every step is naive.
         #[test]
-        fn answers_follow_the_twin(
-            rows in prop::collection::vec(twin::logits(40..90), 1..30),
+        fn answers_follow_the_reference(
+            rows in prop::collection::vec(reference_chain::logits(40..90), 1..30),
             mirostat in 1..3u32,
             tau in 0.5..5.0f64,
             eta in 0.0..1.0f64,
@@ -340,14 +327,14 @@ mod tests {
             let mut mu = 2.0 * tau;
             for logits in rows {
                 let mut naive: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
-                twin::mirostat(mirostat, mu, logits.len(), &mut naive);
-                let kept = twin::allowed(twin::candidates(&mut sampler, &logits)?);
+                reference_chain::mirostat(mirostat, mu, logits.len(), &mut naive);
+                let kept = reference_chain::allowed(reference_chain::candidates(&mut sampler, &logits)?);
                 prop_assert_eq!(&kept, &naive);
                 let token = sampler.sample(&logits)?;
                 sampler.accept(token);
                 let kept_logits: Vec<f32> = naive.iter().map(|k| k.1).collect();
                 let at = naive.iter().position(|k| k.0 == token).expect("of those kept");
-                mu -= eta * (-twin::softmax(&kept_logits)[at].log2() - tau);
+                mu -= eta * (-reference_chain::softmax(&kept_logits)[at].log2() - tau);
             }
         }
     }

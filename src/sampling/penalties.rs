@@ -12,9 +12,11 @@
 use std::collections::BTreeMap;
 
 use super::candidates::Candidates;
+use super::error::SampleError;
 use super::history::{History, Origin};
+use super::parameter::ParamError;
+use super::params::Params;
 use super::stage::{Stage, Step};
-use super::{ParamError, Params, SampleError};
 
 #[derive(Debug)]
 struct Penalties {
@@ -41,25 +43,6 @@ pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamErro
         frequency_penalty: frequency,
         ..
     } = params;
-    ParamError::unless(
-        repeat > 0.0 && repeat.is_finite(),
-        "repeat_penalty",
-        &repeat,
-        "a finite number above 0",
-    )?;
-    ParamError::unless(
-        repeat_last_n >= -1,
-        "repeat_last_n",
-        &repeat_last_n,
-        "-1 (all tokens), 0 (none) or a number of tokens",
-    )?;
-    for (field, value) in [
-        ("presence_penalty", presence),
-        ("frequency_penalty", frequency),
-    ] {
-        ParamError::unless(value.is_finite(), field, &value, "a finite number")?;
-    }
-
     let window = match repeat {
         1.0 => 0,
         _ => usize::try_from(repeat_last_n).unwrap_or(usize::MAX),
@@ -139,7 +122,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::twin;
+    use crate::sampling::reference_chain;
 
     #[test]
     fn repetition_divides_above_zero_and_multiplies_below() {
@@ -149,7 +132,7 @@ mod tests {
             ..Params::default()
         };
         // The first token of the prompt has left the window of three.
-        let kept = twin::run(&params, &[3, 0], &[1, 1], &[4.0, -4.0, 4.0, 4.0]);
+        let kept = reference_chain::run(&params, &[3, 0], &[1, 1], &[4.0, -4.0, 4.0, 4.0]);
         let expected = [(0, 2.0), (1, -8.0), (2, 4.0), (3, 4.0)];
         assert_eq!(kept, Ok(expected.to_vec()));
     }
@@ -161,7 +144,7 @@ mod tests {
             frequency_penalty: 0.25,
             ..Params::default()
         };
-        let kept = twin::run(&params, &[0, 0, 1], &[1, 2, 1], &[4.0, 4.0, 4.0]);
+        let kept = reference_chain::run(&params, &[0, 0, 1], &[1, 2, 1], &[4.0, 4.0, 4.0]);
         assert_eq!(kept, Ok(vec![(0, 4.0), (1, 2.5), (2, 2.75)]));
     }
 
@@ -171,13 +154,13 @@ mod tests {
             repeat_penalty: 1e-300,
             ..Params::default()
         };
-        let kept = twin::run(&params, &[0], &[], &[4.0, 5.0]);
+        let kept = reference_chain::run(&params, &[0], &[], &[4.0, 5.0]);
         assert_eq!(kept, Ok(vec![(0, f32::MAX), (1, 5.0)]));
         let params = Params {
             repeat_penalty: 2.0,
             ..Params::default()
         };
-        let kept = twin::run(&params, &[0], &[], &[f32::MIN]);
+        let kept = reference_chain::run(&params, &[0], &[], &[f32::MIN]);
         assert_eq!(kept, Ok(vec![(0, f32::MIN)]));
     }
 
@@ -187,14 +170,14 @@ mod tests {
             repeat_penalty: 2.0,
             ..Params::default()
         };
-        let kept = twin::run(&params, &[70_000], &[], &[4.0, 5.0]);
+        let kept = reference_chain::run(&params, &[70_000], &[], &[4.0, 5.0]);
         assert_eq!(kept, Ok(vec![(0, 4.0), (1, 5.0)]));
     }
 
     proptest! {
         #[test]
         fn counts_kept_along_are_those_of_the_whole_history(
-            logits in twin::logits(8..9),
+            logits in reference_chain::logits(8..9),
             parts in prop::collection::vec(prop::collection::vec(0..8u32, 0..12), 0..4),
             generated in prop::collection::vec(0..8u32, 0..30),
             repeat_penalty in 0.5..2.0f64,
@@ -210,7 +193,7 @@ mod tests {
                 ..Params::default()
             };
             let prompt = parts.concat();
-            let mut sampler = twin::sampler(&params);
+            let mut sampler = reference_chain::sampler(&params);
             for part in &parts {
                 sampler.accept_prompt(part);
             }
@@ -218,8 +201,8 @@ mod tests {
                 sampler.accept(token);
             }
             prop_assert_eq!(
-                twin::candidates(&mut sampler, &logits),
-                Ok(twin::chain(&params, &prompt, &generated, &logits))
+                reference_chain::candidates(&mut sampler, &logits),
+                Ok(reference_chain::chain(&params, &prompt, &generated, &logits))
             );
         }
     }

@@ -3,8 +3,8 @@
 //! Greedy takes the best, the lowest id among equals, and needs no random number. The draw
 //! takes one number for the step and walks the candidates by rising id.
 
-use super::SampleError;
 use super::candidates::{Candidates, PART};
+use super::error::SampleError;
 use super::softmax::{exp, sum_exp};
 use super::stage::Step;
 
@@ -70,7 +70,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::twin;
+    use crate::sampling::reference_chain;
 
     #[test]
     fn draw_never_takes_a_token_without_weight() {
@@ -85,13 +85,13 @@ mod tests {
     proptest! {
         #[test]
         fn draw_stops_where_the_cumulated_probability_does(
-            logits in twin::logits(1..3000),
+            logits in reference_chain::logits(1..3000),
             uniform in 0.0..1.0f64,
         ) {
             let max = checked(&logits);
             prop_assume!(max.is_finite());
             let position = weighted(&logits, max, uniform, &mut Vec::new());
-            let ps = twin::softmax(&logits);
+            let ps = reference_chain::softmax(&logits);
             let before: f64 = ps[..position].iter().sum();
             prop_assert!(ps[position] > 0.0);
             prop_assert!(before <= uniform + 1e-12);

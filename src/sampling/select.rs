@@ -114,7 +114,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::twin;
+    use crate::sampling::reference_chain;
 
     fn survivors(cut: Cut, logits: &[f32]) -> Vec<u32> {
         let mut positions = Vec::new();
@@ -124,7 +124,7 @@ mod tests {
 
     /// The `n` best by a full sort, banned ones left out, as rising positions.
     fn sorted_best(logits: &[f32], n: usize) -> Vec<u32> {
-        let mut order = twin::falling(logits);
+        let mut order = reference_chain::falling(logits);
         order.truncate(n);
         order.sort_unstable();
         order
@@ -133,7 +133,7 @@ mod tests {
     proptest! {
         #[test]
         fn best_is_the_head_of_a_full_sort(
-            logits in twin::logits(1..5000),
+            logits in reference_chain::logits(1..5000),
             n in 1..2000usize,
         ) {
             let cut = best(&logits, n, &mut Vec::new());
@@ -142,7 +142,7 @@ mod tests {
 
         #[test]
         fn heaviest_is_the_shortest_head_that_reaches_the_target(
-            logits in twin::logits(1..1000),
+            logits in reference_chain::logits(1..1000),
             share in 0.0..1.0f64,
         ) {
             // A count is a weight whose sums are exact.

@@ -4,8 +4,10 @@
 //! upwards, however low the temperature. At 0 there is no such stage: the pick is greedy.
 
 use super::candidates::Candidates;
+use super::error::SampleError;
+use super::parameter::ParamError;
+use super::params::Params;
 use super::stage::{Stage, Step};
-use super::{ParamError, Params, SampleError};
 
 #[derive(Debug)]
 struct Temperature {
@@ -14,12 +16,6 @@ struct Temperature {
 
 pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
     let temperature = params.temperature;
-    ParamError::unless(
-        temperature >= 0.0 && temperature.is_finite(),
-        "temperature",
-        &temperature,
-        "a finite number, 0 or more",
-    )?;
     if temperature == 0.0 || temperature == 1.0 {
         return Ok(None);
     }
@@ -44,16 +40,16 @@ impl Stage for Temperature {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::twin;
+    use crate::sampling::reference_chain;
 
     fn probabilities(temperature: f64, logits: &[f32]) -> Vec<f64> {
         let params = Params {
             temperature,
             ..Params::default()
         };
-        let kept = twin::run(&params, &[], &[], logits).expect("something stays");
+        let kept = reference_chain::run(&params, &[], &[], logits).expect("something stays");
         let logits: Vec<f32> = kept.into_iter().map(|(_, logit)| logit).collect();
-        twin::softmax(&logits)
+        reference_chain::softmax(&logits)
     }
 
     #[test]

@@ -11,10 +11,11 @@
 //! curve has no tail, so all its differences count alike. No vocabulary is sorted: what lies below a
 //! token can bend by no more than twice that token's probability, so a few of the best decide.
 
+use super::parameter::ParamError;
+use super::params::Params;
 use super::select::{self, Cut};
 use super::softmax::exp;
 use super::stage::{self, Stage};
-use super::{ParamError, Params};
 
 /// Tokens that are looked at first.
 const FIRST: usize = 256;
@@ -23,7 +24,7 @@ const FIRST: usize = 256;
 const STRAIGHT: f64 = 1e-6;
 
 pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
-    stage::cut_by_share("tfs_z", params.tfs_z, without_tail)
+    stage::cut_by_share(params.tfs_z, without_tail)
 }
 
 fn without_tail(logits: &[f32], max: f32, z: f64, best: &mut Vec<f32>) -> Cut {
@@ -76,14 +77,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::twin;
+    use crate::sampling::reference_chain;
 
     fn kept(tfs_z: f64, logits: &[f32]) -> Vec<u32> {
         let params = Params {
             tfs_z,
             ..Params::default()
         };
-        let kept = twin::run(&params, &[], &[], logits).expect("something stays");
+        let kept = reference_chain::run(&params, &[], &[], logits).expect("something stays");
         kept.into_iter().map(|(id, _)| id).collect()
     }
 
@@ -117,11 +118,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_same_as_by_a_full_sort(logits in twin::logits(1..1500), z in 0.0..1.0f64) {
+        fn the_same_as_by_a_full_sort(logits in reference_chain::logits(1..1500), z in 0.0..1.0f64) {
             let params = Params { tfs_z: z, ..Params::default() };
-            let twin = twin::chain(&params, &[], &[], &logits);
-            prop_assume!(!twin.is_empty());
-            prop_assert_eq!(twin::run(&params, &[], &[], &logits)?, twin);
+            let expected = reference_chain::chain(&params, &[], &[], &logits);
+            prop_assume!(!expected.is_empty());
+            prop_assert_eq!(reference_chain::run(&params, &[], &[], &logits)?, expected);
         }
 
         /// Rows so flat that the first few of the best do not decide.
@@ -131,8 +132,8 @@ mod tests {
             z in 0.0..1.0f64,
         ) {
             let params = Params { tfs_z: z, ..Params::default() };
-            let twin = twin::chain(&params, &[], &[], &logits);
-            prop_assert_eq!(twin::run(&params, &[], &[], &logits)?, twin);
+            let expected = reference_chain::chain(&params, &[], &[], &logits);
+            prop_assert_eq!(reference_chain::run(&params, &[], &[], &logits)?, expected);
         }
     }
 }

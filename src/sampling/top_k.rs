@@ -1,8 +1,10 @@
 //! Keeps the `top_k` most probable tokens; among equals, those with the lower ids.
 
 use super::candidates::Candidates;
+use super::error::SampleError;
+use super::parameter::ParamError;
+use super::params::Params;
 use super::stage::{Stage, Step};
-use super::{ParamError, Params, SampleError};
 
 #[derive(Debug)]
 struct TopK {
@@ -38,7 +40,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::twin;
+    use crate::sampling::reference_chain;
 
     #[test]
     fn lower_ids_win_among_equals() {
@@ -46,17 +48,17 @@ mod tests {
             top_k: 2,
             ..Params::default()
         };
-        let kept = twin::run(&params, &[], &[], &[1.0, 2.0, 1.0, 1.0]);
+        let kept = reference_chain::run(&params, &[], &[], &[1.0, 2.0, 1.0, 1.0]);
         assert_eq!(kept, Ok(vec![(0, 1.0), (1, 2.0)]));
     }
 
     proptest! {
         #[test]
-        fn the_same_as_by_a_full_sort(logits in twin::logits(1..400), top_k in 1..500u32) {
+        fn the_same_as_by_a_full_sort(logits in reference_chain::logits(1..400), top_k in 1..500u32) {
             let params = Params { top_k, ..Params::default() };
             prop_assert_eq!(
-                twin::allowed(twin::run(&params, &[], &[], &logits)?),
-                twin::chain(&params, &[], &[], &logits)
+                reference_chain::allowed(reference_chain::run(&params, &[], &[], &logits)?),
+                reference_chain::chain(&params, &[], &[], &logits)
             );
         }
     }

@@ -2,9 +2,11 @@
 //! (Tang et al. 2024): what is noise does not grow with the temperature.
 
 use super::candidates::Candidates;
+use super::error::SampleError;
+use super::parameter::ParamError;
+use super::params::Params;
 use super::select::Cut;
 use super::stage::{Stage, Step};
-use super::{ParamError, Params, SampleError};
 
 #[derive(Debug)]
 struct TopNSigma {
@@ -13,12 +15,6 @@ struct TopNSigma {
 
 pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
     let n = params.top_n_sigma;
-    ParamError::unless(
-        n.is_finite() && n >= 0.0,
-        "top_n_sigma",
-        &n,
-        "a finite number, 0 or more",
-    )?;
     if n == 0.0 {
         return Ok(None);
     }
@@ -56,14 +52,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::twin;
+    use crate::sampling::reference_chain;
 
     fn kept(top_n_sigma: f64, logits: &[f32]) -> Vec<u32> {
         let params = Params {
             top_n_sigma,
             ..Params::default()
         };
-        let kept = twin::run(&params, &[], &[], logits).expect("something stays");
+        let kept = reference_chain::run(&params, &[], &[], logits).expect("something stays");
         kept.into_iter().map(|(id, _)| id).collect()
     }
 
@@ -78,11 +74,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_same_as_by_a_full_sort(logits in twin::logits(1..400), n in 0.01..3.0f64) {
+        fn the_same_as_by_a_full_sort(logits in reference_chain::logits(1..400), n in 0.01..3.0f64) {
             let params = Params { top_n_sigma: n, ..Params::default() };
-            let twin = twin::chain(&params, &[], &[], &logits);
-            prop_assume!(!twin.is_empty());
-            prop_assert_eq!(twin::run(&params, &[], &[], &logits)?, twin);
+            let expected = reference_chain::chain(&params, &[], &[], &logits);
+            prop_assume!(!expected.is_empty());
+            prop_assert_eq!(reference_chain::run(&params, &[], &[], &logits)?, expected);
         }
     }
 }

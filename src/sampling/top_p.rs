@@ -5,13 +5,14 @@
 //! light that all of them together could not fill `1 - top_p` are left aside at once, and the
 //! border among the others is found by halving.
 
+use super::parameter::ParamError;
+use super::params::Params;
 use super::select::{self, Cut};
 use super::softmax::sum_exp;
 use super::stage::{self, Stage};
-use super::{ParamError, Params};
 
 pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
-    stage::cut_by_share("top_p", params.top_p, nucleus)
+    stage::cut_by_share(params.top_p, nucleus)
 }
 
 fn nucleus(logits: &[f32], max: f32, p: f64, scratch: &mut Vec<f32>) -> Cut {
@@ -32,14 +33,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::twin;
+    use crate::sampling::reference_chain;
 
     fn kept(top_p: f64, logits: &[f32]) -> Vec<u32> {
         let params = Params {
             top_p,
             ..Params::default()
         };
-        let kept = twin::run(&params, &[], &[], logits).expect("something stays");
+        let kept = reference_chain::run(&params, &[], &[], logits).expect("something stays");
         kept.into_iter().map(|(id, _)| id).collect()
     }
 
@@ -68,11 +69,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_same_as_by_a_full_sort(logits in twin::logits(1..2000), top_p in 0.0..1.0f64) {
+        fn the_same_as_by_a_full_sort(logits in reference_chain::logits(1..2000), top_p in 0.0..1.0f64) {
             let params = Params { top_p, ..Params::default() };
-            let twin = twin::chain(&params, &[], &[], &logits);
-            prop_assume!(!twin.is_empty());
-            prop_assert_eq!(twin::run(&params, &[], &[], &logits)?, twin);
+            let expected = reference_chain::chain(&params, &[], &[], &logits);
+            prop_assume!(!expected.is_empty());
+            prop_assert_eq!(reference_chain::run(&params, &[], &[], &logits)?, expected);
         }
     }
 }

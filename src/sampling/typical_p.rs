@@ -4,9 +4,11 @@
 //! The best token may go. No vocabulary is sorted: the nearest are parted off in growing numbers.
 
 use super::candidates::Candidates;
+use super::error::SampleError;
+use super::parameter::ParamError;
+use super::params::Params;
 use super::softmax::{exp, sum_exp};
 use super::stage::{Stage, Step};
-use super::{ParamError, Params, SampleError};
 
 /// Tokens that are looked at first.
 const FIRST: usize = 256;
@@ -20,12 +22,6 @@ struct TypicalP {
 
 pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
     let p = params.typical_p;
-    ParamError::unless(
-        (0.0..=1.0).contains(&p),
-        "typical_p",
-        &p,
-        "a number from 0 to 1",
-    )?;
     if p == 1.0 {
         return Ok(None);
     }
@@ -97,14 +93,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::twin;
+    use crate::sampling::reference_chain;
 
     fn kept(typical_p: f64, logits: &[f32]) -> Vec<u32> {
         let params = Params {
             typical_p,
             ..Params::default()
         };
-        let kept = twin::run(&params, &[], &[], logits).expect("something stays");
+        let kept = reference_chain::run(&params, &[], &[], logits).expect("something stays");
         kept.into_iter().map(|(id, _)| id).collect()
     }
 
@@ -121,11 +117,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_same_as_by_a_full_sort(logits in twin::logits(1..1500), p in 0.01..0.99f64) {
+        fn the_same_as_by_a_full_sort(logits in reference_chain::logits(1..1500), p in 0.01..0.99f64) {
             let params = Params { typical_p: p, ..Params::default() };
-            let twin = twin::chain(&params, &[], &[], &logits);
-            prop_assume!(!twin.is_empty());
-            prop_assert_eq!(twin::run(&params, &[], &[], &logits)?, twin);
+            let expected = reference_chain::chain(&params, &[], &[], &logits);
+            prop_assume!(!expected.is_empty());
+            prop_assert_eq!(reference_chain::run(&params, &[], &[], &logits)?, expected);
         }
     }
 }

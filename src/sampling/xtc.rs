@@ -3,9 +3,11 @@
 //! track where there is a choice (as in text-generation-webui).
 
 use super::candidates::Candidates;
+use super::error::SampleError;
+use super::parameter::ParamError;
+use super::params::Params;
 use super::softmax::sum_exp;
 use super::stage::{Stage, Step};
-use super::{ParamError, Params, SampleError};
 
 /// The random numbers of this stage.
 const LANE: u32 = 1;
@@ -18,13 +20,6 @@ struct Xtc {
 
 pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
     let (probability, threshold) = (params.xtc_probability, params.xtc_threshold);
-    for (field, value) in [
-        ("xtc_probability", probability),
-        ("xtc_threshold", threshold),
-    ] {
-        let is_good = (0.0..=1.0).contains(&value);
-        ParamError::unless(is_good, field, &value, "a number from 0 to 1")?;
-    }
     // Above a half no two tokens are that probable.
     if probability == 0.0 || threshold > 0.5 {
         return Ok(None);
@@ -69,7 +64,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::{Sampler, twin};
+    use crate::sampling::{Sampler, reference_chain};
 
     fn kept(probability: f64, threshold: f64, logits: &[f32]) -> Vec<u32> {
         let params = Params {
@@ -77,7 +72,7 @@ mod tests {
             xtc_threshold: threshold,
             ..Params::default()
         };
-        let kept = twin::run(&params, &[], &[], logits).expect("something stays");
+        let kept = reference_chain::run(&params, &[], &[], logits).expect("something stays");
         kept.into_iter().map(|(id, _)| id).collect()
     }
 
@@ -113,16 +108,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_same_as_by_a_full_sort(logits in twin::logits(1..400), threshold in 0.0..0.5f64) {
+        fn the_same_as_by_a_full_sort(logits in reference_chain::logits(1..400), threshold in 0.0..0.5f64) {
             let params = Params {
                 xtc_probability: 1.0,
                 xtc_threshold: threshold,
                 ..Params::default()
             };
-            let twin = twin::chain(&params, &[], &[], &logits);
-            prop_assume!(!twin.is_empty());
-            let found = twin::allowed(twin::run(&params, &[], &[], &logits)?);
-            prop_assert_eq!(found, twin::allowed(twin));
+            let expected = reference_chain::chain(&params, &[], &[], &logits);
+            prop_assume!(!expected.is_empty());
+            let found = reference_chain::allowed(reference_chain::run(&params, &[], &[], &logits)?);
+            prop_assert_eq!(found, reference_chain::allowed(expected));
         }
     }
 }

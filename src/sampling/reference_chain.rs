@@ -1,4 +1,4 @@
-//! The chain once more, by full sorts and naive loops, for tests to compare with.
+//! A reference implementation of the chain, by full sorts and naive loops, for tests to compare with.
 //!
 //! Written from the stages' definitions and sharing no code with them but the parameters. Logits
 //! are rounded to f32 where the stages round them, so that sets can be compared exactly.
@@ -8,8 +8,11 @@ use std::ops::Range;
 use proptest::prelude::*;
 
 use super::candidates::{Candidates, Store};
+use super::error::SampleError;
+use super::params::Params;
+use super::params::StageName;
+use super::sampler::Sampler;
 use super::stage::Step;
-use super::{Params, SampleError, Sampler, StageName};
 
 /// Rows of logits with many equals and some banned tokens.
 pub(super) fn logits(n: Range<usize>) -> impl Strategy<Value = Vec<f32>> {
@@ -185,14 +188,14 @@ fn min_p(params: &Params, kept: &mut Vec<(u32, f32)>) {
 }
 
 fn dry(params: &Params, text: &[u32], kept: &mut [(u32, f32)]) {
-    if params.dry_multiplier == 0.0 || params.dry_last_n == 0 {
+    if params.dry_multiplier == 0.0 || params.dry_penalty_last_n == 0 {
         return;
     }
-    let text = match params.dry_last_n {
+    let text = match params.dry_penalty_last_n {
         -1 => text,
         n => &text[text.len().saturating_sub(n as usize)..],
     };
-    let is_breaker = |token: &u32| params.dry_breakers.contains(token);
+    let is_breaker = |token: &u32| params.dry_sequence_breakers.contains(token);
     for (id, logit) in kept {
         let mut longest = 0;
         for at in (1..text.len()).filter(|&at| text[at] == *id && !is_breaker(id)) {

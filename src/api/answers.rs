@@ -1,0 +1,187 @@
+//! The completions of one request: submitted together, collected whole or streamed as they come.
+//!
+//! Not here: how an endpoint writes them, which is a [`Format`].
+
+use std::convert::Infallible;
+
+use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, SelectAll, StreamExt};
+use serde_json::{Value, json};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+
+use crate::engine::{AnswerToken, Event, FinishReason, Fixed, Request, Usage};
+use crate::serving::Served;
+
+use super::error::Error;
+
+/// Events of all completions, each with the completion's index.
+pub(super) struct Answers {
+    events: SelectAll<stream::BoxStream<'static, (u32, Event)>>,
+    usage: Usage,
+    /// Completions that are not complete.
+    n_open: u32,
+}
+
+/// A completion.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Completion {
+    pub(super) text: String,
+    pub(super) tokens: Vec<AnswerToken>,
+    reason: Option<FinishReason>,
+}
+
+impl Completion {
+    /// Why it ended, in OpenAI's words.
+    pub(super) fn finish_reason(&self) -> Option<&'static str> {
+        self.reason.map(finish_reason)
+    }
+}
+
+/// OpenAI's word for the end of a completion.
+pub(super) fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+    }
+}
+
+/// How an endpoint writes the data of a stream's events.
+pub(super) trait Format: Send + 'static {
+    /// What comes before the first text of a completion.
+    fn start(&self, choice: u32) -> Vec<String>;
+    /// Text of a completion.
+    fn text(&self, choice: u32, text: &str, tokens: &[AnswerToken]) -> String;
+    /// A denoising step of a completion.
+    fn step(&self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> String;
+    /// The end of a completion.
+    fn end(&self, choice: u32, reason: FinishReason) -> String;
+    /// What comes after the last completion.
+    fn done(&self, usage: &Usage) -> Vec<String>;
+}
+
+fn incomplete() -> Error {
+    Error::Engine {
+        detail: "the engine ended before the completion was complete".into(),
+    }
+}
+
+impl Answers {
+    /// Submits a request for each completion.
+    ///
+    /// # Errors
+    /// The first that is refused.
+    pub(super) fn submit(served: &Served, requests: Vec<Request>) -> Result<Self, Error> {
+        let mut events = SelectAll::new();
+        let mut n_open = 0;
+        for (choice, request) in (0..).zip(requests) {
+            let own = UnboundedReceiverStream::new(served.handle.submit(request)?);
+            events.push(own.map(move |event| (choice, event)).boxed());
+            n_open += 1;
+        }
+        Ok(Self {
+            events,
+            usage: Usage::default(),
+            n_open,
+        })
+    }
+
+    /// All completions by their index, and what they took together.
+    ///
+    /// # Errors
+    /// The first that fails.
+    pub(super) async fn collect(mut self) -> Result<(Vec<Completion>, Usage), Error> {
+        let mut all = vec![Completion::default(); self.n_open as usize];
+        while let Some((choice, event)) = self.events.next().await {
+            let one = &mut all[choice as usize];
+            match event {
+                Event::Text { text, tokens } => {
+                    one.text.push_str(&text);
+                    one.tokens.extend(tokens);
+                }
+                Event::Done { reason, usage } => {
+                    one.reason = Some(reason);
+                    self.add(&usage);
+                }
+                // Reported in streams only.
+                Event::Step { .. } => {}
+                Event::Failed(failure) => return Err(failure.into()),
+            }
+        }
+        match all.iter().all(|one| one.reason.is_some()) {
+            true => Ok((all, self.usage)),
+            false => Err(incomplete()),
+        }
+    }
+
+    fn add(&mut self, usage: &Usage) {
+        let total = &mut self.usage;
+        // The completions share one prompt, which the first of them reads.
+        let is_first = total.prompt_tokens == 0;
+        if is_first || usage.cached_tokens < total.cached_tokens {
+            total.cached_tokens = usage.cached_tokens;
+        }
+        total.prompt_tokens = usage.prompt_tokens;
+        total.completion_tokens += usage.completion_tokens;
+        total.passes += usage.passes;
+        total.positions += usage.positions;
+    }
+
+    /// Server-sent events: the start of each completion, text, the end of each, what the format adds
+    /// after all of them. A completion that fails ends the stream with its error.
+    pub(super) fn stream(self, format: impl Format) -> Response {
+        let first: Vec<String> = (0..self.n_open).flat_map(|i| format.start(i)).collect();
+        let rest = stream::unfold(Some((self, format)), |state| async {
+            let (mut answers, format) = state?;
+            let (out, has_ended) = match answers.events.next().await {
+                Some((choice, event)) => answers.written(&format, choice, event),
+                None => (vec![incomplete().body().to_string()], true),
+            };
+            Some((out, (!has_ended).then_some((answers, format))))
+        });
+        let all = stream::iter(first).chain(rest.flat_map(stream::iter));
+        let events = all.map(|data| Ok::<_, Infallible>(SseEvent::default().data(data)));
+        let sse = Sse::new(events).keep_alive(KeepAlive::default());
+        sse.into_response()
+    }
+
+    /// The data that an event becomes, and whether it is the last.
+    fn written(&mut self, format: &impl Format, i: u32, event: Event) -> (Vec<String>, bool) {
+        match event {
+            Event::Text { text, tokens } => (vec![format.text(i, &text, &tokens)], false),
+            Event::Step {
+                step,
+                fixed,
+                n_masked,
+            } => (vec![format.step(i, step, &fixed, n_masked)], false),
+            Event::Done { reason, usage } => {
+                self.add(&usage);
+                self.n_open -= 1;
+                let mut out = vec![format.end(i, reason)];
+                if self.n_open == 0 {
+                    out.extend(format.done(&self.usage));
+                }
+                (out, self.n_open == 0)
+            }
+            Event::Failed(failure) => {
+                tracing::error!(%failure, "a stream failed");
+                (vec![Error::from(failure).body().to_string()], true)
+            }
+        }
+    }
+}
+
+/// The usage of a request in OpenAI's shape.
+pub(super) fn usage_json(usage: &Usage) -> Value {
+    let mut out = json!({
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
+        "completion_tokens_details": { "reasoning_tokens": 0 },
+    });
+    if usage.passes > 0 {
+        out["diffusion"] = json!({ "passes": usage.passes, "positions": usage.positions });
+    }
+    out
+}

@@ -1,0 +1,147 @@
+//! The fields of a request body. Each part of a request is a struct declared by [`fields!`], which takes
+//! its fields out of the body; what no part took is unknown, and refused with the nearest known name.
+//!
+//! A field that changes the answer and is not served is refused, never ignored. Null means the default.
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::http::{HeaderMap, StatusCode, header};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::arch::nearest;
+
+use super::MAX_BODY_BYTES;
+use super::error::Error;
+
+/// Fields that clients send and that have no effect here.
+const HARMLESS: &[&str] = &[
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+];
+
+/// A part of a request.
+pub(super) trait Fields: DeserializeOwned {
+    /// Names of its fields.
+    const NAMES: &'static [&'static str];
+}
+
+/// Declares a part of a request: a struct that is read from JSON, and the names of its fields.
+macro_rules! fields {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident {
+        $($(#[$field_meta:meta])* $field_vis:vis $field:ident: $ty:ty,)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug, serde::Deserialize)]
+        $vis struct $name {
+            $($(#[$field_meta])* $field_vis $field: $ty,)*
+        }
+
+        impl $crate::api::fields::Fields for $name {
+            const NAMES: &'static [&'static str] = &[$(stringify!($field),)*];
+        }
+    };
+}
+
+pub(super) use fields;
+
+/// The fields of a body that no part has taken yet.
+#[derive(Debug)]
+pub(super) struct Body {
+    left: Map<String, Value>,
+    known: Vec<&'static str>,
+}
+
+impl Body {
+    /// The JSON object that a client sent.
+    ///
+    /// # Errors
+    /// A body that is too large, is not called JSON or is not a JSON object.
+    pub(super) fn read(
+        headers: &HeaderMap,
+        body: Result<Bytes, BytesRejection>,
+    ) -> Result<Self, Error> {
+        let body = body.map_err(|rejection| match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => Error::TooLarge {
+                limit: MAX_BODY_BYTES,
+            },
+            _ => Error::Body(rejection.to_string()),
+        })?;
+        if let Some(kind) = headers.get(header::CONTENT_TYPE) {
+            let kind = kind.to_str().unwrap_or("?");
+            if !kind.to_ascii_lowercase().starts_with("application/json") {
+                return Err(Error::ContentType(kind.to_owned()));
+            }
+        }
+        match serde_json::from_slice(&body) {
+            Ok(Value::Object(fields)) => Ok(Self::of(fields)),
+            Ok(_) => Err(Error::Body("the body is no JSON object".into())),
+            Err(error) => Err(Error::Body(format!("the body is not JSON: {error}"))),
+        }
+    }
+
+    /// A body of these fields.
+    pub(super) fn of(fields: Map<String, Value>) -> Self {
+        Self {
+            left: fields,
+            known: Vec::new(),
+        }
+    }
+
+    /// Takes one field; null is none.
+    pub(super) fn take_one(&mut self, name: &'static str) -> Option<Value> {
+        self.known.push(name);
+        self.left.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// Takes a part of the request.
+    ///
+    /// # Errors
+    /// A field that is missing or of another type, by its name.
+    pub(super) fn take<T: Fields>(&mut self) -> Result<T, Error> {
+        self.known.extend(T::NAMES);
+        let own = T::NAMES
+            .iter()
+            .filter_map(|name| self.left.remove_entry(*name));
+        let own: Map<String, Value> = own.collect();
+        serde_path_to_error::deserialize(Value::Object(own)).map_err(|error| {
+            let path = error.path().to_string();
+            let inner = error.into_inner().to_string();
+            let missing = inner.strip_prefix("missing field `");
+            match missing.and_then(|rest| rest.split_once('`')) {
+                Some((field, _)) => Error::Field {
+                    param: field.to_owned(),
+                    message: format!("missing required parameter: `{field}`"),
+                    code: "missing_required_parameter",
+                },
+                None => Error::kind(path, &inner),
+            }
+        })
+    }
+
+    /// Refuses what no part took.
+    ///
+    /// # Errors
+    /// The first unknown field that is not null.
+    pub(super) fn finish(self) -> Result<(), Error> {
+        let is_unknown = |(name, value): &(&String, &Value)| {
+            !HARMLESS.contains(&name.as_str()) && !value.is_null()
+        };
+        let Some((name, _)) = self.left.iter().find(is_unknown) else {
+            return Ok(());
+        };
+        let near = nearest(name, self.known.iter().copied());
+        let hint = near.map(|near| format!("; did you mean `{near}`?"));
+        Err(Error::Field {
+            param: name.clone(),
+            message: format!("unknown parameter: `{name}`{}", hint.unwrap_or_default()),
+            code: "unknown_parameter",
+        })
+    }
+}

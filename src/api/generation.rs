@@ -1,0 +1,186 @@
+//! The fields that requests for text have in common, whatever the shape of the prompt: how long the
+//! completions are, how many, what ends them, how they are decoded and whether they are streamed.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::constraint::Compiled;
+use crate::engine::Request;
+use crate::serving::Served;
+
+use super::adapters::{self, Scaled};
+use super::diffusion;
+use super::error::Error;
+use super::fields::{Body, fields};
+use super::response_format::{self, Wanted};
+use super::sampling::Sampling;
+
+/// Maximum number of completions of one request.
+const MAX_CHOICES: u32 = 128;
+/// Maximum number of stop sequences.
+const MAX_STOPS: usize = 16;
+
+fields! {
+    struct Common {
+        model: String,
+        stream: Option<bool>,
+        stream_options: Option<StreamOptions>,
+        max_tokens: Option<u64>,
+        max_completion_tokens: Option<u64>,
+        n: Option<u32>,
+        stop: Option<OneOrMany>,
+        draft: Option<u64>,
+        /// Adapters and their scales, the others being off.
+        lora: Option<Vec<Scaled>>,
+        /// Options of text diffusion.
+        diffusion: Option<Map<String, Value>>,
+        /// Whether the stream reports every denoising step.
+        diffusion_trace: Option<bool>,
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// What is asked for, apart from the prompt.
+#[derive(Debug)]
+pub(super) struct Generation {
+    common: Common,
+    sampling: Sampling,
+    format: response_format::Fields,
+}
+
+impl Generation {
+    /// Takes its fields out of a body.
+    ///
+    /// # Errors
+    /// A field that is missing, of another type or out of range.
+    pub(super) fn take(body: &mut Body) -> Result<Self, Error> {
+        let this = Self {
+            common: body.take()?,
+            sampling: Sampling::take(body)?,
+            format: body.take()?,
+        };
+        this.check()?;
+        Ok(this)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let common = &self.common;
+        if !(1..=MAX_CHOICES).contains(&self.n_choices()) {
+            let message = format!("`n` is {}, expected 1 to {MAX_CHOICES}", self.n_choices());
+            return Err(Error::value("n", message));
+        }
+        let (param, most) = match common.max_completion_tokens {
+            None => ("max_tokens", common.max_tokens),
+            most => ("max_completion_tokens", most),
+        };
+        if most == Some(0) {
+            return Err(Error::value(
+                param,
+                format!("`{param}` is 0, expected at least 1"),
+            ));
+        }
+        if self.stop_texts().len() > MAX_STOPS {
+            let message = format!("`stop`: more than {MAX_STOPS} stop sequences");
+            return Err(Error::value("stop", message));
+        }
+        for (param, is_set) in [
+            ("stream_options", common.stream_options.is_some()),
+            ("diffusion_trace", common.diffusion_trace == Some(true)),
+        ] {
+            if is_set && !self.is_streamed() {
+                let message = format!("`{param}` needs `stream` to be true");
+                return Err(Error::value(param, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// The model asked for.
+    pub(super) fn model(&self) -> &str {
+        &self.common.model
+    }
+
+    /// Whether the completions are streamed.
+    pub(super) fn is_streamed(&self) -> bool {
+        self.common.stream == Some(true)
+    }
+
+    /// Whether the stream ends with the usage.
+    pub(super) fn wants_usage(&self) -> bool {
+        let options = self.common.stream_options.as_ref();
+        options.is_some_and(|options| options.include_usage == Some(true))
+    }
+
+    /// Number of completions.
+    pub(super) fn n_choices(&self) -> u32 {
+        self.common.n.unwrap_or(1)
+    }
+
+    /// The grammar of the completions.
+    pub(super) fn constraint(&self) -> Result<Option<Wanted>, Error> {
+        self.format.constraint()
+    }
+
+    fn stop_texts(&self) -> Vec<&str> {
+        let all = match &self.common.stop {
+            None => &[],
+            Some(OneOrMany::One(text)) => std::slice::from_ref(text),
+            Some(OneOrMany::Many(texts)) => texts.as_slice(),
+        };
+        let all = all.iter().map(String::as_str);
+        all.filter(|text| !text.is_empty()).collect()
+    }
+
+    /// What the engine runs: a request for each completion.
+    ///
+    /// # Errors
+    /// A field that does not fit the model.
+    pub(super) fn requests(
+        &self,
+        served: &Served,
+        prompt: &[u32],
+        top_logprobs: Option<usize>,
+        constraint: Option<&Compiled>,
+    ) -> Result<Vec<Request>, Error> {
+        let common = &self.common;
+        let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        let stops = self.stop_texts().into_iter();
+        let first = Request {
+            prompt: prompt.to_vec(),
+            max_tokens: common
+                .max_completion_tokens
+                .or(common.max_tokens)
+                .map(count),
+            sampling: self.sampling.params(served.handle.tokenizer())?,
+            choice: 0,
+            stops: stops.map(|text| text.as_bytes().to_vec()).collect(),
+            top_logprobs,
+            n_drafted: common.draft.map(count),
+            constraint: constraint.cloned(),
+            adapters: common.lora.as_deref().map(adapters::named).transpose()?,
+            diffusion: common
+                .diffusion
+                .as_ref()
+                .map(diffusion::parse)
+                .transpose()?,
+            trace: common.diffusion_trace == Some(true),
+        };
+        let of_choice = |choice| Request {
+            choice,
+            ..first.clone()
+        };
+        Ok((0..self.n_choices()).map(of_choice).collect())
+    }
+}

@@ -1,0 +1,270 @@
+//! The chain of stages that [`Params`] describe, with everything checked.
+
+use super::parameter::ParamError;
+use super::params::{PARAMETERS, Params, StageName};
+use super::stage::Stage;
+use super::table::sampling_table;
+
+macro_rules! builders {
+    (
+        stages {$(
+            $(#[doc = $doc:literal])*
+            $variant:ident = $module:ident, $technique:literal { $($rest:tt)* }
+        )*}
+        search $($search:tt)*
+    ) => {
+        /// A stage with parameters in range; `None` where they make it do nothing.
+        pub(super) fn build(
+            name: StageName,
+            params: &Params,
+        ) -> Result<Option<Box<dyn Stage>>, ParamError> {
+            match name {
+                $(StageName::$variant => $crate::sampling::$module::build(params),)*
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+pub(super) use builders;
+
+sampling_table!(builders);
+
+impl Params {
+    /// Whether a sampler, or contrastive search, can be made of these.
+    pub fn check(&self) -> Result<(), ParamError> {
+        self.chain().map(drop)
+    }
+
+    /// The stages that do something, in order.
+    pub(super) fn chain(&self) -> Result<Vec<Box<dyn Stage>>, ParamError> {
+        for parameter in PARAMETERS {
+            parameter.check(parameter.get(self), &parameter.range)?;
+        }
+        for (i, &name) in self.order.iter().enumerate() {
+            if self.order[..i].contains(&name) {
+                return Err(ParamError::new(
+                    "samplers",
+                    &name,
+                    "each stage at most once",
+                ));
+            }
+        }
+        for &name in StageName::ALL {
+            let does_something = build(name, self)?.is_some();
+            if does_something && !self.order.contains(&name) {
+                let order: Vec<_> = self.order.iter().map(|name| name.as_str()).collect();
+                let expected = format!("`{name}` in it, because its parameters are not neutral");
+                return Err(ParamError::new("samplers", &order.join(", "), expected));
+            }
+        }
+
+        self.check_mirostat()?;
+
+        let stages = self.order.iter().map(|name| build(*name, self));
+        stages.filter_map(Result::transpose).collect()
+    }
+
+    /// Checks that nothing here reads the tokens so far, for completions that do not grow one by one.
+    ///
+    /// # Errors
+    /// The first parameter that does.
+    pub fn check_memoryless(&self) -> Result<(), ParamError> {
+        for parameter in PARAMETERS.iter().filter(|p| p.needs_history) {
+            let (value, off) = (parameter.get(self), parameter.off);
+            if let Some(off) = off.filter(|off| value != *off) {
+                let expected = format!(
+                    "{off} ({}): this model decodes by text diffusion, in no fixed order",
+                    parameter.technique
+                );
+                return Err(ParamError::new(parameter.name, &value, expected));
+            }
+        }
+        Ok(())
+    }
+
+    /// Mirostat steers by what is drawn, so it decides alone how many tokens stay, and it does so last.
+    fn check_mirostat(&self) -> Result<(), ParamError> {
+        if self.mirostat == 0 {
+            return Ok(());
+        }
+        for &name in StageName::ALL {
+            let is_rival = name.is_cut() && name != StageName::Mirostat;
+            if is_rival && build(name, self)?.is_some() {
+                let expected = format!("0, because `{name}` cuts already: only one of them can");
+                return Err(ParamError::new("mirostat", &self.mirostat, expected));
+            }
+        }
+        if self.order.last() != Some(&StageName::Mirostat) {
+            let order: Vec<_> = self.order.iter().map(|name| name.as_str()).collect();
+            let expected = "`mirostat` last, because it learns from the draw";
+            return Err(ParamError::new("samplers", &order.join(", "), expected));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut Params), message: &str) {
+        let mut params = Params::default();
+        change(&mut params);
+        let error = params.check().expect_err(message);
+        assert_eq!(error.to_string(), message);
+    }
+
+    #[test]
+    fn neutral_parameters_make_an_empty_chain() {
+        let chain = Params::default().chain().expect("neutral is valid");
+        assert!(chain.is_empty());
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_with_their_field() {
+        refused(
+            |p| p.temperature = -0.5,
+            "`temperature`: found `-0.5`, expected a finite number, 0 or more (temperature; 1 = off)",
+        );
+        refused(
+            |p| p.temperature = f64::NAN,
+            "`temperature`: found `NaN`, expected a finite number, 0 or more (temperature; 1 = off)",
+        );
+        refused(
+            |p| p.top_p = 1.5,
+            "`top_p`: found `1.5`, expected a number from 0 to 1 (nucleus sampling; 1 = off)",
+        );
+        refused(
+            |p| p.top_p = f64::NAN,
+            "`top_p`: found `NaN`, expected a number from 0 to 1 (nucleus sampling; 1 = off)",
+        );
+        refused(
+            |p| p.min_p = -0.1,
+            "`min_p`: found `-0.1`, expected a number from 0 to 1 (min-p; 0 = off)",
+        );
+        refused(
+            |p| p.repeat_penalty = 0.0,
+            "`repeat_penalty`: found `0`, expected a finite number above 0 (repetition penalties; 1 = off)",
+        );
+        refused(
+            |p| p.repeat_last_n = -2,
+            "`repeat_last_n`: found `-2`, expected -1 (all tokens), 0 (none) or a number of tokens (repetition penalties)",
+        );
+        refused(
+            |p| p.presence_penalty = f64::INFINITY,
+            "`presence_penalty`: found `inf`, expected a finite number (repetition penalties; 0 = off)",
+        );
+        refused(
+            |p| p.frequency_penalty = f64::NAN,
+            "`frequency_penalty`: found `NaN`, expected a finite number (repetition penalties; 0 = off)",
+        );
+        refused(
+            |p| p.logit_bias = vec![(7, f32::INFINITY)],
+            "`logit_bias`: found `7: inf`, expected a finite number or minus infinity",
+        );
+        refused(
+            |p| p.logit_bias = vec![(7, 1.0), (3, 0.0), (7, 2.0)],
+            "`logit_bias`: found `7`, expected each token at most once",
+        );
+    }
+
+    #[test]
+    fn numbers_that_are_none_are_refused_everywhere() {
+        type Field = fn(&mut Params) -> &mut f64;
+        let fields: [(&str, Field); 16] = [
+            ("temperature", |p| &mut p.temperature),
+            ("top_p", |p| &mut p.top_p),
+            ("min_p", |p| &mut p.min_p),
+            ("top_n_sigma", |p| &mut p.top_n_sigma),
+            ("typical_p", |p| &mut p.typical_p),
+            ("xtc_probability", |p| &mut p.xtc_probability),
+            ("xtc_threshold", |p| &mut p.xtc_threshold),
+            ("tfs_z", |p| &mut p.tfs_z),
+            ("mirostat_tau", |p| &mut p.mirostat_tau),
+            ("mirostat_eta", |p| &mut p.mirostat_eta),
+            ("penalty_alpha", |p| &mut p.penalty_alpha),
+            ("repeat_penalty", |p| &mut p.repeat_penalty),
+            ("presence_penalty", |p| &mut p.presence_penalty),
+            ("frequency_penalty", |p| &mut p.frequency_penalty),
+            ("dry_multiplier", |p| &mut p.dry_multiplier),
+            ("dry_base", |p| &mut p.dry_base),
+        ];
+        for (name, field) in fields {
+            for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+                let mut params = Params::default();
+                *field(&mut params) = bad;
+                let error = params.check().expect_err(name);
+                assert_eq!((error.field, error.found), (name, bad.to_string()));
+            }
+            if !name.ends_with("e_penalty") && name != "frequency_penalty" {
+                let mut params = Params::default();
+                *field(&mut params) = -0.25;
+                assert_eq!(params.check().expect_err(name).field, name);
+            }
+        }
+    }
+
+    #[test]
+    fn mirostat_is_refused_where_it_cannot_be_alone_and_last() {
+        refused(
+            |p| p.mirostat = 3,
+            "`mirostat`: found `3`, expected 0, 1 or 2 (its version) (mirostat; 0 = off)",
+        );
+        refused(
+            |p| p.mirostat_tau = 101.0,
+            "`mirostat_tau`: found `101`, expected a number of bits from 0 to 100 (mirostat)",
+        );
+        refused(
+            |p| p.mirostat_eta = 1.5,
+            "`mirostat_eta`: found `1.5`, expected a number from 0 to 1 (mirostat)",
+        );
+        refused(
+            |p| (p.mirostat, p.top_k) = (2, 40),
+            "`mirostat`: found `2`, expected 0, because `top_k` cuts already: only one of them can",
+        );
+        refused(
+            |p| (p.mirostat, p.tfs_z) = (1, 0.9),
+            "`mirostat`: found `1`, expected 0, because `tfs_z` cuts already: only one of them can",
+        );
+        refused(
+            |p| {
+                p.mirostat = 2;
+                p.order = vec![StageName::Mirostat, StageName::Temperature];
+            },
+            "`samplers`: found `mirostat, temperature`, expected `mirostat` last, because it learns \
+             from the draw",
+        );
+        let allowed = Params {
+            mirostat: 1,
+            temperature: 0.8,
+            repeat_penalty: 1.1,
+            dry_multiplier: 1.0,
+            logit_bias: vec![(1, 2.0)],
+            ..Params::default()
+        };
+        assert_eq!(allowed.check(), Ok(()));
+    }
+
+    #[test]
+    fn an_order_that_repeats_or_forgets_a_stage_is_refused() {
+        refused(
+            |p| p.order = vec![StageName::TopK, StageName::TopP, StageName::TopK],
+            "`samplers`: found `top_k`, expected each stage at most once",
+        );
+        refused(
+            |p| {
+                p.order = vec![StageName::TopK, StageName::Temperature];
+                p.min_p = 0.1;
+            },
+            "`samplers`: found `top_k, temperature`, expected `min_p` in it, because its parameters \
+             are not neutral",
+        );
+        let short = Params {
+            order: vec![StageName::TopK],
+            top_k: 5,
+            ..Params::default()
+        };
+        assert_eq!(short.check(), Ok(()));
+    }
+}

@@ -1,0 +1,160 @@
+//! What the table says of a parameter: how it is called, what it may be, when it does nothing.
+
+use std::fmt;
+
+/// The type of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `f64`
+    Real,
+    /// `u32`
+    Count,
+    /// `i32`
+    Integer,
+}
+
+/// A range of values, ends included, and how it is called.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Range {
+    /// The lowest value.
+    pub low: f64,
+    /// The highest value.
+    pub high: f64,
+    /// In words.
+    pub text: &'static str,
+}
+
+/// A number among the parameters `P`.
+#[derive(Debug)]
+pub struct Parameter<P> {
+    /// Its name in Rust and in HTTP requests; on the command line with hyphens.
+    pub name: &'static str,
+    /// The technique that it belongs to.
+    pub technique: &'static str,
+    /// What it means, without range and neutral value.
+    pub doc: &'static str,
+    /// Its type.
+    pub kind: Kind,
+    /// Its value where nothing sets it.
+    pub default: f64,
+    /// The value at which its stage does nothing, if it is up to this parameter.
+    pub off: Option<f64>,
+    /// What it may be.
+    pub range: Range,
+    /// What it may be in HTTP requests.
+    pub api: Range,
+    /// Whether its stage reads the tokens so far.
+    pub needs_history: bool,
+    pub(super) get: fn(&P) -> f64,
+    pub(super) set: fn(&mut P, f64),
+}
+
+impl<P> Parameter<P> {
+    /// Its value.
+    pub fn get(&self, params: &P) -> f64 {
+        (self.get)(params)
+    }
+
+    /// Sets it. A value that its type does not hold becomes the nearest one.
+    pub fn set(&self, params: &mut P, value: f64) {
+        (self.set)(params, value);
+    }
+
+    /// Checks a value.
+    ///
+    /// # Errors
+    /// It is out of `range`, which is one of the two.
+    pub fn check(&self, value: f64, range: &Range) -> Result<(), ParamError> {
+        match (range.low..=range.high).contains(&value) {
+            true => Ok(()),
+            false => Err(ParamError::new(self.name, &value, self.expected(range))),
+        }
+    }
+
+    /// The range, the technique and the value that turns it off, in words.
+    fn expected(&self, range: &Range) -> String {
+        let (range, technique) = (range.text, self.technique);
+        match self.off {
+            Some(off) => format!("{range} ({technique}; {off} = off)"),
+            None => format!("{range} ({technique})"),
+        }
+    }
+
+    /// One line of help: what it means, its range and the value that turns it off.
+    pub fn help(&self) -> String {
+        let (doc, range) = (self.doc.trim(), self.range.text);
+        match self.off {
+            Some(off) => format!("{doc}; {range}; {off} = off"),
+            None => format!("{doc}; {range}"),
+        }
+    }
+}
+
+/// A type of parameters.
+pub(super) trait Number: Copy {
+    const KIND: Kind;
+    fn to_f64(self) -> f64;
+    fn from_f64(value: f64) -> Self;
+}
+
+macro_rules! numbers {
+    ($($ty:ty = $kind:ident;)*) => {
+        $(impl Number for $ty {
+            const KIND: Kind = Kind::$kind;
+
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+
+            #[allow(clippy::unnecessary_cast, reason = "one of the types is f64 itself")]
+            fn from_f64(value: f64) -> Self {
+                value as Self
+            }
+        })*
+    };
+}
+
+numbers! {
+    f64 = Real;
+    u32 = Count;
+    i32 = Integer;
+}
+
+/// A parameter outside its range.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{field}`: found `{found}`, expected {expected}")]
+pub struct ParamError {
+    /// The parameter.
+    pub field: &'static str,
+    /// Its value.
+    pub found: String,
+    /// What it may be.
+    pub expected: String,
+}
+
+impl ParamError {
+    pub(super) fn new(
+        field: &'static str,
+        found: &dyn fmt::Display,
+        expected: impl Into<String>,
+    ) -> Self {
+        Self {
+            field,
+            found: found.to_string(),
+            expected: expected.into(),
+        }
+    }
+
+    /// An error unless `is_good`.
+    pub(crate) fn unless(
+        is_good: bool,
+        field: &'static str,
+        found: &dyn fmt::Display,
+        expected: &str,
+    ) -> Result<(), Self> {
+        if is_good {
+            return Ok(());
+        }
+        Err(Self::new(field, found, expected))
+    }
+}

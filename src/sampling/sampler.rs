@@ -1,0 +1,132 @@
+//! The sampler of one choice: the chain, then one pick.
+//!
+//! Invariant: [`Sampler::sample`] is a pure function of its arguments, the parameters, the
+//! choice number and the accepted tokens; with mirostat, also of how probable those were when they
+//! were sampled. There is no clock and no shared generator, and a call that is not followed by
+//! [`Sampler::accept`] changes nothing, so a sequence does not depend on its neighbours in a batch.
+
+use super::candidates::{Candidates, Store};
+use super::error::SampleError;
+use super::history::{History, Origin};
+use super::parameter::ParamError;
+use super::params::Params;
+use super::pick;
+use super::random::Random;
+use super::stage::{Stage, Step};
+
+/// Picks the tokens of one choice of one request.
+#[derive(Debug)]
+pub struct Sampler {
+    pub(super) chain: Vec<Box<dyn Stage>>,
+    is_greedy: bool,
+    pub(super) rng: Random,
+    pub(super) history: History,
+    pub(super) store: Store,
+}
+
+impl Sampler {
+    /// Builds the chain for choice number `choice` of a request (0 unless it asks for several).
+    pub fn new(params: &Params, choice: u32) -> Result<Self, ParamError> {
+        let mut chain = params.chain()?;
+        ParamError::unless(
+            params.penalty_alpha == 0.0,
+            "penalty_alpha",
+            &params.penalty_alpha,
+            "0: contrastive search needs the hidden states of its candidates, not their logits alone",
+        )?;
+        let is_greedy = params.temperature == 0.0;
+        if is_greedy {
+            while chain.last().is_some_and(|stage| stage.keeps_best()) {
+                chain.pop();
+            }
+        }
+
+        Ok(Self {
+            chain,
+            is_greedy,
+            rng: Random::new(params.seed, choice),
+            history: History::default(),
+            store: Store::default(),
+        })
+    }
+
+    /// Takes in tokens that the model was given. May be called for parts of a prompt.
+    pub fn accept_prompt(&mut self, tokens: &[u32]) {
+        self.take_in(tokens, Origin::Given);
+    }
+
+    /// Takes in the token that follows: as a rule the one just sampled, but any may be forced.
+    pub fn accept(&mut self, token: u32) {
+        self.take_in(&[token], Origin::Generated);
+    }
+
+    /// The next token. Without [`Sampler::accept`] in between, it stays the same.
+    pub fn sample(&mut self, logits: &[f32]) -> Result<u32, SampleError> {
+        self.sample_masked(logits, None)
+    }
+
+    /// [`Sampler::sample`] among the tokens that `mask` allows: bit `i % 32` of word `i / 32`
+    /// is set for token `i`. It acts before every stage, so no bias can bring a token back.
+    pub fn sample_masked(
+        &mut self,
+        logits: &[f32],
+        mask: Option<&[u32]>,
+    ) -> Result<u32, SampleError> {
+        self.sample_draw(self.history.n_generated(), logits, mask)
+    }
+
+    /// [`Sampler::sample_masked`] with the random numbers of number `draw` in place of those that
+    /// belong to the next token, for answers that do not grow token by token.
+    ///
+    /// # Errors
+    /// As [`Sampler::sample`].
+    pub fn sample_draw(
+        &mut self,
+        draw: u64,
+        logits: &[f32],
+        mask: Option<&[u32]>,
+    ) -> Result<u32, SampleError> {
+        let step = Step {
+            history: &self.history,
+            rng: &self.rng,
+            draw,
+        };
+        let mut candidates = run(&mut self.chain, &step, logits, mask, &mut self.store)?;
+        if self.is_greedy {
+            return pick::greedy(&mut candidates);
+        }
+        let (token, probability) = pick::draw(&mut candidates, &step)?;
+        for stage in &mut self.chain {
+            stage.drawn(token, probability);
+        }
+        Ok(token)
+    }
+
+    /// A number in `[0, 1)` of number `draw` that no stage looks at.
+    pub fn uniform(&self, draw: u64) -> f64 {
+        const LANE: u32 = 2;
+        self.rng.uniform(draw, LANE)
+    }
+
+    pub(super) fn take_in(&mut self, tokens: &[u32], origin: Origin) {
+        self.history.extend(tokens, origin);
+        for stage in &mut self.chain {
+            stage.accept(&self.history, tokens.len(), origin);
+        }
+    }
+}
+
+/// What the stages of a chain leave.
+pub(super) fn run<'a>(
+    chain: &mut [Box<dyn Stage>],
+    step: &Step<'_>,
+    logits: &'a [f32],
+    mask: Option<&[u32]>,
+    store: &'a mut Store,
+) -> Result<Candidates<'a>, SampleError> {
+    let mut candidates = Candidates::new(logits, mask, store)?;
+    for stage in chain {
+        stage.apply(&mut candidates, step)?;
+    }
+    Ok(candidates)
+}

@@ -1,0 +1,373 @@
+//! Whole chains against the reference implementation.
+
+use proptest::prelude::*;
+
+use super::random::Random;
+use super::{Params, SampleError, Sampler, StageName, reference_chain};
+
+const BANNED: f32 = f32::NEG_INFINITY;
+
+/// A peaked row over a vocabulary of `n`, shuffled by `salt`.
+fn row(n: u32, salt: u32) -> Vec<f32> {
+    let rng = Random::new(u64::from(salt), 0);
+    let uniforms = (0..u64::from(n)).map(|i| rng.uniform(i, 0));
+    uniforms.map(|u| -4.0 * (u + 1e-9).ln() as f32).collect()
+}
+
+fn everything() -> Params {
+    Params {
+        temperature: 0.8,
+        top_k: 40,
+        top_p: 0.95,
+        min_p: 0.02,
+        top_n_sigma: 2.0,
+        typical_p: 0.97,
+        xtc_probability: 0.4,
+        xtc_threshold: 0.1,
+        tfs_z: 0.98,
+        dry_multiplier: 0.8,
+        dry_sequence_breakers: vec![3],
+        repeat_penalty: 1.1,
+        presence_penalty: 0.3,
+        frequency_penalty: 0.2,
+        logit_bias: vec![(5, 1.0), (6, BANNED)],
+        seed: 9,
+        ..Params::default()
+    }
+}
+
+fn generate(sampler: &mut Sampler, n: u32) -> Vec<u32> {
+    let step = |i| {
+        let token = sampler.sample(&row(500, i)).expect("good logits");
+        sampler.accept(token);
+        token
+    };
+    (0..n).map(step).collect()
+}
+
+#[test]
+fn greedy_is_the_argmax_and_the_lowest_id_of_equals() {
+    let params = Params {
+        temperature: 0.0,
+        ..Params::default()
+    };
+    let mut sampler = Sampler::new(&params, 0).expect("valid");
+    assert_eq!(sampler.sample(&[1.0, 3.0, BANNED, 3.0]), Ok(1));
+    assert_eq!(sampler.sample(&[-0.0, 0.0]), Ok(0));
+}
+
+#[test]
+fn greedy_needs_no_stage_that_keeps_the_best() {
+    let greedy = |params| Sampler::new(&params, 0).expect("valid").chain.len();
+    let params = Params {
+        temperature: 0.0,
+        ..everything()
+    };
+    assert_eq!(greedy(params.clone()), 10, "the last one may drop the best");
+    let params = Params {
+        typical_p: 1.0,
+        xtc_probability: 0.0,
+        ..params
+    };
+    assert_eq!(greedy(params.clone()), 3, "bias and penalties");
+    let mut reordered = params;
+    reordered.order.rotate_left(3);
+    assert_eq!(greedy(reordered), 8, "what comes before them acts on them");
+}
+
+#[test]
+fn a_sequence_depends_on_seed_choice_and_nothing_else() {
+    let new = |seed, choice| {
+        Sampler::new(
+            &Params {
+                seed,
+                ..everything()
+            },
+            choice,
+        )
+    };
+    let alone = generate(&mut new(1, 0).expect("valid"), 40);
+    assert_ne!(generate(&mut new(2, 0).expect("valid"), 40), alone);
+    assert_ne!(generate(&mut new(1, 1).expect("valid"), 40), alone);
+
+    let mut sampler = new(1, 0).expect("valid");
+    let mut neighbour = new(7, 3).expect("valid");
+    for (i, &expected) in (0..).zip(&alone) {
+        generate(&mut neighbour, 1 + i % 3);
+        let logits = row(500, i);
+        assert_eq!(sampler.sample(&logits), Ok(expected));
+        assert_eq!(sampler.sample(&logits), Ok(expected), "asked twice");
+        sampler.accept(expected);
+    }
+}
+
+#[test]
+fn the_order_of_stages_is_data() {
+    // At temperature 1 the best token alone holds 0.9; at 3 four tokens share that.
+    let logits: Vec<f32> = [0.91f32, 0.03, 0.03, 0.03].map(f32::ln).to_vec();
+    let mut params = Params {
+        temperature: 3.0,
+        top_p: 0.9,
+        order: vec![StageName::TopP, StageName::Temperature],
+        ..Params::default()
+    };
+    let kept =
+        |params: &Params| reference_chain::run(params, &[], &[], &logits).expect("something stays");
+    assert_eq!(kept(&params).len(), 1);
+    params.order.reverse();
+    assert_eq!(kept(&params).len(), 4);
+}
+
+#[test]
+fn a_mask_comes_before_everything() {
+    let logits = row(70, 3);
+    for token in [0, 31, 32, 69] {
+        let mut mask = [0u32; 3];
+        mask[token as usize / 32] = 1 << (token % 32);
+        let params = Params {
+            logit_bias: vec![(5, 1000.0)],
+            ..everything()
+        };
+        let mut sampler = Sampler::new(&params, 0).expect("valid");
+        assert_eq!(sampler.sample_masked(&logits, Some(&mask)), Ok(token));
+    }
+
+    let mut sampler = Sampler::new(&everything(), 0).expect("valid");
+    let all = [u32::MAX; 3];
+    let free = sampler.sample(&logits);
+    assert_eq!(sampler.sample_masked(&logits, Some(&all)), free);
+    assert_eq!(
+        sampler.sample_masked(&logits, Some(&[0; 3])),
+        Err(SampleError::NothingLeft { n_vocab: 70 })
+    );
+    assert_eq!(
+        sampler.sample_masked(&logits, Some(&all[1..])),
+        Err(SampleError::MaskLength {
+            found: 2,
+            expected: 3
+        })
+    );
+}
+
+#[test]
+fn bad_logits_are_errors_in_every_chain() {
+    for params in [Params::default(), everything()] {
+        let mut sampler = Sampler::new(&params, 0).expect("valid");
+        let mut logits = row(50, 1);
+        logits[20] = f32::NAN;
+        let error = Err(SampleError::NotANumber { index: 20 });
+        assert_eq!(sampler.sample(&logits), error);
+        assert_eq!(sampler.sample_masked(&logits, Some(&[0, 0])), error);
+        logits[20] = f32::INFINITY;
+        let error = Err(SampleError::Infinite { index: 20 });
+        assert_eq!(sampler.sample(&logits), error);
+        let error = Err(SampleError::NothingLeft { n_vocab: 50 });
+        assert_eq!(sampler.sample(&[BANNED; 50]), error);
+    }
+    let mut sampler = Sampler::new(&Params::default(), 0).expect("valid");
+    assert_eq!(
+        sampler.sample(&[]),
+        Err(SampleError::NothingLeft { n_vocab: 0 })
+    );
+}
+
+#[test]
+fn steps_after_the_first_allocate_no_buffers() {
+    let order = StageName::ALL.to_vec();
+    let reversed = order.iter().rev().copied().collect();
+    for order in [order, reversed] {
+        let params = Params {
+            order,
+            logit_bias: vec![(5, 1.0)],
+            ..everything()
+        };
+        let mut sampler = Sampler::new(&params, 0).expect("valid");
+        sampler.sample(&row(5000, 0)).expect("good logits");
+        let before = sampler.store.capacities();
+        for salt in 1..50 {
+            sampler.sample(&row(5000, salt)).expect("good logits");
+            // A flat row makes every cut as long as it can be.
+            sampler.sample(&[0.5; 5000]).expect("good logits");
+        }
+        assert_eq!(sampler.store.capacities(), before);
+    }
+}
+
+/// Draws under `params` against the probabilities of the naive chain.
+fn draws_follow(params: &Params, logits: &[f32]) {
+    const DRAWS: u32 = 100_000;
+    let kept = reference_chain::allowed(reference_chain::chain(params, &[], &[], logits));
+    let kept_logits: Vec<f32> = kept.iter().map(|&(_, logit)| logit).collect();
+    let expected = reference_chain::softmax(&kept_logits);
+
+    let mut counts = vec![0u32; logits.len()];
+    let mut sampler = Sampler::new(params, 0).expect("valid");
+    for _ in 0..DRAWS {
+        let token = sampler.sample(logits).expect("good logits");
+        counts[token as usize] += 1;
+        sampler.accept(token);
+    }
+
+    let mut chi_square = 0.0;
+    for (&(id, _), p) in kept.iter().zip(&expected) {
+        let mean = p * f64::from(DRAWS);
+        assert!(mean > 5.0, "too rare for the test");
+        chi_square += (f64::from(counts[id as usize]) - mean).powi(2) / mean;
+        counts[id as usize] = 0;
+    }
+    assert_eq!(counts.iter().sum::<u32>(), 0, "a removed token was drawn");
+    // Mean plus four standard deviations.
+    let freedom = kept.len() as f64 - 1.0;
+    let bound = freedom + 4.0 * (2.0 * freedom).sqrt();
+    assert!(chi_square < bound, "{chi_square} of {bound}");
+}
+
+#[test]
+fn draws_follow_the_distribution() {
+    let logits: Vec<f32> = (0..60).map(|i| (i * 23 % 60) as f32 * 0.08).collect();
+    let neutral = Params {
+        seed: 3,
+        ..Params::default()
+    };
+    draws_follow(&neutral, &logits);
+    draws_follow(
+        &Params {
+            temperature: 0.7,
+            top_k: 30,
+            top_p: 0.9,
+            min_p: 0.05,
+            logit_bias: vec![(4, 2.0), (8, -1.0)],
+            ..neutral.clone()
+        },
+        &logits,
+    );
+    draws_follow(
+        &Params {
+            temperature: 1.8,
+            top_p: 0.6,
+            order: vec![StageName::Temperature, StageName::TopP],
+            ..neutral.clone()
+        },
+        &logits,
+    );
+    draws_follow(
+        &Params {
+            tfs_z: 0.95,
+            typical_p: 0.9,
+            ..neutral.clone()
+        },
+        &logits,
+    );
+    for mirostat in [1, 2] {
+        let steady = Params {
+            mirostat,
+            mirostat_tau: 3.0,
+            mirostat_eta: 0.0,
+            ..neutral.clone()
+        };
+        draws_follow(&steady, &logits);
+    }
+}
+
+fn params() -> impl Strategy<Value = Params> {
+    let numbers = (
+        prop_oneof![Just(0.0), Just(1.0), 0.1..3.0f64],
+        prop_oneof![Just(0), 1..60u32],
+        prop_oneof![Just(1.0), 0.0..1.0f64],
+        prop_oneof![Just(0.0), 1e-6..1.0f64],
+        prop_oneof![Just(1.0), 0.5..2.0f64],
+        -1..20i32,
+        (-2.0..2.0f64, -2.0..2.0f64),
+        prop_oneof![Just(0.0), 0.1..3.0f64],
+        prop_oneof![Just(1.0), 0.1..1.0f64],
+        // The reference acts in every step.
+        (prop_oneof![Just(0.0), Just(1.0)], 0.0..0.6f64),
+        prop_oneof![Just(1.0), 0.0..1.0f64],
+    );
+    let bias = prop::collection::btree_map(0..30u32, -5.0..5.0f32, 0..4);
+    let order = Just(StageName::ALL.to_vec()).prop_shuffle();
+    let dry = (prop_oneof![Just(0.0), 0.1..2.0f64], 1..4u32);
+    (numbers, bias, dry, order).prop_map(|(n, bias, dry, order)| Params {
+        temperature: n.0,
+        top_k: n.1,
+        top_p: n.2,
+        min_p: n.3,
+        repeat_penalty: n.4,
+        repeat_last_n: n.5,
+        presence_penalty: n.6.0,
+        frequency_penalty: n.6.1,
+        top_n_sigma: n.7,
+        typical_p: n.8,
+        xtc_probability: n.9.0,
+        xtc_threshold: n.9.1,
+        dry_multiplier: dry.0,
+        dry_base: 1.4,
+        dry_allowed_length: dry.1,
+        dry_penalty_last_n: -1,
+        dry_sequence_breakers: vec![3],
+        tfs_z: n.10,
+        logit_bias: bias.into_iter().collect(),
+        order,
+        ..Params::default()
+    })
+}
+
+proptest! {
+    #[test]
+    fn something_always_stays(
+        mut params in params(),
+        mirostat in (0..3u32, 0.0..100.0f64),
+        logits in prop::collection::vec(
+            prop_oneof![Just(BANNED), Just(f32::MIN), Just(f32::MAX), Just(0.0), -1e-3..1e3f32],
+            1..300,
+        ),
+    ) {
+        prop_assume!(logits.iter().any(|logit| *logit > BANNED));
+        params.logit_bias.clear();
+        if mirostat.0 > 0 {
+            let of_cuts = StageName::ALL.iter().filter(|name| !name.is_cut());
+            params = Params {
+                mirostat: mirostat.0,
+                mirostat_tau: mirostat.1,
+                temperature: params.temperature,
+                repeat_penalty: params.repeat_penalty,
+                order: of_cuts.chain([&StageName::Mirostat]).copied().collect(),
+                ..Params::default()
+            };
+        }
+        let mut sampler = Sampler::new(&params, 0).expect("valid");
+        for _ in 0..3 {
+            let token = sampler.sample(&logits)?;
+            prop_assert!(logits[token as usize] > BANNED);
+            sampler.accept(token);
+        }
+    }
+
+    #[test]
+    fn every_chain_in_every_order_equals_the_reference(
+        params in params(),
+        logits in reference_chain::logits(30..300),
+        prompt in prop::collection::vec(0..30u32, 0..20),
+        generated in prop::collection::vec(0..30u32, 0..20),
+    ) {
+        let expected = reference_chain::allowed(reference_chain::chain(&params, &prompt, &generated, &logits));
+        prop_assume!(!expected.is_empty());
+        let kept = reference_chain::run(&params, &prompt, &generated, &logits)?;
+        prop_assert_eq!(reference_chain::allowed(kept), expected.clone());
+
+        let mut sampler = Sampler::new(&params, 0).expect("valid");
+        sampler.accept_prompt(&prompt);
+        for &token in &generated {
+            sampler.accept(token);
+        }
+        let token = sampler.sample(&logits)?;
+        if params.temperature == 0.0 {
+            let best = expected.iter().fold(expected[0], |best, &k| {
+                if k.1 > best.1 { k } else { best }
+            });
+            prop_assert_eq!(token, best.0);
+        } else {
+            prop_assert!(expected.iter().any(|&(id, _)| id == token));
+        }
+    }
+}

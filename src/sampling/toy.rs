@@ -1,0 +1,81 @@
+//! A toy stage, in its file and one row of a table, for tests of what follows from a row.
+
+#![expect(unreachable_pub, reason = "the macros make public items")]
+
+use super::candidates::Candidates;
+use super::error::SampleError;
+use super::parameter::{Number, ParamError, Parameter, Range};
+use super::params::{api_range, neutral, params};
+use super::stage::{Stage, Step};
+
+macro_rules! toy_table {
+    ($then:ident) => {
+        $then! {
+            stages {
+                /// Adds a number to the logit of token 0.
+                Toy = toy, "toy bonus" {
+                    is_cut: false, needs_history: false,
+                    /// Toy: added to the logit of token 0
+                    toy_bonus: f64 = 0.0, off 0.0, [-5.0, 5.0] "a number from -5 to 5", api [-2.0, 2.0] "a number from -2 to 2";
+                }
+            }
+            search "none" {
+                /// Stands for the parameter of the search.
+                toy_alpha: f64 = 0.0, off 0.0, [0.0, 1.0] "a number from 0 to 1";
+            }
+        }
+    };
+}
+
+toy_table!(params);
+
+mod chain {
+    use super::super::chain::builders;
+    use super::{ParamError, Params, Stage, StageName};
+
+    toy_table!(builders);
+}
+
+#[derive(Debug)]
+struct Bonus(f64);
+
+pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
+    Ok((params.toy_bonus != 0.0).then(|| Box::new(Bonus(params.toy_bonus)) as Box<dyn Stage>))
+}
+
+impl Stage for Bonus {
+    fn apply(
+        &mut self,
+        candidates: &mut Candidates<'_>,
+        _step: &Step<'_>,
+    ) -> Result<(), SampleError> {
+        candidates.change(0, |logit| logit + self.0);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_row_gives_name_order_range_and_neutral_value() {
+    assert_eq!(StageName::ALL, &[StageName::Toy]);
+    let toy = StageName::Toy;
+    assert_eq!(
+        (toy.as_str(), toy.doc()),
+        ("toy", " Adds a number to the logit of token 0.")
+    );
+    assert!(!toy.is_cut());
+    let mut params = Params::default();
+    assert!(chain::build(toy, &params).expect("neutral").is_none());
+    let bonus = &PARAMETERS[0];
+    assert_eq!(
+        (bonus.name, bonus.default, bonus.off),
+        ("toy_bonus", 0.0, Some(0.0))
+    );
+    bonus.set(&mut params, 2.5);
+    assert_eq!(params.toy_bonus, 2.5);
+    assert!(chain::build(toy, &params).expect("sound").is_some());
+    let error = bonus.check(9.0, &bonus.range).expect_err("too much");
+    assert_eq!(
+        error.to_string(),
+        "`toy_bonus`: found `9`, expected a number from -5 to 5 (toy bonus; 0 = off)"
+    );
+}
