@@ -1,8 +1,8 @@
 //! How filters, tests and methods are called: one table row each, one place that binds and charges.
 //!
 //! A row names a callable, its parameters in Python's order, and its body. [`run`] binds the arguments
-//! by position or by name, charges for every text that goes in or comes out, and runs the body. A body
-//! charges only for what can grow beyond its arguments. Invariant: no callable of a table runs
+//! by position or by name, charges for every text that goes in or comes out longer, and runs the body. A
+//! body charges only for what can grow beyond its arguments. Invariant: no callable of a table runs
 //! without [`run`].
 
 use minijinja::value::{Kwargs, from_args};
@@ -46,7 +46,7 @@ pub(super) fn run(
         args,
     };
     let result = body(&call)?;
-    budget::made(text_length(&result))?;
+    budget::made(text_length(&result).saturating_sub(text_length(this)))?;
     Ok(result)
 }
 

@@ -214,11 +214,12 @@ fn item(value: &Value, key: &Value) -> Result<Value, Error> {
 
 /// `{key: value, …}`; the keys are compared.
 fn map(parts: Rest<Value>) -> Result<Value, Error> {
-    let pairs = parts.chunks_exact(2).map(|pair| {
-        budget::walk(&pair[0], Walk::Read)?;
-        Ok((pair[0].clone(), pair[1].clone()))
-    });
-    Ok(Value::from_pairs(pairs.collect::<Result<Vec<_>, Error>>()?))
+    let (mut parts, mut pairs) = (parts.0.into_iter(), Vec::new());
+    while let (Some(key), Some(value)) = (parts.next(), parts.next()) {
+        budget::walk(&key, Walk::Read)?;
+        pairs.push((key, value));
+    }
+    Ok(Value::from_pairs(pairs))
 }
 
 /// `value[start:stop:step]`; of what has no items an undefined value, as Jinja2 gives it.

@@ -43,10 +43,14 @@ impl Literals {
         self.0.get(number).map(|(_, value)| value.clone())
     }
 
-    /// Whether a variable stands for a literal that is compared in no time.
+    /// Whether a variable stands for a literal that is compared, or finds its item, in no time: a short
+    /// text or a small number, because items of texts are found by counting.
     pub(super) fn is_short(&self, variable: &str) -> bool {
-        let is_short = |value: Value| value.as_str().map_or(0, str::len) < 64;
-        self.get(variable).is_some_and(is_short)
+        self.get(variable)
+            .is_some_and(|value| match value.as_str() {
+                Some(text) => text.len() < 64,
+                None => value.as_i64().is_some_and(|int| int < 1000),
+            })
     }
 
     /// An engine's message with the literals as the template writes them.
