@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What quantised keys and values cost: KL divergence of the next token from a half-precision cache.
+"""The cost of a quantised KV cache: KL divergence of the next token from an f16 cache.
 
 Usage: scripts/cache_cost.py [--bench target/release/bench] [--out docs/cache-cost.md] [--only NAME]...
 
-For every model of tests/goldens and the shipped one, the distribution of the next token with each pair
+For every model of tests/goldens and the built-in one, the distribution of the next token with each pair
 of cache types is compared with that of f16, position by position (`bench compare --kl`). Golden models
-have heads too small for a quantised cache; they are made again with heads of 32 elements. A model for
-which there is no such cache is in the table with the reason.
+have heads too small for a quantised cache, so they are made again with heads of 32 elements. The page lists
+the models that cannot have such a cache with the reason.
 """
 
 import argparse
@@ -106,15 +106,15 @@ def measure(bench, name, path, tokens, note):
     return f"| {name} | {note} | {len(tokens)} | " + " | ".join(cells) + " |"
 
 
-PAGE = """# What a quantised cache costs
+PAGE = """# The cost of a quantised KV cache
 
-Written by `scripts/cache_cost.py`; do not edit. Kullback-Leibler divergence of the distribution of the next token, with keys and values of the
-types at the head of a column, from that with f16; natural logarithms, mean / largest over all positions. Flash attention on.
+Written by `scripts/cache_cost.py`; do not edit. Each cell is the Kullback-Leibler divergence of the distribution of the next token from that with an
+f16 KV cache, in nats: mean / maximum over all positions. The head of a column is the type of keys / the type of values. Flash attention is on.
 
-Golden models have random weights: their distributions are flatter than those of trained ones and their heads small, so that rows compare
-cache types of one architecture with each other rather than architectures. The shipped model is trained.
+Compare cache types within a row, not rows with each other: golden models have random weights, flat distributions and small heads. Only the built-in
+model is trained.
 
-| model | made wider by | positions | {head} |
+| model | heads widened by | positions | {head} |
 |---|---|---|{rule}|
 {rows}
 """
@@ -130,7 +130,7 @@ def main():
     shipped = ROOT / "models/tiny-chat.gguf"
     if not args.only or "tiny-chat" in args.only:
         tokens = json.loads(run([args.bench, "tokenize", "-m", shipped, TEXT]))
-        rows.append(measure(args.bench, "**tiny-chat** (shipped, trained)", shipped, tokens, ""))
+        rows.append(measure(args.bench, "**tiny-chat** (built in, trained)", shipped, tokens, ""))
         print(rows[-1], flush=True)
     entries = json.loads((ROOT / "tests/goldens/goldens.json").read_text())["goldens"]
     with tempfile.TemporaryDirectory() as folder:
@@ -149,7 +149,7 @@ def main():
             path.unlink()
     text = PAGE.format(head=" | ".join(PAIRS), rule="|".join("---" for _ in PAIRS), rows="\n".join(rows))
     if none:
-        text += "\n## Without such a cache\n\n" + "\n".join(none) + "\n"
+        text += "\n## Models without a quantised KV cache\n\n" + "\n".join(none) + "\n"
     if not args.only:
         args.out.write_text(text)
     print(f"{len(rows)} models measured, {len(none)} without a quantised cache, {failed} with failures")

@@ -6,32 +6,32 @@ Not a program: `write` is called with the raw figures.
 import statistics
 from html import escape
 
-# Figure: what it is called, its unit, whether more is better, and the ratio aimed at.
+# Figure: its name, its unit, whether more is better, and the target of the ratio.
 FIGURES = {
-    "load": ("model ready: start to first healthy answer", "s", False, 0.7),
+    "load": ("start of the server to its first healthy response", "s", False, 0.7),
     "first_cold": ("time to first token, 512-token prompt", "s", False, None),
     "prefill": ("prefill 512", "tokens/s", True, 1.05),
-    "first_shared": ("time to first token, 500-token shared prefix, second client", "s", False, 0.5),
-    "first_shared_busy": ("the same while the first client is still answered", "s", False, None),
-    "decode": ("decode, one client", "tokens/s", True, 1.05),
-    "gap_p50": ("between tokens, one client, p50", "ms", False, None),
-    "gap_p99": ("between tokens, one client, p99", "ms", False, None),
-    "total_1": ("total, 1 client", "tokens/s", True, None),
-    "total_2": ("total, 2 clients", "tokens/s", True, None),
-    "total_4": ("total, 4 clients", "tokens/s", True, None),
-    "total_8": ("total, 8 clients", "tokens/s", True, 1.2),
-    "stall_p99": ("between tokens of 4 answers while two 2000-token prompts arrive, p99", "ms", False, 0.5),
-    "stall_max": ("the same, longest", "ms", False, None),
+    "first_shared": ("time to first token, second client with a shared prefix of 500 tokens", "s", False, 0.5),
+    "first_shared_busy": ("the same while the first completion is running", "s", False, None),
+    "decode": ("decode, 1 client", "tokens/s", True, 1.05),
+    "gap_p50": ("time between tokens, 1 client, p50", "ms", False, None),
+    "gap_p99": ("time between tokens, 1 client, p99", "ms", False, None),
+    "total_1": ("throughput, 1 client", "tokens/s", True, None),
+    "total_2": ("throughput, 2 clients", "tokens/s", True, None),
+    "total_4": ("throughput, 4 clients", "tokens/s", True, None),
+    "total_8": ("throughput, 8 clients", "tokens/s", True, 1.2),
+    "stall_p99": ("time between tokens of 4 completions while two 2000-token prompts arrive, p99", "ms", False, 0.5),
+    "stall_max": ("the same, maximum", "ms", False, None),
     "first_long": ("time to first token of those prompts", "s", False, None),
-    "peak": ("peak resident memory, 8 slots of 1024", "MB", False, 0.8),
-    "tiny_decode": ("decode of the shipped model", "tokens/s", True, 2.0),
+    "peak": ("peak resident memory, 8 sequences of 1024 positions", "MB", False, 0.8),
+    "tiny_decode": ("decode of the built-in model", "tokens/s", True, 2.0),
 }
-# Figures of the engine alone; the last has a target of its own.
+# Figures of the engine alone; the last has a separate target.
 ENGINE = {
     "engine_prefill": ("prefill 512", "tokens/s"),
     "engine_decode": ("decode", "tokens/s"),
-    "bandwidth": ("measured read bandwidth of the machine", "GB/s"),
-    "share": ("decode: bytes read per second over that bandwidth", ""),
+    "bandwidth": ("measured memory read bandwidth", "GB/s"),
+    "share": ("decode: bytes read per second, relative to that bandwidth", ""),
 }
 SHARE_TARGET = ("f16", 0.9)
 NAMES = {"ours": "bench", "llama-server": "llama-server"}
@@ -49,7 +49,7 @@ def number(value):
 
 
 def shown(values):
-    """Median, with the range where there is one."""
+    """Median, with the range if there are several values."""
     if not values:
         return "failed"
     text = number(statistics.median(values))
@@ -91,7 +91,7 @@ def engine_rows(model, values):
 def tables(report):
     parts = []
     for model, values in report["values"].items():
-        title = "The shipped model" if model == "tiny" else f"{report['about']['model']}, {model}"
+        title = "The built-in model" if model == "tiny" else f"{report['about']['model']}, {model}"
         head = "| figure | bench | llama-server | ratio | target | |\n|---|---|---|---|---|---|"
         lines = [*rows(values), *engine_rows(model, values)]
         parts.append(f"## {title}\n\n{head}\n" + "\n".join(lines))
@@ -105,8 +105,8 @@ def page(report):
     about = report["about"]
     return f"""# Measured against llama-server
 
-Written by `scripts/perf_vs_llama_server.py`; do not edit. Medians over {about['repeats']} alternating runs of both servers with
-{about['threads']} threads, in brackets the range. Ratio: ours over theirs.
+Written by `scripts/perf_vs_llama_server.py`; do not edit. Values are medians over {about['repeats']} alternating runs of both servers
+with {about['threads']} threads; the range is in brackets. The ratio is `bench` over llama-server.
 
 ![Tokens per second over clients](performance.svg)
 
@@ -123,9 +123,9 @@ Written by `scripts/perf_vs_llama_server.py`; do not edit. Medians over {about['
 | llama-server | {about['llama_server']} |
 | command | `{about['command']}` |
 
-Both servers get the same requests over the same API, greedy and with the end of text ignored; both keep half-precision keys and values. Load,
-prompts, clients and memory: 8 slots of 1024 positions. Long prompts: 6 slots of 4096. The shipped model: one slot of 512. A shared prefix is a
-system message; its first client's answer is complete, or still running. Times between tokens are what a client sees.
+Both servers get the same requests over the same API, with greedy decoding that ignores end-of-sequence tokens; both have an f16 KV cache. Load, prompts, clients
+and memory are measured with 8 sequences of 1024 positions, long prompts with 6 of 4096, the built-in model with one of 512. A shared prefix is a system
+message; the first client's completion has ended, or is still running. Times between tokens are measured at the client.
 """
 
 
