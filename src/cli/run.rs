@@ -108,7 +108,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         })?
     };
     let mut forming = Forming::new();
-    let is_live = served.handle.fills_in() && forming.is_shown();
+    let is_live = served.handle.is_diffusion() && forming.is_shown();
     let mut events = served.handle.submit(Request {
         prompt,
         max_tokens: args.max_tokens,

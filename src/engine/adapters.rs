@@ -5,9 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::model::LoadedAdapter;
 
-use super::Rejected;
+use super::request::Rejected;
 
-/// Adapters by their ids, which are their places on the command line.
+/// Adapters by their ids, which are their positions on the command line.
 #[derive(Debug, Default)]
 pub struct Adapters {
     paths: Vec<PathBuf>,

@@ -1,14 +1,15 @@
-//! A request's way out: who waits for its text, what was released of it, what it took.
+//! What is reported of a request: who waits for it, the text gate, the usage.
 
 use std::time::Instant;
 
-use crate::sampling::{Logprobs, SampleError};
+use crate::sampling::{Logprobs, SampleError, TokenLogprob};
 use crate::text::gate::{Gate, Released};
 use crate::text::tokenizer::Tokenizer;
 
-use super::{
-    AnswerToken, Caller, Event, Failure, FinishReason, Limits, Request, TokenLogprob, Usage,
-};
+use super::event::{AnswerToken, Event, Failure, FinishReason, Usage};
+use super::limits::Limits;
+use super::request::Request;
+use super::submission::Caller;
 
 /// What a token carries through the text gate.
 #[derive(Default)]
@@ -17,7 +18,7 @@ pub(super) struct Entry {
     top: Vec<TokenLogprob>,
 }
 
-/// What has been told to whoever waits for a request, and how that is done.
+/// What was reported to whoever waits for a request, and how that is done.
 pub(super) struct Answer {
     gate: Gate<Entry>,
     top_logprobs: Option<usize>,
@@ -57,12 +58,12 @@ impl Answer {
         Some(failure(limit))
     }
 
-    /// Whether it is to be let go of before it is complete.
+    /// Whether it is to be reaped before it is complete.
     pub(super) fn is_over(&self, limits: &Limits, now: Instant) -> bool {
         self.is_cancelled() || self.overdue(limits, now).is_some()
     }
 
-    /// Ends what is over.
+    /// Ends a request that is over.
     pub(super) fn end_early(self, limits: &Limits, now: Instant) {
         match self.overdue(limits, now) {
             Some(failure) if !self.is_cancelled() => self.fail(failure),
@@ -70,7 +71,7 @@ impl Answer {
         }
     }
 
-    /// Takes note that its turn has come, with so many tokens known from before; the first time counts.
+    /// Takes note that it became active, with so many tokens from the prefix cache; the first time counts.
     pub(super) fn start(&mut self, n_cached: usize) {
         if self.started.is_none() {
             self.started = Some(Instant::now());
@@ -88,7 +89,7 @@ impl Answer {
         self.top_logprobs.is_some()
     }
 
-    /// What is told of a token that was chosen from `logits`.
+    /// What is reported of a token that was chosen from `logits`.
     pub(super) fn entry(&self, token: u32, logits: &[f32]) -> Result<Entry, SampleError> {
         match self.top_logprobs {
             None => Ok(Entry::default()),
@@ -108,7 +109,7 @@ impl Answer {
         }
     }
 
-    /// Puts a token through the gate. Returns whether a stop text ends the answer there.
+    /// Puts a token through the gate. Returns whether a stop sequence ends the completion there.
     pub(super) fn push(&mut self, token: u32, entry: Entry, tokenizer: &Tokenizer) -> bool {
         let piece = tokenizer.piece(token);
         let released = tracing::trace_span!(target: "phase", "detokenise")
@@ -134,14 +135,14 @@ impl Answer {
             chosen: e.entry.chosen,
             top: e.entry.top,
         });
-        self.tell(Event::Text {
+        self.send(Event::Text {
             text: released.text,
             tokens: tokens.collect(),
         });
     }
 
-    /// Tells something. That nobody listens any more is noticed before the next step.
-    pub(super) fn tell(&self, event: Event) {
+    /// Sends an event. That nobody listens any more is noticed before the next step.
+    pub(super) fn send(&self, event: Event) {
         let _ = self.caller.events.send(event);
     }
 
@@ -155,11 +156,11 @@ impl Answer {
             decode: now - prefilled,
             ..self.usage
         };
-        self.tell(Event::Done { reason, usage });
+        self.send(Event::Done { reason, usage });
     }
 
     /// Ends the request with an error.
     pub(super) fn fail(self, failure: Failure) {
-        self.tell(Event::Failed(failure));
+        self.send(Event::Failed(failure));
     }
 }

@@ -1,20 +1,20 @@
 //! Who runs in the next step: pure, from numbers to numbers.
 //!
-//! Running answers come first, one token each, so that a long prompt never stalls them; while any
+//! Decoding requests come first, one token each, so that a long prompt never stalls them; while any
 //! runs, prompts share a small budget, otherwise the whole step. Half of it is for the earliest
 //! prompt and half for the shortest, so that neither a long one holds up short ones nor short ones a
-//! long one. Guesses are read last. Where blocks run out, the latest request makes room and waits.
+//! long one. Draft tokens are read last. Where blocks run out, the latest request is preempted.
 
 use crate::plan::BLOCK_LEN;
 
 const BLOCK: usize = BLOCK_LEN as usize;
 
-/// A running request as the scheduler sees it.
+/// An active request as the scheduler sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Job {
     /// Tokens that must be read before the next one can be chosen, at least 1.
     pub(super) pending: usize,
-    /// Guesses that may be read behind them.
+    /// Draft tokens that may be read after them.
     pub(super) drafted: usize,
     /// Whether its prompt is still being read.
     pub(super) is_prefill: bool,
@@ -22,27 +22,29 @@ pub(super) struct Job {
     pub(super) is_whole: bool,
     /// Positions that are left in its last block.
     pub(super) room: usize,
-    /// Tokens behind which a pass shall end.
+    /// Blocks that are set aside for it beyond those of its pending tokens.
+    pub(super) reserved: usize,
+    /// Number of tokens after which a pass shall end.
     pub(super) cut: Option<usize>,
 }
 
 /// What a step may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
-    /// Most tokens.
+    /// Maximum number of tokens.
     pub(super) n_tokens: usize,
-    /// Most tokens of prompts while answers run, at least 1.
+    /// Maximum number of prefill tokens while other requests decode, at least 1.
     pub(super) n_prompt: usize,
-    /// Most guesses.
+    /// Maximum number of draft tokens.
     pub(super) n_drafted: usize,
-    /// Blocks that can be taken; none if nothing is kept.
+    /// Free blocks; none if nothing is cached.
     pub(super) n_blocks: Option<usize>,
 }
 
 /// A step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Tokens of each job, guesses included.
+    /// Tokens of each job, draft tokens included.
     Run(Vec<usize>),
     /// This job must give back its blocks first.
     Preempt(usize),
@@ -56,7 +58,7 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Most tokens of a job that blocks are left for.
+    /// Maximum number of tokens of a job that blocks are left for.
     fn fits(&self, i: usize) -> usize {
         let room = self.jobs[i].room.saturating_sub(self.shares[i]);
         self.blocks
@@ -75,7 +77,7 @@ impl Planner<'_> {
         n
     }
 
-    /// Gives a prompt at most `n` tokens: all, or so many that a block ends behind them.
+    /// Gives a prompt at most `n` tokens: all, or so many that a block ends after them.
     fn give_prompt(&mut self, i: usize, n: usize) -> usize {
         let job = self.jobs[i];
         if self.shares[i] > 0 {
@@ -115,9 +117,9 @@ impl Planner<'_> {
     }
 }
 
-/// Plans a step. `jobs` are in the order of their arrival; `turn` counts the steps, so that answers
-/// take turns where there are more of them than a step holds.
-pub(super) fn plan_step(jobs: &[Job], budget: &Budget, turn: usize) -> Step {
+/// Plans a step. `jobs` are in the order of their arrival; `n_steps` counts the steps, so that decoding
+/// requests alternate where there are more of them than a step holds.
+pub(super) fn plan_step(jobs: &[Job], budget: &Budget, n_steps: usize) -> Step {
     let mut planner = Planner {
         jobs,
         shares: vec![0; jobs.len()],
@@ -126,11 +128,11 @@ pub(super) fn plan_step(jobs: &[Job], budget: &Budget, turn: usize) -> Step {
     };
     let answers: Vec<usize> = (0..jobs.len()).filter(|i| !jobs[*i].is_prefill).collect();
     let from = match answers.len() > budget.n_tokens {
-        true => turn * budget.n_tokens % answers.len(),
+        true => n_steps * budget.n_tokens % answers.len(),
         false => 0,
     };
-    let in_turn = answers.iter().cycle().skip(from).take(answers.len());
-    for i in in_turn.copied() {
+    let in_order = answers.iter().cycle().skip(from).take(answers.len());
+    for i in in_order.copied() {
         let wanted = jobs[i].pending.min(planner.left);
         if jobs[i].is_whole {
             planner.give_prompt(i, wanted);
@@ -156,12 +158,12 @@ pub(super) fn plan_step(jobs: &[Job], budget: &Budget, turn: usize) -> Step {
     Step::Run(planner.shares)
 }
 
-/// Whether another request can begin whose tokens need `n_tokens` positions, beside `jobs`.
-pub(super) fn can_begin(jobs: &[Job], n_tokens: usize, n_blocks: Option<usize>) -> bool {
+/// Whether another request can start whose tokens need `n_tokens` positions, while `jobs` run.
+pub(super) fn can_start(jobs: &[Job], n_tokens: usize, n_blocks: Option<usize>) -> bool {
     let Some(n_blocks) = n_blocks.filter(|_| !jobs.is_empty()) else {
         return true;
     };
-    let blocks = |job: &Job| job.pending.saturating_sub(job.room).div_ceil(BLOCK);
+    let blocks = |job: &Job| job.reserved + job.pending.saturating_sub(job.room).div_ceil(BLOCK);
     let promised: usize = jobs.iter().map(blocks).sum();
     promised + n_tokens.div_ceil(BLOCK) <= n_blocks
 }
@@ -218,19 +220,21 @@ mod tests {
     }
 
     #[test]
-    fn answers_take_turns_where_there_are_too_many() {
+    fn decoding_requests_alternate_where_there_are_too_many() {
         let few = Budget {
             n_tokens: 2,
             ..BUDGET
         };
         let jobs = [answer(); 3];
-        let turns: Vec<Step> = (0..3).map(|turn| plan_step(&jobs, &few, turn)).collect();
+        let steps: Vec<Step> = (0..3)
+            .map(|n_steps| plan_step(&jobs, &few, n_steps))
+            .collect();
         let expected = [vec![1, 1, 0], vec![1, 0, 1], vec![0, 1, 1]].map(Step::Run);
-        assert_eq!(turns, expected);
+        assert_eq!(steps, expected);
     }
 
     #[test]
-    fn a_whole_sequence_waits_for_room() {
+    fn a_whole_sequence_waits_for_capacity() {
         let all = Budget {
             n_blocks: None,
             ..BUDGET
@@ -245,35 +249,35 @@ mod tests {
 
     #[test]
     fn passes_end_where_a_block_or_a_cut_does() {
-        let begun = Job {
+        let started = Job {
             room: 5,
             ..prompt(500)
         };
-        check(&[begun, answer()], BUDGET, &[53, 1]);
+        check(&[started, answer()], BUDGET, &[53, 1]);
         let cut = Job {
             cut: Some(37),
-            ..begun
+            ..started
         };
         check(&[cut, answer()], BUDGET, &[37, 1]);
     }
 
     #[test]
-    fn guesses_are_read_when_all_else_is() {
-        let guess = Job {
+    fn draft_tokens_are_read_when_all_else_is() {
+        let drafting = Job {
             drafted: 6,
             room: 16,
             ..answer()
         };
-        check(&[guess, guess, prompt(100)], BUDGET, &[7, 3, 64]);
+        check(&[drafting, drafting, prompt(100)], BUDGET, &[7, 3, 64]);
         let full = Budget {
             n_tokens: 3,
             ..BUDGET
         };
-        check(&[guess, guess], full, &[2, 1]);
+        check(&[drafting, drafting], full, &[2, 1]);
     }
 
     #[test]
-    fn the_latest_makes_room_for_earlier_answers() {
+    fn the_latest_is_preempted_for_earlier_requests() {
         let tight = |n_blocks| Budget {
             n_blocks: Some(n_blocks),
             ..BUDGET
@@ -288,10 +292,10 @@ mod tests {
         let step = plan_step(&[prompt(10), prompt(10)], &tight(0), 0);
         assert_eq!(step, Step::Preempt(1));
         check(&[prompt(100), inside], tight(2), &[32, 1]);
-        assert!(can_begin(&[inside, prompt(20)], 31, Some(4)));
-        assert!(!can_begin(&[inside, prompt(20)], 33, Some(4)));
+        assert!(can_start(&[inside, prompt(20)], 31, Some(4)));
+        assert!(!can_start(&[inside, prompt(20)], 33, Some(4)));
         assert!(
-            can_begin(&[], 1000, Some(4)),
+            can_start(&[], 1000, Some(4)),
             "nobody else will give back any"
         );
     }
@@ -338,6 +342,7 @@ mod tests {
                 drafted: if self.is_prefill { 0 } else { self.life % 5 },
                 is_prefill: self.is_prefill,
                 is_whole: false,
+                reserved: 0,
                 room: self.blocks() * BLOCK - self.n_cached,
                 cut: None,
             }
@@ -352,7 +357,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(10_000))]
 
         /// Every request that is not cancelled is answered, within the budgets and the blocks, and no
-        /// running answer waits longer than its turn unless it was preempted.
+        /// running answer waits longer than a round of steps unless it was preempted.
         #[test]
         fn random_histories_keep_the_invariants(
             lives in lives(),
@@ -380,7 +385,7 @@ mod tests {
                 };
                 let jobs = |running: &[Running]| running.iter().map(Running::job).collect::<Vec<Job>>();
                 while running.len() < n_parallel && !queue.is_empty()
-                    && can_begin(&jobs(&running), queue[0].len, Some(free(&running)))
+                    && can_start(&jobs(&running), queue[0].len, Some(free(&running)))
                 {
                     running.push(queue.remove(0));
                 }
@@ -416,8 +421,8 @@ mod tests {
                     let r = &mut running[i];
                     prop_assert!(share <= jobs[i].pending + jobs[i].drafted);
                     r.waits = if share == 0 { r.waits + 1 } else { 0 };
-                    let turn = jobs.len().div_ceil(n_tokens) + 1;
-                    prop_assert!(jobs[i].is_prefill || r.waits <= turn, "waits {}", r.waits);
+                    let round = jobs.len().div_ceil(n_tokens) + 1;
+                    prop_assert!(jobs[i].is_prefill || r.waits <= round, "waits {}", r.waits);
                     let real = share.min(jobs[i].pending);
                     r.n_cached += real;
                     if real == jobs[i].pending {

@@ -1,30 +1,34 @@
-//! The engine over a model whose next token is a hash of the text: what every request gets is known.
+//! The engine loop over a model whose next token is a hash of the sequence: what every request gets is known.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
-use tokio::sync::mpsc::UnboundedReceiver;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::runner::{Compute, Runner};
-use super::way::Way;
-use super::*;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+
+use super::compute::{BLOCK, Compute, EachRow};
+use super::engine_loop::EngineLoop;
+use super::submission::{Caller, Decoding, Submitted, Ticket};
+use super::{Diffusion, Event, Failure, Limits, Request, Usage};
 use crate::model::{self, Batch, Miss, Resumed, SequenceId};
 use crate::models::{self, Definitions, Source};
-use crate::plan::BLOCK_LEN;
+use crate::sampling::{Params, Sampler};
+use crate::text::tokenizer::Tokenizer;
 
-const BLOCK: usize = BLOCK_LEN as usize;
 const N_VOCAB: u32 = 40;
-/// Texts have these tokens, none of which ends an answer.
+/// Sequences have these tokens, none of which ends a completion.
 const FIRST: u32 = 20;
 const N_TOKENS: u32 = 11;
 /// A pass that holds this token fails.
 const POISON: u32 = FIRST + N_TOKENS;
 
-/// Behind this token the logits are no numbers.
+/// After this token the logits are no numbers.
 const SICK: u32 = POISON + 1;
 
-/// The token that follows a text: it depends on all of it, and repeats itself now and then.
+/// The token that follows a sequence: it depends on all of it, and repeats itself now and then.
 fn next_token(text: &[u32]) -> u32 {
     let period = (text[0] - FIRST) as usize + 2;
     if text.len() > 3 * period && text[0].is_multiple_of(2) {
@@ -69,7 +73,7 @@ impl Fake {
 }
 
 impl Compute for Fake {
-    fn forward(&mut self, batch: &Batch) -> Result<(&[f32], &[f32]), model::Error> {
+    fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error> {
         assert!(!batch.is_empty() && batch.len() <= self.n_batch);
         if batch.tokens.contains(&POISON) {
             return Err(Self::fault("poison"));
@@ -93,7 +97,9 @@ impl Compute for Fake {
         let ids: HashSet<SequenceId> = batch.places.iter().map(|(id, _)| *id).collect();
         ids.into_iter().for_each(|id| self.remember(id));
         assert!(self.used() <= self.n_blocks, "no more than there is");
-        Ok((&self.logits, &[]))
+        let rows = self.logits.chunks_exact(N_VOCAB as usize);
+        rows.for_each(|row| each(row, &[]));
+        Ok(())
     }
 
     fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> Resumed {
@@ -136,10 +142,6 @@ impl Compute for Fake {
         self.n_batch
     }
 
-    fn n_vocab(&self) -> usize {
-        N_VOCAB as usize
-    }
-
     fn has_states(&self) -> bool {
         self.has_states
     }
@@ -173,7 +175,7 @@ pub(super) const LIMITS: Limits = Limits {
     n_queue: 100,
     n_prompt: 20,
     n_drafted: 0,
-    diffusion: Diffusion::UNSAID,
+    diffusion: Diffusion::UNSET,
     queue_time: None,
     answer_time: None,
 };
@@ -197,21 +199,21 @@ fn request(prompt: &[u32], n: usize) -> Request {
     }
 }
 
-fn submit(runner: &mut Runner<Fake>, request: Request) -> UnboundedReceiver<Event> {
+fn submit(engine: &mut EngineLoop<Fake>, request: Request) -> UnboundedReceiver<Event> {
     let (events, receiver) = mpsc::unbounded_channel();
     let places = Arc::default();
+    let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
     let submitted = Submitted {
-        sampler: Sampler::new(&request.sampling, request.choice).expect("sound"),
+        decoding: Decoding::Autoregressive(sampler),
         request,
         scales: Vec::new(),
-        contrast: None,
         caller: Caller {
             events,
             arrived: Instant::now(),
             _ticket: Ticket::take(&places, 1).expect("free"),
         },
     };
-    runner.enqueue(submitted);
+    engine.enqueue(submitted);
     receiver
 }
 
@@ -224,7 +226,7 @@ struct Answer {
 
 fn take(events: &mut UnboundedReceiver<Event>, answer: &mut Answer) {
     while let Ok(event) = events.try_recv() {
-        assert!(answer.end.is_none(), "nothing comes behind the end");
+        assert!(answer.end.is_none(), "nothing comes after the end");
         match event {
             Event::Text { tokens, .. } => {
                 let ids = tokens
@@ -233,7 +235,7 @@ fn take(events: &mut UnboundedReceiver<Event>, answer: &mut Answer) {
                 answer.tokens.extend(ids);
             }
             Event::Done { usage, .. } => answer.end = Some(Ok(usage)),
-            Event::Step { .. } => panic!("nothing is filled in"),
+            Event::Step { .. } => panic!("no text diffusion"),
             Event::Failed(failure) => answer.end = Some(Err(failure)),
         }
     }
@@ -262,13 +264,13 @@ fn answers_to_one_prompt_read_it_once() {
             has_states,
             ..fake(64, 100)
         };
-        let mut runner = Runner::new(model, tokenizer(), LIMITS);
+        let mut engine = EngineLoop::new(model, tokenizer(), LIMITS);
         let prompt: Vec<u32> = (0..100).map(|i| FIRST + i * i % N_TOKENS).collect();
         let mut all: Vec<_> = (0..3)
-            .map(|_| (submit(&mut runner, request(&prompt, 5)), Answer::default()))
+            .map(|_| (submit(&mut engine, request(&prompt, 5)), Answer::default()))
             .collect();
         while all.iter().any(|(_, answer)| answer.end.is_none()) {
-            runner.turn();
+            engine.step();
             all.iter_mut()
                 .for_each(|(events, answer)| take(events, answer));
         }
@@ -281,20 +283,20 @@ fn answers_to_one_prompt_read_it_once() {
             .collect();
         assert_eq!(cached, [0, 96, 96]);
         assert!(all.iter().all(|(_, a)| a.tokens == expected(&prompt, 5)));
-        assert_eq!(runner.model().n_read, 100 + 2 * 4 + 3 * 4);
+        assert_eq!(engine.model().n_read, 100 + 2 * 4 + 3 * 4);
     }
 }
 
 #[test]
 fn logits_that_are_no_numbers_end_their_own_answer_only() {
-    let mut runner = Runner::new(fake(64, 100), tokenizer(), LIMITS);
+    let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
     let good: Vec<u32> = (0..40).map(|i| FIRST + i % N_TOKENS).collect();
     let bad = [&good[..20], &[SICK], &good[..5]].concat();
     for _ in 0..2 {
         let prompts = [&good, &bad, &good];
-        let mut all = prompts.map(|p| (submit(&mut runner, request(p, 5)), Answer::default()));
+        let mut all = prompts.map(|p| (submit(&mut engine, request(p, 5)), Answer::default()));
         while all.iter().any(|(_, answer)| answer.end.is_none()) {
-            runner.turn();
+            engine.step();
             all.iter_mut()
                 .for_each(|(events, answer)| take(events, answer));
         }
@@ -313,19 +315,19 @@ fn logits_that_are_no_numbers_end_their_own_answer_only() {
 }
 
 #[test]
-fn limits_of_time_end_what_waits_and_what_runs() {
+fn time_limits_end_waiting_and_active_requests() {
     let limits = Limits {
         n_parallel: 1,
         queue_time: Some(Duration::from_millis(20)),
         answer_time: Some(Duration::from_millis(50)),
         ..LIMITS
     };
-    let mut runner = Runner::new(fake(64, 100), tokenizer(), limits);
-    let mut running = submit(&mut runner, request(&[21, 22], 200));
-    runner.turn();
-    let mut waiting = submit(&mut runner, request(&[21, 22], 5));
+    let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), limits);
+    let mut running = submit(&mut engine, request(&[21, 22], 200));
+    engine.step();
+    let mut waiting = submit(&mut engine, request(&[21, 22], 5));
     std::thread::sleep(Duration::from_millis(60));
-    runner.turn();
+    engine.step();
     let [mut first, mut second] = [Answer::default(), Answer::default()];
     take(&mut running, &mut first);
     take(&mut waiting, &mut second);
@@ -340,18 +342,18 @@ fn limits_of_time_end_what_waits_and_what_runs() {
 }
 
 #[test]
-fn guesses_save_passes() {
+fn draft_tokens_save_passes() {
     let limits = Limits {
         n_drafted: 8,
         ..LIMITS
     };
-    let mut runner = Runner::new(fake(64, 100), tokenizer(), limits);
+    let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), limits);
     let prompt = [22, 25, 27, 29];
-    let mut events = submit(&mut runner, request(&prompt, 100));
+    let mut events = submit(&mut engine, request(&prompt, 100));
     let mut answer = Answer::default();
     let mut n_passes = 0;
     while answer.end.is_none() {
-        runner.turn();
+        engine.step();
         take(&mut events, &mut answer);
         n_passes += 1;
     }
@@ -363,7 +365,7 @@ fn guesses_save_passes() {
 #[derive(Clone, Debug)]
 struct Life {
     arrives: usize,
-    /// Requests of one kind begin alike.
+    /// Requests of one kind share a prefix.
     kind: u32,
     n_prompt: usize,
     n_answer: usize,
@@ -421,14 +423,14 @@ proptest! {
     ) {
         let limits = Limits { n_parallel, n_prompt, n_drafted, ..LIMITS };
         let model = Fake { has_states, ..fake(n_batch, n_blocks) };
-        let mut runner = Runner::new(model, tokenizer(), limits);
+        let mut engine = EngineLoop::new(model, tokenizer(), limits);
         let mut open: Vec<(usize, Option<UnboundedReceiver<Event>>, Answer)> = Vec::new();
         let mut tick = 0;
         while open.len() < lives.len() || open.iter().any(|(_, events, answer)| {
             events.is_some() && answer.end.is_none()
         }) {
             for (i, life) in lives.iter().enumerate().filter(|(_, l)| l.arrives == tick) {
-                let events = submit(&mut runner, request(&life.prompt(), life.n_answer));
+                let events = submit(&mut engine, request(&life.prompt(), life.n_answer));
                 open.push((i, Some(events), Answer::default()));
             }
             for (i, events, _) in &mut open {
@@ -436,7 +438,7 @@ proptest! {
                     *events = None;
                 }
             }
-            runner.turn();
+            engine.step();
             for (_, events, answer) in &mut open {
                 if let Some(events) = events {
                     take(events, answer);
@@ -461,7 +463,7 @@ proptest! {
                 }
             }
         }
-        runner.turn();
-        prop_assert_eq!(runner.model().used(), 0);
+        engine.step();
+        prop_assert_eq!(engine.model().used(), 0);
     }
 }

@@ -148,7 +148,7 @@ fn start(golden: &Golden, options: Options, mask: u32) -> Handle {
         n_queue: 32,
         n_prompt: 16,
         n_drafted: 0,
-        diffusion: Diffusion::UNSAID,
+        diffusion: Diffusion::UNSET,
         queue_time: None,
         answer_time: None,
     };
@@ -187,7 +187,7 @@ fn request(case: &Value) -> Request {
             block_length: Some(number(&case["block_length"])),
             remasking: rule.map(|rule| rule.parse().expect("a rule")),
             cfg_scale: case["cfg_scale"].as_f64(),
-            ..Diffusion::UNSAID
+            ..Diffusion::UNSET
         }),
         trace: true,
     }
@@ -257,7 +257,7 @@ fn a_vocabulary_without_a_mask_is_refused() {
         n_queue: 1,
         n_prompt: 1,
         n_drafted: 0,
-        diffusion: Diffusion::UNSAID,
+        diffusion: Diffusion::UNSET,
         queue_time: None,
         answer_time: None,
     };

@@ -86,7 +86,7 @@ fn the_engine_finds_what_reading_everything_finds() {
         n_queue: 4,
         n_prompt: 16,
         n_drafted: 0,
-        diffusion: Diffusion::UNSAID,
+        diffusion: Diffusion::UNSET,
         queue_time: None,
         answer_time: None,
     };

@@ -7,12 +7,14 @@ use std::time::Instant;
 use proptest::prelude::*;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
-use super::runner::Compute;
-use super::*;
+use super::{Diffusion, ModelConfig};
+use crate::blocks::Remasking;
+use crate::engine::compute::{BLOCK, Compute, EachRow};
+use crate::engine::engine_loop::EngineLoop;
+use crate::engine::submission::{Caller, Decoding, Submitted, Ticket};
 use crate::engine::tests as shared;
-use crate::engine::way::Way;
-use crate::engine::{Caller, Event, Failure, FinishReason, Submitted, Ticket, Usage};
-use crate::model::{self, Batch, EachRows, SequenceId};
+use crate::engine::{Event, Failure, FinishReason, Limits, Request, Usage};
+use crate::model::{self, Batch, Resumed, SequenceId};
 use crate::sampling::{Params, Sampler};
 
 const N_VOCAB: usize = 40;
@@ -48,8 +50,15 @@ struct Fake {
     passes: Vec<usize>,
 }
 
+impl Fake {
+    fn used(&self) -> usize {
+        let texts = self.texts.values();
+        texts.map(|(t, _)| t.len().next_multiple_of(BLOCK)).sum()
+    }
+}
+
 impl Compute for Fake {
-    fn forward_each(&mut self, batch: &Batch, each: EachRows<'_>) -> Result<(), model::Error> {
+    fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error> {
         assert!(!batch.is_empty() && batch.len() <= self.n_batch);
         if batch.tokens.contains(&POISON) {
             return Err(model::Error::Internal("poison".into()));
@@ -64,11 +73,7 @@ impl Compute for Fake {
             let new = keys.len()..text.len();
             keys.extend(new.map(|position| key(text, position)));
         }
-        let used: usize = self
-            .texts
-            .values()
-            .map(|(t, _)| t.len().next_multiple_of(16))
-            .sum();
+        let used = self.used();
         assert!(used <= self.n_cells, "{used} of {}", self.n_cells);
         let wanted = batch
             .places
@@ -76,12 +81,16 @@ impl Compute for Fake {
             .zip(&batch.outputs)
             .filter(|(_, wanted)| **wanted);
         let rows = wanted.map(|((id, position), _)| logits(&self.texts[id].1, *position as usize));
-        let rows: Vec<Vec<f32>> = rows.collect();
-        // Some rows at a time, as a large vocabulary has it.
-        for (i, part) in rows.chunks(3).enumerate() {
-            each(3 * i, &part.concat());
-        }
+        rows.for_each(|row| each(&row, &[]));
         Ok(())
+    }
+
+    fn resume(&mut self, _: SequenceId, _: &[u32]) -> Resumed {
+        Resumed::default()
+    }
+
+    fn next(&self, id: SequenceId) -> u32 {
+        self.texts.get(&id).map_or(0, |(text, _)| text.len() as u32)
     }
 
     fn forget(&mut self, id: SequenceId, from: u32) -> u32 {
@@ -101,16 +110,20 @@ impl Compute for Fake {
 
     fn rest(&self) {}
 
-    fn n_cells(&self) -> Option<usize> {
-        Some(self.n_cells)
+    fn n_blocks(&self) -> Option<usize> {
+        Some((self.n_cells - self.used()) / BLOCK)
+    }
+
+    fn has_states(&self) -> bool {
+        false
+    }
+
+    fn is_shared(&self) -> bool {
+        false
     }
 
     fn n_batch(&self) -> usize {
         self.n_batch
-    }
-
-    fn n_vocab(&self) -> usize {
-        N_VOCAB
     }
 
     fn first_not_finite(&self, _: SequenceId, _: &[u32]) -> Option<String> {
@@ -119,13 +132,13 @@ impl Compute for Fake {
 }
 
 /// The paper's loop as it stands there, for one text: the tokens, and what each step fixed.
-fn naively(request: &Request, facts: &Facts) -> (Vec<u32>, Vec<Vec<usize>>) {
+fn naively(request: &Request, config: &ModelConfig) -> (Vec<u32>, Vec<Vec<usize>>) {
     let asked = request.diffusion.unwrap_or_default();
     let n = request.max_tokens.expect("a length");
     let n_prompt = request.prompt.len();
     let steps = asked.steps.unwrap_or(n).min(n);
     let block = asked.block_length.unwrap_or(32).min(n);
-    let rule = asked.remasking.unwrap_or(facts.remasking);
+    let rule = asked.remasking.unwrap_or(config.remasking);
     let mut sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
     let mut text = request.prompt.clone();
     text.extend(vec![MASK; n]);
@@ -144,7 +157,7 @@ fn naively(request: &Request, facts: &Facts) -> (Vec<u32>, Vec<Vec<usize>>) {
             }
             blind[n_prompt..].copy_from_slice(&text[n_prompt..]);
             let kept = match asked.approximate_cache == Some(true) && step > 0 {
-                true => (n_prompt + begin).saturating_sub(facts.shift),
+                true => (n_prompt + begin).saturating_sub(config.shift),
                 false => 0,
             };
             for (text, keys) in [(&text, &mut keys), (&blind, &mut blind_keys)] {
@@ -153,7 +166,7 @@ fn naively(request: &Request, facts: &Facts) -> (Vec<u32>, Vec<Vec<usize>>) {
             }
             let mut found = Vec::new();
             for i in open {
-                let position = n_prompt + i - facts.shift;
+                let position = n_prompt + i - config.shift;
                 let mut z = logits(&keys, position);
                 let away = logits(&blind_keys, position);
                 if let Some(scale) = asked.cfg_scale.filter(|s| *s > 0.0) {
@@ -216,8 +229,8 @@ const LIMITS: Limits = Limits {
     ..shared::LIMITS
 };
 
-fn facts(shift: usize) -> Facts {
-    Facts {
+fn config(shift: usize) -> ModelConfig {
+    ModelConfig {
         mask: MASK,
         shift,
         remasking: Remasking::LowConfidence,
@@ -226,13 +239,13 @@ fn facts(shift: usize) -> Facts {
     }
 }
 
-fn runner(shift: usize) -> Runner<Fake> {
+fn engine() -> EngineLoop<Fake> {
     let model = Fake {
         n_batch: 100,
         n_cells: 400,
         ..Fake::default()
     };
-    Runner::new(model, shared::tokenizer(), LIMITS, facts(shift))
+    EngineLoop::new(model, shared::tokenizer(), LIMITS)
 }
 
 fn request(prompt: &[u32], n: usize, diffusion: Diffusion) -> Request {
@@ -254,14 +267,19 @@ fn request(prompt: &[u32], n: usize, diffusion: Diffusion) -> Request {
     }
 }
 
-fn submit(runner: &mut Runner<Fake>, request: Request) -> UnboundedReceiver<Event> {
+fn submit(
+    engine: &mut EngineLoop<Fake>,
+    shift: usize,
+    request: Request,
+) -> UnboundedReceiver<Event> {
     let (events, receiver) = mpsc::unbounded_channel();
     let places = Arc::default();
-    runner.enqueue(Submitted {
-        sampler: Sampler::new(&request.sampling, request.choice).expect("sound"),
+    let settings = config(shift).settings(&request, &LIMITS).expect("sound");
+    let sampler = Sampler::new(&request.sampling, request.choice).expect("sound");
+    engine.enqueue(Submitted {
+        decoding: Decoding::Diffusion(sampler, settings),
         request,
         scales: Vec::new(),
-        contrast: None,
         caller: Caller {
             events,
             arrived: Instant::now(),
@@ -282,7 +300,7 @@ struct Got {
 fn got(mut events: UnboundedReceiver<Event>) -> Got {
     let mut got = Got::default();
     while let Ok(event) = events.try_recv() {
-        assert!(got.end.is_none(), "nothing comes behind the end");
+        assert!(got.end.is_none(), "nothing comes after the end");
         match event {
             Event::Text { tokens, .. } => {
                 let ids = tokens.iter().map(|t| t.chosen.expect("asked for").id);
@@ -304,18 +322,18 @@ fn got(mut events: UnboundedReceiver<Event>) -> Got {
     got
 }
 
-fn run(runner: &mut Runner<Fake>) {
+fn run(engine: &mut EngineLoop<Fake>) {
     for _ in 0..10_000 {
-        if runner.is_idle() {
-            assert!(runner.model().texts.is_empty(), "nothing is left behind");
+        if engine.is_idle() {
+            assert!(engine.model().texts.is_empty(), "nothing is left behind");
             return;
         }
-        runner.turn();
+        engine.step();
     }
     panic!("somebody starves");
 }
 
-fn asked() -> impl Strategy<Value = Request> {
+fn requests() -> impl Strategy<Value = Request> {
     let rules = [
         Remasking::LowConfidence,
         Remasking::Margin,
@@ -359,25 +377,25 @@ proptest! {
 
     #[test]
     fn many_requests_at_once_get_what_the_naive_loop_gives_each(
-        requests in prop::collection::vec(asked(), 1..7),
+        requests in prop::collection::vec(requests(), 1..7),
         shift in 0usize..2,
         cancelled in any::<u8>(),
     ) {
-        let mut runner = runner(shift);
+        let mut engine = engine();
         let mut waiting = Vec::new();
         for (i, request) in requests.iter().enumerate() {
-            let events = submit(&mut runner, request.clone());
+            let events = submit(&mut engine, shift, request.clone());
             if cancelled >> i & 1 == 1 {
                 drop(events);
             } else {
                 waiting.push((request, events));
             }
-            runner.turn();
+            engine.step();
         }
-        run(&mut runner);
+        run(&mut engine);
         for (request, events) in waiting {
             let got = got(events);
-            let (tokens, steps) = naively(request, &facts(shift));
+            let (tokens, steps) = naively(request, &config(shift));
             prop_assert_eq!(&got.steps, &steps, "{:?}", got.end);
             let is_whole = tokens.len() == request.max_tokens.unwrap_or(0);
             prop_assert_eq!(&got.tokens, &tokens);
@@ -391,17 +409,17 @@ proptest! {
 #[test]
 fn steps_and_blocks_of_any_length() {
     let number_of_steps = |n, steps, block_length| {
-        let mut runner = runner(0);
+        let mut engine = engine();
         let asked = Diffusion {
             steps,
             block_length,
-            ..Diffusion::UNSAID
+            ..Diffusion::UNSET
         };
-        // No end: every position is filled in.
+        // No end: every position is fixed.
         let mut request = request(&[5, 6], n, asked);
         request.sampling.logit_bias = ENDS.map(|end| (end, f32::NEG_INFINITY)).to_vec();
-        let events = submit(&mut runner, request);
-        run(&mut runner);
+        let events = submit(&mut engine, 0, request);
+        run(&mut engine);
         let got = got(events);
         assert_eq!(got.tokens.len(), n);
         got.steps.iter().map(Vec::len).collect::<Vec<_>>()
@@ -421,11 +439,11 @@ fn steps_and_blocks_of_any_length() {
 }
 
 #[test]
-fn texts_that_are_alike_are_computed_once() {
-    let mut runner = runner(0);
+fn duplicate_sequences_are_computed_once() {
+    let mut engine = engine();
     let asked = Diffusion {
         steps: Some(4),
-        ..Diffusion::UNSAID
+        ..Diffusion::UNSET
     };
     let all: Vec<_> = (0..3)
         .map(|choice| {
@@ -433,11 +451,11 @@ fn texts_that_are_alike_are_computed_once() {
                 choice,
                 ..request(&[7, 8], 8, asked)
             };
-            submit(&mut runner, request)
+            submit(&mut engine, 0, request)
         })
         .collect();
-    run(&mut runner);
-    assert_eq!(runner.model().passes, [10; 4]);
+    run(&mut engine);
+    assert_eq!(engine.model().passes, [10; 4]);
     let positions = all
         .into_iter()
         .map(got)
@@ -447,13 +465,13 @@ fn texts_that_are_alike_are_computed_once() {
 
 #[test]
 fn a_pass_that_fails_ends_only_those_that_cannot_go_on() {
-    let mut runner = runner(0);
-    let good = request(&[5, 6], 8, Diffusion::UNSAID);
-    let bad = request(&[5, POISON], 8, Diffusion::UNSAID);
-    let events = [&good, &bad, &good].map(|request| submit(&mut runner, request.clone()));
-    run(&mut runner);
+    let mut engine = engine();
+    let good = request(&[5, 6], 8, Diffusion::UNSET);
+    let bad = request(&[5, POISON], 8, Diffusion::UNSET);
+    let events = [&good, &bad, &good].map(|request| submit(&mut engine, 0, request.clone()));
+    run(&mut engine);
     let [first, poisoned, last] = events.map(got);
-    assert_eq!(first.tokens, naively(&good, &facts(0)).0);
+    assert_eq!(first.tokens, naively(&good, &config(0)).0);
     assert_eq!(last.tokens, first.tokens);
     assert!(
         matches!(poisoned.end, Some(Err(Failure::Computation(_)))),
@@ -465,11 +483,11 @@ fn a_pass_that_fails_ends_only_those_that_cannot_go_on() {
 fn what_the_model_cannot_do_is_refused_by_the_name_of_the_field() {
     type Change = dyn Fn(&mut Request, &mut Diffusion);
     let refused = |change: &Change| {
-        let mut asked = Diffusion::UNSAID;
+        let mut asked = Diffusion::UNSET;
         let mut request = request(&[5; 60], 8, asked);
         change(&mut request, &mut asked);
         request.diffusion = Some(asked);
-        let error = facts(0).settings(&request, &LIMITS).map(drop);
+        let error = config(0).settings(&request, &LIMITS).map(drop);
         error.expect_err("refused").to_string()
     };
     let cases: [(&Change, &str); 8] = [
@@ -487,7 +505,7 @@ fn what_the_model_cannot_do_is_refused_by_the_name_of_the_field() {
         ),
         (
             &|_, d| d.cfg_scale = Some(1.0),
-            "guidance reads the text twice: the prompt has 60 tokens",
+            "guidance reads the sequence twice: the prompt has 60 tokens",
         ),
         (
             &|_, d| d.threshold = Some(1.5),

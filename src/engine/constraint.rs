@@ -1,4 +1,4 @@
-//! Constraints while answers run: a thread that moves matchers on beside the passes.
+//! Constraints of active requests: a thread that advances matchers while passes run.
 //!
 //! A chosen token goes to the [`Worker`] with its matcher. What the grammar forces next comes back
 //! first, because it belongs into the next pass; the mask for the token after that is computed
@@ -10,40 +10,23 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use crate::constraint::{self, Compiled, Matcher};
-use crate::sampling::SampleError;
 
-use super::Failure;
+use super::event::Failure;
 
-/// Why an answer cannot go on.
+/// Why a constrained completion cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
-    /// No token can be chosen.
-    #[error(transparent)]
-    Sample(#[from] SampleError),
     /// The grammar has no way on.
     #[error(transparent)]
     Constraint(#[from] constraint::Error),
-    /// The thread that moves matchers on is not there.
+    /// The thread that advances matchers is not there.
     #[error("the thread for constraints has ended")]
     NoWorker,
 }
 
 impl From<Fault> for Failure {
     fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Sample(error) => error.into(),
-            other => Self::Computation(other.to_string()),
-        }
-    }
-}
-
-impl From<SampleError> for Failure {
-    fn from(error: SampleError) -> Self {
-        let fault = error.to_string();
-        match error.is_not_finite() {
-            true => Self::NotFinite { fault, place: None },
-            false => Self::Computation(fault),
-        }
+        Self::Computation(fault.to_string())
     }
 }
 
@@ -51,7 +34,7 @@ impl From<SampleError> for Failure {
 #[derive(Debug)]
 pub(super) struct Forced {
     pub(super) tokens: Vec<u32>,
-    /// Whether the answer is complete with them.
+    /// Whether the completion is complete with them.
     pub(super) is_complete: bool,
 }
 
@@ -63,9 +46,9 @@ struct Job {
 
 /// Where a matcher comes from.
 enum Origin {
-    /// A new answer.
-    Beginning(Compiled),
-    /// An answer whose next token was chosen.
+    /// A new completion.
+    New(Compiled),
+    /// A completion whose next token was chosen.
     Chosen(Matcher, u32),
 }
 
@@ -82,20 +65,20 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// The constraint of a new answer, under way at once.
-    pub(super) fn begin(&self, compiled: &Compiled) -> Constrained {
-        let jobs = self.jobs.get_or_init(start);
+    /// The constraint of a new completion, under way at once.
+    pub(super) fn start(&self, compiled: &Compiled) -> Constrained {
+        let jobs = self.jobs.get_or_init(spawn);
         let mut this = Constrained {
             jobs: jobs.clone(),
             state: State::Lost,
         };
-        this.send(Origin::Beginning(compiled.clone()));
+        this.send(Origin::New(compiled.clone()));
         this
     }
 }
 
-/// Starts the thread; without one, constrained answers fail, and only they.
-fn start() -> Option<Sender<Job>> {
+/// Starts the thread; without one, constrained requests fail, and only they.
+fn spawn() -> Option<Sender<Job>> {
     let (jobs, queue) = channel();
     let thread = std::thread::Builder::new()
         .name("constraints".into())
@@ -133,7 +116,7 @@ fn work(queue: &Receiver<Job>) {
                         Ok(mask) => Reply::Mask(mask, Box::new(matcher)),
                         Err(error) => Reply::Fault(error),
                     };
-                    // Nobody waits for the mask of a cancelled answer.
+                    // Nobody waits for the mask of a cancelled request.
                     let _ = replies.send(reply);
                 }
             }
@@ -141,14 +124,14 @@ fn work(queue: &Receiver<Job>) {
     }
 }
 
-/// Moves a matcher over the chosen token and what is forced behind it. Returns it if there is
+/// Advances a matcher over the chosen token and the forced ones after it. Returns it if there is
 /// more to choose.
 fn advance(origin: Origin, replies: &SyncSender<Reply>) -> Option<Matcher> {
-    let moved = match origin {
-        Origin::Beginning(compiled) => Ok(compiled.matcher()),
+    let advanced = match origin {
+        Origin::New(compiled) => Ok(compiled.matcher()),
         Origin::Chosen(mut matcher, token) => matcher.accept(token).map(|()| matcher),
     };
-    let forced = moved.and_then(|mut matcher| matcher.forced().map(|tokens| (matcher, tokens)));
+    let forced = advanced.and_then(|mut matcher| matcher.forced().map(|tokens| (matcher, tokens)));
     match forced {
         Ok((matcher, tokens)) => {
             let is_complete = matcher.is_stopped();
@@ -166,7 +149,7 @@ fn advance(origin: Origin, replies: &SyncSender<Reply>) -> Option<Matcher> {
     }
 }
 
-/// The constraint of one running answer.
+/// The constraint of one active request.
 pub(super) struct Constrained {
     jobs: Option<Sender<Job>>,
     state: State,
@@ -179,9 +162,9 @@ enum State {
     Masking(Receiver<Reply>),
     /// A token can be chosen.
     Ready(Vec<u32>, Box<Matcher>),
-    /// The answer is complete.
+    /// The completion is complete.
     Complete,
-    /// Something failed, and was told.
+    /// Something failed, and was reported.
     Lost,
 }
 
@@ -240,7 +223,7 @@ impl Constrained {
     }
 
     fn send(&mut self, matcher: Origin) {
-        // Room for both replies, so that the worker never waits for the engine.
+        // Capacity for both replies, so that the worker never waits for the engine.
         let (replies, inbox) = sync_channel(2);
         let is_sent = self
             .jobs

@@ -1,0 +1,190 @@
+//! Autoregressive decoding: the next token from the logits of the last one, with draft tokens
+//! (speculative decoding) or under a constraint.
+//!
+//! A pass reads the pending tokens and the draft tokens that may follow them. Its rows are, in order,
+//! those of forced tokens, whose log-probabilities they give, and those that tokens are chosen from.
+
+use crate::model::Batch;
+use crate::sampling::Sampler;
+use crate::text::tokenizer::Tokenizer;
+
+use super::answer::Entry;
+use super::constraint::{Constrained, Forced};
+use super::draft::Drafter;
+use super::event::{Failure, FinishReason};
+use super::scheduler::Job;
+use super::sequence::Sequence;
+use super::strategy::{Ending, Row, Strategy};
+
+/// The state of one request.
+pub(super) struct Autoregressive {
+    sampler: Sampler,
+    /// Maximum length of prompt and completion.
+    limit: usize,
+    drafter: Option<Drafter>,
+    constrained: Option<Constrained>,
+    /// Length of the sequence when the step under way was read; tokens chosen since are beyond it.
+    n_before: usize,
+    /// Whether further rows of the step follow from a token that was not chosen.
+    is_diverged: bool,
+}
+
+impl Autoregressive {
+    pub(super) fn new(
+        mut sampler: Sampler,
+        prompt: &[u32],
+        limit: usize,
+        n_drafted: usize,
+        constrained: Option<Constrained>,
+    ) -> Self {
+        sampler.accept_prompt(prompt);
+        // What may follow a draft token would be known only when the grammar has moved on.
+        let has_draft = n_drafted > 0 && constrained.is_none();
+        Self {
+            sampler,
+            limit,
+            drafter: has_draft.then(|| Drafter::new(prompt, n_drafted)),
+            constrained,
+            n_before: 0,
+            is_diverged: false,
+        }
+    }
+
+    fn drafted(&self) -> &[u32] {
+        self.drafter.as_ref().map_or(&[], Drafter::tokens)
+    }
+
+    /// Takes in the tokens that the constraint forces, which are pending from then on.
+    fn force(&mut self, sequence: &mut Sequence, forced: Forced, tokenizer: &Tokenizer) {
+        let Forced {
+            mut tokens,
+            is_complete,
+        } = forced;
+        let n_left = self.limit - sequence.tokens.len();
+        let is_cut = tokens.len() > n_left;
+        tokens.truncate(n_left);
+        tokens.iter().for_each(|token| self.sampler.accept(*token));
+        sequence.tokens.extend(tokens);
+        if is_complete && !is_cut {
+            sequence.ending = Some(FinishReason::Stop);
+        } else if sequence.tokens.len() >= self.limit {
+            sequence.ending = Some(FinishReason::Length);
+        }
+        // With log-probabilities they wait for their rows.
+        while !sequence.answer.wants_logprobs() && sequence.is_unreported() {
+            sequence.report(Entry::default(), tokenizer);
+        }
+    }
+
+    /// Chooses the next token from its logits.
+    fn choose(
+        &mut self,
+        sequence: &mut Sequence,
+        logits: &[f32],
+        tokenizer: &Tokenizer,
+    ) -> Result<u32, Failure> {
+        let mask = match &mut self.constrained {
+            Some(constrained) => Some(constrained.mask(logits.len())?),
+            None => None,
+        };
+        let token = tracing::trace_span!(target: "phase", "sample")
+            .in_scope(|| self.sampler.sample_masked(logits, mask))?;
+        self.sampler.accept(token);
+        let entry = sequence.answer.entry(token, logits)?;
+        sequence.push(token, entry, tokenizer);
+        if let Some(drafter) = &mut self.drafter {
+            drafter.push(token);
+        }
+        if sequence.ending.is_none() && sequence.tokens.len() >= self.limit {
+            sequence.ending = Some(FinishReason::Length);
+        }
+        if let Some(constrained) = &mut self.constrained
+            && sequence.ending.is_none()
+        {
+            constrained.choose(token);
+        }
+        Ok(token)
+    }
+}
+
+impl Strategy for Autoregressive {
+    fn reuses_prefix(&self) -> bool {
+        true
+    }
+
+    fn prepare(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> Ending {
+        if let Some(constrained) = &mut self.constrained
+            && let Some(forced) = constrained.forced()?
+        {
+            self.force(sequence, forced, tokenizer);
+            return Ok(sequence.conclude());
+        }
+        if let Some(drafter) = &mut self.drafter {
+            let n_left = self.limit.saturating_sub(sequence.tokens.len() + 1);
+            let is_decoding = sequence.pending().len() == 1 && !sequence.is_prefill;
+            drafter.propose(if is_decoding { n_left } else { 0 });
+        }
+        Ok(None)
+    }
+
+    fn job(&self, sequence: &Sequence) -> Job {
+        Job {
+            drafted: self.drafted().len(),
+            ..sequence.job()
+        }
+    }
+
+    fn read(&mut self, sequence: &mut Sequence, n: usize, batch: &mut Batch) {
+        self.n_before = sequence.tokens.len();
+        self.is_diverged = false;
+        if let Some(drafter) = &mut self.drafter {
+            drafter.truncate(n.saturating_sub(sequence.pending().len()));
+        }
+        let tokens = sequence.pending().iter().chain(self.drafted()).take(n);
+        for (token, next) in tokens.zip(sequence.n_cached + 1..) {
+            let wants_logits = next >= self.n_before || next >= sequence.n_reported;
+            batch.push(*token, sequence.id, next as u32 - 1, wants_logits);
+        }
+        sequence.read(n);
+    }
+
+    fn take(
+        &mut self,
+        sequence: &mut Sequence,
+        row: &Row<'_>,
+        tokenizer: &Tokenizer,
+    ) -> Result<(), Failure> {
+        let next = row.position + 1;
+        if next < self.n_before {
+            if !sequence.is_stopped {
+                let entry = sequence.answer.entry(sequence.tokens[next], row.logits)?;
+                sequence.report(entry, tokenizer);
+            }
+            return Ok(());
+        }
+        sequence.answer.prefilled();
+        if self.is_diverged || sequence.ending.is_some() {
+            return Ok(());
+        }
+        let token = self.choose(sequence, row.logits, tokenizer)?;
+        // The next row is what the model says after the draft token, so it counts if that is right.
+        let drafted = self.drafted().get(next - self.n_before);
+        self.is_diverged = drafted != Some(&token);
+        Ok(())
+    }
+
+    fn commit(&mut self, sequence: &mut Sequence, _tokenizer: &Tokenizer) -> Ending {
+        let is_last = sequence.n_read() >= self.n_before;
+        let n_chosen = sequence.tokens.len() - self.n_before;
+        let mut n_accepted = 0;
+        if is_last && let Some(drafter) = &mut self.drafter {
+            // The last token chosen is that of a row, and not read yet; so is one that ends.
+            n_accepted = n_chosen.saturating_sub(1);
+            sequence.answer.usage.drafted_tokens += drafter.tokens().len();
+            sequence.answer.usage.accepted_tokens += n_accepted;
+            drafter.learn(n_accepted);
+        }
+        sequence.commit(is_last, n_accepted);
+        Ok(sequence.conclude())
+    }
+}

@@ -1,0 +1,110 @@
+//! What the engine loop needs of a model, so that tests can run it over one whose logits they know.
+
+use crate::model::{self, Batch, Model, NotFinite, Resumed, SequenceId};
+use crate::plan::BLOCK_LEN;
+
+/// Positions of a block of the cache.
+pub(super) const BLOCK: usize = BLOCK_LEN as usize;
+
+/// Takes the logits `[n_vocab]` of a row and the hidden state `[n_embd]` behind the final norm, which is
+/// empty where the batch did not want it.
+pub(super) type EachRow<'a> = &'a mut dyn FnMut(&[f32], &[f32]);
+
+/// What runs forward passes.
+pub(super) trait Compute {
+    /// Runs a pass and hands out its rows in order. Where a pass fails, rows may have been handed out.
+    fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error>;
+    /// See [`Model::set_scales`].
+    fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]);
+    /// See [`Model::resume`].
+    fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed;
+    /// See [`Model::next`].
+    fn next(&self, sequence: SequenceId) -> u32;
+    /// See [`Model::forget`].
+    fn forget(&mut self, sequence: SequenceId, from: u32) -> u32;
+    /// See [`Model::release`].
+    fn release(&mut self, sequence: SequenceId);
+    /// See [`Model::rest`].
+    fn rest(&self);
+    /// Free blocks of the cache; none if nothing is cached between passes.
+    fn n_blocks(&self) -> Option<usize>;
+    /// Maximum number of tokens of a pass.
+    fn n_batch(&self) -> usize;
+    /// Whether a recurrent state is kept of each sequence, which cannot be taken back.
+    fn has_states(&self) -> bool;
+    /// Whether there is a prefix cache.
+    fn is_shared(&self) -> bool;
+    /// Where these tokens first give a value that is not finite, in words; see
+    /// [`Model::first_not_finite`].
+    fn first_not_finite(&self, sequence: SequenceId, tokens: &[u32]) -> Option<String>;
+}
+
+impl Compute for Model {
+    fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error> {
+        let n_vocab = self.row_width();
+        if self.plan().diffusion.is_some() {
+            // Most positions want logits: too many to keep them all.
+            return self.forward_each(batch, &mut |_, rows: &[f32]| {
+                rows.chunks_exact(n_vocab).for_each(|row| each(row, &[]));
+            });
+        }
+        Self::forward(self, batch)?;
+        let (logits, hidden) = self.results();
+        let n_embd = hidden.len() / batch.n_outputs().max(1);
+        for (i, row) in logits.chunks_exact(n_vocab).enumerate() {
+            each(row, &hidden[i * n_embd..(i + 1) * n_embd]);
+        }
+        Ok(())
+    }
+
+    fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]) {
+        Self::set_scales(self, sequence, scales);
+    }
+
+    fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed {
+        Self::resume(self, sequence, tokens)
+    }
+
+    fn next(&self, sequence: SequenceId) -> u32 {
+        Self::next(self, sequence)
+    }
+
+    fn forget(&mut self, sequence: SequenceId, from: u32) -> u32 {
+        Self::forget(self, sequence, from)
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        Self::release(self, sequence);
+    }
+
+    fn rest(&self) {
+        Self::rest(self);
+    }
+
+    fn n_blocks(&self) -> Option<usize> {
+        (self.options().n_ctx > 0).then(|| self.free_cells() / BLOCK)
+    }
+
+    fn n_batch(&self) -> usize {
+        self.options().n_batch
+    }
+
+    fn has_states(&self) -> bool {
+        Self::has_states(self)
+    }
+
+    fn is_shared(&self) -> bool {
+        Self::is_shared(self)
+    }
+
+    fn first_not_finite(&self, sequence: SequenceId, tokens: &[u32]) -> Option<String> {
+        let found: Result<Option<NotFinite>, _> = Self::first_not_finite(self, sequence, tokens);
+        match found {
+            Ok(found) => found.map(|found| found.to_string()),
+            Err(error) => {
+                tracing::warn!(%error, "the first value that is not finite was not found");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Denoising of one request: the block that it is at, and what a step fixes.
+
+use std::any::Any;
+use std::ops::Range;
+
+use crate::blocks::Remasking;
+use crate::model::Batch;
+use crate::sampling::{Logprobs, Sampler};
+use crate::text::tokenizer::Tokenizer;
+
+use super::super::answer::Entry;
+use super::super::compute::BLOCK;
+use super::super::event::{Event, Failure, FinishReason};
+use super::super::scheduler::Job;
+use super::super::sequence::Sequence;
+use super::super::strategy::{Ending, Row, Strategy};
+use super::options::Fixed;
+use super::settings::Settings;
+
+/// What a step would put at a masked position.
+struct Proposal {
+    at: usize,
+    token: u32,
+    logprob: f64,
+    /// The higher, the sooner it is fixed.
+    rank: f64,
+    entry: Entry,
+}
+
+/// The state of one request. Its sequence holds prompt and completion, masked positions as the mask
+/// token; with guidance a second one, whose prompt is masked too.
+pub(in crate::engine) struct Denoising {
+    settings: Settings,
+    sampler: Sampler,
+    /// Which positions of the completion are fixed.
+    is_fixed: Vec<bool>,
+    /// What is reported of fixed tokens that have not been released.
+    entries: Vec<Entry>,
+    /// Positions of the completion that are denoised now, and the steps left for them.
+    block: Range<usize>,
+    steps_left: usize,
+    n_steps: usize,
+    proposals: Vec<Proposal>,
+    /// Whether keys and values of what is before the block stay cached.
+    is_kept: bool,
+    /// Whether every step is reported.
+    is_traced: bool,
+}
+
+impl Denoising {
+    pub(in crate::engine) fn new(sampler: Sampler, settings: Settings, is_traced: bool) -> Self {
+        let block = settings.block(0);
+        let entries = std::iter::repeat_with(Entry::default);
+        Self {
+            sampler,
+            is_fixed: vec![false; settings.length],
+            entries: entries.take(settings.length).collect(),
+            steps_left: settings.steps_of(&block),
+            block,
+            n_steps: 0,
+            proposals: Vec::new(),
+            is_kept: false,
+            is_traced,
+            settings,
+        }
+    }
+
+    /// The place in the completion whose token a row at `position` chooses.
+    fn chosen_at(&self, sequence: &Sequence, position: usize) -> Option<usize> {
+        (position + self.settings.shift).checked_sub(sequence.n_prompt)
+    }
+
+    fn is_masked(&self, at: usize) -> bool {
+        self.block.contains(&at) && !self.is_fixed[at]
+    }
+
+    /// Fixes some of what the last pass proposed.
+    fn fix(&mut self, sequence: &mut Sequence) {
+        let mut proposals = std::mem::take(&mut self.proposals);
+        let n_fixed = self.choose(&mut proposals);
+        let mut fixed = Vec::new();
+        for proposal in proposals.drain(..n_fixed) {
+            sequence.tokens[sequence.n_prompt + proposal.at] = proposal.token;
+            self.is_fixed[proposal.at] = true;
+            self.entries[proposal.at] = proposal.entry;
+            fixed.push(Fixed {
+                position: proposal.at,
+                token: proposal.token,
+                logprob: proposal.logprob,
+            });
+        }
+        proposals.clear();
+        self.proposals = proposals;
+        if self.is_traced {
+            sequence.answer.send(Event::Step {
+                step: self.n_steps,
+                n_masked: self.is_fixed.iter().filter(|fixed| !**fixed).count(),
+                fixed,
+            });
+        }
+    }
+
+    /// Puts those that are to be fixed first and says how many they are.
+    fn choose(&self, proposals: &mut [Proposal]) -> usize {
+        let left = self.steps_left.max(1);
+        if self.settings.remasking == Remasking::None {
+            let is_fixed = |p: &Proposal| p.rank * (left as f64) < 1.0;
+            proposals.sort_by_key(|p| !is_fixed(p));
+            return proposals.iter().filter(|p| is_fixed(p)).count();
+        }
+        let share = proposals.len().div_ceil(left);
+        proposals.sort_by(|a, b| b.rank.total_cmp(&a.rank).then(a.at.cmp(&b.at)));
+        let Some(threshold) = self.settings.threshold else {
+            return share;
+        };
+        let is_sure = |p: &Proposal| p.logprob.exp() >= threshold;
+        proposals[share..].sort_by_key(|p| !is_sure(p));
+        share + proposals[share..].iter().filter(|p| is_sure(p)).count()
+    }
+
+    /// Goes on to the next block where this one is complete.
+    fn advance(&mut self) {
+        self.n_steps += 1;
+        self.steps_left = self.steps_left.saturating_sub(1);
+        self.is_kept = self.settings.approximate_cache;
+        let is_complete = !self.block.clone().any(|at| self.is_masked(at));
+        if is_complete && self.block.end < self.settings.length {
+            self.block = self.settings.block(self.block.end);
+            self.steps_left = self.settings.steps_of(&self.block);
+            self.is_kept = false;
+        }
+    }
+
+    /// Reports the tokens up to the first masked one.
+    fn report(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) {
+        while sequence.is_unreported() {
+            let at = sequence.n_reported - sequence.n_prompt;
+            if !self.is_fixed[at] {
+                return;
+            }
+            if tokenizer.is_end_of_generation(sequence.tokens[sequence.n_reported]) {
+                // What is fixed after the end is no part of the completion.
+                sequence.n_reported += 1;
+                sequence.tokens.truncate(sequence.n_reported);
+                sequence.ending = Some(FinishReason::Stop);
+                return;
+            }
+            let entry = std::mem::take(&mut self.entries[at]);
+            sequence.report(entry, tokenizer);
+        }
+        sequence.ending.get_or_insert(FinishReason::Length);
+    }
+}
+
+impl Strategy for Denoising {
+    fn job(&self, sequence: &Sequence) -> Job {
+        let (n, n_cached) = (sequence.tokens.len(), sequence.n_cached);
+        let pending = (n - n_cached) * sequence.n_parts;
+        Job {
+            pending,
+            is_whole: true,
+            room: pending,
+            reserved: (n.div_ceil(BLOCK) - n_cached.div_ceil(BLOCK)) * sequence.n_parts,
+            ..Job::default()
+        }
+    }
+
+    /// Nothing that goes into the pass differs.
+    fn is_duplicate(&self, sequence: &Sequence, other: (&Sequence, &dyn Strategy)) -> bool {
+        let (other_sequence, other) = other;
+        let other: &dyn Any = other;
+        other.downcast_ref::<Self>().is_some_and(|other| {
+            !self.settings.approximate_cache
+                && !other.settings.approximate_cache
+                && self.settings.cfg_scale == other.settings.cfg_scale
+                && sequence.scales == other_sequence.scales
+                && sequence.n_prompt == other_sequence.n_prompt
+                && self.block == other.block
+                && sequence.tokens == other_sequence.tokens
+                && self.is_fixed == other.is_fixed
+        })
+    }
+
+    fn read(&mut self, sequence: &mut Sequence, n: usize, batch: &mut Batch) {
+        sequence.answer.usage.positions += n;
+        for position in sequence.n_cached..sequence.tokens.len() {
+            let at = self.chosen_at(sequence, position);
+            let wants_logits = at.is_some_and(|at| self.is_masked(at));
+            for (i, id) in sequence.ids().enumerate() {
+                let is_hidden = i > 0 && position < sequence.n_prompt;
+                let token = match is_hidden {
+                    true => self.settings.mask,
+                    false => sequence.tokens[position],
+                };
+                batch.push(token, id, position as u32, wants_logits);
+            }
+        }
+    }
+
+    /// With guidance complete only with the row of the second sequence, which the first is moved away
+    /// from: `u + (1 + s) (c - u)`. The mask token cannot be chosen.
+    fn logits<'l>(&self, row: &Row<'l>, buffer: &'l mut Vec<f32>) -> Option<&'l [f32]> {
+        if row.part == 0 {
+            buffer.clear();
+            buffer.extend_from_slice(row.logits);
+        }
+        if let Some(scale) = self.settings.cfg_scale {
+            if row.part == 0 {
+                return None;
+            }
+            let factor = (1.0 + scale) as f32;
+            for (guided, blind) in buffer.iter_mut().zip(row.logits) {
+                *guided = blind + factor * (*guided - blind);
+            }
+        }
+        buffer[self.settings.mask as usize] = f32::NEG_INFINITY;
+        Some(buffer)
+    }
+
+    /// Chooses what would stand at a masked position.
+    fn take(
+        &mut self,
+        sequence: &mut Sequence,
+        row: &Row<'_>,
+        _tokenizer: &Tokenizer,
+    ) -> Result<(), Failure> {
+        let Some(at) = self.chosen_at(sequence, row.position) else {
+            return Ok(());
+        };
+        // Each position of each step has random numbers of its own.
+        let draw = (self.n_steps * self.settings.length + at) as u64;
+        let token = self.sampler.sample_draw(draw, row.logits, None)?;
+        let logprobs = Logprobs::new(row.logits)?;
+        let logprob = logprobs.of(token).unwrap_or(f64::NEG_INFINITY);
+        let rank = match self.settings.remasking {
+            Remasking::LowConfidence => logprob,
+            Remasking::Margin => margin(&logprobs),
+            Remasking::Entropy => -logprobs.entropy(),
+            Remasking::Random | Remasking::None => self.sampler.uniform(draw),
+        };
+        let entry = sequence.answer.entry_of(token, &logprobs);
+        self.proposals.push(Proposal {
+            at,
+            token,
+            logprob,
+            rank,
+            entry,
+        });
+        Ok(())
+    }
+
+    fn commit(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> Ending {
+        sequence.answer.usage.passes += 1;
+        self.fix(sequence);
+        self.advance();
+        sequence.n_cached = match self.is_kept {
+            true => (sequence.n_prompt + self.block.start).saturating_sub(self.settings.shift),
+            false => 0,
+        };
+        sequence.answer.prefilled();
+        self.report(sequence, tokenizer);
+        Ok(sequence.conclude())
+    }
+
+    fn abort(&mut self) -> bool {
+        self.proposals.clear();
+        self.is_kept = false;
+        true
+    }
+}
+
+/// How much more probable the best token is than the second.
+fn margin(logprobs: &Logprobs<'_>) -> f64 {
+    let top = logprobs.top(2);
+    let p = |i: usize| top.get(i).map_or(0.0, |t| t.logprob.exp());
+    p(0) - p(1)
+}

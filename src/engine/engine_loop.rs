@@ -1,0 +1,533 @@
+//! The engine's loop: reap, admit, plan a step, run it, commit it, end what has ended.
+//!
+//! The only place where requests are admitted, preempted, retried and ended. A step that fails is
+//! retried for each of its requests alone, so that it ends those that cannot go on, never the others
+//! or the engine. Not here: how tokens are found ([`Strategy`]), who runs in a step (`scheduler.rs`).
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::mpsc;
+
+use crate::model::{self, Batch, Resumed, SequenceId};
+use crate::text::tokenizer::Tokenizer;
+
+use super::answer::Answer;
+use super::autoregressive::Autoregressive;
+use super::compute::{BLOCK, Compute};
+use super::constraint::Worker;
+use super::contrastive::Search;
+use super::diffusion::Denoising;
+use super::event::{Failure, FinishReason};
+use super::limits::Limits;
+use super::scheduler::{Budget, Job, Step, can_start, plan_step};
+use super::sequence::Sequence;
+use super::strategy::{Row, Strategy};
+use super::submission::{Decoding, Submitted};
+
+/// Maximum number of draft tokens of a step, of all requests together: each costs about a token's
+/// computation.
+const N_DRAFTED: usize = 32;
+
+/// Sequences that a request may run under: with guidance, text diffusion reads two.
+const N_PARTS: SequenceId = 2;
+
+/// A request that waits or is active.
+struct ActiveRequest {
+    sequence: Sequence,
+    strategy: Box<dyn Strategy>,
+}
+
+impl ActiveRequest {
+    fn is_duplicate(&self, other: &Self) -> bool {
+        let other = (&other.sequence, &*other.strategy);
+        self.strategy.is_duplicate(&self.sequence, other)
+    }
+}
+
+/// Requests that one pass serves alike, by their places among the active ones, and what it reads.
+struct Group {
+    members: Vec<usize>,
+    n_tokens: usize,
+    n_rows: usize,
+    /// Whether all of it goes into one pass.
+    is_whole: bool,
+}
+
+/// The model and the requests it serves.
+pub(super) struct EngineLoop<C> {
+    model: C,
+    tokenizer: Arc<Tokenizer>,
+    limits: Limits,
+    /// Requests that wait.
+    queue: VecDeque<ActiveRequest>,
+    /// Active requests in the order of their arrival; those that need a pass as a whole, in the order
+    /// in which they last had one.
+    active: Vec<ActiveRequest>,
+    /// Ids that no request runs under, each with those up to the next one.
+    free_ids: Vec<SequenceId>,
+    /// Requests of a step that failed, each of which runs alone next.
+    quarantined: Vec<SequenceId>,
+    batch: Batch,
+    /// Logits that are made of several rows.
+    buffer: Vec<f32>,
+    /// Computes the masks of constrained requests.
+    worker: Worker,
+    n_steps: usize,
+}
+
+impl<C: Compute> EngineLoop<C> {
+    pub(super) fn new(model: C, tokenizer: Arc<Tokenizer>, mut limits: Limits) -> Self {
+        limits.n_parallel = limits.n_parallel.max(1);
+        let ids = (0..limits.n_parallel as SequenceId).rev();
+        Self {
+            model,
+            tokenizer,
+            limits,
+            queue: VecDeque::new(),
+            active: Vec::new(),
+            free_ids: ids.map(|id| N_PARTS * id).collect(),
+            quarantined: Vec::new(),
+            batch: Batch::default(),
+            buffer: Vec::new(),
+            worker: Worker::default(),
+            n_steps: 0,
+        }
+    }
+
+    /// Serves requests until the last handle is gone and every completion is complete.
+    pub(super) fn serve(mut self, mut requests: mpsc::UnboundedReceiver<Submitted>) {
+        loop {
+            if self.is_idle() {
+                self.model.rest();
+                match requests.blocking_recv() {
+                    Some(submitted) => self.enqueue(submitted),
+                    None => return,
+                }
+            }
+            while let Ok(submitted) = requests.try_recv() {
+                self.enqueue(submitted);
+            }
+            self.step();
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn model(&self) -> &C {
+        &self.model
+    }
+
+    /// Whether nothing waits and nothing is active.
+    pub(super) fn is_idle(&self) -> bool {
+        self.active.is_empty() && self.queue.is_empty()
+    }
+
+    /// Takes a request, which waits from then on.
+    pub(super) fn enqueue(&mut self, submitted: Submitted) {
+        let Submitted {
+            request,
+            decoding,
+            scales,
+            caller,
+        } = submitted;
+        let answer = Answer::new(&request, caller);
+        let most = request.max_tokens.unwrap_or(usize::MAX);
+        let limit = request.prompt.len().saturating_add(most);
+        let limit = limit.min(self.limits.n_ctx);
+        let n_prompt = request.prompt.len();
+        let (mut tokens, mut n_parts) = (request.prompt, 1);
+        let strategy: Box<dyn Strategy> = match decoding {
+            Decoding::Autoregressive(sampler) => {
+                // A wrong draft token has to be taken back.
+                let n_drafted = match self.model.has_states() || self.model.n_blocks().is_none() {
+                    true => 0,
+                    false => request.n_drafted.unwrap_or(self.limits.n_drafted),
+                };
+                let constraint = request.constraint.as_ref();
+                let constrained = constraint.map(|compiled| self.worker.start(compiled));
+                let strategy = Autoregressive::new(sampler, &tokens, limit, n_drafted, constrained);
+                Box::new(strategy)
+            }
+            Decoding::Contrastive(search) => Box::new(Search::new(search, limit)),
+            Decoding::Diffusion(sampler, settings) => {
+                n_parts = settings.n_parts();
+                tokens.resize(n_prompt + settings.length, settings.mask);
+                Box::new(Denoising::new(sampler, settings, request.trace))
+            }
+        };
+        let sequence = Sequence::new(tokens, n_prompt, n_parts, scales, answer);
+        self.queue.push_back(ActiveRequest { sequence, strategy });
+    }
+
+    /// One step, with all that is to be done around it.
+    pub(super) fn step(&mut self) {
+        self.reap();
+        self.admit();
+        if self.active.is_empty() {
+            return;
+        }
+        self.n_steps = self.n_steps.wrapping_add(1);
+        if catch_unwind(AssertUnwindSafe(|| self.run())).is_err() {
+            tracing::error!("a step panicked; its requests end");
+            while !self.active.is_empty() {
+                self.end(0, Err(Failure::Computation("the engine panicked".into())));
+            }
+        }
+    }
+
+    /// Ends requests that nobody waits for and those that take too long.
+    fn reap(&mut self) {
+        let (limits, now) = (self.limits, Instant::now());
+        let is_over = |r: &ActiveRequest| r.sequence.answer.is_over(&limits, now);
+        while let Some(at) = self.active.iter().position(is_over) {
+            let request = self.active.remove(at);
+            self.release(&request.sequence);
+            request.sequence.answer.end_early(&limits, now);
+        }
+        while let Some(at) = self.queue.iter().position(is_over) {
+            let request = self.queue.remove(at);
+            request.map(|request| request.sequence.answer.end_early(&limits, now));
+        }
+    }
+
+    /// Starts requests in the order of their arrival, as far as the cache holds them. One whose prefix
+    /// another is reading waits for that.
+    fn admit(&mut self) {
+        let mut at = 0;
+        while at < self.queue.len() && !self.free_ids.is_empty() {
+            let n_positions = self.queue[at].sequence.n_positions();
+            if !can_start(&self.jobs(), n_positions, self.model.n_blocks()) {
+                return;
+            }
+            if self.awaits_prefix(at) {
+                at += 1;
+                continue;
+            }
+            let (Some(mut request), Some(id)) = (self.queue.remove(at), self.free_ids.pop()) else {
+                return;
+            };
+            self.start(&mut request, id);
+            self.active.push(request);
+        }
+    }
+
+    fn start(&mut self, request: &mut ActiveRequest, id: SequenceId) {
+        let sequence = &mut request.sequence;
+        for id in (id..).take(sequence.n_parts) {
+            self.model.set_scales(id, &sequence.scales);
+        }
+        let n_tokens = sequence.tokens.len();
+        if self.model.n_blocks().is_none() || !request.strategy.reuses_prefix() {
+            tracing::debug!(sequence = id, n_tokens, "starts");
+            return sequence.start(id, &Resumed::default(), Vec::new());
+        }
+        let known = self.model.resume(id, &sequence.tokens);
+        tracing::debug!(
+            sequence = id,
+            n_tokens,
+            n_cached = known.n_cached,
+            reason = %known.miss,
+            "starts"
+        );
+        let mut cuts = Vec::new();
+        if self.model.has_states() {
+            // A later request may go on where this one leaves a known prefix, and where it ends.
+            cuts.push((n_tokens - 1) / BLOCK * BLOCK);
+            cuts.push(known.n_known);
+            cuts.retain(|cut| *cut > known.n_cached);
+            cuts.dedup();
+        }
+        sequence.start(id, &known, cuts);
+    }
+
+    /// Whether a waiting request has a prefix that an active one is about to have read.
+    fn awaits_prefix(&mut self, at: usize) -> bool {
+        let waiting = &self.queue[at];
+        if !self.model.is_shared() || !waiting.strategy.reuses_prefix() {
+            return false;
+        }
+        let has_states = self.model.has_states();
+        let (tokens, scales) = (&waiting.sequence.tokens, &waiting.sequence.scales);
+        let mut awaits = false;
+        let earlier = self.active.iter_mut().map(|request| &mut request.sequence);
+        for earlier in earlier.filter(|s| s.is_prefill && s.scales == *scales) {
+            let both = tokens.iter().zip(&earlier.tokens);
+            let n_same = both.take_while(|(a, b)| a == b).count();
+            let n_shared = n_same.min(tokens.len() - 1) / BLOCK * BLOCK;
+            if n_shared > earlier.n_cached {
+                awaits = true;
+                if has_states {
+                    earlier.cut_at(n_shared);
+                }
+            }
+        }
+        awaits
+    }
+
+    /// Gives back what a request ran under.
+    fn release(&mut self, sequence: &Sequence) {
+        sequence.ids().for_each(|id| self.model.release(id));
+        self.free_ids.push(sequence.id);
+        self.quarantined.retain(|id| *id != sequence.id);
+    }
+
+    fn job(&self, request: &ActiveRequest) -> Job {
+        let job = request.strategy.job(&request.sequence);
+        Job {
+            is_whole: job.is_whole || self.model.n_blocks().is_none(),
+            ..job
+        }
+    }
+
+    fn jobs(&self) -> Vec<Job> {
+        self.active
+            .iter()
+            .map(|request| self.job(request))
+            .collect()
+    }
+
+    /// The active requests, duplicates together; while some are quarantined, one of these alone.
+    fn groups(&mut self) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::with_capacity(self.active.len());
+        let alone = self.quarantined.last().copied();
+        for (i, request) in self.active.iter().enumerate() {
+            if alone.is_some_and(|id| id != request.sequence.id) {
+                continue;
+            }
+            let is_duplicate = |g: &&mut Group| self.active[g.members[0]].is_duplicate(request);
+            match groups.iter_mut().find(is_duplicate) {
+                Some(group) => group.members.push(i),
+                None => groups.push(Group {
+                    members: vec![i],
+                    n_tokens: 0,
+                    n_rows: 0,
+                    is_whole: false,
+                }),
+            }
+        }
+        groups
+    }
+
+    /// Who takes part in the next pass, and with how many tokens.
+    #[tracing::instrument(name = "schedule", level = "trace", target = "phase", skip_all)]
+    fn plan(&mut self) -> Vec<Group> {
+        loop {
+            let budget = Budget {
+                n_tokens: self.model.n_batch(),
+                n_prompt: self.limits.n_prompt.max(1),
+                n_drafted: N_DRAFTED,
+                n_blocks: self.model.n_blocks(),
+            };
+            let mut groups = self.groups();
+            let jobs = groups.iter().map(|g| self.job(&self.active[g.members[0]]));
+            let jobs: Vec<Job> = jobs.collect();
+            match plan_step(&jobs, &budget, self.n_steps) {
+                Step::Run(shares) if shares == [0] && !self.quarantined.is_empty() => {
+                    self.quarantined.pop();
+                }
+                Step::Run(shares) => {
+                    for ((group, job), share) in groups.iter_mut().zip(&jobs).zip(shares) {
+                        (group.n_tokens, group.is_whole) = (share, job.is_whole);
+                    }
+                    groups.retain(|group| group.n_tokens > 0);
+                    return groups;
+                }
+                Step::Preempt(at) => self.preempt(groups[at].members[0]),
+            }
+        }
+    }
+
+    /// Makes a request wait again, so that others have its blocks. What it read stays in the prefix
+    /// cache until it is evicted.
+    fn preempt(&mut self, at: usize) {
+        let mut request = self.active.remove(at);
+        tracing::debug!(sequence = request.sequence.id, "preempted");
+        self.release(&request.sequence);
+        request.sequence.suspend();
+        self.queue.push_front(request);
+    }
+
+    #[tracing::instrument(name = "step", level = "trace", target = "phase", skip_all)]
+    fn run(&mut self) {
+        self.prepare();
+        if self.active.is_empty() {
+            return;
+        }
+        let mut groups = self.plan();
+        self.batch.clear();
+        for group in &mut groups {
+            let ActiveRequest { sequence, strategy } = &mut self.active[group.members[0]];
+            let n_before = self.batch.len();
+            strategy.read(sequence, group.n_tokens, &mut self.batch);
+            let wanted = &self.batch.outputs[n_before..];
+            group.n_rows = wanted.iter().filter(|wanted| **wanted).count();
+        }
+        if self.batch.is_empty() {
+            // Only a request that is alone gets here, and what it needs is more than there is.
+            let full = "the KV cache has too few blocks";
+            return self.end(0, Err(Failure::Computation(full.into())));
+        }
+        let mut faults = vec![None; self.active.len()];
+        match self.forward(&groups, &mut faults) {
+            Ok(()) => self.settle(&groups, faults),
+            Err(error) => self.step_failed(&groups, &error),
+        }
+    }
+
+    /// Has each request decide what it reads next, so that it goes into the pass.
+    fn prepare(&mut self) {
+        let mut at = 0;
+        while at < self.active.len() {
+            let ActiveRequest { sequence, strategy } = &mut self.active[at];
+            match strategy.prepare(sequence, &self.tokenizer).transpose() {
+                None => at += 1,
+                Some(ending) => self.end(at, ending),
+            }
+        }
+    }
+
+    /// Runs the pass. Each row goes to the requests of its group; the first fault of each is left in
+    /// `faults`.
+    fn forward(
+        &mut self,
+        groups: &[Group],
+        faults: &mut [Option<Failure>],
+    ) -> Result<(), model::Error> {
+        let (active, buffer, tokenizer) = (&mut self.active, &mut self.buffer, &self.tokenizer);
+        let of_rows = groups.iter().flat_map(|g| std::iter::repeat_n(g, g.n_rows));
+        let outputs = self.batch.places.iter().zip(&self.batch.outputs);
+        let places = outputs
+            .filter(|(_, wanted)| **wanted)
+            .map(|(place, _)| *place);
+        let mut rows = of_rows.zip(places);
+        self.model.forward(&self.batch, &mut |logits, hidden| {
+            let Some((group, (id, position))) = rows.next() else {
+                return;
+            };
+            let first = &active[group.members[0]];
+            let mut row = Row {
+                part: (id - first.sequence.id) as usize,
+                position: position as usize,
+                logits,
+                hidden,
+            };
+            let Some(logits) = first.strategy.logits(&row, buffer) else {
+                return;
+            };
+            row.logits = logits;
+            for i in &group.members {
+                let ActiveRequest { sequence, strategy } = &mut active[*i];
+                if faults[*i].is_some() {
+                    continue;
+                }
+                let take = AssertUnwindSafe(|| strategy.take(sequence, &row, tokenizer));
+                let panicked = |_| Err(Failure::Computation("choosing a token panicked".into()));
+                faults[*i] = catch_unwind(take).unwrap_or_else(panicked).err();
+            }
+        })
+    }
+
+    /// Commits what each request of a step got, brings the cache in line with it, and ends those that
+    /// have ended.
+    fn settle(&mut self, groups: &[Group], mut faults: Vec<Option<Failure>>) {
+        self.quarantined.pop();
+        let mut took_part: Vec<(usize, bool)> = Vec::with_capacity(self.active.len());
+        for group in groups {
+            took_part.extend(group.members.iter().map(|i| (*i, group.is_whole)));
+        }
+        took_part.sort_unstable();
+        let mut moved = Vec::new();
+        // From the last one on, so that places before it stay what they are.
+        for (i, is_whole) in took_part.into_iter().rev() {
+            let ActiveRequest { sequence, strategy } = &mut self.active[i];
+            let result = match faults[i].take() {
+                Some(failure) => Err(failure),
+                None => strategy.commit(sequence, &self.tokenizer),
+            };
+            if let Some(ending) = result.transpose() {
+                self.end(i, ending);
+                continue;
+            }
+            self.trim(i);
+            if is_whole {
+                moved.push(self.active.remove(i));
+            }
+        }
+        self.active.extend(moved.into_iter().rev());
+    }
+
+    /// Drops what is cached of a request beyond what is true of it.
+    fn trim(&mut self, at: usize) {
+        let sequence = &mut self.active[at].sequence;
+        if self.model.n_blocks().is_none() {
+            // All tokens are read again in every pass.
+            sequence.n_cached = 0;
+            return;
+        }
+        let wanted = sequence.n_cached;
+        for id in sequence.ids() {
+            let mut next = self.model.next(id) as usize;
+            if next > wanted && wanted == 0 {
+                self.model.release(id);
+                next = 0;
+            } else if next > wanted {
+                next = self.model.forget(id, wanted as u32) as usize;
+            }
+            sequence.n_cached = sequence.n_cached.min(next);
+        }
+    }
+
+    /// Has each request of a failed step run alone, so that only those fail that cannot go on.
+    fn step_failed(&mut self, groups: &[Group], error: &model::Error) {
+        let taking_part: Vec<usize> = groups.iter().flat_map(|g| g.members.clone()).collect();
+        for i in &taking_part {
+            let ActiveRequest { sequence, strategy } = &mut self.active[*i];
+            if strategy.abort() {
+                sequence.ids().for_each(|id| self.model.release(id));
+            }
+        }
+        if let [only] = taking_part.as_slice() {
+            tracing::error!(%error, "a step failed; its request ends");
+            return self.end(*only, Err(Failure::Computation(error.to_string())));
+        }
+        tracing::warn!(%error, "a step failed; each of its requests runs alone");
+        let ids = taking_part.iter().map(|i| self.active[*i].sequence.id);
+        self.quarantined = ids.collect();
+        if self.model.n_blocks().is_none() {
+            return;
+        }
+        for ActiveRequest { sequence, strategy } in &mut self.active {
+            match self.model.next(sequence.id) {
+                0 if strategy.reuses_prefix() => {
+                    let known = self.model.resume(sequence.id, &sequence.tokens);
+                    sequence.start(sequence.id, &known, Vec::new());
+                }
+                n => sequence.n_cached = n as usize,
+            }
+        }
+    }
+
+    /// Ends an active request.
+    fn end(&mut self, at: usize, result: Result<FinishReason, Failure>) {
+        let request = self.active.remove(at);
+        let sequence = request.sequence;
+        let result = result.map_err(|failure| match failure {
+            Failure::NotFinite { fault, .. } => {
+                // What is cached of it would spoil the completions that share its prefix.
+                if self.model.n_blocks().is_some() && !self.model.has_states() {
+                    self.model.forget(sequence.id, 0);
+                }
+                let place = self.model.first_not_finite(sequence.id, &sequence.tokens);
+                Failure::NotFinite { fault, place }
+            }
+            other => other,
+        });
+        self.release(&sequence);
+        match result {
+            Ok(reason) => sequence.finish(reason),
+            Err(failure) => sequence.answer.fail(failure),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What an engine reports of a request: text, denoising steps, the end. Plain data.
+
+use std::time::Duration;
+
+use crate::sampling::{SampleError, TokenLogprob};
+
+use super::diffusion::Fixed;
+
+/// A token of the completion, as far as it is part of the released text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AnswerToken {
+    /// The bytes it contributes to the text.
+    pub bytes: Vec<u8>,
+    /// The token chosen; none if no log-probabilities are wanted.
+    pub chosen: Option<TokenLogprob>,
+    /// The most probable tokens, falling.
+    pub top: Vec<TokenLogprob>,
+}
+
+/// Why a completion ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model ended it, or a stop sequence did.
+    Stop,
+    /// The limit of tokens or the context was reached.
+    Length,
+}
+
+/// What a completion took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Those of them that were in the prefix cache.
+    pub cached_tokens: usize,
+    /// Tokens generated, the ending one included.
+    pub completion_tokens: usize,
+    /// Draft tokens that were read.
+    pub drafted_tokens: usize,
+    /// Draft tokens that were accepted.
+    pub accepted_tokens: usize,
+    /// Denoising steps (text diffusion).
+    pub passes: usize,
+    /// Positions that these computed; what several completions share counts for one of them.
+    pub positions: usize,
+    /// Time until the prompt was read.
+    pub prefill: Duration,
+    /// Time from there to the end.
+    pub decode: Duration,
+}
+
+/// What the engine reports of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Text that is final, with the tokens it is made of.
+    Text {
+        /// Complete characters.
+        text: String,
+        /// The tokens whose bytes are the text's.
+        tokens: Vec<AnswerToken>,
+    },
+    /// A denoising step, if these are traced.
+    Step {
+        /// Number of the step, from 0.
+        step: usize,
+        /// The positions that it fixed, the most certain first.
+        fixed: Vec<Fixed>,
+        /// Positions that are still masked.
+        n_masked: usize,
+    },
+    /// The completion is complete.
+    Done {
+        /// Why.
+        reason: FinishReason,
+        /// What it took.
+        usage: Usage,
+    },
+    /// The completion cannot be completed.
+    Failed(Failure),
+}
+
+/// Why a completion cannot be completed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// It waited too long in the queue.
+    #[error("waited {0:?} in the queue, which is the limit")]
+    QueueTime(Duration),
+    /// It took too long.
+    #[error("not complete after {0:?}, which is the limit")]
+    AnswerTime(Duration),
+    /// What was computed cannot be used, or could not be computed.
+    #[error("{0}")]
+    Computation(String),
+    /// The model computed values that are no finite numbers.
+    #[error("{fault}{}", place.as_deref().map(|place| format!("; {place}")).unwrap_or_default())]
+    NotFinite {
+        /// What is wrong with its logits.
+        fault: String,
+        /// The first value that is not finite, if it was found.
+        place: Option<String>,
+    },
+}
+
+impl From<SampleError> for Failure {
+    fn from(error: SampleError) -> Self {
+        let fault = error.to_string();
+        match error.is_not_finite() {
+            true => Self::NotFinite { fault, place: None },
+            false => Self::Computation(fault),
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The way to the engine thread: requests are checked here, before anything is queued.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Instant;
+
+use tokio::sync::mpsc;
+
+use crate::constraint::{self, Compiled, Constraint};
+use crate::sampling::{Contrastive, Sampler};
+use crate::text::tokenizer::Tokenizer;
+
+use super::adapters::Adapters;
+use super::diffusion::ModelConfig;
+use super::event::Event;
+use super::limits::Limits;
+use super::request::{Rejected, Request};
+use super::submission::{Caller, Decoding, Submitted, Ticket};
+
+/// The way to the engine thread. Cloned freely; the engine ends when the last one goes.
+#[derive(Clone)]
+pub struct Handle {
+    pub(super) queue: mpsc::UnboundedSender<Submitted>,
+    pub(super) places: Arc<AtomicUsize>,
+    pub(super) tokenizer: Arc<Tokenizer>,
+    pub(super) constraints: Arc<constraint::Compiler>,
+    pub(super) limits: Limits,
+    pub(super) adapters: Arc<Adapters>,
+    pub(super) kind: Kind,
+}
+
+/// How the model of an engine decodes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// Token by token.
+    Autoregressive {
+        /// Width of the hidden state of a model whose tokens can be taken back.
+        takes_back: Option<usize>,
+    },
+    /// By text diffusion: masked tokens become fixed in any order.
+    Diffusion(ModelConfig),
+}
+
+impl Handle {
+    /// Queues a request. Events come in the order of the completion and end with `Done` or `Failed`.
+    ///
+    /// # Errors
+    /// A request that cannot be served, refused before anything is queued.
+    pub fn submit(&self, request: Request) -> Result<mpsc::UnboundedReceiver<Event>, Rejected> {
+        if request.prompt.is_empty() {
+            return Err(Rejected::EmptyPrompt);
+        }
+        let decoding = self.decoding(&request)?;
+        let scales = self.adapters.of(request.adapters.as_deref())?;
+        let limit = self.limits.n_queue;
+        let most = limit.max(1).saturating_add(self.limits.n_parallel);
+        let ticket = Ticket::take(&self.places, most).ok_or(Rejected::QueueFull { limit })?;
+        let (events, receiver) = mpsc::unbounded_channel();
+        let submitted = Submitted {
+            request,
+            decoding,
+            scales,
+            caller: Caller {
+                events,
+                arrived: Instant::now(),
+                _ticket: ticket,
+            },
+        };
+        self.queue.send(submitted).map_err(|_| Rejected::Ended)?;
+        Ok(receiver)
+    }
+
+    /// What decodes a request, unless this kind of model cannot.
+    fn decoding(&self, request: &Request) -> Result<Decoding, Rejected> {
+        match self.kind {
+            Kind::Diffusion(config) => {
+                let settings = config.settings(request, &self.limits)?;
+                self.check_length(request)?;
+                let sampler = Sampler::new(&request.sampling, request.choice)?;
+                Ok(Decoding::Diffusion(sampler, settings))
+            }
+            Kind::Autoregressive { takes_back } => {
+                let fields = [
+                    ("diffusion", request.diffusion.is_some()),
+                    ("diffusion_trace", request.trace),
+                ];
+                if let Some((field, _)) = fields.into_iter().find(|(_, is_set)| *is_set) {
+                    let message = "this model decodes token by token, not by text diffusion".into();
+                    return Err(Rejected::Field { field, message });
+                }
+                self.check_length(request)?;
+                if request.sampling.penalty_alpha != 0.0 {
+                    return contrastive(request, takes_back);
+                }
+                let sampler = Sampler::new(&request.sampling, request.choice)?;
+                Ok(Decoding::Autoregressive(sampler))
+            }
+        }
+    }
+
+    fn check_length(&self, request: &Request) -> Result<(), Rejected> {
+        let (found, limit) = (request.prompt.len(), self.limits.n_ctx);
+        match found < limit {
+            true => Ok(()),
+            false => Err(Rejected::TooLong { found, limit }),
+        }
+    }
+
+    /// Whether the model decodes by text diffusion.
+    pub fn is_diffusion(&self) -> bool {
+        matches!(self.kind, Kind::Diffusion(_))
+    }
+
+    /// Compiles a constraint for this model's completions. Blocks, milliseconds as a rule.
+    ///
+    /// # Errors
+    /// A constraint that cannot be enforced, with what is wrong and where.
+    pub fn compile(&self, constraint: Constraint) -> Result<Compiled, constraint::Error> {
+        self.constraints.compile(constraint)
+    }
+
+    /// The model's vocabulary.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// The model's adapters.
+    pub fn adapters(&self) -> &Adapters {
+        &self.adapters
+    }
+
+    /// The engine's limits.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+}
+
+/// Contrastive search with a model whose tokens can be taken back, of hidden states of that width.
+fn contrastive(request: &Request, takes_back: Option<usize>) -> Result<Decoding, Rejected> {
+    let states = "this model's states cannot be taken back";
+    let n_embd = takes_back.ok_or(Rejected::NoSearch(states))?;
+    if request.constraint.is_some() {
+        return Err(Rejected::NoSearch("the completion is constrained"));
+    }
+    let search = Contrastive::new(&request.sampling, n_embd)?;
+    Ok(Decoding::Contrastive(search))
+}

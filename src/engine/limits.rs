@@ -1,0 +1,26 @@
+//! Limits of an engine, and the defaults of its requests.
+
+use std::time::Duration;
+
+use super::diffusion::Diffusion;
+
+/// Limits of an engine, and what holds where a request sets nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Positions of one sequence.
+    pub n_ctx: usize,
+    /// Maximum number of active requests.
+    pub n_parallel: usize,
+    /// Maximum number of waiting requests.
+    pub n_queue: usize,
+    /// Maximum number of prefill tokens per step while other requests decode.
+    pub n_prompt: usize,
+    /// Maximum number of draft tokens per step for a request that sets none; 0 = no speculative decoding.
+    pub n_drafted: usize,
+    /// Options of text diffusion where a request sets none.
+    pub diffusion: Diffusion,
+    /// Maximum time a request waits in the queue.
+    pub queue_time: Option<Duration>,
+    /// Maximum time from a request's first step to the end of its completion.
+    pub answer_time: Option<Duration>,
+}

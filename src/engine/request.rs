@@ -1,0 +1,73 @@
+//! What an engine is asked for, and why it is refused. Plain data; nothing here runs.
+
+use crate::constraint::Compiled;
+use crate::sampling::{ParamError, Params};
+
+use super::diffusion::Diffusion;
+
+/// What shall be generated.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Token ids of the prompt.
+    pub prompt: Vec<u32>,
+    /// Maximum number of generated tokens; none: as many as the context holds.
+    pub max_tokens: Option<usize>,
+    /// How tokens are sampled.
+    pub sampling: Params,
+    /// Which of several completions of the same prompt; each draws its own random numbers.
+    pub choice: u32,
+    /// Stop sequences, which end the completion and are not part of it.
+    pub stops: Vec<Vec<u8>>,
+    /// Length of the list of most probable tokens, if log-probabilities are wanted.
+    pub top_logprobs: Option<usize>,
+    /// Maximum number of draft tokens per step (speculative decoding by prompt lookup, 0 = off);
+    /// none: as the engine is set. The completion does not depend on it.
+    pub n_drafted: Option<usize>,
+    /// The grammar of the completion, compiled by [`Handle::compile`](super::Handle::compile).
+    pub constraint: Option<Compiled>,
+    /// Adapters and their scales, the others being off; none: as the engine is set.
+    pub adapters: Option<Vec<(usize, f32)>>,
+    /// Options of text diffusion; only for models that decode so.
+    pub diffusion: Option<Diffusion>,
+    /// Whether every denoising step is reported; only for models that decode by text diffusion.
+    pub trace: bool,
+}
+
+/// Why a request was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Rejected {
+    /// Nothing to continue.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+    /// The prompt leaves no positions for a completion.
+    #[error("the prompt has {found} tokens, and the context holds {limit}")]
+    TooLong {
+        /// Tokens of the prompt.
+        found: usize,
+        /// Positions of the context.
+        limit: usize,
+    },
+    /// A sampling parameter is out of range.
+    #[error(transparent)]
+    Params(#[from] ParamError),
+    /// Too many requests wait.
+    #[error("{limit} requests are waiting already")]
+    QueueFull {
+        /// Maximum number of waiting requests.
+        limit: usize,
+    },
+    /// Contrastive search cannot be run.
+    #[error("`penalty_alpha`: contrastive search is not possible: {0}")]
+    NoSearch(&'static str),
+    /// The model cannot do what a field asks for.
+    #[error("`{field}`: {message}")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// Why.
+        message: String,
+    },
+    /// The engine has ended.
+    #[error("the engine has ended")]
+    Ended,
+}

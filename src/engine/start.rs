@@ -1,0 +1,151 @@
+//! Starts the engine thread, and says whether a model can decode text at all.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokio::sync::mpsc;
+
+use crate::constraint;
+use crate::model::{Model, Options};
+use crate::plan::Plan;
+use crate::text::tokenizer::Tokenizer;
+
+use super::adapters::Adapters;
+use super::diffusion::ModelConfig;
+use super::engine_loop::EngineLoop;
+use super::handle::{Handle, Kind};
+use super::limits::Limits;
+
+/// Starts the engine thread. `load` makes the model there, since models do not change threads.
+///
+/// # Errors
+/// Whatever `load` says, or that no thread could be started.
+pub fn start<E: Send + 'static>(
+    tokenizer: Arc<Tokenizer>,
+    limits: Limits,
+    load: impl FnOnce() -> Result<Model, E> + Send + 'static,
+) -> Result<(Handle, JoinHandle<()>), StartError<E>> {
+    let (queue, requests) = mpsc::unbounded_channel();
+    let (ready, loaded) = std::sync::mpsc::sync_channel(1);
+    let for_thread = Arc::clone(&tokenizer);
+    let thread = std::thread::Builder::new()
+        .name("engine".into())
+        .spawn(move || match load() {
+            Ok(model) => {
+                let kind = kind_of(&model, &for_thread);
+                let adapters = Arc::new(Adapters::new(model.adapters()));
+                let made = kind.map_err(StartError::Unfit).map(|kind| (kind, adapters));
+                // Nobody waiting for the answer means nobody wants the engine.
+                if ready.send(made).is_err() {
+                    return;
+                }
+                if kind.is_ok() {
+                    EngineLoop::new(model, for_thread, limits).serve(requests);
+                }
+            }
+            Err(error) => {
+                let _ = ready.send(Err(StartError::Load(error)));
+            }
+        })
+        .map_err(StartError::Thread)?;
+    match loaded.recv() {
+        Ok(Ok((kind, adapters))) => Ok((
+            Handle {
+                queue,
+                places: Arc::default(),
+                constraints: Arc::new(constraint::Compiler::new(Arc::clone(&tokenizer))),
+                tokenizer,
+                limits,
+                adapters,
+                kind,
+            },
+            thread,
+        )),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(StartError::Ended),
+    }
+}
+
+/// Why a model cannot answer with text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// It has no logits.
+    #[error("the model ends in vectors of {n_embd} elements, and has no logits to choose text by")]
+    Vectors {
+        /// Elements of a vector.
+        n_embd: u64,
+    },
+    /// It decodes by text diffusion, and its vocabulary has no mask token.
+    #[error("the vocabulary names no mask token (`tokenizer.ggml.mask_token_id`)")]
+    NoMask,
+}
+
+/// Whether a model with this vocabulary answers with text.
+///
+/// # Errors
+/// What it lacks.
+pub fn can_answer(plan: &Plan, tokenizer: &Tokenizer) -> Result<(), Unfit> {
+    if plan.head.as_ref().is_none_or(|head| head.unit.is_none()) {
+        return Err(Unfit::Vectors {
+            n_embd: plan.n_embd,
+        });
+    }
+    match plan.diffusion {
+        Some(_) => mask_of(plan, tokenizer).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// The mask token.
+fn mask_of(plan: &Plan, tokenizer: &Tokenizer) -> Result<u32, Unfit> {
+    let mask = tokenizer.mask();
+    mask.filter(|id| u64::from(*id) < plan.n_vocab)
+        .ok_or(Unfit::NoMask)
+}
+
+/// Whether tokens of a sequence can be taken back, which speculative decoding and contrastive search need.
+///
+/// # Errors
+/// Why they cannot.
+pub fn can_take_back(plan: &Plan, options: &Options) -> Result<(), &'static str> {
+    match (options.n_ctx, plan.recurrent().next()) {
+        (0, _) => Err("without a context nothing of a sequence is cached"),
+        (_, Some(_)) => Err("recurrent states cannot be taken back"),
+        (_, None) => Ok(()),
+    }
+}
+
+/// How a model decodes.
+fn kind_of(model: &Model, tokenizer: &Tokenizer) -> Result<Kind, Unfit> {
+    let (plan, options) = (model.plan(), model.options());
+    can_answer(plan, tokenizer)?;
+    if options.embeddings {
+        let n_embd = plan.n_embd;
+        return Err(Unfit::Vectors { n_embd });
+    }
+    if plan.diffusion.is_some() {
+        let mask = mask_of(plan, tokenizer)?;
+        let config = ModelConfig::of(plan, mask, options.n_batch, options.n_ctx > 0);
+        return config.map(Kind::Diffusion).ok_or(Unfit::NoMask);
+    }
+    let can = can_take_back(plan, options).is_ok();
+    let takes_back = can.then_some(plan.n_embd as usize);
+    Ok(Kind::Autoregressive { takes_back })
+}
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError<E> {
+    /// The model could not be loaded.
+    #[error("{0}")]
+    Load(E),
+    /// The model does not answer with text.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    /// No thread.
+    #[error("could not start the engine's thread: {0}")]
+    Thread(std::io::Error),
+    /// The thread ended while it loaded the model.
+    #[error("the engine ended while it loaded the model")]
+    Ended,
+}

@@ -1,0 +1,58 @@
+//! A checked request on its way from a [`Handle`](super::Handle) to the engine thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use tokio::sync::mpsc;
+
+use crate::sampling::{Contrastive, Sampler};
+
+use super::diffusion::Settings;
+use super::event::Event;
+use super::request::Request;
+
+/// A checked request with all that decodes it.
+pub(super) struct Submitted {
+    pub(super) request: Request,
+    pub(super) decoding: Decoding,
+    /// Scale of each adapter.
+    pub(super) scales: Vec<f32>,
+    pub(super) caller: Caller,
+}
+
+/// How a request is decoded.
+pub(super) enum Decoding {
+    /// Token by token, with draft tokens or a constraint where the request has them.
+    Autoregressive(Sampler),
+    /// Token by token, each candidate read before one is chosen.
+    Contrastive(Contrastive),
+    /// In denoising steps.
+    Diffusion(Sampler, Settings),
+}
+
+/// Who waits for a request.
+pub(super) struct Caller {
+    /// Closed by the receiver when nobody waits any more.
+    pub(super) events: mpsc::UnboundedSender<Event>,
+    pub(super) arrived: Instant,
+    pub(super) _ticket: Ticket,
+}
+
+/// A place among the requests that wait or run, given back when it is dropped.
+pub(super) struct Ticket(Arc<AtomicUsize>);
+
+impl Ticket {
+    /// A place, if fewer than `limit` are taken.
+    pub(super) fn take(places: &Arc<AtomicUsize>, limit: usize) -> Option<Self> {
+        let more = |n| (n < limit).then_some(n + 1);
+        let taken = places.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        taken.ok().map(|_| Self(Arc::clone(places)))
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
