@@ -91,7 +91,7 @@ pub(super) fn prepare(source: &str) -> Result<Prepared, TemplateError> {
     let mut literals = Literals::default();
     let (mut copied, mut n_elifs) = (0, 0);
     let (mut n_tokens, mut depth) = (0, 0_usize);
-    let (mut is_keyword, mut is_attribute) = (false, false);
+    let (mut is_keyword, mut is_name) = (false, false);
     // What cannot be read is left for the engine's own message.
     let mut tokens = tokenize(&text, false, syntax())
         .map_while(Result::ok)
@@ -104,7 +104,7 @@ pub(super) fn prepare(source: &str) -> Result<Prepared, TemplateError> {
             }
             Token::Ident("generation") if is_keyword => Some("with".to_owned()),
             Token::Ident("endgeneration") if is_keyword => Some("endwith".to_owned()),
-            _ if is_attribute => None,
+            _ if is_name => None,
             _ => literal(&token, &mut span, &mut tokens).map(|value| {
                 let written = &text[span.start_offset as usize..span.end_offset as usize];
                 literals.push(written, value)
@@ -137,7 +137,7 @@ pub(super) fn prepare(source: &str) -> Result<Prepared, TemplateError> {
             return Err(refused(span.start_line, message));
         }
         is_keyword = matches!(token, Token::BlockStart);
-        is_attribute = matches!(token, Token::Dot);
+        is_name = matches!(token, Token::Dot | Token::Pipe | Token::Ident("is"));
     }
     out += &text[copied..];
     Ok(Prepared {
