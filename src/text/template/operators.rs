@@ -238,49 +238,49 @@ fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Val
     }
     if let Some(text) = value.as_str() {
         budget::read(text.len().saturating_mul(4))?;
-        let mut taken = sliced(text.chars().count(), start, stop, step);
-        let part: String = match (step, taken.next()) {
-            (_, None) => String::new(),
-            (1, Some(first)) => text.chars().skip(first).take(1 + taken.count()).collect(),
-            (_, Some(first)) => {
-                let chars: Vec<char> = text.chars().collect();
-                let rest = taken.map(|at| chars[at]);
-                std::iter::once(chars[first]).chain(rest).collect()
-            }
-        };
-        return Ok(same_safety(value, part));
+        let (first, end) = bounds(text.chars().count(), start, stop, step);
+        if step == 1 {
+            let byte_at = |position: i64| {
+                let mut indices = text.char_indices();
+                let found = indices.nth(position as usize);
+                found.map_or(text.len(), |(at, _)| at)
+            };
+            let part = text.get(byte_at(first)..byte_at(end));
+            return Ok(same_safety(value, part.unwrap_or_default()));
+        }
+        let chars: Vec<char> = text.chars().collect();
+        let taken = positions(first, end, step).map(|at| chars[at]);
+        return Ok(same_safety(value, taken.collect::<String>()));
     }
     if !is_list(value) {
         return Ok(Value::UNDEFINED);
     }
     let items: Vec<Value> = owned(value.clone())?.try_iter()?.collect();
-    let taken = sliced(items.len(), start, stop, step).map(|at| items[at].clone());
+    let (first, end) = bounds(items.len(), start, stop, step);
+    let taken = positions(first, end, step).map(|at| items[at].clone());
     Ok(list(taken.collect(), value.is_tuple()))
 }
 
-/// The positions of a slice of `len` items, as Python counts them.
-fn sliced(
-    len: usize,
-    start: Option<i64>,
-    stop: Option<i64>,
-    step: i64,
-) -> impl Iterator<Item = usize> {
+/// Where a slice of `len` items starts and ends, as Python counts.
+fn bounds(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> (i64, i64) {
     let len = len as i64;
-    let is_up = step > 0;
-    let (lowest, highest) = if is_up { (0, len) } else { (-1, len - 1) };
-    let (first, end) = if is_up {
-        (lowest, highest)
-    } else {
-        (highest, lowest)
-    };
+    let (lowest, highest) = if step > 0 { (0, len) } else { (-1, len - 1) };
     let place = |bound: Option<i64>, default: i64| match bound {
         None => default,
         Some(at) if at < 0 => at.saturating_add(len).clamp(lowest, highest),
         Some(at) => at.clamp(lowest, highest),
     };
-    let (first, end) = (place(start, first), place(stop, end));
+    if step > 0 {
+        (place(start, lowest), place(stop, highest))
+    } else {
+        (place(start, highest), place(stop, lowest))
+    }
+}
+
+/// The positions from the first one to before the end.
+fn positions(first: i64, end: i64, step: i64) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(first), move |at| at.checked_add(step))
-        .take_while(move |at| if is_up { *at < end } else { *at > end })
+        .take_while(move |at| if step > 0 { *at < end } else { *at > end })
         .map(|at| at as usize)
 }
 
