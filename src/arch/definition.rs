@@ -127,6 +127,8 @@ pub struct Param {
     pub source: ParamSource,
     /// Where it is declared; `None` for the common ones.
     pub span: Option<Span>,
+    /// Of a value that is guessed because files do not state it: why the guess is right.
+    pub guess: Option<String>,
 }
 
 /// Where a parameter's value comes from.

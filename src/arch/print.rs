@@ -161,7 +161,10 @@ fn param_text(param: &Param) -> String {
         let ParamSource::Derived(expr) = &param.source else {
             return String::new();
         };
-        return quoted(expr.source());
+        return match &param.guess {
+            Some(reason) => format!("{}   # guessed: {reason}", quoted(expr.source())),
+            None => quoted(expr.source()),
+        };
     };
     let field = if *absolute { "global_key" } else { "key" };
     let keys: Vec<String> = keys.iter().map(|key| quoted(key)).collect();

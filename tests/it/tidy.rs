@@ -332,6 +332,37 @@ fn contracts_are_sound() {
     }
 }
 
+/// A definition that tells models apart by their sizes says so in `[guesses]`, with a reason.
+#[test]
+fn models_are_told_apart_by_size_in_guesses_only() {
+    const SIZES: &[&str] = &["n_layer", "n_vocab", "n_embd", "n_head", "n_ff", "n_expert"];
+    let mut faults = Vec::new();
+    for entry in std::fs::read_dir(root().join("archs")).expect("readable") {
+        let path = entry.expect("readable").path();
+        let text = std::fs::read_to_string(&path).expect("definitions are UTF-8");
+        let mut is_guess = false;
+        for (i, line) in text.lines().enumerate() {
+            if line.starts_with('[') {
+                is_guess = line == "[guesses]";
+            }
+            // A count of 0 asks whether there is such a thing at all.
+            let compares = |name: &&str| {
+                let mut rest = line.split(*name).skip(1);
+                rest.any(|rest| {
+                    let value = rest.trim_start().trim_start_matches(['=', '!', '<', '>']);
+                    let is_compared = value.len() < rest.trim_start().len();
+                    let is_size = |c: char| ('1'..='9').contains(&c);
+                    is_compared && value.trim_start().starts_with(is_size)
+                })
+            };
+            if !is_guess && !line.starts_with('#') && SIZES.iter().any(|name| compares(&name)) {
+                faults.push(format!("{}:{}: `{line}`", path.display(), i + 1));
+            }
+        }
+    }
+    check(&faults);
+}
+
 #[test]
 fn paths_in_the_guides_exist() {
     let mut faults = Vec::new();

@@ -69,6 +69,9 @@ impl<'a> Reader<'a> {
         if let Some(item) = fields.take("params") {
             params.extend(self.params(item));
         }
+        if let Some(item) = fields.take("guesses") {
+            params.extend(self.guesses(item));
+        }
         let resources = self.resources(&mut fields);
         let embed = self.stage(&mut fields, "embed", self.registry.embed);
         let per_layer = fields.take("per_layer_input").and_then(|item| {

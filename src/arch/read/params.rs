@@ -33,8 +33,39 @@ impl<'a> Reader<'a> {
                     Param {
                         source,
                         span: Some(name.span()),
+                        guess: None,
                     },
                 );
+            }
+        }
+        params
+    }
+
+    /// The `[guesses]` table: parameters that files do not state and sizes of the model give away, with reasons.
+    pub(in crate::arch) fn guesses(&mut self, item: Item<'a>) -> BTreeMap<String, Param> {
+        let Some(table) = self.table(item, "guesses") else {
+            return BTreeMap::new();
+        };
+        let mut params = BTreeMap::new();
+        for (name, value) in table {
+            let Some(inner) = self.table(value, "guesses") else {
+                continue;
+            };
+            let mut fields = Fields::new(inner, value.span());
+            let guess = self.required_text(&mut fields, "reason", "a guess");
+            let Some(item) = fields.take("value") else {
+                self.report(value.span(), "missing key `value` (required in a guess)");
+                continue;
+            };
+            let source = self.expr(item).map(ParamSource::Derived);
+            self.finish(&fields, "a guess");
+            if let (Some(source), Some(guess)) = (source, guess) {
+                let param = Param {
+                    source,
+                    span: Some(name.span()),
+                    guess: Some(guess.value),
+                };
+                params.insert(name.get_ref().to_string(), param);
             }
         }
         params
