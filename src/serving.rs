@@ -1,4 +1,4 @@
-//! A model ready to answer: its engine, its vocabulary and its way of writing a conversation.
+//! A model that serves requests: its engine, its vocabulary and its chat template.
 //!
 //! Joins what the command line and the API both need, so that they serve the same thing.
 
@@ -38,7 +38,7 @@ pub struct Conversation {
     pub messages: Value,
     /// Tools on offer, or null.
     pub tools: Value,
-    /// Whether the last message is continued rather than answered.
+    /// Whether the last message is continued rather than replied to.
     pub continue_final_message: bool,
     /// Further variables of the template.
     pub kwargs: Map<String, Value>,
@@ -63,7 +63,7 @@ pub enum Error {
         /// Why.
         source: TemplateError,
     },
-    /// It has no chat template of the name asked for.
+    /// It has no chat template of the requested name.
     #[error("{model}: {source}")]
     UnknownTemplate {
         /// The model.

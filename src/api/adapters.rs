@@ -1,7 +1,7 @@
 //! `GET` and `POST /lora-adapters`: the adapters of a model and their scales, in the shapes of
 //! llama-server; and the field `lora` of a request.
 //!
-//! Where more than one model is served, `?model=NAME` says which.
+//! Where more than one model is served, `?model=NAME` selects one.
 
 use std::sync::Arc;
 

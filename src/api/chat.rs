@@ -87,7 +87,7 @@ pub(super) async fn completions(
             "finish_reason": one.finish_reason(),
         })
     });
-    let mut answer = shape.object("chat.completion", choices.collect::<Value>());
+    let mut answer = shape.object("chat.completion", &choices.collect());
     answer["usage"] = usage_json(&usage);
     Ok(Json(answer).into_response())
 }
@@ -220,7 +220,7 @@ impl Shape {
         }
     }
 
-    fn object(&self, object: &str, choices: Value) -> Value {
+    fn object(&self, object: &str, choices: &Value) -> Value {
         json!({
             "id": self.id, "object": object, "created": self.created, "model": self.served.name,
             "system_fingerprint": self.fingerprint, "choices": choices,
@@ -234,7 +234,7 @@ impl Shape {
             .then(|| json!({ "content": entries(), "refusal": null }))
     }
 
-    fn chunk(&self, choices: Value) -> Value {
+    fn chunk(&self, choices: &Value) -> Value {
         let mut chunk = self.object("chat.completion.chunk", choices);
         if self.wants_usage {
             chunk["usage"] = Value::Null;
@@ -242,39 +242,45 @@ impl Shape {
         chunk
     }
 
-    fn delta(&self, i: u32, delta: Value, logprobs: Option<Value>, reason: Option<&str>) -> String {
+    fn delta(
+        &self,
+        i: u32,
+        delta: &Value,
+        logprobs: Option<&Value>,
+        reason: Option<&str>,
+    ) -> String {
         let choice =
             json!([{ "index": i, "delta": delta, "logprobs": logprobs, "finish_reason": reason }]);
-        self.chunk(choice).to_string()
+        self.chunk(&choice).to_string()
     }
 }
 
 impl Format for Shape {
     fn start(&self, choice: u32) -> Vec<String> {
         let delta = json!({ "role": "assistant", "content": "" });
-        vec![self.delta(choice, delta, None, None)]
+        vec![self.delta(choice, &delta, None, None)]
     }
 
     fn text(&self, choice: u32, text: &str, tokens: &[AnswerToken]) -> String {
         let delta = json!({ "content": text });
-        self.delta(choice, delta, self.logprobs(tokens), None)
+        self.delta(choice, &delta, self.logprobs(tokens).as_ref(), None)
     }
 
     fn step(&self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> String {
-        let mut chunk = self.chunk(json!([]));
+        let mut chunk = self.chunk(&json!([]));
         let tokenizer = self.served.handle.tokenizer();
         chunk["diffusion"] = step_json(choice, step, n_masked, fixed, tokenizer);
         chunk.to_string()
     }
 
     fn end(&self, choice: u32, reason: FinishReason) -> String {
-        self.delta(choice, json!({}), None, Some(finish_reason(reason)))
+        self.delta(choice, &json!({}), None, Some(finish_reason(reason)))
     }
 
     fn done(&self, usage: &Usage) -> Vec<String> {
         let mut out = Vec::new();
         if self.wants_usage {
-            let mut last = self.chunk(json!([]));
+            let mut last = self.chunk(&json!([]));
             last["usage"] = usage_json(usage);
             out.push(last.to_string());
         }

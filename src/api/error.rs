@@ -1,4 +1,4 @@
-//! Every refusal: what it says and which status it has.
+//! Every refusal: its message and its status.
 //!
 //! The body is OpenAI's: `message`, `type`, `param` and `code`, all four always there; `code` is a
 //! word, never the status. A client's mistake is 4xx with the field's name; ours is 5xx, and its

@@ -2,7 +2,7 @@
 //!
 //! OpenAI's `response_format`; llama-server's `grammar` and `json_schema`; vLLM's `guided_json`,
 //! `guided_regex` and `structured_outputs`. At most one of them. A schema is enforced whatever
-//! `strict` says. Not here: what they mean.
+//! `strict` is. Not here: what constraints mean.
 
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ impl Fields {
             [first, second, ..] => Err(Error::value(
                 &second.param,
                 format!(
-                    "`{}` and `{}` both constrain the answer, expected at most one",
+                    "`{}` and `{}` both constrain the completion, expected at most one",
                     first.param, second.param
                 ),
             )),

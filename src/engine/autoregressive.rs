@@ -167,7 +167,7 @@ impl Strategy for Autoregressive {
             return Ok(());
         }
         let token = self.choose(sequence, row.logits, tokenizer)?;
-        // The next row is what the model says after the draft token, so it counts if that is right.
+        // The next row is what the model predicts after the draft token, so it counts if that is right.
         let drafted = self.drafted().get(next - self.n_before);
         self.is_diverged = drafted != Some(&token);
         Ok(())

@@ -6,7 +6,7 @@ use crate::plan::BLOCK_LEN;
 /// Positions of a block of the cache.
 pub(super) const BLOCK: usize = BLOCK_LEN as usize;
 
-/// Takes the logits `[n_vocab]` of a row and the hidden state `[n_embd]` behind the final norm, which is
+/// Takes the logits `[n_vocab]` of a row and the hidden state `[n_embd]` after the final norm, which is
 /// empty where the batch did not want it.
 pub(super) type EachRow<'a> = &'a mut dyn FnMut(&[f32], &[f32]);
 

@@ -1,6 +1,6 @@
 //! Speculative decoding: draft tokens, which one pass confirms or refutes together.
 //!
-//! A draft token costs a row of the next pass and nothing else: it is kept only if the sampler, given
+//! A draft token costs a row of the next pass and nothing else: it is accepted only if the sampler, given
 //! the model's logits, chooses just it. The completion is therefore distributed as without a draft,
 //! whatever drafts. Not here: what is chosen.
 

@@ -187,8 +187,9 @@ impl<C: Compute> EngineLoop<C> {
             request.sequence.answer.end_early(&limits, now);
         }
         while let Some(at) = self.queue.iter().position(is_over) {
-            let request = self.queue.remove(at);
-            request.map(|request| request.sequence.answer.end_early(&limits, now));
+            if let Some(request) = self.queue.remove(at) {
+                request.sequence.answer.end_early(&limits, now);
+            }
         }
     }
 

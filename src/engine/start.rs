@@ -1,4 +1,4 @@
-//! Starts the engine thread, and says whether a model can decode text at all.
+//! Starts the engine thread, and decides whether a model can decode text at all.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -19,7 +19,7 @@ use super::limits::Limits;
 /// Starts the engine thread. `load` makes the model there, since models do not change threads.
 ///
 /// # Errors
-/// Whatever `load` says, or that no thread could be started.
+/// The error of `load`, or that no thread could be started.
 pub fn start<E: Send + 'static>(
     tokenizer: Arc<Tokenizer>,
     limits: Limits,

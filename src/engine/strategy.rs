@@ -22,7 +22,7 @@ pub(super) struct Row<'l> {
     pub(super) position: usize,
     /// `[n_vocab]`.
     pub(super) logits: &'l [f32],
-    /// `[n_embd]`, the hidden state behind the final norm; empty where it was not wanted.
+    /// `[n_embd]`, the hidden state after the final norm; empty where it was not wanted.
     pub(super) hidden: &'l [f32],
 }
 

@@ -1,16 +1,16 @@
 //! Contrastive search (Su et al. 2022): of the most probable tokens the one that is probable and
-//! whose hidden state repeats none of the text's.
+//! whose hidden state is least like any of the sequence.
 //!
 //! ```text
-//! score(v) = (1 - penalty_alpha) * p(v) - penalty_alpha * max over tokens x of the text of cos(h(v), h(x))
+//! score(v) = (1 - penalty_alpha) * p(v) - penalty_alpha * max over tokens x of the sequence of cos(h(v), h(x))
 //! ```
 //!
 //! A step has two halves: [`Contrastive::candidates`] names the `top_k` tokens that come into
-//! question; whoever runs the model then reads each behind the text, and [`Contrastive::choose`]
+//! question; whoever runs the model then reads each after the sequence, and [`Contrastive::choose`]
 //! takes the best by their hidden states. Nothing is drawn. The other parameters act as ever, before
 //! the candidates are taken; a temperature of 0 counts as 1, since probabilities are needed.
 //!
-//! Invariant: one row of the text's hidden states for each token taken in, each of length 1, or 0
+//! Invariant: one row of hidden states for each token taken in, each of length 1, or 0
 //! where a hidden state is all zeros and so is like no other.
 
 use super::error::SampleError;
@@ -46,11 +46,11 @@ pub struct Contrastive {
 }
 
 impl Contrastive {
-    /// Starts a text of which each token has a hidden state of `n_embd` numbers, the model's last
+    /// Starts a sequence of which each token has a hidden state of `n_embd` numbers, the model's last
     /// before the head. It keeps them all: `4 * n_embd` bytes for each token.
     ///
     /// # Errors
-    /// A parameter out of range; no `top_k`, beside which mirostat is refused anyway.
+    /// A parameter out of range; no `top_k`, together with which mirostat is refused anyway.
     pub fn new(params: &Params, n_embd: usize) -> Result<Self, ParamError> {
         params.check()?;
         let (k, alpha) = (params.top_k as usize, params.penalty_alpha);
@@ -148,7 +148,7 @@ impl Contrastive {
     }
 
     /// The position of the best of the candidates, whose hidden states `[n_embd, n_candidates]` the
-    /// model gave when it read each of them behind the text; the first among equals.
+    /// model gave when it read each of them after the sequence; the first among equals.
     ///
     /// # Errors
     /// No candidates; hidden states of another size, or not finite.
@@ -158,7 +158,7 @@ impl Contrastive {
         let mut best = None;
         for (at, (candidate, row)) in candidates.iter().zip(rows).enumerate() {
             let score =
-                (1.0 - self.alpha) * candidate.probability - self.alpha * self.likeness(row);
+                (1.0 - self.alpha) * candidate.probability - self.alpha * self.similarity(row);
             if best.is_none_or(|(_, highest)| score > highest) {
                 best = Some((at, score));
             }
@@ -167,8 +167,8 @@ impl Contrastive {
         best.map(|(at, _)| at).ok_or(nothing)
     }
 
-    /// The highest cosine between a hidden state and those of the text; 0 before any text.
-    fn likeness(&self, row: &[f32]) -> f64 {
+    /// The highest cosine between a hidden state and those of the sequence; 0 before any token.
+    fn similarity(&self, row: &[f32]) -> f64 {
         let inverse = inverse_length(row);
         let row: Vec<f32> = row
             .iter()
@@ -240,10 +240,10 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_the_text_is_passed_over() {
+    fn what_repeats_the_sequence_is_not_chosen() {
         let mut search = search(0.6, 2, 2);
         let two = candidates(&[0.6, 0.4]);
-        // Before any text the more probable one is taken.
+        // Before any token the more probable one is taken.
         assert_eq!(search.choose(&two, &[1.0, 0.0, 0.0, 1.0]), Ok(0));
         search
             .accept_prompt(&[5, 6], &[3.0, 0.0, 2.0, -1.0])
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_are_the_best_behind_the_other_stages() {
+    fn candidates_are_the_best_after_the_other_stages() {
         let params = Params {
             penalty_alpha: 0.6,
             top_k: 2,

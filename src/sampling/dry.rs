@@ -3,12 +3,12 @@
 //!
 //! ```text
 //! n     = length of the longest passage before an earlier occurrence of the token that is also
-//!         the end of the text so far
+//!         the end of the sequence
 //! logit = logit - dry_multiplier * dry_base ^ (n - dry_allowed_length)     if n >= dry_allowed_length
 //! ```
 //!
-//! A passage holds no breaker: line feeds, quotes and the like, behind which a repetition begins
-//! anew. A breaker itself may always follow. (text-generation-webui's sampler of this name.)
+//! A passage holds no breaker: line feeds, quotes and the like, at which a repetition
+//! ends. A breaker itself may always follow. (text-generation-webui's sampler of this name.)
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use super::parameter::ParamError;
 use super::params::Params;
 use super::stage::{Stage, Step};
 
-/// Texts behind which a repetition begins anew unless a request says otherwise.
+/// Texts at which a repetition ends unless a request sets others.
 pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
 /// Longer passages count as this long: the penalty is far beyond any logit.
@@ -34,7 +34,7 @@ struct Dry {
     breakers: Vec<u32>,
     /// For each token that would prolong a repetition how long that is.
     repeated: BTreeMap<u32, usize>,
-    /// Lengths at which the text so far and an earlier end of it agree.
+    /// Lengths at which the sequence and an earlier end of it agree.
     lengths: Vec<usize>,
 }
 
@@ -86,7 +86,7 @@ impl Dry {
         if limit == 0 || limit < self.allowed {
             return;
         }
-        // The Z-function of the text read backwards: lengths[i] is how far the text before
+        // The Z-function of the sequence read backwards: lengths[i] is how far the sequence before
         // position n - i agrees with its end.
         let back = |i: usize| tokens[n - 1 - i];
         self.lengths.clear();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_breaker_begins_anew_and_may_always_follow() {
+    fn a_breaker_ends_a_repetition_and_may_always_follow() {
         assert_eq!(
             penalties(&[1, 2, 3, 4, 1, 2, 3], &[1]),
             [0.0, 0.0, 0.0, 0.0, 1.0, 0.0]

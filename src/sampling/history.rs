@@ -7,7 +7,7 @@
 pub(super) enum Origin {
     /// Part of the prompt.
     Given,
-    /// Part of the answer.
+    /// Part of the completion.
     Generated,
 }
 

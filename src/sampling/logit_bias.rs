@@ -35,7 +35,7 @@ pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamErro
         )?;
     }
 
-    // A bias of 0 stays: whether its token exists is told only when the logits come.
+    // A bias of 0 stays: whether its token exists is known only when the logits come.
     if biases.is_empty() {
         return Ok(None);
     }

@@ -1,16 +1,16 @@
-//! Mirostat (Basu et al. 2020): cuts so that the surprise of what is drawn, in bits, is
+//! Mirostat (Basu et al. 2020): cuts so that the surprisal of what is drawn, in bits, is
 //! `mirostat_tau` on average.
 //!
 //! ```text
 //! v1   keep the k best,   k = (e 2^mu / (1 - N^-e)) ^ (1/s),   e = s - 1,   N = size of the vocabulary
 //!      s: exponent of Zipf's law, fitted to the 100 best
-//! v2   keep those whose surprise -log2 p is at most mu; at least the best
+//! v2   keep those whose surprisal -log2 p is at most mu; at least the best
 //! mu = mu - mirostat_eta * (-log2 p(drawn) - mirostat_tau)            at first 2 mirostat_tau
 //! ```
 //!
 //! `p(drawn)` is the probability among those kept, as in llama.cpp. Only a draw teaches: a token that
 //! was forced on the answer leaves mu as it is. The stage stands last and alone decides how many
-//! tokens stay, so other cuts beside it are refused ([`Params::check`]).
+//! tokens stay, so other cuts are refused with it ([`Params::check`]).
 
 use std::f64::consts::LN_2;
 
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn surprise_up_to_mu_stays() {
-        // Surprises of 1, 2, 3 and 3 bits; mu begins at twice tau.
+        // Surprisals of 1, 2, 3 and 3 bits; mu starts at twice tau.
         let logits = [0.5f32, 0.25, 0.125, 0.125].map(f32::ln);
         for (tau, n) in [(0.0, 1), (0.4, 1), (0.6, 1), (1.1, 2), (1.6, 4)] {
             assert_eq!(n_kept(2, tau, &logits), n, "{tau}");
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(sampler.sample(&logits), Ok(again), "asked twice");
         sampler.accept(again);
         assert_ne!(kept(&mut sampler), first);
-        assert_eq!(kept(&mut new(1)), first, "each answer begins anew");
+        assert_eq!(kept(&mut new(1)), first, "each completion starts afresh");
     }
 
     #[test]
@@ -314,7 +314,7 @@ mod tests {
             prop_assert_eq!(reference_chain::allowed(reference_chain::run(&params, &[], &[], &logits)?), expected);
         }
 
-        /// A whole answer beside one whose every step is naive.
+        /// A whole completion against one whose every step is naive.
         #[test]
         fn answers_follow_the_reference(
             rows in prop::collection::vec(reference_chain::logits(40..90), 1..30),

@@ -1,4 +1,4 @@
-//! What the table says of a parameter: how it is called, what it may be, when it does nothing.
+//! A parameter as the table describes it: its name, its range, the value that turns it off.
 
 use std::fmt;
 

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The first is the rule of Hugging Face and llama.cpp (CTRL, Keskar et al. 2019, without its
-//! flaw for negative logits) over the last `repeat_last_n` tokens of prompt and answer. The
-//! second is OpenAI's: it counts in the whole answer, and the prompt has no part in it.
+//! flaw for negative logits) over the last `repeat_last_n` tokens of prompt and completion. The
+//! second is OpenAI's: it counts in the whole completion, and the prompt has no part in it.
 
 use std::collections::BTreeMap;
 

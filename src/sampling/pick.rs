@@ -32,7 +32,7 @@ pub(super) fn draw(
 }
 
 /// The position at which the running sum of the weights exceeds the share `uniform` of the
-/// whole. The sums of parts are kept, so that only one part is walked through.
+/// whole. The sums of parts are stored, so that only one part is walked through.
 fn weighted(logits: &[f32], max: f32, uniform: f64, sums: &mut Vec<f64>) -> usize {
     sums.clear();
     sums.extend(logits.chunks(PART).map(|part| sum_exp(part, max)));

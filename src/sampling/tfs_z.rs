@@ -40,7 +40,7 @@ fn without_tail(logits: &[f32], max: f32, z: f64, best: &mut Vec<f32>) -> Cut {
     }
 }
 
-/// How many of the best stay, if those behind them, unless these are all, cannot change that.
+/// How many of the best stay, if those after them, unless these are all, cannot change that.
 fn kept(best: &[f32], max: f32, z: f64, is_all: bool) -> Option<usize> {
     let weight = |logit: f32| exp(f64::from(logit) - f64::from(max));
     let bends = || {

@@ -1,4 +1,4 @@
-//! Locally typical sampling (Meister et al. 2022): keeps the tokens whose surprise is nearest to the
+//! Locally typical sampling (Meister et al. 2022): keeps the tokens whose surprisal is nearest to the
 //! expected one, the entropy, until their probabilities together reach `typical_p`.
 //!
 //! The best token may go. No vocabulary is sorted: the nearest are parted off in growing numbers.

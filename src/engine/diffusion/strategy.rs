@@ -100,7 +100,7 @@ impl Denoising {
         }
     }
 
-    /// Puts those that are to be fixed first and says how many they are.
+    /// Sorts those that are to be fixed to the front and returns their number.
     fn choose(&self, proposals: &mut [Proposal]) -> usize {
         let left = self.steps_left.max(1);
         if self.settings.remasking == Remasking::None {
