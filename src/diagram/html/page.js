@@ -155,6 +155,7 @@ function show(at, isAsked) {
   wanted = null;
   if (inner?.step && place.type === "kind") fold(stepOf(inner), false);
   magnify();
+  fitTexts(viewOf(place));
   trail(place);
   for (const anchor of all(".levels a")) {
     const isHere = anchor.hash === `#${place.kind?.at ?? WHOLE}`;
@@ -216,6 +217,16 @@ function magnify() {
   by("scale").textContent = `${Math.round(fit * zoom * 100)} %`;
 }
 
+// Texts are measured with one font and shown in the reader's: one that is wider is narrowed to its room.
+function fitTexts(within) {
+  for (const text of all("text[data-w]", within)) {
+    const room = Number(text.dataset.w);
+    if (text.getComputedTextLength() <= room) continue;
+    text.setAttribute("textLength", room);
+    text.setAttribute("lengthAdjust", "spacingAndGlyphs");
+  }
+}
+
 function zoomBy(factor) {
   zoom = factor === 0 ? 1 : Math.min(4, Math.max(0.4, zoom * factor));
   magnify();
@@ -224,6 +235,7 @@ function zoomBy(factor) {
 function fold(step, isClosed) {
   step.classList.toggle("open", !isClosed);
   step.querySelector(".fold")?.setAttribute("aria-expanded", String(!isClosed));
+  fitTexts(step);
 }
 
 // Opens or closes a slot; what was focused in it is focused in its other picture.

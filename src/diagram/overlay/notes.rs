@@ -5,7 +5,7 @@ use super::read::short;
 use super::scale::Scale;
 use super::{Legend, Note, Overlay, Rule};
 use crate::diagram::Drawing;
-use crate::wording::percent;
+use crate::wording::{capital, percent};
 
 /// Paths that are told of what is in no box.
 const TOLD: usize = 4;
@@ -50,6 +50,8 @@ pub(super) fn write(overlay: &Overlay, sums: &Sums, lines: Vec<String>, drawing:
 struct Writer {
     rule: Rule,
     scale: Scale,
+    /// In the unit.
+    values: Vec<f64>,
     /// Numbers are divided by this.
     unit: f64,
     unit_name: &'static str,
@@ -75,7 +77,8 @@ impl Writer {
         let values: Vec<f64> = values.iter().map(|value| value / unit).collect();
         Self {
             rule: overlay.rule,
-            scale: Scale::new(&values, is_time),
+            scale: Scale::new(&values),
+            values,
             unit,
             unit_name,
             total: overlay.numbers.iter().map(|number| number.value).sum(),
@@ -128,7 +131,7 @@ impl Writer {
         layers: Vec<Note>,
     ) -> Legend {
         let show = |value: f64| self.scale.show(value);
-        let quantity = sentence(&overlay.quantity);
+        let quantity = capital(&overlay.quantity);
         lines.push(match self.rule {
             Rule::Time => format!(
                 "{} {} in all; a box has the time of all its layers together",
@@ -165,7 +168,7 @@ impl Writer {
         };
         Legend {
             title: format!("{quantity}{unit}"),
-            shades: self.scale.shades(),
+            shades: self.scale.shades(&self.values),
             lines,
             first,
             layers,
@@ -202,11 +205,4 @@ impl Writer {
             Rule::Largest => format!("{n} numbers are in no box: {named}{more}"),
         })
     }
-}
-
-/// With a capital at its begin.
-fn sentence(text: &str) -> String {
-    let mut chars = text.chars();
-    let first = chars.next().map(|c| c.to_uppercase().to_string());
-    first.unwrap_or_default() + chars.as_str()
 }

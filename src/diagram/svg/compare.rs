@@ -1,7 +1,7 @@
 //! Two stacks side by side with the differing parts marked, and the list of differences below them.
 
 use super::overlay::swatch;
-use super::scene::{Anchor, Piece};
+use super::scene::Piece;
 use super::stack;
 use super::text::{Style, width, wrap};
 use crate::diagram::compare::{Comparison, Level};
@@ -26,7 +26,7 @@ pub(super) fn picture(comparison: &Comparison) -> Piece {
             (x, piece.h) = (0.0, piece.h + 20.0);
         }
         piece.put(swatch(class), x, piece.h);
-        piece.text(x + 32.0, piece.h + 11.5, Anchor::Start, Style::Small, &text);
+        piece.start(x + 32.0, piece.h + 11.5, Style::Small, &text);
         x += 32.0 + width(&text, Style::Small) + 24.0;
     }
     piece.h += 34.0;
@@ -57,7 +57,7 @@ pub(super) fn picture(comparison: &Comparison) -> Piece {
         }
         for (n, sentence) in sentences {
             let y = piece.h + Style::Line.leading() - 4.0;
-            piece.text(24.0, y, Anchor::End, Style::Line, &format!("{n}."));
+            piece.end(24.0, y, Style::Line, &format!("{n}."));
             piece.row(&sentence, Style::Line, 32.0, room);
         }
         piece.h += 12.0;
@@ -71,7 +71,7 @@ impl Piece {
         for line in wrap(text, style, right - x) {
             self.h += style.leading();
             let y = self.h - 4.0;
-            self.text(x, y, Anchor::Start, style, &line);
+            self.start(x, y, style, &line);
         }
     }
 }

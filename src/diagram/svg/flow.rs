@@ -281,12 +281,7 @@ impl Net {
             .map(|at| {
                 let Size { w, h } = self.sizes[at];
                 let (top, room) = tops[self.rank[at]];
-                Rect {
-                    x: middle(at) - w / 2.0,
-                    y: top + ((room - h) / 2.0).round(),
-                    w,
-                    h,
-                }
+                Rect::new(middle(at) - w / 2.0, top + ((room - h) / 2.0).round(), w, h)
             })
             .collect();
         let routes = arrows
@@ -377,12 +372,7 @@ mod tests {
                     let [(x, top), (_, bottom)] = pair else {
                         continue;
                     };
-                    let lane = Rect {
-                        x: *x,
-                        y: *top,
-                        w: 0.0,
-                        h: bottom - top,
-                    };
+                    let lane = Rect::new(*x, *top, 0.0, bottom - top);
                     let inside = |r: &Rect| {
                         r.x < lane.x
                             && lane.x < r.x + r.w

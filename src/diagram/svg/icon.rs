@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::scene::{Anchor, Item, Piece, Rect};
+use super::scene::{Item, Piece, Rect};
 use super::text::{Style, width, wrap};
 use crate::diagram::{Icon, MASK};
 
@@ -35,7 +35,7 @@ pub(super) fn row(icons: &[Icon], room: f64) -> Piece {
         piece.put(picture, x, picture_y);
         for (i, line) in lines.iter().enumerate() {
             let y = top + (i + 1) as f64 * leading - 4.0;
-            piece.text(x + w + 6.0, y, Anchor::Start, Style::Small, line);
+            piece.start(x + w + 6.0, y, Style::Small, line);
         }
         x += w + 6.0 + beside + 16.0;
     }
@@ -44,12 +44,7 @@ pub(super) fn row(icons: &[Icon], room: f64) -> Piece {
 }
 
 fn square(x: f64, y: f64, side: f64) -> Rect {
-    Rect {
-        x,
-        y,
-        w: side,
-        h: side,
-    }
+    Rect::new(x, y, side, side)
 }
 
 /// Query heads (circles) over the key head (square) that they share.
@@ -93,12 +88,12 @@ fn mask(seen: &[Range<u32>]) -> Piece {
     let mut piece = Piece::new(SIDE, SIDE);
     piece.push(Item::Box(square(0.0, 0.0, SIDE), 1.0, "cell"));
     for (query, keys) in (0u32..).zip(seen) {
-        let run = Rect {
-            x: f64::from(keys.start) * cell,
-            y: f64::from(query) * cell,
-            w: f64::from(keys.end - keys.start) * cell,
-            h: cell,
-        };
+        let run = Rect::new(
+            f64::from(keys.start) * cell,
+            f64::from(query) * cell,
+            f64::from(keys.end - keys.start) * cell,
+            cell,
+        );
         piece.push(Item::Box(run, 0.0, "seen"));
     }
     piece

@@ -2,7 +2,7 @@
 
 use super::overlay::{beside_sign, heat, is_first, mark, number};
 use super::part::{Drawn, arrow, block, cost_text, head, label, single, spine_head};
-use super::scene::{Anchor, Item, Piece, Rect, Seg};
+use super::scene::{Item, Piece, Rect, Seg};
 use super::stack::tapped;
 use super::text::{Style, width, wrap};
 use crate::arch::Join;
@@ -27,10 +27,9 @@ pub(super) fn kind(kind: &Kind, told: Option<&str>) -> Piece {
     let top = piece.h + 8.0;
     let mut y = top;
     let mut inner = Piece::new(w, 0.0);
-    inner.text(
+    inner.start(
         SPINE + 12.0,
         y + 11.0,
-        Anchor::Start,
         Style::Small,
         "x: the hidden state, from the layer before",
     );
@@ -41,13 +40,7 @@ pub(super) fn kind(kind: &Kind, told: Option<&str>) -> Piece {
         y += h;
     }
     y += 26.0;
-    inner.text(
-        SPINE + 12.0,
-        y - 6.0,
-        Anchor::Start,
-        Style::Small,
-        "x: to the next layer",
-    );
+    inner.start(SPINE + 12.0, y - 6.0, Style::Small, "x: to the next layer");
     spine_head(&mut inner, SPINE, y + 4.0);
     piece.line(&[(SPINE, top), (SPINE, y - 4.0)], "spine");
     piece.put(inner, 0.0, 0.0);
@@ -68,7 +61,7 @@ pub(super) fn stages(drawing: &Drawing) -> Piece {
             continue;
         }
         y += Style::Title.leading();
-        piece.text(0.0, y, Anchor::Start, Style::Title, title);
+        piece.start(0.0, y, Style::Title, title);
         y += 16.0;
         let mut column = Column::new();
         for part in parts {
@@ -94,19 +87,14 @@ fn heading(kind: &Kind, told: Option<&str>, room: f64) -> Piece {
         let lines = wrap(&kind.label, Style::Title, room);
         for (i, line) in lines.iter().enumerate() {
             let y = (i + 1) as f64 * Style::Title.leading();
-            piece.text(0.0, y - 4.0, Anchor::Start, Style::Title, line);
+            piece.start(0.0, y - 4.0, Style::Title, line);
         }
         piece.h = lines.len() as f64 * Style::Title.leading() + 8.0;
         return piece;
     };
-    let badge = Rect {
-        x: 0.0,
-        y: 0.0,
-        w: 40.0,
-        h: 40.0,
-    };
+    let badge = Rect::new(0.0, 0.0, 40.0, 40.0);
     piece.push(Item::Box(badge, 8.0, "badge"));
-    piece.text(20.0, 27.0, Anchor::Middle, Style::Heading, &kind.letter);
+    piece.middle(20.0, 27.0, Style::Heading, &kind.letter);
     heat(&mut piece, kind.note.as_ref());
     let mut y: f64 = 0.0;
     if is_first(kind.note.as_ref()) {
@@ -116,7 +104,7 @@ fn heading(kind: &Kind, told: Option<&str>, room: f64) -> Piece {
     let mut rows = |text: &str, style: Style| {
         for line in wrap(text, style, room - 52.0) {
             y += style.leading();
-            piece.text(52.0, y - 4.0, Anchor::Start, style, &line);
+            piece.start(52.0, y - 4.0, style, &line);
         }
     };
     rows(&kind.label, Style::Title);
@@ -274,7 +262,7 @@ fn branches(slot: &Slot) -> Drawn {
 
 fn plus(piece: &mut Piece, x: f64, y: f64, sign: &str) {
     piece.push(Item::Circle(x, y, 11.0, "sign"));
-    piece.text(x, y + 4.5, Anchor::Middle, Style::Title, sign);
+    piece.middle(x, y + 4.5, Style::Title, sign);
 }
 
 /// One slot: away from the stream to the right, and back.
@@ -342,7 +330,7 @@ pub(super) fn slot(slot: &Slot) -> Piece {
     beside_sign(&mut piece, below, slot.note.as_ref(), w - below.0);
     let room = back - SPINE - 40.0;
     if width(words, Style::Small) <= room {
-        piece.text(SPINE + 24.0, end - 5.0, Anchor::Start, Style::Small, words);
+        piece.start(SPINE + 24.0, end - 5.0, Style::Small, words);
     }
     let mut y = end + 18.0;
     if let Some(after) = &slot.after {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::overlay;
-use super::scene::{Anchor, Item, Piece, Rect};
+use super::scene::{Item, Piece, Rect};
 use super::text::{Style, wrap};
 use crate::diagram::Drawing;
 
@@ -64,7 +64,7 @@ pub(super) fn notes(drawing: &Drawing) -> Piece {
         }
         for line in wrap(&text, style, NOTES) {
             y += style.leading();
-            piece.text(0.0, y - 4.0, Anchor::Start, style, &line);
+            piece.start(0.0, y - 4.0, style, &line);
         }
     }
     piece.h = y;
@@ -94,19 +94,13 @@ fn strip(drawing: &Drawing) -> Piece {
     const NOTED: f64 = 82.0;
     let mut piece = Piece::new(NOTES, 0.0);
     let mut y = Style::Title.leading();
-    piece.text(
-        0.0,
-        y - 5.0,
-        Anchor::Start,
-        Style::Title,
-        "Layers, in order",
-    );
+    piece.start(0.0, y - 5.0, Style::Title, "Layers, in order");
     y += 4.0;
     if drawing.is_symbolic {
         let text = "how many there are, and of which kind, is for the model file to say; this is an example";
         for line in wrap(text, Style::Small, NOTES) {
             y += Style::Small.leading();
-            piece.text(0.0, y - 4.0, Anchor::Start, Style::Small, &line);
+            piece.start(0.0, y - 4.0, Style::Small, &line);
         }
         y += 4.0;
     }
@@ -121,12 +115,7 @@ fn strip(drawing: &Drawing) -> Piece {
             (at % columns) as f64 * cell,
             y + (at / columns) as f64 * CELL,
         );
-        let cell = Rect {
-            x,
-            y,
-            w: cell - 3.0,
-            h: CELL - 3.0,
-        };
+        let cell = Rect::new(x, y, cell - 3.0, CELL - 3.0);
         let letter = &drawing.kinds[*kind].letter;
         let note = drawing
             .overlay
@@ -138,13 +127,7 @@ fn strip(drawing: &Drawing) -> Piece {
         }
         let class = ["k0", "k1", "k2", "k3"][kind % 4];
         piece.push(Item::Box(cell, 3.0, class));
-        piece.text(
-            x + (CELL - 3.0) / 2.0,
-            y + 13.5,
-            Anchor::Middle,
-            Style::Small,
-            letter,
-        );
+        piece.middle(x + (CELL - 3.0) / 2.0, y + 13.5, Style::Small, letter);
     }
     piece.h = y + drawing.layers.len().div_ceil(columns) as f64 * CELL;
     piece

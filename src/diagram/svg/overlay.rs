@@ -61,7 +61,7 @@ pub(super) fn mark_width() -> f64 {
 /// A mark with its word, whose left is at `x` and whose base line is at `y`.
 pub(super) fn mark(piece: &mut Piece, x: f64, y: f64) {
     sign(piece, x, y);
-    piece.text(x + SIGN, y, Anchor::Start, Style::Name, FIRST);
+    piece.start(x + SIGN, y, Style::Name, FIRST);
 }
 
 /// A triangle with an exclamation mark.
@@ -87,7 +87,7 @@ pub(super) fn beside_sign(piece: &mut Piece, at: (f64, f64), note: Option<&Note>
     }
     let left = room - (x - at.0);
     if let Some(text) = number(note).filter(|text| width(text, Style::Line) <= left) {
-        piece.text(x, y, Anchor::Start, Style::Line, &text);
+        piece.start(x, y, Style::Line, &text);
     }
 }
 
@@ -114,7 +114,7 @@ pub(super) fn cell(frame: Rect, letter: &str, note: &Note) -> Piece {
 pub(super) fn swatch(class: &'static str) -> Piece {
     let mut piece = Piece::default();
     let (x, y, w, h) = (0.0, 0.0, 26.0, 15.0);
-    piece.push(Item::Box(Rect { x, y, w, h }, 3.0, "swatch"));
+    piece.push(Item::Box(Rect::new(x, y, w, h), 3.0, "swatch"));
     let note = Note {
         class,
         ..Note::default()
@@ -136,7 +136,7 @@ pub(super) fn legend(legend: &Legend, room: f64) -> Piece {
     ) {
         y += Style::Title.leading();
         let line = cut(&line, Style::Title, room);
-        piece.text(0.0, y - 4.0, Anchor::Start, Style::Title, &line);
+        piece.start(0.0, y - 4.0, Style::Title, &line);
     }
     y += 6.0;
     let shades = legend.shades.iter();
@@ -149,12 +149,7 @@ pub(super) fn legend(legend: &Legend, room: f64) -> Piece {
     let rows = entries.len().div_ceil(columns);
     for (at, (text, level)) in entries.into_iter().enumerate() {
         let (x, y) = ((at / rows) as f64 * each, y + (at % rows) as f64 * ROW);
-        let frame = Rect {
-            x,
-            y,
-            w: SWATCH,
-            h: 15.0,
-        };
+        let frame = Rect::new(x, y, SWATCH, 15.0);
         let mut swatch = Piece::default();
         swatch.push(Item::Box(frame, 3.0, "swatch"));
         heat(
@@ -165,13 +160,7 @@ pub(super) fn legend(legend: &Legend, room: f64) -> Piece {
             }),
         );
         piece.put(swatch, 0.0, 0.0);
-        piece.text(
-            x + SWATCH + 6.0,
-            y + 11.5,
-            Anchor::Start,
-            Style::Small,
-            text,
-        );
+        piece.start(x + SWATCH + 6.0, y + 11.5, Style::Small, text);
     }
     y += rows as f64 * ROW + 2.0;
     if let Some(first) = &legend.first {
@@ -180,14 +169,14 @@ pub(super) fn legend(legend: &Legend, room: f64) -> Piece {
         for (at, line) in wrap(first, Style::Line, room - SIGN).iter().enumerate() {
             y += if at > 0 { Style::Line.leading() } else { 0.0 };
             let line = cut(line, Style::Line, room - SIGN);
-            piece.text(SIGN, y - 4.0, Anchor::Start, Style::Line, &line);
+            piece.start(SIGN, y - 4.0, Style::Line, &line);
         }
     }
     for text in &legend.lines {
         for line in wrap(text, Style::Small, room) {
             y += Style::Small.leading();
             let line = cut(&line, Style::Small, room);
-            piece.text(0.0, y - 4.0, Anchor::Start, Style::Small, &line);
+            piece.start(0.0, y - 4.0, Style::Small, &line);
         }
     }
     piece.h = y;

@@ -81,12 +81,7 @@ pub(super) fn block(part: &Part) -> Drawn {
     let h = top + inside.flow.h + 2.0 * PAD;
     let mut piece = Piece::new(w, h);
     piece.push(Item::Open(class(part.kind), part.path.clone(), told(part)));
-    let frame = Rect {
-        x: 0.0,
-        y: 0.0,
-        w,
-        h,
-    };
+    let frame = Rect::new(0.0, 0.0, w, h);
     piece.push(Item::Box(frame, 10.0, "frame"));
     piece.put(headed(heading, part, w), 0.0, 0.0);
     let (in_x, out_x) = (left + inside.in_x, left + inside.out_x);
@@ -105,12 +100,7 @@ pub(super) fn block(part: &Part) -> Drawn {
 fn headed(heading: Piece, part: &Part, w: f64) -> Piece {
     let mut piece = Piece::new(w, heading.h + 4.0);
     if part.note.is_some() {
-        let band = Rect {
-            x: 0.0,
-            y: 0.0,
-            w,
-            h: piece.h,
-        };
+        let band = Rect::new(0.0, 0.0, w, piece.h);
         piece.push(Item::Box(band, 10.0, "frame"));
     }
     piece.put(heading, PAD, 0.0);
@@ -154,12 +144,7 @@ pub(super) fn card(part: &Part, room: f64) -> Piece {
     let (w, h) = (room + 2.0 * PAD, heading.h + 8.0);
     let mut piece = Piece::new(w, h);
     piece.push(Item::Open(class(part.kind), part.path.clone(), told(part)));
-    let frame = Rect {
-        x: 0.0,
-        y: 0.0,
-        w,
-        h,
-    };
+    let frame = Rect::new(0.0, 0.0, w, h);
     piece.push(Item::Box(frame, 10.0, "frame"));
     piece.put(heading, PAD, 0.0);
     piece.push(Item::Close);
@@ -178,7 +163,7 @@ fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
     let title = width(&name, Style::Title);
     let fits = cost.is_empty() || title + beside + 12.0 <= room;
     y += Style::Title.leading();
-    piece.text(0.0, y - 5.0, Anchor::Start, Style::Title, &name);
+    piece.start(0.0, y - 5.0, Style::Title, &name);
     if !fits {
         y += Style::Small.leading();
     }
@@ -190,12 +175,7 @@ fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
         &cost,
     );
     if let Some(cost) = &part.cost {
-        let bar = |w: f64| Rect {
-            x: 0.0,
-            y,
-            w,
-            h: 4.0,
-        };
+        let bar = |w: f64| Rect::new(0.0, y, w, 4.0);
         piece.push(Item::Box(bar(room), 2.0, "bar0"));
         piece.push(Item::Box(bar((room * cost.share).max(1.0)), 2.0, "bar1"));
         y += 8.0;
@@ -207,7 +187,7 @@ fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
     let mut rows = |text: &str, style: Style| {
         for line in wrap(text, style, room) {
             y += style.leading();
-            piece.text(0.0, y - 4.0, Anchor::Start, style, &line);
+            piece.start(0.0, y - 4.0, style, &line);
         }
     };
     rows(&number(part.note.as_ref()).unwrap_or_default(), Style::Name);
@@ -280,12 +260,12 @@ fn signed(op: &Op, sign: &str, note: Option<&Note>) -> Piece {
     let mut piece = Piece::new(2.0 * x, 24.0);
     piece.push(Item::Open("op", String::new(), op.title.clone()));
     piece.push(Item::Circle(x, 12.0, 11.0, "sign"));
-    piece.text(x, 16.5, Anchor::Middle, Style::Title, sign);
+    piece.middle(x, 16.5, Style::Title, sign);
     if is_first(note) {
         mark(&mut piece, x + 17.0, 9.0);
     }
     let y = if is_first(note) { 22.0 } else { 16.0 };
-    piece.text(x + 17.0, y, Anchor::Start, Style::Small, &text);
+    piece.start(x + 17.0, y, Style::Small, &text);
     piece.push(Item::Close);
     piece
 }
@@ -325,12 +305,7 @@ fn boxed(part: &Part, op: &Op, rows: Vec<(String, Style)>, rx: f64, class: &'sta
     if class == "drum" {
         drum(&mut piece, w, h, dip);
     } else {
-        let frame = Rect {
-            x: 0.0,
-            y: 0.0,
-            w,
-            h,
-        };
+        let frame = Rect::new(0.0, 0.0, w, h);
         piece.push(Item::Box(frame, rx, class));
     }
     let mut y = 2.0 + 1.5 * dip;
@@ -338,7 +313,7 @@ fn boxed(part: &Part, op: &Op, rows: Vec<(String, Style)>, rx: f64, class: &'sta
         y += style.leading();
         match text.is_empty() {
             true => mark(&mut piece, ((w - mark_width()) / 2.0).round(), y - 3.0),
-            false => piece.text(w / 2.0, y - 3.0, Anchor::Middle, style, &text),
+            false => piece.middle(w / 2.0, y - 3.0, style, &text),
         }
     }
     piece.push(Item::Close);
@@ -480,14 +455,9 @@ pub(super) fn label(text: &str, class: &'static str) -> Piece {
     let text = cut(text, Style::Small, MAX_ROW);
     let w = (width(&text, Style::Small) + 12.0).ceil();
     let mut piece = Piece::new(w, 18.0);
-    let frame = Rect {
-        x: 0.0,
-        y: 0.0,
-        w,
-        h: 18.0,
-    };
+    let frame = Rect::new(0.0, 0.0, w, 18.0);
     piece.push(Item::Box(frame, 4.0, class));
-    piece.text(w / 2.0, 13.0, Anchor::Middle, Style::Small, &text);
+    piece.middle(w / 2.0, 13.0, Style::Small, &text);
     piece
 }
 

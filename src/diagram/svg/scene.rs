@@ -21,6 +21,11 @@ pub struct Rect {
 }
 
 impl Rect {
+    /// A rectangle by its left, top, width and height.
+    pub fn new(x: f64, y: f64, w: f64, h: f64) -> Self {
+        Self { x, y, w, h }
+    }
+
     /// Whether two rectangles share more than a border.
     pub fn meets(&self, other: &Self) -> bool {
         let apart = |a: f64, n: f64, b: f64, m: f64| a + n <= b || b + m <= a;
@@ -105,12 +110,7 @@ impl Item {
             Anchor::End => x - w,
         };
         // From the height of a capital to what hangs below the base line.
-        Some(Rect {
-            x,
-            y: y - 0.8 * style.size(),
-            w,
-            h: style.size(),
-        })
+        Some(Rect::new(x, y - 0.8 * style.size(), w, style.size()))
     }
 
     /// Left, top, right and bottom of what is drawn; lines by the points they go through and towards.
@@ -184,6 +184,21 @@ impl Piece {
         self.items.push(item);
     }
 
+    /// Adds a text that begins at `x`.
+    pub fn start(&mut self, x: f64, y: f64, style: Style, text: &str) {
+        self.text(x, y, Anchor::Start, style, text);
+    }
+
+    /// Adds a text whose middle is at `x`.
+    pub fn middle(&mut self, x: f64, y: f64, style: Style, text: &str) {
+        self.text(x, y, Anchor::Middle, style, text);
+    }
+
+    /// Adds a text that ends at `x`.
+    pub fn end(&mut self, x: f64, y: f64, style: Style, text: &str) {
+        self.text(x, y, Anchor::End, style, text);
+    }
+
     /// Adds a text.
     pub fn text(&mut self, x: f64, y: f64, anchor: Anchor, style: Style, text: &str) {
         self.text_as(x, y, anchor, style, "", text);
@@ -245,7 +260,7 @@ impl Piece {
             escape(desc)
         );
         for item in merged(&self.items) {
-            write_item(&mut out, &item);
+            write_item(&mut out, &item, false);
         }
         out.push_str("</svg>\n");
         out
@@ -261,7 +276,7 @@ impl Piece {
                     let own = groups.next().map_or("", String::as_str);
                     out.push_str(&format!("<g{own}>\n"));
                 }
-                other => write_item(&mut out, &other),
+                other => write_item(&mut out, &other, true),
             }
         }
         out
@@ -335,7 +350,8 @@ fn n(value: f64) -> String {
     halves.to_string()
 }
 
-fn write_item(out: &mut String, item: &Item) {
+/// Writes an item; `is_page` says that a script fits each text into the width that was measured.
+fn write_item(out: &mut String, item: &Item, is_page: bool) {
     let result = match item {
         Item::Box(r, rx, class) => writeln!(
             out,
@@ -357,14 +373,13 @@ fn write_item(out: &mut String, item: &Item) {
         Item::Text(x, y, anchor, style, class, text) => {
             let all = [style.class(), anchor.class(), class];
             let all: Vec<&str> = all.into_iter().filter(|c| !c.is_empty()).collect();
-            writeln!(
-                out,
-                "<text class=\"{}\" x=\"{}\" y=\"{}\">{}</text>",
-                all.join(" "),
-                n(*x),
-                n(*y),
-                escape(text)
-            )
+            let (class, x, y) = (all.join(" "), n(*x), n(*y));
+            let room = match is_page {
+                true => format!(" data-w=\"{}\"", width(text, *style).ceil()),
+                false => String::new(),
+            };
+            let text = escape(text);
+            writeln!(out, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{room}>{text}</text>")
         }
         Item::Open(class, path, told) => {
             let path = match path.is_empty() {

@@ -3,7 +3,7 @@
 use super::notes::{NOTES, notes};
 use super::overlay::{beside_sign, heat, is_first, mark, mark_width, number};
 use super::part::{arrow, card, class, cost_text, head, label, shape, single, spine_head};
-use super::scene::{Anchor, Item, Piece, Rect, Seg};
+use super::scene::{Item, Piece, Rect, Seg};
 use super::text::{Style, width, wrap};
 use crate::arch::{Join, Mode};
 use crate::diagram::kinds::Times;
@@ -36,7 +36,7 @@ pub(super) fn stack(drawing: &Drawing) -> Piece {
     let below = top + column.h.max(notes.h) + 30.0 + Style::Heading.leading();
     let mut page = Piece::new(w.max(title.w), below + 14.0 + scenes.h);
     let how = "How it is executed";
-    page.text(0.0, below - 7.0, Anchor::Start, Style::Heading, how);
+    page.start(0.0, below - 7.0, Style::Heading, how);
     page.put(scenes, 0.0, below + 14.0);
     let x = column.w + 40.0;
     page.put(title, 0.0, 0.0);
@@ -154,7 +154,7 @@ pub(super) fn heading(drawing: &Drawing, room: f64) -> Piece {
     let mut y = 0.0;
     for line in wrap(&drawing.name, Style::Heading, room).iter().take(NAMES) {
         y += Style::Heading.leading();
-        piece.text(0.0, y - 7.0, Anchor::Start, Style::Heading, line);
+        piece.start(0.0, y - 7.0, Style::Heading, line);
     }
     let facts = drawing
         .facts
@@ -172,7 +172,7 @@ pub(super) fn heading(drawing: &Drawing, room: f64) -> Piece {
     }
     for line in wrap(&facts.join(" \u{b7} "), Style::Line, room) {
         y += Style::Line.leading();
-        piece.text(0.0, y - 4.0, Anchor::Start, Style::Line, &line);
+        piece.start(0.0, y - 4.0, Style::Line, &line);
     }
     piece.h = y + 8.0;
     piece
@@ -238,17 +238,11 @@ fn beside(inner: Piece, times: &str, class: &'static str) -> Piece {
     let pad = 12.0;
     let (w, h) = (inner.w + SIDE + 2.0 * pad, inner.h + 2.0 * pad);
     let mut piece = Piece::new(w, h);
-    let frame = Rect {
-        x: 0.0,
-        y: 0.0,
-        w,
-        h,
-    };
+    let frame = Rect::new(0.0, 0.0, w, h);
     piece.push(Item::Box(frame, 12.0, class));
-    piece.text(
+    piece.middle(
         pad + (SIDE - 10.0) / 2.0,
         h / 2.0 + 7.0,
-        Anchor::Middle,
         Style::Heading,
         times,
     );
@@ -262,10 +256,9 @@ fn again(kind: &Kind, room: f64) -> Piece {
     piece.push(Item::Open("kind", kind.letter.clone(), String::new()));
     badge(&mut piece, kind, 4.0);
     let text = format!("{}, as above", kind.label);
-    piece.text(
+    piece.start(
         46.0,
         25.0,
-        Anchor::Start,
         Style::Line,
         &super::text::cut(&text, Style::Line, room - 50.0),
     );
@@ -274,14 +267,9 @@ fn again(kind: &Kind, room: f64) -> Piece {
 }
 
 fn badge(piece: &mut Piece, kind: &Kind, y: f64) {
-    let frame = Rect {
-        x: 0.0,
-        y,
-        w: 32.0,
-        h: 32.0,
-    };
+    let frame = Rect::new(0.0, y, 32.0, 32.0);
     piece.push(Item::Box(frame, 6.0, "badge"));
-    piece.text(16.0, y + 23.0, Anchor::Middle, Style::Heading, &kind.letter);
+    piece.middle(16.0, y + 23.0, Style::Heading, &kind.letter);
     heat(piece, kind.note.as_ref());
 }
 
@@ -297,15 +285,15 @@ fn layer(kind: &Kind, room: f64) -> Piece {
     }
     for line in wrap(&kind.label, Style::Title, room - 46.0) {
         y += Style::Title.leading();
-        piece.text(46.0, y - 4.0, Anchor::Start, Style::Title, &line);
+        piece.start(46.0, y - 4.0, Style::Title, &line);
     }
     if let Some(text) = number(kind.note.as_ref()) {
         y += Style::Name.leading();
-        piece.text(46.0, y - 4.0, Anchor::Start, Style::Name, &text);
+        piece.start(46.0, y - 4.0, Style::Name, &text);
     }
     if let Some(cost) = &kind.cost {
         y += Style::Small.leading();
-        piece.text(46.0, y - 3.0, Anchor::Start, Style::Small, &cost_text(cost));
+        piece.start(46.0, y - 3.0, Style::Small, &cost_text(cost));
     }
     y = y.max(32.0) + 8.0;
     let top = y;
@@ -390,7 +378,7 @@ pub(super) fn small_slot(slot: &Slot, all: f64) -> Piece {
     let mut joint = Piece::default();
     joint.push(Item::Circle(SPINE, y, 11.0, "sign"));
     let sign = if slot.join == Join::Add { "+" } else { "=" };
-    joint.text(SPINE, y + 4.5, Anchor::Middle, Style::Title, sign);
+    joint.middle(SPINE, y + 4.5, Style::Title, sign);
     heat(&mut joint, slot.note.as_ref());
     piece.put(joint, 0.0, 0.0);
     let below = (SPINE + 18.0, y + 15.0);
@@ -424,15 +412,10 @@ fn small(part: &Part) -> Piece {
         part.path.clone(),
         String::new(),
     ));
-    let frame = Rect {
-        x: 0.0,
-        y: 0.0,
-        w: piece.w,
-        h: 22.0,
-    };
+    let frame = Rect::new(0.0, 0.0, piece.w, 22.0);
     piece.push(Item::Box(frame, 11.0, "frame"));
     let middle = (piece.w - marked) / 2.0;
-    piece.text(middle, 15.0, Anchor::Middle, Style::Line, &title);
+    piece.middle(middle, 15.0, Style::Line, &title);
     if is_first(note) {
         let x = piece.w - marked;
         mark(&mut piece, x, 15.0);
@@ -491,6 +474,6 @@ fn side_by_side(blocks: Vec<Piece>, room: f64) -> Piece {
         piece.put(block, x, top);
     }
     piece.push(Item::Circle(middle, sum + 6.0, 11.0, "sign"));
-    piece.text(middle, sum + 10.5, Anchor::Middle, Style::Title, "+");
+    piece.middle(middle, sum + 10.5, Style::Title, "+");
     piece
 }

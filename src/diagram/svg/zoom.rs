@@ -3,7 +3,7 @@
 //! They are the drawings of this folder, not others: a page puts them one below the other. The stream
 //! goes through every slot at the same place and to its ends, so that it is one line on the page.
 
-use super::scene::{Anchor, Item, Piece};
+use super::scene::{Item, Piece};
 use super::text::Style;
 use super::{layer, layers_of, notes as beside, overlay, part, stack};
 use crate::diagram::{Cost, Drawing, Kind, Part, Slot};
@@ -52,7 +52,7 @@ pub(in crate::diagram) fn stream(text: &str, is_end: bool) -> Piece {
         part::spine_head(&mut piece, layer::SPINE, HEIGHT - 2.0);
     }
     let x = layer::SPINE + 14.0;
-    piece.text(x, 13.0, Anchor::Start, Style::Small, text);
+    piece.start(x, 13.0, Style::Small, text);
     edged(piece)
 }
 

@@ -1,6 +1,6 @@
 //! Bytes as bars, all of one picture on one scale, each with its number.
 
-use super::super::scene::{Anchor, Item, Piece, Rect};
+use super::super::scene::{Item, Piece, Rect};
 use super::super::text::{Style, cut};
 use super::layers::legend;
 use crate::diagram::Held;
@@ -40,21 +40,15 @@ fn bars(piece: &mut Piece, top: f64, bars: &[Bar], most: u64, room: f64) -> f64 
     let mut y = top;
     for bar in bars {
         let name = cut(&bar.name, Style::Small, NAMES - 6.0);
-        piece.text(0.0, y + 10.0, Anchor::Start, Style::Small, &name);
+        piece.start(0.0, y + 10.0, Style::Small, &name);
         let mut x = NAMES;
         for (class, n) in bar.parts.iter().filter(|(_, n)| *n > 0) {
             let w = (*n as f64 * scale).max(1.0);
-            let frame = Rect { x, y, w, h: BAR };
+            let frame = Rect::new(x, y, w, BAR);
             piece.push(Item::Box(frame, 1.0, class));
             x += w;
         }
-        piece.text(
-            room,
-            y + 10.0,
-            Anchor::End,
-            Style::Small,
-            &bytes(bar.bytes()),
-        );
+        piece.end(room, y + 10.0, Style::Small, &bytes(bar.bytes()));
         y += LINE;
     }
     y
@@ -62,7 +56,7 @@ fn bars(piece: &mut Piece, top: f64, bars: &[Bar], most: u64, room: f64) -> f64 
 
 /// What stands over some bars.
 fn head(piece: &mut Piece, y: f64, text: &str) -> f64 {
-    piece.text(0.0, y + 11.0, Anchor::Start, Style::Name, text);
+    piece.start(0.0, y + 11.0, Style::Name, text);
     y + 19.0
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::part::drum;
-use super::super::scene::{Anchor, Item, Piece, Rect};
+use super::super::scene::{Item, Piece, Rect};
 use super::super::text::{Style, width};
 use super::{BADGE, ROOM, arrow, badge, cell};
 use crate::diagram::{Drawing, Loan, View, WINDOW};
@@ -29,13 +29,13 @@ pub(super) fn state() -> Piece {
         }
     }
     let w = piece.w;
-    piece.text(0.0, 83.0, Anchor::Start, Style::Small, "replaced");
-    piece.text(w, 83.0, Anchor::End, Style::Small, "kept");
+    piece.start(0.0, 83.0, Style::Small, "replaced");
+    piece.end(w, 83.0, Style::Small, "kept");
     piece
 }
 
 /// What the last tokens of a text see: a row for each of them.
-pub(super) fn window(rule: &str, lets_go: bool, views: &[View]) -> Piece {
+pub(super) fn window(rule: &str, evicts: bool, views: &[View]) -> Piece {
     const NAMES: f64 = 54.0;
     const EACH: f64 = 20.0;
     let x = |key: u32| NAMES + f64::from(key) * EACH;
@@ -44,10 +44,10 @@ pub(super) fn window(rule: &str, lets_go: bool, views: &[View]) -> Piece {
     for (nth, view) in views.iter().enumerate() {
         let y = nth as f64 * 22.0;
         let name = format!("token {}", view.query + 1);
-        piece.text(0.0, y + 13.0, Anchor::Start, Style::Small, &name);
-        let last = if lets_go { view.query + 1 } else { WINDOW };
+        piece.start(0.0, y + 13.0, Style::Small, &name);
+        let last = if evicts { view.query + 1 } else { WINDOW };
         for key in 0..last {
-            let class = match (key == view.query, view.keys.contains(&key), lets_go) {
+            let class = match (key == view.query, view.keys.contains(&key), evicts) {
                 (true, ..) => "now",
                 (_, true, _) => "keep",
                 (_, false, true) => "gone",
@@ -70,8 +70,8 @@ pub(super) fn window(rule: &str, lets_go: bool, views: &[View]) -> Piece {
         &[
             ("now", "itself"),
             ("keep", "seen"),
-            if lets_go {
-                ("gone", "let go of")
+            if evicts {
+                ("gone", "evicted")
             } else {
                 ("tok", "not seen")
             },
@@ -85,7 +85,7 @@ pub(super) fn legend(piece: &mut Piece, left: f64, y: f64, all: &[(&'static str,
     let mut x = left;
     for (class, text) in all {
         cell(piece, x, y, 11.0, class, "");
-        piece.text(x + 15.0, y + 9.5, Anchor::Start, Style::Small, text);
+        piece.start(x + 15.0, y + 9.5, Style::Small, text);
         x += 15.0 + width(text, Style::Small) + 12.0;
     }
 }
@@ -98,9 +98,9 @@ const LOANS: usize = 3;
 /// Who reads what whom keeps.
 pub(super) fn shared(drawing: &Drawing, loans: &[Loan]) -> Piece {
     let mut piece = Piece::new(ROOM, 0.0);
-    let heads = [(0.0, "keeps"), (72.0, ""), (148.0, "read it")];
+    let heads = [(0.0, "writes"), (72.0, ""), (148.0, "read")];
     for (x, text) in heads {
-        piece.text(x, 10.0, Anchor::Start, Style::Small, text);
+        piece.start(x, 10.0, Style::Small, text);
     }
     let mut y = 18.0;
     for loan in loans.iter().take(LOANS) {
@@ -109,7 +109,7 @@ pub(super) fn shared(drawing: &Drawing, loans: &[Loan]) -> Piece {
         arrow(&mut piece, &[(BADGE + 4.0, level), (58.0, level)]);
         let mut keys = Piece::new(58.0, 40.0);
         drum(&mut keys, 58.0, 40.0, 5.0);
-        keys.text(29.0, 27.0, Anchor::Middle, Style::Line, "keys");
+        keys.middle(29.0, 27.0, Style::Line, "keys");
         piece.put(keys, 58.0, y);
         arrow(&mut piece, &[(116.0, level), (144.0, level)]);
         // How many there are is for the model file to say.
@@ -124,7 +124,7 @@ pub(super) fn shared(drawing: &Drawing, loans: &[Loan]) -> Piece {
         if readers.len() > READERS {
             let x = 148.0 + READERS as f64 * (BADGE + 3.0) + 2.0;
             let more = format!("+{}", readers.len() - READERS);
-            piece.text(x, level + 4.0, Anchor::Start, Style::Small, &more);
+            piece.start(x, level + 4.0, Style::Small, &more);
         }
         y += 50.0;
     }
@@ -152,40 +152,17 @@ pub(super) fn latent(row: Option<(u64, u64)>) -> Piece {
     let share = row
         .map_or(0.75, |(k, v)| v as f64 / k.max(1) as f64)
         .clamp(0.0, 1.0);
-    let bar = |x: f64, w: f64| Rect {
-        x,
-        y: top,
-        w,
-        h: 20.0,
-    };
+    let bar = |x: f64, w: f64| Rect::new(x, top, w, 20.0);
     piece.push(Item::Box(bar(10.0, w), 3.0, "keep"));
     piece.line(
         &[(10.0 + w * share, top), (10.0 + w * share, top + 20.0)],
         "cut",
     );
-    piece.text(
-        ROOM / 2.0,
-        top + 14.0,
-        Anchor::Middle,
-        Style::Small,
-        "one row",
-    );
+    piece.middle(ROOM / 2.0, top + 14.0, Style::Small, "one row");
     let under = top + 27.0;
     piece.line(&[(10.0, under), (10.0 + w * share, under)], "wire");
-    piece.text(
-        10.0,
-        under + 15.0,
-        Anchor::Start,
-        Style::Small,
-        "also the values",
-    );
-    piece.text(
-        10.0 + w,
-        under + 15.0,
-        Anchor::End,
-        Style::Small,
-        "all of it: keys",
-    );
+    piece.start(10.0, under + 15.0, Style::Small, "also the values");
+    piece.end(10.0 + w, under + 15.0, Style::Small, "all of it: keys");
     piece
 }
 
@@ -213,16 +190,11 @@ pub(super) fn experts(numbers: Option<(u64, u64)>) -> Piece {
     let mut piece = Piece::new(ROOM, top + rows * each);
     let middle = ROOM / 2.0;
     cell(&mut piece, middle - SIDE / 2.0, 0.0, SIDE, "now", "");
-    piece.text(middle + 16.0, 13.0, Anchor::Start, Style::Small, "a token");
-    let router = Rect {
-        x: middle - 32.0,
-        y: 28.0,
-        w: 64.0,
-        h: 20.0,
-    };
+    piece.start(middle + 16.0, 13.0, Style::Small, "a token");
+    let router = Rect::new(middle - 32.0, 28.0, 64.0, 20.0);
     arrow(&mut piece, &[(middle, SIDE), (middle, 28.0)]);
     piece.push(Item::Box(router, 10.0, "pill"));
-    piece.text(middle, 42.0, Anchor::Middle, Style::Small, "router");
+    piece.middle(middle, 42.0, Style::Small, "router");
     if shown > columns {
         arrow(&mut piece, &[(middle, 48.0), (middle, top - 2.0)]);
     }
@@ -236,12 +208,7 @@ pub(super) fn experts(numbers: Option<(u64, u64)>) -> Piece {
         let y = top + (at / columns) as f64 * each;
         let is_picked = picked.contains(&at);
         let class = if is_picked { "key" } else { "cell" };
-        let frame = Rect {
-            x,
-            y,
-            w: side,
-            h: side,
-        };
+        let frame = Rect::new(x, y, side, side);
         piece.push(Item::Box(frame, 1.0, class));
         if is_picked && shown == columns {
             piece.line(&[(middle, 48.0), (x + side / 2.0, y)], "thin");

@@ -78,7 +78,7 @@ fn row(drawing: &Drawing, scenes: &[&Scene], room: f64) -> Piece {
     let mut piece = Piece::new(room, h);
     for (at, card) in cards.into_iter().enumerate() {
         let x = at as f64 * (w + GAP);
-        let frame = Rect { x, y: 0.0, w, h };
+        let frame = Rect::new(x, 0.0, w, h);
         piece.push(Item::Box(frame, 10.0, "frame"));
         let middle = x + PAD + ((inner - card.picture.w) / 2.0).round();
         let bottom = h - PAD - card.below.h;
@@ -94,7 +94,7 @@ fn above(drawing: &Drawing, scene: &Scene, room: f64) -> Piece {
     let mut piece = Piece::new(room, 0.0);
     let about = about(drawing, &scene.kinds, room);
     let mut y = Style::Title.leading();
-    piece.text(0.0, y - 5.0, Anchor::Start, Style::Title, &scene.title);
+    piece.start(0.0, y - 5.0, Style::Title, &scene.title);
     let is_beside = width(&scene.title, Style::Title) + 12.0 + about.w <= room;
     if about.h > 0.0 && is_beside {
         let x = room - about.w;
@@ -107,7 +107,7 @@ fn above(drawing: &Drawing, scene: &Scene, room: f64) -> Piece {
     y += 4.0;
     for line in wrap(&scene.line, Style::Line, room) {
         y += Style::Line.leading();
-        piece.text(0.0, y - 4.0, Anchor::Start, Style::Line, &line);
+        piece.start(0.0, y - 4.0, Style::Line, &line);
     }
     piece.h = y;
     piece
@@ -122,7 +122,7 @@ fn about(drawing: &Drawing, kinds: &[usize], room: f64) -> Piece {
         let text = "all layers";
         let w = width(text, Style::Small);
         let mut piece = Piece::new(w, BADGE);
-        piece.text(0.0, 13.5, Anchor::Start, Style::Small, text);
+        piece.start(0.0, 13.5, Style::Small, text);
         return piece;
     }
     let word = "layers";
@@ -131,7 +131,7 @@ fn about(drawing: &Drawing, kinds: &[usize], room: f64) -> Piece {
     let columns = (((room - left) / step) as usize).max(1);
     let w = left + kinds.len().min(columns) as f64 * step - 3.0;
     let mut piece = Piece::new(w, kinds.len().div_ceil(columns) as f64 * step - 3.0);
-    piece.text(0.0, 13.5, Anchor::Start, Style::Small, word);
+    piece.start(0.0, 13.5, Style::Small, word);
     for (at, kind) in kinds.iter().enumerate() {
         let (x, y) = (
             left + (at % columns) as f64 * step,
@@ -162,7 +162,7 @@ fn below(scene: &Scene, room: f64) -> Piece {
         .flat_map(|fact| wrap(fact, Style::Small, room))
     {
         y += Style::Small.leading();
-        piece.text(0.0, y - 4.0, Anchor::Start, Style::Small, &line);
+        piece.start(0.0, y - 4.0, Style::Small, &line);
     }
     piece.h = y;
     piece
@@ -173,17 +173,17 @@ fn picture(drawing: &Drawing, picture: &Picture, room: f64) -> Piece {
         Picture::Prefill { keys, states } => passes::prefill(drawing, keys, states),
         Picture::Decode { keys, states } => passes::decode(drawing, keys, states),
         Picture::Whole { seen, pooling } => passes::whole(seen, *pooling),
-        Picture::Filling {
+        Picture::Denoising {
             n_prompt,
             block,
             fixed,
-        } => passes::filling(*n_prompt, *block, fixed),
+        } => passes::denoising(*n_prompt, *block, fixed),
         Picture::State => layers::state(),
         Picture::Window {
             rule,
-            lets_go,
+            evicts,
             views,
-        } => layers::window(rule, *lets_go, views),
+        } => layers::window(rule, *evicts, views),
         Picture::Shared(loans) => layers::shared(drawing, loans),
         Picture::Latent { row } => layers::latent(*row),
         Picture::Experts { numbers } => layers::experts(*numbers),
@@ -198,12 +198,7 @@ fn picture(drawing: &Drawing, picture: &Picture, room: f64) -> Piece {
 
 /// A box of equal sides with a short text.
 fn cell(piece: &mut Piece, x: f64, y: f64, side: f64, class: &'static str, text: &str) {
-    let frame = Rect {
-        x,
-        y,
-        w: side,
-        h: side,
-    };
+    let frame = Rect::new(x, y, side, side);
     piece.push(Item::Box(frame, 3.0, class));
     let over = if class == "now" { "over" } else { "" };
     let (x, y) = (x + side / 2.0, y + side / 2.0 + 4.0);
@@ -224,8 +219,8 @@ fn drum(drawing: &Drawing, name: &str, kinds: &[usize], w: f64, h: f64) -> Piece
         false => super::text::cut(&format!("of {}", letters.join(", ")), Style::Small, w - 6.0),
     };
     let middle = h / 2.0 + if of.is_empty() { 8.0 } else { 2.0 };
-    inner.text(w / 2.0, middle, Anchor::Middle, Style::Line, name);
-    inner.text(w / 2.0, middle + 14.0, Anchor::Middle, Style::Small, &of);
+    inner.middle(w / 2.0, middle, Style::Line, name);
+    inner.middle(w / 2.0, middle + 14.0, Style::Small, &of);
     inner
 }
 

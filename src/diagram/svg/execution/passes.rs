@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::super::scene::{Anchor, Item, Piece, Rect};
+use super::super::scene::{Item, Piece, Rect};
 use super::super::text::Style;
 use super::layers::legend;
 use super::{ROOM, arrow, cell, drum};
@@ -27,24 +27,13 @@ fn left(at: usize) -> f64 {
 
 /// The box of all layers, with a few of them as lines.
 fn layers(piece: &mut Piece) {
-    let frame = Rect {
-        x: 0.0,
-        y: TOP,
-        w: RIGHT,
-        h: BOTTOM - TOP,
-    };
+    let frame = Rect::new(0.0, TOP, RIGHT, BOTTOM - TOP);
     piece.push(Item::Box(frame, 6.0, "wbox"));
     for y in [TOP + 8.0, BOTTOM - 8.0] {
         piece.line(&[(8.0, y), (RIGHT - 8.0, y)], "fan");
     }
     let middle = f64::midpoint(TOP, BOTTOM) + 4.0;
-    piece.text(
-        RIGHT / 2.0,
-        middle,
-        Anchor::Middle,
-        Style::Line,
-        "all layers",
-    );
+    piece.middle(RIGHT / 2.0, middle, Style::Line, "all layers");
 }
 
 /// What stays between passes, beside the layers, which write it and, unless they begin, read it.
@@ -76,7 +65,7 @@ pub(super) fn prefill(drawing: &Drawing, keys: &[usize], states: &[usize]) -> Pi
     let mut piece = Piece::new(ROOM, 136.0);
     let middle = |from: usize, to: usize| f64::midpoint(left(from), left(to - 1) + SIDE);
     for (name, from, to) in [("1st pass", 0, FIRST), ("2nd pass", FIRST, TOKENS)] {
-        piece.text(middle(from, to), 10.0, Anchor::Middle, Style::Small, name);
+        piece.middle(middle(from, to), 10.0, Style::Small, name);
     }
     for at in 0..TOKENS {
         let x = left(at);
@@ -94,7 +83,7 @@ pub(super) fn prefill(drawing: &Drawing, keys: &[usize], states: &[usize]) -> Pi
         &[(x + SIDE / 2.0, BOTTOM), (x + SIDE / 2.0, 112.0)],
     );
     cell(&mut piece, x, 112.0, SIDE, "now", "8");
-    piece.text(x - 6.0, 125.0, Anchor::End, Style::Small, "the next token");
+    piece.end(x - 6.0, 125.0, Style::Small, "the next token");
     piece
 }
 
@@ -104,10 +93,9 @@ pub(super) fn decode(drawing: &Drawing, keys: &[usize], states: &[usize]) -> Pie
     let at = |n: usize| 24.0 + n as f64 * STEP;
     let now = 5;
     let x = at(now);
-    piece.text(
+    piece.middle(
         f64::midpoint(at(0), at(now - 1) + SIDE),
         10.0,
-        Anchor::Middle,
         Style::Small,
         "read before",
     );
@@ -126,7 +114,7 @@ pub(super) fn decode(drawing: &Drawing, keys: &[usize], states: &[usize]) -> Pie
         &[(x + SIDE / 2.0, BOTTOM), (x + SIDE / 2.0, 112.0)],
     );
     cell(&mut piece, x, 112.0, SIDE, "tok", "10");
-    piece.text(x - 6.0, 125.0, Anchor::End, Style::Small, "read next");
+    piece.end(x - 6.0, 125.0, Style::Small, "read next");
     piece
 }
 
@@ -157,7 +145,7 @@ pub(super) fn whole(seen: &[Range<u32>], pooling: Option<Pooling>) -> Piece {
     let middles: Vec<f64> = (0..n).map(x).collect();
     match pooling {
         Some(pooling) => pool(&mut piece, pooling, &middles, LEVEL + 28.0),
-        None => guesses(
+        None => logits(
             &mut piece,
             middles.get(PROMPT..).unwrap_or_default(),
             LEVEL + 28.0,
@@ -167,14 +155,14 @@ pub(super) fn whole(seen: &[Range<u32>], pooling: Option<Pooling>) -> Piece {
 }
 
 /// A token from each vector of a mask; `from` are their middles, which end at `top`.
-fn guesses(piece: &mut Piece, from: &[f64], top: f64) {
+fn logits(piece: &mut Piece, from: &[f64], top: f64) {
     let y = top + 18.0;
     for x in from {
         arrow(piece, &[(*x, top), (*x, y)]);
         cell(piece, x - SIDE / 2.0, y, SIDE, "now", "");
     }
     let left = from.first().map_or(ROOM, |x| x - SIDE / 2.0 - 8.0);
-    piece.text(left, y + 13.0, Anchor::End, Style::Small, "guesses");
+    piece.end(left, y + 13.0, Style::Small, "logits");
     piece.h = y + SIDE;
 }
 
@@ -193,29 +181,18 @@ fn pool(piece: &mut Piece, pooling: Pooling, from: &[f64], top: f64) {
         piece.line(&[(*x, top), (ROOM / 2.0, end)], "wire");
     }
     vector(piece, ROOM / 2.0, end, "key");
-    piece.text(
-        ROOM / 2.0 + 14.0,
-        end + 18.0,
-        Anchor::Start,
-        Style::Small,
-        what,
-    );
+    piece.start(ROOM / 2.0 + 14.0, end + 18.0, Style::Small, what);
     piece.h = end + 28.0;
 }
 
 /// A narrow high box for a vector.
 fn vector(piece: &mut Piece, x: f64, y: f64, class: &'static str) {
-    let frame = Rect {
-        x: x - 5.0,
-        y,
-        w: 10.0,
-        h: 28.0,
-    };
+    let frame = Rect::new(x - 5.0, y, 10.0, 28.0);
     piece.push(Item::Box(frame, 2.0, class));
 }
 
 /// A text from pass to pass: what is fixed last is filled, what is masked has a question mark.
-pub(super) fn filling(n_prompt: u32, block: u32, fixed: &[Vec<u32>]) -> Piece {
+pub(super) fn denoising(n_prompt: u32, block: u32, fixed: &[Vec<u32>]) -> Piece {
     const CELL: f64 = 16.0;
     const EACH: f64 = 18.0;
     const NAMES: f64 = 42.0;
@@ -226,20 +203,20 @@ pub(super) fn filling(n_prompt: u32, block: u32, fixed: &[Vec<u32>]) -> Piece {
     let mut piece = Piece::new(x(n_answer - 1) + CELL, 0.0);
     let middle = |from: f64, to: f64| f64::midpoint(from, to);
     let prompt = middle(NAMES, answer - 7.0);
-    piece.text(prompt, 10.0, Anchor::Middle, Style::Small, "prompt");
+    piece.middle(prompt, 10.0, Style::Small, "prompt");
     for (nth, from) in (0..n_answer).step_by(block as usize).enumerate() {
         let to = (from + block).min(n_answer) - 1;
         let name = format!("block {}", nth + 1);
         let over = middle(x(from), x(to) + CELL);
-        piece.text(over, 10.0, Anchor::Middle, Style::Small, &name);
+        piece.middle(over, 10.0, Style::Small, &name);
     }
     let mut y = 18.0;
     for pass in 0..=fixed.len() {
         let name = match pass {
-            0 => "begin".to_owned(),
-            n => format!("pass {n}"),
+            0 => "start".to_owned(),
+            n => format!("step {n}"),
         };
-        piece.text(0.0, y + 12.0, Anchor::Start, Style::Small, &name);
+        piece.start(0.0, y + 12.0, Style::Small, &name);
         for at in 0..n_prompt {
             cell(&mut piece, NAMES + f64::from(at) * EACH, y, CELL, "tok", "");
         }
@@ -254,7 +231,11 @@ pub(super) fn filling(n_prompt: u32, block: u32, fixed: &[Vec<u32>]) -> Piece {
         }
         y += EACH + 3.0;
     }
-    let meanings = [("now", "fixed now"), ("tok", "fixed"), ("gone", "masked")];
+    let meanings = [
+        ("now", "new"),
+        ("tok", "known"),
+        ("gone", "masked"),
+    ];
     legend(&mut piece, NAMES, y + 2.0, &meanings);
     piece.h = y + 14.0;
     piece
