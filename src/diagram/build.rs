@@ -8,7 +8,6 @@ use crate::ggml::{self, Step};
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
 use crate::wording;
 
-use super::execution;
 use super::kinds::{self, is_within, kinds, without_index};
 use super::ops::{Reader, is_folded};
 use super::sample::Sample;
@@ -16,6 +15,7 @@ use super::symbols::unit_at;
 use super::variants::{absent, is_of};
 use super::words;
 use super::{Branch, Cost, Drawing, Factor, Kept, Kind, Part, Slot};
+use super::{execution, ids};
 
 /// Why something cannot be drawn.
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +71,9 @@ impl Drawing {
             taken: HashMap::new(),
             placed: vec![false; steps.len()],
         };
-        maker.drawing(sample.name())
+        let mut drawing = maker.drawing(sample.name());
+        ids::name(&mut drawing);
+        drawing
     }
 }
 
@@ -159,6 +161,7 @@ impl<'a> Maker<'a> {
         let weights = parts.flat_map(|part| &part.weights);
         let tensors = weights.flat_map(|weight| weight.tensors.iter().copied());
         Kind {
+            id: String::new(),
             letter: letter(kind),
             label: String::new(),
             cost: self.cost(&tensors.collect()),

@@ -16,6 +16,7 @@ pub mod compare;
 mod execution;
 mod gallery;
 pub mod html;
+mod ids;
 mod kinds;
 mod ops;
 pub mod overlay;
@@ -121,6 +122,8 @@ impl Kept {
 /// Layers that are equal but for their index.
 #[derive(Clone, Debug)]
 pub struct Kind {
+    /// Its name in pictures and pages.
+    pub id: String,
     /// `A`, `B`, ...
     pub letter: String,
     /// What tells it from the others, in a few words.
@@ -197,6 +200,10 @@ pub struct Factor {
 /// A block, a stage or a norm: a box that opens to its operations.
 #[derive(Clone, Debug, Default)]
 pub struct Part {
+    /// Its name in pictures and pages.
+    pub id: String,
+    /// Its colours: a class of the style sheet.
+    pub class: &'static str,
     /// Name of its contract: `attention`, `norm`, ...
     pub kind: &'static str,
     /// Path with `{il}` for the index of the layer.
@@ -286,6 +293,8 @@ pub const MASK: u32 = 6;
 /// A weight of a part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weight {
+    /// Its name in pictures and pages.
+    pub id: String,
     /// Key in the contract.
     pub key: String,
     /// Name in the file, with `{il}` for the index of the layer.
@@ -307,6 +316,8 @@ pub struct Weight {
 /// A box within a part: one operation, or several that are one to a reader.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Op {
+    /// Its name in pictures and pages.
+    pub id: String,
     /// What it is called.
     pub title: String,
     /// What is computed, in ggml's names.

@@ -117,6 +117,7 @@ impl Maker<'_> {
         let tensors: BTreeSet<usize> = weights.iter().flat_map(|w| w.tensors.clone()).collect();
         Part {
             kind,
+            class: words::class(kind),
             path: index(path),
             paths: vec![path.to_owned()],
             purpose: self.purpose(kind, path),
@@ -157,6 +158,7 @@ impl Maker<'_> {
         let name = &self.plan.tensors[tensor].name;
         let (key, doc) = key(tensor).unwrap_or((name, ""));
         Weight {
+            id: String::new(),
             key: key.to_owned(),
             doc,
             name: index(name),
@@ -223,6 +225,7 @@ impl Maker<'_> {
             own.then(|| index(&step.name))
         });
         Op {
+            id: String::new(),
             title,
             shape,
             ops: raw.steps.iter().map(|at| step(at).op.clone()).collect(),

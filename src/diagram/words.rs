@@ -2,7 +2,7 @@
 //!
 //! Formulas and docs of weights are those of the contracts; here is only what no contract says.
 
-use crate::arch::{Contract, Mode, OptionKind, Resolved, Resource};
+use crate::arch::{Contract, Mode, OptionKind, Resolved, Resource, StateSpec};
 use crate::blocks::REGISTRY;
 use crate::blocks::cache::Cache;
 use crate::describe;
@@ -41,6 +41,20 @@ pub(super) fn purpose(kind: &'static str) -> &'static str {
     };
     let contract = REGISTRY.all().find(|contract| contract.name == name);
     contract.map_or(kind, Contract::short)
+}
+
+/// The colours of a use of a contract, by what it keeps and where it stands.
+pub(super) fn class(kind: &str) -> &'static str {
+    let contract = REGISTRY.all().find(|contract| contract.name == kind);
+    let is_block = REGISTRY.block(kind).is_some();
+    match contract.map(|contract| (contract.state, contract.option("experts"))) {
+        Some((StateSpec::KeyValue { .. }, _)) => "part mix",
+        Some((StateSpec::Recurrent(_), _)) => "part rec",
+        Some((_, Some(_))) => "part moe",
+        _ if is_block => "part net",
+        _ if kind == "norm" => "part nrm",
+        _ => "part end",
+    }
 }
 
 /// What an operation is called, how it is drawn, and whether a weight's key stands before the name.

@@ -2,24 +2,24 @@
 //!
 //! Texts are those of the drawing; nothing is computed here. A page shows them as text, never as markup.
 
+use std::collections::HashMap;
+
 use serde_json::{Value, json};
 
-use super::places::{Place, Places};
 use crate::diagram::overlay::Note;
 use crate::diagram::{Drawing, Op, Part, Weight, svg};
 
 /// All of it: kinds of layers, parts with their operations and weights, the text of the definition.
 ///
-/// `rects` has, for each part, the rectangle of its opened picture.
+/// `rects` has the rectangle of each part in its opened picture, by its name.
 pub(super) fn data(
     drawing: &Drawing,
-    places: &Places<'_>,
-    rects: &[[f64; 4]],
+    rects: &HashMap<String, [f64; 4]>,
     (path, text): (&str, &str),
 ) -> Value {
-    let kinds = places.kinds.iter().zip(&drawing.kinds).map(|(at, kind)| {
+    let kinds = drawing.kinds.iter().map(|kind| {
         json!({
-            "at": at,
+            "at": kind.id,
             "letter": kind.letter,
             "label": kind.label,
             "told": svg::told(drawing, kind),
@@ -28,7 +28,17 @@ pub(super) fn data(
             "note": note(kind.note.as_ref()),
         })
     });
-    let parts = places.parts.iter().zip(rects);
+    let one = |part: &Part, place: Option<(usize, usize)>| {
+        let rect = rects.get(&part.id).copied().unwrap_or_default();
+        self::part(part, place, rect, drawing.is_symbolic)
+    };
+    let mut parts: Vec<Value> = drawing.begin.iter().map(|part| one(part, None)).collect();
+    for (kind, own) in drawing.kinds.iter().enumerate() {
+        for (slot, own) in own.slots.iter().enumerate() {
+            parts.extend(own.parts().map(|part| one(part, Some((kind, slot)))));
+        }
+    }
+    parts.extend(drawing.end.iter().map(|part| one(part, None)));
     json!({
         "name": drawing.name,
         "arch": drawing.arch,
@@ -36,7 +46,7 @@ pub(super) fn data(
         "measured": drawing.overlay.as_ref().map(|legend| &legend.title),
         "definition": { "path": path, "text": text },
         "kinds": kinds.collect::<Vec<Value>>(),
-        "parts": parts.map(|(place, rect)| part(place, rect, drawing.is_symbolic)).collect::<Vec<Value>>(),
+        "parts": parts,
     })
 }
 
@@ -54,14 +64,11 @@ pub(super) fn quoted(value: &Value) -> String {
     out
 }
 
-fn part(place: &Place<'_>, rect: &[f64; 4], is_symbolic: bool) -> Value {
-    let part = place.part;
-    let ops = place.ops.iter().zip(&part.ops);
-    let weights = place.weights.iter().zip(&part.weights);
+fn part(part: &Part, place: Option<(usize, usize)>, rect: [f64; 4], is_symbolic: bool) -> Value {
     json!({
-        "at": place.at,
-        "kind": place.slot.map(|(kind, _)| kind),
-        "slot": place.slot.map(|(_, slot)| slot),
+        "at": part.id,
+        "kind": place.map(|(kind, _)| kind),
+        "slot": place.map(|(_, slot)| slot),
         "block": part.kind,
         "title": part.title,
         "line": part.line,
@@ -73,8 +80,8 @@ fn part(place: &Place<'_>, rect: &[f64; 4], is_symbolic: bool) -> Value {
         "layers": (!is_symbolic).then_some(part.paths.len()),
         "source": part.source_line,
         "rect": rect.map(f64::round),
-        "ops": ops.map(|(at, op)| self::op(at, op)).collect::<Vec<Value>>(),
-        "weights": weights.map(|(at, weight)| self::weight(at, weight, is_symbolic)).collect::<Vec<Value>>(),
+        "ops": part.ops.iter().map(op).collect::<Vec<Value>>(),
+        "weights": part.weights.iter().map(|own| weight(own, is_symbolic)).collect::<Vec<Value>>(),
     })
 }
 
@@ -99,9 +106,9 @@ fn note(note: Option<&Note>) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-fn op(at: &str, op: &Op) -> Value {
+fn op(op: &Op) -> Value {
     json!({
-        "at": at,
+        "at": op.id,
         "title": op.title,
         "ops": op.ops,
         "shape": svg::dims(&op.result),
@@ -111,9 +118,9 @@ fn op(at: &str, op: &Op) -> Value {
     })
 }
 
-fn weight(at: &str, weight: &Weight, is_symbolic: bool) -> Value {
+fn weight(weight: &Weight, is_symbolic: bool) -> Value {
     json!({
-        "at": at,
+        "at": weight.id,
         "name": weight.name,
         "key": weight.key,
         "doc": weight.doc,

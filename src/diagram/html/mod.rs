@@ -3,18 +3,16 @@
 //! Everything is laid out by `svg`; the script shows, hides, magnifies and marks, and lays nothing out.
 //! The file asks nobody for anything: its policy forbids every source but the style and the script that
 //! it holds, which it names by their SHA-256 sums. Pictures, data and the address in the browser meet by
-//! the names of `places`. What comes from models and definitions is text in it, never markup.
+//! the names of `ids`. What comes from models and definitions is text in it, never markup.
 
 mod data;
-mod places;
-mod shown;
 mod views;
 
 use sha2::{Digest, Sha256};
 
+use super::Drawing;
+use super::ids::WHOLE;
 use super::svg::{self, escape};
-use super::{Drawing, Kind};
-use places::{Places, WHOLE};
 use views::Views;
 
 const FRAME: &str = include_str!("page.html");
@@ -40,16 +38,15 @@ impl Page<'_> {
     /// The page as a file.
     pub fn to_html(&self) -> String {
         let drawing = self.drawing;
-        let places = Places::new(drawing);
-        let views = Views::new(drawing, &places);
+        let views = Views::new(drawing);
         let definition = (self.path, self.definition);
-        let data = data::data(drawing, &places, &views.rects, definition);
+        let data = data::data(drawing, &views.rects, definition);
         let style = format!("{}{STYLE}", svg::SHEET);
         filled(FRAME, &|key| match key {
             "name" => escape(&drawing.name),
             "arch" => escape(&drawing.arch),
             "facts" => facts(drawing),
-            "levels" => levels(&places, &drawing.kinds),
+            "levels" => levels(drawing),
             "views" => views.html.clone(),
             "data" => data::quoted(&data),
             "style" => style.clone(),
@@ -90,9 +87,10 @@ fn facts(drawing: &Drawing) -> String {
 }
 
 /// Links to the stack and to each kind of layers.
-fn levels(places: &Places<'_>, kinds: &[Kind]) -> String {
+fn levels(drawing: &Drawing) -> String {
     let mut out = format!("<a href=\"#{WHOLE}\">Stack</a>\n");
-    for (at, kind) in places.kinds.iter().zip(kinds) {
+    for kind in &drawing.kinds {
+        let at = &kind.id;
         let label = escape(&kind.label);
         let badge = badge(&kind.letter);
         out.push_str(&format!(

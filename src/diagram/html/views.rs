@@ -3,39 +3,34 @@
 //! Every picture is a piece of `svg` whose groups have the names of what they show. A block by itself is
 //! its slot's picture, seen closer: no block is drawn opened twice.
 
+use std::collections::HashMap;
+
 use super::badge;
-use super::places::{Places, WHOLE};
-use super::shown::{Shown, attributes, shown, unnamed};
+use crate::diagram::ids::WHOLE;
 use crate::diagram::svg::{self, Piece, escape};
-use crate::diagram::{Drawing, Kind, Slot};
+use crate::diagram::{Drawing, Kind, Part, Slot};
 
 /// Width of the pictures of execution, in pixels.
 const EXECUTION: f64 = 1000.0;
 
 /// The pictures as HTML, and where the parts are in them.
-pub(super) struct Views<'d> {
-    drawing: &'d Drawing,
-    places: &'d Places<'d>,
+#[derive(Default)]
+pub(super) struct Views {
     pub(super) html: String,
-    /// x, y, width and height of each part in its opened picture, in the order of [`Places::parts`].
-    pub(super) rects: Vec<[f64; 4]>,
+    /// x, y, width and height of what is in opened pictures, by its name.
+    pub(super) rects: HashMap<String, [f64; 4]>,
 }
 
-impl<'d> Views<'d> {
+impl Views {
     /// All pictures.
-    pub(super) fn new(drawing: &'d Drawing, places: &'d Places<'d>) -> Self {
-        let mut views = Self {
-            drawing,
-            places,
-            html: String::new(),
-            rects: vec![[0.0; 4]; places.parts.len()],
-        };
-        views.stack();
-        for (at, kind) in drawing.kinds.iter().enumerate() {
-            views.layer(at, kind);
+    pub(super) fn new(drawing: &Drawing) -> Self {
+        let mut views = Self::default();
+        views.stack(drawing);
+        for kind in &drawing.kinds {
+            views.layer(drawing, kind);
         }
-        for at in places.of_kind(None) {
-            views.stage(at);
+        for part in drawing.begin.iter().chain(&drawing.end) {
+            views.stage(part);
         }
         views
     }
@@ -51,104 +46,73 @@ impl<'d> Views<'d> {
         ));
     }
 
-    fn stack(&mut self) {
+    fn stack(&mut self, drawing: &Drawing) {
         self.begin_view(WHOLE, "The stack");
         self.push("<div class=\"row\">\n");
-        let whole = svg::whole(self.drawing);
-        let shown = shown(&whole, self.drawing, self.places, self.places.of_kind(None));
-        let groups = attributes(&whole, self.places, &shown);
-        self.picture(&whole, &groups, "whole", "The stack, from input to output");
-        let notes = svg::notes(self.drawing);
-        self.plain(&notes, "notes", "Layers and numbers of the whole model");
-        self.push("</div>\n");
-        self.execution();
-        self.push("</section>\n");
-    }
-
-    /// How the model is executed, below the stack.
-    fn execution(&mut self) {
+        let label = "The stack, from input to output";
+        self.picture(&svg::whole(drawing), "whole", label);
+        self.picture(
+            &svg::notes(drawing),
+            "notes",
+            "Layers and numbers of the whole model",
+        );
         let name = "How it is executed";
         self.push(&format!(
-            "<section class=\"execution\" aria-label=\"{name}\">\n<h2>{name}</h2>\n"
+            "</div>\n<section class=\"execution\" aria-label=\"{name}\">\n<h2>{name}</h2>\n"
         ));
-        let scenes = svg::execution(self.drawing, EXECUTION);
-        self.plain(&scenes, "scenes", name);
-        self.push("</section>\n");
+        self.picture(&svg::execution(drawing, EXECUTION), "scenes", name);
+        self.push("</section>\n</section>\n");
     }
 
-    fn layer(&mut self, at: usize, kind: &Kind) {
-        self.begin_view(
-            &self.places.kinds[at],
-            &format!("Layer {}: {}", kind.letter, kind.label),
-        );
-        self.push(&heading(self.drawing, kind));
-        if let Some(legend) = svg::legend(self.drawing) {
-            self.plain(&legend, "scale", "What the colours mean");
+    fn layer(&mut self, drawing: &Drawing, kind: &Kind) {
+        self.begin_view(&kind.id, &format!("Layer {}: {}", kind.letter, kind.label));
+        self.push(&heading(drawing, kind));
+        if let Some(legend) = svg::legend(drawing) {
+            self.picture(&legend, "scale", "What the colours mean");
         }
         let begin = svg::stream("x: the hidden state, from the layer before", false);
-        self.plain(&begin, "stream", "The hidden state comes in");
-        let pieces = svg::slots(self.drawing, kind);
-        for (n, (slot, pieces)) in kind.slots.iter().zip(&pieces).enumerate() {
-            self.slot((at, n), slot, pieces);
+        self.picture(&begin, "stream", "The hidden state comes in");
+        for (n, (slot, pieces)) in kind.slots.iter().zip(svg::slots(drawing, kind)).enumerate() {
+            self.slot(&format!("{}/{n}", kind.id), slot, &pieces);
         }
         let end = svg::stream("x: to the next layer", true);
-        self.plain(&end, "stream", "The hidden state goes out");
+        self.picture(&end, "stream", "The hidden state goes out");
         self.push("</section>\n");
     }
 
-    fn slot(&mut self, at: (usize, usize), slot: &Slot, [closed, opened]: &[Piece; 2]) {
+    fn slot(&mut self, step: &str, slot: &Slot, [closed, opened]: &[Piece; 2]) {
         let name = escape(&slot.name);
-        let step = format!("{}/{}", self.places.kinds[at.0], at.1);
         self.push(&format!(
             "<section class=\"step\" data-step=\"{step}\" aria-label=\"slot {name}\">\n<button \
              class=\"fold\" type=\"button\" aria-expanded=\"false\" title=\"expand or collapse \
              {name}\"><span class=\"sign\" aria-hidden=\"true\"></span>{name}</button>\n"
         ));
-        let own = self.places.of_slot(at);
-        let shown = shown(closed, self.drawing, self.places, own.clone());
-        let groups = attributes(closed, self.places, &shown);
-        self.picture(
-            closed,
-            &groups,
-            "closed",
-            &format!("{} collapsed", slot.name),
-        );
-        self.opened(opened, own, &format!("{} expanded", slot.name));
+        self.picture(closed, "closed", &format!("{} collapsed", slot.name));
+        self.opened(opened, &format!("{} expanded", slot.name));
         self.push("</section>\n");
     }
 
-    /// A part before or behind the layers.
-    fn stage(&mut self, at: usize) {
-        let place = &self.places.parts[at];
-        self.begin_view(&place.at, &place.part.title);
+    /// A part before or after the layers.
+    fn stage(&mut self, part: &Part) {
+        self.begin_view(&part.id, &part.title);
         self.push("<section class=\"step open\">\n");
-        self.opened(&svg::opened(place.part), vec![at], &place.part.title);
+        self.opened(&svg::opened(part), &part.title);
         self.push("</section>\n</section>\n");
     }
 
-    /// A picture with operations; remembers where the parts are.
-    fn opened(&mut self, piece: &Piece, own: Vec<usize>, label: &str) {
-        let shown = shown(piece, self.drawing, self.places, own);
-        for (group, rect) in shown.iter().zip(piece.groups()) {
-            if let Shown::Part(at) = group {
-                self.rects[*at] = rect;
-            }
-        }
-        let groups = attributes(piece, self.places, &shown);
-        self.picture(piece, &groups, "opened", label);
+    /// A picture with operations; remembers where everything is.
+    fn opened(&mut self, piece: &Piece, label: &str) {
+        self.rects.extend(piece.groups());
+        self.picture(piece, "opened", label);
     }
 
-    fn plain(&mut self, piece: &Piece, class: &str, label: &str) {
-        self.picture(piece, &unnamed(piece), class, label);
-    }
-
-    fn picture(&mut self, piece: &Piece, groups: &[String], class: &str, label: &str) {
+    fn picture(&mut self, piece: &Piece, class: &str, label: &str) {
         let (w, h) = (piece.w.ceil(), piece.h.ceil());
         let label = escape(label);
         self.push(&format!(
             "<svg class=\"{class}\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" \
              role=\"group\" aria-label=\"{label}\">\n{}</svg>\n",
-            piece.elements(groups)
+            piece.elements()
         ));
     }
 }

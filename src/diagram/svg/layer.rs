@@ -287,7 +287,7 @@ pub(super) fn slot(slot: &Slot) -> Piece {
     let begin = top + GAP;
     piece.push(Item::Open(
         "slot",
-        slot.path.clone(),
+        String::new(),
         format!("slot {}", slot.name),
     ));
     if tapped(slot).is_none() {

@@ -47,19 +47,6 @@ pub(super) fn cost_text(cost: &Cost) -> String {
     )
 }
 
-/// The family of a block, which has a colour.
-pub(super) fn class(kind: &str) -> &'static str {
-    match kind {
-        "attention" | "mla" => "part mix",
-        "delta_net" | "mamba" | "mamba2" | "short_conv" => "part rec",
-        "ffn" | "linear" => "part net",
-        "moe" => "part moe",
-        "norm" => "part nrm",
-        "embed" | "head" | "per_layer_input" => "part end",
-        _ => "part oth",
-    }
-}
-
 /// What is told of a part where the pointer rests.
 fn told(part: &Part) -> String {
     let mut lines = vec![part.title.clone(), part.formula.clone()];
@@ -80,7 +67,7 @@ pub(super) fn block(part: &Part) -> Drawn {
     let left = PAD + ((room - inside.flow.w) / 2.0).round();
     let h = top + inside.flow.h + 2.0 * PAD;
     let mut piece = Piece::new(w, h);
-    piece.push(Item::Open(class(part.kind), part.path.clone(), told(part)));
+    piece.push(Item::Open(part.class, part.id.clone(), told(part)));
     let frame = Rect::new(0.0, 0.0, w, h);
     piece.push(Item::Box(frame, 10.0, "frame"));
     piece.put(headed(heading, part, w), 0.0, 0.0);
@@ -125,9 +112,13 @@ pub(super) fn single(part: &Part) -> Drawn {
             out_x: 5.0,
         };
     };
-    let inner = op_box(part, op, None, part.note.as_ref());
+    let mut inner = op_box(part, op, None, part.note.as_ref());
+    // A part that is a single box has its name there, and not its operation.
+    if let Some(Item::Open(_, id, _)) = inner.items.first_mut() {
+        id.clone_from(&part.id);
+    }
     let mut piece = Piece::new(inner.w, inner.h);
-    piece.push(Item::Open(class(part.kind), part.path.clone(), told(part)));
+    piece.push(Item::Open(part.class, String::new(), told(part)));
     let middle = (inner.w / 2.0).round();
     piece.put(inner, 0.0, 0.0);
     piece.push(Item::Close);
@@ -143,7 +134,7 @@ pub(super) fn card(part: &Part, room: f64) -> Piece {
     let heading = heading(part, room, false);
     let (w, h) = (room + 2.0 * PAD, heading.h + 8.0);
     let mut piece = Piece::new(w, h);
-    piece.push(Item::Open(class(part.kind), part.path.clone(), told(part)));
+    piece.push(Item::Open(part.class, part.id.clone(), told(part)));
     let frame = Rect::new(0.0, 0.0, w, h);
     piece.push(Item::Box(frame, 10.0, "frame"));
     piece.put(heading, PAD, 0.0);
@@ -258,7 +249,7 @@ fn signed(op: &Op, sign: &str, note: Option<&Note>) -> Piece {
     };
     let x = (12.0 + beside).ceil();
     let mut piece = Piece::new(2.0 * x, 24.0);
-    piece.push(Item::Open("op", String::new(), op.title.clone()));
+    piece.push(Item::Open("op", op.id.clone(), op.title.clone()));
     piece.push(Item::Circle(x, 12.0, 11.0, "sign"));
     piece.middle(x, 16.5, Style::Title, sign);
     if is_first(note) {
@@ -300,8 +291,7 @@ fn boxed(part: &Part, op: &Op, rows: Vec<(String, Style)>, rx: f64, class: &'sta
     let mut piece = Piece::new(w, h);
     let docs = weights.iter().map(|w| format!("{}: {}", w.name, w.doc));
     let told: Vec<String> = op.ops.iter().cloned().chain(docs).collect();
-    let path = op.value.clone().unwrap_or_default();
-    piece.push(Item::Open("op", path, told.join("\n")));
+    piece.push(Item::Open("op", op.id.clone(), told.join("\n")));
     if class == "drum" {
         drum(&mut piece, w, h, dip);
     } else {

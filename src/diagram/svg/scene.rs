@@ -91,7 +91,7 @@ pub enum Item {
     Path(Vec<Seg>, &'static str),
     /// A text: x, base line, anchor, style, further class.
     Text(f64, f64, Anchor, Style, &'static str, String),
-    /// A group begins: class, path of what it shows, and what is told of it.
+    /// A group begins: class, name of what it shows, and what is told of it.
     Open(&'static str, String, String),
     /// The group ends.
     Close,
@@ -266,15 +266,16 @@ impl Piece {
         out
     }
 
-    /// The piece as SVG elements; `groups` holds the attributes of each group, in order.
-    pub fn elements(&self, groups: &[String]) -> String {
+    /// The piece as SVG elements of a page, whose groups have the names of what they show.
+    pub fn elements(&self) -> String {
         let mut out = String::new();
-        let mut groups = groups.iter();
         for item in merged(&self.items) {
             match item {
-                Item::Open(..) => {
-                    let own = groups.next().map_or("", String::as_str);
-                    out.push_str(&format!("<g{own}>\n"));
+                Item::Open(class, id, _) if id.is_empty() => {
+                    out.push_str(&format!("<g class=\"{class}\">\n"));
+                }
+                Item::Open(class, id, _) => {
+                    out.push_str(&format!("<g class=\"{class}\" data-at=\"{id}\">\n"));
                 }
                 other => write_item(&mut out, &other, true),
             }
@@ -379,7 +380,10 @@ fn write_item(out: &mut String, item: &Item, is_page: bool) {
                 false => String::new(),
             };
             let text = escape(text);
-            writeln!(out, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{room}>{text}</text>")
+            writeln!(
+                out,
+                "<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{room}>{text}</text>"
+            )
         }
         Item::Open(class, path, told) => {
             let path = match path.is_empty() {

@@ -2,7 +2,7 @@
 
 use super::notes::{NOTES, notes};
 use super::overlay::{beside_sign, heat, is_first, mark, mark_width, number};
-use super::part::{arrow, card, class, cost_text, head, label, shape, single, spine_head};
+use super::part::{arrow, card, cost_text, head, label, shape, single, spine_head};
 use super::scene::{Item, Piece, Rect, Seg};
 use super::text::{Style, width, wrap};
 use crate::arch::{Join, Mode};
@@ -253,7 +253,7 @@ fn beside(inner: Piece, times: &str, class: &'static str) -> Piece {
 /// A kind of layer that was drawn above.
 fn again(kind: &Kind, room: f64) -> Piece {
     let mut piece = Piece::new(room, 40.0);
-    piece.push(Item::Open("kind", kind.letter.clone(), String::new()));
+    piece.push(Item::Open("kind", kind.id.clone(), String::new()));
     badge(&mut piece, kind, 4.0);
     let text = format!("{}, as above", kind.label);
     piece.start(
@@ -276,7 +276,7 @@ fn badge(piece: &mut Piece, kind: &Kind, y: f64) {
 /// A kind of layer: the stream and what leaves and rejoins it.
 fn layer(kind: &Kind, room: f64) -> Piece {
     let mut piece = Piece::new(room, 0.0);
-    piece.push(Item::Open("kind", kind.letter.clone(), String::new()));
+    piece.push(Item::Open("kind", kind.id.clone(), String::new()));
     badge(&mut piece, kind, 0.0);
     let mut y: f64 = 0.0;
     if is_first(kind.note.as_ref()) {
@@ -407,11 +407,7 @@ fn small(part: &Part) -> Piece {
     };
     let mut piece = Piece::new(0.0, 22.0);
     piece.w = (width(&title, Style::Line) + marked + 20.0).ceil();
-    piece.push(Item::Open(
-        class(part.kind),
-        part.path.clone(),
-        String::new(),
-    ));
+    piece.push(Item::Open(part.class, part.id.clone(), String::new()));
     let frame = Rect::new(0.0, 0.0, piece.w, 22.0);
     piece.push(Item::Box(frame, 11.0, "frame"));
     let middle = (piece.w - marked) / 2.0;

@@ -3,6 +3,8 @@
 //! They are the drawings of this folder, not others: a page puts them one below the other. The stream
 //! goes through every slot at the same place and to its ends, so that it is one line on the page.
 
+use std::collections::HashMap;
+
 use super::scene::{Item, Piece};
 use super::text::Style;
 use super::{layer, layers_of, notes as beside, overlay, part, stack};
@@ -87,32 +89,29 @@ fn edged(inner: Piece) -> Piece {
 }
 
 impl Piece {
-    /// The smallest rectangle `[x, y, w, h]` around the boxes, circles and lines of each group, in order.
-    pub(in crate::diagram) fn groups(&self) -> Vec<[f64; 4]> {
-        let mut all: Vec<[f64; 4]> = Vec::new();
-        let mut open: Vec<usize> = Vec::new();
+    /// The smallest rectangle `[x, y, w, h]` around the boxes, circles, texts and lines of each named group.
+    pub(in crate::diagram) fn groups(&self) -> HashMap<String, [f64; 4]> {
+        let mut all = HashMap::new();
+        let mut open: Vec<(&str, [f64; 4])> = Vec::new();
         for item in &self.items {
             match item {
-                Item::Open(..) => {
-                    open.push(all.len());
-                    all.push([f64::MAX, f64::MAX, f64::MIN, f64::MIN]);
+                Item::Open(_, id, _) => open.push((id, [f64::MAX, f64::MAX, f64::MIN, f64::MIN])),
+                Item::Close => {
+                    if let Some((id, [x, y, right, bottom])) = open.pop() {
+                        all.insert(id.to_owned(), [x, y, right - x, bottom - y]);
+                    }
                 }
-                Item::Close => drop(open.pop()),
                 other => {
                     let Some([x, y, right, bottom]) = other.bounds() else {
                         continue;
                     };
-                    for at in &open {
-                        let [a, b, c, d] = all[*at];
-                        all[*at] = [a.min(x), b.min(y), c.max(right), d.max(bottom)];
+                    for (_, [a, b, c, d]) in &mut open {
+                        (*a, *b) = (a.min(x), b.min(y));
+                        (*c, *d) = (c.max(right), d.max(bottom));
                     }
                 }
             }
         }
-        let sized = all.into_iter().map(|[a, b, c, d]| match a <= c {
-            true => [a, b, c - a, d - b],
-            false => [0.0; 4],
-        });
-        sized.collect()
+        all
     }
 }

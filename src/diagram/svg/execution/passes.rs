@@ -231,11 +231,7 @@ pub(super) fn denoising(n_prompt: u32, block: u32, fixed: &[Vec<u32>]) -> Piece 
         }
         y += EACH + 3.0;
     }
-    let meanings = [
-        ("now", "new"),
-        ("tok", "known"),
-        ("gone", "masked"),
-    ];
+    let meanings = [("now", "new"), ("tok", "known"), ("gone", "masked")];
     legend(&mut piece, NAMES, y + 2.0, &meanings);
     piece.h = y + 14.0;
     piece

@@ -1,0 +1,93 @@
+//! Names of all that a drawing shows: pictures, a page's data and the address in the browser meet by them.
+//!
+//! A name is the path that captures and messages use, with the letter of the kind in place of the layer's
+//! index: `layers.A`, `layers.A.attn`, `layers.A.attn.q`, and `layers.A.attn@attn_q` for a weight. Names
+//! are unique, and have no character that an address or a selector would have to quote.
+
+use std::collections::BTreeSet;
+
+use super::{Drawing, Part};
+
+/// The name of the whole.
+pub(super) const WHOLE: &str = "stack";
+
+/// Names everything.
+pub(super) fn name(drawing: &mut Drawing) {
+    let mut names = Names::default();
+    names.unique(WHOLE);
+    for kind in &mut drawing.kinds {
+        let path = kind.slots.first().map_or("layers.{il}", |slot| &slot.path);
+        let stack = path.split("{il}").next().unwrap_or("layers.");
+        kind.id = names.unique(&format!("{stack}{}", kind.letter));
+    }
+    let letters = drawing.kinds.iter().flat_map(|kind| {
+        let n = kind.slots.iter().map(|slot| slot.parts().count()).sum();
+        std::iter::repeat_n(kind.letter.clone(), n)
+    });
+    let before = drawing.begin.iter().map(|_| String::new());
+    let letters: Vec<String> = before.chain(letters).collect();
+    let letter = |at: usize| letters.get(at).map_or("", String::as_str);
+    for (at, part) in drawing.parts_mut().enumerate() {
+        part.id = names.unique(&part.path.replace("{il}", letter(at)));
+    }
+    // What is inside comes last, so that parts have their plain names.
+    for (at, part) in drawing.parts_mut().enumerate() {
+        inside(&mut names, part, letter(at));
+    }
+}
+
+fn inside(names: &mut Names, part: &mut Part, letter: &str) {
+    for op in &mut part.ops {
+        op.id = match op.value.as_ref().filter(|value| **value != part.path) {
+            Some(value) => names.unique(&value.replace("{il}", letter)),
+            None => names.unique(&format!("{}.{}", part.id, op.title)),
+        };
+    }
+    for weight in &mut part.weights {
+        weight.id = names.unique(&format!("{}@{}", part.id, weight.key));
+    }
+}
+
+/// Names that are taken.
+#[derive(Default)]
+struct Names(BTreeSet<String>);
+
+impl Names {
+    /// The plain form of a text, with a number after it if that is taken.
+    fn unique(&mut self, text: &str) -> String {
+        let mut base = String::with_capacity(text.len());
+        for c in text.chars() {
+            match c {
+                'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '_' | '@' | '~' => base.push(c),
+                _ if !base.ends_with('-') => base.push('-'),
+                _ => {}
+            }
+        }
+        let base = match base.trim_matches('-') {
+            "" => "unnamed",
+            trimmed => trimmed,
+        };
+        let numbered = (2..).map(|n| format!("{base}~{n}"));
+        let mut tried = [base.to_owned()].into_iter().chain(numbered);
+        let free = tried
+            .find(|name| !self.0.contains(name))
+            .unwrap_or_default();
+        self.0.insert(free.clone());
+        free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_plain_and_unique() {
+        let mut names = Names::default();
+        let mut check = |text: &str, name: &str| assert_eq!(names.unique(text), name);
+        check("layers.A.cache_k (view)", "layers.A.cache_k-view");
+        check("layers.A.cache_k [view", "layers.A.cache_k-view~2");
+        check("<\"&'>", "unnamed");
+        check("", "unnamed~2");
+    }
+}
