@@ -272,7 +272,7 @@ class Drive:
                 const [pane, rect] = [rectOf(by('stage')), box && rectOf(box)];
                 const meets = rect && rect.width > 4 && rect.height > 4 && rect.left < pane.right && rect.right > pane.left
                     && rect.top < pane.bottom && rect.bottom > pane.top;
-                const told = !here.part || (document.querySelector('#panel .formula') && document.querySelector('.line[aria-current]'));
+                const told = !here.part || (document.querySelector('#panel .formula') && (!here.part.source || document.querySelector('.line[aria-current]')));
                 if (here.at !== at || !meets || !told) wrong.push(at);
             }
             show('stack', false);

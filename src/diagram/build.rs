@@ -449,7 +449,8 @@ impl<'a> Maker<'a> {
     }
 
     fn line_at(&self, span: &Span) -> Option<usize> {
-        let before = self.source.get(..span.start)?;
+        // What a definition leaves to a default has no line.
+        let before = self.source.get(..span.start).filter(|_| !span.is_empty())?;
         Some(before.matches('\n').count() + 1)
     }
 }

@@ -186,7 +186,11 @@ fn everything_drawn_is_told() {
                 told,
                 json!({ "title": part.title, "formula": part.formula, "kind": kind }),
             );
-            check_line(case, part, told["source"].as_u64().expect(&place));
+            // What a definition leaves to a default has no line.
+            match told["source"].as_u64() {
+                Some(line) => check_line(case, part, line),
+                None => assert!(kind.is_none() && !case.text.contains("[embed]"), "{place}"),
+            }
             let ops = told["ops"].as_array().unwrap();
             assert_eq!(ops.len(), part.ops.len(), "{place}");
             for (told, op) in ops.iter().zip(&part.ops) {

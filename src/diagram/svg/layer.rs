@@ -1,25 +1,29 @@
 //! Kinds of layers with everything in them: the stream as a spine, branches that leave and rejoin it.
 
 use super::overlay::{beside_sign, heat, is_first, mark, number};
-use super::part::{Drawn, arrow, block, cost_text, head, label, single, spine_head};
+use super::part::{Drawn, arrow, block, card, cost_text, head, label, single, spine_head};
 use super::scene::{Item, Piece, Rect, Seg};
-use super::stack::tapped;
+use super::stack::{small, tapped};
 use super::text::{Style, width, wrap};
 use crate::arch::Join;
-use crate::diagram::words::tap;
+use crate::diagram::words::{second, tap};
 use crate::diagram::{Branch, Drawing, Factor, Kind, Part, Slot};
 
 /// Where the stream is.
 pub(super) const SPINE: f64 = 24.0;
 /// Between the stream and what leaves it.
-const OUT: f64 = 44.0;
+pub(super) const OUT: f64 = 44.0;
 const GAP: f64 = 26.0;
 /// Between branches side by side.
 const BESIDE: f64 = 30.0;
 
 /// One kind of layer; `told` says which layers are of it, if the kind is one of several in a picture.
 pub(super) fn kind(kind: &Kind, told: Option<&str>) -> Piece {
-    let slots: Vec<Piece> = kind.slots.iter().map(slot).collect();
+    let slots: Vec<Piece> = kind
+        .slots
+        .iter()
+        .map(|own| slot(own, Detail::Full))
+        .collect();
     let w = slots.iter().map(|slot| slot.w).fold(420.0, f64::max);
     let heading = heading(kind, told, w);
     let mut piece = Piece::new(w, heading.h);
@@ -134,18 +138,8 @@ impl Column {
         self.items.push(item);
     }
 
-    fn part(&mut self, part: Option<&Part>) {
-        self.items.extend(part.map(single));
-    }
-
     fn label(&mut self, text: &str, class: &'static str) {
-        let piece = label(text, class);
-        let middle = (piece.w / 2.0).round();
-        self.push(Drawn {
-            piece,
-            in_x: middle,
-            out_x: middle,
-        });
+        self.push(centred(label(text, class)));
     }
 
     /// All of it, with where it begins and ends.
@@ -198,14 +192,55 @@ fn factor(column: &mut Column, factor: Option<&Factor>) {
     }
 }
 
-fn branch(branch: &Branch) -> Drawn {
+/// How much of the parts of a slot is drawn: all, or cards in so many pixels.
+#[derive(Clone, Copy)]
+pub(super) enum Detail {
+    /// Operations and weights.
+    Full,
+    /// Cards, the room of all branches together.
+    Cards(f64),
+}
+
+impl Detail {
+    /// A block; in cards it has its share of the room.
+    fn block(self, part: &Part, n: usize) -> Drawn {
+        match self {
+            Self::Full => block(part),
+            Self::Cards(room) => {
+                let each = (room - BESIDE * (n as f64 - 1.0)) / n as f64;
+                centred(card(part, each - 24.0))
+            }
+        }
+    }
+
+    fn norm(self, column: &mut Column, part: Option<&Part>) {
+        column.items.extend(part.map(|part| match self {
+            Self::Full => single(part),
+            Self::Cards(_) => centred(small(part)),
+        }));
+    }
+}
+
+fn centred(piece: Piece) -> Drawn {
+    let middle = (piece.w / 2.0).round();
+    Drawn {
+        piece,
+        in_x: middle,
+        out_x: middle,
+    }
+}
+
+fn branch(branch: &Branch, n: usize, detail: Detail) -> Drawn {
     let mut column = Column::new();
     if let Some(name) = &branch.from {
         column.label(&tap(name), "tap");
     }
-    column.part(branch.pre.as_ref());
-    column.push(block(&branch.block));
-    column.part(branch.post.as_ref());
+    detail.norm(&mut column, branch.pre.as_ref());
+    if let Some(name) = &branch.side {
+        column.label(&second(name), "tap");
+    }
+    column.push(detail.block(&branch.block, n));
+    detail.norm(&mut column, branch.post.as_ref());
     factor(&mut column, branch.gain.as_ref());
     if let Some(tap) = &branch.save {
         column.label(&format!("saved as {tap}"), "tap");
@@ -214,8 +249,10 @@ fn branch(branch: &Branch) -> Drawn {
 }
 
 /// Branches side by side, and the circles that sum them.
-fn branches(slot: &Slot) -> Drawn {
-    let mut all: Vec<Drawn> = slot.branches.iter().map(branch).collect();
+fn branches(slot: &Slot, detail: Detail) -> Drawn {
+    let n = slot.branches.len();
+    let all = slot.branches.iter().map(|own| branch(own, n, detail));
+    let mut all: Vec<Drawn> = all.collect();
     if all.len() == 1 {
         return all.remove(0);
     }
@@ -266,14 +303,14 @@ fn plus(piece: &mut Piece, x: f64, y: f64, sign: &str) {
 }
 
 /// One slot: away from the stream to the right, and back.
-pub(super) fn slot(slot: &Slot) -> Piece {
+pub(super) fn slot(slot: &Slot, detail: Detail) -> Piece {
     let mut column = Column::new();
     if let Some(name) = tapped(slot) {
         column.label(&tap(name), "tap");
     }
-    column.part(slot.pre.as_ref());
-    column.push(branches(slot));
-    column.part(slot.post.as_ref());
+    detail.norm(&mut column, slot.pre.as_ref());
+    column.push(branches(slot, detail));
+    detail.norm(&mut column, slot.post.as_ref());
     factor(&mut column, slot.scale.as_ref());
     let Drawn {
         piece: inner,
@@ -334,7 +371,10 @@ pub(super) fn slot(slot: &Slot) -> Piece {
     }
     let mut y = end + 18.0;
     if let Some(after) = &slot.after {
-        let Drawn { piece: norm, .. } = single(after);
+        let norm = match detail {
+            Detail::Full => single(after).piece,
+            Detail::Cards(_) => small(after),
+        };
         let h = norm.h;
         y += 8.0;
         piece.put(norm, 0.0, y);

@@ -150,11 +150,14 @@ fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
     let cost = cost.map(|text| text + &in_layers(part.paths.len()));
     let cost = cost.unwrap_or_default();
     let beside = width(&cost, Style::Small);
-    let name = cut(&part.title, Style::Title, room);
-    let title = width(&name, Style::Title);
-    let fits = cost.is_empty() || title + beside + 12.0 <= room;
-    y += Style::Title.leading();
-    piece.start(0.0, y - 5.0, Style::Title, &name);
+    let names = wrap(&part.title, Style::Title, room);
+    let last = names.last().map_or(0.0, |name| width(name, Style::Title));
+    let fits = cost.is_empty() || last + beside + 12.0 <= room;
+    for name in &names {
+        y += Style::Title.leading();
+        let name = cut(name, Style::Title, room);
+        piece.start(0.0, y - 5.0, Style::Title, &name);
+    }
     if !fits {
         y += Style::Small.leading();
     }

@@ -1,18 +1,18 @@
 //! The whole model: what comes in, the stack with its pattern, what comes out.
 
+use super::layer::{self, Detail};
 use super::notes::{NOTES, notes};
-use super::overlay::{beside_sign, heat, is_first, mark, mark_width, number};
-use super::part::{arrow, card, cost_text, head, label, shape, single, spine_head};
-use super::scene::{Item, Piece, Rect, Seg};
+use super::overlay::{heat, is_first, mark, mark_width, number};
+use super::part::{card, cost_text, label, shape, single, spine_head};
+use super::scene::{Item, Piece, Rect};
 use super::text::{Style, width, wrap};
-use crate::arch::{Join, Mode};
+use crate::arch::Mode;
 use crate::diagram::kinds::Times;
-use crate::diagram::words::{second, tap};
 use crate::diagram::{Drawing, Kind, Part, Run, Slot};
 
 /// Width of a card, and of one of several side by side.
-const ROOM: f64 = 420.0;
-const BRANCH: f64 = 250.0;
+const ROOM: f64 = 440.0;
+const BRANCH: f64 = 280.0;
 const GAP: f64 = 26.0;
 /// Room beside a repeated piece for how often it repeats.
 const SIDE: f64 = 74.0;
@@ -22,7 +22,7 @@ const SPINE: f64 = 24.0;
 pub(super) fn room(drawing: &Drawing) -> f64 {
     let slots = drawing.kinds.iter().flat_map(|kind| &kind.slots);
     let most = slots.map(|slot| slot.branches.len()).max().unwrap_or(1);
-    ROOM.max(SPINE + 30.0 + most as f64 * BRANCH)
+    ROOM.max(SPINE + layer::OUT + most as f64 * BRANCH)
 }
 
 /// The picture of the whole.
@@ -318,85 +318,13 @@ pub(super) fn tapped(slot: &Slot) -> Option<&String> {
     slot.from.as_ref().filter(|name| *name != "x")
 }
 
-/// A slot as one row of small boxes.
+/// A slot as one row of cards.
 pub(super) fn small_slot(slot: &Slot, all: f64) -> Piece {
-    let left = SPINE + 30.0;
-    let room = all - left;
-    let mut piece = Piece::new(all, 0.0);
-    let mut y = 10.0;
-    let mut rows = Vec::new();
-    let norm = |part: &Option<Part>, rows: &mut Vec<Piece>| {
-        rows.extend(part.iter().map(small));
-    };
-    rows.extend(tapped(slot).map(|name| label(&tap(name), "tap")));
-    norm(&slot.pre, &mut rows);
-    let n = slot.branches.len() as f64;
-    let each = (room - 14.0 * (n - 1.0)) / n;
-    let blocks: Vec<Piece> = slot
-        .branches
-        .iter()
-        .map(|branch| {
-            let mut column = Vec::new();
-            column.extend(branch.from.iter().map(|name| label(&tap(name), "tap")));
-            norm(&branch.pre, &mut column);
-            column.extend(branch.side.iter().map(|name| label(&second(name), "tap")));
-            column.push(card(&branch.block, each - 24.0));
-            norm(&branch.post, &mut column);
-            column_of(column, each)
-        })
-        .collect();
-    rows.push(side_by_side(blocks, room));
-    norm(&slot.post, &mut rows);
-    rows.extend(
-        slot.scale
-            .iter()
-            .map(|factor| label(&format!("\u{d7} {}", factor.text), "pill")),
-    );
-    let inner = column_of(rows, room);
-    let begin = y + 16.0;
-    let middle = left + room / 2.0;
-    if tapped(slot).is_none() {
-        let turn = vec![
-            Seg::M(SPINE, y),
-            Seg::L(middle - 6.0, y),
-            Seg::Q([middle, y, middle, y + 6.0]),
-            Seg::L(middle, begin),
-        ];
-        piece.push(Item::Path(turn, "wire"));
-        head(&mut piece, middle, begin);
-    }
-    let h = inner.h;
-    piece.put(inner, left, begin);
-    y = begin + h + 18.0;
-    let back = vec![
-        Seg::M(middle, begin + h),
-        Seg::L(middle, y - 6.0),
-        Seg::Q([middle, y, middle - 6.0, y]),
-        Seg::L(SPINE + 11.0, y),
-    ];
-    piece.push(Item::Path(back, "wire"));
-    let mut joint = Piece::default();
-    joint.push(Item::Circle(SPINE, y, 11.0, "sign"));
-    let sign = if slot.join == Join::Add { "+" } else { "=" };
-    joint.middle(SPINE, y + 4.5, Style::Title, sign);
-    heat(&mut joint, slot.note.as_ref());
-    piece.put(joint, 0.0, 0.0);
-    let below = (SPINE + 18.0, y + 15.0);
-    beside_sign(&mut piece, below, slot.note.as_ref(), all - below.0);
-    y += if slot.note.is_some() { 18.0 } else { 14.0 };
-    if let Some(after) = &slot.after {
-        y += 6.0;
-        let norm = small(after);
-        let h = norm.h;
-        piece.put(norm, 0.0, y);
-        y += h + 4.0;
-    }
-    piece.h = y;
-    piece
+    layer::slot(slot, Detail::Cards(all - SPINE - layer::OUT))
 }
 
 /// A norm: its name, and its number behind that.
-fn small(part: &Part) -> Piece {
+pub(super) fn small(part: &Part) -> Piece {
     let note = part.note.as_ref();
     let number = number(note).map(|text| format!(": {text}"));
     let title = format!("{}{}", part.title, number.unwrap_or_default());
@@ -418,58 +346,5 @@ fn small(part: &Part) -> Piece {
     }
     piece.push(Item::Close);
     heat(&mut piece, note);
-    piece
-}
-
-/// Pieces below each other, in the middle of their room.
-fn column_of(rows: Vec<Piece>, room: f64) -> Piece {
-    let mut piece = Piece::new(room, 0.0);
-    let mut y = 0.0;
-    for (i, row) in rows.into_iter().enumerate() {
-        if i > 0 {
-            y += 14.0;
-            let x = room / 2.0;
-            arrow(&mut piece, &[(x, y - 14.0), (x, y)]);
-        }
-        let (x, h) = ((room - row.w) / 2.0, row.h);
-        piece.put(row, x.round(), y);
-        y += h;
-    }
-    piece.h = y;
-    piece
-}
-
-/// Branches beside each other, whose sum goes on.
-fn side_by_side(blocks: Vec<Piece>, room: f64) -> Piece {
-    if blocks.len() == 1 {
-        return blocks.into_iter().next().unwrap_or_default();
-    }
-    let n = blocks.len() as f64;
-    let h = blocks.iter().map(|b| b.h).fold(0.0, f64::max);
-    let mut piece = Piece::new(room, h + 62.0);
-    let each = (room - 14.0 * (n - 1.0)) / n;
-    let middle = room / 2.0;
-    let (top, sum) = (20.0, h + 44.0);
-    for (i, block) in blocks.into_iter().enumerate() {
-        let x = i as f64 * (each + 14.0);
-        let from = x + each / 2.0;
-        let bottom = top + block.h;
-        arrow(
-            &mut piece,
-            &[(middle, 0.0), (middle, 0.0), (from, top), (from, top)],
-        );
-        arrow(
-            &mut piece,
-            &[
-                (from, bottom),
-                (from, h + top),
-                (middle, sum - 4.0),
-                (middle, sum - 4.0),
-            ],
-        );
-        piece.put(block, x, top);
-    }
-    piece.push(Item::Circle(middle, sum + 6.0, 11.0, "sign"));
-    piece.middle(middle, sum + 10.5, Style::Title, "+");
     piece
 }

@@ -32,7 +32,13 @@ pub(in crate::diagram) fn legend(drawing: &Drawing) -> Option<Piece> {
 /// Each slot of a kind of layers: closed to a row of cards, and opened to its operations.
 pub(in crate::diagram) fn slots(drawing: &Drawing, kind: &Kind) -> Vec<[Piece; 2]> {
     let room = stack::room(drawing);
-    let both = |slot: &Slot| [stack::small_slot(slot, room), layer::slot(slot)].map(on_stream);
+    let both = |slot: &Slot| {
+        [
+            stack::small_slot(slot, room),
+            layer::slot(slot, layer::Detail::Full),
+        ]
+        .map(on_stream)
+    };
     kind.slots.iter().map(both).collect()
 }
 
