@@ -107,6 +107,7 @@ impl Params {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sampling::Kind;
 
     fn refused(change: impl FnOnce(&mut Params), message: &str) {
         let mut params = Params::default();
@@ -171,36 +172,19 @@ mod tests {
 
     #[test]
     fn numbers_that_are_none_are_refused_everywhere() {
-        type Field = fn(&mut Params) -> &mut f64;
-        let fields: [(&str, Field); 16] = [
-            ("temperature", |p| &mut p.temperature),
-            ("top_p", |p| &mut p.top_p),
-            ("min_p", |p| &mut p.min_p),
-            ("top_n_sigma", |p| &mut p.top_n_sigma),
-            ("typical_p", |p| &mut p.typical_p),
-            ("xtc_probability", |p| &mut p.xtc_probability),
-            ("xtc_threshold", |p| &mut p.xtc_threshold),
-            ("tfs_z", |p| &mut p.tfs_z),
-            ("mirostat_tau", |p| &mut p.mirostat_tau),
-            ("mirostat_eta", |p| &mut p.mirostat_eta),
-            ("penalty_alpha", |p| &mut p.penalty_alpha),
-            ("repeat_penalty", |p| &mut p.repeat_penalty),
-            ("presence_penalty", |p| &mut p.presence_penalty),
-            ("frequency_penalty", |p| &mut p.frequency_penalty),
-            ("dry_multiplier", |p| &mut p.dry_multiplier),
-            ("dry_base", |p| &mut p.dry_base),
-        ];
-        for (name, field) in fields {
-            for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let reals = PARAMETERS.iter().filter(|p| p.kind == Kind::Real);
+        assert_eq!(reals.clone().count(), 16);
+        for parameter in reals {
+            let name = parameter.name;
+            for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.25] {
+                let is_signed = ["presence_penalty", "frequency_penalty"].contains(&name);
+                if is_signed && bad == -0.25 {
+                    continue;
+                }
                 let mut params = Params::default();
-                *field(&mut params) = bad;
+                parameter.set(&mut params, bad);
                 let error = params.check().expect_err(name);
                 assert_eq!((error.field, error.found), (name, bad.to_string()));
-            }
-            if !name.ends_with("e_penalty") && name != "frequency_penalty" {
-                let mut params = Params::default();
-                *field(&mut params) = -0.25;
-                assert_eq!(params.check().expect_err(name).field, name);
             }
         }
     }

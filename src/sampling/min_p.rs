@@ -1,50 +1,15 @@
 //! Keeps the tokens at least `min_p` times as probable as the best one (Nguyen et al. 2024):
 //! `logit >= max + ln(min_p)`.
 
-use super::candidates::Candidates;
-use super::error::SampleError;
 use super::parameter::ParamError;
 use super::params::Params;
 use super::select::Cut;
-use super::stage::{Stage, Step};
-
-#[derive(Debug)]
-struct MinP {
-    ln_p: f64,
-}
+use super::stage::{self, Stage};
 
 pub(super) fn build(params: &Params) -> Result<Option<Box<dyn Stage>>, ParamError> {
-    let p = params.min_p;
-    if p == 0.0 {
-        return Ok(None);
-    }
-    Ok(Some(Box::new(MinP { ln_p: p.ln() })))
-}
-
-impl Stage for MinP {
-    fn apply(
-        &mut self,
-        candidates: &mut Candidates<'_>,
-        _step: &Step<'_>,
-    ) -> Result<(), SampleError> {
-        let floor = f64::from(candidates.max()?) + self.ln_p;
-        let nearest = floor as f32;
-        // The least f32 that is not below the floor.
-        let logit = if f64::from(nearest) < floor {
-            nearest.next_up()
-        } else {
-            nearest
-        };
-        candidates.keep(Cut {
-            logit,
-            n_equal: usize::MAX,
-        });
-        Ok(())
-    }
-
-    fn keeps_best(&self) -> bool {
-        true
-    }
+    Ok(stage::cut(params.min_p, 0.0, |_, max, p, _| {
+        Cut::at_least(f64::from(max) + p.ln())
+    }))
 }
 
 #[cfg(test)]
@@ -59,8 +24,7 @@ mod tests {
             min_p,
             ..Params::default()
         };
-        let kept = reference_chain::run(&params, &[], &[], logits).expect("something stays");
-        kept.into_iter().map(|(id, _)| id).collect()
+        reference_chain::kept(&params, logits)
     }
 
     #[test]
@@ -92,9 +56,7 @@ mod tests {
         #[test]
         fn the_same_as_by_a_full_sort(logits in reference_chain::logits(1..400), min_p in 1e-9..1.0f64) {
             let params = Params { min_p, ..Params::default() };
-            let expected = reference_chain::chain(&params, &[], &[], &logits);
-            prop_assume!(!expected.is_empty());
-            prop_assert_eq!(reference_chain::run(&params, &[], &[], &logits)?, expected);
+            reference_chain::agrees(&params, &logits)?;
         }
     }
 }

@@ -138,16 +138,7 @@ fn keep_by_surprise(candidates: &mut Candidates<'_>, mu: f64) -> Result<(), Samp
         candidates.keep_best(1);
         return Ok(());
     }
-    let floor = floor.max(f64::from(f32::MIN));
-    let nearest = floor as f32;
-    candidates.keep(Cut {
-        // The least f32 that is not below the floor.
-        logit: match f64::from(nearest) < floor {
-            true => nearest.next_up(),
-            false => nearest,
-        },
-        n_equal: usize::MAX,
-    });
+    candidates.keep(Cut::at_least(floor.max(f64::from(f32::MIN))));
     Ok(())
 }
 

@@ -25,6 +25,16 @@ impl Cut {
         }
     }
 
+    /// The cut below all that are at least `floor`.
+    pub(super) fn at_least(floor: f64) -> Self {
+        let nearest = floor as f32;
+        let is_below = f64::from(nearest) < floor;
+        Self {
+            logit: if is_below { nearest.next_up() } else { nearest },
+            n_equal: usize::MAX,
+        }
+    }
+
     /// Writes the positions of those that stay, rising.
     pub(super) fn survivors(self, logits: &[f32], positions: &mut Vec<u32>) {
         positions.clear();

@@ -10,7 +10,6 @@ use std::fmt;
 use super::candidates::Candidates;
 use super::error::SampleError;
 use super::history::{History, Origin};
-use super::parameter::ParamError;
 use super::random::Random;
 use super::select::Cut;
 
@@ -59,19 +58,14 @@ pub(super) trait Stage: fmt::Debug + Send {
 /// What a cut keeps of logits whose largest is known; the buffer is scratch.
 pub(super) type CutFn = fn(&[f32], f32, f64, &mut Vec<f32>) -> Cut;
 
-/// Keeps a part of the candidates that a number from 0 to 1 decides, the best among them.
-struct CutByShare {
-    share: f64,
+/// Keeps a part of the candidates that a number decides, the best among them.
+#[derive(Debug)]
+struct CutBy {
+    value: f64,
     cut: CutFn,
 }
 
-impl fmt::Debug for CutByShare {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "share {}", self.share)
-    }
-}
-
-impl Stage for CutByShare {
+impl Stage for CutBy {
     fn apply(
         &mut self,
         candidates: &mut Candidates<'_>,
@@ -79,7 +73,7 @@ impl Stage for CutByShare {
     ) -> Result<(), SampleError> {
         let max = candidates.max()?;
         let (logits, scratch) = candidates.logits_and_scratch();
-        let cut = (self.cut)(logits, max, self.share, &mut scratch.values);
+        let cut = (self.cut)(logits, max, self.value, &mut scratch.values);
         candidates.keep(cut);
         Ok(())
     }
@@ -89,10 +83,7 @@ impl Stage for CutByShare {
     }
 }
 
-/// The stage of such a cut, unless it would keep all.
-pub(super) fn cut_by_share(share: f64, cut: CutFn) -> Result<Option<Box<dyn Stage>>, ParamError> {
-    if share == 1.0 {
-        return Ok(None);
-    }
-    Ok(Some(Box::new(CutByShare { share, cut })))
+/// The stage of such a cut, unless the number has its neutral value.
+pub(super) fn cut(value: f64, off: f64, cut: CutFn) -> Option<Box<dyn Stage>> {
+    (value != off).then(|| Box::new(CutBy { value, cut }) as Box<dyn Stage>)
 }

@@ -72,8 +72,7 @@ mod tests {
             xtc_threshold: threshold,
             ..Params::default()
         };
-        let kept = reference_chain::run(&params, &[], &[], logits).expect("something stays");
-        kept.into_iter().map(|(id, _)| id).collect()
+        reference_chain::kept(&params, logits)
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Answers that are filled in: logits and order against loops that ran on llama.cpp's logits.
+//! Text diffusion: logits and order against loops that ran on llama.cpp's logits.
 
 use std::path::Path;
 use std::sync::Arc;

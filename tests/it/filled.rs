@@ -1,4 +1,4 @@
-//! Answers that are filled in, over HTTP and on the command line, with the shipped diffusion model.
+//! Text diffusion over HTTP and on the command line, with the shipped diffusion model.
 
 use std::path::{Path, PathBuf};
 

@@ -111,8 +111,8 @@ fn the_engine_finds_what_reading_everything_finds() {
             diffusion: None,
             trace: false,
         };
-        // Another answer beside it.
-        let beside = handle.submit(request(0.0)).expect("taken");
+        // Another completion at the same time.
+        let other = handle.submit(request(0.0)).expect("taken");
         let mut events = handle.submit(request(alpha)).expect("taken");
         let mut found = Vec::new();
         while let Some(event) = events.blocking_recv() {
@@ -125,11 +125,11 @@ fn the_engine_finds_what_reading_everything_finds() {
                     );
                 }
                 Event::Done { .. } => break,
-                Event::Step { .. } => panic!("nothing is filled in"),
+                Event::Step { .. } => panic!("no text diffusion"),
                 Event::Failed(failure) => panic!("{failure}"),
             }
         }
-        drop(beside);
+        drop(other);
         let expected = naively(&prompt, alpha);
         assert!(!found.is_empty());
         assert_eq!(found, expected[..found.len()], "{alpha}");

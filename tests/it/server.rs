@@ -187,7 +187,7 @@ fn an_answer_goes_on_if_the_end_is_ignored() {
 }
 
 #[test]
-fn models_and_health_are_told() {
+fn models_and_health_are_listed() {
     let server = Server::start(&[]);
     let (status, health) = server.json("GET", "/health", &Value::Null);
     assert_eq!(

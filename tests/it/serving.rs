@@ -104,22 +104,22 @@ fn answers_do_not_change_when_others_leave_or_there_is_little_room() {
 }
 
 #[test]
-fn guesses_change_nothing() {
+fn draft_tokens_change_nothing() {
     let server = Server::start(&[]);
     for seed in 0..6 {
         let sampled = json!({ "temperature": 1.2, "seed": seed, "max_tokens": 80 });
-        let mut guessed = sampled.clone();
-        guessed["draft"] = json!(6);
+        let mut drafted = sampled.clone();
+        drafted["draft"] = json!(6);
         let text = format!("Say lamp lamp lamp lamp lamp {seed}");
         same(
             &ask(&server, &text, &sampled),
-            &ask(&server, &text, &guessed),
+            &ask(&server, &text, &drafted),
         );
     }
 }
 
 #[test]
-fn who_waits_too_long_is_told() {
+fn who_waits_too_long_is_refused() {
     let server = Server::start(&["--parallel", "1", "--queue-time", "0.1"]);
     let long = json!({
         "messages": [{ "role": "user", "content": "Count." }],
