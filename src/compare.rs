@@ -35,7 +35,7 @@ pub struct DumpError {
 
 /// Runs `tokens` and returns the values by path, those of several passes joined.
 ///
-/// The model must have been loaded with `watch`.
+/// The model must have been loaded with `capture`.
 ///
 /// # Errors
 /// As [`Model::forward`].

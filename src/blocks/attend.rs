@@ -1,12 +1,12 @@
 //! Queries to mixed values, over whatever keys the store lets them see.
 
-use crate::ggml::{Error, Graph, Pages, Scores, Tensor};
-use crate::plan::{BLOCK_LEN, StatePlan, Unit};
+use crate::ggml::{Error, Graph, KvBlocks, Scores, Tensor};
+use crate::plan::{BLOCK_LEN, KeyValuePlan, StatePlan, Unit};
 use crate::weights::TensorType;
 
 use super::build::{Build, softcap};
 use super::cache::Cache;
-use super::store::Sight;
+use super::context::{AttentionView, VisibleKeyValues};
 
 /// Keys and values of a pass.
 pub struct KeyRows<'a> {
@@ -47,73 +47,90 @@ impl Build<'_> {
         };
         let [dk, heads, ..] = q.shape();
         let (dv, kv_heads) = (rows.dv, rows.heads);
-        let seen = match (&state.owner, rows.new) {
-            (Some(owner), _) => self.store.stored(owner, state)?,
-            (None, Some((k, v))) => {
-                let k = g.reshape(k, [dk * kv_heads, n, 1, 1])?;
-                let v = match v {
-                    Some(v) => Some(g.reshape(v, [dv * kv_heads, n, 1, 1])?),
-                    None => None,
-                };
-                self.store.append(g, &unit.path, state, &k, v.as_ref())?
-            }
-            (None, None) => {
-                return Err(Error::Arguments {
-                    op: "attend",
-                    message: format!("{} has no keys of its own and reads no others", unit.path),
-                });
-            }
-        };
-        let k = split_heads(g, &seen.k, dk, kv_heads)?; // [dk, kv_heads, n_kv]
-        let v = match &seen.v {
+        let visible = self.visible(unit, state, dk, rows)?;
+        let k = split_heads(g, &visible.k, dk, kv_heads)?; // [dk, kv_heads, n_kv]
+        let v = match &visible.v {
             Some(v) => split_heads(g, v, dv, kv_heads)?, // [dv, kv_heads, n_kv]
-            None => split_heads(g, &seen.k, dv, 1)?,     // [dv, 1, n_kv]: the head of each row
+            None => split_heads(g, &visible.k, dv, 1)?,  // [dv, 1, n_kv]: the head of each row
         };
-        let mask = match &seen.sight {
-            Sight::Mask(mask) => mask,
-            Sight::Pages { queries, table } => {
-                let pages = Pages {
+        let y = match &visible.view {
+            AttentionView::Blocks { queries, table } => {
+                let blocks = KvBlocks {
                     k: &k,
                     v: &v,
                     queries,
                     table,
-                    page: BLOCK_LEN,
+                    block_len: BLOCK_LEN,
                 };
-                let y = g.paged_attention(q, &pages, &scores)?; // [dv, heads, n_tokens]
-                return g.reshape(&y, [dv * heads, n, 1, 1]);
+                g.paged_attention(q, &blocks, &scores)?
             }
-        };
-        let q = g.permute(q, [0, 2, 1, 3])?; // [dk, n_tokens, heads]
-        let k = g.permute(&k, [0, 2, 1, 3])?; // [dk, n_kv, kv_heads]
-        if self.flash_attn {
-            let v = g.permute(&v, [0, 2, 1, 3])?; // [dv, n_kv, kv_heads]
-            let y = g.flash_attn(&q, &k, &v, Some(mask), &scores)?; // [dv, heads, n_tokens]
-            return g.reshape(&y, [dv * heads, n, 1, 1]);
+            AttentionView::Mask(mask) => {
+                let q = g.permute(q, [0, 2, 1, 3])?; // [dk, n_tokens, heads]
+                let k = g.permute(&k, [0, 2, 1, 3])?; // [dk, n_kv, kv_heads]
+                if self.flash_attn {
+                    let v = g.permute(&v, [0, 2, 1, 3])?; // [dv, n_kv, kv_heads]
+                    g.flash_attn(&q, &k, &v, Some(mask), &scores)?
+                } else {
+                    self.attend_plainly(unit, &q, &k, &v, mask, scores)?
+                }
+            }
+        }; // [dv, heads, n_tokens]
+        g.reshape(&y, [dv * heads, n, 1, 1])
+    }
+
+    /// The rows that a unit attends to: its own, which it stores, or those of another unit.
+    fn visible(
+        &mut self,
+        unit: &Unit,
+        state: &KeyValuePlan,
+        dk: u64,
+        rows: &KeyRows<'_>,
+    ) -> Result<VisibleKeyValues, Error> {
+        let (g, n) = (self.g, self.n_tokens);
+        let row = |x: &Tensor, d: u64| g.reshape(x, [d * rows.heads, n, 1, 1]);
+        match (&state.owner, rows.new) {
+            (Some(owner), _) => self.store.stored(owner, state),
+            (None, Some((k, v))) => {
+                let v = v.map(|v| row(v, rows.dv)).transpose()?;
+                self.store
+                    .append(g, &unit.path, state, &row(k, dk)?, v.as_ref())
+            }
+            (None, None) => Err(Error::Arguments {
+                op: "attend",
+                message: format!("{} has no keys of its own and reads no others", unit.path),
+            }),
         }
-        let product = g.mul_mat(&k, &q)?; // [n_kv, n_tokens, heads]
+    }
+
+    /// Attention without flash attention, step by step: `q [dk, n_tokens, heads]`, `k [dk, n_kv,
+    /// kv_heads]`, `v [dv, kv_heads, n_kv]` -> `[dv, heads, n_tokens]`.
+    fn attend_plainly(
+        &self,
+        unit: &Unit,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        mask: &Tensor,
+        mut scores: Scores<'_>,
+    ) -> Result<Tensor, Error> {
+        let g = self.g;
+        let mut product = g.mul_mat(k, q)?; // [n_kv, n_tokens, heads]
         g.exact(&product)?;
         self.name_pairs(&unit.path, "scores", &product);
-        let (product, scores) = if scores.softcap == 0.0 {
-            (product, scores)
-        } else {
-            let capped = softcap(g, &product, scores.scale, scores.softcap)?;
-            let scores = Scores {
-                scale: 1.0,
-                ..scores
-            };
-            (capped, scores)
-        };
+        if scores.softcap != 0.0 {
+            product = softcap(g, &product, scores.scale, scores.softcap)?;
+            scores.scale = 1.0;
+        }
         let weights = g.soft_max(&product, Some(mask), &scores)?;
-        self.name_pairs(&unit.path, "pattern", &weights);
+        self.name_pairs(&unit.path, "weights", &weights);
         let v = if v.ty().is_plain() {
-            v
+            v.clone()
         } else {
-            g.cast(&v, TensorType::F32)?
+            g.cast(v, TensorType::F32)?
         };
         let v = g.cont(&g.permute(&v, [1, 2, 0, 3])?)?; // [n_kv, dv, kv_heads]
         let y = g.mul_mat(&v, &weights)?; // [dv, n_tokens, heads]
-        let y = g.cont(&g.permute(&y, [0, 2, 1, 3])?)?; // [dv, heads, n_tokens]
-        g.reshape(&y, [dv * heads, n, 1, 1])
+        g.cont(&g.permute(&y, [0, 2, 1, 3])?)
     }
 }
 

@@ -14,6 +14,7 @@
 
 use super::attend::KeyRows;
 use super::build::Build;
+use super::context::DerivedInput;
 use crate::arch::{
     CacheRef, Contract, NormRef, RopeRef, Rows, Rule, StateSpec, WeightRole, WeightSpec,
 };
@@ -332,22 +333,26 @@ pub(super) static CONTRACT: Contract = Contract {
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let projected = project(b, unit, &c, x)?;
-    let turned = |b: &Build<'_>, key: &str, x: &Tensor| match c.qk_norm_at {
+    let rotated = |b: &Build<'_>, key: &str, x: &Tensor| match c.qk_norm_at {
         NormAt::Before => b.rope(c.rope, &normalise(b, unit, &c, key, x)?),
         NormAt::After => normalise(b, unit, &c, key, &b.rope(c.rope, x)?),
     };
     let own = match &projected.kv {
         Some((k, v)) => {
             let v = b.normalise_with(c.v_norm, None, v.as_ref().unwrap_or(k))?;
-            Some((turned(b, "k_norm", k)?, v))
+            Some((rotated(b, "k_norm", k)?, v))
         }
         None => None,
     };
-    let q = turned(b, "q_norm", &projected.q)?;
+    let q = rotated(b, "q_norm", &projected.q)?;
     let q = if c.temp_scale == 0.0 {
         q
     } else {
-        let factor = b.temperature(c.temp_scale, c.temp_floor, c.temp_offset)?;
+        let factor = b.input(DerivedInput::Temperature {
+            scale: c.temp_scale,
+            floor: c.temp_floor,
+            offset: c.temp_offset,
+        })?;
         b.g.mul(&q, &factor)?
     };
     b.name(&unit.path, "q", &q);

@@ -9,34 +9,11 @@ use std::cell::RefCell;
 use crate::arch::{NormRef, RopeRef, WeightRole};
 use crate::ggml::{Error, Graph, RopePairing, RopeParams, Scores, Tensor, Unary};
 use crate::plan::{NormUse, Plan, Unit};
-use crate::weights::TensorType;
 
+use super::context::{DerivedInput, DerivedInputs, KeyValueStore, StateStore};
 use super::low_rank::AtWork;
 use super::norm::{Kind, Norm};
-use super::rope::{Mixture, Pairing, Rope, Scaling};
-use super::store::{KeyValueStore, StateStore};
-
-/// An input that follows from the tokens' positions, or from options alone.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Asked {
-    /// f32 `[1, 1, n_tokens]`: `1 + scale * ln(1 + floor((pos + offset) / floor))`.
-    Temperature {
-        /// Strength.
-        scale: f32,
-        /// Positions of one step.
-        floor: f32,
-        /// Added to the position.
-        offset: f32,
-    },
-    /// i32 `[n_tokens]`: the positions as rows of a table of so many.
-    Rows(u64),
-    /// i32 `[4 n_tokens]`: the positions three times, then zeros.
-    Sections,
-    /// i32 `[n_tokens]`: row 0 for each token.
-    FirstRow,
-    /// f32 `[dims / 2]`: what frequencies are divided by.
-    Divisors(Mixture),
-}
+use super::rope::{Pairing, Rope, Scaling};
 
 /// The graph under construction.
 pub struct Build<'a> {
@@ -48,14 +25,12 @@ pub struct Build<'a> {
     pub tensors: &'a [Tensor],
     /// Adapters of the pass.
     pub adapters: AtWork<'a>,
-    /// Position of each token, i32 `[n_tokens]`.
-    pub positions: &'a Tensor,
     /// Number of tokens of the pass.
     pub n_tokens: u64,
     /// Positions that a sequence may reach.
     pub n_ctx: u64,
-    /// Inputs that blocks asked for beside the tokens and their positions.
-    pub asked: RefCell<Vec<(Asked, Tensor)>>,
+    /// Inputs that follow from the tokens' positions.
+    pub inputs: &'a dyn DerivedInputs,
     /// Second input of the branch under construction.
     pub side: Option<Tensor>,
     /// Keys and values.
@@ -282,19 +257,13 @@ impl Build<'_> {
         };
         let factors = self.weight(unit, "factors");
         let factors = factors.or_else(|| self.weight(unit, table));
-        let divisors = rope.mixture().map(|mixture| {
-            self.ask(Asked::Divisors(mixture), |g| {
-                g.input("divisors", TensorType::F32, &[rope.dims / 2])
-            })
-        });
-        let divisors = divisors.transpose()?;
+        let divisors = rope.mixture().map(DerivedInput::Divisors);
+        let divisors = divisors.map(|input| self.input(input)).transpose()?;
         let params = rope_params(&rope);
-        let positions = match params.sections {
-            Some(_) => self.ask(Asked::Sections, |g| {
-                g.input("sections", TensorType::I32, &[4 * self.n_tokens])
-            })?,
-            None => self.positions.clone(),
-        };
+        let positions = self.input(match params.sections {
+            Some(_) => DerivedInput::Sections,
+            None => DerivedInput::Positions,
+        })?;
         self.g
             .rope(x, &positions, divisors.as_ref().or(factors), &params)
     }
@@ -326,68 +295,19 @@ impl Build<'_> {
         Ok((part(0)?, part(half as usize * strides[0])?))
     }
 
-    /// An input that follows from the positions; each is made once.
-    fn ask(
-        &self,
-        asked: Asked,
-        make: impl FnOnce(&Graph) -> Result<Tensor, Error>,
-    ) -> Result<Tensor, Error> {
-        let known = self
-            .asked
-            .borrow()
-            .iter()
-            .find(|(a, _)| *a == asked)
-            .cloned();
-        match known {
-            Some((_, tensor)) => Ok(tensor),
-            None => {
-                let tensor = make(self.g)?;
-                self.asked.borrow_mut().push((asked, tensor.clone()));
-                Ok(tensor)
-            }
-        }
-    }
-
-    /// The factor `[1, 1, n_tokens]` of queries that grows with the position.
+    /// An input that follows from the tokens' positions.
     ///
     /// # Errors
     /// As an input.
-    pub fn temperature(&self, scale: f32, floor: f32, offset: f32) -> Result<Tensor, Error> {
-        let asked = Asked::Temperature {
-            scale,
-            floor,
-            offset,
-        };
-        self.ask(asked, |g| {
-            g.input("temperature", TensorType::F32, &[1, 1, self.n_tokens])
-        })
+    pub fn input(&self, input: DerivedInput) -> Result<Tensor, Error> {
+        self.inputs.get(self.g, input)
     }
 
-    /// The positions `[n_tokens]` as rows of a table of `rows`.
-    ///
-    /// # Errors
-    /// As an input.
-    pub fn position_rows(&self, rows: u64) -> Result<Tensor, Error> {
-        self.ask(Asked::Rows(rows), |g| {
-            g.index_input("position_rows", TensorType::I32, &[self.n_tokens], rows)
-        })
-    }
-
-    /// Row 0 for each token.
-    ///
-    /// # Errors
-    /// As an input.
-    pub fn first_rows(&self) -> Result<Tensor, Error> {
-        self.ask(Asked::FirstRow, |g| {
-            g.index_input("first_rows", TensorType::I32, &[self.n_tokens], 1)
-        })
-    }
-
-    /// What is kept of each sequence: `[size, n_seqs]`.
+    /// A part of the recurrent state of each sequence: `[size, n_seqs]`.
     ///
     /// # Errors
     /// As the operations.
-    pub fn recall(&self, unit: &Unit, part: &str) -> Result<Tensor, Error> {
+    pub fn read_state(&self, unit: &Unit, part: &str) -> Result<Tensor, Error> {
         let (table, rows) = self.states.rows(&unit.path, part)?;
         self.g.get_rows(&table, &rows)
     }
@@ -410,7 +330,7 @@ impl Build<'_> {
         let kept = weight.shape()[0] - 1;
         let x = g.reshape(x, [channels, n, n_seqs, 1])?;
         let x = g.cont(&g.permute(&x, [1, 0, 2, 3])?)?; // [n, channels, n_seqs]
-        let before = self.recall(unit, part)?;
+        let before = self.read_state(unit, part)?;
         let before = g.reshape(&before, [kept, channels, n_seqs, 1])?;
         let columns = g.concat(&before, &x, 0)?; // [kept + n, channels, n_seqs]
         let strides = columns.strides();
@@ -418,7 +338,7 @@ impl Build<'_> {
         let offset = n as usize * strides[0];
         let last = g.view(&columns, [kept, channels, n_seqs, 1], steps, offset)?;
         let last = g.reshape(&g.cont(&last)?, [kept * channels, n_seqs, 1, 1])?;
-        self.states.keep(g, &unit.path, part, &last)?;
+        self.states.write(g, &unit.path, part, &last)?;
         let y = g.ssm_conv(&columns, weight)?; // [channels, n, n_seqs]
         g.reshape(&y, [channels, n * n_seqs, 1, 1])
     }

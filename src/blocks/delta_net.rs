@@ -300,11 +300,11 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     };
     let decay = g.reshape(&decay, [width, c.heads, steps, seqs])?;
 
-    let state = b.recall(unit, "matrix")?;
+    let state = b.read_state(unit, "matrix")?;
     let state = g.reshape(&state, [c.d, c.d, c.heads, seqs])?;
     let y = g.gated_delta_net(&q, &k, &v, &decay, &beta, &state)?;
     let (y, state) = b.scanned(&y, values * n, c.d * values)?;
-    b.states.keep(g, &unit.path, "matrix", &state)?;
+    b.states.write(g, &unit.path, "matrix", &state)?;
 
     let y = g.reshape(&y, [c.d, c.heads, n, 1])?;
     let y = b.normalise_with(c.norm, b.weight(unit, "norm"), &y)?;

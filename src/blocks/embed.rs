@@ -3,6 +3,7 @@
 //! Ids `[n_tokens]` in, stream `[n_embd, n_tokens]` out, f32.
 
 use super::build::Build;
+use super::context::DerivedInput;
 use crate::arch::{Contract, NormRef, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor};
 use crate::options;
@@ -87,11 +88,13 @@ pub(crate) fn build(b: &Build<'_>, unit: &Unit, ids: &Tensor) -> Result<Tensor, 
         x = b.g.scale(&x, c.scale)?;
     }
     if b.weight(unit, "types").is_some() {
-        x =
-            b.g.add(&x, &b.table_rows(unit, "types", &b.first_rows()?)?)?;
+        x = b.g.add(
+            &x,
+            &b.table_rows(unit, "types", &b.input(DerivedInput::FirstRow)?)?,
+        )?;
     }
     if let Some(positions) = b.weight(unit, "positions") {
-        let rows = b.position_rows(positions.shape()[1])?;
+        let rows = b.input(DerivedInput::Rows(positions.shape()[1]))?;
         x = b.g.add(&x, &b.table_rows(unit, "positions", &rows)?)?;
     }
     if c.norm.0.is_some() {

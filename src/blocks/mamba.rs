@@ -179,7 +179,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         &rows,
     )?;
     let (y, state) = b.scanned(&y, c.n_inner * n, c.n_state * c.n_inner)?;
-    b.states.keep(g, &unit.path, "scan", &state)?;
+    b.states.write(g, &unit.path, "scan", &state)?;
     let y = g.reshape(&y, [c.n_inner, n, 1, 1])?;
     let y = g.add(&y, &g.mul(&x, &b.need(unit, "d")?)?)?;
     b.name(&unit.path, "y", &y);

@@ -145,7 +145,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let a = b.need(unit, "a")?;
     let y = g.ssm_scan(&table, &x, &dt, &a, &input, &output, &rows)?;
     let (y, state) = b.scanned(&y, c.n_inner * n, c.n_state * c.n_inner)?;
-    b.states.keep(g, &unit.path, "scan", &state)?;
+    b.states.write(g, &unit.path, "scan", &state)?;
 
     let y = g.reshape(&y, [d, c.heads, steps, seqs])?;
     let y = g.add(&y, &g.mul(&x, &b.need(unit, "d")?)?)?;

@@ -16,6 +16,7 @@
 
 use super::attend::KeyRows;
 use super::build::Build;
+use super::context::DerivedInput;
 use crate::arch::{
     CacheRef, Contract, NormRef, RopeRef, Rows, Rule, StateSpec, WeightRole, WeightSpec,
 };
@@ -199,7 +200,11 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         if c.temp_scale == 0.0 {
             return Ok(q);
         }
-        let factor = b.temperature(c.temp_scale, c.temp_floor, 0.0)?;
+        let factor = b.input(DerivedInput::Temperature {
+            scale: c.temp_scale,
+            floor: c.temp_floor,
+            offset: 0.0,
+        })?;
         b.g.mul(&q, &factor)
     };
 

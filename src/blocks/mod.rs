@@ -8,6 +8,7 @@ mod attend;
 mod attention;
 mod build;
 pub(crate) mod cache;
+mod context;
 mod delta_net;
 pub(crate) mod diffusion;
 pub(crate) mod embed;
@@ -26,13 +27,14 @@ pub(crate) mod pool;
 mod rope;
 mod short_conv;
 mod sparse_mixer;
-mod store;
 
 pub use attend::KeyRows;
-pub use build::{Asked, Build};
+pub use build::{Build, Named};
+pub use context::{
+    AttentionView, DerivedInput, DerivedInputs, KeyValueStore, StateStore, VisibleKeyValues,
+};
 pub use diffusion::Remasking;
 pub use low_rank::{AtWork, MAX_NODES as MAX_UPDATE_NODES, Update, Updates};
-pub use store::{KeyValueStore, Seen, Sight, StateStore};
 
 use crate::arch::Registry;
 use crate::ggml::{Error, Tensor};

@@ -158,6 +158,11 @@ impl Rope {
 }
 
 impl Mixture {
+    /// Rotated pairs of elements.
+    pub(crate) fn n_pairs(&self) -> u64 {
+        self.dims / 2
+    }
+
     /// `[dims / 2]`. Pair `j` turns `orig_ctx / 2 pi * base^(-2j/dims)` times in the original context:
     /// from `slow` turns on it is mixed, from `fast` on kept.
     pub(crate) fn divisors(&self) -> Vec<f32> {

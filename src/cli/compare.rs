@@ -142,7 +142,7 @@ fn values(args: &Args, model: &Path, path: &[Step]) -> Result<Vec<Value>, Failur
     if args.load.ctx.is_none() {
         options.n_ctx_seq = n;
     }
-    options.watch = true;
+    options.capture = true;
     for step in path {
         match step {
             Step::Chunk(chunk) => passes.chunk = *chunk,

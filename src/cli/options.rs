@@ -216,7 +216,7 @@ impl LoadOptions {
             deterministic: self.deterministic,
             embeddings: false,
             non_causal: false,
-            watch: false,
+            capture: false,
         }
     }
 

@@ -82,7 +82,7 @@ impl Compute for Model {
     }
 
     fn n_blocks(&self) -> Option<usize> {
-        (self.options().n_ctx > 0).then(|| self.free_cells() / BLOCK)
+        (self.options().n_ctx > 0).then(|| self.free_slots() / BLOCK)
     }
 
     fn n_batch(&self) -> usize {

@@ -13,8 +13,8 @@ use std::rc::Rc;
 
 use ggml_sys as sys;
 
-use super::device::Buffer;
-use super::{Error, type_id};
+use super::buffer::Buffer;
+use super::error::Error;
 use crate::weights::{Bytes, TensorType};
 
 /// Descriptions of tensors, with the buffers their data lies in.
@@ -78,7 +78,7 @@ impl Arena {
         })))
     }
 
-    /// Room for one more tensor, taken.
+    /// Space for one more tensor, taken.
     pub(super) fn reserve(&self) -> Result<*mut sys::ggml_context, Error> {
         let used = self.0.used.get();
         if used >= self.0.capacity {
@@ -155,7 +155,7 @@ impl Arena {
         let ne: Vec<i64> = shape.iter().map(|n| *n as i64).collect();
         let ctx = self.reserve()?;
         // SAFETY: the context has room (`reserve`), the shape is positive and its size fits.
-        let ptr = unsafe { sys::ggml_new_tensor(ctx, type_id(ty), ne.len() as i32, ne.as_ptr()) };
+        let ptr = unsafe { sys::ggml_new_tensor(ctx, ty.id(), ne.len() as i32, ne.as_ptr()) };
         let tensor = self.wrap("tensor", ptr)?;
         tensor.set_name(name);
         Ok(tensor)
@@ -284,7 +284,7 @@ impl Tensor {
     /// The name.
     pub fn name(&self) -> String {
         // SAFETY: the name is a NUL-terminated array inside the description.
-        unsafe { super::text(sys::ggml_get_name(self.as_ptr())) }
+        unsafe { super::text::text(sys::ggml_get_name(self.as_ptr())) }
     }
 
     /// Names the tensor; ggml keeps the first 63 bytes.

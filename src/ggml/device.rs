@@ -7,7 +7,9 @@ use std::ptr::NonNull;
 use ggml_sys as sys;
 
 use super::arena::{Arena, Tensor};
-use super::{Error, text};
+use super::buffer::Buffer;
+use super::error::Error;
+use super::text::text;
 use crate::weights::{Bytes, TensorType};
 
 /// What a device is.
@@ -314,23 +316,5 @@ impl Device {
             sys::ggml_backend_tensor_set(tensor.as_ptr(), data, to * row, rows.len());
         }
         Ok(())
-    }
-}
-
-/// A piece of device memory.
-pub struct Buffer(NonNull<sys::ggml_backend_buffer>);
-
-impl Buffer {
-    /// Its size.
-    pub fn bytes(&self) -> usize {
-        // SAFETY: the buffer is alive until dropped.
-        unsafe { sys::ggml_backend_buffer_get_size(self.0.as_ptr()) }
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: the arena that owns the buffer frees it once, when no tensor is left.
-        unsafe { sys::ggml_backend_buffer_free(self.0.as_ptr()) };
     }
 }

@@ -1,8 +1,9 @@
 //! Running graphs: backends, their threads, scratch memory, and reading results.
 //!
-//! An [`Executor`] holds one graph at a time. Its tensors have memory from `load` until the next
-//! `load`; inputs are written and results read through the executor, which refuses tensors of any
-//! other graph, so that freed scratch memory is never touched.
+//! An [`Executor`] runs one graph at a time. Inputs are written and results read through the
+//! executor, which refuses tensors of any other graph. On one device a graph keeps its places in the
+//! scratch memory when another is loaded, and can be loaded again until that memory is replaced
+//! ([`Executor::can_reload`]); its values are gone, its inputs have to be written again.
 
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -11,9 +12,11 @@ use ggml_sys as sys;
 
 use super::arena::Tensor;
 use super::device::Device;
+use super::error::Error;
 use super::ops::Graph;
 use super::profile::Profile;
-use super::{Error, text};
+use super::scratch::ScratchId;
+use super::text::text;
 
 /// Threads that stay between graphs.
 pub struct ThreadPool {
@@ -82,6 +85,9 @@ pub struct Executor {
     backends: Vec<Backend>,
     threads: ThreadPool,
     capacity: usize,
+    /// The scratch memory that graphs have places in.
+    scratch: ScratchId,
+    scratch_bytes: usize,
     /// Takes the time of every operation.
     profile: Option<Profile>,
 }
@@ -135,6 +141,8 @@ impl Executor {
             backends,
             threads,
             capacity,
+            scratch: ScratchId::new(),
+            scratch_bytes: 0,
             profile: None,
         })
     }
@@ -168,6 +176,7 @@ impl Executor {
     pub fn measure(&mut self, graph: &Graph) -> Result<Vec<(String, usize)>, Error> {
         self.fits(graph)?;
         self.graph = None;
+        self.scratch = ScratchId::new();
         let mut sizes = vec![0usize; self.backends.len()];
         // SAFETY: the graph fits the scheduler, `sizes` has one entry per backend.
         unsafe {
@@ -190,6 +199,7 @@ impl Executor {
     pub fn reserve(&mut self, graph: &Graph) -> Result<(), Error> {
         self.has_memory(graph)?;
         self.graph = None;
+        self.scratch = ScratchId::new();
         // SAFETY: the graph fits the scheduler.
         let done = unsafe {
             sys::ggml_backend_sched_reset(self.sched());
@@ -206,23 +216,42 @@ impl Executor {
         }
     }
 
-    /// Makes `graph` the one that runs: its tensors get memory.
+    /// Whether the tensors of a graph that was loaded before still have their memory.
+    pub fn can_reload(&self, graph: &Graph) -> bool {
+        graph.scratch().get() == Some(self.scratch)
+    }
+
+    /// Makes `graph` the one that runs: its tensors get memory, or have it still. Returns the graph
+    /// that ran before.
     ///
     /// # Errors
-    /// Not enough memory, or a graph larger than the executor's capacity.
-    pub fn load(&mut self, graph: Graph) -> Result<(), Error> {
+    /// Not enough memory, a graph larger than the executor's capacity, or one whose memory is gone.
+    pub fn load(&mut self, graph: Graph) -> Result<Option<Graph>, Error> {
         self.has_memory(&graph)?;
-        self.graph = None;
-        // SAFETY: the graph fits the scheduler, which holds no other after the reset.
-        let done = unsafe {
+        if graph.scratch().get().is_some() && !self.can_reload(&graph) {
+            return Err(Error::Compute("the memory of the graph is gone".into()));
+        }
+        let before = self.graph.take();
+        // SAFETY: the graph fits the scheduler, which holds no other after the reset. Tensors that
+        // have places already lie in the scratch memory as it is now, and keep them.
+        let (done, bytes) = unsafe {
             sys::ggml_backend_sched_reset(self.sched());
-            sys::ggml_backend_sched_alloc_graph(self.sched(), graph.as_ptr())
+            let done = sys::ggml_backend_sched_alloc_graph(self.sched(), graph.as_ptr());
+            let bytes =
+                |b: &Backend| sys::ggml_backend_sched_get_buffer_size(self.sched(), b.0.as_ptr());
+            (done, self.backends.iter().map(bytes).sum())
         };
+        // Between several devices values are copied by nodes that live until the next reset.
+        if !done || bytes != self.scratch_bytes || self.backends.len() > 1 {
+            self.scratch = ScratchId::new();
+            self.scratch_bytes = bytes;
+        }
         if !done {
             return Err(self.no_scratch());
         }
+        graph.scratch().set(Some(self.scratch));
         self.graph = Some(graph);
-        Ok(())
+        Ok(before)
     }
 
     /// The graph that is loaded.

@@ -7,7 +7,9 @@ use std::collections::HashSet;
 
 use ggml_sys as sys;
 
-use super::{Device, Error, Tensor};
+use super::arena::Tensor;
+use super::device::Device;
+use super::error::Error;
 use crate::parallel;
 
 /// Bytes that are made at a time; a row is never cut.

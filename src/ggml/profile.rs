@@ -4,7 +4,6 @@
 //! its total is somewhat larger than that of a plain run, and small operations look dearer than
 //! they are. The results are the same.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::c_void;
 use std::rc::Rc;
@@ -14,29 +13,8 @@ use ggml_sys as sys;
 
 use super::arena::Tensor;
 use super::ops::Graph;
-use super::text;
-
-/// What operations are that belong to nothing smaller than the model.
-pub(super) const OUTSIDE: &str = "wiring";
-
-/// For what an operation was built: the kind of its block, the path of the unit or place, and which
-/// use of both it is, counted from 0.
-#[derive(Clone)]
-pub(super) struct Place {
-    pub(super) kind: &'static str,
-    pub(super) path: Rc<str>,
-    pub(super) nth: u32,
-}
-
-impl Place {
-    fn outside() -> Self {
-        Self {
-            kind: OUTSIDE,
-            path: Rc::from(""),
-            nth: 0,
-        }
-    }
-}
+use super::scope::{OUTSIDE, Place, Scope};
+use super::text::text;
 
 impl From<Place> for PlaceCost {
     fn from(place: Place) -> Self {
@@ -49,59 +27,10 @@ impl From<Place> for PlaceCost {
     }
 }
 
-/// For what the operations of a graph were built.
-#[derive(Default)]
-pub(super) struct Scopes {
-    current: RefCell<Option<Place>>,
-    of_node: RefCell<HashMap<usize, Place>>,
-    uses: RefCell<BTreeMap<&'static str, u64>>,
-    entered: RefCell<HashMap<(&'static str, Rc<str>), u32>>,
-}
-
-impl Scopes {
-    /// Takes note of a new node.
-    pub(super) fn note(&self, node: &Tensor) {
-        if let Some(place) = &*self.current.borrow() {
-            self.of_node.borrow_mut().insert(node.key(), place.clone());
-        }
-    }
-
-    /// The place of a node, by its address.
-    pub(super) fn place(&self, node: usize) -> Option<Place> {
-        self.of_node.borrow().get(&node).cloned()
-    }
-
-    fn enter(&self, kind: &'static str, path: &str) -> Scope<'_> {
-        let path: Rc<str> = Rc::from(path);
-        let mut entered = self.entered.borrow_mut();
-        let times = entered.entry((kind, path.clone())).or_default();
-        let nth = *times;
-        *times += 1;
-        Scope {
-            scopes: self,
-            before: self.current.replace(Some(Place { kind, path, nth })),
-        }
-    }
-}
-
-/// While it lives, operations belong to what it was made for.
-pub struct Scope<'g> {
-    scopes: &'g Scopes,
-    before: Option<Place>,
-}
-
-impl Drop for Scope<'_> {
-    fn drop(&mut self) {
-        self.scopes.current.replace(self.before.take());
-    }
-}
-
 impl Graph {
     /// Operations added until the result is dropped belong to a use of `kind` at `path`.
     pub fn scope(&self, kind: &'static str, path: &str) -> Scope<'_> {
-        let scopes = self.scopes();
-        *scopes.uses.borrow_mut().entry(kind).or_default() += 1;
-        scopes.enter(kind, path)
+        self.scopes().enter_block(kind, path)
     }
 
     /// Operations added until the result is dropped join what is built around them at `path`.

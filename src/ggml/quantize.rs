@@ -2,7 +2,7 @@
 
 use ggml_sys as sys;
 
-use super::{Error, type_id};
+use super::error::Error;
 use crate::weights::TensorType;
 
 /// Converts `values`, rows of `row` elements, to `ty`.
@@ -83,7 +83,7 @@ pub fn quantize_into(
     // rows; none of the types above needs importances.
     let written = unsafe {
         sys::ggml_quantize_chunk(
-            type_id(ty),
+            ty.id(),
             values.as_ptr(),
             out.as_mut_ptr().cast(),
             0,
@@ -148,7 +148,7 @@ pub fn dequantize(bytes: &[u8], ty: TensorType, out: &mut [f32]) -> Result<(), E
     // SAFETY: `from` holds as many aligned bytes of `ty` as `out` has elements (checked above).
     let is_done = unsafe {
         sys::shim_dequantize(
-            type_id(ty) as i32,
+            ty.id() as i32,
             from.cast(),
             out.as_mut_ptr(),
             out.len() as i64,

@@ -305,3 +305,47 @@ fn a_graph_over_stand_ins_is_measured_and_does_not_run() {
     assert!(described[0].1 > 0);
     assert_eq!(described, sized(true));
 }
+
+/// A graph that doubles `n` numbers.
+fn doubling(n: u64) -> (Graph, Tensor, Tensor) {
+    let mut g = graph();
+    let x = tensor(&g, F32, &[n]);
+    let y = g.scale(&x, 2.0).expect("shapes fit");
+    g.output(&y).expect("of this graph");
+    (g, x, y)
+}
+
+#[test]
+fn a_graph_is_loaded_again_as_long_as_it_has_its_memory() {
+    let mut executor = Executor::new(&[], 1, 256).expect("the processor");
+    let run = |executor: &mut Executor, x: &Tensor, y: &Tensor, value: f32| {
+        let n = x.elements() as usize;
+        executor.write(x, &vec![value; n]).expect("an input");
+        executor.run().expect("it runs");
+        let mut values = vec![0.0f32; n];
+        executor.read(y, &mut values).expect("a result");
+        assert_eq!(values, vec![2.0 * value; n]);
+    };
+    let (large, xl, yl) = doubling(1000);
+    let (small, xs, ys) = doubling(10);
+    executor.load(large).expect("it fits");
+    run(&mut executor, &xl, &yl, 1.0);
+    let mut other = executor.load(small).expect("it fits").expect("the large");
+    for value in [3.0, 4.0] {
+        assert!(executor.can_reload(&other));
+        assert!(executor.write(&xl, &[0.0f32; 1000]).is_err());
+        run(&mut executor, &xs, &ys, value);
+        let small = executor.load(other).expect("it fits").expect("the small");
+        run(&mut executor, &xl, &yl, value);
+        other = executor.load(small).expect("it fits").expect("the large");
+    }
+    // A larger graph gets other memory, and the places of the others are gone.
+    let (larger, x, y) = doubling(1_000_000);
+    let small = executor.load(larger).expect("it fits").expect("the small");
+    run(&mut executor, &x, &y, 5.0);
+    assert!(!executor.can_reload(&small) && !executor.can_reload(&other));
+    assert!(executor.load(small).is_err());
+    run(&mut executor, &x, &y, 6.0);
+    let mut stranger = Executor::new(&[], 1, 256).expect("the processor");
+    assert!(stranger.load(other).is_err());
+}

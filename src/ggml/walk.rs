@@ -6,8 +6,9 @@ use ggml_sys as sys;
 
 use super::arena::Tensor;
 use super::ops::Graph;
-use super::profile::{OUTSIDE, is_view, weight_bytes};
-use super::text;
+use super::profile::{is_view, weight_bytes};
+use super::scope::OUTSIDE;
+use super::text::text;
 use crate::weights::TensorType;
 
 /// Parameters of an operation that are kept.

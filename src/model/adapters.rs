@@ -10,13 +10,14 @@ use std::path::PathBuf;
 
 use crate::arch::WeightRole;
 use crate::blocks::{AtWork, MAX_UPDATE_NODES, Update, Updates};
-use crate::ggml::{self, Graph, Tensor};
+use crate::ggml::Tensor;
 use crate::lora::Adapter;
 use crate::plan::{Plan, TensorPlan};
-use crate::weights::TensorType;
 
+use super::cache::SequenceId;
+use super::error::Error;
 use super::load::{self, Layout};
-use super::{Error, Model, Options, SequenceId};
+use super::options::Options;
 
 /// An adapter of a loaded model.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,22 +49,13 @@ impl<'a> OnDevice<'a> {
         }
     }
 
-    /// The adapters of a pass over `n` tokens.
-    pub(super) fn at_work(
-        &self,
-        g: &Graph,
-        ids: &[usize],
-        n: u64,
-    ) -> Result<AtWork<'a>, ggml::Error> {
-        let scales = ids.iter().map(|id| {
-            let scales = g.input(&format!("adapters.{id}"), TensorType::F32, &[1, n])?;
-            Ok((*id, scales))
-        });
-        Ok(AtWork {
+    /// The adapters of a pass with such scales.
+    pub(super) fn at_work(&self, scales: Vec<(usize, Tensor)>) -> AtWork<'a> {
+        AtWork {
             updates: self.updates,
-            scales: scales.collect::<Result<_, ggml::Error>>()?,
+            scales,
             updated: RefCell::default(),
-        })
+        }
     }
 }
 
@@ -174,14 +166,18 @@ impl Adapters {
         }
     }
 
-    fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]) {
+    /// Sets the scales of a sequence, one for each adapter; missing ones are zero. Returns what tells
+    /// apart what is computed with them.
+    pub(super) fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]) -> Vec<u32> {
         let mut scales = scales.to_vec();
         scales.resize(self.all.len(), 0.0);
+        let key = key(scales.iter().copied());
         self.scales.insert(sequence, scales);
+        key
     }
 
     /// What tells apart what is computed of sequences without scales of their own.
-    pub(super) fn usual_key(&self) -> Vec<u32> {
+    pub(super) fn default_key(&self) -> Vec<u32> {
         key(self.all.iter().map(|adapter| adapter.scale))
     }
 
@@ -207,34 +203,5 @@ fn key(scales: impl Iterator<Item = f32>) -> Vec<u32> {
     match bits.iter().all(|bits| *bits == 0) {
         true => Vec::new(),
         false => bits,
-    }
-}
-
-impl Model {
-    /// The adapters, in their order.
-    pub fn adapters(&self) -> &[LoadedAdapter] {
-        &self.adapters.all
-    }
-
-    /// Computes sequences of this id with these scales from now on, one for each adapter; missing ones
-    /// are zero. What was there of it is released.
-    pub fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]) {
-        self.release(sequence);
-        if self.adapters.all.is_empty() {
-            return;
-        }
-        self.adapters.set_scales(sequence, scales);
-        let all = 0..self.adapters.all.len();
-        let key = key(all.map(|id| self.adapters.scale(id, sequence)));
-        self.ledger.begin_at(sequence, &key);
-    }
-
-    /// The weights with the updates of adapters.
-    pub(super) fn on_device(&self) -> OnDevice<'_> {
-        OnDevice {
-            tensors: &self.loaded.tensors,
-            updates: Some(&self.adapters.updates),
-            update_nodes: self.adapters.capacity(),
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! The tokens of a pass, where they stand, and which of them want a result.
 
-use super::{Error, SequenceId};
+use super::cache::SequenceId;
+use super::error::Error;
 
 /// Tokens of one pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -14,9 +14,13 @@ use crate::weights::{TensorType, Weights};
 use super::adapters::{Adapters, OnDevice};
 use super::cache::states::States;
 use super::cache::store::KeyValues;
-use super::graph::{self, Shape};
+use super::error::{Error, Purpose};
+use super::graph;
 use super::load::{self, Layout};
-use super::{Error, MemoryUse, Model, Options, memory, pass};
+use super::memory;
+use super::options::Options;
+use super::results::MemoryUse;
+use super::shape::{Shape, Sources};
 
 /// A model that is laid out and not loaded.
 pub struct Estimator<'p> {
@@ -66,8 +70,8 @@ impl<'p> Estimator<'p> {
         if options.deterministic {
             options.check_deterministic(self.plan)?;
         }
-        let cache = Model::check_cache(self.plan, options)?;
-        let shape = options.largest_shape(self.plan, &options.n_cells(self.plan));
+        let cache = options.check_cache(self.plan)?;
+        let shape = Shape::largest(options, self.plan, &options.n_slots(self.plan));
         let graph = self.graph(options, &shape)?;
         let sizes = self.executor.measure(&graph)?;
         Ok(MemoryUse {
@@ -85,16 +89,10 @@ impl<'p> Estimator<'p> {
     /// # Errors
     /// What [`Model::load`](super::Model::load) would say.
     pub fn check(&mut self, options: &Options) -> Result<(), Error> {
-        memory::check(
-            memory::Purpose::Cache,
-            Model::check_cache(self.plan, options)?,
-        )?;
+        memory::check(Purpose::Cache, options.check_cache(self.plan)?)?;
         load::check(self.copied)?;
         let compute = self.memory(options)?.compute;
-        memory::check(
-            memory::Purpose::Scratch,
-            self.copied.saturating_add(compute),
-        )
+        memory::check(Purpose::Scratch, self.copied.saturating_add(compute))
     }
 
     /// Bytes of weights that a pass of one token of one sequence reads: rows of tables as far as they are
@@ -107,15 +105,15 @@ impl<'p> Estimator<'p> {
             n_batch: 1,
             ..options.clone()
         };
-        let shape = one.largest_shape(self.plan, &options.n_cells(self.plan));
+        let shape = Shape::largest(&one, self.plan, &options.n_slots(self.plan));
         Ok(self.graph(options, &shape)?.bytes_read(&self.tensors))
     }
 
     /// The graph of a pass, over caches without memory.
     fn graph(&self, options: &Options, shape: &Shape) -> Result<Graph, Error> {
         let plan = self.plan;
-        let n_cells = options.n_cells(plan);
-        let (cache, rows) = KeyValues::describe(plan, &n_cells, options.k_type, options.v_type)?;
+        let n_slots = options.n_slots(plan);
+        let (cache, rows) = KeyValues::describe(plan, &n_slots, options.k_type, options.v_type)?;
         stand_in(&rows, &cache.tensors())?;
         let (states, rows) = States::describe(plan, options.n_rows())?;
         stand_in(&rows, &states.tensors())?;
@@ -124,11 +122,19 @@ impl<'p> Estimator<'p> {
             updates: Some(&self.adapters.updates),
             update_nodes: self.adapters.capacity(),
         };
-        let shape = &Shape {
+        let sources = Sources {
+            plan,
+            weights,
+            cache: &cache,
+            states: &states,
+            options,
+            n_slots: &n_slots,
+        };
+        let shape = Shape {
             adapters: (0..self.adapters.all.len()).collect(),
             ..shape.clone()
         };
-        let (graph, _) = graph::build(plan, &weights, &cache, &states, options, &n_cells, shape)?;
+        let (graph, _) = graph::build(&sources, &shape)?;
         Ok(graph)
     }
 }
@@ -160,16 +166,5 @@ impl Plan {
             let seen = rule.visible(position, len).len() as u64;
             sum.checked_add(row.checked_mul(seen)?)
         })
-    }
-}
-
-impl Options {
-    /// Whether sequences of a plan share what is known of their tokens.
-    pub fn shares(&self, plan: &Plan) -> bool {
-        let rules = plan.caches.iter();
-        self.n_ctx > 0
-            && rules
-                .map(|group| pass::visibility(plan, self, group))
-                .all(|rule| rule.causal)
     }
 }

@@ -5,7 +5,12 @@
 
 use std::fmt;
 
-use super::{Batch, Error, Model, Options, SequenceId, Value};
+use super::batch::Batch;
+use super::cache::SequenceId;
+use super::error::Error;
+use super::lifecycle::Model;
+use super::options::Options;
+use super::results::Value;
 
 /// Most tokens that are run again: all their values are kept at once.
 const MAX_TOKENS: usize = 4096;
@@ -96,10 +101,10 @@ impl Model {
             n_batch: tokens.len(),
             n_outputs: 0,
             deterministic: false,
-            watch: true,
+            capture: true,
             ..self.options.clone()
         };
-        let mut watched = Self::of_loaded(
+        let mut captured = Self::of_loaded(
             self.plan.clone(),
             self.loaded.clone(),
             self.adapters.clone(),
@@ -109,8 +114,8 @@ impl Model {
         for (position, token) in (0..).zip(tokens) {
             batch.push(*token, sequence, position, true);
         }
-        watched.forward(&batch)?;
-        Ok(NotFinite::first_of(&watched.values()?))
+        captured.forward(&batch)?;
+        Ok(NotFinite::first_of(&captured.values()?))
     }
 }
 

@@ -4,136 +4,19 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
 use crate::arch::Join;
-use crate::blocks::{self, Asked, Build, KeyValueStore, Sight};
-use crate::ggml::{Error, Executor, Graph, Tensor};
+use crate::blocks::{self, Build, Named};
+use crate::ggml::{Error, Graph, Tensor};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
-use crate::weights::TensorType;
 
-use super::adapters::OnDevice;
-use super::cache::Rows;
-use super::cache::states::{PassStates, States};
-use super::cache::store::{CachedStore, KeyValues, PassStore};
-use super::{Batch, Options};
-
-/// What a graph was built for; passes of the same shape replay it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
-    pub(super) n_tokens: usize,
-    /// Rows that want logits.
-    pub(super) n_outputs: usize,
-    /// For each group of layers the keys that are looked at, or the length of its table of blocks.
-    pub(super) n_kv: Vec<usize>,
-    /// Sequences, where something is kept of each; else 1.
-    pub(super) n_seqs: usize,
-    /// Whether those rows want the stream behind the final norm.
-    pub(super) wants_hidden: bool,
-    /// Whether the projection to logits is left to graphs of [`build_head`].
-    pub(super) is_headless: bool,
-    /// The adapters that are on for some token.
-    pub(super) adapters: Vec<usize>,
-}
-
-/// The tensors of a graph that a pass writes and reads.
-pub(super) struct Inputs {
-    tokens: Tensor,
-    positions: Tensor,
-    /// Rows that want logits; none if all or no row does.
-    rows: Option<Tensor>,
-    /// Cell of each token in each group of layers, with a cache.
-    cells: Vec<Tensor>,
-    /// Row of what is kept that each sequence reads.
-    read: Option<Tensor>,
-    /// Row of what is kept that each sequence writes.
-    write: Option<Tensor>,
-    /// Scales of the tokens for each adapter that is on.
-    pub(super) scales: Vec<(usize, Tensor)>,
-    /// Weights that adapters updated, as places in the plan.
-    pub(super) updated: BTreeSet<usize>,
-    /// What blocks asked for beside these.
-    asked: Vec<(Asked, Tensor)>,
-    /// Values by their paths, where they are watched.
-    pub(super) watched: Vec<Watched>,
-    /// What is seen, for each cache group of the plan.
-    pub(super) sights: Vec<Sight>,
-    /// `[n_vocab, n_outputs]`, or vectors `[n_embd, n_outputs]`; none if no row wants one.
-    pub(super) logits: Option<Tensor>,
-    /// The stream behind the final norm `[n_embd, n_outputs]`, where it is wanted.
-    pub(super) hidden: Option<Tensor>,
-}
+use super::inputs::Inputs;
+use super::shape::{Shape, Sources};
 
 /// A value that can be read after a pass.
-pub(super) struct Watched {
+pub(super) struct Captured {
     pub(super) path: String,
     pub(super) is_per_token: bool,
     /// A contiguous copy where the value itself is not.
     pub(super) tensor: Tensor,
-}
-
-impl Inputs {
-    /// Writes a batch; what is seen is the caller's.
-    pub(super) fn write(
-        &self,
-        executor: &mut Executor,
-        batch: &Batch,
-        cells: &[Vec<usize>],
-        rows: &Rows,
-    ) -> Result<(), Error> {
-        if let Some(read) = self.read.as_ref().filter(|t| t.is_allocated()) {
-            let ids: Vec<i32> = rows.read.iter().map(|row| *row as i32).collect();
-            executor.write_indices(read, &ids)?;
-        }
-        if let Some(write) = self.write.as_ref().filter(|t| t.is_allocated()) {
-            let ids: Vec<i64> = rows.write.iter().map(|row| *row as i64).collect();
-            executor.write_indices(write, &ids)?;
-        }
-        let ids: Vec<i32> = batch.tokens.iter().map(|t| *t as i32).collect();
-        executor.write_indices(&self.tokens, &ids)?;
-        if self.positions.is_allocated() {
-            let positions: Vec<i32> = batch
-                .places
-                .iter()
-                .map(|(_, position)| *position as i32)
-                .collect();
-            executor.write(&self.positions, &positions)?;
-        }
-        for (asked, tensor) in self.asked.iter().filter(|(_, t)| t.is_allocated()) {
-            let positions = batch.places.iter().map(|(_, position)| *position);
-            match *asked {
-                Asked::Temperature {
-                    scale,
-                    floor,
-                    offset,
-                } => {
-                    let factor =
-                        |p: u32| 1.0 + scale * (1.0 + ((p as f32 + offset) / floor).floor()).ln();
-                    executor.write(tensor, &positions.map(factor).collect::<Vec<f32>>())?;
-                }
-                Asked::Rows(_) => {
-                    let rows: Vec<i32> = positions.map(|p| p as i32).collect();
-                    executor.write_indices(tensor, &rows)?;
-                }
-                Asked::Sections => {
-                    let positions = positions.map(|p| p as i32);
-                    let mut sections: Vec<i32> = positions.cycle().take(3 * batch.len()).collect();
-                    sections.resize(4 * batch.len(), 0);
-                    executor.write(tensor, &sections)?;
-                }
-                Asked::Divisors(mixture) => executor.write(tensor, &mixture.divisors())?,
-                Asked::FirstRow => executor.write_indices(tensor, &vec![0i32; batch.len()])?,
-            }
-        }
-        if let Some(rows) = &self.rows {
-            let wanted = (0..).zip(&batch.outputs).filter(|(_, wanted)| **wanted);
-            executor.write_indices(rows, &wanted.map(|(i, _)| i).collect::<Vec<i32>>())?;
-        }
-        for (tensor, cells) in self.cells.iter().zip(cells) {
-            if tensor.is_allocated() {
-                let cells: Vec<i64> = cells.iter().map(|cell| *cell as i64).collect();
-                executor.write_indices(tensor, &cells)?;
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Operations of a branch's norms and gain and copies of its values, of a slot's, and of the stages,
@@ -162,128 +45,41 @@ pub(super) fn capacity(plan: &Plan, update_nodes: usize) -> usize {
     n_tensors(plan, update_nodes) + n_leaves(plan, update_nodes)
 }
 
-/// The inputs that say what `n` tokens see in a group of layers.
-fn sight(
-    g: &Graph,
-    is_paged: bool,
-    flash_attn: bool,
-    group: &str,
-    n: u64,
-    n_kv: u64,
-) -> Result<Sight, Error> {
-    if is_paged {
-        return Ok(Sight::Pages {
-            queries: g.input(&format!("queries.{group}"), TensorType::I32, &[4, n])?,
-            table: g.input(&format!("table.{group}"), TensorType::I32, &[n_kv])?,
-        });
-    }
-    let ty = if flash_attn {
-        TensorType::F16
-    } else {
-        TensorType::F32
-    };
-    let mask = g.input(&format!("mask.{group}"), ty, &[n_kv, n])?;
-    Ok(Sight::Mask(mask))
+/// What a pass writes and reads of its graph.
+pub(super) struct PassGraph {
+    pub(super) inputs: Inputs,
+    /// Weights that adapters updated, as places in the plan.
+    pub(super) updated: BTreeSet<usize>,
+    /// Values by their paths, where they are captured.
+    pub(super) captured: Vec<Captured>,
+    /// `[n_vocab, n_outputs]`, or vectors `[n_embd, n_outputs]`; none if no row wants one.
+    pub(super) logits: Option<Tensor>,
+    /// The hidden state after the final norm `[n_embd, n_outputs]`, where it is wanted.
+    pub(super) hidden: Option<Tensor>,
 }
 
 /// Builds the graph of a pass.
-pub(super) fn build(
-    plan: &Plan,
-    weights: &OnDevice<'_>,
-    cache: &KeyValues,
-    states: &States,
-    options: &Options,
-    n_cells: &[usize],
-    shape: &Shape,
-) -> Result<(Graph, Inputs), Error> {
-    let update_nodes = weights.update_nodes;
+pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, PassGraph), Error> {
+    let (plan, options) = (sources.plan, sources.options);
+    let update_nodes = sources.weights.update_nodes;
     let mut g = Graph::new(n_tensors(plan, update_nodes), n_leaves(plan, update_nodes))?;
-    let n = shape.n_tokens as u64;
-    let tokens = g.index_input("tokens", TensorType::I32, &[n], plan.n_vocab)?;
-    let positions = g.input("positions", TensorType::I32, &[n])?;
-    let some_rows = shape.n_outputs > 0 && shape.n_outputs < shape.n_tokens;
-    let rows = if some_rows {
-        Some(g.index_input("rows", TensorType::I32, &[shape.n_outputs as u64], n)?)
-    } else {
-        None
-    };
-    let sights = plan
-        .caches
-        .iter()
-        .zip(&shape.n_kv)
-        .map(|(group, n_kv)| {
-            sight(
-                &g,
-                options.is_paged(plan),
-                options.flash_attn,
-                &group.name,
-                n,
-                *n_kv as u64,
-            )
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    let is_cached = options.n_ctx > 0;
-    let cells = plan
-        .caches
-        .iter()
-        .zip(n_cells)
-        .filter(|_| is_cached)
-        .map(|(group, n_cells)| {
-            let name = format!("cells.{}", group.name);
-            g.index_input(&name, TensorType::I64, &[n], *n_cells as u64)
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-
-    let n_seqs = shape.n_seqs as u64;
-    let n_rows = options.n_rows() as u64;
-    let has_states = !states.is_empty();
-    let read = if has_states {
-        Some(g.index_input("states.read", TensorType::I32, &[n_seqs], n_rows + 1)?)
-    } else {
-        None
-    };
-    let write = if has_states && is_cached {
-        Some(g.index_input("states.write", TensorType::I64, &[n_seqs], n_rows)?)
-    } else {
-        None
-    };
-    let mut states = PassStates {
-        states,
-        read: read.clone(),
-        write: write.clone(),
-        kept: Vec::new(),
-    };
-    let mut store: Box<dyn KeyValueStore + '_> = if is_cached {
-        Box::new(CachedStore {
-            cache,
-            n_kv: shape.n_kv.clone(),
-            cells: cells.clone(),
-            sights: sights.clone(),
-            seen: HashMap::new(),
-        })
-    } else {
-        Box::new(PassStore {
-            sights: sights.clone(),
-            seen: HashMap::new(),
-        })
-    };
-    let adapters = weights.at_work(&g, &shape.adapters, n)?;
-    let scales = adapters.scales.clone();
+    let inputs = Inputs::new(&g, sources, shape)?;
+    let mut states = inputs.state_store(sources);
+    let mut store = inputs.key_value_store(sources, shape);
     let build = Build {
         g: &g,
         plan,
-        tensors: weights.tensors,
-        adapters,
-        positions: &positions,
-        n_tokens: n,
+        tensors: sources.weights.tensors,
+        adapters: sources.weights.at_work(inputs.scales.0.clone()),
+        n_tokens: shape.n_tokens as u64,
         n_ctx: match options.n_ctx_seq {
             0 => plan.n_ctx_train,
             n_ctx => n_ctx as u64,
         },
-        asked: RefCell::default(),
+        inputs: &inputs.derived,
         side: None,
         store: store.as_mut(),
-        n_seqs,
+        n_seqs: shape.n_seqs as u64,
         states: &mut states,
         flash_attn: options.flash_attn,
         named: RefCell::default(),
@@ -291,7 +87,7 @@ pub(super) fn build(
     let mut assembly = Assembly {
         build,
         taps: HashMap::new(),
-        rows: rows.clone(),
+        rows: inputs.output_rows.as_ref().map(|rows| rows.0.clone()),
         chosen: None,
         of_all: HashMap::new(),
     };
@@ -299,30 +95,19 @@ pub(super) fn build(
         n_outputs: shape.n_outputs as u64,
         is_headless: shape.is_headless || options.embeddings,
         hidden: shape.wants_hidden,
-        all_values: options.watch,
+        all_values: options.capture,
     };
-    let (x, logits, hidden) = assembly.model(&tokens, &wants)?;
-    let asked = assembly.build.asked.into_inner();
+    let (x, logits, hidden) = assembly.model(&inputs.tokens.0, &wants)?;
     let named = assembly.build.named.into_inner();
     let updated = assembly.build.adapters.updated.into_inner();
     drop(store);
-    for kept in &states.kept {
-        g.expand(kept)?;
+    for written in &states.written {
+        g.expand(written)?;
     }
-    let mut watched = Vec::new();
-    for value in named.into_iter().filter(|_| options.watch) {
-        let tensor = if value.tensor.is_contiguous() {
-            value.tensor
-        } else {
-            g.cont(&value.tensor)?
-        };
-        g.output(&tensor)?;
-        watched.push(Watched {
-            path: value.path,
-            is_per_token: value.is_per_token,
-            tensor,
-        });
-    }
+    let captured = match options.capture {
+        true => capture(&mut g, named)?,
+        false => Vec::new(),
+    };
     match &logits {
         Some(logits) => g.output(logits)?,
         None => g.expand(&x)?,
@@ -330,24 +115,31 @@ pub(super) fn build(
     if let Some(hidden) = &hidden {
         g.output(hidden)?;
     }
-    Ok((
-        g,
-        Inputs {
-            tokens,
-            positions,
-            rows,
-            cells,
-            read,
-            write,
-            scales,
-            updated,
-            asked,
-            watched,
-            sights,
-            logits,
-            hidden,
-        },
-    ))
+    let pass = PassGraph {
+        inputs,
+        updated,
+        captured,
+        logits,
+        hidden,
+    };
+    Ok((g, pass))
+}
+
+/// Makes named values outputs of the graph.
+fn capture(g: &mut Graph, named: Vec<Named>) -> Result<Vec<Captured>, Error> {
+    let capture = |value: Named| {
+        let tensor = match value.tensor.is_contiguous() {
+            true => value.tensor,
+            false => g.cont(&value.tensor)?,
+        };
+        g.output(&tensor)?;
+        Ok(Captured {
+            path: value.path,
+            is_per_token: value.is_per_token,
+            tensor,
+        })
+    };
+    named.into_iter().map(capture).collect()
 }
 
 /// What is asked of a graph.

@@ -11,7 +11,8 @@ use crate::ggml::{self, Arena, Device, Tensor};
 use crate::plan::TensorPlan;
 use crate::weights::{Bytes, TensorInfo, TensorType, Weights};
 
-use super::{Error, memory};
+use super::error::{Error, Purpose};
+use super::memory;
 
 /// The tensors of a plan on a device; a clone has the same memory.
 #[derive(Clone)]
@@ -141,7 +142,7 @@ fn bytes_of(planned: &[TensorPlan]) -> u64 {
 
 /// Refuses copies of weights that the machine has no memory for.
 pub(super) fn check(copied_bytes: u64) -> Result<(), Error> {
-    memory::check(memory::Purpose::Weights, copied_bytes)
+    memory::check(Purpose::Weights, copied_bytes)
 }
 
 /// Loads every planned tensor from `weights`.

@@ -2,33 +2,32 @@
 
 use crate::ggml::{Profile, Step};
 
-use super::Model;
+use super::lifecycle::Model;
 
 impl Model {
     /// Puts the passes that follow under the clock, operation by operation, which slows them a
     /// little.
     pub fn start_profile(&mut self) {
         let profile = Profile::new(&self.loaded.tensors);
-        self.executor.set_profile(Some(profile));
+        self.graphs.executor.set_profile(Some(profile));
     }
 
     /// Ends what [`Self::start_profile`] began; `None` if nothing did.
     pub fn end_profile(&mut self) -> Option<Profile> {
-        self.executor.set_profile(None)
+        self.graphs.executor.set_profile(None)
     }
 
     /// The operations of the last pass, in the order of execution; weights are places in the plan.
     /// None before the first pass.
     pub fn steps(&self) -> Vec<Step> {
-        let graph = self.executor.graph();
+        let graph = self.graphs.executor.graph();
         graph.map_or_else(Vec::new, |graph| graph.walk(&self.loaded.tensors))
     }
 
     /// Bytes of weights that a pass like the last one reads: rows of tables as far as they are asked
     /// for, and of experts at most as many as are asked for. 0 before the first pass.
     pub fn weight_bytes_read(&self) -> u64 {
-        self.executor
-            .graph()
-            .map_or(0, |graph| graph.bytes_read(&self.loaded.tensors))
+        let graph = self.graphs.executor.graph();
+        graph.map_or(0, |graph| graph.bytes_read(&self.loaded.tensors))
     }
 }

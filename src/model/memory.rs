@@ -1,30 +1,6 @@
 //! How much memory there is, asked before any is taken.
 
-use std::fmt;
-
-use super::Error;
-use crate::wording::bytes;
-
-/// What memory is taken for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// Weights that the file does not hold as they are computed with.
-    Weights,
-    /// Keys and values, and states.
-    Cache,
-    /// Values of one pass.
-    Scratch,
-}
-
-impl fmt::Display for Purpose {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Weights => "weights that are copied",
-            Self::Cache => "the key/value cache",
-            Self::Scratch => "scratch memory",
-        })
-    }
-}
+use super::error::{Error, Purpose};
 
 /// Refuses to take `needed` bytes if the machine does not have them.
 pub(super) fn check(what: Purpose, needed: u64) -> Result<(), Error> {
@@ -50,17 +26,6 @@ pub fn available() -> Option<u64> {
         .parse::<u64>()
         .ok()?
         .checked_mul(1024)
-}
-
-/// Both numbers for people, and what takes less.
-pub(super) fn sentence(what: Purpose, needed: u64, available: u64) -> String {
-    let advice = match what {
-        Purpose::Weights => "try a smaller --type",
-        Purpose::Cache => "try a smaller --ctx or a smaller --kv-type",
-        Purpose::Scratch => "try a smaller --ctx",
-    };
-    let (needed, available) = (bytes(needed), bytes(available));
-    format!("{needed} needed, {available} available; {advice}")
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
-//! One pass: the rows it takes, the graph it replays or builds, what is written and read.
+//! One pass: the slots it is given, the graph it replays or builds, what is written and read.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::arch::Mode;
-use crate::blocks::Sight;
-use crate::blocks::cache::Cache as Visibility;
-use crate::ggml;
-use crate::plan::{CachePlan, Plan};
-
-use super::cache::{Mask, Rows, Shortage, Table, Taken};
-use super::graph::Shape;
+use super::batch::Batch;
+use super::cache::{Allocated, Rows, SequenceId, Shortage};
+use super::error::Error;
+use super::graph;
+use super::inputs::{PassData, VisibleKeys};
+use super::lifecycle::Model;
+use super::results::Value;
+use super::shape::Shape;
+use super::split;
 use super::stage::{self, StageEnds};
-use super::{Batch, Error, Model, Options, SequenceId, split};
 
 /// Takes rows of results as they are computed: the index of the first, and the rows.
 pub type EachRows<'a> = &'a mut dyn FnMut(usize, &[f32]);
@@ -77,9 +77,9 @@ impl Model {
         n_seqs: usize,
         each: Option<EachRows<'_>>,
     ) -> Result<(), Error> {
-        let taken = self.take(batch, n_seqs)?;
-        // Nothing is left half done: what the pass took is given back below.
-        let compute = AssertUnwindSafe(|| self.compute(batch, &taken, n_seqs, each));
+        let allocated = self.allocate(batch, n_seqs)?;
+        // Nothing is left half done: what the pass was given is freed below.
+        let compute = AssertUnwindSafe(|| self.compute(batch, &allocated, n_seqs, each));
         let result = catch_unwind(compute).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -87,16 +87,16 @@ impl Model {
         });
         if result.is_err() {
             // A graph that failed half-way is not replayed, and its rows are not believed.
-            self.current = None;
+            self.graphs.forget_loaded();
             if self.options.n_ctx > 0 {
-                self.ledger.give_back(&batch.places);
+                self.block_manager.take_back(&batch.places);
             }
         }
         result
     }
 
     /// What the tokens of a pass are given of what is kept.
-    fn take(&mut self, batch: &Batch, n_seqs: usize) -> Result<Taken, Error> {
+    fn allocate(&mut self, batch: &Batch, n_seqs: usize) -> Result<Allocated, Error> {
         if self.options.n_ctx == 0 {
             let read = match self.states.is_empty() {
                 true => Vec::new(),
@@ -106,15 +106,15 @@ impl Model {
                 read,
                 write: Vec::new(),
             };
-            let cells = Vec::new();
-            return Ok(Taken { cells, rows });
+            let slots = Vec::new();
+            return Ok(Allocated { slots, rows });
         }
-        let taken = self.ledger.take(&batch.places, &batch.tokens);
-        taken.map_err(|shortage| match shortage {
+        let allocated = self.block_manager.allocate(&batch.places, &batch.tokens);
+        allocated.map_err(|shortage| match shortage {
             Shortage::Rows => Error::Sequences(self.options.n_seqs),
-            Shortage::Cells => Error::CacheFull {
+            Shortage::Slots => Error::CacheFull {
                 needed: batch.len(),
-                free: self.free_cells(),
+                free: self.free_slots(),
                 n_ctx: self.options.n_ctx,
             },
         })
@@ -123,87 +123,39 @@ impl Model {
     fn compute(
         &mut self,
         batch: &Batch,
-        taken: &Taken,
+        allocated: &Allocated,
         n_seqs: usize,
         each: Option<EachRows<'_>>,
     ) -> Result<(), Error> {
         let n_outputs = batch.n_outputs();
         let is_headless = n_outputs > self.n_outputs();
         let is_cached = self.options.n_ctx > 0;
-        let tables: Vec<Table> = match self.is_paged {
-            true => self.ledger.tables(&batch.places),
-            false => Vec::new(),
-        };
-        let n_kv = if !tables.is_empty() {
-            tables.iter().map(|t| table_len(t.blocks.len())).collect()
-        } else if is_cached {
-            self.ledger.views(&batch.places)
-        } else {
-            vec![batch.len(); self.plan.caches.len()]
-        };
-        let shape = Shape {
+        let keys = VisibleKeys::of(&self.block_manager, batch, is_cached, self.is_paged);
+        self.load_graph(Shape {
             n_tokens: batch.len(),
             n_outputs,
-            n_kv,
+            n_kv: keys.n_kv(),
             n_seqs,
             wants_hidden: batch.wants_hidden || is_headless,
             is_headless,
             adapters: self.adapters.on(&sequences(batch)),
+        })?;
+        let (executor, pass) = self.graphs.split()?;
+        let data = PassData {
+            batch,
+            allocated,
+            keys: &keys,
+            block_manager: &self.block_manager,
+            adapters: &self.adapters,
         };
-        if self
-            .current
-            .as_ref()
-            .is_none_or(|(current, _)| *current != shape)
-        {
-            let _span = tracing::trace_span!(target: "phase", "build").entered();
-            self.current = None;
-            let (graph, inputs) = self.build(&shape)?;
-            self.executor.load(graph)?;
-            self.current = Some((shape, inputs));
-            self.n_graphs += 1;
-        }
-        let Some((shape, inputs)) = &self.current else {
-            return Err(ggml::Error::Compute("no graph is loaded".into()).into());
-        };
-        let writing = tracing::trace_span!(target: "phase", "inputs").entered();
-        inputs.write(&mut self.executor, batch, &taken.cells, &taken.rows)?;
-        for (id, tensor) in inputs.scales.iter().filter(|(_, t)| t.is_allocated()) {
-            let of_token = |(sequence, _): &(_, _)| self.adapters.scale(*id, *sequence);
-            let scales: Vec<f32> = batch.places.iter().map(of_token).collect();
-            self.executor.write(tensor, &scales)?;
-        }
-        for (i, sight) in inputs.sights.iter().enumerate() {
-            let mask = match sight {
-                Sight::Pages { queries, table } => {
-                    let of_pass = &tables[i];
-                    let mut blocks = of_pass.blocks.clone();
-                    blocks.resize(shape.n_kv[i], NO_BLOCK);
-                    self.executor
-                        .write(queries, of_pass.queries.as_flattened())?;
-                    self.executor.write(table, &blocks)?;
-                    continue;
-                }
-                Sight::Mask(mask) => mask,
-            };
-            let values = if is_cached {
-                self.ledger.mask(i, shape.n_kv[i], &batch.places)
-            } else {
-                let rule = visibility(&self.plan, &self.options, &self.plan.caches[i]);
-                Mask::of_tokens(&batch.places, &rule)
-            };
-            if self.options.flash_attn {
-                self.executor.write(mask, &values.to_f16())?;
-            } else {
-                self.executor.write(mask, values.as_f32())?;
-            }
-        }
-        drop(writing);
-        tracing::trace_span!(target: "phase", "compute").in_scope(|| self.executor.run())?;
+        tracing::trace_span!(target: "phase", "inputs")
+            .in_scope(|| pass.inputs.write(executor, &data))?;
+        tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.run())?;
         self.hidden.clear();
-        if let Some(hidden) = &inputs.hidden {
+        if let Some(hidden) = &pass.hidden {
             self.hidden
                 .resize(n_outputs * self.plan.n_embd as usize, 0.0);
-            self.executor.read(hidden, &mut self.hidden)?;
+            executor.read(hidden, &mut self.hidden)?;
         }
         if is_headless {
             let sequences = batch.places.iter().zip(&batch.outputs);
@@ -211,9 +163,10 @@ impl Model {
             let sequences: Vec<_> = sequences.map(|((sequence, _), _)| *sequence).collect();
             return self.project(&sequences, each);
         }
-        self.logits.resize(n_outputs * self.row_width(), 0.0);
-        if let Some(logits) = &inputs.logits {
-            self.executor.read(logits, &mut self.logits)?;
+        let width = self.options.row_width(&self.plan);
+        self.logits.resize(n_outputs * width, 0.0);
+        if let Some(logits) = &pass.logits {
+            executor.read(logits, &mut self.logits)?;
         }
         if let Some(each) = each {
             each(0, &self.logits);
@@ -221,7 +174,30 @@ impl Model {
         Ok(())
     }
 
-    /// Makes logits of the rows of the stream that the pass left, each of a sequence, some at a time;
+    /// Loads the graph of a shape: the one that is there, or a new one.
+    fn load_graph(&mut self, shape: Shape) -> Result<(), Error> {
+        if self.graphs.holds(&shape) {
+            return Ok(self.graphs.reload(&shape)?);
+        }
+        let _span = tracing::trace_span!(target: "phase", "build").entered();
+        let (graph, pass) = graph::build(&self.sources(), &shape)?;
+        Ok(self.graphs.add(shape, graph, pass)?)
+    }
+
+    /// The values of the last pass in the order of computation; none unless they are captured.
+    ///
+    /// # Errors
+    /// The tensor library refuses to read one.
+    pub fn values(&self) -> Result<Vec<Value>, Error> {
+        let Some(pass) = self.graphs.loaded() else {
+            return Ok(Vec::new());
+        };
+        let executor = &self.graphs.executor;
+        let captured = pass.captured.iter();
+        captured.map(|value| Value::read(executor, value)).collect()
+    }
+
+    /// Makes logits of the hidden states that the pass left, each of a sequence, some at a time;
     /// all are kept unless somebody takes each.
     fn project(
         &mut self,
@@ -235,35 +211,30 @@ impl Model {
         let is_kept = each.is_none();
         self.logits
             .resize(width * if is_kept { n_rows } else { at_once }, 0.0);
-        self.current = None;
         let mut loaded: Option<(usize, StageEnds)> = None;
         for at in (0..n_rows).step_by(at_once) {
             let n = at_once.min(n_rows - at);
             let ends = match &loaded {
                 Some((len, ends)) if *len == n => ends.clone(),
                 _ => {
-                    let weights = self.on_device();
-                    let built =
-                        stage::build_head(&self.plan, &weights, &self.states, n, &adapters)?;
+                    let built = stage::build_head(&self.sources(), n, &adapters)?;
                     let Some((graph, ends)) = built else {
                         return Err(Error::Internal("there is no head".into()));
                     };
-                    self.executor.load(graph)?;
+                    self.graphs.load(graph)?;
                     loaded = Some((n, ends.clone()));
                     ends
                 }
             };
             let rows = &self.hidden[at * n_embd..(at + n) * n_embd];
-            self.executor.write(&ends.hidden, rows)?;
-            for (id, tensor) in ends.scales.iter().filter(|(_, t)| t.is_allocated()) {
-                let of_row = |sequence: &SequenceId| self.adapters.scale(*id, *sequence);
-                let scales: Vec<f32> = sequences[at..at + n].iter().map(of_row).collect();
-                self.executor.write(tensor, &scales)?;
-            }
-            tracing::trace_span!(target: "phase", "compute").in_scope(|| self.executor.run())?;
-            let begin = if is_kept { at } else { 0 };
-            let rows = &mut self.logits[begin * width..(begin + n) * width];
-            self.executor.read(&ends.result, rows)?;
+            let executor = &mut self.graphs.executor;
+            executor.write(&ends.hidden, rows)?;
+            let of_rows = sequences[at..at + n].iter().copied();
+            ends.scales.write(executor, &self.adapters, of_rows)?;
+            tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.run())?;
+            let first = if is_kept { at } else { 0 };
+            let rows = &mut self.logits[first * width..(first + n) * width];
+            executor.read(&ends.result, rows)?;
             if let Some(each) = &mut each {
                 each(at, rows);
             }
@@ -278,24 +249,4 @@ fn sequences(batch: &Batch) -> Vec<SequenceId> {
     sequences.sort_unstable();
     sequences.dedup();
     sequences
-}
-
-/// Tables have a multiple of so many blocks, so that a graph serves many steps.
-const TABLE_STEP: usize = 64;
-
-/// What stands behind the end of a table.
-const NO_BLOCK: i32 = -1;
-
-/// Length of the table of a graph that holds `n_blocks`.
-pub(super) fn table_len(n_blocks: usize) -> usize {
-    n_blocks.max(1).next_multiple_of(TABLE_STEP)
-}
-
-/// What queries of a group of layers see.
-pub(super) fn visibility(plan: &Plan, options: &Options, group: &CachePlan) -> Visibility {
-    let rule = Visibility::read(&group.unit.options);
-    Visibility {
-        causal: rule.causal && !options.non_causal && plan.mode == Mode::Causal,
-        ..rule
-    }
 }

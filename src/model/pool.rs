@@ -2,8 +2,9 @@
 
 use crate::blocks::pool;
 
+use super::error::Error;
+use super::lifecycle::Model;
 use super::stage;
-use super::{Error, Model};
 
 impl Model {
     /// The vector of a sequence, of the hidden states after the final norm `[n_embd, n_tokens]` of
@@ -22,13 +23,13 @@ impl Model {
         }
         let mut vector = pool::pooled(rows, width, self.plan.pooling());
         if pool::has_layers(&self.plan.pool) {
-            let (graph, ends) = stage::build_pool(&self.plan, &self.on_device(), &self.states)?;
-            self.current = None;
-            self.executor.load(graph)?;
-            self.executor.write(&ends.hidden, &vector)?;
-            self.executor.run()?;
+            let (graph, ends) = stage::build_pool(&self.sources())?;
+            self.graphs.load(graph)?;
+            let executor = &mut self.graphs.executor;
+            executor.write(&ends.hidden, &vector)?;
+            executor.run()?;
             vector = vec![0.0; ends.result.elements() as usize];
-            self.executor.read(&ends.result, &mut vector)?;
+            executor.read(&ends.result, &mut vector)?;
         }
         pool::normalise(&self.plan.pool, &mut vector);
         Ok(vector)

@@ -3,7 +3,9 @@
 
 use std::collections::HashMap;
 
-use super::{Batch, Error, SequenceId};
+use super::batch::Batch;
+use super::cache::SequenceId;
+use super::error::Error;
 
 /// A part of a batch.
 #[derive(Debug)]

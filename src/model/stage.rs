@@ -2,17 +2,16 @@
 //! rows at a time, and what follows pooling. Called by passes and by pooling.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 
 use crate::blocks::{self, Build};
 use crate::ggml::{Error, Graph, Tensor};
-use crate::plan::Plan;
 use crate::weights::TensorType;
 
-use super::adapters::OnDevice;
-use super::cache::states::{PassStates, States};
+use super::cache::states::PassStates;
 use super::cache::store::PassStore;
 use super::graph::{NODES_ELSEWHERE, n_leaves};
+use super::inputs::{AdapterScales, Derived};
+use super::shape::Sources;
 
 /// A graph of a stage after the last layer, and what it takes and gives.
 pub(super) type Stage = (Graph, StageEnds);
@@ -25,73 +24,61 @@ pub(super) struct StageEnds {
     /// `[width, n_rows]`.
     pub(super) result: Tensor,
     /// Scales of the rows for each adapter that is on.
-    pub(super) scales: Vec<(usize, Tensor)>,
+    pub(super) scales: AdapterScales,
 }
 
 /// The graph that makes logits `[n_vocab, n_rows]` of rows of hidden states after the final norm
 /// `[n_embd, n_rows]`; none if the model ends in vectors.
 pub(super) fn build_head(
-    plan: &Plan,
-    weights: &OnDevice<'_>,
-    states: &States,
+    sources: &Sources<'_>,
     n_rows: usize,
     adapters: &[usize],
 ) -> Result<Option<Stage>, Error> {
-    let Some(unit) = plan.head.as_ref().and_then(|head| head.unit.as_ref()) else {
+    let Some(unit) = sources
+        .plan
+        .head
+        .as_ref()
+        .and_then(|head| head.unit.as_ref())
+    else {
         return Ok(None);
     };
-    build_stage(plan, weights, states, n_rows, adapters, |b, x| {
+    build_stage(sources, n_rows, adapters, |b, x| {
         blocks::head::build(b, unit, x)
     })
     .map(Some)
 }
 
 /// The graph of what follows pooling: `[n_embd, 1]` to `[width, 1]`.
-pub(super) fn build_pool(
-    plan: &Plan,
-    weights: &OnDevice<'_>,
-    states: &States,
-) -> Result<Stage, Error> {
-    build_stage(plan, weights, states, 1, &[], |b, x| {
-        blocks::pool::build(b, &plan.pool, x)
+pub(super) fn build_pool(sources: &Sources<'_>) -> Result<Stage, Error> {
+    build_stage(sources, 1, &[], |b, x| {
+        blocks::pool::build(b, &sources.plan.pool, x)
     })
 }
 
 /// The graph of a stage after the last layer, which looks at each row `[n_embd]` by itself.
 fn build_stage(
-    plan: &Plan,
-    weights: &OnDevice<'_>,
-    states: &States,
+    sources: &Sources<'_>,
     n_rows: usize,
     adapters: &[usize],
     stage: impl FnOnce(&Build<'_>, &Tensor) -> Result<Tensor, Error>,
 ) -> Result<Stage, Error> {
+    let (plan, weights) = (sources.plan, &sources.weights);
     let update_nodes = weights.update_nodes;
-    let g = Graph::new(NODES_ELSEWHERE + update_nodes, n_leaves(plan, update_nodes))?;
+    let mut g = Graph::new(NODES_ELSEWHERE + update_nodes, n_leaves(plan, update_nodes))?;
     let n = n_rows as u64;
     let hidden = g.input("hidden", TensorType::F32, &[plan.n_embd, n])?;
-    let adapters = weights.at_work(&g, adapters, n)?;
-    let scales = adapters.scales.clone();
+    let scales = AdapterScales::new(&g, adapters, n)?;
     let result = {
-        let mut store = PassStore {
-            sights: Vec::new(),
-            seen: HashMap::new(),
-        };
-        let mut states = PassStates {
-            states,
-            read: None,
-            write: None,
-            kept: Vec::new(),
-        };
+        let mut store = PassStore::default();
+        let mut states = PassStates::without_rows(sources.states);
         let build = Build {
             g: &g,
             plan,
             tensors: weights.tensors,
-            adapters,
-            positions: &hidden,
+            adapters: weights.at_work(scales.0.clone()),
             n_tokens: n,
             n_ctx: plan.n_ctx_train,
-            asked: RefCell::default(),
+            inputs: &Derived::new(n),
             side: None,
             store: &mut store,
             n_seqs: 1,
@@ -101,7 +88,6 @@ fn build_stage(
         };
         stage(&build, &hidden)?
     };
-    let mut g = g;
     g.output(&result)?;
     let ends = StageEnds {
         hidden,

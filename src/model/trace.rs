@@ -2,18 +2,19 @@
 //!
 //! Tensors are described and never allocated, so a plan of any size is walked in milliseconds, with
 //! or without a file. The graph is the one that [`Model::forward`](super::Model::forward) runs with
-//! its usual settings: a cache, and attention that does not keep its scores.
+//! its usual settings: a cache, and flash attention.
 
 use crate::arch::WeightRole;
 use crate::ggml::{Arena, Error, Step};
-use crate::plan::{BLOCK_LEN, Plan, TensorPlan};
+use crate::plan::{Plan, TensorPlan};
 use crate::weights::TensorType;
 
 use super::adapters::OnDevice;
 use super::cache::states::States;
 use super::cache::store::KeyValues;
-use super::graph::{self, Shape};
-use super::{Options, pass};
+use super::graph;
+use super::options::Options;
+use super::shape::{Shape, Sources};
 
 /// Positions for which the described cache has room.
 const N_CTX: usize = 64;
@@ -38,44 +39,30 @@ pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<Step>, Error> {
         deterministic: false,
         embeddings: false,
         non_causal: false,
-        watch: false,
+        capture: false,
     };
-    let room = options.room();
-    let n_cells: Vec<usize> = plan
-        .caches
-        .iter()
-        .map(|group| room.cells(group) as usize)
-        .collect();
-    let n_kv = match options.is_paged(plan) {
-        true => vec![pass::table_len(N_CTX / BLOCK_LEN as usize); n_cells.len()],
-        false => n_cells.clone(),
-    };
+    let n_slots = options.n_slots(plan);
     let weights = Arena::new(plan.tensors.len(), 0)?;
     let tensors = plan
         .tensors
         .iter()
         .map(|tensor| weights.tensor(&tensor.name, type_in_memory(tensor), &tensor.shape))
         .collect::<Result<Vec<_>, _>>()?;
-    let (cache, _) = KeyValues::describe(plan, &n_cells, options.k_type, options.v_type)?;
+    let (cache, _) = KeyValues::describe(plan, &n_slots, options.k_type, options.v_type)?;
     let (states, _) = States::describe(plan, options.n_rows())?;
-    let shape = Shape {
-        n_tokens,
-        n_outputs: n_tokens,
-        n_kv,
-        n_seqs: 1,
-        wants_hidden: false,
-        is_headless: false,
-        adapters: Vec::new(),
-    };
-    let (graph, _) = graph::build(
+    let sources = Sources {
         plan,
-        &OnDevice::plain(&tensors),
-        &cache,
-        &states,
-        &options,
-        &n_cells,
-        &shape,
-    )?;
+        weights: OnDevice::plain(&tensors),
+        cache: &cache,
+        states: &states,
+        options: &options,
+        n_slots: &n_slots,
+    };
+    let shape = Shape {
+        n_outputs: n_tokens,
+        ..Shape::largest(&options, plan, &n_slots)
+    };
+    let (graph, _) = graph::build(&sources, &shape)?;
     Ok(graph.walk(&tensors))
 }
 

@@ -199,7 +199,7 @@ pub const BLOCK_LEN: u64 = 16;
 
 /// How much is kept between passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct Capacity {
     /// Positions of all sequences together.
     pub n_ctx: u64,
     /// Sequences at the same time.
@@ -208,11 +208,11 @@ pub struct Room {
     pub n_batch: u64,
 }
 
-impl Room {
-    /// Cells of a group of layers, in whole blocks. Where a window is seen, those of a window of
+impl Capacity {
+    /// Slots of a group of layers, in whole blocks. Where a window is seen, those of a window of
     /// each sequence and of a pass, and as many windows again for what is remembered of ended
     /// sequences, however long the context.
-    pub fn cells(&self, cache: &CachePlan) -> u64 {
+    pub fn slots(&self, cache: &CachePlan) -> u64 {
         let all = self.n_ctx.div_ceil(BLOCK_LEN);
         let blocks = cache.window().map_or(all, |window| {
             // A window begins and ends anywhere in a block, and so does what a pass adds to it.
@@ -521,12 +521,12 @@ impl Plan {
     /// Bytes of the caches, with keys and values of these types.
     ///
     /// `None` if a row is not a whole number of blocks of its type.
-    pub fn cache_bytes(&self, room: Room, k: TensorType, v: TensorType) -> Option<u64> {
+    pub fn cache_bytes(&self, capacity: Capacity, k: TensorType, v: TensorType) -> Option<u64> {
         self.key_values().try_fold(0u64, |sum, (_, rows)| {
             let values = if rows.v_in_k { 0 } else { v.row_bytes(rows.v)? };
             let row = k.row_bytes(rows.k)?.checked_add(values)?;
-            let n_cells = room.cells(&self.caches[rows.cache]);
-            sum.checked_add(row.checked_mul(n_cells)?)
+            let n_slots = capacity.slots(&self.caches[rows.cache]);
+            sum.checked_add(row.checked_mul(n_slots)?)
         })
     }
 

@@ -311,17 +311,17 @@ fn patterns(seen: &Seen, n: usize) -> BTreeMap<usize, Vec<BTreeSet<usize>>> {
     let options = Options {
         n_ctx: 0,
         n_batch: n,
-        watch: true,
+        capture: true,
         ..options()
     };
     let mut model = model(&seen.golden, options);
     let text: Vec<u32> = (0..n).map(|i| (i * 37 + i / 5) as u32 % 96).collect();
     run(&mut model, &text, 0, 0);
-    let values = model.values().expect("watched");
+    let values = model.values().expect("captured");
     let mut all = BTreeMap::new();
     for value in values
         .iter()
-        .filter(|value| value.path.ends_with(".pattern"))
+        .filter(|value| !value.is_per_token && value.path.ends_with(".weights"))
     {
         let layer = seen.layer(&value.path).expect("a layer looks");
         assert_eq!(value.shape[..2], [n as u64, n as u64], "{}", value.path);

@@ -277,8 +277,8 @@ fn wiring_that_makes_no_sense_is_refused() {
 pub(crate) const FIRST: &[(&str, Edits, &str)] = &[
     ("llama", &[("embed/scale", Some("1.1"))], "embed.x"),
     ("llama", &[("rope/std/kind", Some("\"neox\""))], "layers.0.attn.q"),
-    ("qwen3", &[("stack/0/slot/attn/branch/attention/scale", Some("1.0"))], "layers.0.attn.pattern"),
-    ("gemma2", &[("cache/local/size", Some("\"n_swa + 1\""))], "layers.0.attn.pattern"),
+    ("qwen3", &[("stack/0/slot/attn/branch/attention/scale", Some("1.0"))], "layers.0.attn.weights"),
+    ("gemma2", &[("cache/local/size", Some("\"n_swa + 1\""))], "layers.0.attn.weights"),
     ("gemma2", &[("stack/0/slot/attn/post", None)], "layers.0.attn.out"),
     ("llama", &[("stack/0/slot/ffn/branch/ffn/act", Some("\"gelu\""))], "layers.0.ffn.hidden"),
     ("smollm3", &[("params/is_turned", Some("1"))], "layers.3.attn.q"),
@@ -297,7 +297,7 @@ pub(crate) fn compared(library: &Library, golden: &Golden, edits: Edits) -> Repo
 pub(crate) fn values(def: &ArchDef, golden: &Golden) -> Vec<model::Value> {
     let plan = Plan::new(def, golden.weights.metadata(), &golden.weights).expect("it fits");
     let watching = Options {
-        watch: true,
+        capture: true,
         ..options()
     };
     let mut model = Model::load(plan, &golden.weights, watching, &mut |_, _| {}).expect("it loads");

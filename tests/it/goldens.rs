@@ -238,7 +238,7 @@ pub(crate) fn options() -> Options {
         deterministic: false,
         embeddings: false,
         non_causal: false,
-        watch: false,
+        capture: false,
     }
 }
 
@@ -266,6 +266,27 @@ fn a_step_of_the_same_shape_replays_the_graph() {
         run(&mut model, &[*token], 0, i as u32);
     }
     assert_eq!(model.n_graphs(), 1);
+}
+
+#[test]
+fn prefill_and_decode_in_turn_build_a_graph_for_each_shape_once() {
+    let scratch = scratch();
+    let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
+    let mut model = model(&golden, options());
+    let tokens = &golden.tokens[..12];
+    let all = run(&mut model, tokens, 0, 0);
+    let width = all.len() / tokens.len();
+    for round in 1..4 {
+        let first = run(&mut model, &tokens[..5], round, 0);
+        assert_eq!(first[..], run(&mut model, &tokens[..5], 10 + round, 0)[..]);
+        for at in 5..12 {
+            let row = run(&mut model, &tokens[at..=at], round, at as u32);
+            let expected = &all[at * width..(at + 1) * width];
+            let near = row.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-3);
+            assert!(near, "token {at} of round {round}");
+        }
+    }
+    assert_eq!(model.n_graphs(), 3, "12 tokens, 5 tokens and 1 token");
 }
 
 #[test]
@@ -299,7 +320,7 @@ fn a_batch_that_does_not_fit_is_refused_and_leaves_no_trace() {
         refused(&mut model, &batch),
         "the cache is full: 17 positions asked for, 16 of 16 free"
     );
-    assert_eq!(model.free_cells(), 16);
+    assert_eq!(model.free_slots(), 16);
     batch.clear();
     (0..2).for_each(|_| batch.push(1, 0, 3, true));
     assert_eq!(

@@ -102,14 +102,14 @@ fn a_text_is_not_continued_where_its_window_has_been_left() {
     for (position, token) in (0..).zip(&tokens) {
         whole.extend(run(&mut model, &[*token], 0, position));
     }
-    let free = model.free_cells();
+    let free = model.free_slots();
     let mut batch = lab_bench::model::Batch::default();
     batch.push(1, 0, 12, true);
     assert_eq!(
         model.forward(&batch).expect_err("refused").to_string(),
         "a pass of position 12 of sequence 0: 37: a sequence is read in order"
     );
-    assert_eq!(model.free_cells(), free);
+    assert_eq!(model.free_slots(), free);
     assert_eq!(model.forget(0, N_TOKENS - 1), N_TOKENS - 1);
     // What the window has left is copied from what is remembered of it, but for the last token.
     assert_eq!(model.forget(0, 12), 11);

@@ -260,7 +260,7 @@ pub fn results(
         deterministic: false,
         embeddings: output != Output::Logits,
         non_causal: false,
-        watch: false,
+        capture: false,
     };
     let mut model = match Model::load(plan, weights, options, &mut |_, _| {}) {
         Ok(model) => model,

@@ -17,7 +17,7 @@ use crate::describe::{Share, describe, shares};
 use crate::lora::Adapter;
 use crate::model::{Estimator, MemoryUse, Options};
 use crate::models::{self, Definitions, Opened, Source, tokenizer_of, unread_keys};
-use crate::plan::{Plan, Room};
+use crate::plan::{Capacity, Plan};
 use crate::serving;
 use crate::text::template::{self, ChatTemplate, Moment, Probe};
 use crate::text::tokenizer::Tokenizer;
@@ -314,7 +314,7 @@ fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx:
 
 /// Bytes of an f16 cache for one sequence, where they can be counted.
 pub(super) fn cache_bytes(plan: &Plan, n_ctx: u64) -> Option<u64> {
-    let room = Room {
+    let room = Capacity {
         n_ctx,
         n_seqs: 1,
         n_batch: Options::N_BATCH as u64,

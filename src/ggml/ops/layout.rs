@@ -3,7 +3,7 @@
 use ggml_sys as sys;
 
 use super::super::arena::Tensor;
-use super::super::{Error, type_id};
+use super::super::error::Error;
 use super::{Graph, fault, is_matrix_type};
 use crate::weights::TensorType;
 
@@ -124,7 +124,7 @@ impl Graph {
         }
         let ctx = self.arena.reserve()?;
         // SAFETY: the pair of types was checked.
-        let ptr = unsafe { sys::ggml_cast(ctx, a.as_ptr(), type_id(ty)) };
+        let ptr = unsafe { sys::ggml_cast(ctx, a.as_ptr(), ty.id()) };
         self.node("cast", ptr, &[a])
     }
 

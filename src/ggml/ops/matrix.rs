@@ -2,8 +2,8 @@
 
 use ggml_sys as sys;
 
-use super::super::Error;
 use super::super::arena::Tensor;
+use super::super::error::Error;
 use super::{Graph, fault, is_matrix_type};
 use crate::weights::TensorType;
 

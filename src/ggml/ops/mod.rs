@@ -16,20 +16,21 @@ mod rows;
 
 pub use attention::Scores;
 pub use elementwise::{Glu, Unary};
-pub use paged_attention::Pages;
+pub use paged_attention::KvBlocks;
 pub use rope::{RopePairing, RopeParams};
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
 use ggml_sys as sys;
 
-use super::Error;
 use super::arena::{Arena, Tensor};
 use super::device::Device;
-use super::profile::Scopes;
+use super::error::Error;
+use super::scope::Scopes;
+use super::scratch::ScratchId;
 use crate::weights::TensorType;
 
 /// A graph of operations on tensors of its own arena and of others.
@@ -42,6 +43,8 @@ pub struct Graph {
     leaves: RefCell<HashSet<usize>>,
     max_leaves: usize,
     scopes: Scopes,
+    /// The scratch memory that its tensors have places in, once it was loaded.
+    scratch: Cell<Option<ScratchId>>,
 }
 
 fn fault<T>(op: &'static str, message: String) -> Result<T, Error> {
@@ -82,6 +85,7 @@ impl Graph {
             leaves: RefCell::default(),
             max_leaves: n_leaves,
             scopes: Scopes::default(),
+            scratch: Cell::default(),
         })
     }
 
@@ -91,6 +95,10 @@ impl Graph {
 
     pub(super) fn scopes(&self) -> &Scopes {
         &self.scopes
+    }
+
+    pub(super) fn scratch(&self) -> &Cell<Option<ScratchId>> {
+        &self.scratch
     }
 
     pub(super) fn size_limit(&self) -> usize {
@@ -117,8 +125,8 @@ impl Graph {
                 let node = sys::ggml_graph_node(self.as_ptr(), i as i32);
                 let op = sys::shim_tensor_op(node) as sys::ggml_op;
                 (
-                    super::text(sys::ggml_op_name(op)),
-                    super::text(sys::ggml_get_name(node)),
+                    super::text::text(sys::ggml_op_name(op)),
+                    super::text::text(sys::ggml_get_name(node)),
                 )
             }
         })

@@ -1,13 +1,13 @@
-//! Attention over pages of keys and values, in an operation of our own.
+//! Attention over blocks of keys and values, in an operation of our own.
 //!
 //! It is not `flash_attn`: what a query sees is an interval of its own sequence, so there is no mask,
-//! no gathered copy, and no cell of another sequence is looked at. The bits of a result follow from
+//! no gathered copy, and no slot of another sequence is looked at. The bits of a result follow from
 //! the query, its interval and the rows in it alone, whatever else is computed in the same pass.
 
 use ggml_sys as sys;
 
-use super::super::Error;
 use super::super::arena::Tensor;
+use super::super::error::Error;
 use super::attention::Scores;
 use super::{Graph, fault};
 use crate::weights::TensorType;
@@ -17,23 +17,23 @@ mod tests;
 
 /// Keys and values of many sequences, and what each query sees of them.
 #[derive(Clone, Copy, Debug)]
-pub struct Pages<'a> {
-    /// `[dk, kv_heads, cells]`: f32, f16, bf16, q8_0 or q4_0; rows dense.
+pub struct KvBlocks<'a> {
+    /// `[dk, kv_heads, slots]`: f32, f16, bf16, q8_0 or q4_0; rows dense.
     pub k: &'a Tensor,
-    /// `[dv, kv_heads, cells]` likewise; may be a view of the heads of `k`.
+    /// `[dv, kv_heads, slots]` likewise; may be a view of the heads of `k`.
     pub v: &'a Tensor,
-    /// i32 `[4, n]`, for each query: where the pages of its sequence begin in `table`, its own
+    /// i32 `[4, n]`, for each query: where the blocks of its sequence begin in `table`, its own
     /// position, and the first and the end of the positions that it sees.
     pub queries: &'a Tensor,
-    /// i32 `[m]`: the position p of a sequence lies in the cell
-    /// `table[begin + p / page] * page + p % page`.
+    /// i32 `[m]`: the position p of a sequence lies in the slot
+    /// `table[begin + p / block_len] * block_len + p % block_len`.
     pub table: &'a Tensor,
-    /// Cells of a page, a multiple of 16.
-    pub page: u64,
+    /// Slots of a block, a multiple of 16.
+    pub block_len: u64,
 }
 
-impl Pages<'_> {
-    /// Whether there can be pages of this type for heads of so many elements.
+impl KvBlocks<'_> {
+    /// Whether there can be blocks of this type for heads of so many elements.
     pub fn can_hold(ty: TensorType, head: u64) -> bool {
         // SAFETY: the function returns a constant.
         let max_head = unsafe { sys::shim_paged_attention_max_head() } as u64;
@@ -68,10 +68,10 @@ impl Pages<'_> {
         if sq[0] > max_head || sv[0] > max_head {
             return fault(op, format!("heads of {q:?}, {self:?}: at most {max_head}"));
         }
-        if self.page == 0 || !self.page.is_multiple_of(step) || self.page > 1 << 16 {
+        if self.block_len == 0 || !self.block_len.is_multiple_of(step) || self.block_len > 1 << 16 {
             let message = format!(
-                "pages of {} cells: expected a multiple of {step}",
-                self.page
+                "blocks of {} slots: expected a multiple of {step}",
+                self.block_len
             );
             return fault(op, message);
         }
@@ -91,7 +91,7 @@ impl Graph {
     /// position bias lowers scores by the distance of the positions.
     ///
     /// What the lists say is checked where it is read: a query whose interval is empty, or whose
-    /// pages lie outside the table or the cells, gets zeros. The online softmax is that of Milakov
+    /// blocks lie outside the table or the slots, gets zeros. The online softmax is that of Milakov
     /// and Gimelshein 2018.
     ///
     /// # Errors
@@ -99,13 +99,13 @@ impl Graph {
     pub fn paged_attention(
         &self,
         q: &Tensor,
-        pages: &Pages<'_>,
+        blocks: &KvBlocks<'_>,
         scores: &Scores<'_>,
     ) -> Result<Tensor, Error> {
         const OP: &str = "paged_attention";
         self.float(OP, q, false)?;
         scores.check(OP, q.shape()[1], true)?;
-        pages.check(OP, q)?;
+        blocks.check(OP, q)?;
         let ctx = self.arena.reserve()?;
         let sinks = scores.sinks.map_or(std::ptr::null_mut(), Tensor::as_ptr);
         // SAFETY: types, shapes and layout were checked; no sinks are null. The operation checks
@@ -114,18 +114,18 @@ impl Graph {
             sys::shim_paged_attention(
                 ctx,
                 q.as_ptr(),
-                pages.k.as_ptr(),
-                pages.v.as_ptr(),
-                pages.queries.as_ptr(),
-                pages.table.as_ptr(),
+                blocks.k.as_ptr(),
+                blocks.v.as_ptr(),
+                blocks.queries.as_ptr(),
+                blocks.table.as_ptr(),
                 sinks,
                 scores.scale,
                 scores.softcap,
                 scores.max_bias,
-                pages.page as i32,
+                blocks.block_len as i32,
             )
         };
-        let sources = [q, pages.k, pages.v, pages.queries, pages.table];
+        let sources = [q, blocks.k, blocks.v, blocks.queries, blocks.table];
         let sources: Vec<&Tensor> = sources.into_iter().chain(scores.sinks).collect();
         self.node(OP, ptr, &sources)
     }

@@ -10,19 +10,19 @@ pub(in crate::model) struct Mask {
 }
 
 impl Mask {
-    /// Of keys that lie anywhere: `cell(i, position)` is the cell of a position of query `i`'s
+    /// Of keys that lie anywhere: `slot(i, position)` is the slot of a position of query `i`'s
     /// sequence, of which `len(i)` positions are there.
-    pub(super) fn of_cells(
+    pub(super) fn of_slots(
         n_kv: usize,
         queries: &[(SequenceId, u32)],
         rule: &Visibility,
         len: impl Fn(usize) -> u32,
-        cell: impl Fn(usize, u32) -> usize,
+        slot: impl Fn(usize, u32) -> usize,
     ) -> Self {
         let mut values = vec![f32::NEG_INFINITY; n_kv * queries.len()];
         for (i, (row, query)) in values.chunks_exact_mut(n_kv).zip(queries).enumerate() {
             for position in rule.visible(query.1, len(i)) {
-                row[cell(i, position)] = rule.mask(query.1, position);
+                row[slot(i, position)] = rule.mask(query.1, position);
             }
         }
         Self { values }
@@ -88,12 +88,12 @@ mod tests {
         let causal = rule(true, Window::Standard, 0);
         let rows = ["#...", ".#..", "#.#.", ".#.#"];
         assert_eq!(visible(&Mask::of_tokens(&tokens, &causal), 4), rows);
-        // The positions of a sequence in every other cell.
-        let cell = |i: usize, position: u32| 2 * position as usize + tokens[i].0 as usize;
-        let mask = Mask::of_cells(4, &tokens, &causal, |_| 2, cell);
+        // The positions of a sequence in every other slot.
+        let slot = |i: usize, position: u32| 2 * position as usize + tokens[i].0 as usize;
+        let mask = Mask::of_slots(4, &tokens, &causal, |_| 2, slot);
         assert_eq!(visible(&mask, 4), rows);
         let open = rule(false, Window::Standard, 0);
-        let mask = Mask::of_cells(6, &tokens[..1], &open, |_| 2, cell);
+        let mask = Mask::of_slots(6, &tokens[..1], &open, |_| 2, slot);
         assert_eq!(visible(&mask, 6), ["#.#..."]);
     }
 
@@ -102,8 +102,8 @@ mod tests {
         let tokens: Vec<_> = (0..6).map(|position| (0, position)).collect();
         let rows = |rule: &Visibility| {
             let of_tokens = visible(&Mask::of_tokens(&tokens, rule), 6);
-            let cells = Mask::of_cells(6, &tokens, rule, |_| 6, |_, position| position as usize);
-            assert_eq!(visible(&cells, 6), of_tokens);
+            let slots = Mask::of_slots(6, &tokens, rule, |_| 6, |_, position| position as usize);
+            assert_eq!(visible(&slots, 6), of_tokens);
             of_tokens
         };
         assert_eq!(

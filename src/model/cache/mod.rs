@@ -1,7 +1,7 @@
-//! What is kept between passes: who holds which cells, what a query sees of them, and the storage.
+//! What is kept between passes: who holds which slots, what a query sees of them, and the storage.
 //!
-//! Layers that see the same have a pool of blocks of cells, which all sequences share; a cell holds
-//! one position in each of those layers. A sequence is a table of blocks ([`ledger`]). Full blocks
+//! Layers that see the same have a pool of blocks of slots, which all sequences share; a slot holds
+//! one position in each of those layers. A sequence is a table of blocks ([`block_manager`]). Full blocks
 //! are known by the tokens that lead to them ([`prefix`]), so that a later sequence that begins with
 //! the same tokens goes on from them, and takes over a copy of what is alike at the begin of the
 //! block in which it goes another way; a block that nobody uses is kept until its room is needed.
@@ -11,8 +11,8 @@
 //! The book-keeping is pure; storage is one tensor of keys and one of values for each layer
 //! ([`store`]) and one tensor for each part of a state ([`states`]).
 
+mod block_manager;
 mod blocks;
-mod ledger;
 mod mask;
 mod prefix;
 mod resume;
@@ -21,7 +21,7 @@ pub(super) mod store;
 #[cfg(test)]
 mod tests;
 
-pub(super) use ledger::{Group, Ledger, Rows, Shortage, Table, Taken};
+pub(super) use block_manager::{Allocated, BlockManager, Group, Rows, Shortage, Table};
 pub(super) use mask::Mask;
 pub(super) use resume::BlockCopy;
 pub use resume::{Miss, Resumed};

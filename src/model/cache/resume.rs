@@ -1,7 +1,7 @@
 //! What is known of a text, and a sequence that goes on behind it.
 
+use super::block_manager::{BlockManager, EVICTED, Group, Sequence};
 use super::blocks::BlockId;
-use super::ledger::{GONE, Ledger, Sequence};
 use super::prefix::NodeId;
 use super::{BLOCK, SequenceId};
 
@@ -44,7 +44,7 @@ pub struct Resumed {
     pub miss: Miss,
 }
 
-/// The cells at the begin of a block that a sequence takes over into a block of its own, where a
+/// The slots at the begin of a block that a sequence takes over into a block of its own, where a
 /// known text goes another way within it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::model) struct BlockCopy {
@@ -52,11 +52,41 @@ pub(in crate::model) struct BlockCopy {
     pub(in crate::model) from: Vec<Option<BlockId>>,
     /// Block of each pool that is written.
     pub(in crate::model) to: Vec<BlockId>,
-    /// Number of cells.
-    pub(in crate::model) n_cells: usize,
+    /// Number of slots.
+    pub(in crate::model) n_slots: usize,
 }
 
-impl Ledger {
+impl BlockManager {
+    /// Forgets the positions of a sequence from `from` on. Returns the position at which it goes on:
+    /// an earlier one where others depend on the last block, where what `from` sees is gone, or where
+    /// a state would have to be taken back. What is to be copied must be before the next pass.
+    pub(in crate::model) fn forget(
+        &mut self,
+        id: SequenceId,
+        from: u32,
+    ) -> (u32, Option<BlockCopy>) {
+        let Some(sequence) = self.sequences.get(&id) else {
+            return (0, None);
+        };
+        let len = sequence.tokens.len();
+        let from = (from as usize).min(len);
+        if from == len {
+            return (len as u32, None);
+        }
+        let sees_all = |(pool, group): (usize, &Group)| {
+            group.rule.first_visible(from as u32) as usize / BLOCK >= sequence.n_evicted[pool]
+        };
+        let is_there = self.groups.iter().enumerate().all(sees_all);
+        if from > 0 && is_there && self.rows.is_none() && from >= sequence.n_known * BLOCK {
+            self.truncate(id, from);
+            return (from as u32, None);
+        }
+        let tokens = sequence.tokens[..from].to_vec();
+        self.release(id);
+        let (resumed, copy) = self.resume(id, &tokens);
+        (resumed.n_cached as u32, copy)
+    }
+
     /// Begins a sequence with what is known of its tokens. A sequence that exists goes on as it is.
     /// What is to be copied must be before the next pass.
     pub(in crate::model) fn resume(
@@ -80,7 +110,7 @@ impl Ledger {
             };
             return (resumed, None);
         }
-        self.publish_all();
+        self.commit_all();
         let root = self.root(id);
         let (path, mut miss) = self.walk(root, tokens);
         let n_blocks = self.usable(&path);
@@ -98,7 +128,7 @@ impl Ledger {
         self.tree.touch(node);
         let mut sequence = self.adopt(&path[..n_blocks], node, read);
         let copy = match n_blocks == path.len() {
-            true => self.copy_begin(&mut sequence, rest),
+            true => self.copy_prefix(&mut sequence, rest),
             false => None,
         };
         let n_cached = sequence.tokens.len();
@@ -117,7 +147,7 @@ impl Ledger {
 
     /// Lets a sequence that ends with a whole block go on with those of the tokens `rest` that some
     /// known block begins with.
-    fn copy_begin(&mut self, sequence: &mut Sequence, rest: &[u32]) -> Option<BlockCopy> {
+    fn copy_prefix(&mut self, sequence: &mut Sequence, rest: &[u32]) -> Option<BlockCopy> {
         // A state belongs to the end of a block.
         if self.rows.is_some() {
             return None;
@@ -138,7 +168,7 @@ impl Ledger {
         self.tree.touch(node);
         self.tree.pin(node);
         let mut copy = BlockCopy {
-            n_cells: n,
+            n_slots: n,
             ..BlockCopy::default()
         };
         for (i, pool) in self.pools.iter_mut().enumerate() {
@@ -199,13 +229,13 @@ impl Ledger {
         sequence.tokens.extend_from_slice(tokens);
         for (i, pool) in self.pools.iter_mut().enumerate() {
             let first = self.groups[i].rule.first_visible(tokens.len() as u32) as usize / BLOCK;
-            sequence.n_gone[i] = first;
+            sequence.n_evicted[i] = first;
             for (at, node) in path.iter().enumerate() {
                 let block = self.tree.part(*node, i).filter(|_| at >= first);
                 if let Some(block) = block {
                     pool.join(block);
                 }
-                sequence.tables[i].push(block.unwrap_or(GONE));
+                sequence.tables[i].push(block.unwrap_or(EVICTED));
             }
         }
         sequence.row = self.tree.part(node, self.state_part());

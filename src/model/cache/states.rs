@@ -66,10 +66,20 @@ pub(in crate::model) struct PassStates<'a> {
     /// Row that each sequence writes, i64 `[n_seqs]`; none if nothing is kept.
     pub(in crate::model) write: Option<Tensor>,
     /// What has to be computed for the next pass.
-    pub(in crate::model) kept: Vec<Tensor>,
+    pub(in crate::model) written: Vec<Tensor>,
 }
 
-impl PassStates<'_> {
+impl<'a> PassStates<'a> {
+    /// Those of a graph without sequences.
+    pub(in crate::model) fn without_rows(states: &'a States) -> Self {
+        Self {
+            states,
+            read: None,
+            write: None,
+            written: Vec::new(),
+        }
+    }
+
     fn part(&self, path: &str, part: &str) -> Result<&Tensor, Error> {
         let found = self
             .states
@@ -94,12 +104,12 @@ impl StateStore for PassStates<'_> {
         Ok((self.part(path, part)?.clone(), read.clone()))
     }
 
-    fn keep(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<(), Error> {
+    fn write(&mut self, g: &Graph, path: &str, part: &str, new: &Tensor) -> Result<(), Error> {
         let Some(write) = &self.write else {
             return Ok(());
         };
-        let kept = g.set_rows(self.part(path, part)?, new, write)?;
-        self.kept.push(kept);
+        let written = g.set_rows(self.part(path, part)?, new, write)?;
+        self.written.push(written);
         Ok(())
     }
 }

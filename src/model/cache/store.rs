@@ -1,20 +1,20 @@
 //! Storage of keys and values, and how the graph of a pass reaches it.
 //!
-//! Rows are written by index, so that one built graph serves any cells.
+//! Rows are written by index, so that one built graph serves any slots.
 
 use std::collections::HashMap;
 
 use super::{BLOCK, BlockCopy};
-use crate::blocks::{KeyValueStore, Seen, Sight};
+use crate::blocks::{AttentionView, KeyValueStore, VisibleKeyValues};
 use crate::ggml::{Arena, Device, Error, Graph, Tensor};
 use crate::plan::{KeyValuePlan, Plan};
 use crate::weights::TensorType;
 
-/// Storage of keys and values for the cells of all pools.
+/// Storage of keys and values for the slots of all pools.
 pub(in crate::model) struct KeyValues {
-    /// Keys and values of each unit by its path: `[row, n_cells]`.
+    /// Keys and values of each unit by its path: `[row, n_slots]`.
     rows: HashMap<String, (Tensor, Option<Tensor>)>,
-    /// The same tensors with the pool of their cells.
+    /// The same tensors with the pool of their slots.
     pools: Vec<(usize, Tensor)>,
     bytes: usize,
 }
@@ -22,11 +22,11 @@ pub(in crate::model) struct KeyValues {
 impl KeyValues {
     pub(in crate::model) fn new(
         plan: &Plan,
-        n_cells: &[usize],
+        n_slots: &[usize],
         k: TensorType,
         v: TensorType,
     ) -> Result<Self, Error> {
-        let (mut described, arena) = Self::describe(plan, n_cells, k, v)?;
+        let (mut described, arena) = Self::describe(plan, n_slots, k, v)?;
         if !described.rows.is_empty() {
             described.bytes = Device::cpu()?.allocate(&arena, "the key/value cache")?;
         }
@@ -36,25 +36,25 @@ impl KeyValues {
     /// The same without memory, and the arena that describes it.
     pub(in crate::model) fn describe(
         plan: &Plan,
-        n_cells: &[usize],
+        n_slots: &[usize],
         k: TensorType,
         v: TensorType,
     ) -> Result<(Self, Arena), Error> {
         let states: Vec<_> = plan
             .key_values()
-            .filter(|(_, rows)| n_cells[rows.cache] > 0)
+            .filter(|(_, rows)| n_slots[rows.cache] > 0)
             .collect();
         let arena = Arena::new(2 * states.len(), 0)?;
         let mut rows = HashMap::with_capacity(states.len());
         let mut pools = Vec::with_capacity(2 * states.len());
         for (unit, state) in states {
-            let n_cells = n_cells[state.cache] as u64;
-            let keys = arena.tensor(&format!("{}.cache_k", unit.path), k, &[state.k, n_cells])?;
+            let n_slots = n_slots[state.cache] as u64;
+            let keys = arena.tensor(&format!("{}.cache_k", unit.path), k, &[state.k, n_slots])?;
             let values = if state.v_in_k {
                 None
             } else {
                 let name = format!("{}.cache_v", unit.path);
-                Some(arena.tensor(&name, v, &[state.v, n_cells])?)
+                Some(arena.tensor(&name, v, &[state.v, n_slots])?)
             };
             let both = std::iter::once(&keys).chain(&values).cloned();
             pools.extend(both.map(|tensor| (state.cache, tensor)));
@@ -72,7 +72,7 @@ impl KeyValues {
         for (pool, tensor) in &self.pools {
             if let Some(from) = copy.from[*pool] {
                 let [from, to] = [from, copy.to[*pool]].map(|block| block as usize * BLOCK);
-                Device::copy_rows(tensor, from, to, copy.n_cells)?;
+                Device::copy_rows(tensor, from, to, copy.n_slots)?;
             }
         }
         Ok(())
@@ -91,33 +91,33 @@ impl KeyValues {
 /// The store of a pass over cached keys and values.
 pub(in crate::model) struct CachedStore<'a> {
     pub(in crate::model) cache: &'a KeyValues,
-    /// Leading cells of each pool that the pass looks at, where it looks through a mask.
+    /// Leading slots of each pool that the pass looks at, where it looks through a mask.
     pub(in crate::model) n_kv: Vec<usize>,
     /// Cell of each token in each pool, i64 `[n_tokens]`.
-    pub(in crate::model) cells: Vec<Tensor>,
+    pub(in crate::model) slots: Vec<Tensor>,
     /// What is seen, by cache group.
-    pub(in crate::model) sights: Vec<Sight>,
+    pub(in crate::model) views: Vec<AttentionView>,
     /// What the units of this pass may see, by their paths.
-    pub(in crate::model) seen: HashMap<String, (Tensor, Option<Tensor>)>,
+    pub(in crate::model) visible: HashMap<String, (Tensor, Option<Tensor>)>,
 }
 
 /// What a unit stored in this pass.
 fn stored(
-    seen: &HashMap<String, (Tensor, Option<Tensor>)>,
-    sights: &[Sight],
+    visible: &HashMap<String, (Tensor, Option<Tensor>)>,
+    views: &[AttentionView],
     path: &str,
     state: &KeyValuePlan,
-) -> Result<Seen, Error> {
-    let Some((k, v)) = seen.get(path) else {
+) -> Result<VisibleKeyValues, Error> {
+    let Some((k, v)) = visible.get(path) else {
         return Err(Error::Arguments {
             op: "stored",
             message: format!("{path} stored nothing in this pass"),
         });
     };
-    Ok(Seen {
+    Ok(VisibleKeyValues {
         k: k.clone(),
         v: v.clone(),
-        sight: sights[state.cache].clone(),
+        view: views[state.cache].clone(),
     })
 }
 
@@ -129,16 +129,16 @@ impl KeyValueStore for CachedStore<'_> {
         state: &KeyValuePlan,
         k: &Tensor,
         v: Option<&Tensor>,
-    ) -> Result<Seen, Error> {
+    ) -> Result<VisibleKeyValues, Error> {
         let Some((keys, values)) = self.cache.rows.get(path) else {
             return Err(Error::Arguments {
                 op: "append",
                 message: format!("{path} has no cache"),
             });
         };
-        let (n_kv, cells) = (self.n_kv[state.cache], &self.cells[state.cache]);
-        let is_paged = matches!(self.sights[state.cache], Sight::Pages { .. });
-        let seen = |rows: Tensor| {
+        let (n_kv, slots) = (self.n_kv[state.cache], &self.slots[state.cache]);
+        let is_paged = matches!(self.views[state.cache], AttentionView::Blocks { .. });
+        let in_view = |rows: Tensor| {
             if is_paged {
                 return Ok(rows);
             }
@@ -148,26 +148,27 @@ impl KeyValueStore for CachedStore<'_> {
             g.view(&rows, [width, n_kv as u64, 1, 1], [row, all, all], 0)
         };
         // Reading what `set_rows` returns orders the reading after the writing.
-        let k = seen(g.set_rows(keys, k, cells)?)?;
+        let k = in_view(g.set_rows(keys, k, slots)?)?;
         let v = match (values, v) {
-            (Some(values), Some(v)) => Some(seen(g.set_rows(values, v, cells)?)?),
+            (Some(values), Some(v)) => Some(in_view(g.set_rows(values, v, slots)?)?),
             _ => None,
         };
-        self.seen.insert(path.to_owned(), (k, v));
+        self.visible.insert(path.to_owned(), (k, v));
         self.stored(path, state)
     }
 
-    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<Seen, Error> {
-        stored(&self.seen, &self.sights, path, state)
+    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error> {
+        stored(&self.visible, &self.views, path, state)
     }
 }
 
 /// The store of a pass that keeps nothing: its own tokens are all there is to see.
+#[derive(Default)]
 pub(in crate::model) struct PassStore {
     /// What is seen, by cache group.
-    pub(in crate::model) sights: Vec<Sight>,
+    pub(in crate::model) views: Vec<AttentionView>,
     /// What the units of this pass may see, by their paths.
-    pub(in crate::model) seen: HashMap<String, (Tensor, Option<Tensor>)>,
+    pub(in crate::model) visible: HashMap<String, (Tensor, Option<Tensor>)>,
 }
 
 impl KeyValueStore for PassStore {
@@ -178,12 +179,13 @@ impl KeyValueStore for PassStore {
         state: &KeyValuePlan,
         k: &Tensor,
         v: Option<&Tensor>,
-    ) -> Result<Seen, Error> {
-        self.seen.insert(path.to_owned(), (k.clone(), v.cloned()));
+    ) -> Result<VisibleKeyValues, Error> {
+        self.visible
+            .insert(path.to_owned(), (k.clone(), v.cloned()));
         self.stored(path, state)
     }
 
-    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<Seen, Error> {
-        stored(&self.seen, &self.sights, path, state)
+    fn stored(&self, path: &str, state: &KeyValuePlan) -> Result<VisibleKeyValues, Error> {
+        stored(&self.visible, &self.views, path, state)
     }
 }

@@ -1,5 +1,5 @@
-//! Attention over pages against a naive reference in f64, against ggml's, and against itself with
-//! other neighbours, pages and threads.
+//! Attention over blocks against a naive reference in f64, against ggml's, and against itself with
+//! other neighbours, blocks and threads.
 
 mod reference;
 
@@ -153,22 +153,22 @@ fn only_the_interval_is_seen() {
 #[test]
 fn longer_pages_and_a_pool_that_ends_within_one_are_read() {
     let queries = causal(1, 40..44);
-    for (page, short) in [(32, 0), (48, 0), (256, 0), (16, 15), (64, 9)] {
+    for (block_len, short) in [(32, 0), (48, 0), (256, 0), (16, 15), (64, 9)] {
         let place = |seed| Place {
-            page,
+            block_len,
             seed,
             short,
             ..HERE
         };
-        // What the last page lacks must not be needed.
+        // What the last block lacks must not be needed.
         let is_whole = |seed: &u64| {
             let lists = lists(&queries, &place(*seed));
-            lists.cells.iter().all(|(.., cell)| *cell < lists.n_cells)
+            lists.slots.iter().all(|(.., slot)| *slot < lists.n_slots)
         };
         let seed = (1..).find(is_whole).expect("some order leaves it out");
         check(&SMALL, &NO_RULE, &queries, &place(seed));
     }
-    // A whole sequence in a pool of fewer cells than a page has.
+    // A whole sequence in a pool of fewer slots than a block has.
     for (k, heads) in [(F16, 2), (Q8_0, 2), (F16, 16)] {
         let shape = Shape {
             k,
@@ -179,9 +179,9 @@ fn longer_pages_and_a_pool_that_ends_within_one_are_read() {
         let queries = causal(7, 0..5);
         let mut lists = lists(&queries, &HERE);
         lists.table.fill(0);
-        lists.n_cells = 5;
-        for (_, position, cell) in &mut lists.cells {
-            *cell = *position as usize;
+        lists.n_slots = 5;
+        for (_, position, slot) in &mut lists.slots {
+            *slot = *position as usize;
         }
         let found = attend_lists(&shape, &NO_RULE, &queries, &HERE, &lists);
         for (query, found) in queries.iter().zip(found) {
@@ -239,7 +239,7 @@ fn bits_do_not_depend_on_neighbours_pages_or_threads() {
             .iter()
             .map(|q| bits(&attend(shape, &rule, &[*q], &Place { threads: 1, ..HERE })[0]))
             .collect();
-        for (neighbours, threads, page) in
+        for (neighbours, threads, block_len) in
             [(0, 1, 16), (1, 2, 16), (2, 3, 32), (5, 2, 64), (8, 3, 16)]
         {
             // Ragged neighbours before, between and behind.
@@ -251,7 +251,7 @@ fn bits_do_not_depend_on_neighbours_pages_or_threads() {
                 queries.splice(at..at, others);
             }
             let place = Place {
-                page,
+                block_len,
                 seed: neighbours + 1,
                 threads,
                 short: 0,
@@ -303,9 +303,9 @@ fn lists_that_lie_read_nothing_and_disturb_nobody() {
             }
         }
         for id in [-1, min, max, 1 << 27, 1000] {
-            // The second sequence's last page: queries 10 and 11 see it.
+            // The second sequence's last block: queries 10 and 11 see it.
             let mut lists = lists(&queries, &HERE);
-            *lists.table.last_mut().expect("pages") = id;
+            *lists.table.last_mut().expect("blocks") = id;
             let found = attend_lists(&shape, &NO_RULE, &queries, &HERE, &lists);
             assert!(found[10..].iter().flatten().all(|x| *x == 0.0), "{id}");
             assert_eq!(found[..10], good[..10], "{id}");
@@ -341,16 +341,16 @@ fn queries_may_lie_apart() {
     let k = g.input("k", F32, &[32, 1, 16]).expect("a shape");
     let list = g.input("list", I32, &[4, 3]).expect("a shape");
     let table = g.input("table", I32, &[1]).expect("a shape");
-    let pages = Pages {
+    let blocks = KvBlocks {
         k: &k,
         v: &k,
         queries: &list,
         table: &table,
-        page: 16,
+        block_len: 16,
     };
-    let a = g.paged_attention(&q, &pages, &PLAIN).expect("shapes fit");
+    let a = g.paged_attention(&q, &blocks, &PLAIN).expect("shapes fit");
     let b = g
-        .paged_attention(&dense, &pages, &PLAIN)
+        .paged_attention(&dense, &blocks, &PLAIN)
         .expect("shapes fit");
     for y in [&a, &b] {
         g.output(y).expect("of this graph");
@@ -361,7 +361,7 @@ fn queries_may_lie_apart() {
         .write(&rows, &numbers(Q, 0, 0, 240))
         .expect("queries");
     executor.write(&k, &numbers(K, 0, 0, 512)).expect("keys");
-    executor.write(&table, &[0i32]).expect("one page");
+    executor.write(&table, &[0i32]).expect("one block");
     executor
         .write(&list, &[0, 0, 0, 1, 0, 1, 0, 2, 0, 2, 0, 16i32])
         .expect("three queries");
@@ -390,12 +390,12 @@ fn results_are_those_of_ggml() {
     let sinks = g.input("sinks", F32, &[heads]).expect("a shape");
     let list = g.input("list", I32, &[4, n]).expect("a shape");
     let table = g.input("table", I32, &[2]).expect("a shape");
-    let pages = Pages {
+    let blocks = KvBlocks {
         k: &k,
         v: &v,
         queries: &list,
         table: &table,
-        page: 16,
+        block_len: 16,
     };
     let scores = Scores {
         softcap: 2.0,
@@ -403,7 +403,7 @@ fn results_are_those_of_ggml() {
         sinks: Some(&sinks),
         ..PLAIN
     };
-    let ours = g.paged_attention(&q, &pages, &scores).expect("shapes fit");
+    let ours = g.paged_attention(&q, &blocks, &scores).expect("shapes fit");
     let [pq, pk, pv] = [&q, &k, &v].map(|x| g.permute(x, [0, 2, 1, 3]).expect("a permutation"));
     let theirs = g
         .flash_attn(&pq, &pk, &pv, Some(&mask), &scores)
@@ -420,7 +420,7 @@ fn results_are_those_of_ggml() {
     executor
         .write(&sinks, &numbers(SINKS, 0, 0, heads as usize))
         .expect("sinks");
-    executor.write(&table, &[0i32, 1]).expect("two pages");
+    executor.write(&table, &[0i32, 1]).expect("two blocks");
     let n = n as i32;
     let list_values: Vec<i32> = (0..n).flat_map(|i| [0, i, 0, i + 1]).collect();
     executor.write(&list, &list_values).expect("queries");
@@ -455,14 +455,14 @@ fn what_does_not_go_together_is_refused() {
     let t = |ty, shape: &[u64]| g.input("t", ty, shape).expect("a sound shape");
     let (q, k) = (t(F32, &[32, 4, 3]), t(F16, &[32, 2, 64]));
     let (list, table) = (t(I32, &[4, 3]), t(I32, &[4]));
-    let pages = Pages {
+    let blocks = KvBlocks {
         k: &k,
         v: &k,
         queries: &list,
         table: &table,
-        page: 16,
+        block_len: 16,
     };
-    g.paged_attention(&q, &pages, &PLAIN).expect("it is sound");
+    g.paged_attention(&q, &blocks, &PLAIN).expect("it is sound");
 
     let three_heads = t(F16, &[32, 3, 64]);
     let fewer = t(F16, &[32, 2, 48]);
@@ -473,54 +473,72 @@ fn what_does_not_go_together_is_refused() {
     let floats = t(F32, &[4, 3]);
     let wide = t(F16, &[2048, 2, 64]);
     let refused = [
-        Pages {
+        KvBlocks {
             k: &three_heads,
             v: &three_heads,
-            ..pages
+            ..blocks
         },
-        Pages {
+        KvBlocks {
             v: &three_heads,
-            ..pages
+            ..blocks
         },
-        Pages { v: &fewer, ..pages },
-        Pages {
+        KvBlocks {
+            v: &fewer,
+            ..blocks
+        },
+        KvBlocks {
             k: &narrow,
-            ..pages
+            ..blocks
         },
-        Pages { k: &other, ..pages },
-        Pages { v: &other, ..pages },
-        Pages {
+        KvBlocks {
+            k: &other,
+            ..blocks
+        },
+        KvBlocks {
+            v: &other,
+            ..blocks
+        },
+        KvBlocks {
             v: &turned,
-            ..pages
+            ..blocks
         },
-        Pages {
+        KvBlocks {
             queries: &two,
-            ..pages
+            ..blocks
         },
-        Pages {
+        KvBlocks {
             queries: &floats,
-            ..pages
+            ..blocks
         },
-        Pages {
+        KvBlocks {
             table: &list,
-            ..pages
+            ..blocks
         },
-        Pages { v: &wide, ..pages },
-        Pages { page: 0, ..pages },
-        Pages { page: 24, ..pages },
-        Pages {
-            page: u64::MAX - 15,
-            ..pages
+        KvBlocks { v: &wide, ..blocks },
+        KvBlocks {
+            block_len: 0,
+            ..blocks
+        },
+        KvBlocks {
+            block_len: 24,
+            ..blocks
+        },
+        KvBlocks {
+            block_len: u64::MAX - 15,
+            ..blocks
         },
     ];
-    for pages in refused {
-        assert!(g.paged_attention(&q, &pages, &PLAIN).is_err(), "{pages:?}");
+    for blocks in refused {
+        assert!(
+            g.paged_attention(&q, &blocks, &PLAIN).is_err(),
+            "{blocks:?}"
+        );
     }
     let halves = t(F16, &[32, 4, 3]);
     let four = t(F32, &[32, 4, 3, 2]);
     let across = g.permute(&q, [1, 0, 2, 3]).expect("a permutation");
     for q in [&halves, &four, &across] {
-        assert!(g.paged_attention(q, &pages, &PLAIN).is_err(), "{q:?}");
+        assert!(g.paged_attention(q, &blocks, &PLAIN).is_err(), "{q:?}");
     }
     let scores = [
         Scores {
@@ -542,7 +560,7 @@ fn what_does_not_go_together_is_refused() {
     ];
     for scores in scores {
         assert!(
-            g.paged_attention(&q, &pages, &scores).is_err(),
+            g.paged_attention(&q, &blocks, &scores).is_err(),
             "{scores:?}"
         );
     }

@@ -1,5 +1,5 @@
-//! What attention over pages is tested with: contents that follow from names, a naive reference in
-//! f64, and pools in which every cell that nothing may read holds NaN.
+//! What attention over blocks is tested with: contents that follow from names, a naive reference in
+//! f64, and pools in which every slot that nothing may read holds NaN.
 
 use std::collections::BTreeMap;
 
@@ -210,26 +210,26 @@ pub(super) fn reference(shape: &Shape, rule: &Rule, query: &Query) -> (Vec<f64>,
 /// Where things lie and who computes them: what must not matter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    pub(super) page: usize,
+    pub(super) block_len: usize,
     pub(super) seed: u64,
     pub(super) threads: usize,
-    /// Cells that the pool lacks behind its last page.
+    /// Slots that the pool lacks behind its last block.
     pub(super) short: usize,
 }
 
 pub(super) const HERE: Place = Place {
-    page: 16,
+    block_len: 16,
     seed: 0,
     threads: 2,
     short: 0,
 };
 
-/// The two lists, and the cells of each position.
+/// The two lists, and the slots of each position.
 pub(super) struct Lists {
     pub(super) queries: Vec<i32>,
     pub(super) table: Vec<i32>,
-    pub(super) cells: Vec<(u64, i32, usize)>,
-    pub(super) n_cells: usize,
+    pub(super) slots: Vec<(u64, i32, usize)>,
+    pub(super) n_slots: usize,
 }
 
 pub(super) fn lists(queries: &[Query], place: &Place) -> Lists {
@@ -238,33 +238,36 @@ pub(super) fn lists(queries: &[Query], place: &Place) -> Lists {
         let range = seen.entry(q.sequence).or_insert((q.first, q.end));
         *range = (range.0.min(q.first), range.1.max(q.end));
     }
-    let page = place.page as i32;
-    let n_pages: i32 = seen.values().map(|(_, end)| end.max(&0) / page + 1).sum();
-    // A third more pages than are needed, in an order of the seed.
-    let mut ids: Vec<i32> = (0..n_pages + n_pages / 3).collect();
+    let block_len = place.block_len as i32;
+    let n_blocks: i32 = seen
+        .values()
+        .map(|(_, end)| end.max(&0) / block_len + 1)
+        .sum();
+    // A third more blocks than are needed, in an order of the seed.
+    let mut ids: Vec<i32> = (0..n_blocks + n_blocks / 3).collect();
     ids.sort_by_key(|id| mixed(place.seed << 32 ^ *id as u64));
     let mut out = Lists {
         queries: Vec::new(),
         table: vec![-1; place.seed as usize % 3],
-        cells: Vec::new(),
-        n_cells: ids.len() * place.page,
+        slots: Vec::new(),
+        n_slots: ids.len() * place.block_len,
     };
     let mut begins = BTreeMap::new();
     for (sequence, (first, end)) in seen {
         begins.insert(sequence, out.table.len() as i32);
-        for block in 0..=(end - 1).max(0) / page {
-            let wanted = (block * page).max(first)..((block + 1) * page).min(end);
+        for block in 0..=(end - 1).max(0) / block_len {
+            let wanted = (block * block_len).max(first)..((block + 1) * block_len).min(end);
             let id = if wanted.is_empty() {
                 -1
             } else {
-                ids.pop().expect("enough pages")
+                ids.pop().expect("enough blocks")
             };
             out.table.push(id);
-            let cell = |p: i32| (sequence, p, (id * page + p % page) as usize);
-            out.cells.extend(wanted.map(cell));
+            let slot = |p: i32| (sequence, p, (id * block_len + p % block_len) as usize);
+            out.slots.extend(wanted.map(slot));
         }
     }
-    out.n_cells -= place.short;
+    out.n_slots -= place.short;
     for q in queries {
         out.queries
             .extend([begins[&q.sequence], q.position, q.first, q.end]);
@@ -275,11 +278,11 @@ pub(super) fn lists(queries: &[Query], place: &Place) -> Lists {
 /// The bytes of a pool: rows where positions lie, NaN everywhere else.
 fn pool(kind: u64, lists: &Lists, width: usize, ty: TensorType) -> Vec<u8> {
     let row = ty.row_bytes(width as u64).expect("whole blocks") as usize;
-    let mut bytes = vec![0xff; lists.n_cells * row];
-    for (sequence, position, cell) in &lists.cells {
+    let mut bytes = vec![0xff; lists.n_slots * row];
+    for (sequence, position, slot) in &lists.slots {
         let values = numbers(kind, *sequence, *position, width);
         let stored = quantize(&values, width, ty).expect("whole blocks");
-        bytes[cell * row..][..row].copy_from_slice(&stored);
+        bytes[slot * row..][..row].copy_from_slice(&stored);
     }
     bytes
 }
@@ -308,17 +311,17 @@ pub(super) fn attend_lists(
     };
     let n = queries.len();
     let q = input(F32, &[shape.dk, shape.heads, n]);
-    let k = input(shape.k, &[shape.dk, shape.kv_heads, lists.n_cells]);
+    let k = input(shape.k, &[shape.dk, shape.kv_heads, lists.n_slots]);
     let v = shape
         .v
-        .map(|ty| input(ty, &[shape.dv, shape.kv_heads, lists.n_cells]));
+        .map(|ty| input(ty, &[shape.dv, shape.kv_heads, lists.n_slots]));
     let strides = k.strides();
     let head = || {
         let steps = [strides[1], strides[2], strides[3]];
         let window = [
             shape.dv as u64,
             shape.kv_heads as u64,
-            lists.n_cells as u64,
+            lists.n_slots as u64,
             1,
         ];
         g.view(&k, window, steps, 0).expect("within the keys")
@@ -326,12 +329,12 @@ pub(super) fn attend_lists(
     let values = v.clone().unwrap_or_else(head);
     let (list, table) = (input(I32, &[4, n]), input(I32, &[lists.table.len()]));
     let sinks = rule.sinks.then(|| input(F32, &[shape.heads]));
-    let pages = Pages {
+    let blocks = KvBlocks {
         k: &k,
         v: &values,
         queries: &list,
         table: &table,
-        page: place.page as u64,
+        block_len: place.block_len as u64,
     };
     let scores = Scores {
         softcap: rule.softcap,
@@ -339,7 +342,7 @@ pub(super) fn attend_lists(
         sinks: sinks.as_ref(),
         ..PLAIN
     };
-    let y = g.paged_attention(&q, &pages, &scores).expect("shapes fit");
+    let y = g.paged_attention(&q, &blocks, &scores).expect("shapes fit");
     g.output(&y).expect("of this graph");
     let mut executor = Executor::new(&[], place.threads, 256).expect("the processor");
     executor.load(g).expect("it fits");

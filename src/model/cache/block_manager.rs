@@ -8,21 +8,21 @@ use std::collections::HashMap;
 use crate::blocks::cache::Cache as Visibility;
 
 use super::blocks::{BlockId, BlockPool};
+use super::mask::Mask;
 use super::prefix::{NodeId, PrefixTree, ROOT};
-use super::resume::BlockCopy;
-use super::{BLOCK, Mask, SequenceId};
+use super::{BLOCK, SequenceId};
 
-/// Cells are looked at in multiples of this, so that a graph serves many steps.
+/// Slots are looked at in multiples of this, so that a graph serves many steps.
 const VIEW_STEP: usize = 256;
 
 /// What stands in a table for a block that has left the window.
-pub(super) const GONE: BlockId = BlockId::MAX;
+pub(super) const EVICTED: BlockId = BlockId::MAX;
 
 /// Layers that see the same.
 #[derive(Clone, Debug)]
 pub(in crate::model) struct Group {
-    /// Cells of their pool.
-    pub(in crate::model) n_cells: usize,
+    /// Slots of their pool.
+    pub(in crate::model) n_slots: usize,
     /// What a query sees.
     pub(in crate::model) rule: Visibility,
 }
@@ -33,7 +33,7 @@ pub(super) struct Sequence {
     /// Blocks of each pool.
     pub(super) tables: Vec<Vec<BlockId>>,
     /// Blocks at the begin of each table that have left the window.
-    pub(super) n_gone: Vec<usize>,
+    pub(super) n_evicted: Vec<usize>,
     /// The node of the blocks that others know, and their number.
     pub(super) node: NodeId,
     pub(super) n_known: usize,
@@ -51,7 +51,7 @@ impl Sequence {
         Self {
             tokens: Vec::new(),
             tables: vec![Vec::new(); n_pools],
-            n_gone: vec![0; n_pools],
+            n_evicted: vec![0; n_pools],
             node,
             n_known: 0,
             row: None,
@@ -60,7 +60,7 @@ impl Sequence {
         }
     }
 
-    fn cell(&self, pool: usize, position: u32) -> usize {
+    fn slot(&self, pool: usize, position: u32) -> usize {
         let position = position as usize;
         self.tables[pool][position / BLOCK] as usize * BLOCK + position % BLOCK
     }
@@ -82,9 +82,9 @@ pub(in crate::model) struct Rows {
 
 /// What a pass was given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::model) struct Taken {
+pub(in crate::model) struct Allocated {
     /// Cell of each token in each pool.
-    pub(in crate::model) cells: Vec<Vec<usize>>,
+    pub(in crate::model) slots: Vec<Vec<usize>>,
     /// Rows of states.
     pub(in crate::model) rows: Rows,
 }
@@ -92,7 +92,7 @@ pub(in crate::model) struct Taken {
 /// What there is not enough of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::model) enum Shortage {
-    Cells,
+    Slots,
     Rows,
 }
 
@@ -108,7 +108,7 @@ pub(in crate::model) struct Table {
 
 /// The book of all sequences.
 #[derive(Clone, Debug)]
-pub(in crate::model) struct Ledger {
+pub(in crate::model) struct BlockManager {
     pub(super) groups: Vec<Group>,
     pub(super) pools: Vec<BlockPool>,
     /// Rows of states; none if the model keeps none.
@@ -123,10 +123,10 @@ pub(in crate::model) struct Ledger {
     pub(super) is_causal: bool,
 }
 
-impl Ledger {
-    /// A book of pools of so many cells, and of `n_rows` states if the model has any.
+impl BlockManager {
+    /// A book of pools of so many slots, and of `n_rows` states if the model has any.
     pub(in crate::model) fn new(groups: Vec<Group>, n_rows: Option<usize>) -> Self {
-        let pool = |group: &Group| BlockPool::new(group.n_cells / BLOCK);
+        let pool = |group: &Group| BlockPool::new(group.n_slots / BLOCK);
         Self {
             pools: groups.iter().map(pool).collect(),
             rows: n_rows.map(BlockPool::new),
@@ -140,14 +140,14 @@ impl Ledger {
     }
 
     /// Says how sequences are computed that nothing else is said of, before any begins.
-    pub(in crate::model) fn set_usual(&mut self, key: &[u32]) {
+    pub(in crate::model) fn set_default_key(&mut self, key: &[u32]) {
         self.root = self.tree.root_of(key);
         self.tree.pin(self.root);
     }
 
     /// Says how sequences of an id are computed from now on: only texts with the same key are shared with
     /// them.
-    pub(in crate::model) fn begin_at(&mut self, id: SequenceId, key: &[u32]) {
+    pub(in crate::model) fn set_prefix_key(&mut self, id: SequenceId, key: &[u32]) {
         let root = self.tree.root_of(key);
         self.tree.pin(root);
         if let Some(old) = self.roots.insert(id, root) {
@@ -162,6 +162,16 @@ impl Ledger {
 
     /// Which part of a node its state is.
     pub(super) fn state_part(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// What the queries of a group see.
+    pub(in crate::model) fn rule(&self, group: usize) -> &Visibility {
+        &self.groups[group].rule
+    }
+
+    /// Groups of layers, each with a pool.
+    pub(in crate::model) fn n_groups(&self) -> usize {
         self.groups.len()
     }
 
@@ -184,7 +194,7 @@ impl Ledger {
     }
 
     /// Makes the whole blocks of a sequence known.
-    fn publish(&mut self, id: SequenceId) {
+    fn commit(&mut self, id: SequenceId) {
         if !self.is_causal {
             return;
         }
@@ -193,26 +203,26 @@ impl Ledger {
         };
         while let Some(key) = sequence.key(sequence.n_known) {
             let node = self.tree.grow(sequence.node, key);
-            go_to(node, sequence, &mut self.tree, &mut self.pools);
+            move_to(node, sequence, &mut self.tree, &mut self.pools);
         }
-        self.publish_state(id);
+        self.commit_state(id);
     }
 
     /// Makes the tokens behind the last whole block of a sequence known, which ends. A state is only
     /// known where a block ends, and what cannot be gone on from is of no use.
-    fn publish_end(&mut self, id: SequenceId) {
+    fn commit_tail(&mut self, id: SequenceId) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
             return;
         };
         let end = &sequence.tokens[sequence.n_known * BLOCK..];
         if self.is_causal && self.rows.is_none() && !end.is_empty() {
             let node = self.tree.grow_end(sequence.node, end);
-            go_to(node, sequence, &mut self.tree, &mut self.pools);
+            move_to(node, sequence, &mut self.tree, &mut self.pools);
         }
     }
 
     /// Makes the state behind the last token of a sequence known, if a block ends there.
-    fn publish_state(&mut self, id: SequenceId) {
+    fn commit_state(&mut self, id: SequenceId) {
         let part = self.state_part();
         let (Some(rows), Some(sequence)) = (&mut self.rows, self.sequences.get_mut(&id)) else {
             return;
@@ -235,28 +245,28 @@ impl Ledger {
         }
     }
 
-    pub(super) fn publish_all(&mut self) {
+    pub(super) fn commit_all(&mut self) {
         let ids: Vec<SequenceId> = self.sequences.keys().copied().collect();
         for id in ids {
-            self.publish(id);
+            self.commit(id);
         }
     }
 
-    /// Takes a cell for each token in every pool and a row for each sequence, or nothing if there is
+    /// Takes a slot for each token in every pool and a row for each sequence, or nothing if there is
     /// not room for all. The positions of each sequence follow each other. What the tokens and all
     /// later ones cannot see any more is let go first.
     ///
     /// # Errors
     /// What there is not enough of.
-    pub(in crate::model) fn take(
+    pub(in crate::model) fn allocate(
         &mut self,
         places: &[(SequenceId, u32)],
         tokens: &[u32],
-    ) -> Result<Taken, Shortage> {
+    ) -> Result<Allocated, Shortage> {
         let counts = counts(places);
         for (id, _) in &counts {
-            self.publish(*id);
-            self.pass_on(*id);
+            self.commit(*id);
+            self.free_unseen(*id);
         }
         let needed = |id: &SequenceId, n: &usize| {
             let len = self.next(*id) as usize;
@@ -264,7 +274,7 @@ impl Ledger {
         };
         let needed: usize = counts.iter().map(|(id, n)| needed(id, n)).sum();
         if self.pools.iter().any(|pool| pool.available() < needed) {
-            return Err(Shortage::Cells);
+            return Err(Shortage::Slots);
         }
         for (id, _) in &counts {
             if !self.sequences.contains_key(id) {
@@ -275,7 +285,7 @@ impl Ledger {
             }
         }
         let rows = self.take_rows(&counts).ok_or(Shortage::Rows)?;
-        let mut cells = vec![Vec::with_capacity(places.len()); self.pools.len()];
+        let mut slots = vec![Vec::with_capacity(places.len()); self.pools.len()];
         for (&(id, position), token) in places.iter().zip(tokens) {
             let Some(sequence) = self.sequences.get_mut(&id) else {
                 continue;
@@ -283,13 +293,13 @@ impl Ledger {
             sequence.tokens.push(*token);
             for (i, pool) in self.pools.iter_mut().enumerate() {
                 if position as usize / BLOCK == sequence.tables[i].len() {
-                    let block = pool.take(&mut self.tree, i).ok_or(Shortage::Cells)?;
+                    let block = pool.take(&mut self.tree, i).ok_or(Shortage::Slots)?;
                     sequence.tables[i].push(block);
                 }
-                cells[i].push(sequence.cell(i, position));
+                slots[i].push(sequence.slot(i, position));
             }
         }
-        Ok(Taken { cells, rows })
+        Ok(Allocated { slots, rows })
     }
 
     /// The rows that sequences read and write, each with its number of tokens; nothing changes if
@@ -332,7 +342,7 @@ impl Ledger {
     }
 
     /// Lets go of blocks that no query of a sequence from its next position on can see.
-    fn pass_on(&mut self, id: SequenceId) {
+    fn free_unseen(&mut self, id: SequenceId) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
             return;
         };
@@ -340,15 +350,15 @@ impl Ledger {
         for (i, pool) in self.pools.iter_mut().enumerate() {
             let first = self.groups[i].rule.first_visible(next) as usize / BLOCK;
             let table = &mut sequence.tables[i];
-            for block in table.iter_mut().take(first).skip(sequence.n_gone[i]) {
-                pool.leave(std::mem::replace(block, GONE));
+            for block in table.iter_mut().take(first).skip(sequence.n_evicted[i]) {
+                pool.leave(std::mem::replace(block, EVICTED));
             }
-            sequence.n_gone[i] = sequence.n_gone[i].max(first.min(table.len()));
+            sequence.n_evicted[i] = sequence.n_evicted[i].max(first.min(table.len()));
         }
     }
 
     /// Takes back the places of a pass that failed. Where states are kept they are lost with it.
-    pub(in crate::model) fn give_back(&mut self, places: &[(SequenceId, u32)]) {
+    pub(in crate::model) fn take_back(&mut self, places: &[(SequenceId, u32)]) {
         for (id, n) in counts(places) {
             if self.rows.is_some() {
                 self.drop_state(id);
@@ -374,36 +384,6 @@ impl Ledger {
         }
     }
 
-    /// Forgets the positions of a sequence from `from` on. Returns the position at which it goes on:
-    /// an earlier one where others depend on the last block, where what `from` sees is gone, or where
-    /// a state would have to be taken back. What is to be copied must be before the next pass.
-    pub(in crate::model) fn forget(
-        &mut self,
-        id: SequenceId,
-        from: u32,
-    ) -> (u32, Option<BlockCopy>) {
-        let Some(sequence) = self.sequences.get(&id) else {
-            return (0, None);
-        };
-        let len = sequence.tokens.len();
-        let from = (from as usize).min(len);
-        if from == len {
-            return (len as u32, None);
-        }
-        let sees_all = |(pool, group): (usize, &Group)| {
-            group.rule.first_visible(from as u32) as usize / BLOCK >= sequence.n_gone[pool]
-        };
-        let is_there = self.groups.iter().enumerate().all(sees_all);
-        if from > 0 && is_there && self.rows.is_none() && from >= sequence.n_known * BLOCK {
-            self.truncate(id, from);
-            return (from as u32, None);
-        }
-        let tokens = sequence.tokens[..from].to_vec();
-        self.release(id);
-        let (resumed, copy) = self.resume(id, &tokens);
-        (resumed.n_cached as u32, copy)
-    }
-
     /// Gives back the blocks of a sequence behind a position, from its last known block on.
     pub(in crate::model) fn truncate(&mut self, id: SequenceId, len: usize) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
@@ -412,7 +392,7 @@ impl Ledger {
         sequence.tokens.truncate(len);
         for (table, pool) in sequence.tables.iter_mut().zip(&mut self.pools) {
             for block in table.drain(len.div_ceil(BLOCK).min(table.len())..) {
-                if block != GONE {
+                if block != EVICTED {
                     pool.leave(block);
                 }
             }
@@ -421,13 +401,13 @@ impl Ledger {
 
     /// Ends a sequence. What it computed is remembered while there is room.
     pub(in crate::model) fn release(&mut self, id: SequenceId) {
-        self.publish(id);
-        self.publish_end(id);
+        self.commit(id);
+        self.commit_tail(id);
         let Some(sequence) = self.sequences.remove(&id) else {
             return;
         };
         for (table, pool) in sequence.tables.iter().zip(&mut self.pools) {
-            for block in table.iter().filter(|block| **block != GONE) {
+            for block in table.iter().filter(|block| **block != EVICTED) {
                 pool.leave(*block);
             }
         }
@@ -438,21 +418,21 @@ impl Ledger {
         self.tree.unpin(sequence.node);
     }
 
-    /// Number of leading cells of each pool that a pass looks at.
-    pub(in crate::model) fn views(&self, places: &[(SequenceId, u32)]) -> Vec<usize> {
+    /// Number of leading slots of each pool that a pass looks at.
+    pub(in crate::model) fn n_visible(&self, places: &[(SequenceId, u32)]) -> Vec<usize> {
         let counts = counts(places);
         let view = |(i, group): (usize, &Group)| {
             let sequences = counts.iter().filter_map(|(id, _)| self.sequences.get(id));
-            let blocks = sequences.flat_map(|s| s.tables[i].iter().filter(|b| **b != GONE));
+            let blocks = sequences.flat_map(|s| s.tables[i].iter().filter(|b| **b != EVICTED));
             let end = blocks
                 .max()
                 .map_or(0, |block| (*block as usize + 1) * BLOCK);
-            end.next_multiple_of(VIEW_STEP).min(group.n_cells)
+            end.next_multiple_of(VIEW_STEP).min(group.n_slots)
         };
         self.groups.iter().enumerate().map(view).collect()
     }
 
-    /// The mask of queries over the first `n_kv` cells of a pool.
+    /// The mask of queries over the first `n_kv` slots of a pool.
     pub(in crate::model) fn mask(
         &self,
         pool: usize,
@@ -463,12 +443,12 @@ impl Ledger {
             .iter()
             .filter_map(|(id, _)| self.sequences.get(id))
             .collect();
-        Mask::of_cells(
+        Mask::of_slots(
             n_kv,
             queries,
             &self.groups[pool].rule,
             |i| sequences[i].tokens.len() as u32,
-            |i, position| sequences[i].cell(pool, position),
+            |i, position| sequences[i].slot(pool, position),
         )
     }
 
@@ -505,11 +485,11 @@ impl Ledger {
 }
 
 /// Moves a sequence to the node of its next block, which remembers what it holds.
-fn go_to(node: NodeId, sequence: &mut Sequence, tree: &mut PrefixTree, pools: &mut [BlockPool]) {
+fn move_to(node: NodeId, sequence: &mut Sequence, tree: &mut PrefixTree, pools: &mut [BlockPool]) {
     tree.pin(node);
     for (i, pool) in pools.iter_mut().enumerate() {
         let block = sequence.tables[i][sequence.n_known];
-        if block != GONE && tree.part(node, i).is_none() {
+        if block != EVICTED && tree.part(node, i).is_none() {
             pool.remember(block, node);
             tree.set(node, i, block);
         }

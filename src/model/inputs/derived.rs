@@ -1,0 +1,89 @@
+//! Inputs that follow from the tokens' positions, or from options alone, as blocks ask for them.
+
+use std::cell::RefCell;
+
+use crate::blocks::{DerivedInput, DerivedInputs};
+use crate::ggml::{Error, Executor, Graph, Tensor};
+use crate::weights::TensorType;
+
+use super::super::batch::Batch;
+
+/// The derived inputs of a graph.
+pub(in crate::model) struct Derived {
+    n_tokens: u64,
+    /// Those that some block asked for.
+    made: RefCell<Vec<(DerivedInput, Tensor)>>,
+}
+
+impl Derived {
+    /// None yet, of a pass of so many tokens.
+    pub(in crate::model) fn new(n_tokens: u64) -> Self {
+        Self {
+            n_tokens,
+            made: RefCell::default(),
+        }
+    }
+
+    pub(super) fn write(&self, executor: &mut Executor, batch: &Batch) -> Result<(), Error> {
+        let made = self.made.borrow();
+        for (input, tensor) in made.iter().filter(|(_, t)| t.is_allocated()) {
+            write(executor, *input, tensor, batch)?;
+        }
+        Ok(())
+    }
+}
+
+impl DerivedInputs for Derived {
+    fn get(&self, g: &Graph, input: DerivedInput) -> Result<Tensor, Error> {
+        let mut made = self.made.borrow_mut();
+        if let Some((_, tensor)) = made.iter().find(|(known, _)| *known == input) {
+            return Ok(tensor.clone());
+        }
+        let tensor = make(g, input, self.n_tokens)?;
+        made.push((input, tensor.clone()));
+        Ok(tensor)
+    }
+}
+
+/// Its tensor in a pass of `n` tokens.
+fn make(g: &Graph, input: DerivedInput, n: u64) -> Result<Tensor, Error> {
+    let (f32, i32) = (TensorType::F32, TensorType::I32);
+    match input {
+        DerivedInput::Positions => g.input("positions", i32, &[n]),
+        DerivedInput::Temperature { .. } => g.input("temperature", f32, &[1, 1, n]),
+        DerivedInput::Rows(rows) => g.index_input("position_rows", i32, &[n], rows),
+        DerivedInput::Sections => g.input("sections", i32, &[4 * n]),
+        DerivedInput::FirstRow => g.index_input("first_rows", i32, &[n], 1),
+        DerivedInput::Divisors(mixture) => g.input("divisors", f32, &[mixture.n_pairs()]),
+    }
+}
+
+/// Writes its values for the tokens of a batch.
+fn write(
+    executor: &mut Executor,
+    input: DerivedInput,
+    tensor: &Tensor,
+    batch: &Batch,
+) -> Result<(), Error> {
+    let positions = batch.places.iter().map(|(_, position)| *position);
+    let as_i32 = || positions.clone().map(|p| p as i32);
+    match input {
+        DerivedInput::Positions => executor.write(tensor, &as_i32().collect::<Vec<i32>>()),
+        DerivedInput::Temperature {
+            scale,
+            floor,
+            offset,
+        } => {
+            let factor = |p: u32| 1.0 + scale * (1.0 + ((p as f32 + offset) / floor).floor()).ln();
+            executor.write(tensor, &positions.map(factor).collect::<Vec<f32>>())
+        }
+        DerivedInput::Rows(_) => executor.write_indices(tensor, &as_i32().collect::<Vec<i32>>()),
+        DerivedInput::Sections => {
+            let mut sections: Vec<i32> = as_i32().cycle().take(3 * batch.len()).collect();
+            sections.resize(4 * batch.len(), 0);
+            executor.write(tensor, &sections)
+        }
+        DerivedInput::FirstRow => executor.write_indices(tensor, &vec![0i32; batch.len()]),
+        DerivedInput::Divisors(mixture) => executor.write(tensor, &mixture.divisors()),
+    }
+}

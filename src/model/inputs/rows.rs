@@ -1,0 +1,117 @@
+//! Inputs with an element for each token or sequence: ids, rows of tables, slots, scales.
+
+use crate::ggml::{Error, Executor, Graph, Tensor};
+use crate::weights::TensorType;
+
+use super::super::adapters::Adapters;
+use super::super::batch::Batch;
+use super::super::cache::{Rows, SequenceId};
+use super::super::options::Options;
+
+/// Token ids, i32 `[n_tokens]`.
+pub(in crate::model) struct Tokens(pub(in crate::model) Tensor);
+
+impl Tokens {
+    pub(super) fn new(g: &Graph, n: u64, n_vocab: u64) -> Result<Self, Error> {
+        g.index_input("tokens", TensorType::I32, &[n], n_vocab)
+            .map(Self)
+    }
+
+    pub(super) fn write(&self, executor: &mut Executor, batch: &Batch) -> Result<(), Error> {
+        let ids: Vec<i32> = batch.tokens.iter().map(|id| *id as i32).collect();
+        executor.write_indices(&self.0, &ids)
+    }
+}
+
+/// Rows that want a result, i32 `[n_outputs]`.
+pub(in crate::model) struct OutputRows(pub(in crate::model) Tensor);
+
+impl OutputRows {
+    pub(super) fn new(g: &Graph, n_outputs: u64, n: u64) -> Result<Self, Error> {
+        g.index_input("rows", TensorType::I32, &[n_outputs], n)
+            .map(Self)
+    }
+
+    pub(super) fn write(&self, executor: &mut Executor, batch: &Batch) -> Result<(), Error> {
+        let wanted = (0..).zip(&batch.outputs).filter(|(_, wanted)| **wanted);
+        executor.write_indices(&self.0, &wanted.map(|(i, _)| i).collect::<Vec<i32>>())
+    }
+}
+
+/// KV slot of each token in one group, i64 `[n_tokens]`.
+pub(super) struct KvSlots(pub(super) Tensor);
+
+impl KvSlots {
+    pub(super) fn new(g: &Graph, group: &str, n: u64, n_slots: u64) -> Result<Self, Error> {
+        g.index_input(&format!("slots.{group}"), TensorType::I64, &[n], n_slots)
+            .map(Self)
+    }
+
+    pub(super) fn write(&self, executor: &mut Executor, slots: &[usize]) -> Result<(), Error> {
+        if !self.0.is_allocated() {
+            return Ok(());
+        }
+        let slots: Vec<i64> = slots.iter().map(|slot| *slot as i64).collect();
+        executor.write_indices(&self.0, &slots)
+    }
+}
+
+/// Rows of recurrent states.
+pub(super) struct StateRows {
+    /// Row that each sequence reads, i32 `[n_seqs]`; the last row is zeros.
+    pub(super) read: Tensor,
+    /// Row that each sequence writes, i64 `[n_seqs]`; none if no state is stored.
+    pub(super) write: Option<Tensor>,
+}
+
+impl StateRows {
+    pub(super) fn new(g: &Graph, options: &Options, n_seqs: u64) -> Result<Self, Error> {
+        let n_rows = options.n_rows() as u64;
+        let read = g.index_input("states.read", TensorType::I32, &[n_seqs], n_rows + 1)?;
+        let write = match options.n_ctx {
+            0 => None,
+            _ => Some(g.index_input("states.write", TensorType::I64, &[n_seqs], n_rows)?),
+        };
+        Ok(Self { read, write })
+    }
+
+    pub(super) fn write(&self, executor: &mut Executor, rows: &Rows) -> Result<(), Error> {
+        if self.read.is_allocated() {
+            let ids: Vec<i32> = rows.read.iter().map(|row| *row as i32).collect();
+            executor.write_indices(&self.read, &ids)?;
+        }
+        if let Some(write) = self.write.as_ref().filter(|t| t.is_allocated()) {
+            let ids: Vec<i64> = rows.write.iter().map(|row| *row as i64).collect();
+            executor.write_indices(write, &ids)?;
+        }
+        Ok(())
+    }
+}
+
+/// Scale of each token for every adapter that is on, f32 `[1, n_tokens]`.
+#[derive(Clone)]
+pub(in crate::model) struct AdapterScales(pub(in crate::model) Vec<(usize, Tensor)>);
+
+impl AdapterScales {
+    pub(in crate::model) fn new(g: &Graph, ids: &[usize], n: u64) -> Result<Self, Error> {
+        let scales = ids.iter().map(|id| {
+            let scales = g.input(&format!("adapters.{id}"), TensorType::F32, &[1, n])?;
+            Ok((*id, scales))
+        });
+        scales.collect::<Result<_, Error>>().map(Self)
+    }
+
+    /// Writes the scales of rows, each of a sequence.
+    pub(in crate::model) fn write(
+        &self,
+        executor: &mut Executor,
+        adapters: &Adapters,
+        sequences: impl Iterator<Item = SequenceId> + Clone,
+    ) -> Result<(), Error> {
+        for (id, tensor) in self.0.iter().filter(|(_, t)| t.is_allocated()) {
+            let scales = sequences.clone().map(|row| adapters.scale(*id, row));
+            executor.write(tensor, &scales.collect::<Vec<f32>>())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! A model's life: loading, the memory it takes, its graphs, its end.
+
+use crate::ggml::{self, Executor};
+use crate::lora::Adapter;
+use crate::plan::Plan;
+use crate::weights::Weights;
+
+use super::adapters::{Adapters, OnDevice};
+use super::cache::states::States;
+use super::cache::store::KeyValues;
+use super::cache::{BlockManager, Group};
+use super::error::{Error, Purpose};
+use super::graph;
+use super::graphs::Graphs;
+use super::load::{self, Loaded, Progress};
+use super::memory;
+use super::options::Options;
+use super::results::MemoryUse;
+use super::shape::{Shape, Sources};
+
+/// A loaded model.
+pub struct Model {
+    pub(super) plan: Plan,
+    pub(super) options: Options,
+    /// Whether attention looks at pages rather than through masks.
+    pub(super) is_paged: bool,
+    pub(super) loaded: Loaded,
+    pub(super) adapters: Adapters,
+    pub(super) cache: KeyValues,
+    pub(super) states: States,
+    pub(super) block_manager: BlockManager,
+    /// Slots of each group of layers.
+    pub(super) n_slots: Vec<usize>,
+    pub(super) graphs: Graphs,
+    pub(super) logits: Vec<f32>,
+    pub(super) hidden: Vec<f32>,
+    pub(super) compute_bytes: u64,
+}
+
+impl Model {
+    /// Loads the weights of a plan and takes the memory for running it.
+    ///
+    /// # Errors
+    /// Weights that cannot be used, or memory that is not there: refused before it is taken.
+    pub fn load(
+        plan: Plan,
+        weights: &Weights,
+        options: Options,
+        progress: Progress<'_>,
+    ) -> Result<Self, Error> {
+        Self::load_with(plan, weights, &[], options, progress)
+    }
+
+    /// The same with adapters, which are on with their own scales for sequences that have no others.
+    ///
+    /// # Errors
+    /// As [`Self::load`], and updates of weights that are used in another way than in products.
+    pub fn load_with(
+        plan: Plan,
+        weights: &Weights,
+        adapters: &[Adapter],
+        mut options: Options,
+        progress: Progress<'_>,
+    ) -> Result<Self, Error> {
+        ggml::install_log();
+        options.n_seqs = options.n_seqs.max(1);
+        if options.deterministic {
+            options.check_deterministic(&plan)?;
+            ggml::set_batch_invariant(true);
+        }
+        let cache_bytes = options.check_cache(&plan)?;
+        memory::check(Purpose::Cache, cache_bytes)?;
+        let loaded = load::load(&plan.tensors, weights, progress)?;
+        let adapters = Adapters::load(&plan, adapters)?;
+        Self::of_loaded(plan, loaded, adapters, options)
+    }
+
+    /// Takes the memory for running a plan whose weights are there.
+    pub(super) fn of_loaded(
+        plan: Plan,
+        loaded: Loaded,
+        adapters: Adapters,
+        options: Options,
+    ) -> Result<Self, Error> {
+        let is_paged = options.is_paged(&plan);
+        let n_slots = options.n_slots(&plan);
+        let groups = plan
+            .caches
+            .iter()
+            .zip(&n_slots)
+            .map(|(cache, n_slots)| Group {
+                n_slots: *n_slots,
+                rule: options.visibility(&plan, cache),
+            });
+        let groups = groups.collect();
+        let cache = KeyValues::new(&plan, &n_slots, options.k_type, options.v_type)?;
+        let states = States::new(&plan, options.n_rows())?;
+        let n_rows = (!states.is_empty()).then(|| options.n_rows());
+        let mut block_manager = BlockManager::new(groups, n_rows);
+        block_manager.set_default_key(&adapters.default_key());
+        let capacity = graph::capacity(&plan, adapters.capacity());
+        let executor = Executor::new(&[], options.n_threads, capacity)?;
+        let mut model = Self {
+            plan,
+            options,
+            is_paged,
+            loaded,
+            adapters,
+            cache,
+            states,
+            block_manager,
+            n_slots,
+            graphs: Graphs::new(executor),
+            logits: Vec::new(),
+            hidden: Vec::new(),
+            compute_bytes: 0,
+        };
+        model.reserve()?;
+        Ok(model)
+    }
+
+    /// Measures the largest pass, checks that it fits and takes its memory.
+    fn reserve(&mut self) -> Result<(), Error> {
+        let mut shape = Shape::largest(&self.options, &self.plan, &self.n_slots);
+        shape.adapters = (0..self.adapters.all.len()).collect();
+        let (graph, pass) = graph::build(&self.sources(), &shape)?;
+        self.adapters
+            .check(&self.plan, &self.options, &pass.updated)?;
+        let sizes = self.graphs.executor.measure(&graph)?;
+        self.compute_bytes = sizes.iter().map(|(_, bytes)| *bytes as u64).sum();
+        memory::check(Purpose::Scratch, self.compute_bytes)?;
+        self.graphs.executor.reserve(&graph)?;
+        tracing::debug!(
+            compute = self.compute_bytes,
+            nodes = graph.n_nodes(),
+            "reserved"
+        );
+        Ok(())
+    }
+
+    /// What its graphs are built from.
+    pub(super) fn sources(&self) -> Sources<'_> {
+        Sources {
+            plan: &self.plan,
+            weights: OnDevice {
+                tensors: &self.loaded.tensors,
+                updates: Some(&self.adapters.updates),
+                update_nodes: self.adapters.capacity(),
+            },
+            cache: &self.cache,
+            states: &self.states,
+            options: &self.options,
+            n_slots: &self.n_slots,
+        }
+    }
+
+    /// The plan it runs.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Elements of a row of results: the vocabulary for logits, the stream for vectors.
+    pub fn row_width(&self) -> usize {
+        self.options.row_width(&self.plan)
+    }
+
+    /// Rows of results that are computed at a time.
+    pub(super) fn n_outputs(&self) -> usize {
+        self.options.outputs_at_once(&self.plan)
+    }
+
+    /// Results of the last pass: logits `[n_vocab, n_outputs]`, and the stream behind the final norm
+    /// `[n_embd, n_outputs]` if the batch wanted it of a model without states.
+    pub fn results(&self) -> (&[f32], &[f32]) {
+        (&self.logits, &self.hidden)
+    }
+
+    /// How it is run.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// What it takes.
+    pub fn memory(&self) -> MemoryUse {
+        MemoryUse {
+            mapped: self.loaded.mapped_bytes + self.adapters.mapped_bytes,
+            copied: self.loaded.copied_bytes + self.adapters.copied_bytes,
+            cache: (self.cache.bytes() + self.states.bytes()) as u64,
+            compute: self.compute_bytes,
+        }
+    }
+
+    /// Positions for which there is room in the cache of every layer, what is only remembered not
+    /// counted: whole blocks. Layers with a window free theirs as a sequence goes on.
+    pub fn free_slots(&self) -> usize {
+        self.block_manager.free().unwrap_or(self.options.n_ctx)
+    }
+
+    /// Graphs of passes built so far; a pass of a shape that was used recently adds none.
+    pub fn n_graphs(&self) -> u64 {
+        self.graphs.n_built()
+    }
+
+    /// Whether a state is kept of each sequence, which cannot be taken back.
+    pub fn has_states(&self) -> bool {
+        !self.states.is_empty()
+    }
+
+    /// Whether sequences share what is known of their tokens.
+    pub fn is_shared(&self) -> bool {
+        self.options.n_ctx > 0 && self.block_manager.is_shared()
+    }
+
+    /// Lets the threads sleep until the next pass.
+    pub fn rest(&self) {
+        self.graphs.executor.rest();
+    }
+}

@@ -1,0 +1,187 @@
+//! How a model is run, and what follows from that for a plan.
+
+use crate::arch::Mode;
+use crate::blocks::cache::Cache as Visibility;
+use crate::ggml::KvBlocks;
+use crate::plan::{BLOCK_LEN, CachePlan, Capacity, KeyValuePlan, Plan};
+use crate::weights::TensorType;
+
+use super::error::Error;
+
+/// How a model is run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Slots of the cache: positions of all sequences together. 0 keeps nothing between passes.
+    pub n_ctx: usize,
+    /// Positions that one sequence may reach, which decides between rope tables for short and for
+    /// long contexts; 0: what the model was trained for.
+    pub n_ctx_seq: usize,
+    /// Sequences that may run at the same time, where something is kept of each beside keys and
+    /// values; at least 1.
+    pub n_seqs: usize,
+    /// States of ended sequences, and of places within running ones, that are remembered so that a
+    /// later sequence can go on from there; only of models that keep states.
+    pub n_checkpoints: usize,
+    /// Most tokens of a pass.
+    pub n_batch: usize,
+    /// Most rows of logits that are computed at a time, in turn with what reads them; 0: as many as
+    /// take 64 MB.
+    pub n_outputs: usize,
+    /// Threads that compute.
+    pub n_threads: usize,
+    /// Element type of cached keys.
+    pub k_type: TensorType,
+    /// Element type of cached values.
+    pub v_type: TensorType,
+    /// Whether attention runs without keeping its scores.
+    pub flash_attn: bool,
+    /// Whether the bits of a sequence's results must not depend on what else is in its passes. Holds
+    /// for the process: it slows products of some types in other models as well.
+    pub deterministic: bool,
+    /// Whether vectors are wanted rather than logits: the stream behind the final norm.
+    pub embeddings: bool,
+    /// Whether every token sees the whole pass, whatever the definition says.
+    pub non_causal: bool,
+    /// Whether the values of a pass can be read behind it, which takes memory for all of them.
+    pub capture: bool,
+}
+
+impl Options {
+    /// Most tokens of a pass where nobody asks for another number.
+    pub const N_BATCH: usize = 512;
+
+    pub(super) fn capacity(&self) -> Capacity {
+        Capacity {
+            n_ctx: self.n_ctx as u64,
+            n_seqs: self.n_seqs.max(1) as u64,
+            n_batch: self.n_batch as u64,
+        }
+    }
+
+    /// The largest context, in whole blocks, whose caches take at most `bytes`.
+    pub fn n_ctx_within(&self, plan: &Plan, bytes: u64) -> usize {
+        let states = plan.recurrent_bytes(self.n_rows() as u64 + 1);
+        let left = bytes.saturating_sub(states.unwrap_or(u64::MAX));
+        let fits = |n_blocks: u64| {
+            let capacity = Capacity {
+                n_ctx: n_blocks * BLOCK_LEN,
+                ..self.capacity()
+            };
+            plan.cache_bytes(capacity, self.k_type, self.v_type)
+                .is_some_and(|needed| needed <= left)
+        };
+        let (mut fitting, mut too_many) = (0, i32::MAX as u64 / BLOCK_LEN);
+        while fitting + 1 < too_many {
+            let middle = fitting.midpoint(too_many);
+            if fits(middle) {
+                fitting = middle;
+            } else {
+                too_many = middle;
+            }
+        }
+        (fitting * BLOCK_LEN) as usize
+    }
+
+    /// Whether results are logits.
+    pub(super) fn projects(&self, plan: &Plan) -> bool {
+        let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+        head.is_some() && !self.embeddings
+    }
+
+    /// Elements of a row of results.
+    pub(super) fn row_width(&self, plan: &Plan) -> usize {
+        let n = match self.projects(plan) {
+            true => plan.n_vocab,
+            false => plan.n_embd,
+        };
+        n as usize
+    }
+
+    /// Rows of results that are computed at a time.
+    pub(super) fn outputs_at_once(&self, plan: &Plan) -> usize {
+        const BYTES: usize = 64 << 20;
+        match self.n_outputs {
+            _ if !self.projects(plan) || self.capture => usize::MAX,
+            0 => (BYTES / (size_of::<f32>() * self.row_width(plan).max(1))).max(1),
+            n => n,
+        }
+    }
+
+    /// Slots of each group of layers.
+    pub(super) fn n_slots(&self, plan: &Plan) -> Vec<usize> {
+        let capacity = self.capacity();
+        let groups = plan.caches.iter();
+        groups.map(|group| capacity.slots(group) as usize).collect()
+    }
+
+    /// Whether attention looks at pages rather than through masks.
+    pub(super) fn is_paged(&self, plan: &Plan) -> bool {
+        let fits = |rows: &KeyValuePlan| {
+            let (k, v) = (rows.k / rows.heads, rows.v / rows.heads);
+            let v_type = if rows.v_in_k {
+                self.k_type
+            } else {
+                self.v_type
+            };
+            KvBlocks::can_hold(self.k_type, k) && KvBlocks::can_hold(v_type, v)
+        };
+        self.flash_attn && self.n_ctx > 0 && plan.key_values().all(|(_, rows)| fits(rows))
+    }
+
+    pub(super) fn check_deterministic(&self, plan: &Plan) -> Result<(), Error> {
+        match self.n_ctx > 0 && !self.is_paged(plan) {
+            true => Err(Error::NotDeterministic),
+            false => Ok(()),
+        }
+    }
+
+    /// States that are kept, where a model has any.
+    pub(super) fn n_rows(&self) -> usize {
+        match self.n_ctx {
+            0 => 0,
+            _ => self.n_seqs.saturating_add(self.n_checkpoints),
+        }
+    }
+
+    /// Checks the types of the caches. Returns the bytes of caches and states.
+    pub(super) fn check_cache(&self, plan: &Plan) -> Result<u64, Error> {
+        let states = plan
+            .recurrent_bytes((self.n_rows() as u64).saturating_add(1))
+            .unwrap_or(u64::MAX);
+        if self.n_ctx == 0 {
+            return Ok(states);
+        }
+        for (_, rows) in plan.key_values() {
+            for (ty, row) in [(self.k_type, rows.k), (self.v_type, rows.v)] {
+                // A head is read by itself, so it too must be a whole number of blocks. Values that
+                // lie in the keys have the keys' type.
+                let ty = if rows.v_in_k { self.k_type } else { ty };
+                let head = row / rows.heads;
+                if ty.row_bytes(head).is_none() {
+                    return Err(Error::CacheType {
+                        ty,
+                        block: ty.block_len(),
+                        row: head,
+                    });
+                }
+            }
+        }
+        let rows = plan.cache_bytes(self.capacity(), self.k_type, self.v_type);
+        Ok(rows.unwrap_or(u64::MAX).saturating_add(states))
+    }
+
+    /// What the queries of a group of layers see.
+    pub(super) fn visibility(&self, plan: &Plan, group: &CachePlan) -> Visibility {
+        let rule = Visibility::read(&group.unit.options);
+        Visibility {
+            causal: rule.causal && !self.non_causal && plan.mode == Mode::Causal,
+            ..rule
+        }
+    }
+
+    /// Whether sequences of a plan share their cached prefixes.
+    pub fn shares(&self, plan: &Plan) -> bool {
+        let mut groups = plan.caches.iter();
+        self.n_ctx > 0 && groups.all(|group| self.visibility(plan, group).causal)
+    }
+}

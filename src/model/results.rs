@@ -1,0 +1,56 @@
+//! What a model gives: results of the last pass, captured values, what it takes.
+
+use crate::ggml::Executor;
+use crate::weights::TensorType;
+
+use super::error::Error;
+use super::graph::Captured;
+
+/// A value of the last pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Value {
+    /// Its path, such as `layers.3.attn.q`.
+    pub path: String,
+    /// Its shape, fastest dimension first, without trailing ones.
+    pub shape: Vec<u64>,
+    /// Whether its last dimension is the tokens of the pass, one row for each.
+    pub is_per_token: bool,
+    /// Its elements.
+    pub elements: Vec<f32>,
+}
+
+impl Value {
+    /// A captured value of the loaded graph.
+    pub(super) fn read(executor: &Executor, captured: &Captured) -> Result<Self, Error> {
+        let tensor = &captured.tensor;
+        let shape = tensor.shape();
+        let mut elements = vec![0.0f32; tensor.elements() as usize];
+        if tensor.ty() == TensorType::I32 {
+            let mut ids = vec![0i32; elements.len()];
+            executor.read(tensor, &mut ids)?;
+            elements = ids.into_iter().map(|id| id as f32).collect();
+        } else {
+            executor.read(tensor, &mut elements)?;
+        }
+        let rank = shape.iter().rposition(|n| *n != 1).map_or(1, |at| at + 1);
+        Ok(Self {
+            path: captured.path.clone(),
+            shape: shape[..rank].to_vec(),
+            is_per_token: captured.is_per_token,
+            elements,
+        })
+    }
+}
+
+/// What a loaded model takes, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Weights used in the mapped file.
+    pub mapped: u64,
+    /// Weights copied.
+    pub copied: u64,
+    /// Caches.
+    pub cache: u64,
+    /// Scratch memory of the largest pass.
+    pub compute: u64,
+}

@@ -1,0 +1,62 @@
+//! The sequences of a model: where each goes on, what is shared, how each ends.
+
+use super::adapters::LoadedAdapter;
+use super::cache::{BlockCopy, Resumed, SequenceId};
+use super::lifecycle::Model;
+
+impl Model {
+    /// Begins a sequence with what is known of its tokens from others, short of the last token; where
+    /// states are kept, as far as a block ends. A sequence that runs goes on where it is.
+    pub fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed {
+        let (resumed, copy) = self.block_manager.resume(sequence, tokens);
+        Resumed {
+            n_cached: self.copied(sequence, resumed.n_cached, copy),
+            ..resumed
+        }
+    }
+
+    /// Takes over the begin of a block; without it the sequence goes on where the block begins.
+    fn copied(&mut self, sequence: SequenceId, next: usize, copy: Option<BlockCopy>) -> usize {
+        let Some(copy) = copy else { return next };
+        let Err(error) = self.cache.copy(&copy) else {
+            return next;
+        };
+        tracing::error!(%error, "a block is not copied");
+        self.block_manager.truncate(sequence, next - copy.n_slots);
+        next - copy.n_slots
+    }
+
+    /// The position at which a sequence goes on; 0 if nothing is kept of it.
+    pub fn next(&self, sequence: SequenceId) -> u32 {
+        self.block_manager.next(sequence)
+    }
+
+    /// Forgets the positions of a sequence from `from` on, and earlier ones where what is kept cannot
+    /// be cut there: a state, a window that has moved on. Returns the
+    /// position at which the sequence goes on.
+    pub fn forget(&mut self, sequence: SequenceId, from: u32) -> u32 {
+        let (next, copy) = self.block_manager.forget(sequence, from);
+        self.copied(sequence, next as usize, copy) as u32
+    }
+
+    /// Ends a sequence. What was computed of it is remembered while there is room.
+    pub fn release(&mut self, sequence: SequenceId) {
+        self.block_manager.release(sequence);
+    }
+
+    /// The adapters, in their order.
+    pub fn adapters(&self) -> &[LoadedAdapter] {
+        &self.adapters.all
+    }
+
+    /// Computes sequences of this id with these scales from now on, one for each adapter; missing ones
+    /// are zero. What was there of it is released.
+    pub fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]) {
+        self.release(sequence);
+        if self.adapters.all.is_empty() {
+            return;
+        }
+        let key = self.adapters.set_scales(sequence, scales);
+        self.block_manager.set_prefix_key(sequence, &key);
+    }
+}

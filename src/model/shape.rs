@@ -1,0 +1,63 @@
+//! What graphs of passes are built for: the sources they read, and the shape of a pass.
+
+use crate::plan::{BLOCK_LEN, Plan};
+
+use super::adapters::OnDevice;
+use super::cache::states::States;
+use super::cache::store::KeyValues;
+use super::inputs::table_len;
+use super::options::Options;
+
+/// What the graphs of a model are built from.
+#[derive(Clone, Copy)]
+pub(super) struct Sources<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) weights: OnDevice<'a>,
+    pub(super) cache: &'a KeyValues,
+    pub(super) states: &'a States,
+    pub(super) options: &'a Options,
+    /// KV slots of each group of layers.
+    pub(super) n_slots: &'a [usize],
+}
+
+/// What a graph was built for; passes of the same shape replay it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) n_tokens: usize,
+    /// Rows that want logits.
+    pub(super) n_outputs: usize,
+    /// For each group of layers the keys that are looked at, or the length of its table of blocks.
+    pub(super) n_kv: Vec<usize>,
+    /// Sequences, where the model has recurrent states; else 1.
+    pub(super) n_seqs: usize,
+    /// Whether those rows want the hidden state after the final norm.
+    pub(super) wants_hidden: bool,
+    /// Whether the projection to logits is left to graphs of [`build_head`](super::stage::build_head).
+    pub(super) is_headless: bool,
+    /// The adapters that are on for some token.
+    pub(super) adapters: Vec<usize>,
+}
+
+impl Shape {
+    /// The shape of the largest pass.
+    pub(super) fn largest(options: &Options, plan: &Plan, n_slots: &[usize]) -> Self {
+        let n_tokens = options.n_batch.max(1);
+        let n_kv = match options.n_ctx {
+            0 => vec![n_tokens; n_slots.len()],
+            n_ctx if options.is_paged(plan) => {
+                let n_blocks = n_ctx.div_ceil(BLOCK_LEN as usize);
+                vec![table_len(n_blocks * options.n_seqs.max(1)); n_slots.len()]
+            }
+            _ => n_slots.to_vec(),
+        };
+        Self {
+            n_tokens,
+            n_outputs: n_tokens.min(options.outputs_at_once(plan)),
+            n_kv,
+            n_seqs: 1,
+            wants_hidden: false,
+            is_headless: false,
+            adapters: Vec::new(),
+        }
+    }
+}
