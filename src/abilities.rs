@@ -8,9 +8,10 @@
 use serde_json::json;
 
 use crate::api;
+use crate::describe::pooled;
 use crate::engine;
 use crate::model::{Estimator, Options};
-use crate::plan::{Plan, Pooling};
+use crate::plan::Plan;
 use crate::text::template::{Probe, Probed};
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::TensorType;
@@ -162,16 +163,9 @@ fn diffusion(subject: &Subject<'_>, can_write: bool) -> Ability {
 }
 
 fn embeddings(plan: &Plan) -> Ability {
-    let pooled = match plan.pooling() {
-        Pooling::Mean => "the mean of a text's tokens",
-        Pooling::First => "a text's first token",
-        Pooling::Last => "a text's last token",
-        Pooling::Max => "the largest of each element over a text's tokens",
-        Pooling::MeanSqrt => "the sum of a text's tokens over the square root of their number",
-        Pooling::Weighted => "the mean of a text's tokens, weighted by position",
-    };
+    let pooled = pooled(plan.pooling());
     let how = format!(
-        "`bench logits --embedding`: {} elements, {pooled}",
+        "`bench logits --embedding`: {} elements; a text's is {pooled}",
         plan.n_embd
     );
     Ability::yes("embeddings", how)

@@ -63,6 +63,16 @@ fn kept() -> Options {
     }
 }
 
+/// The scenes with a picture of this form, or the only one.
+macro_rules! pick {
+    ($seen:ident.$which:ident, $form:pat => $value:expr) => {
+        $seen.$which(|picture| match picture {
+            $form => Some($value),
+            _ => None,
+        })
+    };
+}
+
 impl Seen {
     /// Operations of a pass over `n` tokens in a model that keeps what it can.
     fn steps(&self, n: usize) -> (Model, Vec<Step>) {
@@ -190,18 +200,9 @@ fn check_traffic(seen: &Seen, counts: &mut BTreeMap<&'static str, usize>) {
     let name = &seen.golden.name;
     let (_, steps) = seen.steps(seen.golden.tokens.len());
     let run = traffic(seen, &steps);
-    let prefill = seen.only(|picture| match picture {
-        Picture::Prefill { keys, states } => Some((keys, states)),
-        _ => None,
-    });
-    let decode = seen.only(|picture| match picture {
-        Picture::Decode { keys, states } => Some((keys, states)),
-        _ => None,
-    });
-    let states = seen.scenes(|picture| match picture {
-        Picture::State => Some(()),
-        _ => None,
-    });
+    let prefill = pick!(seen.only, Picture::Prefill { keys, states } => (keys, states));
+    let decode = pick!(seen.only, Picture::Decode { keys, states } => (keys, states));
+    let states = pick!(seen.scenes, Picture::State => ());
     if seen.plan.mode == Mode::Causal {
         let (_, (keys, of_state)) = prefill.expect("a prompt is read");
         assert_eq!(seen.layers(keys), set(&run.keys), "{name}: keys written");
@@ -239,10 +240,7 @@ fn check_traffic(seen: &Seen, counts: &mut BTreeMap<&'static str, usize>) {
         }
     }
     *counts.entry("states").or_default() += states.len();
-    let loans = seen.only(|picture| match picture {
-        Picture::Shared(loans) => Some(loans),
-        _ => None,
-    });
+    let loans = pick!(seen.only, Picture::Shared(loans) => loans);
     let told = loans.iter().flat_map(|(_, loans)| loans.iter());
     let told = told.flat_map(|loan| loan.readers.iter().map(|reader| (*reader, loan.owner)));
     let borrowed = run.reads.iter().filter(|(reader, owner)| reader != owner);
@@ -255,10 +253,7 @@ fn check_traffic(seen: &Seen, counts: &mut BTreeMap<&'static str, usize>) {
         );
         *counts.entry("shared").or_default() += 1;
     }
-    let latent = seen.only(|picture| match picture {
-        Picture::Latent { row } => Some(row),
-        _ => None,
-    });
+    let latent = pick!(seen.only, Picture::Latent { row } => row);
     let no_values = run
         .keys
         .iter()
@@ -292,10 +287,8 @@ fn check_experts(seen: &Seen) -> usize {
         let layer = seen.layer(&step.path).expect("a layer has them");
         run.entry(layer).or_default().insert(numbers);
     }
-    let scenes = seen.scenes(|picture| match picture {
-        Picture::Experts { numbers } => Some(numbers.expect("there is a file")),
-        _ => None,
-    });
+    let scenes =
+        pick!(seen.scenes, Picture::Experts { numbers } => numbers.expect("there is a file"));
     let mut said: BTreeMap<usize, BTreeSet<(u64, u64)>> = BTreeMap::new();
     for (scene, numbers) in &scenes {
         for layer in seen.layers(&scene.kinds) {
@@ -373,14 +366,8 @@ fn windows_are_those_of_the_attention_that_ran() {
 fn check_windows(seen: &Seen, rules: &mut BTreeSet<&'static str>) {
     let name = &seen.golden.name;
     let is_causal = seen.plan.mode == Mode::Causal;
-    let scenes = seen.scenes(|picture| match picture {
-        Picture::Window {
-            rule,
-            evicts,
-            views,
-        } => Some((*rule, *evicts, views)),
-        _ => None,
-    });
+    let scenes =
+        pick!(seen.scenes, Picture::Window { rule, evicts, views, } => (*rule, *evicts, views));
     let mut windows = BTreeMap::new();
     for (scene, (rule, evicts, views)) in &scenes {
         let size = told_size(scene) as usize;
@@ -430,10 +417,7 @@ fn check_windows(seen: &Seen, rules: &mut BTreeSet<&'static str>) {
 /// That everybody sees everybody is said where it is so, and what becomes the vector of a text.
 fn check_encoding(seen: &Seen, patterns: &BTreeMap<usize, Vec<BTreeSet<usize>>>) {
     let name = &seen.golden.name;
-    let scene = seen.only(|picture| match picture {
-        Picture::Whole { seen, pooling } => Some((seen, pooling)),
-        _ => None,
-    });
+    let scene = pick!(seen.only, Picture::Whole { seen, pooling } => (seen, pooling));
     assert_eq!(scene.is_some(), seen.plan.mode != Mode::Causal, "{name}");
     let Some((scene, (drawn, pooling))) = scene else {
         return;
@@ -494,14 +478,8 @@ fn what_a_token_reads_is_what_its_pass_reads() {
 /// How many contexts were compared, if bytes are told.
 fn check_reads(seen: &Seen) -> Option<usize> {
     let name = &seen.golden.name;
-    let scene = seen.only(|picture| match picture {
-        Picture::Reads {
-            weights,
-            keys,
-            states,
-        } => Some((weights, keys, states)),
-        _ => None,
-    });
+    let scene =
+        pick!(seen.only, Picture::Reads { weights, keys, states, } => (weights, keys, states));
     assert_eq!(scene.is_some(), seen.plan.mode == Mode::Causal, "{name}");
     let (_, (weights, keys, states)) = scene?;
     let (model, steps) = seen.steps(1);
@@ -554,10 +532,7 @@ fn what_a_text_keeps_is_what_the_loaded_model_has_room_for() {
 
 fn check_keeps(seen: &Seen) {
     let name = &seen.golden.name;
-    let scene = seen.only(|picture| match picture {
-        Picture::Keeps(held) => Some(held),
-        _ => None,
-    });
+    let scene = pick!(seen.only, Picture::Keeps(held) => held);
     let bytes = |n_ctx: usize, n_seqs: usize| {
         let room = Options {
             n_ctx,
@@ -575,10 +550,7 @@ fn check_keeps(seen: &Seen) {
         return;
     }
     let (_, held) = scene.expect("something is kept");
-    let windows = seen.scenes(|picture| match picture {
-        Picture::Window { rule, .. } => Some(*rule),
-        _ => None,
-    });
+    let windows = pick!(seen.scenes, Picture::Window { rule, .. } => *rule);
     let window = windows.first();
     let window = window.map_or(0, |(scene, _)| told_size(scene));
     // Beside the state of each text there is one of zeros, and a block of 16 is the least.
@@ -677,10 +649,7 @@ fn denoising_goes_block_after_block() {
     let mut n_found = 0;
     for seen in all() {
         let name = &seen.golden.name;
-        let scene = seen.only(|picture| match picture {
-            Picture::Denoising { block, fixed, .. } => Some((*block, fixed)),
-            _ => None,
-        });
+        let scene = pick!(seen.only, Picture::Denoising { block, fixed, .. } => (*block, fixed));
         assert_eq!(scene.is_some(), seen.plan.mode == Mode::Diffusion, "{name}");
         let Some((_, (block, fixed))) = scene else {
             continue;

@@ -301,6 +301,8 @@ fn layer(kind: &Kind, room: f64) -> Piece {
     for slot in &kind.slots {
         let drawn = small_slot(slot, room);
         let h = drawn.h;
+        // Names of taps may be wider than the cards.
+        piece.w = piece.w.max(drawn.w);
         inner.put(drawn, 0.0, y);
         y += h;
     }
