@@ -19,7 +19,7 @@ serve: ## Serve MODEL over HTTP on 127.0.0.1:11116
 	cargo run --release --quiet -- serve $(model)
 
 test: ## Run all tests
-	cargo test --workspace
+	cargo test --workspace --features png
 
 check: fmt lint test ## Formatting, lints and all tests: what must pass before a commit
 
@@ -27,7 +27,7 @@ fmt: ## Check the formatting
 	cargo fmt --all --check
 
 lint: ## Run the lints
-	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --workspace --all-targets --features png -- -D warnings
 
 bench: ## Run the criterion benches
 	cargo bench
@@ -81,4 +81,4 @@ bindings: ## Renew ggml-sys/src/bindings.rs (needs libclang)
 	scripts/bindings.sh
 
 install: ## Install the program into cargo's bin folder
-	cargo install --path . --locked
+	cargo install --features png --path . --locked

@@ -6,7 +6,6 @@ use clap::Args as ClapArgs;
 
 use crate::arch::ArchDef;
 use crate::diagram::html::Page;
-use crate::diagram::png::png;
 use crate::diagram::{Drawing, Sample, gallery, svg, variants};
 use crate::models::{Definitions, Source};
 use crate::synth::Request;
@@ -57,6 +56,11 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    if args.png && !cfg!(feature = "png") {
+        anyhow::bail!(
+            "this program was built without PNG; `cargo build --release --features png` builds it with PNG"
+        );
+    }
     let definitions = args.archs.definitions()?;
     if args.comparison.compare {
         return diagram_compare::run(args, &definitions);
@@ -211,11 +215,18 @@ fn draw(
 }
 
 /// Writes a drawing as PNG; gives its path.
+#[cfg(feature = "png")]
 pub(super) fn save_png(folder: &Path, name: &str, drawing: &str) -> Result<PathBuf, Failure> {
-    let png = png(drawing)?;
+    let png = crate::diagram::png::png(drawing)?;
     let file = output::save(folder, &format!("{name}.png"), &png.bytes)?;
     if let Some(problem) = png.problem {
         tracing::warn!("{}: {problem}", file.display());
     }
     Ok(file)
+}
+
+/// Without the feature `png`, which [`run`] asked for before.
+#[cfg(not(feature = "png"))]
+pub(super) fn save_png(_: &Path, name: &str, _: &str) -> Result<PathBuf, Failure> {
+    anyhow::bail!("{name}: this program was built without PNG")
 }

@@ -21,6 +21,7 @@ mod kinds;
 mod ops;
 pub mod overlay;
 mod parts;
+#[cfg(feature = "png")]
 pub mod png;
 mod sample;
 pub mod svg;

@@ -17,7 +17,7 @@ use lab_bench::plan::{Plan, Unit};
 use lab_bench::synth::{Request, design};
 use lab_bench::weights::TensorType;
 
-use crate::command::{bench, scratch, text};
+use crate::command::scratch;
 use crate::goldens::{Golden, goldens, index, library, options, request};
 use crate::support::behind;
 
@@ -554,6 +554,7 @@ fn drawing_is_quick() {
     }
 }
 
+#[cfg(feature = "png")]
 #[test]
 fn a_png_is_a_picture_of_its_size() {
     let library = library();
@@ -572,8 +573,10 @@ fn a_png_is_a_picture_of_its_size() {
 }
 
 /// Of characters that the fonts do not have, one line for each picture, and nothing of anything else.
+#[cfg(feature = "png")]
 #[test]
 fn characters_without_a_glyph_are_one_line_for_each_picture() {
+    use crate::command::{bench, text};
     let scratch = scratch();
     let draw = |name: &str| {
         let folder = text(scratch.path());

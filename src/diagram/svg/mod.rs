@@ -22,6 +22,7 @@ mod zoom;
 pub use flow::{Flow, Size, flow};
 pub use scene::{Anchor, Item, Piece, Rect, Seg, escape};
 pub use style::SHEET;
+#[cfg(feature = "png")]
 pub(super) use style::light;
 pub use text::{Style, width};
 pub(super) use zoom::{cost, dims, legend, notes, opened, slots, stream, told, whole};

@@ -38,6 +38,7 @@ pub(super) fn rules(piece: &Piece) -> String {
 }
 
 /// The light rules of a sheet that [`rules`] made.
+#[cfg(feature = "png")]
 pub(crate) fn light(rules: &str) -> &str {
     rules.split_once("@media").map_or(rules, |(light, _)| light)
 }
