@@ -371,7 +371,8 @@ pub fn shares(plan: &Plan) -> Vec<Share> {
             .for_each(|unit| add(unit.contract.0.short(), &unit.weights));
     }
     let mut seen = BTreeSet::new();
-    let mut shares: Vec<(Share, BTreeMap<&str, (TensorType, usize)>)> = Vec::new();
+    type Types = BTreeMap<&'static str, (TensorType, usize)>;
+    let mut shares: Vec<(Share, Types)> = Vec::new();
     for (what, at) in uses {
         if !seen.insert(at) {
             continue;

@@ -470,13 +470,16 @@ fn blocks(slot: &Slot) -> String {
     titles.collect::<Vec<String>>().join(" alongside ")
 }
 
+/// A norm of a place, if it has it.
+type Norm<T> = fn(&T) -> Option<&Part>;
+
 /// The norms of a slot and of its branches.
-const SLOT_NORMS: [(&str, fn(&Slot) -> Option<&Part>); 3] = [
+const SLOT_NORMS: [(&str, Norm<Slot>); 3] = [
     ("before", |slot| slot.pre.as_ref()),
     ("after", |slot| slot.post.as_ref()),
     ("of the sum", |slot| slot.after.as_ref()),
 ];
-const BRANCH_NORMS: [(&str, fn(&Branch) -> Option<&Part>); 2] = [
+const BRANCH_NORMS: [(&str, Norm<Branch>); 2] = [
     ("before the block", |branch| branch.pre.as_ref()),
     ("after the block", |branch| branch.post.as_ref()),
 ];

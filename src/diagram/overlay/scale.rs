@@ -103,11 +103,7 @@ impl Scale {
             }
         };
         let finite = (0..=n).filter(|_| !self.is_empty).map(|at| Shade {
-            level: if n == 0 {
-                LEVELS / 2
-            } else {
-                at * (LEVELS - 1) / n
-            },
+            level: (at * (LEVELS - 1)).checked_div(n).unwrap_or(LEVELS / 2),
             text: range(at),
         });
         let infinite = values.contains(&f64::INFINITY).then(|| Shade {

@@ -3,7 +3,7 @@
 use super::overlay::swatch;
 use super::scene::Piece;
 use super::stack;
-use super::text::{Style, width, wrap};
+use super::text::{Style, width};
 use crate::diagram::compare::{Comparison, Level};
 
 /// Between the two.
@@ -68,10 +68,6 @@ pub(super) fn picture(comparison: &Comparison) -> Piece {
 impl Piece {
     /// Adds a text below all else, in as many lines as it needs between `x` and `right`.
     pub(super) fn row(&mut self, text: &str, style: Style, x: f64, right: f64) {
-        for line in wrap(text, style, right - x) {
-            self.h += style.leading();
-            let y = self.h - 4.0;
-            self.start(x, y, style, &line);
-        }
+        self.h = self.rows((x, self.h), text, style, right - x);
     }
 }

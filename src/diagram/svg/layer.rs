@@ -106,10 +106,7 @@ fn heading(kind: &Kind, told: Option<&str>, room: f64) -> Piece {
         mark(&mut piece, 52.0, y - 4.0);
     }
     let mut rows = |text: &str, style: Style| {
-        for line in wrap(text, style, room - 52.0) {
-            y += style.leading();
-            piece.start(52.0, y - 4.0, style, &line);
-        }
+        y = piece.rows((52.0, y), text, style, room - 52.0);
     };
     rows(&kind.label, Style::Title);
     rows(&number(kind.note.as_ref()).unwrap_or_default(), Style::Name);

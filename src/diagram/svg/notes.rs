@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::overlay;
 use super::scene::{Item, Piece, Rect};
-use super::text::{Style, wrap};
+use super::text::Style;
 use crate::diagram::Drawing;
 
 /// Width of the column.
@@ -62,10 +62,7 @@ pub(super) fn notes(drawing: &Drawing) -> Piece {
         if style == Style::Title {
             y += 10.0;
         }
-        for line in wrap(&text, style, NOTES) {
-            y += style.leading();
-            piece.start(0.0, y - 4.0, style, &line);
-        }
+        y = piece.rows((0.0, y), &text, style, NOTES);
     }
     piece.h = y;
     piece
@@ -98,10 +95,7 @@ fn strip(drawing: &Drawing) -> Piece {
     y += 4.0;
     if drawing.is_symbolic {
         let text = "how many there are, and of which kind, is for the model file to say; this is an example";
-        for line in wrap(text, Style::Small, NOTES) {
-            y += Style::Small.leading();
-            piece.start(0.0, y - 4.0, Style::Small, &line);
-        }
+        y = piece.rows((0.0, y), text, Style::Small, NOTES);
         y += 4.0;
     }
     let cell = if drawing.overlay.is_some() {

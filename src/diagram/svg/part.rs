@@ -179,10 +179,7 @@ fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
         mark(&mut piece, 0.0, y - 4.0);
     }
     let mut rows = |text: &str, style: Style| {
-        for line in wrap(text, style, room) {
-            y += style.leading();
-            piece.start(0.0, y - 4.0, style, &line);
-        }
+        y = piece.rows((0.0, y), text, style, room);
     };
     rows(&number(part.note.as_ref()).unwrap_or_default(), Style::Name);
     rows(&part.line, Style::Line);

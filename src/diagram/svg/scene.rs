@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use super::text::{Style, width};
+use super::text::{Style, width, wrap};
 
 /// A rectangle; y grows downwards.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -202,6 +202,15 @@ impl Piece {
     /// Adds a text.
     pub fn text(&mut self, x: f64, y: f64, anchor: Anchor, style: Style, text: &str) {
         self.text_as(x, y, anchor, style, "", text);
+    }
+
+    /// Adds a text below `y` in as many lines as it needs in `room` pixels; gives their bottom.
+    pub fn rows(&mut self, (x, mut y): (f64, f64), text: &str, style: Style, room: f64) -> f64 {
+        for line in wrap(text, style, room) {
+            y += style.leading();
+            self.start(x, y - 4.0, style, &line);
+        }
+        y
     }
 
     /// Adds a text with a further class.

@@ -170,10 +170,7 @@ pub(super) fn heading(drawing: &Drawing, room: f64) -> Piece {
                 .into(),
         );
     }
-    for line in wrap(&facts.join(" \u{b7} "), Style::Line, room) {
-        y += Style::Line.leading();
-        piece.start(0.0, y - 4.0, Style::Line, &line);
-    }
+    y = piece.rows((0.0, y), &facts.join(" \u{b7} "), Style::Line, room);
     piece.h = y + 8.0;
     piece
 }
@@ -283,10 +280,7 @@ fn layer(kind: &Kind, room: f64) -> Piece {
         y += Style::Name.leading();
         mark(&mut piece, 46.0, y - 4.0);
     }
-    for line in wrap(&kind.label, Style::Title, room - 46.0) {
-        y += Style::Title.leading();
-        piece.start(46.0, y - 4.0, Style::Title, &line);
-    }
+    y = piece.rows((46.0, y), &kind.label, Style::Title, room - 46.0);
     if let Some(text) = number(kind.note.as_ref()) {
         y += Style::Name.leading();
         piece.start(46.0, y - 4.0, Style::Name, &text);

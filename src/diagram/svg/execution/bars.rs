@@ -104,7 +104,7 @@ pub(super) fn keeps(held: &[Held], room: f64) -> Piece {
     let all: Vec<Bar> = all.collect();
     let most = all.iter().map(Bar::bytes).max().unwrap_or(1);
     let mut piece = Piece::new(room, 0.0);
-    let mut y = head(&mut piece, 0.0, "A text of");
+    let mut y = head(&mut piece, 0.0, "Context of");
     y = bars(&mut piece, y, &all, most, room);
     let names = ["all keys", "window", "states"];
     let parts = all.first().map_or(&[][..], |bar| &bar.parts);

@@ -105,10 +105,7 @@ fn above(drawing: &Drawing, scene: &Scene, room: f64) -> Piece {
         y += h + 4.0;
     }
     y += 4.0;
-    for line in wrap(&scene.line, Style::Line, room) {
-        y += Style::Line.leading();
-        piece.start(0.0, y - 4.0, Style::Line, &line);
-    }
+    y = piece.rows((0.0, y), &scene.line, Style::Line, room);
     piece.h = y;
     piece
 }
