@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::models::Opened;
 use crate::parallel;
-use crate::retype::{self, retype};
+use crate::retype::{self, quantise};
 use crate::weights::folder::{self, NewFolder};
 use crate::weights::gguf::{self, NewTensor, Sink};
 use crate::weights::{Error, Metadata, TensorInfo, TensorType, Value, Weights, check_space};
@@ -41,7 +41,7 @@ pub fn to_gguf(
         });
     }
     let weights = match ty {
-        Some(ty) => retype(&model.weights, &model.plan, ty)?,
+        Some(ty) => quantise(&model.weights, &model.plan, ty)?,
         None => retype::with_plain_vectors(&model.weights, &model.plan)?,
     };
     let metadata = with_vocabulary(without_split(weights.metadata()));
@@ -82,7 +82,7 @@ pub fn to_folder(
     let weights = match ty {
         None => retype::without_blocks(&model.weights, TensorType::F32)?,
         Some(ty @ (TensorType::F32 | TensorType::F16 | TensorType::BF16)) => {
-            let weights = retype(&model.weights, &model.plan, ty)?;
+            let weights = quantise(&model.weights, &model.plan, ty)?;
             retype::without_blocks(&weights, ty)?
         }
         Some(ty) => {

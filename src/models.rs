@@ -9,7 +9,7 @@ use crate::arch::{ArchDef, Library, LibraryError};
 use crate::blocks::REGISTRY;
 use crate::lora::{self, Adapter};
 use crate::plan::{self, Plan};
-use crate::retype::retype;
+use crate::retype::quantise;
 use crate::stmap::{self, Maps};
 use crate::strangers;
 use crate::text::tokenizer::folder::Folder;
@@ -130,8 +130,8 @@ impl Opened {
     ///
     /// # Errors
     /// A type that cannot be made.
-    pub fn retyped(self, ty: TensorType) -> Result<Self, Error> {
-        let weights = retype(&self.weights, &self.plan, ty)?;
+    pub fn quantised(self, ty: TensorType) -> Result<Self, Error> {
+        let weights = quantise(&self.weights, &self.plan, ty)?;
         let plan = Plan::new(&self.def, weights.metadata(), &weights);
         let plan = plan.map_err(|source| Error::Plan {
             model: weights.label().to_owned(),

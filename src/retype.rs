@@ -13,7 +13,9 @@ use std::sync::Arc;
 use crate::arch::WeightRole;
 use crate::ggml;
 use crate::plan::{LayerPlan, Plan, Unit};
-use crate::weights::{Data, Entry, Error, Maker, Metadata, TensorInfo, TensorType, Value, Weights};
+use crate::weights::{
+    Data, Entry, Error, LazyTensor, Metadata, TensorInfo, TensorType, Value, Weights,
+};
 
 /// Types that matrices can be given, and what `general.file_type` says of such files.
 pub const TYPES: [(TensorType, u32); 11] = [
@@ -196,7 +198,7 @@ fn fitting(ty: TensorType, row: u64) -> TensorType {
 ///
 /// # Errors
 /// A type that is not one of [`TYPES`].
-pub fn retype(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weights, Error> {
+pub fn quantise(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weights, Error> {
     let Some((_, file_type)) = TYPES.iter().find(|(ty, _)| *ty == base) else {
         let names: Vec<_> = TYPES.iter().map(|(ty, _)| ty.name()).collect();
         return Err(Error::Made {
@@ -344,7 +346,7 @@ fn with_types(
             true => entry,
             false => Entry {
                 ty,
-                data: Data::Made(Arc::new(Retyped {
+                data: Data::Lazy(Arc::new(Quantised {
                     source: source.clone(),
                     tensor: tensor.clone(),
                     ty,
@@ -359,13 +361,13 @@ fn with_types(
 
 /// A tensor of other weights in another type.
 #[derive(Debug)]
-struct Retyped {
+struct Quantised {
     source: Arc<Weights>,
     tensor: TensorInfo,
     ty: TensorType,
 }
 
-impl Maker for Retyped {
+impl LazyTensor for Quantised {
     fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String> {
         let row = self.tensor.shape[0] as usize;
         let row_bytes = self
@@ -387,7 +389,7 @@ impl Maker for Retyped {
     }
 }
 
-impl Retyped {
+impl Quantised {
     /// The numbers of rows from `first` on.
     fn read(&self, first: u64, values: &mut [f32]) -> Result<(), String> {
         let text = |error: Error| error.to_string();

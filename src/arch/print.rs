@@ -33,7 +33,15 @@ impl ArchDef {
         self.print_ignored(out)?;
         writeln!(out, "\n[params]")?;
         let used = self.used_params();
-        for (name, param) in self.params.iter().filter(|(name, _)| used.contains(*name)) {
+        let params = self.params.iter().filter(|(name, _)| used.contains(*name));
+        let (guessed, stated): (Vec<_>, Vec<_>) = params.partition(|(_, p)| p.guess.is_some());
+        for (name, param) in stated {
+            writeln!(out, "{name} = {}", param_text(param))?;
+        }
+        if !guessed.is_empty() {
+            writeln!(out, "\n[guesses]")?;
+        }
+        for (name, param) in guessed {
             writeln!(out, "{name} = {}", param_text(param))?;
         }
         for ((kind, name), declared) in &self.resources {
@@ -162,7 +170,11 @@ fn param_text(param: &Param) -> String {
             return String::new();
         };
         return match &param.guess {
-            Some(reason) => format!("{}   # guessed: {reason}", quoted(expr.source())),
+            Some(reason) => format!(
+                "{{ value = {}, reason = {} }}",
+                quoted(expr.source()),
+                quoted(reason)
+            ),
             None => quoted(expr.source()),
         };
     };

@@ -1,4 +1,4 @@
-//! `bench arch`: the definitions.
+//! `bench arch`: lists, checks and shows architecture definitions.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::{Failure, output};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Name all definitions with their state
+    /// List all definitions with their state
     List {
         #[command(flatten)]
         archs: ArchOptions,
@@ -23,12 +23,12 @@ pub(super) enum Command {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Print the reference of blocks, stages and resources as Markdown
+    /// Print the reference of blocks, options and resources as Markdown
     Blocks {
         #[command(flatten)]
         archs: ArchOptions,
     },
-    /// Print a definition with all defaults filled in
+    /// Print a definition with all defaults written out
     Show {
         /// The architecture
         name: String,
@@ -100,7 +100,7 @@ fn check(files: &[PathBuf]) -> Result<(), Failure> {
             Ok(def) if file_name(file) != format!("{}{ENDING}", def.name) => {
                 broken += 1;
                 output::line(format!(
-                    "error: {path}: the definition `{}` belongs into `{}{ENDING}`",
+                    "error: {path}: the file of definition `{}` must be named `{}{ENDING}`",
                     def.name, def.name
                 ))?;
             }

@@ -1,5 +1,5 @@
-//! `bench compare`: the first value in which two models, two execution paths, or a model and
-//! another engine's record of it differ.
+//! `bench compare`: finds the first value in which two models, two execution paths, or a model and
+//! values that another engine computed differ.
 
 use std::path::{Path, PathBuf};
 
@@ -16,29 +16,29 @@ use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The model A, computed in one pass with nothing rounded
+    /// Model A, computed in one pass with an f32 cache
     #[arg(value_name = "A")]
     a: PathBuf,
-    /// The model B; default: A again
+    /// Model B; default: A
     #[arg(value_name = "B")]
     b: Option<PathBuf>,
     /// Token ids, separated by commas
     #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
     tokens: Vec<u32>,
-    /// How B is computed: `chunk=N` tokens per pass, `stateless`, `flash`, `cache=TYPE` or
-    /// `cache=KEYS/VALUES`; several separated by commas
+    /// Execution path of B: `chunk=N` tokens per pass, `stateless` (no cache), `flash` (flash attention),
+    /// `cache=TYPE` or `cache=KEYS/VALUES` (types of the KV cache); several separated by commas
     #[arg(long, value_delimiter = ',', value_name = "PATH", value_parser = parse_step)]
     path: Vec<Step>,
-    /// Folder of float32 arrays NAME.npy that stand for B, by our paths or llama.cpp's names
+    /// Folder of float32 arrays NAME.npy to use as B, named by our value paths or llama.cpp's names
     #[arg(long, value_name = "DIR", conflicts_with_all = ["b", "path"])]
     dump: Option<PathBuf>,
-    /// Largest NMSE that counts as equal
+    /// Maximum NMSE (normalised mean squared error) that counts as equal
     #[arg(long, default_value_t = 1e-6, value_name = "NMSE")]
     tolerance: f64,
-    /// Say how far B's distributions of the next token diverge from A's, and nothing else
+    /// Report only the KL divergence of B's next-token distributions from A's, in nats
     #[arg(long, conflicts_with_all = ["all", "tolerance"])]
     kl: bool,
-    /// Show every value, not only up to the first that differs
+    /// Show every value instead of stopping at the first that differs
     #[arg(long)]
     all: bool,
     /// Print JSON
@@ -64,7 +64,7 @@ fn parse_step(text: &str) -> Result<Step, String> {
         None if text == "flash" => Ok(Step::Flash),
         Some(("chunk", n)) => match n.parse() {
             Ok(n) if n > 0 => Ok(Step::Chunk(n)),
-            _ => Err(format!("`{n}` is no number of tokens")),
+            _ => Err(format!("`{n}` is not a number of tokens")),
         },
         Some(("cache", types)) => {
             let (k, v) = types.split_once('/').unwrap_or((types, types));
@@ -102,7 +102,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// How far B's next tokens diverge from A's.
+/// Reports the KL divergence of B's next-token distributions from A's.
 fn kl(args: &Args, a: &[Value], b: &[Value]) -> Result<(), Failure> {
     let Some(found) = divergence(a, b) else {
         anyhow::bail!("A and B have no logits in common");
@@ -123,7 +123,7 @@ fn kl(args: &Args, a: &[Value], b: &[Value]) -> Result<(), Failure> {
     ))
 }
 
-/// The values of a model along a path.
+/// The values of a model on an execution path.
 fn values(args: &Args, model: &Path, path: &[Step]) -> Result<Vec<Value>, Failure> {
     let opened = args.load.open(&Source::of(Some(model)))?;
     let n = args.tokens.len();

@@ -1,4 +1,4 @@
-//! What an answer must look like, from the command line.
+//! Constraints on the completion, from the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -8,23 +8,23 @@ use crate::constraint::Constraint;
 
 use super::Failure;
 
-/// What the answer must look like.
+/// Constraint on the completion.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 pub(super) struct ConstraintOptions {
-    /// File with a JSON Schema that the answer fits
+    /// Constrained decoding: file with a JSON Schema of the completion
     #[arg(long, value_name = "FILE")]
     json_schema: Option<PathBuf>,
-    /// Regular expression that matches the whole answer
+    /// Constrained decoding: regular expression that matches the whole completion
     #[arg(long, value_name = "R")]
     regex: Option<String>,
-    /// File with a grammar of the answer: GBNF (.gbnf) or Lark (.lark)
+    /// Constrained decoding: file with a grammar of the completion, GBNF (.gbnf) or Lark (.lark)
     #[arg(long, value_name = "FILE")]
     grammar: Option<PathBuf>,
 }
 
 impl ConstraintOptions {
-    /// The constraint that is asked for.
+    /// The constraint that the options name, if any.
     pub(super) fn read(&self) -> Result<Option<Constraint>, Failure> {
         if let Some(path) = &self.json_schema {
             let schema = serde_json::from_str(&text(path)?)

@@ -1,4 +1,4 @@
-//! `bench convert`: a model into a file of another format or type.
+//! `bench convert`: writes a model in another format or element type.
 
 use std::path::{Path, PathBuf};
 
@@ -14,19 +14,20 @@ use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The model: a GGUF file, or a folder of tensors
+    /// The model: a GGUF file, or a folder of safetensors
     #[arg(value_name = "SRC")]
     source: PathBuf,
-    /// NAME.gguf, or a folder for editing: safetensors with a config.json that holds the metadata
+    /// What to write: NAME.gguf, or a folder of safetensors with the metadata in a config.json
     #[arg(value_name = "DST")]
     target: PathBuf,
-    /// Element type of matrices; default: as they are, in a folder f32 for quantised ones
+    /// Element type of weight matrices, such as f16 or q4_k; default: as stored, but f32 for quantised
+    /// ones in a folder
     #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
     ty: Option<TensorType>,
-    /// Most bytes of a file in a folder
+    /// Maximum size of a file in a folder, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 5 << 30)]
     shard: u64,
-    /// Replace what is there
+    /// Overwrite an existing target
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -41,7 +42,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         if let Some(text) = vocabulary.differs_at() {
             tracing::warn!(
                 text,
-                "the file tokenizes some texts otherwise than the folder"
+                "the file tokenizes some texts differently from the folder"
             );
         }
     }
@@ -71,7 +72,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     output::line(format!("{}: {size}", target.display()))
 }
 
-/// Bytes of a file, or of the files in a folder.
+/// Size of a file, or of the files in a folder, in bytes.
 fn size(path: &Path) -> Result<u64, Failure> {
     if !path.is_dir() {
         return Ok(std::fs::metadata(path)?.len());

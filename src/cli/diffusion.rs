@@ -10,23 +10,23 @@ use crate::text::tokenizer::Tokenizer;
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Text diffusion")]
 pub(super) struct DiffusionOptions {
-    /// Denoising steps for the whole completion; default: one for each token
+    /// Number of denoising steps for the whole completion; default: one for each token
     #[arg(long, value_name = "N")]
     steps: Option<usize>,
-    /// Block length: tokens that are denoised together, block by block from the left; default: 32
+    /// Block length: number of tokens that are denoised together, block by block from the left; default: 32
     #[arg(long, value_name = "N")]
     block_length: Option<usize>,
-    /// Remasking rule, which tokens a step fixes: low_confidence, margin, entropy, random, none;
-    /// default: as the definition has it
+    /// Remasking rule, by which a step chooses the tokens it fixes: low_confidence, margin, entropy,
+    /// random, none; default: that of the definition
     #[arg(long, value_name = "RULE")]
     remasking: Option<Remasking>,
     /// Scale of classifier-free guidance, 0 to 100; 0 = off
     #[arg(long, value_name = "X")]
     cfg_scale: Option<f64>,
-    /// Confidence threshold: probability, above 0 up to 1, from which a token is fixed early; default: off
+    /// Confidence threshold: probability from which a token is fixed early, above 0 up to 1; default: off
     #[arg(long, value_name = "P")]
     confidence_threshold: Option<f64>,
-    /// Cache keys and values of what is before a block, which is faster and changes the completion
+    /// Cache keys and values of the tokens before the current block: faster, and changes the completion
     #[arg(long)]
     approximate_cache: bool,
 }
@@ -50,13 +50,13 @@ impl DiffusionOptions {
     }
 }
 
-/// What stands for a masked token.
+/// How a masked token is shown.
 const MASK: &str = "░";
 
-/// A text that forms, on stderr; hidden where that is no terminal.
+/// Shows a completion as its tokens are fixed, on stderr; hidden where that is no terminal.
 pub(super) struct Forming {
     bar: ProgressBar,
-    /// Tokens of the answer; none where it is still masked.
+    /// Tokens of the completion; none where it is still masked.
     tokens: Vec<Option<u32>>,
 }
 

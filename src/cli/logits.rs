@@ -1,4 +1,4 @@
-//! `bench logits`: the raw logits of every position, as an NPY file.
+//! `bench logits`: writes the raw logits of every position as an NPY file.
 
 use std::path::{Path, PathBuf};
 
@@ -19,21 +19,21 @@ pub(super) struct Args {
     /// Token ids, separated by commas
     #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
     tokens: Vec<u32>,
-    /// The file to write: float32 [n_tokens, n_vocab], NPY; of a model without a head the vectors of
-    /// all tokens, [n_tokens, n_embd]
+    /// NPY file to write: float32 [n_tokens, n_vocab]; for a model without an output head, the hidden
+    /// states of all tokens, [n_tokens, n_embd]
     #[arg(short, long, value_name = "OUT.npy")]
     output: PathBuf,
-    /// Tokens per pass; default: all in one
+    /// Number of tokens per pass; default: all
     #[arg(long, value_name = "N")]
     chunk: Option<usize>,
-    /// Keep nothing between passes and compute everything anew for each chunk
+    /// Use no KV cache: compute the whole sequence again for each chunk
     #[arg(long)]
     stateless: bool,
-    /// Let every token see the whole pass
+    /// Bidirectional attention: every token attends to all tokens of the pass
     #[arg(long)]
     non_causal: bool,
-    /// Write one vector for the sequence: float32 [n_embd], pooled as the model says; of a classifier
-    /// or reranker the scores of its classes, float32 [n_classes]
+    /// Write one embedding of the sequence, float32 [n_embd], with the pooling of the model; for a
+    /// classifier or reranker the scores of its classes, float32 [n_classes]
     #[arg(long)]
     embedding: bool,
     #[command(flatten)]
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     options.embeddings = args.embedding;
     if n > options.n_ctx {
         anyhow::bail!(
-            "{n} tokens do not fit a context of {} (--ctx N asks for more)",
+            "{n} tokens exceed the context of {} (--ctx N sets a longer one)",
             options.n_ctx
         );
     }

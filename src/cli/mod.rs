@@ -1,7 +1,7 @@
 //! The command line: options as types, one file per command. Nothing else knows clap.
 //!
-//! Results go to stdout, everything else through the log on stderr. Names and formats are fixed:
-//! scripts rely on them.
+//! Results go to stdout; messages go through the log, by default to stderr. Names and formats are
+//! fixed, because scripts rely on them.
 
 mod arch;
 mod compare;
@@ -41,36 +41,36 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Answer a prompt
+    /// Complete a prompt and stream the completion
     Run(Box<run::Args>),
     /// Serve models over HTTP
     Serve(serve::Args),
-    /// Turn text into token ids
+    /// Encode text as token ids
     Tokenize(tokenize::Args),
-    /// Turn token ids into text
+    /// Decode token ids to text
     Detokenize(tokenize::DetokenizeArgs),
     /// Render a conversation with a chat template
     Template(template::Args),
-    /// Write the raw logits of every position
+    /// Write the raw logits of every position, or an embedding, as NPY
     Logits(logits::Args),
-    /// Find the first value in which two models or two paths differ
+    /// Find the first value in which two models or two execution paths differ
     Compare(compare::Args),
-    /// Write a model as GGUF, or as a folder for editing
+    /// Convert or quantise a model: to GGUF, or to a folder of safetensors
     Convert(convert::Args),
     /// Show a model file: metadata, tensors, architecture, memory
     Inspect(inspect::Args),
-    /// Tell in ten lines whether a model runs here, as what, and what is missing
+    /// Report in ten lines whether a model runs here, for what, and what is missing
     Doctor(doctor::Args),
-    /// Work with architecture definitions
+    /// List, check and show architecture definitions
     #[command(subcommand)]
     Arch(arch::Command),
     /// Show the resolved plan of a model
     Plan(plan::Args),
-    /// Draw a model or a definition as SVG, from what runs
+    /// Draw a model or an architecture definition as SVG, from its plan
     Diagram(diagram::Args),
-    /// Make up a random model of an architecture
+    /// Write a model of an architecture with random weights
     Synth(synth::Args),
-    /// Measure prefill and decode speed
+    /// Measure prefill and decode speed in tokens per second
     Perf(perf::Args),
     /// Print a completion script for a shell
     Completions {
@@ -79,10 +79,10 @@ enum Command {
     },
 }
 
-/// Runs what the command line asks for.
+/// Runs the command of a command line.
 ///
 /// # Errors
-/// Whatever kept the command from its result, as one message.
+/// The failure of the command, as one message.
 pub fn run(cli: Cli) -> Result<(), Failure> {
     options::start_log(&cli.log)?;
     match cli.command {

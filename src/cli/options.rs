@@ -23,11 +23,11 @@ use super::Failure;
 /// Where messages go.
 #[derive(Debug, Args)]
 pub(super) struct LogOptions {
-    /// Least important messages shown: error, warn, info, debug, trace, or a filter; `phase=trace`
-    /// tells what each part of a step takes
+    /// Log level: error, warn, info, debug, trace, or a filter by module; `phase=trace` logs the time
+    /// of each part of an engine step
     #[arg(long, global = true, default_value = "warn", value_name = "LEVEL")]
     log_level: String,
-    /// File that messages go to instead of stderr
+    /// File to which messages are appended; default: stderr
     #[arg(long, global = true, value_name = "FILE")]
     log: Option<PathBuf>,
 }
@@ -62,24 +62,24 @@ pub(super) fn start_log(options: &LogOptions) -> Result<(), Failure> {
 /// Where definitions come from.
 #[derive(Debug, Args)]
 pub(super) struct ArchOptions {
-    /// Folder with further architecture definitions and maps; may be repeated
+    /// Folder with more architecture definitions and maps; may be repeated
     #[arg(long, value_name = "DIR")]
     archs: Vec<PathBuf>,
-    /// Pass over tensors and config keys of a folder that its map does not speak of
+    /// Ignore tensors and config keys of a folder that its map does not mention
     #[arg(long)]
     allow_unmapped: bool,
-    /// Refuse a model with metadata keys of its architecture, or tensors, that nothing reads
+    /// Refuse a model with unused tensors or unused metadata keys of its architecture
     #[arg(long)]
     strict: bool,
 }
 
 impl ArchOptions {
-    /// The definitions at hand.
+    /// The embedded definitions and those of the given folders.
     pub(super) fn library(&self) -> Result<Library, Failure> {
         Ok(Library::open(&REGISTRY, &self.archs)?)
     }
 
-    /// All that models are read with.
+    /// Definitions, maps and strictness with which models are opened.
     pub(super) fn definitions(&self) -> Result<Definitions, Failure> {
         Ok(Definitions {
             allow_unmapped: self.allow_unmapped,
@@ -104,41 +104,43 @@ pub(super) enum Switch {
 pub(super) struct LoadOptions {
     #[command(flatten)]
     pub(super) archs: ArchOptions,
-    /// Adapter that updates weights of the model: a GGUF file or a PEFT folder, and what its updates are
-    /// multiplied by (1); may be repeated
+    /// LoRA adapter: a GGUF file or a PEFT folder, and the scale of its updates (default 1; 0 = off); may be
+    /// repeated
     #[arg(long, value_name = "FILE[=SCALE]")]
     lora: Vec<lora::Source>,
-    /// Element type that matrices are converted to at load: f32, f16, bf16, q8_0, q4_0, q4_k, q5_k,
-    /// q6_k ...
+    /// Quantise weight matrices at load to this type: f32, f16, bf16, q8_0, q4_0, q4_k, q5_k, q6_k ...;
+    /// default: as stored
     #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
     ty: Option<TensorType>,
-    /// Threads that compute; default: the cores of the machine
+    /// Number of compute threads; default: the cores of the machine
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Context length: positions kept, of all sequences together
+    /// Context length in tokens, in `serve` of each request; default: that of the model, in `run` and
+    /// `serve` at most 4096
     #[arg(long, value_name = "N")]
     pub(super) ctx: Option<usize>,
-    /// Element type of cached keys and values: f32, f16, bf16, q8_0, q4_0 ...
+    /// Element type of the KV cache: f32, f16, bf16, q8_0, q4_0 ...
     #[arg(long, value_name = "TYPE")]
     kv_type: Option<TensorType>,
-    /// Element type of cached values, if it is another than that of the keys
+    /// Element type of the values in the KV cache; default: that of the keys
     #[arg(long, value_name = "TYPE")]
     v_type: Option<TensorType>,
-    /// Attention without keeping its scores
+    /// Flash attention: compute attention without storing its weights, in less memory; default: on, in
+    /// `compare` and `logits` off
     #[arg(long, value_name = "on|off")]
     flash_attn: Option<Switch>,
-    /// The same bits for a text whatever else runs beside it
+    /// Batch-invariant results: the bits of a sequence do not depend on what else is in its batches
     #[arg(long)]
     deterministic: bool,
-    /// Name of the model's chat template; default: the one that fits the request
+    /// Name of the model's chat template; default: `tool_use` for requests with tools, else `default`
     #[arg(long, value_name = "NAME")]
     chat_template: Option<String>,
-    /// Look for NaN and infinity in every weight first
+    /// Check every weight for NaN and infinity before loading
     #[arg(long)]
     pub(super) check_tensors: bool,
 }
 
-/// A type that matrices can be converted to.
+/// Parses an element type that matrices can be converted to.
 pub(super) fn matrix_type(text: &str) -> Result<TensorType, String> {
     let found = text.parse().ok();
     let known = || TYPES.iter().map(|(ty, _)| *ty);
@@ -151,24 +153,24 @@ pub(super) fn matrix_type(text: &str) -> Result<TensorType, String> {
     }
 }
 
-/// What a command uses where the command line says nothing.
+/// Values of a command for options that are not set.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Defaults {
     pub(super) kv_type: TensorType,
     pub(super) flash_attn: bool,
-    /// Most positions taken from the file's context length.
+    /// Upper limit of the context length that the file gives.
     pub(super) max_ctx: usize,
-    /// Most tokens of a pass.
+    /// Maximum number of tokens in a pass.
     pub(super) n_batch: usize,
 }
 
 impl LoadOptions {
-    /// Opens a model, showing warnings through the log.
+    /// Opens a model and logs its warnings.
     pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
         self.open_with(source, &self.archs.definitions()?)
     }
 
-    /// [`Self::open`], by these definitions.
+    /// [`Self::open`] with given definitions.
     pub(super) fn open_with(
         &self,
         source: &Source,
@@ -176,7 +178,7 @@ impl LoadOptions {
     ) -> Result<Opened, Failure> {
         let opened = models::open(source, definitions)?;
         let opened = match self.ty {
-            Some(ty) => opened.retyped(ty)?,
+            Some(ty) => opened.quantised(ty)?,
             None => opened,
         };
         let opened = opened.adapted(&self.lora, source, definitions)?;
@@ -186,7 +188,7 @@ impl LoadOptions {
         })
     }
 
-    /// How the model shall be run.
+    /// The options with which the model runs.
     pub(super) fn resolve(&self, opened: &Opened, defaults: Defaults) -> Options {
         let trained = usize::try_from(opened.plan.n_ctx_train).unwrap_or(usize::MAX);
         let trained = if trained == 0 {
@@ -201,7 +203,7 @@ impl LoadOptions {
             n_ctx_seq: n_ctx,
             n_seqs: 1,
             n_checkpoints: 0,
-            // Text that is filled in is read whole in every pass.
+            // Every denoising step runs over the whole sequence.
             n_batch: match &opened.plan.diffusion {
                 Some(_) => defaults.n_batch.max(n_ctx),
                 None => defaults.n_batch,

@@ -18,7 +18,7 @@ const NORM: &str = "norm";
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The model; default: the one built in
+    /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Print JSON

@@ -1,4 +1,4 @@
-//! `bench run`: one answer, streamed.
+//! `bench run`: completes one prompt and streams the completion.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -28,13 +28,13 @@ pub(super) struct Args {
     /// Continue the prompt as it is, without the chat template
     #[arg(long)]
     raw: bool,
-    /// What the system message says
+    /// Text of the system message
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
-    /// Use no KV cache: compute everything anew for each token
+    /// Use no KV cache: compute the whole sequence again for each token
     #[arg(long)]
     stateless: bool,
-    /// Maximum number of tokens of the completion
+    /// Maximum number of tokens of the completion; default: what the context leaves
     #[arg(short = 'n', long, value_name = "N")]
     max_tokens: Option<usize>,
     /// Stop sequence: text that ends the completion; may be repeated
@@ -145,10 +145,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             Event::Failed(failure) => anyhow::bail!("{failure}"),
         }
     }
-    anyhow::bail!("the engine ended before the answer was complete")
+    anyhow::bail!("the engine stopped before the end of the completion")
 }
 
-/// One line on stderr: what the answer took.
+/// Prints token counts and speeds of the completion as one line on stderr.
 fn speed(usage: &Usage, reason: FinishReason) -> Result<(), Failure> {
     let rate = |tokens: usize, seconds: f64| {
         if seconds > 0.0 {
@@ -161,7 +161,7 @@ fn speed(usage: &Usage, reason: FinishReason) -> Result<(), Failure> {
     if usage.passes > 0 {
         writeln!(
             std::io::stderr().lock(),
-            "[{} prompt tokens, {} answer tokens at {:.1}/s: {} passes over {} positions{}]",
+            "[{} prompt tokens, {} completion tokens at {:.1}/s: {} passes over {} positions{}]",
             usage.prompt_tokens,
             usage.completion_tokens,
             rate(usage.completion_tokens, prefill + decode),
@@ -180,7 +180,7 @@ fn speed(usage: &Usage, reason: FinishReason) -> Result<(), Failure> {
     };
     writeln!(
         std::io::stderr().lock(),
-        "[{} prompt tokens at {:.1}/s, {} answer tokens at {:.1}/s{drafted}{end}]",
+        "[{} prompt tokens at {:.1}/s, {} completion tokens at {:.1}/s{drafted}{end}]",
         usage.prompt_tokens,
         rate(usage.prompt_tokens, prefill),
         usage.completion_tokens,
@@ -189,7 +189,7 @@ fn speed(usage: &Usage, reason: FinishReason) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the line says of the end.
+/// How the completion ended, for the line of [`speed`].
 fn cut(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "",

@@ -1,4 +1,4 @@
-//! Options of sampling on the command line. Those that are numbers come from the table of the stages.
+//! Sampling options of the command line. Numeric options come from the table of the sampling stages.
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
@@ -11,16 +11,16 @@ use crate::text::tokenizer::Tokenizer;
 pub(super) struct SamplingOptions {
     #[command(flatten)]
     numbers: Numbers,
-    /// DRY: text at which a repetition ends; may be repeated; default: line feed : " *
+    /// DRY sequence breaker: text at which a repetition ends; may be repeated; default: line feed : " *
     #[arg(long, value_name = "TEXT")]
     dry_sequence_breaker: Vec<String>,
-    /// Sampling stages in the order they run, separated by commas; default: all
+    /// Sampling stages in the order in which they run, separated by commas; default: all
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     samplers: Vec<StageName>,
-    /// Logit bias: added to a token's logit, as ID=BIAS; may be repeated
+    /// Logit bias: value added to a token's logit, as ID=BIAS; 0 = off; may be repeated
     #[arg(long, value_name = "ID=BIAS", value_parser = bias)]
     logit_bias: Vec<(u32, f32)>,
-    /// Seed of the random numbers
+    /// Seed of the sampler's random numbers
     #[arg(long, default_value_t = 0, value_name = "N")]
     seed: u64,
 }
@@ -59,7 +59,7 @@ impl SamplingOptions {
 struct Numbers(Params);
 
 impl Default for Numbers {
-    /// Those of the table, but the most probable token is taken: a command gives the same answer twice.
+    /// The defaults of the table, but temperature 0 (greedy): a command gives the same completion twice.
     fn default() -> Self {
         Self(Params {
             temperature: 0.0,

@@ -18,7 +18,7 @@ use super::diffusion::DiffusionOptions;
 use super::options::{Defaults, LoadOptions};
 use super::{Failure, output};
 
-/// Longest context taken from a file without being asked for.
+/// Upper limit of the context length that a file gives, unless `--ctx` is set; in tokens.
 pub(super) const MAX_CTX: usize = 4096;
 
 #[derive(Debug, ClapArgs)]
@@ -26,28 +26,29 @@ pub(super) struct Args {
     /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
     #[arg(short, long, value_name = "MODEL", conflicts_with = "models")]
     model: Option<PathBuf>,
-    /// Folder whose models are served, each loaded when it is first asked for
+    /// Folder whose models are served; each is loaded at its first request
     #[arg(long, value_name = "DIR", conflicts_with = "lora")]
     models: Option<PathBuf>,
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]
     host: IpAddr,
-    /// Port to listen on; 0 takes a free one
+    /// Port to listen on; 0 = any free port
     #[arg(long, default_value_t = 11116)]
     port: u16,
-    /// Maximum number of requests that are decoded at once; each has a context of its own
+    /// Maximum number of requests that are decoded at once; each has its own context
     #[arg(long, default_value_t = 4, value_name = "N")]
     parallel: usize,
     /// Maximum number of waiting requests
     #[arg(long, default_value_t = 64, value_name = "N")]
     queue: usize,
-    /// KV cache that all requests share, in bytes, such as 512M or 4G; default: a context for each
+    /// Size of the KV cache that all requests share, in bytes, such as 512M or 4G; default: a whole context
+    /// for each parallel request
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     cache: Option<u64>,
-    /// Recurrent states cached for later requests with the same prefix
+    /// Maximum number of recurrent-state checkpoints in the prefix cache; 0 = off
     #[arg(long, default_value_t = 16, value_name = "N")]
     checkpoints: usize,
-    /// Maximum number of prefill tokens per step while other requests decode
+    /// Chunked prefill: maximum number of prefill tokens per step while other requests decode
     #[arg(long, default_value_t = 128, value_name = "N")]
     prompt_batch: usize,
     /// Speculative decoding by prompt lookup: maximum number of draft tokens per step; 0 = off
@@ -96,7 +97,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     let loader: Loader = Arc::new(move |source| start(&args, source).map_err(|e| format!("{e:#}")));
     let pool = Arc::new(Pool::new(sources, loader));
     if !is_folder {
-        // The one model is loaded before the port answers, so that a fault is told here.
+        // The one model is loaded before the port answers, so that a failure is reported here.
         pool.load_all().map_err(|e| anyhow::anyhow!("{e}"))?;
     }
 
@@ -137,7 +138,7 @@ fn start(args: &Args, source: &Source) -> Result<Served, Failure> {
         Some(bytes) => options.n_ctx_within(&opened.plan, bytes).min(all),
     };
     if options.n_ctx == 0 {
-        anyhow::bail!("--cache: not even a block of positions fits");
+        anyhow::bail!("--cache: too small for a single KV block");
     }
     let limits = Limits {
         n_ctx: options.n_ctx_seq.min(options.n_ctx),

@@ -18,22 +18,22 @@ pub(super) struct Args {
     /// The file to write
     #[arg(short, long, value_name = "FILE.gguf")]
     output: PathBuf,
-    /// Seed of the weights
+    /// Seed of the random weights
     #[arg(long, default_value_t = 0, value_name = "N")]
     seed: u64,
-    /// A parameter or metadata key and its value; may be repeated
+    /// Value of a parameter or metadata key; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     set: Vec<(String, String)>,
-    /// Metadata that the definition does not read and another engine insists on; may be repeated
+    /// Metadata key that the definition does not read but another engine requires; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     meta: Vec<(String, String)>,
-    /// Optional tensors the model shall have, such as output,rope_freqs,attn_q.bias
+    /// Optional tensors to include, such as output,rope_freqs,attn_q.bias
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     with: Vec<String>,
-    /// Element type of matrices
+    /// Element type of weight matrices
     #[arg(long = "type", default_value = "f32", value_name = "TYPE")]
     ty: TensorType,
-    /// File whose vocabulary and chat template the model shall have; `--set vocab_size=N` fills up
+    /// File whose vocabulary and chat template are copied; `--set vocab_size=N` pads the vocabulary to N
     #[arg(long, value_name = "FILE.gguf")]
     vocab: Option<PathBuf>,
     #[command(flatten)]

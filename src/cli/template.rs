@@ -16,22 +16,22 @@ use super::{Failure, output};
 #[derive(Debug, ClapArgs)]
 #[command(group = ArgGroup::new("source").args(["model", "template"]))]
 pub(super) struct Args {
-    /// The model whose template is used; default: the one built in
+    /// The model whose template is used; default: tiny-chat, which is built in
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
-    /// A template file
+    /// Template file to use instead of the model's template
     #[arg(long, value_name = "FILE.jinja")]
     template: Option<PathBuf>,
-    /// Name of the model's template; default: the one that fits, `tool_use` where a request has tools
+    /// Name of the model's template; default: `tool_use` for requests with tools, else `default`
     #[arg(long, value_name = "NAME", conflicts_with = "template")]
     name: Option<String>,
-    /// JSON file with the tools on offer
+    /// JSON file with the tools that the model may call
     #[arg(long, value_name = "TOOLS.json", conflicts_with = "jsonl")]
     tools: Option<PathBuf>,
-    /// One request per line on stdin, one result per line on stdout
+    /// Read one JSON request per line from stdin and write one result per line to stdout
     #[arg(long, conflicts_with = "messages")]
     jsonl: bool,
-    /// File with an array of messages
+    /// JSON file with an array of messages
     #[arg(required_unless_present = "jsonl", value_name = "MESSAGES.json")]
     messages: Option<PathBuf>,
 }

@@ -14,13 +14,13 @@ use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The model; default: the one built in
+    /// The model; default: tiny-chat, which is built in
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
-    /// Take the text of special tokens for text
+    /// Encode the text of special tokens as plain text
     #[arg(long)]
     no_parse_special: bool,
-    /// Add no token that the vocabulary asks for at the ends
+    /// Do not add the BOS and EOS tokens that the vocabulary asks for
     #[arg(long)]
     no_add_special: bool,
     /// One request per line on stdin, one result per line on stdout
@@ -33,7 +33,7 @@ pub(super) struct Args {
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct DetokenizeArgs {
-    /// The model; default: the one built in
+    /// The model; default: tiny-chat, which is built in
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Token ids, separated by commas, or a JSON array
@@ -108,7 +108,7 @@ pub(super) fn detokenize(args: &DetokenizeArgs) -> Result<(), Failure> {
         .filter(|id| !id.is_empty())
         .map(|id| {
             id.parse::<u32>()
-                .map_err(|_| anyhow::anyhow!("`{id}` is no token id"))
+                .map_err(|_| anyhow::anyhow!("`{id}` is not a token id"))
         })
         .collect::<Result<Vec<u32>, _>>()?;
     let tokenizer = tokenizer(args.model.as_ref())?;

@@ -395,7 +395,7 @@ impl Work<'_> {
                 let ty = recipe.ty();
                 match recipe.in_place() {
                     Some((bytes, offset)) => (ty, Data::Mapped(bytes.clone(), offset)),
-                    None => (ty, Data::Made(Arc::new(recipe))),
+                    None => (ty, Data::Lazy(Arc::new(recipe))),
                 }
             }
         };
@@ -503,7 +503,7 @@ fn computed(shape: &[Expr], each: Option<&Expr>, at: &At<'_>) -> Result<Product,
     Ok(Product {
         shape: vec![size],
         ty: TensorType::F32,
-        data: Data::Made(Arc::new(computed)),
+        data: Data::Lazy(Arc::new(computed)),
         origin: None,
     })
 }

@@ -3,7 +3,7 @@
 
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::weights::safetensors::Dtype;
-use crate::weights::{Bytes, Maker, TensorType};
+use crate::weights::{Bytes, LazyTensor, TensorType};
 
 use super::packed::{Packed, Packing, Scratch, encode};
 use super::rearrange::{Axis, View};
@@ -332,7 +332,7 @@ fn is_same_element(part: &Part, ty: TensorType) -> bool {
     )
 }
 
-impl Maker for Recipe {
+impl LazyTensor for Recipe {
     fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String> {
         self.make(first, self.ty, out)
     }
@@ -554,7 +554,7 @@ impl Computed {
     }
 }
 
-impl Maker for Computed {
+impl LazyTensor for Computed {
     fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String> {
         // A computed tensor is a vector: one row.
         let from = if first == 0 {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::arch::expr::Expr;
-use crate::weights::{Data, Maker, TensorType};
+use crate::weights::{Data, LazyTensor, TensorType};
 
 use super::recipe::{ELEMENT, Part, Recipe};
 
@@ -35,11 +35,11 @@ impl UnitRows {
         let of = Recipe::new(parts, shape, Some(each))?;
         let width = shape.last().copied().unwrap_or(1) as usize;
         let ty = of.ty();
-        Ok((ty, Data::Made(Arc::new(Self { of, width }))))
+        Ok((ty, Data::Lazy(Arc::new(Self { of, width }))))
     }
 }
 
-impl Maker for UnitRows {
+impl LazyTensor for UnitRows {
     fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String> {
         self.of.rows(first, out)?;
         for row in out.chunks_mut(4 * self.width) {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Data, Entry, Error, MAX_DIMS, Maker, TensorInfo, Weights};
+use super::{Data, Entry, Error, LazyTensor, MAX_DIMS, TensorInfo, Weights};
 
 /// The projections of a network that a mixture has of every expert.
 const PROJECTIONS: [&str; 3] = ["ffn_gate", "ffn_up", "ffn_down"];
@@ -89,7 +89,7 @@ fn stack(
         name,
         ty: first.ty,
         shape,
-        data: Data::Made(Arc::new(Stack {
+        data: Data::Lazy(Arc::new(Stack {
             source: Arc::clone(source),
             experts,
         })),
@@ -113,7 +113,7 @@ impl fmt::Debug for Stack {
     }
 }
 
-impl Maker for Stack {
+impl LazyTensor for Stack {
     fn rows(&self, first: u64, mut out: &mut [u8]) -> Result<(), String> {
         let (n_rows, row) = (self.experts[0].n_rows(), self.experts[0].row_bytes());
         let mut at = first;

@@ -2,7 +2,7 @@
 //!
 //! [`Weights`] is the format boundary: above it nothing asks which format a file has. Tensor data
 //! stays where it lies in the mapped file, or is made row by row when somebody asks for it
-//! ([`Maker`]). Called by the planner (shapes, types), the model (data) and `inspect`.
+//! ([`LazyTensor`]). Called by the planner (shapes, types), the model (data) and `inspect`.
 //!
 //! Invariant: every range handed out lies inside its mapped file; a file that would break this
 //! is refused when it is opened.
@@ -78,7 +78,7 @@ impl TensorInfo {
 }
 
 /// Gives the data of a tensor that lies in no file as it is asked for.
-pub trait Maker: fmt::Debug + Send + Sync {
+pub trait LazyTensor: fmt::Debug + Send + Sync {
     /// Fills `out` with whole rows, from row `first` on; rows are counted over all dimensions above
     /// the first.
     ///
@@ -115,7 +115,7 @@ pub enum Data {
     /// Bytes from this offset on.
     Mapped(Bytes, usize),
     /// What makes it.
-    Made(Arc<dyn Maker>),
+    Lazy(Arc<dyn LazyTensor>),
 }
 
 /// Where the bytes of a source lie.
@@ -152,7 +152,7 @@ impl Entry {
                 }
                 (Source::File(file), offset as u64)
             }
-            Data::Made(maker) => (Source::Maker(maker), 0),
+            Data::Lazy(lazy) => (Source::Lazy(lazy), 0),
         };
         let tensor = TensorInfo {
             name: self.name,
@@ -182,7 +182,7 @@ impl Weights {
     pub fn entry(&self, tensor: &TensorInfo) -> Entry {
         let data = match &self.sources[tensor.source] {
             Source::File(bytes) => Data::Mapped(bytes.clone(), tensor.offset as usize),
-            Source::Maker(maker) => Data::Made(maker.clone()),
+            Source::Lazy(lazy) => Data::Lazy(lazy.clone()),
         };
         Entry {
             name: tensor.name.clone(),
@@ -210,7 +210,7 @@ pub struct Weights {
 #[derive(Clone, Debug)]
 enum Source {
     File(Bytes),
-    Maker(Arc<dyn Maker>),
+    Lazy(Arc<dyn LazyTensor>),
 }
 
 impl Weights {
@@ -311,7 +311,7 @@ impl Weights {
     pub fn place(&self, tensor: &TensorInfo) -> Option<(&Bytes, usize)> {
         match &self.sources[tensor.source] {
             Source::File(bytes) => Some((bytes, tensor.offset as usize)),
-            Source::Maker(_) => None,
+            Source::Lazy(_) => None,
         }
     }
 
@@ -349,14 +349,14 @@ impl Weights {
     }
 
     /// Fills `out` with the numbers of rows of a tensor, where they are nearer to what was stored than
-    /// the rows are; see [`Maker::values`].
+    /// the rows are; see [`LazyTensor::values`].
     ///
     /// # Errors
     /// They cannot be made.
     pub fn values(&self, tensor: &TensorInfo, first: u64, out: &mut [f32]) -> Result<bool, Error> {
         let made = match &self.sources[tensor.source] {
             Source::File(_) => Ok(false),
-            Source::Maker(maker) => maker.values(first, out),
+            Source::Lazy(lazy) => lazy.values(first, out),
         };
         made.map_err(|message| Error::Made {
             tensor: tensor.name.clone(),
@@ -364,7 +364,7 @@ impl Weights {
         })
     }
 
-    /// Fills `out` with rows of a tensor, from row `first` on; see [`Maker::rows`].
+    /// Fills `out` with rows of a tensor, from row `first` on; see [`LazyTensor::rows`].
     ///
     /// # Errors
     /// They cannot be made.
@@ -375,7 +375,7 @@ impl Weights {
                 out.copy_from_slice(&bytes[start..start + out.len()]);
                 Ok(())
             }
-            Source::Maker(maker) => maker.rows(first, out),
+            Source::Lazy(lazy) => lazy.rows(first, out),
         };
         made.map_err(|message| Error::Made {
             tensor: tensor.name.clone(),

@@ -144,7 +144,7 @@ fn a_type_at_load_gives_what_the_converted_file_gives_and_stays_near_f32() {
         let plain: Vec<f64> = compute(&original).into_iter().map(f64::from).collect();
         for (ty, bound) in bounds {
             let what = format!("{arch} {ty}");
-            let model = open(&path).retyped(ty).expect("a type that can be made");
+            let model = open(&path).quantised(ty).expect("a type that can be made");
             let found = compute(&model);
             let file = scratch.path().join("converted.gguf");
             to_gguf(&original, Some(ty), &file, true, &mut |_, _| {}).expect("it fits");
@@ -191,7 +191,7 @@ fn what_weighs_most_gets_more_bits_and_small_things_stay() {
     let scratch = scratch();
     let types = |arch: &str, with: &[&str], ty: TensorType| {
         let path = synthesised(scratch.path(), arch, with, TensorType::F32);
-        open(&path).retyped(ty).expect("a type that can be made")
+        open(&path).quantised(ty).expect("a type that can be made")
     };
     let check = |model: &Opened, expected: &[(&str, TensorType)]| {
         for (name, ty) in expected {
@@ -248,7 +248,7 @@ fn what_weighs_most_gets_more_bits_and_small_things_stay() {
 fn quantised_models_become_floats_in_a_folder() {
     let scratch = scratch();
     let model = open(&synthesised(scratch.path(), "qwen3", &[], TensorType::F32));
-    let model = model.retyped(TensorType::Q8_0).expect("whole blocks");
+    let model = model.quantised(TensorType::Q8_0).expect("whole blocks");
     let folder = scratch.path().join("folder");
     to_folder(&model, None, &folder, SHARD_BYTES, false, &mut |_, _| {}).expect("it fits");
     let plain = open(&folder);

@@ -15,7 +15,7 @@ use lab_bench::model::{Batch, Model, Options};
 use lab_bench::models::{self, Definitions, Opened};
 use lab_bench::plan::{Plan, TensorPlan};
 use lab_bench::weights::gguf::{self, NewTensor};
-use lab_bench::weights::{Data, Entry, Maker, Metadata, TensorType, Value, Weights};
+use lab_bench::weights::{Data, Entry, LazyTensor, Metadata, TensorType, Value, Weights};
 use serde_json::{Value as Json, json};
 
 use crate::command::{definitions, scratch};
@@ -142,7 +142,7 @@ struct Held {
     bytes: Vec<u8>,
 }
 
-impl Maker for Held {
+impl LazyTensor for Held {
     fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String> {
         let begin = (first * self.row) as usize;
         out.copy_from_slice(&self.bytes[begin..begin + out.len()]);
@@ -171,7 +171,7 @@ fn merged(weights: &Weights, updates: &[(&Low, f32)]) -> Weights {
         };
         Entry {
             ty: TensorType::F32,
-            data: Data::Made(Arc::new(held)),
+            data: Data::Lazy(Arc::new(held)),
             ..entry
         }
     };

@@ -137,7 +137,7 @@ fn logits_are_written_as_an_npy_matrix() {
             text(&out),
         ],
         1,
-        &["300 tokens do not fit a context of 256"],
+        &["300 tokens exceed the context of 256"],
     );
     check_refused(
         &[
@@ -211,7 +211,7 @@ fn tokens_go_there_and_back() {
         1,
         &["token 999999 is not in the vocabulary"],
     );
-    check_refused(&["detokenize", "x"], 1, &["`x` is no token id"]);
+    check_refused(&["detokenize", "x"], 1, &["`x` is not a token id"]);
 }
 
 #[test]

@@ -22,10 +22,10 @@ use report::{Report, Threads};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The model; default: the one built in
+    /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
-    /// Prompt lengths
+    /// Prefill: prompt lengths in tokens
     #[arg(
         short,
         long,
@@ -34,10 +34,10 @@ pub(super) struct Args {
         value_name = "N,..."
     )]
     prompt: Vec<usize>,
-    /// Tokens decoded one by one
+    /// Decode: number of tokens of each sequence, one per pass
     #[arg(short, default_value_t = 32, value_name = "N")]
     n: usize,
-    /// Tokens before those that are decoded
+    /// Decode: context lengths in tokens at which decoding starts
     #[arg(
         short,
         long,
@@ -46,7 +46,7 @@ pub(super) struct Args {
         value_name = "N,..."
     )]
     depth: Vec<usize>,
-    /// Sequences that are decoded together
+    /// Decode: numbers of sequences in a batch
     #[arg(
         short,
         long,
@@ -55,13 +55,13 @@ pub(super) struct Args {
         value_name = "N,..."
     )]
     sequences: Vec<usize>,
-    /// Numbers of threads, one behind the other; default: that of --threads
+    /// Numbers of threads to measure one after another; default: that of --threads
     #[arg(long, value_delimiter = ',', value_name = "N,...")]
     thread_counts: Vec<usize>,
-    /// Repetitions behind one that warms up
+    /// Number of measured repetitions; one more runs first to warm up
     #[arg(short, long, default_value_t = 3, value_name = "N")]
     repeat: usize,
-    /// Also run every operation by itself and say which blocks take the time
+    /// Also time every operation by itself and report the time of each block
     #[arg(long)]
     profile: bool,
     /// Print JSON

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::weights::{Data, Entry, Maker, TensorType};
+use crate::weights::{Data, Entry, LazyTensor, TensorType};
 
 use super::super::rearrange::{Axis, View};
 use super::super::recipe::read;
@@ -240,7 +240,7 @@ impl Product {
             name: format!("{name}.{}", endings.next().unwrap_or_default()),
             ty: TensorType::F32,
             shape: shape[..if shape[2] == 1 { 2 } else { 3 }].to_vec(),
-            data: Data::Made(Arc::new(Matrix {
+            data: Data::Lazy(Arc::new(Matrix {
                 product: Arc::clone(&self),
                 half,
             })),
@@ -280,7 +280,7 @@ struct Matrix {
     half: Half,
 }
 
-impl Maker for Matrix {
+impl LazyTensor for Matrix {
     fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String> {
         let Product { rank, shape, .. } = *self.product;
         let (width, per_n) = match self.half {
