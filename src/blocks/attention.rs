@@ -27,9 +27,9 @@ choices! {
     pub(super) enum QkNorm {
         /// Nothing.
         None = "none",
-        /// Each head by itself, one gain for all.
+        /// Each head by itself, one weight for all.
         Head = "head",
-        /// Each head by itself, with a gain of its own.
+        /// Each head by itself, with a weight of its own.
         Each = "each",
         /// Each head by itself, with one factor for all its elements.
         Factor = "factor",
@@ -67,7 +67,7 @@ choices! {
         Element = "element",
         /// A number for each head.
         Head = "head",
-        /// A number for each element, projected beside the head's query.
+        /// A number for each element, projected together with the head's query.
         Query = "query",
     }
 }
@@ -91,22 +91,22 @@ options! {
         kv_heads: u64 => "n_head_kv", "key and value heads";
         dk: u64 = "d_head", "elements of a query or key head";
         dv: u64 = "d_head_v", "elements of a value head";
-        qkv_rows: u64 = "(heads + kv_heads) * dk + kv_heads * dv", "rows of the projection `qkv`: queries, keys, values, and rows without use";
+        qkv_rows: u64 = "(heads + kv_heads) * dk + kv_heads * dv", "rows of the projection `qkv`: queries, keys, values, and unused rows";
         scale: f32 = "1 / sqrt(dk)", "factor of the scores";
-        qk_norm: QkNorm = "none", "what is normalised of queries and keys: `none`, each `head`, `each` head with a gain of its own, or with one `factor` of its own, or all heads together (`full`)";
+        qk_norm: QkNorm = "none", "norm of queries and keys: `none`; over each `head` with one weight for all heads; over `each` head with a weight of its own; over each head with one `factor` of its own; over all heads together (`full`)";
         qk_norm_at: NormAt = "before", "when: `before` or `after` the rotation";
         norm: NormRef => "default", "kind and eps of the query and key norm";
-        v_norm: NormRef = "none", "norm of each value head, without a gain";
-        kv_layer: u64 = "il", "layer whose keys and values are used; one that is not the layer's own comes before it";
+        v_norm: NormRef = "none", "norm of each value head, without a weight";
+        kv_layer: u64 = "il", "layer whose keys and values are used: the layer itself (`il`) or an earlier one";
         values: Values = "proj", "where values come from: a projection (`proj`), or the projected keys (`key`)";
-        clamp: f32 = "0", "bound of projected queries, keys and values; 0: none";
-        softcap: f32 = "0", "scores become `c * tanh(score / c)`; 0: they do not";
-        gate: Gate = "none", "what multiplies the mixed values: `none`, a number for each `element` or `head`, or one for each element projected beside the `query`";
-        gate_act: GateAct = "sigmoid", "what the gate goes through: `sigmoid` or `softplus`";
-        inner_norm: NormRef = "none", "norm of the mixed values before the last projection";
-        temp_scale: f32 => "temp_scale", "queries are multiplied by `1 + temp_scale * ln(1 + floor((pos + temp_offset) / temp_floor))`; 0: they are not";
-        temp_floor: f32 => "temp_floor", "positions of one step of that factor";
-        temp_offset: f32 => "temp_offset", "added to the position in that factor";
+        clamp: f32 = "0", "bound of the absolute value of projected queries, keys and values; 0: none";
+        softcap: f32 = "0", "softcap of the scores: they become `c * tanh(score / c)`; 0: none";
+        gate: Gate = "none", "output gate, which multiplies the heads' results: `none`, a number for each `element` or `head`, or one for each element that is projected together with the `query`";
+        gate_act: GateAct = "sigmoid", "activation of the output gate: `sigmoid` or `softplus`";
+        inner_norm: NormRef = "none", "norm of the heads' results before the output projection";
+        temp_scale: f32 => "temp_scale", "temperature by position: queries are multiplied by `1 + temp_scale * ln(1 + floor((pos + temp_offset) / temp_floor))`; 0: none";
+        temp_floor: f32 => "temp_floor", "positions of one step of that temperature, above 0";
+        temp_offset: f32 => "temp_offset", "positions added before that division";
     }
 }
 
@@ -116,7 +116,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Attention",
     noun: "attention",
     phrase: "attention with {=heads} heads{heads != kv_heads:  in {=kv_heads} groups} of {=dk} elements{dv != dk: , values of {=dv}}{qk_norm != 'none': , query and key norm}{softcap > 0: , score softcap {=softcap}}{temp_scale > 0: , temperature by position}{has('sinks'): , attention sinks}{gate != 'none': , gated output}{values == 'key': , keys as values}",
-    summary: "Mixes positions: each takes a weighted mean of the values it sees.",
+    summary: "Self-attention: each position takes a weighted mean of the values that it sees.",
     formula: concat!(
         "y = o . {gate != 'none': (}{inner_norm -> norm: softmax({softcap > 0 -> softcap: scale * {!temp_scale > 0: t(pos) * }",
         "{!qk_norm != 'none' and qk_norm_at == 'after' -> norm: {rope -> rope: {qk_norm != 'none' and qk_norm_at == 'before' -> norm: q.h}}}",
@@ -140,7 +140,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "qkv.bias",
             "attn_qkv.bias",
             &["qkv_rows"],
-            "offset of a projection",
+            "bias of `qkv`",
         )
         .optional()
         .when("has('qkv')"),
@@ -149,7 +149,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "q",
             "attn_q.weight",
             &["n_embd", "if(gate == 'query', 2, 1) * heads * dk"],
-            "projection of the input",
+            "query projection",
         )
         .when("not has('qkv')"),
         WeightSpec::new(
@@ -157,7 +157,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "q.bias",
             "attn_q.bias",
             &["if(gate == 'query', 2, 1) * heads * dk"],
-            "offset of a projection",
+            "bias of the query projection",
         )
         .optional()
         .when("not has('qkv')"),
@@ -166,7 +166,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "k",
             "attn_k.weight",
             &["n_embd", "kv_heads * dk"],
-            "projection of the input",
+            "key projection",
         )
         .when("not has('qkv') and kv_layer == il"),
         WeightSpec::new(
@@ -174,7 +174,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "k.bias",
             "attn_k.bias",
             &["kv_heads * dk"],
-            "offset of a projection",
+            "bias of the key projection",
         )
         .optional()
         .when("not has('qkv') and kv_layer == il"),
@@ -183,7 +183,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "v",
             "attn_v.weight",
             &["n_embd", "kv_heads * dv"],
-            "projection of the input",
+            "value projection",
         )
         .when("not has('qkv') and values == 'proj' and kv_layer == il"),
         WeightSpec::new(
@@ -191,7 +191,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "v.bias",
             "attn_v.bias",
             &["kv_heads * dv"],
-            "offset of a projection",
+            "bias of the value projection",
         )
         .optional()
         .when("not has('qkv') and values == 'proj' and kv_layer == il"),
@@ -203,7 +203,7 @@ pub(super) static CONTRACT: Contract = Contract {
                 "if(qk_norm == 'full', heads, 1) * if(qk_norm == 'factor', 1, dk)",
                 "if(qk_norm == 'each' or qk_norm == 'factor', heads, 1)",
             ],
-            "gain of the query or key norm",
+            "weight of the query norm",
         )
         .when("qk_norm != 'none'"),
         WeightSpec::new(
@@ -211,7 +211,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "q_norm.bias",
             "attn_q_norm.bias",
             &["if(qk_norm == 'full', heads, 1) * if(qk_norm == 'factor', 1, dk)"],
-            "offset of a projection",
+            "bias of the query norm",
         )
         .optional()
         .when("qk_norm != 'none'"),
@@ -223,7 +223,7 @@ pub(super) static CONTRACT: Contract = Contract {
                 "if(qk_norm == 'full', kv_heads, 1) * if(qk_norm == 'factor', 1, dk)",
                 "if(qk_norm == 'each' or qk_norm == 'factor', kv_heads, 1)",
             ],
-            "gain of the query or key norm",
+            "weight of the key norm",
         )
         .when("qk_norm != 'none' and kv_layer == il"),
         WeightSpec::new(
@@ -231,7 +231,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "k_norm.bias",
             "attn_k_norm.bias",
             &["if(qk_norm == 'full', kv_heads, 1) * if(qk_norm == 'factor', 1, dk)"],
-            "offset of a projection",
+            "bias of the key norm",
         )
         .optional()
         .when("qk_norm != 'none' and kv_layer == il"),
@@ -240,7 +240,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "sinks",
             "attn_sinks.weight",
             &["heads"],
-            "a further score of each head, without a value",
+            "attention sinks: a further score of each head, without a value",
         )
         .optional(),
         WeightSpec::new(
@@ -248,7 +248,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "gate",
             "attn_gate.weight",
             &["n_embd", "if(gate == 'head', 1, dv) * heads"],
-            "gate of the mixed values",
+            "projection to the gate of the heads' results",
         )
         .when("gate == 'element' or gate == 'head'"),
         WeightSpec::new(
@@ -256,7 +256,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "gate.bias",
             "attn_gate.bias",
             &["if(gate == 'head', 1, dv) * heads"],
-            "offset of a projection",
+            "bias of the gate projection",
         )
         .optional()
         .when("gate == 'element' or gate == 'head'"),
@@ -265,7 +265,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "inner_norm",
             "attn_sub_norm.weight",
             &["heads * dv"],
-            "gain of the norm before the last projection",
+            "weight of the norm before the output projection",
         )
         .when("inner_norm"),
         WeightSpec::new(
@@ -273,14 +273,14 @@ pub(super) static CONTRACT: Contract = Contract {
             "o",
             "attn_output.weight",
             &["heads * dv", "n_embd"],
-            "projection of the heads back to the stream",
+            "output projection: the heads back to the hidden state",
         ),
         WeightSpec::new(
             WeightRole::Bias,
             "o.bias",
             "attn_output.bias",
             &["n_embd"],
-            "offset of a projection",
+            "bias of the output projection",
         )
         .optional(),
     ],
@@ -321,11 +321,11 @@ pub(super) static CONTRACT: Contract = Contract {
         },
         Rule {
             holds: "gate != 'query' or dk == dv",
-            message: "a gate beside the query has the width of the values",
+            message: "a gate projected with the query has the width of the values",
         },
         Rule {
             holds: "not (gate == 'query' and has('qkv'))",
-            message: "a gate beside the query comes with separate projections",
+            message: "a gate projected with the query comes with separate projections",
         },
     ],
 };
@@ -429,7 +429,7 @@ struct Projected {
     /// Keys `[dk, kv_heads, n]` and values `[dv, kv_heads, n]`, which may be the keys; nothing if
     /// those of another layer are used.
     kv: Option<(Tensor, Option<Tensor>)>,
-    /// `[dv * heads, n]`, if it lies beside the queries.
+    /// `[dv * heads, n]`, if it is projected together with the queries.
     gate: Option<Tensor>,
 }
 

@@ -35,12 +35,12 @@ pub struct Build<'a> {
     pub side: Option<Tensor>,
     /// Keys and values.
     pub store: &'a mut dyn KeyValueStore,
-    /// Sequences of the pass, where something is kept of each: all have as many tokens, one
-    /// behind the other.
+    /// Sequences of the pass, where the model has recurrent states: all have as many tokens, one
+    /// sequence after another.
     pub n_seqs: u64,
-    /// What is kept of each sequence.
+    /// Recurrent states of each sequence.
     pub states: &'a mut dyn StateStore,
-    /// Whether attention runs without keeping its scores.
+    /// Whether attention is flash attention.
     pub flash_attn: bool,
     /// Values that have got a name, in the order of computation.
     pub named: RefCell<Vec<Named>>,
@@ -213,30 +213,30 @@ impl Build<'_> {
         Ok(y)
     }
 
-    /// Rows of `x` normalised with the kind and eps of `norm` and, if there is one, a gain.
+    /// Rows of `x` normalised with the kind and eps of `norm` and, if there is one, a weight.
     ///
     /// # Errors
     /// As the operations.
     pub fn normalise_with(
         &self,
         norm: NormRef,
-        gain: Option<&Tensor>,
+        weight: Option<&Tensor>,
         x: &Tensor,
     ) -> Result<Tensor, Error> {
         match norm.0 {
-            Some(norm) => self.normalise(norm, gain, x),
+            Some(norm) => self.normalise(norm, weight, x),
             None => Ok(x.clone()),
         }
     }
 
-    fn normalise(&self, norm: usize, gain: Option<&Tensor>, x: &Tensor) -> Result<Tensor, Error> {
+    fn normalise(&self, norm: usize, weight: Option<&Tensor>, x: &Tensor) -> Result<Tensor, Error> {
         let norm = Norm::read(&self.plan.norms[norm].options);
         let y = match norm.kind {
             Kind::Rms => self.g.rms_norm(x, norm.eps)?,
             Kind::Layer => self.g.layer_norm(x, norm.eps)?,
         };
-        match gain {
-            Some(gain) => self.g.mul(&y, gain),
+        match weight {
+            Some(weight) => self.g.mul(&y, weight),
             None => Ok(y),
         }
     }

@@ -12,7 +12,7 @@ choices! {
         Standard = "standard",
         /// The positions from the last multiple of `size` on.
         Chunked = "chunked",
-        /// The positions at most `size / 2` before or behind.
+        /// The positions at most `size / 2` before or after.
         Symmetric = "symmetric",
     }
 }
@@ -21,9 +21,9 @@ options! {
     /// Options of a cache.
     pub(crate) struct Cache {
         causal: bool => "causal", "whether a query sees only its own and earlier positions";
-        size: u64 = "0", "positions of the window; 0: everything is seen";
-        window: Window = "standard", "what lies within it: `standard` (the `size` last positions), `chunked` (from the last multiple of `size` on) or `symmetric` (at most `size / 2` away)";
-        alibi: f32 = "0", "largest slope of a bias by distance; 0: none";
+        size: u64 = "0", "sliding window in positions; 0: none";
+        window: Window = "standard", "which positions are within the window: `standard` (the `size` last positions), `chunked` (from the last multiple of `size` on) or `symmetric` (at most `size / 2` away)";
+        alibi: f32 = "0", "ALiBi: largest slope of the bias by distance; 0: none";
     }
 }
 
@@ -77,7 +77,7 @@ impl Cache {
     }
 
     /// The positions that a query at position `q` of a sequence of `len` positions sees: they are
-    /// one behind the other.
+    /// contiguous.
     pub(crate) fn visible(&self, q: u32, len: u32) -> std::ops::Range<u32> {
         let end = match self.window {
             _ if self.causal => q.saturating_add(1),

@@ -54,12 +54,12 @@ options! {
         heads: u64 = "ssm_dt_rank", "value heads";
         k_heads: u64 = "ssm_groups", "query and key heads";
         d: u64 = "ssm_inner / heads", "elements of a head";
-        d_k: u64 = "ssm_state", "elements of a query or key head: as many";
-        kernel: u64 => "ssm_kernel", "columns of the convolution";
+        d_k: u64 = "ssm_state", "elements of a query or key head, as many as `d`";
+        kernel: u64 => "ssm_kernel", "length of the convolution in tokens";
         head_map: HeadMap, "which key head a value head reads: `tiled` (h % k_heads) or `interleaved` (h / (heads / k_heads))";
-        decay: Decay = "head", "what fades together: the matrix of a `head`, or each `element` of its keys";
+        decay: Decay = "head", "decay: one for each `head`, or one for each `element` of its keys";
         decay_bound: f32 = "0", "lowest logarithm of the decay, which is this share of a sigmoid: `decay_bound * sigmoid(a * (alpha.h + dt.bias))`; 0: none";
-        gate_act: GateAct = "silu", "what the gate of the result goes through: `silu` or `sigmoid`";
+        gate_act: GateAct = "silu", "activation of the output gate: `silu` or `sigmoid`";
         norm: NormRef => "default", "kind and eps of the norm of each head, and eps of the lengths";
         eps: f32 => "rms_eps", "added to the squared lengths of queries and keys";
     }
@@ -80,7 +80,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "q",
             "attn_q.weight",
             &["n_embd", "k_heads * d"],
-            "projection to queries",
+            "query projection",
         )
         .optional(),
         WeightSpec::new(
@@ -88,7 +88,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "k",
             "attn_k.weight",
             &["n_embd", "k_heads * d"],
-            "projection to keys",
+            "key projection",
         )
         .when("has('q')"),
         WeightSpec::new(
@@ -96,7 +96,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "v",
             "attn_v.weight",
             &["n_embd", "heads * d"],
-            "projection to values",
+            "value projection",
         )
         .when("has('q')"),
         WeightSpec::new(
@@ -104,7 +104,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "qkv",
             "attn_qkv.weight",
             &["n_embd", "2 * k_heads * d + heads * d"],
-            "projection to queries, keys and values",
+            "queries, keys and values in one projection",
         )
         .when("not has('q')"),
         WeightSpec::new(
@@ -112,7 +112,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "z_down",
             "ssm_g_a.weight",
             &["n_embd", "d"],
-            "projection to what the gate of the result is projected from",
+            "down-projection of the output gate",
         )
         .optional(),
         WeightSpec::new(
@@ -120,7 +120,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "z",
             "attn_gate.weight",
             &["if(has('z_down'), d, n_embd)", "heads * d"],
-            "projection to the gate of the result",
+            "projection to the output gate",
         ),
         WeightSpec::new(
             WeightRole::Convolution,
@@ -151,7 +151,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "conv",
             "ssm_conv1d.weight",
             &["kernel", "2 * k_heads * d + heads * d"],
-            "convolution of all three over time",
+            "convolution of queries, keys and values over time",
         )
         .when("not has('conv_q')"),
         WeightSpec::new(
@@ -159,7 +159,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "conv.bias",
             "ssm_conv1d.bias",
             &["2 * k_heads * d + heads * d"],
-            "its offset",
+            "bias of the convolution",
         )
         .optional(),
         WeightSpec::new(
@@ -167,7 +167,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "ba",
             "ssm_ba.weight",
             &["n_embd", "2 * heads"],
-            "beta and alpha in one projection, by key head",
+            "beta and alpha in one projection, grouped by key head",
         )
         .optional(),
         WeightSpec::new(
@@ -175,7 +175,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "beta",
             "ssm_beta.weight",
             &["n_embd", "heads"],
-            "projection to the strength of the correction",
+            "projection to beta, the strength of the correction",
         )
         .when("not has('ba')"),
         WeightSpec::new(
@@ -183,7 +183,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "alpha_down",
             "ssm_f_a.weight",
             &["n_embd", "d"],
-            "projection to what the decay is projected from",
+            "down-projection of the decay",
         )
         .optional()
         .when("not has('ba')"),
@@ -203,7 +203,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "dt.bias",
             "ssm_dt.bias",
             &["if(decay == 'element', d, 1) * heads"],
-            "offset of the decay",
+            "bias of the decay",
         ),
         WeightSpec::new(
             WeightRole::Decay,
@@ -220,14 +220,14 @@ pub(super) static CONTRACT: Contract = Contract {
             "norm",
             "ssm_norm.weight",
             &["d"],
-            "gain of the norm of each head",
+            "weight of the norm of each head",
         ),
         WeightSpec::new(
             WeightRole::Matrix,
             "out",
             "ssm_out.weight",
             &["heads * d", "n_embd"],
-            "projection back to the stream",
+            "output projection to the hidden state",
         ),
     ],
     rows: Some(Rows::STREAM),

@@ -1,4 +1,4 @@
-//! How answers are filled in: what a model of masked tokens says about generation.
+//! Text diffusion: what a model of masked tokens states about generation.
 //!
 //! The graph is that of any other model; the engine reads these options.
 
@@ -8,7 +8,7 @@ use crate::arch::{Contract, OptionKind, OptionValue, Resolved, StateSpec};
 use crate::{choices, options};
 
 choices! {
-    /// Which of the masked positions are fixed in a step.
+    /// Which of the masked positions are kept in a denoising step.
     pub enum Remasking {
         /// Those whose tokens are most probable.
         LowConfidence = "low_confidence",
@@ -46,8 +46,8 @@ impl FromStr for Remasking {
 options! {
     /// Options of text diffusion.
     pub(crate) struct Config {
-        shift_logits: bool = "false", "whether the logits at a position are those of the token behind it";
-        remasking: Remasking = "low_confidence", "which masked positions are masked again, where a request does not say: `low_confidence`, `margin`, `entropy`, `random`, `none`";
+        shift_logits: bool = "false", "whether the logits at a position are those of the next token";
+        remasking: Remasking = "low_confidence", "which masked positions are masked again, where a request does not state it: `low_confidence`, `margin`, `entropy`, `random`, `none`";
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Diffusion",
     noun: "diffusion",
     phrase: "remasking: {=remasking}",
-    summary: "Says how masked tokens are filled in; belongs to `mode = \"diffusion\"`.",
+    summary: "How denoising steps replace masked tokens; belongs to `mode = \"diffusion\"`.",
     formula: "x[p] = argmax(logits[p - shift] / temperature + noise) for the positions of a step",
     options: Config::OPTIONS,
     weights: &[],

@@ -1,6 +1,6 @@
-//! Token ids to the stream: `x = norm(tokens[id] * scale + types[0] + positions[pos])`.
+//! Token ids to the hidden state: `x = norm(tokens[id] * scale + types[0] + positions[pos])`.
 //!
-//! Ids `[n_tokens]` in, stream `[n_embd, n_tokens]` out, f32.
+//! Ids `[n_tokens]` in, hidden state `[n_embd, n_tokens]` out, f32.
 
 use super::build::Build;
 use super::context::DerivedInput;
@@ -12,7 +12,7 @@ use crate::plan::Unit;
 options! {
     /// Options of the embedding.
     pub(super) struct Config {
-        scale: f32 = "1", "factor of the rows";
+        scale: f32 = "1", "factor of the embeddings; 1: none";
         norm: NormRef = "none", "norm of the sum";
     }
 }
@@ -35,14 +35,14 @@ pub(super) static CONTRACT: Contract = Contract {
             "tokens",
             "token_embd.weight",
             &["n_embd", "n_vocab"],
-            "token table",
+            "token embeddings",
         ),
         WeightSpec::new(
             WeightRole::Table,
             "types",
             "token_types.weight",
             &["n_embd", "if(n_types > 0, n_types, dim('types', 1))"],
-            "table of token types; a text is of type 0",
+            "embeddings of token types; type 0 is added to every token",
         )
         .optional(),
         WeightSpec::new(
@@ -50,7 +50,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "positions",
             "position_embd.weight",
             &["n_embd", "n_ctx_train"],
-            "table of positions",
+            "position embeddings",
         )
         .optional(),
         WeightSpec::new(
@@ -58,7 +58,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "norm",
             "token_embd_norm.weight",
             &["n_embd"],
-            "gain of the norm",
+            "weight of the norm",
         )
         .when("norm"),
         WeightSpec::new(
@@ -66,7 +66,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "norm.bias",
             "token_embd_norm.bias",
             &["n_embd"],
-            "offset of the norm",
+            "bias of the norm",
         )
         .optional()
         .when("norm"),

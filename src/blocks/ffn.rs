@@ -1,4 +1,4 @@
-//! The feed-forward network of a position, gated (Shazeer 2020) or plain.
+//! The MLP (feed-forward network), gated (Shazeer 2020) or plain.
 //!
 //! ```text
 //! u = act(gate.h + gate.bias) * (up.h + up.bias)     with a gate
@@ -19,9 +19,9 @@ options! {
     /// Options of a feed-forward block.
     pub(super) struct Config {
         act: Act, "activation: `silu`, `gelu` (tanh approximation), `gelu_erf`, `relu`, `relu2`, `swiglu_oai` or `xielu`";
-        width: u64 = "n_ff", "elements of the hidden layer";
+        width: u64 = "n_ff", "elements of the hidden layer of the MLP";
         fused: bool = "not has('gate') and dim('up', 1) == 2 * width", "whether the rows of `up` hold the gate, then up";
-        clamp: f32 = "0", "bound of gate and up; 0: none";
+        clamp: f32 = "0", "bound of the gate from above and of the absolute value of up; 0: none";
         inner_norm: NormRef = "none", "norm of the hidden layer";
         alpha_n: f32 = "0", "xIELU below zero, before its softplus";
         alpha_p: f32 = "0", "xIELU above zero, before its softplus";
@@ -49,7 +49,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "gate",
             "ffn_gate.weight",
             &["n_embd", "width"],
-            "feed-forward weight",
+            "gate projection",
         )
         .unless_forbidden(),
         WeightSpec::new(
@@ -57,7 +57,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "gate.bias",
             "ffn_gate.bias",
             &["width"],
-            "feed-forward offset",
+            "bias of the gate projection",
         )
         .optional()
         .when("has('gate')"),
@@ -66,14 +66,14 @@ pub(super) static CONTRACT: Contract = Contract {
             "up",
             "ffn_up.weight",
             &["n_embd", "if(fused, 2, 1) * width"],
-            "feed-forward weight",
+            "up projection",
         ),
         WeightSpec::new(
             WeightRole::Bias,
             "up.bias",
             "ffn_up.bias",
             &["if(fused, 2, 1) * width"],
-            "feed-forward offset",
+            "bias of the up projection",
         )
         .optional(),
         WeightSpec::new(
@@ -81,7 +81,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "act_scale",
             "ffn.act.scales",
             &["width"],
-            "divisor of the activated hidden layer",
+            "divisor of each activated element of the hidden layer",
         )
         .optional(),
         WeightSpec::new(
@@ -89,7 +89,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "inner_norm",
             "ffn_sub_norm.weight",
             &["width"],
-            "gain of the norm of the hidden layer",
+            "weight of the norm of the hidden layer",
         )
         .when("inner_norm"),
         WeightSpec::new(
@@ -97,14 +97,14 @@ pub(super) static CONTRACT: Contract = Contract {
             "down",
             "ffn_down.weight",
             &["width", "n_embd"],
-            "feed-forward weight",
+            "down projection",
         ),
         WeightSpec::new(
             WeightRole::Bias,
             "down.bias",
             "ffn_down.bias",
             &["n_embd"],
-            "feed-forward offset",
+            "bias of the down projection",
         )
         .optional(),
         WeightSpec::new(
@@ -112,7 +112,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "out_gate",
             "ffn_gate_inp_shexp.weight",
             &["n_embd"],
-            "gate of the result",
+            "projection to a gate of the result, one number for each token",
         )
         .optional(),
     ],

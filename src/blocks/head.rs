@@ -1,4 +1,4 @@
-//! The stream to logits: `z = softcap(scale * (output . norm(x) + bias))`.
+//! The hidden state to logits: `z = softcap(scale * (output . norm(x) + bias))`.
 //!
 //! Stream `[n_embd, n_rows]` in, logits `[n_vocab, n_rows]` out, f32. Without a matrix of its own
 //! the head projects with the token table.
@@ -12,18 +12,18 @@ use crate::plan::Unit;
 options! {
     /// Options of the head.
     pub(super) struct Config {
-        scale: f32 = "1", "factor of the logits";
-        softcap: f32 = "0", "logits become `c * tanh(logit / c)`; 0: they do not";
+        scale: f32 = "1", "factor of the logits; 1: none";
+        softcap: f32 = "0", "softcap of the logits: they become `c * tanh(logit / c)`; 0: none";
     }
 }
 
-/// `[head]`, beside its `norm`.
+/// `[head]`, besides its `norm`.
 pub(super) static CONTRACT: Contract = Contract {
     name: "head",
     title: "Head",
     noun: "a head",
     phrase: "a head{scale != 1: , logits scaled by {=scale}}{softcap > 0: , logit softcap {=softcap}}",
-    summary: "Projects the last stream to a logit for each token of the vocabulary.",
+    summary: "Projects the last hidden state to a logit for each token of the vocabulary.",
     formula: "z = {softcap > 0 -> softcap: {scale != 1 -> scale * : output . x{has('output.bias'):  + bias}}}",
     options: Config::OPTIONS,
     weights: &[
@@ -32,7 +32,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "output",
             "output.weight",
             &["n_embd", "n_vocab"],
-            "projection to the vocabulary; the token table if absent",
+            "projection to the vocabulary; if absent, the token embeddings (tied)",
         )
         .optional(),
         WeightSpec::new(
@@ -40,7 +40,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "output.bias",
             "output.bias",
             &["n_vocab"],
-            "added to the logits",
+            "bias of the logits",
         )
         .optional(),
     ],

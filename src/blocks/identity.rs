@@ -1,6 +1,6 @@
 //! What comes in, times a stored gain: `y = gain * h`.
 //!
-//! `[n_embd, n_tokens]` in and out. With `join = "set"` a slot rescales the stream; reading a tap,
+//! `[n_embd, n_tokens]` in and out. With `join = "set"` a slot rescales the hidden state; reading a tap,
 //! it adds an earlier value once more.
 
 use super::build::Build;

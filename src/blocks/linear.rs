@@ -38,7 +38,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "weight.bias",
             "linear.bias",
             &["n_out"],
-            "the offset",
+            "its bias",
         )
         .optional(),
     ],

@@ -21,7 +21,7 @@ pub struct Update {
     pub down: Tensor,
     /// `[rank, n_out]`, or one for each expert or head.
     pub up: Tensor,
-    /// What the product is multiplied by beside the scale of a token.
+    /// What the product is multiplied by besides the scale of a token.
     pub factor: f32,
 }
 

@@ -22,8 +22,8 @@ options! {
     pub(super) struct Config {
         n_inner: u64 => "ssm_inner", "channels";
         n_state: u64 => "ssm_state", "elements of each channel's state";
-        kernel: u64 => "ssm_kernel", "columns of the convolution";
-        rank: u64 => "ssm_dt_rank", "elements that the step sizes are projected from";
+        kernel: u64 => "ssm_kernel", "length of the convolution in tokens";
+        rank: u64 => "ssm_dt_rank", "rank of the projection to the step sizes";
         norm: NormRef = "none", "kind and eps of the norms of dt, B and C";
     }
 }
@@ -46,7 +46,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "in",
             "ssm_in.weight",
             &["n_embd", "2 * n_inner"],
-            "projection to x and z",
+            "input projection to x and the gate z",
         ),
         WeightSpec::new(
             WeightRole::Convolution,
@@ -60,7 +60,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "conv.bias",
             "ssm_conv1d.bias",
             &["n_inner"],
-            "its offset",
+            "bias of the convolution",
         )
         .optional(),
         WeightSpec::new(
@@ -75,7 +75,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "dt_norm",
             "ssm_dt_norm.weight",
             &["rank"],
-            "gain of dt",
+            "weight of the norm of dt",
         )
         .optional()
         .when("norm"),
@@ -84,7 +84,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "b_norm",
             "ssm_b_norm.weight",
             &["n_state"],
-            "gain of B",
+            "weight of the norm of B",
         )
         .optional()
         .when("norm"),
@@ -93,7 +93,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "c_norm",
             "ssm_c_norm.weight",
             &["n_state"],
-            "gain of C",
+            "weight of the norm of C",
         )
         .optional()
         .when("norm"),
@@ -102,35 +102,35 @@ pub(super) static CONTRACT: Contract = Contract {
             "dt",
             "ssm_dt.weight",
             &["rank", "n_inner"],
-            "projection of the step sizes",
+            "projection to the step sizes",
         ),
         WeightSpec::new(
             WeightRole::Bias,
             "dt.bias",
             "ssm_dt.bias",
             &["n_inner"],
-            "offset of the step sizes",
+            "bias of the step sizes",
         ),
         WeightSpec::new(
             WeightRole::Decay,
             "a",
             "ssm_a",
             &["n_state", "n_inner"],
-            "decay of each state, negative",
+            "decay of each element of the state, negative",
         ),
         WeightSpec::new(
             WeightRole::Gain,
             "d",
             "ssm_d",
             &["n_inner"],
-            "share of the input that passes by",
+            "skip connection: factor of the input that is added to the result",
         ),
         WeightSpec::new(
             WeightRole::Matrix,
             "out",
             "ssm_out.weight",
             &["n_inner", "n_embd"],
-            "projection back to the stream",
+            "output projection to the hidden state",
         ),
     ],
     rows: Some(Rows::STREAM),

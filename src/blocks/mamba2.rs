@@ -20,10 +20,10 @@ options! {
     pub(super) struct Config {
         n_inner: u64 => "ssm_inner", "channels of all heads";
         n_state: u64 => "ssm_state", "elements of each channel's state";
-        kernel: u64 => "ssm_kernel", "columns of the convolution";
+        kernel: u64 => "ssm_kernel", "length of the convolution in tokens";
         heads: u64 => "ssm_dt_rank", "heads";
         groups: u64 => "ssm_groups", "groups of heads that share B and C";
-        norm: NormRef => "default", "kind and eps of the norm before the last projection";
+        norm: NormRef => "default", "kind and eps of the norm before the output projection";
     }
 }
 
@@ -42,7 +42,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "in",
             "ssm_in.weight",
             &["n_embd", "2 * n_inner + 2 * groups * n_state + heads"],
-            "projection to z, x, B, C and dt",
+            "input projection to the gate z, x, B, C and dt",
         ),
         WeightSpec::new(
             WeightRole::Convolution,
@@ -56,7 +56,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "conv.bias",
             "ssm_conv1d.bias",
             &["n_inner + 2 * groups * n_state"],
-            "its offset",
+            "bias of the convolution",
         )
         .optional(),
         WeightSpec::new(
@@ -64,7 +64,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "dt.bias",
             "ssm_dt.bias",
             &["heads"],
-            "offset of the step sizes",
+            "bias of the step sizes",
         ),
         WeightSpec::new(
             WeightRole::Decay,
@@ -78,14 +78,14 @@ pub(super) static CONTRACT: Contract = Contract {
             "d",
             "ssm_d",
             &["1", "heads"],
-            "share of the input that passes by",
+            "skip connection: factor of the input that is added to the result",
         ),
         WeightSpec::new(
             WeightRole::Gain,
             "norm",
             "ssm_norm.weight",
             &["n_inner / groups", "groups"],
-            "gain of the norm; without it there is none",
+            "weight of the norm before the output projection; if absent, there is no norm",
         )
         .optional(),
         WeightSpec::new(
@@ -93,7 +93,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "out",
             "ssm_out.weight",
             &["n_inner", "n_embd"],
-            "projection back to the stream",
+            "output projection to the hidden state",
         ),
     ],
     rows: Some(Rows::STREAM),

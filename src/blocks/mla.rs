@@ -30,10 +30,10 @@ options! {
         rope: RopeRef, "rotation of the rotated parts, or `none`";
         cache: CacheRef, "which keys a query sees";
         heads: u64 => "n_head", "query heads";
-        q_rank: u64 => "q_lora_rank", "elements of the latent row of the queries, if they have one";
-        kv_rank: u64 => "kv_lora_rank", "elements of the latent row of keys and values";
-        dq: u64 = "d_head_mla", "elements of a query head";
-        n_rope: u64 => "n_rot", "of which the last ones are rotated";
+        q_rank: u64 => "q_lora_rank", "rank of the queries: elements of their latent row, if they have one";
+        kv_rank: u64 => "kv_lora_rank", "rank of keys and values: elements of their latent row";
+        dq: u64 = "d_head_mla", "elements of a query head, rotated part included";
+        n_rope: u64 => "n_rot", "elements of a query head that are rotated: the last ones";
         dv: u64 = "d_head_v_mla", "elements of a value head";
         scale: f32 = "1 / sqrt(dq)", "factor of the scores";
         norm: NormRef => "default", "kind and eps of the norms of latent rows";
@@ -48,7 +48,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Latent attention",
     noun: "latent attention",
     phrase: "latent attention with {=heads} heads of {=dq} elements, latent row of {=kv_rank} + {=n_rope}",
-    summary: "Mixes positions as `attention`, through one latent row for each position.",
+    summary: "Multi-head latent attention: keys and values of a position share one latent row of low rank.",
     formula: concat!(
         "y = o . {has('gate'): (}v_b . softmax(scale * {!temp_scale > 0: t(pos) * }[k_b.q_nope | {rope -> rope: q_rope}] . ",
         "[c | {rope -> rope: r}] + mask) . c{has('gate'):  * sigmoid(gate.h))}",
@@ -60,7 +60,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "q_a",
             "attn_q_a.weight",
             &["n_embd", "q_rank"],
-            "projection to the latent row of the queries",
+            "query down-projection to the latent row",
         )
         .optional(),
         WeightSpec::new(
@@ -68,7 +68,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "q_a_norm",
             "attn_q_a_norm.weight",
             &["q_rank"],
-            "gain of its norm",
+            "weight of the norm of the latent query row",
         )
         .when("has('q_a')"),
         WeightSpec::new(
@@ -76,7 +76,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "q_b",
             "attn_q_b.weight",
             &["q_rank", "heads * dq"],
-            "projection of the latent row to queries",
+            "query up-projection of the latent row",
         )
         .when("has('q_a')"),
         WeightSpec::new(
@@ -84,7 +84,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "q",
             "attn_q.weight",
             &["n_embd", "heads * dq"],
-            "projection to queries",
+            "query projection without a latent row",
         )
         .when("not has('q_a')"),
         WeightSpec::new(
@@ -92,21 +92,21 @@ pub(super) static CONTRACT: Contract = Contract {
             "kv_a",
             "attn_kv_a_mqa.weight",
             &["n_embd", "kv_rank + n_rope"],
-            "projection to the latent row and the rotated part",
+            "down-projection to the latent row of keys and values, and to the rotated part of the keys",
         ),
         WeightSpec::new(
             WeightRole::Gain,
             "kv_a_norm",
             "attn_kv_a_norm.weight",
             &["kv_rank"],
-            "gain of the norm of the latent row",
+            "weight of the norm of the latent row of keys and values",
         ),
         WeightSpec::new(
             WeightRole::Matrix,
             "kv_b",
             "attn_kv_b.weight",
             &["kv_rank", "heads * (dq - n_rope + dv)"],
-            "projection of the latent row to keys and values",
+            "up-projection of the latent row to keys and values",
         )
         .optional(),
         WeightSpec::new(
@@ -114,7 +114,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "k_b",
             "attn_k_b.weight",
             &["dq - n_rope", "kv_rank", "heads"],
-            "each head's keys, absorbed into its queries",
+            "key up-projection of each head, absorbed into its queries",
         )
         .when("not has('kv_b')"),
         WeightSpec::new(
@@ -122,7 +122,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "v_b",
             "attn_v_b.weight",
             &["kv_rank", "dv", "heads"],
-            "each head's values of the mixed latent row",
+            "value up-projection of each head, applied to the mixed latent row",
         )
         .when("not has('kv_b')"),
         WeightSpec::new(
@@ -138,7 +138,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "o",
             "attn_output.weight",
             &["heads * dv", "n_embd"],
-            "projection of the heads back to the stream",
+            "output projection: the heads back to the hidden state",
         ),
     ],
     rows: Some(Rows::STREAM),

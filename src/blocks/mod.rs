@@ -42,7 +42,7 @@ use crate::plan::Unit;
 
 /// No block adds more operations to a graph than this.
 ///
-/// Beside a fixed number, a mixture adds the results of its experts one by one.
+/// Besides a fixed number, a mixture adds the results of its experts one by one.
 pub fn max_nodes(unit: &Unit) -> usize {
     const FIXED: usize = 96;
     let experts = unit.option_int("used").unwrap_or(0);

@@ -1,5 +1,5 @@
 //! A mixture of experts (Shazeer et al. 2017): a router sends each position to a few of many
-//! feed-forward networks.
+//! MLPs.
 //!
 //! ```text
 //! s    = score(router . r + router.bias)          softmax or sigmoid over all experts
@@ -7,7 +7,7 @@
 //! w    = s[pick]  ->  softmax, sum to one, scale, as asked for; or those of `sparse_mixer`
 //! y    = sum over picked e of w_e * (down_e . (act(gate_e.h) * up_e.h + ..) * down.scale_e + ..)
 //! ```
-//! Experts may work on a narrower stream: `h = latent_down . h`, `y = latent_up . y`.
+//! Experts may work on a narrower hidden state: `h = latent_down . h`, `y = latent_up . y`.
 //! `[n_embd, n_tokens]` in and out. `r` is `h`, or the branch's `side`, through the router's norm.
 
 use super::activation::{Act, Activation, ClampAt};
@@ -48,22 +48,22 @@ options! {
     /// Options of a mixture of experts.
     pub(super) struct Config {
         act: Act, "activation, as in `ffn`";
-        score: Score, "what makes scores: `softmax`, `sigmoid`, `softmax_after` (over those picked), `sqrt_softplus` or `sparse_mixer` (each of those picked against the logits left that come near it)";
-        jitter: f32 = "0", "half the share of a picked logit by which another may be below it and count (sparse_mixer)";
-        renormalise: bool, "whether the weights of those picked sum to one";
+        score: Score, "how the router's logits become scores: `softmax`, `sigmoid`, `softmax_after` (over those selected), `sqrt_softplus` or `sparse_mixer` (each selected logit against the remaining ones near it)";
+        jitter: f32 = "0", "jitter of `sparse_mixer`: a logit counts if it is below the selected one by at most twice this share of it";
+        renormalise: bool, "whether the weights of the selected experts are divided by their sum";
         experts: u64 => "n_expert", "number of experts";
-        used: u64 => "n_expert_used", "experts for each position";
+        used: u64 => "n_expert_used", "experts selected for each token";
         width: u64 = "n_ff_exp", "elements of an expert's hidden layer";
-        latent: u64 => "if(has('latent_down'), dim('latent_down', 1), n_embd)", "elements of what experts read, which may be narrower than the stream";
-        scale: f32 = "1", "factor of the weights";
-        groups: u64 => "n_group", "groups of experts";
-        groups_used: u64 => "n_group_used", "groups that experts are picked from, by the sum of their best scores";
-        group_best: u64 = "2", "how many best scores of a group are summed";
-        clamp: f32 = "0", "bound of gate and up; 0: none";
+        latent: u64 => "if(has('latent_down'), dim('latent_down', 1), n_embd)", "elements of what experts read, which may be fewer than the hidden state has";
+        scale: f32 = "1", "factor of the experts' weights; 1: none";
+        groups: u64 => "n_group", "groups of experts; 1: no groups";
+        groups_used: u64 => "n_group_used", "groups that experts are selected from, those with the highest sum of best scores";
+        group_best: u64 = "2", "best scores of a group that are summed";
+        clamp: f32 = "0", "bound of the gate from above and of the absolute value of up; 0: none";
         clamp_at: ClampAt = "after", "whether the gate is bounded `before` or `after` its activation";
-        weight_at: WeightAt = "output", "whether a weight acts on an expert's `output` or `input`";
+        weight_at: WeightAt = "output", "what the weight of an expert multiplies: its `output` or its `input`";
         router_norm: NormRef = "none", "norm of what the router reads";
-        router_gain: f32 = "1", "factor of what the router reads";
+        router_gain: f32 = "1", "factor of what the router reads; 1: none";
     }
 }
 
@@ -73,7 +73,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Mixture of experts",
     noun: "experts",
     phrase: "{=used} of {=experts} experts by {=score}{groups > 1: , from {=groups_used} of {=groups} groups}, each of width {=width}{has('gate') or has('gate_up'): , gated by {=act} |  with {=act}}",
-    summary: "Sends each position through a few of many feed-forward networks.",
+    summary: "Sends each position through a few of many MLPs.",
     formula: concat!(
         "y = {has('latent_up'): latent_up . }sum over picked e of w_e * down_e . (",
         "{has('gate') or has('gate_up'): {=act}(gate_e.h) * up_e.h | {=act}(up_e.h)});  w = {scale != 1: scale * }{=score}(router.h)",
@@ -85,14 +85,14 @@ pub(super) static CONTRACT: Contract = Contract {
             "router",
             "ffn_gate_inp.weight",
             &["n_embd", "experts"],
-            "weight of the router or of all experts, one behind the other",
+            "router: projection to a logit for each expert",
         ),
         WeightSpec::new(
             WeightRole::Bias,
             "router.bias",
             "ffn_gate_inp.bias",
             &["experts"],
-            "weight of the router or of all experts, one behind the other",
+            "bias of the router's logits",
         )
         .optional(),
         WeightSpec::new(
@@ -100,7 +100,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "router_norm",
             "ffn_gate_inp.scale",
             &["n_embd"],
-            "weight of the router or of all experts, one behind the other",
+            "weight of the norm of what the router reads",
         )
         .optional()
         .when("router_norm"),
@@ -109,7 +109,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "selection",
             "exp_probs_b.bias",
             &["experts"],
-            "weight of the router or of all experts, one behind the other",
+            "selection bias, added to the scores only to select experts",
         )
         .optional(),
         WeightSpec::new(
@@ -117,7 +117,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "latent_down",
             "ffn_latent_down.weight",
             &["n_embd", "latent"],
-            "weight of the router or of all experts, one behind the other",
+            "projection from the hidden state to what experts read",
         )
         .optional(),
         WeightSpec::new(
@@ -125,7 +125,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "latent_up",
             "ffn_latent_up.weight",
             &["latent", "n_embd"],
-            "weight of the router or of all experts, one behind the other",
+            "projection from what experts give back to the hidden state",
         )
         .optional()
         .when("has('latent_down')"),
@@ -134,7 +134,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "gate_up",
             "ffn_gate_up_exps.weight",
             &["latent", "2 * width", "experts"],
-            "weight of the router or of all experts, one behind the other",
+            "gate and up projection of every expert in one matrix: the rows of the gate, then those of up",
         )
         .optional(),
         WeightSpec::new(
@@ -142,7 +142,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "gate_up.bias",
             "ffn_gate_up_exps.bias",
             &["2 * width", "experts"],
-            "weight of the router or of all experts, one behind the other",
+            "bias of `gate_up`",
         )
         .optional()
         .when("has('gate_up')"),
@@ -151,7 +151,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "gate",
             "ffn_gate_exps.weight",
             &["latent", "width", "experts"],
-            "weight of the router or of all experts, one behind the other",
+            "gate projection of every expert",
         )
         .unless_forbidden()
         .when("not has('gate_up')"),
@@ -160,7 +160,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "gate.bias",
             "ffn_gate_exps.bias",
             &["width", "experts"],
-            "weight of the router or of all experts, one behind the other",
+            "bias of the gate projections",
         )
         .optional()
         .when("not has('gate_up') and has('gate')"),
@@ -169,7 +169,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "up",
             "ffn_up_exps.weight",
             &["latent", "width", "experts"],
-            "weight of the router or of all experts, one behind the other",
+            "up projection of every expert",
         )
         .when("not has('gate_up')"),
         WeightSpec::new(
@@ -177,7 +177,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "up.bias",
             "ffn_up_exps.bias",
             &["width", "experts"],
-            "weight of the router or of all experts, one behind the other",
+            "bias of the up projections",
         )
         .optional()
         .when("not has('gate_up')"),
@@ -186,14 +186,14 @@ pub(super) static CONTRACT: Contract = Contract {
             "down",
             "ffn_down_exps.weight",
             &["width", "latent", "experts"],
-            "weight of the router or of all experts, one behind the other",
+            "down projection of every expert",
         ),
         WeightSpec::new(
             WeightRole::Bias,
             "down.bias",
             "ffn_down_exps.bias",
             &["latent", "experts"],
-            "weight of the router or of all experts, one behind the other",
+            "bias of the down projections",
         )
         .optional(),
         WeightSpec::new(
@@ -201,7 +201,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "down.scale",
             "ffn_down_exps.scale",
             &["experts"],
-            "weight of the router or of all experts, one behind the other",
+            "factor of the result of every expert",
         )
         .optional(),
     ],
@@ -293,7 +293,7 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     }
 }
 
-/// `w_e . x` of the picked experts, with their factors and offsets: `[rows, used, n_tokens]`.
+/// `w_e . x` of the picked experts, with their factors and biases: `[rows, used, n_tokens]`.
 fn experts(
     b: &Build<'_>,
     unit: &Unit,

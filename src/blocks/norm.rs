@@ -19,8 +19,8 @@ choices! {
 options! {
     /// Options of a norm.
     pub(super) struct Norm {
-        kind: Kind, "what it divides by: `rms` or `layer`";
-        eps: f32, "added to the mean square or the variance";
+        kind: Kind, "kind: `rms` (divides by the root mean square) or `layer` (subtracts the mean, divides by the standard deviation)";
+        eps: f32, "epsilon, added to the mean square or the variance";
     }
 }
 
@@ -43,14 +43,14 @@ pub(super) static CONTRACT: Contract = Contract {
             "weight",
             "{name}.weight",
             &["width"],
-            "gain of a norm",
+            "weight of the norm",
         ),
         WeightSpec::new(
             WeightRole::Bias,
             "bias",
             "{name}.bias",
             &["width"],
-            "offset of a norm",
+            "bias of the norm",
         )
         .optional(),
     ],

@@ -1,11 +1,11 @@
-//! A further small input for each layer, from the token and from the embedded stream.
+//! A further small input for each layer, from the token and from the embedded token.
 //!
 //! ```text
 //! a       = table[id] * sqrt(width)               one row of all layers
 //! p       = norm(proj . x / sqrt(n_embd))         normalised for each layer
 //! ple[il] = (a[il] + p[il]) / sqrt(2)
 //! ```
-//! Token ids `[n_tokens]` and the stream `[n_embd, n_tokens]` in, `[width, n_layer, n_tokens]` out.
+//! Token ids `[n_tokens]` and the hidden state `[n_embd, n_tokens]` in, `[width, n_layer, n_tokens]` out.
 
 use super::build::Build;
 use crate::arch::{Contract, NormRef, StateSpec, WeightRole, WeightSpec};
@@ -37,7 +37,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "table",
             "per_layer_token_embd.weight",
             &["width * layers", "n_vocab"],
-            "part of the input of each layer",
+            "token embeddings of every layer",
         )
         .when("width > 0"),
         WeightSpec::new(
@@ -45,7 +45,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "proj",
             "per_layer_model_proj.weight",
             &["n_embd", "width * layers"],
-            "part of the input of each layer",
+            "projection of the token embedding to the input of every layer",
         )
         .when("width > 0"),
         WeightSpec::new(
@@ -53,7 +53,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "norm",
             "per_layer_proj_norm.weight",
             &["width"],
-            "part of the input of each layer",
+            "weight of the norm of that projection",
         )
         .when("width > 0"),
     ],

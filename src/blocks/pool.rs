@@ -73,7 +73,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Pooling",
     noun: "pooling",
     phrase: "",
-    summary: "Makes one vector of the hidden states of a sequence, or the scores of its classes. Runs only where a vector is asked for, or where the model is a classifier.",
+    summary: "Makes one vector of the hidden states of a sequence, or the scores of its classes. Runs only where an embedding is requested, or where the model is a classifier.",
     formula: "y = pool(x){has('cls'): ; y = act(cls . y)}{has('cls.norm'): ; y = norm(y)}{has('cls.output'): ; y = cls.output . y}{has('dense_2'): ; y = dense_act(dense_2 . y)}{has('dense_3'): ; y = dense_act(dense_3 . y)}{normalise: ; y = y / |y|}",
     options: Config::OPTIONS,
     weights: &[

@@ -1,9 +1,9 @@
 //! Rotary position embedding (Su et al. 2021): pairs of elements are rotated by an angle that
 //! grows with the position.
 //!
-//! Pair j turns by `pos * base^(-2j/dims) / factors[j] / factor`. `norm` pairs (2j, 2j+1), `neox`
-//! pairs (j, j + dims/2); elements beyond `dims` pass through. Multimodal models turn sections of the pairs by time, height and width
-//! (Wang et al. 2024), which are all the position in a text. YaRN (Peng et al. 2023) mixes the
+//! Pair j is rotated by `pos * base^(-2j/dims) / factors[j] / factor`. `norm` pairs (2j, 2j+1), `neox`
+//! pairs (j, j + dims/2); elements beyond `dims` pass through. Multimodal models rotate sections of the pairs by time, height and width
+//! (Wang et al. 2024), which are all the position in text. YaRN (Peng et al. 2023) mixes the
 //! scaled and the unscaled angle by wavelength and raises the magnitude; the bounds of the mixture are
 //! whole pairs or, without `truncate`, between them. LongRoPE (Ding et al. 2024) has
 //! two tables of factors and takes one by the length of the context.
@@ -18,7 +18,7 @@ choices! {
         Norm = "norm",
         /// Halves of the rotated part.
         Neox = "neox",
-        /// Halves of the rotated part, in sections that turn by positions of their own.
+        /// Halves of the rotated part, in sections that are rotated by positions of their own.
         Mrope = "mrope",
         /// As `mrope`, the sections interleaved.
         Imrope = "imrope",
@@ -43,17 +43,17 @@ options! {
     /// Options of a rope.
     pub(super) struct Rope {
         kind: Pairing, "which elements form a pair: `norm` (2j, 2j+1), `neox` (j, j + dims/2), or `mrope` and `imrope`, which are as `neox` in sections with positions of their own";
-        dims: u64 = "n_rot", "rotated elements at the head of each row";
+        dims: u64 = "n_rot", "rotated elements of a head, the first ones";
         base: f32 = "rope_base", "base of the frequencies";
         scaling: Scaling = "rope_scaling", "how positions beyond the trained context are reached";
-        section_t: u64 => "rope_section_t", "pairs that turn by time, which is a text's position (mrope)";
-        section_h: u64 => "rope_section_h", "pairs that turn by height, for a text the position too (mrope)";
-        section_w: u64 => "rope_section_w", "pairs that turn by width, for a text the position too (mrope)";
-        section_e: u64 => "rope_section_e", "pairs that do not turn in a text (mrope)";
-        factor: f32 => "rope_factor", "divisor of the angles";
-        orig_ctx: u64 => "rope_orig_ctx", "context length before scaling";
-        attn: f32 = "rope_attn * if(scaling == 'yarn', yarn_attn, 1.0)", "factor of the magnitude";
-        ext: f32 => "yarn_ext", "share of the mixed angle (yarn)";
+        section_t: u64 => "rope_section_t", "pairs that are rotated by time, in text the position (mrope)";
+        section_h: u64 => "rope_section_h", "pairs that are rotated by height, in text the position (mrope)";
+        section_w: u64 => "rope_section_w", "pairs that are rotated by width, in text the position (mrope)";
+        section_e: u64 => "rope_section_e", "pairs that are not rotated in text (mrope)";
+        factor: f32 => "rope_factor", "scaling factor: divisor of the angles; 1: none";
+        orig_ctx: u64 => "rope_orig_ctx", "context length of the training before scaling, in tokens";
+        attn: f32 = "rope_attn * if(scaling == 'yarn', yarn_attn, 1.0)", "factor of the magnitude; 1: none";
+        ext: f32 => "yarn_ext", "extrapolation: share of the unscaled angle where it is mixed in, 0 to 1 (yarn)";
         fast: f32 => "yarn_fast", "rotations above which an angle is kept (yarn)";
         slow: f32 => "yarn_slow", "rotations below which an angle is divided (yarn)";
         truncate: bool => "yarn_truncate", "whether the bounds of the mixture are whole pairs (yarn)";
@@ -109,7 +109,7 @@ pub(super) static CONTRACT: Contract = Contract {
         },
         Rule {
             holds: "not (kind == 'mrope' or kind == 'imrope') or section_t + section_h + section_w > 0",
-            message: "some section turns",
+            message: "some section is rotated",
         },
         Rule {
             holds: "base > 0",

@@ -1,4 +1,4 @@
-//! A short convolution over time, gated before and behind.
+//! A short convolution over time, gated before and after.
 //!
 //! ```text
 //! b|c|x = in . h
@@ -15,7 +15,7 @@ use crate::plan::Unit;
 options! {
     /// Options of the convolution.
     pub(super) struct Config {
-        kernel: u64 => "conv_kernel", "columns of the convolution";
+        kernel: u64 => "conv_kernel", "length of the convolution in tokens";
     }
 }
 
@@ -25,7 +25,7 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Short convolution",
     noun: "a convolution",
     phrase: "a gated convolution over {=kernel} tokens",
-    summary: "Mixes each channel with its last values, gated before and behind.",
+    summary: "Mixes each channel with its last values, gated before and after.",
     formula: "b, c, x = in . h;  y = out . (c * conv(b * x))",
     options: Config::OPTIONS,
     weights: &[
@@ -34,7 +34,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "in",
             "shortconv.in_proj.weight",
             &["n_embd", "3 * n_embd"],
-            "projection to b, c and x",
+            "input projection to b, c and x",
         ),
         WeightSpec::new(
             WeightRole::Convolution,
@@ -48,7 +48,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "out",
             "shortconv.out_proj.weight",
             &["n_embd", "n_embd"],
-            "projection back to the stream",
+            "output projection to the hidden state",
         ),
     ],
     rows: Some(Rows::STREAM),
@@ -64,10 +64,10 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let (g, width) = (b.g, x.shape()[0]);
     let all = b.linear(unit, "in", x)?;
     let before = b.columns(&all, 0, width)?;
-    let behind = b.columns(&all, width, width)?;
+    let after = b.columns(&all, width, width)?;
     let x = g.mul(&before, &b.columns(&all, 2 * width, width)?)?;
     let conv = b.need(unit, "conv")?;
     let y = b.convolve(unit, "conv", &conv, &x)?;
     b.name(&unit.path, "conv", &y);
-    b.linear(unit, "out", &g.mul(&behind, &y)?)
+    b.linear(unit, "out", &g.mul(&after, &y)?)
 }

@@ -258,7 +258,7 @@ impl Tensor {
         unsafe { sys::ggml_nbytes(self.as_ptr()) }
     }
 
-    /// Whether all elements lie one behind the other in the order of the dimensions.
+    /// Whether all elements lie one after another in the order of the dimensions.
     pub fn is_contiguous(&self) -> bool {
         let (shape, strides, ty) = (self.shape(), self.strides(), self.ty());
         let mut expected = ty.block_bytes() as usize;
@@ -276,7 +276,7 @@ impl Tensor {
         true
     }
 
-    /// Whether the elements of each row lie one behind the other.
+    /// Whether the elements of each row lie one after another.
     pub fn has_dense_rows(&self) -> bool {
         self.shape()[0] == 1 || self.strides()[0] == self.ty().block_bytes() as usize
     }

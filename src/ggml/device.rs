@@ -173,7 +173,7 @@ impl Device {
         if first >= host.len() {
             return Ok(places.iter().map(|(tensor, _)| *tensor).collect());
         }
-        // SAFETY: the range lies inside `host`, which the arena keeps alive beside the buffer. It
+        // SAFETY: the range lies inside `host`, which the arena keeps alive alongside the buffer. It
         // is mapped read-only or static: tensors adopted here are weights, which no operation
         // writes to (`Graph` refuses to write rows into them).
         let ptr = unsafe {
@@ -226,7 +226,7 @@ impl Device {
         Ok(unaligned)
     }
 
-    /// Gives every tensor of an arena a place that no memory lies behind, so that a graph over them can
+    /// Gives every tensor of an arena a place without memory, so that a graph over them can
     /// be measured. Such a graph does not run: the executor refuses it.
     ///
     /// # Errors

@@ -118,7 +118,7 @@ mod tests {
     }
 
     /// What f32 sums may differ from the exact one, and ggml's half float sums of a block
-    /// (q4_1, q5_1) beside.
+    /// (q4_1, q5_1) alongside.
     fn bound(ty: TensorType, w: &[f32], x: &[f64]) -> f64 {
         let sum: f64 = w
             .iter()

@@ -1,6 +1,6 @@
 //! Where the time of graphs goes: operation by operation, under the name of what built them.
 //!
-//! A graph under the clock runs one operation at a time, with all threads meeting behind each, so
+//! A graph under the clock runs one operation at a time, with all threads meeting after each, so
 //! its total is somewhat larger than that of a plain run, and small operations look dearer than
 //! they are. The results are the same.
 
@@ -163,7 +163,7 @@ impl Profile {
         };
         let data: *mut Watch = &mut watch;
         // SAFETY: the caller vouches for scheduler and graph; the watch outlives the computation,
-        // behind which the callback is taken back.
+        // after which the callback is taken back.
         let status = unsafe {
             sys::ggml_backend_sched_set_eval_callback(scheduler, Some(observe), data.cast());
             let status = sys::ggml_backend_sched_graph_compute(scheduler, graph.as_ptr());
@@ -210,7 +210,7 @@ struct Watch {
     times: Vec<(*mut sys::ggml_tensor, Duration)>,
 }
 
-/// Asked before a node whether its result is wanted, and shown it behind it. Nodes that only describe
+/// Asked before a node whether its result is wanted, and shown it after it. Nodes that only describe
 /// memory are run with the next one.
 unsafe extern "C" fn observe(node: *mut sys::ggml_tensor, ask: bool, data: *mut c_void) -> bool {
     // SAFETY: `data` is the watch that `Profile::run` keeps while the graph runs, and ggml calls

@@ -136,7 +136,7 @@ pub fn dequantize(bytes: &[u8], ty: TensorType, out: &mut [f32]) -> Result<(), E
         }
         _ => {}
     }
-    // Blocks hold 16-bit numbers, and a mapped file begins them anywhere.
+    // Blocks hold 16-bit numbers, and in a mapped file they start anywhere.
     let aligned: Vec<u64>;
     let mut from = bytes.as_ptr();
     if !from.cast::<u64>().is_aligned() {

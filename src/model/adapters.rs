@@ -1,6 +1,6 @@
 //! Adapters on a device, and the scales that sequences run them with.
 //!
-//! A sequence has one scale for each adapter, from its begin to its end: what is kept of it was
+//! A sequence has one scale for each adapter, from its start to its end: what is kept of it was
 //! computed with them. A scale of zero is an adapter that is off; where it is off for all tokens of a
 //! pass, the pass has none of its operations.
 

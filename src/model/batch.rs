@@ -12,7 +12,7 @@ pub struct Batch {
     pub places: Vec<(SequenceId, u32)>,
     /// Which tokens want logits.
     pub outputs: Vec<bool>,
-    /// Whether those tokens want the stream behind the final norm as well.
+    /// Whether those tokens want the hidden state after the final norm as well.
     pub wants_hidden: bool,
 }
 

@@ -29,7 +29,7 @@ pub enum Error {
         /// The row or head that does not fit.
         row: u64,
     },
-    /// More sequences at the same time than there is room for.
+    /// More sequences at the same time than there is space for.
     #[error("more than {0} sequences at the same time")]
     Sequences(usize),
     /// Attention through masks adds up in an order that depends on the batch.

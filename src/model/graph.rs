@@ -146,20 +146,20 @@ fn capture(g: &mut Graph, named: Vec<Named>) -> Result<Vec<Captured>, Error> {
 struct Wants {
     /// Rows that want a result.
     n_outputs: u64,
-    /// Whether the result is the stream behind the final norm.
+    /// Whether the result is the hidden state after the final norm.
     is_headless: bool,
-    /// Whether that stream is wanted beside the result.
+    /// Whether that hidden state is wanted besides the result.
     hidden: bool,
     /// Whether every value is wanted of every row.
     all_values: bool,
 }
 
-/// The stream on its way through the layers.
+/// The hidden state on its way through the layers.
 struct Assembly<'a> {
     build: Build<'a>,
     /// Values that later slots and layers can read.
     taps: HashMap<String, Tensor>,
-    /// The rows that want a result, until the stream has no others.
+    /// The rows that want a result, until the hidden state has no others.
     rows: Option<Tensor>,
     /// Those rows, from then on.
     chosen: Option<Tensor>,
@@ -167,7 +167,7 @@ struct Assembly<'a> {
     of_all: HashMap<String, Tensor>,
 }
 
-/// The last slot whose rows look at each other: its layer and its place there. Behind it a row is on
+/// The last slot whose rows look at each other: its layer and its place there. After it a row is on
 /// its own.
 fn last_mixing(plan: &Plan) -> Option<(usize, usize)> {
     let keeps = |slot: &SlotPlan| slot.branches.iter().any(|b| b.block.state.is_some());
@@ -227,7 +227,7 @@ impl Assembly<'_> {
         Ok((x, Some(result), hidden))
     }
 
-    /// The rows of the stream that want a result; those that nobody asked for end here.
+    /// The rows of the hidden state that want a result; those that nobody asked for end here.
     fn only_wanted(&mut self, x: Tensor, n_outputs: u64) -> Result<Tensor, Error> {
         let Some(rows) = self.rows.take() else {
             return Ok(x);

@@ -22,7 +22,7 @@ use super::shape::{Shape, Sources};
 pub struct Model {
     pub(super) plan: Plan,
     pub(super) options: Options,
-    /// Whether attention looks at pages rather than through masks.
+    /// Whether attention reads block tables rather than masks.
     pub(super) is_paged: bool,
     pub(super) loaded: Loaded,
     pub(super) adapters: Adapters,
@@ -159,7 +159,7 @@ impl Model {
         &self.plan
     }
 
-    /// Elements of a row of results: the vocabulary for logits, the stream for vectors.
+    /// Elements of a row of results: the vocabulary for logits, the hidden state for vectors.
     pub fn row_width(&self) -> usize {
         self.options.row_width(&self.plan)
     }
@@ -169,7 +169,7 @@ impl Model {
         self.options.outputs_at_once(&self.plan)
     }
 
-    /// Results of the last pass: logits `[n_vocab, n_outputs]`, and the stream behind the final norm
+    /// Results of the last pass: logits `[n_vocab, n_outputs]`, and the hidden state after the final norm
     /// `[n_embd, n_outputs]` if the batch wanted it of a model without states.
     pub fn results(&self) -> (&[f32], &[f32]) {
         (&self.logits, &self.hidden)

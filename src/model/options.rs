@@ -16,8 +16,7 @@ pub struct Options {
     /// Positions that one sequence may reach, which decides between rope tables for short and for
     /// long contexts; 0: what the model was trained for.
     pub n_ctx_seq: usize,
-    /// Sequences that may run at the same time, where something is kept of each beside keys and
-    /// values; at least 1.
+    /// Sequences that may run at the same time, where the model has recurrent states; at least 1.
     pub n_seqs: usize,
     /// States of ended sequences, and of places within running ones, that are remembered so that a
     /// later sequence can go on from there; only of models that keep states.
@@ -33,16 +32,16 @@ pub struct Options {
     pub k_type: TensorType,
     /// Element type of cached values.
     pub v_type: TensorType,
-    /// Whether attention runs without keeping its scores.
+    /// Whether attention is flash attention.
     pub flash_attn: bool,
     /// Whether the bits of a sequence's results must not depend on what else is in its passes. Holds
     /// for the process: it slows products of some types in other models as well.
     pub deterministic: bool,
-    /// Whether vectors are wanted rather than logits: the stream behind the final norm.
+    /// Whether vectors are wanted rather than logits: the hidden state after the final norm.
     pub embeddings: bool,
     /// Whether every token sees the whole pass, whatever the definition says.
     pub non_causal: bool,
-    /// Whether the values of a pass can be read behind it, which takes memory for all of them.
+    /// Whether the values of a pass can be read after it, which takes memory for all of them.
     pub capture: bool,
 }
 
@@ -114,7 +113,7 @@ impl Options {
         groups.map(|group| capacity.slots(group) as usize).collect()
     }
 
-    /// Whether attention looks at pages rather than through masks.
+    /// Whether attention reads block tables rather than masks.
     pub(super) fn is_paged(&self, plan: &Plan) -> bool {
         let fits = |rows: &KeyValuePlan| {
             let (k, v) = (rows.k / rows.heads, rows.v / rows.heads);

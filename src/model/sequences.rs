@@ -5,7 +5,7 @@ use super::cache::{BlockCopy, Resumed, SequenceId};
 use super::lifecycle::Model;
 
 impl Model {
-    /// Begins a sequence with what is known of its tokens from others, short of the last token; where
+    /// Starts a sequence with what is known of its tokens from others, short of the last token; where
     /// states are kept, as far as a block ends. A sequence that runs goes on where it is.
     pub fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed {
         let (resumed, copy) = self.block_manager.resume(sequence, tokens);
@@ -15,7 +15,7 @@ impl Model {
         }
     }
 
-    /// Takes over the begin of a block; without it the sequence goes on where the block begins.
+    /// Takes over the start of a block; without it the sequence goes on where the block starts.
     fn copied(&mut self, sequence: SequenceId, next: usize, copy: Option<BlockCopy>) -> usize {
         let Some(copy) = copy else { return next };
         let Err(error) = self.cache.copy(&copy) else {
@@ -39,7 +39,7 @@ impl Model {
         self.copied(sequence, next as usize, copy) as u32
     }
 
-    /// Ends a sequence. What was computed of it is remembered while there is room.
+    /// Ends a sequence. What was computed of it is remembered while there is space.
     pub fn release(&mut self, sequence: SequenceId) {
         self.block_manager.release(sequence);
     }

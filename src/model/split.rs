@@ -1,4 +1,4 @@
-//! A batch in parts whose sequences have as many tokens each, one behind the other: what a unit
+//! A batch in parts whose sequences have as many tokens each, one after another: what a unit
 //! needs that keeps something of a whole sequence.
 
 use std::collections::HashMap;

@@ -195,7 +195,7 @@ impl<'a> Planner<'a> {
         None
     }
 
-    /// Units that read the keys of another one see what that one stores, in the same cells.
+    /// Units that read the keys of another one see what that one stores, in the same slots.
     fn check_owners(&mut self, layers: &[LayerPlan]) {
         let units = layers
             .iter()
@@ -235,7 +235,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The value of an expression; `what` begins the message if it has none.
+    /// The value of an expression; `what` starts the message if it has none.
     pub(super) fn evaluate(
         &mut self,
         expr: &Expr,
@@ -477,7 +477,7 @@ impl<'a> Planner<'a> {
                 .iter()
                 .any(|p| fits_pattern(p, name))
         };
-        // Prediction heads lie behind the last layer, as further layers that are left alone.
+        // Prediction heads lie after the last layer, as further layers that are left alone.
         let is_behind = |name: &str| {
             let global = LayerScope {
                 facts: self.facts,

@@ -33,7 +33,7 @@ pub struct Plan {
     pub arch: String,
     /// How it is executed.
     pub mode: Mode,
-    /// Width of the stream.
+    /// Width of the hidden state.
     pub n_embd: u64,
     /// Size of the vocabulary.
     pub n_vocab: u64,
@@ -51,15 +51,15 @@ pub struct Plan {
     pub ropes: Vec<Unit>,
     /// Groups of layers that see the same keys.
     pub caches: Vec<CachePlan>,
-    /// Token ids to the stream.
+    /// Token ids to the hidden state.
     pub embed: Unit,
     /// A further input for each layer.
     pub per_layer: Option<Unit>,
     /// The layers of all stacks, in order.
     pub layers: Vec<LayerPlan>,
-    /// The stream to logits.
+    /// The hidden state to logits.
     pub head: Option<HeadPlan>,
-    /// How answers are filled in, where they are.
+    /// Text diffusion, if the model generates so.
     pub diffusion: Option<Unit>,
     /// The hidden states of a sequence to one vector.
     pub pool: Unit,
@@ -152,7 +152,7 @@ pub enum StatePlan {
     Recurrent(Vec<StatePart>),
 }
 
-/// What a unit keeps of every position.
+/// Keys and values that a unit stores for every position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyValuePlan {
     /// Its group, a place in [`Plan::caches`].
@@ -194,10 +194,10 @@ impl CachePlan {
     }
 }
 
-/// Positions that are kept, shared and let go of together.
+/// Positions that are kept, shared and freed together.
 pub const BLOCK_LEN: u64 = 16;
 
-/// How much is kept between passes.
+/// Capacity of the caches: what is kept between passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Positions of all sequences together.
@@ -215,7 +215,7 @@ impl Capacity {
     pub fn slots(&self, cache: &CachePlan) -> u64 {
         let all = self.n_ctx.div_ceil(BLOCK_LEN);
         let blocks = cache.window().map_or(all, |window| {
-            // A window begins and ends anywhere in a block, and so does what a pass adds to it.
+            // A window starts and ends anywhere in a block, and so does what a pass adds to it.
             let of_window = window.div_ceil(BLOCK_LEN).saturating_add(1);
             let kept = of_window.saturating_mul(2).saturating_add(1);
             let kept = kept.saturating_mul(self.n_seqs);
@@ -289,7 +289,7 @@ impl BranchPlan {
         Some(self.name.as_str()).filter(|name| *name != self.block.contract.0.name)
     }
 
-    /// The block's short name, behind its role if it has one: `shared network`.
+    /// The block's short name, after its role if it has one: `shared network`.
     pub fn short(&self) -> String {
         let short = self.block.contract.0.short();
         match self.role() {
@@ -304,7 +304,7 @@ impl BranchPlan {
 pub struct HeadPlan {
     /// Final norm.
     pub norm: Option<NormUse>,
-    /// Projection to logits and what follows it; none if the normed stream is the result.
+    /// Projection to logits and what follows it; none if the normed hidden state is the result.
     pub unit: Option<Unit>,
 }
 
@@ -530,7 +530,7 @@ impl Plan {
         })
     }
 
-    /// Bytes of what is kept of `n_seqs` sequences beside keys and values.
+    /// Bytes of the recurrent states of `n_seqs` sequences.
     pub fn recurrent_bytes(&self, n_seqs: u64) -> Option<u64> {
         let parts = self.recurrent().flat_map(|(_, parts)| parts);
         let elements = parts

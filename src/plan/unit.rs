@@ -254,7 +254,7 @@ impl Planner<'_> {
         sound.then_some(out)
     }
 
-    /// What helps to find a tensor that is missing; only beside problems that are shown, since all
+    /// What helps to find a tensor that is missing; only alongside problems that are shown, since all
     /// names are compared for it.
     fn hint(&self, name: &str) -> String {
         if self.problems.len() >= SHOWN {

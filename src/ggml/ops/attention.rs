@@ -85,7 +85,7 @@ impl Graph {
         self.node("soft_max", ptr, &sources)
     }
 
-    /// `softmax(q . k * scale + mask) . v` without keeping the scores:
+    /// `softmax(q . k * scale + mask) . v` without storing the scores:
     /// `q [dk, n_q, heads]`, `k [dk, n_kv, kv_heads]`, `v [dv, n_kv, kv_heads]`,
     /// `mask [n_kv, n_q]` f16 -> `[dv, heads, n_q]` f32.
     ///

@@ -128,7 +128,7 @@ impl Graph {
         self.node("cast", ptr, &[a])
     }
 
-    /// `b` behind `a` in dimension `dim`; same type, other dimensions equal.
+    /// `b` after `a` in dimension `dim`; same type, other dimensions equal.
     ///
     /// # Errors
     /// Shapes or types that differ.
@@ -137,7 +137,7 @@ impl Graph {
         let same = (0..4).all(|i| i == dim || sa[i] == sb[i]);
         let typed = a.ty() == b.ty() && matches!(a.ty(), TensorType::F32 | TensorType::F16);
         if dim > 3 || !same || !typed {
-            return fault("concat", format!("{b:?} behind {a:?} in dimension {dim}"));
+            return fault("concat", format!("{b:?} after {a:?} in dimension {dim}"));
         }
         let ctx = self.arena.reserve()?;
         // SAFETY: shapes, types and the dimension were checked.

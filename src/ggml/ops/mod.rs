@@ -66,7 +66,7 @@ fn is_matrix_type(ty: TensorType) -> bool {
 }
 
 impl Graph {
-    /// An empty graph with room for `n_tensors` tensors of its own beside `n_leaves` tensors of
+    /// An empty graph with space for `n_tensors` tensors of its own besides `n_leaves` tensors of
     /// other arenas.
     ///
     /// # Errors

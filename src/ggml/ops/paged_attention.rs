@@ -22,11 +22,11 @@ pub struct KvBlocks<'a> {
     pub k: &'a Tensor,
     /// `[dv, kv_heads, slots]` likewise; may be a view of the heads of `k`.
     pub v: &'a Tensor,
-    /// i32 `[4, n]`, for each query: where the blocks of its sequence begin in `table`, its own
+    /// i32 `[4, n]`, for each query: where the blocks of its sequence start in `table`, its own
     /// position, and the first and the end of the positions that it sees.
     pub queries: &'a Tensor,
     /// i32 `[m]`: the position p of a sequence lies in the slot
-    /// `table[begin + p / block_len] * block_len + p % block_len`.
+    /// `table[start + p / block_len] * block_len + p % block_len`.
     pub table: &'a Tensor,
     /// Slots of a block, a multiple of 16.
     pub block_len: u64,

@@ -1,6 +1,6 @@
-//! Who holds what: the table of every sequence, over all pools.
+//! The KV block manager: the block table of every sequence, over all pools.
 //!
-//! A sequence's own blocks become known to others when it goes on behind them or ends: until then
+//! A sequence's own blocks are committed to the prefix cache when it continues after them or ends: until then
 //! its last pass can be taken back.
 
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ pub(super) struct Sequence {
     pub(super) tokens: Vec<u32>,
     /// Blocks of each pool.
     pub(super) tables: Vec<Vec<BlockId>>,
-    /// Blocks at the begin of each table that have left the window.
+    /// Blocks at the start of each table that have left the window.
     pub(super) n_evicted: Vec<usize>,
     /// The node of the blocks that others know, and their number.
     pub(super) node: NodeId,
@@ -46,7 +46,7 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// One that begins at a node.
+    /// One that starts at a node.
     pub(super) fn new(n_pools: usize, node: NodeId) -> Self {
         Self {
             tokens: Vec::new(),
@@ -74,7 +74,7 @@ impl Sequence {
 /// The rows that hold the states of the sequences of a pass, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::model) struct Rows {
-    /// Rows that are read; for a sequence that begins, that of zeros.
+    /// Rows that are read; for a sequence that starts, that of zeros.
     pub(in crate::model) read: Vec<usize>,
     /// Rows that are written; empty if nothing is kept.
     pub(in crate::model) write: Vec<usize>,
@@ -99,14 +99,14 @@ pub(in crate::model) enum Shortage {
 /// Where the positions of the sequences of a pass lie, for one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::model) struct Table {
-    /// For each token: begin of its sequence in `blocks`, its position, the first it sees and the
+    /// For each token: start of its sequence in `blocks`, its position, the first it sees and the
     /// end of those it sees.
     pub(in crate::model) queries: Vec<[i32; 4]>,
-    /// Blocks of the sequences, one behind the other.
+    /// Blocks of the sequences, one after another.
     pub(in crate::model) blocks: Vec<i32>,
 }
 
-/// The book of all sequences.
+/// The block tables of all sequences, and the prefix cache.
 #[derive(Clone, Debug)]
 pub(in crate::model) struct BlockManager {
     pub(super) groups: Vec<Group>,
@@ -115,16 +115,16 @@ pub(in crate::model) struct BlockManager {
     pub(super) rows: Option<BlockPool>,
     pub(super) tree: PrefixTree,
     pub(super) sequences: HashMap<SequenceId, Sequence>,
-    /// Where sequences begin that do not begin where the others do; each is pinned.
+    /// Where sequences start that do not start where the others do; each is pinned.
     roots: HashMap<SequenceId, NodeId>,
-    /// Where the others begin.
+    /// Where the others start.
     root: NodeId,
     /// Whether no token's results depend on later ones.
     pub(super) is_causal: bool,
 }
 
 impl BlockManager {
-    /// A book of pools of so many slots, and of `n_rows` states if the model has any.
+    /// A manager of pools of so many slots, and of `n_rows` states if the model has any.
     pub(in crate::model) fn new(groups: Vec<Group>, n_rows: Option<usize>) -> Self {
         let pool = |group: &Group| BlockPool::new(group.n_slots / BLOCK);
         Self {
@@ -139,13 +139,13 @@ impl BlockManager {
         }
     }
 
-    /// Says how sequences are computed that nothing else is said of, before any begins.
+    /// Sets how sequences without a key of their own are computed, before any starts.
     pub(in crate::model) fn set_default_key(&mut self, key: &[u32]) {
         self.root = self.tree.root_of(key);
         self.tree.pin(self.root);
     }
 
-    /// Says how sequences of an id are computed from now on: only texts with the same key are shared with
+    /// Sets how sequences of an id are computed from now on: only prefixes with the same key are shared with
     /// them.
     pub(in crate::model) fn set_prefix_key(&mut self, id: SequenceId, key: &[u32]) {
         let root = self.tree.root_of(key);
@@ -155,7 +155,7 @@ impl BlockManager {
         }
     }
 
-    /// Where a sequence begins.
+    /// Where a sequence starts.
     pub(super) fn root(&self, id: SequenceId) -> NodeId {
         self.roots.get(&id).copied().unwrap_or(self.root)
     }
@@ -193,7 +193,7 @@ impl BlockManager {
             .map_or(0, |s| s.tokens.len() as u32)
     }
 
-    /// Makes the whole blocks of a sequence known.
+    /// Commits the whole blocks of a sequence to the prefix cache.
     fn commit(&mut self, id: SequenceId) {
         if !self.is_causal {
             return;
@@ -208,7 +208,7 @@ impl BlockManager {
         self.commit_state(id);
     }
 
-    /// Makes the tokens behind the last whole block of a sequence known, which ends. A state is only
+    /// Commits the tokens after the last whole block of a sequence, which ends. A state is only
     /// known where a block ends, and what cannot be gone on from is of no use.
     fn commit_tail(&mut self, id: SequenceId) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
@@ -221,7 +221,7 @@ impl BlockManager {
         }
     }
 
-    /// Makes the state behind the last token of a sequence known, if a block ends there.
+    /// Commits the state after the last token of a sequence, if a block ends there.
     fn commit_state(&mut self, id: SequenceId) {
         let part = self.state_part();
         let (Some(rows), Some(sequence)) = (&mut self.rows, self.sequences.get_mut(&id)) else {
@@ -254,7 +254,7 @@ impl BlockManager {
 
     /// Takes a slot for each token in every pool and a row for each sequence, or nothing if there is
     /// not room for all. The positions of each sequence follow each other. What the tokens and all
-    /// later ones cannot see any more is let go first.
+    /// later ones cannot see any more is freed first.
     ///
     /// # Errors
     /// What there is not enough of.
@@ -384,7 +384,7 @@ impl BlockManager {
         }
     }
 
-    /// Gives back the blocks of a sequence behind a position, from its last known block on.
+    /// Frees the blocks of a sequence after a position, from its last known block on.
     pub(in crate::model) fn truncate(&mut self, id: SequenceId, len: usize) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
             return;
@@ -399,7 +399,7 @@ impl BlockManager {
         }
     }
 
-    /// Ends a sequence. What it computed is remembered while there is room.
+    /// Ends a sequence. What it computed is remembered while there is space.
     pub(in crate::model) fn release(&mut self, id: SequenceId) {
         self.commit(id);
         self.commit_tail(id);
@@ -460,25 +460,25 @@ impl BlockManager {
 
     fn table(&self, pool: usize, queries: &[(SequenceId, u32)]) -> Table {
         let mut out = Table::default();
-        let mut begins: Vec<(SequenceId, usize)> = Vec::new();
+        let mut starts: Vec<(SequenceId, usize)> = Vec::new();
         for &(id, position) in queries {
             let Some(sequence) = self.sequences.get(&id) else {
                 continue;
             };
-            let begin = match begins.iter().find(|(known, _)| *known == id) {
-                Some((_, begin)) => *begin,
+            let start = match starts.iter().find(|(known, _)| *known == id) {
+                Some((_, start)) => *start,
                 None => {
-                    let begin = out.blocks.len();
+                    let start = out.blocks.len();
                     let blocks = sequence.tables[pool].iter().map(|block| *block as i32);
                     out.blocks.extend(blocks);
-                    begins.push((id, begin));
-                    begin
+                    starts.push((id, start));
+                    start
                 }
             };
             let len = sequence.tokens.len() as u32;
             let visible = self.groups[pool].rule.visible(position, len);
             let [from, to] = [visible.start, visible.end].map(|p| p as i32);
-            out.queries.push([begin as i32, position as i32, from, to]);
+            out.queries.push([start as i32, position as i32, from, to]);
         }
         out
     }

@@ -123,7 +123,7 @@ impl BlockPool {
         self.node[block as usize] = Some(node);
     }
 
-    /// Whether somebody beside its one user depends on the contents of a block.
+    /// Whether somebody besides its one user depends on the contents of a block.
     pub(super) fn is_shared(&self, block: BlockId) -> bool {
         self.users[block as usize] > 1 || self.node(block).is_some()
     }

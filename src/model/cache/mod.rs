@@ -2,13 +2,13 @@
 //!
 //! Layers that see the same have a pool of blocks of slots, which all sequences share; a slot holds
 //! one position in each of those layers. A sequence is a table of blocks ([`block_manager`]). Full blocks
-//! are known by the tokens that lead to them ([`prefix`]), so that a later sequence that begins with
-//! the same tokens goes on from them, and takes over a copy of what is alike at the begin of the
-//! block in which it goes another way; a block that nobody uses is kept until its room is needed.
-//! Where only a window is seen, a sequence lets go of a block when all of it has left the window.
+//! are known by the tokens that lead to them ([`prefix`]), so that a later sequence that starts with
+//! the same tokens goes on from them, and takes over a copy of what is alike at the start of the
+//! block in which it goes another way; a block that nobody uses is kept until its space is needed.
+//! Where only a window is seen, a sequence frees a block when all of it has left the window.
 //! The state of a recurrent layer is one row, known by the tokens read so far in the same way.
 //!
-//! The book-keeping is pure; storage is one tensor of keys and one of values for each layer
+//! The block manager is pure; storage is one tensor of keys and one of values for each layer
 //! ([`store`]) and one tensor for each part of a state ([`states`]).
 
 mod block_manager;

@@ -1,10 +1,10 @@
-//! What is remembered of earlier sequences: a tree whose nodes are blocks of tokens.
+//! The prefix cache of earlier sequences: a tree whose nodes are blocks of tokens.
 //!
 //! A node stands for all tokens from the root to it. Its parts are the blocks that hold its keys and
-//! values, one for each pool, and the state behind its last token; any of them may have been
-//! forgotten. A node without parts, children and pins is removed. Where a text ended within a block
-//! its node has fewer tokens, and no children. Texts that were computed in another way (with other
-//! adapters) begin at a node of their own.
+//! values, one for each pool, and the state after its last token; any of them may have been
+//! forgotten. A node without parts, children and pins is removed. Where a sequence ended within a block
+//! its node has fewer tokens, and no children. Sequences that were computed in another way (with other
+//! adapters) start at a node of their own.
 
 use std::collections::HashMap;
 
@@ -17,8 +17,8 @@ pub(super) type NodeId = usize;
 /// The node of no tokens.
 pub(super) const ROOT: NodeId = 0;
 
-/// Stands behind the last token of a text that ended within a block, and before what tells apart how
-/// texts were computed.
+/// Stands after the last token of a sequence that ended within a block, and before what tells apart how
+/// sequences were computed.
 const NO_TOKEN: u32 = u32::MAX;
 
 type Key = (NodeId, [u32; BLOCK]);
@@ -61,7 +61,7 @@ impl PrefixTree {
         }
     }
 
-    /// The node behind `node` for the next block of tokens.
+    /// The node after `node` for the next block of tokens.
     pub(super) fn child(&self, node: NodeId, tokens: &[u32; BLOCK]) -> Option<NodeId> {
         self.by_key.get(&(node, *tokens)).copied()
     }
@@ -95,14 +95,14 @@ impl PrefixTree {
         id
     }
 
-    /// The same for a text that ends here, within a block.
+    /// The same for a sequence that ends here, within a block.
     pub(super) fn grow_end(&mut self, node: NodeId, tokens: &[u32]) -> NodeId {
         let mut key = [NO_TOKEN; BLOCK];
         key[..tokens.len()].copy_from_slice(tokens);
         self.grow(node, &key)
     }
 
-    /// The node where texts begin that are computed in the way that `key` tells from others; nothing
+    /// The node where sequences start that are computed in the way that `key` tells from others; nothing
     /// tells the usual one.
     pub(super) fn root_of(&mut self, key: &[u32]) -> NodeId {
         key.chunks(BLOCK - 1).fold(ROOT, |node, part| {
@@ -112,7 +112,7 @@ impl PrefixTree {
         })
     }
 
-    /// What lies behind `node` and begins like `tokens`: the one that does so the longest of those
+    /// What lies after `node` and starts like `tokens`: the one that does so the longest of those
     /// that `is_usable` accepts, with the number of equal tokens.
     pub(super) fn most_alike(
         &self,
@@ -178,7 +178,7 @@ impl PrefixTree {
         self.nodes[node].last_used
     }
 
-    /// Marks a node and those it stands behind as used now, the nearer to the root the later, so that
+    /// Marks a node and those it stands after as used now, the nearer to the root the later, so that
     /// the ends of texts are forgotten first.
     pub(super) fn touch(&mut self, mut node: NodeId) {
         while node != ROOT {

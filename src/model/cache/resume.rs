@@ -1,11 +1,11 @@
-//! What is known of a text, and a sequence that goes on behind it.
+//! The cached prefix of a prompt, and a sequence that continues after it.
 
 use super::block_manager::{BlockManager, EVICTED, Group, Sequence};
 use super::blocks::BlockId;
 use super::prefix::NodeId;
 use super::{BLOCK, SequenceId};
 
-/// Why no more of a text was found.
+/// Why no more of a prompt was cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Miss {
     /// All of it but the last token is found, as far as whole blocks go.
@@ -13,9 +13,9 @@ pub enum Miss {
     None,
     /// Its tokens are not known from here on.
     Unknown,
-    /// They are known, but what was computed of them had to make room.
+    /// They are known, but what was computed of them was evicted.
     Evicted,
-    /// They are known, but the state behind them was not kept.
+    /// They are known, but no state was stored after them.
     NoState,
     /// The model's keys depend on later tokens.
     NotCausal,
@@ -24,16 +24,16 @@ pub enum Miss {
 impl std::fmt::Display for Miss {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::None => "all whole blocks of it are known",
-            Self::Unknown => "the text was not seen before from here on",
-            Self::Evicted => "the text is known, but had to make room",
-            Self::NoState => "the text is known, but no state was kept there",
+            Self::None => "all whole blocks are cached",
+            Self::Unknown => "the tokens from here on are not in the prefix cache",
+            Self::Evicted => "the prefix was cached, but its blocks were evicted",
+            Self::NoState => "the prefix is cached, but no state was stored there",
             Self::NotCausal => "keys depend on later tokens",
         })
     }
 }
 
-/// What was found of a text.
+/// What was found of a prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resumed {
     /// Tokens that need not be computed.
@@ -44,8 +44,8 @@ pub struct Resumed {
     pub miss: Miss,
 }
 
-/// The slots at the begin of a block that a sequence takes over into a block of its own, where a
-/// known text goes another way within it.
+/// The slots at the start of a block that a sequence takes over into a block of its own, where a
+/// cached prefix diverges within it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::model) struct BlockCopy {
     /// Block of each pool that is read; none where nothing of it is seen any more.
@@ -87,7 +87,7 @@ impl BlockManager {
         (resumed.n_cached as u32, copy)
     }
 
-    /// Begins a sequence with what is known of its tokens. A sequence that exists goes on as it is.
+    /// Starts a sequence with what is known of its tokens. A sequence that exists goes on as it is.
     /// What is to be copied must be before the next pass.
     pub(in crate::model) fn resume(
         &mut self,
@@ -146,15 +146,15 @@ impl BlockManager {
     }
 
     /// Lets a sequence that ends with a whole block go on with those of the tokens `rest` that some
-    /// known block begins with.
+    /// known block starts with.
     fn copy_prefix(&mut self, sequence: &mut Sequence, rest: &[u32]) -> Option<BlockCopy> {
         // A state belongs to the end of a block.
         if self.rows.is_some() {
             return None;
         }
-        let begin = sequence.tokens.len();
+        let len = sequence.tokens.len();
         let is_seen = |pool: usize, n: usize| {
-            self.groups[pool].rule.first_visible((begin + n) as u32) < (begin + n) as u32
+            self.groups[pool].rule.first_visible((len + n) as u32) < (len + n) as u32
         };
         let pools = 0..self.pools.len();
         let is_usable = |node, n| {
@@ -173,7 +173,7 @@ impl BlockManager {
         };
         for (i, pool) in self.pools.iter_mut().enumerate() {
             let from = self.tree.part(node, i);
-            // Used meanwhile, it does not make room for its own copy.
+            // Used meanwhile, it does not be evicted for its own copy.
             from.into_iter().for_each(|block| pool.join(block));
             let to = pool.take(&mut self.tree, i)?;
             from.into_iter().for_each(|block| pool.leave(block));
@@ -186,7 +186,7 @@ impl BlockManager {
         Some(copy)
     }
 
-    /// The nodes of the whole blocks of `tokens` behind `root`, as far as they are known. At least one token is
+    /// The nodes of the whole blocks of `tokens` after `root`, as far as they are known. At least one token is
     /// left over.
     fn walk(&self, root: NodeId, tokens: &[u32]) -> (Vec<NodeId>, Miss) {
         let mut path = Vec::new();
@@ -223,7 +223,7 @@ impl BlockManager {
         usable
     }
 
-    /// A sequence that goes on behind a path.
+    /// A sequence that continues after a path.
     fn adopt(&mut self, path: &[NodeId], node: NodeId, tokens: &[u32]) -> Sequence {
         let mut sequence = Sequence::new(self.pools.len(), node);
         sequence.tokens.extend_from_slice(tokens);

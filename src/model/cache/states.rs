@@ -1,7 +1,7 @@
-//! What is kept of sequences beside keys and values.
+//! Recurrent states of sequences.
 //!
 //! Every part of a recurrent unit's state is one tensor with a row for each state that is kept, and
-//! one row of zeros behind them, which a sequence reads that begins. A state belongs to one
+//! one row of zeros after them, which a new sequence reads. A state belongs to one
 //! position: it can be continued there or dropped, not taken back.
 
 use std::collections::HashMap;

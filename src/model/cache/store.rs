@@ -64,7 +64,7 @@ impl KeyValues {
         Ok((Self { rows, pools, bytes }, arena))
     }
 
-    /// Copies the begin of blocks, in all layers.
+    /// Copies the start of blocks, in all layers.
     ///
     /// # Errors
     /// Blocks that do not exist.

@@ -351,7 +351,7 @@ fn a_window_and_what_is_remembered_of_it_do_not_grow() {
     let idle = mirror.block_manager.pools[1].available();
     assert!(idle >= 4, "{idle} of 7");
     mirror.block_manager.release(0);
-    // The end of the text is there, with its window; the middle has made room.
+    // The end of the text is there, with its window; the middle was evicted.
     assert_eq!(mirror.resume(1, &text(500)).n_cached, 499);
     mirror.block_manager.release(1);
     let middle = mirror.resume(1, &text(250));
