@@ -230,7 +230,7 @@ impl Model {
             let executor = &mut self.graphs.executor;
             executor.write(&ends.hidden, rows)?;
             let of_rows = sequences[at..at + n].iter().copied();
-            ends.scales.write(executor, &self.adapters, of_rows)?;
+            ends.scales.write(executor, &self.adapters, &of_rows)?;
             tracing::trace_span!(target: "phase", "compute").in_scope(|| executor.run())?;
             let first = if is_kept { at } else { 0 };
             let rows = &mut self.logits[first * width..(first + n) * width];

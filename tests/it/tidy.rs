@@ -346,16 +346,16 @@ fn models_are_told_apart_by_size_in_guesses_only() {
                 is_guess = line == "[guesses]";
             }
             // A count of 0 asks whether there is such a thing at all.
-            let compares = |name: &&str| {
-                let mut rest = line.split(*name).skip(1);
+            let compares = |name: &str| {
+                let mut rest = line.split(name).skip(1);
                 rest.any(|rest| {
                     let value = rest.trim_start().trim_start_matches(['=', '!', '<', '>']);
                     let is_compared = value.len() < rest.trim_start().len();
-                    let is_size = |c: char| ('1'..='9').contains(&c);
+                    let is_size = |c: char| c.is_ascii_digit() && c != '0';
                     is_compared && value.trim_start().starts_with(is_size)
                 })
             };
-            if !is_guess && !line.starts_with('#') && SIZES.iter().any(|name| compares(&name)) {
+            if !is_guess && !line.starts_with('#') && SIZES.iter().any(|name| compares(name)) {
                 faults.push(format!("{}:{}: `{line}`", path.display(), i + 1));
             }
         }

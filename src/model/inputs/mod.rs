@@ -137,6 +137,6 @@ impl Inputs {
             input.write(executor, group, data)?;
         }
         let sequences = batch.places.iter().map(|(sequence, _)| *sequence);
-        self.scales.write(executor, data.adapters, sequences)
+        self.scales.write(executor, data.adapters, &sequences)
     }
 }

@@ -106,7 +106,7 @@ impl AdapterScales {
         &self,
         executor: &mut Executor,
         adapters: &Adapters,
-        sequences: impl Iterator<Item = SequenceId> + Clone,
+        sequences: &(impl Iterator<Item = SequenceId> + Clone),
     ) -> Result<(), Error> {
         for (id, tensor) in self.0.iter().filter(|(_, t)| t.is_allocated()) {
             let scales = sequences.clone().map(|row| adapters.scale(*id, row));
