@@ -12,7 +12,7 @@ model = $(if $(MODEL),-m $(MODEL))
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## Answer PROMPT with MODEL (default: 2+2=? with the built-in model)
+run: ## Complete PROMPT with MODEL (default: 2+2=? with the built-in model)
 	cargo run --release --quiet -- run $(model) "$(PROMPT)"
 
 serve: ## Serve MODEL over HTTP on 127.0.0.1:11116

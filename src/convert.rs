@@ -1,8 +1,8 @@
-//! Models into files of other formats and types: GGUF, and folders for editing.
+//! Writes models in other formats and types: GGUF, and folders for editing.
 //!
 //! Rows are read, converted and written in pieces, converted by all cores, so that memory is bounded
-//! however large a tensor is. Files appear under their names when they are complete; the disk is
-//! asked for room first. What the tensors are is [`crate::retype`]'s affair.
+//! however large a tensor is. Files are renamed when they are complete; free disk space is checked
+//! first. [`crate::retype`] decides the types of the tensors.
 
 use std::path::Path;
 
@@ -13,20 +13,20 @@ use crate::weights::folder::{self, NewFolder};
 use crate::weights::gguf::{self, NewTensor, Sink};
 use crate::weights::{Error, Metadata, TensorInfo, TensorType, Value, Weights, check_space};
 
-/// Bytes of a tensor that are made at a time; a row is never cut.
+/// Bytes of a tensor that are converted at a time; a row is never split.
 const PIECE_BYTES: u64 = 4 << 20;
-/// Keys that say how one file is cut into several.
+/// Prefix of the keys that describe a split file.
 const SPLIT: &str = "split.";
 
 /// Called with the bytes done and the bytes in all.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// Writes a model as GGUF, its matrices in type `ty` if one is given. With `replaces`, a file that is
-/// there makes room.
+/// Writes a model as GGUF, its matrices in type `ty` if one is given. With `replaces`, an existing file
+/// is replaced.
 ///
 /// # Errors
-/// A file that is there, too little room, weights that cannot be converted, or what the operating
-/// system says. Nothing is left of the new file then, and what was there before is untouched.
+/// An existing file, too little disk space, weights that cannot be converted, or an error of the
+/// operating system. The new file is removed then, and an existing one is untouched.
 pub fn to_gguf(
     model: &Opened,
     ty: Option<TensorType>,
@@ -66,8 +66,8 @@ pub fn to_gguf(
 }
 
 /// Writes a model as a folder for editing. Quantised tensors become f32, or `ty`; with a type all
-/// matrices get it. Files hold at most `shard_bytes` of several tensors. With `replaces`, a model
-/// that is there makes room.
+/// matrices get it. Files with several tensors hold at most `shard_bytes` bytes. With `replaces`, an
+/// existing model is replaced.
 ///
 /// # Errors
 /// As [`to_gguf`], and a type that such a folder does not have.
@@ -117,7 +117,7 @@ fn without_split(metadata: &Metadata) -> Metadata {
     keys.map(|(key, value)| (key, value.clone())).collect()
 }
 
-/// Tensors on their way into a file.
+/// Copies tensors into a file and reports progress.
 struct Copying<'a> {
     weights: &'a Weights,
     done: u64,

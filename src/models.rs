@@ -16,7 +16,7 @@ use crate::text::tokenizer::folder::Folder;
 use crate::text::tokenizer::{self, Tokenizer};
 use crate::weights::{self, Metadata, TensorType, Weights, experts, gguf};
 
-/// Name of the model that answers where none is named.
+/// Name of the default model.
 pub const SHIPPED: &str = "tiny-chat";
 
 /// Bytes aligned as tensor data must be, so that the built-in model is used where it lies.
@@ -35,16 +35,16 @@ static ALL_SHIPPED: [(&str, &Aligned<[u8]>); 2] = [
     ),
 ];
 
-/// What models are read with.
+/// Definitions, maps and strictness with which models are opened.
 #[derive(Clone, Debug)]
 pub struct Definitions {
     /// Architectures.
     pub archs: Library,
     /// Maps of folders to architectures.
     pub maps: Maps,
-    /// Whether tensors and keys that a map does not speak of are passed over.
+    /// Whether tensors and keys that a map does not mention are ignored.
     pub allow_unmapped: bool,
-    /// Whether tensors and metadata keys that nothing reads are an error.
+    /// Whether unused tensors and metadata keys are an error.
     pub strict: bool,
 }
 
@@ -63,7 +63,7 @@ impl Definitions {
     }
 }
 
-/// Which model.
+/// Where a model comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// One that is built into the program.
@@ -106,7 +106,7 @@ impl Source {
     }
 }
 
-/// A model that was looked at and not yet loaded.
+/// A model that is opened and not yet loaded.
 #[derive(Debug)]
 pub struct Opened {
     /// Name under which it is served.
@@ -117,16 +117,16 @@ pub struct Opened {
     pub vocabulary: Option<Folder>,
     /// Its architecture.
     pub def: ArchDef,
-    /// What it will run.
+    /// Its plan.
     pub plan: Plan,
     /// Name of the chat template that is used; none: the one that fits the request.
     pub template: Option<String>,
-    /// What updates its weights.
+    /// Its LoRA adapters.
     pub adapters: Vec<Adapter>,
 }
 
 impl Opened {
-    /// The same model with its matrices in another type ([`crate::retype`]).
+    /// The same model with its matrices quantised to another type ([`crate::retype`]).
     ///
     /// # Errors
     /// A type that cannot be made.
@@ -220,7 +220,7 @@ pub enum Error {
         /// Keys and tensors.
         unread: String,
     },
-    /// What is at the path is no model.
+    /// The path does not lead to a model.
     #[error("{model}: {what}")]
     Stranger {
         /// The path.
@@ -228,7 +228,7 @@ pub enum Error {
         /// What it is, and the next step.
         what: String,
     },
-    /// The file belongs to a model and is none.
+    /// The file belongs to a model and is not one itself.
     #[error("{model}: this is {}; {}", kind.name(), kind.next_step())]
     NotAModel {
         /// The file.
@@ -241,7 +241,7 @@ pub enum Error {
     Io {
         /// The folder.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
@@ -265,7 +265,7 @@ impl Contents {
     }
 }
 
-/// The tokenizer of a folder's vocabulary, or of what a file says about its own.
+/// The tokenizer of a folder's vocabulary, or of the vocabulary in a file's metadata.
 ///
 /// # Errors
 /// A vocabulary that is missing or cannot be used.
@@ -332,7 +332,7 @@ fn read_path(path: &Path, with: &Definitions) -> Result<Contents, Error> {
 /// A model's file, definition and plan.
 ///
 /// # Errors
-/// Anything that keeps the model from being run.
+/// Any reason why the model cannot run.
 pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
     let Contents {
         weights,

@@ -1,9 +1,10 @@
-//! Weights in other element types: matrices are quantised row by row when somebody asks for them.
+//! Weights in other element types: matrices become lazy tensors, quantised row by row when they are
+//! read.
 //!
-//! Which tensor gets which type follows from what it does in the plan, as llama.cpp's quantiser
-//! decides by name (`llama_tensor_get_type`): vectors, routers, convolutions and tables of positions
-//! stay; with k-quants, what errors weigh most in gets more bits. What comes out is [`Weights`], so
-//! that loading and writing know nothing of it. Called between opening a model and using it.
+//! The type of each tensor follows from its role in the plan, as llama.cpp's quantiser decides by
+//! name (`llama_tensor_get_type`): vectors, routers, convolutions and position tables keep their
+//! type; k-quants give more bits to the tensors that are most sensitive to errors. The result is
+//! [`Weights`] like any other. Called between opening a model and loading or writing it.
 //!
 //! Invariant: loading with a type and loading the file converted to it give the same bytes.
 
@@ -17,7 +18,7 @@ use crate::weights::{
     Data, Entry, Error, LazyTensor, Metadata, TensorInfo, TensorType, Value, Weights,
 };
 
-/// Types that matrices can be given, and what `general.file_type` says of such files.
+/// Types that matrices can be converted to, with the `general.file_type` of such files.
 pub const TYPES: [(TensorType, u32); 11] = [
     (TensorType::F32, 0),
     (TensorType::F16, 1),
@@ -33,32 +34,32 @@ pub const TYPES: [(TensorType, u32); 11] = [
     (TensorType::Q6_K, 18),
 ];
 
-/// Which file formats of quantised types `general.quantization_version` speaks of.
+/// Value of `general.quantization_version`: the version of the quantised types' formats.
 const QUANTIZATION_VERSION: u32 = 2;
 /// Elements that are converted at a time.
 const RUN: usize = 1 << 16;
 
-/// What of a tensor decides its type.
+/// The role of a tensor, which decides its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// It keeps its type, unless all is to be f32.
+    /// Keeps its type, unless everything becomes f32.
     Kept,
     /// A vector or the like: elementwise, so f32.
     Vector,
     /// The projection to the vocabulary, or the table that stands for it.
     Output,
-    /// Values of attention, alone or with queries and keys: the how manyth of them.
+    /// Value projection of attention, alone or with queries and keys, and its index among these.
     Values(usize),
     Keys,
-    /// Projection of the heads back to the stream.
+    /// Output projection of attention.
     Heads,
-    /// The way back from the hidden layer: the layer.
+    /// Down projection of an MLP, and its layer.
     Down(usize),
     /// Any other matrix or table.
     Other,
 }
 
-/// What decides about parts, of all the model.
+/// Facts of the whole model that decide the types.
 struct Facts {
     parts: Vec<Part>,
     n_values: usize,
@@ -176,7 +177,7 @@ fn takes_more_bits(i: usize, n: usize) -> bool {
     i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2
 }
 
-/// The type that stands for one whose blocks do not divide a row of this length.
+/// The type used instead of one whose blocks do not divide a row of this length.
 fn fitting(ty: TensorType, row: u64) -> TensorType {
     use TensorType as T;
     let fits = |ty: TensorType| row.is_multiple_of(ty.block_len());
@@ -193,8 +194,8 @@ fn fitting(ty: TensorType, row: u64) -> TensorType {
     }
 }
 
-/// The weights of a model with its matrices in type `base`, or in what is near it where the mix or
-/// a row's length asks for that.
+/// The weights of a model with its matrices in type `base`, or in a similar type where the mix or the
+/// length of a row requires it.
 ///
 /// # Errors
 /// A type that is not one of [`TYPES`].
@@ -232,7 +233,7 @@ pub fn quantise(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weig
         types.insert(&tensor.name, ty);
     }
     for ((wanted, ty, row), n) in others {
-        tracing::warn!("{n} tensors become {ty}: rows of {row} are no whole blocks of {wanted}");
+        tracing::warn!("{n} tensors become {ty}: rows of {row} are not whole blocks of {wanted}");
     }
     let mut metadata = weights.metadata().clone();
     metadata.insert("general.file_type", Value::U32(*file_type));
@@ -248,10 +249,10 @@ pub fn quantise(weights: &Weights, plan: &Plan, base: TensorType) -> Result<Weig
     })
 }
 
-/// The weights with vectors of half floats as f32, as files for other engines have them.
+/// The weights with f16 and bf16 vectors as f32, as files for other engines have them.
 ///
 /// # Errors
-/// None that the weights did not have before.
+/// Errors of the given weights.
 pub fn with_plain_vectors(weights: &Weights, plan: &Plan) -> Result<Weights, Error> {
     let types = vectors(plan, weights, &Facts::new(plan));
     let mut metadata = weights.metadata().clone();
@@ -268,7 +269,7 @@ pub fn with_plain_vectors(weights: &Weights, plan: &Plan) -> Result<Weights, Err
     })
 }
 
-/// What a file of these tensors calls itself: by the type that most bytes are of.
+/// The `general.file_type` of a file of these tensors: by the type that has most of the bytes.
 fn file_type(weights: &Weights) -> Option<u32> {
     let bytes = |ty| {
         let of_type = weights.tensors().iter().filter(|t| t.ty == ty);
@@ -373,7 +374,7 @@ impl LazyTensor for Quantised {
         let row_bytes = self
             .ty
             .row_bytes(row as u64)
-            .ok_or("rows of no whole blocks")?;
+            .ok_or("a row is not a whole number of blocks")?;
         let n_rows = (RUN / row).max(1);
         let mut values = Vec::new();
         let mut at = first;
@@ -390,7 +391,7 @@ impl LazyTensor for Quantised {
 }
 
 impl Quantised {
-    /// The numbers of rows from `first` on.
+    /// The values of rows, starting at row `first`.
     fn read(&self, first: u64, values: &mut [f32]) -> Result<(), String> {
         let text = |error: Error| error.to_string();
         let is_done = self.source.values(&self.tensor, first, values);

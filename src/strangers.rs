@@ -1,17 +1,16 @@
-//! What is at a path that holds no model, told by names: of the folder, or in it.
+//! Recognises paths that hold no usable model by their names and the names of files in them.
 //!
-//! Models come in layouts of other programs, and downloads are incomplete: each is named, with the next
-//! step. No file is read but an adapter's configuration. Called before a format's reader looks at a path.
+//! Layouts of other programs and incomplete downloads are named, with the next step. Only an adapter's
+//! configuration is read. Called before a format's reader opens a path.
 
 use std::path::Path;
 
 use crate::arch::nearest;
 
-/// Most names of a folder that are looked at.
+/// Maximum number of names of a folder that are examined.
 const MAX_NAMES: usize = 4096;
 
-/// Why a path holds no model that could be opened, as far as names tell; none where the formats' readers
-/// shall look.
+/// Why a path holds no usable model, as far as names show; none if a format's reader should open it.
 pub fn of_path(path: &Path) -> Option<String> {
     if let Err(error) = path.metadata() {
         let is_missing = error.kind() == std::io::ErrorKind::NotFound;
@@ -20,7 +19,7 @@ pub fn of_path(path: &Path) -> Option<String> {
     path.is_dir().then(|| of_folder(path)).flatten()
 }
 
-/// What is said of a path that does not exist: the nearest name, or the nearest folder that exists.
+/// Message for a path that does not exist: the nearest name, or the nearest folder that exists.
 fn missing(path: &Path) -> String {
     if path.symlink_metadata().is_ok() {
         return "this is a link to a file that does not exist; download what it leads to".into();
@@ -96,7 +95,7 @@ fn of_folder(folder: &Path) -> Option<String> {
     }
     if has("params.json") && (has("consolidated.safetensors") || !ending(&[".pth"]).is_empty()) {
         return Some(
-            "this folder has the layout of the model's maker (`params.json` and `consolidated` files); \
+            "this folder has the layout of the model's publisher (`params.json` and `consolidated` files); \
              take the one with `config.json` and `model.safetensors`"
                 .into(),
         );
@@ -154,11 +153,11 @@ mod tests {
             (&[("a.gguf", ""), ("b.gguf", "")], "a.gguf`"),
             (
                 &[("params.json", ""), ("consolidated.safetensors", "")],
-                "the layout of the model's maker",
+                "the layout of the model's publisher",
             ),
             (
                 &[("params.json", ""), ("consolidated.00.pth", "")],
-                "the layout of the model's maker",
+                "the layout of the model's publisher",
             ),
             (
                 &[("config.json", ""), ("pytorch_model.bin", "")],

@@ -18,7 +18,7 @@ use crate::plan::{self, Plan, TensorPlan, TensorSet};
 use crate::weights::gguf::{self, NewTensor};
 use crate::weights::{self, Array, Metadata, TensorType, Value as Meta};
 
-/// What a made-up model shall be like.
+/// Description of a random model.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Seed of the weights.
@@ -27,18 +27,18 @@ pub struct Request {
     pub set: Vec<(String, String)>,
     /// Metadata by key that the definition does not read.
     pub meta: Vec<(String, String)>,
-    /// Optional tensors it shall have: without the layer's prefix and `.weight` in every layer that may
+    /// Optional tensors to include: without the layer's prefix and `.weight` in every layer that may
     /// have them, or one by its whole name.
     pub with: Vec<String>,
     /// Element type of matrices and tables.
     pub ty: TensorType,
-    /// Metadata of a file whose vocabulary and chat template it shall have; without one its tokens
-    /// are numbers. A larger `vocab_size` fills up with tokens that no text is made of.
+    /// Metadata of a file whose vocabulary and chat template are copied; without one its tokens
+    /// are numbers. A larger `vocab_size` pads the vocabulary with tokens that no text contains.
     pub vocabulary: Option<Metadata>,
 }
 
 impl Default for Request {
-    /// What the definition says by itself, in f32.
+    /// The defaults of the definition, in f32.
     fn default() -> Self {
         Self {
             seed: 0,
@@ -51,11 +51,11 @@ impl Default for Request {
     }
 }
 
-/// Why a model could not be made up.
+/// Why a random model could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A parameter that the architecture does not read.
-    #[error("`{name}` is no parameter of `{arch}`{}", hint(.near.as_deref()))]
+    #[error("`{name}` is not a parameter of `{arch}`{}", hint(.near.as_deref()))]
     Parameter {
         /// The name asked for.
         name: String,
@@ -95,7 +95,7 @@ pub enum Error {
         arch: String,
     },
     /// An optional tensor that the architecture does not have.
-    #[error("`{name}` is no optional tensor of `{arch}`{}", hint(.near.as_deref()))]
+    #[error("`{name}` is not an optional tensor of `{arch}`{}", hint(.near.as_deref()))]
     Tensor {
         /// The name asked for.
         name: String,
@@ -366,7 +366,7 @@ fn to_meta(value: &Value) -> Option<Meta> {
     })
 }
 
-/// The tensors of a made-up model: what is required, and what was asked for.
+/// The tensors of a random model: the required ones and the requested ones.
 struct Chosen<'a> {
     with: &'a [String],
 }

@@ -1,6 +1,6 @@
 //! What is wrong with a definition as a whole: names, cycles, types.
 //!
-//! Everything that can be told without a model file is told here, before any weight is read.
+//! Everything that can be checked without a model file is checked here, before any weight is read.
 //! Each rule is a function that appends to the problems; none depends on another's result.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -382,7 +382,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Results that are kept under a name and read by nothing.
+    /// Taps that nothing reads.
     fn unread_taps(&mut self) {
         let slots = || self.def.stacks.iter().flat_map(|stack| &stack.slots);
         let branches = || slots().flat_map(|slot| &slot.branches);
@@ -403,7 +403,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What the file declares and nothing speaks of is a slip of the pen.
+    /// Parameters and resources that nothing refers to.
     fn unused(&mut self) {
         let mut pending: Vec<String> = self
             .used

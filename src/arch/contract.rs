@@ -1,4 +1,4 @@
-//! Contracts: what a part of the language takes, as data.
+//! Contracts: what blocks, stages and resources state about themselves, as data.
 //!
 //! Every block, stage and resource states its options, weights, state and rules in one
 //! [`Contract`]. The checker, the planner, the reference documentation and the diagrams read
@@ -27,11 +27,11 @@ pub struct Contract {
     pub options: &'static [OptionSpec],
     /// Weights, in the order of their use.
     pub weights: &'static [WeightSpec],
-    /// Widths of what a block takes and gives; none: any, passed on.
+    /// Widths of input and result; none: any, result as input.
     pub rows: Option<Rows>,
     /// What a second input of a branch is for; none if the block takes one input.
     pub side: Option<&'static str>,
-    /// What is kept between passes.
+    /// State that is stored between passes.
     pub state: StateSpec,
     /// Conditions on the resolved options.
     pub rules: &'static [Rule],
@@ -112,7 +112,7 @@ pub enum Resource {
     Norm,
     /// A rotary position embedding.
     Rope,
-    /// A group of layers that see the same keys.
+    /// A group of layers that attend to the same positions.
     Cache,
 }
 
@@ -215,11 +215,11 @@ pub enum Presence {
 /// What a weight does, for random models and for the choice of a quantisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightRole {
-    /// A matrix that multiplies the stream.
+    /// A matrix of a projection.
     Matrix,
     /// A table of which rows are taken.
     Table,
-    /// A vector that scales, near one.
+    /// Weight of a norm, or another vector that multiplies; near one.
     Gain,
     /// A vector that is added, near zero.
     Bias,
@@ -231,7 +231,7 @@ pub enum WeightRole {
     Decay,
 }
 
-/// What a block keeps between passes.
+/// State that a block stores between passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateSpec {
     /// Nothing.
@@ -246,7 +246,7 @@ pub enum StateSpec {
         v: &'static str,
         /// Heads that share a row.
         heads: &'static str,
-        /// Whether the values are the head of the keys, so that only those are kept.
+        /// Whether the values are the first elements of the keys, so that only keys are stored.
         v_in_k: &'static str,
         /// The option that names the layer whose rows are used; none: always the unit's own.
         layer: Option<&'static str>,
@@ -431,15 +431,15 @@ macro_rules! options {
 pub struct Registry {
     /// The blocks a branch may run.
     pub blocks: &'static [&'static Contract],
-    /// Token ids to the stream.
+    /// Token ids to the hidden state.
     pub embed: &'static Contract,
     /// A further input for each layer.
     pub per_layer: &'static Contract,
-    /// The stream to logits.
+    /// The hidden state to logits.
     pub head: &'static Contract,
     /// Hidden states to the vector of a sequence.
     pub pool: &'static Contract,
-    /// How answers are filled in.
+    /// Text diffusion.
     pub diffusion: &'static Contract,
     /// Normalisations.
     pub norm: &'static Contract,

@@ -22,11 +22,11 @@ use super::expr::Expr;
 /// How the model is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Tokens see those before them; answers grow at the end.
+    /// Causal attention; completions grow at the end.
     Causal,
-    /// Tokens see each other; answers are filled in.
+    /// Bidirectional attention; completions by text diffusion.
     Diffusion,
-    /// Tokens see each other; the result is a vector.
+    /// Bidirectional attention; the result is an embedding.
     Encoder,
 }
 
@@ -50,7 +50,7 @@ impl Mode {
 /// One architecture.
 #[derive(Clone, Debug)]
 pub struct ArchDef {
-    /// Value of `general.architecture` in the files it describes: of several names the one asked for.
+    /// Value of `general.architecture` in the files it describes; of several names the requested one.
     pub name: String,
     /// All architectures that it describes; the first one is the stem of its own file.
     pub names: Vec<String>,
@@ -62,19 +62,19 @@ pub struct ArchDef {
     pub params: BTreeMap<String, Param>,
     /// Declared resources by kind and name.
     pub resources: BTreeMap<(Resource, String), Spanned<Instance>>,
-    /// From token ids to the stream.
+    /// From token ids to the hidden state.
     pub embed: Instance,
     /// A further input for each layer.
     pub per_layer: Option<Instance>,
     /// The stacks of layers, in order.
     pub stacks: Vec<Stack>,
-    /// From the stream to logits.
+    /// From the hidden state to logits.
     pub head: Option<Head>,
     /// From the hidden states of a sequence to one vector.
     pub pool: Instance,
-    /// How answers are filled in, where they are.
+    /// Text diffusion, if the model decodes that way.
     pub diffusion: Option<Instance>,
-    /// Conditions on a file's numbers, asked of every layer; where one does not hold, the definition
+    /// Conditions on a file's numbers, evaluated for every layer; if one is false, the definition
     /// is wrong for the file.
     pub require: Vec<Spanned<Expr>>,
     /// What a file may hold that nothing reads.
@@ -156,13 +156,13 @@ pub enum ParamSource {
 pub struct Instance {
     /// What it is a use of.
     pub contract: &'static Contract,
-    /// The options in the order of the contract; contract defaults are filled in.
+    /// The options in the order of the contract, with the contract's defaults.
     pub options: Vec<Setting>,
     /// The weights in the order of the contract.
     pub weights: Vec<WeightUse>,
     /// The contract's rules, parsed.
     pub rules: Vec<Expr>,
-    /// Widths of what it takes and gives, and of its second input, parsed; none: any, passed on.
+    /// Widths of input, result and second input, parsed; none: any, result as input.
     pub rows: Option<InstanceRows>,
     /// Sizes of the state's rows, parsed, in the order of the state's fields.
     pub state: Vec<Expr>,
@@ -186,7 +186,7 @@ pub struct InstanceRows {
 pub struct Setting {
     /// What gives the value.
     pub expr: Expr,
-    /// Where the definition says so; `None` for a contract's default, which may speak of other
+    /// Where the definition sets it; `None` for a contract's default, which may refer to other
     /// options.
     pub span: Option<Span>,
 }
@@ -230,7 +230,7 @@ pub struct Slot {
     pub span: Span,
     /// Layers that have it; none: all.
     pub when: Option<Expr>,
-    /// Tap it reads instead of the stream.
+    /// Tap it reads instead of the hidden state.
     pub from: Option<Spanned<String>>,
     /// Norm before, as a name.
     pub pre: Option<Setting>,
@@ -240,7 +240,7 @@ pub struct Slot {
     pub post: Option<Setting>,
     /// Factor of the sum.
     pub scale: Option<Setting>,
-    /// How the sum meets the stream.
+    /// How the sum joins the hidden state.
     pub join: Join,
     /// Norm after joining.
     pub after: Option<Setting>,
@@ -255,12 +255,12 @@ pub struct Head {
     pub unit: Instance,
 }
 
-/// How a slot's result meets the stream.
+/// How a slot's result joins the hidden state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
     /// Added to it.
     Add,
-    /// Put in its place.
+    /// Replaces it.
     Set,
 }
 
@@ -273,7 +273,7 @@ pub struct Branch {
     pub when: Option<Expr>,
     /// Tap it reads instead of the slot's normed input.
     pub from: Option<Spanned<String>>,
-    /// Tap that the block reads beside its input.
+    /// Tap that the block reads in addition to its input.
     pub side: Option<Spanned<String>>,
     /// Norm before the block.
     pub pre: Option<Setting>,

@@ -1,8 +1,8 @@
 //! `bench doctor`: in about ten lines, whether a model runs here, as what, with how much memory, and what is
 //! missing.
 //!
-//! It asks what `inspect` asks and tells the conclusion; nothing is loaded. Works on anything at a path: what is
-//! no model is told as what it is, with the next step. Exit code 1 if it does not run here.
+//! It draws conclusions from the findings of `inspect`; nothing is loaded. Works on any path: what is not a model is
+//! named for what it is, with the next step. Exit code 1 if it does not run here.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,11 +30,11 @@ pub(super) struct Args {
     load: LoadOptions,
 }
 
-/// Context for which the growth of the cache is told.
+/// Number of tokens for which the size of the KV cache is reported.
 const STEP: u64 = 1024;
-/// Names shown of what nothing uses.
+/// Number of unused tensors and keys that are named.
 const SHOWN: usize = 3;
-/// Characters of a line from a file or an error.
+/// Maximum number of characters in a line from a file or an error.
 const CLIP: usize = 400;
 
 /// What was found out, as lines for people and as fields for programs.
@@ -128,7 +128,7 @@ impl Report {
     fn architecture(&mut self, planned: &Planned, unread: &[String]) {
         let plan = &planned.plan;
         let kind = match (&plan.diffusion, plan.mode.name()) {
-            (Some(_), _) => "fills in masked tokens".to_owned(),
+            (Some(_), _) => "text diffusion".to_owned(),
             (None, mode) => mode.to_owned(),
         };
         let text = format!("{}, {} layers, {kind}", plan.arch, plan.layers.len());
@@ -139,7 +139,7 @@ impl Report {
         self.row(
             "context",
             match plan.n_ctx_train {
-                0 => "the file does not say how long".to_owned(),
+                0 => "length unknown".to_owned(),
                 n => format!("{n} tokens"),
             },
         );
@@ -151,10 +151,7 @@ impl Report {
                 n => format!(" and {n} more"),
             };
             let names = listed(&names);
-            self.row(
-                "warning",
-                format!("tensors that nothing uses: {names}{more}"),
-            );
+            self.row("warning", format!("unused tensors: {names}{more}"));
         }
         self.fields.insert("unused".into(), json!(unused));
         if !unread.is_empty() {
@@ -182,7 +179,7 @@ impl Report {
         self.row(
             "memory",
             format!(
-                "{} of weights, {step_text} of cache for each {STEP} tokens{here_text}",
+                "{} of weights, {step_text} of KV cache for each {STEP} tokens{here_text}",
                 bytes(weights)
             ),
         );

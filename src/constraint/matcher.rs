@@ -1,13 +1,13 @@
-//! One answer against its constraint: what may come next, and what must.
+//! The state of one completion under its constraint: token mask and forced tokens.
 //!
-//! A thin layer over the constraint library that turns its states and texts into ours. Called by
+//! A thin layer over the constraint library that translates its states and messages into ours. Called by
 //! the engine's worker; nothing here knows threads.
 
 use std::fmt;
 
 use super::Error;
 
-/// Where one answer stands in its grammar. A clone goes its own way.
+/// State of one completion in its grammar. A clone advances independently.
 #[derive(Clone)]
 pub struct Matcher {
     inner: llguidance::Matcher,
@@ -23,9 +23,9 @@ impl Matcher {
         Self::new(self.inner.deep_clone())
     }
 
-    /// The tokens that may come next: bit `i % 32` of word `i / 32` is set for token `i`, of the
-    /// tokenizer's vocabulary. Tokens that end a generation are among them exactly where the
-    /// answer may stop. None are set once the answer is complete.
+    /// The token mask: bit `i % 32` of word `i / 32` is set if token `i` of the tokenizer's vocabulary
+    /// may come next. End-of-generation tokens are allowed exactly where the completion may stop. The
+    /// mask is empty once the completion is complete.
     ///
     /// # Errors
     /// A grammar that needs too much work here, or one that no token of the vocabulary continues.
@@ -49,7 +49,7 @@ impl Matcher {
             .map_err(|error| Error::broken(&error))
     }
 
-    /// The tokens that must come next, whatever the model says; they are taken at once.
+    /// The forced tokens, the only ones that may come next; the state advances past them.
     ///
     /// # Errors
     /// A grammar that needs too much work here.
@@ -68,12 +68,12 @@ impl Matcher {
         }
     }
 
-    /// Whether the answer is complete: the grammar allows nothing more.
+    /// Whether the completion is complete: the grammar allows nothing more.
     pub fn is_stopped(&self) -> bool {
         self.inner.is_stopped() && !self.inner.is_error()
     }
 
-    /// Whether the answer may end here.
+    /// Whether the completion may end here.
     ///
     /// # Errors
     /// A matcher that failed before.

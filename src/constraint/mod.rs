@@ -1,12 +1,12 @@
-//! What an answer must look like: JSON Schema, regular expressions, context-free grammars.
+//! Constrained decoding: JSON Schema, regular expressions, context-free grammars.
 //!
-//! A [`Constraint`] is text from a request. A [`Compiler`], one for each model, makes a
-//! [`Compiled`] of it, or says what is wrong with it and where. Each answer gets a [`Matcher`] of
-//! its own, which says which tokens may come next and which must. GBNF becomes Lark in `gbnf`; the
-//! rest is the library llguidance, under limits that keep a hostile request from taking time or
-//! memory without end. Not here: models, logits, and when a mask is computed (the engine).
+//! A [`Constraint`] is text from a request. A [`Compiler`], one for each model, compiles it into a
+//! [`Compiled`], or reports what is wrong with it and where. Each completion gets its own [`Matcher`],
+//! which gives the token mask and the forced tokens. GBNF becomes Lark in `gbnf`; the rest is the
+//! library llguidance, under limits of time and memory that a hostile request cannot exceed. Not
+//! here: models, logits, and when a mask is computed (the engine).
 //!
-//! Invariant: what a matcher lets through is a beginning of a text that fits the constraint.
+//! Invariant: the tokens that a matcher allows form a prefix of a text that fits the constraint.
 
 mod gbnf;
 mod matcher;
@@ -34,14 +34,15 @@ use vocabulary::Vocabulary;
 
 /// Longest text of a constraint, in bytes.
 pub const MAX_BYTES: usize = 256 << 10;
-/// Longest time that making one may take.
+/// Maximum time for compiling a constraint.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Constraints that are made at once.
+/// Maximum number of constraints that are compiled at once.
 pub const MAX_AT_ONCE: usize = 4;
-/// Stack of the thread that makes one: chains of references recurse. Only what is touched is taken.
+/// Stack size of the thread that compiles one, in bytes: chains of references recurse. Untouched
+/// pages take no memory.
 const STACK_BYTES: usize = 256 << 20;
 
-/// What an answer must look like.
+/// Constraint on a completion.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Constraint {
     /// JSON that fits a JSON Schema.

@@ -1,7 +1,7 @@
 //! What is looked at in a JSON Schema before the library gets it: places for its refusals.
 //!
 //! The library names keywords that it cannot enforce, but not where they are. Here the parts of a
-//! schema that an answer can reach are walked, and the first fault is told with its JSON pointer.
+//! schema that a completion can reach are walked, and the first fault is reported with its JSON pointer.
 //! Keywords that no draft of JSON Schema knows are annotations, as the specification says.
 
 use std::collections::HashSet;

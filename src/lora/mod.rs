@@ -1,13 +1,13 @@
-//! Adapters: low-rank updates of some weights of a model, read from a GGUF file or a PEFT folder.
+//! LoRA adapters: low-rank updates of some weights of a model, read from a GGUF file or a PEFT folder.
 //!
 //! An [`Adapter`] has two small matrices for each weight that it updates, under our names and in the
 //! layout of llama.cpp's adapter files, whatever they were read from: `lora_a [n_in, rank]` and
 //! `lora_b [rank, n_out]`, with a third dimension where the weight has one for each expert or head; of
 //! a table `lora_a [rank, n_rows]` and `lora_b [rank, width]`. Reading checks an adapter against the
-//! plan of its model; the weights of the model are neither read nor changed. Called by whoever opens a
-//! model.
+//! plan of its model; the weights of the model are neither read nor changed. Called when a model is
+//! opened.
 //!
-//! Invariant: what an adapter asks for and is not done here is refused by name, never ignored.
+//! Invariant: an unsupported feature of an adapter is refused by name, never ignored.
 
 mod peft;
 
@@ -21,7 +21,7 @@ use crate::weights::{self, TensorInfo, TensorType, Weights};
 
 pub use peft::Base;
 
-/// Endings of the names of the two matrices behind the name of their weight.
+/// Suffixes of the two matrices' names, after the name of their weight.
 const DOWN: &str = ".lora_a";
 const UP: &str = ".lora_b";
 
@@ -30,7 +30,7 @@ const UP: &str = ".lora_b";
 pub struct Adapter {
     /// Where it was read from.
     pub path: PathBuf,
-    /// What its updates are multiplied by where nobody says otherwise.
+    /// Default scale of its updates.
     pub scale: f32,
     /// The matrices.
     pub weights: Weights,
@@ -47,11 +47,11 @@ pub struct Pair {
     pub down: String,
     /// Name of the other one.
     pub up: String,
-    /// What the product is multiplied by beside the scale of the adapter.
+    /// Factor of the product, in addition to the scale of the adapter.
     pub factor: f32,
 }
 
-/// Which adapter, and what its updates are multiplied by.
+/// Path of an adapter and the scale of its updates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Source {
     /// A GGUF file or a PEFT folder.
@@ -134,7 +134,7 @@ impl Adapter {
     }
 }
 
-/// What a file says of its adapter; its `alpha` comes back, 0 where it has none.
+/// Checks the metadata of an adapter's file. Returns its `alpha`, 0 if it has none.
 fn check_metadata(weights: &Weights, plan: &Plan) -> Result<f32, String> {
     let metadata = weights.metadata();
     let expect = |key: &str, expected: &str| match metadata.str(key) {
@@ -159,7 +159,7 @@ fn check_metadata(weights: &Weights, plan: &Plan) -> Result<f32, String> {
     let tokens = "adapter.alora.invocation_tokens";
     if metadata.get(tokens).is_some() {
         return Err(format!(
-            "`{tokens}` asks for an adapter that begins within a text, which is not served"
+            "`{tokens}`: an adapter that its invocation tokens activate (aLoRA) is not supported"
         ));
     }
     match metadata.get("adapter.lora.alpha") {

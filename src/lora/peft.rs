@@ -97,16 +97,13 @@ const MEANINGS: &[(&str, &str)] = &[
         "trainable_token_indices",
         "rows of its own in the token table",
     ),
-    (
-        "alora_invocation_tokens",
-        "an adapter that begins within a text",
-    ),
+    ("alora_invocation_tokens", "activation by tokens (aLoRA)"),
     ("layer_replication", "layers that the model does not have"),
     ("use_qalora", "groups of inputs"),
     ("corda_config", "a change of the model's weights"),
 ];
 
-/// How matrices may have begun; others change the weights of the model as well.
+/// Initialisations of the matrices that are supported; others change the weights of the model as well.
 const INITS: &[&str] = &["gaussian", "eva", "orthogonal"];
 
 /// The updates of a folder, under our names.

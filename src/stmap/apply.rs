@@ -36,7 +36,7 @@ pub(super) struct Applied {
 /// What does not fit: by the map, and by what all maps share.
 pub(super) type Problems = [Vec<Diagnostic>; 2];
 
-/// What a map does not speak of.
+/// What a map does not mention.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unmapped {
     pub(super) tensors: Vec<String>,
@@ -97,7 +97,7 @@ pub(super) fn apply(
     let conflicts = config.conflicts(ignored);
     if !conflicts.is_empty() {
         tracing::warn!(
-            "config.json says one thing twice, with different values: {}",
+            "config.json has two keys of the same meaning with different values: {}",
             conflicts.join("; ")
         );
     }
@@ -261,8 +261,8 @@ impl Work<'_> {
         let is_active = rule.when.as_ref().map_or(Ok(true), |when| at.truth(when))?;
         match &rule.otherwise {
             None => Ok(is_active),
-            Some(twin) if is_active => self.is_there(group, rule, twin, at),
-            Some(twin) => self.is_untied(group, rule, twin, at),
+            Some(tied_to) if is_active => self.is_there(group, rule, tied_to, at),
+            Some(tied_to) => self.is_untied(group, rule, tied_to, at),
         }
     }
 

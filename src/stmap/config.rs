@@ -1,5 +1,5 @@
-//! What the expressions of a map can ask: keys of `config.json`, defaults and named values of the
-//! map, indices, and the shapes of stored tensors.
+//! Names that the expressions of a map can use: keys of `config.json`, defaults and named values of
+//! the map, indices, and the shapes of stored tensors.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

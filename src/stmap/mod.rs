@@ -3,9 +3,9 @@
 //! A map (`stmaps/*.arch.stmap.toml`) names the classes it is for, says how parameters follow from
 //! `config.json`, and of which stored tensors each of ours is made, in which order of elements. All
 //! of that are expressions over the configuration, so that a map holds for every size of a model.
-//! What comes out is [`Weights`] like those of a file: nothing above knows the difference. Tensors
-//! that are stored as they are needed stay in the mapped file; the others are made row by row when
-//! they are asked for ([`recipe`]). Pure but for reading the folder.
+//! The result is [`Weights`] like those of a file: nothing above knows the difference. Tensors
+//! that are stored as they are needed stay in the mapped file; the others are lazy tensors
+//! ([`recipe`]). Pure except for reading the folder.
 
 mod apply;
 mod config;

@@ -76,18 +76,18 @@ impl View {
         Ok(self)
     }
 
-    /// The elements `begin..end` of the slowest axis.
-    pub(super) fn slice(mut self, begin: u64, end: u64) -> Result<Self, String> {
+    /// The elements `start..end` of the slowest axis.
+    pub(super) fn slice(mut self, start: u64, end: u64) -> Result<Self, String> {
         let axis = self.slowest()?;
-        if begin >= end || end > axis.size {
+        if start >= end || end > axis.size {
             return Err(format!(
-                "{begin}..{end} is no part of an axis of {}",
+                "{start}..{end} is outside an axis of {}",
                 axis.size
             ));
         }
-        self.offset += begin * axis.stride;
+        self.offset += start * axis.stride;
         self.axes[0] = vec![Axis {
-            size: end - begin,
+            size: end - start,
             ..axis
         }];
         Ok(self)
@@ -171,15 +171,15 @@ impl Pattern {
         }
         let mut offset = 0;
         for (name, axis) in &mut found {
-            if let Some(&(begin, end)) = take.get(name) {
-                if begin >= end || end > axis.size {
+            if let Some(&(start, end)) = take.get(name) {
+                if start >= end || end > axis.size {
                     return Err(format!(
-                        "{begin}..{end} is no part of {name}, which has {}",
+                        "{start}..{end} is outside {name}, which has {}",
                         axis.size
                     ));
                 }
-                offset += begin * axis.stride;
-                axis.size = end - begin;
+                offset += start * axis.stride;
+                axis.size = end - start;
             }
         }
         let mut axes = Vec::with_capacity(shape.len());
@@ -325,8 +325,8 @@ mod tests {
 
     #[test]
     fn transposed_squeezed_and_in_parts() {
-        let turned = view("a b -> b a", &[2, 3], &[]).expect("it fits");
-        assert_eq!(order(&turned), [0, 3, 1, 4, 2, 5]);
+        let transposed = view("a b -> b a", &[2, 3], &[]).expect("it fits");
+        assert_eq!(order(&transposed), [0, 3, 1, 4, 2, 5]);
         let squeezed = view("c 1 k -> c k", &[2, 1, 3], &[]).expect("it fits");
         assert_eq!(squeezed.shape(), [2, 3]);
         let fused = |part| {
@@ -395,7 +395,7 @@ mod tests {
         );
         assert_eq!(
             part.slice(2, 5).expect_err("refused"),
-            "2..5 is no part of an axis of 4"
+            "2..5 is outside an axis of 4"
         );
     }
 

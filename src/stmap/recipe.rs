@@ -1,5 +1,5 @@
-//! A tensor as it is made of stored ones: parts in a new order, one behind the other, converted
-//! element by element. Rows are made when they are asked for, straight from the mapped file.
+//! A lazy tensor made of stored ones: parts are rearranged, concatenated and converted element by
+//! element. Rows are computed from the mapped file when they are read.
 
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::weights::safetensors::Dtype;

@@ -1,8 +1,8 @@
-//! Tensors in whose place another one serves: the head of a model whose embeddings are tied.
+//! Tied tensors: the output head of a model that uses the token embedding.
 //!
-//! Such a tensor may be stored all the same. One that is equal to the other changes nothing and is left
-//! out; one that is not was trained, whatever the configuration states, and is used. The comparison
-//! reads both as they lie in their files, and ends at the first difference.
+//! Such a tensor may be stored as well. A duplicate of the embedding is left out. One that differs was
+//! trained, whatever the configuration states, and is used. The comparison reads both from their files
+//! and ends at the first difference.
 
 use crate::arch::expr::Value;
 use crate::weights::safetensors::{Checkpoint, Stored};
@@ -25,22 +25,22 @@ impl Work<'_> {
         &self,
         group: &Group,
         rule: &TensorRule,
-        twin: &str,
+        tied_to: &str,
         at: &At<'_>,
     ) -> Result<bool, String> {
         let Some(own) = self.sources(group, rule, at)? else {
             return Ok(false);
         };
         let rules = group.tensors.iter();
-        let twins = rules.filter(|other| {
+        let rules = rules.filter(|other| {
             let name = &other.name.value;
-            name == twin || name.strip_suffix(ENDING) == Some(twin)
+            name == tied_to || name.strip_suffix(ENDING) == Some(tied_to)
         });
         let mut found = None;
-        for other in twins {
+        for other in rules {
             found = found.or(self.sources(group, other, at)?);
         }
-        let found = found.ok_or_else(|| format!("no stored tensor is `{twin}`"))?;
+        let found = found.ok_or_else(|| format!("no stored tensor is `{tied_to}`"))?;
         if self.are_equal(&own, &found)? {
             let names = own.into_iter().map(|source| source.name);
             self.used.borrow_mut().extend(names);
@@ -76,7 +76,7 @@ impl Work<'_> {
         &self,
         group: &Group,
         rule: &TensorRule,
-        twin: &str,
+        tied_to: &str,
         at: &At<'_>,
     ) -> Result<bool, String> {
         let (None, Made::Of(of)) = (self.sources(group, rule, at)?, &rule.made) else {
@@ -85,7 +85,7 @@ impl Work<'_> {
         let stored = of.parts.first().map_or("", |part| &part.from.value);
         if self.map.is_part {
             tracing::warn!(
-                "the folder has no `{stored}`, and its configuration ties it to nothing; `{twin}` serves in its place"
+                "the folder has no `{stored}`, and its configuration does not tie it; `{tied_to}` is used instead"
             );
             return Ok(true);
         }
@@ -94,7 +94,7 @@ impl Work<'_> {
             .as_ref()
             .map(|when| format!("{when}{}", self.found(when)));
         Err(format!(
-            "the folder has no `{stored}`, and `{twin}` does not serve in its place: {}",
+            "the folder has no `{stored}`, and it is not tied to `{tied_to}`: {}",
             reason.unwrap_or_default()
         ))
     }

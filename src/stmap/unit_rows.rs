@@ -1,5 +1,5 @@
-//! A matrix whose rows have the Euclidean length 1, made of a [`Recipe`] row by row. Not a norm of a
-//! graph: those are of hidden states, this one is of weights and happens once.
+//! A lazy tensor with the rows of a [`Recipe`] normalised to Euclidean length 1. This normalises
+//! weights, once, and not hidden states.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! Weights that are not finite numbers: a damaged file is told apart from a strange model.
+//! Finds weights that are NaN or infinite, which a damaged file has.
 //!
-//! Plain floats are looked at one by one. A quantised block is scales times small integers, so of
-//! such a block only the scales are looked at. What was looked at is part of the result, so that
-//! nobody reads more into it. Called when the user asks for it: it reads every byte.
+//! Floats are checked one by one. A quantised block is scales times small integers, so only its
+//! scales are checked. The result states what was checked. Runs only on request, because it reads
+//! every byte.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::parallel;
 
 use super::{Error, TensorInfo, TensorType, Weights};
 
-/// Bytes that one thread looks at before it asks for more.
+/// Bytes that a thread checks at a time.
 const PIECE_BYTES: u64 = 1 << 23;
 
 /// What was looked at in a tensor, and found to be finite.

@@ -1,7 +1,7 @@
-//! Experts that old files hold one by one, as the one tensor that a model reads.
+//! Experts that old files store one by one, stacked into the one tensor that a model reads.
 //!
 //! `blk.N.ffn_gate.E.weight` of shape `[n, m]` become `blk.N.ffn_gate_exps.weight` of `[n, m, n_expert]`,
-//! the experts one behind the other. Invariant: no byte is copied before somebody asks for its row.
+//! the experts one after another. Invariant: no byte is copied before its row is read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::{Data, Entry, Error, LazyTensor, MAX_DIMS, TensorInfo, Weights};
 
-/// The projections of a network that a mixture has of every expert.
+/// The projections of an expert's MLP.
 const PROJECTIONS: [&str; 3] = ["ffn_gate", "ffn_up", "ffn_down"];
 
 /// The same weights with single experts stacked; those of a file that has none are as they were.
@@ -96,7 +96,7 @@ fn stack(
     })
 }
 
-/// Rows of one expert behind those of the other.
+/// Rows of the experts, one expert after another.
 struct Stack {
     source: Arc<Weights>,
     experts: Vec<TensorInfo>,

@@ -1,9 +1,9 @@
 //! A model as a folder for editing: our tensor names in safetensors, our metadata in `config.json`.
 //!
 //! The configuration holds the metadata (with the vocabulary) under one key, in the notation of
-//! `json.rs`; by that key such a folder is told apart from those that take a map. Tensors are as
-//! they are, so a change of one is seen when the folder is opened. The folder appears under its
-//! name when it is complete.
+//! `json.rs`. That key distinguishes such a folder from one that needs a map. Tensors are stored
+//! unchanged, so an edited tensor takes effect when the folder is opened. The folder gets its name
+//! when it is complete.
 //!
 //! Invariant: what is written opens again with the same metadata and the same bytes.
 
@@ -24,7 +24,7 @@ pub const KEY: &str = "gguf_metadata";
 const CONFIG: &str = "config.json";
 /// Name of the index of several files.
 const INDEX: &str = "model.safetensors.index.json";
-/// Where tensor data begins and, as far as sizes allow, each tensor: as devices like it.
+/// Alignment in bytes of the tensor data and, as far as sizes allow, of each tensor.
 const ALIGNMENT: u64 = 64;
 
 /// Whether a configuration is that of such a folder.
@@ -92,22 +92,22 @@ fn type_of(dtype: Dtype) -> Option<TensorType> {
 pub struct NewFolder<'a> {
     /// Where.
     pub path: &'a Path,
-    /// What the configuration says.
+    /// The metadata for the configuration.
     pub metadata: &'a Metadata,
     /// The tensors.
     pub tensors: &'a [TensorInfo],
-    /// Most bytes of tensors in a file, if it has more than one tensor.
+    /// Maximum size of the tensors in a file, in bytes; a file has at least one tensor.
     pub shard_bytes: u64,
-    /// Whether a model that is already there makes room for this one.
+    /// Whether an existing model is replaced.
     pub replaces: bool,
 }
 
 /// Writes a folder: `data(tensor, out)` hands the bytes of a tensor to `out`, in order.
 ///
 /// # Errors
-/// A folder that holds something, types that the format does not have, too little room, what the
-/// operating system says, and the errors of `data`. What was there before is untouched then, unless
-/// the complete folder could not be put in its place.
+/// A folder that is not empty, types that the format does not have, too little disk space, errors of
+/// the operating system and of `data`. Existing files are untouched then, unless the complete folder
+/// could not be renamed.
 pub fn write(
     new: &NewFolder<'_>,
     mut data: impl FnMut(&TensorInfo, &mut Sink<'_>) -> Result<(), Error>,

@@ -1,4 +1,4 @@
-//! A file as bytes in memory, without reading it: pages come when somebody looks at them.
+//! A file as memory-mapped bytes: the system reads pages when they are accessed.
 //!
 //! The only `unsafe` of the weights layer. The promise it rests on cannot be kept by this program
 //! alone: another process that cuts a mapped file short ends this one with a bus error. That is

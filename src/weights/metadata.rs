@@ -1,4 +1,4 @@
-//! What a weight file says about its model: ordered keys with typed values.
+//! The metadata of a weight file: ordered keys with typed values.
 //!
 //! The value types are those of GGUF, the widest of the formats; other formats map onto them.
 //! Strings inside arrays are kept as bytes, because vocabularies in the wild hold pieces that

@@ -1,11 +1,11 @@
 //! A weight file on disk as metadata and named tensors, whatever the format.
 //!
-//! [`Weights`] is the format boundary: above it nothing asks which format a file has. Tensor data
-//! stays where it lies in the mapped file, or is made row by row when somebody asks for it
-//! ([`LazyTensor`]). Called by the planner (shapes, types), the model (data) and `inspect`.
+//! [`Weights`] hides the file format from everything above it. Tensor data stays in the mapped file,
+//! or is computed row by row when it is read ([`LazyTensor`]). Used by the planner (shapes, types),
+//! the model (data) and `inspect`.
 //!
-//! Invariant: every range handed out lies inside its mapped file; a file that would break this
-//! is refused when it is opened.
+//! Invariant: every returned range lies inside its mapped file. A file that would break this is
+//! refused when it is opened.
 
 mod check;
 pub mod experts;
@@ -32,10 +32,10 @@ pub use metadata::{Array, Metadata, StringArray, Value};
 pub(crate) use part::check_space;
 pub use tensor_type::TensorType;
 
-/// The most dimensions a tensor may have (a limit of ggml).
+/// Maximum number of dimensions of a tensor (a limit of ggml).
 pub const MAX_DIMS: usize = 4;
 
-/// One tensor of a weight file: what it is and where its bytes lie.
+/// One tensor of a weight file: name, type, shape and the place of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     /// Name in the file.
@@ -46,7 +46,7 @@ pub struct TensorInfo {
     pub shape: Vec<u64>,
     /// Size of the data in bytes.
     pub bytes: u64,
-    /// Which of the sources has the data.
+    /// Index of the source that has the data.
     source: usize,
     /// Offset of the data in that source, if it is a file.
     offset: u64,
@@ -58,18 +58,18 @@ impl TensorInfo {
         self.shape.iter().product()
     }
 
-    /// Bytes of a row: the elements of the first dimension.
+    /// Size of a row in bytes; a row is the elements of the first dimension.
     pub fn row_bytes(&self) -> u64 {
         self.bytes / self.n_rows()
     }
 
-    /// Number of rows, counted over all dimensions above the first.
+    /// Number of rows: the product of all dimensions after the first.
     pub fn n_rows(&self) -> u64 {
         self.shape[1..].iter().product::<u64>().max(1)
     }
 
-    /// The tensor in runs of whole rows of about `bytes`: the first row and the number of rows of
-    /// each.
+    /// Splits the tensor into pieces of whole rows of about `bytes` bytes. Gives first row and number
+    /// of rows of each piece.
     pub fn pieces(&self, bytes: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
         let (n_rows, step) = (self.n_rows(), (bytes / self.row_bytes()).max(1));
         let starts = (0..n_rows).step_by(usize::try_from(step).unwrap_or(usize::MAX));
@@ -77,17 +77,17 @@ impl TensorInfo {
     }
 }
 
-/// Gives the data of a tensor that lies in no file as it is asked for.
+/// A tensor whose rows are computed when they are read.
 pub trait LazyTensor: fmt::Debug + Send + Sync {
-    /// Fills `out` with whole rows, from row `first` on; rows are counted over all dimensions above
+    /// Fills `out` with whole rows, starting at row `first`. Rows are counted over all dimensions after
     /// the first.
     ///
     /// # Errors
-    /// Why the data cannot be had.
+    /// Why the rows cannot be computed.
     fn rows(&self, first: u64, out: &mut [u8]) -> Result<(), String>;
 
-    /// Fills `out` with the numbers that were stored, from row `first` on, where [`Self::rows`] rounds
-    /// them to the tensor's type; false if it does not.
+    /// Fills `out` with the values before [`Self::rows`] rounds them to the tensor's type, starting at
+    /// row `first`. Returns false, and leaves `out` as it is, if rows are not rounded.
     ///
     /// # Errors
     /// As [`Self::rows`].
@@ -96,7 +96,7 @@ pub trait LazyTensor: fmt::Debug + Send + Sync {
     }
 }
 
-/// A tensor to be part of [`Weights::of`].
+/// A tensor for [`Weights::of`].
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// Its name.
@@ -105,16 +105,16 @@ pub struct Entry {
     pub ty: TensorType,
     /// Dimensions in ggml order, 1 to 4 of them.
     pub shape: Vec<u64>,
-    /// What has its data.
+    /// Its data.
     pub data: Data,
 }
 
 /// The data of an [`Entry`].
 #[derive(Clone, Debug)]
 pub enum Data {
-    /// Bytes from this offset on.
+    /// Stored bytes, starting at this offset.
     Mapped(Bytes, usize),
-    /// What makes it.
+    /// Rows that are computed when they are read.
     Lazy(Arc<dyn LazyTensor>),
 }
 
@@ -178,7 +178,7 @@ impl std::ops::Deref for Bytes {
 }
 
 impl Weights {
-    /// A tensor with its data, to be part of others ([`Self::of`]).
+    /// A tensor with its data, for [`Self::of`].
     pub fn entry(&self, tensor: &TensorInfo) -> Entry {
         let data = match &self.sources[tensor.source] {
             Source::File(bytes) => Data::Mapped(bytes.clone(), tensor.offset as usize),
@@ -202,11 +202,11 @@ pub struct Weights {
     tensors: Vec<TensorInfo>,
     index: HashMap<String, usize>,
     sources: Vec<Source>,
-    /// What tensors are made of, for messages.
+    /// Description of the stored tensors that each tensor is computed from, for messages.
     origins: HashMap<String, String>,
 }
 
-/// What has the data of tensors.
+/// The data of one or more tensors.
 #[derive(Clone, Debug)]
 enum Source {
     File(Bytes),
@@ -214,7 +214,7 @@ enum Source {
 }
 
 impl Weights {
-    /// Joins what a format's reader found. Ranges were checked by the reader.
+    /// Weights of a format's reader, which has checked all ranges.
     fn new(
         label: String,
         metadata: Metadata,
@@ -236,7 +236,7 @@ impl Weights {
         }
     }
 
-    /// Joins tensors from anywhere.
+    /// Weights of tensors from any sources.
     ///
     /// # Errors
     /// A shape that the type or the limits of a tensor do not allow, data outside its file, or a name
@@ -268,13 +268,13 @@ impl Weights {
         }
     }
 
-    /// With what tensors are made of, or would be if that were there, by their names.
+    /// Sets what each tensor is computed from, or would be if the file had it, by tensor name.
     #[must_use]
     pub fn with_origins(self, origins: HashMap<String, String>) -> Self {
         Self { origins, ..self }
     }
 
-    /// What a tensor is made of, or would be; for messages.
+    /// What a tensor is computed from, or would be; for messages.
     pub fn origin(&self, name: &str) -> Option<&str> {
         self.origins.get(name).map(String::as_str)
     }
@@ -284,12 +284,12 @@ impl Weights {
         &self.label
     }
 
-    /// What the file says about its model.
+    /// The metadata of the model.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// Adds to what is said about the model; keys that are there are replaced.
+    /// Adds metadata; existing keys are replaced.
     pub fn add_metadata(&mut self, more: &Metadata) {
         for (key, value) in more.iter() {
             self.metadata.insert(key, value.clone());
@@ -307,7 +307,7 @@ impl Weights {
     }
 
     /// The mapped file that holds a tensor and the offset of its data there, for users that
-    /// need the whole mapping to stay alive; none if the data has to be made.
+    /// need the whole mapping to stay alive; none for a lazy tensor.
     pub fn place(&self, tensor: &TensorInfo) -> Option<(&Bytes, usize)> {
         match &self.sources[tensor.source] {
             Source::File(bytes) => Some((bytes, tensor.offset as usize)),
@@ -315,7 +315,7 @@ impl Weights {
         }
     }
 
-    /// The bytes of a tensor: in place, or made.
+    /// The bytes of a tensor: borrowed from its file, or computed.
     ///
     /// # Errors
     /// They cannot be made.
@@ -328,7 +328,7 @@ impl Weights {
         Ok(out.into())
     }
 
-    /// `n` rows of a tensor from row `first` on: in place, or made.
+    /// `n` rows of a tensor, starting at row `first`: borrowed from its file, or computed.
     ///
     /// # Errors
     /// They cannot be made.
@@ -348,8 +348,8 @@ impl Weights {
         Ok(out.into())
     }
 
-    /// Fills `out` with the numbers of rows of a tensor, where they are nearer to what was stored than
-    /// the rows are; see [`LazyTensor::values`].
+    /// Fills `out` with the values of rows before rounding, and returns true, if the tensor has them; see
+    /// [`LazyTensor::values`].
     ///
     /// # Errors
     /// They cannot be made.
@@ -364,7 +364,7 @@ impl Weights {
         })
     }
 
-    /// Fills `out` with rows of a tensor, from row `first` on; see [`LazyTensor::rows`].
+    /// Fills `out` with rows of a tensor, starting at row `first`; see [`LazyTensor::rows`].
     ///
     /// # Errors
     /// They cannot be made.
@@ -400,7 +400,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// The path leads to a folder or a device.
@@ -409,7 +409,7 @@ pub enum Error {
         /// The path.
         path: PathBuf,
     },
-    /// The file is something else than it was taken for.
+    /// The file is of another format.
     #[error("{label}: {what}")]
     Stranger {
         /// The file.
@@ -433,7 +433,7 @@ pub enum Error {
         /// Why.
         message: String,
     },
-    /// The data of a tensor could not be made.
+    /// The data of a tensor could not be computed.
     #[error("tensor `{tensor}`: {message}")]
     Made {
         /// Its name.
@@ -466,7 +466,7 @@ pub enum Error {
         /// What it is.
         found: NotFinite,
     },
-    /// The data of a tensor to be written could not be had.
+    /// The data of a tensor could not be read while the file was written.
     #[error("{}: tensor `{tensor}`: {source}", path.display())]
     Data {
         /// The file.
@@ -476,7 +476,7 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
-    /// The data of a tensor to be written does not have the size its shape asks for.
+    /// The data of a tensor does not have the size of its shape.
     #[error("{}: tensor `{tensor}` got {found} bytes, expected {expected}", path.display())]
     DataSize {
         /// The file.

@@ -1,7 +1,7 @@
-//! Files and folders under temporary names: they get their own name when they are complete, and go
-//! away if they never are.
+//! Files and folders under temporary names: they are renamed when they are complete, and removed
+//! otherwise.
 //!
-//! Called by the writers of formats. Also asks how much room a disk has left.
+//! Called by the writers of formats. Also checks the free space of a disk.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -49,13 +49,13 @@ impl Drop for Part {
     }
 }
 
-/// Asks for the new name to reach the disk. The file is complete either way, and not every file
-/// system can be asked.
+/// Syncs the folder, so that the new name reaches the disk. Failure is ignored: the file is complete
+/// either way, and not every file system supports it.
 pub(super) fn sync_folder(target: &Path) {
     let _ = File::open(folder_of(target)).and_then(|folder| folder.sync_all());
 }
 
-/// Makes something beside `target`, under a name that nothing has.
+/// Creates a file or folder next to `target`, under an unused name.
 fn with_free_name<T>(
     target: &Path,
     make: impl Fn(&Path) -> io::Result<T>,
@@ -76,7 +76,7 @@ fn with_free_name<T>(
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// A folder under a temporary name, removed with all that is in it when the value goes.
+/// A folder under a temporary name, removed with its contents when the value is dropped.
 pub(super) struct PartFolder {
     pub(super) path: PathBuf,
 }
@@ -95,7 +95,7 @@ impl Drop for PartFolder {
     }
 }
 
-/// Refuses to write `needed` bytes beside `target` where the disk has not as much room.
+/// Checks that the disk of `target` has `needed` free bytes.
 pub(crate) fn check_space(target: &Path, needed: u64) -> Result<(), Error> {
     match free(folder_of(target)) {
         Some(free) if free < needed => Err(Error::File {

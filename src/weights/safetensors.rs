@@ -147,7 +147,7 @@ impl Checkpoint {
             let refuse = |message: String| {
                 fault(
                     path,
-                    format!("`{tensor}` is said to be in `{shard}`: {message}"),
+                    format!("`{tensor}` is listed in `{shard}`: {message}"),
                 )
             };
             let mut parts = Path::new(shard).components();
@@ -170,7 +170,7 @@ impl Checkpoint {
                 Some(file) if file.file_name() == Some(OsStr::new(shard)) => {}
                 Some(file) => {
                     let message = format!(
-                        "`{tensor}` is said to be in {shard}, found in {}",
+                        "`{tensor}` is listed in {shard}, found in {}",
                         file.display()
                     );
                     return Err(fault(path, message));

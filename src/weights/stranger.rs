@@ -1,21 +1,20 @@
-//! What a file is that is not of the format it was taken for, told by its first bytes.
+//! Recognises files of other formats by their first bytes.
 //!
-//! Downloads go wrong in a handful of ways, and models come in formats of other programs: each is named,
-//! with the next step. Nothing here reads more than the begin of a file. Called where a format's own reader
-//! refuses a file.
+//! Broken downloads and models in formats of other programs are named, with the next step. Only the
+//! first [`HEAD`] bytes of a file are read. Called where a format's own reader refuses a file.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Bytes of a file that are looked at.
+/// Number of bytes that are examined.
 const HEAD: usize = 512;
 
-/// What the begin of a file shows it to be, if it is known, and what to do about it.
+/// What a file is by its first bytes, and what to do about it; none if they are not known.
 pub fn of_bytes(head: &[u8]) -> Option<&'static str> {
     let head = &head[..head.len().min(HEAD)];
-    let begin: String = String::from_utf8_lossy(head).trim_start().to_lowercase();
-    let is = |start: &str| begin.starts_with(start);
+    let text: String = String::from_utf8_lossy(head).trim_start().to_lowercase();
+    let is = |start: &str| text.starts_with(start);
     // A length in 8 bytes, and the object of a header.
     let is_safetensors = head.len() > 9 && head[8] == b'{' && head[5..8] == [0; 3];
     Some(match head {

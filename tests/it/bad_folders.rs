@@ -134,7 +134,7 @@ fn files_that_are_missing_or_elsewhere_are_named() {
     let folder = Folder::new(SOUND);
     let file = folder.file_of(Q);
     folder.remove(&file);
-    folder.is_refused(&[INDEX, "` is said to be in `", &file, "that file is missing"]);
+    folder.is_refused(&[INDEX, "` is listed in `", &file, "that file is missing"]);
 
     for outside in [
         "../x.safetensors",
@@ -167,7 +167,7 @@ fn files_that_are_missing_or_elsewhere_are_named() {
     );
     check(
         |folder| folder.point(Q, &folder.file_of("model.norm.weight")),
-        &[INDEX, Q, "is said to be in", "found in"],
+        &[INDEX, Q, "is listed in", "found in"],
     );
     check(
         |folder| {
@@ -243,7 +243,7 @@ fn files_that_are_cut_off_are_named() {
 
     let folder = Folder::new(SOUND);
     folder.write(&file, [folder.read(&file), vec![0]].concat());
-    folder.is_refused(&[&file, "1 bytes behind the last tensor"]);
+    folder.is_refused(&[&file, "1 bytes after the last tensor"]);
     folder.write(&file, [0xff; 64]);
     folder.is_refused(&[&file, "a header of 18446744073709551615 bytes"]);
 }

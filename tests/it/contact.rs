@@ -356,12 +356,12 @@ fn folders_that_lack_something_say_what() {
                 ("config.json", config),
                 ("model.safetensors.index.json", index),
             ],
-            "`a` is said to be in `model-00001-of-00002.safetensors`: that file is missing",
+            "`a` is listed in `model-00001-of-00002.safetensors`: that file is missing",
         ),
         (
             "mistral",
             &[("params.json", "{}"), ("consolidated.safetensors", "x")],
-            "the layout of the model's maker",
+            "the layout of the model's publisher",
         ),
     ] {
         refused(&write_all(name, files), expected);

@@ -795,7 +795,7 @@ fn adapters_that_do_not_fit_are_refused_by_name() {
     );
     let tokens = Value::Array(lab_bench::weights::Array::U32(vec![1]));
     let invoked = said("adapter.alora.invocation_tokens", tokens);
-    refused(&invoked, &both, "begins within a text");
+    refused(&invoked, &both, "(aLoRA)");
     refused(
         &said("adapter.lora.alpha", Value::F32(f32::NAN)),
         &both,
@@ -839,11 +839,7 @@ fn peft_folders_that_ask_for_more_are_refused_by_name() {
             json!("pissa"),
             "`init_lora_weights` is \"pissa\"",
         ),
-        (
-            "alora_invocation_tokens",
-            json!([1, 2]),
-            "begins within a text",
-        ),
+        ("alora_invocation_tokens", json!([1, 2]), "(aLoRA)"),
         ("layer_replication", json!([[0, 1]]), "`layer_replication`"),
         ("use_bdlora", json!({"n": 2}), "what it means is not known"),
         ("peft_type", json!("LOHA"), "`peft_type` is `LOHA`"),

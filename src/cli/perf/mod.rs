@@ -181,7 +181,7 @@ fn measure(
     Ok(())
 }
 
-/// How the model is run: with room for the largest case.
+/// The options of the model: capacity for the largest case.
 fn resolve(args: &Args, cases: &Cases, opened: &crate::models::Opened) -> Options {
     let (longest, sequences) = (cases.longest(), cases.most_sequences());
     let each = longest.saturating_add(1);

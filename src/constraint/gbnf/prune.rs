@@ -1,6 +1,6 @@
 //! Leaves out the parts of a grammar that no text fits, such as a rule that always needs itself.
 //!
-//! The matcher would follow them, and an answer would never come to an end.
+//! The matcher would follow them, and a completion would never end.
 
 use super::parse::{Expr, Rules};
 

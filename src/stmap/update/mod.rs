@@ -4,9 +4,9 @@
 //! ([`rearrange`](super::rearrange)). An update of a stored matrix is a product `rows . cols` of a
 //! matrix with one row for each of its rows and one with one column for each of its columns. So the
 //! update of ours is a product again as long as each of our axes is made of axes of one side: what
-//! happens to rows happens to `rows`, what happens to columns to `cols`. Parts one behind the other
-//! have ranks of their own, one behind the other; experts have one each. What does not come apart like
-//! this is refused by name. The elements are read when they are asked for ([`product`]).
+//! happens to rows happens to `rows`, what happens to columns to `cols`. Concatenated parts have
+//! concatenated ranks; experts have one each. What does not separate like this is refused by name.
+//! The result is two lazy tensors ([`product`]).
 
 mod candidates;
 mod product;

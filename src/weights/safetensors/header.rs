@@ -19,7 +19,7 @@ const MAX_BYTES: u64 = 100_000_000;
 /// What a header may say of the file as a whole.
 const METADATA: &str = "__metadata__";
 
-/// What the header says of a tensor.
+/// The entry of a tensor in the header.
 #[derive(Debug, Deserialize)]
 struct Line {
     dtype: Dtype,
@@ -86,7 +86,7 @@ pub(super) fn read(file: &[u8]) -> Result<Vec<Found>, String> {
     }
     match data.len() as u64 - end {
         0 => Ok(found),
-        left => Err(format!("{left} bytes behind the last tensor")),
+        left => Err(format!("{left} bytes after the last tensor")),
     }
 }
 
@@ -416,7 +416,7 @@ mod tests {
         check(
             std::slice::from_ref(&sound),
             9,
-            "1 bytes behind the last tensor",
+            "1 bytes after the last tensor",
         );
         check(
             &[sound.clone(), sound.clone()],
