@@ -7,7 +7,7 @@ use std::time::Instant;
 use criterion::{Criterion, criterion_group, criterion_main};
 use lab_bench::arch::Library;
 use lab_bench::blocks::REGISTRY;
-use lab_bench::synth::{Request, design};
+use lab_bench::files::synth::{Request, design};
 use lab_bench::weights::TensorType;
 
 fn language(c: &mut Criterion) {

@@ -11,7 +11,7 @@ use axum::extract::{Query, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::serving::Served;
+use crate::engine::serving::Served;
 
 use super::Pool;
 use super::error::Error;

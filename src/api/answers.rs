@@ -10,8 +10,8 @@ use futures_util::stream::{self, SelectAll, StreamExt};
 use serde_json::{Value, json};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
+use crate::engine::serving::Served;
 use crate::engine::{AnswerToken, Event, FinishReason, Fixed, Request, Usage};
-use crate::serving::Served;
 
 use super::error::Error;
 

@@ -13,8 +13,8 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
+use crate::engine::serving::{self, Conversation, Served};
 use crate::engine::{AnswerToken, FinishReason, Fixed, Usage};
-use crate::serving::{self, Conversation, Served};
 
 use super::Pool;
 use super::answers::{Answers, Format, finish_reason, usage_json};

@@ -11,8 +11,8 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use crate::engine::serving::PromptError;
 use crate::engine::{Failure, Rejected};
-use crate::serving::PromptError;
 use crate::text::template::RenderError;
 
 /// A refusal.

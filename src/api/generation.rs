@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::constraint::Compiled;
 use crate::engine::Request;
-use crate::serving::Served;
+use crate::engine::serving::Served;
 
 use super::adapters::{self, Scaled};
 use super::diffusion;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::arch::nearest;
-use crate::models::Source;
-use crate::serving::{self, Served};
+use crate::engine::serving::{self, Served};
+use crate::files::models::Source;
 
 use super::error::Error;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::constraint::{self, Compiled, Constraint};
-use crate::serving::Served;
+use crate::engine::serving::Served;
 
 use super::error::Error;
 use super::fields::fields;

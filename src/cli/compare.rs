@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::Args as ClapArgs;
 use serde_json::json;
 
-use crate::compare::{Difference, Passes, Report, compare, divergence, read_dump, record};
+use crate::files::models::Source;
+use crate::inspect::compare::{Difference, Passes, Report, compare, divergence, read_dump, record};
 use crate::model::Value;
-use crate::models::Source;
 use crate::weights::TensorType;
 
 use super::options::{Defaults, LoadOptions};

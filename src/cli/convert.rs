@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 
-use crate::convert::{to_folder, to_gguf};
-use crate::models::{self, Source};
+use crate::common::wording::bytes;
+use crate::files::convert::{to_folder, to_gguf};
+use crate::files::models::{self, Source};
 use crate::weights::TensorType;
-use crate::wording::bytes;
 
 use super::options::{ArchOptions, matrix_type, progress_bar};
 use super::{Failure, output};

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use clap::Args as ClapArgs;
 
 use crate::arch::ArchDef;
-use crate::diagram::html::Page;
-use crate::diagram::{Drawing, Sample, gallery, svg, variants};
-use crate::models::{Definitions, Source};
-use crate::synth::Request;
+use crate::files::models::{Definitions, Source};
+use crate::files::synth::Request;
+use crate::inspect::diagram::html::Page;
+use crate::inspect::diagram::{Drawing, Sample, gallery, svg, variants};
 
 use super::diagram_compare::{self, CompareArgs};
 use super::options::ArchOptions;
@@ -103,7 +103,7 @@ pub(super) fn samples(
         if request.is_some() {
             anyhow::bail!("{what} is a model: it has no parameters to set, and its own tensors");
         }
-        let opened = crate::models::open(&Source::File(path), definitions)?;
+        let opened = crate::files::models::open(&Source::File(path), definitions)?;
         let sample = Sample::of_model(name.unwrap_or(&opened.name), &opened.plan)?;
         return Ok((opened.def, vec![sample]));
     }
@@ -217,7 +217,7 @@ fn draw(
 /// Writes a drawing as PNG; gives its path.
 #[cfg(feature = "png")]
 pub(super) fn save_png(folder: &Path, name: &str, drawing: &str) -> Result<PathBuf, Failure> {
-    let png = crate::diagram::png::png(drawing)?;
+    let png = crate::inspect::diagram::png::png(drawing)?;
     let file = output::save(folder, &format!("{name}.png"), &png.bytes)?;
     if let Some(problem) = png.problem {
         tracing::warn!("{}: {problem}", file.display());

@@ -3,10 +3,10 @@
 
 use clap::Args as ClapArgs;
 
-use crate::diagram::compare::{Comparison, summary};
-use crate::diagram::{Drawing, svg};
-use crate::models::Definitions;
-use crate::synth::Request;
+use crate::files::models::Definitions;
+use crate::files::synth::Request;
+use crate::inspect::diagram::compare::{Comparison, summary};
+use crate::inspect::diagram::{Drawing, svg};
 
 use super::diagram::{Args, request, samples, save_png};
 use super::synth::key_value;

@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde_json::{Value as Json, json};
 
+use crate::common::wording::{bytes, count, listed};
+use crate::files::models::Source;
 use crate::model;
-use crate::models::Source;
 use crate::weights::{TensorInfo, TensorType};
-use crate::wording::{bytes, count, listed};
 
 use super::inspect::{self, Findings, Planned, cache_bytes};
 use super::options::LoadOptions;
@@ -86,7 +86,7 @@ impl Report {
                 self.architecture(planned, &found.unread);
                 self.memory(planned);
                 self.texts(found);
-                self.abilities(planned);
+                self.capabilities(planned);
             }
             Err(error) => {
                 let arch = found.metadata.str("general.architecture");
@@ -215,10 +215,10 @@ impl Report {
     }
 
     /// What it can do here, or why it cannot be loaded.
-    fn abilities(&mut self, planned: &Planned) {
+    fn capabilities(&mut self, planned: &Planned) {
         let ability = |what: &str| {
             planned
-                .abilities
+                .capabilities
                 .iter()
                 .find(|ability| ability.what == what)
         };

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 
+use crate::files::models::Source;
 use crate::model::{Batch, is_finite};
-use crate::models::Source;
 use crate::weights::TensorType;
 
 use super::Failure;

@@ -12,10 +12,10 @@ use tracing_subscriber::fmt::format::FmtSpan;
 
 use crate::arch::Library;
 use crate::blocks::REGISTRY;
-use crate::lora;
+use crate::files::lora;
+use crate::files::models::{self, Definitions, Opened, Source};
+use crate::files::quantise::TYPES;
 use crate::model::{Model, Options};
-use crate::models::{self, Definitions, Opened, Source};
-use crate::retype::TYPES;
 use crate::weights::TensorType;
 
 use super::Failure;

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use crate::diagram::overlay::Overlay;
-use crate::diagram::{Drawing, Sample};
-use crate::wording;
+use crate::common::wording;
+use crate::inspect::diagram::overlay::Overlay;
+use crate::inspect::diagram::{Drawing, Sample};
 
 use super::Failure;
 

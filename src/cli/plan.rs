@@ -6,9 +6,9 @@ use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
 use crate::arch::{Join, OptionKind, Resolved, Resource};
-use crate::models::{Source, unread_keys};
+use crate::common::wording::bytes;
+use crate::files::models::{Source, unread_keys};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan, StatePlan, Unit};
-use crate::wording::bytes;
 
 use super::options::LoadOptions;
 use super::{Failure, output};

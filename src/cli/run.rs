@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde_json::json;
 
+use crate::engine::serving::{Conversation, Served};
 use crate::engine::{Diffusion, Event, FinishReason, Limits, Request, Usage};
+use crate::files::models::Source;
 use crate::model::Options;
-use crate::models::Source;
-use crate::serving::{Conversation, Served};
 use crate::weights::TensorType;
 
 use super::constraint::ConstraintOptions;

@@ -9,9 +9,9 @@ use clap::Args as ClapArgs;
 
 use crate::api::{self, Loader, Pool};
 use crate::engine::Limits;
+use crate::engine::serving::Served;
+use crate::files::models::{self, Source};
 use crate::model::Options;
-use crate::models::{self, Source};
-use crate::serving::Served;
 use crate::weights::TensorType;
 
 use super::diffusion::DiffusionOptions;

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use crate::synth::{self, Request};
+use crate::common::wording;
+use crate::files::synth::{self, Request};
 use crate::weights::{self, TensorType};
-use crate::wording;
 
 use super::options::ArchOptions;
 use super::{Failure, output};

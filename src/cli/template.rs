@@ -7,8 +7,8 @@ use clap::{ArgGroup, Args as ClapArgs};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::models::{self, Definitions, Source};
-use crate::serving;
+use crate::engine::serving;
+use crate::files::models::{self, Definitions, Source};
 use crate::text::template::{self, ChatTemplate, Moment, RenderInput};
 
 use super::{Failure, output};

@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::models::{self, Definitions, Source};
+use crate::files::models::{self, Definitions, Source};
 use crate::text::tokenizer::Tokenizer;
 
 use super::{Failure, output};

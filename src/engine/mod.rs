@@ -21,6 +21,7 @@ mod limits;
 mod request;
 mod scheduler;
 mod sequence;
+pub mod serving;
 mod start;
 mod strategy;
 mod submission;

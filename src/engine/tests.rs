@@ -13,8 +13,8 @@ use super::compute::{BLOCK, Compute, EachRow};
 use super::engine_loop::EngineLoop;
 use super::submission::{Caller, Decoding, Submitted, Ticket};
 use super::{Diffusion, Event, Failure, Limits, Request, Usage};
+use crate::files::models::{self, Definitions, Source};
 use crate::model::{self, Batch, Miss, Resumed, SequenceId};
-use crate::models::{self, Definitions, Source};
 use crate::sampling::{Params, Sampler};
 use crate::text::tokenizer::Tokenizer;
 

@@ -10,7 +10,7 @@ use ggml_sys as sys;
 use super::arena::Tensor;
 use super::device::Device;
 use super::error::Error;
-use crate::parallel;
+use crate::common::parallel;
 
 /// Bytes that are made at a time; a row is never cut.
 const PIECE_BYTES: usize = 4 << 20;

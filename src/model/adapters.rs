@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 use crate::arch::WeightRole;
 use crate::blocks::{AtWork, MAX_UPDATE_NODES, Update, Updates};
+use crate::files::lora::Adapter;
 use crate::ggml::Tensor;
-use crate::lora::Adapter;
 use crate::plan::{Plan, TensorPlan};
 
 use super::cache::SequenceId;

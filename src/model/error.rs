@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use crate::common::wording::bytes;
 use crate::ggml;
 use crate::weights::{self, TensorType};
-use crate::wording::bytes;
 
 /// Why a model could not be loaded or run.
 #[derive(Debug, thiserror::Error)]

@@ -6,8 +6,8 @@
 
 use crate::arch::Mode;
 use crate::blocks::cache::Cache;
+use crate::files::lora::Adapter;
 use crate::ggml::{Arena, Device, Executor, Graph, Tensor};
-use crate::lora::Adapter;
 use crate::plan::{Plan, StatePlan};
 use crate::weights::{TensorType, Weights};
 

@@ -1,7 +1,7 @@
 //! A model's life: loading, the memory it takes, its graphs, its end.
 
+use crate::files::lora::Adapter;
 use crate::ggml::{self, Executor};
-use crate::lora::Adapter;
 use crate::plan::Plan;
 use crate::weights::Weights;
 

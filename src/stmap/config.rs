@@ -490,7 +490,7 @@ fn bare<'n>(prefixes: &[String], name: &'n str) -> &'n str {
     rest
 }
 
-/// A name with its indices filled in: `model.layers.{il}.mlp`.
+/// A name with its indices completed: `model.layers.{il}.mlp`.
 pub(super) fn fill(template: &str, indices: &[(&str, u64)]) -> String {
     let mut out = template.to_owned();
     for (name, value) in indices {

@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-use crate::parallel;
+use crate::common::parallel;
 
 use super::{Error, TensorInfo, TensorType, Weights};
 

@@ -3,8 +3,8 @@
 
 use lab_bench::arch::Library;
 use lab_bench::blocks::REGISTRY;
+use lab_bench::files::synth::{Request, design};
 use lab_bench::plan::Plan;
-use lab_bench::synth::{Request, design};
 use lab_bench::weights::{Array, Metadata, Value, Weights};
 
 #[test]

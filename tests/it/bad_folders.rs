@@ -4,7 +4,7 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use lab_bench::models::{self, Opened, Source};
+use lab_bench::files::models::{self, Opened, Source};
 use serde_json::{Map, Value, json};
 
 use crate::command::{Ran, bench, definitions, scratch, text};

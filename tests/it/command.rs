@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lab_bench::models::Definitions;
+use lab_bench::files::models::Definitions;
 
 /// What the program said, and how it ended.
 pub(crate) struct Ran {

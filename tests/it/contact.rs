@@ -378,8 +378,11 @@ fn folders_of_models_do_not_offer_what_is_none() {
         &[("general.type", string("mmproj"))],
         true,
     );
-    let found = lab_bench::models::list(folder.path()).expect("a folder");
-    let names: Vec<String> = found.iter().map(lab_bench::models::Source::name).collect();
+    let found = lab_bench::files::models::list(folder.path()).expect("a folder");
+    let names: Vec<String> = found
+        .iter()
+        .map(lab_bench::files::models::Source::name)
+        .collect();
     assert_eq!(names, ["model"]);
 }
 

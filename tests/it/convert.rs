@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lab_bench::convert::{to_folder, to_gguf};
+use lab_bench::files::convert::{to_folder, to_gguf};
+use lab_bench::files::models::{self, Opened, Source};
+use lab_bench::files::synth::{Request, synth};
 use lab_bench::ggml;
-use lab_bench::models::{self, Opened, Source};
-use lab_bench::synth::{Request, synth};
 use lab_bench::weights::{Metadata, TensorType, Value, Weights};
 
 use crate::command::{bench_in, definitions, ended, scratch};

@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 
 use lab_bench::arch::{Mode, Resolved};
-use lab_bench::describe::{describe, groups, shares};
+use lab_bench::files::synth::design;
+use lab_bench::inspect::describe::{describe, groups, shares};
 use lab_bench::plan::{Plan, StatePlan};
-use lab_bench::synth::design;
 use lab_bench::weights::TensorType;
 
 use crate::goldens::{index, library, request};

@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use lab_bench::arch::{ArchDef, Library};
-use lab_bench::diagram::compare::{Comparison, Finding, Level, summary};
-use lab_bench::diagram::{Drawing, Sample, svg, variants};
-use lab_bench::synth::{Request, design};
+use lab_bench::files::synth::{Request, design};
+use lab_bench::inspect::diagram::compare::{Comparison, Finding, Level, summary};
+use lab_bench::inspect::diagram::{Drawing, Sample, svg, variants};
 
 use crate::command::{Ran, bench, scratch, text};
 use crate::diagrams::{Case, cases, check_layout};

@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lab_bench::arch::Mode;
-use lab_bench::diagram::svg::{self, Item};
-use lab_bench::diagram::{Drawing, MASK, Picture, SMALL, Sample, Scene, WINDOW};
 use lab_bench::ggml::{Origin, Step};
+use lab_bench::inspect::diagram::svg::{self, Item};
+use lab_bench::inspect::diagram::{Drawing, MASK, Picture, SMALL, Sample, Scene, WINDOW};
 use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::{Plan, Pooling};
 use lab_bench::weights::TensorType;

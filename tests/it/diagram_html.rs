@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
-use lab_bench::diagram::html::Page;
-use lab_bench::diagram::{Drawing, Part, Sample, variants};
-use lab_bench::synth::design;
+use lab_bench::files::synth::design;
+use lab_bench::inspect::diagram::html::Page;
+use lab_bench::inspect::diagram::{Drawing, Part, Sample, variants};
 use roxmltree::{Document, Node};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -257,7 +257,7 @@ fn every_name_leads_to_a_picture() {
                 let own = named(&[group], &at).or(is_single.then_some(group));
                 let own = texts(own.unwrap_or_else(|| panic!("{name}: {at} is not drawn")));
                 let lead = |text: &str| text.chars().take(12).collect::<String>();
-                let sign = matches!(op.shape, lab_bench::diagram::OpShape::Sign(_));
+                let sign = matches!(op.shape, lab_bench::inspect::diagram::OpShape::Sign(_));
                 assert!(
                     sign || own.contains(&lead(&op.title)),
                     "{name}: {at} is `{own}`"

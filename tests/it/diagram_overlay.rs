@@ -7,8 +7,8 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use lab_bench::diagram::overlay::{First, LEVELS, Number, Overlay, PutError, Rule, Spot};
-use lab_bench::diagram::{Drawing, Note, Part, Slot, svg};
+use lab_bench::inspect::diagram::overlay::{First, LEVELS, Number, Overlay, PutError, Rule, Spot};
+use lab_bench::inspect::diagram::{Drawing, Note, Part, Slot, svg};
 use serde_json::{Value, json};
 
 use crate::command::{bench, printed, scratch, text};

@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 
 use lab_bench::arch::expr::{Expr, Value};
 use lab_bench::arch::{ArchDef, Join, Library, Mode, ParamSource, Resolved};
-use lab_bench::diagram::svg::{Item, Piece};
-use lab_bench::diagram::{Drawing, End, Icon, MASK, Part, Sample, Slot, gallery, svg, variants};
+use lab_bench::files::synth::{Request, design};
 use lab_bench::ggml::{Origin, Step};
+use lab_bench::inspect::diagram::svg::{Item, Piece};
+use lab_bench::inspect::diagram::{
+    Drawing, End, Icon, MASK, Part, Sample, Slot, gallery, svg, variants,
+};
 use lab_bench::model::{Batch, Model, Options, trace};
 use lab_bench::plan::{Plan, Unit};
-use lab_bench::synth::{Request, design};
 use lab_bench::weights::TensorType;
 
 use crate::command::scratch;
@@ -162,7 +164,7 @@ fn check_weights(name: &str, steps: &[Step], parts: &[&Part], run: &BTreeSet<usi
                 weight.name
             );
             let boxes = part.ops.iter().filter(|op| op.weights.contains(&at));
-            let reads = |op: &&lab_bench::diagram::Op| {
+            let reads = |op: &&lab_bench::inspect::diagram::Op| {
                 let steps_of: BTreeSet<usize> = op.steps.iter().copied().collect();
                 weights_read(steps, &steps_of).contains(&weight.tensors[0])
             };
@@ -562,14 +564,17 @@ fn a_png_is_a_picture_of_its_size() {
     let sample = Sample::of_model(&case.name, &case.plan()).unwrap();
     let drawing = case.drawing(&sample);
     let text = svg::document(&drawing, &svg::stack(&drawing), "a picture");
-    let png = lab_bench::diagram::png::png(&text).unwrap().bytes;
+    let png = lab_bench::inspect::diagram::png::png(&text).unwrap().bytes;
     assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
     let size = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap());
     let piece = svg::stack(&drawing);
     let expected = [piece.w, piece.h].map(|n| (n.ceil() * 1.5).ceil() as u32);
     assert_eq!([size(16), size(20)], expected);
-    assert_eq!(png, lab_bench::diagram::png::png(&text).unwrap().bytes);
-    assert!(lab_bench::diagram::png::png("<svg").is_err());
+    assert_eq!(
+        png,
+        lab_bench::inspect::diagram::png::png(&text).unwrap().bytes
+    );
+    assert!(lab_bench::inspect::diagram::png::png("<svg").is_err());
 }
 
 /// Of characters that the fonts do not have, one line for each picture, and nothing of anything else.

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lab_bench::engine::{self, Diffusion, Event, Handle, Limits, Request};
+use lab_bench::files::models::{self, Source};
 use lab_bench::model::{Batch, Model, Options};
-use lab_bench::models::{self, Source};
 use lab_bench::plan::Plan;
 use lab_bench::sampling::Params;
 use lab_bench::text::tokenizer::Tokenizer;

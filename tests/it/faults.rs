@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use lab_bench::arch::{ArchDef, Library};
-use lab_bench::compare::{Passes, Report, compare, record};
+use lab_bench::inspect::compare::{Passes, Report, compare, record};
 use lab_bench::model::{self, Model, Options};
 use lab_bench::plan::Plan;
 use toml::{Table, Value};

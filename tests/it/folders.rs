@@ -4,9 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
-use lab_bench::convert::to_gguf;
+use lab_bench::files::convert::to_gguf;
+use lab_bench::files::models::{self, Definitions, Source};
 use lab_bench::model::Model;
-use lab_bench::models::{self, Definitions, Source};
 use lab_bench::weights::{self, TensorType};
 use serde_json::{Value, json};
 

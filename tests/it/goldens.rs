@@ -8,9 +8,9 @@ use std::path::Path;
 
 use lab_bench::arch::Library;
 use lab_bench::blocks::REGISTRY;
+use lab_bench::files::synth::{Request, synth};
 use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::Plan;
-use lab_bench::synth::{Request, synth};
 use lab_bench::weights::{self, TensorType, Weights};
 use serde_json::Value;
 use sha2::{Digest, Sha256};

@@ -226,7 +226,7 @@ fn scripts_find_what_they_found() {
     );
     assert_eq!(found["template"]["user"], true);
     assert!(
-        found["abilities"]
+        found["capabilities"]
             .as_array()
             .is_some_and(|all| all.len() > 8)
     );

@@ -2,8 +2,8 @@
 
 use lab_bench::arch::Library;
 use lab_bench::blocks::REGISTRY;
+use lab_bench::files::synth::{Request, design};
 use lab_bench::plan::Plan;
-use lab_bench::synth::{Request, design};
 use lab_bench::weights::{self, Array, Value};
 
 use crate::command::{bench, made_up, printed, scratch, text};

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lab_bench::arch::WeightRole;
-use lab_bench::convert::to_gguf;
+use lab_bench::files::convert::to_gguf;
+use lab_bench::files::lora::{Adapter, Base, Source};
+use lab_bench::files::models::{self, Definitions, Opened};
 use lab_bench::ggml;
-use lab_bench::lora::{Adapter, Base, Source};
 use lab_bench::model::{Batch, Model, Options};
-use lab_bench::models::{self, Definitions, Opened};
 use lab_bench::plan::{Plan, TensorPlan};
 use lab_bench::weights::gguf::{self, NewTensor};
 use lab_bench::weights::{Data, Entry, LazyTensor, Metadata, TensorType, Value, Weights};

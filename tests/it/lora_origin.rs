@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lab_bench::convert::to_gguf;
+use lab_bench::files::convert::to_gguf;
 use lab_bench::weights::gguf::{self, NewTensor};
 use lab_bench::weights::{self, Metadata, Value};
 use serde_json::{Value as Json, json};

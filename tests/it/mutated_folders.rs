@@ -3,7 +3,7 @@
 //!
 //! One change for each folder of `tests/hf`; `CHANGES=50` makes that more.
 
-use lab_bench::models::{self, Contents, Definitions, Error, Source};
+use lab_bench::files::models::{self, Contents, Definitions, Error, Source};
 use serde_json::{Value, json};
 
 use crate::bad_folders::{CONFIG, Folder};

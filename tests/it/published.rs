@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use lab_bench::models::{self, Opened, Source};
+use lab_bench::files::models::{self, Opened, Source};
 use serde_json::{Map, Value, json};
 
 use crate::bad_folders::{CONFIG, Folder};

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use lab_bench::files::models::{self, Definitions, Opened, Source};
 use lab_bench::ggml;
-use lab_bench::models::{self, Definitions, Opened, Source};
 use lab_bench::weights::{TensorInfo, TensorType};
 use serde_json::{Value, json};
 

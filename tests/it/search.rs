@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use lab_bench::engine::{self, Diffusion, Event, Limits, Request};
+use lab_bench::files::models::{self, Opened, Source};
 use lab_bench::model::{Batch, Model, Options};
-use lab_bench::models::{self, Opened, Source};
 use lab_bench::sampling::Params;
 use lab_bench::text::tokenizer::Tokenizer;
 

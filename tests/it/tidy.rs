@@ -151,6 +151,45 @@ fn no_model_family_is_named_in_the_code() {
     check(&faults);
 }
 
+/// Words that were this project's own, with what the field says (docs/glossary.md).
+#[test]
+fn retired_words_do_not_come_back() {
+    const RETIRED: &[(&str, &str)] = &[
+        ("let_go", "reap, evict or free"),
+        ("suspects", "quarantined"),
+        ("Ledger", "block manager"),
+        ("Sight", "attention view"),
+        ("Retyped", "quantised"),
+        ("fills in", "text diffusion, denoising step"),
+        ("filled in", "text diffusion, denoising step"),
+        ("makes room", "preempt"),
+        ("keeping its scores", "flash attention"),
+        ("offset of a projection", "bias"),
+        ("gain of a norm", "weight of a norm"),
+        ("the stream behind", "hidden state after"),
+    ];
+    let docs = std::fs::read_dir(root().join("docs")).expect("readable");
+    let docs = docs.map(|entry| entry.expect("readable").path());
+    let guides = ["README.md", "ARCHITECTURE.md", "AGENTS.md"].map(|name| root().join(name));
+    let pages = docs
+        .chain(guides)
+        .filter(|p| p.extension().is_some_and(|e| e == "md"));
+    let pages = pages.map(|path| {
+        let text = std::fs::read_to_string(&path).expect("pages are UTF-8");
+        (path.display().to_string(), text)
+    });
+    let mut faults = Vec::new();
+    for (name, text) in sources("src").into_iter().chain(pages) {
+        for (i, line) in text.lines().enumerate() {
+            let found = RETIRED.iter().find(|(word, _)| line.contains(word));
+            if let Some((word, instead)) = found {
+                faults.push(format!("{name}:{}: `{word}`, say {instead}", i + 1));
+            }
+        }
+    }
+    check(&faults);
+}
+
 #[test]
 fn unsafe_code_is_where_it_belongs_and_says_why() {
     let mut faults = Vec::new();
@@ -366,7 +405,7 @@ fn models_are_told_apart_by_size_in_guesses_only() {
 #[test]
 fn paths_in_the_guides_exist() {
     let mut faults = Vec::new();
-    for guide in ["README.md", "AGENTS.md", "ARCHITECTURE.md"] {
+    for guide in ["README.md", "AGENTS.md", "ARCHITECTURE.md", "docs/tour.md"] {
         let text = std::fs::read_to_string(root().join(guide)).expect("the guides are there");
         for word in text.split(|c: char| c.is_whitespace() || "`()|,".contains(c)) {
             let path = word.trim_end_matches(['.', ':', ';']);

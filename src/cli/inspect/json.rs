@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::abilities::Ability;
-use crate::describe::Share;
+use crate::inspect::capabilities::Capability;
+use crate::inspect::describe::Share;
 use crate::text::template::{Probe, Probed};
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::{Array, TensorInfo, Value};
@@ -27,7 +27,7 @@ pub(super) fn of(found: &Findings) -> Json {
         "tokenizer": tokenizer(&found.tokenizer),
         "template": found.template.as_ref().map(template),
         "memory": planned.map(memory),
-        "abilities": planned.map(|planned| planned.abilities.iter().map(ability).collect::<Vec<Json>>()),
+        "capabilities": planned.map(|planned| planned.capabilities.iter().map(ability).collect::<Vec<Json>>()),
         "unused": planned.map(|planned| &planned.plan.unclaimed),
         "unread": planned.map(|_| &found.unread),
         "templates": found.templates,
@@ -162,6 +162,6 @@ fn context(context: &Context) -> Json {
     })
 }
 
-fn ability(ability: &Ability) -> Json {
+fn ability(ability: &Capability) -> Json {
     json!({ "what": ability.what, "can": ability.can, "why": ability.why })
 }

@@ -11,14 +11,14 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use crate::abilities::{Ability, Subject, abilities};
 use crate::arch::Mode;
-use crate::describe::{Share, describe, shares};
-use crate::lora::Adapter;
+use crate::engine::serving;
+use crate::files::lora::Adapter;
+use crate::files::models::{self, Definitions, Opened, Source, tokenizer_of, unread_keys};
+use crate::inspect::capabilities::{Capability, Subject, capabilities};
+use crate::inspect::describe::{Share, describe, shares};
 use crate::model::{Estimator, MemoryUse, Options};
-use crate::models::{self, Definitions, Opened, Source, tokenizer_of, unread_keys};
 use crate::plan::{Capacity, Plan};
-use crate::serving;
 use crate::text::template::{self, ChatTemplate, Moment, Probe};
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::{self, Checked, Metadata, TensorInfo, TensorType, Weights};
@@ -67,7 +67,7 @@ pub(super) struct Planned {
     /// Bytes of weights that one token takes; none if no graph could be built.
     weights_read: Option<u64>,
     contexts: Vec<Context>,
-    pub(super) abilities: Vec<Ability>,
+    pub(super) capabilities: Vec<Capability>,
 }
 
 /// What a context takes, for one sequence.
@@ -230,13 +230,13 @@ fn planned(
         options,
         weights_read: None,
         contexts: Vec::new(),
-        abilities: Vec::new(),
+        capabilities: Vec::new(),
     };
     let (plan, options) = (&found.plan, &found.options);
     let mut estimator = match Estimator::with(plan, weights, adapters) {
         Ok(estimator) => estimator,
         Err(error) => {
-            found.abilities.push(Ability {
+            found.capabilities.push(Capability {
                 what: "loading",
                 can: false,
                 why: error.to_string(),
@@ -258,13 +258,13 @@ fn planned(
         },
         options,
     };
-    let abilities = abilities(&subject, &mut estimator);
+    let capabilities = capabilities(&subject, &mut estimator);
     let weights_read = estimator.weight_bytes_read(options).ok();
     drop(estimator);
     Planned {
         weights_read,
         contexts,
-        abilities,
+        capabilities,
         ..found
     }
 }
@@ -289,7 +289,7 @@ fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx:
     let options = Options {
         n_ctx: n,
         n_ctx_seq: n,
-        // Text that is filled in is read whole in every pass.
+        // Text that is completed is read whole in every pass.
         n_batch: match plan.diffusion {
             Some(_) => n.max(Options::N_BATCH),
             None => options.n_batch,

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::models::few;
+use crate::common::wording::{bytes, count, escaped};
+use crate::files::models::few;
 use crate::text::template::{Probe, Probed};
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::{TensorInfo, TensorType, Value};
-use crate::wording::{bytes, count, escaped};
 
 use super::{Context, Findings, Planned, json};
 
@@ -58,7 +58,7 @@ pub(super) fn of(found: &Findings, all: bool) -> String {
     texts(&mut page, found);
     if let Ok(planned) = &found.planned {
         memory(&mut page, planned);
-        abilities(&mut page, planned);
+        capabilities(&mut page, planned);
     }
     if all {
         everything(&mut page, found);
@@ -442,9 +442,9 @@ fn row(planned: &Planned, context: &Context) -> Vec<String> {
     ]
 }
 
-fn abilities(page: &mut Page, planned: &Planned) {
+fn capabilities(page: &mut Page, planned: &Planned) {
     page.title("here");
-    let row = |ability: &crate::abilities::Ability| {
+    let row = |ability: &crate::inspect::capabilities::Capability| {
         let can = if ability.can { "yes" } else { "no" };
         let why = ability.why.lines().next().unwrap_or_default();
         vec![
@@ -453,7 +453,7 @@ fn abilities(page: &mut Page, planned: &Planned) {
             clip_to(why, REASON),
         ]
     };
-    let rows: Vec<Vec<String>> = planned.abilities.iter().map(row).collect();
+    let rows: Vec<Vec<String>> = planned.capabilities.iter().map(row).collect();
     page.table(&rows, "lll");
 }
 

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use crate::measure::read_bandwidth;
+use crate::common::measure::read_bandwidth;
+use crate::files::models::Source;
 use crate::model::Options;
-use crate::models::Source;
 use crate::weights::TensorType;
 
 use super::options::{Defaults, LoadOptions};
@@ -182,7 +182,7 @@ fn measure(
 }
 
 /// The options of the model: capacity for the largest case.
-fn resolve(args: &Args, cases: &Cases, opened: &crate::models::Opened) -> Options {
+fn resolve(args: &Args, cases: &Cases, opened: &crate::files::models::Opened) -> Options {
     let (longest, sequences) = (cases.longest(), cases.most_sequences());
     let each = longest.saturating_add(1);
     let needed = each

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::measure::Summary;
+use crate::common::measure::Summary;
 use crate::model::{Batch, Model, SequenceId};
 
 use super::Failure;

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::measure::Summary;
-use crate::wording::bytes;
+use crate::common::measure::Summary;
+use crate::common::wording::bytes;
 
 use super::passes::{Decode, Prefill};
 use super::profile::Profile;

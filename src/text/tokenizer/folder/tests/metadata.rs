@@ -298,8 +298,8 @@ fn whole_words_run_and_are_no_file() {
 
 #[test]
 fn the_vocabulary_of_the_shipped_model_comes_back() {
-    let with = crate::models::Definitions::open(&[]).unwrap();
-    let source = crate::models::read(&crate::models::Source::of(None), &with)
+    let with = crate::files::models::Definitions::open(&[]).unwrap();
+    let source = crate::files::models::read(&crate::files::models::Source::of(None), &with)
         .unwrap()
         .weights;
     let metadata = source.metadata();

@@ -1,0 +1,213 @@
+//! A model that serves requests: its engine, its vocabulary and its chat template.
+//!
+//! Joins what the command line and the API both need, so that they serve the same thing.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value};
+
+use crate::engine::{self, Handle, Limits, StartError};
+use crate::files::models::{Opened, tokenizer_of};
+use crate::model::{self, Model, Options};
+use crate::text::template::{
+    self, ChatTemplate, Moment, RenderError, RenderInput, TemplateError, UnknownTemplate,
+};
+use crate::text::tokenizer;
+
+/// A running model.
+pub struct Served {
+    /// Name under which it is served.
+    pub name: String,
+    /// The engine.
+    pub handle: Handle,
+    /// Seconds since 1970 at which it was started.
+    pub created: u64,
+    /// Length of the context it was trained for; 0 if unknown.
+    pub n_ctx_train: u64,
+    /// For conversations without tools and with tools on offer.
+    templates: [Option<ChatTemplate>; 2],
+    bos: String,
+    eos: String,
+}
+
+/// A conversation to be continued.
+#[derive(Clone, Debug, Default)]
+pub struct Conversation {
+    /// An array of messages.
+    pub messages: Value,
+    /// Tools on offer, or null.
+    pub tools: Value,
+    /// Whether the last message is continued rather than replied to.
+    pub continue_final_message: bool,
+    /// Further variables of the template.
+    pub kwargs: Map<String, Value>,
+}
+
+/// Why a model does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Its vocabulary cannot be used.
+    #[error("{model}: {source}")]
+    Tokenizer {
+        /// The model.
+        model: String,
+        /// Why.
+        source: tokenizer::Error,
+    },
+    /// Its chat template cannot be used.
+    #[error("{model}: {source}")]
+    Template {
+        /// The model.
+        model: String,
+        /// Why.
+        source: TemplateError,
+    },
+    /// It has no chat template of the requested name.
+    #[error("{model}: {source}")]
+    UnknownTemplate {
+        /// The model.
+        model: String,
+        /// Why.
+        source: UnknownTemplate,
+    },
+    /// The engine did not start.
+    #[error("{model}: {source}")]
+    Start {
+        /// The model.
+        model: String,
+        /// Why.
+        source: StartError<model::Error>,
+    },
+}
+
+/// Why a conversation has no prompt.
+#[derive(Debug, thiserror::Error)]
+pub enum PromptError {
+    /// The model has no chat template.
+    #[error("the model has no chat template")]
+    NoTemplate,
+    /// The template refuses it or fails.
+    #[error(transparent)]
+    Render(#[from] RenderError),
+    /// The text has no tokens.
+    #[error(transparent)]
+    Tokenizer(#[from] tokenizer::Error),
+}
+
+/// Called with the bytes loaded and the bytes in all, on the engine's thread.
+pub type Progress = Box<dyn FnMut(u64, u64) + Send>;
+
+impl Served {
+    /// Loads a model and starts its engine.
+    ///
+    /// # Errors
+    /// A vocabulary, a template or weights that cannot be used, or memory that is not there.
+    pub fn start(
+        opened: Opened,
+        options: Options,
+        limits: Limits,
+        mut progress: Progress,
+    ) -> Result<Self, Error> {
+        let Opened {
+            name,
+            weights,
+            vocabulary,
+            plan,
+            template,
+            adapters,
+            ..
+        } = opened;
+        let model = weights.label().to_owned();
+        let tokenizer = tokenizer_of(vocabulary, &weights).map_err(|source| Error::Tokenizer {
+            model: model.clone(),
+            source,
+        })?;
+        // Before anything is loaded: weights may take minutes.
+        engine::can_answer(&plan, &tokenizer).map_err(|unfit| Error::Start {
+            model: model.clone(),
+            source: unfit.into(),
+        })?;
+        let compiled = |has_tools: bool| {
+            let source = template::choose(weights.metadata(), template.as_deref(), has_tools);
+            let source = source.map_err(|source| Error::UnknownTemplate {
+                model: model.clone(),
+                source,
+            })?;
+            let compiled = source.map(ChatTemplate::new).transpose();
+            compiled.map_err(|source| Error::Template {
+                model: model.clone(),
+                source,
+            })
+        };
+        let templates = [compiled(false)?, compiled(true)?];
+        let text = |id: Option<u32>| {
+            id.and_then(|id| tokenizer.token_text(id))
+                .unwrap_or_default()
+                .into_owned()
+        };
+        let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
+        let n_ctx_train = plan.n_ctx_train;
+        let (handle, _thread) = engine::start(Arc::new(tokenizer), limits, move || {
+            Model::load_with(plan, &weights, &adapters, options, &mut *progress)
+        })
+        .map_err(|source| Error::Start { model, source })?;
+        Ok(Self {
+            name,
+            handle,
+            created: now(),
+            n_ctx_train,
+            templates,
+            bos,
+            eos,
+        })
+    }
+
+    /// Whether the model has a chat template.
+    pub fn has_template(&self) -> bool {
+        self.templates.iter().any(Option::is_some)
+    }
+
+    /// The prompt of a conversation.
+    ///
+    /// # Errors
+    /// No template, one that refuses the conversation, or text that cannot be tokenized.
+    pub fn chat_prompt(&self, conversation: &Conversation) -> Result<Vec<u32>, PromptError> {
+        let has_tools = conversation
+            .tools
+            .as_array()
+            .is_some_and(|tools| !tools.is_empty());
+        let template = self.templates[usize::from(has_tools)].as_ref();
+        let template = template.ok_or(PromptError::NoTemplate)?;
+        let text = template.render(&RenderInput {
+            messages: &conversation.messages,
+            tools: Some(&conversation.tools).filter(|tools| !tools.is_null()),
+            documents: None,
+            add_generation_prompt: !conversation.continue_final_message,
+            continue_final_message: conversation.continue_final_message,
+            kwargs: &conversation.kwargs,
+            bos_token: &self.bos,
+            eos_token: &self.eos,
+            now: Moment::from_unix_seconds(now() as i64),
+        })?;
+        let tokenizer = self.handle.tokenizer();
+        // A template that writes the BOS token itself must not get a second one.
+        let writes_bos = !self.bos.is_empty() && text.starts_with(&self.bos);
+        Ok(tokenizer.encode(&text, !writes_bos, true)?)
+    }
+
+    /// The prompt of a plain text.
+    ///
+    /// # Errors
+    /// Text that cannot be tokenized.
+    pub fn text_prompt(&self, text: &str) -> Result<Vec<u32>, PromptError> {
+        Ok(self.handle.tokenizer().encode(text, true, false)?)
+    }
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs())
+}

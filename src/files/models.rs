@@ -1,0 +1,466 @@
+//! Finding and opening models: a file, a folder of tensors, the model built into the program.
+//!
+//! Opening reads metadata and shapes and makes the plan; weights are loaded by the engine that
+//! runs them. Called by the command line and the API.
+
+use std::path::{Path, PathBuf};
+
+use crate::arch::{ArchDef, Library, LibraryError};
+use crate::blocks::REGISTRY;
+use crate::files::lora::{self, Adapter};
+use crate::files::quantise::quantise;
+use crate::files::recognise;
+use crate::plan::{self, Plan};
+use crate::stmap::{self, Maps};
+use crate::text::tokenizer::folder::Folder;
+use crate::text::tokenizer::{self, Tokenizer};
+use crate::weights::{self, Metadata, TensorType, Weights, experts, gguf};
+
+/// Name of the default model.
+pub const SHIPPED: &str = "tiny-chat";
+
+/// Bytes aligned as tensor data must be, so that the built-in model is used where it lies.
+#[repr(align(64))]
+struct Aligned<T: ?Sized>(T);
+
+/// The models that are built into the program.
+static ALL_SHIPPED: [(&str, &Aligned<[u8]>); 2] = [
+    (
+        SHIPPED,
+        &Aligned(*include_bytes!("../../models/tiny-chat.gguf")),
+    ),
+    (
+        "tiny-diffusion",
+        &Aligned(*include_bytes!("../../models/tiny-diffusion.gguf")),
+    ),
+];
+
+/// Definitions, maps and strictness with which models are opened.
+#[derive(Clone, Debug)]
+pub struct Definitions {
+    /// Architectures.
+    pub archs: Library,
+    /// Maps of folders to architectures.
+    pub maps: Maps,
+    /// Whether tensors and keys that a map does not mention are ignored.
+    pub allow_unmapped: bool,
+    /// Whether unused tensors and metadata keys are an error.
+    pub strict: bool,
+}
+
+impl Definitions {
+    /// The built-in ones and those in `folders`.
+    ///
+    /// # Errors
+    /// A folder that cannot be read.
+    pub fn open(folders: &[PathBuf]) -> Result<Self, LibraryError> {
+        Ok(Self {
+            archs: Library::open(&REGISTRY, folders)?,
+            maps: Maps::open(folders)?,
+            allow_unmapped: false,
+            strict: false,
+        })
+    }
+}
+
+/// Where a model comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// One that is built into the program.
+    Shipped(&'static str),
+    /// A file, or a folder of tensors.
+    File(PathBuf),
+}
+
+impl Source {
+    /// Of an optional path: without one the shipped model; a name of one where no such file exists.
+    pub fn of(path: Option<&Path>) -> Self {
+        let Some(path) = path else {
+            return Self::Shipped(SHIPPED);
+        };
+        let shipped = ALL_SHIPPED.iter().find(|(name, _)| path == Path::new(name));
+        match shipped.filter(|_| !path.exists()) {
+            Some((name, _)) => Self::Shipped(name),
+            None => Self::File(path.to_owned()),
+        }
+    }
+
+    /// Name under which the model is served.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Shipped(name) => (*name).into(),
+            Self::File(path) => {
+                // `.` and `..` have no name of their own.
+                let whole = match path.file_name() {
+                    Some(_) => None,
+                    None => path.canonicalize().ok(),
+                };
+                let path = whole.as_deref().unwrap_or(path);
+                let name = match path.is_dir() {
+                    true => path.file_name(),
+                    false => path.file_stem(),
+                };
+                name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+            }
+        }
+    }
+}
+
+/// A model that is opened and not yet loaded.
+#[derive(Debug)]
+pub struct Opened {
+    /// Name under which it is served.
+    pub name: String,
+    /// The file.
+    pub weights: Weights,
+    /// The vocabulary of a folder; that of a file is in its metadata.
+    pub vocabulary: Option<Folder>,
+    /// Its architecture.
+    pub def: ArchDef,
+    /// Its plan.
+    pub plan: Plan,
+    /// Name of the chat template that is used; none: the one that fits the request.
+    pub template: Option<String>,
+    /// Its LoRA adapters.
+    pub adapters: Vec<Adapter>,
+}
+
+impl Opened {
+    /// The same model with its matrices quantised to another type ([`crate::files::quantise`]).
+    ///
+    /// # Errors
+    /// A type that cannot be made.
+    pub fn quantised(self, ty: TensorType) -> Result<Self, Error> {
+        let weights = quantise(&self.weights, &self.plan, ty)?;
+        let plan = Plan::new(&self.def, weights.metadata(), &weights);
+        let plan = plan.map_err(|source| Error::Plan {
+            model: weights.label().to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            weights,
+            plan,
+            ..self
+        })
+    }
+
+    /// The same model with adapters, in this order; `source` is where it was opened from.
+    ///
+    /// # Errors
+    /// The first that does not fit it.
+    pub fn adapted(
+        self,
+        adapters: &[lora::Source],
+        source: &Source,
+        with: &Definitions,
+    ) -> Result<Self, lora::Error> {
+        let params = match adapters {
+            [] => return Ok(self),
+            _ => plan::parameters(&self.def, self.weights.metadata(), &self.weights),
+        };
+        let base = lora::Base {
+            plan: &self.plan,
+            params: &params,
+            metadata: self.weights.metadata(),
+            folder: match source {
+                Source::File(path) if stmap::is_folder(path) => Some(path),
+                _ => None,
+            },
+            maps: &with.maps,
+        };
+        let adapters = adapters.iter().map(|adapter| Adapter::open(adapter, &base));
+        let adapters = adapters.collect::<Result<_, _>>()?;
+        Ok(Self { adapters, ..self })
+    }
+}
+
+/// Why a model could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file.
+    #[error(transparent)]
+    Weights(#[from] weights::Error),
+    /// A folder.
+    #[error(transparent)]
+    Folder(#[from] stmap::Error),
+    /// The vocabulary of a folder.
+    #[error(transparent)]
+    Vocabulary(#[from] tokenizer::folder::Error),
+    /// Its architecture is not known, or the definition has problems.
+    #[error("{model}: {source}")]
+    Arch {
+        /// The model.
+        model: String,
+        /// Why.
+        source: LibraryError,
+    },
+    /// The file does not say which architecture it has.
+    #[error("{model}: missing metadata key `general.architecture`")]
+    NoArch {
+        /// The model.
+        model: String,
+    },
+    /// File and definition do not fit.
+    #[error("{model}: {source}")]
+    Plan {
+        /// The model.
+        model: String,
+        /// How.
+        source: plan::Error,
+    },
+    /// The file holds what nothing reads, which was to be an error.
+    #[error(
+        "{model}: the definition `{arch}` does not read {unread} (without `--strict` a warning)"
+    )]
+    Unread {
+        /// The model.
+        model: String,
+        /// The definition.
+        arch: String,
+        /// Keys and tensors.
+        unread: String,
+    },
+    /// The path does not lead to a model.
+    #[error("{model}: {what}")]
+    Stranger {
+        /// The path.
+        model: String,
+        /// What it is, and the next step.
+        what: String,
+    },
+    /// The file belongs to a model and is not one itself.
+    #[error("{model}: this is {}; {}", kind.name(), kind.next_step())]
+    NotAModel {
+        /// The file.
+        model: String,
+        /// What it is.
+        kind: gguf::Kind,
+    },
+    /// A folder could not be listed.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The folder.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: std::io::Error,
+    },
+}
+
+/// What is on disk of a model.
+#[derive(Debug)]
+pub struct Contents {
+    /// Metadata and tensors.
+    pub weights: Weights,
+    /// The vocabulary of a folder; that of a file is in its metadata.
+    pub vocabulary: Option<Folder>,
+}
+
+impl Contents {
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// A vocabulary that is missing or cannot be used.
+    pub fn tokenizer(self) -> Result<Tokenizer, tokenizer::Error> {
+        tokenizer_of(self.vocabulary, &self.weights)
+    }
+}
+
+/// The tokenizer of a folder's vocabulary, or of the vocabulary in a file's metadata.
+///
+/// # Errors
+/// A vocabulary that is missing or cannot be used.
+pub fn tokenizer_of(
+    vocabulary: Option<Folder>,
+    weights: &Weights,
+) -> Result<Tokenizer, tokenizer::Error> {
+    match vocabulary {
+        Some(folder) => Ok(folder.into_tokenizer()),
+        None => Tokenizer::from_metadata(weights.metadata()),
+    }
+}
+
+/// The file or folder of a model, whatever it is.
+///
+/// # Errors
+/// A file that cannot be read or breaks its format, a folder that no map fits.
+pub fn read(source: &Source, with: &Definitions) -> Result<Contents, Error> {
+    let file = |weights| Contents {
+        weights,
+        vocabulary: None,
+    };
+    Ok(match source {
+        Source::Shipped(name) => {
+            let shipped = ALL_SHIPPED.iter().find(|(other, _)| other == name);
+            let bytes = shipped.map_or(&[][..], |(_, file)| &file.0);
+            file(gguf::from_static("the built-in model", bytes)?)
+        }
+        Source::File(path) => {
+            if let Some(what) = recognise::of_path(path) {
+                let model = path.display().to_string();
+                return Err(Error::Stranger { model, what });
+            }
+            return read_path(path, with);
+        }
+    })
+}
+
+/// [`read`] of a path where something is that may be a model.
+fn read_path(path: &Path, with: &Definitions) -> Result<Contents, Error> {
+    Ok(match stmap::is_folder(path) {
+        true => {
+            let mut weights = stmap::open(path, &with.maps, &with.archs, with.allow_unmapped)?;
+            let folder = stmap::folder_of(path);
+            // Without a vocabulary a model still has logits.
+            let has_vocabulary = tokenizer::folder::has_vocabulary(folder);
+            let vocabulary = has_vocabulary.then(|| tokenizer::folder::read(folder));
+            let vocabulary = vocabulary.transpose()?;
+            if let Some(vocabulary) = &vocabulary {
+                weights.add_metadata(vocabulary.metadata());
+            }
+            Contents {
+                weights,
+                vocabulary,
+            }
+        }
+        false => Contents {
+            weights: experts::stacked(weights::open(path)?)?,
+            vocabulary: None,
+        },
+    })
+}
+
+/// A model's file, definition and plan.
+///
+/// # Errors
+/// Any reason why the model cannot run.
+pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
+    let Contents {
+        weights,
+        vocabulary,
+    } = read(source, with)?;
+    let model = weights.label().to_owned();
+    if let Some(kind) = gguf::Kind::of(weights.metadata(), weights.tensors()) {
+        return Err(Error::NotAModel { model, kind });
+    }
+    let Some(arch) = weights.metadata().str("general.architecture") else {
+        return Err(Error::NoArch { model });
+    };
+    let def = with.archs.get(arch).map_err(|source| Error::Arch {
+        model: model.clone(),
+        source,
+    })?;
+    let plan = Plan::new(&def, weights.metadata(), &weights).map_err(|source| Error::Plan {
+        model: model.clone(),
+        source,
+    })?;
+    report_unread(&plan, weights.metadata(), &model, with.strict)?;
+    Ok(Opened {
+        name: source.name(),
+        weights,
+        vocabulary,
+        def,
+        plan,
+        template: None,
+        adapters: Vec::new(),
+    })
+}
+
+/// The metadata keys of a file that nothing reads: of the architecture and of the vocabulary.
+pub fn unread_keys(plan: &Plan, metadata: &Metadata) -> Vec<String> {
+    let keys = plan.unread.iter().cloned();
+    keys.chain(tokenizer::unread(metadata)).collect()
+}
+
+/// The first of some names and how many more there are.
+pub fn few(names: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// Names what the file holds and nothing reads.
+fn report_unread(plan: &Plan, metadata: &Metadata, model: &str, strict: bool) -> Result<(), Error> {
+    let keys = unread_keys(plan, metadata);
+    let unread: Vec<&str> = keys
+        .iter()
+        .chain(&plan.unclaimed)
+        .map(String::as_str)
+        .collect();
+    if strict && !unread.is_empty() {
+        return Err(Error::Unread {
+            model: model.to_owned(),
+            arch: plan.arch.clone(),
+            unread: unread.join(", "),
+        });
+    }
+    if !plan.unclaimed.is_empty() {
+        let (n, names) = (plan.unclaimed.len(), few(&plan.unclaimed));
+        tracing::warn!("{n} tensors in the file, used by nothing: {names}");
+    }
+    if !keys.is_empty() {
+        let keys = keys.join(", ");
+        tracing::warn!(
+            keys,
+            "metadata that nothing reads: the result may not be what it asks for"
+        );
+    }
+    Ok(())
+}
+
+/// The models in a folder, by name: files, of a split one its first part, and folders of tensors. Files
+/// that belong to a model and are none are left out.
+///
+/// # Errors
+/// The folder cannot be listed.
+pub fn list(folder: &Path) -> Result<Vec<Source>, Error> {
+    let io = |source| Error::Io {
+        path: folder.to_owned(),
+        source,
+    };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        let name = path
+            .file_name()
+            .and_then(|n| n.to_str())
+            .unwrap_or_default();
+        let later_part = name.contains("-of-") && !name.contains("-00001-of-");
+        let is_file = name.ends_with(".gguf") && !later_part && path.is_file();
+        // What cannot be read is told when it is asked for.
+        let is_other = |path: &PathBuf| {
+            let header = gguf::header(path).ok();
+            header.and_then(|(metadata, tensors)| gguf::Kind::of(&metadata, &tensors))
+        };
+        if let Some(kind) = Some(&path).filter(|_| is_file).and_then(is_other) {
+            tracing::info!(path = %path.display(), "not served: this is {}", kind.name());
+        } else if is_file || stmap::is_model(&path) {
+            found.push(Source::File(path));
+        }
+    }
+    found.sort_by_key(Source::name);
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_called_like_its_file_or_folder() {
+        let name = |path: &str| Source::File(path.into()).name();
+        assert_eq!(name("models/some-1.5b.gguf"), "some-1.5b");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let own = root.file_name().expect("a name").to_string_lossy();
+        // The tests run in the root of the project.
+        assert_eq!(name("."), own);
+        assert_eq!(name("src/.."), own);
+        let folder = std::env::temp_dir().join(format!("bench-name-{}-1.5b", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let of_folder = name(folder.to_str().expect("UTF-8"));
+        std::fs::remove_dir(&folder).expect("it is empty");
+        assert!(of_folder.ends_with("-1.5b"), "{of_folder}");
+    }
+}

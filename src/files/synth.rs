@@ -1,0 +1,543 @@
+//! A random model of any architecture and size, from its definition alone.
+//!
+//! Such models prove an architecture: another engine computes the same file, and its logits are
+//! stored. The same seed gives the same file on every machine: values come from a counter-based
+//! integer generator and from operations that IEEE 754 rounds in one way only.
+
+mod vocabulary;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use crate::arch::expr::Value;
+use crate::arch::{ArchDef, ParamSource, Presence, WeightRole, nearest};
+use crate::common::parallel;
+use crate::ggml;
+use crate::plan::{self, Plan, TensorPlan, TensorSet};
+use crate::weights::gguf::{self, NewTensor};
+use crate::weights::{self, Array, Metadata, TensorType, Value as Meta};
+
+/// Description of a random model.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Seed of the weights.
+    pub seed: u64,
+    /// Parameters by name, or metadata by key, with their values as text.
+    pub set: Vec<(String, String)>,
+    /// Metadata by key that the definition does not read.
+    pub meta: Vec<(String, String)>,
+    /// Optional tensors to include: without the layer's prefix and `.weight` in every layer that may
+    /// have them, or one by its whole name.
+    pub with: Vec<String>,
+    /// Element type of matrices and tables.
+    pub ty: TensorType,
+    /// Metadata of a file whose vocabulary and chat template are copied; without one its tokens
+    /// are numbers. A larger `vocab_size` pads the vocabulary with tokens that no text contains.
+    pub vocabulary: Option<Metadata>,
+}
+
+impl Default for Request {
+    /// The defaults of the definition, in f32.
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            set: Vec::new(),
+            meta: Vec::new(),
+            with: Vec::new(),
+            ty: TensorType::F32,
+            vocabulary: None,
+        }
+    }
+}
+
+/// Why a random model could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A parameter that the architecture does not read.
+    #[error("`{name}` is not a parameter of `{arch}`{}", hint(.near.as_deref()))]
+    Parameter {
+        /// The name asked for.
+        name: String,
+        /// The architecture.
+        arch: String,
+        /// The nearest it has.
+        near: Option<String>,
+    },
+    /// A parameter that follows from others.
+    #[error(
+        "`{name}` of `{arch}` follows from its other parameters ({from}), so no value can be given for it"
+    )]
+    Derived {
+        /// The name asked for.
+        name: String,
+        /// The architecture.
+        arch: String,
+        /// The expression that gives its value.
+        from: String,
+    },
+    /// A parameter that nothing reads in a model with what else is asked for.
+    #[error("nothing in a model of `{arch}` with these parameters reads `{name}`")]
+    Unread {
+        /// The name asked for.
+        name: String,
+        /// The architecture.
+        arch: String,
+    },
+    /// A tensor that the architecture may have, but not with what else is asked for.
+    #[error(
+        "`{name}` is a tensor of `{arch}`, but a model with these parameters has none of this name"
+    )]
+    Unused {
+        /// The name asked for.
+        name: String,
+        /// The architecture.
+        arch: String,
+    },
+    /// An optional tensor that the architecture does not have.
+    #[error("`{name}` is not an optional tensor of `{arch}`{}", hint(.near.as_deref()))]
+    Tensor {
+        /// The name asked for.
+        name: String,
+        /// The architecture.
+        arch: String,
+        /// The nearest it has.
+        near: Option<String>,
+    },
+    /// The numbers do not go together.
+    #[error(transparent)]
+    Plan(#[from] plan::Error),
+    /// The vocabulary asked for cannot be used.
+    #[error("the vocabulary {message}")]
+    Vocabulary {
+        /// Why.
+        message: String,
+    },
+    /// A tensor's type does not fit its shape.
+    #[error("tensor `{tensor}`: {source}")]
+    Quantize {
+        /// Its name.
+        tensor: String,
+        /// What does not fit.
+        source: ggml::Error,
+    },
+    /// The file could not be written.
+    #[error(transparent)]
+    Write(#[from] weights::Error),
+}
+
+fn hint(near: Option<&str>) -> String {
+    near.map(|near| format!("; did you mean `{near}`?"))
+        .unwrap_or_default()
+}
+
+/// Makes up a model of `def` and writes it to `path`.
+///
+/// # Errors
+/// Names that do not exist, numbers that do not go together, a file that cannot be written.
+pub fn synth(def: &ArchDef, request: &Request, path: &Path) -> Result<Plan, Error> {
+    let (metadata, plan) = design(def, request)?;
+    let tensors: Vec<NewTensor> = plan
+        .tensors
+        .iter()
+        .map(|tensor| NewTensor {
+            name: tensor.name.clone(),
+            ty: stored_type(tensor, request.ty),
+            shape: tensor.shape.clone(),
+        })
+        .collect();
+    let mut failed = None;
+    let written = gguf::write(path, &metadata, &tensors, |i| {
+        fill(&plan.tensors[i], tensors[i].ty, request.seed).map_err(|source| {
+            failed = Some(Error::Quantize {
+                tensor: tensors[i].name.clone(),
+                source,
+            });
+            io::Error::other("quantisation failed")
+        })
+    });
+    match (written, failed) {
+        (_, Some(error)) => Err(error),
+        (Err(error), None) => Err(error.into()),
+        (Ok(()), None) => Ok(plan),
+    }
+}
+
+/// Metadata and plan of a made-up model.
+///
+/// # Errors
+/// Names that do not exist, numbers that do not go together.
+pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Error> {
+    let mut given: BTreeMap<&str, &str> = BTreeMap::new();
+    for (name, value) in &request.set {
+        given.insert(param_of(def, name)?, value);
+    }
+    let mut keyed: Vec<(String, Meta)> = Vec::new();
+    let mut n_vocab = 0;
+    for (name, param) in &def.params {
+        let ParamSource::Key {
+            keys,
+            absolute,
+            synth,
+            ..
+        } = &param.source
+        else {
+            continue;
+        };
+        let vocabulary = request.vocabulary.as_ref();
+        let value = match (given.get(name.as_str()), synth) {
+            (given, _) if name == "vocab_size" && vocabulary.is_some() => {
+                let asked = given.map(|text| parse(text).as_i64().unwrap_or(-1));
+                let size = vocabulary.map(|v| vocabulary::size(v, asked));
+                Meta::U32(size.transpose()?.unwrap_or(0))
+            }
+            (Some(text), _) => parse(text),
+            (None, Some(synth)) => match synth.as_literal().and_then(to_meta) {
+                Some(value) => value,
+                None => continue,
+            },
+            (None, None) => continue,
+        };
+        if name == "vocab_size" {
+            n_vocab = value.as_i64().unwrap_or(0);
+        }
+        let key = keys.first().cloned().unwrap_or_default();
+        keyed.push((
+            if *absolute {
+                key
+            } else {
+                format!("{}.{key}", def.name)
+            },
+            value,
+        ));
+    }
+
+    let mut metadata = Metadata::default();
+    metadata.insert("general.architecture", Meta::Str(def.name.clone()));
+    // Without the family's name: some engines look for the tokens of its vocabulary then.
+    metadata.insert(
+        "general.name",
+        Meta::Str(format!("made up from seed {}", request.seed)),
+    );
+    match &request.vocabulary {
+        Some(vocabulary) => vocabulary::copy(vocabulary, n_vocab, &mut metadata),
+        None => vocabulary::numbers(n_vocab, &mut metadata),
+    }
+    for (key, value) in &keyed {
+        metadata.insert(key.clone(), value.clone());
+    }
+    let chosen = Chosen {
+        with: &request.with,
+    };
+    let plan = Plan::new(def, &metadata, &chosen)?;
+    check_with(def, &plan, request)?;
+
+    // Keys that nothing reads are left out, unless they size the vocabulary.
+    let vocab_key = format!("{}.vocab_size", def.name);
+    let mut lean = Metadata::default();
+    for (key, value) in metadata.iter() {
+        let is_param = keyed.iter().any(|(k, _)| k == key);
+        if !is_param || plan.keys.contains(key) || key == vocab_key {
+            lean.insert(key, value.clone());
+        }
+    }
+    for (key, text) in &request.meta {
+        lean.insert(key.as_str(), parse(text));
+    }
+    let unread = request.set.iter().find(|(name, _)| {
+        param_of(def, name).is_ok_and(|param| {
+            let ParamSource::Key { keys, absolute, .. } = &def.params[param].source else {
+                return false;
+            };
+            let full = |key: &String| {
+                if *absolute {
+                    key.clone()
+                } else {
+                    format!("{}.{key}", def.name)
+                }
+            };
+            param != "vocab_size" && !keys.iter().any(|key| plan.keys.contains(&full(key)))
+        })
+    });
+    match unread {
+        Some((name, _)) => Err(Error::Unread {
+            name: name.clone(),
+            arch: def.name.clone(),
+        }),
+        None => Ok((lean, plan)),
+    }
+}
+
+/// The parameter that a name or a metadata key stands for.
+fn param_of<'d>(def: &'d ArchDef, name: &str) -> Result<&'d str, Error> {
+    let relative = name
+        .strip_prefix(&def.name)
+        .and_then(|rest| rest.strip_prefix('.'))
+        .unwrap_or(name);
+    let keyed = def.params.iter().filter_map(|(param, p)| match &p.source {
+        ParamSource::Key { keys, .. } => Some((param.as_str(), keys)),
+        ParamSource::Derived(_) => None,
+    });
+    if let Some((param, _)) = keyed
+        .clone()
+        .find(|(param, keys)| *param == name || keys.iter().any(|k| k == relative))
+    {
+        return Ok(param);
+    }
+    if let Some(ParamSource::Derived(from)) = def.params.get(name).map(|p| &p.source) {
+        return Err(Error::Derived {
+            name: name.to_owned(),
+            arch: def.name.clone(),
+            from: from.to_string(),
+        });
+    }
+    let names = keyed
+        .clone()
+        .flat_map(|(param, keys)| keys.iter().map(String::as_str).chain([param]));
+    let near = nearest(relative, names).map(str::to_owned);
+    Err(Error::Parameter {
+        name: name.to_owned(),
+        arch: def.name.clone(),
+        near,
+    })
+}
+
+/// A value as it is written on the command line: `4`, `0.5`, `true`, `yarn`, `1,0,1`.
+fn parse(text: &str) -> Meta {
+    let number = |text: &str| {
+        let int = text
+            .parse::<u32>()
+            .map(Meta::U32)
+            .or_else(|_| text.parse::<i32>().map(Meta::I32));
+        int.ok().or_else(|| {
+            text.parse::<f32>()
+                .ok()
+                .filter(|v| v.is_finite())
+                .map(Meta::F32)
+        })
+    };
+    match text {
+        "true" => return Meta::Bool(true),
+        "false" => return Meta::Bool(false),
+        _ => {}
+    }
+    if let Some(value) = number(text) {
+        return value;
+    }
+    let bracketed = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
+    let items: Vec<&str> = bracketed
+        .unwrap_or(text)
+        .split(',')
+        .map(str::trim)
+        .collect();
+    if items.len() > 1 || bracketed.is_some() {
+        if let Some(all) = items
+            .iter()
+            .map(|t| t.parse().ok())
+            .collect::<Option<Vec<u32>>>()
+        {
+            return Meta::Array(Array::U32(all));
+        }
+        if let Some(all) = items
+            .iter()
+            .map(|t| t.parse().ok())
+            .collect::<Option<Vec<f32>>>()
+        {
+            return Meta::Array(Array::F32(all));
+        }
+        if let Some(all) = items
+            .iter()
+            .map(|t| t.parse().ok())
+            .collect::<Option<Vec<bool>>>()
+        {
+            return Meta::Array(Array::Bool(all));
+        }
+    }
+    Meta::Str(text.to_owned())
+}
+
+fn to_meta(value: &Value) -> Option<Meta> {
+    Some(match value {
+        Value::Int(v) => Meta::U32(u32::try_from(*v).ok()?),
+        Value::Float(v) => Meta::F32(*v as f32),
+        Value::Bool(v) => Meta::Bool(*v),
+        Value::Str(v) => Meta::Str(v.clone()),
+        Value::List(_) => return None,
+    })
+}
+
+/// The tensors of a random model: the required ones and the requested ones.
+struct Chosen<'a> {
+    with: &'a [String],
+}
+
+/// A tensor's name without its layer and without `.weight`.
+fn short(name: &str) -> &str {
+    let name = match name.split_once('.') {
+        Some((_, rest)) => match rest.split_once('.') {
+            Some((layer, rest)) if layer.bytes().all(|b| b.is_ascii_digit()) => rest,
+            _ => name,
+        },
+        None => name,
+    };
+    name.strip_suffix(".weight").unwrap_or(name)
+}
+
+/// Whether a tensor is the one that was asked for, by its whole name or as one of all layers.
+fn is_asked(asked: &str, name: &str) -> bool {
+    asked == name || asked.strip_suffix(".weight").unwrap_or(asked) == short(name)
+}
+
+impl TensorSet for Chosen<'_> {
+    fn has(&self, name: &str, required: bool) -> bool {
+        required || self.with.iter().any(|with| is_asked(with, name))
+    }
+
+    fn stored(&self, _: &str) -> Option<(TensorType, &[u64], u64)> {
+        None
+    }
+
+    fn names(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
+    fn is_file(&self) -> bool {
+        false
+    }
+}
+
+fn check_with(def: &ArchDef, plan: &Plan, request: &Request) -> Result<(), Error> {
+    let has = |asked: &&String| plan.tensors.iter().any(|t| is_asked(asked, &t.name));
+    let Some(asked) = request.with.iter().find(|asked| !has(asked)) else {
+        return Ok(());
+    };
+    let blocks = def
+        .stacks
+        .iter()
+        .flat_map(|s| &s.slots)
+        .flat_map(|s| &s.branches)
+        .map(|b| &b.block);
+    let resources = def.resources.values().map(|r| &r.value);
+    let stages = [&def.embed]
+        .into_iter()
+        .chain(&def.per_layer)
+        .chain(def.head.as_ref().map(|head| &head.unit));
+    let weights = blocks
+        .chain(resources)
+        .chain(stages)
+        .flat_map(|instance| &instance.weights)
+        .filter(|weight| weight.presence != Presence::Forbidden);
+    let known: Vec<&str> = weights.map(|w| short(&w.tensor)).collect();
+    let (name, arch) = (asked.clone(), def.name.clone());
+    if known
+        .iter()
+        .any(|known| is_asked(asked, known) || is_asked(short(asked), known))
+    {
+        return Err(Error::Unused { name, arch });
+    }
+    let near = nearest(asked, known).map(str::to_owned);
+    Err(Error::Tensor { name, arch, near })
+}
+
+fn stored_type(tensor: &TensorPlan, ty: TensorType) -> TensorType {
+    match tensor.role {
+        WeightRole::Matrix | WeightRole::Table => ty,
+        WeightRole::Gain
+        | WeightRole::Bias
+        | WeightRole::Factors
+        | WeightRole::Convolution
+        | WeightRole::Decay => TensorType::F32,
+    }
+}
+
+/// Rows made at a time.
+const ROWS_AT_ONCE: usize = 1024;
+
+/// The data of a tensor.
+fn fill(tensor: &TensorPlan, ty: TensorType, seed: u64) -> Result<Vec<u8>, ggml::Error> {
+    let row = tensor.shape.first().copied().unwrap_or(1) as usize;
+    let rows = (tensor.shape.iter().product::<u64>() / row as u64) as usize;
+    let (mean, spread) = match tensor.role {
+        // Somewhat more than keeps the variance, so that attention is not uniform.
+        WeightRole::Matrix => (0.0, 1.4 / (row as f64).sqrt()),
+        WeightRole::Table => (0.0, 1.0),
+        WeightRole::Gain => (1.0, 0.1),
+        WeightRole::Bias => (0.0, 0.2),
+        WeightRole::Factors => (2.0, 0.5),
+        WeightRole::Convolution => (0.0, 1.0 / (row as f64).sqrt()),
+        // Far enough from zero that none is positive.
+        WeightRole::Decay => (-1.0, 0.15),
+    };
+    let stream = hash(seed, &tensor.name);
+    let make = |piece: usize| {
+        let start = piece * ROWS_AT_ONCE;
+        let n = ROWS_AT_ONCE.min(rows - start);
+        let first = (start * row) as u64;
+        let values: Vec<f32> = (first..first + (n * row) as u64)
+            .map(|i| (mean + spread * normal(stream, i)) as f32)
+            .collect();
+        ggml::quantize(&values, row, ty)
+    };
+    let mut out = Vec::new();
+    parallel::in_order(rows.div_ceil(ROWS_AT_ONCE), make, |piece| {
+        out.extend_from_slice(&piece);
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+/// SplitMix64 (Steele et al. 2014): a bijection that scatters its argument.
+fn scatter(mut x: u64) -> u64 {
+    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+fn hash(seed: u64, name: &str) -> u64 {
+    name.bytes()
+        .fold(scatter(seed), |h, b| scatter(h ^ u64::from(b)))
+}
+
+/// Value `i` of a stream: the sum of four uniform 16-bit numbers, centred, with variance 1.
+fn normal(stream: u64, i: u64) -> f64 {
+    let bits = scatter(stream ^ scatter(i));
+    let sum: u64 = (0..4).map(|part| (bits >> (16 * part)) & 0xffff).sum();
+    // Four uniform numbers on [0, 1) have the mean 2 and the variance 1/3.
+    (sum as f64 / 65536.0 - 2.0) * 3f64.sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_centred_with_unit_variance() {
+        let values: Vec<f64> = (0..100_000).map(|i| normal(7, i)).collect();
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let variance = values.iter().map(|v| v * v).sum::<f64>() / values.len() as f64;
+        assert!(mean.abs() < 0.01, "{mean}");
+        assert!((variance - 1.0).abs() < 0.01, "{variance}");
+    }
+
+    #[test]
+    fn short_names_have_no_layer_and_no_ending() {
+        assert_eq!(short("blk.12.attn_q.bias"), "attn_q.bias");
+        assert_eq!(short("blk.0.attn_q.weight"), "attn_q");
+        assert_eq!(short("rope_freqs.weight"), "rope_freqs");
+        assert_eq!(short("output.bias"), "output.bias");
+    }
+
+    #[test]
+    fn tensors_are_asked_for_in_all_layers_or_by_their_whole_name() {
+        for asked in ["attn_q.bias", "blk.1.attn_q.bias"] {
+            assert!(is_asked(asked, "blk.1.attn_q.bias"), "{asked}");
+        }
+        for asked in ["attn_q", "attn_q.weight", "blk.1.attn_q.weight"] {
+            assert!(is_asked(asked, "blk.1.attn_q.weight"), "{asked}");
+        }
+        for asked in ["attn_q", "blk.0.attn_q.bias", "blk.1.attn_q", "bias", ""] {
+            assert!(!is_asked(asked, "blk.1.attn_q.bias"), "{asked}");
+        }
+    }
+}

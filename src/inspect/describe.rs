@@ -1,0 +1,446 @@
+//! A plan in words: what a model is, its layers, positions, ends and memory.
+//!
+//! What is said of a block is the phrase of its contract with the numbers of the plan. Layers with the same
+//! phrases are told once, as a [`Group`]; if that would be too many, numbers become bounds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use crate::arch::expr::{Scope, Value};
+use crate::arch::formula::particular;
+use crate::arch::{Mode, Resolved};
+use crate::common::wording::{bytes, capital, count, layers, listed, tidy};
+use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, Pooling, SlotPlan, StatePlan, Unit};
+use crate::weights::TensorType;
+
+/// More groups of layers than this are told with bounds for numbers.
+const MAX_GROUPS: usize = 4;
+
+/// Layers of which the same is said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Their indices over all stacks.
+    pub layers: Vec<usize>,
+    /// Their blocks, in the order of execution.
+    pub blocks: Vec<Block>,
+    /// All of it in words.
+    pub text: String,
+}
+
+/// What is said of one block of each layer of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The name of its contract.
+    pub contract: &'static str,
+    /// Options that are told as numbers, with the least and the largest value.
+    pub numbers: Vec<(&'static str, u64, u64)>,
+    /// In words.
+    pub text: String,
+}
+
+/// The paragraph about a model.
+pub fn describe(plan: &Plan) -> String {
+    let mut all = vec![whole(plan)];
+    all.extend(groups(plan).into_iter().map(|group| group.text));
+    let norms: BTreeSet<String> = plan
+        .norms
+        .iter()
+        .map(|unit| phrase(plan, &[unit]))
+        .collect();
+    all.extend(norms.into_iter().map(|norm| format!("norms: {norm}")));
+    all.extend(plan.ropes.iter().map(|unit| phrase(plan, &[unit])));
+    let stages = [Some(&plan.embed), plan.per_layer.as_ref()]
+        .into_iter()
+        .flatten();
+    let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+    all.extend(stages.chain(head).map(|unit| phrase(plan, &[unit])));
+    match head {
+        None => all.push(format!("embedding of a text: {}", pooled(plan.pooling()))),
+        Some(head) if head.weight("output") == plan.embed.weight("tokens") => {
+            all.push("embedding and head share their weights".into());
+        }
+        Some(_) => {}
+    }
+    all.extend(plan.diffusion.iter().map(|unit| phrase(plan, &[unit])));
+    all.extend(memory(plan));
+    let sentences = all.iter().filter(|text| !text.is_empty());
+    let sentences: Vec<String> = sentences.map(|text| capital(text) + ".").collect();
+    sentences.join(" ")
+}
+
+fn whole(plan: &Plan) -> String {
+    let mut text = format!(
+        "{}: {} weights, {} layers, hidden state of {} elements, vocabulary of {} tokens",
+        mode(plan.mode),
+        count(plan.n_weights()),
+        plan.layers.len(),
+        plan.n_embd,
+        plan.n_vocab
+    );
+    if plan.n_ctx_train > 0 {
+        let _ = write!(text, ", trained on contexts of {} tokens", plan.n_ctx_train);
+    }
+    text
+}
+
+/// What a model of a mode is.
+pub(crate) fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Causal => "an autoregressive model",
+        Mode::Diffusion => "a text diffusion model",
+        Mode::Encoder => "an encoder",
+    }
+}
+
+/// Which vector is that of a text.
+pub(crate) fn pooled(pooling: Pooling) -> &'static str {
+    match pooling {
+        Pooling::Mean => "the mean of its tokens' vectors",
+        Pooling::First => "the vector of its first token",
+        Pooling::Last => "the vector of its last token",
+        Pooling::Max => "the largest of each element over its tokens' vectors",
+        Pooling::MeanSqrt => "the sum of its tokens' vectors over the square root of their number",
+        Pooling::Weighted => "the mean of its tokens' vectors weighted by position",
+    }
+}
+
+/// Groups of layers of which the same is said, in the order of their first layers.
+pub fn groups(plan: &Plan) -> Vec<Group> {
+    let exact = grouped(plan, |units| phrase(plan, units));
+    match exact.len() > MAX_GROUPS {
+        // Layers that differ in numbers alone are told together.
+        true => grouped(plan, |units| template(plan, units, &|_| Some("#".into()))),
+        false => exact,
+    }
+}
+
+fn grouped(plan: &Plan, key: impl Fn(&[&Unit]) -> String) -> Vec<Group> {
+    let mut all: Vec<(String, Vec<&LayerPlan>, Vec<usize>)> = Vec::new();
+    for (at, layer) in plan.layers.iter().enumerate() {
+        let own = line(layer, |_, branch| key(&[&branch.block]));
+        match all.iter_mut().find(|(known, ..)| *known == own) {
+            Some((_, likes, places)) => {
+                likes.push(layer);
+                places.push(at);
+            }
+            None => all.push((own, vec![layer], vec![at])),
+        }
+    }
+    let group = |(_, likes, places): (String, Vec<&LayerPlan>, Vec<usize>)| {
+        let mut blocks: Vec<Block> = Vec::new();
+        let text = line(likes[0], |slot, branch| {
+            let mut nth = likes[0].slots[slot].branches.iter();
+            let nth = nth.position(|own| std::ptr::eq(own, branch)).unwrap_or(0);
+            let units = likes
+                .iter()
+                .map(|layer| &layer.slots[slot].branches[nth].block);
+            let units: Vec<&Unit> = units.collect();
+            let text = phrase(plan, &units);
+            blocks.push(Block {
+                contract: branch.block.contract.0.name,
+                numbers: numbers(&units),
+                text: text.clone(),
+            });
+            text
+        });
+        Group {
+            text: format!("{}: {text}", layers(&places, plan.layers.len())),
+            layers: places,
+            blocks,
+        }
+    };
+    all.into_iter().map(group).collect()
+}
+
+/// A layer in words: its slots in order, each with its branches and where it has norms.
+fn line(layer: &LayerPlan, mut phrase: impl FnMut(usize, &BranchPlan) -> String) -> String {
+    let slots = layer.slots.iter().enumerate().map(|(at, slot)| {
+        let branches = slot.branches.iter().map(|branch| {
+            let text = phrase(at, branch);
+            let names = branch.role().into_iter().chain(branch.side.as_deref());
+            let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+            match names.is_empty() {
+                true => text,
+                false => format!("{text} ({})", names.join(", ")),
+            }
+        });
+        let text = branches.collect::<Vec<_>>().join(" alongside ");
+        format!("{text}{}", norms(slot))
+    });
+    let slots: Vec<String> = slots.collect();
+    match slots.is_empty() {
+        true => "nothing".into(),
+        false => slots.join("; then "),
+    }
+}
+
+/// Where a slot has norms.
+fn norms(slot: &SlotPlan) -> String {
+    let of_branch = |norm: fn(&BranchPlan) -> &Option<NormUse>| {
+        slot.branches.iter().any(|branch| norm(branch).is_some())
+    };
+    let places = [
+        (
+            slot.pre.is_some() || of_branch(|branch| &branch.pre),
+            "before",
+        ),
+        (
+            slot.post.is_some() || of_branch(|branch| &branch.post),
+            "after",
+        ),
+        (slot.after.is_some(), "of the sum"),
+    ];
+    let places: Vec<&str> = places
+        .iter()
+        .filter(|(has, _)| *has)
+        .map(|(_, name)| *name)
+        .collect();
+    match places.is_empty() {
+        true => String::new(),
+        false => format!(" (norm {})", listed(&places)),
+    }
+}
+
+/// The phrase of equal uses of a contract, with bounds for numbers that differ.
+pub(crate) fn phrase(plan: &Plan, units: &[&Unit]) -> String {
+    let value = |name: &str| {
+        let values: Vec<u64> = units
+            .iter()
+            .filter_map(|unit| unit.option_int(name))
+            .collect();
+        let (least, most) = (values.iter().min()?, values.iter().max()?);
+        (least != most).then(|| format!("{least} to {most}"))
+    };
+    template(plan, units, &value)
+}
+
+/// The same with `value` in place of an option's own value, where it gives one.
+fn template(plan: &Plan, units: &[&Unit], value: &dyn Fn(&str) -> Option<String>) -> String {
+    let contract = units[0].contract.0;
+    let is_open = |name: &str| {
+        let is_int = matches!(units[0].option(name), Some(Resolved::Int(_)));
+        value(name).filter(|_| is_int)
+    };
+    let mut text = match contract.phrase {
+        "" => contract.noun.to_owned(),
+        phrase => filled(phrase, units[0], &is_open),
+    };
+    match &units[0].state {
+        Some(StatePlan::KeyValue(rows)) => {
+            let cache = &plan.caches[rows.cache].unit;
+            let _ = write!(text, " over {}", seen(plan, cache, &|_| None));
+            if let (Some(Resolved::Resource(rope)), 1..) =
+                (units[0].option("rope"), plan.ropes.len())
+            {
+                let _ = match rope {
+                    Some(at) if plan.ropes.len() > 1 => {
+                        let base = plan.ropes[*at].option("base").map(Resolved::to_value);
+                        let base = base.map(|base| base.to_string()).unwrap_or_default();
+                        write!(text, ", rope of base {base}")
+                    }
+                    Some(_) => Ok(()),
+                    None => write!(text, ", no rope"),
+                };
+            }
+            if rows.owner.is_some() {
+                text.push_str(", KV cache of an earlier layer");
+            }
+        }
+        Some(StatePlan::Recurrent(parts)) => {
+            let n = parts
+                .iter()
+                .map(|part| part.size)
+                .fold(0, u64::saturating_add);
+            let _ = write!(text, ", state of {n} elements");
+        }
+        None => {}
+    }
+    text
+}
+
+/// Which tokens a query sees in a group of layers.
+pub(crate) fn seen(plan: &Plan, cache: &Unit, value: &dyn Fn(&str) -> Option<String>) -> String {
+    let mut unit = cache.clone();
+    for (spec, option) in cache.contract.0.options.iter().zip(&mut unit.options) {
+        if spec.name == "causal" && plan.mode != Mode::Causal {
+            *option = Resolved::Bool(false);
+        }
+    }
+    filled(unit.contract.0.phrase, &unit, value)
+}
+
+fn filled(phrase: &str, unit: &Unit, value: &dyn Fn(&str) -> Option<String>) -> String {
+    let has = |at: usize| unit.weights[at].is_some();
+    let name = |name: &str| match unit.option(name) {
+        Some(Resolved::Float(value)) => Some(tidy(*value)),
+        _ => value(name),
+    };
+    let text = particular(phrase, &Use { unit, has: &has }, &name);
+    text.unwrap_or_else(|problem| {
+        debug_assert!(false, "phrase of {}: {problem}", unit.contract.0.name);
+        unit.contract.0.noun.to_owned()
+    })
+}
+
+/// Numbers that the phrase of some units tells.
+fn numbers(units: &[&Unit]) -> Vec<(&'static str, u64, u64)> {
+    let contract = units[0].contract.0;
+    let told = contract
+        .options
+        .iter()
+        .filter(|spec| contract.phrase.contains(&format!("{{={}}}", spec.name)));
+    let bounds = told.filter_map(|spec| {
+        let values = units.iter().filter_map(|unit| unit.option_int(spec.name));
+        Some((spec.name, values.clone().min()?, values.max()?))
+    });
+    bounds.collect()
+}
+
+/// What a sequence takes between passes.
+fn memory(plan: &Plan) -> Option<String> {
+    if plan.mode != Mode::Causal {
+        return None;
+    }
+    let amount =
+        |known: Option<u64>| known.map_or_else(|| "more than can be counted".to_owned(), bytes);
+    let row = |has_window: bool| {
+        let own = plan.key_values().map(|(_, rows)| rows);
+        let own = own.filter(|rows| plan.caches[rows.cache].window().is_some() == has_window);
+        own.map(|rows| {
+            let values = if rows.v_in_k { 0 } else { rows.v };
+            TensorType::F16.row_bytes(rows.k.checked_add(values)?)
+        })
+        .try_fold(0u64, |sum, row| sum.checked_add(row?))
+    };
+    let all = [
+        (row(false), "KV cache (f16)", "per token"),
+        (row(true), "KV cache (f16)", "per token within the window"),
+        (plan.recurrent_bytes(1), "recurrent state", "per sequence"),
+    ];
+    let told = all.iter().filter(|(n, ..)| *n != Some(0));
+    let told: Vec<String> = told
+        .map(|(n, what, per)| format!("{what}: {} {per}", amount(*n)))
+        .collect();
+    (!told.is_empty()).then(|| told.join(", "))
+}
+
+/// The weights of one use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// What they are for.
+    pub what: String,
+    /// Element types with the number of tensors of each.
+    pub types: Vec<(TensorType, usize)>,
+    /// Tensors.
+    pub n_tensors: usize,
+    /// Elements.
+    pub n_weights: u64,
+    /// Bytes as stored.
+    pub bytes: u64,
+}
+
+/// What the weights of a model are for, in the order of their first use; each counts once.
+pub fn shares(plan: &Plan) -> Vec<Share> {
+    let mut uses: Vec<(String, usize)> = Vec::new();
+    let mut add = |what: &str, all: &[Option<usize>]| {
+        uses.extend(all.iter().flatten().map(|at| (what.to_owned(), *at)));
+    };
+    let stages = [Some(&plan.embed), plan.per_layer.as_ref()]
+        .into_iter()
+        .flatten();
+    stages.for_each(|unit| add(unit.contract.0.short(), &unit.weights));
+    let norm = |norm: &Option<NormUse>| norm.as_ref().map_or([None, None], |n| [n.weight, n.bias]);
+    for slot in plan.layers.iter().flat_map(|layer| &layer.slots) {
+        for branch in &slot.branches {
+            add(&branch.short(), &branch.block.weights);
+            [&branch.pre, &branch.post]
+                .into_iter()
+                .for_each(|own| add("norms", &norm(own)));
+        }
+        [&slot.pre, &slot.post, &slot.after]
+            .into_iter()
+            .for_each(|own| add("norms", &norm(own)));
+    }
+    plan.ropes
+        .iter()
+        .for_each(|unit| add(unit.contract.0.short(), &unit.weights));
+    if let Some(head) = &plan.head {
+        add("norms", &norm(&head.norm));
+        head.unit
+            .iter()
+            .for_each(|unit| add(unit.contract.0.short(), &unit.weights));
+    }
+    let mut seen = BTreeSet::new();
+    type Types = BTreeMap<&'static str, (TensorType, usize)>;
+    let mut shares: Vec<(Share, Types)> = Vec::new();
+    for (what, at) in uses {
+        if !seen.insert(at) {
+            continue;
+        }
+        let found = shares.iter().position(|(share, _)| share.what == what);
+        let found = found.unwrap_or_else(|| {
+            let (types, n_tensors, n_weights, bytes) = (Vec::new(), 0, 0, 0);
+            shares.push((
+                Share {
+                    what,
+                    types,
+                    n_tensors,
+                    n_weights,
+                    bytes,
+                },
+                BTreeMap::new(),
+            ));
+            shares.len() - 1
+        });
+        let (share, types) = &mut shares[found];
+        let tensor = &plan.tensors[at];
+        share.n_tensors += 1;
+        share.n_weights += tensor.shape.iter().product::<u64>();
+        share.bytes += tensor.bytes;
+        if let Some(ty) = tensor.ty {
+            types.entry(ty.name()).or_insert((ty, 0)).1 += 1;
+        }
+    }
+    let done = shares.into_iter().map(|(share, types)| Share {
+        types: types.into_values().collect(),
+        ..share
+    });
+    done.collect()
+}
+
+/// Options and weights as the plan has them.
+pub(crate) struct Use<'u> {
+    pub(crate) unit: &'u Unit,
+    /// Whether the weight at a place of the contract is there.
+    pub(crate) has: &'u dyn Fn(usize) -> bool,
+}
+
+impl Scope for Use<'_> {
+    fn name(&self, name: &str, _: bool) -> Result<Value, String> {
+        let specs = self.unit.contract.0.options;
+        let at = specs.iter().position(|option| option.name == name);
+        let value = at.and_then(|at| self.unit.options.get(at));
+        let mut steps = self.unit.path.split('.');
+        if let (None, "il", Some(il)) = (value, name, steps.find_map(|step| step.parse().ok())) {
+            return Ok(Value::Int(il));
+        }
+        value
+            .map(|value| value.to_value())
+            .ok_or_else(|| format!("there is no option `{name}`"))
+    }
+
+    fn has(&self, key: &str) -> Result<bool, String> {
+        let specs = self.unit.contract.0.weights;
+        let at = specs.iter().position(|weight| weight.key == key);
+        at.map(self.has)
+            .ok_or_else(|| format!("there is no weight `{key}`"))
+    }
+
+    fn dim(&self, _: &str, _: i64) -> Result<i64, String> {
+        Err("a formula does not depend on sizes".into())
+    }
+
+    fn count(&self, _: &str) -> Result<i64, String> {
+        Err("a formula does not depend on arrays".into())
+    }
+}

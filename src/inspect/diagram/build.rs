@@ -1,0 +1,508 @@
+//! A plan and the graph that the model builds of it become a drawing.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::fmt::Write;
+
+use crate::arch::{ArchDef, Instance, Join, Setting, Span};
+use crate::common::wording;
+use crate::ggml::{self, Step};
+use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
+
+use super::kinds::{self, is_within, kinds, without_index};
+use super::ops::{Reader, is_folded};
+use super::sample::Sample;
+use super::symbols::unit_at;
+use super::variants::{absent, is_of};
+use super::words;
+use super::{Branch, Cost, Drawing, Factor, Kept, Kind, Part, Slot};
+use super::{execution, ids};
+
+/// Why something cannot be drawn.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The graph cannot be built.
+    #[error("the graph cannot be built: {0}")]
+    Graph(#[from] ggml::Error),
+    /// The definition has no model with these settings.
+    #[error(transparent)]
+    Synth(#[from] crate::files::synth::Error),
+}
+
+/// What the parts of a drawing are made with.
+pub(super) struct Maker<'a> {
+    pub(super) def: &'a ArchDef,
+    /// The text of the definition.
+    source: &'a str,
+    pub(super) is_symbolic: bool,
+    pub(super) sample: &'a Sample,
+    pub(super) plan: &'a Plan,
+    pub(super) steps: &'a [Step],
+    /// The pass of one token, of a model with a file that goes on by one.
+    pub(super) single: Option<&'a [Step]>,
+    pub(super) reader: Reader<'a>,
+    /// Operations by what they were built for.
+    places: HashMap<(&'a str, &'a str), Vec<usize>>,
+    /// Short names of the blocks that have a role, by their paths.
+    roles: HashMap<&'a str, String>,
+    /// Norms of a path that were taken before.
+    taken: HashMap<String, usize>,
+    placed: Vec<bool>,
+}
+
+impl Drawing {
+    /// The drawing of a sample.
+    pub fn new(def: &ArchDef, source: &str, sample: &Sample) -> Self {
+        let (plan, steps) = (sample.plan(), sample.steps());
+        let mut places: HashMap<(&str, &str), Vec<usize>> = HashMap::new();
+        for (at, step) in steps.iter().enumerate() {
+            places.entry((step.kind, &step.path)).or_default().push(at);
+        }
+        let maker = Maker {
+            def,
+            source,
+            is_symbolic: sample.is_symbolic(),
+            sample,
+            plan,
+            steps,
+            single: sample.single(),
+            reader: Reader::new(steps),
+            places,
+            roles: roles(plan),
+            taken: HashMap::new(),
+            placed: vec![false; steps.len()],
+        };
+        let mut drawing = maker.drawing(sample.name());
+        ids::name(&mut drawing);
+        drawing
+    }
+}
+
+impl<'a> Maker<'a> {
+    fn drawing(mut self, name: &str) -> Drawing {
+        let plan = self.plan;
+        let layers = kinds(plan, self.steps);
+        let embed = self.stage(&plan.embed, "embed");
+        let per_layer = plan.per_layer.as_ref();
+        let per_layer = per_layer.map(|unit| self.stage(unit, "per_layer"));
+        let n_kinds = layers.iter().max().map_or(0, |most| most + 1);
+        let mut drawn: Vec<Kind> = (0..n_kinds).map(|kind| self.kind(kind, &layers)).collect();
+        self.tell_apart(&mut drawn);
+        let mut end = Vec::new();
+        if let Some(head) = &plan.head {
+            end.extend(head.norm.as_ref().map(|norm| self.head_norm(norm)));
+            end.extend(head.unit.as_ref().map(|unit| self.stage(unit, "head")));
+        }
+        let unplaced = (0..self.steps.len())
+            .filter(|at| !self.placed[*at] && !is_folded(&self.steps[*at]))
+            .collect();
+        Drawing {
+            name: name.to_owned(),
+            arch: plan.arch.clone(),
+            mode: plan.mode,
+            is_symbolic: self.is_symbolic,
+            facts: self.facts(),
+            begin: [embed]
+                .into_iter()
+                .chain(per_layer)
+                .filter(has_ops)
+                .collect(),
+            pattern: kinds::pattern(&layers),
+            cost: self.cost(&(0..plan.tensors.len()).collect()),
+            kept: self.all_kept(),
+            absent: absent(self.def, plan),
+            optional: if self.is_symbolic {
+                self.optional()
+            } else {
+                Vec::new()
+            },
+            scenes: execution::scenes(&self, &layers),
+            kinds: drawn,
+            layers,
+            end,
+            unplaced,
+            overlay: None,
+        }
+    }
+
+    /// Operations built for a place.
+    pub(super) fn steps_at(&self, kind: &str, path: &str) -> Vec<usize> {
+        self.places.get(&(kind, path)).cloned().unwrap_or_default()
+    }
+
+    /// What weights are for that are read at a place of a kind.
+    pub(super) fn purpose(&self, kind: &'static str, path: &str) -> String {
+        let role = self.roles.get(path).cloned();
+        role.unwrap_or_else(|| words::purpose(kind).to_owned())
+    }
+
+    pub(super) fn place(&mut self, steps: &[usize]) {
+        for at in steps {
+            self.placed[*at] = true;
+        }
+    }
+
+    fn stage(&mut self, unit: &Unit, kind: &str) -> Part {
+        let steps = vec![self.steps_at(kind, &unit.path)];
+        self.unit_part(unit, &[unit], &steps, None)
+    }
+
+    fn kind(&mut self, kind: usize, of_layer: &[usize]) -> Kind {
+        let plan = self.plan;
+        let mine = (0..of_layer.len()).filter(|at| of_layer[*at] == kind);
+        let places: Vec<usize> = mine.collect();
+        let layers: Vec<&LayerPlan> = places.iter().map(|at| &plan.layers[*at]).collect();
+        let slots: Vec<Slot> = (0..layers[0].slots.len())
+            .map(|at| {
+                let same: Vec<&SlotPlan> = layers.iter().map(|layer| &layer.slots[at]).collect();
+                self.slot(&same, &layers)
+            })
+            .collect();
+        let parts = slots.iter().flat_map(Slot::parts);
+        let weights = parts.flat_map(|part| &part.weights);
+        let tensors = weights.flat_map(|weight| weight.tensors.iter().copied());
+        Kind {
+            id: String::new(),
+            letter: letter(kind),
+            label: String::new(),
+            cost: self.cost(&tensors.collect()),
+            layers: places,
+            when: Vec::new(),
+            slots,
+            note: None,
+        }
+    }
+
+    fn slot(&mut self, slots: &[&SlotPlan], layers: &[&LayerPlan]) -> Slot {
+        let slot = slots[0];
+        let il = layers[0].il;
+        let norms = |pick: fn(&SlotPlan) -> Option<&NormUse>| -> Vec<&NormUse> {
+            slots.iter().filter_map(|slot| pick(slot)).collect()
+        };
+        let def = self.slot_of(&slot.path);
+        let line = |maker: &Self, pick: fn(&crate::arch::Slot) -> Option<&Setting>| {
+            let own = pick(def?).and_then(|setting| setting.span.as_ref());
+            maker.line_at(own.unwrap_or(&def?.span))
+        };
+        let at = line(self, |slot| slot.pre.as_ref());
+        let pre = self.norms(&norms(|slot| slot.pre.as_ref()), layers, at);
+        let wires: Vec<Vec<usize>> = slots
+            .iter()
+            .map(|slot| {
+                let all = self.steps_at("wiring", &slot.path).into_iter();
+                all.filter(|at| !is_folded(&self.steps[*at])).collect()
+            })
+            .collect();
+        let mut wires = Wires::new(self.steps, &wires[0]);
+        let mut sums = Vec::new();
+        let mut branches = Vec::new();
+        for at in 0..slot.branches.len() {
+            let same: Vec<&BranchPlan> = slots.iter().map(|slot| &slot.branches[at]).collect();
+            let mut branch = self.branch(&same, layers);
+            let setting = self.branch_of(&same[0].block.path);
+            let setting = setting.and_then(|branch| branch.gain.as_ref());
+            branch.gain = same[0].gain.and_then(|gain| {
+                let step = wires.take("SCALE")?;
+                let text = setting.map(|setting| setting.expr.source());
+                Some(self.factor(gain, text, step))
+            });
+            sums.extend((at > 0).then(|| wires.take("ADD")).flatten());
+            branches.push(branch);
+        }
+        let at = line(self, |slot| slot.post.as_ref());
+        let post = self.norms(&norms(|slot| slot.post.as_ref()), layers, at);
+        let scale = slot.scale.and_then(|scale| {
+            let step = wires.take("SCALE")?;
+            let setting = def.and_then(|slot| slot.scale.as_ref());
+            Some(self.factor(scale, setting.map(|s| s.expr.source()), step))
+        });
+        let joined = match slot.join {
+            Join::Add => wires.take("ADD"),
+            Join::Set => None,
+        };
+        // What the slots of the other layers do likewise.
+        for slot in slots {
+            let all = self.steps_at("wiring", &slot.path);
+            if all.len() == self.steps_at("wiring", &slots[0].path).len() && wires.is_empty() {
+                self.place(&all);
+            }
+        }
+        let at = line(self, |slot| slot.after.as_ref());
+        let after = self.norms(&norms(|slot| slot.after.as_ref()), layers, at);
+        Slot {
+            name: slot.path.rsplit('.').next().unwrap_or_default().to_owned(),
+            path: without_index(&slot.path, il),
+            from: slot.from.clone(),
+            pre,
+            branches,
+            sums,
+            post,
+            scale,
+            join: slot.join,
+            joined,
+            after,
+            note: None,
+        }
+    }
+
+    fn branch(&mut self, branches: &[&BranchPlan], layers: &[&LayerPlan]) -> Branch {
+        let branch = branches[0];
+        let norms = |pick: fn(&BranchPlan) -> Option<&NormUse>| -> Vec<&NormUse> {
+            branches.iter().filter_map(|branch| pick(branch)).collect()
+        };
+        let def = self.branch_of(&branch.block.path);
+        let line = |maker: &Self, pick: fn(&crate::arch::Branch) -> Option<&Setting>| {
+            let own = pick(def?).and_then(|setting| setting.span.as_ref());
+            maker.line_at(own.unwrap_or(&def?.block.span))
+        };
+        let at = line(self, |branch| branch.pre.as_ref());
+        let pre = self.norms(&norms(|branch| branch.pre.as_ref()), layers, at);
+        let units: Vec<&Unit> = branches.iter().map(|branch| &branch.block).collect();
+        let steps: Vec<Vec<usize>> = units
+            .iter()
+            .map(|unit| self.steps_at(unit.contract.0.name, &unit.path))
+            .collect();
+        let mut block = self.unit_part(units[0], &units, &steps, Some(layers[0].il));
+        if let Some(role) = branch.role() {
+            let _ = write!(block.title, " ({role})");
+        }
+        let at = line(self, |branch| branch.post.as_ref());
+        Branch {
+            from: branch.from.clone(),
+            side: branch.side.clone(),
+            pre,
+            block,
+            post: self.norms(&norms(|branch| branch.post.as_ref()), layers, at),
+            gain: None,
+            save: branch.save.clone(),
+        }
+    }
+
+    /// The norms of one place in several layers; `line` is that of the definition.
+    fn norms(
+        &mut self,
+        norms: &[&NormUse],
+        layers: &[&LayerPlan],
+        line: Option<usize>,
+    ) -> Option<Part> {
+        let (first, rest) = norms.split_first()?;
+        let il = layers.first().map(|layer| layer.il);
+        let mut part = self.norm(first, rest);
+        part.source_line = line;
+        if let Some(il) = il {
+            part.path = without_index(&part.path, il);
+            for weight in &mut part.weights {
+                weight.name = without_index(&weight.name, il);
+            }
+        }
+        Some(part)
+    }
+
+    fn head_norm(&mut self, norm: &NormUse) -> Part {
+        let mut part = self.norm(norm, &[]);
+        let head = self.def.head.as_ref();
+        let own = head.and_then(|head| head.norm.as_ref()?.span.as_ref().or(Some(&head.unit.span)));
+        part.source_line = own.and_then(|span| self.line_at(span));
+        part
+    }
+
+    /// A norm, and its likes in other layers.
+    fn norm(&mut self, norm: &NormUse, others: &[&NormUse]) -> Part {
+        let all = [norm].into_iter().chain(others.iter().copied());
+        let steps: Vec<Vec<usize>> = all.clone().map(|norm| self.norm_steps(norm)).collect();
+        let unit = &self.plan.norms[norm.norm];
+        let key = |tensor: usize| {
+            let is = |(_, at): &(&str, Option<usize>)| *at == Some(tensor);
+            let (key, _) = [("weight", norm.weight), ("bias", norm.bias)]
+                .into_iter()
+                .find(is)?;
+            Some((key, unit.contract.0.weight(key)?.doc))
+        };
+        let mut part = self.part("norm", &norm.path, &steps, &key, None);
+        part.paths = all.map(|norm| norm.path.clone()).collect();
+        part.title = words::norm(unit);
+        part.line = unit.contract.0.summary.trim_end_matches('.').to_owned();
+        let own = self.instance(&unit.path);
+        let instance = own.or_else(|| self.instance("norm.default"));
+        let has = |at: usize| match unit.contract.0.weights[at].key {
+            "weight" => norm.weight.is_some(),
+            _ => norm.bias.is_some(),
+        };
+        self.explain(&mut part, unit, instance, &has);
+        part
+    }
+
+    /// The operations of a norm; those before and behind a block without a name of its own share a path.
+    fn norm_steps(&mut self, norm: &NormUse) -> Vec<usize> {
+        let all = self.steps_at("norm", &norm.path);
+        let begins = |at: &usize| matches!(self.steps[*at].op.as_str(), "RMS_NORM" | "NORM");
+        let starts: Vec<usize> = (0..all.len()).filter(|at| begins(&all[*at])).collect();
+        let nth = self.taken.entry(norm.path.clone()).or_default();
+        let start = starts.get(*nth).copied().unwrap_or(0);
+        let end = starts.get(*nth + 1).copied().unwrap_or(all.len());
+        *nth += 1;
+        all[start..end].to_vec()
+    }
+
+    fn factor(&self, value: f64, source: Option<&str>, step: usize) -> Factor {
+        let text = match source.filter(|_| self.is_symbolic) {
+            Some(source) => source.to_owned(),
+            None => wording::tidy(value),
+        };
+        Factor { text, step }
+    }
+
+    /// All of some tensors, each once; none without a file.
+    pub(super) fn cost(&self, tensors: &BTreeSet<usize>) -> Option<Cost> {
+        if self.is_symbolic {
+            return None;
+        }
+        let mut cost = Cost::default();
+        for at in tensors {
+            let tensor = &self.plan.tensors[*at];
+            cost.params += tensor.shape.iter().product::<u64>();
+            cost.bytes += tensor.bytes;
+        }
+        cost.share = cost.bytes as f64 / self.plan.weight_bytes().max(1) as f64;
+        Some(cost)
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        let plan = self.plan;
+        let mut facts = Vec::new();
+        let mut fact = |name: &str, value: String| facts.push((name.to_owned(), value));
+        if self.is_symbolic {
+            fact("hidden size", "n_embd".into());
+            fact("vocabulary", "n_vocab".into());
+            return facts;
+        }
+        fact("layers", plan.layers.len().to_string());
+        fact("hidden size", plan.n_embd.to_string());
+        fact("vocabulary", plan.n_vocab.to_string());
+        if plan.n_ctx_train > 0 {
+            fact("context length", plan.n_ctx_train.to_string());
+        }
+        fact("weights", wording::count(plan.n_weights()));
+        fact("bytes", wording::bytes(plan.weight_bytes()));
+        facts
+    }
+
+    fn all_kept(&self) -> Kept {
+        let units = self.plan.layers.iter().flat_map(|layer| &layer.slots);
+        let units = units.flat_map(|slot| &slot.branches).map(|b| &b.block);
+        let mut all = Kept::default();
+        for unit in units {
+            let one = self.kept(unit, &[unit]);
+            let add = |a: &mut Option<u64>, b: Option<u64>| {
+                *a = b.map_or(*a, |b| Some(a.unwrap_or(0) + b));
+            };
+            add(&mut all.per_token, one.per_token);
+            add(&mut all.in_window, one.in_window);
+            add(&mut all.per_sequence, one.per_sequence);
+        }
+        all
+    }
+
+    /// The slot of the definition that a path comes from.
+    pub(super) fn slot_of(&self, path: &str) -> Option<&'a crate::arch::Slot> {
+        self.def.stacks.iter().find_map(|stack| {
+            let rest = path.strip_prefix(&stack.name)?.strip_prefix('.')?;
+            let (_, rest) = rest.split_once('.')?;
+            stack.slots.iter().find(|slot| is_within(rest, &slot.name))
+        })
+    }
+
+    /// The branch of the definition that a path of a block comes from.
+    pub(super) fn branch_of(&self, path: &str) -> Option<&'a crate::arch::Branch> {
+        let slot = self.slot_of(path)?;
+        let unit = unit_at(self.plan, path)?;
+        let mut branches = slot.branches.iter();
+        let named = branches.clone().find(|branch| {
+            let name = format!(".{}.{}", slot.name, branch.name);
+            path.ends_with(&name)
+        });
+        named.or_else(|| branches.find(|branch| is_of(self.plan, unit, branch)))
+    }
+
+    /// The use of a contract in the definition that a path comes from.
+    pub(super) fn instance(&self, path: &str) -> Option<&'a Instance> {
+        let def = self.def;
+        match path {
+            "embed" => return Some(&def.embed),
+            "per_layer_input" => return def.per_layer.as_ref(),
+            "head" => return def.head.as_ref().map(|head| &head.unit),
+            _ => {}
+        }
+        let resource = def.resources.iter().find(|((kind, name), _)| {
+            path.strip_prefix(kind.name())
+                .and_then(|rest| rest.strip_prefix('.'))
+                == Some(name)
+        });
+        match resource {
+            Some((_, instance)) => Some(&instance.value),
+            None => self.branch_of(path).map(|branch| &branch.block),
+        }
+    }
+
+    /// Line of the definition in which something stands, counted from 1.
+    pub(super) fn line_of(&self, instance: &Instance) -> Option<usize> {
+        self.line_at(&instance.span)
+    }
+
+    fn line_at(&self, span: &Span) -> Option<usize> {
+        // What a definition leaves to a default has no line.
+        let before = self.source.get(..span.start).filter(|_| !span.is_empty())?;
+        Some(before.matches('\n').count() + 1)
+    }
+}
+
+fn roles(plan: &Plan) -> HashMap<&str, String> {
+    let slots = plan.layers.iter().flat_map(|layer| &layer.slots);
+    let branches = slots.flat_map(|slot| &slot.branches);
+    let with_role = branches.filter(|branch| branch.role().is_some());
+    with_role
+        .map(|branch| (branch.block.path.as_str(), branch.short()))
+        .collect()
+}
+
+fn has_ops(part: &Part) -> bool {
+    !part.ops.is_empty()
+}
+
+/// `A` to `Z`, then `AA`.
+fn letter(mut kind: usize) -> String {
+    let mut text = String::new();
+    loop {
+        text.insert(0, (b'A' + (kind % 26) as u8) as char);
+        if kind < 26 {
+            return text;
+        }
+        kind = kind / 26 - 1;
+    }
+}
+
+/// The operations of a slot's wiring, taken one after the other.
+struct Wires<'s> {
+    steps: &'s [Step],
+    left: VecDeque<usize>,
+}
+
+impl<'s> Wires<'s> {
+    fn new(steps: &'s [Step], all: &[usize]) -> Self {
+        Self {
+            steps,
+            left: all.iter().copied().collect(),
+        }
+    }
+
+    fn take(&mut self, op: &str) -> Option<usize> {
+        let next = *self.left.front()?;
+        if self.steps[next].op != op {
+            return None;
+        }
+        self.left.pop_front()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.left.is_empty()
+    }
+}

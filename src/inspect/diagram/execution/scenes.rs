@@ -1,0 +1,496 @@
+//! Which scenes are true for a model, and what they show.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use super::{Held, Loan, Picture, SMALL, Scene, View, WINDOW};
+use crate::arch::{Mode, ParamSource};
+use crate::blocks::Remasking;
+use crate::blocks::cache::{Cache, Window};
+use crate::blocks::diffusion::Config;
+use crate::common::wording;
+use crate::inspect::describe::pooled;
+use crate::inspect::diagram::build::Maker;
+use crate::inspect::diagram::kinds::is_within;
+use crate::inspect::diagram::parts::CACHE_ELEMENT;
+use crate::inspect::diagram::{MASK, words};
+use crate::model::Options;
+use crate::plan::{BLOCK_LEN, CachePlan, KeyValuePlan, StatePlan, Unit};
+use crate::weights::TensorType;
+
+/// Tokens at the end of the text whose views are drawn.
+const VIEWS: u32 = 4;
+
+/// The scenes of a model whose layers have these kinds.
+pub(crate) fn scenes(maker: &Maker<'_>, of_layer: &[usize]) -> Vec<Scene> {
+    let stage = Stage { maker, of_layer };
+    let mut all = match maker.plan.mode {
+        Mode::Causal => vec![stage.prefill(), stage.decode()],
+        Mode::Encoder => vec![stage.encoding()],
+        Mode::Diffusion => vec![stage.whole_pass(), stage.denoising()],
+    };
+    all.extend(stage.windows());
+    all.extend(stage.shared());
+    all.extend(stage.latent());
+    all.extend(stage.states());
+    all.extend(stage.experts());
+    all.extend(stage.reads());
+    all.extend(stage.keeps());
+    all
+}
+
+/// What scenes are made from.
+struct Stage<'a, 'p> {
+    maker: &'a Maker<'p>,
+    /// The kind of each layer.
+    of_layer: &'a [usize],
+}
+
+/// What a unit keeps of each token, its own or another's.
+fn rows(unit: &Unit) -> Option<&KeyValuePlan> {
+    match unit.state.as_ref()? {
+        StatePlan::KeyValue(rows) => Some(rows),
+        StatePlan::Recurrent(_) => None,
+    }
+}
+
+fn is_owner(unit: &Unit) -> bool {
+    rows(unit).is_some_and(|rows| rows.owner.is_none())
+}
+
+fn is_recurrent(unit: &Unit) -> bool {
+    matches!(&unit.state, Some(StatePlan::Recurrent(_)))
+}
+
+/// Experts that a unit uses for a token, and those it has.
+fn picked(unit: &Unit) -> Option<(u64, u64)> {
+    unit.option_int("used").zip(unit.option_int("experts"))
+}
+
+/// Bytes of a token's keys and values in one layer.
+fn row_bytes(rows: &KeyValuePlan) -> u64 {
+    let values = if rows.v_in_k { 0 } else { rows.v };
+    rows.k.saturating_add(values).saturating_mul(CACHE_ELEMENT)
+}
+
+/// What passes write or read, after `before`; empty if there is nothing.
+fn memory(before: &str, keys: &[usize], states: &[usize]) -> String {
+    let what = match (keys.is_empty(), states.is_empty()) {
+        (false, true) => "the KV cache",
+        (true, false) => "the recurrent states",
+        (false, false) => "the KV cache and the recurrent states",
+        (true, true) => return String::new(),
+    };
+    format!("{before}{what}")
+}
+
+impl<'p> Stage<'_, 'p> {
+    /// Every block with its layer, in the order of execution.
+    fn units(&self) -> impl Iterator<Item = (usize, &'p Unit)> + use<'p> {
+        let layers = self.maker.plan.layers.iter().enumerate();
+        let slots = layers.flat_map(|(at, layer)| layer.slots.iter().map(move |slot| (at, slot)));
+        slots.flat_map(|(at, slot)| slot.branches.iter().map(move |branch| (at, &branch.block)))
+    }
+
+    /// The kinds of layers that have such a block.
+    fn kinds(&self, holds: impl Fn(&Unit) -> bool) -> Vec<usize> {
+        let units = self.units().filter(|(_, unit)| holds(unit));
+        let kinds: BTreeSet<usize> = units.map(|(at, _)| self.of_layer[at]).collect();
+        kinds.into_iter().collect()
+    }
+
+    /// The first such block, if all of them have states of one size.
+    fn first_of_alike(&self, is_such: impl Fn(&Unit) -> bool) -> Option<&'p Unit> {
+        let sizes = |unit: &Unit| match unit.state.as_ref() {
+            Some(StatePlan::KeyValue(rows)) => vec![rows.k, rows.v],
+            Some(StatePlan::Recurrent(parts)) => parts.iter().map(|part| part.size).collect(),
+            None => Vec::new(),
+        };
+        let mut units = self
+            .units()
+            .map(|(_, unit)| unit)
+            .filter(|unit| is_such(unit));
+        let first = units.next()?;
+        units
+            .all(|unit| sizes(unit) == sizes(first))
+            .then_some(first)
+    }
+
+    /// Whether it generates token by token, and keeps something between passes.
+    fn is_causal(&self) -> bool {
+        self.maker.plan.mode == Mode::Causal
+    }
+
+    fn prefill(&self) -> Scene {
+        let (keys, states) = (self.kinds(is_owner), self.kinds(is_recurrent));
+        let line = format!(
+            "The tokens of a prompt go through all layers together, at most {} in a pass{}.",
+            Options::N_BATCH,
+            memory(", and write ", &keys, &states)
+        );
+        Scene::new("Prefill", line, Picture::Prefill { keys, states })
+    }
+
+    fn decode(&self) -> Scene {
+        let keys = self.kinds(|unit| rows(unit).is_some());
+        let states = self.kinds(is_recurrent);
+        let line = format!(
+            "Each pass generates one token: it reads the weights that the token uses{}.",
+            memory(", and ", &keys, &states)
+        );
+        Scene::new("Decode", line, Picture::Decode { keys, states })
+    }
+
+    /// Of a short text, the tokens that each sees in some layer, and that in words.
+    fn seen(&self) -> (Vec<Range<u32>>, &'static str) {
+        let plan = self.maker.plan;
+        let seen = (0..MASK).map(|query| {
+            let caches = plan.caches.iter();
+            let rules = caches.map(|cache| words::small(plan, &cache.unit, MASK / 2));
+            let views = rules.map(|rule| rule.visible(query, MASK));
+            let all = views.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
+            all.unwrap_or_default()
+        });
+        let seen: Vec<Range<u32>> = seen.collect();
+        let whom = match seen.iter().all(|keys| *keys == (0..MASK)) {
+            true => "all others, before and after it",
+            false => "those around it, before and after it",
+        };
+        (seen, whom)
+    }
+
+    fn encoding(&self) -> Scene {
+        let (seen, whom) = self.seen();
+        let pooling = self.maker.plan.pooling();
+        let param = self.maker.def.params.get("pooling");
+        let is_key = param.is_some_and(|p| matches!(p.source, ParamSource::Key { .. }));
+        let by = if self.maker.is_symbolic && is_key {
+            "by `pooling` of the file, here "
+        } else {
+            ""
+        };
+        let line =
+            format!("The whole text goes through all layers in one pass: every token sees {whom}.");
+        let pooled = format!("embedding of the text: {by}{}", pooled(pooling));
+        Scene {
+            facts: vec![pooled, "nothing is kept between passes".into()],
+            ..Scene::new(
+                "Encoding",
+                line,
+                Picture::Whole {
+                    seen,
+                    pooling: Some(pooling),
+                },
+            )
+        }
+    }
+
+    /// One pass over a text with masks.
+    fn whole_pass(&self) -> Scene {
+        let (seen, whom) = self.seen();
+        let line = format!(
+            "The whole text goes through all layers at once: every token sees {whom}, and each mask \
+             gets logits."
+        );
+        let shift = self.config().filter(|config| config.shift_logits);
+        let facts = shift.map(|_| "logits of a token are of the token after it".to_owned());
+        Scene {
+            facts: facts.into_iter().collect(),
+            ..Scene::new(
+                "One denoising step",
+                line,
+                Picture::Whole {
+                    seen,
+                    pooling: None,
+                },
+            )
+        }
+    }
+
+    fn denoising(&self) -> Scene {
+        let line = "The answer starts as masks. Each denoising step reads all of the text again and unmasks \
+                    some positions, block after block.";
+        let rule = self.config().map(|config| match config.remasking {
+            Remasking::LowConfidence => "unmasked first: the highest probability",
+            Remasking::Margin => "unmasked first: the largest margin over the second token",
+            Remasking::Entropy => "unmasked first: the lowest entropy",
+            Remasking::Random => "unmasked in random order",
+            Remasking::None => "each mask is unmasked at random by itself",
+        });
+        let kept = "nothing is kept between steps, unless approximate_cache is set";
+        let picture = Picture::Denoising {
+            n_prompt: 3,
+            block: 4,
+            fixed: [[1, 2], [0, 3], [4, 7], [5, 6]].map(Vec::from).into(),
+        };
+        Scene {
+            facts: rule.into_iter().chain([kept]).map(str::to_owned).collect(),
+            ..Scene::new("Text diffusion", line, picture)
+        }
+    }
+
+    fn config(&self) -> Option<Config> {
+        let unit = self.maker.plan.diffusion.as_ref();
+        unit.map(|unit| Config::read(&unit.options))
+    }
+
+    /// One scene for each group of layers that sees a window.
+    fn windows(&self) -> Vec<Scene> {
+        let caches = self.maker.plan.caches.iter().enumerate();
+        let windows = caches.filter(|(_, cache)| cache.window().is_some());
+        let scenes = windows.filter_map(|(at, cache)| {
+            let kinds = self.kinds(|unit| rows(unit).is_some_and(|rows| rows.cache == at));
+            (!kinds.is_empty()).then(|| self.window(cache, kinds))
+        });
+        scenes.collect()
+    }
+
+    fn window(&self, cache: &CachePlan, kinds: Vec<usize>) -> Scene {
+        let plan = self.maker.plan;
+        let rule = words::rule(plan, &cache.unit);
+        let small = words::small(plan, &cache.unit, SMALL);
+        let views = (WINDOW - VIEWS..WINDOW).map(|query| View {
+            query,
+            keys: small.visible(query, WINDOW),
+        });
+        let (title, name) = match rule.window {
+            Window::Standard => ("Sliding window", "standard"),
+            Window::Chunked => ("Chunked attention", "chunked"),
+            Window::Symmetric => ("Two-sided window", "symmetric"),
+        };
+        let evicts = self.is_causal() && rule.causal;
+        let line = format!("A token sees {}.", self.maker.seen(&cache.unit));
+        let mut facts = Vec::new();
+        if evicts {
+            facts.push(format!("earlier keys are evicted in blocks of {BLOCK_LEN}"));
+        }
+        if plan.caches.len() > 1 {
+            facts.push(format!("group of layers: {}", cache.name));
+        }
+        let picture = Picture::Window {
+            rule: name,
+            evicts,
+            views: views.collect(),
+        };
+        Scene {
+            facts,
+            kinds,
+            ..Scene::new(title, line, picture)
+        }
+    }
+
+    /// A number of the file, if there is one.
+    fn number(&self, n: u64) -> Option<u64> {
+        Some(n).filter(|_| !self.maker.is_symbolic)
+    }
+
+    /// Layers that read what others keep.
+    fn shared(&self) -> Option<Scene> {
+        let mut loans: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let mut layers = self.maker.plan.layers.iter();
+        for (at, unit) in self.units() {
+            let owner = rows(unit).and_then(|rows| rows.owner.as_deref());
+            let of = |path: &str| {
+                layers
+                    .clone()
+                    .position(|layer| is_within(path, &layer.path))
+            };
+            if let Some(owner) = owner.and_then(of) {
+                loans.entry(owner).or_default().push(at);
+            }
+        }
+        layers.next()?;
+        let readers = loans.values().flatten().map(|at| self.of_layer[*at]);
+        let kinds: BTreeSet<usize> = readers.collect();
+        let loans = loans
+            .into_iter()
+            .map(|(owner, readers)| Loan { owner, readers });
+        let loans: Vec<Loan> = loans.collect();
+        let told = loans.iter().filter(|_| !self.maker.is_symbolic);
+        let facts = told.map(|loan| {
+            format!(
+                "read the KV cache of layer {}: {}",
+                loan.owner,
+                loan.readers.len()
+            )
+        });
+        let line =
+            "These layers write no keys and values: they read the KV cache of an earlier layer.";
+        (!loans.is_empty()).then(|| Scene {
+            facts: facts.collect(),
+            kinds: kinds.into_iter().collect(),
+            ..Scene::new("Shared KV cache", line, Picture::Shared(loans.clone()))
+        })
+    }
+
+    /// Layers that keep one row for keys and values of all heads.
+    fn latent(&self) -> Option<Scene> {
+        let is_latent = |unit: &Unit| rows(unit).is_some_and(|rows| rows.v_in_k);
+        let kinds = self.kinds(is_latent);
+        let alike = self.first_of_alike(is_latent).and_then(rows);
+        let row = alike.and_then(|rows| self.number(rows.k).zip(self.number(rows.v)));
+        let line = "Each token has one latent row instead of keys and values per head: all heads read the \
+                    whole row as keys and its first elements as values.";
+        let facts =
+            row.map(|(k, v)| format!("{k} elements per token and layer, {v} of them also values"));
+        (!kinds.is_empty()).then(|| Scene {
+            facts: facts.into_iter().collect(),
+            kinds,
+            ..Scene::new("Latent KV cache", line, Picture::Latent { row })
+        })
+    }
+
+    /// One scene for each kind of block that carries a state.
+    fn states(&self) -> Vec<Scene> {
+        let units = self
+            .units()
+            .map(|(_, unit)| unit)
+            .filter(|unit| is_recurrent(unit));
+        let names: BTreeSet<&'static str> = units.map(|unit| unit.contract.0.name).collect();
+        let scene = |name: &'static str| {
+            let is_such = |unit: &Unit| is_recurrent(unit) && unit.contract.0.name == name;
+            let alike = self.first_of_alike(is_such);
+            let facts = alike.map(|unit| self.maker.kept(unit, &[unit]).text);
+            let line = "A layer has one state of fixed size for each sequence, which every token reads and \
+                        changes.";
+            Scene {
+                facts: facts.unwrap_or_default(),
+                kinds: self.kinds(is_such),
+                ..Scene::new(
+                    format!("Recurrent state: {}", words::purpose(name)),
+                    line,
+                    Picture::State,
+                )
+            }
+        };
+        names.into_iter().map(scene).collect()
+    }
+
+    /// One scene for each choice of so many of so many experts.
+    fn experts(&self) -> Vec<Scene> {
+        let found: BTreeSet<(u64, u64)> =
+            self.units().filter_map(|(_, unit)| picked(unit)).collect();
+        let scenes = found.into_iter().filter_map(|(used, all)| {
+            let is_such = |unit: &Unit| picked(unit) == Some((used, all));
+            let (_, unit) = self.units().find(|(_, unit)| is_such(unit))?;
+            let of = |name: &str| self.maker.size(unit, name);
+            let line = format!(
+                "For each token a router selects {} of {} experts; the weights of the others are not read.",
+                of("used"),
+                of("experts")
+            );
+            let numbers = self.number(used).zip(self.number(all));
+            Some(Scene {
+                kinds: self.kinds(is_such),
+                ..Scene::new("Mixture of experts", line, Picture::Experts { numbers })
+            })
+        });
+        scenes.collect()
+    }
+
+    /// Bytes that a token reads.
+    fn reads(&self) -> Option<Scene> {
+        let steps = self.maker.single?;
+        let plan = self.maker.plan;
+        let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+        for step in steps.iter().filter(|step| step.weight_bytes > 0) {
+            let purpose = self.maker.purpose(step.kind, &step.path);
+            *sums.entry(purpose).or_default() += step.weight_bytes;
+        }
+        let mut weights: Vec<(String, u64)> = sums.into_iter().collect();
+        weights.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let has_keys = plan.key_values().next().is_some();
+        let read =
+            |n: u64| plan.cache_bytes_read(n.saturating_sub(1), TensorType::F16, TensorType::F16);
+        let contexts = self.contexts().into_iter().filter(|_| has_keys);
+        let keys: Vec<(u64, u64)> = contexts.map(|n| (n, read(n).unwrap_or(u64::MAX))).collect();
+        let all: u64 = weights.iter().map(|(_, bytes)| bytes).sum();
+        // A row of a table that is the head as well is read for both.
+        let [read, stored] = [all, plan.weight_bytes()].map(wording::bytes);
+        let facts = [format!(
+            "{read} of weights per token, {stored} in the model"
+        )];
+        let cache = has_keys.then(|| "KV cache of 16 bits".to_owned());
+        let picture = Picture::Reads {
+            weights,
+            keys,
+            states: self.state_bytes(),
+        };
+        let line = "Each new token reads the weights that it uses, the keys and values it sees, and the states.";
+        Some(Scene {
+            facts: facts.into_iter().chain(cache).collect(),
+            ..Scene::new("Bytes read per token", line, picture)
+        })
+    }
+
+    /// Bytes that are kept of contexts of some lengths.
+    fn keeps(&self) -> Option<Scene> {
+        if self.maker.is_symbolic || !self.is_causal() {
+            return None;
+        }
+        let held: Vec<Held> = self.contexts().into_iter().map(|n| self.held(n)).collect();
+        let first = *held.first().filter(|held| held.bytes() > 0)?;
+        let mut facts = Vec::new();
+        if first.all > 0 {
+            let own = self.maker.plan.key_values().map(|(_, rows)| rows);
+            let grows = own.filter(|rows| self.rule(rows).size == 0).map(row_bytes);
+            let bytes = wording::bytes(grows.fold(0, u64::saturating_add));
+            facts.push(format!("KV cache: {bytes} per token"));
+        }
+        let line = match (first.all > 0, first.window > 0, first.state > 0) {
+            (true, false, false) => "The KV cache grows with the context.",
+            (true, true, false) => {
+                "The KV cache grows where all is seen; a window keeps its last tokens."
+            }
+            (false, true, _) => "Only the tokens of the window are kept.",
+            (true, _, true) => "The KV cache grows with the context, recurrent states do not.",
+            (false, false, _) => "What is kept does not grow with the context.",
+        };
+        Some(Scene {
+            facts,
+            ..Scene::new("Memory per sequence", line, Picture::Keeps(held))
+        })
+    }
+
+    /// Lengths of contexts that are shown.
+    fn contexts(&self) -> Vec<u64> {
+        let mut contexts: Vec<u64> = match self.maker.plan.n_ctx_train {
+            0 => vec![2048, 8192, 32768],
+            // Positions are 32-bit.
+            longest => [16, 4, 1]
+                .map(|part| longest.div_ceil(part).min(u64::from(u32::MAX)))
+                .into(),
+        };
+        contexts.dedup();
+        contexts
+    }
+
+    fn rule(&self, rows: &KeyValuePlan) -> Cache {
+        let plan = self.maker.plan;
+        words::rule(plan, &plan.caches[rows.cache].unit)
+    }
+
+    fn held(&self, n: u64) -> Held {
+        let mut held = Held {
+            tokens: n,
+            all: 0,
+            window: 0,
+            state: self.state_bytes(),
+        };
+        for (_, rows) in self.maker.plan.key_values() {
+            let rule = self.rule(rows);
+            // At most the keys that one token can see.
+            let (stay, sum) = match (rule.size, rule.window) {
+                (0, _) => (n, &mut held.all),
+                (size, Window::Standard | Window::Chunked) => (n.min(size), &mut held.window),
+                (size, Window::Symmetric) => (n.min(size / 2 + 1), &mut held.window),
+            };
+            *sum = sum.saturating_add(row_bytes(rows).saturating_mul(stay));
+        }
+        held
+    }
+
+    fn state_bytes(&self) -> u64 {
+        self.maker.plan.recurrent_bytes(1).unwrap_or(u64::MAX)
+    }
+}

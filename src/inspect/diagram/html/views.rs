@@ -1,0 +1,135 @@
+//! The pictures of a page: the stack, and each kind of layers slot by slot, closed and opened.
+//!
+//! Every picture is a piece of `svg` whose groups have the names of what they show. A block by itself is
+//! its slot's picture, seen closer: no block is drawn opened twice.
+
+use std::collections::HashMap;
+
+use super::badge;
+use crate::inspect::diagram::ids::WHOLE;
+use crate::inspect::diagram::svg::{self, Piece, escape};
+use crate::inspect::diagram::{Drawing, Kind, Part, Slot};
+
+/// Width of the pictures of execution, in pixels.
+const EXECUTION: f64 = 1000.0;
+
+/// The pictures as HTML, and where the parts are in them.
+#[derive(Default)]
+pub(super) struct Views {
+    pub(super) html: String,
+    /// x, y, width and height of what is in opened pictures, by its name.
+    pub(super) rects: HashMap<String, [f64; 4]>,
+}
+
+impl Views {
+    /// All pictures.
+    pub(super) fn new(drawing: &Drawing) -> Self {
+        let mut views = Self::default();
+        views.stack(drawing);
+        for kind in &drawing.kinds {
+            views.layer(drawing, kind);
+        }
+        for part in drawing.begin.iter().chain(&drawing.end) {
+            views.stage(part);
+        }
+        views
+    }
+
+    fn push(&mut self, text: &str) {
+        self.html.push_str(text);
+    }
+
+    fn begin_view(&mut self, name: &str, label: &str) {
+        let label = escape(label);
+        self.push(&format!(
+            "<section class=\"view\" data-view=\"{name}\" aria-label=\"{label}\">\n"
+        ));
+    }
+
+    fn stack(&mut self, drawing: &Drawing) {
+        self.begin_view(WHOLE, "The stack");
+        self.push("<div class=\"row\">\n");
+        let label = "The stack, from input to output";
+        self.picture(&svg::whole(drawing), "whole", label);
+        self.picture(
+            &svg::notes(drawing),
+            "notes",
+            "Layers and numbers of the whole model",
+        );
+        let name = "How it is executed";
+        self.push(&format!(
+            "</div>\n<section class=\"execution\" aria-label=\"{name}\">\n<h2>{name}</h2>\n"
+        ));
+        self.picture(&svg::execution(drawing, EXECUTION), "scenes", name);
+        self.push("</section>\n</section>\n");
+    }
+
+    fn layer(&mut self, drawing: &Drawing, kind: &Kind) {
+        self.begin_view(&kind.id, &format!("Layer {}: {}", kind.letter, kind.label));
+        self.push(&heading(drawing, kind));
+        if let Some(legend) = svg::legend(drawing) {
+            self.picture(&legend, "scale", "What the colours mean");
+        }
+        let begin = svg::stream("x: the hidden state, from the layer before", false);
+        self.picture(&begin, "stream", "The hidden state comes in");
+        for (n, (slot, pieces)) in kind.slots.iter().zip(svg::slots(drawing, kind)).enumerate() {
+            self.slot(&format!("{}/{n}", kind.id), slot, &pieces);
+        }
+        let end = svg::stream("x: to the next layer", true);
+        self.picture(&end, "stream", "The hidden state goes out");
+        self.push("</section>\n");
+    }
+
+    fn slot(&mut self, step: &str, slot: &Slot, [closed, opened]: &[Piece; 2]) {
+        let name = escape(&slot.name);
+        self.push(&format!(
+            "<section class=\"step\" data-step=\"{step}\" aria-label=\"slot {name}\">\n<button \
+             class=\"fold\" type=\"button\" aria-expanded=\"false\" title=\"expand or collapse \
+             {name}\"><span class=\"sign\" aria-hidden=\"true\"></span>{name}</button>\n"
+        ));
+        self.picture(closed, "closed", &format!("{} collapsed", slot.name));
+        self.opened(opened, &format!("{} expanded", slot.name));
+        self.push("</section>\n");
+    }
+
+    /// A part before or after the layers.
+    fn stage(&mut self, part: &Part) {
+        self.begin_view(&part.id, &part.title);
+        self.push("<section class=\"step open\">\n");
+        self.opened(&svg::opened(part), &part.title);
+        self.push("</section>\n</section>\n");
+    }
+
+    /// A picture with operations; remembers where everything is.
+    fn opened(&mut self, piece: &Piece, label: &str) {
+        self.rects.extend(piece.groups());
+        self.picture(piece, "opened", label);
+    }
+
+    fn picture(&mut self, piece: &Piece, class: &str, label: &str) {
+        let (w, h) = (piece.w.ceil(), piece.h.ceil());
+        let label = escape(label);
+        self.push(&format!(
+            "<svg class=\"{class}\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" \
+             role=\"group\" aria-label=\"{label}\">\n{}</svg>\n",
+            piece.elements()
+        ));
+    }
+}
+
+/// Letter, label, which layers, numbers, and what opens and closes all slots.
+fn heading(drawing: &Drawing, kind: &Kind) -> String {
+    let mut lines = vec![svg::told(drawing, kind)];
+    lines.extend(kind.cost.as_ref().map(svg::cost));
+    lines.extend(kind.when.iter().map(|when| format!("where {when}")));
+    lines.retain(|line| !line.is_empty());
+    let lines = lines.iter().map(|line| format!("<p>{}</p>", escape(line)));
+    format!(
+        "<header class=\"kindhead\">{}<div><h2>{}</h2>{}</div><span class=\"folds\"><button \
+         type=\"button\" data-fold=\"all\">Expand all</button><button type=\"button\" \
+         data-fold=\"none\">Collapse all</button></span></header>\n",
+        badge(&kind.letter),
+        escape(&kind.label),
+        lines.collect::<String>()
+    )
+}

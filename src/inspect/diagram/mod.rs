@@ -1,0 +1,430 @@
+//! A model as something to look at: stack, kinds of layers, slots, blocks, operations.
+//!
+//! A [`Drawing`] is made from a plan and from the graph that the model builds of it
+//! ([`crate::model::trace`]), so it cannot show what does not run. It is data without coordinates;
+//! `svg` turns it into pictures. With a model file its numbers are those of the file. Without one sizes
+//! are the expressions of the definition and of the contracts ([`symbols`]).
+//!
+//! What is folded into edges and not drawn as an operation: views, reshapes and permutations, copies of
+//! layout, repetitions of the same elements, and bounds that bound nothing. A factor or offset that
+//! directly follows a product, a convolution or a norm and is used by nothing else shares its box, and
+//! so do the additions that sum the parts of one value.
+
+mod apart;
+mod build;
+pub mod compare;
+mod execution;
+mod gallery;
+pub mod html;
+mod ids;
+mod kinds;
+mod ops;
+pub mod overlay;
+mod parts;
+#[cfg(feature = "png")]
+pub mod png;
+mod sample;
+pub mod svg;
+mod symbols;
+mod variants;
+mod words;
+
+pub use build::Error;
+pub use execution::{Held, Loan, Picture, SMALL, Scene, View, WINDOW};
+pub use gallery::{GalleryError, gallery};
+pub use kinds::Run;
+pub use overlay::{Legend, Note};
+pub use sample::Sample;
+pub use variants::variants;
+
+use std::ops::Range;
+
+use crate::arch::{Join, Mode};
+use crate::common::wording;
+
+/// A model.
+#[derive(Clone, Debug)]
+pub struct Drawing {
+    /// Name of the model or definition.
+    pub name: String,
+    /// Name of the architecture.
+    pub arch: String,
+    /// How it is executed.
+    pub mode: Mode,
+    /// Whether sizes are symbols, since there is no file.
+    pub is_symbolic: bool,
+    /// Name and value of what holds for the whole model.
+    pub facts: Vec<(String, String)>,
+    /// Tokens to the stream, and further inputs of layers.
+    pub begin: Vec<Part>,
+    /// Distinct kinds of layers, in the order in which they first occur.
+    pub kinds: Vec<Kind>,
+    /// The kind of each layer, a place in `kinds`.
+    pub layers: Vec<usize>,
+    /// The same, with repetitions counted.
+    pub pattern: Vec<Run>,
+    /// The stream to the result.
+    pub end: Vec<Part>,
+    /// All weights; none without a file.
+    pub cost: Option<Cost>,
+    /// What all layers keep between passes.
+    pub kept: Kept,
+    /// What happens when it runs.
+    pub scenes: Vec<Scene>,
+    /// What the definition can do and this model does not, with the condition.
+    pub absent: Vec<String>,
+    /// Without a file: tensors that are used where a file has them, and that are not drawn.
+    pub optional: Vec<String>,
+    /// Operations of the graph that were executed and belong to nothing drawn.
+    pub unplaced: Vec<usize>,
+    /// What the colours mean, if numbers are shown.
+    pub overlay: Option<Legend>,
+}
+
+/// Elements and bytes of weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Elements.
+    pub params: u64,
+    /// Bytes as stored.
+    pub bytes: u64,
+    /// Bytes of all, over those of the model.
+    pub share: f64,
+}
+
+/// What is kept between passes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Kept {
+    /// Bytes of each position, with 16-bit keys and values; none without a file.
+    pub per_token: Option<u64>,
+    /// The same where a window lets go of positions: while it reaches them.
+    pub in_window: Option<u64>,
+    /// Bytes of each sequence; none without a file.
+    pub per_sequence: Option<u64>,
+    /// In words.
+    pub text: Vec<String>,
+}
+
+impl Kept {
+    /// The bytes in words.
+    fn amounts(&self) -> Vec<String> {
+        let of = |amount: Option<u64>, before: &str, behind: &str| {
+            amount.map(|n| format!("{before}: {} {behind}", wording::bytes(n)))
+        };
+        let all = [
+            of(self.per_token, "KV cache", "per token"),
+            of(self.in_window, "KV cache", "per token in the window"),
+            of(self.per_sequence, "state", "per sequence"),
+        ];
+        all.into_iter().flatten().collect()
+    }
+}
+
+/// Layers that are equal but for their index.
+#[derive(Clone, Debug)]
+pub struct Kind {
+    /// Its name in pictures and pages.
+    pub id: String,
+    /// `A`, `B`, ...
+    pub letter: String,
+    /// What tells it from the others, in a few words.
+    pub label: String,
+    /// Indices of the layers, counted over all stacks.
+    pub layers: Vec<usize>,
+    /// Conditions of the definition that hold for these layers and not for all.
+    pub when: Vec<String>,
+    /// What they do, in order.
+    pub slots: Vec<Slot>,
+    /// All layers of the kind together.
+    pub cost: Option<Cost>,
+    /// What a measurement says of them, if one is shown.
+    pub note: Option<Note>,
+}
+
+/// One sublayer: what leaves the stream, and how it comes back.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// Its name in the definition.
+    pub name: String,
+    /// Path with `{il}` for the index of the layer.
+    pub path: String,
+    /// The tap that is read instead of the stream.
+    pub from: Option<String>,
+    /// Before the branches.
+    pub pre: Option<Part>,
+    /// Side by side; their sum goes on.
+    pub branches: Vec<Branch>,
+    /// The additions that sum the branches, as places in the graph.
+    pub sums: Vec<usize>,
+    /// Behind the sum.
+    pub post: Option<Part>,
+    /// Factor behind that.
+    pub scale: Option<Factor>,
+    /// How it meets the stream.
+    pub join: Join,
+    /// The addition to the stream, as a place in the graph.
+    pub joined: Option<usize>,
+    /// Norm of the hidden state after it.
+    pub after: Option<Part>,
+    /// What a measurement says of the wiring, if one is shown.
+    pub note: Option<Note>,
+}
+
+/// One way through a slot.
+#[derive(Clone, Debug)]
+pub struct Branch {
+    /// The tap that is read instead of what the slot's norm gives.
+    pub from: Option<String>,
+    /// The tap that is its second input.
+    pub side: Option<String>,
+    /// Before the block.
+    pub pre: Option<Part>,
+    /// The block.
+    pub block: Part,
+    /// Behind the block.
+    pub post: Option<Part>,
+    /// Factor behind that.
+    pub gain: Option<Factor>,
+    /// The name under which later slots and layers read the result.
+    pub save: Option<String>,
+}
+
+/// A factor in the wiring.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Factor {
+    /// Its value, or its name.
+    pub text: String,
+    /// The operation, as a place in the graph.
+    pub step: usize,
+}
+
+/// A block, a stage or a norm: a box that opens to its operations.
+#[derive(Clone, Debug, Default)]
+pub struct Part {
+    /// Its name in pictures and pages.
+    pub id: String,
+    /// Its colours: a class of the style sheet.
+    pub class: &'static str,
+    /// Name of its contract: `attention`, `norm`, ...
+    pub kind: &'static str,
+    /// Path with `{il}` for the index of the layer.
+    pub path: String,
+    /// Paths of all that this box stands for.
+    pub paths: Vec<String>,
+    /// What it is called.
+    pub title: String,
+    /// What its weights are for, in a word or two: parts of one purpose are summed.
+    pub purpose: String,
+    /// What it does, in one plain line.
+    pub line: String,
+    /// What it computes.
+    pub formula: String,
+    /// Numbers and choices worth a word.
+    pub facts: Vec<String>,
+    /// Every choice of the definition, those of its rotation, cache and norms among them.
+    pub options: Vec<PartOption>,
+    /// Small pictures.
+    pub icons: Vec<Icon>,
+    /// Its weights, in the order of the contract.
+    pub weights: Vec<Weight>,
+    /// Its operations, in the order of execution.
+    pub ops: Vec<Op>,
+    /// What flows between them.
+    pub edges: Vec<Edge>,
+    /// All that this box stands for together; none without a file.
+    pub cost: Option<Cost>,
+    /// What it keeps between passes.
+    pub kept: Kept,
+    /// Line of the definition that it comes from, counted from 1.
+    pub source_line: Option<usize>,
+    /// What a measurement says of it, if one is shown.
+    pub note: Option<Note>,
+}
+
+/// A choice of the definition for a part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartOption {
+    /// Its name in the contract, behind those of the resources it is of: `qk_norm`, `rope.kind`.
+    pub name: String,
+    /// As resolved; a number without a file is what the definition says.
+    pub value: String,
+    /// What it is, in the contract's words.
+    pub doc: &'static str,
+    /// Whether it is a size or a factor rather than one of several ways to compute.
+    pub is_number: bool,
+    /// Whether it is the number by which the contract leaves something out.
+    pub is_off: bool,
+    /// Whether it is what the contract says by default.
+    pub is_default: bool,
+    /// Whether it is a choice of the file, and there is none: `value` is what the definition says.
+    pub is_open: bool,
+    /// Whether the contract computes its default from others.
+    pub is_ruled: bool,
+}
+
+/// A small picture beside a title.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Icon {
+    /// Query heads over the heads of keys and values that they share.
+    Heads {
+        /// Query heads for each head of keys; none if sizes are symbols.
+        per_group: Option<u64>,
+        /// In words.
+        text: String,
+    },
+    /// Experts of which some are used.
+    Experts {
+        /// Used, and in all; none if sizes are symbols.
+        numbers: Option<(u64, u64)>,
+        /// In words.
+        text: String,
+    },
+    /// Which keys a query sees.
+    Mask {
+        /// Of a text of [`MASK`] tokens, the keys that each query sees, with a window of half of them.
+        seen: Vec<Range<u32>>,
+        /// In words.
+        text: String,
+    },
+}
+
+/// Tokens of the text in the picture of what is seen.
+pub const MASK: u32 = 6;
+
+/// A weight of a part.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weight {
+    /// Its name in pictures and pages.
+    pub id: String,
+    /// Key in the contract.
+    pub key: String,
+    /// Name in the file, with `{il}` for the index of the layer.
+    pub name: String,
+    /// What it is, in words.
+    pub doc: &'static str,
+    /// Dimensions, ggml order.
+    pub shape: Vec<String>,
+    /// Element types, most frequent first; none without a file.
+    pub types: Vec<&'static str>,
+    /// All that this stands for together; none without a file.
+    pub cost: Option<Cost>,
+    /// Whether another part uses it as well.
+    pub is_shared: bool,
+    /// The tensors, as places in the plan.
+    pub tensors: Vec<usize>,
+}
+
+/// A box within a part: one operation, or several that are one to a reader.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Op {
+    /// Its name in pictures and pages.
+    pub id: String,
+    /// What it is called.
+    pub title: String,
+    /// What is computed, in ggml's names.
+    pub ops: Vec<String>,
+    /// How it is drawn.
+    pub shape: OpShape,
+    /// Its weights, as places in [`Part::weights`].
+    pub weights: Vec<usize>,
+    /// Dimensions of the result, ggml order.
+    pub result: Vec<String>,
+    /// Name of the result, where it has one.
+    pub value: Option<String>,
+    /// The operations, as places in the graph, in the order of execution.
+    pub steps: Vec<usize>,
+    /// What a measurement says of it, if one is shown.
+    pub note: Option<Note>,
+}
+
+/// How an operation is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpShape {
+    /// With weights: a box.
+    Weighted,
+    /// Without: a pill.
+    Plain,
+    /// An addition or a product of two values: a circle.
+    Sign(&'static str),
+    /// Written to or read from what is kept: a drum.
+    Kept,
+}
+
+/// What flows into an operation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Edge {
+    /// Where it comes from.
+    pub from: End,
+    /// The operation that reads it, a place in [`Part::ops`].
+    pub to: usize,
+    /// Dimensions in which it is read, ggml order.
+    pub shape: Vec<String>,
+    /// Whether only a part of the value is read.
+    pub is_part: bool,
+}
+
+/// Where an edge comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// An operation, a place in [`Part::ops`].
+    Op(usize),
+    /// Something outside, by its name.
+    Outside(String),
+}
+
+impl Drawing {
+    /// Every part, each kind of layer once, in the order of execution.
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        let slots = self.kinds.iter().flat_map(|kind| &kind.slots);
+        self.begin
+            .iter()
+            .chain(slots.flat_map(Slot::parts))
+            .chain(&self.end)
+    }
+
+    /// The same, to be changed.
+    pub fn parts_mut(&mut self) -> impl Iterator<Item = &mut Part> {
+        let slots = self.kinds.iter_mut().flat_map(|kind| &mut kind.slots);
+        self.begin
+            .iter_mut()
+            .chain(slots.flat_map(Slot::parts_mut))
+            .chain(&mut self.end)
+    }
+}
+
+impl Slot {
+    /// Its parts, in the order of execution.
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        let branches = self.branches.iter().flat_map(|branch| {
+            let around = [&branch.pre, &branch.post];
+            let [pre, post] = around.map(|part| part.iter());
+            pre.chain([&branch.block]).chain(post)
+        });
+        self.pre
+            .iter()
+            .chain(branches)
+            .chain(&self.post)
+            .chain(&self.after)
+    }
+
+    /// The same, to be changed.
+    pub fn parts_mut(&mut self) -> impl Iterator<Item = &mut Part> {
+        let branches = self.branches.iter_mut().flat_map(|branch| {
+            let around = [&mut branch.pre, &mut branch.post];
+            let [pre, post] = around.map(|part| part.iter_mut());
+            pre.chain([&mut branch.block]).chain(post)
+        });
+        self.pre
+            .iter_mut()
+            .chain(branches)
+            .chain(&mut self.post)
+            .chain(&mut self.after)
+    }
+
+    /// Its operations in the wiring, as places in the graph.
+    pub fn wiring(&self) -> impl Iterator<Item = usize> {
+        let gains = self.branches.iter().filter_map(|b| b.gain.as_ref());
+        let factors = gains.chain(&self.scale).map(|factor| factor.step);
+        factors.chain(self.sums.iter().copied()).chain(self.joined)
+    }
+}

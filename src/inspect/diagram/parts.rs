@@ -1,0 +1,429 @@
+//! One part of a drawing: its operations, weights, words and numbers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::arch::formula::{general, particular};
+use crate::arch::{Instance, Mode, OptionSpec, Resolved};
+use crate::ggml::{Origin, Step};
+use crate::inspect::describe::Use;
+use crate::plan::{StatePlan, Unit};
+
+use super::build::Maker;
+use super::kinds::{is_within, without_index};
+use super::ops::{RawEdge, RawEnd, RawOp, root};
+use super::symbols::resource;
+use super::words;
+use super::{Edge, End, Kept, Op, OpShape, Part, PartOption, Weight};
+
+/// Bytes of an element of a cache at its usual type.
+pub(super) const CACHE_ELEMENT: u64 = 2;
+
+impl Maker<'_> {
+    /// A use of a contract, and its likes in other layers.
+    pub(super) fn unit_part(
+        &mut self,
+        unit: &Unit,
+        all: &[&Unit],
+        steps: &[Vec<usize>],
+        il: Option<u64>,
+    ) -> Part {
+        let contract = unit.contract.0;
+        let key = |tensor: usize| {
+            let at = unit.weights.iter().position(|w| *w == Some(tensor))?;
+            Some((contract.weights[at].key, contract.weights[at].doc))
+        };
+        let mut part = self.part(contract.name, &unit.path, steps, &key, il);
+        let instance = self.instance(&unit.path);
+        part.paths = all.iter().map(|unit| unit.path.clone()).collect();
+        part.title = contract.title.to_owned();
+        part.line = self.line(unit);
+        part.icons = self.icons(unit);
+        part.kept = self.kept(unit, all);
+        part.source_line = instance.and_then(|instance| self.line_of(instance));
+        self.explain(&mut part, unit, instance, &|at| unit.weights[at].is_some());
+        part
+    }
+
+    /// Formula, options and facts of a part.
+    pub(super) fn explain(
+        &self,
+        part: &mut Part,
+        unit: &Unit,
+        instance: Option<&Instance>,
+        has: &dyn Fn(usize) -> bool,
+    ) {
+        let contract = unit.contract.0;
+        let value = |name: &str| {
+            let at = contract
+                .options
+                .iter()
+                .position(|option| option.name == name)?;
+            self.open(unit, instance?, at).map(|_| name.to_owned())
+        };
+        let formula = particular(contract.formula, &Use { unit, has }, &value);
+        part.formula = formula.unwrap_or_else(|problem| {
+            debug_assert!(false, "formula of {}: {problem}", contract.name);
+            general(contract.formula)
+        });
+        self.options(&mut part.options, "", unit, instance);
+        // A norm may be named and not used.
+        let mut names = part.ops.iter().flat_map(|op| &op.ops);
+        if part.kind != "norm" && !names.any(|op| op.ends_with("NORM") && op != "L2_NORM") {
+            part.options
+                .retain(|option| !option.name.starts_with("norm"));
+        }
+        let told = part
+            .options
+            .iter()
+            .filter(|option| !option.is_default && !option.name.contains('.'));
+        let told = told.map(|option| format!("{} = {}", option.name, option.value));
+        part.facts = told.collect();
+    }
+
+    /// A part without its words. `steps` are its operations in each layer that it stands for, and
+    /// `key` gives the key and the words of a tensor that belongs to it.
+    pub(super) fn part(
+        &mut self,
+        kind: &'static str,
+        path: &str,
+        steps: &[Vec<usize>],
+        key: &dyn Fn(usize) -> Option<(&'static str, &'static str)>,
+        il: Option<u64>,
+    ) -> Part {
+        let index = |name: &str| il.map_or_else(|| name.to_owned(), |il| without_index(name, il));
+        let own = &steps[0];
+        for like in steps {
+            self.place(like);
+        }
+        let (raw, raw_edges) = self.reader.boxes(own);
+        let mut weights: Vec<Weight> = Vec::new();
+        let mut ops = Vec::new();
+        for known in &raw {
+            let mut places = Vec::new();
+            for tensor in &known.weights {
+                let found = weights.iter().position(|w| w.tensors[0] == *tensor);
+                let at = found.unwrap_or_else(|| {
+                    weights.push(self.weight(*tensor, path, steps, key, &index));
+                    weights.len() - 1
+                });
+                places.push(at);
+            }
+            ops.push(self.op(known, places, &weights, &index));
+        }
+        let edges = raw_edges
+            .iter()
+            .filter_map(|edge| self.edge(edge, path))
+            .collect();
+        let tensors: BTreeSet<usize> = weights.iter().flat_map(|w| w.tensors.clone()).collect();
+        Part {
+            kind,
+            class: words::class(kind),
+            path: index(path),
+            paths: vec![path.to_owned()],
+            purpose: self.purpose(kind, path),
+            cost: self.cost(&tensors),
+            weights,
+            ops,
+            edges,
+            ..Part::default()
+        }
+    }
+
+    fn weight(
+        &self,
+        tensor: usize,
+        path: &str,
+        steps: &[Vec<usize>],
+        key: &dyn Fn(usize) -> Option<(&'static str, &'static str)>,
+        index: &dyn Fn(&str) -> String,
+    ) -> Weight {
+        let (at, nth) = self.read_at(&steps[0], tensor).unwrap_or_default();
+        let likes = steps.iter().filter_map(|like| {
+            let sources = &self.steps[*like.get(at)?].sources;
+            match root(self.steps, sources.get(nth)?) {
+                Origin::Weight(tensor) => Some(tensor),
+                _ => None,
+            }
+        });
+        let mut tensors: Vec<usize> = vec![tensor];
+        tensors.extend(likes.filter(|like| *like != tensor));
+        tensors.dedup();
+        let mut types: BTreeMap<&'static str, usize> = BTreeMap::new();
+        let planned = tensors.iter().map(|at| &self.plan.tensors[*at]);
+        for ty in planned.filter_map(|t| t.ty).filter(|_| !self.is_symbolic) {
+            *types.entry(ty.name()).or_default() += 1;
+        }
+        let mut types: Vec<(&'static str, usize)> = types.into_iter().collect();
+        types.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+        let name = &self.plan.tensors[tensor].name;
+        let (key, doc) = key(tensor).unwrap_or((name, ""));
+        Weight {
+            id: String::new(),
+            key: key.to_owned(),
+            doc,
+            name: index(name),
+            shape: self.weight_shape(path, tensor),
+            types: types.into_iter().map(|(ty, _)| ty).collect(),
+            cost: self.cost(&tensors.iter().copied().collect()),
+            is_shared: self.is_shared(tensor),
+            tensors,
+        }
+    }
+
+    /// Where among `steps` a tensor is read: the step and its source.
+    fn read_at(&self, steps: &[usize], tensor: usize) -> Option<(usize, usize)> {
+        steps.iter().enumerate().find_map(|(at, step)| {
+            let mut sources = self.steps[*step].sources.iter();
+            let nth = sources.position(|s| root(self.steps, s) == Origin::Weight(tensor))?;
+            Some((at, nth))
+        })
+    }
+
+    /// Whether units of different paths read a tensor.
+    fn is_shared(&self, tensor: usize) -> bool {
+        let reads = |step: &&Step| step.sources.contains(&Origin::Weight(tensor));
+        let mut readers = self.steps.iter().filter(reads).map(|step| &step.path);
+        let first = readers.next();
+        readers.any(|path| Some(path) != first)
+    }
+
+    fn op(
+        &self,
+        raw: &RawOp,
+        places: Vec<usize>,
+        weights: &[Weight],
+        index: &dyn Fn(&str) -> String,
+    ) -> Op {
+        let step = |at: &usize| &self.steps[*at];
+        let first = step(&raw.steps[0]);
+        let number = |nth: usize| self.factor_text(&first.path, first.params[nth]);
+        let (mut title, mut shape) = words::op(first, &number);
+        if let Some(at) = places.first() {
+            title = words::weighted(first, &weights[*at].key);
+            shape = OpShape::Weighted;
+        }
+        if raw.is_sum {
+            (title, shape) = ("sum of the parts".into(), OpShape::Plain);
+        }
+        let kept = first
+            .sources
+            .iter()
+            .find_map(|s| match root(self.steps, s) {
+                Origin::Leaf(name) => kept_name(&name),
+                _ => None,
+            });
+        let verb = match first.op.as_str() {
+            "SET_ROWS" => Some("write"),
+            "GET_ROWS" => Some("read"),
+            _ => None,
+        };
+        if let (Some(kept), Some(verb)) = (&kept, verb) {
+            (title, shape) = (format!("{verb} {kept}"), OpShape::Kept);
+        }
+        let value = raw.steps.iter().rev().map(step).find_map(|step| {
+            let own = is_within(&step.name, &step.path) && step.name != step.path;
+            own.then(|| index(&step.name))
+        });
+        Op {
+            id: String::new(),
+            title,
+            shape,
+            ops: raw.steps.iter().map(|at| step(at).op.clone()).collect(),
+            result: self.result(raw, &places, weights),
+            weights: places,
+            value,
+            steps: raw.steps.clone(),
+            note: None,
+        }
+    }
+
+    /// Dimensions of a result; with symbols only where a weight says them.
+    fn result(&self, raw: &RawOp, places: &[usize], weights: &[Weight]) -> Vec<String> {
+        if !self.is_symbolic {
+            return self.sample.shape(raw.result);
+        }
+        let weight = places.first().map(|at| &weights[*at].shape);
+        let rows = weight.and_then(|shape| match self.steps[raw.steps[0]].op.as_str() {
+            "MUL_MAT" => shape.get(1),
+            "GET_ROWS" => shape.first(),
+            _ => None,
+        });
+        rows.map_or_else(Vec::new, |rows| vec![rows.clone(), "T".into()])
+    }
+
+    fn edge(&self, raw: &RawEdge, path: &str) -> Option<Edge> {
+        let from = match raw.from {
+            RawEnd::Op(at) => End::Op(at),
+            RawEnd::Step(at) => End::Outside(self.outside(at, path)?),
+        };
+        let is_hidden = matches!(&from, End::Outside(name) if name == "x" || name == "h");
+        let shape = match (raw.is_kept, self.is_symbolic) {
+            (true, _) => Vec::new(),
+            (_, false) => self.sample.shape(raw.last),
+            (_, true) if is_hidden => vec!["n_embd".into(), "T".into()],
+            (_, true) => Vec::new(),
+        };
+        Some(Edge {
+            from,
+            to: raw.to,
+            shape,
+            is_part: raw.is_part,
+        })
+    }
+
+    /// The name of a value that a part at `path` reads from outside.
+    fn outside(&self, at: usize, path: &str) -> Option<String> {
+        let step = &self.steps[at];
+        let mut layers = self.plan.layers.iter();
+        let layer = layers.find(|layer| is_within(&step.path, &layer.path));
+        Some(match (step.kind, layer) {
+            ("norm", _) if step.path.ends_with(".after") => "x".into(),
+            ("norm", _) => "h".into(),
+            ("per_layer", _) => "ple".into(),
+            ("wiring" | "embed", _) => "x".into(),
+            (_, Some(layer)) if !is_within(path, &layer.path) => {
+                let mut names = step.sources.iter().filter_map(|source| match source {
+                    Origin::Leaf(name) => kept_name(name),
+                    _ => None,
+                });
+                let name = names.next_back().unwrap_or_else(|| "a value".into());
+                format!("{name} of layer {}", layer.il)
+            }
+            _ => {
+                let slots = self.plan.layers.iter().flat_map(|layer| &layer.slots);
+                let mut branches = slots.flat_map(|slot| &slot.branches);
+                let own = branches.find(|b| b.block.path == step.path)?;
+                own.save.clone().unwrap_or_else(|| "the other block".into())
+            }
+        })
+    }
+
+    /// Every choice of a unit and of the resources that it names, in the order of the contract. What the
+    /// contract computes from other options is none, nor is the index of a layer.
+    fn options(
+        &self,
+        out: &mut Vec<PartOption>,
+        prefix: &str,
+        unit: &Unit,
+        instance: Option<&Instance>,
+    ) {
+        for (at, (spec, value)) in unit
+            .contract
+            .0
+            .options
+            .iter()
+            .zip(&unit.options)
+            .enumerate()
+        {
+            let name = format!("{prefix}{}", spec.name);
+            out.extend(self.option(name.clone(), spec, at, unit, instance));
+            if let Some(inner) = resource(self.plan, spec.kind, value) {
+                self.options(out, &format!("{name}."), inner, self.instance(&inner.path));
+            }
+        }
+    }
+
+    /// One option; none if it is no choice.
+    fn option(
+        &self,
+        name: String,
+        spec: &'static OptionSpec,
+        at: usize,
+        unit: &Unit,
+        instance: Option<&Instance>,
+    ) -> Option<PartOption> {
+        let value = &unit.options[at];
+        let default = spec.default.unwrap_or_default();
+        let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+        let is_ruled = !default.chars().all(is_word) && !default.starts_with('\'');
+        let is_owner = default == "il";
+        if is_ruled && !matches!(value, Resolved::Float(_)) {
+            return None;
+        }
+        let is_number = matches!(value, Resolved::Int(_) | Resolved::Float(_)) && !is_owner;
+        let setting = instance.map(|instance| &instance.options[at]);
+        let open = instance.and_then(|instance| self.open(unit, instance, at));
+        let text = match (value, setting.filter(|_| self.is_symbolic && is_number)) {
+            _ if is_owner => match &unit.state {
+                Some(StatePlan::KeyValue(rows)) if rows.owner.is_some() => "an earlier one".into(),
+                _ => "its own".into(),
+            },
+            _ if open.is_some() => open.clone().unwrap_or_default(),
+            // Where a text is read as a whole, nothing is hidden from what comes before it.
+            (Resolved::Bool(true), _) if spec.name == "causal" => {
+                (self.plan.mode == Mode::Causal).to_string()
+            }
+            (_, Some(setting)) => setting.expr.source().to_owned(),
+            // Resources have names of the definition's own; what they are follows.
+            (Resolved::Resource(place), _) => if place.is_some() { "yes" } else { "none" }.into(),
+            _ => words::option(self.plan, spec.kind, value),
+        };
+        let is_literal = default.parse::<f64>().is_ok() && is_number;
+        let is_usual = words::is_default(default, value);
+        let is_stated = setting.is_none_or(|setting| setting.span.is_some());
+        Some(PartOption {
+            name,
+            value: text,
+            doc: spec.doc,
+            is_number,
+            is_off: is_literal && is_usual,
+            is_default: is_owner || open.is_none() && (is_usual || is_number && !is_stated),
+            is_open: open.is_some(),
+            is_ruled,
+        })
+    }
+
+    /// What a unit and its likes keep between passes.
+    pub(super) fn kept(&self, unit: &Unit, all: &[&Unit]) -> Kept {
+        let n = all.len() as u64;
+        let numbers = |n: u64| Some(n).filter(|_| !self.is_symbolic);
+        match &unit.state {
+            // What reads a text as a whole keeps nothing of it.
+            _ if self.plan.mode != Mode::Causal => Kept::default(),
+            Some(StatePlan::KeyValue(rows)) if rows.owner.is_some() => Kept {
+                text: vec!["reads the KV cache of an earlier layer".into()],
+                ..Kept::default()
+            },
+            Some(StatePlan::KeyValue(rows)) => {
+                let values = if rows.v_in_k { 0 } else { rows.v };
+                let cache = &self.plan.caches[rows.cache];
+                let bytes = numbers(n * (rows.k + values) * CACHE_ELEMENT);
+                let has_window = cache.window().is_some();
+                Kept {
+                    per_token: bytes.filter(|_| !has_window),
+                    in_window: bytes.filter(|_| has_window),
+                    per_sequence: None,
+                    text: vec![format!(
+                        "KV cache: {} elements per token",
+                        self.state_size(unit)
+                    )],
+                }
+            }
+            Some(StatePlan::Recurrent(parts)) => {
+                let size: u64 = parts.iter().map(|part| part.size).sum();
+                Kept {
+                    per_token: None,
+                    in_window: None,
+                    per_sequence: numbers(n * size * size_of::<f32>() as u64),
+                    text: vec![format!(
+                        "state: {} elements per sequence",
+                        self.state_size(unit)
+                    )],
+                }
+            }
+            None => Kept::default(),
+        }
+    }
+}
+
+/// What is kept under the name of a leaf.
+fn kept_name(name: &str) -> Option<String> {
+    let last = name.rsplit('.').next()?;
+    match last {
+        "cache_k" => Some("keys".into()),
+        "cache_v" => Some("values".into()),
+        _ => last
+            .strip_prefix("state_")
+            .map(|part| format!("state ({part})")),
+    }
+}

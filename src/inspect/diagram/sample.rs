@@ -1,0 +1,99 @@
+//! What a drawing is made of: a plan with its graph, and a second graph that tells which sizes depend on
+//! the number of tokens.
+
+use super::build::Error;
+use crate::arch::{ArchDef, Mode};
+use crate::files::synth::{self, Request};
+use crate::ggml::Step;
+use crate::model;
+use crate::plan::Plan;
+
+/// Tokens of the two passes.
+const N_TOKENS: [usize; 2] = [7, 11];
+
+/// A model or a definition, ready to be drawn.
+pub struct Sample {
+    name: String,
+    plan: Plan,
+    steps: [Vec<Step>; 2],
+    /// The pass of one token, of a model that generates token by token.
+    single: Option<Vec<Step>>,
+    is_symbolic: bool,
+}
+
+impl Sample {
+    /// A model with its numbers.
+    ///
+    /// # Errors
+    /// A graph that cannot be built.
+    pub fn of_model(name: &str, plan: &Plan) -> Result<Self, Error> {
+        let mut sample = Self::new(name, plan.clone(), false)?;
+        if plan.mode == Mode::Causal {
+            sample.single = Some(model::trace(plan, 1)?);
+        }
+        Ok(sample)
+    }
+
+    /// A definition with symbols for sizes, as it is for a model of `request`.
+    ///
+    /// # Errors
+    /// Settings that do not go together, a graph that cannot be built.
+    pub fn of_definition(name: &str, def: &ArchDef, request: &Request) -> Result<Self, Error> {
+        let (_, plan) = synth::design(def, request)?;
+        Self::new(name, plan, true)
+    }
+
+    fn new(name: &str, plan: Plan, is_symbolic: bool) -> Result<Self, Error> {
+        let [a, b] = N_TOKENS.map(|n| model::trace(&plan, n));
+        Ok(Self {
+            name: name.to_owned(),
+            steps: [a?, b?],
+            plan,
+            single: None,
+            is_symbolic,
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether sizes are symbols.
+    pub fn is_symbolic(&self) -> bool {
+        self.is_symbolic
+    }
+
+    /// The plan that is drawn.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The graph that is drawn.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps[0]
+    }
+
+    pub(super) fn single(&self) -> Option<&[Step]> {
+        self.single.as_deref()
+    }
+
+    /// Dimensions of a step without trailing ones, ggml order: numbers, and `T` where they are of the tokens.
+    pub(super) fn shape(&self, at: usize) -> Vec<String> {
+        let [a, b] = self.steps.each_ref().map(|steps| steps[at].shape);
+        let rank = (1..4)
+            .rev()
+            .find(|dim| a[*dim] > 1 || b[*dim] > 1)
+            .unwrap_or(0)
+            + 1;
+        let [few, many] = N_TOKENS.map(|n| n as u64);
+        let dim = |(a, b): (u64, u64)| match (a / few, a.checked_sub(few)) {
+            _ if a == b => a.to_string(),
+            (1, Some(0)) if b == many => "T".into(),
+            (n, _) if a == n * few && b == n * many => format!("{n}\u{b7}T"),
+            (_, Some(n)) if b == many + n => format!("T+{n}"),
+            _ => "\u{2026}".into(),
+        };
+        a.into_iter().zip(b).take(rank).map(dim).collect()
+    }
+}

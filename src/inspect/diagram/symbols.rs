@@ -1,0 +1,182 @@
+//! Sizes as text: the numbers of a file, or the expressions of the definition and of the contract.
+
+use super::build::Maker;
+use super::words;
+use crate::arch::expr::Expr;
+use crate::arch::{Instance, OptionKind, Presence, Resolved, Resource};
+use crate::inspect::describe::Use;
+use crate::plan::{Plan, StatePlan, Unit};
+
+/// Longest expression that stands for an option where it is one of several.
+const SHORT: usize = 22;
+
+impl Maker<'_> {
+    /// An option as a number of the file, or as the definition or the contract has it.
+    pub(super) fn size(&self, unit: &Unit, name: &str) -> String {
+        let specs = unit.contract.0.options;
+        let at = specs.iter().position(|spec| spec.name == name);
+        at.map_or_else(String::new, |at| self.value(unit, at))
+    }
+
+    fn value(&self, unit: &Unit, at: usize) -> String {
+        let spec = &unit.contract.0.options[at];
+        match self.instance(&unit.path).filter(|_| self.is_symbolic) {
+            Some(instance) => {
+                let setting = &instance.options[at];
+                let source = setting.expr.source();
+                match setting.span.is_some() || setting.expr.as_name().is_some() {
+                    true if source.len() <= SHORT => source.to_owned(),
+                    true => spec.name.to_owned(),
+                    false => self.text(unit, &setting.expr),
+                }
+            }
+            None => words::option(self.plan, spec.kind, &unit.options[at]),
+        }
+    }
+
+    /// An expression of a contract about a unit.
+    fn text(&self, unit: &Unit, expr: &Expr) -> String {
+        let has = |at: usize| unit.weights[at].is_some();
+        let name = |name: &str| {
+            let is_option = unit.contract.0.option(name).is_some();
+            is_option.then(|| self.size(unit, name))
+        };
+        expr.symbolic(&Use { unit, has: &has }, &name)
+    }
+
+    /// Dimensions of a weight of a unit, by its place in the contract.
+    pub(super) fn weight_shape(&self, path: &str, tensor: usize) -> Vec<String> {
+        let known = &self.plan.tensors[tensor];
+        let unit = unit_at(self.plan, path).filter(|_| self.is_symbolic);
+        let symbols = unit.and_then(|unit| {
+            let at = unit.weights.iter().position(|at| *at == Some(tensor))?;
+            let shape = &self.instance(path)?.weights[at].shape;
+            Some(shape.iter().map(|dim| self.text(unit, dim)).collect())
+        });
+        symbols.unwrap_or_else(|| match self.is_symbolic {
+            // The weights of a norm have its width.
+            true => known.shape.iter().map(|n| self.global(*n)).collect(),
+            false => known.shape.iter().map(u64::to_string).collect(),
+        })
+    }
+
+    fn global(&self, n: u64) -> String {
+        match n {
+            n if n == self.plan.n_embd => "n_embd".into(),
+            1 => "1".into(),
+            _ => "\u{2026}".into(),
+        }
+    }
+
+    /// What a unit keeps of each token or sequence, as elements.
+    pub(super) fn state_size(&self, unit: &Unit) -> String {
+        let instance = self.instance(&unit.path).filter(|_| self.is_symbolic);
+        let texts = instance.map(|own| own.state.iter().map(|expr| self.text(unit, expr)));
+        let texts: Option<Vec<String>> = texts.map(Iterator::collect);
+        let sizes: Vec<String> = match (&unit.state, texts) {
+            (Some(StatePlan::KeyValue(rows)), texts) => {
+                let numbers = || vec![rows.k.to_string(), rows.v.to_string()];
+                let mut sizes = texts.unwrap_or_else(numbers);
+                sizes.truncate(if rows.v_in_k { 1 } else { 2 });
+                sizes
+            }
+            (Some(StatePlan::Recurrent(_)), Some(texts)) => texts,
+            (Some(StatePlan::Recurrent(parts)), None) => {
+                parts.iter().map(|part| part.size.to_string()).collect()
+            }
+            (None, _) => Vec::new(),
+        };
+        sizes.join(" + ")
+    }
+
+    /// A factor or bound of an operation: in a drawing with symbols an option of its unit.
+    pub(super) fn factor_text(&self, path: &str, value: f32) -> String {
+        let value = f64::from(value);
+        if !self.is_symbolic {
+            return crate::common::wording::tidy(value);
+        }
+        let is = |other: f64| (other - value).abs() <= 1e-5 * value.abs();
+        let unit = unit_at(self.plan, path);
+        let named = unit.and_then(|unit| {
+            unit.options
+                .iter()
+                .enumerate()
+                .find_map(|(at, option)| match option {
+                    Resolved::Float(own) if is(*own) => Some(self.value(unit, at)),
+                    Resolved::Float(own) if is(1.0 / own) => {
+                        Some(format!("1/{}", self.value(unit, at)))
+                    }
+                    _ => None,
+                })
+        });
+        named.unwrap_or_else(|| "a constant".into())
+    }
+
+    /// The definition's text of a choice, if the file decides it: all its uses in the drawn model are alike,
+    /// and another model may choose otherwise.
+    pub(super) fn open(&self, unit: &Unit, instance: &Instance, at: usize) -> Option<String> {
+        let setting = &instance.options[at];
+        let is_choice = !matches!(unit.options[at], Resolved::Int(_) | Resolved::Float(_));
+        if !self.is_symbolic || !is_choice || setting.expr.as_literal().is_some() {
+            return None;
+        }
+        setting.span.as_ref()?;
+        let mut likes = self.plan.units().filter(|other| {
+            let own = self.instance(&other.path);
+            own.is_some_and(|own| std::ptr::eq(own, instance))
+        });
+        let is_same = likes.all(|like| like.options[at] == unit.options[at]);
+        let name = setting.expr.as_name().unwrap_or(setting.expr.source());
+        is_same.then(|| name.to_owned())
+    }
+
+    /// For each part of the definition the optional weights that the drawn model does not have.
+    pub(super) fn optional(&self) -> Vec<String> {
+        let mut out: Vec<(String, Vec<&str>)> = Vec::new();
+        let plan = self.plan;
+        let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+        for unit in [&plan.embed].into_iter().chain(plan.units()).chain(head) {
+            let Some(instance) = self.instance(&unit.path) else {
+                continue;
+            };
+            let has = |at: usize| unit.weights[at].is_some();
+            let scope = Use { unit, has: &has };
+            let absent = instance
+                .weights
+                .iter()
+                .zip(&unit.weights)
+                .filter(|(weight, place)| {
+                    let may_be = weight.presence == Presence::Optional && place.is_none();
+                    may_be
+                        && weight.when.evaluate(&scope) == Ok(crate::arch::expr::Value::Bool(true))
+                });
+            let names: Vec<&str> = absent.map(|(weight, _)| weight.tensor.as_str()).collect();
+            let what = self.purpose(unit.contract.0.name, &unit.path);
+            if !names.is_empty() && !out.iter().any(|(known, _)| *known == what) {
+                out.push((what, names));
+            }
+        }
+        out.into_iter()
+            .map(|(what, names)| format!("{what}: {}", names.join(", ")))
+            .collect()
+    }
+}
+
+/// The unit at a path.
+pub(super) fn unit_at<'p>(plan: &'p Plan, path: &str) -> Option<&'p Unit> {
+    let head = plan.head.iter().filter_map(|head| head.unit.as_ref());
+    let stages = [&plan.embed].into_iter().chain(&plan.per_layer).chain(head);
+    stages.chain(plan.units()).find(|unit| unit.path == path)
+}
+
+/// The resource that an option names, with its kind.
+pub(super) fn resource<'p>(plan: &'p Plan, kind: OptionKind, value: &Resolved) -> Option<&'p Unit> {
+    match (kind, value) {
+        (OptionKind::Resource(kind), Resolved::Resource(Some(at))) => Some(match kind {
+            Resource::Rope => &plan.ropes[*at],
+            Resource::Cache => &plan.caches[*at].unit,
+            Resource::Norm => &plan.norms[*at],
+        }),
+        _ => None,
+    }
+}

@@ -1,0 +1,244 @@
+//! What blocks and operations are called, for a reader who sees them for the first time.
+//!
+//! Formulas and docs of weights are those of the contracts; here is only what no contract says.
+
+use crate::arch::{Contract, Mode, OptionKind, Resolved, Resource, StateSpec};
+use crate::blocks::REGISTRY;
+use crate::blocks::cache::Cache;
+use crate::common::wording;
+use crate::ggml::Step;
+use crate::inspect::describe;
+use crate::plan::{Plan, StatePlan, Unit};
+
+use super::build::Maker;
+use super::{Icon, MASK, OpShape};
+
+/// What is read under the name of a tap.
+pub(super) fn tap(name: &str) -> String {
+    let words = match name {
+        "x" => "the hidden state before this slot",
+        "h" => "the normed hidden state",
+        "layer_in" => "the hidden state before this layer",
+        "embd" => "the embedded tokens",
+        "ple" => "this layer's own input",
+        _ => "saved before",
+    };
+    format!("reads {name}: {words}")
+}
+
+/// What a block reads under the name of a tap beside its input.
+pub(super) fn second(name: &str) -> String {
+    tap(name).replacen("reads", "and", 1)
+}
+
+/// What weights are for, by the kind of what reads them.
+pub(super) fn purpose(kind: &'static str) -> &'static str {
+    // Operations are built for a stage under the name of the plan's field.
+    let name = if kind == "per_layer" {
+        "per_layer_input"
+    } else {
+        kind
+    };
+    let contract = REGISTRY.all().find(|contract| contract.name == name);
+    contract.map_or(kind, Contract::short)
+}
+
+/// The colours of a use of a contract, by what it keeps and where it stands.
+pub(super) fn class(kind: &str) -> &'static str {
+    let contract = REGISTRY.all().find(|contract| contract.name == kind);
+    let is_block = REGISTRY.block(kind).is_some();
+    match contract.map(|contract| (contract.state, contract.option("experts"))) {
+        Some((StateSpec::KeyValue { .. }, _)) => "part mix",
+        Some((StateSpec::Recurrent(_), _)) => "part rec",
+        Some((_, Some(_))) => "part moe",
+        _ if is_block => "part net",
+        _ if kind == "norm" => "part nrm",
+        _ => "part end",
+    }
+}
+
+/// What an operation is called, how it is drawn, and whether a weight's key stands before the name.
+pub(super) fn op(step: &Step, number: &dyn Fn(usize) -> String) -> (String, OpShape) {
+    let plain = |text: &str| (text.to_owned(), OpShape::Plain);
+    let sign = |text: &str, sign| (text.to_owned(), OpShape::Sign(sign));
+    match step.op.as_str() {
+        "MUL_MAT" => plain("matrix product"),
+        "MUL_MAT_ID" => plain("products of selected experts"),
+        "ADD" => sign("sum", "+"),
+        "SUB" => sign("difference", "\u{2212}"),
+        "MUL" => sign("product by elements", "\u{d7}"),
+        "DIV" => sign("quotient by elements", "\u{f7}"),
+        "ADD_ID" => plain("bias of each selected expert"),
+        "RMS_NORM" => plain("RMS norm"),
+        "NORM" => plain("Layer norm"),
+        "L2_NORM" => plain("L2 norm"),
+        "GROUP_NORM" => plain("group norm"),
+        "ROPE" => plain("rope: rotate by position"),
+        "SOFT_MAX" => plain("softmax"),
+        "GET_ROWS" => plain("take rows"),
+        "SET_ROWS" => plain("write rows"),
+        "SCALE" if step.params[1] != 0.0 => plain(&format!("\u{d7} {} + {}", number(0), number(1))),
+        "SCALE" => plain(&format!("\u{d7} {}", number(0))),
+        "CLAMP" if step.params[0] <= f32::MIN => plain(&format!("at most {}", number(1))),
+        "CLAMP" if step.params[1] >= f32::MAX => plain(&format!("at least {}", number(0))),
+        "CLAMP" => plain(&format!("between {} and {}", number(0), number(1))),
+        "SILU" => plain("SiLU"),
+        "GELU" => plain("GELU (tanh)"),
+        "GELU_ERF" => plain("GELU"),
+        "RELU" => plain("ReLU"),
+        "SIGMOID" => plain("sigmoid"),
+        "SOFTPLUS" => plain("softplus"),
+        "TANH" => plain("tanh"),
+        "EXP" => plain("exp"),
+        "SQR" => plain("square"),
+        "SQRT" => plain("square root"),
+        "NEG" => plain("negate"),
+        "XIELU" => plain("xIELU"),
+        "SWIGLU" => plain("SiLU(gate) \u{d7} value"),
+        "GEGLU" => plain("GELU(gate) \u{d7} value"),
+        "GEGLU_ERF" => plain("GELU(gate) \u{d7} value"),
+        "REGLU" => plain("ReLU(gate) \u{d7} value"),
+        "SWIGLU_OAI" => plain("SwiGLU (clamped)"),
+        "ARGSORT" | "TOP_K" => plain("top-k indices"),
+        "SUM_ROWS" => plain("sum of each row"),
+        "CONCAT" => plain("concatenate"),
+        "FILL" => plain("fill"),
+        "PAD" => plain("pad"),
+        "SSM_CONV" => plain("convolution over time"),
+        "SSM_SCAN" => plain("selective scan"),
+        "GATED_DELTA_NET" => plain("gated delta rule"),
+        "FLASH_ATTN_EXT" | "CUSTOM" => plain("softmax(q \u{b7} k) \u{b7} v"),
+        other => plain(&other.to_lowercase().replace('_', " ")),
+    }
+}
+
+/// A box with weights is called after the first one's key.
+pub(super) fn weighted(step: &Step, key: &str) -> String {
+    let key = key.replace('_', " ");
+    let plain = || op(step, &|_| String::new()).0;
+    match step.op.as_str() {
+        "MUL_MAT" => format!("{key}: projection"),
+        "MUL_MAT_ID" => format!("{key}: selected experts"),
+        "GET_ROWS" => format!("{key}: one row each"),
+        "RMS_NORM" | "NORM" | "L2_NORM" | "SSM_CONV" | "GATED_DELTA_NET" | "SSM_SCAN"
+        | "CUSTOM" | "FLASH_ATTN_EXT" | "ROPE" => plain(),
+        "MUL" => format!("\u{d7} {key}"),
+        "DIV" => format!("\u{f7} {key}"),
+        "ADD" | "ADD_ID" => format!("+ {key}"),
+        _ => format!("{key}: {}", plain()),
+    }
+}
+
+/// The value of an option as text; resources by their names.
+pub(super) fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String {
+    match (kind, value) {
+        (OptionKind::Resource(kind), Resolved::Resource(Some(at))) => match kind {
+            Resource::Cache => plan.caches[*at].name.clone(),
+            Resource::Rope => rope(&plan.ropes[*at]),
+            Resource::Norm => norm(&plan.norms[*at]),
+        },
+        (_, Resolved::Resource(_)) => "none".into(),
+        (_, Resolved::Float(value)) => wording::tidy(*value),
+        (_, other) => other.to_value().to_string(),
+    }
+}
+
+/// The kind of a norm.
+pub(super) fn norm(unit: &Unit) -> String {
+    match unit.option("kind") {
+        Some(Resolved::Choice("layer")) => "Layer norm".into(),
+        _ => "RMS norm".into(),
+    }
+}
+
+fn rope(unit: &Unit) -> String {
+    let name = unit.path.strip_prefix("rope.").unwrap_or(&unit.path);
+    match unit.option("kind") {
+        Some(Resolved::Choice(kind)) => format!("{name} ({kind})"),
+        _ => name.to_owned(),
+    }
+}
+
+/// Whether a value is what an option says by default, which is not worth showing.
+pub(super) fn is_default(default: &str, value: &Resolved) -> bool {
+    match value {
+        Resolved::Int(v) => default.parse() == Ok(*v),
+        Resolved::Float(v) => default.parse() == Ok(*v),
+        Resolved::Bool(v) => default.parse() == Ok(*v),
+        Resolved::Choice(v) => default.trim_matches('\'') == *v,
+        Resolved::Resource(v) => (default == "none") == v.is_none() || default == "default",
+    }
+}
+
+/// What is seen in a group of layers: the definition's rule, and all where a text is read as a whole.
+pub(super) fn rule(plan: &Plan, cache: &Unit) -> Cache {
+    let rule = Cache::read(&cache.options);
+    Cache {
+        causal: rule.causal && plan.mode == Mode::Causal,
+        ..rule
+    }
+}
+
+/// The same rule with a window of at most so many positions, for a picture.
+pub(super) fn small(plan: &Plan, cache: &Unit, size: u32) -> Cache {
+    let rule = rule(plan, cache);
+    Cache {
+        size: rule.size.min(u64::from(size)),
+        ..rule
+    }
+}
+
+impl Maker<'_> {
+    /// Which tokens a query sees, in words.
+    pub(super) fn seen(&self, cache: &Unit) -> String {
+        let value = |name: &str| (name == "size").then(|| self.size(cache, name));
+        describe::seen(self.plan, cache, &value)
+    }
+
+    /// What a part does, in one plain line.
+    pub(super) fn line(&self, unit: &Unit) -> String {
+        match &unit.state {
+            Some(StatePlan::KeyValue(rows)) => {
+                let seen = self.seen(&self.plan.caches[rows.cache].unit);
+                format!("each token attends to {seen}")
+            }
+            _ => unit.contract.0.summary.trim_end_matches('.').to_owned(),
+        }
+    }
+
+    /// The small pictures of a unit: what is seen, heads that share keys, experts.
+    pub(super) fn icons(&self, unit: &Unit) -> Vec<Icon> {
+        let mut icons = Vec::new();
+        let number = |name: &str| unit.option_int(name).filter(|_| !self.is_symbolic);
+        let size = |name: &str| self.size(unit, name);
+        let has = |name: &str| unit.contract.0.option(name).is_some();
+        if let Some(StatePlan::KeyValue(rows)) = &unit.state {
+            let cache = &self.plan.caches[rows.cache].unit;
+            let small = small(self.plan, cache, MASK / 2);
+            icons.push(Icon::Mask {
+                seen: (0..MASK).map(|query| small.visible(query, MASK)).collect(),
+                text: self.seen(cache),
+            });
+            let groups = if has("kv_heads") {
+                number("kv_heads")
+            } else {
+                Some(1)
+            };
+            let keys = match has("kv_heads") {
+                true => format!("{} KV heads", size("kv_heads")),
+                false => "one latent row".into(),
+            };
+            icons.push(Icon::Heads {
+                per_group: number("heads").zip(groups).map(|(h, g)| h / g.max(1)),
+                text: format!("{} query heads, {keys}", size("heads")),
+            });
+        }
+        if has("used") && has("experts") {
+            icons.push(Icon::Experts {
+                numbers: number("used").zip(number("experts")),
+                text: format!("{} of {} experts", size("used"), size("experts")),
+            });
+        }
+        icons
+    }
+}

@@ -1,0 +1,6 @@
+//! What looks at a model and changes nothing: descriptions, diagrams, comparisons, capabilities.
+
+pub mod capabilities;
+pub mod compare;
+pub mod describe;
+pub mod diagram;
