@@ -289,7 +289,7 @@ fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx:
     let options = Options {
         n_ctx: n,
         n_ctx_seq: n,
-        // Text that is completed is read whole in every pass.
+        // Text diffusion reads the whole sequence in every pass.
         n_batch: match plan.diffusion {
             Some(_) => n.max(Options::N_BATCH),
             None => options.n_batch,
