@@ -154,17 +154,23 @@ mod tests {
             let shades = scale.shades(&values);
             for value in &values {
                 let level = scale.level(*value);
-                let is = |shade: &&Shade| shade.level == level;
-                let range = &shades.iter().rev().find(is).expect("a colour").text;
                 let number = |text: &str| text.parse::<f64>().expect("a number");
-                let (from, to) = match range.split_once(' ') {
-                    Some(("<", to)) => (f64::NEG_INFINITY, number(to)),
-                    Some(("\u{2265}", from)) => (number(from), f64::INFINITY),
-                    Some(("no", _)) => (f64::INFINITY, f64::INFINITY),
-                    Some((from, to)) => (number(from), number(to.trim_start_matches("to "))),
-                    None => panic!("{range}"),
+                let holds = |shade: &Shade| {
+                    let (from, to) = match shade.text.split_once(' ') {
+                        Some(("<", to)) => (f64::NEG_INFINITY, number(to)),
+                        Some(("\u{2265}", from)) => (number(from), f64::MAX),
+                        Some(("no", _)) => (f64::INFINITY, f64::INFINITY),
+                        Some((from, to)) => (number(from), number(to.trim_start_matches("to "))),
+                        None => panic!("{}", shade.text),
+                    };
+                    from <= *value && *value <= to
                 };
-                assert!(from <= *value && *value <= to, "{value} in {range}");
+                // What is no number has the colour of the largest numbers.
+                let mut of_level = shades.iter().filter(|shade| shade.level == level);
+                assert!(
+                    of_level.any(holds),
+                    "{value} of level {level} in {shades:?}"
+                );
             }
         }
     }
