@@ -86,10 +86,16 @@ impl Library {
             );
         }
         sources.extend(sources_in(folders, ENDING)?);
-        for source in sources.values().cloned().collect::<Vec<_>>() {
-            for name in further_names(&source.text) {
-                sources.entry(name).or_insert_with(|| source.clone());
-            }
+        let further: Vec<(String, Source)> = sources
+            .values()
+            .flat_map(|source| {
+                further_names(&source.text)
+                    .into_iter()
+                    .map(|name| (name, source.clone()))
+            })
+            .collect();
+        for (name, source) in further {
+            sources.entry(name).or_insert(source);
         }
         Ok(Self {
             registry,

@@ -97,7 +97,7 @@ fn slot_text(text: &mut String, plan: &Plan, slot: &SlotPlan) {
         norm_text(text, plan, branch.pre.as_ref());
         unit_text(text, plan, &branch.block);
         if let Some(tap) = &branch.side {
-            text.push_str(&format!("    beside   {tap}\n"));
+            text.push_str(&format!("    side     {tap}\n"));
         }
         norm_text(text, plan, branch.post.as_ref());
         if let Some(gain) = branch.gain {
