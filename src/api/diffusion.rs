@@ -2,76 +2,45 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::engine::{Diffusion, Fixed, Remasking};
+use crate::engine::{Diffusion, Fixed};
 use crate::text::tokenizer::Tokenizer;
 
 use super::error::Error;
+use super::fields::{Body, fields};
 
-/// Names of the fields.
-const FIELDS: [&str; 6] = [
-    "steps",
-    "block_length",
-    "remasking",
-    "cfg_scale",
-    "threshold",
-    "approximate_cache",
-];
+fields! {
+    struct Options {
+        steps: Option<usize>,
+        block_length: Option<usize>,
+        remasking: Option<String>,
+        cfg_scale: Option<f64>,
+        threshold: Option<f64>,
+        approximate_cache: Option<bool>,
+    }
+}
 
 /// Reads the object; null sets nothing.
 ///
 /// # Errors
-/// A field that nobody knows or that has the wrong kind of value, by its name.
-pub(super) fn parse(object: &Map<String, Value>) -> Result<Diffusion, Error> {
-    let mut out = Diffusion::default();
-    for (name, value) in object.iter().filter(|(_, value)| !value.is_null()) {
-        let field = Field { name, value };
-        match name.as_str() {
-            "steps" => out.steps = Some(field.count()?),
-            "block_length" => out.block_length = Some(field.count()?),
-            "remasking" => out.remasking = Some(field.rule()?),
-            "cfg_scale" => out.cfg_scale = Some(field.number()?),
-            "threshold" => out.threshold = Some(field.number()?),
-            "approximate_cache" => out.approximate_cache = Some(field.flag()?),
-            _ => return Err(field.fault(&format!("is no field; known: {}", FIELDS.join(", ")))),
-        }
-    }
-    Ok(out)
-}
-
-struct Field<'a> {
-    name: &'a str,
-    value: &'a Value,
-}
-
-impl Field<'_> {
-    fn fault(&self, message: &str) -> Error {
-        let name = format!("diffusion.{}", self.name);
-        Error::value(&name, format!("`{name}` {message}"))
-    }
-
-    fn count(&self) -> Result<usize, Error> {
-        let n = self.value.as_u64().and_then(|n| usize::try_from(n).ok());
-        n.ok_or_else(|| self.fault("is no whole number"))
-    }
-
-    fn number(&self) -> Result<f64, Error> {
-        let x = self.value.as_f64();
-        x.ok_or_else(|| self.fault("is no number"))
-    }
-
-    fn flag(&self) -> Result<bool, Error> {
-        let flag = self.value.as_bool();
-        flag.ok_or_else(|| self.fault("is neither true nor false"))
-    }
-
-    fn rule(&self) -> Result<Remasking, Error> {
-        let text = self
-            .value
-            .as_str()
-            .ok_or_else(|| self.fault("is no text"))?;
-        let fault = |expected: String| self.fault(&format!("is `{text}`, {expected}"));
-        text.parse().map_err(fault)
-    }
+/// A field that is unknown or has the wrong kind of value, by its name.
+pub(super) fn parse(object: Map<String, Value>) -> Result<Diffusion, Error> {
+    let mut body = Body::within("diffusion", object);
+    let options: Options = body.take()?;
+    body.finish()?;
+    let remasking = options.remasking.as_deref().map(str::parse).transpose();
+    let fault = |expected: String| {
+        let param = "diffusion.remasking";
+        let found = options.remasking.as_deref().unwrap_or_default();
+        Error::value(param, format!("`{param}` is `{found}`, {expected}"))
+    };
+    Ok(Diffusion {
+        steps: options.steps,
+        block_length: options.block_length,
+        remasking: remasking.map_err(fault)?,
+        cfg_scale: options.cfg_scale,
+        threshold: options.threshold,
+        approximate_cache: options.approximate_cache,
+    })
 }
 
 /// A denoising step of completion `index`.
@@ -95,9 +64,11 @@ pub(super) fn step_json(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::fields::Fields;
+    use crate::engine::Remasking;
 
     fn parsed(value: &Value) -> Result<Diffusion, String> {
-        let object = value.as_object().expect("an object");
+        let object = value.as_object().expect("an object").clone();
         parse(object).map_err(|error| error.to_string())
     }
 
@@ -116,25 +87,23 @@ mod tests {
             approximate_cache: Some(true),
         };
         assert_eq!(parsed(&all), Ok(expected));
-        assert_eq!(all.as_object().map(Map::len), Some(FIELDS.len()));
+        assert_eq!(all.as_object().map(Map::len), Some(Options::NAMES.len()));
         assert_eq!(parsed(&json!({ "steps": null })), Ok(Diffusion::default()));
     }
 
     #[test]
     fn faults_name_the_field() {
         for (value, expected) in [
-            (json!({ "step": 1 }), "`diffusion.step` is no field"),
             (
-                json!({ "steps": -1 }),
-                "`diffusion.steps` is no whole number",
+                json!({ "step": 1 }),
+                "unknown parameter: `diffusion.step`; did you mean `diffusion.steps`?",
             ),
-            (
-                json!({ "steps": 1.5 }),
-                "`diffusion.steps` is no whole number",
-            ),
+            (json!({ "user": 1 }), "unknown parameter: `diffusion.user`"),
+            (json!({ "steps": -1 }), "`diffusion.steps`: invalid value"),
+            (json!({ "steps": 1.5 }), "`diffusion.steps`: invalid type"),
             (
                 json!({ "cfg_scale": "1" }),
-                "`diffusion.cfg_scale` is no number",
+                "`diffusion.cfg_scale`: invalid type",
             ),
             (
                 json!({ "remasking": "best" }),
@@ -142,7 +111,7 @@ mod tests {
             ),
             (
                 json!({ "approximate_cache": 1 }),
-                "is neither true nor false",
+                "`diffusion.approximate_cache`: invalid type",
             ),
         ] {
             let error = parsed(&value).expect_err("a fault");

@@ -51,9 +51,11 @@ macro_rules! fields {
 
 pub(super) use fields;
 
-/// The fields of a body that no part has taken yet.
+/// The fields of a body, or of an object within it, that no part has taken yet.
 #[derive(Debug)]
 pub(super) struct Body {
+    /// Name of the object within the body and a dot.
+    prefix: String,
     left: Map<String, Value>,
     known: Vec<&'static str>,
 }
@@ -89,8 +91,17 @@ impl Body {
     /// A body of these fields.
     pub(super) fn of(fields: Map<String, Value>) -> Self {
         Self {
+            prefix: String::new(),
             left: fields,
             known: Vec::new(),
+        }
+    }
+
+    /// The object `name` within a body; errors name its fields with a dot.
+    pub(super) fn within(name: &str, fields: Map<String, Value>) -> Self {
+        Self {
+            prefix: format!("{name}."),
+            ..Self::of(fields)
         }
     }
 
@@ -115,12 +126,15 @@ impl Body {
             let inner = error.into_inner().to_string();
             let missing = inner.strip_prefix("missing field `");
             match missing.and_then(|rest| rest.split_once('`')) {
-                Some((field, _)) => Error::Field {
-                    param: field.to_owned(),
-                    message: format!("missing required parameter: `{field}`"),
-                    code: "missing_required_parameter",
-                },
-                None => Error::kind(path, &inner),
+                Some((field, _)) => {
+                    let param = format!("{}{field}", self.prefix);
+                    Error::Field {
+                        message: format!("missing required parameter: `{param}`"),
+                        param,
+                        code: "missing_required_parameter",
+                    }
+                }
+                None => Error::kind(format!("{}{path}", self.prefix), &inner),
             }
         })
     }
@@ -130,17 +144,19 @@ impl Body {
     /// # Errors
     /// The first unknown field that is not null.
     pub(super) fn finish(self) -> Result<(), Error> {
-        let is_unknown = |(name, value): &(&String, &Value)| {
-            !HARMLESS.contains(&name.as_str()) && !value.is_null()
-        };
+        let prefix = self.prefix;
+        let is_harmless = |name: &str| prefix.is_empty() && HARMLESS.contains(&name);
+        let is_unknown =
+            |(name, value): &(&String, &Value)| !is_harmless(name) && !value.is_null();
         let Some((name, _)) = self.left.iter().find(is_unknown) else {
             return Ok(());
         };
         let near = nearest(name, self.known.iter().copied());
-        let hint = near.map(|near| format!("; did you mean `{near}`?"));
+        let hint = near.map(|near| format!("; did you mean `{prefix}{near}`?"));
+        let param = format!("{prefix}{name}");
         Err(Error::Field {
-            param: name.clone(),
-            message: format!("unknown parameter: `{name}`{}", hint.unwrap_or_default()),
+            message: format!("unknown parameter: `{param}`{}", hint.unwrap_or_default()),
+            param,
             code: "unknown_parameter",
         })
     }

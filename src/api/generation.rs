@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::constraint::Compiled;
-use crate::engine::Request;
+use crate::engine::{Diffusion, Request};
 use crate::engine::serving::Served;
 
 use super::adapters::{self, Scaled};
@@ -56,6 +56,7 @@ enum OneOrMany {
 #[derive(Debug)]
 pub(super) struct Generation {
     common: Common,
+    diffusion: Option<Diffusion>,
     sampling: Sampling,
     format: response_format::Fields,
 }
@@ -66,8 +67,11 @@ impl Generation {
     /// # Errors
     /// A field that is missing, of another type or out of range.
     pub(super) fn take(body: &mut Body) -> Result<Self, Error> {
+        let mut common: Common = body.take()?;
+        let diffusion = common.diffusion.take();
         let this = Self {
-            common: body.take()?,
+            common,
+            diffusion: diffusion.map(diffusion::parse).transpose()?,
             sampling: Sampling::take(body)?,
             format: body.take()?,
         };
@@ -170,11 +174,7 @@ impl Generation {
             n_drafted: common.draft.map(count),
             constraint: constraint.cloned(),
             adapters: common.lora.as_deref().map(adapters::named).transpose()?,
-            diffusion: common
-                .diffusion
-                .as_ref()
-                .map(diffusion::parse)
-                .transpose()?,
+            diffusion: self.diffusion,
             trace: common.diffusion_trace == Some(true),
         };
         let of_choice = |choice| Request {

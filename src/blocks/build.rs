@@ -13,6 +13,7 @@ use crate::plan::{NormUse, Plan, Unit};
 use super::context::{DerivedInput, DerivedInputs, KeyValueStore, StateStore};
 use super::low_rank::AtWork;
 use super::norm::{Kind, Norm};
+use super::recurrent::SequenceGroup;
 use super::rope::{Pairing, Rope, Scaling};
 
 /// The graph under construction.
@@ -35,9 +36,8 @@ pub struct Build<'a> {
     pub side: Option<Tensor>,
     /// Keys and values.
     pub store: &'a mut dyn KeyValueStore,
-    /// Sequences of the pass, where the model has recurrent states: all have as many tokens, one
-    /// sequence after another.
-    pub n_seqs: u64,
+    /// The sequences of the pass in the order of its tokens, where the model has recurrent states.
+    pub groups: &'a [SequenceGroup],
     /// Recurrent states of each sequence.
     pub states: &'a mut dyn StateStore,
     /// Whether attention is flash attention.
@@ -301,68 +301,6 @@ impl Build<'_> {
     /// As an input.
     pub fn input(&self, input: DerivedInput) -> Result<Tensor, Error> {
         self.inputs.get(self.g, input)
-    }
-
-    /// A part of the recurrent state of each sequence: `[size, n_seqs]`.
-    ///
-    /// # Errors
-    /// As the operations.
-    pub fn read_state(&self, unit: &Unit, part: &str) -> Result<Tensor, Error> {
-        let (table, rows) = self.states.rows(&unit.path, part)?;
-        self.g.get_rows(&table, &rows)
-    }
-
-    /// `x [channels, n_tokens]` convolved over time, each channel by itself, with the last columns
-    /// of earlier passes (`part`) before it: `y[c, t] = sum over j of w[j, c] x[c, t - k + 1 + j]`
-    /// with `weight [k, channels]`.
-    ///
-    /// # Errors
-    /// As the operations.
-    pub fn convolve(
-        &mut self,
-        unit: &Unit,
-        part: &str,
-        weight: &Tensor,
-        x: &Tensor,
-    ) -> Result<Tensor, Error> {
-        let (g, n_seqs) = (self.g, self.n_seqs);
-        let (channels, n) = (x.shape()[0], self.n_tokens / n_seqs);
-        let kept = weight.shape()[0] - 1;
-        let x = g.reshape(x, [channels, n, n_seqs, 1])?;
-        let x = g.cont(&g.permute(&x, [1, 0, 2, 3])?)?; // [n, channels, n_seqs]
-        let before = self.read_state(unit, part)?;
-        let before = g.reshape(&before, [kept, channels, n_seqs, 1])?;
-        let columns = g.concat(&before, &x, 0)?; // [kept + n, channels, n_seqs]
-        let strides = columns.strides();
-        let steps = [strides[1], strides[2], strides[3]];
-        let offset = n as usize * strides[0];
-        let last = g.view(&columns, [kept, channels, n_seqs, 1], steps, offset)?;
-        let last = g.reshape(&g.cont(&last)?, [kept * channels, n_seqs, 1, 1])?;
-        self.states.write(g, &unit.path, part, &last)?;
-        let y = g.ssm_conv(&columns, weight)?; // [channels, n, n_seqs]
-        g.reshape(&y, [channels, n * n_seqs, 1, 1])
-    }
-
-    /// The two parts of what a scan gives: `results` elements in a row, then the new states
-    /// `[size, n_seqs]`.
-    ///
-    /// # Errors
-    /// As the operations.
-    pub fn scanned(
-        &self,
-        scan: &Tensor,
-        results: u64,
-        size: u64,
-    ) -> Result<(Tensor, Tensor), Error> {
-        let flat = self.g.reshape(scan, [scan.elements(), 1, 1, 1])?;
-        let part = |start: u64, n: u64| {
-            let row = n as usize * size_of::<f32>();
-            let offset = start as usize * size_of::<f32>();
-            self.g.view(&flat, [n, 1, 1, 1], [row, row, row], offset)
-        };
-        let states = part(results, size * self.n_seqs)?;
-        let states = self.g.reshape(&states, [size, self.n_seqs, 1, 1])?;
-        Ok((part(0, results)?, states))
     }
 
     /// Elements `[start, start + width)` of each row of `x [.., n]`, contiguous.

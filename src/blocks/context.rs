@@ -92,13 +92,13 @@ pub trait KeyValueStore {
 /// The recurrent states of the sequences of a pass.
 pub trait StateStore {
     /// A part of the state of the unit at `path`: all rows `[size, rows]`, and which row each
-    /// sequence of the pass reads, i32 `[n_seqs]`.
+    /// sequence of a group reads, i32 `[n_seqs]`.
     ///
     /// # Errors
     /// There is none.
-    fn rows(&self, path: &str, part: &str) -> Result<(Tensor, Tensor), Error>;
+    fn rows(&self, path: &str, part: &str, group: usize) -> Result<(Tensor, Tensor), Error>;
 
-    /// Writes `new [size, n_seqs]` for the next pass.
+    /// Writes `new [size, n_seqs]`, a column for each sequence of the pass, for the next pass.
     ///
     /// # Errors
     /// As the operation.

@@ -258,33 +258,31 @@ pub(super) static CONTRACT: Contract = Contract {
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
-    let (g, n, seqs) = (b.g, b.n_tokens, b.n_seqs);
-    let steps = n / seqs;
+    let (g, n) = (b.g, b.n_tokens);
     let (keys, values) = (c.k_heads * c.d, c.heads * c.d);
     let (qkv, conv) = projected(b, unit, x)?;
     let qkv = b.convolve(unit, "conv", &conv, &qkv)?;
     let qkv = g.unary(&b.with_bias(unit, "conv.bias", qkv)?, Unary::Silu)?;
     let unit_length = |b: &Build<'_>, start: u64| {
         let rows = b.columns(&qkv, start, keys)?;
-        let rows = g.reshape(&rows, [c.d, c.k_heads, steps, seqs])?;
+        let rows = g.reshape(&rows, [c.d, c.k_heads, n, 1])?;
         // x / sqrt(sum of x^2 + eps): a root mean square with eps / d, over the root of d.
         let rows = g.rms_norm(&rows, c.eps / c.d as f32)?;
         let rows = g.scale(&rows, 1.0 / (c.d as f32).sqrt())?;
         match c.head_map {
-            HeadMap::Interleaved if c.heads != c.k_heads => spread(b, &c, &rows, steps),
+            HeadMap::Interleaved if c.heads != c.k_heads => spread(b, &c, &rows),
             _ => Ok(rows),
         }
     };
     let (q, k) = (unit_length(b, 0)?, unit_length(b, keys)?);
     let v = b.columns(&qkv, 2 * keys, values)?;
-    let v = g.reshape(&v, [c.d, c.heads, steps, seqs])?;
+    let v = g.reshape(&v, [c.d, c.heads, n, 1])?;
     for (name, value) in [("q", &q), ("k", &k), ("v", &v)] {
         b.name(&unit.path, name, value);
     }
 
     let (beta, alpha) = strengths(b, unit, &c, x)?;
     let beta = g.unary(&beta, Unary::Sigmoid)?;
-    let beta = g.reshape(&beta, [1, c.heads, steps, seqs])?;
     let width = match c.decay {
         Decay::Head => 1,
         Decay::Element => c.d,
@@ -298,13 +296,23 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         let share = g.unary(&g.mul(&alpha, &a)?, Unary::Sigmoid)?;
         g.scale(&share, c.decay_bound)?
     };
-    let decay = g.reshape(&decay, [width, c.heads, steps, seqs])?;
 
-    let state = b.read_state(unit, "matrix")?;
-    let state = g.reshape(&state, [c.d, c.d, c.heads, seqs])?;
-    let y = g.gated_delta_net(&q, &k, &v, &decay, &beta, &state)?;
-    let (y, state) = b.scanned(&y, values * n, c.d * values)?;
-    b.states.write(g, &unit.path, "matrix", &state)?;
+    let y = b.over_time(unit, "matrix", |b, group| {
+        let of = |x: &Tensor, width: u64, heads: u64| {
+            group.of(g, x, [width, heads, group.n_steps, group.n_seqs])
+        };
+        let k_heads = k.shape()[1];
+        let state = group.read_state(b, unit, "matrix")?;
+        let y = g.gated_delta_net(
+            &of(&q, c.d, k_heads)?,
+            &of(&k, c.d, k_heads)?,
+            &of(&v, c.d, c.heads)?,
+            &of(&decay, width, c.heads)?,
+            &of(&beta, 1, c.heads)?,
+            &g.reshape(&state, [c.d, c.d, c.heads, group.n_seqs])?,
+        )?;
+        group.scanned(g, &y, values, c.d * values)
+    })?;
 
     let y = g.reshape(&y, [c.d, c.heads, n, 1])?;
     let y = b.normalise_with(c.norm, b.weight(unit, "norm"), &y)?;
@@ -351,14 +359,13 @@ fn narrowed(
     }
 }
 
-/// Each key head as often as value heads read it: `[d, k_heads, steps, seqs]` ->
-/// `[d, heads, steps, seqs]`.
-fn spread(b: &Build<'_>, c: &Config, x: &Tensor, steps: u64) -> Result<Tensor, Error> {
-    let (g, seqs) = (b.g, b.n_seqs);
+/// Each key head as often as value heads read it: `[d, k_heads, n_tokens]` -> `[d, heads, n_tokens]`.
+fn spread(b: &Build<'_>, c: &Config, x: &Tensor) -> Result<Tensor, Error> {
+    let (g, n) = (b.g, b.n_tokens);
     let times = c.heads / c.k_heads;
-    let x = g.reshape(x, [c.d, 1, c.k_heads, steps * seqs])?;
-    let x = g.repeat(&x, [c.d, times, c.k_heads, steps * seqs])?;
-    g.reshape(&x, [c.d, c.heads, steps, seqs])
+    let x = g.reshape(x, [c.d, 1, c.k_heads, n])?;
+    let x = g.repeat(&x, [c.d, times, c.k_heads, n])?;
+    g.reshape(&x, [c.d, c.heads, n, 1])
 }
 
 /// What beta and alpha are made of, `[heads, n_tokens]` each; alpha `[d * heads, n_tokens]` if

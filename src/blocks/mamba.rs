@@ -147,8 +147,7 @@ pub(super) static CONTRACT: Contract = Contract {
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
-    let (g, n, seqs) = (b.g, b.n_tokens, b.n_seqs);
-    let steps = n / seqs;
+    let g = b.g;
     let xz = b.linear(unit, "in", x)?;
     let (x, z) = b.halves(&xz)?;
     let conv = b.need(unit, "conv")?;
@@ -164,23 +163,24 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let dt = norm(b, "dt_norm", 0, c.rank)?;
     let input = norm(b, "b_norm", c.rank, c.n_state)?;
     let output = norm(b, "c_norm", c.rank + c.n_state, c.n_state)?;
-    let dt = g.reshape(&b.linear(unit, "dt", &dt)?, [c.n_inner, steps, seqs, 1])?;
+    let dt = b.linear(unit, "dt", &dt)?;
 
-    let (table, rows) = b.states.rows(&unit.path, "scan")?;
-    let n_rows = table.shape()[1];
-    let table = g.reshape(&table, [c.n_state, 1, c.n_inner, n_rows])?;
-    let y = g.ssm_scan(
-        &table,
-        &g.reshape(&x, [1, c.n_inner, steps, seqs])?,
-        &dt,
-        &b.need(unit, "a")?,
-        &g.reshape(&input, [c.n_state, 1, steps, seqs])?,
-        &g.reshape(&output, [c.n_state, 1, steps, seqs])?,
-        &rows,
-    )?;
-    let (y, state) = b.scanned(&y, c.n_inner * n, c.n_state * c.n_inner)?;
-    b.states.write(g, &unit.path, "scan", &state)?;
-    let y = g.reshape(&y, [c.n_inner, n, 1, 1])?;
+    let a = b.need(unit, "a")?;
+    let y = b.over_time(unit, "scan", |b, group| {
+        let (steps, seqs) = (group.n_steps, group.n_seqs);
+        let (table, rows) = group.rows(b, unit, "scan")?;
+        let n_rows = table.shape()[1];
+        let y = g.ssm_scan(
+            &g.reshape(&table, [c.n_state, 1, c.n_inner, n_rows])?,
+            &group.of(g, &x, [1, c.n_inner, steps, seqs])?,
+            &group.of(g, &dt, [c.n_inner, steps, seqs, 1])?,
+            &a,
+            &group.of(g, &input, [c.n_state, 1, steps, seqs])?,
+            &group.of(g, &output, [c.n_state, 1, steps, seqs])?,
+            &rows,
+        )?;
+        group.scanned(g, &y, c.n_inner, c.n_state * c.n_inner)
+    })?;
     let y = g.add(&y, &g.mul(&x, &b.need(unit, "d")?)?)?;
     b.name(&unit.path, "y", &y);
     let y = g.glu(Glu::Silu, &z, &y)?;

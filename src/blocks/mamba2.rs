@@ -120,8 +120,7 @@ pub(super) static CONTRACT: Contract = Contract {
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
-    let (g, n, seqs) = (b.g, b.n_tokens, b.n_seqs);
-    let steps = n / seqs;
+    let (g, n) = (b.g, b.n_tokens);
     let (d, shared) = (c.n_inner / c.heads, c.groups * c.n_state);
     let channels = c.n_inner + 2 * shared;
     let all = b.linear(unit, "in", x)?;
@@ -132,22 +131,30 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let xbc = b.convolve(unit, "conv", &conv, &xbc)?;
     let xbc = g.unary(&b.with_bias(unit, "conv.bias", xbc)?, Unary::Silu)?;
 
-    let x = g.reshape(&b.columns(&xbc, 0, c.n_inner)?, [d, c.heads, steps, seqs])?;
-    let shape = [c.n_state, c.groups, steps, seqs];
-    let input = g.reshape(&b.columns(&xbc, c.n_inner, shared)?, shape)?;
-    let output = g.reshape(&b.columns(&xbc, c.n_inner + shared, shared)?, shape)?;
+    let x = g.reshape(&b.columns(&xbc, 0, c.n_inner)?, [d, c.heads, n, 1])?;
+    let input = b.columns(&xbc, c.n_inner, shared)?;
+    let output = b.columns(&xbc, c.n_inner + shared, shared)?;
     let dt = b.with_bias(unit, "dt.bias", dt)?;
-    let dt = g.reshape(&dt, [c.heads, steps, seqs, 1])?;
 
-    let (table, rows) = b.states.rows(&unit.path, "scan")?;
-    let n_rows = table.shape()[1];
-    let table = g.reshape(&table, [c.n_state, d, c.heads, n_rows])?;
     let a = b.need(unit, "a")?;
-    let y = g.ssm_scan(&table, &x, &dt, &a, &input, &output, &rows)?;
-    let (y, state) = b.scanned(&y, c.n_inner * n, c.n_state * c.n_inner)?;
-    b.states.write(g, &unit.path, "scan", &state)?;
+    let y = b.over_time(unit, "scan", |b, group| {
+        let (steps, seqs) = (group.n_steps, group.n_seqs);
+        let (table, rows) = group.rows(b, unit, "scan")?;
+        let n_rows = table.shape()[1];
+        let shape = [c.n_state, c.groups, steps, seqs];
+        let y = g.ssm_scan(
+            &g.reshape(&table, [c.n_state, d, c.heads, n_rows])?,
+            &group.of(g, &x, [d, c.heads, steps, seqs])?,
+            &group.of(g, &dt, [c.heads, steps, seqs, 1])?,
+            &a,
+            &group.of(g, &input, shape)?,
+            &group.of(g, &output, shape)?,
+            &rows,
+        )?;
+        group.scanned(g, &y, c.n_inner, c.n_state * c.n_inner)
+    })?;
 
-    let y = g.reshape(&y, [d, c.heads, steps, seqs])?;
+    let y = g.reshape(&y, [d, c.heads, n, 1])?;
     let y = g.add(&y, &g.mul(&x, &b.need(unit, "d")?)?)?;
     let y = g.reshape(&y, [c.n_inner, n, 1, 1])?;
     b.name(&unit.path, "y", &y);

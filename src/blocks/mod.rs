@@ -24,6 +24,7 @@ mod moe;
 mod norm;
 pub(crate) mod per_layer;
 pub(crate) mod pool;
+mod recurrent;
 mod rope;
 mod short_conv;
 mod sparse_mixer;
@@ -35,18 +36,24 @@ pub use context::{
 };
 pub use diffusion::Remasking;
 pub use low_rank::{AtWork, MAX_NODES as MAX_UPDATE_NODES, Update, Updates};
+pub use recurrent::SequenceGroup;
 
 use crate::arch::Registry;
 use crate::ggml::{Error, Tensor};
-use crate::plan::Unit;
+use crate::plan::{StatePlan, Unit};
 
-/// No block adds more operations to a graph than this.
+/// No block adds more operations to the graph of a pass with so many groups of sequences than this.
 ///
-/// Besides a fixed number, a mixture adds the results of its experts one by one.
-pub fn max_nodes(unit: &Unit) -> usize {
+/// Besides a fixed number, a mixture adds the results of its experts one by one, and a block with a
+/// recurrent state runs its operators for each group.
+pub fn max_nodes(unit: &Unit, n_groups: usize) -> usize {
     const FIXED: usize = 96;
     let experts = unit.option_int("used").unwrap_or(0);
-    FIXED + 2 * usize::try_from(experts).unwrap_or(usize::MAX / 4)
+    let groups = match unit.state {
+        Some(StatePlan::Recurrent(_)) => n_groups * recurrent::NODES_PER_GROUP,
+        _ => 0,
+    };
+    FIXED + groups + 2 * usize::try_from(experts).unwrap_or(usize::MAX / 4)
 }
 
 /// Every block a branch may run: one line each.

@@ -10,6 +10,7 @@ use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
 
 use super::inputs::Inputs;
 use super::shape::{Shape, Sources};
+use super::split::MAX_GROUPS;
 
 /// A value that can be read after a pass.
 pub(super) struct Captured {
@@ -25,11 +26,11 @@ const NODES_PER_BRANCH: usize = 20;
 const NODES_PER_SLOT: usize = 16;
 pub(super) const NODES_ELSEWHERE: usize = 64;
 
-fn n_tensors(plan: &Plan, update_nodes: usize) -> usize {
+fn n_tensors(plan: &Plan, update_nodes: usize, n_groups: usize) -> usize {
     let slots = plan.layers.iter().flat_map(|layer| &layer.slots);
     let nodes = slots.map(|slot| {
         let branches = slot.branches.iter();
-        let branches = branches.map(|b| NODES_PER_BRANCH + blocks::max_nodes(&b.block));
+        let branches = branches.map(|b| NODES_PER_BRANCH + blocks::max_nodes(&b.block, n_groups));
         NODES_PER_SLOT + branches.sum::<usize>()
     });
     NODES_ELSEWHERE + 3 * plan.caches.len() + nodes.sum::<usize>() + update_nodes
@@ -42,7 +43,7 @@ pub(super) fn n_leaves(plan: &Plan, update_nodes: usize) -> usize {
 
 /// Nodes and leaves of the largest graph of a plan.
 pub(super) fn capacity(plan: &Plan, update_nodes: usize) -> usize {
-    n_tensors(plan, update_nodes) + n_leaves(plan, update_nodes)
+    n_tensors(plan, update_nodes, MAX_GROUPS) + n_leaves(plan, update_nodes)
 }
 
 /// What a pass writes and reads of its graph.
@@ -62,7 +63,8 @@ pub(super) struct PassGraph {
 pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, PassGraph), Error> {
     let (plan, options) = (sources.plan, sources.options);
     let update_nodes = sources.weights.update_nodes;
-    let mut g = Graph::new(n_tensors(plan, update_nodes), n_leaves(plan, update_nodes))?;
+    let n_tensors = n_tensors(plan, update_nodes, shape.groups.len());
+    let mut g = Graph::new(n_tensors, n_leaves(plan, update_nodes))?;
     let inputs = Inputs::new(&g, sources, shape)?;
     let mut states = inputs.state_store(sources);
     let mut store = inputs.key_value_store(sources, shape);
@@ -79,7 +81,7 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
         inputs: &inputs.derived,
         side: None,
         store: store.as_mut(),
-        n_seqs: shape.n_seqs as u64,
+        groups: &shape.groups,
         states: &mut states,
         flash_attn: options.flash_attn,
         named: RefCell::default(),

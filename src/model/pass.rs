@@ -2,6 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::blocks::SequenceGroup;
+
 use super::batch::Batch;
 use super::cache::{Allocated, Rows, SequenceId, Shortage};
 use super::error::Error;
@@ -26,20 +28,20 @@ impl Model {
     pub fn forward(&mut self, batch: &Batch) -> Result<&[f32], Error> {
         self.check(batch)?;
         if self.states.is_empty() {
-            self.pass(batch, 1, None)?;
+            self.pass(batch, &[], None)?;
             return Ok(&self.logits);
         }
         let parts = split::by_sequence(batch);
         if let [part] = parts.as_slice()
             && part.is_in_order()
         {
-            self.pass(&part.batch, part.n_seqs, None)?;
+            self.pass(&part.batch, &part.groups, None)?;
             return Ok(&self.logits);
         }
         let width = self.row_width();
         let mut logits = vec![0.0; width * batch.n_outputs()];
         for part in &parts {
-            self.pass(&part.batch, part.n_seqs, None)?;
+            self.pass(&part.batch, &part.groups, None)?;
             for (row, at) in self.logits.chunks_exact(width).zip(&part.outputs) {
                 logits[at * width..(at + 1) * width].copy_from_slice(row);
             }
@@ -56,7 +58,7 @@ impl Model {
     pub fn forward_each(&mut self, batch: &Batch, each: EachRows<'_>) -> Result<(), Error> {
         if self.states.is_empty() {
             self.check(batch)?;
-            return self.pass(batch, 1, Some(each));
+            return self.pass(batch, &[], Some(each));
         }
         each(0, self.forward(batch)?);
         Ok(())
@@ -70,16 +72,16 @@ impl Model {
         Ok(())
     }
 
-    /// Runs tokens of `n_seqs` sequences, as many of each where something is kept of each.
+    /// Runs tokens, whose sequences are these where something is kept of each.
     fn pass(
         &mut self,
         batch: &Batch,
-        n_seqs: usize,
+        groups: &[SequenceGroup],
         each: Option<EachRows<'_>>,
     ) -> Result<(), Error> {
-        let allocated = self.allocate(batch, n_seqs)?;
+        let allocated = self.allocate(batch, groups)?;
         // Nothing is left half done: what the pass was given is freed below.
-        let compute = AssertUnwindSafe(|| self.compute(batch, &allocated, n_seqs, each));
+        let compute = AssertUnwindSafe(|| self.compute(batch, &allocated, groups, each));
         let result = catch_unwind(compute).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -96,14 +98,11 @@ impl Model {
     }
 
     /// What the tokens of a pass are given of what is kept.
-    fn allocate(&mut self, batch: &Batch, n_seqs: usize) -> Result<Allocated, Error> {
+    fn allocate(&mut self, batch: &Batch, groups: &[SequenceGroup]) -> Result<Allocated, Error> {
         if self.options.n_ctx == 0 {
-            let read = match self.states.is_empty() {
-                true => Vec::new(),
-                false => vec![self.options.n_rows(); n_seqs],
-            };
+            let n_seqs = groups.iter().map(|group| group.n_seqs).sum();
             let rows = Rows {
-                read,
+                read: vec![self.options.n_rows(); n_seqs],
                 write: Vec::new(),
             };
             let slots = Vec::new();
@@ -124,7 +123,7 @@ impl Model {
         &mut self,
         batch: &Batch,
         allocated: &Allocated,
-        n_seqs: usize,
+        groups: &[SequenceGroup],
         each: Option<EachRows<'_>>,
     ) -> Result<(), Error> {
         let n_outputs = batch.n_outputs();
@@ -135,7 +134,7 @@ impl Model {
             n_tokens: batch.len(),
             n_outputs,
             n_kv: keys.n_kv(),
-            n_seqs,
+            groups: groups.to_vec(),
             wants_hidden: batch.wants_hidden || is_headless,
             is_headless,
             adapters: self.adapters.on(&sequences(batch)),

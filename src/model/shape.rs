@@ -1,5 +1,6 @@
 //! What graphs of passes are built for: the sources they read, and the shape of a pass.
 
+use crate::blocks::SequenceGroup;
 use crate::plan::{BLOCK_LEN, Plan};
 
 use super::adapters::OnDevice;
@@ -28,8 +29,8 @@ pub(super) struct Shape {
     pub(super) n_outputs: usize,
     /// For each group of layers the keys that are looked at, or the length of its table of blocks.
     pub(super) n_kv: Vec<usize>,
-    /// Sequences, where the model has recurrent states; else 1.
-    pub(super) n_seqs: usize,
+    /// The sequences, where the model has recurrent states: the shortest first.
+    pub(super) groups: Vec<SequenceGroup>,
     /// Whether those rows want the hidden state after the final norm.
     pub(super) wants_hidden: bool,
     /// Whether the projection to logits is left to graphs of [`build_head`](super::stage::build_head).
@@ -54,10 +55,22 @@ impl Shape {
             n_tokens,
             n_outputs: n_tokens.min(options.outputs_at_once(plan)),
             n_kv,
-            n_seqs: 1,
+            groups: largest_groups(options, plan),
             wants_hidden: false,
             is_headless: false,
             adapters: Vec::new(),
         }
     }
+}
+
+/// The sequences of the largest pass: all but one decode, and the last one is read.
+fn largest_groups(options: &Options, plan: &Plan) -> Vec<SequenceGroup> {
+    if plan.recurrent().next().is_none() {
+        return Vec::new();
+    }
+    let n_tokens = options.n_batch.max(1);
+    let n_decoding = options.n_seqs.saturating_sub(1).min(n_tokens - 1);
+    let groups = [(n_decoding, 1), (1, n_tokens - n_decoding)];
+    let groups = groups.map(|(n_seqs, n_steps)| SequenceGroup { n_seqs, n_steps });
+    groups.into_iter().filter(|g| g.n_seqs > 0).collect()
 }

@@ -1,19 +1,25 @@
-//! A batch in parts whose sequences have as many tokens each, one after another: what a unit
-//! needs that keeps something of a whole sequence.
+//! A batch of a model with recurrent states as passes whose tokens are in the order that such states
+//! need: the sequences of equal length together, each sequence by itself.
 
 use std::collections::HashMap;
+
+use crate::blocks::SequenceGroup;
 
 use super::batch::Batch;
 use super::cache::SequenceId;
 use super::error::Error;
 
-/// A part of a batch.
+/// Groups of sequences of equal length that one pass has at most: a graph runs the operators over time
+/// for each.
+pub(super) const MAX_GROUPS: usize = 8;
+
+/// A pass of a batch.
 #[derive(Debug)]
 pub(super) struct Part {
-    /// Its tokens, sequence after sequence.
+    /// Its tokens, group after group, sequence after sequence.
     pub(super) batch: Batch,
-    /// Its sequences.
-    pub(super) n_seqs: usize,
+    /// Its sequences, the shortest first.
+    pub(super) groups: Vec<SequenceGroup>,
     /// For each of its rows that want logits, which of the whole batch's it is.
     pub(super) outputs: Vec<usize>,
 }
@@ -70,15 +76,22 @@ pub(super) fn by_sequence(batch: &Batch) -> Vec<Part> {
         })
         .collect();
     sequences.sort_by_key(|(_, tokens)| tokens.len());
-    let parts = sequences.chunk_by(|(_, a), (_, b)| a.len() == b.len());
-    parts
-        .map(|sequences| {
+    let groups = sequences.chunk_by(|(_, a), (_, b)| a.len() == b.len());
+    let groups: Vec<_> = groups.collect();
+    groups
+        .chunks(MAX_GROUPS)
+        .map(|groups| {
+            let group = |sequences: &&[(SequenceId, Vec<usize>)]| SequenceGroup {
+                n_seqs: sequences.len(),
+                n_steps: sequences[0].1.len(),
+            };
             let mut part = Part {
                 batch: Batch::default(),
-                n_seqs: sequences.len(),
+                groups: groups.iter().map(group).collect(),
                 outputs: Vec::new(),
             };
-            for i in sequences.iter().flat_map(|(_, tokens)| tokens).copied() {
+            let sequences = groups.iter().copied().flatten();
+            for i in sequences.flat_map(|(_, tokens)| tokens).copied() {
                 let ((sequence, position), wanted) = (batch.places[i], batch.outputs[i]);
                 part.batch.push(batch.tokens[i], sequence, position, wanted);
                 if wanted {
@@ -103,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_of_one_length_stay_together_and_outputs_find_back() {
+    fn sequences_of_one_length_are_together_and_outputs_keep_their_places() {
         let tokens = [
             (10, 1, 0, true),
             (20, 2, 4, true),
@@ -112,17 +125,24 @@ mod tests {
             (12, 1, 2, true),
         ];
         let parts = by_sequence(&batch(&tokens));
-        let found: Vec<_> = parts
-            .iter()
-            .map(|p| (p.batch.tokens.clone(), p.n_seqs, p.outputs.clone()))
-            .collect();
-        assert_eq!(
-            found,
-            [
-                (vec![20, 30], 2, vec![1, 2]),
-                (vec![10, 11, 12], 1, vec![0, 3]),
-            ]
-        );
+        let [part] = parts.as_slice() else {
+            panic!("one pass: {parts:?}");
+        };
+        assert_eq!(part.batch.tokens, [20, 30, 10, 11, 12]);
+        assert_eq!(part.outputs, [1, 2, 0, 3]);
+        let groups = [(2, 1), (1, 3)];
+        let groups = groups.map(|(n_seqs, n_steps)| SequenceGroup { n_seqs, n_steps });
+        assert_eq!(part.groups, groups);
+    }
+
+    #[test]
+    fn a_pass_has_a_bounded_number_of_lengths() {
+        let n = MAX_GROUPS as u32 + 1;
+        let tokens = (0..n).flat_map(|id| (0..=id).map(move |at| (7, id, at, at == id)));
+        let parts = by_sequence(&batch(&tokens.collect::<Vec<_>>()));
+        let n_groups: Vec<usize> = parts.iter().map(|part| part.groups.len()).collect();
+        assert_eq!(n_groups, [MAX_GROUPS, 1]);
+        assert_eq!(parts[1].outputs, [MAX_GROUPS]);
     }
 
     #[test]

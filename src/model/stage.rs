@@ -81,7 +81,7 @@ fn build_stage(
             inputs: &Derived::new(n),
             side: None,
             store: &mut store,
-            n_seqs: 1,
+            groups: &[],
             states: &mut states,
             flash_attn: false,
             named: RefCell::default(),

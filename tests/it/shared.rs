@@ -207,6 +207,81 @@ fn texts_of_many_lengths_together_are_as_each_alone() {
     }
 }
 
+/// Adds tokens of a text to a batch, all of which want logits.
+fn push(batch: &mut Batch, sequence: u32, text: &[u32], positions: std::ops::Range<usize>) {
+    for at in positions {
+        batch.push(text[at], sequence, at as u32, true);
+    }
+}
+
+#[test]
+fn sequences_with_states_run_in_one_pass_whatever_their_lengths() {
+    const RECURRENT: [&str; 7] = [
+        "mamba",
+        "mamba2",
+        "falcon-h1",
+        "qwen35",
+        "qwen3next",
+        "kimi-linear",
+        "lfm2",
+    ];
+    const N_DECODING: u32 = 7;
+    const N_PROMPT: usize = 12;
+    let scratch = scratch();
+    let goldens = goldens(scratch.path(), |name| RECURRENT.contains(&name));
+    assert_eq!(goldens.len(), RECURRENT.len());
+    for golden in goldens {
+        let name = &golden.name;
+        let many = Options {
+            n_ctx: 1024,
+            n_seqs: 8,
+            ..options()
+        };
+        let mut model = load(&golden, many);
+        assert!(model.has_states(), "{name}");
+        let text = |s: u32| -> Vec<u32> {
+            let tokens = 0..N_PROMPT as u32 + 2;
+            tokens.map(|i| (i * 31 + s * 13 + 7) % 96).collect()
+        };
+        let texts: Vec<Vec<u32>> = (0..N_DECODING + 2).map(text).collect();
+        let alone: Vec<Vec<f64>> = (100..)
+            .zip(&texts)
+            .map(|(id, text)| {
+                let logits = read(&mut model, id, text, 64);
+                model.release(id);
+                logits
+            })
+            .collect();
+        for s in 0..N_DECODING {
+            read(&mut model, s, &texts[s as usize][..N_PROMPT], 64);
+        }
+        let n_built = model.n_graphs();
+        // Seven sequences decode while an eighth is read, which comes first, in the middle and last.
+        for step in 0..2 {
+            let (prompt, at) = (N_DECODING + step as u32, N_PROMPT + step);
+            let of_prompt = &texts[prompt as usize];
+            let mut batch = Batch::default();
+            push(&mut batch, prompt, of_prompt, 0..2);
+            for s in 0..N_DECODING {
+                push(&mut batch, s, &texts[s as usize], at..at + 1);
+                if s == 3 {
+                    push(&mut batch, prompt, of_prompt, 2..7);
+                }
+            }
+            push(&mut batch, prompt, of_prompt, 7..N_PROMPT);
+            let width = model.row_width();
+            let logits = model.forward(&batch).expect("the pass runs");
+            for (row, (s, at)) in logits.chunks_exact(width).zip(&batch.places) {
+                let first = *at as usize * width;
+                let error = nmse(row, &alone[*s as usize][first..first + width]);
+                assert!(error <= EXACT, "{name}: token {at} of {s}: NMSE {error:.1e}");
+            }
+            assert_eq!(model.n_graphs() - n_built, 1, "{name}: one pass, then the same");
+            model.release(prompt);
+        }
+    }
+}
+
 /// Bits of the logits of a text's tokens, beside `n` others whose shares of the passes differ.
 fn beside(model: &mut Model, text: &[u32], n: u32) -> Vec<u32> {
     let neighbours: Vec<Vec<u32>> = (0..n)

@@ -61,8 +61,8 @@ impl States {
 /// The states as a pass reads and writes them.
 pub(in crate::model) struct PassStates<'a> {
     pub(in crate::model) states: &'a States,
-    /// Row that each sequence reads, i32 `[n_seqs]`.
-    pub(in crate::model) read: Option<Tensor>,
+    /// Row that each sequence reads, i32 `[n_seqs]` for each group.
+    pub(in crate::model) read: Vec<Tensor>,
     /// Row that each sequence writes, i64 `[n_seqs]`; none if nothing is kept.
     pub(in crate::model) write: Option<Tensor>,
     /// What has to be computed for the next pass.
@@ -74,7 +74,7 @@ impl<'a> PassStates<'a> {
     pub(in crate::model) fn without_rows(states: &'a States) -> Self {
         Self {
             states,
-            read: None,
+            read: Vec::new(),
             write: None,
             written: Vec::new(),
         }
@@ -94,11 +94,11 @@ impl<'a> PassStates<'a> {
 }
 
 impl StateStore for PassStates<'_> {
-    fn rows(&self, path: &str, part: &str) -> Result<(Tensor, Tensor), Error> {
-        let Some(read) = &self.read else {
+    fn rows(&self, path: &str, part: &str, group: usize) -> Result<(Tensor, Tensor), Error> {
+        let Some(read) = self.read.get(group) else {
             return Err(Error::Arguments {
                 op: "state",
-                message: format!("{path}: the pass has no sequences"),
+                message: format!("{path}: the pass has no group {group} of sequences"),
             });
         };
         Ok((self.part(path, part)?.clone(), read.clone()))

@@ -79,7 +79,7 @@ impl Inputs {
                 .collect::<Result<_, _>>()?,
             states: match sources.states.is_empty() {
                 true => None,
-                false => Some(StateRows::new(g, options, shape.n_seqs as u64)?),
+                false => Some(StateRows::new(g, options, &shape.groups)?),
             },
             scales: AdapterScales::new(g, &shape.adapters, n)?,
             derived: Derived::new(n),
@@ -113,7 +113,7 @@ impl Inputs {
         let rows = self.states.as_ref();
         PassStates {
             states: sources.states,
-            read: rows.map(|rows| rows.read.clone()),
+            read: rows.map_or(Vec::new(), |rows| rows.read.clone()),
             write: rows.and_then(|rows| rows.write.clone()),
             written: Vec::new(),
         }

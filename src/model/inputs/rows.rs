@@ -1,5 +1,6 @@
 //! Inputs with an element for each token or sequence: ids, rows of tables, slots, scales.
 
+use crate::blocks::SequenceGroup;
 use crate::ggml::{Error, Executor, Graph, Tensor};
 use crate::weights::TensorType;
 
@@ -58,27 +59,41 @@ impl KvSlots {
 
 /// Rows of recurrent states.
 pub(super) struct StateRows {
-    /// Row that each sequence reads, i32 `[n_seqs]`; the last row is zeros.
-    pub(super) read: Tensor,
+    /// Row that each sequence of a group reads, i32 `[n_seqs]`; the last row is zeros.
+    pub(super) read: Vec<Tensor>,
     /// Row that each sequence writes, i64 `[n_seqs]`; none if no state is stored.
     pub(super) write: Option<Tensor>,
 }
 
 impl StateRows {
-    pub(super) fn new(g: &Graph, options: &Options, n_seqs: u64) -> Result<Self, Error> {
+    pub(super) fn new(
+        g: &Graph,
+        options: &Options,
+        groups: &[SequenceGroup],
+    ) -> Result<Self, Error> {
         let n_rows = options.n_rows() as u64;
-        let read = g.index_input("states.read", TensorType::I32, &[n_seqs], n_rows + 1)?;
+        let read = groups.iter().enumerate().map(|(i, group)| {
+            let shape = [group.n_seqs as u64];
+            g.index_input(&format!("states.read.{i}"), TensorType::I32, &shape, n_rows + 1)
+        });
+        let n_seqs = groups.iter().map(|group| group.n_seqs as u64).sum();
         let write = match options.n_ctx {
             0 => None,
             _ => Some(g.index_input("states.write", TensorType::I64, &[n_seqs], n_rows)?),
         };
+        let read = read.collect::<Result<_, _>>()?;
         Ok(Self { read, write })
     }
 
     pub(super) fn write(&self, executor: &mut Executor, rows: &Rows) -> Result<(), Error> {
-        if self.read.is_allocated() {
-            let ids: Vec<i32> = rows.read.iter().map(|row| *row as i32).collect();
-            executor.write_indices(&self.read, &ids)?;
+        let mut left = rows.read.as_slice();
+        for read in &self.read {
+            let (own, after) = left.split_at(read.elements() as usize);
+            left = after;
+            if read.is_allocated() {
+                let ids: Vec<i32> = own.iter().map(|row| *row as i32).collect();
+                executor.write_indices(read, &ids)?;
+            }
         }
         if let Some(write) = self.write.as_ref().filter(|t| t.is_allocated()) {
             let ids: Vec<i64> = rows.write.iter().map(|row| *row as i64).collect();

@@ -1,0 +1,180 @@
+//! What blocks with a recurrent state share: sequences in groups of equal length, convolution over
+//! time, the results of scans.
+//!
+//! ggml's operators over time take as many tokens of each sequence, so an operator runs once for each
+//! group of sequences that have equally many tokens in the pass. Everything else in a block runs over
+//! all tokens. Invariant: the rows of states are written after all groups have read theirs.
+
+use super::build::Build;
+use crate::ggml::{Error, Graph, Tensor};
+use crate::plan::Unit;
+
+/// Operations that a further group adds to those of a block; generously.
+pub(super) const NODES_PER_GROUP: usize = 48;
+
+/// Sequences with equally many tokens in a pass. Their tokens follow each other, one sequence after
+/// another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequenceGroup {
+    /// Number of sequences.
+    pub n_seqs: usize,
+    /// Number of tokens of each.
+    pub n_steps: usize,
+}
+
+/// A group while the graph is built.
+pub(super) struct Group {
+    /// Its place among the groups of the pass.
+    index: usize,
+    /// Tokens of the groups before it, and of all groups.
+    first_token: u64,
+    n_all: u64,
+    /// Number of sequences.
+    pub(super) n_seqs: u64,
+    /// Number of tokens of each.
+    pub(super) n_steps: u64,
+}
+
+impl Group {
+    /// The columns of its tokens in `x [.., n_tokens]`, contiguous, as a tensor of `shape`.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub(super) fn of(&self, g: &Graph, x: &Tensor, shape: [u64; 4]) -> Result<Tensor, Error> {
+        if self.n_seqs * self.n_steps == self.n_all {
+            return g.reshape(x, shape);
+        }
+        let flat = g.reshape(x, [x.elements(), 1, 1, 1])?;
+        let first = self.first_token * (x.elements() / self.n_all);
+        part(g, &flat, first, shape)
+    }
+
+    /// The two parts of the result of a scan: rows `[width, n_tokens]` of its tokens, then the new
+    /// states `[size, n_seqs]`.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub(super) fn scanned(
+        &self,
+        g: &Graph,
+        scan: &Tensor,
+        width: u64,
+        size: u64,
+    ) -> Result<(Tensor, Tensor), Error> {
+        let flat = g.reshape(scan, [scan.elements(), 1, 1, 1])?;
+        let n = self.n_seqs * self.n_steps;
+        let rows = part(g, &flat, 0, [width, n, 1, 1])?;
+        let states = part(g, &flat, width * n, [size, self.n_seqs, 1, 1])?;
+        Ok((rows, states))
+    }
+
+    /// A part of the state of each sequence: all rows `[size, rows]`, and which row each sequence
+    /// reads, i32 `[n_seqs]`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn rows(
+        &self,
+        b: &Build<'_>,
+        unit: &Unit,
+        part: &str,
+    ) -> Result<(Tensor, Tensor), Error> {
+        b.states.rows(&unit.path, part, self.index)
+    }
+
+    /// A part of the state of each sequence: `[size, n_seqs]`.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub(super) fn read_state(
+        &self,
+        b: &Build<'_>,
+        unit: &Unit,
+        part: &str,
+    ) -> Result<Tensor, Error> {
+        let (table, rows) = self.rows(b, unit, part)?;
+        b.g.get_rows(&table, &rows)
+    }
+}
+
+/// Elements of `flat [n]` from `first` on, as a contiguous tensor of `shape`.
+fn part(g: &Graph, flat: &Tensor, first: u64, shape: [u64; 4]) -> Result<Tensor, Error> {
+    let element = flat.strides()[0];
+    let stride = |dims: usize| shape[..dims].iter().product::<u64>() as usize * element;
+    let strides = [stride(1), stride(2), stride(3)];
+    g.view(flat, shape, strides, first as usize * element)
+}
+
+impl Build<'_> {
+    /// Runs an operator over time that carries the part `part` of the state. For each group `operator`
+    /// gives the rows of its tokens `[width, n_tokens]` and the new states `[size, n_seqs]`. Returns the
+    /// rows of all tokens and writes the states.
+    ///
+    /// # Errors
+    /// As the operations, and a pass without sequences.
+    pub(super) fn over_time(
+        &mut self,
+        unit: &Unit,
+        part: &str,
+        operator: impl Fn(&Self, &Group) -> Result<(Tensor, Tensor), Error>,
+    ) -> Result<Tensor, Error> {
+        let g = self.g;
+        let mut all: Option<(Tensor, Tensor)> = None;
+        let mut first_token = 0;
+        for (index, group) in self.groups.iter().enumerate() {
+            let group = Group {
+                index,
+                first_token,
+                n_all: self.n_tokens,
+                n_seqs: group.n_seqs as u64,
+                n_steps: group.n_steps as u64,
+            };
+            first_token += group.n_seqs * group.n_steps;
+            let (rows, states) = operator(self, &group)?;
+            all = Some(match all {
+                None => (rows, states),
+                Some((before, states_before)) => (
+                    g.concat(&before, &rows, 1)?,
+                    g.concat(&states_before, &states, 1)?,
+                ),
+            });
+        }
+        let (rows, states) = all.ok_or_else(|| Error::Arguments {
+            op: "over_time",
+            message: format!("{}: the pass has no sequences", unit.path),
+        })?;
+        self.states.write(g, &unit.path, part, &states)?;
+        Ok(rows)
+    }
+
+    /// `x [channels, n_tokens]` convolved over time, each channel by itself, with the last columns
+    /// of earlier passes (`part`) before it: `y[c, t] = sum over j of w[j, c] x[c, t - k + 1 + j]`
+    /// with `weight [k, channels]`.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub(super) fn convolve(
+        &mut self,
+        unit: &Unit,
+        part: &str,
+        weight: &Tensor,
+        x: &Tensor,
+    ) -> Result<Tensor, Error> {
+        let (g, channels, kept) = (self.g, x.shape()[0], weight.shape()[0] - 1);
+        self.over_time(unit, part, |b, group| {
+            let (n, n_seqs) = (group.n_steps, group.n_seqs);
+            let x = group.of(g, x, [channels, n, n_seqs, 1])?;
+            let x = g.cont(&g.permute(&x, [1, 0, 2, 3])?)?; // [n, channels, n_seqs]
+            let before = group.read_state(b, unit, part)?;
+            let before = g.reshape(&before, [kept, channels, n_seqs, 1])?;
+            let columns = g.concat(&before, &x, 0)?; // [kept + n, channels, n_seqs]
+            let strides = columns.strides();
+            let steps = [strides[1], strides[2], strides[3]];
+            let offset = n as usize * strides[0];
+            let last = g.view(&columns, [kept, channels, n_seqs, 1], steps, offset)?;
+            let last = g.reshape(&g.cont(&last)?, [kept * channels, n_seqs, 1, 1])?;
+            let y = g.ssm_conv(&columns, weight)?; // [channels, n, n_seqs]
+            Ok((g.reshape(&y, [channels, n * n_seqs, 1, 1])?, last))
+        })
+    }
+}
