@@ -146,8 +146,7 @@ impl Body {
     pub(super) fn finish(self) -> Result<(), Error> {
         let prefix = self.prefix;
         let is_harmless = |name: &str| prefix.is_empty() && HARMLESS.contains(&name);
-        let is_unknown =
-            |(name, value): &(&String, &Value)| !is_harmless(name) && !value.is_null();
+        let is_unknown = |(name, value): &(&String, &Value)| !is_harmless(name) && !value.is_null();
         let Some((name, _)) = self.left.iter().find(is_unknown) else {
             return Ok(());
         };

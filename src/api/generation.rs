@@ -5,8 +5,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::constraint::Compiled;
-use crate::engine::{Diffusion, Request};
 use crate::engine::serving::Served;
+use crate::engine::{Diffusion, Request};
 
 use super::adapters::{self, Scaled};
 use super::diffusion;

@@ -274,9 +274,16 @@ fn sequences_with_states_run_in_one_pass_whatever_their_lengths() {
             for (row, (s, at)) in logits.chunks_exact(width).zip(&batch.places) {
                 let first = *at as usize * width;
                 let error = nmse(row, &alone[*s as usize][first..first + width]);
-                assert!(error <= EXACT, "{name}: token {at} of {s}: NMSE {error:.1e}");
+                assert!(
+                    error <= EXACT,
+                    "{name}: token {at} of {s}: NMSE {error:.1e}"
+                );
             }
-            assert_eq!(model.n_graphs() - n_built, 1, "{name}: one pass, then the same");
+            assert_eq!(
+                model.n_graphs() - n_built,
+                1,
+                "{name}: one pass, then the same"
+            );
             model.release(prompt);
         }
     }

@@ -74,7 +74,12 @@ impl StateRows {
         let n_rows = options.n_rows() as u64;
         let read = groups.iter().enumerate().map(|(i, group)| {
             let shape = [group.n_seqs as u64];
-            g.index_input(&format!("states.read.{i}"), TensorType::I32, &shape, n_rows + 1)
+            g.index_input(
+                &format!("states.read.{i}"),
+                TensorType::I32,
+                &shape,
+                n_rows + 1,
+            )
         });
         let n_seqs = groups.iter().map(|group| group.n_seqs as u64).sum();
         let write = match options.n_ctx {
