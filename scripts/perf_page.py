@@ -106,7 +106,8 @@ def page(report):
     return f"""# Measured against llama-server
 
 Written by `scripts/perf_vs_llama_server.py`; do not edit. Values are medians over {about['repeats']} alternating runs of both servers
-with {about['threads']} threads; the range is in brackets. The ratio is `bench` over llama-server.
+with {about['threads']} threads; the range is in brackets. The ratio is `bench` over llama-server. Targets are this project's own, for the ratio or, where there is none, for
+the value of `bench`. Rows of the engine alone are measured by `bench perf`, without HTTP.
 
 ![Tokens per second over clients](performance.svg)
 
@@ -124,8 +125,9 @@ with {about['threads']} threads; the range is in brackets. The ratio is `bench` 
 | command | `{about['command']}` |
 
 Both servers get the same requests over the same API, with greedy decoding that ignores end-of-sequence tokens; both have an f16 KV cache. Load, prompts, clients
-and memory are measured with 8 sequences of 1024 positions, long prompts with 6 of 4096, the built-in model with one of 512. A shared prefix is a system
-message; the first client's completion has ended, or is still running. Times between tokens are measured at the client.
+and memory are measured with 8 sequences of 1024 positions, long prompts with 6 of 4096, the built-in model with one of 512. The shared prefix is a system
+message. The first client's completion has ended when the second client starts; in the row after that it is still running. Times between tokens are measured
+at the client.
 """
 
 

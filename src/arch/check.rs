@@ -163,7 +163,7 @@ impl Checker<'_> {
             span,
             branch.when.as_ref(),
             [&branch.pre, &branch.post, &None],
-            branch.gain.as_ref(),
+            branch.factor.as_ref(),
         );
         self.tap(branch.from.as_ref().map(|f| (&f.value, &f.span)), taps);
         self.tap(branch.side.as_ref().map(|f| (&f.value, &f.span)), taps);

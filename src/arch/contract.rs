@@ -169,7 +169,7 @@ impl WeightSpec {
             when: "true",
             presence: Presence::Required,
             // A norm without its weight is still one.
-            may_forbid: matches!(role, WeightRole::Gain),
+            may_forbid: matches!(role, WeightRole::Scale),
             role,
             doc,
         }
@@ -219,8 +219,8 @@ pub enum WeightRole {
     Matrix,
     /// A table of which rows are taken.
     Table,
-    /// Weight of a norm, or another vector that multiplies; near one.
-    Gain,
+    /// Weight of a norm, or another vector that multiplies, near one.
+    Scale,
     /// A vector that is added, near zero.
     Bias,
     /// Positive factors of rotation frequencies.

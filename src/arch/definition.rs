@@ -6,7 +6,7 @@
 //! ```text
 //! in = from ? tap : x
 //! h  = pre(in)
-//! y  = sum over active branches of  gain * gate * post_b(block(pre_b(from_b ? tap : h)))
+//! y  = sum over active branches of  factor * gate * post_b(block(pre_b(from_b ? tap : h)))
 //! y  = scale * post(y)
 //! x  = join(x, y)            add | set
 //! x  = after(x)
@@ -280,7 +280,7 @@ pub struct Branch {
     /// Norm after the block.
     pub post: Option<Setting>,
     /// Factor of the result.
-    pub gain: Option<Setting>,
+    pub factor: Option<Setting>,
     /// Tap under which the result stays readable.
     pub save: Option<Spanned<String>>,
     /// The block.

@@ -133,7 +133,7 @@ impl ArchDef {
                 settings.into_iter().flatten().for_each(|s| visit(&s.expr));
                 slot.when.iter().for_each(&mut *visit);
                 for branch in &slot.branches {
-                    let settings = [&branch.pre, &branch.post, &branch.gain];
+                    let settings = [&branch.pre, &branch.post, &branch.factor];
                     settings.into_iter().flatten().for_each(|s| visit(&s.expr));
                     branch.when.iter().for_each(&mut *visit);
                     exprs_of_instance(&branch.block, visit);
@@ -242,7 +242,7 @@ fn print_branch(out: &mut String, branch: &Branch) -> fmt::Result {
     }
     setting(out, "pre", branch.pre.as_ref())?;
     setting(out, "post", branch.post.as_ref())?;
-    setting(out, "gain", branch.gain.as_ref())?;
+    setting(out, "factor", branch.factor.as_ref())?;
     tap(
         out,
         "save",

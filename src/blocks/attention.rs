@@ -196,7 +196,7 @@ pub(super) static CONTRACT: Contract = Contract {
         .optional()
         .when("not has('qkv') and values == 'proj' and kv_layer == il"),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "q_norm",
             "attn_q_norm.weight",
             &[
@@ -216,7 +216,7 @@ pub(super) static CONTRACT: Contract = Contract {
         .optional()
         .when("qk_norm != 'none'"),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "k_norm",
             "attn_k_norm.weight",
             &[
@@ -261,7 +261,7 @@ pub(super) static CONTRACT: Contract = Contract {
         .optional()
         .when("gate == 'element' or gate == 'head'"),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "inner_norm",
             "attn_sub_norm.weight",
             &["heads * dv"],

@@ -216,7 +216,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "factor of the decay, negative",
         ),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "norm",
             "ssm_norm.weight",
             &["d"],

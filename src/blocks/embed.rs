@@ -54,7 +54,7 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional(),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "norm",
             "token_embd_norm.weight",
             &["n_embd"],

@@ -77,7 +77,7 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional(),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "act_scale",
             "ffn.act.scales",
             &["width"],
@@ -85,7 +85,7 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional(),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "inner_norm",
             "ffn_sub_norm.weight",
             &["width"],

@@ -1,4 +1,4 @@
-//! What comes in, times a stored gain: `y = gain * h`.
+//! The input, times a stored scale: `y = scale * h`.
 //!
 //! `[n_embd, n_tokens]` in and out. With `join = "set"` a slot rescales the hidden state; reading a tap,
 //! it adds an earlier value once more.
@@ -14,15 +14,15 @@ pub(super) static CONTRACT: Contract = Contract {
     title: "Stored factor",
     noun: "a stored factor",
     phrase: "",
-    summary: "Passes on what comes in, times a stored gain if there is one.",
-    formula: "y = {has('gain'): gain * }h",
+    summary: "Returns its input, times a stored scale if there is one.",
+    formula: "y = {has('scale'): scale * }h",
     options: &[],
     weights: &[WeightSpec::new(
-        WeightRole::Gain,
-        "gain",
+        WeightRole::Scale,
+        "scale",
         "layer_output_scale.weight",
         &["1"],
-        "factor of what comes in",
+        "factor of the input",
     )
     .optional()],
     rows: None,
@@ -32,8 +32,8 @@ pub(super) static CONTRACT: Contract = Contract {
 };
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    match b.weight(unit, "gain") {
-        Some(gain) => b.g.mul(x, gain),
+    match b.weight(unit, "scale") {
+        Some(scale) => b.g.mul(x, scale),
         None => Ok(x.clone()),
     }
 }

@@ -71,7 +71,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "projection to dt, B and C",
         ),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "dt_norm",
             "ssm_dt_norm.weight",
             &["rank"],
@@ -80,7 +80,7 @@ pub(super) static CONTRACT: Contract = Contract {
         .optional()
         .when("norm"),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "b_norm",
             "ssm_b_norm.weight",
             &["n_state"],
@@ -89,7 +89,7 @@ pub(super) static CONTRACT: Contract = Contract {
         .optional()
         .when("norm"),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "c_norm",
             "ssm_c_norm.weight",
             &["n_state"],
@@ -119,7 +119,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "decay of each element of the state, negative",
         ),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "d",
             "ssm_d",
             &["n_inner"],

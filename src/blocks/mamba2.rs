@@ -74,14 +74,14 @@ pub(super) static CONTRACT: Contract = Contract {
             "decay of each head, negative",
         ),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "d",
             "ssm_d",
             &["1", "heads"],
             "skip connection: factor of the input that is added to the result",
         ),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "norm",
             "ssm_norm.weight",
             &["n_inner / groups", "groups"],
@@ -160,9 +160,9 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     b.name(&unit.path, "y", &y);
     let y = g.glu(Glu::Silu, &z, &y)?;
     let y = match b.weight(unit, "norm") {
-        Some(gain) => {
+        Some(weight) => {
             let groups = g.reshape(&y, [c.n_inner / c.groups, c.groups, n, 1])?;
-            let y = b.normalise_with(c.norm, Some(gain), &groups)?;
+            let y = b.normalise_with(c.norm, Some(weight), &groups)?;
             g.reshape(&y, [c.n_inner, n, 1, 1])?
         }
         None => y,

@@ -64,7 +64,7 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional(),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "q_a_norm",
             "attn_q_a_norm.weight",
             &["q_rank"],
@@ -95,7 +95,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "down-projection to the latent row of keys and values, and to the rotated part of the keys",
         ),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "kv_a_norm",
             "attn_kv_a_norm.weight",
             &["kv_rank"],

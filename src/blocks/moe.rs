@@ -96,7 +96,7 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional(),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "router_norm",
             "ffn_gate_inp.scale",
             &["n_embd"],
@@ -197,7 +197,7 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional(),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "down.scale",
             "ffn_down_exps.scale",
             &["experts"],

@@ -39,7 +39,7 @@ pub(super) static CONTRACT: Contract = Contract {
     options: Norm::OPTIONS,
     weights: &[
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "weight",
             "{name}.weight",
             &["width"],

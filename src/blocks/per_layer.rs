@@ -49,7 +49,7 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .when("width > 0"),
         WeightSpec::new(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "norm",
             "per_layer_proj_norm.weight",
             &["width"],

@@ -92,7 +92,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "bias of `cls`",
         ),
         weight(
-            WeightRole::Gain,
+            WeightRole::Scale,
             "cls.norm",
             "cls.norm.weight",
             &["dim('cls', 1)"],

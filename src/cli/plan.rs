@@ -100,8 +100,8 @@ fn slot_text(text: &mut String, plan: &Plan, slot: &SlotPlan) {
             text.push_str(&format!("    side     {tap}\n"));
         }
         norm_text(text, plan, branch.post.as_ref());
-        if let Some(gain) = branch.gain {
-            text.push_str(&format!("  {path}: times {gain}\n"));
+        if let Some(factor) = branch.factor {
+            text.push_str(&format!("  {path}: times {factor}\n"));
         }
         if let Some(tap) = &branch.save {
             text.push_str(&format!("  {path}: saved as {tap}\n"));
@@ -195,7 +195,7 @@ fn options(plan: &Plan, unit: &Unit) -> String {
     shown.join(" ")
 }
 
-/// Whether a block has a norm of its own, whose kind the option says: with a gain, or by a choice.
+/// Whether a block has a norm of its own, whose kind the option says: with a weight, or by a choice.
 fn has_norm(unit: &Unit) -> bool {
     let contract = unit.contract.0;
     let mut weights = contract.weights.iter().zip(&unit.weights);
@@ -304,7 +304,7 @@ fn branch_json(plan: &Plan, branch: &BranchPlan) -> Value {
         ("side", json!(branch.side)),
         ("pre", norm_json(plan, branch.pre.as_ref())),
         ("post", norm_json(plan, branch.post.as_ref())),
-        ("gain", json!(branch.gain)),
+        ("factor", json!(branch.factor)),
         ("save", json!(branch.save)),
     ] {
         unit[key] = value;

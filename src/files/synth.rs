@@ -442,7 +442,7 @@ fn check_with(def: &ArchDef, plan: &Plan, request: &Request) -> Result<(), Error
 fn stored_type(tensor: &TensorPlan, ty: TensorType) -> TensorType {
     match tensor.role {
         WeightRole::Matrix | WeightRole::Table => ty,
-        WeightRole::Gain
+        WeightRole::Scale
         | WeightRole::Bias
         | WeightRole::Factors
         | WeightRole::Convolution
@@ -461,7 +461,7 @@ fn fill(tensor: &TensorPlan, ty: TensorType, seed: u64) -> Result<Vec<u8>, ggml:
         // Somewhat more than keeps the variance, so that attention is not uniform.
         WeightRole::Matrix => (0.0, 1.4 / (row as f64).sqrt()),
         WeightRole::Table => (0.0, 1.0),
-        WeightRole::Gain => (1.0, 0.1),
+        WeightRole::Scale => (1.0, 0.1),
         WeightRole::Bias => (0.0, 0.2),
         WeightRole::Factors => (2.0, 0.5),
         WeightRole::Convolution => (0.0, 1.0 / (row as f64).sqrt()),

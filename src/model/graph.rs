@@ -20,7 +20,7 @@ pub(super) struct Captured {
     pub(super) tensor: Tensor,
 }
 
-/// Operations of a branch's norms and gain and copies of its values, of a slot's, and of the stages,
+/// Operations of a branch's norms and factor and copies of its values, of a slot's, and of the stages,
 /// generously.
 const NODES_PER_BRANCH: usize = 20;
 const NODES_PER_SLOT: usize = 16;
@@ -283,7 +283,7 @@ impl Assembly<'_> {
         };
         let y = blocks::build_block(&mut self.build, &branch.block, &input)?;
         let y = self.norm(branch.post.as_ref(), y)?;
-        let y = self.factor(branch.gain, y)?;
+        let y = self.factor(branch.factor, y)?;
         if let Some(name) = &branch.save {
             self.taps.insert(name.clone(), y.clone());
         }

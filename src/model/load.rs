@@ -1,6 +1,6 @@
 //! Tensor data for a plan: used where it lies, converted or copied where it must be.
 //!
-//! A tensor that the plan does not name is never read. Gains and offsets that are stored as half
+//! A tensor that the plan does not name is never read. Scales and biases that are stored as half
 //! floats become f32 here, once, since element-wise operations compute in f32. What is copied is made
 //! in pieces of rows by all cores, straight into the device's memory.
 
@@ -190,7 +190,7 @@ fn find<'w>(weights: &'w Weights, planned: &TensorPlan) -> Result<&'w TensorInfo
 fn target_type(planned: &TensorPlan, info: &TensorInfo) -> Result<TensorType, Error> {
     let is_vector = matches!(
         planned.role,
-        WeightRole::Gain
+        WeightRole::Scale
             | WeightRole::Bias
             | WeightRole::Factors
             | WeightRole::Convolution
@@ -201,7 +201,7 @@ fn target_type(planned: &TensorPlan, info: &TensorInfo) -> Result<TensorType, Er
         TensorType::F32 | TensorType::F16 | TensorType::BF16 => Ok(TensorType::F32),
         ty => Err(Error::Weight {
             tensor: planned.name.clone(),
-            message: format!("is {ty}, and a gain or offset is f32, f16 or bf16"),
+            message: format!("is {ty}, and a scale or bias is f32, f16 or bf16"),
         }),
     }
 }

@@ -334,7 +334,7 @@ impl<'a> Planner<'a> {
         let pre = self.norm(branch.pre.as_ref(), path, "in", scope, width);
         // The result is as wide as the hidden state, or refused below.
         let post = self.norm(branch.post.as_ref(), path, "out", scope, n_embd);
-        let gain = self.factor(branch.gain.as_ref(), path, scope);
+        let factor = self.factor(branch.factor.as_ref(), path, scope);
         let block = self.unit(path, &branch.block, scope, None);
         let out = match &block {
             Some(unit) => self.result_width(&branch.block, unit, scope, [Some(width), side])?,
@@ -356,7 +356,7 @@ impl<'a> Planner<'a> {
             pre: pre?,
             block: block?,
             post: post?,
-            gain: gain?,
+            factor: factor?,
             save: branch.save.as_ref().map(|s| s.value.clone()),
         })
     }

@@ -232,9 +232,9 @@ pub struct NormUse {
     pub path: String,
     /// Kind and eps, a place in [`Plan::norms`].
     pub norm: usize,
-    /// Gain, a place in [`Plan::tensors`].
+    /// Weight, a place in [`Plan::tensors`].
     pub weight: Option<usize>,
-    /// Offset, a place in [`Plan::tensors`].
+    /// Bias, a place in [`Plan::tensors`].
     pub bias: Option<usize>,
 }
 
@@ -279,7 +279,7 @@ pub struct BranchPlan {
     pub pre: Option<NormUse>,
     pub block: Unit,
     pub post: Option<NormUse>,
-    pub gain: Option<f64>,
+    pub factor: Option<f64>,
     pub save: Option<String>,
 }
 

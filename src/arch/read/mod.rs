@@ -374,7 +374,7 @@ impl<'a> Reader<'a> {
             let side = fields.take("side").and_then(|item| self.text(item, "side"));
             let pre = self.optional_name(&mut fields, "pre");
             let post = self.optional_name(&mut fields, "post");
-            let gain = self.optional_setting(&mut fields, "gain");
+            let factor = self.optional_setting(&mut fields, "factor");
             let save = fields.take("save").and_then(|item| self.text(item, "save"));
             let Some(block) = self.required_text(&mut fields, "block", "a branch") else {
                 continue;
@@ -403,7 +403,7 @@ impl<'a> Reader<'a> {
                 side,
                 pre,
                 post,
-                gain,
+                factor,
                 save,
                 block: instance,
             });

@@ -199,11 +199,11 @@ impl<'a> Maker<'a> {
             let same: Vec<&BranchPlan> = slots.iter().map(|slot| &slot.branches[at]).collect();
             let mut branch = self.branch(&same, layers);
             let setting = self.branch_of(&same[0].block.path);
-            let setting = setting.and_then(|branch| branch.gain.as_ref());
-            branch.gain = same[0].gain.and_then(|gain| {
+            let setting = setting.and_then(|branch| branch.factor.as_ref());
+            branch.factor = same[0].factor.and_then(|factor| {
                 let step = wires.take("SCALE")?;
                 let text = setting.map(|setting| setting.expr.source());
-                Some(self.factor(gain, text, step))
+                Some(self.factor(factor, text, step))
             });
             sums.extend((at > 0).then(|| wires.take("ADD")).flatten());
             branches.push(branch);
@@ -272,7 +272,7 @@ impl<'a> Maker<'a> {
             pre,
             block,
             post: self.norms(&norms(|branch| branch.post.as_ref()), layers, at),
-            gain: None,
+            factor: None,
             save: branch.save.clone(),
         }
     }

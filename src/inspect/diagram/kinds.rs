@@ -94,7 +94,7 @@ fn layer_text(plan: &Plan, layer: &LayerPlan) -> String {
                 branch.from,
                 branch.side,
                 branch.save,
-                branch.gain.is_some()
+                branch.factor.is_some()
             );
             for norm in [&branch.pre, &branch.post] {
                 norm_text(&mut text, plan, norm.as_ref(), layer.il);

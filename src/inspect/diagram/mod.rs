@@ -184,7 +184,7 @@ pub struct Branch {
     /// Behind the block.
     pub post: Option<Part>,
     /// Factor behind that.
-    pub gain: Option<Factor>,
+    pub factor: Option<Factor>,
     /// The name under which later slots and layers read the result.
     pub save: Option<String>,
 }
@@ -423,8 +423,8 @@ impl Slot {
 
     /// Its operations in the wiring, as places in the graph.
     pub fn wiring(&self) -> impl Iterator<Item = usize> {
-        let gains = self.branches.iter().filter_map(|b| b.gain.as_ref());
-        let factors = gains.chain(&self.scale).map(|factor| factor.step);
+        let of_branches = self.branches.iter().filter_map(|b| b.factor.as_ref());
+        let factors = of_branches.chain(&self.scale).map(|factor| factor.step);
         factors.chain(self.sums.iter().copied()).chain(self.joined)
     }
 }

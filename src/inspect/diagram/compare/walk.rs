@@ -196,9 +196,9 @@ impl<'d> Comparer<'d> {
                             .map(|name| format!(", {word} `{name}`"))
                             .unwrap_or_default()
                     };
-                    let gain = number(branch.gain.as_ref());
+                    let factor = number(branch.factor.as_ref());
                     let taps = tap("and", &branch.side) + &tap("saved as", &branch.save);
-                    format!("{}{taps}, factor {gain}", from(branch.from.as_ref()))
+                    format!("{}{taps}, factor {factor}", from(branch.from.as_ref()))
                 });
                 each.collect::<Vec<String>>().join("; ")
             };

@@ -408,5 +408,5 @@ fn out(slot: &Slot) -> Option<&Part> {
         return None;
     };
     let end = branch.post.as_ref().unwrap_or(&branch.block);
-    Some(end).filter(|_| branch.gain.is_none())
+    Some(end).filter(|_| branch.factor.is_none())
 }

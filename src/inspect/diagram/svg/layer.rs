@@ -238,7 +238,7 @@ fn branch(branch: &Branch, n: usize, detail: Detail) -> Drawn {
     }
     column.push(detail.block(&branch.block, n));
     detail.norm(&mut column, branch.post.as_ref());
-    factor(&mut column, branch.gain.as_ref());
+    factor(&mut column, branch.factor.as_ref());
     if let Some(tap) = &branch.save {
         column.label(&format!("saved as {tap}"), "tap");
     }
