@@ -181,8 +181,9 @@ impl FromStr for StageName {
 /// The page docs/sampling.md: every stage in the order of the default chain, and every parameter.
 pub fn reference() -> String {
     let mut out = String::from(
-        "# Sampling\n\nMade from the table of the stages (`src/sampling/table.rs`). A parameter is a field of HTTP requests; on the\n\
-         command line it is an option with hyphens (`--top-k`).\n\n\
+        "# Sampling\n\nA parameter is a field of HTTP requests. On the command line it is an option with hyphens (`--top-k`). The defaults\n\
+         are those of HTTP requests; `bench run` has the same, but temperature 0 (greedy). This page is made from\n\
+         `src/sampling/table.rs`; do not edit.\n\n\
          ## Stages, in the order of the default chain\n\n| stage | what it does |\n|---|---|\n",
     );
     for stage in StageName::ALL {
@@ -198,6 +199,12 @@ pub fn reference() -> String {
         let (name, doc, default) = (p.name, p.doc.trim(), p.default);
         out += &format!("| `{name}` | {doc} | {range} | {default} | {off} |\n");
     }
+    out += "\n## Other fields\n\n| field | option | meaning | default |\n|---|---|---|---|\n\
+        | `logit_bias` | `--logit-bias ID=BIAS` | object of token ids and biases from -100 to 100; -100 excludes the token | none |\n\
+        | `seed` | `--seed` | seed of the random numbers, an integer | random; `bench run` 0 |\n\
+        | `samplers` | `--samplers` | names of the stages in the order in which they run; a stage that is left out must be off | all, as above |\n\
+        | `dry_sequence_breakers` | `--dry-sequence-breaker` | texts at which a repetition ends for DRY | line feed, `:`, `\"`, `*` |\n\
+        | `ignore_eos` | | whether the end-of-generation tokens are excluded | `false` |\n";
     out
 }
 

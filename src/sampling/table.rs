@@ -28,14 +28,14 @@ macro_rules! sampling_table {
                     frequency_penalty: f64 = 0.0, off 0.0, [f64::MIN, f64::MAX] "a finite number",
                         api [-2.0, 2.0] "a number from -2 to 2";
                 }
-                /// Lowers the logits of tokens that would prolong a repetition.
+                /// Lowers the logits of tokens that would continue a repetition.
                 Dry = dry, "DRY repetition penalty" {
                     is_cut: false, needs_history: true,
-                    /// DRY multiplier: subtracted from the logit of a token that would prolong a repetition
+                    /// DRY multiplier: penalty of a token that would continue a repetition of the allowed length
                     dry_multiplier: f64 = 0.0, off 0.0, [0.0, f64::MAX] "a finite number, 0 or more";
-                    /// DRY base: multiplies that for each token beyond the allowed length
+                    /// DRY base: factor of the penalty for each token beyond the allowed length
                     dry_base: f64 = 1.75, [1.0, f64::MAX] "a finite number, 1 or more";
-                    /// DRY allowed length: tokens from which a repetition counts
+                    /// DRY allowed length: length in tokens of the shortest repetition that is penalised
                     dry_allowed_length: u32 = 2, [0.0, 4294967295.0] "a number of tokens";
                     /// DRY window: the last tokens of prompt and completion
                     dry_penalty_last_n: i32 = -1, [-1.0, 2147483647.0] "-1 (all tokens), 0 (none) or a number of tokens";
@@ -52,19 +52,19 @@ macro_rules! sampling_table {
                     /// Top-k: number of most probable tokens that are kept
                     top_k: u32 = 0, off 0.0, [0.0, 4294967295.0] "a number of tokens";
                 }
-                /// Cuts the tail where the curve of the sorted probabilities has become flat.
+                /// Removes the tail, which begins where the curve of the sorted probabilities becomes flat.
                 TfsZ = tfs_z, "tail-free sampling" {
                     is_cut: true, needs_history: false,
-                    /// Tail-free sampling z: share of the second differences of the sorted probabilities that is kept
+                    /// Tail-free sampling z: share of the absolute second differences of the sorted probabilities that is kept
                     tfs_z: f64 = 1.0, off 1.0, [0.0, 1.0] "a number from 0 to 1";
                 }
-                /// Keeps the tokens of the most expected surprisal that together reach `typical_p`.
+                /// Keeps the tokens whose surprisal is nearest to the entropy, until their total probability reaches `typical_p`.
                 TypicalP = typical_p, "locally typical sampling" {
                     is_cut: true, needs_history: false,
-                    /// Locally typical sampling: total probability of the kept tokens, those nearest to the entropy
+                    /// Locally typical sampling: total probability of the kept tokens, those with a surprisal near the entropy
                     typical_p: f64 = 1.0, off 1.0, [0.0, 1.0] "a number from 0 to 1";
                 }
-                /// Keeps the most probable tokens that together reach `top_p`.
+                /// Keeps the most probable tokens until their total probability reaches `top_p`.
                 TopP = top_p, "nucleus sampling" {
                     is_cut: true, needs_history: false,
                     /// Nucleus sampling (top-p): total probability of the kept tokens, the most probable ones
@@ -76,25 +76,25 @@ macro_rules! sampling_table {
                     /// Min-p: minimum probability of a kept token relative to the most probable one
                     min_p: f64 = 0.0, off 0.0, [0.0, 1.0] "a number from 0 to 1";
                 }
-                /// Excludes the most probable tokens where there is a choice.
+                /// Excludes the tokens above a threshold, except the least probable of them.
                 Xtc = xtc, "XTC" {
                     is_cut: true, needs_history: false,
-                    /// XTC probability: how often the most probable tokens but the last of them are excluded
+                    /// XTC probability: probability that a step excludes tokens
                     xtc_probability: f64 = 0.0, off 0.0, [0.0, 1.0] "a number from 0 to 1";
-                    /// XTC threshold: probability from which a token counts as one of them; above 0.5 none is excluded
+                    /// XTC threshold: probability of an excluded token, at least; above 0.5 none is excluded
                     xtc_threshold: f64 = 0.1, [0.0, 1.0] "a number from 0 to 1";
                 }
                 /// Divides the logits by `temperature`.
                 Temperature = temperature, "temperature" {
                     is_cut: false, needs_history: false,
-                    /// Temperature: divides the logits; 0 takes the most probable token
+                    /// Temperature: divides the logits; 0 = greedy, the most probable token
                     temperature: f64 = 1.0, off 1.0, [0.0, f64::MAX] "a finite number, 0 or more",
                         api [0.0, 2.0] "a number from 0 to 2";
                 }
-                /// Cuts so that the surprisal of what is drawn is `mirostat_tau` bits on average.
+                /// Removes improbable tokens so that the surprisal of the sampled tokens is `mirostat_tau` bits on average.
                 Mirostat = mirostat, "mirostat" {
                     is_cut: true, needs_history: true,
-                    /// Mirostat version, in place of other cuts; without effect at temperature 0
+                    /// Mirostat version; replaces the stages that remove tokens; without effect at temperature 0
                     mirostat: u32 = 0, off 0.0, [0.0, 2.0] "0, 1 or 2 (its version)";
                     /// Mirostat target: surprisal in bits
                     mirostat_tau: f64 = 5.0, [0.0, 100.0] "a number of bits from 0 to 100";
