@@ -294,7 +294,7 @@ def find_reference():
     """The kind of reference there is, and its program."""
     named = os.environ.get("LLAMA_SERVER")
     if named and not shutil.which(named):
-        raise Failure(f"LLAMA_SERVER={named} is no program")
+        raise Failure(f"LLAMA_SERVER={named} is not a program")
     program = named or shutil.which("llama-server")
     if program:
         return LlamaServer, program

@@ -8,7 +8,7 @@ if found=$(command -v "${LLAMA_SERVER:-llama-server}"); then
     exit
 fi
 if [ -n "${LLAMA_SERVER:-}" ]; then
-    echo "LLAMA_SERVER=$LLAMA_SERVER is no program" >&2
+    echo "LLAMA_SERVER=$LLAMA_SERVER is not a program" >&2
     exit 1
 fi
 work=$here/target/llama-server

@@ -66,7 +66,7 @@ selectattr('n','equalto','x')|rejectattr('v')|rejectattr('v','gt',1)|sum(attribu
 sort(attribute='v')|sort(attribute='n,v')|sort(case_sensitive=true)|tojson(ensure_ascii=true)|tojson(separators=(',',':'))|tojson(sort_keys=true)|tojson(indent='\\t')
 urlize
 """.replace("\n", "|").strip("|")
-# `|` within an argument is no separator.
+# `|` within an argument is not a separator.
 ANY = [form.replace("\x00", "|") for form in ANY.replace("'|'", "'\x00'").split("|")]
 LAZY = {"map", "select", "reject", "selectattr", "rejectattr", "batch", "slice", "unique", "reverse", "items"}
 TESTS = """boolean callable defined divisibleby(3) eq(1) equalto('abc') escaped even false float ge(1) greaterthan(2) gt('a') in([1,'abc',2.5])

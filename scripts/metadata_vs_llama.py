@@ -71,7 +71,7 @@ class Gguf:
         self.data = Path(path).read_bytes()
         magic, version, self.n_tensors, n_keys = struct.unpack_from("<4sIQQ", self.data)
         if magic != b"GGUF" or version < 2:
-            raise Failure(f"{path} is no GGUF file of version 2 or 3")
+            raise Failure(f"{path} is not a GGUF file of version 2 or 3")
         at = 24
         self.raw, self.values = {}, {}
         for _ in range(n_keys):

@@ -506,7 +506,7 @@ def find_llama_server(named):
     program = named or os.environ.get("LLAMA_SERVER") or "llama-server"
     found = shutil.which(program)
     if not found:
-        raise Failure(f"`{program}` is no program; name a llama-server with --llama-server or LLAMA_SERVER")
+        raise Failure(f"`{program}` is not a program; name a llama-server with --llama-server or LLAMA_SERVER")
     return found
 
 
@@ -535,7 +535,7 @@ def machine():
 def run(args):
     theirs = find_llama_server(args.llama_server)
     if not shutil.which(args.bench):
-        raise Failure(f"`{args.bench}` is no program; build it with `cargo build --release`")
+        raise Failure(f"`{args.bench}` is not a program; build it with `cargo build --release`")
     args.work.mkdir(parents=True, exist_ok=True)
     results = Results()
     about = machine()

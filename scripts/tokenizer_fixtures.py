@@ -209,7 +209,7 @@ def small(out):
     texts = TEXTS + random_texts(60)
     train(out, TRAINED, texts)
     without_unknown(out, texts)
-    # As in XLM-R: the three tokens that are no text become four; and in CamemBERT, where one becomes five.
+    # As in XLM-R: the three tokens that are not text become four; and in CamemBERT, where one becomes five.
     small_unigram = dict(model_type="unigram", vocab_size=320)
     renumbered(out, "xlmr", {"tokenizer_class": "XLMRobertaTokenizer"}, small_unigram,
                lambda ids: [0, *(id + 1 if id else 3 for id in ids), 2], texts)

@@ -132,7 +132,7 @@ impl Chat {
         for (i, message) in self.messages.iter().enumerate() {
             let param = format!("messages[{i}]");
             let Some(fields) = message.as_object() else {
-                return Err(Error::value(&param, format!("`{param}` is no object")));
+                return Err(Error::value(&param, format!("`{param}` is not an object")));
             };
             if !fields.get("role").is_some_and(Value::is_string) {
                 let param = format!("{param}.role");

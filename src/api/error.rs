@@ -49,7 +49,7 @@ pub(super) enum Error {
     /// It took too long.
     #[error("{0}")]
     Time(Failure),
-    /// The model computed values that are no finite numbers.
+    /// The model computed values that are not finite numbers.
     #[error("the model's results are not finite numbers: {0}")]
     NotFinite(Failure),
     /// The engine failed.

@@ -83,7 +83,7 @@ impl Body {
         }
         match serde_json::from_slice(&body) {
             Ok(Value::Object(fields)) => Ok(Self::of(fields)),
-            Ok(_) => Err(Error::Body("the body is no JSON object".into())),
+            Ok(_) => Err(Error::Body("the body is not a JSON object".into())),
             Err(error) => Err(Error::Body(format!("the body is not JSON: {error}"))),
         }
     }

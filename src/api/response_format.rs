@@ -124,7 +124,7 @@ fn of_schema(param: &str, value: &Value) -> Result<Constraint, Error> {
     };
     serde_json::from_str(text)
         .map(Constraint::JsonSchema)
-        .map_err(|error| Error::value(param, format!("`{param}` is no JSON: {error}")))
+        .map_err(|error| Error::value(param, format!("`{param}` is not JSON: {error}")))
 }
 
 fn of_response_format(format: &Value) -> Result<Option<Wanted>, Error> {
@@ -132,7 +132,7 @@ fn of_response_format(format: &Value) -> Result<Option<Wanted>, Error> {
     const KIND: &str = "response_format.type";
     const SCHEMA: &str = "response_format.json_schema";
     let Some(fields) = format.as_object() else {
-        return Err(Error::value(WHOLE, format!("`{WHOLE}` is no object")));
+        return Err(Error::value(WHOLE, format!("`{WHOLE}` is not an object")));
     };
     let Some(kind) = fields.get("type").and_then(Value::as_str) else {
         return Err(Error::value(
@@ -182,7 +182,7 @@ fn of_response_format(format: &Value) -> Result<Option<Wanted>, Error> {
 fn of_structured_outputs(outputs: &Value) -> Result<Wanted, Error> {
     const WHOLE: &str = "structured_outputs";
     let Some(fields) = outputs.as_object() else {
-        return Err(Error::value(WHOLE, format!("`{WHOLE}` is no object")));
+        return Err(Error::value(WHOLE, format!("`{WHOLE}` is not an object")));
     };
     only(WHOLE, fields, &["json", "regex", "grammar"])?;
     let given: Vec<_> = fields.iter().filter(|(_, v)| !v.is_null()).collect();

@@ -13,7 +13,7 @@ use super::error::Error;
 use super::fields::{Body, fields};
 
 fields! {
-    /// The fields that are no numbers.
+    /// The fields that are not numbers.
     struct Lists {
         logit_bias: Option<BTreeMap<String, f64>>,
         seed: Option<i64>,
@@ -79,7 +79,7 @@ impl Sampling {
         for (key, bias) in self.lists.logit_bias.iter().flatten() {
             let id = key.parse::<u32>().ok();
             let Some(id) = id.filter(|id| (*id as usize) < n_vocab) else {
-                let message = format!("`logit_bias`: `{key}` is no token id below {n_vocab}");
+                let message = format!("`logit_bias`: `{key}` is not a token id below {n_vocab}");
                 return Err(Error::value("logit_bias", message));
             };
             if !(-100.0..=100.0).contains(bias) {

@@ -171,7 +171,7 @@ impl Library {
     }
 }
 
-/// The names of a definition after its first one; none of a text that is no definition.
+/// The names of a definition after its first one; none of a text that is not a definition.
 fn further_names(text: &str) -> Vec<String> {
     // Few definitions have several names, and reading all of them would take a while.
     let is_list = |line: &str| {

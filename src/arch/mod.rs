@@ -50,7 +50,7 @@ pub fn parse(
     let def = reader.definition(root.get_ref(), common);
     let mut problems = reader.problems();
     if !syntax.is_empty() {
-        // After a syntax error the tree has holes, and what it lacks is no news.
+        // After a syntax error the tree has holes, and what it lacks is not news.
         problems = syntax.iter().map(read::syntax_problem).collect();
     } else if let Some(def) = &def {
         problems.extend(check::check(def, problems.is_empty()));

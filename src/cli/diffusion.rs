@@ -53,7 +53,7 @@ impl DiffusionOptions {
 /// How a masked token is shown.
 const MASK: &str = "░";
 
-/// Shows a completion as its tokens are fixed, on stderr; hidden where that is no terminal.
+/// Shows a completion as its tokens are fixed, on stderr; hidden where that is not a terminal.
 pub(super) struct Forming {
     bar: ProgressBar,
     /// Tokens of the completion; none where it is still masked.

@@ -240,7 +240,7 @@ impl LoadOptions {
     }
 }
 
-/// A bar on stderr while a model is loaded or written; hidden where stderr is no terminal.
+/// A bar on stderr while a model is loaded or written; hidden where stderr is not a terminal.
 pub(super) fn progress_bar(what: &str, name: &str) -> ProgressBar {
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{prefix} {msg} {bar:30} {bytes}/{total_bytes}");

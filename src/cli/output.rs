@@ -36,7 +36,7 @@ pub(super) fn save(folder: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf, F
     let is_plain = Path::new(name).file_name().is_some_and(|own| own == name);
     if !is_plain || name.starts_with('.') || name.contains(char::is_control) {
         anyhow::bail!(
-            "`{}` is no name for a file in a folder; `--name NAME` gives another",
+            "`{}` is not a name for a file in a folder; `--name NAME` gives another",
             name.escape_debug()
         );
     }

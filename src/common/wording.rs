@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(layers(&[3, 7, 11], 12), "every 4th layer from 3");
         assert_eq!(layers(&[0], 3), "layer 0");
         assert_eq!(layers(&[0, 1, 2, 5, 7], 9), "layers 0\u{2013}2, 5, 7");
-        // A step that breaks off, or could have begun earlier, is no pattern.
+        // A step that breaks off, or could have begun earlier, is not a pattern.
         assert_eq!(layers(&[3, 7], 12), "layers 3, 7");
         assert_eq!(layers(&[5, 9], 12), "layers 5, 9");
         let many: Vec<usize> = (0..100).map(|i| 3 * i + i % 2).collect();

@@ -36,7 +36,7 @@ impl Adapters {
     /// Sets the scales of requests from now on that name none; those that are not named are off.
     ///
     /// # Errors
-    /// An id that no adapter has, or a scale that is no finite number.
+    /// An id that no adapter has, or a scale that is not a finite number.
     pub fn set(&self, named: &[(usize, f32)]) -> Result<(), Rejected> {
         let scales = self.named(named)?;
         *self.lock() = scales;
@@ -60,7 +60,7 @@ impl Adapters {
         for (id, scale) in named {
             if !scale.is_finite() {
                 return Err(refuse(format!(
-                    "the scale of adapter {id} is no finite number"
+                    "the scale of adapter {id} is not a finite number"
                 )));
             }
             let n = scales.len();

@@ -91,7 +91,7 @@ pub enum Failure {
     /// What was computed cannot be used, or could not be computed.
     #[error("{0}")]
     Computation(String),
-    /// The model computed values that are no finite numbers.
+    /// The model computed values that are not finite numbers.
     #[error("{fault}{}", place.as_deref().map(|place| format!("; {place}")).unwrap_or_default())]
     NotFinite {
         /// What is wrong with its logits.

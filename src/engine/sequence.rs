@@ -137,7 +137,7 @@ impl Sequence {
         }
     }
 
-    /// Adds a token that was chosen, and reports it. A token that ends the completion is no part of
+    /// Adds a token that was chosen, and reports it. A token that ends the completion is not part of
     /// its text.
     pub(super) fn push(&mut self, token: u32, entry: Entry, tokenizer: &Tokenizer) {
         self.tokens.push(token);

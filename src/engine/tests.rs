@@ -25,7 +25,7 @@ const N_TOKENS: u32 = 11;
 /// A pass that holds this token fails.
 const POISON: u32 = FIRST + N_TOKENS;
 
-/// After this token the logits are no numbers.
+/// After this token the logits are not numbers.
 const SICK: u32 = POISON + 1;
 
 /// The token that follows a sequence: it depends on all of it, and repeats itself now and then.

@@ -87,7 +87,7 @@ fn of_folder(folder: &Path) -> Option<String> {
     }
     if let [first, ..] = ggufs.as_slice() {
         return Some(format!(
-            "this folder holds GGUF files and is no model itself; name one of them: \
+            "this folder holds GGUF files and is not a model itself; name one of them: \
              `-m {}` (`--models {}` serves all)",
             folder.join(first).display(),
             folder.display()

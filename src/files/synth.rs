@@ -57,7 +57,7 @@ pub enum Error {
     /// A parameter that the architecture does not read.
     #[error("`{name}` is not a parameter of `{arch}`{}", hint(.near.as_deref()))]
     Parameter {
-        /// The name asked for.
+        /// The name given for.
         name: String,
         /// The architecture.
         arch: String,
@@ -69,27 +69,27 @@ pub enum Error {
         "`{name}` of `{arch}` follows from its other parameters ({from}), so no value can be given for it"
     )]
     Derived {
-        /// The name asked for.
+        /// The name given for.
         name: String,
         /// The architecture.
         arch: String,
         /// The expression that gives its value.
         from: String,
     },
-    /// A parameter that nothing reads in a model with what else is asked for.
+    /// A parameter that nothing reads in a model with what else is given for.
     #[error("nothing in a model of `{arch}` with these parameters reads `{name}`")]
     Unread {
-        /// The name asked for.
+        /// The name given for.
         name: String,
         /// The architecture.
         arch: String,
     },
-    /// A tensor that the architecture may have, but not with what else is asked for.
+    /// A tensor that the architecture may have, but not with what else is given for.
     #[error(
         "`{name}` is a tensor of `{arch}`, but a model with these parameters has none of this name"
     )]
     Unused {
-        /// The name asked for.
+        /// The name given for.
         name: String,
         /// The architecture.
         arch: String,
@@ -97,7 +97,7 @@ pub enum Error {
     /// An optional tensor that the architecture does not have.
     #[error("`{name}` is not an optional tensor of `{arch}`{}", hint(.near.as_deref()))]
     Tensor {
-        /// The name asked for.
+        /// The name given for.
         name: String,
         /// The architecture.
         arch: String,
@@ -107,7 +107,7 @@ pub enum Error {
     /// The numbers do not go together.
     #[error(transparent)]
     Plan(#[from] plan::Error),
-    /// The vocabulary asked for cannot be used.
+    /// The vocabulary given for cannot be used.
     #[error("the vocabulary {message}")]
     Vocabulary {
         /// Why.
@@ -187,8 +187,8 @@ pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Erro
         let vocabulary = request.vocabulary.as_ref();
         let value = match (given.get(name.as_str()), synth) {
             (given, _) if name == "vocab_size" && vocabulary.is_some() => {
-                let asked = given.map(|text| parse(text).as_i64().unwrap_or(-1));
-                let size = vocabulary.map(|v| vocabulary::size(v, asked));
+                let given = given.map(|text| parse(text).as_i64().unwrap_or(-1));
+                let size = vocabulary.map(|v| vocabulary::size(v, given));
                 Meta::U32(size.transpose()?.unwrap_or(0))
             }
             (Some(text), _) => parse(text),
@@ -383,14 +383,14 @@ fn short(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }
 
-/// Whether a tensor is the one that was asked for, by its whole name or as one of all layers.
-fn is_asked(asked: &str, name: &str) -> bool {
-    asked == name || asked.strip_suffix(".weight").unwrap_or(asked) == short(name)
+/// Whether a tensor is the one that was given for, by its whole name or as one of all layers.
+fn is_named(given: &str, name: &str) -> bool {
+    given == name || given.strip_suffix(".weight").unwrap_or(given) == short(name)
 }
 
 impl TensorSet for Chosen<'_> {
     fn has(&self, name: &str, required: bool) -> bool {
-        required || self.with.iter().any(|with| is_asked(with, name))
+        required || self.with.iter().any(|with| is_named(with, name))
     }
 
     fn stored(&self, _: &str) -> Option<(TensorType, &[u64], u64)> {
@@ -407,8 +407,8 @@ impl TensorSet for Chosen<'_> {
 }
 
 fn check_with(def: &ArchDef, plan: &Plan, request: &Request) -> Result<(), Error> {
-    let has = |asked: &&String| plan.tensors.iter().any(|t| is_asked(asked, &t.name));
-    let Some(asked) = request.with.iter().find(|asked| !has(asked)) else {
+    let has = |given: &&String| plan.tensors.iter().any(|t| is_named(given, &t.name));
+    let Some(given) = request.with.iter().find(|given| !has(given)) else {
         return Ok(());
     };
     let blocks = def
@@ -428,14 +428,14 @@ fn check_with(def: &ArchDef, plan: &Plan, request: &Request) -> Result<(), Error
         .flat_map(|instance| &instance.weights)
         .filter(|weight| weight.presence != Presence::Forbidden);
     let known: Vec<&str> = weights.map(|w| short(&w.tensor)).collect();
-    let (name, arch) = (asked.clone(), def.name.clone());
+    let (name, arch) = (given.clone(), def.name.clone());
     if known
         .iter()
-        .any(|known| is_asked(asked, known) || is_asked(short(asked), known))
+        .any(|known| is_named(given, known) || is_named(short(given), known))
     {
         return Err(Error::Unused { name, arch });
     }
-    let near = nearest(asked, known).map(str::to_owned);
+    let near = nearest(given, known).map(str::to_owned);
     Err(Error::Tensor { name, arch, near })
 }
 
@@ -530,14 +530,14 @@ mod tests {
 
     #[test]
     fn tensors_are_asked_for_in_all_layers_or_by_their_whole_name() {
-        for asked in ["attn_q.bias", "blk.1.attn_q.bias"] {
-            assert!(is_asked(asked, "blk.1.attn_q.bias"), "{asked}");
+        for given in ["attn_q.bias", "blk.1.attn_q.bias"] {
+            assert!(is_named(given, "blk.1.attn_q.bias"), "{given}");
         }
-        for asked in ["attn_q", "attn_q.weight", "blk.1.attn_q.weight"] {
-            assert!(is_asked(asked, "blk.1.attn_q.weight"), "{asked}");
+        for given in ["attn_q", "attn_q.weight", "blk.1.attn_q.weight"] {
+            assert!(is_named(given, "blk.1.attn_q.weight"), "{given}");
         }
-        for asked in ["attn_q", "blk.0.attn_q.bias", "blk.1.attn_q", "bias", ""] {
-            assert!(!is_asked(asked, "blk.1.attn_q.bias"), "{asked}");
+        for given in ["attn_q", "blk.0.attn_q.bias", "blk.1.attn_q", "bias", ""] {
+            assert!(!is_named(given, "blk.1.attn_q.bias"), "{given}");
         }
     }
 }

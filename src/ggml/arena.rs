@@ -149,7 +149,7 @@ impl Arena {
         // Strides are 64-bit signed in ggml; a margin keeps sums of offsets in range too.
         if ty.tensor_bytes(shape).is_none_or(|bytes| bytes > 1 << 60) {
             return Err(fault(format!(
-                "`{name}`: {shape:?} of {ty} is no whole number of blocks or too large"
+                "`{name}`: {shape:?} of {ty} is not a whole number of blocks, or is too large"
             )));
         }
         let ne: Vec<i64> = shape.iter().map(|n| *n as i64).collect();
@@ -176,7 +176,7 @@ impl Arena {
         if !matches!(ty, TensorType::I32 | TensorType::I64) {
             return Err(Error::Arguments {
                 op: "indices",
-                message: format!("`{name}`: {ty} is no index type"),
+                message: format!("`{name}`: {ty} is not an index type"),
             });
         }
         let tensor = self.tensor(name, ty, shape)?;

@@ -32,7 +32,7 @@ pub fn quantize_into(
     };
     if row == 0 || !values.len().is_multiple_of(row) {
         return Err(fault(format!(
-            "{} values are no rows of {row}",
+            "{} values are not rows of {row}",
             values.len()
         )));
     }

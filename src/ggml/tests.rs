@@ -190,7 +190,7 @@ fn tensors_of_other_graphs_are_not_touched() {
     let result = other.add(&foreign, &foreign).expect("shapes fit");
     assert!(
         g.add(&x, &result).is_err(),
-        "a result of another graph is no data"
+        "a result of another graph is not data"
     );
     assert!(g.expand(&result).is_err());
     let y = g.add(&x, &x).expect("shapes fit");

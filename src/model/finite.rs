@@ -1,4 +1,4 @@
-//! Which value of a pass is the first that is no finite number.
+//! Which value of a pass is the first that is not a finite number.
 //!
 //! Logits are looked at where they are used; this finds out, once that went wrong, where it began: the same
 //! tokens run again, alone and without a cache, with all values kept. Called by the engine and `bench logits`.
@@ -15,7 +15,7 @@ use super::results::Value;
 /// Most tokens that are run again: all their values are kept at once.
 const MAX_TOKENS: usize = 4096;
 
-/// The first value of a computation that is no finite number.
+/// The first value of a computation that is not a finite number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NotFinite {
     /// Its path, such as `layers.3.attn.q`.
@@ -29,7 +29,7 @@ pub struct NotFinite {
 }
 
 impl NotFinite {
-    /// The first of values in the order of computation. Minus infinity is no fault: masks have it.
+    /// The first of values in the order of computation. Minus infinity is not a fault: masks have it.
     pub fn first_of(values: &[Value]) -> Option<Self> {
         values.iter().find_map(|value| {
             let elements = &value.elements;

@@ -100,7 +100,7 @@ impl<'a> Facts<'a> {
             Value::List(items) => {
                 let Some(il) = scope.il else {
                     return Err(format!(
-                        "`{name}` has a value for each layer and is asked for outside a layer"
+                        "`{name}` has a value for each layer and is read outside a layer"
                     ));
                 };
                 let found = items.get(il as usize).cloned();
@@ -139,11 +139,11 @@ impl<'a> Facts<'a> {
         })
     }
 
-    /// Whole metadata keys of the architecture that nothing asked for, that could mean something and
+    /// Whole metadata keys of the architecture that nothing read, that could mean something and
     /// that the definition does not ignore, in the order of the file.
     pub(super) fn unread(&self) -> Vec<String> {
-        // What is evaluated here is no reading of the file.
-        let (asked, values) = (self.keys.take(), self.values.take());
+        // What is evaluated here does not count as reading the file.
+        let (keys, values) = (self.keys.take(), self.values.take());
         let prefix = format!("{}.", self.def.name);
         let unread = self.metadata.iter().filter(|(key, value)| {
             let Some(relative) = key.strip_prefix(&prefix) else {
@@ -151,10 +151,10 @@ impl<'a> Facts<'a> {
             };
             let ignored = self.def.ignore.keys.keys();
             let is_ignored = || ignored.into_iter().any(|p| fits_pattern(p, relative));
-            !asked.contains(*key) && !is_ignored() && self.matters(relative, value)
+            !keys.contains(*key) && !is_ignored() && self.matters(relative, value)
         });
         let unread = unread.map(|(key, _)| key.to_owned()).collect();
-        self.keys.replace(asked);
+        self.keys.replace(keys);
         self.values.replace(values);
         unread
     }

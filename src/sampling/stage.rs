@@ -3,7 +3,7 @@
 //! A stage narrows or reweighs the candidates of one step, knowing the tokens so far; it may
 //! keep state, which it changes only when tokens are accepted. A new one is a file with a
 //! `build` function, and a row in `table.rs`; the file name is the name that users write. The
-//! pick that ends every chain is no stage.
+//! pick that ends every chain is not a stage.
 
 use std::fmt;
 

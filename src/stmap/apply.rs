@@ -18,35 +18,35 @@ use super::rearrange::View;
 use super::recipe::{Computed, ELEMENT, INDEX, Part, Recipe};
 use super::unit_rows::UnitRows;
 
-/// What a rule without an ending in its name looks for.
+/// Endings that a rule without an ending in its name looks for.
 const ENDINGS: [&str; 2] = [".weight", ".bias"];
 
-/// What came of a map.
+/// The result of a map.
 pub(super) struct Applied {
     pub(super) metadata: Metadata,
     pub(super) entries: Vec<Entry>,
     /// Stored tensors and configuration keys that nothing used.
     pub(super) unmapped: Unmapped,
-    /// Parts of the model that a text does not need, and how many tensors each has.
+    /// Parts of the model that are left out, and how many tensors each has.
     pub(super) left_out: Vec<(String, usize)>,
-    /// What tensors are made of, or would be, by their names; for messages.
+    /// The stored tensors that each tensor is made of, by its name; for messages.
     pub(super) origins: HashMap<String, String>,
 }
 
-/// What does not fit: by the map, and by what all maps share.
+/// Problems in the map, and in what all maps share.
 pub(super) type Problems = [Vec<Diagnostic>; 2];
 
-/// What a map does not mention.
+/// Stored tensors and keys that the map does not mention.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unmapped {
     pub(super) tensors: Vec<String>,
     pub(super) keys: Vec<String>,
 }
 
-/// Applies a map that knows the names of `common`, what all maps share.
+/// Applies a map. `common` is what all maps share.
 ///
 /// # Errors
-/// All that does not fit, each at its place in one of the two.
+/// All problems, each at its place in one of the two.
 pub(super) fn apply(
     map: &Map,
     common: &Map,
@@ -121,8 +121,8 @@ pub(super) fn apply(
     })
 }
 
-/// Stored tensors that nothing used and that are not ignored, by their names in the files, and what is
-/// left out of the model.
+/// Stored tensors that nothing used and that are not ignored, by their names in the files, and the
+/// parts of the model that are left out.
 fn unused(
     map: &Map,
     config: &Config<'_>,
@@ -154,18 +154,18 @@ fn unused(
     (names.collect(), left_out)
 }
 
-/// A key, the objects in which it is, and its own name.
+/// A key with dots, and its parts.
 fn parts(key: &str) -> impl Iterator<Item = &str> {
     let objects = key.match_indices('.').map(|(end, _)| &key[..end]);
     objects.chain([key]).chain(key.rsplit('.').next())
 }
 
-/// A tensor of ours: its shape, slowest axis first, and its data.
+/// A tensor of the architecture: its shape, slowest axis first, and its data.
 struct Product {
     shape: Vec<u64>,
     ty: TensorType,
     data: Data,
-    /// What it is made of; none if of nothing stored.
+    /// The stored tensors that it is made of; empty if it is computed.
     origin: Option<String>,
 }
 
@@ -185,21 +185,21 @@ pub(super) struct Work<'a> {
     packed: &'a Table,
     pub(super) config: &'a Config<'a>,
     pub(super) metadata: Metadata,
-    /// Parameters that the map speaks of.
+    /// Parameters that the map mentions.
     pub(super) params: BTreeSet<String>,
     entries: Vec<Entry>,
-    /// Our names that are taken.
+    /// Names of tensors that exist already.
     names: BTreeSet<String>,
     origins: HashMap<String, String>,
     /// Stored tensors that are used.
     pub(super) used: RefCell<BTreeSet<String>>,
     pub(super) problems: Problems,
-    /// Whose rules are at work, as a place in the problems.
+    /// Whose rules are being applied, as an index into the problems.
     pub(super) at: usize,
 }
 
 impl Work<'_> {
-    /// Notes a problem. Of those at one place the first is enough: layers tend to repeat it.
+    /// Notes a problem. Only the first one at each place is kept, because layers tend to repeat it.
     pub(super) fn report(&mut self, span: &Span, message: impl Into<String>) {
         let problems = &mut self.problems[self.at];
         if problems.iter().all(|problem| problem.span != *span) {
@@ -266,7 +266,7 @@ impl Work<'_> {
         }
     }
 
-    /// Remembers what a tensor would be made of.
+    /// Records the stored tensors that a tensor would be made of.
     fn note_absence(
         &mut self,
         group: &Group,
@@ -364,7 +364,9 @@ impl Work<'_> {
                     all
                 }
                 Some(all) => {
-                    return Err(format!("{place} has the shape {own:?} beside {all:?}"));
+                    return Err(format!(
+                        "{place} has the shape {own:?}, the part before it {all:?}"
+                    ));
                 }
             });
             let file = self.checkpoint.files().nth(stored.file);
@@ -380,7 +382,7 @@ impl Work<'_> {
             parts.push(part);
             self.used.borrow_mut().insert(name);
         }
-        let mut shape = shape.ok_or("it is made of nothing")?;
+        let mut shape = shape.ok_or("it is not made of stored tensors")?;
         if let Some(n) = n_stacked {
             shape.insert(0, n);
         }
@@ -417,7 +419,7 @@ impl Work<'_> {
     /// What a tensor is made of, for messages.
     fn origin(&self, stored: &[Source<'_>]) -> String {
         match stored {
-            [] => "it is made of nothing".into(),
+            [] => "it is not made of stored tensors".into(),
             [one] => format!("it is made of {}", self.place(&one.name, one.stored)),
             [first, others @ ..] => format!(
                 "it is made of {} and {} more",
@@ -474,7 +476,7 @@ impl Work<'_> {
                     }),
                     None => missing = missing.or(Some(name)),
                 }
-                // A count that the folder does not have is not tried to its end.
+                // A count larger than the folder's ends at the first missing tensor.
                 if missing.is_some() {
                     break;
                 }
@@ -483,7 +485,7 @@ impl Work<'_> {
         match (found.first(), missing) {
             (None, _) => Ok(None),
             (Some(one), Some(missing)) => Err(format!(
-                "{} is there, and `{missing}` is not",
+                "{} is stored, but `{missing}` is not",
                 self.place(&one.name, one.stored)
             )),
             (Some(_), None) => Ok(Some(found)),
@@ -493,10 +495,10 @@ impl Work<'_> {
 
 /// A vector that follows from the index of its elements.
 fn computed(shape: &[Expr], each: Option<&Expr>, at: &At<'_>) -> Result<Product, String> {
-    let each = each.ok_or("nothing says what the elements are")?;
+    let each = each.ok_or("`each`, which gives the elements, is missing")?;
     let [size] = shape else {
         let n = shape.len();
-        return Err(format!("{n} axes, and what is computed is a vector"));
+        return Err(format!("{n} axes, but a computed tensor is a vector"));
     };
     let size = at.size(size)?;
     let computed = Computed::new(size, |i| each.evaluate(&at.with(INDEX, i)))?;

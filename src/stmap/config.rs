@@ -13,25 +13,25 @@ use crate::weights::safetensors::{Checkpoint, Stored};
 use super::definition::Map;
 use super::json::{convert, is_off, is_same, shown};
 
-/// The configuration of a folder, as a map sees it.
+/// The configuration of a folder, as the expressions of a map read it.
 pub(super) struct Config<'a> {
     map: &'a Map,
     json: &'a Json,
     pub(super) checkpoint: &'a Checkpoint,
-    /// What stands before stored names, of all that may.
+    /// The prefixes of stored names, among those that are possible.
     before: BTreeSet<&'a str>,
-    /// Whether keys that it lacks may have values, so that nothing follows from their absence.
+    /// Whether it is known only in part, so that nothing follows from the absence of a key.
     is_partial: bool,
-    /// Keys that were asked for.
-    asked: RefCell<BTreeSet<String>>,
-    /// Places of one thing with different values: by the one that does not count, what to say of it and
-    /// the one that does.
+    /// Keys that were read.
+    read: RefCell<BTreeSet<String>>,
+    /// Places of one key with different values: by the place that is not used, the message and the place
+    /// that is used.
     conflicts: RefCell<BTreeMap<String, (String, String)>>,
     /// Named values being evaluated, innermost last.
     open: RefCell<Vec<String>>,
 }
 
-/// Keys that nothing asked for.
+/// Keys that nothing read.
 #[derive(Debug, Default)]
 pub(super) struct Unread {
     /// Those that have no effect.
@@ -40,17 +40,17 @@ pub(super) struct Unread {
     pub(super) refused: Vec<String>,
 }
 
-/// Keys that need no further look.
-struct Seen<'a> {
-    asked: &'a BTreeSet<String>,
+/// Keys that are accounted for.
+struct Known<'a> {
+    read: &'a BTreeSet<String>,
     is_ignored: &'a dyn Fn(&str) -> bool,
 }
 
-/// What stands before the names of a map in a folder.
+/// The prefix of a map's names in a folder.
 #[derive(Clone, Copy)]
 pub(super) struct Root<'a> {
     before: &'a str,
-    /// Whether it stands there in the place of what the map has written before a name.
+    /// Whether it replaces the prefix that the map has written.
     is_other: bool,
 }
 
@@ -72,13 +72,13 @@ impl<'a> Config<'a> {
                 .map(|(name, _)| &name[..name.len() - bare(&map.prefixes, name).len()])
                 .collect(),
             is_partial: false,
-            asked: RefCell::default(),
+            read: RefCell::default(),
             conflicts: RefCell::default(),
             open: RefCell::default(),
         }
     }
 
-    /// The same where the configuration is only partly known, and no tensors are.
+    /// The same if the configuration is known only in part, and no tensors are.
     pub(super) fn partial(map: &'a Map, json: &'a Json, checkpoint: &'a Checkpoint) -> Self {
         Self {
             is_partial: true,
@@ -94,9 +94,9 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// The value of a key, at the first of its places that has one; dots lead into objects. What the map's
-    /// `nested` object says comes first. `null` is no value. All places are known then, be there a value or
-    /// not.
+    /// The value of a key, at the first of its places that has one; dots lead into objects. The map's
+    /// `nested` object comes first. `null` is not a value. All places count as read, whether they have a
+    /// value or not.
     fn get(&self, key: &str) -> Option<&Json> {
         let places = self.places(key);
         let objects = self.objects(key).into_iter().flatten();
@@ -109,13 +109,13 @@ impl<'a> Config<'a> {
                 values.collect::<Vec<_>>()
             })
             .find(|found| !found.is_empty());
-        self.asked.borrow_mut().extend(places.iter().cloned());
+        self.read.borrow_mut().extend(places.iter().cloned());
         let found = found?;
         self.note_conflicts(&found);
         found.first().map(|(_, value)| *value)
     }
 
-    /// Remembers places of one key with other values than the first, which counts.
+    /// Records the places of a key that differ from the first, which is used.
     fn note_conflicts(&self, found: &[(&str, &Json)]) {
         let Some(((used, value), others)) = found.split_first() else {
             return;
@@ -138,16 +138,17 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// Places of one thing with different values, as sentences, without those that the map ignores.
+    /// Places of one key with different values, as sentences, without those that the map ignores.
     pub(super) fn conflicts(&self, is_ignored: impl Fn(&str) -> bool) -> Vec<String> {
         let conflicts = self.conflicts.borrow();
-        let told = conflicts.iter().filter(|(other, _)| !is_ignored(other));
-        told.map(|(_, (text, used))| format!("{text}: `{used}` is used"))
+        let differing = conflicts.iter().filter(|(other, _)| !is_ignored(other));
+        differing
+            .map(|(_, (text, used))| format!("{text}: `{used}` is used"))
             .collect()
     }
 
-    /// Where the value of a key may be, in the order in which it counts: the key and its aliases, which
-    /// follow it unless the list of aliases has the key itself.
+    /// The places of a key in the order in which they are tried: the key, then its aliases, unless the
+    /// list of aliases contains the key itself.
     fn places(&self, key: &str) -> Vec<String> {
         let mut places = vec![key.to_owned()];
         // Shorter names, which are those of objects, come first.
@@ -181,7 +182,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// Whether a key, or one of its aliases, is there and is `null`.
+    /// Whether a key, or one of its aliases, is present and `null`.
     fn is_null(&self, key: &str) -> bool {
         let is_null = |key: &str| {
             let mut objects = self.objects(key).into_iter().flatten();
@@ -192,7 +193,7 @@ impl<'a> Config<'a> {
         self.places(key).iter().any(|place| is_null(place))
     }
 
-    /// The value of a key that has none: by whether it is `null` or not there.
+    /// The default of a key without a value: whether it is `null` or absent matters.
     fn fallback(&self, key: &str) -> Option<&Expr> {
         let fallback = self.map.defaults.get(key)?;
         match self.is_null(key) {
@@ -240,7 +241,7 @@ impl<'a> Config<'a> {
         })
     }
 
-    /// A name without what may stand before it.
+    /// A name without its possible prefixes.
     pub(super) fn bare<'n>(&self, name: &'n str) -> &'n str {
         bare(&self.map.prefixes, name)
     }
@@ -251,26 +252,25 @@ impl<'a> Config<'a> {
         fits_pattern(&pattern, name) || fits_pattern(self.bare(&pattern), self.bare(name))
     }
 
-    /// The value of a key that something asked for.
-    pub(super) fn asked(&self, key: &str) -> Option<&Json> {
-        let is_asked = self.asked.borrow().contains(key);
-        is_asked.then(|| self.get(key)).flatten()
+    /// The value of a key, if something has read it.
+    pub(super) fn value_if_read(&self, key: &str) -> Option<&Json> {
+        let is_read = self.read.borrow().contains(key);
+        is_read.then(|| self.get(key)).flatten()
     }
 
-    /// Keys with values that nothing asked for, with those of objects that are not taken as a whole,
-    /// but for those that are ignored.
+    /// Keys that nothing read, those within objects included, except those that are ignored.
     pub(super) fn unread(&self, is_ignored: impl Fn(&str) -> bool) -> Unread {
         let mut unread = Unread::default();
-        // What the values of defaults ask for is not read.
-        let asked = self.asked.borrow().clone();
-        let seen = Seen {
-            asked: &asked,
+        // Keys in the expressions of defaults do not count as read.
+        let read = self.read.borrow().clone();
+        let known = Known {
+            read: &read,
             is_ignored: &is_ignored,
         };
         if self.map.is_part {
             let fields = self.nested().and_then(Json::as_object);
             for (key, value) in fields.into_iter().flatten() {
-                self.note_unread(key, value, &seen, &mut unread);
+                self.note_unread(key, value, &known, &mut unread);
             }
             return unread;
         }
@@ -278,26 +278,26 @@ impl<'a> Config<'a> {
             match (value, self.map.nested.as_deref()) {
                 (Json::Object(inner), Some(name)) if name == key => {
                     for (key, value) in inner {
-                        self.note_unread(key, value, &seen, &mut unread);
+                        self.note_unread(key, value, &known, &mut unread);
                     }
                 }
-                _ => self.note_unread(key, value, &seen, &mut unread),
+                _ => self.note_unread(key, value, &known, &mut unread),
             }
         }
         unread
     }
 
-    fn note_unread(&self, key: &str, value: &Json, seen: &Seen<'_>, unread: &mut Unread) {
-        if seen.asked.contains(key) || (seen.is_ignored)(key) {
+    fn note_unread(&self, key: &str, value: &Json, known: &Known<'_>, unread: &mut Unread) {
+        if known.read.contains(key) || (known.is_ignored)(key) {
             return;
         }
         let within = format!("{key}.");
-        let is_partly_asked = || seen.asked.iter().any(|name| name.starts_with(&within));
+        let is_partly_read = || known.read.iter().any(|name| name.starts_with(&within));
         match value {
-            // Where nobody asks for what is within, the object is what nobody asks for.
-            Json::Object(fields) if is_partly_asked() => {
+            // If nothing within the object was read, the object itself is reported.
+            Json::Object(fields) if is_partly_read() => {
                 for (field, value) in fields {
-                    self.note_unread(&format!("{within}{field}"), value, seen, unread);
+                    self.note_unread(&format!("{within}{field}"), value, known, unread);
                 }
             }
             _ if self.is_inert(key, value) => unread.inert.push(key.to_owned()),
@@ -305,8 +305,8 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// Whether a key that nothing reads has no effect: its value is the one that holds where it is not
-    /// there. Without such a value, being off is the same as not being there.
+    /// Whether a key that nothing reads has no effect: its value is its default. Without a default, a value
+    /// that means off is the same as absence.
     fn is_inert(&self, key: &str, value: &Json) -> bool {
         let Some(fallback) = self.map.defaults.get(key) else {
             return is_off(value);
@@ -427,7 +427,7 @@ impl Scope for At<'_> {
         }
         if let Some(json) = self.config.get(name) {
             let value =
-                convert(json).ok_or_else(|| format!("`{name}` is an object, which is no value"))?;
+                convert(json).ok_or_else(|| format!("`{name}` is an object, not a value"))?;
             return self.of_layer(name, value, whole);
         }
         let default = self.config.fallback(name);
@@ -477,7 +477,7 @@ impl Scope for At<'_> {
     }
 }
 
-/// A name without any of the prefixes that stand before it.
+/// A name without any of the possible prefixes.
 fn bare<'n>(prefixes: &[String], name: &'n str) -> &'n str {
     let mut rest = name;
     while let Some(shorter) = prefixes

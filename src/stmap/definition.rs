@@ -8,7 +8,7 @@ use crate::arch::{Span, Spanned};
 use super::config::Expressions;
 use super::rearrange::Pattern;
 
-/// From one kind of folder to one architecture.
+/// A map from one kind of folder to one architecture.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Map {
     /// The architecture that the tensors and parameters are for.
@@ -21,7 +21,7 @@ pub(super) struct Map {
     pub(super) text: Option<TextModel>,
     /// Endings of classes, and those of the classes whose maps serve them too.
     pub(super) endings: BTreeMap<String, Vec<String>>,
-    /// What may stand before all stored names.
+    /// Prefixes of all stored names; the first that is present is used.
     pub(super) roots: Vec<String>,
     /// Object of the configuration whose keys come first.
     pub(super) nested: Option<String>,
@@ -29,18 +29,18 @@ pub(super) struct Map {
     pub(super) outer: Vec<String>,
     /// Where else a key, or all keys of an object, may be found.
     pub(super) aliases: BTreeMap<String, Vec<String>>,
-    /// What may stand before a stored name in one version of a folder and not in another.
+    /// Prefixes of a stored name that some versions of a folder have and others have not.
     pub(super) prefixes: Vec<String>,
     /// Values of keys that a configuration may leave out. A key that nothing reads has no effect at
     /// this value.
     pub(super) defaults: BTreeMap<String, Fallback>,
-    /// What a key means that no map reads, for messages.
+    /// The meaning of keys that no map reads, for messages.
     pub(super) meanings: BTreeMap<String, String>,
-    /// What of a configuration is not computed, and where that is so.
+    /// Warnings about what is not computed, each with its condition.
     pub(super) notes: Vec<(String, Requirement)>,
-    /// Values that other expressions name.
+    /// Named values for other expressions.
     pub(super) values: Expressions,
-    /// What must hold.
+    /// Conditions on the configuration.
     pub(super) rules: Vec<Requirement>,
     /// Parameters of the architecture.
     pub(super) params: Vec<Target>,
@@ -48,37 +48,37 @@ pub(super) struct Map {
     pub(super) metadata: Vec<Target>,
     /// Groups of tensors.
     pub(super) groups: Vec<Group>,
-    /// Stored tensors that have no use (`*` stands for anything).
+    /// Stored tensors that are ignored (`*` stands for anything).
     pub(super) ignored_tensors: Vec<Spanned<String>>,
-    /// Parts of a model that a text does not need, and the tensors of each (`*` stands for anything).
+    /// Parts of a model that text does not need, and the tensors of each (`*` stands for anything).
     pub(super) parts: Vec<(String, Vec<Spanned<String>>)>,
-    /// Keys of the configuration that change nothing.
+    /// Keys of the configuration that are ignored.
     pub(super) ignored_keys: Vec<Spanned<String>>,
     /// Whether keys outside the nested object belong to other parts of the model.
     pub(super) is_part: bool,
 }
 
-/// Where a model holds a text model.
+/// Where a multimodal model holds its text model.
 #[derive(Clone, Debug)]
 pub(super) struct TextModel {
     /// Objects that may be its configuration; without any of them the whole configuration is.
     pub(super) objects: Vec<String>,
-    /// Its class, where `architectures` and `model_type` of the object name none that is known.
+    /// Its class, if `architectures` and `model_type` of the object name none that is known.
     pub(super) class: Option<Expr>,
     /// Prefixes of its tensors, and the prefixes that are stored in their place.
     pub(super) names: BTreeMap<String, Vec<String>>,
 }
 
-/// The value of a key that a configuration leaves out.
+/// The value of a key that a configuration omits.
 #[derive(Clone, Debug)]
 pub(super) struct Fallback {
-    /// Where the key is not there.
+    /// If the key is absent.
     pub(super) absent: Option<Expr>,
-    /// Where it is `null`.
+    /// If it is `null`.
     pub(super) null: Option<Expr>,
 }
 
-/// What must hold of a configuration for the map to be right.
+/// A condition that a configuration must meet.
 #[derive(Clone, Debug)]
 pub(super) struct Requirement {
     pub(super) holds: Expr,
@@ -107,28 +107,28 @@ pub(super) enum Given {
     Stored(String),
 }
 
-/// Tensors that are there once, or once for each layer.
+/// Tensors that exist once, or once for each layer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Group {
-    /// Number of layers, and the first of them; none: the tensors are there once.
+    /// Number of layers, and the first of them; none: the tensors exist once.
     pub(super) layers: Option<(Expr, Option<Expr>)>,
-    /// What stands before our names.
+    /// Prefix in the architecture.
     pub(super) prefix: String,
-    /// What stands before stored names.
+    /// Prefix of stored names.
     pub(super) from: String,
     pub(super) tensors: Vec<TensorRule>,
 }
 
-/// How one of our tensors is made.
+/// How a tensor of the architecture is made.
 #[derive(Clone, Debug)]
 pub(super) struct TensorRule {
-    /// Our name: with its ending, or without for whatever endings the stored one has.
+    /// Its name with its ending, or without for all endings that the stored one has.
     pub(super) name: Spanned<String>,
     pub(super) when: Option<Expr>,
-    /// With `when`: the tensor of ours that serves in the place of this one where it does not hold.
+    /// With `when`: the tensor of the architecture that is used if `when` is false.
     pub(super) otherwise: Option<String>,
     pub(super) made: Made,
-    /// What becomes of each element: of `x`, or of the index `i` where nothing is stored.
+    /// The function of each element `x`, or of the index `i` if nothing is stored.
     pub(super) each: Option<Expr>,
     /// Whether each row is divided by its Euclidean length.
     pub(super) unit_rows: bool,
@@ -145,7 +145,7 @@ pub(super) enum Made {
 /// A tensor made of stored ones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Composition {
-    /// One behind the other along the slowest axis.
+    /// Concatenated along the slowest axis.
     pub(super) parts: Vec<PartRule>,
     /// `{e}` in a name runs over so many, which make a new slowest axis.
     pub(super) stack: Option<Expr>,

@@ -1,4 +1,4 @@
-//! The maps at hand: those built into the program and those of the user's folders.
+//! The known maps: those built into the program and those of the user's folders.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ include!(concat!(env!("OUT_DIR"), "/embedded_stmaps.rs"));
 /// Ending of a map's file name.
 pub const ENDING: &str = ".arch.stmap.toml";
 
-/// All maps at hand, by name.
+/// All known maps, by name.
 #[derive(Clone, Debug)]
 pub struct Maps {
     common: Map,
@@ -98,7 +98,7 @@ impl Maps {
         sources.filter_map(|(name, source)| Some((name.clone(), self.parse(source).ok()?)))
     }
 
-    /// The map for a configuration. A broken map stands only in the way of its own classes.
+    /// The map for a configuration. A broken map affects only its own classes.
     pub(super) fn of(&self, path: &Path, json: &Json) -> Result<(&Source, Map), Error> {
         let refuse = |message: String| Error::Config {
             path: path.to_owned(),
@@ -152,7 +152,7 @@ impl Maps {
                 "no map is for `{classes}` yet, which needs {need}"
             )));
         }
-        // What classes have in common behind their families' names makes none of them near.
+        // A common ending such as `ForCausalLM` does not make classes similar.
         let family = |class: &'_ str| class.split("For").next().map_or(0, str::len);
         let families = known.iter().map(|class| &class[..family(class)]);
         let near = nearest(&classes[0][..family(classes[0])], families);
@@ -189,7 +189,7 @@ impl Maps {
         read::parse(&source.path, &source.text, &self.common)
     }
 
-    /// The classes themselves, then those whose maps serve them too.
+    /// The classes themselves, then those whose maps also serve them.
     fn served(&self, classes: &[&str]) -> Vec<String> {
         let mut all: Vec<String> = classes.iter().map(|class| (*class).to_owned()).collect();
         for class in classes {

@@ -1,9 +1,9 @@
 //! From a Hugging Face folder to the tensors and parameters of an architecture, by a map.
 //!
-//! A map (`stmaps/*.arch.stmap.toml`) names the classes it is for, says how parameters follow from
-//! `config.json`, and of which stored tensors each of ours is made, in which order of elements. All
-//! of that are expressions over the configuration, so that a map holds for every size of a model.
-//! The result is [`Weights`] like those of a file: nothing above knows the difference. Tensors
+//! A map (`stmaps/*.arch.stmap.toml`) names its classes, says how parameters follow from `config.json`,
+//! and of which stored tensors each tensor of the architecture is made, in which order of elements. All
+//! of these are expressions over the configuration, so a map serves every size of a model. The result is
+//! [`Weights`] like those of a file; no later module distinguishes them. Tensors
 //! that are stored as they are needed stay in the mapped file; the others are lazy tensors
 //! ([`recipe`]). Pure except for reading the folder.
 
@@ -41,9 +41,9 @@ pub use missing::{Need, missing};
 pub const MAP_KEY: &str = "bench.map";
 /// Name of the configuration in a folder.
 const CONFIG: &str = "config.json";
-/// Bytes of a configuration that no sensible one reaches; one of ours holds the vocabulary.
+/// Maximum bytes of a configuration; one that `bench convert` writes holds the vocabulary.
 const MAX_CONFIG_BYTES: u64 = 64 << 20;
-/// Most names that a message lists.
+/// Maximum number of names that a message lists.
 const MAX_LISTED: usize = 12;
 
 /// Why a folder could not be opened.
@@ -52,7 +52,7 @@ pub enum Error {
     /// A file of the folder.
     #[error(transparent)]
     Weights(#[from] weights::Error),
-    /// The configuration is not what it should be.
+    /// The configuration is malformed.
     #[error("{}: {message}", path.display())]
     Config {
         /// The file.
@@ -71,7 +71,7 @@ pub enum Error {
     /// The architecture of the map.
     #[error(transparent)]
     Arch(#[from] LibraryError),
-    /// The folder holds what the map does not speak of.
+    /// The folder holds tensors or keys that the map does not mention.
     #[error("{}: {}", folder.display(), unmapped(map, tensors, keys))]
     Unmapped {
         /// The folder.
@@ -112,11 +112,11 @@ fn unmapped(map: &str, tensors: &[String], keys: &[String]) -> String {
     )
 }
 
-/// Opens a folder, or a single file of tensors beside its configuration. With `allow_unmapped`, what
-/// the map does not speak of is only logged.
+/// Opens a folder, or a single file of tensors in the folder of its configuration. With
+/// `allow_unmapped`, tensors and keys that the map does not mention are only logged.
 ///
 /// # Errors
-/// A folder without what it takes, a class that no map is for, a map that does not fit.
+/// A folder that lacks files, a class without a map, a map that does not fit.
 pub fn open(
     path: &Path,
     maps: &Maps,

@@ -19,7 +19,7 @@ const FILE: &str = "modules.json";
 const KEY: &str = "sentence_transformers";
 /// Names of the dense layers, in their order: those of GGUF files.
 const DENSE: [&str; 2] = ["dense_2", "dense_3"];
-/// Modules beyond any real list.
+/// Maximum length of the list.
 const MAX_MODULES: usize = 16;
 
 #[derive(Deserialize)]
@@ -28,11 +28,11 @@ struct Module {
     r#type: String,
 }
 
-/// What a folder's modules say.
+/// The modules of a folder.
 #[derive(Debug, Default)]
 pub(super) struct Modules {
     found: Map<String, Json>,
-    /// Dense layers: the name before their tensors' names, and their folder.
+    /// Dense layers: the prefix of their tensors, and their folder.
     dense: Vec<(&'static str, PathBuf)>,
     /// Where the transformer lies, if not in the folder itself.
     pub(super) transformer: Option<PathBuf>,
@@ -73,7 +73,7 @@ impl Modules {
         refuse: &dyn Fn(String) -> Error,
     ) -> Result<(), Error> {
         let place = inside(folder, &module.path)
-            .ok_or_else(|| refuse(format!("`{}` is no folder in this one", module.path)))?;
+            .ok_or_else(|| refuse(format!("`{}` is not a folder in this one", module.path)))?;
         let kind = module.r#type.rsplit('.').next().unwrap_or_default();
         match kind {
             "Transformer" if module.path.is_empty() => {}
@@ -94,7 +94,7 @@ impl Modules {
             "Normalize" => {
                 self.found.insert("normalize".into(), Json::Bool(true));
             }
-            // It acts in training only.
+            // Dropout is active in training only.
             "Dropout" => {}
             other => {
                 let known = "Transformer, Pooling, Dense, Normalize, Dropout";
@@ -123,7 +123,7 @@ impl Modules {
     }
 }
 
-/// A path of the list, which may not lead out of the folder.
+/// A path of the list, which must stay within the folder.
 fn inside(folder: &Path, path: &str) -> Option<PathBuf> {
     let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
     let path = Path::new(path);

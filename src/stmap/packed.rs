@@ -1,8 +1,8 @@
 //! Matrices that are stored in several tensors: codes of a few bits with their scales.
 //!
 //! [`Table::take`] finds them when a folder is opened ([`find`]) and puts one tensor of the matrix's
-//! own name and shape in their place, so that maps need not know how a folder is packed. What is
-//! stored becomes blocks of the ggml type that holds it ([`Packed::exact`]), or numbers. Formats:
+//! own name and shape in their place, so that maps need not know how a folder is packed. The stored
+//! codes become blocks of the ggml type that represents them ([`Packed::exact`]), or numbers. Formats:
 //! the OCP specifications of 8-bit floats and of microscaling, and the documents of each method
 //! (docs/quantised-folders.md). Called by the recipes, row by row.
 
@@ -29,10 +29,10 @@ use method::Settings;
 
 pub(super) use blocks::encode;
 
-/// What stored numbers mean.
+/// The meaning of a stored tensor.
 #[derive(Clone, Debug)]
 pub(super) enum Packing {
-    /// Themselves.
+    /// Plain numbers.
     Plain,
     /// Codes of a matrix.
     Packed(Arc<Packed>),
@@ -62,7 +62,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// For a matrix of which at most so many rows are asked for.
+    /// For a matrix of which at most so many rows are read.
     pub(super) fn new(n_rows: u64) -> Self {
         Self {
             tiles: Tiles::new(n_rows),
@@ -81,7 +81,7 @@ impl Packed {
         Self { kind, width, exact }
     }
 
-    /// The type whose blocks hold the codes as they are; scales are half floats there.
+    /// The type whose blocks represent the codes exactly; its scales are half floats.
     pub(super) fn exact(&self) -> Option<TensorType> {
         self.exact
     }
@@ -90,16 +90,16 @@ impl Packed {
         self.width
     }
 
-    /// The type that the numbers become in rows of this length where no blocks hold the codes.
+    /// The type of the numbers, in rows of this length, if no blocks represent the codes.
     pub(super) fn rounded(&self, row: u64) -> TensorType {
         match (&self.kind, self.exact) {
-            // Four and eight bits of a float are a part of those of bf16, and so are exponents.
+            // bf16 represents every 4-bit and 8-bit float, and their exponents.
             (Kind::Eight(_), _) | (_, Some(TensorType::MXFP4)) => TensorType::BF16,
             _ => rounded(row),
         }
     }
 
-    /// Whether blocks of a type hold the codes as they are.
+    /// Whether blocks of a type represent the codes exactly.
     pub(super) fn fits(&self, ty: TensorType) -> bool {
         match (&self.kind, self.exact) {
             (_, None) => false,
@@ -148,7 +148,7 @@ impl Packed {
                     affine.blocks(ty, [row, column], here as usize, to, scratch)?;
                 }
                 Kind::Four(four) => four.blocks(ty, first, to)?,
-                Kind::Eight(_) => return Err("8-bit floats are no blocks".into()),
+                Kind::Eight(_) => return Err("8-bit floats are not stored in blocks".into()),
             }
             (first, n, out) = (first + here, n - here, rest);
         }
@@ -156,7 +156,7 @@ impl Packed {
     }
 }
 
-/// The packed matrices of a folder, by name; of those that are not sound, why.
+/// The packed matrices of a folder by name; an error for each one that is malformed.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     matrices: BTreeMap<String, Result<Arc<Packed>, String>>,
@@ -164,11 +164,11 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Finds the packed matrices, and has the checkpoint and the configuration look as if they were
-    /// stored plainly.
+    /// Finds the packed matrices, and changes the checkpoint and the configuration as if the matrices
+    /// were stored unpacked.
     ///
     /// # Errors
-    /// A method that is not known, or whose tensors nothing here reads.
+    /// A method that is not known, or whose tensors cannot be read.
     pub(super) fn take(
         json: &mut Json,
         folder: &Path,
@@ -242,10 +242,10 @@ impl Table {
         Ok(Self { matrices, settings })
     }
 
-    /// What a tensor of this name means.
+    /// The meaning of a tensor of this name.
     ///
     /// # Errors
-    /// A packed matrix that is not sound.
+    /// A malformed packed matrix.
     pub(super) fn packing(&self, name: &str) -> Result<Packing, String> {
         match self.matrices.get(name) {
             None => Ok(Packing::Plain),
@@ -254,7 +254,7 @@ impl Table {
         }
     }
 
-    /// Says in one line what becomes of the folder's matrices.
+    /// Logs in one line which types the folder's matrices become.
     pub(super) fn log(&self, folder: &Path) {
         let mut tally = method::Tally::new();
         for packed in self.matrices.values().flatten() {
@@ -273,7 +273,7 @@ impl Table {
     }
 }
 
-/// What is said of a method whose tensors nothing here reads.
+/// The error for a method whose tensors cannot be read.
 fn refusal(method: &str, place: &str) -> String {
     format!(
         "quantised with {method}, whose tensors this program does not read{place}; the methods that open are {}; \
@@ -291,7 +291,7 @@ fn is_code(stored: &Stored) -> bool {
     !is_plain && stored.shape.len() > 1
 }
 
-/// Names of all that may be stored of a matrix.
+/// Names of all tensors that may be stored for a matrix.
 fn parts(codes: &str, matrix: &str) -> Vec<String> {
     let base = matrix.strip_suffix(".weight").unwrap_or(matrix);
     let beside = BESIDE.iter().map(|ending| format!("{base}{ending}"));

@@ -14,7 +14,7 @@ use super::tied::bytes_of;
 use super::values::{is_float, to_meta};
 
 impl Work<'_> {
-    /// What must hold.
+    /// Checks the conditions of the map.
     pub(super) fn rules(&mut self, map: &Map) {
         for rule in &map.rules {
             match self.config.plain().truth(&rule.holds) {
@@ -32,7 +32,7 @@ impl Work<'_> {
         }
     }
 
-    /// Warns of what is not computed.
+    /// Logs the map's notes on what is not computed.
     pub(super) fn notes(&mut self, map: &Map) {
         for (text, note) in &map.notes {
             match self.config.plain().truth(&note.holds) {
@@ -58,7 +58,7 @@ impl Work<'_> {
         found.collect()
     }
 
-    /// Parameters and further metadata. What an earlier map spoke of stays.
+    /// Parameters and further metadata. Those of an earlier map take precedence.
     pub(super) fn targets(&mut self, map: &Map) {
         for target in &map.params {
             if !self.params.insert(target.name.value.clone()) {
@@ -103,7 +103,7 @@ impl Work<'_> {
                 Some(value) => self.metadata.insert(key, value),
                 None => self.report(
                     &target.name.span,
-                    format!("{value} is nothing that metadata can hold"),
+                    format!("{value} cannot be stored as metadata"),
                 ),
             },
             Err(error) => self.report(&target.name.span, error),
@@ -163,13 +163,13 @@ impl Work<'_> {
         }
         let number = read(stored.dtype, bytes_of(self.checkpoint, stored)?);
         if !number.is_finite() {
-            return Err(format!("{name} ({:?}) is no number", stored.dtype));
+            return Err(format!("{name} ({:?}) is not a number", stored.dtype));
         }
         self.used.borrow_mut().insert(name);
         Ok(Value::Float(number))
     }
 
-    /// Whether every name of an expression has a value, those that named values stand for included.
+    /// Whether every name of an expression has a value, those within named values included.
     fn is_known(&self, expr: &Expr) -> bool {
         let at = self.config.plain();
         let mut is_known = true;

@@ -15,11 +15,11 @@ use super::definition::{
 };
 use super::rearrange::Pattern;
 
-/// What stands before our names of a layer's tensors.
+/// Default prefix of a layer's tensors in the architecture.
 const PREFIX: &str = "blk.{il}.";
 
-/// Reads a map. It knows the names of `common`, what all maps share, whose rules, parameters and
-/// tensors stay there.
+/// Reads a map, whose expressions may use the names of `common`. Rules, parameters and tensors of
+/// `common` are not copied into it.
 ///
 /// # Errors
 /// All problems of the text together.
@@ -37,7 +37,7 @@ pub(super) fn parse(path: &str, source: &str, common: &Map) -> Result<Map, Diagn
     Ok(map)
 }
 
-/// Adds what is shared; what a map has itself stays.
+/// Adds what all maps share; a map's own entries take precedence.
 fn add<T: Clone>(own: &mut BTreeMap<String, T>, shared: &BTreeMap<String, T>) {
     for (name, value) in shared {
         own.entry(name.clone()).or_insert_with(|| value.clone());
@@ -45,7 +45,7 @@ fn add<T: Clone>(own: &mut BTreeMap<String, T>, shared: &BTreeMap<String, T>) {
 }
 
 /// Reads what all maps share: parameters that are set where the configuration has their keys, and
-/// what has no use.
+/// ignored keys and tensors.
 ///
 /// # Errors
 /// All problems of the text together.
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
             .collect()
     }
 
-    /// A table of names, each with one or several others.
+    /// A table from a name to one or several names.
     fn names(&mut self, item: Option<Item<'a>>, key: &str) -> BTreeMap<String, Vec<String>> {
         let table = item.and_then(|item| self.0.table(item, key));
         let mut out = BTreeMap::new();
@@ -361,7 +361,7 @@ impl<'a> Reader<'a> {
         for (name, item) in table.into_iter().flatten() {
             let name = Spanned::new(name.get_ref().to_string(), name.span());
             match item.get_ref() {
-                // Several rules for one name: the first whose tensors are there.
+                // Several rules for one name: the first whose tensors are stored.
                 DeValue::Array(items)
                     if items
                         .iter()
@@ -397,7 +397,8 @@ impl<'a> Reader<'a> {
             .take("else")
             .and_then(|item| self.0.text(item, "else"));
         if let (Some(text), None) = (&otherwise, &when) {
-            let message = "`else` says what serves where `when` does not hold, and there is none";
+            let message =
+                "`else` needs `when`: it names the tensor that is used if `when` is false";
             self.0.report(text.span.clone(), message);
         }
         let each = self.optional_expr(&mut fields, "each");
@@ -411,17 +412,17 @@ impl<'a> Reader<'a> {
             }
             (None, Some(shape)) => {
                 if unit_rows {
-                    let message = "`unit_rows` is of a stored tensor, which `from` names";
+                    let message = "`unit_rows` needs a stored tensor, which `from` names";
                     self.0.report(shape.span(), message);
                 }
                 if each.is_none() {
-                    let message = "without `from`, `each` says what the elements are";
+                    let message = "without `from`, `each` must give the elements";
                     self.0.report(shape.span(), message);
                 }
                 Some(Made::Computed(self.exprs(shape, "shape")))
             }
             _ => {
-                let message = "a tensor has either `from` or `shape`";
+                let message = "a tensor needs either `from` or `shape`, not both";
                 self.0.report(item.span(), message);
                 None
             }
@@ -437,7 +438,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A name, or several names and tables with ways of their own.
+    /// A name, or several names and tables with rules of their own.
     fn parts(&mut self, item: Item<'a>, taken: &Taken) -> Vec<PartRule> {
         let items: Vec<Item<'a>> = match item.get_ref() {
             DeValue::Array(items) => items.iter().collect(),
@@ -489,7 +490,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reports names that are no axes.
+    /// Reports names that are not axes of the notation.
     fn axes(&mut self, item: Item<'a>, pattern: Option<&Spanned<Pattern>>) {
         let Some(pattern) = pattern else {
             return self

@@ -96,7 +96,7 @@ impl View {
     fn slowest(&self) -> Result<Axis, String> {
         match self.axes.first().map(Vec::as_slice) {
             Some([axis]) => Ok(*axis),
-            Some(_) => Err("a part is only taken of an axis that is no product".into()),
+            Some(_) => Err("a part can only be taken of an axis that is not a product".into()),
             None => Err("a tensor without axes has no parts".into()),
         }
     }

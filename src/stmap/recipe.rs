@@ -57,7 +57,7 @@ impl Part {
                 .all(|(at, len)| is_whole(*at) && is_whole(*len))
     }
 
-    /// The numbers of neighbours from the stored element `first` on.
+    /// The numbers of adjacent elements from the stored element `first` on.
     fn values(&self, first: u64, out: &mut [f32], scratch: &mut Scratch) -> Result<(), String> {
         if let Packing::Packed(packed) = &self.packing {
             return packed.values(first, out, scratch);
@@ -70,7 +70,7 @@ impl Part {
         Ok(())
     }
 
-    /// The bytes of neighbours of a tensor that is not packed.
+    /// The bytes of adjacent elements of a tensor that is not packed.
     fn stored(&self, first: u64, n: u64) -> Result<&[u8], String> {
         let width = self.dtype.bitsize() / 8;
         let all = self.file.get(self.offset..self.offset + self.bytes);
@@ -98,7 +98,7 @@ fn common(a: TensorType, b: TensorType, row: u64) -> TensorType {
     }
 }
 
-/// How a tensor is made.
+/// The function that makes a tensor's elements.
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
     parts: Vec<Source>,
@@ -108,7 +108,7 @@ pub(super) struct Recipe {
     rows_per_index: Option<u64>,
 }
 
-/// What becomes of each element `x` with the index `i` along the slowest axis.
+/// The function of each element `x` with the index `i` along the slowest axis.
 #[derive(Clone, Debug)]
 pub(super) struct Each {
     expr: Expr,
@@ -135,8 +135,8 @@ impl Each {
         }
     }
 
-    /// `a` where each element with an index below `n` along the slowest axis becomes `a * x + b`: for
-    /// each index, or one for all; none if something else becomes of some.
+    /// `a`, if each element with an index below `n` along the slowest axis becomes `a * x + b`: for each
+    /// index, or one for all; none if another function applies to some.
     pub(super) fn slopes(&self, n: u64) -> Result<Option<Vec<f64>>, String> {
         let n = if self.has_index { n } else { 1 };
         let slope = |i: u64| match self.of(i)? {
@@ -188,14 +188,14 @@ struct Source {
     /// Axes above that of a row, slowest first.
     outer: Vec<Axis>,
     n_rows: u64,
-    /// Where the elements of a row lie: runs of neighbours, from the row's first element on.
+    /// Where the elements of a row lie: runs of adjacent elements, from the row's first element on.
     runs: Vec<(u64, u64)>,
-    /// Whether what is stored becomes the tensor's type without its numbers in between.
+    /// Whether the stored bytes become the tensor's type without dequantisation.
     is_direct: bool,
 }
 
 impl Source {
-    /// A part of a tensor of type `ty`, of whose elements something becomes or not.
+    /// A part of a tensor of type `ty`, with or without a function of its elements.
     fn new(part: Part, ty: TensorType, has_each: bool) -> Result<Self, String> {
         let (inner, outer) = match part.view.axes.split_last() {
             Some((inner, outer)) => (inner.clone(), outer.concat()),
@@ -225,7 +225,7 @@ impl Source {
         ty.row_bytes(self.row_len() as u64).unwrap_or(0) as usize
     }
 
-    /// Rows that so many bytes hold.
+    /// Number of rows in so many bytes.
     fn n_rows_of(&self, bytes: usize, ty: TensorType) -> u64 {
         bytes.div_ceil(self.row_bytes(ty).max(1)) as u64
     }
@@ -241,7 +241,7 @@ impl Source {
     }
 }
 
-/// Whether all elements of axes (slowest first) lie one behind the other.
+/// Whether all elements of axes (slowest first) are contiguous.
 fn are_neighbours(axes: &[Axis]) -> bool {
     let mut n = 1;
     axes.iter().rev().filter(|axis| axis.size > 1).all(|axis| {
@@ -267,13 +267,13 @@ fn runs(axes: &[Axis]) -> Vec<(u64, u64)> {
 }
 
 impl Recipe {
-    /// The parts one behind the other along the slowest axis, of a tensor of this shape (slowest axis
-    /// first). `each` gives what becomes of an element; the type is f32 then.
+    /// The parts concatenated along the slowest axis, of a tensor of this shape (slowest axis first). With
+    /// `each`, a function of the elements, the type is f32.
     ///
-    /// Where parts are packed, the type is the nearest that all of them have.
+    /// If parts are packed, the type is the nearest that represents all of them.
     ///
     /// # Errors
-    /// Parts of different types, or of one that is of no use.
+    /// Parts of different types, or of a type that is not supported.
     pub(super) fn new(parts: Vec<Part>, shape: &[u64], each: Option<Expr>) -> Result<Self, String> {
         let is_packed = parts.iter().any(Part::is_packed);
         let row = shape.last().copied().unwrap_or(1);
@@ -391,7 +391,7 @@ impl Recipe {
         let begin = source.begin(row);
         let (to, left) = out
             .split_at_mut_checked(source.row_bytes(ty))
-            .ok_or("a part of a row was asked for")?;
+            .ok_or("a part of a row was requested")?;
         if ty != self.ty || !source.is_direct {
             self.row_of_values(source, [begin, index], ty, to, scratch)?;
             return Ok(left);
@@ -418,7 +418,7 @@ impl Recipe {
         Ok(left)
     }
 
-    /// Writes a row by way of its numbers.
+    /// Writes a row through its numbers in f32.
     fn row_of_values(
         &self,
         source: &Source,
@@ -461,7 +461,7 @@ impl Recipe {
     }
 }
 
-/// Brings neighbours into the type of the tensor.
+/// Converts adjacent elements to the type of the tensor.
 fn convert_plain(dtype: Dtype, ty: TensorType, from: &[u8], to: &mut [u8]) -> Result<(), String> {
     match (dtype, ty) {
         (Dtype::F64, TensorType::F32) => {

@@ -13,14 +13,14 @@ use super::definition::{Group, Made, TensorRule};
 use super::packed::Packing;
 use super::recipe::read;
 
-/// What a name without an ending is compared by.
+/// The ending by which names without one are compared.
 const ENDING: &str = ".weight";
-/// Elements of different types that are compared in one go.
+/// Elements of different types that are compared at a time.
 const CHUNK: usize = 1 << 16;
 
 impl Work<'_> {
-    /// Whether a tensor whose `when` does not hold is stored, and differs from the one that serves in
-    /// its place. One that is equal counts as used.
+    /// Whether a tensor whose `when` is false is stored, and differs from the one of `else`. An equal one
+    /// counts as used.
     pub(super) fn is_untied(
         &self,
         group: &Group,
@@ -68,7 +68,7 @@ impl Work<'_> {
 
     /// Whether a tensor whose `when` holds is stored. A model that contains a text model ties its head by
     /// a key of its own or by the default of its class, so that what the text model's configuration states
-    /// is no error there.
+    /// is not an error there.
     ///
     /// # Errors
     /// It is not.
@@ -163,12 +163,12 @@ mod tests {
     use super::*;
     use crate::stmap::Maps;
 
-    /// Our name of the head's weight.
+    /// Name of the head's weight in the architecture.
     const HEAD: &str = "output";
-    /// What says in a map whether the embedding serves as head.
+    /// The keys by which a map decides whether the head is tied to the embedding.
     const TIES: [&str; 3] = ["tie_word_embeddings", "is_tied", "weight_tying"];
 
-    /// Whether an expression asks whether the embedding serves as head.
+    /// Whether an expression decides by these keys.
     fn asks(expr: &crate::arch::expr::Expr) -> bool {
         let mut asks = false;
         expr.for_each_name(&mut |name, _| asks |= TIES.contains(&name));

@@ -4,7 +4,7 @@
 //! Tokens go in with their bytes and an entry of the caller's (a log-probability, say). Text comes
 //! out in whole tokens: a token is held while its bytes end inside a character or may be the
 //! start of a stop text. So the bytes of the entries of each release are exactly the bytes of
-//! its text, and no entry is lost or invented. Bytes that are no UTF-8 become one U+FFFD for each
+//! its text, and no entry is lost or invented. Bytes that are not UTF-8 become one U+FFFD for each
 //! maximal bad sequence (Unicode, section 3.9). Pure; called by the engine for each token.
 
 use std::collections::VecDeque;

@@ -27,7 +27,7 @@ pub enum Checked {
     Missing,
 }
 
-/// What a float is that is no finite number.
+/// What a float is that is not a finite number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotFinite {
     /// Not a number.

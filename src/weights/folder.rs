@@ -174,7 +174,7 @@ fn is_empty(path: &Path) -> io::Result<bool> {
 }
 
 /// Moves files into a folder in the place of a model that is there; its other files stay. Without a
-/// configuration it is no model while this goes on.
+/// configuration it is not a model while this goes on.
 fn replace(from: &Path, to: &Path, names: &[String]) -> io::Result<()> {
     let remove = |path: PathBuf| match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -119,7 +119,7 @@ macro_rules! numbers {
                     None => return Err("expected text".into()),
                 },
                 "array" => Value::Array(array_from_json(content, 1)?),
-                _ => return Err(format!("`{ty}` is no type of metadata")),
+                _ => return Err(format!("`{ty}` is not a metadata type")),
             })
         }
 
@@ -152,7 +152,7 @@ macro_rules! numbers {
                     Array::Array(inner.collect::<Result<_, _>>()?)
                 }
                 "array" => return Err(format!("arrays nest more than {MAX_NESTING} deep")),
-                _ => return Err(format!("`{ty}` is no type of metadata")),
+                _ => return Err(format!("`{ty}` is not a metadata type")),
             })
         }
     };
@@ -276,7 +276,7 @@ mod tests {
         );
         refused(
             json!({"a": {"u99": 1}}),
-            "key `a`: `u99` is no type of metadata",
+            "key `a`: `u99` is not a metadata type",
         );
         refused(
             json!({"a": {"u8": 1, "i8": 1}}),

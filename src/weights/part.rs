@@ -43,7 +43,7 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         if !self.is_finished {
-            // A file that does not go away is no reason to hide the first error.
+            // A file that does not go away is not a reason to hide the first error.
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -104,7 +104,7 @@ fn logits_that_are_not_finite_end_the_answer_with_the_first_value() {
             ran.err
         );
     }
-    assert!(!out.exists(), "what is no number is not written");
+    assert!(!out.exists(), "what is not a number is not written");
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn what_is_no_model_is_told_as_what_it_is() {
     refused(&at("cut.guff"), "did you mean `");
     refused(
         folder.path(),
-        "this folder holds GGUF files and is no model itself",
+        "this folder holds GGUF files and is not a model itself",
     );
 }
 

@@ -440,7 +440,7 @@ fn hostile_folders_are_refused_with_their_place() {
     );
     refused(
         &another("\"u32\": 256", "\"u33\": 256"),
-        &["`u33` is no type of metadata"],
+        &["`u33` is not a metadata type"],
     );
     refused(&another("\"u32\": 256", "\"string\": \"256\""), &["qwen3"]);
     std::fs::write(&config, &sound).expect("a writable folder");

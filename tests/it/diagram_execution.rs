@@ -589,7 +589,7 @@ fn without_a_file_scenes_have_symbols() {
                 _ => false,
             };
             assert!(!has_number, "{}: {}", case.name, scene.title);
-            // The program's own constants are no numbers of the model.
+            // The program's own constants are not numbers of the model.
             let own = [Options::N_BATCH.to_string(), "16".to_owned()];
             let texts = [&scene.line].into_iter().chain(&scene.facts);
             let words = texts.flat_map(|text| text.split([' ', ',', '.', ':', ';']));

@@ -70,7 +70,7 @@ fn seconds(note: &Note, title: &str) -> f64 {
         Some("s") => 1.0,
         Some("ms") => 1e-3,
         Some("\u{b5}s") => 1e-6,
-        other => panic!("{other:?} is no unit of time"),
+        other => panic!("{other:?} is not a unit of time"),
     };
     match note.short.as_str() {
         "" | "< 0.001" => 0.0,
@@ -614,7 +614,7 @@ fn a_million_numbers_are_read_and_put_in_time() {
     }
 }
 
-/// What is no number has the hottest colour and says so.
+/// What is not a number has the hottest colour and says so.
 #[test]
 fn infinite_errors_are_shown() {
     let report = json!({

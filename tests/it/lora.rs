@@ -752,7 +752,11 @@ fn adapters_that_do_not_fit_are_refused_by_name() {
         named(&a, "blk.0.attn_norm.weight.lora_a"),
         named(&b, "blk.0.attn_norm.weight.lora_b"),
     ];
-    refused(&metadata(), &norm, "`blk.0.attn_norm.weight` is no matrix");
+    refused(
+        &metadata(),
+        &norm,
+        "`blk.0.attn_norm.weight` is not a matrix",
+    );
     refused(
         &metadata(),
         &[named(&a, "blk.0.attn_norm.weight")],
@@ -947,7 +951,7 @@ fn peft_folders_that_ask_for_more_are_refused_by_name() {
     with_name(&a, "");
     refused("module `model.layers.0.self_attn.q_proj` has no `lora_A`");
     with_name(&a, &format!("{q}.lora_magnitude_vector"));
-    refused("is no update of low rank");
+    refused("is not a low-rank update");
     let mut other = tensors.clone();
     for half in ["lora_A", "lora_B"] {
         let tensor = tensors[&format!("{q}.{half}.weight")].clone();

@@ -11,7 +11,7 @@ fn perf(arguments: &[&str]) -> String {
 fn number(value: &Value) -> f64 {
     value
         .as_f64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
+        .unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 /// Order and count of a summary.

@@ -336,7 +336,7 @@ fn numbers_that_mean_nothing_are_refused() {
         message.contains(name) && message.contains(FILE),
         "{message}"
     );
-    // Bits that are no number of bits, for all matrices: one message, not one for each.
+    // Bits that are not number of bits, for all matrices: one message, not one for each.
     for bits in [
         json!(0),
         json!(9),

@@ -447,7 +447,7 @@ impl<'a> Reader<'a> {
         for spec in contract.options {
             let item = fields.take(spec.name);
             if let (true, Some(item), Some(expr)) = (spec.is_derived, item, spec.default) {
-                let problem = format!("`{}` is no option: it follows from `{expr}`", spec.name);
+                let problem = format!("`{}` is not an option: it follows from `{expr}`", spec.name);
                 let help = "parameters are set under `[params]`";
                 self.problems
                     .push(Diagnostic::new(item.span(), problem).with_help(help));

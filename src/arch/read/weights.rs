@@ -19,7 +19,7 @@ impl<'a> Reader<'a> {
         if is_tensor_name(text) {
             return;
         }
-        let problem = Diagnostic::new(span, format!("`{text}` is no name of a tensor"));
+        let problem = Diagnostic::new(span, format!("`{text}` is not a tensor name"));
         self.problems.push(
             problem.with_help(match text {
                 "true" | "false" => format!("write `{text}` without quotes"),

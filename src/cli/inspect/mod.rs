@@ -40,7 +40,7 @@ pub(super) struct Args {
     load: LoadOptions,
 }
 
-/// Context lengths for which memory is worked out, beside the one asked for and the one trained for.
+/// Context lengths for which memory is worked out, with the requested one and the one of the training.
 const CONTEXTS: [u64; 3] = [2048, 8192, 32768];
 
 /// All that is known of a model that is not loaded.
@@ -219,7 +219,7 @@ fn planned(
     plan: Plan,
     (weights, adapters): (&Weights, &[Adapter]),
     options: Options,
-    asked: Option<usize>,
+    requested: Option<usize>,
     tokenizer: &Result<Tokenizer, String>,
     template: Option<&Result<Probe, String>>,
 ) -> Planned {
@@ -244,7 +244,7 @@ fn planned(
             return found;
         }
     };
-    let lengths = lengths(plan, asked);
+    let lengths = lengths(plan, requested);
     let contexts = lengths
         .iter()
         .map(|n_ctx| context(plan, &mut estimator, options, *n_ctx))
@@ -269,14 +269,14 @@ fn planned(
     }
 }
 
-/// Context lengths worth knowing about: up to the one trained for, and the one asked for.
-fn lengths(plan: &Plan, asked: Option<usize>) -> Vec<u64> {
+/// Context lengths worth knowing about: up to that of the training, and the requested one.
+fn lengths(plan: &Plan, requested: Option<usize>) -> Vec<u64> {
     let trained = plan.n_ctx_train;
     let mut lengths: Vec<u64> = CONTEXTS
         .into_iter()
         .filter(|n| trained == 0 || *n < trained)
         .chain((trained > 0).then_some(trained))
-        .chain(asked.map(|n| n as u64))
+        .chain(requested.map(|n| n as u64))
         .filter(|n| *n > 0)
         .collect();
     lengths.sort_unstable();

@@ -27,7 +27,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The summary of measurements in any order; none of nothing, and none if one is no number.
+    /// The summary of measurements in any order; none of nothing, and none if one is not a number.
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
             return None;

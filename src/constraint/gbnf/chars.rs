@@ -2,7 +2,7 @@
 
 /// Last code point.
 const LAST: u32 = 0x10_ffff;
-/// Code points that are no characters.
+/// Code points that are not characters.
 const SURROGATES: (u32, u32) = (0xd800, 0xdfff);
 
 /// A set of characters. Invariant: ranges rise, do not touch and hold no surrogates.

@@ -335,7 +335,7 @@ impl<'a> Parser<'a> {
         u32::from_str_radix(digits, 16)
             .ok()
             .and_then(char::from_u32)
-            .ok_or_else(|| self.fault(start, &format!("U+{digits} is no character")))
+            .ok_or_else(|| self.fault(start, &format!("U+{digits} is not a character")))
     }
 
     fn name(&mut self) -> Result<&'a str, Error> {

@@ -231,7 +231,7 @@ fn faults_tell_their_place() {
         (1, 11),
         "expected 2 hexadecimal digits",
     );
-    refused("root ::= \"\\uD800\"", (1, 11), "U+D800 is no character");
+    refused("root ::= \"\\uD800\"", (1, 11), "U+D800 is not a character");
     refused("root ::= (\"a\"\n", (2, 1), "expected `)`, found the end");
     refused(
         "root ::= \"a\")",

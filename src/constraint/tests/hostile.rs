@@ -85,7 +85,7 @@ fn schemas_are_refused_with_their_place() {
     let annotated = json!({ "type": "null", "x-order": 3, "examples": [1] });
     compiler()
         .compile(schema(annotated))
-        .expect("annotations are no faults");
+        .expect("annotations are not faults");
     compiler()
         .compile(schema(json!(true)))
         .expect("everything fits");

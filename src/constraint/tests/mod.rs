@@ -229,7 +229,7 @@ fn masks_of_grammars_are_exact() {
         // Nothing, and nothing in many ways.
         "root ::= (\"a\"? | \"b\"*)* \"c\"? inner\ninner ::= \"(\" inner \")\" |",
         "root ::= \"é\"+ root? | [è日] \"本\" | \"a\"",
-        // Rules that never come to an end are no way on.
+        // Rules that never come to an end are not way on.
         "root ::= (y | \"a\") z* z? \"b\"\ny ::= \"a\" y\nz ::= [bc] y",
         "root ::= [^a-z\\x00-\\x20]{2} | \"a\"{2,3} root",
         "root ::= ws \"{\" ws (pair (\",\" ws pair)*)? \"}\" ws\npair ::= str \":\" ws root\nstr ::= \"\\\"\" [a-c]* \"\\\"\" ws\nws ::= [ \\n]{0,2}",

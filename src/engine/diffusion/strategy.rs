@@ -139,7 +139,7 @@ impl Denoising {
                 return;
             }
             if tokenizer.is_end_of_generation(sequence.tokens[sequence.n_reported]) {
-                // What is fixed after the end is no part of the completion.
+                // What is fixed after the end is not part of the completion.
                 sequence.n_reported += 1;
                 sequence.tokens.truncate(sequence.n_reported);
                 sequence.ending = Some(FinishReason::Stop);

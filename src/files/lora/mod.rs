@@ -92,7 +92,7 @@ pub enum Error {
     /// The names of its modules.
     #[error(transparent)]
     Map(#[from] stmap::Error),
-    /// It is no adapter, not one for this model, or asks for what is not done here.
+    /// It is not an adapter, not one for this model, or asks for what is not done here.
     #[error("adapter {}: {message}", path.display())]
     Unfit {
         /// The file or folder.
@@ -166,7 +166,7 @@ fn check_metadata(weights: &Weights, plan: &Plan) -> Result<f32, String> {
         None => Ok(0.0),
         Some(alpha) => match alpha.as_f64().filter(|alpha| alpha.is_finite()) {
             Some(alpha) => Ok(alpha as f32),
-            None => Err("`adapter.lora.alpha` is no finite number".into()),
+            None => Err("`adapter.lora.alpha` is not a finite number".into()),
         },
     }
 }
@@ -235,7 +235,7 @@ fn check_shapes(planned: &TensorPlan, down: &TensorInfo, up: &TensorInfo) -> Res
     let is_table = planned.role == WeightRole::Table;
     if !is_table && planned.role != WeightRole::Matrix {
         return Err(format!(
-            "`{}` is no matrix, so it has no update of low rank",
+            "`{}` is not a matrix, so it has no low-rank update",
             planned.name
         ));
     }

@@ -38,7 +38,7 @@ const PREFIX: &str = "base_model.model.";
 pub struct Base<'a> {
     /// Its plan.
     pub plan: &'a Plan,
-    /// Parameters of its architecture, for names of modules where it is no folder.
+    /// Parameters of its architecture, for names of modules where it is not a folder.
     pub params: &'a BTreeMap<String, Value>,
     /// What its file says of it.
     pub metadata: &'a Metadata,
@@ -91,7 +91,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("modules_to_save", "whole modules in place of the model's"),
     (
         "target_parameters",
-        "updates of parameters that are no modules",
+        "updates of parameters that are not modules",
     ),
     (
         "trainable_token_indices",
@@ -115,7 +115,7 @@ pub(super) fn open(path: &Path, base: &Base<'_>) -> Result<Weights, Error> {
     let file = path.join(CONFIG);
     if !file.is_file() {
         return Err(refuse(format!(
-            "the folder has no {CONFIG}, so it is none that PEFT wrote"
+            "the folder has no {CONFIG}, so PEFT did not write it"
         )));
     }
     let text = read_small(&file, MAX_CONFIG_BYTES)?;
@@ -379,7 +379,7 @@ fn modules(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Module>, Stri
     for (name, stored) in checkpoint.tensors() {
         let (module, is_table, is_up) = part_of(name).ok_or_else(|| {
             format!(
-                "tensor `{name}` is no update of low rank: expected names such as `{PREFIX}MODULE.lora_A.weight`"
+                "tensor `{name}` is not a low-rank update: expected names such as `{PREFIX}MODULE.lora_A.weight`"
             )
         })?;
         let halves = found.entry(module).or_default();
@@ -425,7 +425,7 @@ fn modules(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Module>, Stri
 }
 
 /// The module that a tensor is of, whether it is a table, and whether it is the second matrix; none
-/// if it is no matrix of an update. The name of the adapter may stand in it.
+/// if it is not a matrix of an update. The name of the adapter may stand in it.
 fn part_of(name: &str) -> Option<(&str, bool, bool)> {
     let name = name.strip_prefix(PREFIX)?;
     let kinds = [

@@ -9,11 +9,11 @@ const PLAIN: i32 = 1;
 /// Score of a token that fills up, below those that merging looks for.
 const LAST_SCORE: f32 = -1e6;
 
-/// How many tokens another file's vocabulary has; `asked` is what the request says.
+/// How many tokens another file's vocabulary has; `given` is what the request says.
 ///
 /// # Errors
-/// The file has no tokens, or more than were asked for.
-pub(super) fn size(vocabulary: &Metadata, asked: Option<i64>) -> Result<u32, Error> {
+/// The file has no tokens, or more than were given for.
+pub(super) fn size(vocabulary: &Metadata, given: Option<i64>) -> Result<u32, Error> {
     let found = vocabulary
         .array("tokenizer.ggml.tokens")
         .map_or(0, Array::len);
@@ -22,12 +22,12 @@ pub(super) fn size(vocabulary: &Metadata, asked: Option<i64>) -> Result<u32, Err
         .ok()
         .filter(|n| *n > 0)
         .ok_or_else(|| fault("has no tokens (`tokenizer.ggml.tokens`)".into()))?;
-    match asked {
+    match given {
         None => Ok(n),
-        Some(asked) => u32::try_from(asked)
+        Some(given) => u32::try_from(given)
             .ok()
-            .filter(|asked| *asked >= n)
-            .ok_or_else(|| fault(format!("has {n} tokens, and `vocab_size` is {asked}"))),
+            .filter(|given| *given >= n)
+            .ok_or_else(|| fault(format!("has {n} tokens, and `vocab_size` is {given}"))),
     }
 }
 
@@ -100,8 +100,8 @@ mod tests {
     fn sizes_that_do_not_go_together_are_refused() {
         assert_eq!(size(&vocabulary(3), None).expect("a size"), 3);
         assert_eq!(size(&vocabulary(3), Some(8)).expect("a size"), 8);
-        let message = |n, asked| {
-            size(&vocabulary(n), asked)
+        let message = |n, given| {
+            size(&vocabulary(n), given)
                 .expect_err("refused")
                 .to_string()
         };

@@ -80,12 +80,12 @@ impl Graph {
     /// Dimension `i` of the tensor becomes dimension `axes[i]` of the result; nothing moves.
     ///
     /// # Errors
-    /// Axes that are no permutation.
+    /// Axes that are not permutation.
     pub fn permute(&self, a: &Tensor, axes: [usize; 4]) -> Result<Tensor, Error> {
         let mut sorted = axes;
         sorted.sort_unstable();
         if sorted != [0, 1, 2, 3] {
-            return fault("permute", format!("{axes:?} is no permutation"));
+            return fault("permute", format!("{axes:?} is not a permutation"));
         }
         let ctx = self.arena.reserve()?;
         let x = axes.map(|axis| axis as i32);
@@ -148,7 +148,7 @@ impl Graph {
     /// `a` repeated to a shape; f32.
     ///
     /// # Errors
-    /// A shape that is no multiple, other types.
+    /// A shape that is not a multiple, other types.
     pub fn repeat(&self, a: &Tensor, shape: [u64; 4]) -> Result<Tensor, Error> {
         let sa = a.shape();
         if (0..4).any(|i| shape[i] == 0 || !shape[i].is_multiple_of(sa[i]))

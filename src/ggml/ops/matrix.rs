@@ -33,12 +33,12 @@ impl Graph {
     /// Asks for f32 accumulation in a matrix product, which some devices otherwise do in f16.
     ///
     /// # Errors
-    /// The tensor is no matrix product.
+    /// The tensor is not a matrix product.
     pub fn exact(&self, product: &Tensor) -> Result<(), Error> {
         // SAFETY: the tensor is alive.
         if unsafe { sys::shim_tensor_op(product.as_ptr()) } as sys::ggml_op != sys::GGML_OP_MUL_MAT
         {
-            return fault("exact", format!("{product:?} is no matrix product"));
+            return fault("exact", format!("{product:?} is not a matrix product"));
         }
         // SAFETY: the node is a matrix product.
         unsafe { sys::ggml_mul_mat_set_prec(product.as_ptr(), sys::GGML_PREC_F32) };

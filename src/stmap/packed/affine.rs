@@ -1,8 +1,8 @@
-//! Matrices of integer codes: groups of columns share a scale and a zero point or an offset.
+//! Matrices of integer codes: groups of columns share a scale, and a zero point or a minimum.
 //!
 //! `scale * (code - zero)` (GPTQ, AWQ, compressed-tensors, bitsandbytes int8) or
-//! `scale * code + offset` (MLX). Where a group covers whole blocks, the codes go into the blocks of a
-//! ggml type as they are, so that nothing but the scale is rounded, to a half float.
+//! `scale * code + minimum` (MLX). If a group covers whole blocks, the codes are copied into the blocks of a
+//! ggml type, so that nothing but the scale is rounded, to a half float.
 
 use half::f16;
 
@@ -28,23 +28,23 @@ pub(super) struct Affine {
 /// Which columns share a scale.
 #[derive(Clone, Debug)]
 pub(super) enum Groups {
-    /// So many neighbours.
+    /// This many adjacent columns.
     Even(u64),
-    /// Those with the same number, of so many groups (GPTQ with `desc_act`).
+    /// Columns with the same group number, of this many groups (GPTQ with `desc_act`).
     Named(Place, u64),
 }
 
-/// What code stands for zero.
+/// The code that represents zero.
 #[derive(Clone, Debug)]
 pub(super) enum Zeros {
     Same(i32),
-    /// Codes of rows and groups, and what is added to them.
+    /// A code for each row and group, plus a constant.
     Codes(Codes, u8),
-    /// What is added to the product of a code and its scale.
+    /// Added to the product of a code and its scale.
     Offsets(Grid),
 }
 
-/// What a group makes of its codes.
+/// How a group turns codes into numbers.
 #[derive(Clone, Copy)]
 enum Line {
     Steps(f32, i32),
@@ -61,7 +61,7 @@ impl Line {
 }
 
 impl Affine {
-    /// The type that holds the codes, if one does.
+    /// The type that represents the codes exactly, if one does.
     pub(super) fn exact(&self) -> Option<TensorType> {
         let Groups::Even(group) = self.groups else {
             return None;
@@ -90,7 +90,7 @@ impl Affine {
         found.map(|(ty, _)| *ty)
     }
 
-    /// Whether the blocks of a type hold the codes.
+    /// Whether the blocks of a type represent the codes exactly.
     pub(super) fn fits(&self, ty: TensorType, exact: TensorType) -> bool {
         let place = |ty| SYMMETRIC.iter().position(|(other, _)| *other == ty);
         let is_wider = |ty, exact| place(ty).zip(place(exact)).is_some_and(|(a, b)| a >= b);
@@ -155,7 +155,9 @@ impl Affine {
                 let lines: Vec<Line> = lines.collect::<Result<_, _>>()?;
                 for ((column, out), code) in (column..).zip(out).zip(codes) {
                     let line = lines.get(names.number(column)? as usize);
-                    *out = line.ok_or("a group that is not there")?.value(*code);
+                    *out = line
+                        .ok_or("a group outside the stored scales")?
+                        .value(*code);
                 }
             }
             Groups::Named(names, _) => {
@@ -177,7 +179,7 @@ impl Affine {
         scratch: &mut Scratch,
     ) -> Result<(), String> {
         let Groups::Even(group) = self.groups else {
-            return Err("groups of scattered columns are no blocks".into());
+            return Err("groups of scattered columns are not stored in blocks".into());
         };
         let codes = self.codes(row, column, n, scratch)?;
         let outs = out.chunks_exact_mut(ty.block_bytes() as usize);
@@ -199,7 +201,7 @@ impl Affine {
                 }
                 Line::Steps(scale, _) | Line::Offset(scale, _) => {
                     return Err(format!(
-                        "row {row} has the scale {scale}, which {ty} does not hold; --type bf16 does"
+                        "row {row} has the scale {scale}, which {ty} cannot represent; use --type bf16"
                     ));
                 }
             }
@@ -214,15 +216,15 @@ pub(super) struct Tiles {
     /// First row, number of rows, codes.
     kept: Vec<(u64, u64, Vec<u8>)>,
     oldest: usize,
-    /// Rows beyond this are not asked for.
+    /// Rows beyond this are not read.
     n_rows: u64,
 }
 
-/// Tiles that are kept: rows that change places come from as many parts of the matrix.
+/// Cached tiles: rows that are reordered come from this many parts of the matrix.
 const MAX_TILES: usize = 4;
 
 impl Tiles {
-    /// Of a matrix of which at most so many rows are asked for.
+    /// For a matrix of which at most so many rows are read.
     pub(super) fn new(n_rows: u64) -> Self {
         Self {
             kept: Vec::new(),

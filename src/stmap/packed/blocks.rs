@@ -7,15 +7,15 @@ use crate::weights::TensorType;
 /// Elements of a block of the types that codes become.
 pub(super) const BLOCK: usize = 32;
 
-/// Types of a scale alone, each with the lowest number of steps that it holds; the highest is that of
-/// the other sign less one. What one holds, those behind it hold too.
+/// Types with a scale and no minimum, each with its lowest code; the highest is the negated lowest less
+/// one. Each type represents the codes of those before it.
 pub(super) const SYMMETRIC: [(TensorType, i32); 3] = [
     (TensorType::Q4_0, -8),
     (TensorType::Q5_0, -16),
     (TensorType::Q8_0, -128),
 ];
 
-/// Writes a block of 32 numbers of steps: `scale * (code - zero)`.
+/// Writes a block of 32 numbers `scale * (code - zero)`.
 pub(super) fn symmetric(ty: TensorType, scale: f32, zero: i32, codes: &[u8], out: &mut [u8]) {
     let (head, quants) = out.split_at_mut(2);
     head.copy_from_slice(&f16::from_f32(scale).to_le_bytes());
@@ -61,7 +61,7 @@ fn five_bits(out: &mut [u8], code: impl Fn(usize) -> u8) {
 /// Writes numbers in a type of single numbers or as q8_0, rounded as ggml rounds them.
 ///
 /// # Errors
-/// A number that the type does not hold, or a type that nothing here makes.
+/// A number that the type cannot represent, or a type that is not supported here.
 pub(in super::super) fn encode(
     values: &[f32],
     ty: TensorType,

@@ -1,4 +1,4 @@
-//! Which stored tensors are one packed matrix, and what of each.
+//! Which stored tensors form one packed matrix, and the role of each.
 //!
 //! Names and types tell the layouts apart; every shape is checked here, so that reading needs no
 //! more than what is found.
@@ -13,7 +13,7 @@ use super::method::Settings;
 use super::place::Place;
 use super::{Kind, Packed};
 
-/// The stored codes of a matrix, its dimensions (the slowest first), and what it is made of.
+/// The stored codes of a matrix, its dimensions (the slowest first), and its other stored tensors.
 type Matrix = (Stored, Vec<u64>, Kind);
 
 /// Types of scales.
@@ -38,7 +38,7 @@ pub(super) struct Finder<'a> {
     pub(super) settings: &'a Settings,
 }
 
-/// The layouts, by what the stored tensor with the codes is called and what lies beside it.
+/// The layouts, by the name of the stored tensor with the codes and the tensors next to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     Words,
@@ -53,7 +53,7 @@ pub(super) enum Family {
     Blocks,
 }
 
-/// Names, behind that of a matrix or its module, of what belongs to a packed matrix.
+/// Suffixes of the tensors that belong to a packed matrix, after the name of the matrix or its module.
 pub(super) const BESIDE: [&str; 31] = [
     ".qweight",
     ".qzeros",
@@ -215,7 +215,7 @@ impl Finder<'_> {
         }
     }
 
-    /// Name of what bitsandbytes says about a 4-bit matrix.
+    /// Name of the tensor in which bitsandbytes describes a 4-bit matrix.
     fn state(&self, name: &str) -> Option<String> {
         let names = ["nf4", "fp4"].map(|ty| format!("{name}.quant_state.bitsandbytes__{ty}"));
         names
@@ -229,7 +229,7 @@ fn is_scale(name: &str) -> bool {
     name.ends_with("_scale") || name.ends_with("_scale_inv") || name.ends_with(".scales")
 }
 
-/// The type that numbers of no other type become.
+/// The type of numbers for which no other type applies.
 pub(super) fn rounded(width: u64) -> TensorType {
     match width.is_multiple_of(TensorType::Q8_0.block_len()) {
         true => TensorType::Q8_0,

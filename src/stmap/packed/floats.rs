@@ -74,7 +74,7 @@ pub(super) struct Four {
 #[derive(Clone, Debug)]
 pub(super) enum Scales {
     Stored(Place),
-    /// Codes of 8 bits: entries of a table times scales of their own, and an offset.
+    /// Codes of 8 bits: entries of a table times scales of their own, plus a constant.
     Nested {
         codes: Place,
         table: Place,
@@ -127,7 +127,7 @@ impl Four {
         Ok(())
     }
 
-    /// The type that holds codes and scales as they are, if one does.
+    /// The type that represents codes and scales exactly, if one does.
     pub(super) fn exact(&self, width: u64) -> Option<TensorType> {
         let Scales::Stored(scales) = &self.scales else {
             return None;
@@ -145,7 +145,7 @@ impl Four {
     /// shares one.
     pub(super) fn blocks(&self, ty: TensorType, first: u64, out: &mut [u8]) -> Result<(), String> {
         let Scales::Stored(scales) = &self.scales else {
-            return Err("scales with scales are no blocks".into());
+            return Err("scales with scales are not stored in blocks".into());
         };
         let n_scales = (ty.block_len() / self.block) as usize;
         let half = (self.block / 2) as usize;
@@ -156,7 +156,7 @@ impl Four {
                 let scale = scales.data().get((at / self.block) as usize);
                 *head = *scale.ok_or("a scale outside the stored tensor")?;
                 if ty == TensorType::NVFP4 && *head >= 0x7f {
-                    return Err(format!("the scale {:#04x} is no positive number", *head));
+                    return Err(format!("the scale {:#04x} is not a positive number", *head));
                 }
                 let mut codes = [0; 32];
                 for (element, code) in (at..).zip(&mut codes[..2 * half]) {

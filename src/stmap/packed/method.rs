@@ -1,8 +1,8 @@
-//! What a folder says about how its weights were quantised.
+//! The quantisation config of a folder.
 //!
-//! The record lies in `config.json` under one of several keys, or in a file of its own. It only names
-//! the method and settles what the stored tensors leave open (bits, group sizes, versions); which
-//! tensor is packed, and how, the tensors say.
+//! It is in `config.json` under one of several keys, or in a file of its own. It only names the method
+//! and gives what does not follow from the stored tensors (bits, group sizes, versions). Which tensor is
+//! packed, and how, follows from the tensors.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 use crate::weights::Error;
 use crate::weights::safetensors::{is_named, read_small};
 
-/// Methods that open, with the names that records have for them.
+/// Methods that are supported, with their names in configs.
 const METHODS: [(&str, &[&str]); 9] = [
     ("AWQ", &["awq"]),
     ("GPTQ", &["gptq"]),
@@ -33,9 +33,9 @@ const METHODS: [(&str, &[&str]); 9] = [
     ("fp8", &["fp8", "fbgemm_fp8"]),
     ("MXFP4", &["mxfp4"]),
 ];
-/// Keys of `config.json` that hold a record; the last is MLX's.
+/// Keys of `config.json` that hold a quantisation config; the last is MLX's.
 const KEYS: [&str; 3] = ["quantization_config", "compression_config", "quantization"];
-/// Files that hold one, the key within, and the method they are of where they name none.
+/// Files that hold one, the key within, and the method if the file names none.
 const FILES: [(&str, Option<&str>, &str); 3] = [
     ("hf_quant_config.json", Some("quantization"), "modelopt"),
     ("quantize_config.json", None, "gptq"),
@@ -43,16 +43,16 @@ const FILES: [(&str, Option<&str>, &str); 3] = [
 ];
 const MAX_BYTES: u64 = 16 << 20;
 
-/// The record of a folder.
+/// The quantisation config of a folder.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settings {
     record: Json,
-    /// Name of the method, as people write it; none if the folder has no record.
+    /// Name of the method, as its authors write it; none if the folder has no such config.
     pub(super) method: Option<String>,
     pub(super) is_known: bool,
 }
 
-/// What all matrices of MLX, or one of them, have.
+/// Settings of one matrix of MLX, or of all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grouping {
     pub(super) bits: u64,
@@ -60,7 +60,7 @@ pub(super) struct Grouping {
 }
 
 impl Settings {
-    /// Takes the record out of a configuration, or reads it from a file beside.
+    /// Takes the quantisation config out of a configuration, or reads it from a file next to it.
     ///
     /// # Errors
     /// A file that cannot be read.
@@ -77,7 +77,7 @@ impl Settings {
                 let name = if key == "quantization" { "mlx" } else { "" };
                 found = found.or(record.map(|record| (record, name)));
             }
-            // A text model within another has a record of its own.
+            // A text model within another has a quantisation config of its own.
             objects.extend(
                 fields
                     .iter_mut()
@@ -101,7 +101,7 @@ impl Settings {
             }
             if !record.is_object() {
                 return Err(fault(
-                    "expected an object with the record of a quantisation".into(),
+                    "expected an object with a quantisation config".into(),
                 ));
             }
             found = Some((record, method));
@@ -129,7 +129,7 @@ impl Settings {
         }
     }
 
-    /// Names of the methods that open.
+    /// Names of the supported methods.
     pub(super) fn known() -> String {
         METHODS.map(|(name, _)| name).join(", ")
     }
@@ -163,7 +163,7 @@ impl Settings {
         version.is_some_and(|version| version.eq_ignore_ascii_case("gemv"))
     }
 
-    /// Bits of a code, where the record has one number for all.
+    /// Bits of a code, if the config has one number for all.
     pub(super) fn bits(&self) -> Option<u64> {
         let keys = ["bits", "w_bit", "num_bits"];
         let plain = keys.iter().find_map(|key| self.record.get(key)?.as_u64());
@@ -176,7 +176,7 @@ impl Settings {
         })
     }
 
-    /// Columns that share a scale, where the record has one number for all.
+    /// Columns that share a scale, if the config has one number for all.
     pub(super) fn group(&self) -> Option<u64> {
         let keys = ["group_size", "q_group_size"];
         keys.iter().find_map(|key| self.record.get(key)?.as_u64())
@@ -191,7 +191,7 @@ impl Settings {
         }
     }
 
-    /// MLX: the mode, bits and group size of a matrix, which may have a record of its own.
+    /// MLX: the mode, bits and group size of a matrix, which may have settings of its own.
     pub(super) fn grouping(&self, base: &str) -> (&str, Option<Grouping>) {
         let own = self.record.get(base).filter(|own| own.is_object());
         let record = own.unwrap_or(&self.record);
@@ -205,10 +205,10 @@ impl Settings {
     }
 }
 
-/// How many matrices become which type; and whether they are rounded.
+/// How many matrices become which type, and whether they are rounded.
 pub(super) type Tally = BTreeMap<(String, bool), usize>;
 
-/// One line about what becomes of a folder, and whether numbers are rounded.
+/// One line about the types that a folder's matrices become, and whether numbers are rounded.
 pub(super) fn line(settings: &Settings, tally: &Tally) -> (String, bool) {
     let parts = tally.iter().map(|((ty, is_rounded), n)| {
         let how = if *is_rounded { " (rounded)" } else { "" };

@@ -1,8 +1,7 @@
 //! The maps that an adapter may have been made for, and which of them is right.
 //!
-//! Of a folder the map is known. A model that is stored under our names has the map that it records,
-//! or that of a `config.json` in the folder of the adapter, or that of the class which the adapter
-//! states. Without any of these all maps of the architecture are tried, with the configuration that
+//! A folder's map is known. A GGUF file has the map that it records, or that of a `config.json` in the
+//! folder of the adapter, or that of the class which the adapter states. Without any of these all maps of the architecture are tried, with the configuration that
 //! follows from the parameters. They may differ: one permutes the rows of a matrix, another does not,
 //! and both give an update of the right shape. The map with the architecture's name is assumed then,
 //! with a warning, unless a name of the model speaks for another.
@@ -22,10 +21,10 @@ use super::super::modules::Modules;
 use super::super::{CONFIG, Chosen, Error, Maps, choose, folder_of, packed, read_config};
 use super::{ENDING, Fault, Found, Module, Origin, ShapeOf, Updated, Work};
 
-/// Most names that stand for each other.
+/// Maximum length of a chain of names that stand for each other.
 const MAX_NAMES: usize = 8;
 
-/// A map that may know the modules, with a configuration.
+/// A map that may have the modules, with a configuration.
 pub(super) struct Candidate {
     name: String,
     map: Map,
@@ -65,7 +64,7 @@ impl Candidate {
         };
         let found = Work::new(&self.map, &config, &modules, shape_of)?.all(common)?;
         let differs = |(key, value): &&(String, Json)| {
-            let stated = config.asked(key);
+            let stated = config.value_if_read(key);
             stated.is_some_and(|stated| stated.is_i64() && stated != value)
         };
         match self.expected.iter().find(differs) {
@@ -76,7 +75,7 @@ impl Candidate {
         }
     }
 
-    /// What names of models of this map contain.
+    /// Words that names of models of this map contain.
     fn words(&self) -> impl Iterator<Item = String> {
         let types = self.map.types.iter().map(|name| name.value.as_str());
         let classes = self.map.classes.iter().map(|class| {
@@ -111,7 +110,7 @@ fn renamed(modules: &[Module], text: Option<&TextModel>) -> Vec<Module> {
     modules.collect()
 }
 
-/// The maps that may know the modules, the likeliest first.
+/// The maps that may have the modules, the likeliest first.
 pub(super) fn candidates(
     path: &Path,
     model: &Updated<'_>,
@@ -253,7 +252,7 @@ fn to_json(value: &Value) -> Option<Json> {
     })
 }
 
-/// What became of the maps.
+/// The results of the maps.
 #[derive(Default)]
 pub(super) struct Tried {
     /// The first map that fits, and the others that give the same.
@@ -266,7 +265,7 @@ pub(super) struct Tried {
 }
 
 impl Tried {
-    /// Adds what a map gives.
+    /// Adds the result of a map.
     pub(super) fn add(&mut self, candidate: Candidate, found: Result<Found, Fault>) {
         let Candidate {
             name, is_partial, ..
@@ -310,7 +309,7 @@ impl Tried {
         }
     }
 
-    /// What the only map gives.
+    /// The result of the only map.
     pub(super) fn only(self) -> Result<Found, String> {
         match self.found {
             Some((_, found)) => Ok(found),
@@ -320,7 +319,7 @@ impl Tried {
         }
     }
 
-    /// What the right map gives.
+    /// The result of the right map.
     ///
     /// # Errors
     /// No map fits, or several do and it is not known which is right.

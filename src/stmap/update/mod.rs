@@ -1,11 +1,11 @@
-//! Low-rank updates of stored matrices, as updates of ours.
+//! Low-rank updates of stored matrices, as updates of the architecture's tensors.
 //!
-//! A map says of which stored matrices each of our tensors is made, in which order of elements
+//! A map says of which stored matrices each tensor of the architecture is made, in which order of elements
 //! ([`rearrange`](super::rearrange)). An update of a stored matrix is a product `rows . cols` of a
 //! matrix with one row for each of its rows and one with one column for each of its columns. So the
-//! update of ours is a product again as long as each of our axes is made of axes of one side: what
-//! happens to rows happens to `rows`, what happens to columns to `cols`. Concatenated parts have
-//! concatenated ranks; experts have one each. What does not separate like this is refused by name.
+//! update of the architecture's tensor is a product again as long as each of its axes is made of axes of
+//! one side: rows are rearranged in `rows`, columns in `cols`. Concatenated parts have concatenated
+//! ranks; experts have one each. An update that does not separate like this is refused by name.
 //! The result is two lazy tensors ([`product`]).
 
 mod candidates;
@@ -28,9 +28,9 @@ use super::{CONFIG, Error, Maps, folder_of, read_config};
 use candidates::{Tried, candidates};
 use product::{Block, Product, sizes};
 
-/// Layers beyond any real model.
+/// More layers than any real model has.
 const MAX_LAYERS: u64 = 4096;
-/// What a stored matrix of a module is called behind the module's name.
+/// Suffix of a stored matrix, after the name of its module.
 const ENDING: &str = ".weight";
 
 /// One of the two matrices of an update, as it is stored.
@@ -58,13 +58,13 @@ impl PartialEq for Factor {
 /// The update `up . down` of a module's matrix: `down [rank, n_in]`, `up [n_out, rank]`.
 #[derive(Clone, Debug)]
 pub struct Module {
-    /// The module, as the class of the model calls it.
+    /// The module, by its name in the class of the model.
     pub name: String,
     /// Multiplied first.
     pub down: Factor,
     /// Multiplied second.
     pub up: Factor,
-    /// What the product is multiplied by.
+    /// Factor of the product.
     pub factor: f64,
     /// Whether the stored matrix is `[n_in, n_out]`, where its shape does not tell.
     pub is_turned: bool,
@@ -74,11 +74,11 @@ pub struct Module {
 pub enum Updated<'a> {
     /// A folder that a map is for.
     Folder(&'a Path),
-    /// A model that is stored under our names.
+    /// A model whose tensors have the architecture's names (GGUF).
     Arch(Origin<'a>),
 }
 
-/// What is known of the folder from which a model that is stored under our names was made.
+/// What is known of the folder from which a GGUF file was converted.
 pub struct Origin<'a> {
     /// The architecture.
     pub arch: &'a str,
@@ -92,15 +92,16 @@ pub struct Origin<'a> {
     pub names: Vec<&'a str>,
 }
 
-/// Shape in ggml order of one of our tensors, and whether it is a table whose rows are looked up.
+/// Shape in ggml order of a tensor of the architecture, and whether it is a table whose rows are looked up.
 pub type ShapeOf<'a> = &'a dyn Fn(&str) -> Option<(Vec<u64>, bool)>;
 
-/// The updates of our tensors that the modules of the folder at `path` make: `NAME.lora_a` and
-/// `NAME.lora_b`, f32. Modules of parts that a text does not need are left out, with a warning.
+/// The updates of the architecture's tensors that follow from the modules of the folder at `path`:
+/// `NAME.lora_a` and `NAME.lora_b`, f32. Modules of parts that text does not need are left out, with a
+/// warning.
 ///
 /// # Errors
-/// Modules that the map of the model does not know, shapes that do not fit, what is not a product any
-/// more when the map has rearranged it, and maps that differ where nothing says which is right.
+/// Modules that the map of the model does not have, shapes that do not fit, updates that are not a
+/// product after the map has rearranged them, and maps that differ if nothing says which is right.
 pub fn updates(
     path: &Path,
     model: &Updated<'_>,
@@ -146,11 +147,11 @@ pub fn updates(
 #[derive(Debug, Default)]
 struct Found {
     updates: Vec<Update>,
-    /// Parts of the model that a text does not need, and the number of their modules.
+    /// Parts of the model that are left out, and the number of their modules.
     left_out: Vec<(String, usize)>,
 }
 
-/// The update of one of our tensors.
+/// The update of a tensor of the architecture.
 #[derive(Debug, PartialEq)]
 struct Update {
     name: String,
@@ -168,7 +169,7 @@ impl Update {
 enum Fault {
     /// It does not know a module.
     Unknown(String),
-    /// What it makes is no update of a weight of the model.
+    /// Its result is not an update of a weight of the model.
     Unfit(String),
     /// Anything else, such as a configuration that does not say enough.
     Other(String),
@@ -198,7 +199,7 @@ impl Fault {
     }
 }
 
-/// Whether a folder's tensors have our names.
+/// Whether a folder's tensors have the architecture's names.
 pub fn has_our_names(path: &Path) -> bool {
     let json = read_config(&folder_of(path).join(CONFIG));
     json.is_ok_and(|json| folder::is_config(&json))
@@ -208,12 +209,12 @@ pub fn has_our_names(path: &Path) -> bool {
 struct Work<'a> {
     map: &'a Map,
     config: &'a Config<'a>,
-    /// What is stored of the model, where it is a folder.
+    /// The stored tensors of the model, if it is a folder.
     checkpoint: Option<&'a Checkpoint>,
-    /// By their names without what may stand before these.
+    /// By their names without possible prefixes.
     modules: HashMap<&'a str, &'a Module>,
     used: BTreeSet<&'a str>,
-    /// Our names that are taken.
+    /// Names of tensors that have an update already.
     names: BTreeSet<String>,
     updates: Vec<Update>,
     shape_of: ShapeOf<'a>,
@@ -287,7 +288,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// The parts of the model that modules without a use are of, and their numbers.
+    /// The parts of the model that modules without a use belong to, and their numbers.
     fn left_out(&self) -> Result<Vec<(String, usize)>, Fault> {
         let unused = self.modules.values().map(|module| module.name.as_str());
         let mut unused: Vec<&str> = unused.filter(|name| !self.used.contains(name)).collect();
@@ -314,7 +315,7 @@ impl<'a> Work<'a> {
         Ok(left_out.into_iter().collect())
     }
 
-    /// The updates of a group; the first fault stays.
+    /// The updates of a group of tensors. Only the first fault is kept.
     fn group(&mut self, group: &Group, at: &At<'_>, fault: &mut Option<Fault>) {
         for rule in &group.tensors {
             let name = fill(&format!("{}{}", group.prefix, rule.name.value), &at.indices);
@@ -376,7 +377,7 @@ impl<'a> Work<'a> {
         let used = sources.iter().filter_map(|s| s.module);
         let used: Vec<&str> = used.map(|module| module.name.as_str()).collect();
         let is_active = self.is_active(group, rule, name, at);
-        // A module of a rule of which it is not known whether it holds is known.
+        // A module counts as known even if it is not known whether its rule applies.
         if !matches!(is_active, Ok(false)) {
             self.used.extend(used);
         }
@@ -401,8 +402,8 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Whether a rule holds. Where the configuration does not tell, the only rule of a tensor that is
-    /// there does.
+    /// Whether a rule applies. If the configuration does not say, the only rule of an existing tensor
+    /// applies.
     fn is_active(
         &self,
         group: &Group,
@@ -422,7 +423,7 @@ impl<'a> Work<'a> {
             })
     }
 
-    /// The two matrices of the update of one of our tensors.
+    /// The two matrices of the update of a tensor of the architecture.
     fn update(
         &self,
         name: &str,
@@ -442,7 +443,7 @@ impl<'a> Work<'a> {
             let part = self.part(source, at)?;
             if part.is_none() && missing.replace(i).is_some() && n_stacked.is_none() {
                 return Err(Fault::Other(format!(
-                    "it is made of `{}` and other matrices, more than one of which has no update: which rows are whose is not known",
+                    "it is made of `{}` and other matrices, more than one of which has no update, so it is not known which rows belong to which",
                     source.name
                 )));
             }
@@ -499,8 +500,8 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// What an update of a stored matrix is within our tensor; none if there is no update and nothing
-    /// says how large it is.
+    /// The update of a stored matrix as a part of the architecture's tensor; none if there is no update and
+    /// its size is not known.
     fn part(&self, source: &Source<'a, '_>, at: &At<'_>) -> Result<Option<Block>, String> {
         let place = |error: String| format!("`{}`: {error}", source.name);
         let stored = self.config.stored(&source.name);

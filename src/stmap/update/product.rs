@@ -1,4 +1,5 @@
-//! The update of one of our tensors as two matrices, whose elements are read from those of the adapter.
+//! The update of a tensor of the architecture as two matrices, whose elements are read from those of the
+//! adapter.
 
 use std::sync::Arc;
 
@@ -23,30 +24,30 @@ enum Side {
     Columns,
 }
 
-/// The places along both sides of a stored matrix that each index of an axis of ours adds.
+/// How far one step along an axis of the architecture's tensor moves along both sides of a stored matrix.
 type Steps = Vec<[u64; 2]>;
 
-/// The update of one stored matrix within one of our tensors.
+/// The update of one stored matrix within a tensor of the architecture.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Block {
-    /// The matrices with the rank along their columns (`[n, rank]` as elements are asked for), of the
-    /// rows and of the columns of the stored matrix; none if it has no update.
+    /// The matrices `[n, rank]` of the rows and of the columns of the stored matrix; none if it has no
+    /// update.
     sides: Option<[Strip; 2]>,
-    /// What our columns (and so our rows) are made of.
+    /// The side of the stored matrix that the columns are made of; the rows are made of the other.
     columns_of: Side,
     /// Steps of our experts or heads, rows and columns.
     steps: [Steps; 3],
     /// First row and column.
     offset: [u64; 2],
     pub(super) shape: [u64; 3],
-    /// Where it begins in our tensor.
+    /// Where it begins in the architecture's tensor.
     pub(super) begin: [u64; 3],
     pub(super) rank: u64,
     pub(super) first_rank: u64,
     factor: f64,
 }
 
-/// A factor whose elements are asked for by place and rank.
+/// A factor whose elements are read by position and rank.
 #[derive(Clone, Debug, PartialEq)]
 struct Strip {
     factor: Factor,
@@ -111,7 +112,7 @@ impl Block {
         };
         if sides[0] == Some(columns_of) {
             return Err(format!(
-                "rows and columns both follow from the {} of the stored matrix, whose update is no product then",
+                "rows and columns both follow from the {} of the stored matrix, whose update is then not a product",
                 match columns_of {
                     Side::Rows => "rows",
                     Side::Columns => "columns",
@@ -144,7 +145,7 @@ impl Block {
         self.sides.is_some() && (self.first_rank..self.first_rank + self.rank).contains(&k)
     }
 
-    /// The element for expert or head `n`, place `i` along our axis `dim` and rank `k`.
+    /// The element for expert or head `n`, position `i` along axis `dim` and rank `k`.
     fn at(&self, n: u64, dim: usize, i: u64, k: u64) -> Result<f64, String> {
         let is_outside = i < self.begin[dim] || i - self.begin[dim] >= self.shape[dim];
         let Some(sides) = self.sides.as_ref().filter(|_| !is_outside) else {
@@ -160,8 +161,8 @@ impl Block {
     }
 }
 
-/// Which side of a stored matrix with rows of `width` elements an axis of ours follows from; none if
-/// it has one element.
+/// Which side of a stored matrix with rows of `width` elements an axis is made of; none if it has one
+/// element.
 fn side_of(axes: &[Axis], width: u64) -> Result<Option<Side>, String> {
     let mut found = None;
     for axis in axes.iter().filter(|axis| axis.size > 1) {
@@ -192,7 +193,7 @@ fn steps(axes: &[Axis], width: u64) -> Steps {
     out
 }
 
-/// The update of one of our tensors. Equal ones have equal elements.
+/// The update of a tensor of the architecture. Equal ones have equal elements.
 #[derive(Debug, PartialEq)]
 pub(super) struct Product {
     blocks: Vec<Block>,
@@ -201,7 +202,7 @@ pub(super) struct Product {
     rank: u64,
     /// Experts or heads, rows and columns.
     shape: [u64; 3],
-    /// What elements are multiplied by: one number for all, or one for each index of the slowest axis.
+    /// Factors of the elements: one number for all, or one for each index of the slowest axis.
     slopes: Vec<f64>,
 }
 
@@ -228,7 +229,7 @@ impl Product {
         let halves = match is_table {
             true => [
                 (Half::Up, [self.rank, rows, 1]),
-                (Half::Turned, [self.rank, columns, 1]),
+                (Half::Transposed, [self.rank, columns, 1]),
             ],
             false => [
                 (Half::Down, [columns, self.rank, n]),
@@ -247,7 +248,7 @@ impl Product {
         })
     }
 
-    /// The element of expert or head `n`, place `i` along our axis `dim` and rank `k`.
+    /// The element of expert or head `n`, position `i` along axis `dim` and rank `k`.
     fn at(&self, n: u64, dim: usize, i: u64, k: u64) -> Result<f64, String> {
         let blocks = self.of[n as usize].iter().map(|at| &self.blocks[*at]);
         let mut blocks = blocks.filter(|block| block.covers(k));
@@ -271,7 +272,7 @@ enum Half {
     /// `[rank, rows, n]`.
     Up,
     /// `[rank, columns]`.
-    Turned,
+    Transposed,
 }
 
 #[derive(Debug)]
@@ -286,7 +287,7 @@ impl LazyTensor for Matrix {
         let (width, per_n) = match self.half {
             Half::Down => (shape[2], rank),
             Half::Up => (rank, shape[1]),
-            Half::Turned => (rank, shape[2]),
+            Half::Transposed => (rank, shape[2]),
         };
         let places = (first..).flat_map(|row| (0..width).map(move |column| (row, column)));
         for ((row, column), to) in places.zip(out.chunks_exact_mut(4)) {
@@ -294,7 +295,7 @@ impl LazyTensor for Matrix {
             let value = match self.half {
                 Half::Down => self.product.at(n, 2, column, row),
                 Half::Up => self.product.at(n, 1, row, column),
-                Half::Turned => self.product.at(n, 2, row, column),
+                Half::Transposed => self.product.at(n, 2, row, column),
             };
             to.copy_from_slice(&(value? as f32).to_le_bytes());
         }

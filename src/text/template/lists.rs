@@ -207,7 +207,7 @@ pub(super) fn dict_sort(call: &Call<'_>) -> Result<Value, Error> {
 fn count(call: &Call<'_>) -> Result<usize, Error> {
     let n = call.int(0)?.and_then(|n| usize::try_from(n).ok());
     let n = n.filter(|n| *n > 0);
-    n.ok_or_else(|| fault(format!("{}: the argument is no count", call.name)))
+    n.ok_or_else(|| fault(format!("{}: the argument is not a whole number", call.name)))
 }
 
 /// `value | batch(linecount, fill_with=None)`

@@ -85,7 +85,8 @@ fn unescaped(text: &str) -> String {
 /// `value | indent(width=4, first=False, blank=False)`
 pub(super) fn indent(call: &Call<'_>) -> Result<Value, Error> {
     let text = call.this.as_str();
-    let text = text.ok_or_else(|| fault(format!("indent: {} is no text", call.this.kind())))?;
+    let text =
+        text.ok_or_else(|| fault(format!("indent: {} is not a string", call.this.kind())))?;
     let margin = match call.value(0).and_then(Value::as_str) {
         Some(margin) => margin.to_owned(),
         None => {
@@ -131,7 +132,8 @@ pub(super) fn truncate(call: &Call<'_>) -> Result<Value, Error> {
         return Ok(call.this.clone());
     }
     let text = call.this.as_str();
-    let text = text.ok_or_else(|| fault(format!("truncate: {} is no text", call.this.kind())))?;
+    let text =
+        text.ok_or_else(|| fault(format!("truncate: {} is not a string", call.this.kind())))?;
     let kept: String = text.chars().take(kept).collect();
     let kept = match kept.rsplit_once(' ') {
         Some((words, _)) if !call.flag(1) => words,

@@ -34,7 +34,7 @@ pub(super) struct Bpe {
 #[derive(Debug)]
 struct Merges {
     spelling: Spelling,
-    /// Number of tokens: higher symbols are no tokens.
+    /// Number of tokens: higher symbols are not tokens.
     tokens: u32,
     symbols: FxHashMap<Box<[u8]>, u32>,
     /// Symbol of each byte, [`NONE`] where there is none.
@@ -215,7 +215,7 @@ impl Merges {
         Some(Reverse((rank, left, right, bytes, joined)))
     }
 
-    /// A piece that is no token: its bytes, of which those without a token are left out.
+    /// A piece that is not a token: its bytes, of which those without a token are left out.
     fn append_bytes(&self, vocab: &Vocabulary, bytes: &[u8], out: &mut Vec<u32>) {
         match self.spelling {
             Spelling::Plain => out.extend(bytes.iter().filter_map(|&b| vocab.byte_token(b))),

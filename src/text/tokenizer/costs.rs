@@ -36,7 +36,7 @@ impl Costs {
         let is_text = |kind| matches!(kind, Kind::Normal | Kind::UserDefined | Kind::Unused);
         let cost = |id| {
             let score = f64::from(vocab.score(id));
-            // A score that is no number is as good as none.
+            // A score that is not a number is as good as none.
             if score.is_finite() {
                 -((score * 1e4).round() as i64)
             } else {

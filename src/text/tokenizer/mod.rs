@@ -270,7 +270,7 @@ impl Tokenizer {
         self.roles.mask
     }
 
-    /// Whether a token steers the model and is no text.
+    /// Whether a token steers the model and is not text.
     pub fn is_control(&self, id: u32) -> bool {
         self.vocab.kind(id) == Some(Kind::Control)
     }

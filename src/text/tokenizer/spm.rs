@@ -1,6 +1,6 @@
 //! SentencePiece BPE: neighbouring pieces are joined in the order of the joined token's score.
 //!
-//! A piece that is no token at the end is written as its bytes (`<0xNN>` tokens); without such tokens
+//! A piece that is not a token at the end is written as its bytes (`<0xNN>` tokens); without such tokens
 //! it is unknown, and unknown pieces in a row are one token. An unused token is taken apart again into
 //! what it was joined from, and a control token is never joined. Ties are resolved to the left.
 //!

@@ -296,7 +296,7 @@ mod tests {
     fn what_the_reader_would_refuse_is_not_written() {
         let refused = |metadata: &[(&str, Value)], tensors: &[NewTensor], expected: &str| {
             let metadata = Metadata::from_iter(metadata.iter().cloned());
-            let never = |_| panic!("the header is refused before data is asked for");
+            let never = |_| panic!("the header is refused before data is read");
             let (message, n_files) = written(&metadata, tensors, never);
             let message = message.expect_err("the description breaks a rule");
             assert!(

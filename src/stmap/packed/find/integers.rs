@@ -289,7 +289,7 @@ impl Finder<'_> {
             Some(_) => {
                 let shape = &self.get(&format!("{base}.weight_scale"))?.shape;
                 let place = self.part(&zero_name, shape, &[Dtype::I8])?;
-                // Where one zero point holds for a row or the tensor, groups are one.
+                // One zero point for a row or the tensor: there is one group.
                 match scales.strides {
                     [0, 0] => Zeros::Same(place.number(0)? as i32 + 128),
                     [n, _] => Zeros::Codes(codes(place, n), 0),
@@ -343,7 +343,7 @@ impl Finder<'_> {
         Ok((stored.clone(), vec![rows, width], Kind::Affine(affine)))
     }
 
-    /// MLX: a stream of bits for each row, scales and offsets of groups.
+    /// MLX: a stream of bits for each row, scales and minima of groups.
     pub(super) fn mlx(&self, base: &str) -> Result<Matrix, String> {
         let [codes_name, scales_name, offsets_name] =
             ["weight", "scales", "biases"].map(|ending| format!("{base}.{ending}"));

@@ -19,7 +19,7 @@ impl Finder<'_> {
         let bad = |what: &str| format!("`{state_name}` in {} {what}", self.file(state_stored));
         let state: serde_json::Value =
             serde_json::from_slice(Place::new(self.checkpoint, state_stored)?.data())
-                .map_err(|error| bad(&format!("is no JSON: {error}")))?;
+                .map_err(|error| bad(&format!("is not JSON: {error}")))?;
         let number = |key: &str| state.get(key).and_then(serde_json::Value::as_u64);
         let shape = state.get("shape").and_then(serde_json::Value::as_array);
         let shape = shape.and_then(|axes| axes.iter().map(serde_json::Value::as_u64).collect());

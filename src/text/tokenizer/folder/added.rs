@@ -36,7 +36,7 @@ struct Entry {
 /// The declared tokens.
 ///
 /// # Errors
-/// An entry that is no token, a key that is no id.
+/// An entry that is not a token, a key that is not an id.
 pub(super) fn read(files: &Files) -> Result<Vec<Declared<'_>>, Error> {
     let declared = files.tokenizer_config.object("added_tokens_decoder")?;
     let mut tokens = Vec::new();

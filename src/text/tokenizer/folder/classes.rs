@@ -74,7 +74,7 @@ pub(super) fn named(form: Form, name: &str) -> Option<&'static Class> {
 /// The entry of a folder.
 ///
 /// # Errors
-/// A key that is no string.
+/// A key that is not a string.
 pub(super) fn find(files: &Files, form: Form) -> Result<Option<&'static Class>, Error> {
     Ok(names(files)?.iter().find_map(|name| named(form, name)))
 }

@@ -253,7 +253,7 @@ impl Sources<'_> {
         roles.find(|(other, _)| *other == role).map(|(_, id)| *id)
     }
 
-    /// The token that a file names by its text. A text that is no token names none.
+    /// The token that a file names by its text. A text that is not a token names none.
     fn by_text(&self, role: &str) -> Result<Option<u32>, Error> {
         let key = format!("{role}_token");
         for object in [&self.files.tokenizer_config, &self.files.special_tokens] {

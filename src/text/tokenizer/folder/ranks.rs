@@ -49,7 +49,7 @@ impl Ranks {
             };
             let (bytes, id) = entry().ok_or_else(|| {
                 files.damaged(format!(
-                    "line {number} is no token in base64 with its rank, and the file is no SentencePiece model"
+                    "line {number} is not a token in base64 with its rank, and the file is not a SentencePiece model"
                 ))
             })?;
             this.add(files, bytes, id)?;

@@ -143,7 +143,7 @@ impl Model {
         if let Some(id) = first.iter().position(is_text) {
             let text = &first[id].text;
             return Err(format!(
-                "piece {id} is `{text}`, expected one that is no text among the first {replaced}"
+                "piece {id} is `{text}`, expected one that is not text among the first {replaced}"
             ));
         }
         let token = |text: &String| Piece {
@@ -257,7 +257,7 @@ impl Model {
                         ));
                     }
                 }
-                (Kind::Byte, None) => return Err(format!("piece {id}: `{text}` is no byte")),
+                (Kind::Byte, None) => return Err(format!("piece {id}: `{text}` is not a byte")),
                 (Kind::Byte, Some(_)) if !self.byte_fallback => {
                     return Err(format!("piece {id} is a byte, and `byte_fallback` is off"));
                 }

@@ -122,7 +122,7 @@ fn decoded(row: &[f32], ty: TensorType) -> Vec<f64> {
             };
             bytes.chunks(18).flat_map(block).collect()
         }
-        other => panic!("{other} is no type of the test"),
+        other => panic!("{other} is not a type of the test"),
     }
 }
 

@@ -117,7 +117,7 @@ fn one_file_counts_where_several_are_there() {
         )),
         pieces
     );
-    // Half of a pair is no vocabulary.
+    // Half of a pair is not a vocabulary.
     let alone = folder(&[("vocab.json", "{}")]);
     assert!(!super::super::has_vocabulary(alone.path()));
     assert!(super::super::has_vocabulary(&fixture("merges")));
