@@ -52,7 +52,7 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// What is asked for, apart from the prompt.
+/// The parameters of a request, apart from the prompt.
 #[derive(Debug)]
 pub(super) struct Generation {
     common: Common,
@@ -111,7 +111,7 @@ impl Generation {
         Ok(())
     }
 
-    /// The model asked for.
+    /// The requested model.
     pub(super) fn model(&self) -> &str {
         &self.common.model
     }

@@ -2,7 +2,7 @@
 //!
 //! The only module that knows HTTP and its JSON. Handlers extract, validate, submit to the engine
 //! and write its events; every refusal goes through `error`. What endpoints share: `fields` (bodies), `generation`
-//! and `sampling` (what is asked for), `answers` (completions, whole and streamed), `logprobs`. Called by `bench serve` and by tests,
+//! and `sampling` (their parameters), `answers` (responses, streamed or not), `logprobs`. Called by `bench serve` and by tests,
 //! which use the same [`app`].
 
 mod adapters;

@@ -35,7 +35,7 @@ pub(super) struct Wanted {
 }
 
 impl Fields {
-    /// The constraint that is asked for.
+    /// The requested constraint.
     pub(super) fn constraint(&self) -> Result<Option<Wanted>, Error> {
         let mut all = Vec::new();
         if let Some(format) = given(&self.response_format) {

@@ -202,7 +202,7 @@ impl Checker<'_> {
         }
         for norm in norms.into_iter().flatten() {
             let span = norm.span.as_ref().unwrap_or(span);
-            self.typed(&norm.expr, span, true, "text", "a norm");
+            self.typed(&norm.expr, span, true, "string", "a norm");
             norm.expr.for_each_text_result(&mut |name| {
                 self.used.insert((Some(Resource::Norm), name.to_owned()));
             });
@@ -274,7 +274,7 @@ impl Checker<'_> {
         let expected = match spec.kind {
             OptionKind::Int | OptionKind::Float => "number",
             OptionKind::Bool => "boolean",
-            OptionKind::Choice(_) | OptionKind::Resource(_) => "text",
+            OptionKind::Choice(_) | OptionKind::Resource(_) => "string",
         };
         if let OptionKind::Choice(names) = spec.kind {
             self.choices = names;

@@ -80,7 +80,7 @@ impl Rows {
 pub struct OptionSpec {
     /// Name in the TOML.
     pub name: &'static str,
-    /// What values it takes.
+    /// Its values.
     pub kind: OptionKind,
     /// Expression over options and parameters, or none if the definition must state it.
     pub default: Option<&'static str>,
@@ -90,7 +90,7 @@ pub struct OptionSpec {
     pub doc: &'static str,
 }
 
-/// What values an option takes. Each may be given as an expression.
+/// The values of an option. Each may be given as an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionKind {
     /// A whole number, not negative.
@@ -147,7 +147,7 @@ pub struct WeightSpec {
     pub presence: Presence,
     /// Whether a definition may forbid it.
     pub may_forbid: bool,
-    /// How `synth` fills it.
+    /// Its role, from which `synth` takes the distribution of its values.
     pub role: WeightRole,
     /// One phrase for the documentation.
     pub doc: &'static str,
@@ -168,7 +168,7 @@ impl WeightSpec {
             shape,
             when: "true",
             presence: Presence::Required,
-            // A norm without its weight is still one.
+            // A norm without its weight is still a norm.
             may_forbid: matches!(role, WeightRole::Scale),
             role,
             doc,
@@ -212,12 +212,12 @@ pub enum Presence {
     Forbidden,
 }
 
-/// What a weight does, for random models and for the choice of a quantisation.
+/// The role of a weight, for random models and for the choice of a quantisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightRole {
     /// A matrix of a projection.
     Matrix,
-    /// A table of which rows are taken.
+    /// A table whose rows are looked up.
     Table,
     /// Weight of a norm, or another vector that multiplies, near one.
     Scale,
@@ -288,7 +288,7 @@ pub enum Resolved {
 }
 
 impl Resolved {
-    /// The value as contract expressions see it.
+    /// The value in contract expressions.
     pub fn to_value(&self) -> Value {
         match *self {
             Self::Int(v) => Value::Int(i64::try_from(v).unwrap_or(i64::MAX)),
@@ -445,7 +445,7 @@ pub struct Registry {
     pub norm: &'static Contract,
     /// Rotary embeddings.
     pub rope: &'static Contract,
-    /// Groups of layers that see the same keys.
+    /// Groups of layers with the same attention view.
     pub cache: &'static Contract,
 }
 

@@ -127,7 +127,7 @@ pub struct Param {
     pub source: ParamSource,
     /// Where it is declared; `None` for the common ones.
     pub span: Option<Span>,
-    /// Of a value that is guessed because files do not state it: why the guess is right.
+    /// For a value that follows from the model's size because files do not state it: the reason.
     pub guess: Option<String>,
 }
 

@@ -9,13 +9,13 @@ use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet, renderer::DecorStyle};
 
-/// Most names that are listed where none is near.
+/// Maximum number of names that are listed if none is near.
 const MAX_LISTED: usize = 48;
 
 /// Bytes of a source text.
 pub type Span = Range<usize>;
 
-/// A value and where it stands in its source.
+/// A value and its place in the source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spanned<T> {
     /// The value.
@@ -38,7 +38,7 @@ pub struct Diagnostic {
     pub span: Span,
     /// What is wrong: found and expected.
     pub message: String,
-    /// How to mend it, if that is known.
+    /// The remedy, if it is known.
     pub help: Option<String>,
 }
 
@@ -72,7 +72,7 @@ impl Diagnostic {
         if let Some(near) = nearest(found, known.iter().copied()) {
             return problem.with_help(format!("did you mean `{near}`?"));
         }
-        // A list that nobody reads helps nobody.
+        // A long list does not help.
         if known.is_empty() || known.len() > MAX_LISTED {
             return problem;
         }

@@ -1,16 +1,16 @@
-//! Formulas of contracts: text with pieces that are there where a condition holds.
+//! Formulas of contracts: text with pieces that depend on conditions.
 //!
-//! - `{COND: TEXT}` is TEXT where COND holds, `{COND: TEXT | OTHER}` is OTHER where it does not.
-//! - `{COND -> NAME: TEXT}` is `NAME(TEXT)` where COND holds, and TEXT where it does not.
+//! - `{COND: TEXT}` is TEXT if COND holds; `{COND: TEXT | OTHER}` is OTHER if it does not.
+//! - `{COND -> NAME: TEXT}` is `NAME(TEXT)` if COND holds, and TEXT if it does not.
 //! - `{=OPTION}` is the value of an option.
 //!
-//! Conditions are expressions over options and weights, as in the rest of a contract; pieces may lie in
-//! each other. The documentation prints the fullest form, a picture what one use computes. What begins
-//! with `{!` is left out of the fullest form.
+//! Conditions are expressions over options and weights, as in the rest of a contract. Pieces may be
+//! nested. The documentation prints the fullest form, a picture the formula of one use. A piece that
+//! begins with `{!` is left out of the fullest form.
 
 use super::expr::{Expr, Scope, Value};
 
-/// The fullest form: every piece, alternatives beside each other, names of options for their values.
+/// The fullest form: every piece, alternatives joined by `or`, names of options for their values.
 pub fn general(formula: &str) -> String {
     let everything = |piece: &Piece<'_>| match piece {
         Piece::Value(name) => (*name).to_owned(),
@@ -30,8 +30,8 @@ pub fn general(formula: &str) -> String {
     pieces(formula).iter().map(everything).collect()
 }
 
-/// What a use computes whose options and weights `scope` knows; where `value` gives a text for an option, it
-/// stands for the option's value.
+/// The formula of one use, whose options and weights `scope` gives. If `value` gives a text for an option,
+/// the text replaces the option's value.
 ///
 /// # Errors
 ///
@@ -149,7 +149,7 @@ fn piece(inner: &str) -> Piece<'_> {
     }
 }
 
-/// Where something stands outside of inner pieces.
+/// The position of a text outside of inner pieces.
 fn outside(text: &str, what: &str) -> Option<usize> {
     let mut depth = 0;
     for (at, c) in text.char_indices() {

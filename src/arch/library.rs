@@ -1,6 +1,6 @@
 //! The definitions at hand: those built into the program and those of the user's folders.
 //!
-//! A definition is read and checked when it is asked for, so that one broken file does not stop
+//! A definition is read and checked when it is requested, so that one broken file does not stop
 //! the others. A folder's file replaces a built-in of the same name, and a later folder an
 //! earlier one.
 
@@ -41,7 +41,7 @@ pub enum LibraryError {
     /// No definition of that name.
     #[error("unknown architecture `{name}`{}", hint(.near.as_deref()))]
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// The nearest name there is.
         near: Option<String>,
@@ -171,7 +171,7 @@ impl Library {
     }
 }
 
-/// The names of a definition after its first one; none of a text that is not a definition.
+/// The names of a definition after its first one; none if the text is not a definition.
 fn further_names(text: &str) -> Vec<String> {
     // Few definitions have several names, and reading all of them would take a while.
     let is_list = |line: &str| {

@@ -2,8 +2,8 @@
 //!
 //! Text goes through `read` (keys and types of tables) and `check` (names, cycles, types of
 //! expressions); all problems come back together, each with its place. What a block, stage or
-//! resource takes is stated by contracts, which the caller passes as a [`Registry`]: this module
-//! knows no block. The planner gives a definition its numbers.
+//! resource takes is stated by contracts, which the caller passes as a [`Registry`], so this module
+//! names no block. The planner gives a definition its numbers.
 
 mod check;
 mod contract;
@@ -34,8 +34,8 @@ pub(crate) use library::sources_in;
 pub use library::{ENDING, Library, LibraryError, Source};
 pub(crate) use read::syntax_problem;
 
-/// Reads and checks one definition. `path` names the text in messages; `common` is what every
-/// definition has.
+/// Reads and checks one definition. `path` names the text in messages; `common` is what all definitions
+/// share.
 ///
 /// # Errors
 /// All problems of the text together.
@@ -50,7 +50,7 @@ pub fn parse(
     let def = reader.definition(root.get_ref(), common);
     let mut problems = reader.problems();
     if !syntax.is_empty() {
-        // After a syntax error the tree has holes, and what it lacks is not news.
+        // After a syntax error the tree is incomplete, and missing parts need no message.
         problems = syntax.iter().map(read::syntax_problem).collect();
     } else if let Some(def) = &def {
         problems.extend(check::check(def, problems.is_empty()));
@@ -65,7 +65,7 @@ pub fn parse(
     }
 }
 
-/// Reads what every definition has.
+/// Reads what all definitions share.
 ///
 /// # Errors
 /// All problems of the text together.

@@ -91,11 +91,11 @@ impl ArchDef {
         Ok(())
     }
 
-    /// Parameters that something asks for, directly or through others.
+    /// Parameters that something reads, directly or through others.
     fn used_params(&self) -> BTreeSet<String> {
         let mut open: Vec<String> = Vec::new();
         self.for_each_expr(&mut |expr| expr.for_each_name(&mut |name, _| open.push(name.into())));
-        // The stream and the vocabulary are asked for by every plan.
+        // Every plan reads the sizes of the hidden state and of the vocabulary.
         open.extend(["n_embd", "n_vocab", "n_ctx_train"].map(str::to_owned));
         let mut used = BTreeSet::new();
         while let Some(name) = open.pop() {

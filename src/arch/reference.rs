@@ -10,7 +10,7 @@ impl Registry {
             "# Blocks, stages and resources\n\n\
              Made by `bench arch blocks` from the contracts in `src/blocks/`; do not edit. Shapes are in ggml's order, fastest dimension\n\
              first. Defaults, shapes and conditions are expressions over the options before them, the parameters of `archs/common.toml`\n\
-             and those of the definition. [adding-a-model.md](adding-a-model.md) tells how they are put together.\n",
+             and those of the definition. [adding-a-model.md](adding-a-model.md) says how they are put together.\n",
         );
         out.push_str("\n## Blocks\n\nWhat a branch computes, `block = \"NAME\"`: from `[n_embd, n_tokens]` to the same.\n");
         for block in self.blocks {

@@ -173,7 +173,7 @@ impl<'a> TableReader<'a> {
             other => {
                 self.report(
                     item.span(),
-                    format!("`{key}`: expected text, found {}", other.type_str()),
+                    format!("`{key}`: expected a string, found {}", other.type_str()),
                 );
                 None
             }

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! q, k, v = clamp(q.h + q.bias), ...                      or the parts of qkv.h + qkv.bias
-//! q, k    = rope(norm(q)), rope(norm(k))                  or norm(rope(..)); norms if asked for
+//! q, k    = rope(norm(q)), rope(norm(k))                  or norm(rope(..)); norms if set
 //! v       = norm(v)
 //! q       = temperature(pos) * q
-//! K, V    = cache(k, v)                                   all keys and values that may be seen
+//! K, V    = cache(k, v)                                   all visible keys and values
 //! a       = concat over heads of softmax(cap(scale * q.K) + mask, sinks) . V
 //! y       = o . (norm(a) * act(gate)) + o.bias
 //! ```

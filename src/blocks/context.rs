@@ -32,7 +32,7 @@ pub enum DerivedInput {
     Divisors(Mixture),
 }
 
-/// The derived inputs of a pass; each is made once, when it is first asked for.
+/// The derived inputs of a pass; each is made once, at its first use.
 pub trait DerivedInputs {
     /// The tensor that holds `input` while the graph runs.
     ///
@@ -69,7 +69,7 @@ pub struct VisibleKeyValues {
 /// Where keys and values go, and what comes back to be attended to.
 pub trait KeyValueStore {
     /// Stores the rows `k [k_row, n_tokens]` and `v [v_row, n_tokens]` of the unit at `path` and
-    /// returns all rows that may be seen.
+    /// returns all visible rows.
     ///
     /// # Errors
     /// As the operations it adds to the graph.

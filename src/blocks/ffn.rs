@@ -5,7 +5,7 @@
 //! u = act(up.h + up.bias)                            without
 //! y = sigmoid(out_gate . h) * (down . norm(u) + down.bias)
 //! ```
-//! `[n_embd, n_tokens]` in and out. Whether there is a gate is told by the weights: a matrix of its
+//! `[n_embd, n_tokens]` in and out. Whether there is a gate follows from the weights: a matrix of its
 //! own, or `up` rows of twice the width, of which the first half is the gate.
 
 use super::activation::{Act, Activation, ClampAt};

@@ -11,7 +11,7 @@
 //!           Q = [q_nope | rope(q_rope)],  K = [k_nope | rope(r)]
 //!           y = o . concat over heads of attend(Q, K, v)
 //! ```
-//! `[n_embd, n_tokens]` in and out. Both forms compute the same; which one is told by the weights.
+//! `[n_embd, n_tokens]` in and out. Both forms compute the same; the weights decide which one is used.
 //! Absorbed, a position costs `kv_rank + n_rope` elements for all heads together.
 
 use super::attend::KeyRows;

@@ -4,7 +4,7 @@
 //! ```text
 //! s    = score(router . r + router.bias)          softmax or sigmoid over all experts
 //! pick = the `used` experts with the largest s + selection bias, within the best groups
-//! w    = s[pick]  ->  softmax, sum to one, scale, as asked for; or those of `sparse_mixer`
+//! w    = s[pick]  ->  softmax, sum to one, scale, as set; or those of `sparse_mixer`
 //! y    = sum over picked e of w_e * (down_e . (act(gate_e.h) * up_e.h + ..) * down.scale_e + ..)
 //! ```
 //! Experts may work on a narrower hidden state: `h = latent_down . h`, `y = latent_up . y`.

@@ -192,7 +192,7 @@ pub(crate) fn has_layers(unit: &Unit) -> bool {
     unit.weights.iter().any(Option::is_some) || Config::read(&unit.options).softmax
 }
 
-/// Divides a vector by its Euclidean length, where the unit asks for that. Zeros stay.
+/// Divides a vector by its Euclidean length, if the unit normalises. Zeros stay zeros.
 pub(crate) fn normalise(unit: &Unit, vector: &mut [f32]) {
     if !Config::read(&unit.options).normalise {
         return;

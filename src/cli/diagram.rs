@@ -23,7 +23,7 @@ pub(super) struct Args {
     pub(super) what: Option<String>,
     #[command(flatten)]
     pub(super) comparison: CompareArgs,
-    /// Draw all definitions, with a page that leads to them
+    /// Draw all definitions, and write a page that links to them
     #[arg(long, conflicts_with_all = ["what", "png", "html", "name", "set", "with"])]
     all: bool,
     /// Folder to write into
@@ -32,7 +32,7 @@ pub(super) struct Args {
     /// Write PNG files as well, with light colours and a font that is part of the program
     #[arg(long)]
     pub(super) png: bool,
-    /// Write one page instead, to read from the whole down to each operation, in any browser, offline
+    /// Write one self-contained HTML page instead, with search and three levels of detail
     #[arg(long, conflicts_with = "png")]
     html: bool,
     /// Name of the pictures, if it is to be another than the model's
@@ -225,7 +225,7 @@ pub(super) fn save_png(folder: &Path, name: &str, drawing: &str) -> Result<PathB
     Ok(file)
 }
 
-/// Without the feature `png`, which [`run`] asked for before.
+/// Without the feature `png`; [`run`] has refused `--png` already.
 #[cfg(not(feature = "png"))]
 pub(super) fn save_png(_: &Path, name: &str, _: &str) -> Result<PathBuf, Failure> {
     anyhow::bail!("{name}: this program was built without PNG")

@@ -33,7 +33,7 @@ pub(super) struct CompareArgs {
     with_b: Vec<String>,
 }
 
-/// Draws and tells what differs.
+/// Draws the differences and lists them.
 pub(super) fn run(args: &Args, definitions: &Definitions) -> Result<(), Failure> {
     let (Some(a), [b]) = (&args.what, args.comparison.others.as_slice()) else {
         let found = usize::from(args.what.is_some()) + args.comparison.others.len();

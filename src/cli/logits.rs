@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.stateless {
         options.n_ctx = 0;
     } else {
-        // Only the positions that are written need a cell.
+        // Only the positions that are written need a KV slot.
         options.n_ctx = options.n_ctx.min(n.next_multiple_of(256));
     }
     let mut model = args.load.load(opened, options)?;

@@ -20,7 +20,7 @@ pub(super) struct Args {
     /// Encode the text of special tokens as plain text
     #[arg(long)]
     no_parse_special: bool,
-    /// Do not add the BOS and EOS tokens that the vocabulary asks for
+    /// Do not add the BOS and EOS tokens that the vocabulary requires
     #[arg(long)]
     no_add_special: bool,
     /// One request per line on stdin, one result per line on stdout

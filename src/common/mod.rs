@@ -1,4 +1,4 @@
-//! What has to do with no model: work on all cores, measurements, numbers and lists in words.
+//! What does not depend on models: work on all cores, measurements, formatting of numbers and lists.
 
 pub mod measure;
 pub mod parallel;

@@ -1,18 +1,18 @@
-//! Work in pieces: made by all cores, taken in order by the thread that asked.
+//! Work in pieces: made by all cores, taken in order by the calling thread.
 //!
 //! The only place that starts threads for a loop over pieces of data. It knows nothing of tensors.
-//! Called by those who read, convert, load and check weights.
+//! Called by the code that reads, converts, loads and checks weights.
 //!
 //! Invariant: no more than three pieces for each core are held at a time, however slowly they are
 //! taken.
 
 use std::sync::mpsc;
 
-/// Makes the pieces `0..n` on all cores and hands them to `take` one after the other, in order. A
-/// panic of `make` goes on in the caller.
+/// Makes the pieces `0..n` on all cores and passes them to `take` one after another, in order. A panic
+/// of `make` continues in the caller.
 ///
 /// # Errors
-/// Of all errors, the one of the first piece; pieces behind it may have been made, and are not taken.
+/// Of all errors, the one of the first piece. Later pieces may have been made and are dropped.
 pub fn in_order<T: Send, E: Send>(
     n: usize,
     make: impl Fn(usize) -> Result<T, E> + Sync,
@@ -30,7 +30,7 @@ pub fn in_order<T: Send, E: Send>(
             let work = move || {
                 for i in (first..n).step_by(n_threads) {
                     let made = make(i);
-                    // Nobody takes what is behind an error.
+                    // Pieces after an error are not taken.
                     if made.is_err() | send.send(made).is_err() {
                         return;
                     }
@@ -42,7 +42,7 @@ pub fn in_order<T: Send, E: Send>(
         for i in 0..n {
             match results[i % n_threads].recv() {
                 Ok(made) => take(made?)?,
-                // A worker ends early only behind an error, which was returned, or by a panic.
+                // A worker ends early only after an error, which was returned, or by a panic.
                 Err(_) => match workers.swap_remove(i % n_threads).join() {
                     Err(panic) => std::panic::resume_unwind(panic),
                     Ok(()) => unreachable!("piece {i} was sent"),

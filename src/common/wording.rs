@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-/// A float with as many digits as say something.
+/// A float with its significant digits.
 pub(crate) fn tidy(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return if value < 0.0 {
@@ -46,7 +46,7 @@ pub(crate) fn bytes(n: u64) -> String {
     format!("{} {unit}", three(value))
 }
 
-/// A share of a whole.
+/// A share of a whole, in per cent.
 pub(crate) fn percent(share: f64) -> String {
     match share * 100.0 {
         p if p >= 9.95 => format!("{p:.0} %"),
@@ -80,7 +80,7 @@ pub(crate) fn listed<T: Display>(items: &[T]) -> String {
     out
 }
 
-/// A sentence's first letter large.
+/// A sentence with a capital first letter.
 pub(crate) fn capital(text: &str) -> String {
     let mut chars = text.chars();
     let first = chars.next().into_iter().flat_map(char::to_uppercase);
@@ -99,7 +99,7 @@ pub(crate) fn escaped(text: &str) -> String {
     out
 }
 
-/// Pieces of a list of layers that are told.
+/// Maximum number of pieces in a list of layers.
 const MAX_PIECES: usize = 12;
 
 /// Which layers of `n_all`: `every layer`, `every 4th layer from 3`, `layers 0\u{2013}2, 7`.
@@ -132,12 +132,12 @@ pub(crate) fn layers(layers: &[usize], n_all: usize) -> String {
         0 => first.to_string(),
         _ => format!("{first}\u{2013}{last}"),
     };
-    let mut told: Vec<String> = runs.iter().take(MAX_PIECES).map(run).collect();
+    let mut shown: Vec<String> = runs.iter().take(MAX_PIECES).map(run).collect();
     if runs.len() > MAX_PIECES {
-        told.push(format!("\u{2026} ({} in all)", layers.len()));
+        shown.push(format!("\u{2026} ({} in all)", layers.len()));
     }
     let plural = if layers.len() == 1 { "" } else { "s" };
-    format!("layer{plural} {}", told.join(", "))
+    format!("layer{plural} {}", shown.join(", "))
 }
 
 #[cfg(test)]

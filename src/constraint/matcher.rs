@@ -1,7 +1,7 @@
 //! The state of one completion under its constraint: token mask and forced tokens.
 //!
-//! A thin layer over the constraint library that translates its states and messages into ours. Called by
-//! the engine's worker; nothing here knows threads.
+//! A thin layer over the constraint library that translates its states and messages. Called by the
+//! engine's worker; no threads here.
 
 use std::fmt;
 
@@ -39,7 +39,7 @@ impl Matcher {
             .map_err(|error| Error::broken(&error))
     }
 
-    /// Takes the token that was chosen.
+    /// Advances by the token that was chosen.
     ///
     /// # Errors
     /// A token that the grammar does not allow here; the matcher is of no use from then on.

@@ -61,7 +61,7 @@ impl Constraint {
         Self::JsonSchema(serde_json::json!({ "type": "object" }))
     }
 
-    /// A grammar whose notation its first rule tells: GBNF has `name ::=`, Lark has `name:`.
+    /// A grammar in the notation of its first rule: GBNF has `name ::=`, Lark has `name:`.
     pub fn grammar(text: &str) -> Self {
         if gbnf::is_gbnf(text) {
             Self::Gbnf(text.to_owned())
@@ -117,10 +117,10 @@ pub enum Error {
         /// What is wrong, and where.
         message: String,
     },
-    /// Making it took too long.
+    /// Compiling it took too long.
     #[error("the constraint is too complex: it was not ready after {} seconds", TIME_LIMIT.as_secs())]
     TooSlow,
-    /// Other constraints are being made.
+    /// Other constraints are being compiled.
     #[error("{MAX_AT_ONCE} other constraints are being prepared; try again later")]
     Busy,
     /// The model's vocabulary does not fit into the tree of tokens.
@@ -132,7 +132,7 @@ pub enum Error {
     /// The operating system gave no thread.
     #[error("no thread to prepare the constraint on")]
     NoThread,
-    /// The grammar cannot go on where an answer stands.
+    /// The grammar cannot continue the completion.
     #[error("the constraint cannot be followed any further: {message}")]
     Broken {
         /// What the library says.
@@ -154,7 +154,7 @@ fn first_part(message: &str) -> String {
     message[..end].trim_end().to_owned()
 }
 
-/// Makes constraints for one vocabulary. The tree of its tokens is built when it is first needed.
+/// Compiles constraints for one vocabulary. The tree of its tokens is built when it is first needed.
 pub struct Compiler {
     tokenizer: Arc<Tokenizer>,
     forces: bool,
@@ -163,7 +163,7 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// For the answers of models with this vocabulary.
+    /// For completions of models with this vocabulary.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         Self {
             tokenizer,
@@ -173,7 +173,7 @@ impl Compiler {
         }
     }
 
-    /// One whose matchers force no tokens: of a text that must come, the model chooses the spelling.
+    /// One whose matchers force no tokens: the model chooses how text that must come is split into tokens.
     pub fn without_forcing(tokenizer: Arc<Tokenizer>) -> Self {
         Self {
             forces: false,
@@ -181,10 +181,10 @@ impl Compiler {
         }
     }
 
-    /// Makes a constraint ready for use. Takes milliseconds as a rule, and blocks.
+    /// Compiles a constraint. Blocks, in most cases for milliseconds.
     ///
     /// # Errors
-    /// Whatever keeps it from being enforced exactly.
+    /// Any reason why it cannot be enforced exactly.
     pub fn compile(self: &Arc<Self>, constraint: Constraint) -> Result<Compiled, Error> {
         let found = constraint.bytes();
         if found > MAX_BYTES {
@@ -279,7 +279,7 @@ impl fmt::Debug for Compiler {
     }
 }
 
-/// One of the places for constraints that are being made.
+/// One of the places for constraints that are being compiled.
 struct Place(Arc<Compiler>);
 
 impl Place {
@@ -299,20 +299,20 @@ impl Drop for Place {
     }
 }
 
-/// A constraint ready for use, for any number of answers.
+/// A compiled constraint, for any number of completions.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     matcher: Matcher,
 }
 
 impl Compiled {
-    /// A matcher at the beginning of an answer; shares nothing that grows with other answers.
+    /// A matcher at the beginning of a completion; shares nothing that grows with other completions.
     pub fn matcher(&self) -> Matcher {
         self.matcher.apart()
     }
 }
 
-/// A regular expression that must match the whole answer; anchors at its ends say so once more.
+/// A regular expression that must match the whole completion; anchors at its ends are redundant.
 fn regex(text: &str) -> TopLevelGrammar {
     let inner = text.strip_prefix('^').unwrap_or(text);
     let inner = match inner.strip_suffix('$') {
@@ -325,7 +325,7 @@ fn regex(text: &str) -> TopLevelGrammar {
     TopLevelGrammar::from_regex(inner)
 }
 
-/// What is wrong with a regular expression, without the grammar that was made of it.
+/// What is wrong with a regular expression, without the grammar that was made from it.
 fn of_regex(message: &str) -> String {
     let inner = message
         .split_once("(in regex): ")

@@ -1,4 +1,4 @@
-//! What is looked at in a JSON Schema before the library gets it: places for its refusals.
+//! Checks of a JSON Schema before the library gets it, so that refusals name the place.
 //!
 //! The library names keywords that it cannot enforce, but not where they are. Here the parts of a
 //! schema that a completion can reach are walked, and the first fault is reported with its JSON pointer.
@@ -30,11 +30,11 @@ const UNSUPPORTED: &[&str] = &[
     "uniqueItems",
 ];
 
-/// White space between the parts of a JSON text. Bounded: models that write one space after the
-/// other would never come to an end.
+/// White space between the parts of a JSON text. Bounded: otherwise a model could write spaces without
+/// end.
 const SPACE: &str = r"[ \t]|(\r?\n){1,2}[ \t]{0,20}";
 
-/// The schema as the library shall read it.
+/// The schema for the library.
 ///
 /// # Errors
 /// A place that cannot be enforced.

@@ -1,9 +1,9 @@
-//! The vocabulary of a model as the constraint library wants it: a tree over the bytes of tokens.
+//! The vocabulary of a model for the constraint library: a tree over the bytes of tokens.
 //!
-//! Control tokens stand in the tree behind the byte 0xFF, which is in no text, so no grammar can
-//! write one as text; a Lark grammar may ask for one by name (`<|name|>`). Not here: grammars.
+//! Control tokens are in the tree after the byte 0xFF, which is in no text, so no grammar can write one
+//! as text; a Lark grammar may name one (`<|name|>`). Not here: grammars.
 //!
-//! Invariant: the bytes of every token of the tree are those that it contributes to an answer.
+//! Invariant: the bytes of every token of the tree are those that it contributes to a completion.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl Vocabulary {
         })
     }
 
-    /// The tokens of a text inside an answer, if their bytes are the text's.
+    /// The tokens of a text inside a completion, if their bytes are the text's.
     fn spell(&self, text: &str) -> Option<Vec<TokenId>> {
         let ids = self.tokenizer.encode_continuation(text).ok()?;
         let bytes = ids.iter().flat_map(|id| self.tokenizer.piece(*id));
@@ -69,7 +69,7 @@ impl Vocabulary {
     }
 }
 
-/// What stands for a token in the tree; nothing for one that is never allowed.
+/// The bytes of a token in the tree; none for one that is never allowed.
 fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     let piece = tokenizer.piece(id);
     if tokenizer.is_text(id) {

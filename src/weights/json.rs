@@ -116,7 +116,7 @@ macro_rules! numbers {
                 $( $name => Value::$variant(number(ty, content)?), )*
                 "string" => match content.as_str() {
                     Some(text) => Value::Str(text.to_owned()),
-                    None => return Err("expected text".into()),
+                    None => return Err("expected a string".into()),
                 },
                 "array" => Value::Array(array_from_json(content, 1)?),
                 _ => return Err(format!("`{ty}` is not a metadata type")),
@@ -203,7 +203,7 @@ fn text_from_json(json: &Json) -> Result<Vec<u8>, String> {
         let bytes = bytes.iter().map(<u8 as Number>::from_json);
         bytes.collect::<Option<Vec<u8>>>()
     });
-    bytes.ok_or_else(|| format!("expected text or bytes, found {}", excerpt(json)))
+    bytes.ok_or_else(|| format!("expected a string or bytes, found {}", excerpt(json)))
 }
 
 /// The beginning of a value, for messages.
@@ -284,7 +284,7 @@ mod tests {
         );
         refused(
             json!({"a": {"array": {"string": [[256]]}}}),
-            "key `a`: expected text or bytes, found [256]",
+            "key `a`: expected a string or bytes, found [256]",
         );
         let mut deep = json!({"u8": [1]});
         for _ in 0..4 {

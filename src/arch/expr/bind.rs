@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::evaluate::evaluate;
 use super::{Binary, Expr, Function, Node, Scope, Unary, Value};
 
-/// Nesting of named expressions that no sensible map reaches.
+/// Maximum nesting of named expressions.
 const MAX_DEPTH: usize = 64;
 
 impl Expr {
@@ -14,7 +14,7 @@ impl Expr {
     /// expressions that names stand for.
     ///
     /// # Errors
-    /// A name without a value, or expressions that stand for each other.
+    /// A name without a value, or expressions that depend on each other.
     pub fn bind(
         &self,
         scope: &dyn Scope,
@@ -50,7 +50,7 @@ struct Binder<'a> {
 impl Binder<'_> {
     fn bind(&self, node: &Node, depth: usize) -> Result<Node, String> {
         if depth > MAX_DEPTH {
-            return Err("named expressions stand for each other".into());
+            return Err("named expressions depend on each other".into());
         }
         let depth = depth + 1;
         Ok(match node {
@@ -82,7 +82,7 @@ impl Binder<'_> {
                     std::iter::once(Ok(condition)).chain(branches).collect();
                 Node::Call(Function::If, all?, span.clone())
             }
-            // These speak of the configuration, not of elements.
+            // These functions are of the configuration, not of elements.
             Node::Call(
                 Function::Has
                 | Function::Dim
@@ -105,7 +105,7 @@ impl Binder<'_> {
     }
 }
 
-/// Most values among which an element may choose.
+/// Maximum number of values among which an element may choose.
 const MAX_CHOICES: usize = 64;
 
 /// The element of an array at an index that is not known yet: a chain of conditions.
@@ -129,7 +129,7 @@ fn choice(array: &Value, index: &Node) -> Result<Node, String> {
     Ok(node)
 }
 
-/// A node whose parts are all values becomes one.
+/// Evaluates a node whose parts are all values.
 fn folded(node: Node, scope: &dyn Scope) -> Result<Node, String> {
     let is_value = |node: &Node| matches!(node, Node::Literal(_));
     let all = match &node {

@@ -33,7 +33,7 @@ pub(super) fn evaluate(node: &Node, scope: &dyn Scope) -> Result<Value, String> 
     }
 }
 
-/// The elements of an array; those of a text are its characters.
+/// The elements of an array; those of a string are its characters.
 fn elements(value: &Value) -> Option<Vec<Value>> {
     match value {
         Value::List(items) => Some(items.clone()),
@@ -178,7 +178,7 @@ fn call(function: Function, arguments: &[Node], scope: &dyn Scope) -> Result<Val
             let value = evaluate(&arguments[1], scope)?;
             let items = match &arguments[0] {
                 Node::Name(name, _) => scope.name(name, true)?,
-                _ => return Err("expected the name of an array or of a text".into()),
+                _ => return Err("expected the name of an array or of a string".into()),
             };
             let items = elements(&items).unwrap_or_else(|| vec![items]);
             let is_it = |item: &Value| equal(item, &value).unwrap_or(false);
@@ -278,5 +278,5 @@ fn extreme(function: Function, values: Vec<Value>) -> Result<Value, String> {
             best = Some(value);
         }
     }
-    best.ok_or_else(|| "the smallest or largest of nothing".into())
+    best.ok_or_else(|| "`min` or `max` of an empty array".into())
 }

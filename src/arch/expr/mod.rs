@@ -2,7 +2,7 @@
 //!
 //! `if(il < n_dense, "silu", "gelu")`, `n_head * d_head`, `has("ffn_gate_inp.weight")`. An
 //! expression is parsed and checked when its definition is read and evaluated when a model is
-//! planned, once per layer; nothing is evaluated while tokens are made. Pure: a [`Scope`] gives
+//! planned, once per layer; nothing is evaluated during inference. Pure: a [`Scope`] gives
 //! meaning to names.
 //!
 //! Numbers are integers or floats. `/` of integers is an integer when it divides exactly and a
@@ -38,7 +38,7 @@ impl Value {
             Self::Int(_) => "integer",
             Self::Float(_) => "float",
             Self::Bool(_) => "boolean",
-            Self::Str(_) => "text",
+            Self::Str(_) => "string",
             Self::List(_) => "array",
         }
     }
@@ -84,7 +84,7 @@ impl fmt::Display for Value {
 pub trait Scope {
     /// The value of a name. A per-layer array gives its whole list only if `whole`.
     fn name(&self, name: &str, whole: bool) -> Result<Value, String>;
-    /// Whether a weight is there.
+    /// Whether the file has a weight.
     fn has(&self, weight: &str) -> Result<bool, String>;
     /// A dimension of a weight, 0 the fastest; 1 past the last.
     fn dim(&self, weight: &str, index: i64) -> Result<i64, String>;
@@ -156,7 +156,7 @@ enum Function {
     Index,
 }
 
-/// Name, function, least and most arguments.
+/// Name, function, minimum and maximum number of arguments.
 const FUNCTIONS: &[(&str, Function, usize, usize)] = &[
     ("if", Function::If, 3, 3),
     ("has", Function::Has, 1, 1),
@@ -178,7 +178,7 @@ const FUNCTIONS: &[(&str, Function, usize, usize)] = &[
 ];
 
 impl Expr {
-    /// Parses `text`, which stands at byte `offset` of its file.
+    /// Parses `text`, which begins at byte `offset` of its file.
     ///
     /// # Errors
     /// The first problem of the text, at its place.
@@ -236,12 +236,12 @@ impl Expr {
         names(&self.node, visit);
     }
 
-    /// Calls `visit` with every text literal that can be the result.
+    /// Calls `visit` with every string literal that can be the result.
     pub fn for_each_text_result(&self, visit: &mut dyn FnMut(&str)) {
         text_results(&self.node, visit);
     }
 
-    /// The type the result has in every case, where that can be told without a model.
+    /// The type that the result has in every case, if it is known without a model.
     pub fn static_type(&self) -> Option<&'static str> {
         static_type(&self.node)
     }
@@ -376,7 +376,7 @@ mod tests {
             "1 and true",
             "error: expected true or false, found integer `1`",
         );
-        check("'a' == 1", "error: cannot compare text with integer");
+        check("'a' == 1", "error: cannot compare string with integer");
     }
 
     #[test]
@@ -401,7 +401,7 @@ mod tests {
         check("contains(kinds, 'E')", "false");
         check(
             "contains(1, 1)",
-            "error: expected the name of an array or of a text",
+            "error: expected the name of an array or of a string",
         );
         check(
             "n_head[0]",
@@ -435,7 +435,7 @@ mod tests {
         assert_eq!(fault("if(a,b)"), "100..102 `if` takes 3 arguments, found 2");
         assert_eq!(fault("a $ b"), "102..103 unexpected character `$`");
         assert_eq!(fault("(a"), "102..102 expected `)`, found the end");
-        assert_eq!(fault("'abc"), "100..104 this text has no closing quote");
+        assert_eq!(fault("'abc"), "100..104 this string has no closing quote");
         assert_eq!(fault("a b"), "102..103 unexpected `b` after the expression");
         assert_eq!(fault("1.2.3"), "100..105 `1.2.3` is not a number");
     }

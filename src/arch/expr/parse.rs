@@ -5,12 +5,11 @@ use std::fmt;
 use super::{Binary, FUNCTIONS, Node, Unary, Value};
 use crate::arch::diagnostic::{Diagnostic, Span};
 
-/// Length and nesting that no sensible expression reaches; the limits keep hostile text off the
-/// stack.
+/// Maximum length and nesting of an expression, so that hostile text cannot overflow the stack.
 const MAX_TOKENS: usize = 512;
 const MAX_DEPTH: usize = 64;
 
-/// The tree of `text`, which stands at byte `offset` of its file.
+/// The tree of `text`, which begins at byte `offset` of its file.
 pub(super) fn parse(text: &str, offset: usize) -> Result<Node, Diagnostic> {
     let tokens = tokenize(text, offset)?;
     if tokens.len() > MAX_TOKENS {
@@ -54,7 +53,7 @@ impl fmt::Display for Token {
     }
 }
 
-/// Longer symbols first, so that they win.
+/// Longer symbols first, so that they are matched first.
 const SYMBOLS: &[&str] = &[
     "==", "!=", "<=", ">=", "//", "<", ">", "+", "-", "*", "/", "%", "^", "(", ")", "[", "]", ",",
 ];
@@ -83,7 +82,7 @@ fn tokenize(text: &str, offset: usize) -> Result<Vec<(Token, Span)>, Diagnostic>
             let Some(len) = rest[1..].find(first) else {
                 return Err(Diagnostic::new(
                     offset + at..offset + text.len(),
-                    "this text has no closing quote",
+                    "this string has no closing quote",
                 ));
             };
             (Token::Value(Value::Str(rest[1..=len].to_owned())), len + 2)
@@ -102,7 +101,7 @@ fn tokenize(text: &str, offset: usize) -> Result<Vec<(Token, Span)>, Diagnostic>
     Ok(tokens)
 }
 
-/// Bytes of the word at the begin of a text. Dots join words: a key within an object.
+/// Bytes of the word at the start of a text. Dots join words: a key within an object.
 fn word_len(rest: &str) -> usize {
     let mut len = 0;
     loop {

@@ -1,4 +1,4 @@
-//! Expressions as text for people: what a scope decides is decided, names get the texts of the caller.
+//! Expressions as text for people: known conditions are evaluated, names get the caller's texts.
 
 use super::{Binary, Expr, Function, Node, Scope, Value};
 

@@ -21,10 +21,10 @@ use crate::arch::diagnostic::{Diagnostic, Span, Spanned};
 use crate::arch::expr::{Expr, Value};
 use crate::arch::table::{Fields, Item, TableReader};
 
-/// Stands for a stage that a definition leaves out.
+/// The place of a stage that a definition omits.
 static EMPTY: LazyLock<DeTable<'static>> = LazyLock::new(DeTable::new);
 
-/// Reads TOML tables into parts of a definition and collects what is wrong.
+/// Reads TOML tables into parts of a definition and collects problems.
 pub(super) struct Reader<'a> {
     table: TableReader<'a>,
     registry: &'static Registry,
@@ -56,8 +56,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The whole file, without the parts that have problems; `None` if a part is missing that
-    /// everything else hangs on.
+    /// The whole file, without the parts that have problems; `None` if a part is missing on which all
+    /// others depend.
     pub(super) fn definition(&mut self, root: &'a DeTable<'a>, common: &Common) -> Option<ArchDef> {
         let mut fields = Fields::new(root, 0..0);
         let names = self.definition_names(&mut fields);
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The names of the architectures that the definition describes: a text or an array of texts.
+    /// The names of the architectures that the definition describes: a string or an array of strings.
     fn definition_names(&mut self, fields: &mut Fields<'a>) -> Vec<String> {
         match fields.take("name") {
             Some(item) if matches!(item.get_ref(), DeValue::Array(_)) => {
@@ -411,7 +411,7 @@ impl<'a> Reader<'a> {
         branches
     }
 
-    /// A name that is given twice: values would have one path.
+    /// Reports a name that is given twice, since two values would have one path.
     fn named_once<'n>(
         &mut self,
         name: Option<&Spanned<String>>,
@@ -524,7 +524,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What every definition has, from its own file.
+/// The parameters and ignored keys of all definitions, from `common.toml`.
 pub(super) fn common(source: &str, registry: &'static Registry) -> Result<Common, Vec<Diagnostic>> {
     let (root, errors) = DeTable::parse_recoverable(source);
     let mut reader = Reader::new(source, registry);

@@ -30,7 +30,7 @@ impl<'a> Reader<'a> {
         );
     }
 
-    /// The `weights` table: a text renames, `true` requires, `false` forbids.
+    /// The `weights` table: a string renames, `true` requires, `false` forbids.
     pub(super) fn weights(
         &mut self,
         fields: &mut Fields<'a>,

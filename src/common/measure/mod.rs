@@ -1,4 +1,4 @@
-//! What repeated measurements say, and what the machine can do at most.
+//! Statistics of repeated measurements, and the machine's memory bandwidth.
 //!
 //! Pure numbers: nothing here knows models or prints. Percentiles are measured values (nearest
 //! rank), never interpolated, so that they can be traced to a run.
@@ -27,7 +27,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The summary of measurements in any order; none of nothing, and none if one is not a number.
+    /// The summary of measurements in any order; none without measurements or if one is not a number.
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
             return None;

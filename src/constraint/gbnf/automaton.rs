@@ -1,8 +1,8 @@
-//! Regular expressions as position automata, and what two of them may do on the same text.
+//! Regular expressions as position automata, and the comparison of two of them on the same text.
 //!
-//! A position is an occurrence of a character class (Glushkov 1961). Here lie the two questions
-//! that decide whether expressions may be lexemes side by side: can they match the same text, and
-//! with which bytes can one go on where the other has ended. Answers err on the safe side.
+//! A position is an occurrence of a character class (Glushkov 1961). Two questions decide whether
+//! expressions may both be lexemes: can they match the same text, and with which bytes can one continue
+//! after the other has ended. Answers err on the safe side.
 
 use super::chars::{Chars, Leads};
 use super::parse::Expr;
@@ -11,7 +11,7 @@ use super::parse::Expr;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Automaton {
     classes: Vec<Chars>,
-    /// Positions that may come next behind each.
+    /// Positions that may follow each.
     follow: Vec<Vec<usize>>,
     first: Vec<usize>,
     last: Vec<usize>,
@@ -137,12 +137,12 @@ fn empty() -> Part {
     }
 }
 
-/// What two automata may do on the same text.
+/// The comparison of two automata on the same text.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Overlap {
     /// Whether a text that is not empty matches both.
     pub(super) is_shared: bool,
-    /// Bytes with which the second may go on behind a text that matches the first.
+    /// Bytes with which the second may continue after a text that matches the first.
     pub(super) goes_on: Leads,
 }
 

@@ -14,9 +14,9 @@ impl Chars {
     pub(super) fn new(ranges: &[(u32, u32)]) -> Self {
         let mut sorted: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
         for &(low, high) in ranges {
-            // A range over the surrogates is cut into what is before and behind them.
-            let (before, behind) = (SURROGATES.0 - 1, SURROGATES.1 + 1);
-            for (low, high) in [(low, high.min(before)), (low.max(behind), high)] {
+            // A range over the surrogates is split into the parts before and after them.
+            let (before, after) = (SURROGATES.0 - 1, SURROGATES.1 + 1);
+            for (low, high) in [(low, high.min(before)), (low.max(after), high)] {
                 if low <= high {
                     sorted.push((low, high));
                 }
@@ -66,7 +66,7 @@ impl Chars {
         &self.0
     }
 
-    /// Whether both have a character.
+    /// Whether both have a common character.
     pub(super) fn meets(&self, other: &Self) -> bool {
         let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
         while let (Some(x), Some(y)) = (a.peek(), b.peek()) {

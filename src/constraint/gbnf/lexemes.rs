@@ -1,10 +1,10 @@
 //! Which parts of a grammar become lexemes.
 //!
-//! GBNF describes texts by characters. The library reads a text as lexemes first, each as long as
-//! it can be, which is far faster and loses readings: after `[a-z]+`, an `x` is never the next
-//! part's. So a part becomes a lexeme only where nothing is lost: wherever it may end, none of the
-//! lexemes allowed there goes on with a byte that the rest of the grammar may begin with. What
-//! fails this is split, down to single characters in the worst case, which go on nowhere.
+//! GBNF describes text by characters. The library first reads a text as lexemes, each as long as
+//! possible. This is far faster and loses readings: after `[a-z]+`, an `x` never belongs to the next
+//! part. So a part becomes a lexeme only if nothing is lost: wherever it may end, none of the lexemes
+//! allowed there continues with a byte with which the rest of the grammar may begin. A part that fails
+//! this is split, in the worst case down to single characters, which never continue.
 //!
 //! Invariant: the grammar of lexemes reads exactly the texts of the grammar of characters.
 
@@ -14,14 +14,14 @@ use super::automaton::{Automaton, Overlap, overlap};
 use super::chars::Leads;
 use super::parse::{Expr, Rules};
 
-/// Most positions of a lexeme, and deepest nesting.
+/// Maximum number of positions of a lexeme, and maximum nesting.
 const MAX_POSITIONS: usize = 600;
 const MAX_DEPTH: usize = 60;
-/// Most lexemes, most sets of lexemes allowed together, and work that is spent on finding out.
+/// Maximum numbers of lexemes, of sets of lexemes allowed together, and of steps of the search.
 const MAX_LEXEMES: usize = 400;
 const MAX_STATES: usize = 1000;
 const MAX_WORK: usize = 20_000_000;
-/// Most rounds of splitting.
+/// Maximum number of rounds of splitting.
 const MAX_ROUNDS: usize = 100;
 
 /// A part of a rule over lexemes.
@@ -215,7 +215,7 @@ impl<'a, F: Fn(&Expr) -> bool> Builder<'a, F> {
 
 type Set = BTreeSet<usize>;
 
-/// Which lexemes may stand where.
+/// Which lexemes may occur where.
 struct Analysis<'a> {
     lexed: &'a Lexed,
     automata: Vec<Automaton>,
@@ -223,16 +223,16 @@ struct Analysis<'a> {
     nullable: HashSet<usize>,
     /// Lexemes that a rule may begin with.
     first: HashMap<usize, Set>,
-    /// Lexemes that may come behind a rule.
+    /// Lexemes that may follow a rule.
     follow: HashMap<usize, Set>,
-    /// Lexemes that may come behind each lexeme.
+    /// Lexemes that may follow each lexeme.
     next: Vec<Set>,
     overlaps: HashMap<(usize, usize), Overlap>,
 }
 
 impl<'a> Analysis<'a> {
-    /// The lexemes that may go on where the grammar might want another; `None` if finding out takes
-    /// too much.
+    /// The lexemes that may continue where the grammar might need another; `None` if the search takes
+    /// too many steps.
     fn conflicts(lexed: &'a Lexed, bodies: &[Expr], work: &mut usize) -> Option<Set> {
         if lexed.lexemes.len() > MAX_LEXEMES {
             return None;
@@ -255,9 +255,9 @@ impl<'a> Analysis<'a> {
         let mut conflicts = Set::new();
         for state in this.states(work)? {
             for &ended in &state {
-                let behind = this.leads_behind(ended);
+                let followers = this.leads_after(ended);
                 for &other in &state {
-                    if this.overlap(ended, other, work)?.goes_on.meets(behind) {
+                    if this.overlap(ended, other, work)?.goes_on.meets(followers) {
                         conflicts.insert(other);
                     }
                 }
@@ -324,8 +324,8 @@ impl<'a> Analysis<'a> {
         loop {
             let mut is_changed = false;
             for (rule, node) in &self.lexed.rules {
-                let behind = self.follow.get(rule).cloned().unwrap_or_default();
-                is_changed |= self.spread(node, &behind, work)?;
+                let followers = self.follow.get(rule).cloned().unwrap_or_default();
+                is_changed |= self.spread(node, &followers, work)?;
             }
             if !is_changed {
                 return Some(());
@@ -333,36 +333,36 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// Tells the parts of a node what may come behind them. Returns whether that was news.
-    fn spread(&mut self, node: &Node, behind: &Set, work: &mut usize) -> Option<bool> {
-        *work = work.checked_sub(1 + behind.len())?;
+    /// Adds what may follow a node to its parts. Returns whether anything was new.
+    fn spread(&mut self, node: &Node, followers: &Set, work: &mut usize) -> Option<bool> {
+        *work = work.checked_sub(1 + followers.len())?;
         let mut is_changed = false;
         match node {
-            Node::Lexeme(lexeme) => is_changed |= grow(&mut self.next[*lexeme], behind),
+            Node::Lexeme(lexeme) => is_changed |= grow(&mut self.next[*lexeme], followers),
             Node::Rule(rule) => {
-                is_changed |= grow(self.follow.entry(*rule).or_default(), behind);
+                is_changed |= grow(self.follow.entry(*rule).or_default(), followers);
             }
             Node::Alt(all) => {
                 for part in all {
-                    is_changed |= self.spread(part, behind, work)?;
+                    is_changed |= self.spread(part, followers, work)?;
                 }
             }
             Node::Repeat(inner, _, max) => {
-                let mut behind = behind.clone();
+                let mut followers = followers.clone();
                 if *max != Some(1) {
-                    behind.extend(self.first_of(inner).0);
+                    followers.extend(self.first_of(inner).0);
                 }
-                is_changed |= self.spread(inner, &behind, work)?;
+                is_changed |= self.spread(inner, &followers, work)?;
             }
             Node::Seq(all) => {
-                let mut behind = behind.clone();
+                let mut followers = followers.clone();
                 for part in all.iter().rev() {
-                    is_changed |= self.spread(part, &behind, work)?;
+                    is_changed |= self.spread(part, &followers, work)?;
                     let (first, is_nullable) = self.first_of(part);
                     if !is_nullable {
-                        behind.clear();
+                        followers.clear();
                     }
-                    behind.extend(first);
+                    followers.extend(first);
                 }
             }
         }
@@ -404,8 +404,8 @@ impl<'a> Analysis<'a> {
         Some(found)
     }
 
-    /// The bytes that may come behind a lexeme.
-    fn leads_behind(&self, lexeme: usize) -> Leads {
+    /// The bytes that may follow a lexeme.
+    fn leads_after(&self, lexeme: usize) -> Leads {
         let mut leads = Leads::default();
         for next in &self.next[lexeme] {
             leads.add(self.automata[*next].leads());

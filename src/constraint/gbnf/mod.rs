@@ -1,7 +1,7 @@
 //! llama.cpp's grammar notation, translated to the Lark that the library reads.
 //!
 //! `parse` reads rules over characters, `prune` drops dead ends, `lexemes` finds which of their parts can be lexemes without
-//! losing a text, `write` writes the result. Left recursion is allowed, which llama.cpp refuses.
+//! losing a reading, `write` writes the result. Left recursion is allowed, which llama.cpp refuses.
 //!
 //! Invariant: the translation describes exactly the texts that the grammar does.
 

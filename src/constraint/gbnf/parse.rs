@@ -1,32 +1,32 @@
 //! GBNF text to rules. The notation is llama.cpp's (`grammars/README.md` of its source), where a
-//! rule ends with its line unless a group is open or a `|` stands last.
+//! rule ends with its line unless a group is open or the line ends with `|`.
 
 use std::collections::HashMap;
 
 use super::super::Error;
 use super::chars::Chars;
 
-/// Deepest nesting of groups.
+/// Maximum nesting of groups.
 const MAX_DEPTH: usize = 50;
-/// Most repetitions that may be counted; llama.cpp's own limit.
+/// Maximum count of a repetition; llama.cpp's own limit.
 const MAX_COUNT: u32 = 2000;
 
-/// What a rule stands for.
+/// The expression of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Expr {
     /// One of these characters.
     Class(Chars),
-    /// One behind the other; none stands for the empty text.
+    /// One after another; none is the empty text.
     Seq(Vec<Self>),
     /// One of these.
     Alt(Vec<Self>),
-    /// Between so many times and so many, or any number of times more.
+    /// At least so many times and at most so many, or any number of times.
     Repeat(Box<Self>, u32, Option<u32>),
     /// A rule, by its index.
     Rule(usize),
 }
 
-/// A grammar: what each rule stands for, and which one is `root`.
+/// A grammar: the expression of each rule, and which rule is `root`.
 #[derive(Debug)]
 pub(in crate::constraint) struct Rules {
     pub(super) bodies: Vec<Expr>,
@@ -183,7 +183,7 @@ impl<'a> Parser<'a> {
         Ok(inner)
     }
 
-    /// An item with the repetitions behind it.
+    /// An item with the repetitions after it.
     fn repetitions(&mut self, item: Expr, is_nested: bool) -> Result<Expr, Error> {
         let mut expr = item;
         let mut n = 0;
@@ -196,7 +196,7 @@ impl<'a> Parser<'a> {
                 Some('{') => self.counts(is_nested)?,
                 _ => return Ok(expr),
             };
-            // A count has stopped behind its last number.
+            // Reading a count has stopped after its last number.
             self.at += 1;
             self.space(is_nested);
             n += 1;
@@ -256,7 +256,7 @@ impl<'a> Parser<'a> {
         let mut chars = Vec::new();
         loop {
             match self.peek() {
-                None => return Err(self.fault(start, "the text has no closing `\"`")),
+                None => return Err(self.fault(start, "the string has no closing `\"`")),
                 Some('"') => break,
                 Some(_) => chars.push(Expr::Class(Chars::one(self.character()?))),
             }
@@ -301,7 +301,7 @@ impl<'a> Parser<'a> {
         Ok(Expr::Class(chars))
     }
 
-    /// One character of a text or a class, which may be escaped.
+    /// One character of a string or a class, which may be escaped.
     fn character(&mut self) -> Result<char, Error> {
         let start = self.at;
         let Some(c) = self.peek() else {

@@ -1,4 +1,4 @@
-//! Leaves out the parts of a grammar that no text fits, such as a rule that always needs itself.
+//! Removes the parts of a grammar that no text matches, such as a rule that always needs itself.
 //!
 //! The matcher would follow them, and a completion would never end.
 
@@ -26,7 +26,7 @@ pub(super) fn prune(grammar: &Rules) -> Option<Rules> {
     })
 }
 
-/// Whether a text fits, given the rules for which that is known.
+/// Whether some text matches, given the rules for which that is known.
 fn has_text(expr: &Expr, fits: &[bool]) -> bool {
     match expr {
         Expr::Class(_) => true,
@@ -37,8 +37,8 @@ fn has_text(expr: &Expr, fits: &[bool]) -> bool {
     }
 }
 
-/// An expression without its parts that no text fits. One that is such a part as a whole is only
-/// in rules that nothing reaches.
+/// An expression without its parts that no text matches. An expression that is such a part as a whole is
+/// only in rules that nothing reaches.
 fn kept(expr: &Expr, fits: &[bool]) -> Expr {
     match expr {
         Expr::Class(_) | Expr::Rule(_) => expr.clone(),

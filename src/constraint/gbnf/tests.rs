@@ -7,11 +7,11 @@ use super::*;
 pub(in crate::constraint) struct Naive<'a> {
     rules: &'a Rules,
     text: Vec<char>,
-    /// For each rule and each start, the ends of what it can stand for.
+    /// For each rule and each start, the ends of what it matches.
     ends: Vec<Vec<Vec<bool>>>,
-    /// For each rule and each start, whether the rest begins something it can stand for.
+    /// For each rule and each start, whether the rest is a prefix of something it matches.
     begins: Vec<Vec<bool>>,
-    /// Rules that stand for anything at all.
+    /// Rules that match some text.
     productive: Vec<bool>,
 }
 
@@ -35,7 +35,7 @@ impl<'a> Naive<'a> {
         self.ends[self.rules.root][0][self.text.len()]
     }
 
-    /// Whether the text begins one of the language.
+    /// Whether the text is a prefix of one in the language.
     pub(in crate::constraint) fn is_beginning(&self) -> bool {
         self.begins[self.rules.root][0]
     }
@@ -215,7 +215,7 @@ fn faults_tell_their_place() {
         (3, 7),
         "there is no rule `b`",
     );
-    refused("root ::= \"ab", (1, 10), "the text has no closing `\"`");
+    refused("root ::= \"ab", (1, 10), "the string has no closing `\"`");
     refused("root ::= [ab", (1, 10), "the class has no closing `]`");
     refused("root ::= []", (1, 10), "the class has no character");
     refused("root ::= [^]", (1, 10), "the class has no character");
