@@ -6,7 +6,7 @@ Needs: Python 3.11, `pip install llama-cpp-python numpy`
 
 Each named value of one pass over all tokens becomes DIR/NAME.npy (float32, C order, slowest
 dimension first), with the name that llama.cpp gives it, such as `Qcur-0` or `l_out-3`. Of values
-that share a name the last one stays, which for queries and keys is the one behind the rotation.
+that share a name the last one stays, which for queries and keys is the one after RoPE.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def main():
     parser.add_argument("--gguf", required=True, type=Path)
     parser.add_argument("--tokens", required=True, help="ids separated by commas")
     parser.add_argument("--output", required=True, type=Path, help="folder to write")
-    parser.add_argument("--non-causal", action="store_true", help="every token sees every other")
+    parser.add_argument("--non-causal", action="store_true", help="every token attends to every other")
     args = parser.parse_args()
     tokens = [int(token) for token in args.tokens.split(",")]
 

@@ -1,25 +1,25 @@
 #!/usr/bin/env python3
-"""Asks this server and a reference the same prompts and compares every token and its top-20 list.
+"""Sends the same prompts to this server and to a reference, and compares every token and its top-20 list.
 
 Usage: scripts/equiv_test.py [--bench target/release/bench] [--model FILE.gguf]... [--mode NAME]...
 Needs: for the mode `reference` a llama-server (LLAMA_SERVER, or on the PATH), or Python with
-       `pip install llama-cpp-python numpy`; `make equiv-test` sees to it.
+       `pip install llama-cpp-python numpy`; `make equiv-test` installs it.
 
-Modes, all that the model knows unless some are named:
+Modes; by default all that the model supports:
   reference   our server against llama.cpp
-  stateless   our server against a pass that keeps nothing, computed anew for every position
+  stateless   our server against passes without a KV cache
   flash       our server without flash attention against our server with it
   gguf-st     our server with the file against our server with the folder of the same model: the one
-              beside the file if there is one, else one that `bench convert` writes; every bit the same
-  diffusion   of a model that fills in masked tokens: our texts against those of llama-diffusion-cli
-              (LLAMA_DIFFUSION_CLI, or on the PATH; without one this is told and not compared)
+              next to the file if there is one, else one that `bench convert` writes; equal bit by bit
+  diffusion   of a text diffusion model: our completions against those of llama-diffusion-cli
+              (LLAMA_DIFFUSION_CLI, or on the PATH; without one this is reported and not compared)
 
-For each prompt the answer of one side, 64 tokens that end with no end-of-text, is what both are
-compared on. Ours comes from our server as users get it, over HTTP; where its token is another than
-the reference's, the rest is computed on the reference's text (`bench logits`), so that every
-position is compared. A token that differs is a failure if the reference tells the two apart by more
-than the tolerance. The tolerance is three times what the side that is compared with differs from
-itself with a half-precision cache, and at least 0.001 (natural logarithm).
+For each prompt both sides are compared on one completion of 64 tokens, without end-of-text tokens. Our
+completion comes from our server over HTTP. After a token that differs from the reference's, the rest is
+computed on the reference's text (`bench logits`), so that every position is compared. A token that
+differs is a failure if its log-probability in the reference is lower by more than the tolerance. The
+tolerance is three times the difference of the reference from itself with a half-precision cache, and at
+least 0.001 (natural logarithm).
 
 Exit code 0: all equal. 1: something differs, an ERROR in our log, or nothing compared.
 """
@@ -424,9 +424,9 @@ def against_flash(ours, _, log, prompts):
 
 def folder_of(ours):
     """The model as a folder of safetensors."""
-    beside = ours.model.with_suffix("")
-    if (beside / "config.json").exists():
-        return beside
+    neighbour = ours.model.with_suffix("")
+    if (neighbour / "config.json").exists():
+        return neighbour
     folder = ours.scratch / "folder"
     run([ours.bench, "convert", ours.model, folder])
     return folder
@@ -441,7 +441,7 @@ def against_folder(ours, scratch, log, prompts):
         if theirs.prompt_ids(prompt) != ids:
             tally.faults.append(f"{prompt[:24]!r}: other tokens")
     if ours.mode == "diffusion":
-        fill_in_both(tally, ours, theirs, log, prompts)
+        denoise_both(tally, ours, theirs, log, prompts)
         return tally, "the folder"
     with ours.serve(log) as url:
         answers = [ours.answer(url, prompt, len(ids)) for prompt, ids in prompts]
@@ -453,16 +453,16 @@ def against_folder(ours, scratch, log, prompts):
     return tally, "the folder"
 
 
-N_FILLED = 32  # tokens of an answer that is filled in
+N_DENOISED = 32  # tokens of a completion by text diffusion
 
 
-def fill_in(ours, url, prompt, steps, block_length):
-    """The text of an answer that is filled in, and its tokens with their probabilities."""
+def denoise(ours, url, prompt, steps, block_length):
+    """The text of a completion by text diffusion, and its tokens with their probabilities."""
     body = {
         "model": ours.model.stem,
         "messages": [{"role": "user", "content": prompt}],
         "temperature": 0,
-        "max_tokens": N_FILLED,
+        "max_tokens": N_DENOISED,
         "logprobs": True,
         "top_logprobs": N_TOP,
         "diffusion": {"steps": steps, "block_length": block_length},
@@ -473,13 +473,13 @@ def fill_in(ours, url, prompt, steps, block_length):
     return choice["message"]["content"], lists
 
 
-def fill_in_both(tally, ours, theirs, log, prompts):
-    """Fills in with two models that must be the same."""
+def denoise_both(tally, ours, theirs, log, prompts):
+    """Text diffusion with two models that must be the same."""
     with ours.serve(log) as url, theirs.serve(log) as other:
         for prompt, _ in prompts:
             name = repr(prompt[:24])
-            _, found = fill_in(ours, url, prompt, N_FILLED, N_FILLED)
-            _, expected = fill_in(theirs, other, prompt, N_FILLED, N_FILLED)
+            _, found = denoise(ours, url, prompt, N_DENOISED, N_DENOISED)
+            _, expected = denoise(theirs, other, prompt, N_DENOISED, N_DENOISED)
             if len(found) != len(expected):
                 tally.faults.append(f"{name}: {len(found)} and {len(expected)} tokens")
             for i, ((a, a_list), (b, b_list)) in enumerate(zip(found, expected)):
@@ -499,9 +499,9 @@ def last_said(command):
 
 
 def against_diffusion_cli(ours, scratch, log, prompts):
-    """Texts that llama-diffusion-cli fills in with the best token each. It ranks positions by a
-    probability among the tokens that its sampler leaves, which is 1 where that is one token, so that
-    it goes from left to right: as ours does with blocks as long as a step fixes."""
+    """Completions of llama-diffusion-cli with top-k 1. It ranks positions by a probability among the
+    tokens that its sampler keeps, which is always 1 for one token, so it goes from left to right: as our
+    server does with blocks as long as a step fixes."""
     named = os.environ.get("LLAMA_DIFFUSION_CLI", "llama-diffusion-cli")
     program = shutil.which(named)
     if not program:
@@ -509,15 +509,15 @@ def against_diffusion_cli(ours, scratch, log, prompts):
     tally = Tally(0.0)
     with ours.serve(log) as url:
         for prompt, ids in prompts:
-            length = len(ids) + N_FILLED
-            for steps in (1, 4, N_FILLED):
-                text, lists = fill_in(ours, url, prompt, steps, N_FILLED // steps)
+            length = len(ids) + N_DENOISED
+            for steps in (1, 4, N_DENOISED):
+                text, lists = denoise(ours, url, prompt, steps, N_DENOISED // steps)
                 command = [program, "-m", ours.model, "-p", prompt, "-ub", length, "-b", length, "-c", 2 * length]
                 command += ["--diffusion-steps", steps, "--diffusion-block-length", length]
                 command += ["--diffusion-algorithm", 4, "--top-k", 1, "-fa", "off", "-t", 1]
                 theirs = last_said(command)
                 tally.positions += len(lists)
-                # Theirs goes on behind the end, of which it shows nothing.
+                # Theirs continues after the end-of-text token, which it does not print.
                 if theirs.startswith(text.strip()) and text.strip():
                     tally.same += len(lists)
                 else:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/goldens/diffusion: answers filled in step by step with logits that llama.cpp computes.
+"""Makes tests/goldens/diffusion: completions by text diffusion, step by step, with logits that llama.cpp computes.
 
 Usage: scripts/make_diffusion_goldens.py --bench target/release/bench
 Needs: Python 3.11, `pip install llama-cpp-python numpy`

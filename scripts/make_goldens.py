@@ -13,7 +13,7 @@ llama.cpp itself computes one token at a time, and with a half-precision cache. 
 thrown away. A golden that comes out as it was is left untouched, to the byte.
 
 With --check nothing is written, and any difference between stored and recomputed fails.
-With --gguf any model file is run; where FILE.ref.npz lies beside it (arrays `tokens`, `causal`,
+With --gguf any model file is run; if there is a FILE.ref.npz (arrays `tokens`, `causal`,
 `logits`) its tokens are used and the two results are compared.
 """
 
@@ -42,7 +42,7 @@ SAME_NMSE = 1e-10
 # Logits outside say that the random model is too flat or too wild to tell right from wrong.
 SPREAD = (0.2, 20.0)
 
-# The reference is plain: one thread, one sequence, no rounding that the weights do not ask for.
+# The reference is plain: one thread, one sequence, no rounding but that of the weights.
 SETTINGS = {
     "backend": "cpu",
     "kv_type": "f32",
@@ -118,7 +118,7 @@ class Reference:
     def logits(self, tokens, causal, chunk=None, kv_type="f32", on_value=None):
         """float32 [n_tokens, n_vocab], or vectors [n_tokens, n_embd], computed `chunk` tokens at a time (all) from an empty cache.
 
-        `causal` is None where the model's file decides whether a token sees later ones.
+        `causal` is None if the model's file decides whether a token attends to later ones.
         `on_value(tensor, ask, data)` is called for every value: whether it is wanted, then with it.
         """
         bad = [t for t in tokens if not 0 <= t < self.n_vocab]
@@ -183,7 +183,7 @@ def nmse(found, expected):
 
 
 def read_cases():
-    """cases.toml as a list of complete cases: the defaults are filled in."""
+    """cases.toml as a list of complete cases: with defaults."""
     table = tomllib.loads((GOLDENS / "cases.toml").read_text())
     known = {"name", "arch", "about", "seed", "type", "with", "set", "meta", "vectors", "tokens", "causal"}
     cases = []
@@ -238,7 +238,7 @@ def compute(lib, bench, case, folder):
     try:
         tokens, causal = case["tokens"], case["causal"]
         logits = reference.logits(tokens, causal)
-        # How far llama.cpp is from itself; no implementation can be asked to be nearer.
+        # How far llama.cpp is from itself; no implementation can be required to be nearer.
         noise = {"kv_f16": nmse(reference.logits(tokens, causal, kv_type="f16"), logits)}
         if causal:
             noise["stepwise"] = nmse(reference.logits(tokens, causal, chunk=1), logits)

@@ -13,7 +13,7 @@ in the order of the file, the tokens, and the SHA-256 of every file of the folde
 Weights are not stored. Element i of a tensor is
     ((splitmix64(fnv1a(name) + i) >> 40) / 2^24 - 1/2) * scale + mean
 in float32, each operation rounded once, then rounded to the dtype, to nearest even; `mean` and
-`scale` stand beside the tensor. Bytes (U8, F8_E4M3) are cut off instead, and F8_E4M3 loses the
+`scale` are added to its entry. Bytes (U8, F8_E4M3) are cut off instead, and F8_E4M3 loses the
 highest bit of its exponent. scripts/hf_folder.py and tests/it/hf.rs compute the same.
 
 Names and layouts are those of the disk: transformers saves a model that it made from the config,
@@ -66,8 +66,8 @@ KNOWN |= {"silent", "doubt", "save", "rename", "transpose", "extra", "pack", "fl
 
 # ---------------------------------------------------------------- how a tensor is filled
 
-# Pattern of the name, how far a product of unit input spreads ("gain"), or mean and scale.
-GAINS = [
+# Pattern of the name, the standard deviation of a product of unit input, or mean and scale.
+SPREADS = [
     (r"(^|\.)(lm_head|output_layer|embed_out)\.", 2.0),
     (r"(gate|router|shared_expert_gate|router\.(proj|layer|gate))\.weight$", 3.0),
     (r"(q|k|q_b|q_a|wq|wk|query|key|c_attn|query_key_value|qkv|Wqkv)(_proj|_with_mqa)?\.(weight|linear.weight)$", 1.5),
@@ -108,15 +108,15 @@ def fill(name, shape, first, rules):
         fan = math.sqrt(shape[1] * shape[2])  # experts lie either way
     else:
         fan = math.prod(shape[1:])
-    gain = next((gain for pattern, gain in GAINS if re.search(pattern, name)), 1.0)
-    return 0.0, short(gain * math.sqrt(12 / fan))
+    spread = next((spread for pattern, spread in SPREADS if re.search(pattern, name)), 1.0)
+    return 0.0, short(spread * math.sqrt(12 / fan))
 
 
 # ---------------------------------------------------------------- cases
 
 
 def read_cases():
-    """cases.toml as a list of complete cases: the defaults are filled in."""
+    """cases.toml as a list of complete cases: with defaults."""
     table = tomllib.loads((HF / "cases.toml").read_text())
     cases = []
     for case in table["case"]:
@@ -310,8 +310,8 @@ def same_files(filled, again, case):
         raise Failure(f"saving the loaded model again writes other tensors: {sorted(set(old) ^ set(new))[:4]}")
     for name, (dtype, shape, data) in new.items():
         if any(re.search(pattern, name) for pattern in case.get("transpose", [])):
-            turned = np.frombuffer(data, np.float32).reshape(shape).swapaxes(-1, -2)
-            shape, data = list(turned.shape), turned.tobytes()
+            transposed = np.frombuffer(data, np.float32).reshape(shape).swapaxes(-1, -2)
+            shape, data = list(transposed.shape), transposed.tobytes()
         if old[name] != (dtype, shape, data):
             raise Failure(f"saving the loaded model again changes {name}: {old[name][:2]}, {dtype, shape}")
     paths = sorted(filled.glob("*.safetensors"))

@@ -4,7 +4,7 @@
 Usage: scripts/perf_vs_llama_server.py [--bench target/release/bench] [--llama-server PROGRAM]
            [--types f16,q8_0,q4_k] [--repeats 5] [--threads 2] [--out docs] [--small]
 Needs: a llama-server (named, LLAMA_SERVER, or on the PATH; `make perf-vs-llama` sees to it). Nothing
-       beside Python's standard library.
+       besides Python's standard library.
 
 The models are made by `bench synth`: a qwen3 of 0.6 billion random weights for each type, with the
 shipped model's vocabulary filled up to the width of the real one. Both servers get the same requests
@@ -203,7 +203,7 @@ class Answer(threading.Thread):
 
     @property
     def speed(self):
-        """Tokens per second behind the first."""
+        """Tokens per second after the first."""
         return (self.usage["completion_tokens"] - 1) / (self.stamps[-1] - self.stamps[0])
 
 
@@ -404,7 +404,7 @@ def stall(server, texts):
 
 
 def tiny(server, texts):
-    """The flow of an answer where the model costs next to nothing."""
+    """Speed of a completion of a model so small that it costs almost nothing."""
     speeds = [server.answer(texts.of(8), 400).finish().check(400).speed for _ in range(5)]
     return {"tiny_decode": statistics.median(speeds)}
 
@@ -469,7 +469,7 @@ def run_phases(server, phases, texts, name, results):
 
 
 def bandwidth(bench, name, model, results):
-    """What our engine alone does, beside what the memory could do."""
+    """The speed of the engine alone, and the bandwidth of the memory."""
     command = [bench.ours, "perf", "-m", model, "-p", 512, "-n", 64, "-r", 3, "--threads", bench.threads, "--json"]
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=TIMEOUT)
     if done.returncode != 0:

@@ -248,7 +248,7 @@ def large(out, shared):
         of = read(name)
         model = proto.ModelProto()
         for id, (text, score, kind) in enumerate(zip(of("tokens"), of("scores"), of("token_type"))):
-            # Tokens that were added behind the model are in no text there.
+            # Tokens that were added after the model's are in no text there.
             model.pieces.add(piece=text, score=score, type=3 if kind == 4 or kind == 2 and id else kind)
         model.trainer_spec.model_type, model.trainer_spec.byte_fallback = 2, True
         model.normalizer_spec.add_dummy_prefix, model.normalizer_spec.remove_extra_whitespaces = True, False

@@ -32,7 +32,7 @@ GOLDEN = (5 ** 0.5 - 1) / 2
 
 
 def vocabulary():
-    """That of the shipped chat model, and the mask behind it."""
+    """That of the shipped chat model, with a mask token at the end."""
     tokenizer = Tokenizer.from_file(str(MODELS / "tiny-chat" / "tokenizer.json"))
     tokenizer.add_special_tokens([export.MASK])
     return tokenizer
@@ -60,7 +60,7 @@ class Batches:
             prompts, answers = zip(*(self.texts(rng, plain_share, long) for _ in range(64)))
             for prompt, answer in zip(*map(self.tokenizer.encode_batch, (prompts, answers))):
                 prompt, answer = prompt.ids, answer.ids + [export.END]
-                if not prompt:  # of a plain sum the result is asked
+                if not prompt:  # of a plain sum only the result is masked
                     at = next((i for i, t in enumerate(answer) if t in self.equals), 0)
                     yield answer[:at], answer[at:], rng.randint(0, 4)
                     continue
@@ -70,11 +70,11 @@ class Batches:
 
     def masked(self, rng, level, prompt, answer, more):
         """(tokens, targets, weights) of a document: a token is masked with the ratio that belongs to the level, from 0 to 1,
-        and then counts by its inverse. The end tokens behind an answer are all masked or all there in a part of the
-        documents: so an answer meets them when it is filled in block by block, or when they are what is surest."""
+        and then weighted by its inverse. In a part of the documents the end tokens after an answer are all masked or
+        all present, as happens in block-by-block denoising, or if they are the most confident tokens."""
         ratio = (1 + level * (len(answer) - 1)) / len(answer)  # at least one token, on the average
-        behind = rng.choice([ratio, ratio, 1.0, 0.0])
-        ratios = [0.0] * len(prompt) + [ratio] * len(answer) + [behind] * more
+        after = rng.choice([ratio, ratio, 1.0, 0.0])
+        ratios = [0.0] * len(prompt) + [ratio] * len(answer) + [after] * more
         targets = prompt + answer + [export.END] * more
         hidden = [rng.random() < r for r in ratios]
         return ([self.mask if h else t for h, t in zip(hidden, targets)], targets,
@@ -101,15 +101,15 @@ class Batches:
         return tokens, docs, targets, weight / asked
 
 
-class Filled:
-    """The model's answers, as the server gives them: a buffer of masks is filled in a number of steps, block by block."""
+class Denoised:
+    """The model's answers, as the server gives them: a buffer of mask tokens is denoised in a number of steps, block by block."""
 
     def __init__(self, params, tokenizer):
         self.params, self.tokenizer = params, tokenizer
 
     def replies(self, prompts, length, steps, block):
         ids = [e.ids for e in self.tokenizer.encode_batch([data.prompt_text(p) for p in prompts])]
-        answers = diffusion.fill(self.params, ids, self.tokenizer.token_to_id(export.MASK), length, steps, block)
+        answers = diffusion.denoise(self.params, ids, self.tokenizer.token_to_id(export.MASK), length, steps, block)
         return [self.tokenizer.decode(a[:a.index(export.END)] if export.END in a else a) for a in answers]
 
     def right(self, items, length=32, steps=16, block=None):
@@ -156,7 +156,7 @@ def train(args, tokenizer, held):
         if (step + 1) % 200 == 0 or step + 1 == args.steps:
             if args.checkpoint:
                 save(args.checkpoint, step + 1, (params, state))
-            filled = Filled(params, tokenizer)
+            filled = Denoised(params, tokenizer)
             print("  held out, 8 steps:", {n: f"{filled.right(q, steps=8):.3f}" for n, q in items(held, 64).items()}, flush=True)
     print(f"trained in {time.time() - began:.0f} s, {platform.machine()}, {os.cpu_count()} cores", flush=True)
     return params
@@ -200,7 +200,7 @@ def main():
     tokenizer, held = vocabulary(), data.held_out(args.seed)
     params = train(args, tokenizer, held)
     export.write_diffusion_folder(args.out / "tiny-diffusion", params, tokenizer)
-    filled = Filled({name: jnp.asarray(w.astype(np.float32)) for name, w in export.half(params).items()}, tokenizer)
+    filled = Denoised({name: jnp.asarray(w.astype(np.float32)) for name, w in export.half(params).items()}, tokenizer)
     for prompt, reply in zip(SHOWN, filled.replies(SHOWN, 32, 16, 32)):
         print(f"  {prompt} -> {reply}", flush=True)
     (args.out / "diffusion_steps.svg").write_text(plot.steps_svg(measure(filled, held, args.seed)))

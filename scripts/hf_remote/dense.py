@@ -1,4 +1,4 @@
-"""Published classes with one network in each layer, all layers of the same size."""
+"""Published classes with one MLP in each layer, all layers of the same size."""
 
 import torch
 
@@ -232,7 +232,7 @@ class MiniCPM(Remote):
 
 @remote("molmo")
 class Molmo(Remote):
-    """Rows of further tokens behind the embeddings, which have no logits; up before gate."""
+    """Rows of further tokens after the embeddings, which have no logits; up before gate."""
 
     LLAMA = {
         "model.norm.weight": "model.transformer.ln_f.weight",

@@ -9,8 +9,8 @@ from .base import QKV, Remote, build, llama_keys, remote, rows, without
 
 @remote("deepseek")
 class DeepSeek(Remote):
-    """Experts beside shared ones, whose gate is always open: qwen2moe with a gate of one half and twice
-    the shared network."""
+    """Experts with shared experts, whose gate is always open: qwen2moe with a gate of one half and twice
+    the shared expert."""
 
     EXPERTS = "mlp."
     SHARED = "mlp.shared_experts."
@@ -81,7 +81,7 @@ class BailingMoe(DeepSeek):
 
 @remote("bailingmoe2")
 class BailingMoe2(BailingMoe):
-    """As glm4moe with norms of heads, in which a part of each head turns."""
+    """As glm4moe with norms of heads, with RoPE on a part of each head."""
 
     NAMES = BailingMoe.NAMES | {
         "self_attn.q_norm.weight": "attention.query_layernorm.weight",

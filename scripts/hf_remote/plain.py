@@ -17,7 +17,7 @@ def slopes(n_head, dtype):
 
 
 def distance(n):
-    """How far each query [n, 1] is behind each key [1, n]."""
+    """Distance from each key [1, n] to each query [n, 1]."""
     at = torch.arange(n)
     return at[:, None] - at[None]
 
@@ -31,8 +31,8 @@ def rotate(x, base):
 
 
 def attend(q, k, v, scale, bias=0.0, cap=None, hidden=None, causal=True):
-    """Mixed values [n, h * d] of heads [h, n, d]; what `hidden` [n, n] names is not seen, nor, if `causal`,
-    what comes later."""
+    """Mixed values [n, h * d] of heads [h, n, d]; positions in `hidden` [n, n] are masked, and so are later
+    ones if `causal`."""
     scores = q @ k.mT * scale
     scores = cap * (scores / cap).tanh() if cap else scores
     later = (distance(q.shape[1]) < 0) & causal
@@ -103,7 +103,7 @@ def projections(at, names, n, wide):
     return {q: [wide[0], n], k: [wide[1], n], v: [wide[1], n], o: [n, wide[0]]}
 
 
-def network(at, names, n, wide):
+def mlp(at, names, n, wide):
     """Shapes of gate, up and down."""
     gate, up, down = (f"{at}{name}.weight" for name in names)
     return {gate: [wide, n], up: [wide, n], down: [n, wide]}
@@ -116,7 +116,7 @@ W132 = ("w1", "w3", "w2")
 
 @remote("jais")
 class Jais(Plain):
-    """Names and matrices [in, out] of gpt2; a bias by distance; gate behind; factors of embeddings and logits."""
+    """Names and matrices [in, out] of gpt2; ALiBi; the gate second; factors of embeddings and logits."""
 
     class Model(Formulas):
         def conv(self, x, name):
@@ -163,20 +163,20 @@ class Jais(Plain):
 
 @remote("plamo")
 class Plamo(Plain):
-    """Attention and network on one norm; query heads take turns with the key heads."""
+    """Attention and MLP on one norm; query heads alternate between the key heads."""
 
     class Model(Formulas):
         def states(self, ids):
             c = self.c
-            h, turns = c["num_attention_heads"], c["n_shared_head"]
+            h, n_shared = c["num_attention_heads"], c["n_shared_head"]
             x = self["model.embed_tokens.weight"][ids]
             for il in range(c["num_hidden_layers"]):
                 at = f"model.layers.layers.{il}."
                 y = self.rms(x, at + "norm.weight")
                 q = rotate(self.heads(y, at + "self_attn.q_proj", h), 10000.0)
-                k = rotate(self.heads(y, at + "self_attn.k_proj", h // turns), 10000.0)
-                v = self.heads(y, at + "self_attn.v_proj", h // turns)
-                mixed = attend(q, k.repeat(turns, 1, 1), v.repeat(turns, 1, 1), q.shape[-1] ** -0.5)
+                k = rotate(self.heads(y, at + "self_attn.k_proj", h // n_shared), 10000.0)
+                v = self.heads(y, at + "self_attn.v_proj", h // n_shared)
+                mixed = attend(q, k.repeat(n_shared, 1, 1), v.repeat(n_shared, 1, 1), q.shape[-1] ** -0.5)
                 gate, up = self.linear(y, at + "mlp.gate_proj"), self.linear(y, at + "mlp.up_proj")
                 x = x + self.linear(mixed, at + "self_attn.o_proj") + self.linear(F.silu(gate) * up, at + "mlp.down_proj")
             return self.rms(x, "model.norm.weight")
@@ -191,7 +191,7 @@ class Plamo(Plain):
         for il in range(c["num_hidden_layers"]):
             at = f"model.layers.layers.{il}."
             out |= projections(at + "self_attn.", QKVO, n, (n, d * c["num_attention_heads"] // c["n_shared_head"]))
-            out |= network(at + "mlp.", GATED, n, c["intermediate_size"]) | {at + "norm.weight": [n]}
+            out |= mlp(at + "mlp.", GATED, n, c["intermediate_size"]) | {at + "norm.weight": [n]}
         return out
 
 
@@ -203,13 +203,13 @@ class Sparse(Plain):
             c = self.c
             h, kv = c["num_attention_heads"], c["num_key_value_heads"]
             q, k, v = (self.heads(y, f"{at}{part}_proj", n) for part, n in (("q", h), ("k", kv), ("v", kv)))
-            if self.turns(il):
+            if self.is_rotated(il):
                 base = c.get("rope_theta", 10000.0)
                 q, k = rotate(q, base), rotate(k, base)
             k, v = (x.repeat_interleave(h // kv, 0) for x in (k, v))
             return self.linear(self.mix(q, k, v, il), at + "o_proj")
 
-        def turns(self, il):
+        def is_rotated(self, il):
             return True
 
         def mix(self, q, k, v, il):
@@ -243,8 +243,8 @@ class Sparse(Plain):
 
 @remote("grok-1")
 class Grok1(Sparse):
-    """Norms before and behind attention and experts, scores within a bound, factors of embeddings and logits.
-    The weights of the chosen experts are not normalised, which the norm behind them undoes."""
+    """Norms before and after attention and experts, scores within a bound, factors of embeddings and logits.
+    The weights of the chosen experts are not normalised, which the norm after them undoes."""
 
     NORM = "model.norm.scale"
     ATTENTION = "attn."
@@ -275,7 +275,7 @@ class Grok1(Sparse):
         def layer(at, n):
             out = {f"{at}{when}_{what}_norm.scale": [n] for when in ("pre", "post") for what in ("attn", "moe")}
             for e in range(self.c["num_experts"]):
-                out |= network(f"{at}moe_block.experts.{e}.", self.NAMES, n, self.c["intermediate_size"])
+                out |= mlp(f"{at}moe_block.experts.{e}.", self.NAMES, n, self.c["intermediate_size"])
             return out | {at + "moe_block.gate.weight": [self.c["num_experts"], n]}
 
         return self.common(layer)
@@ -283,7 +283,7 @@ class Grok1(Sparse):
 
 @remote("arctic")
 class Arctic(Sparse):
-    """A dense network behind attention, and experts that read what the layer reads."""
+    """A dense MLP after attention, and experts that read the input of the layer."""
 
     class Model(Sparse.Model):
         def states(self, ids):
@@ -291,21 +291,21 @@ class Arctic(Sparse):
             x = self["model.embed_tokens.weight"][ids]
             for il in range(c["num_hidden_layers"]):
                 at = f"model.layers.{il}."
-                behind = x + self.attention(self.rms(x, at + "input_layernorm.weight"), at + "self_attn.", il)
-                dense = self.gated(self.rms(behind, at + "residual_layernorm.weight"), at + "residual_mlp.", W132, F.silu)
+                after = x + self.attention(self.rms(x, at + "input_layernorm.weight"), at + "self_attn.", il)
+                dense = self.gated(self.rms(after, at + "residual_layernorm.weight"), at + "residual_mlp.", W132, F.silu)
                 y = self.rms(x, at + "post_attention_layernorm.weight")
                 weights, index = self.linear(y, at + "block_sparse_moe.gate").softmax(-1).topk(c["num_experts_per_tok"], -1)
                 weights = weights / weights.sum(-1, keepdim=True)
                 expert = lambda row, e: self.gated(row, f"{at}block_sparse_moe.experts.{e}.", W132, F.silu)  # noqa: E731, B023
-                x = behind + dense + self.chosen(y, weights, index, expert)
+                x = after + dense + self.chosen(y, weights, index, expert)
             return self.rms(x, "model.norm.weight")
 
     def shapes(self):
         def layer(at, n):
             norms = ("input_layernorm", "residual_layernorm", "post_attention_layernorm")
-            out = {f"{at}{name}.weight": [n] for name in norms} | network(at + "residual_mlp.", W132, n, n)
+            out = {f"{at}{name}.weight": [n] for name in norms} | mlp(at + "residual_mlp.", W132, n, n)
             for e in range(self.c["num_local_experts"]):
-                out |= network(f"{at}block_sparse_moe.experts.{e}.", W132, n, self.c["intermediate_size"])
+                out |= mlp(f"{at}block_sparse_moe.experts.{e}.", W132, n, self.c["intermediate_size"])
             return out | {at + "block_sparse_moe.gate.weight": [self.c["num_local_experts"], n]}
 
         return self.common(layer)
@@ -318,7 +318,7 @@ class SmallThinker(Sparse):
     NAMES = ("gate", "up", "down")
 
     class Model(Sparse.Model):
-        def turns(self, il):
+        def is_rotated(self, il):
             return self.c["rope_layout"][il] == 1
 
         def mix(self, q, k, v, il):
@@ -345,7 +345,7 @@ class SmallThinker(Sparse):
         def layer(at, n):
             out = {at + "input_layernorm.weight": [n], at + "post_attention_layernorm.weight": [n]}
             for e in range(self.c["moe_num_primary_experts"]):
-                out |= network(f"{at}block_sparse_moe.experts.{e}.", self.NAMES, n, self.c["moe_ffn_hidden_size"])
+                out |= mlp(f"{at}block_sparse_moe.experts.{e}.", self.NAMES, n, self.c["moe_ffn_hidden_size"])
             return out | {at + "block_sparse_moe.primary_router.weight": [self.c["moe_num_primary_experts"], n]}
 
         return self.common(layer)
@@ -353,7 +353,7 @@ class SmallThinker(Sparse):
 
 @remote("llama-both-ways")
 class LlamaBothWays(Remote):
-    """As llama, where every token sees every other; states, not logits."""
+    """As llama, where every token attends to every other; hidden states, not logits."""
 
     class Model(torch.nn.Module):
         def __init__(self, model):
@@ -381,7 +381,7 @@ class LlamaBothWays(Remote):
 
 @remote("jina-bert-v2")
 class JinaBert(Plain):
-    """As bert, with scores biased by distance and a gated network."""
+    """As bert, with ALiBi and a gated MLP."""
 
     class Model(Formulas):
         def norm(self, x, name):

@@ -8,7 +8,7 @@ from .base import QKV, Remote, build, llama_keys, remote, rows
 @remote("deci")
 class Deci(Remote):
     """Layers with their own number of key heads, or a matrix or nothing in the place of attention, or a
-    width of their own or nothing in the place of the network: llama, of which modules are replaced."""
+    width of their own or nothing in place of the MLP: llama, of which modules are replaced."""
 
     class Zero(torch.nn.Module):
         def forward(self, *args, **more):
@@ -38,7 +38,7 @@ class Deci(Remote):
                 config.num_key_value_heads = c["num_key_value_heads_per_layer"][il]
                 layer.self_attn = LlamaAttention(config, il)
                 continue
-            attention, network = (c["block_configs"][il][key] for key in ("attention", "ffn"))
+            attention, mlp = (c["block_configs"][il][key] for key in ("attention", "ffn"))
             if attention["n_heads_in_group"]:
                 config.num_key_value_heads = c["num_attention_heads"] // attention["n_heads_in_group"]
                 layer.self_attn = LlamaAttention(config, il)
@@ -46,9 +46,9 @@ class Deci(Remote):
                 layer.self_attn = self.Matrix(c["hidden_size"])
             else:
                 layer.self_attn, layer.input_layernorm = self.Zero(), blank
-            if network["ffn_mult"]:
+            if mlp["ffn_mult"]:
                 # The published width is a multiple of 256.
-                config.intermediate_size = -(-int(2 * network["ffn_mult"] * c["hidden_size"] / 3) // 256) * 256
+                config.intermediate_size = -(-int(2 * mlp["ffn_mult"] * c["hidden_size"] / 3) // 256) * 256
                 layer.mlp = LlamaMLP(config)
             else:
                 layer.mlp, layer.post_attention_layernorm = self.Zero(), blank

@@ -1,5 +1,5 @@
-# Masked diffusion with the tiny model (LLaDA, arXiv 2502.09992): the loss on masked tokens, and filling in an answer.
-# Used by scripts/train_tiny_diffusion.py; every token sees its whole document, a position predicts its own token.
+# Masked diffusion with the tiny model (LLaDA, arXiv 2502.09992): the loss on masked tokens, and denoising.
+# Used by scripts/train_tiny_diffusion.py; every token attends to its whole document, a position predicts its own token.
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,8 @@ step = model.stepper(loss)
 
 
 @jax.jit
-def guesses(p, tokens, docs):
-    """Of each position the likeliest token, and how likely all others are against it (exact where its probability rounds to 1)."""
+def candidates(p, tokens, docs):
+    """For each position the most probable token, and the odds against it (exact where its probability rounds to 1)."""
     out = logits(p, tokens, docs)
     best = jnp.argmax(out, -1)
     others = jnp.arange(out.shape[-1]) != best[..., None]
@@ -34,8 +34,8 @@ def shares(count, steps):
     return [count // steps + (i < count % steps) for i in range(steps)]
 
 
-def fill(p, prompts, mask, length, steps, block, batch=128):
-    """Answers of `length` tokens, block after block: each step fixes those masked positions of the block that are surest."""
+def denoise(p, prompts, mask, length, steps, block, batch=128):
+    """Completions of `length` tokens, block after block: each step fixes the masked positions of the block with the highest confidence."""
     out = [None] * len(prompts)
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     blocks = length // block
@@ -43,12 +43,12 @@ def fill(p, prompts, mask, length, steps, block, batch=128):
         rows = order[at:at + batch]
         begin = np.array([len(prompts[i]) for i in rows])
         tokens = model.padded([prompts[i] + [mask] * length for i in rows], len(rows))
-        place = np.arange(tokens.shape[1])[None] - begin[:, None]  # in the answer
+        place = np.arange(tokens.shape[1])[None] - begin[:, None]  # in the completion
         docs = (place < length).astype(np.int32)
         for b in range(blocks):
             inside = (place >= b * block) & (place < (b + 1) * block)
             for share in shares(block, steps // blocks):
-                best, doubt = map(np.asarray, guesses(p, tokens, docs))
+                best, doubt = map(np.asarray, candidates(p, tokens, docs))
                 doubt = np.where(inside & (tokens == mask), doubt, np.inf)
                 fixed = np.argsort(doubt, -1, kind="stable")[:, :share]
                 np.put_along_axis(tokens, fixed, np.take_along_axis(best, fixed, -1), -1)

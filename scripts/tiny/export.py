@@ -68,7 +68,7 @@ def llada_names(params):
 
 
 def write_diffusion_folder(folder, params, tokenizer):
-    """The tokenizer's last token is the mask. Answers are filled up with end tokens, hence these are the padding."""
+    """The tokenizer's last token is the mask. Completions are padded with end tokens."""
     vocab = tokenizer.get_vocab_size()
     write_files(folder, {
         "architectures": ["LLaDAModelLM"], "model_type": "llada", "activation_type": "silu", "alibi": False,

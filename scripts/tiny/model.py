@@ -42,7 +42,7 @@ def rotate(x, cos, sin):  # x: [batch, time, heads, HEAD]
 
 
 def hidden(p, tokens, docs, causal=True):
-    """Final hidden states; a token sees only its own document, and of that, if causal, only what is earlier."""
+    """Final hidden states; a token attends only to its own document, and of that, if causal, only what is earlier."""
     batch, time = tokens.shape
     angle = jnp.arange(time)[:, None] * THETA ** (-jnp.arange(0, HEAD, 2) / HEAD)[None]
     cos, sin = jnp.cos(angle)[None, :, None], jnp.sin(angle)[None, :, None]
