@@ -17,7 +17,7 @@ pub(super) enum Command {
         #[command(flatten)]
         archs: ArchOptions,
     },
-    /// Report every problem of definition files
+    /// Report all problems of definition files
     Check {
         /// The files
         #[arg(required = true, value_name = "FILE")]
@@ -49,7 +49,7 @@ pub(super) fn run(command: &Command) -> Result<(), Failure> {
     }
 }
 
-/// Problems of a definition in colour where a person reads them.
+/// Problems of a definition, in colour on a terminal.
 fn styled(error: LibraryError) -> Failure {
     match error {
         LibraryError::Broken(problems) if std::io::stderr().is_terminal() => {

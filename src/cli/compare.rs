@@ -29,7 +29,7 @@ pub(super) struct Args {
     /// `cache=TYPE` or `cache=KEYS/VALUES` (types of the KV cache); several separated by commas
     #[arg(long, value_delimiter = ',', value_name = "PATH", value_parser = parse_step)]
     path: Vec<Step>,
-    /// Folder of float32 arrays NAME.npy to use as B, named by our value paths or llama.cpp's names
+    /// Folder of float32 arrays NAME.npy to use as B, named by value paths (layers.3.attn.q) or llama.cpp's names
     #[arg(long, value_name = "DIR", conflicts_with_all = ["b", "path"])]
     dump: Option<PathBuf>,
     /// Maximum NMSE (normalised mean squared error) that counts as equal

@@ -24,7 +24,7 @@ pub(super) struct Args {
     /// ones in a folder
     #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type)]
     ty: Option<TensorType>,
-    /// Maximum size of a file in a folder, in bytes
+    /// Maximum size of a safetensors file in a folder, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 5 << 30)]
     shard: u64,
     /// Overwrite an existing target

@@ -17,8 +17,8 @@ use super::{Failure, output, overlay};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// A model (file or folder), the name of a definition, whose variants are drawn with symbols, or
-    /// that of one variant
+    /// What is drawn: a model (file or folder); a definition by name, each variant with symbols for sizes; or
+    /// one variant by name
     #[arg(value_name = "NAME|MODEL", required_unless_present = "all")]
     pub(super) what: Option<String>,
     #[command(flatten)]
@@ -29,26 +29,26 @@ pub(super) struct Args {
     /// Folder to write into
     #[arg(short, long, default_value = ".", value_name = "DIR")]
     pub(super) output: PathBuf,
-    /// Write PNG files as well, with light colours and a font that is part of the program
+    /// Also write PNG files, with light colours and a built-in font
     #[arg(long)]
     pub(super) png: bool,
     /// Write one self-contained HTML page instead, with search and three levels of detail
     #[arg(long, conflicts_with = "png")]
     html: bool,
-    /// Name of the pictures, if it is to be another than the model's
+    /// Name of the pictures; default: that of the model
     #[arg(long, value_name = "NAME")]
     pub(super) name: Option<String>,
-    /// Of a definition: a parameter of what is drawn, as in `synth`; may be repeated
+    /// Value of a parameter of the drawn definition, as in `synth`; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     pub(super) set: Vec<(String, String)>,
-    /// Of a definition: optional tensors that are drawn, such as output,attn_q.bias
+    /// Optional tensors of the drawn definition, such as output,attn_q.bias
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub(super) with: Vec<String>,
     /// Colour the boxes of a model by the numbers of a file: of `perf --profile --json`, of
     /// `compare --json`, or an object of paths with numbers
     #[arg(long, value_name = "FILE.json", conflicts_with = "all")]
     overlay: Option<PathBuf>,
-    /// Which numbers of that file; by default the first (`error`, `norm of A`, `time of ...`)
+    /// Numbers of the overlay file to use: `error`, `norm of A`, `time of ...`; default: the first of the file
     #[arg(long, value_name = "NAME", requires = "overlay")]
     quantity: Option<String>,
     #[command(flatten)]
@@ -85,9 +85,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is drawn of a model, a variant, or a definition: its variants, at most so many, if nothing is said
-/// of it.
-/// They are called `name`, or what they are called by themselves. There is at least one.
+/// The drawings of a model, a variant or a definition. A definition without `--set` and `--with` gives its
+/// variants, up to a maximum. Each has the given name or its own. There is at least one.
 pub(super) fn samples(
     definitions: &Definitions,
     what: &str,
@@ -163,7 +162,7 @@ fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<Reques
     anyhow::bail!("`{what}`: no file, definition or variant of this name; {known}")
 }
 
-/// What a definition is drawn with, if anything is said of it.
+/// The parameters and tensors of `--set` and `--with`, if there are any.
 pub(super) fn request(set: &[(String, String)], with: &[String]) -> Option<Request> {
     let is_said = !set.is_empty() || !with.is_empty();
     is_said.then(|| Request {

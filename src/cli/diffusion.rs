@@ -10,14 +10,14 @@ use crate::text::tokenizer::Tokenizer;
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Text diffusion")]
 pub(super) struct DiffusionOptions {
-    /// Number of denoising steps for the whole completion; default: one for each token
+    /// Number of denoising steps of the whole completion; each block gets at least one; default: one per token
     #[arg(long, value_name = "N")]
     steps: Option<usize>,
-    /// Block length: number of tokens that are denoised together, block by block from the left; default: 32
+    /// Block length: number of tokens that are denoised together; blocks go from left to right; default: 32
     #[arg(long, value_name = "N")]
     block_length: Option<usize>,
-    /// Remasking rule, by which a step chooses the tokens it fixes: low_confidence, margin, entropy,
-    /// random, none; default: that of the definition
+    /// Remasking rule: which masked tokens a step fixes: low_confidence, margin, entropy, random, none; default:
+    /// that of the definition
     #[arg(long, value_name = "RULE")]
     remasking: Option<Remasking>,
     /// Scale of classifier-free guidance, 0 to 100; 0 = off
@@ -26,7 +26,8 @@ pub(super) struct DiffusionOptions {
     /// Confidence threshold: probability from which a token is fixed early, above 0 up to 1; default: off
     #[arg(long, value_name = "P")]
     confidence_threshold: Option<f64>,
-    /// Cache keys and values of the tokens before the current block: faster, and changes the completion
+    /// Approximate cache: compute keys and values of the tokens before a block once per block; faster, with
+    /// other results; default: off
     #[arg(long)]
     approximate_cache: bool,
 }
@@ -53,10 +54,10 @@ impl DiffusionOptions {
 /// How a masked token is shown.
 const MASK: &str = "░";
 
-/// Shows a completion as its tokens are fixed, on stderr; hidden where that is not a terminal.
+/// Shows a completion as its tokens are fixed, on stderr; hidden if that is not a terminal.
 pub(super) struct Forming {
     bar: ProgressBar,
-    /// Tokens of the completion; none where it is still masked.
+    /// Tokens of the completion; none for a masked one.
     tokens: Vec<Option<u32>>,
 }
 
@@ -72,7 +73,7 @@ impl Forming {
         }
     }
 
-    /// Whether anybody sees it.
+    /// Whether it is shown.
     pub(super) fn is_shown(&self) -> bool {
         !self.bar.is_hidden()
     }
@@ -104,7 +105,7 @@ impl Forming {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Takes it away, for the text itself.
+    /// Removes it, for the text itself.
     pub(super) fn clear(&self) {
         self.bar.finish_and_clear();
     }

@@ -21,7 +21,7 @@ use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The file or folder; default: the model built in
+    /// The model: a file or folder; default: tiny-chat, which is built in
     path: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
@@ -37,12 +37,12 @@ const SHOWN: usize = 3;
 /// Maximum number of characters in a line from a file or an error.
 const CLIP: usize = 400;
 
-/// What was found out, as lines for people and as fields for programs.
+/// The findings, as lines for people and as fields for programs.
 #[derive(Default)]
 struct Report {
     path: String,
     rows: Vec<(&'static str, String)>,
-    /// What the model can do here.
+    /// The uses that are possible here.
     uses: Vec<&'static str>,
     /// Why it does not run here.
     problem: Option<String>,
@@ -214,7 +214,7 @@ impl Report {
         self.fields.insert("template".into(), json!(has_template));
     }
 
-    /// What it can do here, or why it cannot be loaded.
+    /// The uses that are possible here, or why it cannot be loaded.
     fn capabilities(&mut self, planned: &Planned) {
         let ability = |what: &str| {
             planned

@@ -119,7 +119,7 @@ pub(super) struct LoadOptions {
     /// `serve` at most 4096
     #[arg(long, value_name = "N")]
     pub(super) ctx: Option<usize>,
-    /// Element type of the KV cache: f32, f16, bf16, q8_0, q4_0 ...
+    /// Element type of the KV cache: f32, f16, bf16, q8_0, q4_0 ...; default: f16, in `compare` and `logits` f32
     #[arg(long, value_name = "TYPE")]
     kv_type: Option<TensorType>,
     /// Element type of the values in the KV cache; default: that of the keys
@@ -129,13 +129,14 @@ pub(super) struct LoadOptions {
     /// `compare` and `logits` off
     #[arg(long, value_name = "on|off")]
     flash_attn: Option<Switch>,
-    /// Batch-invariant results: the bits of a sequence do not depend on what else is in its batches
+    /// Batch-invariant results: the bits of a sequence do not depend on its batches or on the number of threads;
+    /// prefill is slower for weight types without a kernel of this program
     #[arg(long)]
     deterministic: bool,
     /// Name of the model's chat template; default: `tool_use` for requests with tools, else `default`
     #[arg(long, value_name = "NAME")]
     chat_template: Option<String>,
-    /// Check every weight for NaN and infinity before loading
+    /// Check every weight for NaN and infinity before loading, and refuse a model that has any
     #[arg(long)]
     pub(super) check_tensors: bool,
 }
@@ -240,7 +241,7 @@ impl LoadOptions {
     }
 }
 
-/// A bar on stderr while a model is loaded or written; hidden where stderr is not a terminal.
+/// A bar on stderr while a model is loaded or written; hidden if stderr is not a terminal.
 pub(super) fn progress_bar(what: &str, name: &str) -> ProgressBar {
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{prefix} {msg} {bar:30} {bytes}/{total_bytes}");

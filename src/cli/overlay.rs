@@ -13,7 +13,7 @@ use super::Failure;
 /// Largest file that is read: a profile of a thousand layers is a few MB.
 const MOST: u64 = 64 << 20;
 
-/// Notes the numbers of a file on a drawing of `model`, with a warning if they may be another's.
+/// Adds the numbers of a file to a drawing of `model`, with a warning if they may be another model's.
 pub(super) fn put(
     file: &Path,
     quantity: Option<&str>,

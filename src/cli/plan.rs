@@ -13,7 +13,7 @@ use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan, StatePlan, Unit};
 use super::options::LoadOptions;
 use super::{Failure, output};
 
-/// Name of the option that says the kind of a block's own norms, and the end of their weights' names.
+/// Name of the option for the kind of a block's own norms, and ending of the keys of their weights.
 const NORM: &str = "norm";
 
 #[derive(Debug, ClapArgs)]
@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     output::bytes(text.as_bytes())
 }
 
-/// A slot: what it reads, its branches, and how their sum meets the stream.
+/// A slot: its input, its branches, and how their sum is joined to the hidden state.
 fn slot_text(text: &mut String, plan: &Plan, slot: &SlotPlan) {
     if let Some(tap) = &slot.from {
         text.push_str(&format!("  {}: reads {tap}\n", slot.path));
@@ -195,7 +195,7 @@ fn options(plan: &Plan, unit: &Unit) -> String {
     shown.join(" ")
 }
 
-/// Whether a block has a norm of its own, whose kind the option says: with a weight, or by a choice.
+/// Whether a block has a norm of its own: by a weight, or by an option.
 fn has_norm(unit: &Unit) -> bool {
     let contract = unit.contract.0;
     let mut weights = contract.weights.iter().zip(&unit.weights);
@@ -237,7 +237,7 @@ fn layers_with(plan: &Plan, rope: usize) -> String {
     format!("layers {}", runs.join(", "))
 }
 
-/// Whether a value is what an option says by default, which is not worth showing.
+/// Whether a value is the option's default, which is not shown.
 fn is_same(default: &str, value: &str) -> bool {
     match (default.parse::<f64>(), value.parse::<f64>()) {
         (Ok(a), Ok(b)) => a == b,
@@ -296,7 +296,7 @@ fn to_json(plan: &Plan, unread: &[String]) -> Value {
     })
 }
 
-/// A block with what surrounds it.
+/// A branch: the block with its norms, factor and taps.
 fn branch_json(plan: &Plan, branch: &BranchPlan) -> Value {
     let mut unit = unit_json(plan, &branch.block);
     for (key, value) in [

@@ -11,16 +11,16 @@ use crate::text::tokenizer::Tokenizer;
 pub(super) struct SamplingOptions {
     #[command(flatten)]
     numbers: Numbers,
-    /// DRY sequence breaker: text at which a repetition ends; may be repeated; default: line feed : " *
+    /// DRY sequence breaker: text at which a repetition ends; may be repeated; default: line feed, `:`, `"`, `*`
     #[arg(long, value_name = "TEXT")]
     dry_sequence_breaker: Vec<String>,
     /// Sampling stages in the order in which they run, separated by commas; default: all
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     samplers: Vec<StageName>,
-    /// Logit bias: value added to a token's logit, as ID=BIAS; 0 = off; may be repeated
+    /// Logit bias: number added to the logit of a token, as ID=BIAS; -inf excludes the token; may be repeated
     #[arg(long, value_name = "ID=BIAS", value_parser = bias)]
     logit_bias: Vec<(u32, f32)>,
-    /// Seed of the sampler's random numbers
+    /// Seed of the sampler's random numbers; without effect at temperature 0
     #[arg(long, default_value_t = 0, value_name = "N")]
     seed: u64,
 }

@@ -56,7 +56,7 @@ struct Line {
     now: Option<String>,
 }
 
-/// The templates for requests without and with tools, and the names of the tokens they may write.
+/// The templates for requests without and with tools, and the tokens that they may write.
 struct Prepared {
     templates: [ChatTemplate; 2],
     bos: String,

@@ -28,7 +28,7 @@ use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The file or folder; default: the model built in
+    /// The model: a file or folder; default: tiny-chat, which is built in
     file: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
@@ -43,7 +43,7 @@ pub(super) struct Args {
 /// Context lengths for which memory is worked out, with the requested one and the one of the training.
 const CONTEXTS: [u64; 3] = [2048, 8192, 32768];
 
-/// All that is known of a model that is not loaded.
+/// The findings about a model that is not loaded.
 pub(super) struct Findings {
     label: String,
     pub(super) metadata: Metadata,
@@ -64,19 +64,19 @@ pub(super) struct Planned {
     description: String,
     shares: Vec<Share>,
     pub(super) options: Options,
-    /// Bytes of weights that one token takes; none if no graph could be built.
+    /// Bytes of weights that are read for one token; none if no graph could be built.
     weights_read: Option<u64>,
     contexts: Vec<Context>,
     pub(super) capabilities: Vec<Capability>,
 }
 
-/// What a context takes, for one sequence.
+/// The memory of a context of one sequence.
 struct Context {
     n_ctx: u64,
     memory: Result<MemoryUse, String>,
-    /// Bytes of states, which [`MemoryUse::cache`] holds too; none if they are beyond counting.
+    /// Bytes of states, which [`MemoryUse::cache`] includes; none if the number overflows.
     states: Option<u64>,
-    /// Bytes of keys, values and states that the last token reads, where tokens are read one by one.
+    /// Bytes of keys, values and states that the last token reads, in autoregressive models.
     read: Option<u64>,
     /// Why it would be refused.
     refusal: Option<String>,
@@ -108,7 +108,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// As much as can be found out.
+/// All findings that are possible.
 pub(super) fn findings(source: &Source, load: &LoadOptions) -> Result<Findings, Failure> {
     // What nothing reads is shown first.
     let definitions = Definitions {

@@ -25,7 +25,7 @@ pub(super) struct Args {
     /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
-    /// Prefill: prompt lengths in tokens
+    /// Prefill: prompt lengths in tokens, 1 or more
     #[arg(
         short,
         long,
@@ -34,10 +34,10 @@ pub(super) struct Args {
         value_name = "N,..."
     )]
     prompt: Vec<usize>,
-    /// Decode: number of tokens of each sequence, one per pass
+    /// Decode: number of tokens of each sequence, one per pass; 1 or more
     #[arg(short, default_value_t = 32, value_name = "N")]
     n: usize,
-    /// Decode: context lengths in tokens at which decoding starts
+    /// Decode: numbers of cached tokens at which decoding starts
     #[arg(
         short,
         long,
@@ -46,7 +46,7 @@ pub(super) struct Args {
         value_name = "N,..."
     )]
     depth: Vec<usize>,
-    /// Decode: numbers of sequences in a batch
+    /// Decode: numbers of sequences in a batch, 1 or more
     #[arg(
         short,
         long,
@@ -58,7 +58,7 @@ pub(super) struct Args {
     /// Numbers of threads to measure one after another; default: that of --threads
     #[arg(long, value_delimiter = ',', value_name = "N,...")]
     thread_counts: Vec<usize>,
-    /// Number of measured repetitions; one more runs first to warm up
+    /// Number of measured repetitions, 1 or more; one more runs first to warm up
     #[arg(short, long, default_value_t = 3, value_name = "N")]
     repeat: usize,
     /// Also time every operation by itself and report the time of each block
@@ -71,7 +71,7 @@ pub(super) struct Args {
     load: LoadOptions,
 }
 
-/// The lists of the command line without zeros where they have no meaning.
+/// The lists of the command line, with zeros replaced by 1 where 0 has no meaning.
 struct Cases {
     prompts: Vec<usize>,
     depths: Vec<usize>,
@@ -208,7 +208,7 @@ fn resolve(args: &Args, cases: &Cases, opened: &crate::files::models::Opened) ->
     options
 }
 
-/// Bytes of memory that the process holds; `None` where the system does not say.
+/// Resident bytes of the process; `None` if the system does not report them.
 fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
