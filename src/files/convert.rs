@@ -103,7 +103,7 @@ pub fn to_folder(
     folder::write(&new, |tensor, out| copy.tensor(tensor, out))
 }
 
-/// With word of it where there is no vocabulary, which other readers of the format insist on.
+/// Warns if there is no vocabulary, which other readers of the format require.
 fn with_vocabulary(mut metadata: Metadata) -> Metadata {
     const KEY: &str = "tokenizer.ggml.model";
     if metadata.get(KEY).is_none() {

@@ -1,4 +1,4 @@
-//! Models as files: found, opened, recognised, converted, quantised, adapted and made up.
+//! Models as files: find, open, recognise, convert, quantise, adapt, synthesise.
 
 pub mod convert;
 pub mod lora;

@@ -19,7 +19,7 @@ use crate::weights::{self, Metadata, TensorType, Weights, experts, gguf};
 /// Name of the default model.
 pub const SHIPPED: &str = "tiny-chat";
 
-/// Bytes aligned as tensor data must be, so that the built-in model is used where it lies.
+/// Bytes aligned as tensor data must be, so that the built-in model is used without a copy.
 #[repr(align(64))]
 struct Aligned<T: ?Sized>(T);
 
@@ -73,7 +73,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// Of an optional path: without one the shipped model; a name of one where no such file exists.
+    /// The source of an optional path: without one the default model; the name of a built-in model if no
+    /// such file exists.
     pub fn of(path: Option<&Path>) -> Self {
         let Some(path) = path else {
             return Self::Shipped(SHIPPED);
@@ -129,7 +130,7 @@ impl Opened {
     /// The same model with its matrices quantised to another type ([`crate::files::quantise`]).
     ///
     /// # Errors
-    /// A type that cannot be made.
+    /// A type that is not supported.
     pub fn quantised(self, ty: TensorType) -> Result<Self, Error> {
         let weights = quantise(&self.weights, &self.plan, ty)?;
         let plan = Plan::new(&self.def, weights.metadata(), &weights);
@@ -208,7 +209,7 @@ pub enum Error {
         /// How.
         source: plan::Error,
     },
-    /// The file holds what nothing reads, which was to be an error.
+    /// With `strict`: the file holds tensors or keys that nothing reads.
     #[error(
         "{model}: the definition `{arch}` does not read {unread} (without `--strict` a warning)"
     )]
@@ -246,7 +247,7 @@ pub enum Error {
     },
 }
 
-/// What is on disk of a model.
+/// The parts of a model on disk.
 #[derive(Debug)]
 pub struct Contents {
     /// Metadata and tensors.
@@ -304,7 +305,7 @@ pub fn read(source: &Source, with: &Definitions) -> Result<Contents, Error> {
     })
 }
 
-/// [`read`] of a path where something is that may be a model.
+/// [`read`] of an existing path.
 fn read_path(path: &Path, with: &Definitions) -> Result<Contents, Error> {
     Ok(match stmap::is_folder(path) {
         true => {
@@ -381,7 +382,7 @@ pub fn few(names: &[String]) -> String {
     }
 }
 
-/// Names what the file holds and nothing reads.
+/// Logs the tensors and keys that nothing reads.
 fn report_unread(plan: &Plan, metadata: &Metadata, model: &str, strict: bool) -> Result<(), Error> {
     let keys = unread_keys(plan, metadata);
     let unread: Vec<&str> = keys
@@ -410,8 +411,8 @@ fn report_unread(plan: &Plan, metadata: &Metadata, model: &str, strict: bool) ->
     Ok(())
 }
 
-/// The models in a folder, by name: files, of a split one its first part, and folders of tensors. Files
-/// that belong to a model and are none are left out.
+/// The models in a folder, by name: files (the first part of a split one) and folders of tensors. GGUF
+/// files that are not models, such as adapters, are left out.
 ///
 /// # Errors
 /// The folder cannot be listed.

@@ -46,7 +46,7 @@ enum Part {
     Kept,
     /// A vector or the like: elementwise, so f32.
     Vector,
-    /// The projection to the vocabulary, or the table that stands for it.
+    /// The output head, or the token table if the head is tied to it.
     Output,
     /// Value projection of attention, alone or with queries and keys, and its index among these.
     Values(usize),
@@ -404,7 +404,7 @@ impl Quantised {
             .map_err(|error| error.to_string())
     }
 
-    /// Refuses values that the type cannot hold, from row `first` on.
+    /// Refuses values that the type cannot represent, from row `first` on.
     fn check(&self, values: &[f32], first: u64) -> Result<(), String> {
         // Half floats round to infinity from here on.
         let limit = match self.ty {

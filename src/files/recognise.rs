@@ -61,7 +61,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// What a folder is that has no model of ours in it.
+/// What a folder is if it holds no usable model.
 fn of_folder(folder: &Path) -> Option<String> {
     let names = names(folder);
     let has = |name: &str| names.iter().any(|other| other == name);

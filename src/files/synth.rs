@@ -57,7 +57,7 @@ pub enum Error {
     /// A parameter that the architecture does not read.
     #[error("`{name}` is not a parameter of `{arch}`{}", hint(.near.as_deref()))]
     Parameter {
-        /// The name given for.
+        /// The given name.
         name: String,
         /// The architecture.
         arch: String,
@@ -69,27 +69,27 @@ pub enum Error {
         "`{name}` of `{arch}` follows from its other parameters ({from}), so no value can be given for it"
     )]
     Derived {
-        /// The name given for.
+        /// The given name.
         name: String,
         /// The architecture.
         arch: String,
         /// The expression that gives its value.
         from: String,
     },
-    /// A parameter that nothing reads in a model with what else is given for.
+    /// A parameter that nothing reads in a model with the other given values.
     #[error("nothing in a model of `{arch}` with these parameters reads `{name}`")]
     Unread {
-        /// The name given for.
+        /// The given name.
         name: String,
         /// The architecture.
         arch: String,
     },
-    /// A tensor that the architecture may have, but not with what else is given for.
+    /// A tensor that the architecture may have, but not with the other given values.
     #[error(
         "`{name}` is a tensor of `{arch}`, but a model with these parameters has none of this name"
     )]
     Unused {
-        /// The name given for.
+        /// The given name.
         name: String,
         /// The architecture.
         arch: String,
@@ -97,17 +97,17 @@ pub enum Error {
     /// An optional tensor that the architecture does not have.
     #[error("`{name}` is not an optional tensor of `{arch}`{}", hint(.near.as_deref()))]
     Tensor {
-        /// The name given for.
+        /// The given name.
         name: String,
         /// The architecture.
         arch: String,
         /// The nearest it has.
         near: Option<String>,
     },
-    /// The numbers do not go together.
+    /// The numbers are inconsistent.
     #[error(transparent)]
     Plan(#[from] plan::Error),
-    /// The vocabulary given for cannot be used.
+    /// The given vocabulary cannot be used.
     #[error("the vocabulary {message}")]
     Vocabulary {
         /// Why.
@@ -131,7 +131,7 @@ fn hint(near: Option<&str>) -> String {
         .unwrap_or_default()
 }
 
-/// Makes up a model of `def` and writes it to `path`.
+/// Makes a random model of `def` and writes it to `path`.
 ///
 /// # Errors
 /// Names that do not exist, numbers that do not go together, a file that cannot be written.
@@ -163,7 +163,7 @@ pub fn synth(def: &ArchDef, request: &Request, path: &Path) -> Result<Plan, Erro
     }
 }
 
-/// Metadata and plan of a made-up model.
+/// Metadata and plan of a random model.
 ///
 /// # Errors
 /// Names that do not exist, numbers that do not go together.
@@ -268,7 +268,7 @@ pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Erro
     }
 }
 
-/// The parameter that a name or a metadata key stands for.
+/// The parameter of a name or a metadata key.
 fn param_of<'d>(def: &'d ArchDef, name: &str) -> Result<&'d str, Error> {
     let relative = name
         .strip_prefix(&def.name)
@@ -383,7 +383,7 @@ fn short(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }
 
-/// Whether a tensor is the one that was given for, by its whole name or as one of all layers.
+/// Whether a tensor is the given one, by its whole name or as one of all layers.
 fn is_named(given: &str, name: &str) -> bool {
     given == name || given.strip_suffix(".weight").unwrap_or(given) == short(name)
 }
@@ -499,7 +499,7 @@ fn hash(seed: u64, name: &str) -> u64 {
         .fold(scatter(seed), |h, b| scatter(h ^ u64::from(b)))
 }
 
-/// Value `i` of a stream: the sum of four uniform 16-bit numbers, centred, with variance 1.
+/// Value `i` of a random sequence: the sum of four uniform 16-bit numbers, centred, with variance 1.
 fn normal(stream: u64, i: u64) -> f64 {
     let bits = scatter(stream ^ scatter(i));
     let sum: u64 = (0..4).map(|part| (bits >> (16 * part)) & 0xffff).sum();

@@ -1,6 +1,6 @@
 //! LoRA adapters: low-rank updates of some weights of a model, read from a GGUF file or a PEFT folder.
 //!
-//! An [`Adapter`] has two small matrices for each weight that it updates, under our names and in the
+//! An [`Adapter`] has two small matrices for each weight that it updates, with the names and in the
 //! layout of llama.cpp's adapter files, whatever they were read from: `lora_a [n_in, rank]` and
 //! `lora_b [rank, n_out]`, with a third dimension where the weight has one for each expert or head; of
 //! a table `lora_a [rank, n_rows]` and `lora_b [rank, width]`. Reading checks an adapter against the
@@ -92,7 +92,7 @@ pub enum Error {
     /// The names of its modules.
     #[error(transparent)]
     Map(#[from] stmap::Error),
-    /// It is not an adapter, not one for this model, or asks for what is not done here.
+    /// It is not an adapter, not one for this model, or needs an unsupported feature.
     #[error("adapter {}: {message}", path.display())]
     Unfit {
         /// The file or folder.

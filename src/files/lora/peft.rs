@@ -1,9 +1,9 @@
 //! The folder of an adapter as PEFT writes it: `adapter_config.json` and `adapter_model.safetensors`.
 //!
-//! Modules have the names of the model's class in transformers; which of our tensors they update, and
-//! in which order of rows and columns, follows from the map of the model (`crate::stmap::update`). A
-//! key that would change the result and is not served is refused by name; so is one that is not known
-//! and has a value. Reference: `LoraConfig` of PEFT.
+//! Modules have the names of the model's class in transformers. Which tensors they update, and in which
+//! order of rows and columns, follows from the map of the model (`crate::stmap::update`). A key that
+//! would change the result and is not supported is refused by name; so is an unknown key with a value.
+//! Reference: `LoraConfig` of PEFT.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,14 +24,14 @@ use super::Error;
 
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
-/// Bytes of a configuration that no sensible one reaches.
+/// Maximum bytes of a configuration.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// The rank of a configuration that states none.
 const USUAL_RANK: f64 = 8.0;
-/// Most regular expressions among the patterns of a key, and the bytes of one.
+/// Maximum number of regular expressions among the patterns of a key, and of bytes of one.
 const MAX_REGEXES: usize = 256;
 const MAX_REGEX_BYTES: usize = 1 << 18;
-/// What stands before all names.
+/// Prefix of all names.
 const PREFIX: &str = "base_model.model.";
 
 /// The model that an adapter is for.
@@ -40,7 +40,7 @@ pub struct Base<'a> {
     pub plan: &'a Plan,
     /// Parameters of its architecture, for names of modules where it is not a folder.
     pub params: &'a BTreeMap<String, Value>,
-    /// What its file says of it.
+    /// The metadata of its file.
     pub metadata: &'a Metadata,
     /// Its folder, if it was opened from one.
     pub folder: Option<&'a Path>,
@@ -48,7 +48,7 @@ pub struct Base<'a> {
     pub maps: &'a Maps,
 }
 
-/// Keys that say how the adapter was made, or what its tensors and other keys say as well.
+/// Keys that describe how the adapter was made, or repeat what follows from its tensors and other keys.
 const INERT: &[&str] = &[
     "peft_version",
     "auto_mapping",
@@ -84,7 +84,7 @@ const READ: &[&str] = &[
     "init_lora_weights",
 ];
 
-/// What keys mean that are not served.
+/// The meaning of keys that are not supported.
 const MEANINGS: &[(&str, &str)] = &[
     ("use_dora", "magnitudes of its own for each row (DoRA)"),
     ("lora_bias", "biases of its own"),
@@ -106,7 +106,7 @@ const MEANINGS: &[(&str, &str)] = &[
 /// Initialisations of the matrices that are supported; others change the weights of the model as well.
 const INITS: &[&str] = &["gaussian", "eva", "orthogonal"];
 
-/// The updates of a folder, under our names.
+/// The updates of a folder, under the architecture's names.
 pub(super) fn open(path: &Path, base: &Base<'_>) -> Result<Weights, Error> {
     let refuse = |message: String| Error::Unfit {
         path: path.to_owned(),
@@ -155,7 +155,7 @@ const NAMES: &[&str] = &[
     "general.source.huggingface.repository",
 ];
 
-/// What is known of the folder of a model that is stored under our names.
+/// What is known of the folder from which a GGUF file was converted.
 fn origin<'a>(base: &Base<'a>, json: &'a Map<String, Json>) -> Origin<'a> {
     let text = |key: &str| json.get(key).and_then(Json::as_str);
     // `OWNER/NAME`; folders further up a path say nothing of the model.
@@ -175,7 +175,7 @@ fn origin<'a>(base: &Base<'a>, json: &'a Map<String, Json>) -> Origin<'a> {
     }
 }
 
-/// What a configuration says of the sizes of updates.
+/// The ranks and scales of a configuration.
 struct Config {
     alpha: f64,
     alphas: Patterns,
@@ -244,7 +244,7 @@ impl Config {
         })
     }
 
-    /// What the update of a module is multiplied by.
+    /// Factor of the update of a module.
     fn factor(&self, module: &str, rank: u64) -> Result<f64, String> {
         let rank = rank as f64;
         let expected = self.ranks.of(module).unwrap_or(self.rank);
@@ -283,7 +283,7 @@ struct Patterns {
 }
 
 enum Pattern {
-    /// Characters of which none stands for several; none: any.
+    /// A pattern without repetitions: its characters, where none matches any.
     Plain(Vec<Option<u8>>),
     Regex(Box<Regex>),
 }
@@ -424,8 +424,8 @@ fn modules(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Module>, Stri
     found.into_iter().map(module).collect()
 }
 
-/// The module that a tensor is of, whether it is a table, and whether it is the second matrix; none
-/// if it is not a matrix of an update. The name of the adapter may stand in it.
+/// The module of a tensor, whether it is a table, and whether it is the second matrix; none if it is not
+/// a matrix of an update. The name of the adapter may be a part of it.
 fn part_of(name: &str) -> Option<(&str, bool, bool)> {
     let name = name.strip_prefix(PREFIX)?;
     let kinds = [

@@ -1,4 +1,4 @@
-//! The vocabulary of a made-up model: numbers without text, or another file's, filled up.
+//! The vocabulary of a random model: numbers without text, or another file's, padded.
 
 use crate::weights::{Array, Metadata, Value as Meta};
 
@@ -6,13 +6,13 @@ use super::Error;
 
 /// Number of a plain token's kind in a file.
 const PLAIN: i32 = 1;
-/// Score of a token that fills up, below those that merging looks for.
+/// Score of a padding token, below those that merging looks for.
 const LAST_SCORE: f32 = -1e6;
 
-/// How many tokens another file's vocabulary has; `given` is what the request says.
+/// How many tokens another file's vocabulary has; `given` is the requested number.
 ///
 /// # Errors
-/// The file has no tokens, or more than were given for.
+/// The file has no tokens, or more than were requested.
 pub(super) fn size(vocabulary: &Metadata, given: Option<i64>) -> Result<u32, Error> {
     let found = vocabulary
         .array("tokenizer.ggml.tokens")
@@ -38,7 +38,7 @@ pub(super) fn numbers(n_vocab: i64, out: &mut Metadata) {
     out.insert("tokenizer.ggml.tokens", Meta::Array(Array::Str(tokens)));
 }
 
-/// Another file's vocabulary and chat template, filled up with plain tokens to `n_vocab`.
+/// Another file's vocabulary and chat template, padded with plain tokens to `n_vocab`.
 pub(super) fn copy(vocabulary: &Metadata, n_vocab: i64, out: &mut Metadata) {
     let n_vocab = usize::try_from(n_vocab).unwrap_or(0);
     for (key, value) in vocabulary.iter() {
