@@ -161,7 +161,7 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// What the definition requires of a file.
+    /// Checks the conditions of `require`.
     fn requirements(&mut self, scope: &LayerScope<'_>) {
         let def = self.facts.def;
         for Spanned { value: expr, span } in &def.require {
@@ -184,7 +184,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A problem with its place in the definition, told once for each `key`.
+    /// A problem with its place in the definition, reported once for each `key`.
     pub(super) fn problem_at<T>(&mut self, span: &Span, key: &str, message: &str) -> Option<T> {
         if self.told.insert(format!("{}:{key}", span.start)) {
             let text = self.facts.def.text.as_ref();
@@ -195,7 +195,7 @@ impl<'a> Planner<'a> {
         None
     }
 
-    /// Units that read the keys of another one see what that one stores, in the same slots.
+    /// A unit that reads the keys of another one uses its slots.
     fn check_owners(&mut self, layers: &[LayerPlan]) {
         let units = layers
             .iter()

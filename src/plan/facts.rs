@@ -1,5 +1,5 @@
-//! What expressions can ask of a model: parameters by name and layer, metadata, tensors, and the
-//! options of the unit they stand in. Values are remembered; a parameter that asks for itself is
+//! What expressions can read of a model: parameters by name and layer, metadata, tensors, and the
+//! options of their unit. Values are cached; a parameter that depends on itself is
 //! found here.
 
 use std::cell::RefCell;
@@ -10,22 +10,22 @@ use crate::arch::expr::{Scope, Value};
 use crate::arch::{ArchDef, Instance, ParamSource, Presence, Resolved, fits_pattern, nearest};
 use crate::weights::{Array, Metadata, Value as Meta};
 
-/// What expressions can ask: parameters, metadata and tensors, with values remembered.
+/// What expressions can read: parameters, metadata and tensors, with cached values.
 pub(super) struct Facts<'a> {
     pub(super) def: &'a ArchDef,
     pub(super) metadata: &'a Metadata,
     pub(super) tensors: &'a dyn TensorSet,
-    /// Values by name and layer; the layer is `None` for what does not depend on it.
+    /// Values by name and layer; the layer is `None` for values that do not depend on it.
     pub(super) values: RefCell<HashMap<String, HashMap<Option<u64>, Value>>>,
-    /// Metadata keys that were asked for.
+    /// Metadata keys that were read.
     pub(super) keys: RefCell<BTreeSet<String>>,
     /// Parameters being evaluated, innermost last.
     pub(super) open: RefCell<Vec<String>>,
-    /// What was said of keys that are missing.
+    /// Errors about missing keys.
     missing: RefCell<BTreeSet<String>>,
 }
 
-/// A layer as expressions see it.
+/// A layer as a scope of expressions.
 #[derive(Clone)]
 pub(super) struct LayerScope<'a> {
     pub(super) facts: &'a Facts<'a>,
@@ -197,7 +197,7 @@ impl<'a> Facts<'a> {
         is_known || !(is_unset(&value) || is_empty(&value))
     }
 
-    /// What an error says of a missing key, if it is about one.
+    /// The missing key of an error, if it is about one.
     pub(super) fn missing_key(&self, error: &str) -> Option<String> {
         let missing = self.missing.borrow();
         let found = missing.iter().find(|message| error.ends_with(*message));
@@ -329,7 +329,7 @@ impl Scope for LayerScope<'_> {
     }
 }
 
-/// An instance as its contract's expressions see it: options first, then the layer.
+/// An instance as a scope of its contract's expressions: options first, then the layer.
 pub(super) struct UnitScope<'a> {
     pub(super) layer: &'a LayerScope<'a>,
     pub(super) instance: &'a Instance,

@@ -2,7 +2,7 @@
 //! names, shapes, caches and bytes.
 //!
 //! A plan is inert data that can be printed and compared. It is the one description that is
-//! executed (`model`), measured (memory), drawn (`diagram`) and made up at random (`synth`), so
+//! executed (`model`), measured (memory), drawn (`diagram`) and filled with random weights (`synth`), so
 //! they cannot disagree. Planning reads metadata and tensor shapes, never tensor data; all
 //! problems come back together.
 
@@ -23,7 +23,7 @@ use crate::arch::{ArchDef, Contract, Join, Mode, OptionValue, Resolved, WeightRo
 use crate::choices;
 use crate::weights::{Metadata, TensorType, Weights};
 
-/// Layers beyond any real model; a cap on what a file may make us build.
+/// Maximum number of layers, so that a hostile file cannot exhaust memory.
 const MAX_LAYERS: u64 = 4096;
 
 /// A model, resolved.
@@ -49,7 +49,7 @@ pub struct Plan {
     pub norms: Vec<Unit>,
     /// Distinct ropes.
     pub ropes: Vec<Unit>,
-    /// Groups of layers that see the same keys.
+    /// Groups of layers with the same attention view.
     pub caches: Vec<CachePlan>,
     /// Token ids to the hidden state.
     pub embed: Unit,
@@ -81,7 +81,7 @@ pub struct TensorPlan {
     pub ty: Option<TensorType>,
     /// Bytes in the file, or as f32 in a plan without one.
     pub bytes: u64,
-    /// What it does.
+    /// Its role in the contract.
     pub role: WeightRole,
 }
 
@@ -90,13 +90,13 @@ pub struct TensorPlan {
 pub struct Unit {
     /// Path of its values, such as `layers.3.attn`.
     pub path: String,
-    /// What it is a use of.
+    /// Its contract.
     pub contract: ContractRef,
     /// Options in the order of the contract.
     pub options: Vec<Resolved>,
     /// Weights in the order of the contract, as places in [`Plan::tensors`].
     pub weights: Vec<Option<usize>>,
-    /// What it keeps between passes.
+    /// Its state between passes.
     pub state: Option<StatePlan>,
 }
 
@@ -143,7 +143,7 @@ impl fmt::Debug for ContractRef {
     }
 }
 
-/// What a unit keeps between passes.
+/// The state of a unit between passes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StatePlan {
     /// Of every position.
@@ -163,13 +163,13 @@ pub struct KeyValuePlan {
     pub v: u64,
     /// Heads that share a row.
     pub heads: u64,
-    /// Whether the values are the head of the keys, so that only those are kept.
+    /// Whether the values are the first elements of the keys, so that only keys are stored.
     pub v_in_k: bool,
     /// Path of the unit whose rows are used instead of own ones.
     pub owner: Option<String>,
 }
 
-/// A part of what a unit keeps of a sequence, f32.
+/// A part of a unit's state of a sequence, f32.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatePart {
     /// Its name in the contract.
@@ -178,7 +178,7 @@ pub struct StatePart {
     pub size: u64,
 }
 
-/// A group of layers that see the same keys.
+/// A group of layers with the same attention view.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CachePlan {
     /// Name in the definition.
@@ -188,23 +188,23 @@ pub struct CachePlan {
 }
 
 impl CachePlan {
-    /// Most positions of a sequence that later queries can see; none if they see all.
+    /// Maximum number of positions that later queries attend to; none if they attend to all.
     pub fn window(&self) -> Option<u64> {
         self.unit.option_int("size").filter(|size| *size > 0)
     }
 }
 
-/// Positions that are kept, shared and freed together.
+/// Positions of a KV block, which are stored, shared and freed together.
 pub const BLOCK_LEN: u64 = 16;
 
-/// Capacity of the caches: what is kept between passes.
+/// Capacity of the caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Positions of all sequences together.
     pub n_ctx: u64,
     /// Sequences at the same time.
     pub n_seqs: u64,
-    /// Most tokens of a pass.
+    /// Maximum number of tokens of a pass.
     pub n_batch: u64,
 }
 
@@ -245,7 +245,7 @@ pub struct LayerPlan {
     pub path: String,
     /// Index in its stack.
     pub il: u64,
-    /// What it does, in order.
+    /// Its slots, in order.
     pub slots: Vec<SlotPlan>,
 }
 
@@ -284,7 +284,7 @@ pub struct BranchPlan {
 }
 
 impl BranchPlan {
-    /// What its block is there for, where the definition has a word of its own for that.
+    /// The purpose of its block, if the definition names it.
     pub fn role(&self) -> Option<&str> {
         Some(self.name.as_str()).filter(|name| *name != self.block.contract.0.name)
     }
@@ -326,9 +326,9 @@ choices! {
     }
 }
 
-/// What a plan may ask of the tensors there are.
+/// What a plan reads of the existing tensors.
 pub trait TensorSet {
-    /// Whether a tensor is there. `required` tells whether the definition insists on it.
+    /// Whether a tensor exists. `required` says whether the definition requires it.
     fn has(&self, name: &str, required: bool) -> bool;
     /// Type, shape and bytes as stored; `None` if there is no such tensor or no file.
     fn stored(&self, name: &str) -> Option<(TensorType, &[u64], u64)>;
@@ -336,7 +336,7 @@ pub trait TensorSet {
     fn names(&self) -> Vec<&str>;
     /// Whether shapes and absences are checked against a file.
     fn is_file(&self) -> bool;
-    /// What a tensor is made of, or what it would be made of if that were there; for messages.
+    /// The sources of a tensor, or of one that is missing; for messages.
     fn origin(&self, _name: &str) -> Option<&str> {
         None
     }
@@ -433,7 +433,7 @@ fn folded(problems: &[String]) -> Vec<(&str, usize)> {
     folded
 }
 
-/// A problem without what differs between layers: their numbers, and the place that asked for a key.
+/// A problem without the parts that differ between layers: their numbers, and the place that reads a key.
 fn without_layer(problem: &str) -> String {
     const KEY: &str = "missing metadata key";
     if let Some(at) = problem.find(KEY) {
@@ -502,7 +502,7 @@ impl Plan {
             .map(|branch| &branch.block)
     }
 
-    /// Every unit that keeps keys and values of its own, in the order of execution.
+    /// Every unit that stores keys and values of its own, in the order of execution.
     pub fn key_values(&self) -> impl Iterator<Item = (&Unit, &KeyValuePlan)> {
         self.units().filter_map(|unit| match unit.state.as_ref()? {
             StatePlan::KeyValue(rows) if rows.owner.is_none() => Some((unit, rows)),
@@ -510,7 +510,7 @@ impl Plan {
         })
     }
 
-    /// Every unit that keeps something of a sequence, in the order of execution.
+    /// Every unit with a state, in the order of execution.
     pub fn recurrent(&self) -> impl Iterator<Item = (&Unit, &[StatePart])> {
         self.units().filter_map(|unit| match unit.state.as_ref()? {
             StatePlan::Recurrent(parts) => Some((unit, parts.as_slice())),

@@ -1,4 +1,4 @@
-//! Widths of what flows between blocks: a tensor that is too narrow would be repeated without a word.
+//! Widths of the values between blocks: ggml would silently repeat a tensor that is too narrow.
 
 use super::Unit;
 use super::assemble::Planner;
@@ -6,7 +6,7 @@ use super::facts::{LayerScope, UnitScope};
 use crate::arch::{Instance, Spanned};
 
 impl Planner<'_> {
-    /// The width of what is read: a tap, or what comes in.
+    /// The width of an input: a tap, or the given one.
     pub(super) fn tap(
         &mut self,
         tap: Option<&Spanned<String>>,

@@ -1,4 +1,4 @@
-//! One use of a contract: its options, rules, weights and what it keeps.
+//! One use of a contract: its options, rules, weights and state.
 
 use std::fmt::Display;
 
@@ -254,7 +254,7 @@ impl Planner<'_> {
         sound.then_some(out)
     }
 
-    /// What helps to find a tensor that is missing; only alongside problems that are shown, since all
+    /// Advice on a missing tensor; only alongside problems that are shown, since all
     /// names are compared for it.
     fn hint(&self, name: &str) -> String {
         if self.problems.len() >= SHOWN {
@@ -332,7 +332,7 @@ fn same_shape(a: &[u64], b: &[u64]) -> bool {
     (0..n).all(|i| a.get(i).unwrap_or(&1) == b.get(i).unwrap_or(&1))
 }
 
-/// Whether numbers of a type are weights: nothing computes with whole numbers or doubles.
+/// Whether numbers of a type can be weights: nothing computes with integers or f64.
 fn has_weights(ty: TensorType) -> bool {
     use TensorType as T;
     !matches!(ty, T::I8 | T::I16 | T::I32 | T::I64 | T::F64)

@@ -83,7 +83,7 @@ impl Params {
         Ok(())
     }
 
-    /// Mirostat steers by what is drawn, so it decides alone how many tokens stay, and it does so last.
+    /// Mirostat adapts to the sampled tokens, so it alone decides how many tokens stay, and it runs last.
     fn check_mirostat(&self) -> Result<(), ParamError> {
         if self.mirostat == 0 {
             return Ok(());

@@ -47,7 +47,7 @@ pub struct Contrastive {
 
 impl Contrastive {
     /// Starts a sequence of which each token has a hidden state of `n_embd` numbers, the model's last
-    /// before the head. It keeps them all: `4 * n_embd` bytes for each token.
+    /// before the head. It stores all of them: `4 * n_embd` bytes for each token.
     ///
     /// # Errors
     /// A parameter out of range; no `top_k`, together with which mirostat is refused anyway.
@@ -194,7 +194,7 @@ impl Contrastive {
     }
 }
 
-/// What a row is multiplied by to have length 1; 0 for a row of zeros.
+/// The factor that gives a row length 1; 0 for a row of zeros.
 fn inverse_length(row: &[f32]) -> f64 {
     let square: f64 = row.iter().map(|&x| f64::from(x).powi(2)).sum();
     if square > 0.0 {

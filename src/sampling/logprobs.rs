@@ -11,7 +11,7 @@ use super::error::SampleError;
 use super::select;
 use super::softmax::{exp, sum_exp};
 
-/// Stands for "very unlikely", banned tokens included (JSON has no infinity).
+/// The value of very improbable tokens, excluded ones included (JSON has no infinity).
 pub const LOGPROB_FLOOR: f64 = -9999.0;
 
 /// The log-probabilities of one position.

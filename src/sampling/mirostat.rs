@@ -1,4 +1,4 @@
-//! Mirostat (Basu et al. 2020): cuts so that the surprisal of what is drawn, in bits, is
+//! Mirostat (Basu et al. 2020): cuts so that the surprisal of the sampled tokens, in bits, is
 //! `mirostat_tau` on average.
 //!
 //! ```text
@@ -8,8 +8,8 @@
 //! mu = mu - mirostat_eta * (-log2 p(drawn) - mirostat_tau)            at first 2 mirostat_tau
 //! ```
 //!
-//! `p(drawn)` is the probability among those kept, as in llama.cpp. Only a draw teaches: a token that
-//! was forced on the answer leaves mu as it is. The stage stands last and alone decides how many
+//! `p(drawn)` is the probability among those kept, as in llama.cpp. Only a draw changes mu: a forced
+//! token does not. The stage stands last and alone decides how many
 //! tokens stay, so other cuts are refused with it ([`Params::check`]).
 
 use std::f64::consts::LN_2;

@@ -31,7 +31,7 @@ pub struct Parameter<P> {
     pub name: &'static str,
     /// The technique that it belongs to.
     pub technique: &'static str,
-    /// What it means, without range and neutral value.
+    /// Its meaning, without range and neutral value.
     pub doc: &'static str,
     /// Its type.
     pub kind: Kind,
@@ -39,9 +39,9 @@ pub struct Parameter<P> {
     pub default: f64,
     /// The value at which its stage does nothing, if it is up to this parameter.
     pub off: Option<f64>,
-    /// What it may be.
+    /// Its range.
     pub range: Range,
-    /// What it may be in HTTP requests.
+    /// Its range in HTTP requests.
     pub api: Range,
     /// Whether its stage reads the tokens so far.
     pub needs_history: bool,
@@ -128,7 +128,7 @@ pub struct ParamError {
     pub field: &'static str,
     /// Its value.
     pub found: String,
-    /// What it may be.
+    /// Its range.
     pub expected: String,
 }
 

@@ -1,7 +1,7 @@
-//! What a request asks of the sampler, as plain numbers made from the table of the stages.
+//! The sampling parameters of a request, as plain numbers made from the table of the stages.
 //!
 //! The ranges are those in which the arithmetic means something; HTTP requests may have narrower ones.
-//! Knowing the vocabulary is the caller's business. What the stages make of these is in `chain.rs`.
+//! No vocabulary here: the caller has it. `chain.rs` makes the stages.
 
 use std::fmt;
 use std::str::FromStr;

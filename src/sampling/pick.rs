@@ -18,7 +18,7 @@ pub(super) fn greedy(candidates: &mut Candidates<'_>) -> Result<u32, SampleError
     Ok(candidates.id(position.expect("the maximum is one of the logits")))
 }
 
-/// A token drawn with the probabilities that the logits stand for, and its own.
+/// A token drawn from the softmax of the logits, with its probability.
 pub(super) fn draw(
     candidates: &mut Candidates<'_>,
     step: &Step<'_>,

@@ -116,7 +116,7 @@ impl Sampler {
     }
 }
 
-/// What the stages of a chain leave.
+/// The candidates after the stages of a chain.
 pub(super) fn run<'a>(
     chain: &mut [Box<dyn Stage>],
     step: &Step<'_>,

@@ -7,7 +7,7 @@
 /// Values that are looked at together, so that the compiler compares them in one go.
 const BLOCK: usize = 16;
 
-/// The border between what stays and what goes.
+/// The border between the tokens that stay and the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Cut {
     /// All above this stay.

@@ -1,4 +1,4 @@
-//! What a stage of the chain is.
+//! The interface of a stage of the chain.
 //!
 //! A stage narrows or reweighs the candidates of one step, knowing the tokens so far; it may
 //! keep state, which it changes only when tokens are accepted. A new one is a file with a
@@ -13,7 +13,7 @@ use super::history::{History, Origin};
 use super::random::Random;
 use super::select::Cut;
 
-/// What a stage may know of the step besides its candidates.
+/// What a stage may read of the step besides its candidates.
 #[derive(Debug)]
 pub(super) struct Step<'a> {
     /// The tokens so far, given and generated.
@@ -44,7 +44,7 @@ pub(super) trait Stage: fmt::Debug + Send {
     /// Learns that the last `n_new` tokens of `history` came in.
     fn accept(&mut self, _history: &History, _n_new: usize, _origin: Origin) {}
 
-    /// Learns what was drawn after the chain, and how probable it was among the candidates left.
+    /// Updates the state with the token that was sampled after the chain, and its probability among the candidates.
     /// Until that token is accepted nothing may follow from it: it may be drawn again.
     fn drawn(&mut self, _token: u32, _probability: f64) {}
 

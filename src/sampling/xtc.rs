@@ -1,5 +1,5 @@
 //! Excludes the top choices: with `xtc_probability`, of the tokens that are at least
-//! `xtc_threshold` probable all but the least probable go, so that an answer leaves the beaten
+//! `xtc_threshold` probable all but the least probable go, so that a completion leaves the beaten
 //! track where there is a choice (as in text-generation-webui).
 
 use super::candidates::Candidates;

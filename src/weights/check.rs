@@ -14,7 +14,7 @@ use super::{Error, TensorInfo, TensorType, Weights};
 /// Bytes that a thread checks at a time.
 const PIECE_BYTES: u64 = 1 << 23;
 
-/// What was looked at in a tensor, and found to be finite.
+/// The part of a tensor that was checked and is finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checked {
     /// Every value.
@@ -27,7 +27,7 @@ pub enum Checked {
     Missing,
 }
 
-/// What a float is that is not a finite number.
+/// The kind of a float that is not finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotFinite {
     /// Not a number.
@@ -48,7 +48,7 @@ impl fmt::Display for NotFinite {
 /// Looks at the tensors of these names, on all processors. The results go with `names`.
 ///
 /// # Errors
-/// [`Error::NotFinite`]: the first such value, in the order of `names`. Data that cannot be made.
+/// [`Error::NotFinite`]: the first such value, in the order of `names`. Data that cannot be computed.
 pub fn check(weights: &Weights, names: &[&str]) -> Result<Vec<Checked>, Error> {
     let tensors: Vec<Option<&TensorInfo>> = names.iter().map(|n| weights.tensor(n)).collect();
     let in_pieces = |tensor| TensorInfo::pieces(tensor, PIECE_BYTES).map(move |p| (tensor, p));

@@ -1,4 +1,4 @@
-//! A model as a folder for editing: our tensor names in safetensors, our metadata in `config.json`.
+//! A model as a folder for editing: GGUF's tensor names in safetensors, GGUF's metadata in `config.json`.
 //!
 //! The configuration holds the metadata (with the vocabulary) under one key, in the notation of
 //! `json.rs`. That key distinguishes such a folder from one that needs a map. Tensors are stored
@@ -70,7 +70,7 @@ fn shape_of(stored: &Stored) -> Vec<u64> {
     }
 }
 
-/// Names of element types in the format, and ours.
+/// Names of element types in the format, with the types.
 const TYPES: [(&str, Dtype, TensorType); 8] = [
     ("F64", Dtype::F64, TensorType::F64),
     ("F32", Dtype::F32, TensorType::F32),
@@ -173,8 +173,8 @@ fn is_empty(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Moves files into a folder in the place of a model that is there; its other files stay. Without a
-/// configuration it is not a model while this goes on.
+/// Moves files into a folder, where they replace a model; other files stay. Meanwhile the folder has no
+/// configuration, so it is not a model.
 fn replace(from: &Path, to: &Path, names: &[String]) -> io::Result<()> {
     let remove = |path: PathBuf| match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -19,7 +19,7 @@ pub(super) fn to_json(metadata: &Metadata) -> Json {
     Json::Object(entries.collect())
 }
 
-/// What [`to_json`] gave.
+/// The result of [`to_json`].
 ///
 /// # Errors
 /// Which key is not as it should be, and how.

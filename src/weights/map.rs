@@ -15,7 +15,7 @@ use super::{Bytes, Error};
 /// Maps a regular file for reading.
 ///
 /// # Errors
-/// What the operating system says, or a path that is not a regular file.
+/// An error of the operating system, or a path that is not a regular file.
 pub(super) fn map(path: &Path) -> Result<Bytes, Error> {
     let io = |source| Error::Io {
         path: path.to_owned(),

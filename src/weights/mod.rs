@@ -196,7 +196,7 @@ impl Weights {
 /// An opened weight file (or set of files): metadata and tensors.
 #[derive(Clone, Debug)]
 pub struct Weights {
-    /// Name for messages: the path, or what stands for it.
+    /// Name for messages: the path, or a name in its place.
     label: String,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
@@ -268,18 +268,18 @@ impl Weights {
         }
     }
 
-    /// Sets what each tensor is computed from, or would be if the file had it, by tensor name.
+    /// Sets the sources of each tensor, or of one that the file lacks, by tensor name.
     #[must_use]
     pub fn with_origins(self, origins: HashMap<String, String>) -> Self {
         Self { origins, ..self }
     }
 
-    /// What a tensor is computed from, or would be; for messages.
+    /// The sources of a tensor, or of one that the file lacks; for messages.
     pub fn origin(&self, name: &str) -> Option<&str> {
         self.origins.get(name).map(String::as_str)
     }
 
-    /// The path, or what stands for it, for messages.
+    /// The path, or a name in its place, for messages.
     pub fn label(&self) -> &str {
         &self.label
     }

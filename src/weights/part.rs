@@ -106,7 +106,7 @@ pub(crate) fn check_space(target: &Path, needed: u64) -> Result<(), Error> {
     }
 }
 
-/// Bytes that may be written; none where the system does not say.
+/// Free bytes; none if the system does not report them.
 #[cfg(unix)]
 fn free(folder: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(folder).ok()?;

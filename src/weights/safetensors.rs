@@ -1,8 +1,8 @@
 //! The safetensors format: one file, or a folder of shards with an index. Reading only; what the
 //! tensors mean to an architecture is a map's affair.
 //!
-//! Headers are read and checked by `header`; here shards are found and joined. Data stays where it
-//! lies. Specification: the README of the safetensors project.
+//! Headers are read and checked by `header`; here shards are found and joined. Data stays in the mapped
+//! files. Specification: the README of the safetensors project.
 
 mod header;
 
@@ -31,7 +31,7 @@ pub struct Stored {
     pub dtype: Dtype,
     /// Dimensions, the slowest first (the reverse of ggml's order).
     pub shape: Vec<u64>,
-    /// Which of the checkpoint's files holds it.
+    /// Index of its file among the checkpoint's files.
     pub file: usize,
     /// Offset of its data in the file.
     pub offset: usize,
@@ -45,7 +45,7 @@ pub struct Checkpoint {
     tensors: BTreeMap<String, Stored>,
     /// Names in the files of those that are known by another.
     stored_names: BTreeMap<String, String>,
-    /// Names of stored tensors that others stand for.
+    /// Names of stored tensors that are replaced by others.
     replaced: BTreeSet<String>,
     files: Vec<(PathBuf, Bytes)>,
 }
@@ -212,7 +212,7 @@ impl Checkpoint {
         self.tensors.get(name)
     }
 
-    /// Gives tensors other names; one that is taken stays with its tensor.
+    /// Renames tensors; a name that exists is not given to another tensor.
     pub fn rename(&mut self, name_of: impl Fn(&str) -> Option<String>) {
         let renamed: Vec<(String, String)> = self
             .tensors
@@ -240,7 +240,7 @@ impl Checkpoint {
         self.tensors.contains_key(name) || self.replaced.contains(name)
     }
 
-    /// Takes a tensor from those that are listed: another stands for it.
+    /// Removes a tensor from the list: another replaces it.
     pub(crate) fn remove(&mut self, name: &str) {
         if self.tensors.remove(name).is_some() {
             self.replaced.insert(name.to_owned());

@@ -10,7 +10,7 @@ use std::path::Path;
 /// Number of bytes that are examined.
 const HEAD: usize = 512;
 
-/// What a file is by its first bytes, and what to do about it; none if they are not known.
+/// What a file is by its first bytes, with the next step; none if they are not known.
 pub fn of_bytes(head: &[u8]) -> Option<&'static str> {
     let head = &head[..head.len().min(HEAD)];
     let text: String = String::from_utf8_lossy(head).trim_start().to_lowercase();

@@ -2,7 +2,7 @@
 //!
 //! The ids are those of the GGUF specification, which are also ggml's, so the table serves
 //! readers, writers, the planner's byte counts and `ggml` alike. It is data: nothing here
-//! converts a value. Called by every module that speaks of a tensor's type.
+//! converts a value. Called by every module that handles a tensor's type.
 
 use std::fmt;
 use std::str::FromStr;

@@ -6,7 +6,7 @@ use crate::weights::TensorType;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {offset}: {kind}{}", kind.hint())]
 pub struct Fault {
-    /// Offset in the file of what breaks it.
+    /// Offset of the fault in the file.
     pub offset: u64,
     /// Which rule.
     pub kind: FaultKind,
@@ -87,7 +87,7 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// What to do about it, where that is known.
+    /// The remedy, if it is known.
     fn hint(&self) -> &'static str {
         match self {
             Self::Truncated { .. } | Self::OutOfFile { .. } => {

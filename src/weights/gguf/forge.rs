@@ -3,7 +3,7 @@
 
 use crate::weights::{Weights, gguf};
 
-/// A file in the making. Counts in the header are those of what was added, unless set.
+/// A file being built. Counts in the header follow from the added parts, unless set.
 #[derive(Clone, Debug)]
 pub(crate) struct Forge {
     pub(super) magic: [u8; 4],
@@ -104,8 +104,7 @@ pub(crate) fn array(ty: u32, len: u64) -> Vec<u8> {
     out
 }
 
-/// Opens a file that lies in memory. The memory is not given back: a model that is built into the
-/// program stays there.
+/// Opens a file in memory. The memory is never freed, as for a model that is built into the program.
 pub(crate) fn open(bytes: Vec<u8>) -> Result<Weights, String> {
     gguf::from_static("test", bytes.leak()).map_err(|error| error.to_string())
 }

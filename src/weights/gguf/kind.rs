@@ -1,4 +1,4 @@
-//! What a GGUF file is besides a model: files of the format that hold something for a model.
+//! GGUF files that are not models, but belong to one.
 
 use crate::weights::{Metadata, TensorInfo};
 
@@ -20,7 +20,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What the metadata says; none for a model.
+    /// The kind that the metadata states; none for a model.
     pub fn of(metadata: &Metadata, tensors: &[TensorInfo]) -> Option<Self> {
         let arch = metadata.str("general.architecture");
         match metadata.str("general.type") {
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// What it is called.
+    /// Its name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lora => "a LoRA adapter",
@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// What can be done with it.
+    /// How it can be used.
     pub fn next_step(self) -> &'static str {
         match self {
             Self::Lora => "run it with its base model: `-m BASE.gguf --lora FILE`",

@@ -2,7 +2,7 @@
 //!
 //! A file is input from strangers: every length is checked against the bytes that remain before
 //! anything is allocated, every product is checked, and a fault says where the file breaks which
-//! rule. Tensor data stays where it lies. Specification: `docs/gguf.md` of the ggml project.
+//! rule. Tensor data stays in the mapped file. Specification: `docs/gguf.md` of the ggml project.
 //!
 //! Accepted beyond the specification's letter: gaps between tensors, tensors without dimensions
 //! (one element), bytes that are not UTF-8 in string arrays (vocabularies have them).
@@ -48,8 +48,8 @@ pub fn open(path: &Path) -> Result<Weights, Error> {
     }
 }
 
-/// Metadata and tensors that the header of a file speaks of, whether or not their data is there: what
-/// can be told of a file that was cut off, or of one part of several.
+/// Metadata and tensors of a file's header, whether or not their data is there: all that is known of a
+/// truncated file, or of one part of several.
 ///
 /// # Errors
 /// A file that cannot be read, or a broken header.
@@ -85,7 +85,7 @@ fn parse_file(label: &str, bytes: &[u8]) -> Result<Parsed, Error> {
     read::parse(bytes, bytes.len() as u64).map_err(|fault| refusal(label, bytes, fault))
 }
 
-/// What is said of a file that breaks the rules: what it is instead, if that is known.
+/// The error for a malformed file: what it is instead, if that is known.
 fn refusal(label: &str, bytes: &[u8], fault: Fault) -> Error {
     let is_begin = matches!(fault.kind, FaultKind::Magic { .. }) || bytes.len() < MAGIC.len();
     match stranger::of_bytes(bytes).filter(|_| is_begin) {
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use crate::weights;
 
-    /// Opens the bytes; what opens can be read everywhere.
+    /// Opens the bytes, and reads every tensor of a file that opens.
     fn try_everything(bytes: Vec<u8>) {
         let Ok(weights) = open(bytes) else { return };
         for tensor in weights.tensors() {

@@ -1,7 +1,7 @@
 //! Bytes of one GGUF file to metadata and tensor places.
 //!
 //! Only the header is looked at; tensor data is measured, never read. Invariant: a tensor that
-//! comes out of here has its bytes inside the file, and no other tensor has them.
+//! is returned has its bytes inside the file, and shares them with no other tensor.
 
 use std::collections::HashSet;
 
@@ -10,15 +10,15 @@ use crate::weights::{MAX_DIMS, Metadata, TensorInfo, TensorType, Value};
 use super::cursor::{Cursor, What};
 use super::{DEFAULT_ALIGNMENT, Fault, FaultKind, MAGIC, MAX_ALIGNMENT, value};
 
-/// Limits no real file comes near; a file beyond them is hostile or damaged.
+/// Limits far above any real file; a file beyond them is hostile or damaged.
 const MAX_KEYS: u64 = 1 << 16;
 const MAX_TENSORS: u64 = 1 << 17;
 /// The specification's limit.
 const MAX_KEY_BYTES: u64 = (1 << 16) - 1;
-/// ggml keeps this many bytes of a name.
+/// ggml stores this many bytes of a name.
 const MAX_TENSOR_NAME_BYTES: u64 = 63;
 
-/// What one file holds.
+/// The contents of one file.
 #[derive(Debug)]
 pub(super) struct Parsed {
     pub(super) metadata: Metadata,

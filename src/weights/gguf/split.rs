@@ -12,7 +12,7 @@ use crate::weights::{Bytes, Error, Metadata, Weights};
 use super::read::Parsed;
 use super::{SplitFault, join, parse_file};
 
-/// Most parts of a split file.
+/// Maximum number of parts of a split file.
 const MAX_PARTS: u64 = 1024;
 
 /// How many parts the model of this metadata has.

@@ -5,7 +5,7 @@ use crate::weights::{Array, StringArray, Value};
 use super::cursor::{Cursor, What};
 use super::{Fault, FaultKind};
 
-/// Limits no real file comes near; a file beyond them is hostile or damaged.
+/// Limits far above any real file; a file beyond them is hostile or damaged.
 const MAX_STRING_BYTES: u64 = 1 << 26;
 const MAX_ARRAY_LEN: u64 = 1 << 26;
 const MAX_NESTING: u32 = 4;

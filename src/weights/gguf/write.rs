@@ -1,6 +1,6 @@
 //! Writing GGUF, version 3.
 //!
-//! Tensor data is asked for one tensor or one piece at a time, so a model is never whole in memory. The same
+//! Tensor data is requested one tensor or one piece at a time, so a model is never whole in memory. The same
 //! input gives the same bytes. The file appears under its name only when it is complete; until
 //! then it has a temporary name in the same folder, and a run that fails removes it.
 //!
@@ -32,7 +32,7 @@ pub struct NewTensor {
 ///
 /// # Errors
 /// A description that breaks the format's rules, data that could not be had or is not as much as
-/// the shape asks for, or what the operating system says. What was at `path` before is untouched
+/// the shape needs, or an error of the operating system. What was at `path` before is untouched
 /// then.
 pub fn write<B: AsRef<[u8]>>(
     path: &Path,

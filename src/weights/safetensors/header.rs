@@ -5,7 +5,7 @@
 //! of the format asks, tensors cover the data from its first byte to its last, without gaps and
 //! without overlap, and no name occurs twice. Only the header is read.
 //!
-//! Invariant: what is returned lies inside the file, and has the bytes that type and shape ask for.
+//! Invariant: every returned tensor lies inside the file, and has the bytes of its type and shape.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
 /// The largest header, as the format has it.
 const MAX_BYTES: u64 = 100_000_000;
-/// What a header may say of the file as a whole.
+/// The metadata of the file as a whole.
 const METADATA: &str = "__metadata__";
 
 /// The entry of a tensor in the header.
@@ -186,7 +186,7 @@ mod tests {
         file
     }
 
-    /// What the format's own crate finds, by the same order; none if it refuses the file.
+    /// The tensors that the format's own crate finds, in the same order; none if it refuses the file.
     fn oracle(file: &[u8]) -> Option<Vec<Found>> {
         // It adds up offsets without looking whether they fit, and debug builds stop there.
         let read = catch_unwind(|| SafeTensors::read_metadata(file).ok()).ok()?;
@@ -206,7 +206,7 @@ mod tests {
         Some(all)
     }
 
-    /// Any file gives tensors inside it, one behind the other, or an error; and those that the
+    /// Any file gives tensors inside it, one after another, or an error; and those that the
     /// format's crate finds.
     fn check(file: &[u8]) {
         let found = read(file);
@@ -265,7 +265,7 @@ mod tests {
         })
     }
 
-    /// What may be put into a sound file in the place of something.
+    /// Replacements in a valid file.
     const SPLINTERS: [&str; 22] = [
         "",
         "0",
@@ -316,7 +316,7 @@ mod tests {
         ]
     }
 
-    /// Makes a change; where the header gets another length, its length is told or not.
+    /// Makes a change; if the length of the header changes, the stored length may follow or not.
     fn changed(mut file: Vec<u8>, change: &Change, is_told: bool) -> Vec<u8> {
         if file.len() < 9 {
             return file;
