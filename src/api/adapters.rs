@@ -16,7 +16,7 @@ use crate::engine::serving::Served;
 use super::Pool;
 use super::error::Error;
 
-/// Most adapters that a list names.
+/// Maximum number of adapters in a list.
 const MAX_NAMED: usize = 1024;
 
 /// An adapter and its scale.

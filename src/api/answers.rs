@@ -1,4 +1,4 @@
-//! The completions of one request: submitted together, collected whole or streamed as they come.
+//! The completions of one request: submitted together, then collected or streamed.
 //!
 //! Not here: how an endpoint writes them, which is a [`Format`].
 
@@ -19,7 +19,7 @@ use super::error::Error;
 pub(super) struct Answers {
     events: SelectAll<stream::BoxStream<'static, (u32, Event)>>,
     usage: Usage,
-    /// Completions that are not complete.
+    /// Number of completions that have not ended.
     n_open: u32,
 }
 
@@ -32,13 +32,13 @@ pub(super) struct Completion {
 }
 
 impl Completion {
-    /// Why it ended, in OpenAI's words.
+    /// The finish reason, in OpenAI's terms.
     pub(super) fn finish_reason(&self) -> Option<&'static str> {
         self.reason.map(finish_reason)
     }
 }
 
-/// OpenAI's word for the end of a completion.
+/// OpenAI's finish reason.
 pub(super) fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
@@ -48,7 +48,7 @@ pub(super) fn finish_reason(reason: FinishReason) -> &'static str {
 
 /// How an endpoint writes the data of a stream's events.
 pub(super) trait Format: Send + 'static {
-    /// What comes before the first text of a completion.
+    /// Data before the first text of a completion.
     fn start(&self, choice: u32) -> Vec<String>;
     /// Text of a completion.
     fn text(&self, choice: u32, text: &str, tokens: &[AnswerToken]) -> String;
@@ -56,7 +56,7 @@ pub(super) trait Format: Send + 'static {
     fn step(&self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> String;
     /// The end of a completion.
     fn end(&self, choice: u32, reason: FinishReason) -> String;
-    /// What comes after the last completion.
+    /// Data after the last completion.
     fn done(&self, usage: &Usage) -> Vec<String>;
 }
 
@@ -86,7 +86,7 @@ impl Answers {
         })
     }
 
-    /// All completions by their index, and what they took together.
+    /// All completions by their index, and their usage in all.
     ///
     /// # Errors
     /// The first that fails.
@@ -145,7 +145,7 @@ impl Answers {
         sse.into_response()
     }
 
-    /// The data that an event becomes, and whether it is the last.
+    /// The data of an event, and whether it is the last.
     fn written(&mut self, format: &impl Format, i: u32, event: Event) -> (Vec<String>, bool) {
         match event {
             Event::Text { text, tokens } => (vec![format.text(i, &text, &tokens)], false),

@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`: the messages, and the shape of the answer.
+//! `POST /v1/chat/completions`: the messages, and the form of the response.
 //!
 //! Shapes: OpenAI's API reference, chat completions.
 
@@ -24,7 +24,7 @@ use super::fields::{Body, fields};
 use super::generation::Generation;
 use super::logprobs;
 
-/// Longest list of most probable tokens.
+/// Maximum length of the list of most probable tokens.
 const MAX_TOP_LOGPROBS: u32 = 20;
 
 fields! {
@@ -43,7 +43,7 @@ fields! {
 /// The request in a body.
 ///
 /// # Errors
-/// What is refused whatever the model.
+/// Checks that do not depend on the model.
 fn parse(mut body: Body) -> Result<(Chat, Generation), Error> {
     let generation = Generation::take(&mut body)?;
     let chat: Chat = body.take()?;
@@ -160,7 +160,7 @@ impl Chat {
         is_wanted.then(|| self.top_logprobs.unwrap_or(0) as usize)
     }
 
-    /// What the template renders.
+    /// The input of the template.
     fn conversation(&self) -> Conversation {
         let messages = self.messages.iter().map(with_plain_content).collect();
         Conversation {
@@ -195,7 +195,7 @@ fn with_plain_content(message: &Value) -> Value {
     message
 }
 
-/// What all chunks of an answer share, and how they are written.
+/// The fields that all chunks of a response share, and how they are written.
 struct Shape {
     served: Arc<Served>,
     id: String,

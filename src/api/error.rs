@@ -1,7 +1,7 @@
 //! Every refusal: its message and its status.
 //!
 //! The body is OpenAI's: `message`, `type`, `param` and `code`, all four always there; `code` is a
-//! word, never the status. A client's mistake is 4xx with the field's name; ours is 5xx, and its
+//! word, never the status. A client's mistake is 4xx with the field's name; the server's is 5xx, and its
 //! detail goes to the log.
 
 use std::any::Any;
@@ -210,7 +210,7 @@ impl From<PromptError> for Error {
     }
 }
 
-/// A path nobody serves.
+/// A path without an endpoint.
 pub(super) async fn no_route(uri: Uri) -> Error {
     Error::NoRoute(uri.path().to_owned())
 }

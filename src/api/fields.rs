@@ -1,7 +1,7 @@
 //! The fields of a request body. Each part of a request is a struct declared by [`fields!`], which takes
-//! its fields out of the body; what no part took is unknown, and refused with the nearest known name.
+//! its fields out of the body; a remaining field is unknown, and refused with the nearest known name.
 //!
-//! A field that changes the answer and is not served is refused, never ignored. Null means the default.
+//! A field that changes the result and is not supported is refused, never ignored. Null means the default.
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -139,7 +139,7 @@ impl Body {
         })
     }
 
-    /// Refuses what no part took.
+    /// Refuses the remaining fields.
     ///
     /// # Errors
     /// The first unknown field that is not null.

@@ -1,5 +1,5 @@
-//! The fields that requests for text have in common, whatever the shape of the prompt: how long the
-//! completions are, how many, what ends them, how they are decoded and whether they are streamed.
+//! The fields that all requests for text share, whatever the form of the prompt: length, number and end
+//! of the completions, how they are decoded and whether they are streamed.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -147,7 +147,7 @@ impl Generation {
         all.filter(|text| !text.is_empty()).collect()
     }
 
-    /// What the engine runs: a request for each completion.
+    /// The requests for the engine, one for each completion.
     ///
     /// # Errors
     /// A field that does not fit the model.

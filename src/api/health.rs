@@ -1,4 +1,4 @@
-//! `GET /health`: whether the server answers, and which models are loaded.
+//! `GET /health`: the server's state, and the loaded models.
 
 use std::sync::Arc;
 

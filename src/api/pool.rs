@@ -23,7 +23,7 @@ pub struct Pool {
     created: u64,
 }
 
-/// A name that stands for the only model, whatever it is called.
+/// A name that selects the only model, whatever its name.
 const ALIAS: &str = "default";
 
 fn lock(place: &Place) -> MutexGuard<'_, Option<Arc<Served>>> {
@@ -75,7 +75,7 @@ impl Pool {
             .collect()
     }
 
-    /// The name of a model, from what a client calls it.
+    /// The name of a model, from the name in a request.
     pub(super) fn resolve(&self, name: &str) -> Result<&str, Error> {
         if let Some((found, _)) = self.places.get_key_value(name) {
             return Ok(found);

@@ -117,7 +117,7 @@ fn wanted(param: impl Into<String>, constraint: Constraint) -> Wanted {
     }
 }
 
-/// A schema, which some clients send as text.
+/// A schema, which some clients send as a string.
 fn of_schema(param: &str, value: &Value) -> Result<Constraint, Error> {
     let Value::String(text) = value else {
         return Ok(Constraint::JsonSchema(value.clone()));
@@ -199,7 +199,7 @@ fn of_structured_outputs(outputs: &Value) -> Result<Wanted, Error> {
     Ok(wanted(param, constraint))
 }
 
-/// Refuses fields that nobody knows.
+/// Refuses unknown fields.
 fn only(param: &str, fields: &serde_json::Map<String, Value>, known: &[&str]) -> Result<(), Error> {
     match fields.keys().find(|name| !known.contains(&name.as_str())) {
         None => Ok(()),

@@ -17,7 +17,7 @@ fields! {
     struct Lists {
         logit_bias: Option<BTreeMap<String, f64>>,
         seed: Option<i64>,
-        /// Whether the completion goes on where the model would end it.
+        /// Whether end-of-generation tokens are excluded.
         ignore_eos: Option<bool>,
         /// Names of the stages in the order they run.
         samplers: Option<Vec<String>>,

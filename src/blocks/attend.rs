@@ -1,4 +1,4 @@
-//! Queries to mixed values, over whatever keys the store lets them see.
+//! Attention over the keys that the store returns.
 
 use crate::ggml::{Error, Graph, KvBlocks, Scores, Tensor};
 use crate::plan::{BLOCK_LEN, KeyValuePlan, StatePlan, Unit};
@@ -20,7 +20,7 @@ pub struct KeyRows<'a> {
 }
 
 impl Build<'_> {
-    /// Stores keys and values and mixes the values that each query sees.
+    /// Stores keys and values and computes the attention of each query.
     ///
     /// `q [dk, heads, n_tokens]`, `k [dk, kv_heads, n_tokens]`, `v [dv, kv_heads, n_tokens]` ->
     /// `[dv * heads, n_tokens]`. The cache says how far the linear position bias reaches.

@@ -1,8 +1,8 @@
-//! What a block builds with: the graph, its weights, and the helpers all blocks share.
+//! The interface with which a block builds: the graph, its weights, and helpers that all blocks share.
 //!
-//! A block says what is computed; where keys and values are kept is the affair of the
-//! [`KeyValueStore`] it is given. Cached, stateless and bidirectional execution differ in the store
-//! alone, so each block has one `build`.
+//! A block defines the computation; the [`KeyValueStore`] decides where keys and values are stored.
+//! Cached, stateless and bidirectional execution differ in the store alone, so each block has one
+//! `build`.
 
 use std::cell::RefCell;
 

@@ -1,12 +1,12 @@
-//! A group of layers that see the same keys: which earlier positions a query looks at.
+//! The attention view of a group of layers: the positions that a query attends to.
 //!
-//! The storage is the model's affair; a definition states only what is visible.
+//! The model stores keys and values; a definition states only which of them are visible.
 
 use crate::arch::{Contract, Rule, StateSpec};
 use crate::{choices, options};
 
 choices! {
-    /// What lies within a window.
+    /// Which positions are within a window.
     pub(crate) enum Window {
         /// The `size` positions that end with the query's own.
         Standard = "standard",
@@ -47,7 +47,7 @@ pub(super) static CONTRACT: Contract = Contract {
 };
 
 impl Cache {
-    /// Whether a query at position `q` sees a key of its sequence at position `k`.
+    /// Whether a query at position `q` attends to a key of its sequence at position `k`.
     pub(crate) fn is_visible(&self, q: u32, k: u32) -> bool {
         let (q, k) = (u64::from(q), u64::from(k));
         if self.causal && k > q {
@@ -63,8 +63,8 @@ impl Cache {
         }
     }
 
-    /// The first position that a query at position `q` can see, which no later query can see
-    /// anything before.
+    /// The first position that a query at position `q` attends to. No later query attends to an earlier
+    /// one.
     pub(crate) fn first_visible(&self, q: u32) -> u32 {
         let (q, size) = (u64::from(q), self.size);
         let first = match self.window {
@@ -76,7 +76,7 @@ impl Cache {
         first as u32
     }
 
-    /// The positions that a query at position `q` of a sequence of `len` positions sees: they are
+    /// The positions that a query at position `q` of a sequence of `len` positions attends to: they are
     /// contiguous.
     pub(crate) fn visible(&self, q: u32, len: u32) -> std::ops::Range<u32> {
         let end = match self.window {
@@ -91,7 +91,7 @@ impl Cache {
         self.first_visible(q).min(end)..end
     }
 
-    /// What the mask holds for a visible key: 0, or minus the distance for a linear bias.
+    /// The mask value of a visible key: 0, or minus the distance for a linear bias (ALiBi).
     pub(crate) fn mask(&self, q: u32, k: u32) -> f32 {
         if self.alibi == 0.0 {
             0.0

@@ -1,7 +1,7 @@
-//! What a pass gives its blocks: derived inputs, visible keys and values, states.
+//! The context of a pass for its blocks: derived inputs, visible keys and values, states.
 //!
-//! Cached, stateless and bidirectional execution differ in these alone. Blocks ask for values; how
-//! the inputs of a pass are made and written is the model's affair.
+//! Cached, stateless and bidirectional execution differ in these alone. Blocks request values; the model
+//! (`src/model/inputs/`) makes and writes the inputs of a pass.
 
 use crate::ggml::{Error, Graph, Tensor};
 use crate::plan::KeyValuePlan;
@@ -28,7 +28,7 @@ pub enum DerivedInput {
     Sections,
     /// i32 `[n_tokens]`: row 0 for each token.
     FirstRow,
-    /// f32 `[dims / 2]`: what frequencies are divided by.
+    /// f32 `[dims / 2]`: divisors of the frequencies.
     Divisors(Mixture),
 }
 
@@ -41,7 +41,7 @@ pub trait DerivedInputs {
     fn get(&self, g: &Graph, input: DerivedInput) -> Result<Tensor, Error>;
 }
 
-/// Which keys the queries of a pass see.
+/// The keys that the queries of a pass attend to.
 #[derive(Clone)]
 pub enum AttentionView {
     /// `[n_kv, n_tokens]`: 0 where visible, -inf where not.
@@ -56,17 +56,17 @@ pub enum AttentionView {
     },
 }
 
-/// Keys and values that the queries of a pass may see.
+/// Visible keys and values of a pass.
 pub struct VisibleKeyValues {
     /// `[k_row, n_kv]`: one row of all heads for each position.
     pub k: Tensor,
     /// `[v_row, n_kv]`; none if the values are the head of the keys.
     pub v: Option<Tensor>,
-    /// Which of them each query sees.
+    /// Which of them each query attends to.
     pub view: AttentionView,
 }
 
-/// Where keys and values go, and what comes back to be attended to.
+/// Writes keys and values, and returns those to attend to.
 pub trait KeyValueStore {
     /// Stores the rows `k [k_row, n_tokens]` and `v [v_row, n_tokens]` of the unit at `path` and
     /// returns all visible rows.
@@ -82,7 +82,7 @@ pub trait KeyValueStore {
         v: Option<&Tensor>,
     ) -> Result<VisibleKeyValues, Error>;
 
-    /// The rows that a unit at `path` may see after it stored its own in this pass.
+    /// The visible rows of a unit at `path`, after it has stored its own in this pass.
     ///
     /// # Errors
     /// It did not.

@@ -21,7 +21,7 @@ pub struct Update {
     pub down: Tensor,
     /// `[rank, n_out]`, or one for each expert or head.
     pub up: Tensor,
-    /// What the product is multiplied by besides the scale of a token.
+    /// Factor of the product, in addition to the scale of a token.
     pub factor: f32,
 }
 
@@ -80,5 +80,5 @@ impl AtWork<'_> {
     }
 }
 
-/// Most operations of the update of one weight.
+/// Maximum number of operations of the update of one weight.
 pub const MAX_NODES: usize = 8;

@@ -109,7 +109,7 @@ impl Arena {
         self.0.stands_in.set(true);
     }
 
-    /// Whether this arena's tensors, or any they refer to, have no memory behind their places.
+    /// Whether this arena's tensors, or any they refer to, have places without memory.
     pub(super) fn stands_in(&self) -> bool {
         self.0.stands_in.get() || self.0.reads.borrow().iter().any(Self::stands_in)
     }
@@ -184,13 +184,13 @@ impl Arena {
         Ok(tensor)
     }
 
-    /// Gives the arena a buffer, and the host memory it points into, to keep.
+    /// Makes the arena the owner of a buffer, and of the host memory it points into.
     pub(super) fn own(&self, buffer: Buffer, host: Option<Bytes>) {
         self.0.buffers.borrow_mut().push(buffer);
         self.0.hosts.borrow_mut().extend(host);
     }
 
-    /// Whether the arena's data lies in host memory that is not ours to write.
+    /// Whether the arena's data lies in host memory that must not be written.
     pub(super) fn is_host_memory(&self) -> bool {
         !self.0.hosts.borrow().is_empty()
     }
@@ -287,7 +287,7 @@ impl Tensor {
         unsafe { super::text::text(sys::ggml_get_name(self.as_ptr())) }
     }
 
-    /// Names the tensor; ggml keeps the first 63 bytes.
+    /// Names the tensor; ggml stores the first 63 bytes.
     pub fn set_name(&self, name: &str) {
         let clean: Vec<u8> = name.bytes().filter(|b| *b != 0).collect();
         let name = CString::new(clean).expect("zero bytes were removed");

@@ -12,7 +12,7 @@ use super::error::Error;
 use super::text::text;
 use crate::weights::{Bytes, TensorType};
 
-/// What a device is.
+/// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
     /// The processor.
@@ -91,13 +91,13 @@ impl Device {
         unsafe { text(sys::ggml_backend_dev_name(self.as_ptr())) }
     }
 
-    /// What the device says of itself.
+    /// The device's description of itself.
     pub fn description(self) -> String {
         // SAFETY: as in `name`.
         unsafe { text(sys::ggml_backend_dev_description(self.as_ptr())) }
     }
 
-    /// What it is.
+    /// Its kind.
     pub fn kind(self) -> DeviceKind {
         // SAFETY: the device lives as long as the program.
         match unsafe { sys::ggml_backend_dev_type(self.as_ptr()) } {
@@ -147,7 +147,7 @@ impl Device {
         Ok(bytes)
     }
 
-    /// Lets tensors use host memory where it lies. `places` are tensors and offsets in `host`.
+    /// Lets tensors use host memory in place. `places` are tensors and offsets in `host`.
     /// Tensors whose elements are not where their type may lie are returned: they need a copy. No more is
     /// asked: the processor's kernels load vectors from anywhere, and folders align data to 8 bytes only.
     ///

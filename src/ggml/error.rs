@@ -1,6 +1,6 @@
 //! Errors of this layer.
 
-/// Why ggml was not called, or what it answered.
+/// Why ggml was not called, or what it reported.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The arguments of an operation do not go together.
@@ -24,7 +24,7 @@ pub enum Error {
         device: String,
         /// How much.
         bytes: usize,
-        /// What for.
+        /// Its purpose.
         what: &'static str,
     },
     /// A backend or device does not exist or does not start.

@@ -18,7 +18,7 @@ use super::profile::Profile;
 use super::scratch::ScratchId;
 use super::text::text;
 
-/// Threads that stay between graphs.
+/// Threads that persist between graphs.
 pub struct ThreadPool {
     ptr: NonNull<sys::ggml_threadpool>,
     n_threads: usize,
@@ -182,7 +182,7 @@ impl Executor {
         unsafe {
             sys::ggml_backend_sched_reserve_size(self.sched(), graph.as_ptr(), sizes.as_mut_ptr())
         };
-        // SAFETY: the scheduler is alive; measuring leaves assignments behind that must go.
+        // SAFETY: the scheduler is alive; measuring leaves assignments that must be reset.
         unsafe { sys::ggml_backend_sched_reset(self.sched()) };
         // SAFETY: backends are alive and have static names.
         let names = self
@@ -284,7 +284,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Sets what takes the time of every operation, and returns what did.
+    /// Sets the profile that times every operation, and returns the one before.
     pub fn set_profile(&mut self, profile: Option<Profile>) -> Option<Profile> {
         std::mem::replace(&mut self.profile, profile)
     }

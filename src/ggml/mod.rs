@@ -1,4 +1,4 @@
-//! Safe handles over ggml: tensors, graphs, devices, execution. Knows no models.
+//! Safe handles over ggml: tensors, graphs, devices, execution. Does not depend on models.
 //!
 //! ggml aborts the process when a contract is broken, so every call here checks its arguments
 //! first (shape, type, layout, place) and returns an [`Error`] where ggml would abort. Lifetimes

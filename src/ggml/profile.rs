@@ -1,4 +1,4 @@
-//! Where the time of graphs goes: operation by operation, under the name of what built them.
+//! The time of graphs: operation by operation, under the name of the block that built it.
 //!
 //! A graph under the clock runs one operation at a time, with all threads meeting after each, so
 //! its total is somewhat larger than that of a plain run, and small operations look dearer than
@@ -33,13 +33,13 @@ impl Graph {
         self.scopes().enter_block(kind, path)
     }
 
-    /// Operations added until the result is dropped join what is built around them at `path`.
+    /// Operations added until the result is dropped count for `path` within the enclosing scope.
     pub fn wiring(&self, path: &str) -> Scope<'_> {
         self.scopes().enter(OUTSIDE, path)
     }
 
-    /// Bytes of `weights` that a run reads: of tables the rows asked for, of experts at most as many
-    /// as are asked for.
+    /// Bytes of `weights` that a run reads: of tables the rows that are looked up, of experts at most as many
+    /// as are selected.
     pub fn bytes_read(&self, weights: &[Tensor]) -> u64 {
         let weights: HashSet<usize> = weights.iter().map(Tensor::key).collect();
         (0..self.n_nodes())
@@ -53,7 +53,7 @@ impl Graph {
     }
 }
 
-/// What operations took.
+/// The cost of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Times run.
@@ -73,7 +73,7 @@ impl Cost {
     }
 }
 
-/// What the operations of one use of a unit or place took.
+/// The cost of the operations of one use of a unit or place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlaceCost {
     /// The kind of block.
@@ -82,7 +82,7 @@ pub struct PlaceCost {
     pub path: String,
     /// Which use of both in a graph, counted from 0.
     pub nth: u32,
-    /// Each operation in the order of execution: its name as in [`super::Step`], and what it took.
+    /// Each operation in the order of execution: its name as in [`super::Step`], and its cost.
     pub ops: Vec<(String, Cost)>,
 }
 
@@ -101,7 +101,7 @@ pub struct Profile {
 type PlaceKey = (&'static str, String, u32, Vec<String>);
 
 impl Profile {
-    /// An empty profile that counts what is read of `weights`.
+    /// An empty profile that counts the bytes read of `weights`.
     pub fn new(weights: &[Tensor]) -> Self {
         Self {
             weights: weights.iter().map(Tensor::key).collect(),
@@ -210,10 +210,10 @@ struct Watch {
     times: Vec<(*mut sys::ggml_tensor, Duration)>,
 }
 
-/// Asked before a node whether its result is wanted, and shown it after it. Nodes that only describe
+/// Called before each node, to say whether its result is wanted, and after it. Nodes that only describe
 /// memory are run with the next one.
 unsafe extern "C" fn observe(node: *mut sys::ggml_tensor, ask: bool, data: *mut c_void) -> bool {
-    // SAFETY: `data` is the watch that `Profile::run` keeps while the graph runs, and ggml calls
+    // SAFETY: `data` is the state that `Profile::run` owns while the graph runs, and ggml calls
     // from the thread that runs it.
     let watch = unsafe { &mut *data.cast::<Watch>() };
     if !ask {

@@ -101,7 +101,7 @@ pub fn quantize_into(
     Ok(())
 }
 
-/// Turns whole blocks of `ty` into floats; `out` has room for just as many.
+/// Converts whole blocks of `ty` to floats; `out` has exactly as many elements.
 ///
 /// # Errors
 /// A type without values of its own, or sizes that do not go together.

@@ -6,10 +6,10 @@ use std::rc::Rc;
 
 use super::arena::Tensor;
 
-/// What operations are that belong to nothing smaller than the model.
+/// The kind of operations that belong to the model as a whole.
 pub(super) const OUTSIDE: &str = "wiring";
 
-/// For what an operation was built: the kind of its block, the path of the unit or place, and which
+/// The origin of an operation: the kind of its block, the path of the unit or place, and which
 /// use of both it is, counted from 0.
 #[derive(Clone)]
 pub(super) struct Place {
@@ -28,7 +28,7 @@ impl Place {
     }
 }
 
-/// For what the operations of a graph were built.
+/// The origins of the operations of a graph.
 #[derive(Default)]
 pub(super) struct Scopes {
     current: RefCell<Option<Place>>,
@@ -70,7 +70,7 @@ impl Scopes {
     }
 }
 
-/// While it lives, operations belong to what it was made for.
+/// While it lives, new operations have its origin.
 pub struct Scope<'g> {
     scopes: &'g Scopes,
     before: Option<Place>,

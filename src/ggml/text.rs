@@ -1,4 +1,4 @@
-//! Texts of ggml's.
+//! Strings of ggml.
 
 /// The version of ggml that is built in.
 pub fn version() -> String {
@@ -6,7 +6,7 @@ pub fn version() -> String {
     unsafe { text(ggml_sys::ggml_version()) }
 }
 
-/// A C string of ggml's as text.
+/// A C string of ggml as a Rust string.
 ///
 /// # Safety
 /// `ptr` is null or a NUL-terminated string that lives during the call.

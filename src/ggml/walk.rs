@@ -1,4 +1,4 @@
-//! A graph as data: what it computes, in the order of execution, for those who draw or count it.
+//! A graph as data: its operations in the order of execution, for drawing and counting.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,13 +11,13 @@ use super::scope::OUTSIDE;
 use super::text::text;
 use crate::weights::TensorType;
 
-/// Parameters of an operation that are kept.
+/// Number of parameters of an operation that are stored.
 const N_PARAMS: usize = 6;
 
 /// One operation of a graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// What is computed, as ggml names it; activations by their own names.
+    /// The operation, by ggml's name; activations by their own names.
     pub op: String,
     /// The kind of block it was built for.
     pub kind: &'static str,
@@ -33,28 +33,28 @@ pub struct Step {
     pub ty: TensorType,
     /// Parameters that are floats; the others read as such mean nothing.
     pub params: [f32; N_PARAMS],
-    /// What it reads.
+    /// Its sources.
     pub sources: Vec<Origin>,
     /// Whether it only describes memory, so that nothing is computed.
     pub is_view: bool,
-    /// Bytes of weights that it reads: of tables the rows asked for, of experts at most as many as are
-    /// asked for.
+    /// Bytes of weights that it reads: of tables the rows that are looked up, of experts at most as many as are
+    /// selected.
     pub weight_bytes: u64,
 }
 
-/// What an operation reads.
+/// A source of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Origin {
     /// The result of an earlier step.
     Step(usize),
     /// A weight, by its place in the list that [`Graph::walk`] was given.
     Weight(usize),
-    /// An input or something that is kept between passes, by its name.
+    /// An input, or a tensor that is stored between passes, by its name.
     Leaf(String),
 }
 
 impl Graph {
-    /// Every operation, in the order of execution. `weights` are told from other data.
+    /// Every operation, in the order of execution. `weights` are distinguished from other data.
     pub fn walk(&self, weights: &[Tensor]) -> Vec<Step> {
         let weights: HashMap<usize, usize> = (0..)
             .zip(weights)

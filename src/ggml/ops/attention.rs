@@ -7,7 +7,7 @@ use super::super::error::Error;
 use super::{Graph, fault, is_matrix_type};
 use crate::weights::TensorType;
 
-/// What happens to scores before they become weights.
+/// Scaling, cap and bias of the scores before the softmax.
 #[derive(Clone, Copy, Debug)]
 pub struct Scores<'a> {
     /// Factor of `q . k`.

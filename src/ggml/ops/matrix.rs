@@ -30,7 +30,7 @@ impl Graph {
         self.node("mul_mat", ptr, &[a, b])
     }
 
-    /// Asks for f32 accumulation in a matrix product, which some devices otherwise do in f16.
+    /// Requests f32 accumulation in a matrix product, which some devices otherwise do in f16.
     ///
     /// # Errors
     /// The tensor is not a matrix product.

@@ -187,7 +187,7 @@ impl Graph {
         self.expand(tensor)
     }
 
-    /// Wraps a new node: keeps its sources alive and asks the processor whether it can run it.
+    /// Wraps a new node: keeps its sources alive and checks whether the processor can run it.
     fn node(
         &self,
         op: &'static str,

@@ -1,6 +1,6 @@
 //! Attention over blocks of keys and values, in an operation of our own.
 //!
-//! It is not `flash_attn`: what a query sees is an interval of its own sequence, so there is no mask,
+//! It is not `flash_attn`: a query attends to an interval of its own sequence, so there is no mask,
 //! no gathered copy, and no slot of another sequence is looked at. The bits of a result follow from
 //! the query, its interval and the rows in it alone, whatever else is computed in the same pass.
 
@@ -15,7 +15,7 @@ use crate::weights::TensorType;
 #[cfg(test)]
 mod tests;
 
-/// Keys and values of many sequences, and what each query sees of them.
+/// Keys and values of many sequences, and the interval that each query attends to.
 #[derive(Clone, Copy, Debug)]
 pub struct KvBlocks<'a> {
     /// `[dk, kv_heads, slots]`: f32, f16, bf16, q8_0 or q4_0; rows dense.
@@ -23,7 +23,7 @@ pub struct KvBlocks<'a> {
     /// `[dv, kv_heads, slots]` likewise; may be a view of the heads of `k`.
     pub v: &'a Tensor,
     /// i32 `[4, n]`, for each query: where the blocks of its sequence start in `table`, its own
-    /// position, and the first and the end of the positions that it sees.
+    /// position, and the first and the end of the positions that it attends to.
     pub queries: &'a Tensor,
     /// i32 `[m]`: the position p of a sequence lies in the slot
     /// `table[start + p / block_len] * block_len + p % block_len`.
@@ -86,11 +86,11 @@ fn is_page_type(ty: TensorType) -> bool {
 }
 
 impl Graph {
-    /// `softmax(q . k * scale) . v` over the positions that each query sees:
+    /// `softmax(q . k * scale) . v` over the positions that each query attends to:
     /// `q [dk, heads, n]` f32, rows dense -> `[dv, heads, n]` f32, computed in f32. A linear
     /// position bias lowers scores by the distance of the positions.
     ///
-    /// What the lists say is checked where it is read: a query whose interval is empty, or whose
+    /// The lists are checked when they are read: a query whose interval is empty, or whose
     /// blocks lie outside the table or the slots, gets zeros. The online softmax is that of Milakov
     /// and Gimelshein 2018.
     ///
