@@ -20,31 +20,33 @@ struct Class {
 const TOP: &str = "\
 # Models
 
-Made by `make models` from `stmaps/`, `archs/` and `tests/hf/`; do not edit. GGUF files run where there is a definition
-([architectures](../archs)); what follows is about Hugging Face folders.
+This page lists Hugging Face folders by class, the name in `architectures` of `config.json`. A GGUF file runs if its architecture has a definition
+([archs](../archs)). The page is written by `make models` from `stmaps/`, `archs/` and `tests/hf/`; do not edit.
 
 ## Classes
 
-The name is that in `architectures` of `config.json`. *Text part*: the model opens as the text model in it, and one line of the log says what
-is left out; the definition is that of the text model's class. Proof: tiny folders of `tests/hf` whose logits transformers computes; *equal
-class*: they come from a class that equals the published code, which is not in transformers, or, where there is none, from the published
-formulas in PyTorch. Classes that end in
-`ForSequenceClassification` open by the map of their base class; those listed are the ones with a proof.
+- **Definition**: the architecture that the folder becomes.
+- **State**: *opens*; *text part*, a multimodal model of which the text model opens, and one line of the log says what is left out; or *not yet*, with
+  the reason.
+- **Test**: tiny folders in `tests/hf` whose logits are compared with those of transformers. *Equal class*: transformers does not have the class; the
+  logits come from a class that equals the published code, or from its formulas in PyTorch.
 
-| class | definition | state | proof |
+Classes that end in `ForSequenceClassification` open by the map of their base class. The list has those with a test.
+
+| class | definition | state | test |
 |---|---|---|---|
 ";
 
 const WITHOUT: &str = "
 ## Definitions without a class
 
-GGUF files of these run, and no folder opens as one of them: ";
+GGUF files of these architectures run; no folder opens as one of them: ";
 
 const QUANTISED: &str = "
 
 ## Quantised folders
 
-| method | state | proof |
+| method | state | test |
 |---|---|---|
 ";
 
