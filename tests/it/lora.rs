@@ -803,7 +803,7 @@ fn adapters_that_do_not_fit_are_refused_by_name() {
     refused(
         &said("adapter.lora.alpha", Value::F32(f32::NAN)),
         &both,
-        "no finite number",
+        "not a finite number",
     );
 
     let rank_zero = NewTensor {
@@ -1040,7 +1040,7 @@ fn a_server_has_scales_for_requests_and_for_all() {
         json!([{ "id": 2, "scale": 1 }]),
         "there is no adapter 2; the model has 2",
     );
-    refused(json!([{ "id": 0, "scale": 1e300 }]), "no finite number");
+    refused(json!([{ "id": 0, "scale": 1e300 }]), "not a finite number");
     refused(json!([{ "id": 0 }]), "scale");
     refused(
         json!([{ "id": 0, "scale": 1 }, { "id": 0, "scale": 2 }]),
