@@ -33,7 +33,7 @@ options! {
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
     name: "ffn",
-    title: "Feed-forward network",
+    title: "MLP",
     noun: "an MLP",
     phrase: "an MLP of width {=width}{has('up'): {has('gate') or fused: , gated by {=act} |  with {=act}} | , {=act} of the gate times its second input}{has('out_gate'): , sigmoid gate of the output}",
     summary: "Transforms each position by itself through a hidden layer.",

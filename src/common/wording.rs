@@ -87,6 +87,17 @@ pub(crate) fn capital(text: &str) -> String {
     first.chain(chars).collect()
 }
 
+/// A title within a sentence: its first letter is small, unless it begins with an abbreviation.
+pub(crate) fn uncapital(text: &str) -> String {
+    let mut chars = text.chars();
+    match (chars.next(), chars.clone().next()) {
+        (Some(first), Some(second)) if second.is_lowercase() => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
 /// Text of a file within a line: nothing in it moves the cursor of a terminal.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lab_bench::arch::Mode;
 use lab_bench::ggml::{Origin, Step};
 use lab_bench::inspect::diagram::svg::{self, Item};
-use lab_bench::inspect::diagram::{Drawing, MASK, Picture, SMALL, Sample, Scene, WINDOW};
+use lab_bench::inspect::diagram::{Drawing, MASK, Picture, SMALL, Scene, WINDOW};
 use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::{Plan, Pooling};
 use lab_bench::weights::TensorType;
@@ -29,26 +29,18 @@ struct Seen {
 }
 
 fn all() -> Vec<Seen> {
-    some(|_| true)
-}
-
-fn some(wanted: impl Fn(&str) -> bool) -> Vec<Seen> {
     let scratch = scratch();
     let library = library();
-    let seen = |golden: Golden| {
-        let Drawn {
-            sample, drawing, ..
-        } = Drawn::new(&library, &golden);
+    let all = goldens(scratch.path(), |_| true).into_iter();
+    let seen = all.map(|golden| {
+        let drawn = Drawn::new(&library, &golden);
         Seen {
-            plan: sample.plan().clone(),
+            plan: drawn.sample.plan().clone(),
+            drawing: drawn.drawing,
             golden,
-            drawing,
         }
-    };
-    goldens(scratch.path(), wanted)
-        .into_iter()
-        .map(seen)
-        .collect()
+    });
+    seen.collect()
 }
 
 /// As the graph of a drawing is.
@@ -188,53 +180,44 @@ fn scenes_tell_who_writes_and_reads_what_is_kept() {
     for seen in all() {
         check_traffic(&seen, &mut counts);
     }
-    for what in ["causal", "states", "shared", "latent"] {
-        assert!(
-            counts.get(what).is_some_and(|n| *n > 0),
-            "{what}: {counts:?}"
-        );
-    }
+    assert!(
+        counts.len() == 4 && counts.values().all(|n| *n > 0),
+        "{counts:?}"
+    );
 }
 
 fn check_traffic(seen: &Seen, counts: &mut BTreeMap<&'static str, usize>) {
     let name = &seen.golden.name;
     let (_, steps) = seen.steps(seen.golden.tokens.len());
     let run = traffic(seen, &steps);
+    let same = |told: BTreeSet<usize>, run: BTreeSet<usize>, what: &str| {
+        assert_eq!(told, run, "{name}: {what}");
+    };
     let prefill = pick!(seen.only, Picture::Prefill { keys, states } => (keys, states));
     let decode = pick!(seen.only, Picture::Decode { keys, states } => (keys, states));
-    let states = pick!(seen.scenes, Picture::State => ());
-    if seen.plan.mode == Mode::Causal {
-        let (_, (keys, of_state)) = prefill.expect("a prompt is read");
-        assert_eq!(seen.layers(keys), set(&run.keys), "{name}: keys written");
-        assert_eq!(
-            seen.layers(of_state),
-            set(&run.states),
-            "{name}: states written"
-        );
-        let (_, (keys, of_state)) = decode.expect("an answer is written");
-        assert_eq!(seen.layers(keys), set(&run.reads), "{name}: keys read");
-        assert_eq!(
-            seen.layers(of_state),
-            run.state_reads,
-            "{name}: states read"
-        );
+    let is_causal = seen.plan.mode == Mode::Causal;
+    assert_eq!(
+        [prefill.is_some(), decode.is_some()],
+        [is_causal; 2],
+        "{name}"
+    );
+    if let (Some((_, written)), Some((_, read))) = (prefill, decode) {
+        same(seen.layers(written.0), set(&run.keys), "keys written");
+        same(seen.layers(written.1), set(&run.states), "states written");
+        same(seen.layers(read.0), set(&run.reads), "keys read");
+        same(seen.layers(read.1), run.state_reads.clone(), "states read");
         *counts.entry("causal").or_default() += 1;
-    } else {
-        assert!(prefill.is_none() && decode.is_none(), "{name}");
     }
+    let states = pick!(seen.scenes, Picture::State => ());
     let with_states = states
         .iter()
-        .flat_map(|(scene, _)| seen.layers(&scene.kinds));
-    assert_eq!(
-        with_states.collect::<BTreeSet<_>>(),
-        set(&run.states),
-        "{name}: states"
-    );
+        .flat_map(|(scene, ())| seen.layers(&scene.kinds));
+    same(with_states.collect(), set(&run.states), "states");
     for (scene, ()) in &states {
+        let mut said: Vec<u64> = scene.facts.iter().flat_map(|fact| numbers(fact)).collect();
+        said.sort_unstable();
         for layer in seen.layers(&scene.kinds) {
-            let mut said: Vec<u64> = scene.facts.iter().flat_map(|fact| numbers(fact)).collect();
             let mut kept = run.states[&layer].clone();
-            said.sort_unstable();
             kept.sort_unstable();
             assert_eq!(said, kept, "{name}: a state in layer {layer}");
         }
@@ -243,24 +226,19 @@ fn check_traffic(seen: &Seen, counts: &mut BTreeMap<&'static str, usize>) {
     let loans = pick!(seen.only, Picture::Shared(loans) => loans);
     let told = loans.iter().flat_map(|(_, loans)| loans.iter());
     let told = told.flat_map(|loan| loan.readers.iter().map(|reader| (*reader, loan.owner)));
-    let borrowed = run.reads.iter().filter(|(reader, owner)| reader != owner);
-    let borrowed: BTreeMap<usize, usize> = borrowed.map(|(r, o)| (*r, *o)).collect();
+    let mut borrowed = run.reads.clone();
+    borrowed.retain(|reader, owner| reader != owner);
     assert_eq!(told.collect::<BTreeMap<_, _>>(), borrowed, "{name}: shared");
     if let Some((scene, _)) = &loans {
-        assert!(
-            seen.layers(&scene.kinds).is_superset(&set(&borrowed)),
-            "{name}"
-        );
+        let kinds = seen.layers(&scene.kinds);
+        assert!(kinds.is_superset(&set(&borrowed)), "{name}");
         *counts.entry("shared").or_default() += 1;
     }
     let latent = pick!(seen.only, Picture::Latent { row } => row);
-    let no_values = run
-        .keys
-        .iter()
-        .filter(|(layer, _)| !run.values.contains_key(layer));
-    let no_values: BTreeMap<usize, u64> = no_values.map(|(layer, k)| (*layer, *k)).collect();
+    let mut no_values = run.keys.clone();
+    no_values.retain(|layer, _| !run.values.contains_key(layer));
     let said = latent.map(|(scene, _)| seen.layers(&scene.kinds));
-    assert_eq!(said.unwrap_or_default(), set(&no_values), "{name}: latent");
+    same(said.unwrap_or_default(), set(&no_values), "latent");
     if let Some((_, row)) = latent {
         for (layer, k) in &no_values {
             assert_eq!(*row, Some((*k, run.heads[layer])), "{name}: a latent row");
@@ -271,32 +249,28 @@ fn check_traffic(seen: &Seen, counts: &mut BTreeMap<&'static str, usize>) {
 
 #[test]
 fn scenes_tell_how_many_experts_run() {
-    let n_found: usize = all().iter().map(check_experts).sum();
-    assert!(n_found > 5);
-}
-
-fn check_experts(seen: &Seen) -> usize {
-    let name = &seen.golden.name;
-    let (_, steps) = seen.steps(1);
-    let mut run: BTreeMap<usize, BTreeSet<(u64, u64)>> = BTreeMap::new();
-    for step in steps.iter().filter(|step| step.op == "MUL_MAT_ID") {
-        let Origin::Weight(weight) = behind(&steps, &step.sources[0], is_view) else {
-            panic!("{name}: experts are weights");
-        };
-        let numbers = (step.shape[1], seen.plan.tensors[weight].shape[2]);
-        let layer = seen.layer(&step.path).expect("a layer has them");
-        run.entry(layer).or_default().insert(numbers);
-    }
-    let scenes =
-        pick!(seen.scenes, Picture::Experts { numbers } => numbers.expect("there is a file"));
-    let mut said: BTreeMap<usize, BTreeSet<(u64, u64)>> = BTreeMap::new();
-    for (scene, numbers) in &scenes {
-        for layer in seen.layers(&scene.kinds) {
-            said.entry(layer).or_default().insert(*numbers);
+    let mut n_found = 0;
+    for seen in all() {
+        let name = &seen.golden.name;
+        let (_, steps) = seen.steps(1);
+        let mut run: BTreeSet<(usize, (u64, u64))> = BTreeSet::new();
+        for step in steps.iter().filter(|step| step.op == "MUL_MAT_ID") {
+            let Origin::Weight(weight) = behind(&steps, &step.sources[0], is_view) else {
+                panic!("{name}: experts are weights");
+            };
+            let numbers = (step.shape[1], seen.plan.tensors[weight].shape[2]);
+            run.insert((seen.layer(&step.path).expect("a layer has them"), numbers));
         }
+        let scenes =
+            pick!(seen.scenes, Picture::Experts { numbers } => numbers.expect("there is a file"));
+        let said = scenes.iter().flat_map(|(scene, numbers)| {
+            let layers = seen.layers(&scene.kinds).into_iter();
+            layers.map(|layer| (layer, *numbers))
+        });
+        assert_eq!(said.collect::<BTreeSet<_>>(), run, "{name}");
+        n_found += scenes.len();
     }
-    assert_eq!(said, run, "{name}");
-    scenes.len()
+    assert!(n_found > 5);
 }
 
 /// For each layer with attention the keys that each token of a text sees, by any head.
@@ -376,17 +350,14 @@ fn check_windows(seen: &Seen, rules: &mut BTreeSet<&'static str>) {
         let small = size.min(SMALL as usize);
         for view in views.iter() {
             let q = view.query as usize;
-            let keys = (0..WINDOW as usize)
-                .filter(|k| (*k <= q || !is_causal) && is_seen(rule, small, q, *k));
+            let sees = |k: &usize| (*k <= q || !is_causal) && is_seen(rule, small, q, *k);
+            let keys: Vec<usize> = (0..WINDOW as usize).filter(sees).collect();
             let drawn: Vec<usize> = view.keys.clone().map(|k| k as usize).collect();
-            assert_eq!(drawn, keys.collect::<Vec<_>>(), "{name}: {view:?}");
+            assert_eq!(drawn, keys, "{name}: {view:?}");
         }
         for layer in seen.layers(&scene.kinds) {
-            assert_eq!(
-                windows.insert(layer, (*rule, size)),
-                None,
-                "{name}: layer {layer}"
-            );
+            let known = windows.insert(layer, (*rule, size));
+            assert_eq!(known, None, "{name}: layer {layer}");
         }
         rules.insert(*rule);
     }
@@ -399,10 +370,8 @@ fn check_windows(seen: &Seen, rules: &mut BTreeSet<&'static str>) {
     for (layer, rows) in &patterns {
         for (q, keys) in rows.iter().enumerate() {
             let rule = windows.get(layer);
-            let sees = |k: &usize| {
-                (*k <= q || !is_causal)
-                    && rule.is_none_or(|(rule, size)| is_seen(rule, *size, q, *k))
-            };
+            let in_window = |k: usize| rule.is_none_or(|(rule, size)| is_seen(rule, *size, q, k));
+            let sees = |k: &usize| (*k <= q || !is_causal) && in_window(*k);
             let expected: BTreeSet<usize> = (0..n).filter(sees).collect();
             assert_eq!(*keys, expected, "{name}: layer {layer}, token {q}");
         }
@@ -497,37 +466,26 @@ fn check_reads(seen: &Seen) -> Option<usize> {
         ("norm", &["norms"]),
     ] {
         let told = weights.iter().filter(|(name, _)| what.contains(&&**name));
-        assert_eq!(
-            told.map(|(_, bytes)| bytes).sum::<u64>(),
-            by_kind.get(kind).copied().unwrap_or(0),
-            "{name}: {what:?}"
-        );
+        let told: u64 = told.map(|(_, bytes)| bytes).sum();
+        let run = by_kind.get(kind).copied().unwrap_or(0);
+        assert_eq!(told, run, "{name}: {what:?}");
     }
     let run = traffic(seen, &steps);
-    let row =
-        |layer: &usize| run.keys.get(layer).unwrap_or(&0) + run.values.get(layer).unwrap_or(&0);
     let sizes: u64 = run.states.values().flatten().sum();
     assert_eq!(*states, sizes * 4, "{name}: states");
     assert_eq!(keys.is_empty(), run.reads.is_empty(), "{name}");
-    let mut n_checked = 0;
     let patterns = patterns(seen, LONG);
-    for (n, bytes) in keys.iter().filter(|(n, _)| *n <= LONG as u64) {
+    let short: Vec<_> = keys.iter().filter(|(n, _)| *n <= LONG as u64).collect();
+    for (n, bytes) in &short {
         let of = |(layer, owner): (&usize, &usize)| {
-            patterns[layer][*n as usize - 1].len() as u64 * row(owner) * 2
+            let sizes = [run.keys.get(owner), run.values.get(owner)];
+            let row: u64 = sizes.into_iter().flatten().sum();
+            patterns[layer][*n as usize - 1].len() as u64 * row * 2
         };
-        assert_eq!(
-            *bytes,
-            run.reads.iter().map(of).sum::<u64>(),
-            "{name}: keys of {n}"
-        );
-        n_checked += 1;
+        let read: u64 = run.reads.iter().map(of).sum();
+        assert_eq!(*bytes, read, "{name}: keys of {n}");
     }
-    Some(n_checked)
-}
-
-#[test]
-fn what_a_text_keeps_is_what_the_loaded_model_has_room_for() {
-    all().iter().for_each(check_keeps);
+    Some(short.len())
 }
 
 fn check_keeps(seen: &Seen) {
@@ -542,10 +500,12 @@ fn check_keeps(seen: &Seen) {
         model(&seen.golden, room).memory().cache
     };
     if seen.plan.mode != Mode::Causal {
-        assert!(scene.is_none(), "{name} keeps nothing");
+        let kept = &seen.drawing.kept;
+        let told = [kept.per_token, kept.per_sequence];
         assert_eq!(
-            (seen.drawing.kept.per_token, seen.drawing.kept.per_sequence),
-            (None, None)
+            (scene.is_some(), told),
+            (false, [None; 2]),
+            "{name} keeps nothing"
         );
         return;
     }
@@ -559,29 +519,27 @@ fn check_keeps(seen: &Seen) {
     // Windows have all their room long before this.
     let long = (4 * window + 1024).next_multiple_of(16);
     let grown = (bytes(2 * long as usize, 1) - bytes(long as usize, 1)) / long;
+    let of_window = (first_block - grown * 16) / 16;
     for held in held {
         let n = held.tokens;
-        assert_eq!(held.state, state, "{name}: states");
-        assert_eq!(held.all, grown * n, "{name}: keys of {n}");
-        let of_window = (first_block - grown * 16) / 16;
-        assert_eq!(
-            held.window,
-            of_window * n.min(window),
-            "{name}: windows of {n}"
-        );
-        assert!(
-            held.bytes() <= bytes(n.next_multiple_of(16) as usize, 1),
-            "{name}"
-        );
+        let told = [held.state, held.all, held.window];
+        let kept = [state, grown * n, of_window * n.min(window)];
+        assert_eq!(told, kept, "{name}: states, keys and windows of {n}");
+        let room = bytes(n.next_multiple_of(16) as usize, 1);
+        assert!(held.bytes() <= room, "{name}");
     }
+}
+
+#[test]
+fn what_a_text_keeps_is_what_the_loaded_model_has_room_for() {
+    all().iter().for_each(check_keeps);
 }
 
 /// Without a file no scene has a number of the model's; pictures and sentences have symbols.
 #[test]
 fn without_a_file_scenes_have_symbols() {
-    for case in cases(&library()) {
-        let sample = Sample::of_definition(&case.name, &case.def, &case.request).unwrap();
-        for scene in &case.drawing(&sample).scenes {
+    for case in cases() {
+        for scene in &case.drawings[1].scenes {
             let has_number = match &scene.picture {
                 Picture::Latent { row } => row.is_some(),
                 Picture::Experts { numbers } => numbers.is_some(),
@@ -595,23 +553,18 @@ fn without_a_file_scenes_have_symbols() {
             let words = texts.flat_map(|text| text.split([' ', ',', '.', ':', ';']));
             let mut numbers = words.filter(|word| word.parse::<u64>().is_ok_and(|n| n > 1));
             let number = numbers.find(|word| !own.iter().any(|own| own == word));
-            assert_eq!(
-                number, None,
-                "{}: {}: {}",
-                case.name, scene.title, scene.line
-            );
+            assert_eq!(number, None, "{}: {}", case.name, scene.line);
         }
     }
 }
 
 #[test]
 fn cards_of_scenes_hold_their_texts() {
-    for case in cases(&library()) {
-        for sample in case.samples() {
-            let drawing = case.drawing(&sample);
+    for case in cases() {
+        for drawing in &case.drawings {
             assert!(drawing.scenes.iter().all(|scene| !scene.line.is_empty()));
             for room in [300.0, 640.0, 1000.0, 1700.0] {
-                let piece = svg::execution(&drawing, room);
+                let piece = svg::execution(drawing, room);
                 check_layout(&case.name, &piece);
                 let cards = piece.items.iter().filter_map(|item| match item {
                     Item::Box(rect, _, "frame") => Some(*rect),
@@ -620,24 +573,14 @@ fn cards_of_scenes_hold_their_texts() {
                 let cards: Vec<svg::Rect> = cards.collect();
                 assert_eq!(cards.len(), drawing.scenes.len(), "{}", case.name);
                 for (text, words) in piece.texts() {
-                    let holds = |card: &&svg::Rect| {
+                    let holds = |card: &svg::Rect| {
                         let (right, bottom) = (card.x + card.w, card.y + card.h);
-                        card.x <= text.x
-                            && card.y <= text.y
-                            && text.x + text.w <= right
-                            && text.y + text.h <= bottom
+                        let is_below = card.x <= text.x && card.y <= text.y;
+                        is_below && text.x + text.w <= right && text.y + text.h <= bottom
                     };
-                    assert!(
-                        cards.iter().any(|card| holds(&card)),
-                        "{}: `{words}`",
-                        case.name
-                    );
+                    assert!(cards.iter().any(holds), "{}: `{words}`", case.name);
+                    assert!(text.h >= 11.0, "{}: `{words}` is small", case.name);
                 }
-                let sizes = piece.items.iter().filter_map(|item| match item {
-                    Item::Text(_, _, _, style, ..) => Some(style.size()),
-                    _ => None,
-                });
-                assert!(sizes.fold(f64::MAX, f64::min) >= 11.0);
             }
         }
     }

@@ -6,19 +6,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
-use lab_bench::files::synth::design;
 use lab_bench::inspect::diagram::html::Page;
-use lab_bench::inspect::diagram::{Drawing, Part, Sample, variants};
+use lab_bench::inspect::diagram::{Drawing, Part};
 use roxmltree::{Document, Node};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::command::{bench, printed, scratch};
-use crate::goldens::{index, library, request};
+use crate::diagrams::{self, all_variants};
+use crate::goldens::library;
 
 /// A drawing with its page.
 struct Case {
-    drawing: Drawing,
+    drawing: &'static Drawing,
     path: String,
     text: String,
     page: String,
@@ -29,32 +29,18 @@ fn cases() -> &'static [Case] {
     static CASES: OnceLock<Vec<Case>> = OnceLock::new();
     CASES.get_or_init(|| {
         let library = library();
-        let mut cases = Vec::new();
-        let mut add = |arch: &str, sample: &Sample| {
-            let source = library.source(arch).unwrap();
-            let drawing = Drawing::new(&library.get(arch).unwrap(), &source.text, sample);
-            let page = page(&drawing, &source.path, &source.text);
-            cases.push(Case {
+        let case = |drawing: &'static Drawing| {
+            let source = library.source(&drawing.arch).unwrap();
+            Case {
                 drawing,
                 path: source.path.clone(),
                 text: source.text.clone(),
-                page,
-            });
-        };
-        let names: Vec<&str> = library.sources().map(|(name, _)| name).collect();
-        for arch in names {
-            let def = library.get(arch).unwrap();
-            for (tag, request) in variants(&def).unwrap() {
-                let name = format!("{arch}-{tag}");
-                add(arch, &Sample::of_definition(&name, &def, &request).unwrap());
+                page: page(drawing, &source.path, &source.text),
             }
-        }
-        for entry in index() {
-            let name = entry["name"].as_str().unwrap();
-            let (arch, request) = request(name, &entry);
-            let (_, plan) = design(&library.get(&arch).unwrap(), &request).unwrap();
-            add(&arch, &Sample::of_model(name, &plan).unwrap());
-        }
+        };
+        let symbolic = all_variants().iter().map(|own| &own.drawing);
+        let numbers = diagrams::cases().iter().map(|case| &case.drawings[0]);
+        let cases: Vec<Case> = symbolic.chain(numbers).map(case).collect();
         assert!(cases.len() > 150);
         cases
     })
@@ -146,10 +132,9 @@ fn shape(dims: &[String]) -> String {
         .map(String::as_str)
         .filter(|d| *d != "1")
         .collect();
-    if said.is_empty() {
-        "1".into()
-    } else {
-        said.join(" × ")
+    match said.is_empty() {
+        true => "1".into(),
+        false => said.join(" × "),
     }
 }
 
@@ -172,7 +157,7 @@ fn everything_drawn_is_told() {
         let definition = json!({ "path": case.path, "text": case.text });
         assert_eq!(data["definition"], definition, "{}", case.drawing.name);
         let told = data["parts"].as_array().unwrap();
-        let drawn = parts(&case.drawing);
+        let drawn = parts(case.drawing);
         assert_eq!(told.len(), drawn.len(), "{}", case.drawing.name);
         for ((kind, part), told) in drawn.into_iter().zip(told) {
             let place = format!("{} {}", case.drawing.name, part.path);
@@ -239,7 +224,7 @@ fn every_name_leads_to_a_picture() {
             let is_shown = named(&[stack], at).is_some() && views.contains_key(at.as_str());
             assert!(is_shown, "{name}: {at} has no picture");
         }
-        for ((kind, part), told) in parts(&case.drawing).into_iter().zip(list(&data["parts"])) {
+        for ((kind, part), told) in parts(case.drawing).into_iter().zip(list(&data["parts"])) {
             let at = learn(&told);
             let view = views[kind.map_or(at.as_str(), |kind| kinds[kind].as_str())];
             let group = named(&pictures(view, "opened"), &at);
@@ -370,7 +355,7 @@ fn pages_are_small_and_the_same_each_time() {
         assert!(size < 270_000, "{}: {size}", case.drawing.name);
         assert_eq!(
             case.page,
-            page(&case.drawing, &case.path, &case.text),
+            page(case.drawing, &case.path, &case.text),
             "{}",
             case.drawing.name
         );
@@ -421,7 +406,7 @@ fn page_of(drawing: &Drawing, text: &str) -> String {
 fn hostile_texts_stay_text() {
     const HOSTILE: &str =
         "</script><script>alert(1)</script>{{data}}<!--\u{1}\u{2028}\"'&</style><img/>";
-    let drawing = &cases()[0].drawing;
+    let drawing = cases()[0].drawing;
     let plain = page_of(drawing, &"x".repeat(HOSTILE.len()));
     let hostile = page_of(drawing, HOSTILE);
     assert_eq!(elements(&hostile), elements(&plain));

@@ -36,32 +36,35 @@ fn perf(file: &Path) -> (Vec<u8>, Value) {
     (report.into_bytes(), json)
 }
 
+/// Both pictures, in which texts do not meet.
+fn check_pictures(name: &str, drawing: &Drawing) -> [svg::Piece; 2] {
+    let pieces = [svg::stack(drawing), svg::layers(drawing)];
+    pieces.iter().for_each(|piece| check_layout(name, piece));
+    pieces
+}
+
 fn slots(drawing: &Drawing) -> impl Iterator<Item = &Slot> {
     drawing.kinds.iter().flat_map(|kind| &kind.slots)
 }
 
-fn has_number(note: Option<&Note>) -> bool {
-    let note = note.expect("every box has a note");
+fn has_number(note: &Note) -> bool {
+    assert!(!note.class.is_empty(), "every box has a colour");
     assert_eq!(note.text.is_empty(), note.level.is_none());
     note.level.is_some()
 }
 
 /// The parts and the slots with a number.
 fn with_numbers(drawing: &Drawing) -> (Vec<&Part>, Vec<&Slot>) {
-    let parts = drawing
-        .parts()
-        .filter(|part| has_number(part.note.as_ref()));
-    let slots = slots(drawing).filter(|slot| has_number(slot.note.as_ref()));
+    let parts = drawing.parts().filter(|part| has_number(&part.note));
+    let slots = slots(drawing).filter(|slot| has_number(&slot.note));
     (parts.collect(), slots.collect())
 }
 
 fn layers_with_numbers(drawing: &Drawing) -> Vec<usize> {
     let notes = &drawing.overlay.as_ref().expect("a legend").layers;
-    let numbers = notes
-        .iter()
-        .enumerate()
-        .filter(|(_, note)| note.level.is_some());
-    numbers.map(|(at, _)| at).collect()
+    (0..notes.len())
+        .filter(|at| notes[*at].level.is_some())
+        .collect()
 }
 
 /// The seconds that a note tells, with three digits.
@@ -127,28 +130,24 @@ fn times_of_boxes_add_up_to_those_of_the_pass() {
 /// The numbers that are shown, and what is told as outside, are the whole.
 fn check_times(name: &str, drawing: &Drawing, overlay: &Overlay, total: f64) {
     let legend = drawing.overlay.as_ref().unwrap();
-    let told = |note: &Option<Note>| seconds(note.as_ref().unwrap(), &legend.title);
+    let told = |note: &Note| seconds(note, &legend.title);
+    let is_sum = |parts: &[f64], whole: f64| {
+        assert!(
+            near(parts.iter().sum(), whole, 0.01),
+            "{name}: {parts:?} {whole}"
+        );
+    };
     let parts: f64 = drawing.parts().map(|part| told(&part.note)).sum();
     let joins: f64 = slots(drawing).map(|slot| told(&slot.note)).sum();
     let outside = overlay.numbers.iter().filter(|n| n.spot.path().is_empty());
     let outside: f64 = outside.map(|n| n.value).sum();
-    assert!(
-        near(parts + joins + outside, total, 0.01),
-        "{name}: {parts} {joins} {total}"
-    );
+    is_sum(&[parts, joins, outside], total);
     let stages = drawing.begin.iter().chain(&drawing.end);
     let stages: f64 = stages.map(|part| told(&part.note)).sum();
-    let layers = legend
-        .layers
-        .iter()
-        .map(|note| seconds(note, &legend.title));
-    let layers: f64 = layers.sum();
-    assert!(
-        near(stages + layers + outside, total, 0.01),
-        "{name}: {stages} {layers} {total}"
-    );
-    let kinds: f64 = drawing.kinds.iter().map(|kind| told(&kind.note)).sum();
-    assert!(near(kinds, layers, 0.01), "{name}: {kinds} {layers}");
+    let layers: f64 = legend.layers.iter().map(told).sum();
+    is_sum(&[stages, layers, outside], total);
+    let kinds: Vec<f64> = drawing.kinds.iter().map(|kind| told(&kind.note)).collect();
+    is_sum(&kinds, layers);
     for part in drawing.parts() {
         let ops: f64 = part.ops.iter().map(|op| told(&op.note)).sum();
         assert!(
@@ -179,16 +178,8 @@ fn check_place(name: &str, drawn: &Drawn, number: &Number) {
     else {
         panic!("{name}: a profile has operations")
     };
-    let alone = Overlay {
-        quantity: "time".into(),
-        rule: Rule::Time,
-        numbers: vec![Number {
-            value: 1.0,
-            ..number.clone()
-        }],
-        of: None,
-        first: None,
-    };
+    let mut alone = largest(Vec::new());
+    alone.numbers.push(number.clone());
     let Ok(drawing) = put(drawn, &alone) else {
         assert_eq!(
             (kind.as_str(), path.as_str()),
@@ -206,7 +197,7 @@ fn check_place(name: &str, drawn: &Drawn, number: &Number) {
             "{name}: {path} in {}",
             part.path
         );
-        let mut ops = part.ops.iter().filter(|op| has_number(op.note.as_ref()));
+        let mut ops = part.ops.iter().filter(|op| has_number(&op.note));
         if let Some(op) = ops.next() {
             assert!(
                 op.ops.contains(&all[*at]),
@@ -268,8 +259,7 @@ fn every_watched_value_has_a_box() {
         let has_slots = |at: &usize| !layers[*at].slots.is_empty();
         let computing: Vec<usize> = (0..layers.len()).filter(has_slots).collect();
         assert_eq!(layers_with_numbers(&drawing), computing, "{}", golden.name);
-        check_layout(&golden.name, &svg::stack(&drawing));
-        check_layout(&golden.name, &svg::layers(&drawing));
+        check_pictures(&golden.name, &drawing);
         if PROFILED.contains(&golden.name.as_str()) {
             values
                 .iter()
@@ -340,8 +330,7 @@ fn a_fault_is_marked_at_its_block_and_layer() {
         });
         let drawing = put(&Drawn::new(&library, &golden), &overlay).unwrap();
         check_marks(&drawing, kind, layer);
-        for piece in [svg::stack(&drawing), svg::layers(&drawing)] {
-            check_layout(on, &piece);
+        for piece in check_pictures(on, &drawing) {
             let texts: Vec<&str> = piece.texts().map(|(_, text)| text).collect();
             assert!(texts.contains(&"first difference"), "{on}: {path}");
             assert!(piece.classes().contains("flag"), "{on}: {path}");
@@ -350,24 +339,21 @@ fn a_fault_is_marked_at_its_block_and_layer() {
 }
 
 fn check_marks(drawing: &Drawing, kind: &str, layer: Option<usize>) {
-    let is_marked = |note: &Option<Note>| note.as_ref().is_some_and(|n| n.first.is_some());
-    let parts = drawing.parts().filter(|part| is_marked(&part.note));
-    let parts: Vec<&str> = parts.map(|part| part.kind).collect();
-    assert_eq!(parts, [kind]);
+    let marked = |notes: Vec<&Note>| {
+        let notes = notes.into_iter().enumerate();
+        let marked = notes.filter(|(_, note)| note.first.is_some());
+        marked.map(|(at, _)| at).collect::<Vec<usize>>()
+    };
+    let parts: Vec<&Part> = drawing.parts().collect();
+    let of_parts = marked(parts.iter().map(|part| &part.note).collect());
+    let of_parts: Vec<&str> = of_parts.into_iter().map(|at| parts[at].kind).collect();
+    assert_eq!(of_parts, [kind]);
     let legend = drawing.overlay.as_ref().unwrap();
-    let layers = legend
-        .layers
-        .iter()
-        .enumerate()
-        .filter(|(_, note)| note.first.is_some());
-    let layers: Vec<usize> = layers.map(|(at, _)| at).collect();
-    assert_eq!(layers, Vec::from_iter(layer));
-    let kinds = drawing
-        .kinds
-        .iter()
-        .enumerate()
-        .filter(|(_, kind)| is_marked(&kind.note));
-    let kinds: Vec<usize> = kinds.map(|(at, _)| at).collect();
+    assert_eq!(
+        marked(legend.layers.iter().collect()),
+        Vec::from_iter(layer)
+    );
+    let kinds = marked(drawing.kinds.iter().map(|kind| &kind.note).collect());
     assert_eq!(kinds, Vec::from_iter(layer.map(|at| drawing.layers[at])));
 }
 
@@ -437,24 +423,24 @@ fn the_program_shows_where_two_models_part() {
         assert!(text.contains("first value that differs by more than 1e-6:"));
         assert!(text.contains("layers.1.ffn.out"));
     }
-    let refused = |arguments: &[&str], part: &str| {
+    let other = [&draw[..], &["--quantity", "time"]].concat();
+    let refused: [(&[&str], &str); 4] = [
+        (
+            &["diagram", "llama", "--overlay", &file, "-o", &out],
+            "`llama` is the name of a definition",
+        ),
+        (&other, "(`error`, `norm of A`, `norm of B`), found `time`"),
+        (&["diagram", &a, "--quantity", "error"], "--overlay"),
+        (&["diagram", &a, "--overlay", &out, "-o", &out], "directory"),
+    ];
+    for (arguments, part) in refused {
         let ran = bench(arguments);
         assert!(
             !ran.is_fine() && ran.err.contains(part),
             "{arguments:?}: {}",
             ran.err
         );
-    };
-    refused(
-        &["diagram", "llama", "--overlay", &file, "-o", &out],
-        "`llama` is the name of a definition",
-    );
-    refused(
-        &[&draw[..], &["--quantity", "time"]].concat(),
-        "(`error`, `norm of A`, `norm of B`), found `time`",
-    );
-    refused(&["diagram", &a, "--quantity", "error"], "--overlay");
-    refused(&["diagram", &a, "--overlay", &out, "-o", &out], "directory");
+    }
 }
 
 #[test]
@@ -500,8 +486,7 @@ fn files_of_other_models_are_told() {
     ]);
     overlay.quantity = hostile;
     let drawing = put(&drawn, &overlay).unwrap();
-    for piece in [svg::stack(&drawing), svg::layers(&drawing)] {
-        check_layout("hostile", &piece);
+    for piece in check_pictures("hostile", &drawing) {
         let text = svg::document(&drawing, &piece, "a picture");
         let xml = roxmltree::Document::parse(&text).unwrap();
         assert!(!xml.descendants().any(|node| node.has_tag_name("script")));
@@ -529,8 +514,7 @@ fn long_words_of_a_file_are_cut() {
         let begin = std::time::Instant::now();
         let overlay = Overlay::read(file.to_string().as_bytes(), None).unwrap();
         let drawing = put(&drawn, &overlay).unwrap();
-        for piece in [svg::stack(&drawing), svg::layers(&drawing)] {
-            check_layout("long words", &piece);
+        for piece in check_pictures("long words", &drawing) {
             let text = svg::document(&drawing, &piece, "a picture");
             assert!(text.len() < 1 << 19, "{} bytes", text.len());
         }
@@ -626,7 +610,7 @@ fn infinite_errors_are_shown() {
     });
     let overlay = Overlay::read(report.to_string().as_bytes(), None).unwrap();
     let drawing = put(&one("llama"), &overlay).unwrap();
-    let note = drawing.kinds[0].note.as_ref().unwrap();
+    let note = &drawing.kinds[0].note;
     assert_eq!(
         (note.text.as_str(), note.level),
         ("no number in layer 0", Some(LEVELS - 1))
@@ -685,65 +669,54 @@ fn text_is_readable_on_every_colour() {
     }
 }
 
+/// Files that are refused, and a part of the reason; `OP(..)` is a profile with an operation, and `PLACE(..)` one
+/// with a place.
+const REFUSED: &str = r#"
+{ => EOF
+[] => expected a map
+{} => without numbers
+{"a":NaN} => expected
+{"a":1e999} => number out of range
+{"a":1e301} => at `a`: expected a number of at most 1e300
+{"a":"1"} => expected f64 at line 1
+{"a":1,"a":1} => found `a` twice at line 1
+{"runs":[]} => which has no profiles
+{"runs":[{}]} => missing field `profiles`
+{"runs":[{"profiles":[{"what":7}]}]} => expected a string
+{"runs":[{"profiles":[]}]} => found one of `bench perf --json`
+{"positions":1,"mean":null,"same_top":1} => found one of `bench compare --kl --json`
+PLACE() => without operations
+PLACE({"kind":"ffn","path":"a","use":-1}) => expected u64
+OP({"name":"ADD"}) => missing field `seconds`
+OP({"name":"ADD","seconds":-1}) => a time that is not negative, found -1
+{"values":[]} => without values
+{"values":[{"path":"a","nmse":1}],"first_divergence":"b"} => found `b`
+"#;
+
 /// Files of anything else are refused with what was expected.
 #[test]
 fn hostile_files_are_refused() {
-    let deep = "[".repeat(100_000);
     let profiled =
         |text: &str| format!(r#"{{"runs":[{{"profiles":[{{"what":"p","places":[{text}]}}]}}]}}"#);
-    let op = |op: &str| {
-        let place = format!(r#"{{"kind":"ffn","path":"a","use":0,"operations":[{op}]}}"#);
-        profiled(&place)
+    let written = |file: &str| {
+        let within = |name: &str| file.strip_prefix(name)?.strip_suffix(')');
+        match (within("OP("), within("PLACE(")) {
+            (Some(op), _) => profiled(&format!(
+                r#"{{"kind":"ffn","path":"a","use":0,"operations":[{op}]}}"#
+            )),
+            (_, Some(place)) => profiled(place),
+            _ => file.to_owned(),
+        }
     };
-    let cases: Vec<(String, &str)> = vec![
-        ("".into(), "EOF"),
-        ("{".into(), "EOF"),
-        (deep.clone(), "expected a map"),
-        (format!("{{\"a\":{deep}"), "EOF"),
-        ("[]".into(), "expected a map"),
-        ("{}".into(), "without numbers"),
-        (r#"{"a":NaN}"#.into(), "expected"),
-        (r#"{"a":1e999}"#.into(), "number out of range"),
-        (
-            r#"{"a":1e301}"#.into(),
-            "at `a`: expected a number of at most 1e300",
-        ),
-        (r#"{"a":"1"}"#.into(), "expected f64 at line 1"),
-        (r#"{"a":1,"a":1}"#.into(), "found `a` twice at line 1"),
-        (r#"{"runs":[]}"#.into(), "which has no profiles"),
-        (r#"{"runs":[{}]}"#.into(), "missing field `profiles`"),
-        (
-            r#"{"runs":[{"profiles":[{"what":7}]}]}"#.into(),
-            "expected a string",
-        ),
-        (
-            r#"{"runs":[{"profiles":[]}]}"#.into(),
-            "found one of `bench perf --json`",
-        ),
-        (
-            r#"{"positions":1,"mean":null,"same_top":1}"#.into(),
-            "found one of `bench compare --kl --json`",
-        ),
-        (profiled(""), "without operations"),
-        (
-            profiled(r#"{"kind":"ffn","path":"a","use":-1}"#),
-            "expected u64",
-        ),
-        (op(r#"{"name":"ADD"}"#), "missing field `seconds`"),
-        (
-            op(r#"{"name":"ADD","seconds":-1}"#),
-            "a time that is not negative, found -1",
-        ),
-        (r#"{"values":[]}"#.into(), "without values"),
-        (
-            r#"{"values":[{"path":"a","nmse":1}],"first_divergence":"b"}"#.into(),
-            "found `b`",
-        ),
-    ];
+    let lines = REFUSED.lines().filter(|line| !line.is_empty());
+    let lines = lines.map(|line| line.split_once(" => ").expect("a reason"));
+    let mut cases: Vec<(String, &str)> = lines.map(|(f, part)| (written(f), part)).collect();
+    let deep = "[".repeat(100_000);
+    cases.push((format!("{{\"a\":{deep}"), "EOF"));
+    cases.extend([(deep, "expected a map"), (String::new(), "EOF")]);
     for (file, part) in cases {
-        let message = Overlay::read(file.as_bytes(), None)
-            .unwrap_err()
-            .to_string();
+        let refused = Overlay::read(file.as_bytes(), None).unwrap_err();
+        let message = refused.to_string();
         assert!(message.contains(part), "{file:.80}: {message}");
         assert!(message.len() < 400, "{message}");
     }

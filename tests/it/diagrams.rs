@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use lab_bench::arch::expr::{Expr, Value};
@@ -45,47 +46,86 @@ impl Drawn {
     }
 }
 
-/// A golden's definition and what its model is made of.
+/// A model drawn with numbers, as of a file, and with symbols.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) def: ArchDef,
-    source: String,
-    pub(crate) request: Request,
-}
-
-pub(crate) fn cases(library: &Library) -> Vec<Case> {
-    let entries = index();
-    let one = |entry: &serde_json::Value| {
-        let name = entry["name"].as_str().expect("a name").to_owned();
-        let (arch, request) = request(&name, entry);
-        Case {
-            def: library.get(&arch).expect("sound"),
-            source: library.source(&arch).expect("built in").text.clone(),
-            request,
-            name,
-        }
-    };
-    entries.iter().map(one).collect()
+    pub(crate) samples: [Sample; 2],
+    pub(crate) drawings: [Drawing; 2],
 }
 
 impl Case {
-    fn plan(&self) -> Plan {
-        design(&self.def, &self.request)
-            .expect("the golden can be made")
-            .1
+    pub(crate) fn both(&self) -> impl Iterator<Item = (&Sample, &Drawing)> {
+        self.samples.iter().zip(&self.drawings)
     }
+}
 
-    /// With numbers, as of a file, and with symbols.
-    pub(crate) fn samples(&self) -> [Sample; 2] {
-        [
-            Sample::of_model(&self.name, &self.plan()).expect("a graph"),
-            Sample::of_definition(&self.name, &self.def, &self.request).expect("a graph"),
-        ]
-    }
+/// Every golden.
+pub(crate) fn cases() -> &'static [Case] {
+    static CASES: OnceLock<Vec<Case>> = OnceLock::new();
+    CASES.get_or_init(|| {
+        let library = library();
+        let case = |entry: serde_json::Value| {
+            let name = entry["name"].as_str().expect("a name").to_owned();
+            let (arch, request) = request(&name, &entry);
+            let def = library.get(&arch).expect("sound");
+            let source = &library.source(&arch).expect("built in").text;
+            let (_, plan) = design(&def, &request).expect("the golden can be made");
+            let samples = [
+                Sample::of_model(&name, &plan).expect("a graph"),
+                Sample::of_definition(&name, &def, &request).expect("a graph"),
+            ];
+            let drawings = samples.each_ref().map(|s| Drawing::new(&def, source, s));
+            Case {
+                name,
+                def,
+                samples,
+                drawings,
+            }
+        };
+        index().into_iter().map(case).collect()
+    })
+}
 
-    pub(crate) fn drawing(&self, sample: &Sample) -> Drawing {
-        Drawing::new(&self.def, &self.source, sample)
-    }
+/// A definition as one of its variants, drawn with symbols.
+pub(crate) struct Variant {
+    pub(crate) arch: String,
+    /// Whether it is the first of its definition.
+    pub(crate) is_first: bool,
+    pub(crate) sample: Sample,
+    pub(crate) drawing: Drawing,
+}
+
+/// Every variant of every definition.
+pub(crate) fn all_variants() -> &'static [Variant] {
+    static ALL: OnceLock<Vec<Variant>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let library = library();
+        let sources = library.sources();
+        let of_definition = sources.flat_map(|(arch, source)| {
+            let def = library.get(arch).expect("sound");
+            let all = variants(&def).expect("there is a model");
+            let one = |(at, (tag, request)): (usize, &(String, Request))| {
+                let name = format!("{arch}-{tag}");
+                let name = name.trim_end_matches('-');
+                let sample = Sample::of_definition(name, &def, request).expect("a graph");
+                Variant {
+                    arch: arch.to_owned(),
+                    is_first: at == 0,
+                    drawing: Drawing::new(&def, &source.text, &sample),
+                    sample,
+                }
+            };
+            all.iter().enumerate().map(one).collect::<Vec<_>>()
+        });
+        of_definition.collect()
+    })
+}
+
+/// The first variant of a definition.
+fn first_of(arch: &str) -> &'static Variant {
+    let mut all = all_variants().iter();
+    all.find(|own| own.arch == arch).expect("built in")
 }
 
 fn is_computed(step: &Step) -> bool {
@@ -276,10 +316,9 @@ fn check_drawing(name: &str, sample: &Sample, drawing: &Drawing) {
 
 #[test]
 fn what_is_drawn_is_what_is_built() {
-    for case in cases(&library()) {
-        for sample in case.samples() {
-            check_drawing(&case.name, &sample, &case.drawing(&sample));
-        }
+    for case in cases() {
+        case.both()
+            .for_each(|(sample, drawing)| check_drawing(&case.name, sample, drawing));
     }
 }
 
@@ -323,47 +362,35 @@ fn what_is_built_is_what_runs() {
 
 #[test]
 fn masks_show_who_sees_whom() {
-    let library = library();
     let seen = |name: &str| {
-        let case = cases(&library)
-            .into_iter()
-            .find(|c| c.name == name)
-            .unwrap();
-        let sample = Sample::of_model(name, &case.plan()).unwrap();
-        let drawing = case.drawing(&sample);
-        let icons = drawing.parts().flat_map(|part| part.icons.clone());
+        let case = cases().iter().find(|case| case.name == name).unwrap();
+        let icons = case.drawings[0].parts().flat_map(|part| part.icons.clone());
         let masks = icons.filter_map(|icon| match icon {
             Icon::Mask { seen, .. } => Some(seen),
             _ => None,
         });
         masks.collect::<Vec<_>>()
     };
-    let causal: Vec<_> = (0..MASK).map(|q| 0..q + 1).collect();
-    let window: Vec<_> = (0..MASK)
-        .map(|q| (q + 1).saturating_sub(3)..q + 1)
-        .collect();
-    let all: Vec<_> = (0..MASK).map(|_| 0..MASK).collect();
+    let rows = |begin: fn(u32) -> u32| (0..MASK).map(|q| begin(q)..q + 1).collect::<Vec<_>>();
+    let (causal, window) = (rows(|_| 0), rows(|q| (q + 1).saturating_sub(3)));
+    let all = vec![0..MASK; MASK as usize];
     assert_eq!(seen("llama"), std::slice::from_ref(&causal));
     // Masked tokens and encoders see what follows.
     assert_eq!([seen("llada"), seen("bert")], [[all.clone()], [all]]);
     assert_eq!(seen("gemma3"), [window, causal]);
 }
 
-/// Whether a size is written as a number; 1 is one everywhere.
-fn is_number(text: &str) -> bool {
-    text.parse::<u64>().is_ok_and(|n| n > 1)
-}
-
 #[test]
 fn without_a_file_no_size_is_a_number() {
-    for case in cases(&library()) {
-        let sample = Sample::of_definition(&case.name, &case.def, &case.request).unwrap();
-        let drawing = case.drawing(&sample);
+    // 1 is one everywhere.
+    let is_number = |text: &&String| text.parse::<u64>().is_ok_and(|n| n > 1);
+    for case in cases() {
+        let drawing = &case.drawings[1];
         for part in drawing.parts() {
             let weights = part.weights.iter().flat_map(|w| &w.shape);
             let results = part.ops.iter().flat_map(|op| &op.result);
             let edges = part.edges.iter().flat_map(|edge| &edge.shape);
-            let number = weights.chain(results).chain(edges).find(|d| is_number(d));
+            let number = weights.chain(results).chain(edges).find(is_number);
             assert_eq!(number, None, "{}: {}", case.name, part.path);
             assert_eq!(part.cost, None);
         }
@@ -373,9 +400,9 @@ fn without_a_file_no_size_is_a_number() {
 
 #[test]
 fn numbers_of_a_file_add_up() {
-    for case in cases(&library()) {
-        let [sample, _] = case.samples();
-        let (drawing, plan, name) = (case.drawing(&sample), sample.plan(), &case.name);
+    for case in cases() {
+        let (sample, drawing, name) = (&case.samples[0], &case.drawings[0], &case.name);
+        let plan = sample.plan();
         let mut tensors = BTreeSet::new();
         for part in drawing.parts() {
             let own = part.weights.iter().flat_map(|w| w.tensors.iter().copied());
@@ -387,115 +414,76 @@ fn numbers_of_a_file_add_up() {
         // Of two tables for short and long contexts a pass reads one.
         let all = (0..sample.steps().len()).collect();
         assert_eq!(tensors, weights_read(sample.steps(), &all), "{name}");
+        let shares: f64 = drawing.shares.iter().map(|(_, share)| share).sum();
+        assert!((0.98..1.001).contains(&shares), "{name}: {shares}");
         let kept = &drawing.kept;
+        let told = [kept.per_token, kept.in_window, kept.per_sequence];
         if plan.mode != Mode::Causal {
-            assert_eq!(
-                [kept.per_token, kept.in_window, kept.per_sequence],
-                [None; 3],
-                "{name}"
-            );
+            assert_eq!(told, [None; 3], "{name}");
             continue;
         }
         let own = plan.key_values().filter(|(_, rows)| rows.owner.is_none());
         let rows = own.map(|(_, rows)| 2 * (rows.k + if rows.v_in_k { 0 } else { rows.v }));
-        let told: u64 = [kept.per_token, kept.in_window].into_iter().flatten().sum();
-        assert_eq!(told, rows.sum::<u64>(), "{name}");
-        assert_eq!(
-            kept.per_sequence.unwrap_or(0),
-            plan.recurrent_bytes(1).unwrap(),
-            "{name}"
-        );
+        let [token, window, sequence] = told.map(|bytes| bytes.unwrap_or(0));
+        assert_eq!(token + window, rows.sum::<u64>(), "{name}");
+        assert_eq!(sequence, plan.recurrent_bytes(1).unwrap(), "{name}");
     }
 }
 
 pub(crate) fn check_layout(name: &str, piece: &Piece) {
     let texts: Vec<(svg::Rect, &str)> = piece.texts().collect();
-    let page = svg::Rect {
-        x: 0.0,
-        y: 0.0,
-        w: piece.w,
-        h: piece.h,
-    };
-    let inside = |r: &svg::Rect| {
-        r.x >= page.x && r.y >= page.y && r.x + r.w <= page.w && r.y + r.h <= page.h
-    };
+    let is_inside =
+        |r: &svg::Rect| r.x >= 0.0 && r.y >= 0.0 && r.x + r.w <= piece.w && r.y + r.h <= piece.h;
     for (i, (rect, text)) in texts.iter().enumerate() {
-        assert!(
-            inside(rect),
-            "{name}: `{text}` at {rect:?} is outside {page:?}"
-        );
+        assert!(is_inside(rect), "{name}: `{text}` at {rect:?} is outside");
         let met = texts[i + 1..].iter().find(|(other, _)| rect.meets(other));
         assert_eq!(met, None, "{name}: `{text}` at {rect:?} meets another text");
     }
     for item in &piece.items {
         if let Item::Box(rect, ..) = item {
-            assert!(
-                inside(rect),
-                "{name}: a box at {rect:?} is outside {page:?}"
-            );
+            assert!(is_inside(rect), "{name}: a box at {rect:?} is outside");
         }
     }
 }
 
-#[test]
-fn texts_do_not_meet_and_nothing_is_outside() {
-    for case in cases(&library()) {
-        for sample in case.samples() {
-            let drawing = case.drawing(&sample);
-            check_layout(&case.name, &svg::stack(&drawing));
-            check_layout(&case.name, &svg::layers(&drawing));
-        }
-    }
+/// A release build takes a tenth of this; the machine of a test may be busy.
+const RENDERED_WITHIN: Duration = Duration::from_secs(2);
+
+/// Texts of a picture's element.
+fn texts<'d>(xml: &'d roxmltree::Document<'_>, tag: &str) -> Vec<&'d str> {
+    let all = xml.root_element().children();
+    all.filter(|node| node.has_tag_name(("http://www.w3.org/2000/svg", tag)))
+        .filter_map(|node| node.text())
+        .collect()
 }
 
 #[test]
-fn pictures_are_xml_and_the_same_each_time() {
-    for case in cases(&library()) {
-        let documents = || {
-            let [sample, _] = case.samples();
-            let drawing = case.drawing(&sample);
-            let pieces = [svg::stack(&drawing), svg::layers(&drawing)];
-            pieces.map(|piece| svg::document(&drawing, &piece, "a picture"))
-        };
-        let first = documents();
-        assert_eq!(first, documents(), "{}", case.name);
-        for text in &first {
-            let xml =
-                roxmltree::Document::parse(text).unwrap_or_else(|e| panic!("{}: {e}", case.name));
-            let root = xml.root_element();
-            let has = |tag: &str| {
-                root.children()
-                    .any(|c| c.has_tag_name(tag) && c.text().is_some())
+fn pictures_are_legible_sound_and_the_same_each_time_and_say_what_they_show() {
+    let library = library();
+    for case in cases() {
+        let name = &case.name;
+        for (sample, drawing) in case.both() {
+            let pictures = |drawing: &Drawing| {
+                let pieces = [svg::stack(drawing), svg::layers(drawing)];
+                let texts = pieces.each_ref();
+                let texts = texts.map(|piece| svg::document(drawing, piece, "the whole model"));
+                (pieces, texts)
             };
-            let tag = |tag| ("http://www.w3.org/2000/svg", tag);
-            let named = |name| root.children().any(|c| c.has_tag_name(tag(name)));
+            let start = Instant::now();
+            let (pieces, documents) = pictures(drawing);
+            assert!(start.elapsed() < RENDERED_WITHIN, "{name}");
+            let source = &library.source(&case.def.name).unwrap().text;
+            let again = pictures(&Drawing::new(&case.def, source, sample));
+            assert_eq!(documents, again.1, "{name}");
+            pieces.iter().for_each(|piece| check_layout(name, piece));
+            let xml = documents.each_ref().map(|text| {
+                roxmltree::Document::parse(text).unwrap_or_else(|e| panic!("{name}: {e}"))
+            });
             assert!(
-                named("title") && named("desc") || has("title"),
-                "{}",
-                case.name
+                xml.iter().all(|xml| texts(xml, "title").len() == 1),
+                "{name}"
             );
-        }
-    }
-}
-
-/// What a document says of its picture.
-fn desc(text: &str) -> String {
-    let xml = roxmltree::Document::parse(text).expect("XML");
-    let desc = xml.descendants().find(|node| node.has_tag_name("desc"));
-    let desc = desc.and_then(|node| node.text()).expect("a description");
-    desc.to_owned()
-}
-
-#[test]
-fn descriptions_say_what_a_picture_shows() {
-    for case in cases(&library()) {
-        for sample in case.samples() {
-            let drawing = case.drawing(&sample);
-            let said = desc(&svg::document(
-                &drawing,
-                &svg::stack(&drawing),
-                "the whole model",
-            ));
+            let said = texts(&xml[0], "desc")[0];
             let mode = match drawing.mode {
                 Mode::Causal => "an autoregressive model. The whole model: ",
                 Mode::Diffusion => "a text diffusion model. The whole model: ",
@@ -503,7 +491,7 @@ fn descriptions_say_what_a_picture_shows() {
             };
             let labels = drawing.kinds.iter().map(|kind| kind.label.as_str());
             for part in labels.chain([mode, &drawing.name]) {
-                assert!(said.contains(part), "{}: {part}: {said}", case.name);
+                assert!(said.contains(part), "{name}: {part}: {said}");
             }
             let n_layers = format!(" {} layer", drawing.layers.len());
             assert_eq!(said.contains(&n_layers), !drawing.is_symbolic, "{said}");
@@ -511,70 +499,20 @@ fn descriptions_say_what_a_picture_shows() {
     }
 }
 
-#[test]
-fn hostile_names_stay_text() {
-    let library = library();
-    let case = cases(&library).into_iter().next().unwrap();
-    let name = "<script>\u{1}&\"'</svg>";
-    let sample = Sample::of_model(name, &case.plan()).unwrap();
-    let drawing = case.drawing(&sample);
-    let text = svg::document(&drawing, &svg::stack(&drawing), "a picture");
-    let xml = roxmltree::Document::parse(&text).unwrap();
-    let is_script = |node: roxmltree::Node<'_, '_>| node.has_tag_name("script");
-    assert!(!xml.descendants().any(is_script));
-}
-
-/// A release build takes a tenth of this; the machine of a test may be busy.
-const RENDERED_WITHIN: Duration = Duration::from_secs(2);
-
-#[test]
-fn drawing_is_quick() {
-    for case in cases(&library()) {
-        let plan = case.plan();
-        let start = Instant::now();
-        let sample = Sample::of_model(&case.name, &plan).unwrap();
-        let drawing = case.drawing(&sample);
-        let pieces = [svg::stack(&drawing), svg::layers(&drawing)];
-        let texts = pieces.map(|piece| svg::document(&drawing, &piece, "a picture"));
-        let took = start.elapsed();
-        assert!(texts.iter().all(|text| text.len() > 1000));
-        assert!(took < RENDERED_WITHIN, "{}: {took:?}", case.name);
-    }
-    // Symbols take many models of a definition.
-    let library = library();
-    for (name, source) in library.sources() {
-        let def = library.get(name).unwrap();
-        let start = Instant::now();
-        let (_, request) = variants(&def).unwrap().remove(0);
-        let sample = Sample::of_definition(name, &def, &request).unwrap();
-        let drawing = Drawing::new(&def, &source.text, &sample);
-        let pieces = [svg::stack(&drawing), svg::layers(&drawing)];
-        let texts = pieces.map(|piece| svg::document(&drawing, &piece, "a picture"));
-        let took = start.elapsed();
-        assert!(texts.iter().all(|text| text.len() > 1000));
-        assert!(took < RENDERED_WITHIN, "{name}: {took:?}");
-    }
-}
-
 #[cfg(feature = "png")]
 #[test]
 fn a_png_is_a_picture_of_its_size() {
-    let library = library();
-    let case = cases(&library).into_iter().next().unwrap();
-    let sample = Sample::of_model(&case.name, &case.plan()).unwrap();
-    let drawing = case.drawing(&sample);
-    let text = svg::document(&drawing, &svg::stack(&drawing), "a picture");
-    let png = lab_bench::inspect::diagram::png::png(&text).unwrap().bytes;
-    assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
-    let size = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap());
-    let piece = svg::stack(&drawing);
+    use lab_bench::inspect::diagram::png::png;
+    let drawing = &cases()[0].drawings[0];
+    let piece = svg::stack(drawing);
+    let text = svg::document(drawing, &piece, "a picture");
+    let bytes = png(&text).unwrap().bytes;
+    assert_eq!(&bytes[..8], b"\x89PNG\r\n\x1a\n");
+    let size = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
     let expected = [piece.w, piece.h].map(|n| (n.ceil() * 1.5).ceil() as u32);
     assert_eq!([size(16), size(20)], expected);
-    assert_eq!(
-        png,
-        lab_bench::inspect::diagram::png::png(&text).unwrap().bytes
-    );
-    assert!(lab_bench::inspect::diagram::png::png("<svg").is_err());
+    assert_eq!(bytes, png(&text).unwrap().bytes);
+    assert!(png("<svg").is_err());
 }
 
 /// Of characters that the fonts do not have, one line for each picture, and nothing of anything else.
@@ -626,22 +564,14 @@ fn the_gallery_is_up_to_date() {
 /// conditions one parameter does not make true.
 #[test]
 fn variants_show_what_definitions_can_be() {
-    let library = library();
-    let mut missing = Vec::new();
-    let names: Vec<String> = library.sources().map(|(name, _)| name.to_owned()).collect();
-    for name in names {
-        let def = library.get(&name).unwrap();
-        let source = &library.source(&name).unwrap().text;
-        let all = variants(&def).unwrap();
-        let absent = all.iter().map(|(_, request)| {
-            let sample = Sample::of_definition(&name, &def, request).unwrap();
-            let drawing = Drawing::new(&def, source, &sample);
-            drawing.absent.into_iter().collect::<BTreeSet<String>>()
-        });
-        let never = absent.reduce(|a, b| &a & &b).unwrap();
-        missing.extend(never.into_iter().map(|text| format!("{name}: {text}")));
+    let mut missing: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for own in all_variants() {
+        let absent: BTreeSet<String> = own.drawing.absent.iter().cloned().collect();
+        let known = missing.entry(&own.arch).or_insert_with(|| absent.clone());
+        known.retain(|text| absent.contains(text));
     }
-    assert_eq!(missing, Vec::<String>::new());
+    missing.retain(|_, texts| !texts.is_empty());
+    assert_eq!(missing, BTreeMap::new());
 }
 
 /// Words of a formula and the operations they stand for. Attention bounds its scores and experts normalise
@@ -659,25 +589,18 @@ fn a_formula_says_what_the_graph_does() {
         ("silu(", &["SILU", "SWIGLU"], &["ffn", "moe"]),
     ];
     let mut seen = BTreeSet::new();
-    for case in cases(&library()) {
-        for sample in case.samples() {
-            for part in case.drawing(&sample).parts() {
-                for (word, names, kinds) in WORDS {
-                    let is_open = part.options.iter().any(|o| o.name == "act" && o.is_open);
-                    if !kinds.contains(&part.kind) || is_open && word == "silu(" {
-                        continue;
-                    }
-                    let mut ops = part.ops.iter().flat_map(|op| &op.ops);
-                    let is_done = ops.any(|op| names.contains(&op.as_str()));
-                    let is_told = part.formula.contains(word);
-                    assert_eq!(
-                        is_told, is_done,
-                        "{} {}: {}",
-                        case.name, part.path, part.formula
-                    );
-                    seen.insert((word, is_told));
-                }
+    let drawings = cases().iter().flat_map(|case| &case.drawings);
+    for part in drawings.flat_map(|drawing| drawing.parts()) {
+        for (word, names, kinds) in WORDS {
+            let is_open = part.options.iter().any(|o| o.name == "act" && o.is_open);
+            if !kinds.contains(&part.kind) || is_open && word == "silu(" {
+                continue;
             }
+            let mut ops = part.ops.iter().flat_map(|op| &op.ops);
+            let is_done = ops.any(|op| names.contains(&op.as_str()));
+            let is_told = part.formula.contains(word);
+            assert_eq!(is_told, is_done, "{}: {}", part.path, part.formula);
+            seen.insert((word, is_told));
         }
     }
     assert_eq!(seen.len(), 2 * WORDS.len());
@@ -685,17 +608,10 @@ fn a_formula_says_what_the_graph_does() {
 
 #[test]
 fn pictures_of_a_dense_and_a_mixed_stack() {
-    let library = library();
     for name in ["llama", "gpt-oss"] {
-        let def = library.get(name).unwrap();
-        let request = variants(&def).unwrap().remove(0).1;
-        let sample = Sample::of_definition(name, &def, &request).unwrap();
-        let drawing = Drawing::new(&def, &library.source(name).unwrap().text, &sample);
-        let piece = svg::stack(&drawing);
-        insta::assert_snapshot!(
-            format!("diagram_{name}"),
-            svg::document(&drawing, &piece, "stack")
-        );
+        let drawing = &first_of(name).drawing;
+        let picture = svg::document(drawing, &svg::stack(drawing), "stack");
+        insta::assert_snapshot!(format!("diagram_{name}"), picture);
     }
 }
 
@@ -744,61 +660,57 @@ fn choices(unit: &Unit) -> impl Iterator<Item = (&'static str, &Resolved)> {
     all.filter(|(_, value)| matches!(value, Resolved::Choice(_) | Resolved::Bool(_)))
 }
 
-/// The part that stands for a unit.
-fn part_of<'d>(drawing: &'d Drawing, unit: &Unit) -> Option<&'d Part> {
-    let mut parts = drawing.parts();
-    parts.find(|part| part.kind == unit.contract.0.name && part.paths.contains(&unit.path))
+/// How many choices of `plan`'s units are other ones than those that are drawn; none of them is told as known.
+fn check_choices(own: &Variant, plan: &Plan) -> usize {
+    let mut n_open = 0;
+    for unit in plan.units() {
+        let likes = || {
+            let kind = unit.contract.0.name;
+            own.sample
+                .plan()
+                .units()
+                .filter(move |like| like.contract.0.name == kind)
+        };
+        let Some(same) = likes().find(|like| like.path == unit.path) else {
+            continue;
+        };
+        let mut parts = own.drawing.parts();
+        let part =
+            parts.find(|part| part.kind == same.contract.0.name && part.paths.contains(&same.path));
+        for ((option, value), (_, drawn)) in choices(unit).zip(choices(same)) {
+            // What the contract computes is not told as a choice.
+            let told = part.and_then(|part| part.options.iter().find(|told| told.name == option));
+            let Some(told) = told.filter(|_| value != drawn) else {
+                continue;
+            };
+            // Where layers differ each kind has its own.
+            let is_mixed = likes().any(|like| {
+                let mut all = choices(like);
+                all.any(|(name, value)| name == option && value != drawn)
+            });
+            assert!(
+                told.is_open || is_mixed,
+                "{}: {}.{option} is told as {}, and another model has {value:?}",
+                own.arch,
+                same.path,
+                told.value
+            );
+            n_open += 1;
+        }
+    }
+    n_open
 }
 
 #[test]
 fn no_choice_of_a_file_is_told_as_known() {
     let library = library();
     let (mut n_open, mut n_tried) = (0, 0);
-    for (name, source) in library.sources() {
-        let def = library.get(name).expect("sound");
+    for own in all_variants().iter().filter(|own| own.is_first) {
+        let def = library.get(&own.arch).expect("sound");
         let first = variants(&def).expect("there is a model").remove(0).1;
-        let sample = Sample::of_definition(name, &def, &first).expect("a graph");
-        let drawing = Drawing::new(&def, &source.text, &sample);
-        let of_unit = |unit: &Unit, option: &str| {
-            let part = part_of(&drawing, unit)?;
-            part.options
-                .iter()
-                .find(|told| told.name == option)
-                .cloned()
-        };
         for plan in others(&def, &first) {
             n_tried += 1;
-            for unit in plan.units() {
-                let mut own = sample.plan().units();
-                let same = own.find(|own| {
-                    own.path == unit.path && own.contract.0.name == unit.contract.0.name
-                });
-                let Some(same) = same else { continue };
-                for ((option, value), (_, drawn)) in choices(unit).zip(choices(same)) {
-                    if value == drawn {
-                        continue;
-                    }
-                    // What the contract computes is not told as a choice.
-                    let Some(told) = of_unit(same, option) else {
-                        continue;
-                    };
-                    // Where layers differ each kind has its own.
-                    let likes = sample.plan().units();
-                    let mut likes =
-                        likes.filter(|like| like.contract.0.name == same.contract.0.name);
-                    let is_mixed = likes.any(|like| {
-                        let mut all = choices(like);
-                        all.any(|(name, value)| name == option && value != drawn)
-                    });
-                    assert!(
-                        told.is_open || is_mixed,
-                        "{name}: {}.{option} is told as {}, and another model has {value:?}",
-                        same.path,
-                        told.value
-                    );
-                    n_open += 1;
-                }
-            }
+            n_open += check_choices(own, &plan);
         }
     }
     assert!(n_tried > 1000, "{n_tried} models were tried");
@@ -807,30 +719,19 @@ fn no_choice_of_a_file_is_told_as_known() {
 
 #[test]
 fn an_open_choice_is_told_as_the_definition_has_it() {
-    let library = library();
-    let def = library.get("deepseek2").expect("sound");
-    let text = &library.source("deepseek2").expect("built in").text;
-    let request = variants(&def).expect("there is a model").remove(0).1;
-    let sample = Sample::of_definition("deepseek2", &def, &request).expect("a graph");
-    let drawing = Drawing::new(&def, text, &sample);
-    let experts = drawing
-        .parts()
-        .find(|part| part.kind == "moe")
-        .expect("experts");
-    assert!(
-        experts.facts.contains(&"score = expert_score".to_owned()),
-        "{:?}",
-        experts.facts
-    );
+    let mut parts = first_of("deepseek2").drawing.parts();
+    let experts = parts.find(|part| part.kind == "moe").expect("experts");
+    let told = "score = expert_score".to_owned();
+    assert!(experts.facts.contains(&told), "{:?}", experts.facts);
     assert!(
         experts.formula.contains("score(router"),
         "{}",
         experts.formula
     );
     // With a file nothing is open.
-    let (_, plan) = design(&def, &Request::default()).expect("a model");
-    let sample = Sample::of_model("one", &plan).expect("a graph");
-    let drawing = Drawing::new(&def, text, &sample);
-    let mut options = drawing.parts().flat_map(|part| &part.options);
+    let drawings = cases().iter().map(|case| &case.drawings[0]);
+    let mut options = drawings
+        .flat_map(|d| d.parts())
+        .flat_map(|part| &part.options);
     assert!(options.all(|option| !option.is_open));
 }

@@ -1,11 +1,12 @@
 //! A plan and the graph that the model builds of it become a drawing.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
 use crate::arch::{ArchDef, Instance, Join, Setting, Span};
 use crate::common::wording;
 use crate::ggml::{self, Step};
+use crate::inspect::describe;
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
 
 use super::kinds::{self, is_within, kinds, without_index};
@@ -14,7 +15,7 @@ use super::sample::Sample;
 use super::symbols::unit_at;
 use super::variants::{absent, is_of};
 use super::words;
-use super::{Branch, Cost, Drawing, Factor, Kept, Kind, Part, Slot};
+use super::{Branch, Cost, Drawing, Factor, Kept, Kind, Note, Part, Slot};
 use super::{execution, ids};
 
 /// Why something cannot be drawn.
@@ -89,7 +90,7 @@ impl<'a> Maker<'a> {
         self.tell_apart(&mut drawn);
         let mut end = Vec::new();
         if let Some(head) = &plan.head {
-            end.extend(head.norm.as_ref().map(|norm| self.head_norm(norm)));
+            end.extend(head.norm.as_ref().and_then(|norm| self.head_norm(norm)));
             end.extend(head.unit.as_ref().map(|unit| self.stage(unit, "head")));
         }
         let unplaced = (0..self.steps.len())
@@ -108,6 +109,7 @@ impl<'a> Maker<'a> {
                 .collect(),
             pattern: kinds::pattern(&layers),
             cost: self.cost(&(0..plan.tensors.len()).collect()),
+            shares: self.shares(),
             kept: self.all_kept(),
             absent: absent(self.def, plan),
             optional: if self.is_symbolic {
@@ -168,66 +170,58 @@ impl<'a> Maker<'a> {
             layers: places,
             when: Vec::new(),
             slots,
-            note: None,
+            note: Note::default(),
         }
     }
 
     fn slot(&mut self, slots: &[&SlotPlan], layers: &[&LayerPlan]) -> Slot {
         let slot = slots[0];
         let il = layers[0].il;
-        let norms = |pick: fn(&SlotPlan) -> Option<&NormUse>| -> Vec<&NormUse> {
-            slots.iter().filter_map(|slot| pick(slot)).collect()
-        };
         let def = self.slot_of(&slot.path);
-        let line = |maker: &Self, pick: fn(&crate::arch::Slot) -> Option<&Setting>| {
-            let own = pick(def?).and_then(|setting| setting.span.as_ref());
-            maker.line_at(own.unwrap_or(&def?.span))
+        let norm = |maker: &mut Self,
+                    of: fn(&SlotPlan) -> &Option<NormUse>,
+                    setting: fn(&crate::arch::Slot) -> &Option<Setting>| {
+            let all: Vec<&NormUse> = slots.iter().filter_map(|s| of(s).as_ref()).collect();
+            let line = def.and_then(|def| maker.line_in(setting(def).as_ref(), &def.span));
+            maker.norm(&all, Some(il), line)
         };
-        let at = line(self, |slot| slot.pre.as_ref());
-        let pre = self.norms(&norms(|slot| slot.pre.as_ref()), layers, at);
-        let wires: Vec<Vec<usize>> = slots
-            .iter()
-            .map(|slot| {
-                let all = self.steps_at("wiring", &slot.path).into_iter();
-                all.filter(|at| !is_folded(&self.steps[*at])).collect()
-            })
-            .collect();
-        let mut wires = Wires::new(self.steps, &wires[0]);
+        let pre = norm(self, |slot| &slot.pre, |slot| &slot.pre);
+        let steps = self.steps;
+        let wires = self.steps_at("wiring", &slot.path);
+        let n_wires = wires.len();
+        let drawn = wires.into_iter().filter(|at| !is_folded(&steps[*at]));
+        let mut left = drawn.peekable();
+        let mut take = |op: &str| left.next_if(|at| steps[*at].op == op);
         let mut sums = Vec::new();
         let mut branches = Vec::new();
         for at in 0..slot.branches.len() {
             let same: Vec<&BranchPlan> = slots.iter().map(|slot| &slot.branches[at]).collect();
-            let mut branch = self.branch(&same, layers);
             let setting = self.branch_of(&same[0].block.path);
             let setting = setting.and_then(|branch| branch.factor.as_ref());
-            branch.factor = same[0].factor.and_then(|factor| {
-                let step = wires.take("SCALE")?;
-                let text = setting.map(|setting| setting.expr.source());
-                Some(self.factor(factor, text, step))
+            let factor = same[0].factor.zip(same[0].factor.and_then(|_| take("SCALE")));
+            let factor = factor.map(|(factor, step)| self.factor(factor, setting, step));
+            sums.extend((at > 0).then(|| take("ADD")).flatten());
+            branches.push(Branch {
+                factor,
+                ..self.branch(&same, il)
             });
-            sums.extend((at > 0).then(|| wires.take("ADD")).flatten());
-            branches.push(branch);
         }
-        let at = line(self, |slot| slot.post.as_ref());
-        let post = self.norms(&norms(|slot| slot.post.as_ref()), layers, at);
-        let scale = slot.scale.and_then(|scale| {
-            let step = wires.take("SCALE")?;
-            let setting = def.and_then(|slot| slot.scale.as_ref());
-            Some(self.factor(scale, setting.map(|s| s.expr.source()), step))
-        });
+        let post = norm(self, |slot| &slot.post, |slot| &slot.post);
+        let scale = slot.scale.zip(slot.scale.and_then(|_| take("SCALE")));
+        let setting = def.and_then(|slot| slot.scale.as_ref());
+        let scale = scale.map(|(scale, step)| self.factor(scale, setting, step));
         let joined = match slot.join {
-            Join::Add => wires.take("ADD"),
+            Join::Add => take("ADD"),
             Join::Set => None,
         };
         // What the slots of the other layers do likewise.
-        for slot in slots {
-            let all = self.steps_at("wiring", &slot.path);
-            if all.len() == self.steps_at("wiring", &slots[0].path).len() && wires.is_empty() {
-                self.place(&all);
+        if left.next().is_none() {
+            for slot in slots {
+                let all = self.steps_at("wiring", &slot.path);
+                self.place(if all.len() == n_wires { &all } else { &[] });
             }
         }
-        let at = line(self, |slot| slot.after.as_ref());
-        let after = self.norms(&norms(|slot| slot.after.as_ref()), layers, at);
+        let after = norm(self, |slot| &slot.after, |slot| &slot.after);
         Slot {
             name: slot.path.rsplit('.').next().unwrap_or_default().to_owned(),
             path: without_index(&slot.path, il),
@@ -240,95 +234,70 @@ impl<'a> Maker<'a> {
             join: slot.join,
             joined,
             after,
-            note: None,
+            note: Note::default(),
         }
     }
 
-    fn branch(&mut self, branches: &[&BranchPlan], layers: &[&LayerPlan]) -> Branch {
+    fn branch(&mut self, branches: &[&BranchPlan], il: u64) -> Branch {
         let branch = branches[0];
-        let norms = |pick: fn(&BranchPlan) -> Option<&NormUse>| -> Vec<&NormUse> {
-            branches.iter().filter_map(|branch| pick(branch)).collect()
-        };
         let def = self.branch_of(&branch.block.path);
-        let line = |maker: &Self, pick: fn(&crate::arch::Branch) -> Option<&Setting>| {
-            let own = pick(def?).and_then(|setting| setting.span.as_ref());
-            maker.line_at(own.unwrap_or(&def?.block.span))
+        let norm = |maker: &mut Self,
+                    of: fn(&BranchPlan) -> &Option<NormUse>,
+                    setting: fn(&crate::arch::Branch) -> &Option<Setting>| {
+            let all: Vec<&NormUse> = branches.iter().filter_map(|b| of(b).as_ref()).collect();
+            let line = def.and_then(|def| maker.line_in(setting(def).as_ref(), &def.block.span));
+            maker.norm(&all, Some(il), line)
         };
-        let at = line(self, |branch| branch.pre.as_ref());
-        let pre = self.norms(&norms(|branch| branch.pre.as_ref()), layers, at);
+        let pre = norm(self, |branch| &branch.pre, |branch| &branch.pre);
         let units: Vec<&Unit> = branches.iter().map(|branch| &branch.block).collect();
-        let steps: Vec<Vec<usize>> = units
+        let steps = units
             .iter()
-            .map(|unit| self.steps_at(unit.contract.0.name, &unit.path))
-            .collect();
-        let mut block = self.unit_part(units[0], &units, &steps, Some(layers[0].il));
+            .map(|unit| self.steps_at(unit.contract.0.name, &unit.path));
+        let steps: Vec<Vec<usize>> = steps.collect();
+        let mut block = self.unit_part(units[0], &units, &steps, Some(il));
         if let Some(role) = branch.role() {
             let _ = write!(block.title, " ({role})");
         }
-        let at = line(self, |branch| branch.post.as_ref());
         Branch {
             from: branch.from.clone(),
             side: branch.side.clone(),
             pre,
             block,
-            post: self.norms(&norms(|branch| branch.post.as_ref()), layers, at),
+            post: norm(self, |branch| &branch.post, |branch| &branch.post),
             factor: None,
             save: branch.save.clone(),
         }
     }
 
-    /// The norms of one place in several layers; `line` is that of the definition.
-    fn norms(
-        &mut self,
-        norms: &[&NormUse],
-        layers: &[&LayerPlan],
-        line: Option<usize>,
-    ) -> Option<Part> {
-        let (first, rest) = norms.split_first()?;
-        let il = layers.first().map(|layer| layer.il);
-        let mut part = self.norm(first, rest);
-        part.source_line = line;
-        if let Some(il) = il {
-            part.path = without_index(&part.path, il);
-            for weight in &mut part.weights {
-                weight.name = without_index(&weight.name, il);
-            }
-        }
-        Some(part)
-    }
-
-    fn head_norm(&mut self, norm: &NormUse) -> Part {
-        let mut part = self.norm(norm, &[]);
+    fn head_norm(&mut self, norm: &NormUse) -> Option<Part> {
         let head = self.def.head.as_ref();
-        let own = head.and_then(|head| head.norm.as_ref()?.span.as_ref().or(Some(&head.unit.span)));
-        part.source_line = own.and_then(|span| self.line_at(span));
-        part
+        let line = head.and_then(|head| self.line_in(head.norm.as_ref(), &head.unit.span));
+        self.norm(&[norm], None, line)
     }
 
-    /// A norm, and its likes in other layers.
-    fn norm(&mut self, norm: &NormUse, others: &[&NormUse]) -> Part {
-        let all = [norm].into_iter().chain(others.iter().copied());
-        let steps: Vec<Vec<usize>> = all.clone().map(|norm| self.norm_steps(norm)).collect();
+    /// The norms of one place in several layers; `line` is that of the definition.
+    fn norm(&mut self, all: &[&NormUse], il: Option<u64>, line: Option<usize>) -> Option<Part> {
+        let norm = *all.first()?;
+        let steps: Vec<Vec<usize>> = all.iter().map(|norm| self.norm_steps(norm)).collect();
         let unit = &self.plan.norms[norm.norm];
+        let weights = [("weight", norm.weight), ("bias", norm.bias)];
         let key = |tensor: usize| {
-            let is = |(_, at): &(&str, Option<usize>)| *at == Some(tensor);
-            let (key, _) = [("weight", norm.weight), ("bias", norm.bias)]
-                .into_iter()
-                .find(is)?;
-            Some((key, unit.contract.0.weight(key)?.doc))
+            let (key, _) = weights.iter().find(|(_, at)| *at == Some(tensor))?;
+            Some((*key, unit.contract.0.weight(key)?.doc))
         };
-        let mut part = self.part("norm", &norm.path, &steps, &key, None);
-        part.paths = all.map(|norm| norm.path.clone()).collect();
+        let mut part = self.part("norm", &norm.path, &steps, &key, il);
+        part.paths = all.iter().map(|norm| norm.path.clone()).collect();
         part.title = words::norm(unit);
         part.line = unit.contract.0.summary.trim_end_matches('.').to_owned();
+        part.source_line = line;
         let own = self.instance(&unit.path);
         let instance = own.or_else(|| self.instance("norm.default"));
-        let has = |at: usize| match unit.contract.0.weights[at].key {
-            "weight" => norm.weight.is_some(),
-            _ => norm.bias.is_some(),
+        let has = |at: usize| {
+            let key = unit.contract.0.weights[at].key;
+            weights.iter().any(|(own, at)| *own == key && at.is_some())
         };
         self.explain(&mut part, unit, instance, &has);
-        part
+        Some(part)
     }
 
     /// The operations of a norm; those before and behind a block without a name of its own share a path.
@@ -343,9 +312,9 @@ impl<'a> Maker<'a> {
         all[start..end].to_vec()
     }
 
-    fn factor(&self, value: f64, source: Option<&str>, step: usize) -> Factor {
-        let text = match source.filter(|_| self.is_symbolic) {
-            Some(source) => source.to_owned(),
+    fn factor(&self, value: f64, setting: Option<&Setting>, step: usize) -> Factor {
+        let text = match setting.filter(|_| self.is_symbolic) {
+            Some(setting) => setting.expr.source().to_owned(),
             None => wording::tidy(value),
         };
         Factor { text, step }
@@ -364,6 +333,20 @@ impl<'a> Maker<'a> {
         }
         cost.share = cost.bytes as f64 / self.plan.weight_bytes().max(1) as f64;
         Some(cost)
+    }
+
+    /// Shares of the bytes by what they are for, largest first, without those that nobody sees.
+    fn shares(&self) -> Vec<(String, f64)> {
+        if self.is_symbolic {
+            return Vec::new();
+        }
+        let all = self.plan.weight_bytes().max(1) as f64;
+        let shares = describe::shares(self.plan).into_iter();
+        let shares = shares.map(|share| (share.what, share.bytes as f64 / all));
+        let mut shares: Vec<(String, f64)> = shares.collect();
+        shares.sort_by(|a, b| b.1.total_cmp(&a.1));
+        shares.retain(|(_, share)| *share >= 0.0005);
+        shares
     }
 
     fn facts(&self) -> Vec<(String, String)> {
@@ -448,6 +431,12 @@ impl<'a> Maker<'a> {
         self.line_at(&instance.span)
     }
 
+    /// Line of a setting, or of what it is a setting of.
+    fn line_in(&self, setting: Option<&Setting>, of: &Span) -> Option<usize> {
+        let own = setting.and_then(|setting| setting.span.as_ref());
+        self.line_at(own.unwrap_or(of))
+    }
+
     fn line_at(&self, span: &Span) -> Option<usize> {
         // What a definition leaves to a default has no line.
         let before = self.source.get(..span.start).filter(|_| !span.is_empty())?;
@@ -477,32 +466,5 @@ fn letter(mut kind: usize) -> String {
             return text;
         }
         kind = kind / 26 - 1;
-    }
-}
-
-/// The operations of a slot's wiring, taken one after the other.
-struct Wires<'s> {
-    steps: &'s [Step],
-    left: VecDeque<usize>,
-}
-
-impl<'s> Wires<'s> {
-    fn new(steps: &'s [Step], all: &[usize]) -> Self {
-        Self {
-            steps,
-            left: all.iter().copied().collect(),
-        }
-    }
-
-    fn take(&mut self, op: &str) -> Option<usize> {
-        let next = *self.left.front()?;
-        if self.steps[next].op != op {
-            return None;
-        }
-        self.left.pop_front()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.left.is_empty()
     }
 }

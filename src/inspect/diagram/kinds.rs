@@ -1,7 +1,6 @@
 //! Layers that are equal but for their index, and the pattern they make.
 
 use std::collections::HashMap;
-use std::fmt::Write;
 
 use crate::arch::{Resolved, StateSpec};
 use crate::ggml::{Origin, Step};
@@ -28,20 +27,70 @@ pub enum Run {
 
 /// The kind of each layer: equal numbers for layers that are equal but for their index.
 pub(super) fn kinds(plan: &Plan, steps: &[Step]) -> Vec<usize> {
-    let mut by_layer: HashMap<&str, String> = HashMap::new();
-    for step in steps {
-        if let Some(layer) = plan.layers.iter().find(|l| is_within(&step.path, &l.path)) {
-            step_text(by_layer.entry(&layer.path).or_default(), step);
-        }
-    }
     let mut known: HashMap<String, usize> = HashMap::new();
     let of_layer = |layer: &LayerPlan| {
-        let graph = by_layer.get(layer.path.as_str()).map_or("", String::as_str);
-        let text = layer_text(plan, layer) + graph;
+        let own = steps
+            .iter()
+            .filter(|step| is_within(&step.path, &layer.path));
+        let graph: Vec<String> = own.map(|step| step_text(plan, step, layer.il)).collect();
+        let text = format!("{:?} {graph:?}", layer_text(layer));
         let next = known.len();
         *known.entry(text).or_insert(next)
     };
     plan.layers.iter().map(of_layer).collect()
+}
+
+/// An operation with the weights that it reads.
+fn step_text(plan: &Plan, step: &Step, il: u64) -> String {
+    let sources = step.sources.iter().map(|source| match source {
+        // Distances between steps are the same in equal layers, but where a layer reads another's.
+        Origin::Step(_) => "s".to_owned(),
+        Origin::Leaf(_) => "l".to_owned(),
+        Origin::Weight(at) => without_index(&plan.tensors[*at].name, il),
+    });
+    let sources: Vec<String> = sources.collect();
+    format!("{}{:?}{}{sources:?}", step.op, step.shape, step.kind)
+}
+
+/// The wiring and the blocks of a layer, without the indices of layers.
+fn layer_text(layer: &LayerPlan) -> Vec<String> {
+    let norm = |norm: &Option<NormUse>| norm.as_ref().map(|norm| norm.norm);
+    let slots = layer.slots.iter().map(|slot| {
+        let branches = slot.branches.iter().map(|branch| {
+            let taps = (&branch.from, &branch.side, &branch.save);
+            let norms = [&branch.pre, &branch.post].map(norm);
+            let unit = unit_text(&branch.block, layer.il);
+            format!("{taps:?}{norms:?}{}{unit}", branch.factor.is_some())
+        });
+        let branches: Vec<String> = branches.collect();
+        let norms = [&slot.pre, &slot.post, &slot.after].map(norm);
+        let wires = (&slot.from, slot.join, slot.scale.is_some());
+        let path = without_index(&slot.path, layer.il);
+        format!("{path}{wires:?}{norms:?}{branches:?}")
+    });
+    slots.collect()
+}
+
+/// A unit without its factors, which may differ among equal layers.
+fn unit_text(unit: &Unit, il: u64) -> String {
+    let contract = unit.contract.0;
+    let layer_option = match contract.state {
+        StateSpec::KeyValue { layer, .. } => layer,
+        _ => None,
+    };
+    let options = contract.options.iter().zip(&unit.options);
+    let options = options.filter(|(spec, option)| {
+        !matches!(option, Resolved::Float(_)) && Some(spec.name) != layer_option
+    });
+    let options: Vec<&Resolved> = options.map(|(_, option)| option).collect();
+    let state = match &unit.state {
+        Some(StatePlan::KeyValue(rows)) => {
+            format!("{:?}", (rows.cache, rows.k, rows.v, rows.owner.is_some()))
+        }
+        other => format!("{other:?}"),
+    };
+    let path = without_index(&unit.path, il);
+    format!("{path} {} {options:?} {state}", contract.name)
 }
 
 /// Whether a path is another one or lies below it.
@@ -57,103 +106,6 @@ pub(super) fn without_index(name: &str, il: u64) -> String {
         return format!("{start}.{{il}}");
     }
     name.replacen(&own, ".{il}.", 1)
-}
-
-fn step_text(text: &mut String, step: &Step) {
-    let _ = write!(text, "{}{:?}{}(", step.op, step.shape, step.kind);
-    for source in &step.sources {
-        // Distances between steps are the same in equal layers, but where a layer reads another's.
-        text.push_str(match source {
-            Origin::Step(_) => "s",
-            Origin::Weight(_) => "w",
-            Origin::Leaf(_) => "l",
-        });
-    }
-    text.push(')');
-}
-
-fn layer_text(plan: &Plan, layer: &LayerPlan) -> String {
-    let mut text = String::new();
-    let name = |path: &str| without_index(path, layer.il);
-    for slot in &layer.slots {
-        let _ = write!(
-            text,
-            "\n{} {:?} {:?} {}",
-            name(&slot.path),
-            slot.from,
-            slot.join,
-            slot.scale.is_some()
-        );
-        for norm in [&slot.pre, &slot.post, &slot.after] {
-            norm_text(&mut text, plan, norm.as_ref(), layer.il);
-        }
-        for branch in &slot.branches {
-            let _ = write!(
-                text,
-                "\n {:?} {:?} {:?} {}",
-                branch.from,
-                branch.side,
-                branch.save,
-                branch.factor.is_some()
-            );
-            for norm in [&branch.pre, &branch.post] {
-                norm_text(&mut text, plan, norm.as_ref(), layer.il);
-            }
-            unit_text(&mut text, plan, &branch.block, layer.il);
-        }
-    }
-    text
-}
-
-fn norm_text(text: &mut String, plan: &Plan, norm: Option<&NormUse>, il: u64) {
-    let Some(norm) = norm else {
-        text.push_str(" -");
-        return;
-    };
-    let weights = [norm.weight, norm.bias].map(|at| at.map(|at| &plan.tensors[at]));
-    let names = weights.map(|w| w.map(|w| without_index(&w.name, il)));
-    let _ = write!(text, " {} {names:?}", norm.norm);
-}
-
-/// A unit without its factors, which may differ among equal layers, and without layer indices.
-fn unit_text(text: &mut String, plan: &Plan, unit: &Unit, il: u64) {
-    let contract = unit.contract.0;
-    let _ = write!(
-        text,
-        "\n  {} {}",
-        without_index(&unit.path, il),
-        contract.name
-    );
-    let layer_option = match contract.state {
-        StateSpec::KeyValue { layer, .. } => layer,
-        _ => None,
-    };
-    for (spec, option) in contract.options.iter().zip(&unit.options) {
-        if !matches!(option, Resolved::Float(_)) && Some(spec.name) != layer_option {
-            let _ = write!(text, " {option:?}");
-        }
-    }
-    for weight in &unit.weights {
-        let tensor = weight.map(|at| &plan.tensors[at]);
-        let tensor = tensor.map(|t| (without_index(&t.name, il), &t.shape));
-        let _ = write!(text, " {tensor:?}");
-    }
-    match &unit.state {
-        Some(StatePlan::KeyValue(rows)) => {
-            let _ = write!(
-                text,
-                " {} {} {} {}",
-                rows.cache,
-                rows.k,
-                rows.v,
-                rows.owner.is_some()
-            );
-        }
-        Some(StatePlan::Recurrent(parts)) => {
-            let _ = write!(text, " {parts:?}");
-        }
-        None => {}
-    }
 }
 
 /// How often each piece of a pattern comes, as text, asked from the outer to the inner, from the first to

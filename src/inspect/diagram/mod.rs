@@ -67,6 +67,8 @@ pub struct Drawing {
     pub end: Vec<Part>,
     /// All weights; none without a file.
     pub cost: Option<Cost>,
+    /// Shares of their bytes by what they are for, largest first; none without a file.
+    pub shares: Vec<(String, f64)>,
     /// What all layers keep between passes.
     pub kept: Kept,
     /// What happens when it runs.
@@ -138,7 +140,7 @@ pub struct Kind {
     /// All layers of the kind together.
     pub cost: Option<Cost>,
     /// What a measurement says of them, if one is shown.
-    pub note: Option<Note>,
+    pub note: Note,
 }
 
 /// One sublayer: what leaves the stream, and how it comes back.
@@ -167,7 +169,7 @@ pub struct Slot {
     /// Norm of the hidden state after it.
     pub after: Option<Part>,
     /// What a measurement says of the wiring, if one is shown.
-    pub note: Option<Note>,
+    pub note: Note,
 }
 
 /// One way through a slot.
@@ -213,8 +215,6 @@ pub struct Part {
     pub paths: Vec<String>,
     /// What it is called.
     pub title: String,
-    /// What its weights are for, in a word or two: parts of one purpose are summed.
-    pub purpose: String,
     /// What it does, in one plain line.
     pub line: String,
     /// What it computes.
@@ -238,7 +238,7 @@ pub struct Part {
     /// Line of the definition that it comes from, counted from 1.
     pub source_line: Option<usize>,
     /// What a measurement says of it, if one is shown.
-    pub note: Option<Note>,
+    pub note: Note,
 }
 
 /// A choice of the definition for a part.
@@ -334,7 +334,7 @@ pub struct Op {
     /// The operations, as places in the graph, in the order of execution.
     pub steps: Vec<usize>,
     /// What a measurement says of it, if one is shown.
-    pub note: Option<Note>,
+    pub note: Note,
 }
 
 /// How an operation is drawn.

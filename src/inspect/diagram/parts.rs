@@ -13,7 +13,7 @@ use super::kinds::{is_within, without_index};
 use super::ops::{RawEdge, RawEnd, RawOp, root};
 use super::symbols::resource;
 use super::words;
-use super::{Edge, End, Kept, Op, OpShape, Part, PartOption, Weight};
+use super::{Edge, End, Kept, Note, Op, OpShape, Part, PartOption, Weight};
 
 /// Bytes of an element of a cache at its usual type.
 pub(super) const CACHE_ELEMENT: u64 = 2;
@@ -120,7 +120,6 @@ impl Maker<'_> {
             class: words::class(kind),
             path: index(path),
             paths: vec![path.to_owned()],
-            purpose: self.purpose(kind, path),
             cost: self.cost(&tensors),
             weights,
             ops,
@@ -233,7 +232,7 @@ impl Maker<'_> {
             weights: places,
             value,
             steps: raw.steps.clone(),
-            note: None,
+            note: Note::default(),
         }
     }
 

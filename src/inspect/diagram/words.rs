@@ -13,8 +13,8 @@ use crate::plan::{Plan, StatePlan, Unit};
 use super::build::Maker;
 use super::{Icon, MASK, OpShape};
 
-/// What is read under the name of a tap.
-pub(super) fn tap(name: &str) -> String {
+/// What is read under the name of a tap, after `verb`.
+pub(super) fn tap(verb: &str, name: &str) -> String {
     let words = match name {
         "x" => "the hidden state before this slot",
         "h" => "the normed hidden state",
@@ -23,12 +23,7 @@ pub(super) fn tap(name: &str) -> String {
         "ple" => "this layer's own input",
         _ => "saved before",
     };
-    format!("reads {name}: {words}")
-}
-
-/// What a block reads under the name of a tap beside its input.
-pub(super) fn second(name: &str) -> String {
-    tap(name).replacen("reads", "and", 1)
+    format!("{verb} {name}: {words}")
 }
 
 /// What weights are for, by the kind of what reads them.

@@ -39,6 +39,15 @@ pub struct Finding {
     pub of: [Option<String>; 2],
 }
 
+impl Level {
+    /// All, with their titles.
+    pub const TITLES: [(Self, &'static str); 3] = [
+        (Self::Computation, "What is computed"),
+        (Self::Sizes, "Sizes"),
+        (Self::Names, "Names"),
+    ];
+}
+
 impl Finding {
     /// The difference in a sentence.
     pub fn sentence(&self, [a, b]: [&str; 2]) -> String {
@@ -162,24 +171,26 @@ fn note(drawing: &mut Drawing, side: usize, found: &[(Finding, Vec<[Option<Spot>
         }
     }
     let mut note = |spot: Spot| {
-        let (numbers, is_alone) = marks.remove(&spot)?;
+        let Some((numbers, is_alone)) = marks.remove(&spot) else {
+            return Note::default();
+        };
         let (what, class) = match (is_alone, side) {
             (false, _) => ("differs", "hot ne"),
             (true, 0) => ("only here", "hot oa"),
             (true, _) => ("only here", "hot ob"),
         };
-        Some(Note {
+        Note {
             text: format!("{what}: {}", numbers.join(", ")),
             class,
             ..Note::default()
-        })
+        }
     };
     for (at, part) in drawing.parts_mut().enumerate() {
         part.note = note(Spot::Part(at));
-        part.ops.iter_mut().for_each(|op| op.note = None);
+        part.ops.iter_mut().for_each(|op| op.note = Note::default());
     }
     for (at, kind) in drawing.kinds.iter_mut().enumerate() {
-        kind.note = None;
+        kind.note = Note::default();
         for (nth, slot) in kind.slots.iter_mut().enumerate() {
             slot.note = note(Spot::Slot(at, nth));
         }
@@ -201,11 +212,7 @@ pub fn summary(comparison: &Comparison) -> String {
         let other = of_b.facts.iter().find(|(other, _)| other == name);
         row(name, [value, other.map_or("", |(_, value)| value)]);
     }
-    for (level, title) in [
-        (Level::Computation, "What is computed"),
-        (Level::Sizes, "Sizes"),
-        (Level::Names, "Names"),
-    ] {
+    for (level, title) in Level::TITLES {
         let all = comparison.sentences(level);
         if level == Level::Computation || !all.is_empty() {
             let _ = write!(out, "\n## {title}\n\n");

@@ -5,31 +5,34 @@ use std::collections::{HashMap, HashSet};
 use super::{Finding, Level, Spot};
 use crate::arch::{Contract, Join};
 use crate::blocks::REGISTRY;
-use crate::common::wording::listed;
+use crate::common::wording::{listed, uncapital};
 use crate::inspect::describe;
 use crate::inspect::diagram::{Branch, Drawing, Factor, Kind, Part, PartOption, Slot};
+
+/// One of each side, where it has it.
+type Pair<T> = [Option<T>; 2];
 
 pub(super) struct Comparer<'d> {
     drawings: [&'d Drawing; 2],
     /// Parts of each side by their address.
     of_part: [HashMap<*const Part, usize>; 2],
     pub(super) place: String,
-    pub(super) found: Vec<(Finding, Vec<[Option<Spot>; 2]>)>,
+    pub(super) found: Vec<(Finding, Vec<Pair<Spot>>)>,
     /// The finding that was added last.
     last: usize,
-    pub(super) parts: Vec<[Option<usize>; 2]>,
+    pub(super) parts: Vec<Pair<usize>>,
 }
 
 /// More pairs of kinds than this are matched by their order.
 const MOST_PAIRS: usize = 64;
+/// What is compared only between branches of equal blocks.
+const BRANCHES: &str = "inputs and factors of the branches";
 
 impl<'d> Comparer<'d> {
     pub(super) fn new(drawings: [&'d Drawing; 2]) -> Self {
         let of_part = drawings.map(|drawing| {
-            let parts = drawing.parts().enumerate();
-            parts
-                .map(|(at, part)| (std::ptr::from_ref(part), at))
-                .collect()
+            let parts = drawing.parts().map(std::ptr::from_ref);
+            parts.zip(0..).collect()
         });
         Self {
             drawings,
@@ -42,11 +45,11 @@ impl<'d> Comparer<'d> {
     }
 
     /// Pairs of kinds, those that differ least first taken, in the order of the layers.
-    pub(super) fn kinds(&mut self) -> Vec<[Option<usize>; 2]> {
-        let [a, b] = self.drawings.map(|drawing| drawing.kinds.as_slice());
+    pub(super) fn kinds(&mut self) -> Vec<Pair<usize>> {
+        let n = self.drawings.map(|drawing| drawing.kinds.len());
         let mut pairs: Vec<(usize, usize, usize, usize)> = Vec::new();
-        if a.len() * b.len() <= MOST_PAIRS {
-            for (i, j) in (0..a.len()).flat_map(|i| (0..b.len()).map(move |j| (i, j))) {
+        if n[0] * n[1] <= MOST_PAIRS {
+            for (i, j) in (0..n[0]).flat_map(|i| (0..n[1]).map(move |j| (i, j))) {
                 self.kind([Some(i), Some(j)]);
                 pairs.push((self.found.len(), i.abs_diff(j), i, j));
                 self.found.clear();
@@ -54,25 +57,23 @@ impl<'d> Comparer<'d> {
             }
             pairs.sort_by_key(|(n, apart, i, j)| (*n, *apart, i + j));
         } else {
-            pairs.extend((0..a.len().min(b.len())).map(|at| (0, 0, at, at)));
+            pairs.extend((0..n[0].min(n[1])).map(|at| (0, 0, at, at)));
         }
-        let mut out: Vec<[Option<usize>; 2]> = Vec::new();
-        let is_taken = |out: &[[Option<usize>; 2]], side: usize, at: usize| {
-            out.iter().any(|pair| pair[side] == Some(at))
-        };
+        let mut is_free = n.map(|n| vec![true; n]);
+        let mut out: Vec<Pair<usize>> = Vec::new();
         for (_, _, i, j) in pairs {
-            if !is_taken(&out, 0, i) && !is_taken(&out, 1, j) {
+            if is_free[0][i] && is_free[1][j] {
+                (is_free[0][i], is_free[1][j]) = (false, false);
                 out.push([Some(i), Some(j)]);
             }
         }
-        for (side, n) in [a.len(), b.len()].into_iter().enumerate() {
-            let left: Vec<usize> = (0..n).filter(|at| !is_taken(&out, side, *at)).collect();
-            out.extend(left.into_iter().map(|at| {
-                let mut pair = [None; 2];
-                pair[side] = Some(at);
-                pair
-            }));
-        }
+        let left = |side: usize| {
+            (0..n[side])
+                .filter(|at| is_free[side][*at])
+                .collect::<Vec<_>>()
+        };
+        out.extend(left(0).into_iter().map(|at| [Some(at), None]));
+        out.extend(left(1).into_iter().map(|at| [None, Some(at)]));
         out.sort_by_key(|[a, b]| {
             let first = (*a).min(*b).or(*a).or(*b);
             (first, a.unwrap_or(0) + b.unwrap_or(0))
@@ -80,76 +81,50 @@ impl<'d> Comparer<'d> {
         out
     }
 
-    fn add(
-        &mut self,
-        level: Level,
-        place: &str,
-        what: impl Into<String>,
-        of: [Option<String>; 2],
-        spots: [Option<Spot>; 2],
-    ) {
+    fn add(&mut self, level: Level, place: &str, what: &str, of: Pair<String>, spots: Pair<Spot>) {
         let place = format!("{}{place}", self.place);
-        let what = what.into();
-        let same = |f: &Finding| f.level == level && f.what == what && f.of == of;
-        let known = self.found.iter().position(|(finding, _)| same(finding));
+        let is_same = |f: &Finding| f.level == level && f.what == what && f.of == of;
+        let known = self.found.iter().position(|(finding, _)| is_same(finding));
         self.last = known.unwrap_or(self.found.len());
-        match known.map(|at| &mut self.found[at]) {
-            Some((finding, all)) => {
-                if !finding.places.contains(&place) {
-                    finding.places.push(place);
-                }
-                all.push(spots);
-            }
-            None => {
-                let places = vec![place];
-                let finding = Finding {
-                    level,
-                    places,
-                    what,
-                    of,
-                };
-                self.found.push((finding, vec![spots]));
-            }
+        if known.is_none() {
+            let (places, what) = (Vec::new(), what.to_owned());
+            let finding = Finding {
+                level,
+                places,
+                what,
+                of,
+            };
+            self.found.push((finding, Vec::new()));
         }
+        let (finding, all) = &mut self.found[self.last];
+        if !finding.places.contains(&place) {
+            finding.places.push(place);
+        }
+        all.push(spots);
     }
 
-    fn at(&self, pair: [Option<&'d Part>; 2]) -> [Option<usize>; 2] {
-        let at = |side: usize| {
-            self.of_part[side]
-                .get(&std::ptr::from_ref(pair[side]?))
-                .copied()
-        };
-        [at(0), at(1)]
+    /// Something else is computed.
+    fn differ(&mut self, place: &str, what: &str, of: Pair<String>, spots: Pair<Spot>) {
+        self.add(Level::Computation, place, what, of, spots);
     }
 
     pub(super) fn stages(&mut self, of: fn(&Drawing) -> &Vec<Part>, place: &str) {
         let [a, b] = self.drawings.map(|drawing| of(drawing).as_slice());
-        for pair in matched(
-            a,
-            b,
-            |part| part.kind.to_owned(),
-            |part| part.kind.to_owned(),
-        ) {
+        let kind = |part: &Part| part.kind.to_owned();
+        for pair in matched(a, b, kind, kind) {
             self.part(place, pair);
         }
     }
 
-    pub(super) fn kind(&mut self, pair: [Option<usize>; 2]) {
+    pub(super) fn kind(&mut self, pair: Pair<usize>) {
         let kind = |side: usize| pair[side].map(|at| &self.drawings[side].kinds[at]);
-        let kinds: [Option<&'d Kind>; 2] = [kind(0), kind(1)];
-        if let Some(side) = (0..2).find(|side| kinds[1 - side].is_none()) {
-            let mut of = [None, None];
-            of[side] = kinds[side].map(|kind| kind.label.clone());
-            self.add(
-                Level::Computation,
-                "layers",
-                "a further kind",
-                of,
-                [None, None],
-            );
+        let kinds: Pair<&'d Kind> = [kind(0), kind(1)];
+        let is_whole = kinds.iter().all(Option::is_some);
+        if !is_whole {
+            let of = kinds.map(|kind| kind.map(|kind| kind.label.clone()));
+            self.differ("layers", "a further kind", of, [None, None]);
         }
         let slots = kinds.map(|kind| kind.map_or(&[][..], |kind| kind.slots.as_slice()));
-        let is_whole = kinds.iter().all(Option::is_some);
         let order = |side: usize| -> Vec<&str> {
             let other: HashSet<&str> = slots[1 - side].iter().map(|s| s.name.as_str()).collect();
             let names = slots[side].iter().map(|slot| slot.name.as_str());
@@ -157,143 +132,98 @@ impl<'d> Comparer<'d> {
         };
         if order(0) != order(1) {
             let of = [order(0), order(1)].map(|names| Some(names.join(", then ")));
-            self.add(
-                Level::Computation,
-                "layers",
-                "order of the slots",
-                of,
-                [None, None],
-            );
+            self.differ("layers", "order of the slots", of, [None, None]);
         }
-        let number = |side: usize, slot: Option<&Slot>| {
-            let at = slots[side]
-                .iter()
-                .position(|own| slot.is_some_and(|s| std::ptr::eq(own, s)));
+        let spot = |side: usize, slot: Option<&Slot>| {
+            let mut own = slots[side].iter();
+            let at = own.position(|own| slot.is_some_and(|s| std::ptr::eq(own, s)));
             Some(Spot::Slot(pair[side]?, at?))
         };
         for both in matched(slots[0], slots[1], |slot| slot.name.clone(), blocks) {
-            let spots = [number(0, both[0]), number(1, both[1])];
+            let spots = [spot(0, both[0]), spot(1, both[1])];
             self.slot(both, spots, is_whole);
         }
     }
 
     /// Compares two slots; `is_whole` says that both sides have the kind of layers.
-    fn slot(&mut self, pair: [Option<&'d Slot>; 2], spots: [Option<Spot>; 2], is_whole: bool) {
-        let Some(name) = pair.iter().flatten().map(|slot| slot.name.clone()).min() else {
+    fn slot(&mut self, pair: Pair<&'d Slot>, spots: Pair<Spot>, is_whole: bool) {
+        let Some(name) = pair.iter().flatten().map(|slot| &slot.name).min() else {
             return;
         };
-        if let [Some(a), Some(b)] = pair {
-            let is_mixed = self.is_mixed();
-            let number = |factor: Option<&Factor>| match factor {
-                None => "none".to_owned(),
-                Some(_) if is_mixed => "one".to_owned(),
-                Some(factor) => factor.text.clone(),
-            };
-            let wires = |slot: &Slot| {
-                let each = slot.branches.iter().map(|branch| {
-                    let tap = |word: &str, tap: &Option<String>| {
-                        tap.as_ref()
-                            .map(|name| format!(", {word} `{name}`"))
-                            .unwrap_or_default()
-                    };
-                    let factor = number(branch.factor.as_ref());
-                    let taps = tap("and", &branch.side) + &tap("saved as", &branch.save);
-                    format!("{}{taps}, factor {factor}", from(branch.from.as_ref()))
-                });
-                each.collect::<Vec<String>>().join("; ")
-            };
-            let join = |slot: &Slot| match slot.join {
-                Join::Add => "added to the hidden state".to_owned(),
-                Join::Set => "in place of the hidden state".to_owned(),
-            };
-            let mut all = vec![
-                ("the result is", [join(a), join(b)]),
-                ("input", [a, b].map(|slot| from(slot.from.as_ref()))),
-                (
-                    "scale of the result",
-                    [a, b].map(|slot| number(slot.scale.as_ref())),
-                ),
-            ];
-            if blocks(a) == blocks(b) {
-                all.push(("inputs and factors of the branches", [wires(a), wires(b)]));
+        match pair {
+            [Some(a), Some(b)] => {
+                let [of_a, of_b] = [a, b].map(|slot| wiring(slot, self.is_mixed()));
+                for ((what, in_a), (_, in_b)) in of_a.into_iter().zip(of_b) {
+                    if in_a != in_b && (what != BRANCHES || blocks(a) == blocks(b)) {
+                        self.differ(name, what, [Some(in_a), Some(in_b)], spots);
+                    }
+                }
             }
-            all.push(("norms", [norms(a), norms(b)]));
-            for (what, of) in all.into_iter().filter(|(_, of)| of[0] != of[1]) {
-                self.add(Level::Computation, &name, what, of.map(Some), spots);
+            _ if is_whole => {
+                self.differ(name, "slot", pair.map(|slot| Some(blocks(slot?))), spots);
             }
-        } else if is_whole {
-            let of = pair.map(|slot| Some(blocks(slot?)));
-            self.add(Level::Computation, &name, "slot", of, spots);
+            _ => {}
         }
+        // That one side has no such slot, kind or norm is one difference for all in it.
         let told = self.last;
         let is_alone = pair.iter().any(Option::is_none);
-        for (what, norm) in SLOT_NORMS {
-            self.norm(
-                &format!("{name}, norm {what}"),
-                pair.map(|slot| norm(slot?)),
-                told,
-            );
+        let norm = |own: &mut Self, what: &str, norms: Pair<&'d Part>| match norms
+            .iter()
+            .all(Option::is_some)
+        {
+            true => own.part(&format!("{name}, norm {what}"), norms),
+            false => own.alone(norms, told),
+        };
+        for (what, of) in SLOT_NORMS {
+            norm(self, what, pair.map(|slot| of(slot?)));
         }
         let branches = pair.map(|slot| slot.map_or(&[][..], |slot| slot.branches.as_slice()));
-        let block = |branch: &Branch| branch.block.title.clone();
+        let title = |branch: &Branch| branch.block.title.clone();
         let kind = |branch: &Branch| branch.block.kind.to_owned();
-        for both in matched(branches[0], branches[1], block, kind) {
+        for both in matched(branches[0], branches[1], title, kind) {
             let blocks = both.map(|branch| Some(&branch?.block));
             match is_alone {
                 true => self.alone(blocks, told),
-                false => self.part(&name, blocks),
+                false => self.part(name, blocks),
             }
-            for (what, norm) in BRANCH_NORMS {
-                self.norm(
-                    &format!("{name}, norm {what}"),
-                    both.map(|b| norm(b?)),
-                    told,
-                );
+            for (what, of) in BRANCH_NORMS {
+                norm(self, what, both.map(|branch| of(branch?)));
             }
         }
     }
 
-    /// A norm of a slot: that one side has none was told of the slot.
-    fn norm(&mut self, place: &str, pair: [Option<&'d Part>; 2], told: usize) {
-        match pair.iter().all(Option::is_some) {
-            true => self.part(place, pair),
-            false => self.alone(pair, told),
+    /// Notes two parts that belong together, and where they are.
+    fn at(&mut self, pair: Pair<&'d Part>) -> Pair<Spot> {
+        let of = |side: usize| {
+            self.of_part[side]
+                .get(&std::ptr::from_ref(pair[side]?))
+                .copied()
+        };
+        let at = [of(0), of(1)];
+        if at.iter().any(Option::is_some) {
+            self.parts.push(at);
         }
+        at.map(|at| at.map(Spot::Part))
     }
 
     /// A part of one side, of which the finding `told` speaks.
-    fn alone(&mut self, pair: [Option<&'d Part>; 2], told: usize) {
-        let at = self.at(pair);
-        if at.iter().any(Option::is_some) {
-            self.parts.push(at);
-            if let Some((_, spots)) = self.found.get_mut(told) {
-                spots.push(at.map(|at| at.map(Spot::Part)));
-            }
+    fn alone(&mut self, pair: Pair<&'d Part>, told: usize) {
+        let spots = self.at(pair);
+        let known = self.found.get_mut(told);
+        if let Some((_, all)) = known.filter(|_| spots.iter().any(Option::is_some)) {
+            all.push(spots);
         }
     }
 
-    fn part(&mut self, place: &str, pair: [Option<&'d Part>; 2]) {
-        let at = self.at(pair);
-        let spots = at.map(|at| at.map(Spot::Part));
-        if at.iter().any(Option::is_some) {
-            self.parts.push(at);
-        }
+    fn part(&mut self, place: &str, pair: Pair<&'d Part>) {
+        let spots = self.at(pair);
         let titles = pair.map(|part| part.map(|part| part.title.clone()));
         match pair {
             [Some(a), Some(b)] if a.kind == b.kind => self.same_kind(place, [a, b], spots),
-            [Some(a), Some(b)] => {
-                let of = [a, b].map(|part| Some(part.title.clone()));
-                self.add(Level::Computation, place, "block", of, spots);
-            }
             [None, None] => {}
-            _ => {
-                let what = if place.contains("norm") {
-                    "norm"
-                } else {
-                    "block"
-                };
-                self.add(Level::Computation, place, what, titles, spots);
-            }
+            [Some(_), Some(_)] => self.differ(place, "block", titles, spots),
+            _ if place.contains("norm") => self.differ(place, "norm", titles, spots),
+            _ => self.differ(place, "block", titles, spots),
         }
     }
 
@@ -302,30 +232,26 @@ impl<'d> Comparer<'d> {
         a != b
     }
 
-    fn same_kind(&mut self, place: &str, [a, b]: [&'d Part; 2], spots: [Option<Spot>; 2]) {
+    fn n_places(&self) -> usize {
+        self.found.iter().map(|(f, _)| f.places.len()).sum()
+    }
+
+    fn same_kind(&mut self, place: &str, [a, b]: [&'d Part; 2], spots: Pair<Spot>) {
         let place = match a.kind {
             "norm" => place.to_owned(),
-            _ => format!(
-                "{place}, {}",
-                a.title.to_lowercase().min(b.title.to_lowercase())
-            ),
+            _ => format!("{place}, {}", uncapital(&a.title).min(uncapital(&b.title))),
         };
-        let before = self
-            .found
-            .iter()
-            .map(|(f, _)| f.places.len())
-            .sum::<usize>();
+        let before = self.n_places();
         let mut changed: Vec<&str> = Vec::new();
-        let others: HashMap<&str, &PartOption> = b
+        let others = b
             .options
             .iter()
-            .map(|option| (option.name.as_str(), option))
-            .collect();
+            .map(|option| (option.name.as_str(), option));
+        let others: HashMap<&str, &PartOption> = others.collect();
         for option in &a.options {
-            let Some(other) = others.get(option.name.as_str()) else {
-                continue;
-            };
-            let Some(level) = self.option(option, other) else {
+            let other = others.get(option.name.as_str());
+            let found = other.and_then(|other| Some((*other, self.option(option, other)?)));
+            let Some((other, level)) = found else {
                 continue;
             };
             changed.push(&option.name);
@@ -333,30 +259,33 @@ impl<'d> Comparer<'d> {
             // What it is, without the list of its values.
             let doc = option.doc.split([':', ';', '(']).next().unwrap_or_default();
             let what = format!("`{name}` ({})", doc.trim());
-            let of = [option, *other].map(|o| Some(format!("`{}`", o.value)));
-            self.add(level, &place, what, of, spots);
+            let of = [option, other].map(|o| Some(format!("`{}`", o.value)));
+            self.add(level, &place, &what, of, spots);
         }
         let contract = REGISTRY.all().find(|contract| contract.name == a.kind);
-        let keys = |own: &Part, other: &Part| -> Vec<String> {
+        let keys = |own: &Part, other: &Part| {
             let keys = own.weights.iter().map(|weight| &weight.key);
             let new = keys.filter(|key| !other.weights.iter().any(|w| w.key == **key));
             let own = new.filter(|key| !follows(contract, key, &changed));
-            own.map(|key| format!("`{key}`")).collect()
+            let keys: Vec<String> = own.map(|key| format!("`{key}`")).collect();
+            (!keys.is_empty()).then(|| listed(&keys))
         };
-        let [in_a, in_b] = [keys(a, b), keys(b, a)].map(|k| (!k.is_empty()).then(|| listed(&k)));
-        if in_a.is_some() || in_b.is_some() {
-            self.add(Level::Computation, &place, "weights", [in_a, in_b], spots);
+        let of = [keys(a, b), keys(b, a)];
+        if of.iter().any(Option::is_some) {
+            self.differ(&place, "weights", of, spots);
         }
-        let after = self
-            .found
-            .iter()
-            .map(|(f, _)| f.places.len())
-            .sum::<usize>();
         let of = [other_ops(a, b), other_ops(b, a)];
-        if before == after && changed.is_empty() && of[0] != of[1] {
-            self.add(Level::Computation, &place, "operations", of, spots);
+        if before == self.n_places() && changed.is_empty() && of[0] != of[1] {
+            self.differ(&place, "operations", of, spots);
         }
-        self.names([a, b], spots);
+        // Weights of one key under other names.
+        for weight in a.weights.iter().filter(|_| a.title == b.title) {
+            let other = b.weights.iter().find(|other| other.key == weight.key);
+            if let Some(other) = other.filter(|other| other.name != weight.name) {
+                let of = [weight, other].map(|weight| Some(weight.name.clone()));
+                self.add(Level::Names, "tensors", "name", of, spots);
+            }
+        }
     }
 
     /// How much two values of an option differ. Without a file numbers are expressions that no two
@@ -364,52 +293,28 @@ impl<'d> Comparer<'d> {
     fn option(&self, a: &PartOption, b: &PartOption) -> Option<Level> {
         let is_number = a.is_number && b.is_number;
         let is_literal = [a, b].iter().all(|o| o.value.parse::<f64>().is_ok());
-        let symbolic = self.drawings.map(|drawing| drawing.is_symbolic);
-        match symbolic {
+        match self.drawings.map(|drawing| drawing.is_symbolic) {
             _ if a.value == b.value => None,
             _ if is_number && a.is_off != b.is_off => Some(Level::Computation),
             [false, false] if is_number => Some(Level::Sizes),
             [true, true] if is_number && (is_literal || a.is_ruled) => Some(Level::Computation),
-            _ if is_number => None,
-            [a_symbolic, b_symbolic] if a_symbolic != b_symbolic && a.is_open != b.is_open => None,
+            _ if is_number || self.is_mixed() && a.is_open != b.is_open => None,
             _ => Some(Level::Computation),
-        }
-    }
-
-    /// Weights of one key under other names.
-    fn names(&mut self, [a, b]: [&Part; 2], spots: [Option<Spot>; 2]) {
-        for weight in &a.weights {
-            let other = b.weights.iter().find(|other| other.key == weight.key);
-            if let Some(other) =
-                other.filter(|other| other.name != weight.name && a.title == b.title)
-            {
-                let of = [weight, other].map(|weight| Some(weight.name.clone()));
-                self.add(Level::Names, "tensors", "name", of, spots);
-            }
         }
     }
 
     /// What holds for the whole models, where both have numbers.
     pub(super) fn sizes(&mut self) {
         let [a, b] = self.drawings;
-        let modes = [a, b].map(|drawing| describe::mode(drawing.mode).to_owned());
         if a.mode != b.mode {
-            self.add(
-                Level::Computation,
-                "model",
-                "use",
-                modes.map(Some),
-                [None, None],
-            );
+            let of = [a, b].map(|drawing| Some(describe::mode(drawing.mode).to_owned()));
+            self.differ("model", "use", of, [None, None]);
         }
-        if a.is_symbolic || b.is_symbolic {
-            return;
-        }
-        for (name, value) in &a.facts {
+        for (name, value) in a.facts.iter().filter(|_| !a.is_symbolic && !b.is_symbolic) {
             let other = b.facts.iter().find(|(other, _)| other == name);
             if let Some((_, other)) = other.filter(|(_, other)| other != value) {
                 let of = [value, other].map(|value| Some(value.clone()));
-                self.add(Level::Sizes, "model", name.as_str(), of, [None, None]);
+                self.add(Level::Sizes, "model", name, of, [None, None]);
             }
         }
     }
@@ -417,9 +322,8 @@ impl<'d> Comparer<'d> {
 
 /// Whether a weight is there because of one of the options that changed.
 fn follows(contract: Option<&'static Contract>, key: &str, changed: &[&str]) -> bool {
-    let when = contract
-        .and_then(|contract| contract.weight(key))
-        .map_or("", |spec| spec.when);
+    let when = contract.and_then(|contract| contract.weight(key));
+    let when = when.map_or("", |spec| spec.when);
     let mut words = when.split(|c: char| !c.is_alphanumeric() && c != '_');
     words.any(|word| changed.contains(&word))
 }
@@ -431,7 +335,7 @@ fn matched<'t, T>(
     b: &'t [T],
     name: impl Fn(&T) -> String,
     likeness: impl Fn(&T) -> String,
-) -> Vec<[Option<&'t T>; 2]> {
+) -> Vec<Pair<&'t T>> {
     let mut of_a: Vec<Option<usize>> = vec![None; a.len()];
     let mut is_taken = vec![false; b.len()];
     let passes: [&dyn Fn(&T) -> String; 3] = [&name, &likeness, &|_| String::new()];
@@ -440,22 +344,16 @@ fn matched<'t, T>(
         for at in (0..b.len()).rev().filter(|at| !is_taken[*at]) {
             left.entry(key(&b[at])).or_default().push(at);
         }
-        for (at, found) in of_a
-            .iter_mut()
-            .enumerate()
-            .filter(|(_, found)| found.is_none())
-        {
-            if let Some(other) = left.get_mut(&key(&a[at])).and_then(Vec::pop) {
-                *found = Some(other);
+        for (own, found) in a.iter().zip(&mut of_a).filter(|(_, found)| found.is_none()) {
+            *found = left.get_mut(&key(own)).and_then(Vec::pop);
+            if let Some(other) = *found {
                 is_taken[other] = true;
             }
         }
     }
-    let pairs = a
-        .iter()
-        .zip(&of_a)
-        .map(|(own, other)| [Some(own), other.map(|at| &b[at])]);
-    let rest = b.iter().zip(&is_taken).filter(|(_, is_taken)| !**is_taken);
+    let pairs = a.iter().zip(of_a);
+    let pairs = pairs.map(|(own, other)| [Some(own), other.map(|at| &b[at])]);
+    let rest = b.iter().zip(is_taken).filter(|(_, is_taken)| !is_taken);
     pairs
         .chain(rest.map(|(other, _)| [None, Some(other)]))
         .collect()
@@ -466,8 +364,42 @@ fn blocks(slot: &Slot) -> String {
     let titles = slot
         .branches
         .iter()
-        .map(|branch| branch.block.title.to_lowercase());
+        .map(|branch| uncapital(&branch.block.title));
     titles.collect::<Vec<String>>().join(" alongside ")
+}
+
+/// How a slot is wired: what of it is compared, and what it is. Numbers and expressions are not compared
+/// with each other.
+fn wiring(slot: &Slot, is_mixed: bool) -> [(&'static str, String); 5] {
+    let from = |tap: Option<&String>| match tap.map(String::as_str) {
+        None | Some("x") => "the hidden state".into(),
+        Some(tap) => format!("`{tap}`"),
+    };
+    let number = |factor: Option<&Factor>| match factor {
+        None => "none".to_owned(),
+        Some(_) if is_mixed => "one".to_owned(),
+        Some(factor) => factor.text.clone(),
+    };
+    let tap = |word: &str, tap: &Option<String>| {
+        let text = tap.as_ref().map(|name| format!(", {word} `{name}`"));
+        text.unwrap_or_default()
+    };
+    let branches = slot.branches.iter().map(|branch| {
+        let taps = tap("and", &branch.side) + &tap("saved as", &branch.save);
+        let factor = number(branch.factor.as_ref());
+        format!("{}{taps}, factor {factor}", from(branch.from.as_ref()))
+    });
+    let join = match slot.join {
+        Join::Add => "added to the hidden state",
+        Join::Set => "in place of the hidden state",
+    };
+    [
+        ("the result is", join.to_owned()),
+        ("input", from(slot.from.as_ref())),
+        ("scale of the result", number(slot.scale.as_ref())),
+        (BRANCHES, branches.collect::<Vec<String>>().join("; ")),
+        ("norms", norms(slot)),
+    ]
 }
 
 /// A norm of a place, if it has it.
@@ -488,14 +420,9 @@ const BRANCH_NORMS: [(&str, Norm<Branch>); 2] = [
 fn norms(slot: &Slot) -> String {
     let own = SLOT_NORMS.iter().filter(|(_, norm)| norm(slot).is_some());
     let mut names: Vec<&str> = own.map(|(name, _)| *name).collect();
-    for (name, norm) in BRANCH_NORMS {
-        names.extend(
-            slot.branches
-                .iter()
-                .any(|branch| norm(branch).is_some())
-                .then_some(name),
-        );
-    }
+    let has = |norm: &Norm<Branch>| slot.branches.iter().any(|branch| norm(branch).is_some());
+    let inner = BRANCH_NORMS.iter().filter(|(_, norm)| has(norm));
+    names.extend(inner.map(|(name, _)| *name));
     match names.is_empty() {
         true => "none".into(),
         false => listed(&names),
@@ -504,25 +431,14 @@ fn norms(slot: &Slot) -> String {
 
 /// Operations of a part that another one does not have, or not as often.
 fn other_ops(part: &Part, other: &Part) -> Option<String> {
-    fn names(part: &Part) -> Vec<&String> {
-        part.ops.iter().flat_map(|op| &op.ops).collect()
-    }
-    let mut left = names(other);
-    let mut new = names(part);
-    new.retain(|op| match left.iter().position(|other| other == op) {
-        Some(at) => {
-            left.remove(at);
-            false
-        }
-        None => true,
+    let names = |part: &Part| -> Vec<String> {
+        let ops = part.ops.iter().flat_map(|op| &op.ops);
+        ops.map(|op| op.to_lowercase()).collect()
+    };
+    let (mut left, mut new) = (names(other), names(part));
+    new.retain(|op| {
+        let known = left.iter().position(|other| other == op);
+        known.map(|at| left.remove(at)).is_none()
     });
-    let text = new.iter().map(|op| op.to_lowercase()).collect::<Vec<_>>();
-    (!text.is_empty()).then(|| listed(&text))
-}
-
-fn from(tap: Option<&String>) -> String {
-    match tap.map(String::as_str) {
-        None | Some("x") => "the hidden state".into(),
-        Some(tap) => format!("`{tap}`"),
-    }
+    (!new.is_empty()).then(|| listed(&new))
 }

@@ -30,7 +30,7 @@ pub struct Scene {
 
 impl Scene {
     /// A scene about all of the model.
-    pub(super) fn new(title: impl Into<String>, line: impl Into<String>, picture: Picture) -> Self {
+    fn new(title: impl Into<String>, line: impl Into<String>, picture: Picture) -> Self {
         Self {
             title: title.into(),
             line: line.into(),
@@ -38,6 +38,16 @@ impl Scene {
             kinds: Vec::new(),
             picture,
         }
+    }
+
+    fn with_facts<T: Into<String>>(mut self, facts: impl IntoIterator<Item = T>) -> Self {
+        self.facts.extend(facts.into_iter().map(Into::into));
+        self
+    }
+
+    /// The scene as one about some kinds of layers; none if there are none.
+    fn of(self, kinds: Vec<usize>) -> Option<Self> {
+        (!kinds.is_empty()).then_some(Self { kinds, ..self })
     }
 }
 

@@ -164,25 +164,19 @@ impl<'p> Stage<'_, 'p> {
         let pooling = self.maker.plan.pooling();
         let param = self.maker.def.params.get("pooling");
         let is_key = param.is_some_and(|p| matches!(p.source, ParamSource::Key { .. }));
-        let by = if self.maker.is_symbolic && is_key {
-            "by `pooling` of the file, here "
-        } else {
-            ""
+        let by = match self.maker.is_symbolic && is_key {
+            true => "by `pooling` of the file, here ",
+            false => "",
         };
         let line =
             format!("The whole text goes through all layers in one pass: every token sees {whom}.");
-        let pooled = format!("embedding of the text: {by}{}", pooled(pooling));
-        Scene {
-            facts: vec![pooled, "nothing is kept between passes".into()],
-            ..Scene::new(
-                "Encoding",
-                line,
-                Picture::Whole {
-                    seen,
-                    pooling: Some(pooling),
-                },
-            )
-        }
+        let picture = Picture::Whole {
+            seen,
+            pooling: Some(pooling),
+        };
+        Scene::new("Encoding", line, picture)
+            .with_facts([format!("embedding of the text: {by}{}", pooled(pooling))])
+            .with_facts(["nothing is kept between passes"])
     }
 
     /// One pass over a text with masks.
@@ -193,18 +187,12 @@ impl<'p> Stage<'_, 'p> {
              gets logits."
         );
         let shift = self.config().filter(|config| config.shift_logits);
-        let facts = shift.map(|_| "logits of a token are of the token after it".to_owned());
-        Scene {
-            facts: facts.into_iter().collect(),
-            ..Scene::new(
-                "One denoising step",
-                line,
-                Picture::Whole {
-                    seen,
-                    pooling: None,
-                },
-            )
-        }
+        let picture = Picture::Whole {
+            seen,
+            pooling: None,
+        };
+        Scene::new("One denoising step", line, picture)
+            .with_facts(shift.map(|_| "logits of a token are of the token after it"))
     }
 
     fn denoising(&self) -> Scene {
@@ -217,16 +205,15 @@ impl<'p> Stage<'_, 'p> {
             Remasking::Random => "unmasked in random order",
             Remasking::None => "each mask is unmasked at random by itself",
         });
-        let kept = "nothing is kept between steps, unless approximate_cache is set";
         let picture = Picture::Denoising {
             n_prompt: 3,
             block: 4,
             fixed: [[1, 2], [0, 3], [4, 7], [5, 6]].map(Vec::from).into(),
         };
-        Scene {
-            facts: rule.into_iter().chain([kept]).map(str::to_owned).collect(),
-            ..Scene::new("Text diffusion", line, picture)
-        }
+        let kept = "nothing is kept between steps, unless approximate_cache is set";
+        Scene::new("Text diffusion", line, picture)
+            .with_facts(rule)
+            .with_facts([kept])
     }
 
     fn config(&self) -> Option<Config> {
@@ -240,12 +227,12 @@ impl<'p> Stage<'_, 'p> {
         let windows = caches.filter(|(_, cache)| cache.window().is_some());
         let scenes = windows.filter_map(|(at, cache)| {
             let kinds = self.kinds(|unit| rows(unit).is_some_and(|rows| rows.cache == at));
-            (!kinds.is_empty()).then(|| self.window(cache, kinds))
+            self.window(cache).of(kinds)
         });
         scenes.collect()
     }
 
-    fn window(&self, cache: &CachePlan, kinds: Vec<usize>) -> Scene {
+    fn window(&self, cache: &CachePlan) -> Scene {
         let plan = self.maker.plan;
         let rule = words::rule(plan, &cache.unit);
         let small = words::small(plan, &cache.unit, SMALL);
@@ -259,24 +246,17 @@ impl<'p> Stage<'_, 'p> {
             Window::Symmetric => ("Two-sided window", "symmetric"),
         };
         let evicts = self.is_causal() && rule.causal;
-        let line = format!("A token sees {}.", self.maker.seen(&cache.unit));
-        let mut facts = Vec::new();
-        if evicts {
-            facts.push(format!("earlier keys are evicted in blocks of {BLOCK_LEN}"));
-        }
-        if plan.caches.len() > 1 {
-            facts.push(format!("group of layers: {}", cache.name));
-        }
+        let blocks = format!("earlier keys are evicted in blocks of {BLOCK_LEN}");
+        let group = format!("group of layers: {}", cache.name);
         let picture = Picture::Window {
             rule: name,
             evicts,
             views: views.collect(),
         };
-        Scene {
-            facts,
-            kinds,
-            ..Scene::new(title, line, picture)
-        }
+        let line = format!("A token sees {}.", self.maker.seen(&cache.unit));
+        Scene::new(title, line, picture)
+            .with_facts(evicts.then_some(blocks))
+            .with_facts((plan.caches.len() > 1).then_some(group))
     }
 
     /// A number of the file, if there is one.
@@ -287,65 +267,48 @@ impl<'p> Stage<'_, 'p> {
     /// Layers that read what others keep.
     fn shared(&self) -> Option<Scene> {
         let mut loans: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        let mut layers = self.maker.plan.layers.iter();
+        let layers = &self.maker.plan.layers;
         for (at, unit) in self.units() {
             let owner = rows(unit).and_then(|rows| rows.owner.as_deref());
-            let of = |path: &str| {
-                layers
-                    .clone()
-                    .position(|layer| is_within(path, &layer.path))
-            };
+            let of = |path: &str| layers.iter().position(|layer| is_within(path, &layer.path));
             if let Some(owner) = owner.and_then(of) {
                 loans.entry(owner).or_default().push(at);
             }
         }
-        layers.next()?;
-        let readers = loans.values().flatten().map(|at| self.of_layer[*at]);
-        let kinds: BTreeSet<usize> = readers.collect();
-        let loans = loans
-            .into_iter()
-            .map(|(owner, readers)| Loan { owner, readers });
+        let kinds = loans.values().flatten().map(|at| self.of_layer[*at]);
+        let kinds: BTreeSet<usize> = kinds.collect();
+        let loans = loans.into_iter();
+        let loans = loans.map(|(owner, readers)| Loan { owner, readers });
         let loans: Vec<Loan> = loans.collect();
-        let told = loans.iter().filter(|_| !self.maker.is_symbolic);
-        let facts = told.map(|loan| {
-            format!(
-                "read the KV cache of layer {}: {}",
-                loan.owner,
-                loan.readers.len()
-            )
+        let known = loans.iter().filter(|_| !self.maker.is_symbolic);
+        let facts = known.map(|loan| {
+            let (owner, n) = (loan.owner, loan.readers.len());
+            format!("read the KV cache of layer {owner}: {n}")
         });
+        let facts: Vec<String> = facts.collect();
         let line =
             "These layers write no keys and values: they read the KV cache of an earlier layer.";
-        (!loans.is_empty()).then(|| Scene {
-            facts: facts.collect(),
-            kinds: kinds.into_iter().collect(),
-            ..Scene::new("Shared KV cache", line, Picture::Shared(loans.clone()))
-        })
+        let scene = Scene::new("Shared KV cache", line, Picture::Shared(loans));
+        scene.with_facts(facts).of(kinds.into_iter().collect())
     }
 
     /// Layers that keep one row for keys and values of all heads.
     fn latent(&self) -> Option<Scene> {
         let is_latent = |unit: &Unit| rows(unit).is_some_and(|rows| rows.v_in_k);
-        let kinds = self.kinds(is_latent);
         let alike = self.first_of_alike(is_latent).and_then(rows);
         let row = alike.and_then(|rows| self.number(rows.k).zip(self.number(rows.v)));
         let line = "Each token has one latent row instead of keys and values per head: all heads read the \
                     whole row as keys and its first elements as values.";
-        let facts =
+        let fact =
             row.map(|(k, v)| format!("{k} elements per token and layer, {v} of them also values"));
-        (!kinds.is_empty()).then(|| Scene {
-            facts: facts.into_iter().collect(),
-            kinds,
-            ..Scene::new("Latent KV cache", line, Picture::Latent { row })
-        })
+        let scene = Scene::new("Latent KV cache", line, Picture::Latent { row });
+        scene.with_facts(fact).of(self.kinds(is_latent))
     }
 
     /// One scene for each kind of block that carries a state.
     fn states(&self) -> Vec<Scene> {
-        let units = self
-            .units()
-            .map(|(_, unit)| unit)
-            .filter(|unit| is_recurrent(unit));
+        let units = self.units().map(|(_, unit)| unit);
+        let units = units.filter(|unit| is_recurrent(unit));
         let names: BTreeSet<&'static str> = units.map(|unit| unit.contract.0.name).collect();
         let scene = |name: &'static str| {
             let is_such = |unit: &Unit| is_recurrent(unit) && unit.contract.0.name == name;
@@ -353,37 +316,30 @@ impl<'p> Stage<'_, 'p> {
             let facts = alike.map(|unit| self.maker.kept(unit, &[unit]).text);
             let line = "A layer has one state of fixed size for each sequence, which every token reads and \
                         changes.";
-            Scene {
-                facts: facts.unwrap_or_default(),
-                kinds: self.kinds(is_such),
-                ..Scene::new(
-                    format!("Recurrent state: {}", words::purpose(name)),
-                    line,
-                    Picture::State,
-                )
-            }
+            let title = format!("Recurrent state: {}", words::purpose(name));
+            let scene = Scene::new(title, line, Picture::State);
+            scene
+                .with_facts(facts.unwrap_or_default())
+                .of(self.kinds(is_such))
         };
-        names.into_iter().map(scene).collect()
+        names.into_iter().filter_map(scene).collect()
     }
 
     /// One scene for each choice of so many of so many experts.
     fn experts(&self) -> Vec<Scene> {
-        let found: BTreeSet<(u64, u64)> =
-            self.units().filter_map(|(_, unit)| picked(unit)).collect();
+        let found = self.units().filter_map(|(_, unit)| picked(unit));
+        let found: BTreeSet<(u64, u64)> = found.collect();
         let scenes = found.into_iter().filter_map(|(used, all)| {
             let is_such = |unit: &Unit| picked(unit) == Some((used, all));
             let (_, unit) = self.units().find(|(_, unit)| is_such(unit))?;
-            let of = |name: &str| self.maker.size(unit, name);
+            let [n_used, n_all] = ["used", "experts"].map(|name| self.maker.size(unit, name));
             let line = format!(
-                "For each token a router selects {} of {} experts; the weights of the others are not read.",
-                of("used"),
-                of("experts")
+                "For each token a router selects {n_used} of {n_all} experts; the weights of the others are \
+                 not read."
             );
             let numbers = self.number(used).zip(self.number(all));
-            Some(Scene {
-                kinds: self.kinds(is_such),
-                ..Scene::new("Mixture of experts", line, Picture::Experts { numbers })
-            })
+            let picture = Picture::Experts { numbers };
+            Scene::new("Mixture of experts", line, picture).of(self.kinds(is_such))
         });
         scenes.collect()
     }
@@ -403,24 +359,22 @@ impl<'p> Stage<'_, 'p> {
         let read =
             |n: u64| plan.cache_bytes_read(n.saturating_sub(1), TensorType::F16, TensorType::F16);
         let contexts = self.contexts().into_iter().filter(|_| has_keys);
-        let keys: Vec<(u64, u64)> = contexts.map(|n| (n, read(n).unwrap_or(u64::MAX))).collect();
-        let all: u64 = weights.iter().map(|(_, bytes)| bytes).sum();
+        let keys = contexts.map(|n| (n, read(n).unwrap_or(u64::MAX)));
         // A row of a table that is the head as well is read for both.
+        let all = weights.iter().map(|(_, bytes)| bytes).sum();
         let [read, stored] = [all, plan.weight_bytes()].map(wording::bytes);
-        let facts = [format!(
-            "{read} of weights per token, {stored} in the model"
-        )];
-        let cache = has_keys.then(|| "KV cache of 16 bits".to_owned());
+        let line = "Each new token reads the weights that it uses, the keys and values it sees, and the states.";
         let picture = Picture::Reads {
             weights,
-            keys,
+            keys: keys.collect(),
             states: self.state_bytes(),
         };
-        let line = "Each new token reads the weights that it uses, the keys and values it sees, and the states.";
-        Some(Scene {
-            facts: facts.into_iter().chain(cache).collect(),
-            ..Scene::new("Bytes read per token", line, picture)
-        })
+        let scene = Scene::new("Bytes read per token", line, picture)
+            .with_facts([format!(
+                "{read} of weights per token, {stored} in the model"
+            )])
+            .with_facts(has_keys.then_some("KV cache of 16 bits"));
+        Some(scene)
     }
 
     /// Bytes that are kept of contexts of some lengths.
@@ -430,13 +384,10 @@ impl<'p> Stage<'_, 'p> {
         }
         let held: Vec<Held> = self.contexts().into_iter().map(|n| self.held(n)).collect();
         let first = *held.first().filter(|held| held.bytes() > 0)?;
-        let mut facts = Vec::new();
-        if first.all > 0 {
-            let own = self.maker.plan.key_values().map(|(_, rows)| rows);
-            let grows = own.filter(|rows| self.rule(rows).size == 0).map(row_bytes);
-            let bytes = wording::bytes(grows.fold(0, u64::saturating_add));
-            facts.push(format!("KV cache: {bytes} per token"));
-        }
+        let own = self.maker.plan.key_values().map(|(_, rows)| rows);
+        let grows = own.filter(|rows| self.rule(rows).size == 0).map(row_bytes);
+        let bytes = wording::bytes(grows.fold(0, u64::saturating_add));
+        let fact = format!("KV cache: {bytes} per token");
         let line = match (first.all > 0, first.window > 0, first.state > 0) {
             (true, false, false) => "The KV cache grows with the context.",
             (true, true, false) => {
@@ -446,10 +397,8 @@ impl<'p> Stage<'_, 'p> {
             (true, _, true) => "The KV cache grows with the context, recurrent states do not.",
             (false, false, _) => "What is kept does not grow with the context.",
         };
-        Some(Scene {
-            facts,
-            ..Scene::new("Memory per sequence", line, Picture::Keeps(held))
-        })
+        let scene = Scene::new("Memory per sequence", line, Picture::Keeps(held));
+        Some(scene.with_facts((first.all > 0).then_some(fact)))
     }
 
     /// Lengths of contexts that are shown.

@@ -22,10 +22,10 @@ pub(super) fn data(
             "at": kind.id,
             "letter": kind.letter,
             "label": kind.label,
-            "told": svg::told(drawing, kind),
-            "cost": kind.cost.as_ref().map(svg::cost),
+            "told": svg::layers_of(drawing, kind),
+            "cost": kind.cost.as_ref().map(svg::cost_text),
             "when": kind.when,
-            "note": note(kind.note.as_ref()),
+            "note": note(&kind.note),
         })
     });
     let one = |part: &Part, place: Option<(usize, usize)>| {
@@ -74,9 +74,9 @@ fn part(part: &Part, place: Option<(usize, usize)>, rect: [f64; 4], is_symbolic:
         "line": part.line,
         "formula": part.formula,
         "facts": part.facts,
-        "cost": part.cost.as_ref().map(svg::cost),
+        "cost": part.cost.as_ref().map(svg::cost_text),
         "kept": kept(part),
-        "note": note(part.note.as_ref()),
+        "note": note(&part.note),
         "layers": (!is_symbolic).then_some(part.paths.len()),
         "source": part.source_line,
         "rect": rect.map(f64::round),
@@ -92,18 +92,12 @@ fn kept(part: &Part) -> Vec<String> {
 }
 
 /// What a measurement says.
-fn note(note: Option<&Note>) -> Option<String> {
-    let note = note?;
-    let first = note
-        .first
-        .as_ref()
-        .map(|first| format!("first difference: {first}"));
-    let said: Vec<String> = [note.text.clone()]
-        .into_iter()
-        .chain(first)
-        .filter(|text| !text.is_empty())
-        .collect();
-    (!said.is_empty()).then(|| said.join("; "))
+fn note(note: &Note) -> Option<String> {
+    let first = note.first.as_ref();
+    let first = first.map(|first| format!("first difference: {first}"));
+    let mut all = vec![note.text.clone(), first.unwrap_or_default()];
+    all.retain(|text| !text.is_empty());
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 fn op(op: &Op) -> Value {
@@ -114,7 +108,7 @@ fn op(op: &Op) -> Value {
         "shape": svg::dims(&op.result),
         "value": op.value,
         "weights": op.weights,
-        "note": note(op.note.as_ref()),
+        "note": note(&op.note),
     })
 }
 
@@ -126,7 +120,7 @@ fn weight(weight: &Weight, is_symbolic: bool) -> Value {
         "doc": weight.doc,
         "shape": svg::dims(&weight.shape),
         "types": weight.types,
-        "cost": weight.cost.as_ref().map(svg::cost),
+        "cost": weight.cost.as_ref().map(svg::cost_text),
         "shared": weight.is_shared,
         "tensors": (!is_symbolic).then_some(weight.tensors.len()),
     })

@@ -12,6 +12,8 @@ use crate::inspect::diagram::{Drawing, Kind, Part, Slot};
 
 /// Width of the pictures of execution, in pixels.
 const EXECUTION: f64 = 1000.0;
+/// Room on each side of a picture, for the ends of strokes.
+const EDGE: f64 = 3.0;
 
 /// The pictures as HTML, and where the parts are in them.
 #[derive(Default)]
@@ -50,44 +52,46 @@ impl Views {
         self.begin_view(WHOLE, "The stack");
         self.push("<div class=\"row\">\n");
         let label = "The stack, from input to output";
-        self.picture(&svg::whole(drawing), "whole", label);
-        self.picture(
-            &svg::notes(drawing),
-            "notes",
-            "Layers and numbers of the whole model",
-        );
+        self.picture(edged(svg::column(drawing)), "whole", label);
+        let label = "Layers and numbers of the whole model";
+        self.picture(edged(svg::notes(drawing)), "notes", label);
         let name = "How it is executed";
         self.push(&format!(
             "</div>\n<section class=\"execution\" aria-label=\"{name}\">\n<h2>{name}</h2>\n"
         ));
-        self.picture(&svg::execution(drawing, EXECUTION), "scenes", name);
+        self.picture(svg::execution(drawing, EXECUTION), "scenes", name);
         self.push("</section>\n</section>\n");
     }
 
     fn layer(&mut self, drawing: &Drawing, kind: &Kind) {
         self.begin_view(&kind.id, &format!("Layer {}: {}", kind.letter, kind.label));
         self.push(&heading(drawing, kind));
-        if let Some(legend) = svg::legend(drawing) {
-            self.picture(&legend, "scale", "What the colours mean");
+        if let Some(legend) = &drawing.overlay {
+            let legend = edged(svg::legend(legend, svg::LEGEND));
+            self.picture(legend, "scale", "What the colours mean");
         }
         let begin = svg::stream("x: the hidden state, from the layer before", false);
-        self.picture(&begin, "stream", "The hidden state comes in");
-        for (n, (slot, pieces)) in kind.slots.iter().zip(svg::slots(drawing, kind)).enumerate() {
-            self.slot(&format!("{}/{n}", kind.id), slot, &pieces);
+        self.picture(edged(begin), "stream", "The hidden state comes in");
+        let room = svg::room(drawing);
+        for (n, slot) in kind.slots.iter().enumerate() {
+            self.slot(&format!("{}/{n}", kind.id), slot, room);
         }
         let end = svg::stream("x: to the next layer", true);
-        self.picture(&end, "stream", "The hidden state goes out");
+        self.picture(edged(end), "stream", "The hidden state goes out");
         self.push("</section>\n");
     }
 
-    fn slot(&mut self, step: &str, slot: &Slot, [closed, opened]: &[Piece; 2]) {
+    /// A slot closed to a row of cards, and opened to its operations.
+    fn slot(&mut self, step: &str, slot: &Slot, room: f64) {
         let name = escape(&slot.name);
         self.push(&format!(
             "<section class=\"step\" data-step=\"{step}\" aria-label=\"slot {name}\">\n<button \
              class=\"fold\" type=\"button\" aria-expanded=\"false\" title=\"expand or collapse \
              {name}\"><span class=\"sign\" aria-hidden=\"true\"></span>{name}</button>\n"
         ));
-        self.picture(closed, "closed", &format!("{} collapsed", slot.name));
+        let closed = svg::on_stream(svg::slot(slot, svg::Detail::cards(room)));
+        self.picture(edged(closed), "closed", &format!("{} collapsed", slot.name));
+        let opened = svg::on_stream(svg::slot(slot, svg::Detail::Full));
         self.opened(opened, &format!("{} expanded", slot.name));
         self.push("</section>\n");
     }
@@ -96,17 +100,18 @@ impl Views {
     fn stage(&mut self, part: &Part) {
         self.begin_view(&part.id, &part.title);
         self.push("<section class=\"step open\">\n");
-        self.opened(&svg::opened(part), &part.title);
+        self.opened(svg::opened(part), &part.title);
         self.push("</section>\n</section>\n");
     }
 
     /// A picture with operations; remembers where everything is.
-    fn opened(&mut self, piece: &Piece, label: &str) {
+    fn opened(&mut self, piece: Piece, label: &str) {
+        let piece = edged(piece);
         self.rects.extend(piece.groups());
         self.picture(piece, "opened", label);
     }
 
-    fn picture(&mut self, piece: &Piece, class: &str, label: &str) {
+    fn picture(&mut self, piece: Piece, class: &str, label: &str) {
         let (w, h) = (piece.w.ceil(), piece.h.ceil());
         let label = escape(label);
         self.push(&format!(
@@ -117,10 +122,16 @@ impl Views {
     }
 }
 
+fn edged(inner: Piece) -> Piece {
+    let mut piece = Piece::new(inner.w + 2.0 * EDGE, inner.h);
+    piece.put(inner, EDGE, 0.0);
+    piece
+}
+
 /// Letter, label, which layers, numbers, and what opens and closes all slots.
 fn heading(drawing: &Drawing, kind: &Kind) -> String {
-    let mut lines = vec![svg::told(drawing, kind)];
-    lines.extend(kind.cost.as_ref().map(svg::cost));
+    let mut lines = vec![svg::layers_of(drawing, kind)];
+    lines.extend(kind.cost.as_ref().map(svg::cost_text));
     lines.extend(kind.when.iter().map(|when| format!("where {when}")));
     lines.retain(|line| !line.is_empty());
     let lines = lines.iter().map(|line| format!("<p>{}</p>", escape(line)));

@@ -80,7 +80,7 @@ pub struct First {
     pub tolerance: Option<f64>,
 }
 
-/// What is noted at a box.
+/// What is noted at a box; by default nothing is shown on it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Note {
     /// The number, with its unit; empty if there is none.
@@ -89,7 +89,7 @@ pub struct Note {
     pub short: String,
     /// Which of the [`LEVELS`] colours, palest first; none without a number.
     pub level: Option<usize>,
-    /// The colour where it is no number: a class of the style sheet.
+    /// Its colour: classes of the style sheet; none if nothing is shown.
     pub class: &'static str,
     /// Where the first difference is, if it is in this box.
     pub first: Option<String>,
@@ -97,6 +97,12 @@ pub struct Note {
 
 /// Colours of a scale.
 pub const LEVELS: usize = 9;
+
+/// Classes of boxes, palest first, and that of a box without a number.
+pub(super) const HOT: [&str; LEVELS] = [
+    "hot o0", "hot o1", "hot o2", "hot o3", "hot o4", "hot o5", "hot o6", "hot o7", "hot o8",
+];
+pub(super) const COLD: &str = "hot none";
 
 /// A colour and the numbers that have it.
 #[derive(Clone, Debug, PartialEq, Eq)]

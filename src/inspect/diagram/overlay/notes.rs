@@ -1,49 +1,46 @@
 //! Numbers of boxes as words and colours.
 
-use super::place::{Home, Sum, Sums};
+use std::collections::BTreeSet;
+
+use super::place::{Home, Sum, Sums, holders};
 use super::read::short;
 use super::scale::Scale;
-use super::{Legend, Note, Overlay, Rule};
+use super::{COLD, HOT, Legend, Note, Overlay, Rule};
 use crate::common::wording::{capital, percent};
 use crate::inspect::diagram::Drawing;
 
-/// Paths that are told of what is in no box.
-const TOLD: usize = 4;
+/// Paths that are named of what is in no box.
+const NAMED: usize = 4;
 
 /// Notes what the numbers of each box come to, and the legend, which begins with `lines`.
 pub(super) fn write(overlay: &Overlay, sums: &Sums, lines: Vec<String>, drawing: &mut Drawing) {
     let writer = Writer::new(overlay, sums);
     let first = overlay.first.as_ref().map(|first| short(&first.path));
-    let home = sums.first.map(|(home, _)| home);
-    let first_layer = sums.first.and_then(|(_, layer)| layer);
-    let mark = |note: Note, is_here: bool| Note {
-        first: first.clone().filter(|_| is_here),
-        ..note
+    let marked = sums.first.map(|place| holders(drawing, place));
+    let marked = marked.unwrap_or_default();
+    let note = |home: Home, n_layers: usize| Note {
+        first: first.clone().filter(|_| marked.contains(&home)),
+        ..writer.note(sums.boxes.get(&home), n_layers > 1)
     };
-    let kind_of_first = first_layer.map(|layer| drawing.layers[layer]);
     for (at, part) in drawing.parts_mut().enumerate() {
-        let has_layers = part.paths.len() > 1;
+        let n = part.paths.len();
         for (nth, op) in part.ops.iter_mut().enumerate() {
-            let note = writer.note(&sums.ops[at][nth], has_layers);
-            op.note = Some(mark(note, home == Some(Home::Op(at, nth))));
+            op.note = note(Home::Op(at, nth), n);
         }
-        let note = writer.note(&sums.parts[at], has_layers);
-        let is_here = matches!(home, Some(Home::Op(part, _) | Home::Part(part)) if part == at);
-        part.note = Some(mark(note, is_here));
+        part.note = note(Home::Part(at), n);
     }
     for (at, kind) in drawing.kinds.iter_mut().enumerate() {
-        let has_layers = kind.layers.len() > 1;
+        let n = kind.layers.len();
         for (nth, slot) in kind.slots.iter_mut().enumerate() {
-            let note = writer.note(&sums.slots[at][nth], has_layers);
-            slot.note = Some(mark(note, home == Some(Home::Slot(at, nth))));
+            slot.note = note(Home::Slot(at, nth), n);
         }
-        let note = writer.note(&sums.kinds[at], has_layers);
-        kind.note = Some(mark(note, kind_of_first == Some(at)));
+        kind.note = note(Home::Kind(at), n);
     }
-    let layers = sums.layers.iter().enumerate();
-    let layers = layers.map(|(at, sum)| mark(writer.note(sum, false), first_layer == Some(at)));
-    let layers = layers.collect();
-    drawing.overlay = Some(writer.legend(overlay, sums, lines, layers));
+    let layers = (0..drawing.layers.len()).map(|at| note(Home::Layer(at), 1));
+    drawing.overlay = Some(Legend {
+        layers: layers.collect(),
+        ..writer.legend(overlay, sums, lines)
+    });
 }
 
 /// What numbers are written with.
@@ -61,20 +58,15 @@ struct Writer {
 
 impl Writer {
     fn new(overlay: &Overlay, sums: &Sums) -> Self {
-        let ops = sums.ops.iter().flatten();
-        let slots = sums.slots.iter().flatten();
-        let boxes = sums.parts.iter().chain(ops).chain(slots);
-        let boxes = boxes.chain(&sums.kinds).chain(&sums.layers);
-        let values: Vec<f64> = boxes.filter_map(|sum| sum.value).collect();
-        let is_time = overlay.rule == Rule::Time;
-        let most = values.iter().copied().fold(0.0, f64::max);
-        let (unit, unit_name) = match most {
-            _ if !is_time => (1.0, ""),
+        let values = sums.boxes.values().map(|sum| sum.value);
+        let (unit, unit_name) = match values.clone().fold(0.0, f64::max) {
+            _ if overlay.rule == Rule::Largest => (1.0, ""),
             s if s >= 1.0 => (1.0, "s"),
             s if s >= 1e-3 => (1e-3, "ms"),
             _ => (1e-6, "\u{b5}s"),
         };
-        let values: Vec<f64> = values.iter().map(|value| value / unit).collect();
+        let mut values: Vec<f64> = values.map(|value| value / unit).collect();
+        values.sort_by(f64::total_cmp);
         Self {
             rule: overlay.rule,
             scale: Scale::new(&values),
@@ -86,21 +78,25 @@ impl Writer {
     }
 
     /// A number with its unit, and a share or a layer where there are several.
-    fn note(&self, sum: &Sum, has_layers: bool) -> Note {
-        let Some(value) = sum.value else {
-            return Note::default();
+    fn note(&self, sum: Option<&Sum>, has_layers: bool) -> Note {
+        let Some(Sum { value, layer }) = sum.copied() else {
+            return Note {
+                class: COLD,
+                ..Note::default()
+            };
         };
         let short = self.short(value);
-        let text = match (self.rule, sum.layer.filter(|_| has_layers)) {
-            (Rule::Time, _) => self.time(value),
-            (Rule::Largest, Some(layer)) => format!("{short} in layer {layer}"),
-            (Rule::Largest, None) => short.clone(),
-        };
+        let level = self.scale.level(value / self.unit);
         Note {
-            text,
+            text: match (self.rule, layer.filter(|_| has_layers)) {
+                (Rule::Time, _) => self.time(value),
+                (Rule::Largest, Some(layer)) => format!("{short} in layer {layer}"),
+                (Rule::Largest, None) => short.clone(),
+            },
             short,
-            level: Some(self.scale.level(value / self.unit)),
-            ..Note::default()
+            level: Some(level),
+            class: HOT[level],
+            first: None,
         }
     }
 
@@ -114,24 +110,12 @@ impl Writer {
     }
 
     fn time(&self, seconds: f64) -> String {
-        let share = seconds / self.total.max(f64::MIN_POSITIVE);
-        format!(
-            "{} {} \u{b7} {}",
-            self.short(seconds),
-            self.unit_name,
-            percent(share)
-        )
+        let share = percent(seconds / self.total.max(f64::MIN_POSITIVE));
+        format!("{} {} \u{b7} {share}", self.short(seconds), self.unit_name)
     }
 
-    fn legend(
-        &self,
-        overlay: &Overlay,
-        sums: &Sums,
-        mut lines: Vec<String>,
-        layers: Vec<Note>,
-    ) -> Legend {
+    fn legend(&self, overlay: &Overlay, sums: &Sums, mut lines: Vec<String>) -> Legend {
         let show = |value: f64| self.scale.show(value);
-        let quantity = capital(&overlay.quantity);
         lines.push(match self.rule {
             Rule::Time => format!(
                 "{} {} in all; a box has the time of all its layers together",
@@ -148,61 +132,48 @@ impl Writer {
         }
         lines.extend(self.outside(sums));
         let first = overlay.first.as_ref().map(|first| {
-            let above = first
-                .tolerance
-                .map(|t| format!(" by more than {}", show(t)));
-            let place = if sums.first.is_some() {
-                ""
-            } else {
-                ", in no box"
-            };
-            format!(
-                "first value that differs{}: {}{place}",
-                above.unwrap_or_default(),
-                short(&first.path)
-            )
+            let above = first.tolerance.map(show);
+            let above = above.map(|above| format!(" by more than {above}"));
+            let place = sums.first.map_or(", in no box", |_| "");
+            let (above, path) = (above.unwrap_or_default(), short(&first.path));
+            format!("first value that differs{above}: {path}{place}")
         });
-        let unit = match self.unit_name {
-            "" => String::new(),
-            unit => format!(", in {unit}"),
-        };
+        let quantity = capital(&overlay.quantity);
         Legend {
-            title: format!("{quantity}{unit}"),
+            title: match self.unit_name {
+                "" => quantity,
+                unit => format!("{quantity}, in {unit}"),
+            },
             shades: self.scale.shades(&self.values),
             lines,
             first,
-            layers,
+            layers: Vec::new(),
         }
     }
 
     /// What is in no box.
     fn outside(&self, sums: &Sums) -> Option<String> {
         let n = sums.outside.len();
-        if n == 0 {
-            return None;
-        }
-        let mut names: Vec<&str> = Vec::new();
-        for (path, _) in &sums.outside {
-            let name = if path.is_empty() {
-                "rows chosen for the result"
-            } else {
-                path
-            };
-            if !names.contains(&name) {
-                names.push(name);
-            }
-            if names.len() > TOLD {
-                break;
+        let mut known = BTreeSet::new();
+        let paths = sums.outside.iter().map(|(path, _)| path.as_str());
+        let paths = paths.filter(|path| known.insert(*path)).take(NAMED + 1);
+        let mut names: Vec<String> = paths.map(short).collect();
+        for name in &mut names {
+            match name.as_str() {
+                "" => "rows chosen for the result".clone_into(name),
+                _ => {}
             }
         }
-        let more = if names.len() > TOLD { ", \u{2026}" } else { "" };
-        let told = names.iter().take(TOLD).map(|name| short(name));
-        let named = told.collect::<Vec<_>>().join(", ");
+        if names.len() > NAMED {
+            names[NAMED] = "\u{2026}".into();
+        }
+        let named = names.join(", ");
         let time: f64 = sums.outside.iter().map(|(_, value)| value).sum();
-        Some(match self.rule {
-            Rule::Time => format!("in no box: {} ({named}{more})", self.time(time)),
-            Rule::Largest if n == 1 => format!("1 number is in no box: {named}"),
-            Rule::Largest => format!("{n} numbers are in no box: {named}{more}"),
-        })
+        match (n, self.rule) {
+            (0, _) => None,
+            (_, Rule::Time) => Some(format!("in no box: {} ({named})", self.time(time))),
+            (1, _) => Some(format!("1 number is in no box: {named}")),
+            (n, _) => Some(format!("{n} numbers are in no box: {named}")),
+        }
     }
 }

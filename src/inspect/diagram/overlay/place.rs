@@ -6,63 +6,70 @@
 //! graph, or, where the drawn graph has no such name, to the part or slot whose path it begins with.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use super::{Overlay, Rule, Spot};
 use crate::ggml::Origin;
-use crate::inspect::diagram::kinds::without_index;
 use crate::inspect::diagram::ops::root;
 use crate::inspect::diagram::{Drawing, Part, Sample, Slot};
 
 /// What the numbers of a box come to.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sum {
-    /// None if the box has no number.
-    pub(super) value: Option<f64>,
+    pub(super) value: f64,
     /// Where the largest is.
     pub(super) layer: Option<usize>,
 }
 
 impl Sum {
-    fn add(&mut self, rule: Rule, value: f64, layer: Option<usize>) {
-        let before = self.value;
-        match (rule, before) {
-            (Rule::Time, _) => self.value = Some(before.unwrap_or(0.0) + value),
-            (Rule::Largest, Some(before)) if before >= value => {}
-            (Rule::Largest, _) => {
-                *self = Self {
-                    value: Some(value),
-                    layer,
-                }
-            }
+    /// This number and another one of the same box.
+    fn with(self, rule: Rule, other: Self) -> Self {
+        match rule {
+            Rule::Time => Self {
+                value: self.value + other.value,
+                ..self
+            },
+            Rule::Largest if self.value >= other.value => self,
+            Rule::Largest => other,
         }
     }
 }
 
-/// The innermost box of a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A box.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Home {
-    /// A part, and the operation of it.
+    /// An operation of a part.
     Op(usize, usize),
     /// A part, by its place in [`Drawing::parts`].
     Part(usize),
-    /// What joins a slot to the stream: kind, slot.
+    /// What joins a slot to the hidden state: kind, slot.
     Slot(usize, usize),
+    /// A kind of layers.
+    Kind(usize),
     /// A layer as a whole.
-    Layer,
+    Layer(usize),
+}
+
+/// The innermost box of a number, and its layer.
+type Place = (Home, Option<usize>);
+
+/// A box and all that contain it.
+pub(super) fn holders(drawing: &Drawing, (home, layer): Place) -> Vec<Home> {
+    let mut all = vec![home];
+    if let Home::Op(part, _) = home {
+        all.push(Home::Part(part));
+    }
+    if let Some(at) = layer {
+        all.extend([Home::Layer(at), Home::Kind(drawing.layers[at])]);
+    }
+    all.dedup();
+    all
 }
 
 /// What the numbers of all boxes come to.
 #[derive(Default)]
 pub(super) struct Sums {
-    /// In the order of [`Drawing::parts`], with all operations.
-    pub(super) parts: Vec<Sum>,
-    /// By part.
-    pub(super) ops: Vec<Vec<Sum>>,
-    /// By kind.
-    pub(super) slots: Vec<Vec<Sum>>,
-    pub(super) kinds: Vec<Sum>,
-    pub(super) layers: Vec<Sum>,
+    /// Boxes with a number.
+    pub(super) boxes: HashMap<Home, Sum>,
     /// Paths in no box with their numbers, in the order of the file.
     pub(super) outside: Vec<(String, f64)>,
     /// Numbers in boxes.
@@ -70,58 +77,35 @@ pub(super) struct Sums {
     /// Units and places that ran other operations than are drawn.
     pub(super) n_otherwise: usize,
     /// Where the first difference is.
-    pub(super) first: Option<(Home, Option<usize>)>,
+    pub(super) first: Option<Place>,
 }
 
 /// Adds up the numbers of every box.
 pub(super) fn sums(overlay: &Overlay, drawing: &Drawing, sample: &Sample) -> Sums {
     let finder = Finder::new(drawing, sample);
-    let parts = || finder.parts.iter();
-    let mut sums = Sums {
-        parts: vec![Sum::default(); finder.parts.len()],
-        ops: parts().map(|p| vec![Sum::default(); p.ops.len()]).collect(),
-        slots: drawing
-            .kinds
-            .iter()
-            .map(|k| vec![Sum::default(); k.slots.len()])
-            .collect(),
-        kinds: vec![Sum::default(); drawing.kinds.len()],
-        layers: vec![Sum::default(); drawing.layers.len()],
-        ..Sums::default()
-    };
+    let mut sums = Sums::default();
     for number in &overlay.numbers {
-        let Some((home, layer)) = finder.find(&number.spot) else {
-            let path = number.spot.path().to_owned();
-            sums.outside.push((path, number.value));
+        let value = number.value;
+        let Some(place) = finder.find(&number.spot) else {
+            sums.outside.push((number.spot.path().to_owned(), value));
             continue;
         };
         sums.n_placed += 1;
         sums.n_otherwise += usize::from(finder.ran_otherwise(&number.spot));
-        sums.add(overlay.rule, drawing, home, layer, number.value);
+        let layer = place.1;
+        let own = Sum { value, layer };
+        for home in holders(drawing, place) {
+            let sum = sums.boxes.get(&home).map(|sum| sum.with(overlay.rule, own));
+            sums.boxes.insert(home, sum.unwrap_or(own));
+        }
     }
     let first = overlay.first.as_ref();
     sums.first = first.and_then(|first| finder.of_path(&first.path));
     sums
 }
 
-impl Sums {
-    fn add(&mut self, rule: Rule, drawing: &Drawing, home: Home, layer: Option<usize>, value: f64) {
-        let add = |sum: &mut Sum| sum.add(rule, value, layer);
-        match home {
-            Home::Op(part, op) => {
-                add(&mut self.parts[part]);
-                add(&mut self.ops[part][op]);
-            }
-            Home::Part(part) => add(&mut self.parts[part]),
-            Home::Slot(kind, slot) => add(&mut self.slots[kind][slot]),
-            Home::Layer => {}
-        }
-        if let Some(layer) = layer {
-            add(&mut self.layers[layer]);
-            add(&mut self.kinds[drawing.layers[layer]]);
-        }
-    }
-}
+/// A use of a unit or place: its kind, its path, and which use of both.
+type Use<'a> = (&'a str, &'a str, u64);
 
 /// Boxes by what belongs to them. A file has many more numbers than a drawing has boxes, so what a number
 /// takes does not grow with the drawing.
@@ -129,125 +113,81 @@ struct Finder<'a> {
     drawing: &'a Drawing,
     sample: &'a Sample,
     parts: Vec<&'a Part>,
-    /// Of each kind, its parts.
-    of_kind: Vec<Range<usize>>,
     layers: HashMap<&'a str, usize>,
-    /// Parts by kind, path and use, with the layer.
-    units: HashMap<(&'a str, &'a str, u64), (usize, Option<usize>)>,
-    /// Of blocks and stages, the last part with a path in a layer.
-    owners: HashMap<(Option<usize>, &'a str), usize>,
+    /// Kind, slot and layer of each slot.
     slots: HashMap<&'a str, (usize, usize, usize)>,
-    /// What goes into a slot, comes out of it, and leaves it as the stream, by kind and path.
-    joins: HashMap<(usize, &'a str), [Home; 3]>,
+    /// Parts by the paths for which they stand; of several the last, which is a block rather than a norm.
+    owners: HashMap<&'a str, usize>,
     /// Bytes of the longest path of a part or slot.
     longest: usize,
-    /// The part that makes the further inputs of layers.
-    per_layer: Option<usize>,
-    /// Operations of the drawn graph that compute something, by kind, path and use.
-    steps: HashMap<(&'a str, &'a str, u64), Vec<usize>>,
-    /// By part and operation of the drawn graph, the operation that is drawn of it.
-    ops: HashMap<(usize, usize), usize>,
-    /// Boxes of the operations of the drawn graph that are drawn.
-    homes: HashMap<usize, Home>,
+    /// Boxes of the operations of the graph, of every layer, that are drawn.
+    homes: HashMap<usize, Place>,
+    /// Operations of the graph that compute something.
+    uses: HashMap<Use<'a>, Vec<usize>>,
     /// Boxes of named results, perhaps in another layout.
-    names: HashMap<&'a str, Home>,
+    names: HashMap<&'a str, Place>,
 }
 
 impl<'a> Finder<'a> {
     fn new(drawing: &'a Drawing, sample: &'a Sample) -> Self {
-        let parts: Vec<&Part> = drawing.parts().collect();
-        let mut start = drawing.begin.len();
-        let of_kind = drawing.kinds.iter().map(|kind| {
-            let n: usize = kind.slots.iter().map(|slot| slot.parts().count()).sum();
-            let range = start..start + n;
-            start += n;
-            range
+        let layers = sample.plan().layers.iter().enumerate();
+        let slots = layers.clone().flat_map(|(at, layer)| {
+            let slots = layer.slots.iter().enumerate();
+            let kind = drawing.layers[at];
+            slots.map(move |(nth, slot)| (slot.path.as_str(), (kind, nth, at)))
         });
-        let layers = &sample.plan().layers;
+        let parts: Vec<&Part> = drawing.parts().collect();
+        let owners = parts.iter().enumerate();
+        let owners = owners.flat_map(|(at, part)| part.paths.iter().map(move |p| (p.as_str(), at)));
         let mut finder = Self {
-            of_kind: of_kind.collect(),
-            layers: (0..)
-                .zip(layers)
-                .map(|(at, l)| (l.path.as_str(), at))
+            layers: layers
+                .map(|(at, layer)| (layer.path.as_str(), at))
                 .collect(),
-            owners: HashMap::new(),
-            slots: HashMap::new(),
-            joins: HashMap::new(),
+            slots: slots.collect(),
+            owners: owners.collect(),
             longest: 0,
-            // Taking the input of one layer is part of making those of all.
-            per_layer: parts.iter().position(|part| part.kind == "per_layer_input"),
-            units: HashMap::new(),
-            steps: HashMap::new(),
-            ops: HashMap::new(),
             homes: HashMap::new(),
+            uses: HashMap::new(),
             names: HashMap::new(),
             drawing,
             sample,
             parts,
         };
-        finder.index_parts();
-        finder.index_slots();
+        let paths = finder.slots.keys().chain(finder.owners.keys());
+        finder.longest = paths.map(|path| path.len()).max().unwrap_or(0);
         finder.index_homes();
         finder.index_steps();
         finder
     }
 
-    fn index_parts(&mut self) {
-        let mut uses: HashMap<(&str, &str), u64> = HashMap::new();
-        for (at, part) in self.parts.iter().enumerate() {
-            let kind = self.of_kind.iter().position(|range| range.contains(&at));
-            let layers = kind.map(|kind| &self.drawing.kinds[kind].layers);
-            for (nth, path) in part.paths.iter().enumerate() {
-                let times = uses.entry((part.kind, path)).or_default();
-                let layer = layers.and_then(|layers| layers.get(nth)).copied();
-                self.units.insert((part.kind, path, *times), (at, layer));
-                *times += 1;
-                // A stage has one path; of a block each layer has one.
-                if layer.is_some() || kind.is_none() && nth == 0 {
-                    self.owners.insert((layer, path), at);
-                    self.longest = self.longest.max(path.len());
-                }
-            }
-        }
-    }
-
-    fn index_slots(&mut self) {
-        for (at, layer) in self.sample.plan().layers.iter().enumerate() {
-            for (slot, plan) in layer.slots.iter().enumerate() {
-                let place = (self.drawing.layers[at], slot, at);
-                self.slots.insert(&plan.path, place);
-                self.longest = self.longest.max(plan.path.len());
-            }
-        }
-        for (kind, range) in self.of_kind.iter().enumerate() {
-            let mut start = range.start;
-            for (nth, slot) in self.drawing.kinds[kind].slots.iter().enumerate() {
-                let makers = [slot.pre.as_ref(), out(slot), slot.after.as_ref()];
-                let homes = makers.map(|maker| {
-                    let is_it = |part: &Part| maker.is_some_and(|maker| std::ptr::eq(part, maker));
-                    let at = slot.parts().position(is_it);
-                    at.map_or(Home::Slot(kind, nth), |at| self.last(start + at))
-                });
-                let key = (kind, slot.path.as_str());
-                self.joins.entry(key).or_insert(homes);
-                start += slot.parts().count();
-            }
-        }
-    }
-
+    /// Boxes of all operations: of a kind the first layer is drawn, and its others do the same in order.
     fn index_homes(&mut self) {
-        for (part, drawn) in self.parts.iter().enumerate() {
-            for (op, steps) in drawn.ops.iter().map(|op| &op.steps).enumerate() {
-                let home = Home::Op(part, op);
-                self.homes.extend(steps.iter().map(|at| (*at, home)));
-                self.ops.extend(steps.iter().map(|at| ((part, *at), op)));
+        let mut drawn: HashMap<usize, Home> = HashMap::new();
+        for (part, own) in self.parts.iter().enumerate() {
+            for (op, own) in own.ops.iter().enumerate() {
+                drawn.extend(own.steps.iter().map(|at| (*at, Home::Op(part, op))));
             }
         }
-        for (kind, drawn) in self.drawing.kinds.iter().enumerate() {
-            for (nth, slot) in drawn.slots.iter().enumerate() {
-                let home = Home::Slot(kind, nth);
-                self.homes.extend(slot.wiring().map(|at| (at, home)));
+        for (kind, own) in self.drawing.kinds.iter().enumerate() {
+            for (nth, slot) in own.slots.iter().enumerate() {
+                drawn.extend(slot.wiring().map(|at| (at, Home::Slot(kind, nth))));
             }
+        }
+        let mut of_layer = vec![Vec::new(); self.drawing.layers.len()];
+        for (at, step) in self.sample.steps().iter().enumerate() {
+            match self.layer_of(&step.path) {
+                Some((layer, _)) => of_layer[layer].push(at),
+                None => self
+                    .homes
+                    .extend(drawn.get(&at).map(|home| (at, (*home, None)))),
+            }
+        }
+        for (layer, steps) in of_layer.iter().enumerate() {
+            let first = &self.drawing.kinds[self.drawing.layers[layer]].layers[0];
+            let likes = of_layer[*first].iter().zip(steps);
+            let homes =
+                likes.filter_map(|(like, at)| Some((*at, (*drawn.get(like)?, Some(layer)))));
+            self.homes.extend(homes);
         }
     }
 
@@ -265,148 +205,125 @@ impl<'a> Finder<'a> {
             };
             if !step.is_view {
                 let key = (step.kind, step.path.as_str(), u64::from(step.nth));
-                self.steps.entry(key).or_default().push(at);
+                self.uses.entry(key).or_default().push(at);
             }
         }
     }
 
-    fn find(&self, spot: &Spot) -> Option<(Home, Option<usize>)> {
-        match spot {
-            Spot::Path(path) => self.of_path(path),
-            Spot::Operation { kind, path, at, .. } => {
-                if let Some((part, layer)) = self.unit(spot) {
-                    let op = self.drawn(spot).and_then(|steps| {
-                        let step = steps.get(*at)?;
-                        self.ops.get(&(part, *step))
-                    });
-                    let home = op.map_or(Home::Part(part), |op| Home::Op(part, *op));
-                    return Some((home, layer));
-                }
-                let (of, slot, layer) =
-                    self.slots.get(path.as_str()).filter(|_| kind == "wiring")?;
-                Some((Home::Slot(*of, *slot), Some(*layer)))
-            }
-        }
+    /// The layer of a path, and where the layer's own path ends in it.
+    fn layer_of(&self, path: &str) -> Option<(usize, usize)> {
+        let end = path
+            .match_indices('.')
+            .nth(1)
+            .map_or(path.len(), |(at, _)| at);
+        Some((*self.layers.get(&path[..end])?, end))
     }
 
-    /// The part of which an operation is.
-    fn unit(&self, spot: &Spot) -> Option<(usize, Option<usize>)> {
+    fn find(&self, spot: &Spot) -> Option<Place> {
+        let Spot::Operation { kind, path, at, .. } = spot else {
+            return self.of_path(spot.path());
+        };
+        // Taking the input of one layer is part of making those of all.
+        if kind == "per_layer" {
+            let is_it = |part: &&Part| part.kind == "per_layer_input";
+            return Some((Home::Part(self.parts.iter().position(is_it)?), None));
+        }
+        let steps = self.steps(spot)?;
+        let drawn = steps.get(*at).filter(|_| self.is_drawn(spot));
+        let home = drawn.and_then(|at| self.homes.get(at));
+        let mut any = steps.iter().filter_map(|at| self.homes.get(at));
+        home.copied().or_else(|| {
+            let layer = self.layer_of(path).map(|(layer, _)| layer);
+            match any.next() {
+                Some((Home::Op(part, _), layer)) => Some((Home::Part(*part), *layer)),
+                Some(other) => Some(*other),
+                None => Some((Home::Part(*self.owners.get(path.as_str())?), layer)),
+            }
+        })
+    }
+
+    /// The operations of the graph that are of the use that a spot is of.
+    fn steps<'s>(&'s self, spot: &'s Spot) -> Option<&'s [usize]> {
         let Spot::Operation {
             kind, path, nth, ..
         } = spot
         else {
             return None;
         };
-        if kind == "per_layer" {
-            return Some((self.per_layer?, None));
-        }
-        self.units
-            .get(&(kind.as_str(), path.as_str(), *nth))
-            .copied()
+        let steps = self.uses.get(&(kind.as_str(), path.as_str(), *nth));
+        steps.map(Vec::as_slice)
     }
 
-    /// The operations of a spot as they are drawn, if they are those that ran.
-    fn drawn<'s>(&'s self, spot: &'s Spot) -> Option<&'s [usize]> {
-        let Spot::Operation { kind, nth, all, .. } = spot else {
-            return None;
+    /// Whether the operations of a spot's use are those that are drawn.
+    fn is_drawn(&self, spot: &Spot) -> bool {
+        let (Spot::Operation { all, .. }, Some(steps)) = (spot, self.steps(spot)) else {
+            return false;
         };
-        let (part, _) = self.unit(spot)?;
-        let path = self.parts[part].paths.first()?;
-        let steps = self.steps.get(&(kind.as_str(), path.as_str(), *nth))?;
         let drawn = steps.iter().map(|at| &self.sample.steps()[*at].op);
-        let are_those = steps.len() == all.len() && drawn.eq(all.iter());
-        are_those.then_some(steps.as_slice())
+        drawn.eq(all.iter())
     }
 
     /// Whether this is the first operation of a unit that ran other ones than are drawn.
     fn ran_otherwise(&self, spot: &Spot) -> bool {
-        let is_first = matches!(spot, Spot::Operation { at: 0, path, .. } if path != "ple");
-        is_first && self.unit(spot).is_some() && self.drawn(spot).is_none()
+        let is_first = matches!(spot, Spot::Operation { kind, at: 0, .. } if !matches!(kind.as_str(), "wiring" | "per_layer"));
+        is_first && !self.is_drawn(spot)
     }
 
-    fn of_path(&self, path: &str) -> Option<(Home, Option<usize>)> {
-        let end = path
-            .match_indices('.')
-            .nth(1)
-            .map_or(path.len(), |(at, _)| at);
-        let Some(layer) = self.layers.get(&path[..end]).copied() else {
-            return Some((self.of_stage(path)?, None));
+    fn of_path(&self, path: &str) -> Option<Place> {
+        if let Some(place) = self.names.get(path) {
+            return Some(*place);
+        }
+        let layer = self.layer_of(path);
+        let home = match layer {
+            Some((layer, end)) if end == path.len() => Some(Home::Layer(layer)),
+            _ => self.join(path).or_else(|| self.within(path)),
         };
-        if end == path.len() {
-            return Some((Home::Layer, Some(layer)));
-        }
-        Some((self.of_layer(path, layer)?, Some(layer)))
+        Some((home?, layer.map(|(layer, _)| layer)))
     }
 
-    /// The box of a value outside the layers.
-    fn of_stage(&self, path: &str) -> Option<Home> {
-        let named = self.names.get(path).copied();
-        named.or_else(|| self.within(None, path))
-    }
-
-    /// The box of a value of a layer.
-    fn of_layer(&self, path: &str, layer: usize) -> Option<Home> {
-        let kind = self.drawing.layers[layer];
-        let layers = &self.sample.plan().layers;
-        // Of a kind the first layer is drawn.
-        let drawn = &layers[self.drawing.kinds[kind].layers[0]].path;
-        let drawn = format!("{drawn}{}", &path[layers[layer].path.len()..]);
-        let named = self.names.get(drawn.as_str()).copied();
-        named
-            .or_else(|| self.joins(kind, &without_index(path, layers[layer].il)))
-            .or_else(|| self.within(Some(layer), path))
-            .or_else(|| {
-                let mut slots = self.above(path).filter_map(|path| self.slots.get(path));
-                let (kind, slot, _) = slots.next()?;
-                Some(Home::Slot(*kind, *slot))
-            })
-    }
-
-    /// The part with the longest path above a value; of equal ones the last, which is a block rather than
-    /// the norm before it.
-    fn within(&self, layer: Option<usize>, path: &str) -> Option<Home> {
-        let mut parts = self
-            .above(path)
-            .filter_map(|path| self.owners.get(&(layer, path)));
-        parts.next().map(|part| Home::Part(*part))
-    }
-
-    /// A path and those above it, longest first, as far as they may be of a part or slot.
-    fn above<'s>(&self, path: &'s str) -> impl Iterator<Item = &'s str> + use<'s> {
-        let is_end = move |at: &usize| path.as_bytes().get(*at).is_none_or(|c| *c == b'.');
+    /// The part or slot with the longest path above a value.
+    fn within(&self, path: &str) -> Option<Home> {
+        let is_end = |at: &usize| path.as_bytes().get(*at).is_none_or(|c| *c == b'.');
         let ends = (0..=path.len().min(self.longest)).rev().filter(is_end);
-        ends.map(|end| &path[..end])
-    }
-
-    /// The box of what goes into a slot, comes out of it, and leaves it as the stream.
-    fn joins(&self, kind: usize, path: &str) -> Option<Home> {
-        let (above, value) = path.rsplit_once('.')?;
-        let [into, out, stream] = self.joins.get(&(kind, above))?;
-        match value {
-            "in" => Some(*into),
-            "out" => Some(*out),
-            "x" => Some(*stream),
+        let mut above = ends.map(|end| &path[..end]);
+        above.find_map(|path| match (self.owners.get(path), self.slots.get(path)) {
+            (Some(part), _) => Some(Home::Part(*part)),
+            (_, Some((kind, slot, _))) => Some(Home::Slot(*kind, *slot)),
             _ => None,
-        }
+        })
     }
 
-    /// The operation that makes the result of a part.
-    fn last(&self, part: usize) -> Home {
-        match self.parts[part].ops.len() {
-            0 => Home::Part(part),
-            n => Home::Op(part, n - 1),
-        }
+    /// The box of what goes into a slot, comes out of it, and leaves it as the hidden state.
+    fn join(&self, path: &str) -> Option<Home> {
+        let (above, value) = path.rsplit_once('.')?;
+        let (kind, nth, _) = self.slots.get(above)?;
+        let slot = &self.drawing.kinds[*kind].slots[*nth];
+        let maker = match value {
+            "in" => slot.pre.as_ref(),
+            "out" => out(slot),
+            "x" => slot.after.as_ref(),
+            _ => return None,
+        };
+        let is_it = |part: &&Part| maker.is_some_and(|maker| std::ptr::eq(*part, maker));
+        Some(match self.parts.iter().position(is_it) {
+            // The operation that makes its result.
+            Some(part) => match self.parts[part].ops.len() {
+                0 => Home::Part(part),
+                n => Home::Op(part, n - 1),
+            },
+            None => Home::Slot(*kind, *nth),
+        })
     }
 }
 
 /// The part whose result a slot gives, if it is one part's.
 fn out(slot: &Slot) -> Option<&Part> {
-    if slot.post.is_some() || slot.scale.is_some() {
-        return slot.post.as_ref().filter(|_| slot.scale.is_none());
+    match (slot.branches.as_slice(), &slot.post, &slot.scale) {
+        (_, _, Some(_)) => None,
+        (_, Some(post), None) => Some(post),
+        ([branch], None, None) if branch.factor.is_none() => {
+            Some(branch.post.as_ref().unwrap_or(&branch.block))
+        }
+        _ => None,
     }
-    let [branch] = slot.branches.as_slice() else {
-        return None;
-    };
-    let end = branch.post.as_ref().unwrap_or(&branch.block);
-    Some(end).filter(|_| branch.factor.is_none())
 }

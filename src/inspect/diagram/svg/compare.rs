@@ -3,71 +3,49 @@
 use super::overlay::swatch;
 use super::scene::Piece;
 use super::stack;
-use super::text::{Style, width};
+use super::text::Style;
 use crate::inspect::diagram::compare::{Comparison, Level};
 
 /// Between the two.
 const GAP: f64 = 56.0;
 
-/// The picture.
-pub(super) fn picture(comparison: &Comparison) -> Piece {
-    let names = comparison.names();
-    let columns = comparison.drawings.each_ref().map(stack::column);
-    let room = columns[0].w + GAP + columns[1].w;
-    let mut piece = Piece::new(room, 0.0);
+/// What two drawings have in common and what not, side by side.
+pub fn compared(comparison: &Comparison) -> Piece {
+    let [a, b] = comparison.names();
+    let both = comparison.drawings.each_ref().map(|drawing| {
+        let column = stack::column(drawing);
+        let mut piece = stack::heading(drawing, column.w);
+        piece.skip(10.0);
+        piece.add(0.0, column);
+        piece
+    });
+    let room = both[0].w + GAP + both[1].w;
     let legend = [
-        ("hot ne", "differs".to_owned()),
-        ("hot oa", format!("only in {}", names[0])),
-        ("hot ob", format!("only in {}", names[1])),
+        swatch("hot ne", "differs"),
+        swatch("hot oa", &format!("only in {a}")),
+        swatch("hot ob", &format!("only in {b}")),
     ];
-    let mut x = 0.0;
-    for (class, text) in legend {
-        if x > 0.0 && x + 32.0 + width(&text, Style::Small) > room {
-            (x, piece.h) = (0.0, piece.h + 20.0);
-        }
-        piece.put(swatch(class), x, piece.h);
-        piece.start(x + 32.0, piece.h + 11.5, Style::Small, &text);
-        x += 32.0 + width(&text, Style::Small) + 24.0;
-    }
-    piece.h += 34.0;
-    let top = piece.h;
-    let mut x = 0.0;
-    for (drawing, column) in comparison.drawings.iter().zip(columns) {
-        let w = column.w;
-        let heading = stack::heading(drawing, w);
-        let y = top + heading.h + 10.0;
-        piece.h = piece.h.max(y + column.h);
-        piece.put(heading, x, top);
-        piece.put(column, x, y);
-        x += w + GAP;
-    }
-    piece.h += 20.0;
-    for (level, title) in [
-        (Level::Computation, "What is computed"),
-        (Level::Sizes, "Sizes"),
-        (Level::Names, "Names"),
-    ] {
+    let mut piece = Piece::new(room, 0.0);
+    piece.add(0.0, Piece::wrapped(legend.into(), (24.0, 5.0), room));
+    piece.skip(19.0);
+    piece.add(0.0, Piece::wrapped(both.into(), (GAP, 0.0), room));
+    piece.skip(20.0);
+    for (level, title) in Level::TITLES {
         let sentences = comparison.sentences(level);
-        if sentences.is_empty() && level != Level::Computation {
+        let is_same = level == Level::Computation && comparison.is_same();
+        if sentences.is_empty() && !is_same {
             continue;
         }
-        piece.row(title, Style::Title, 0.0, room);
-        if level == Level::Computation && comparison.is_same() {
-            piece.row("Both compute the same.", Style::Line, 0.0, room);
+        piece.write(0.0, Style::Title, title);
+        if is_same {
+            piece.write(0.0, Style::Line, "Both compute the same.");
         }
         for (n, sentence) in sentences {
-            let y = piece.h + Style::Line.leading() - 4.0;
+            let y = piece.h + Style::Line.leading() - Style::Line.drop();
             piece.end(24.0, y, Style::Line, &format!("{n}."));
-            piece.row(&sentence, Style::Line, 32.0, room);
+            piece.write(32.0, Style::Line, &sentence);
         }
-        piece.h += 12.0;
+        piece.skip(12.0);
     }
     stack::framed(piece)
-}
-
-impl Piece {
-    /// Adds a text below all else, in as many lines as it needs between `x` and `right`.
-    pub(super) fn row(&mut self, text: &str, style: Style, x: f64, right: f64) {
-        self.h = self.rows((x, self.h), text, style, right - x);
-    }
 }

@@ -8,25 +8,25 @@ use super::scene::Rect;
 
 /// A box to be placed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Size {
+pub(super) struct Size {
     /// Width.
-    pub w: f64,
+    pub(super) w: f64,
     /// Height.
-    pub h: f64,
+    pub(super) h: f64,
 }
 
 /// Boxes and arrows with their places.
 #[derive(Clone, Debug, Default)]
-pub struct Flow {
+pub(super) struct Flow {
     /// The boxes, in the order in which they were given.
-    pub boxes: Vec<Rect>,
+    pub(super) boxes: Vec<Rect>,
     /// The arrows, in the order in which they were given: points that they go through; between the
     /// second of one pair and the first of the next they may bend.
-    pub routes: Vec<Vec<(f64, f64)>>,
+    pub(super) routes: Vec<Vec<(f64, f64)>>,
     /// Width of all.
-    pub w: f64,
+    pub(super) w: f64,
     /// Height of all.
-    pub h: f64,
+    pub(super) h: f64,
 }
 
 const GAP_X: f64 = 22.0;
@@ -48,7 +48,7 @@ struct Net {
 }
 
 /// Places boxes so that every arrow `(from, to)` goes down. Arrows go from lower to higher indices.
-pub fn flow(sizes: &[Size], arrows: &[(usize, usize)]) -> Flow {
+pub(super) fn flow(sizes: &[Size], arrows: &[(usize, usize)]) -> Flow {
     if sizes.is_empty() {
         return Flow::default();
     }
@@ -182,53 +182,47 @@ impl Net {
                 left += self.sizes[*at].w + GAP_X;
             }
         }
+        let mean =
+            |x: &[f64], ends: &[usize]| ends.iter().map(|e| x[*e]).sum::<f64>() / ends.len() as f64;
         for pass in 0..PASSES {
             let down = pass % 2 == 0;
-            let order: Vec<usize> = match down {
-                true => (0..ranks.len()).collect(),
-                false => (0..ranks.len()).rev().collect(),
+            let near = |x: &[f64], at: usize| match (&self.above[at], &self.below[at]) {
+                (above, below) if above.is_empty() && below.is_empty() => x[at],
+                (above, below) if above.is_empty() => mean(x, below),
+                (above, below) if down || below.is_empty() => mean(x, above),
+                (above, below) => f64::midpoint(mean(x, above), mean(x, below)),
             };
-            for rank in order {
-                let mean = |ends: &[usize], own: f64| match ends.is_empty() {
-                    true => own,
-                    false => ends.iter().map(|e| x[*e]).sum::<f64>() / ends.len() as f64,
-                };
-                let wanted: Vec<f64> = ranks[rank]
-                    .iter()
-                    .map(|at| {
-                        let (above, below) = (&self.above[*at], &self.below[*at]);
-                        match (above.is_empty(), below.is_empty()) {
-                            (true, _) => mean(below, x[*at]),
-                            (_, true) => mean(above, x[*at]),
-                            _ if down => mean(above, x[*at]),
-                            _ => (mean(above, x[*at]) + mean(below, x[*at])) / 2.0,
-                        }
-                    })
-                    .collect();
-                for (at, place) in ranks[rank].iter().zip(self.apart(&ranks[rank], &wanted)) {
-                    x[*at] = place;
-                }
-            }
+            self.settle(&mut x, ranks, down, &near);
         }
         // Chains become straight where that is possible.
-        for down in [false, true] {
-            for i in 0..ranks.len() {
-                let rank = if down { i } else { ranks.len() - 1 - i };
-                let ends = if down { &self.above } else { &self.below };
-                let back = if down { &self.below } else { &self.above };
-                let wanted: Vec<f64> = ranks[rank]
-                    .iter()
-                    .map(|at| match ends[*at].as_slice() {
-                        [end] if back[*end].len() == 1 => x[*end],
-                        _ => x[*at],
-                    })
-                    .collect();
-                for (at, place) in ranks[rank].iter().zip(self.apart(&ranks[rank], &wanted)) {
-                    x[*at] = place;
-                }
-            }
+        for (down, ends, back) in [
+            (false, &self.below, &self.above),
+            (true, &self.above, &self.below),
+        ] {
+            let straight = |x: &[f64], at: usize| match ends[at].as_slice() {
+                [end] if back[*end].len() == 1 => x[*end],
+                _ => x[at],
+            };
+            self.settle(&mut x, ranks, down, &straight);
         }
         x
+    }
+
+    /// Moves each rank after the other, downwards or upwards, towards what is wanted.
+    fn settle(
+        &self,
+        x: &mut [f64],
+        ranks: &[Vec<usize>],
+        down: bool,
+        wanted: &dyn Fn(&[f64], usize) -> f64,
+    ) {
+        for i in 0..ranks.len() {
+            let rank = &ranks[if down { i } else { ranks.len() - 1 - i }];
+            let own: Vec<f64> = rank.iter().map(|at| wanted(x, *at)).collect();
+            for (at, place) in rank.iter().zip(self.apart(rank, &own)) {
+                x[*at] = place;
+            }
+        }
     }
 
     /// The places nearest to the wanted ones, by squares, in this order and without overlap.

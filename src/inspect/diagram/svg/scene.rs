@@ -1,13 +1,17 @@
-//! Shapes and texts with coordinates, and how they are written as SVG.
+//! Shapes and texts with coordinates, how pieces of them are put together, and how they become SVG.
 //!
-//! Every text knows the rectangle it takes, so that tests can tell whether any two meet.
+//! Every text knows the rectangle it takes, so that tests can tell whether any two meet. A [`Piece`] grows
+//! downwards: [`Piece::add`], [`Piece::write`] and [`Piece::skip`] continue below all that it holds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
 use super::text::{Style, width, wrap};
 
-/// A rectangle; y grows downwards.
+/// A point; y grows downwards.
+pub type Point = (f64, f64);
+
+/// A rectangle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rect {
     /// Left.
@@ -45,11 +49,12 @@ pub enum Anchor {
 }
 
 impl Anchor {
-    fn class(self) -> &'static str {
+    /// Its class, and the share of the text that is left of its x.
+    fn of(self) -> (&'static str, f64) {
         match self {
-            Self::Start => "",
-            Self::Middle => "m",
-            Self::End => "e",
+            Self::Start => ("", 0.0),
+            Self::Middle => ("m", 0.5),
+            Self::End => ("e", 1.0),
         }
     }
 }
@@ -58,24 +63,33 @@ impl Anchor {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Seg {
     /// Begin here.
-    M(f64, f64),
+    M([Point; 1]),
     /// Straight to here.
-    L(f64, f64),
+    L([Point; 1]),
     /// Round, with two control points.
-    C([f64; 6]),
+    C([Point; 3]),
     /// Round, with one control point.
-    Q([f64; 4]),
+    Q([Point; 2]),
     /// Back to the begin.
     Z,
 }
 
 impl Seg {
-    fn points(&self) -> Vec<(f64, f64)> {
+    fn points(&self) -> &[Point] {
         match self {
-            Self::M(x, y) | Self::L(x, y) => vec![(*x, *y)],
-            Self::C([a, b, c, d, e, f]) => vec![(*a, *b), (*c, *d), (*e, *f)],
-            Self::Q([a, b, c, d]) => vec![(*a, *b), (*c, *d)],
-            Self::Z => Vec::new(),
+            Self::M(points) | Self::L(points) => points,
+            Self::C(points) => points,
+            Self::Q(points) => points,
+            Self::Z => &[],
+        }
+    }
+
+    fn points_mut(&mut self) -> &mut [Point] {
+        match self {
+            Self::M(points) | Self::L(points) => points,
+            Self::C(points) => points,
+            Self::Q(points) => points,
+            Self::Z => &mut [],
         }
     }
 }
@@ -91,7 +105,7 @@ pub enum Item {
     Path(Vec<Seg>, &'static str),
     /// A text: x, base line, anchor, style, further class.
     Text(f64, f64, Anchor, Style, &'static str, String),
-    /// A group begins: class, name of what it shows, and what is told of it.
+    /// A group begins: class, name of what it shows, and its tooltip.
     Open(&'static str, String, String),
     /// The group ends.
     Close,
@@ -104,58 +118,43 @@ impl Item {
             return None;
         };
         let w = width(text, *style);
-        let x = match anchor {
-            Anchor::Start => *x,
-            Anchor::Middle => x - w / 2.0,
-            Anchor::End => x - w,
-        };
         // From the height of a capital to what hangs below the base line.
-        Some(Rect::new(x, y - 0.8 * style.size(), w, style.size()))
+        let (left, top) = (x - w * anchor.of().1, y - 0.8 * style.size());
+        Some(Rect::new(left, top, w, style.size()))
     }
 
     /// Left, top, right and bottom of what is drawn; lines by the points they go through and towards.
-    pub(super) fn bounds(&self) -> Option<[f64; 4]> {
+    fn bounds(&self) -> Option<[f64; 4]> {
         let of_rect = |r: &Rect| [r.x, r.y, r.x + r.w, r.y + r.h];
         match self {
             Self::Box(rect, ..) => Some(of_rect(rect)),
             Self::Circle(x, y, r, _) => Some([x - r, y - r, x + r, y + r]),
             Self::Text(..) => self.text_rect().as_ref().map(of_rect),
-            Self::Path(segs, _) => segs.iter().flat_map(Seg::points).fold(None, |all, (x, y)| {
-                let [a, b, c, d] = all.unwrap_or([x, y, x, y]);
-                Some([a.min(x), b.min(y), c.max(x), d.max(y)])
-            }),
+            Self::Path(segs, _) => {
+                let points = segs.iter().flat_map(Seg::points);
+                points.map(|(x, y)| [*x, *y, *x, *y]).reduce(around)
+            }
             Self::Open(..) | Self::Close => None,
         }
     }
 
     fn shift(&mut self, dx: f64, dy: f64) {
-        let shift = |x: &mut f64, y: &mut f64| {
-            *x += dx;
-            *y += dy;
-        };
+        let shift = |x: &mut f64, y: &mut f64| (*x, *y) = (*x + dx, *y + dy);
         match self {
             Self::Box(rect, ..) => shift(&mut rect.x, &mut rect.y),
             Self::Circle(x, y, ..) | Self::Text(x, y, ..) => shift(x, y),
             Self::Path(segs, _) => {
-                for seg in segs {
-                    match seg {
-                        Seg::M(x, y) | Seg::L(x, y) => shift(x, y),
-                        Seg::C([a, b, c, d, e, f]) => {
-                            shift(a, b);
-                            shift(c, d);
-                            shift(e, f);
-                        }
-                        Seg::Q([a, b, c, d]) => {
-                            shift(a, b);
-                            shift(c, d);
-                        }
-                        Seg::Z => {}
-                    }
-                }
+                let points = segs.iter_mut().flat_map(Seg::points_mut);
+                points.for_each(|(x, y)| shift(x, y));
             }
             Self::Open(..) | Self::Close => {}
         }
     }
+}
+
+/// The smallest rectangle around two, each as left, top, right and bottom.
+fn around([a, b, c, d]: [f64; 4], [x, y, right, bottom]: [f64; 4]) -> [f64; 4] {
+    [a.min(x), b.min(y), c.max(right), d.max(bottom)]
 }
 
 /// Items in a rectangle of their own that begins at 0, 0.
@@ -167,6 +166,8 @@ pub struct Piece {
     pub h: f64,
     /// What is drawn, in order.
     pub items: Vec<Item>,
+    /// The x at which a value arrives and at which it leaves; none in the middle.
+    pub ports: Option<[f64; 2]>,
 }
 
 impl Piece {
@@ -175,8 +176,13 @@ impl Piece {
         Self {
             w,
             h,
-            items: Vec::new(),
+            ..Self::default()
         }
+    }
+
+    /// The x at which a value arrives, and at which it leaves.
+    pub(super) fn ports(&self) -> [f64; 2] {
+        self.ports.unwrap_or([(self.w / 2.0).round(); 2])
     }
 
     /// Adds one item.
@@ -199,46 +205,31 @@ impl Piece {
         self.text(x, y, Anchor::End, style, text);
     }
 
-    /// Adds a text.
-    pub fn text(&mut self, x: f64, y: f64, anchor: Anchor, style: Style, text: &str) {
-        self.text_as(x, y, anchor, style, "", text);
-    }
-
-    /// Adds a text below `y` in as many lines as it needs in `room` pixels; gives their bottom.
-    pub fn rows(&mut self, (x, mut y): (f64, f64), text: &str, style: Style, room: f64) -> f64 {
-        for line in wrap(text, style, room) {
-            y += style.leading();
-            self.start(x, y - 4.0, style, &line);
-        }
-        y
-    }
-
-    /// Adds a text with a further class.
-    pub fn text_as(
-        &mut self,
-        x: f64,
-        y: f64,
-        anchor: Anchor,
-        style: Style,
-        class: &'static str,
-        text: &str,
-    ) {
+    fn text(&mut self, x: f64, y: f64, anchor: Anchor, style: Style, text: &str) {
         if !text.is_empty() {
-            self.push(Item::Text(x, y, anchor, style, class, text.to_owned()));
+            self.push(Item::Text(x, y, anchor, style, "", text.to_owned()));
         }
     }
 
-    /// Adds a straight or broken line.
-    pub fn line(&mut self, points: &[(f64, f64)], class: &'static str) {
-        let mut segs = Vec::with_capacity(points.len());
-        for (i, (x, y)) in points.iter().enumerate() {
-            segs.push(if i == 0 {
-                Seg::M(*x, *y)
-            } else {
-                Seg::L(*x, *y)
-            });
+    /// Adds a text below all else, in as many lines as it needs to the right border.
+    pub fn write(&mut self, x: f64, style: Style, text: &str) {
+        for line in wrap(text, style, self.w - x) {
+            self.h += style.leading();
+            self.start(x, self.h - style.drop(), style, &line);
         }
-        self.push(Item::Path(segs, class));
+    }
+
+    /// Keeps room free below all else.
+    pub fn skip(&mut self, h: f64) {
+        self.h += h;
+    }
+
+    /// Adds a piece below all else.
+    pub fn add(&mut self, x: f64, inner: Self) {
+        let (y, h) = (self.h, inner.h);
+        self.w = self.w.max(x + inner.w);
+        self.put(inner, x, y);
+        self.h += h;
     }
 
     /// Adds another piece at a place.
@@ -249,12 +240,85 @@ impl Piece {
         }));
     }
 
+    /// Pieces beside each other, in as many rows as they need in `room` pixels.
+    pub(super) fn wrapped(pieces: Vec<Self>, gap: Point, room: f64) -> Self {
+        let mut all = Self::default();
+        let (mut x, mut y) = (0.0, 0.0);
+        for piece in pieces {
+            if x > 0.0 && x + piece.w > room {
+                (x, y) = (0.0, all.h + gap.1);
+            }
+            all.w = all.w.max(x + piece.w);
+            all.h = all.h.max(y + piece.h);
+            let w = piece.w;
+            all.put(piece, x, y);
+            x += w + gap.0;
+        }
+        all
+    }
+
+    /// Adds a rectangle around all of the piece.
+    pub(super) fn frame(&mut self, rx: f64, class: &'static str) {
+        let frame = Rect::new(0.0, 0.0, self.w, self.h);
+        self.push(Item::Box(frame, rx, class));
+    }
+
+    /// The piece as a group with the name of what it shows, and a tooltip.
+    #[must_use]
+    pub(super) fn grouped(mut self, class: &'static str, id: &str, tooltip: String) -> Self {
+        self.items
+            .insert(0, Item::Open(class, id.to_owned(), tooltip));
+        self.push(Item::Close);
+        self
+    }
+
+    /// Adds a straight or broken line.
+    pub fn line(&mut self, points: &[Point], class: &'static str) {
+        let segs = points.iter().enumerate().map(|(at, point)| match at {
+            0 => Seg::M([*point]),
+            _ => Seg::L([*point]),
+        });
+        self.push(Item::Path(segs.collect(), class));
+    }
+
+    /// Adds a filled outline.
+    pub(super) fn outline(&mut self, points: &[Point], class: &'static str) {
+        self.line(points, class);
+        if let Some(Item::Path(segs, _)) = self.items.last_mut() {
+            segs.push(Seg::Z);
+        }
+    }
+
     /// The rectangles of all texts, with the texts.
     pub fn texts(&self) -> impl Iterator<Item = (Rect, &str)> {
         self.items.iter().filter_map(|item| match item {
             Item::Text(.., text) => Some((item.text_rect()?, text.as_str())),
             _ => None,
         })
+    }
+
+    /// The smallest rectangle `[x, y, w, h]` around all that each named group draws.
+    pub(in crate::inspect::diagram) fn groups(&self) -> HashMap<String, [f64; 4]> {
+        let mut all = HashMap::new();
+        let mut open: Vec<(&str, [f64; 4])> = Vec::new();
+        for item in &self.items {
+            match item {
+                Item::Open(_, id, _) => {
+                    open.push((id, [f64::MAX, f64::MAX, f64::MIN, f64::MIN]));
+                }
+                Item::Close => {
+                    if let Some((id, [x, y, right, bottom])) = open.pop() {
+                        all.insert(id.to_owned(), [x, y, right - x, bottom - y]);
+                    }
+                }
+                other => {
+                    let bounds = other.bounds();
+                    let open = open.iter_mut().zip(bounds.into_iter().cycle());
+                    open.for_each(|((_, all), own)| *all = around(*all, own));
+                }
+            }
+        }
+        all
     }
 
     /// The piece as an SVG document.
@@ -268,33 +332,20 @@ impl Piece {
             escape(title),
             escape(desc)
         );
-        for item in merged(&self.items) {
-            write_item(&mut out, &item, false);
-        }
-        out.push_str("</svg>\n");
-        out
+        merged(&self.items).for_each(|item| write_item(&mut out, &item, false));
+        out + "</svg>\n"
     }
 
     /// The piece as SVG elements of a page, whose groups have the names of what they show.
     pub fn elements(&self) -> String {
         let mut out = String::new();
-        for item in merged(&self.items) {
-            match item {
-                Item::Open(class, id, _) if id.is_empty() => {
-                    out.push_str(&format!("<g class=\"{class}\">\n"));
-                }
-                Item::Open(class, id, _) => {
-                    out.push_str(&format!("<g class=\"{class}\" data-at=\"{id}\">\n"));
-                }
-                other => write_item(&mut out, &other, true),
-            }
-        }
+        merged(&self.items).for_each(|item| write_item(&mut out, &item, true));
         out
     }
 
-    /// The same without what is told where the pointer rests, and without the groups of operations.
+    /// The same without tooltips and without the groups of operations.
     #[must_use]
-    pub fn without_words(&self) -> Self {
+    pub fn without_tooltips(&self) -> Self {
         let mut open = Vec::new();
         let kept = self.items.iter().filter_map(|item| match item {
             Item::Open(class, ..) => {
@@ -321,8 +372,7 @@ impl Piece {
                 | Item::Path(_, class)
                 | Item::Open(class, ..) => all.extend(class.split(' ')),
                 Item::Text(_, _, anchor, style, class, _) => {
-                    all.extend(class.split(' '));
-                    all.extend([style.class(), anchor.class()]);
+                    all.extend([style.class(), anchor.of().0, class]);
                 }
                 Item::Close => {}
             }
@@ -331,8 +381,8 @@ impl Piece {
     }
 }
 
-/// Lines of a class that follow each other as one.
-fn merged(items: &[Item]) -> Vec<Item> {
+/// The items, with lines of a class that follow each other as one.
+fn merged(items: &[Item]) -> impl Iterator<Item = Item> {
     let mut out: Vec<Item> = Vec::with_capacity(items.len());
     // Where the present run of lines began.
     let mut start = 0;
@@ -351,59 +401,62 @@ fn merged(items: &[Item]) -> Vec<Item> {
             None => out.push(item.clone()),
         }
     }
-    out
+    out.into_iter()
 }
 
-/// A coordinate: whole or half pixels.
-fn n(value: f64) -> String {
-    let halves = (value * 2.0).round() / 2.0;
-    halves.to_string()
+/// A coordinate in whole or half pixels.
+fn half(value: f64) -> f64 {
+    (value * 2.0).round() / 2.0
 }
 
-/// Writes an item; `is_page` says that a script fits each text into the width that was measured.
+/// An attribute, unless it is empty.
+fn attribute(name: &str, value: &str) -> String {
+    match value {
+        "" => String::new(),
+        value => format!(" {name}=\"{}\"", escape(value)),
+    }
+}
+
+/// Writes an item; in a page texts have the width that was measured, into which a script fits them, and
+/// groups have names instead of tooltips.
 fn write_item(out: &mut String, item: &Item, is_page: bool) {
     let result = match item {
-        Item::Box(r, rx, class) => writeln!(
-            out,
-            "<rect class=\"{class}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"{}\"/>",
-            n(r.x),
-            n(r.y),
-            n(r.w),
-            n(r.h),
-            n(*rx)
-        ),
-        Item::Circle(x, y, r, class) => writeln!(
-            out,
-            "<circle class=\"{class}\" cx=\"{}\" cy=\"{}\" r=\"{}\"/>",
-            n(*x),
-            n(*y),
-            n(*r)
-        ),
+        Item::Box(r, rx, class) => {
+            let [x, y, w, h, rx] = [r.x, r.y, r.w, r.h, *rx].map(half);
+            let size = format!("x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\"");
+            writeln!(out, "<rect class=\"{class}\" {size} rx=\"{rx}\"/>")
+        }
+        Item::Circle(x, y, r, class) => {
+            let [x, y, r] = [*x, *y, *r].map(half);
+            writeln!(
+                out,
+                "<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"{r}\"/>"
+            )
+        }
         Item::Path(segs, class) => writeln!(out, "<path class=\"{class}\" d=\"{}\"/>", path(segs)),
         Item::Text(x, y, anchor, style, class, text) => {
-            let all = [style.class(), anchor.class(), class];
+            let all = [style.class(), anchor.of().0, class];
             let all: Vec<&str> = all.into_iter().filter(|c| !c.is_empty()).collect();
-            let (class, x, y) = (all.join(" "), n(*x), n(*y));
-            let room = match is_page {
-                true => format!(" data-w=\"{}\"", width(text, *style).ceil()),
-                false => String::new(),
+            let (class, x, y, text) = (all.join(" "), half(*x), half(*y), self::escape(text));
+            let room = match (item.text_rect(), is_page) {
+                (Some(rect), true) => attribute("data-w", &rect.w.ceil().to_string()),
+                _ => String::new(),
             };
-            let text = escape(text);
             writeln!(
                 out,
                 "<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{room}>{text}</text>"
             )
         }
-        Item::Open(class, path, told) => {
-            let path = match path.is_empty() {
-                true => String::new(),
-                false => format!(" data-path=\"{}\"", escape(path)),
+        Item::Open(class, id, _) if is_page => {
+            writeln!(out, "<g class=\"{class}\"{}>", attribute("data-at", id))
+        }
+        Item::Open(class, id, tooltip) => {
+            let tooltip = match tooltip.as_str() {
+                "" => String::new(),
+                text => format!("<title>{}</title>", escape(text)),
             };
-            let told = match told.is_empty() {
-                true => String::new(),
-                false => format!("<title>{}</title>", escape(told)),
-            };
-            writeln!(out, "<g class=\"{class}\"{path}>{told}")
+            let id = attribute("data-path", id);
+            writeln!(out, "<g class=\"{class}\"{id}>{tooltip}")
         }
         Item::Close => writeln!(out, "</g>"),
     };
@@ -412,33 +465,24 @@ fn write_item(out: &mut String, item: &Item, is_page: bool) {
 
 /// An outline; coordinates are those from the point before, which are shorter.
 fn path(segs: &[Seg]) -> String {
-    let round = |v: f64| (v * 2.0).round() / 2.0;
     let (mut x, mut y) = (0.0, 0.0);
     let mut out = String::new();
     for seg in segs {
-        let relative = |points: &[f64]| -> Vec<String> {
-            let from = [x, y];
-            let each = points.iter().enumerate();
-            each.map(|(i, v)| (round(*v) - from[i % 2]).to_string())
-                .collect()
-        };
-        let (text, end) = match seg {
-            Seg::M(a, b) => (format!("M{} {}", n(*a), n(*b)), Some((*a, *b))),
-            Seg::L(a, b) if round(*a) == x => (format!("v{}", round(*b) - y), Some((*a, *b))),
-            Seg::L(a, b) if round(*b) == y => (format!("h{}", round(*a) - x), Some((*a, *b))),
-            Seg::L(a, b) => (
-                format!("l{}", relative(&[*a, *b]).join(" ")),
-                Some((*a, *b)),
-            ),
-            Seg::C(p) => (format!("c{}", relative(p).join(" ")), Some((p[4], p[5]))),
-            Seg::Q(p) => (format!("q{}", relative(p).join(" ")), Some((p[2], p[3]))),
+        let points = seg.points().iter().map(|(x, y)| (half(*x), half(*y)));
+        let points: Vec<Point> = points.collect();
+        let relative = points.iter().flat_map(|(a, b)| [a - x, b - y]);
+        let relative: Vec<String> = relative.map(|n| n.to_string()).collect();
+        out += &match (seg, points.as_slice()) {
+            (Seg::M(_), [(a, b)]) => format!("M{a} {b}"),
+            (Seg::L(_), [(a, b)]) if *a == x => format!("v{}", b - y),
+            (Seg::L(_), [(a, b)]) if *b == y => format!("h{}", a - x),
+            (Seg::C(_), _) => format!("c{}", relative.join(" ")),
+            (Seg::Q(_), _) => format!("q{}", relative.join(" ")),
             // Nothing follows the end of an outline but another begin.
-            Seg::Z => ("z".to_owned(), None),
+            (Seg::Z, _) => "z".to_owned(),
+            _ => format!("l{}", relative.join(" ")),
         };
-        out.push_str(&text);
-        if let Some((a, b)) = end {
-            (x, y) = (round(a), round(b));
-        }
+        (x, y) = points.last().copied().unwrap_or((x, y));
     }
     out
 }

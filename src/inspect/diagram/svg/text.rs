@@ -38,6 +38,15 @@ impl Style {
         (self.size() * 1.4).round()
     }
 
+    /// Pixels from the base line of a line to its bottom.
+    pub(super) fn drop(self) -> f64 {
+        match self {
+            Self::Heading => 7.0,
+            Self::Title => 5.0,
+            _ => 4.0,
+        }
+    }
+
     /// Its class in the style sheet.
     pub fn class(self) -> &'static str {
         match self {

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::super::part::drum;
+use super::super::icon::grid;
 use super::super::scene::{Item, Piece, Rect};
-use super::super::text::{Style, width};
-use super::{BADGE, ROOM, arrow, badge, cell};
+use super::super::shape::{cell, drum};
+use super::super::text::Style;
+use super::{BADGE, ROOM, SIDE, arrow, badge, cells, legend};
 use crate::inspect::diagram::{Drawing, Loan, View, WINDOW};
-
-const SIDE: f64 = 18.0;
 
 /// A state that goes from token to token; only the last one is there.
 pub(super) fn state() -> Piece {
@@ -19,18 +18,17 @@ pub(super) fn state() -> Piece {
     for at in 0..TOKENS {
         let x = at as f64 * EACH;
         let middle = x + BOX / 2.0;
-        let token = (at + 1).to_string();
-        cell(&mut piece, middle - SIDE / 2.0, 0.0, SIDE, "tok", &token);
-        arrow(&mut piece, &[(middle, SIDE), (middle, 38.0)]);
+        let token = cell(SIDE, "tok", &(at + 1).to_string());
+        piece.put(token, middle - SIDE / 2.0, 0.0);
+        arrow(&mut piece, (middle, SIDE), (middle, 38.0));
         let class = if at + 1 == TOKENS { "keep" } else { "gone" };
-        cell(&mut piece, x, 38.0, BOX, class, "");
+        piece.put(cell(BOX, class, ""), x, 38.0);
         if at > 0 {
-            arrow(&mut piece, &[(x - EACH + BOX, 53.0), (x, 53.0)]);
+            arrow(&mut piece, (x - EACH + BOX, 53.0), (x, 53.0));
         }
     }
-    let w = piece.w;
     piece.start(0.0, 83.0, Style::Small, "replaced");
-    piece.end(w, 83.0, Style::Small, "kept");
+    piece.end(piece.w, 83.0, Style::Small, "kept");
     piece
 }
 
@@ -39,103 +37,76 @@ pub(super) fn window(rule: &str, evicts: bool, views: &[View]) -> Piece {
     const NAMES: f64 = 54.0;
     const EACH: f64 = 20.0;
     let x = |key: u32| NAMES + f64::from(key) * EACH;
-    let h = views.len() as f64 * 22.0 + 20.0;
-    let mut piece = Piece::new(x(WINDOW), h);
-    for (nth, view) in views.iter().enumerate() {
-        let y = nth as f64 * 22.0;
+    let mut piece = Piece::new(x(WINDOW), 0.0);
+    for view in views {
         let name = format!("token {}", view.query + 1);
-        piece.start(0.0, y + 13.0, Style::Small, &name);
+        piece.start(0.0, piece.h + 13.0, Style::Small, &name);
         let last = if evicts { view.query + 1 } else { WINDOW };
-        for key in 0..last {
+        let row = (0..last).map(|key| {
             let class = match (key == view.query, view.keys.contains(&key), evicts) {
                 (true, ..) => "now",
                 (_, true, _) => "keep",
                 (_, false, true) => "gone",
                 (_, false, false) => "tok",
             };
-            cell(&mut piece, x(key), y, SIDE, class, "");
-        }
+            (class, String::new())
+        });
+        piece.add(NAMES, cells(SIDE, EACH, &row.collect::<Vec<_>>()));
+        piece.skip(4.0);
     }
     if rule == "chunked" {
-        let begins = views.iter().map(|view| view.keys.start);
-        for at in begins.collect::<BTreeSet<u32>>() {
-            let x = x(at) - 1.0;
-            piece.line(&[(x, -4.0), (x, h - 18.0)], "cut");
+        let begins: BTreeSet<u32> = views.iter().map(|view| view.keys.start).collect();
+        for x in begins.into_iter().map(|at| x(at) - 1.0) {
+            piece.line(&[(x, -4.0), (x, piece.h + 2.0)], "cut");
         }
     }
-    legend(
-        &mut piece,
+    let unseen = match evicts {
+        true => ("gone", "evicted"),
+        false => ("tok", "not seen"),
+    };
+    piece.skip(8.0);
+    piece.add(
         NAMES,
-        h - 12.0,
-        &[
-            ("now", "itself"),
-            ("keep", "seen"),
-            if evicts {
-                ("gone", "evicted")
-            } else {
-                ("tok", "not seen")
-            },
-        ],
+        legend(&[("now", "itself"), ("keep", "seen"), unseen]),
     );
     piece
 }
 
-/// Small boxes with what they mean, in a line.
-pub(super) fn legend(piece: &mut Piece, left: f64, y: f64, all: &[(&'static str, &str)]) {
-    let mut x = left;
-    for (class, text) in all {
-        cell(piece, x, y, 11.0, class, "");
-        piece.start(x + 15.0, y + 9.5, Style::Small, text);
-        x += 15.0 + width(text, Style::Small) + 12.0;
-    }
-}
-
-/// Layers that read, most of them that are drawn one by one.
-const READERS: usize = 4;
-/// Loans that are drawn.
-const LOANS: usize = 3;
-
 /// Who reads what whom keeps.
 pub(super) fn shared(drawing: &Drawing, loans: &[Loan]) -> Piece {
-    let mut piece = Piece::new(ROOM, 0.0);
-    let heads = [(0.0, "writes"), (72.0, ""), (148.0, "read")];
-    for (x, text) in heads {
+    /// Readers that are drawn one by one, and loans that are drawn.
+    const READERS: usize = 4;
+    const LOANS: usize = 3;
+    let letter = |layer: &usize| badge(drawing, drawing.layers.get(*layer).copied().unwrap_or(0));
+    let mut piece = Piece::new(ROOM, 18.0);
+    for (x, text) in [(0.0, "writes"), (148.0, "read")] {
         piece.start(x, 10.0, Style::Small, text);
     }
-    let mut y = 18.0;
     for loan in loans.iter().take(LOANS) {
-        let level = y + 20.0;
-        layer(&mut piece, drawing, loan.owner, 0.0, level - BADGE / 2.0);
-        arrow(&mut piece, &[(BADGE + 4.0, level), (58.0, level)]);
+        let (y, level) = (piece.h, piece.h + 20.0);
+        piece.put(letter(&loan.owner), 0.0, level - BADGE / 2.0);
+        arrow(&mut piece, (BADGE + 4.0, level), (58.0, level));
         let mut keys = Piece::new(58.0, 40.0);
-        drum(&mut keys, 58.0, 40.0, 5.0);
+        drum(&mut keys, 5.0);
         keys.middle(29.0, 27.0, Style::Line, "keys");
         piece.put(keys, 58.0, y);
-        arrow(&mut piece, &[(116.0, level), (144.0, level)]);
+        arrow(&mut piece, (116.0, level), (144.0, level));
         // How many there are is for the model file to say.
         let mut readers = loan.readers.clone();
         if drawing.is_symbolic {
             readers.dedup_by_key(|layer| drawing.layers.get(*layer));
         }
-        for (at, reader) in readers.iter().take(READERS).enumerate() {
-            let x = 148.0 + at as f64 * (BADGE + 3.0);
-            layer(&mut piece, drawing, *reader, x, level - BADGE / 2.0);
-        }
+        let shown = readers.iter().take(READERS).map(letter);
+        let mut shown = Piece::wrapped(shown.collect(), (3.0, 0.0), ROOM);
         if readers.len() > READERS {
-            let x = 148.0 + READERS as f64 * (BADGE + 3.0) + 2.0;
             let more = format!("+{}", readers.len() - READERS);
-            piece.start(x, level + 4.0, Style::Small, &more);
+            shown.start(shown.w + 5.0, BADGE / 2.0 + 4.0, Style::Small, &more);
         }
-        y += 50.0;
+        piece.put(shown, 148.0, level - BADGE / 2.0);
+        piece.skip(50.0);
     }
-    piece.h = y - 10.0;
+    piece.skip(-10.0);
     piece
-}
-
-/// A layer by the letter of its kind.
-fn layer(piece: &mut Piece, drawing: &Drawing, at: usize, x: f64, y: f64) {
-    let kind = drawing.layers.get(at).copied().unwrap_or_default();
-    badge(piece, drawing, kind, x, y);
 }
 
 /// Heads over the one row that they read, and the part of it that is also the values.
@@ -149,31 +120,23 @@ pub(super) fn latent(row: Option<(u64, u64)>) -> Piece {
         piece.push(Item::Circle(x, 8.0, 6.0, "dot"));
     }
     // Without numbers no part is larger than another.
-    let share = row
-        .map_or(0.75, |(k, v)| v as f64 / k.max(1) as f64)
-        .clamp(0.0, 1.0);
-    let bar = |x: f64, w: f64| Rect::new(x, top, w, 20.0);
-    piece.push(Item::Box(bar(10.0, w), 3.0, "keep"));
-    piece.line(
-        &[(10.0 + w * share, top), (10.0 + w * share, top + 20.0)],
-        "cut",
-    );
+    let share = row.map_or(0.75, |(k, v)| v as f64 / k.max(1) as f64);
+    let end = 10.0 + w * share.clamp(0.0, 1.0);
+    piece.push(Item::Box(Rect::new(10.0, top, w, 20.0), 3.0, "keep"));
+    piece.line(&[(end, top), (end, top + 20.0)], "cut");
     piece.middle(ROOM / 2.0, top + 14.0, Style::Small, "one row");
     let under = top + 27.0;
-    piece.line(&[(10.0, under), (10.0 + w * share, under)], "wire");
+    piece.line(&[(10.0, under), (end, under)], "wire");
     piece.start(10.0, under + 15.0, Style::Small, "also the values");
     piece.end(10.0 + w, under + 15.0, Style::Small, "all of it: keys");
     piece
 }
 
-/// Most experts that are drawn.
-const EXPERTS: u64 = 512;
-
-/// A token, the router, and the networks, of which some are picked.
+/// A token, the router, and the experts, of which some are picked.
 pub(super) fn experts(numbers: Option<(u64, u64)>) -> Piece {
-    let (used, all) = numbers.unwrap_or((2, 8));
-    let shown = all.clamp(1, EXPERTS) as usize;
-    let filled = (used as usize).min(shown);
+    /// Most experts that are drawn.
+    const EXPERTS: u64 = 512;
+    let shown = numbers.unwrap_or((2, 8)).1.clamp(1, EXPERTS) as usize;
     let (side, columns): (f64, usize) = match shown {
         0..=8 => (20.0, 8),
         9..=32 => (14.0, 16),
@@ -184,35 +147,26 @@ pub(super) fn experts(numbers: Option<(u64, u64)>) -> Piece {
     };
     let columns = columns.min(shown);
     let each = side + if side < 8.0 { 1.0 } else { 3.0 };
-    let grid = columns as f64 * each - (each - side);
-    let rows = shown.div_ceil(columns) as f64;
-    let top = 70.0;
-    let mut piece = Piece::new(ROOM, top + rows * each);
-    let middle = ROOM / 2.0;
-    cell(&mut piece, middle - SIDE / 2.0, 0.0, SIDE, "now", "");
+    let (top, middle) = (70.0, ROOM / 2.0);
+    let mut piece = Piece::new(ROOM, top);
+    piece.put(cell(SIDE, "now", ""), middle - SIDE / 2.0, 0.0);
     piece.start(middle + 16.0, 13.0, Style::Small, "a token");
+    arrow(&mut piece, (middle, SIDE), (middle, 28.0));
     let router = Rect::new(middle - 32.0, 28.0, 64.0, 20.0);
-    arrow(&mut piece, &[(middle, SIDE), (middle, 28.0)]);
     piece.push(Item::Box(router, 10.0, "pill"));
     piece.middle(middle, 42.0, Style::Small, "router");
+    let grid = grid(numbers, shown, columns, (side, each));
+    let left = ((ROOM - grid.w) / 2.0).round();
     if shown > columns {
-        arrow(&mut piece, &[(middle, 48.0), (middle, top - 2.0)]);
-    }
-    // Spread over the grid rather than the first ones: which are used depends on the token.
-    let picked: Vec<usize> = (0..filled)
-        .map(|i| (i * shown + shown / 2) / filled.max(1) % shown)
-        .collect();
-    let left = ((ROOM - grid) / 2.0).round();
-    for at in 0..shown {
-        let x = left + (at % columns) as f64 * each;
-        let y = top + (at / columns) as f64 * each;
-        let is_picked = picked.contains(&at);
-        let class = if is_picked { "key" } else { "cell" };
-        let frame = Rect::new(x, y, side, side);
-        piece.push(Item::Box(frame, 1.0, class));
-        if is_picked && shown == columns {
-            piece.line(&[(middle, 48.0), (x + side / 2.0, y)], "thin");
+        arrow(&mut piece, (middle, 48.0), (middle, top - 2.0));
+    } else {
+        for item in &grid.items {
+            if let Item::Box(frame, _, "key") = item {
+                let end = (left + frame.x + side / 2.0, top);
+                piece.line(&[(middle, 48.0), end], "thin");
+            }
         }
     }
+    piece.add(left, grid);
     piece
 }

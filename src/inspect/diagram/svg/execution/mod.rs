@@ -4,9 +4,10 @@ mod bars;
 mod layers;
 mod passes;
 
-use super::part;
-use super::scene::{Anchor, Item, Piece, Rect, Seg};
-use super::text::{Style, width, wrap};
+use super::notes::KINDS;
+use super::scene::{Item, Piece, Point, Rect};
+use super::shape::{cell, tip};
+use super::text::{Style, width};
 use crate::inspect::diagram::{Drawing, Picture, Scene};
 
 /// Least and greatest width of a card, and what is between cards and inside their borders.
@@ -16,52 +17,30 @@ const GAP: f64 = 16.0;
 const PAD: f64 = 12.0;
 /// Width of a picture.
 const ROOM: f64 = MIN_CARD - 2.0 * PAD;
-/// Side of a badge with a letter.
+/// Side of a token's box, and of a badge with a letter.
+const SIDE: f64 = 18.0;
 const BADGE: f64 = 19.0;
 
-/// All scenes; those about bytes, which are higher, in rows of their own.
-pub(super) fn execution(drawing: &Drawing, room: f64) -> Piece {
-    let mut page = Piece::new(room.max(MIN_CARD), 0.0);
+/// How the model is executed, as cards in rows of `room` pixels; scenes about bytes, which are higher, have
+/// rows of their own.
+pub fn execution(drawing: &Drawing, room: f64) -> Piece {
+    let room = room.max(MIN_CARD);
     let is_bars =
         |scene: &&Scene| matches!(scene.picture, Picture::Reads { .. } | Picture::Keeps(_));
     let (bars, others): (Vec<&Scene>, Vec<&Scene>) = drawing.scenes.iter().partition(is_bars);
+    let most = (((room + GAP) / (MIN_CARD + GAP)) as usize).max(1);
+    let mut rows = Vec::new();
     for scenes in [others, bars] {
-        rows(&mut page, drawing, &scenes);
-    }
-    page.h = (page.h - GAP).max(0.0);
-    page
-}
-
-/// As many rows as some scenes need, with about as many in each.
-fn rows(page: &mut Piece, drawing: &Drawing, scenes: &[&Scene]) {
-    let most = (((page.w + GAP) / (MIN_CARD + GAP)) as usize).max(1);
-    let n_rows = scenes.len().div_ceil(most);
-    let mut rest = scenes;
-    for row in 0..n_rows {
-        let (now, later) = rest.split_at(rest.len().div_ceil(n_rows - row));
-        rest = later;
-        let drawn = self::row(drawing, now, page.w);
-        let (y, h) = (page.h, drawn.h);
-        page.put(drawn, 0.0, y);
-        page.h += h + GAP;
-    }
-}
-
-/// A card in the making.
-struct Card {
-    above: Piece,
-    picture: Piece,
-    below: Piece,
-}
-
-impl Card {
-    fn new(drawing: &Drawing, scene: &Scene, room: f64) -> Self {
-        Self {
-            above: above(drawing, scene, room),
-            picture: picture(drawing, &scene.picture, room),
-            below: below(scene, room),
+        // As many rows as they need, with about as many in each.
+        let n_rows = scenes.len().div_ceil(most);
+        let mut rest = scenes.as_slice();
+        for left in (1..=n_rows).rev() {
+            let (now, later) = rest.split_at(rest.len().div_ceil(left));
+            rows.push(row(drawing, now, room));
+            rest = later;
         }
     }
+    Piece::wrapped(rows, (0.0, GAP), room)
 }
 
 /// Cards beside each other, whose pictures begin at one height.
@@ -69,100 +48,76 @@ fn row(drawing: &Drawing, scenes: &[&Scene], room: f64) -> Piece {
     let n = scenes.len().max(1) as f64;
     let w = ((room - GAP * (n - 1.0)) / n).floor().min(MAX_CARD);
     let inner = w - 2.0 * PAD;
-    let cards = scenes.iter().map(|scene| Card::new(drawing, scene, inner));
-    let cards: Vec<Card> = cards.collect();
-    let above = cards.iter().map(|card| card.above.h).fold(0.0, f64::max);
+    let cards = scenes.iter().map(|scene| {
+        let mut facts = Piece::new(inner, 0.0);
+        let lines = scene.facts.iter();
+        lines.for_each(|fact| facts.write(0.0, Style::Small, fact));
+        let picture = picture(drawing, &scene.picture, inner);
+        (above(drawing, scene, inner), picture, facts)
+    });
+    let cards: Vec<(Piece, Piece, Piece)> = cards.collect();
+    let above = cards.iter().map(|(above, ..)| above.h).fold(0.0, f64::max);
     let top = PAD + above + 14.0;
-    let height = |card: &Card| top + card.picture.h + 10.0 + card.below.h + PAD;
-    let h = cards.iter().map(height).fold(0.0, f64::max);
-    let mut piece = Piece::new(room, h);
-    for (at, card) in cards.into_iter().enumerate() {
-        let x = at as f64 * (w + GAP);
-        let frame = Rect::new(x, 0.0, w, h);
-        piece.push(Item::Box(frame, 10.0, "frame"));
-        let middle = x + PAD + ((inner - card.picture.w) / 2.0).round();
-        let bottom = h - PAD - card.below.h;
-        piece.put(card.above, x + PAD, PAD);
-        piece.put(card.picture, middle, top);
-        piece.put(card.below, x + PAD, bottom);
+    let heights = cards
+        .iter()
+        .map(|(_, picture, facts)| picture.h + 10.0 + facts.h);
+    let h = top + heights.fold(0.0, f64::max) + PAD;
+    let cards = cards.into_iter().map(|(above, picture, facts)| {
+        let mut card = Piece::new(w, h);
+        card.frame(10.0, "frame");
+        let (left, bottom) = (PAD + ((inner - picture.w) / 2.0).round(), h - PAD - facts.h);
+        card.put(above, PAD, PAD);
+        card.put(picture, left, top);
+        card.put(facts, PAD, bottom);
+        card
+    });
+    Piece {
+        w: room,
+        ..Piece::wrapped(cards.collect(), (GAP, 0.0), room)
     }
-    piece
 }
 
 /// What a scene is called, which layers it is about, and what happens.
 fn above(drawing: &Drawing, scene: &Scene, room: f64) -> Piece {
     let mut piece = Piece::new(room, 0.0);
     let about = about(drawing, &scene.kinds, room);
-    let mut y = Style::Title.leading();
-    piece.start(0.0, y - 5.0, Style::Title, &scene.title);
-    let is_beside = width(&scene.title, Style::Title) + 12.0 + about.w <= room;
-    if about.h > 0.0 && is_beside {
+    piece.write(0.0, Style::Title, &scene.title);
+    if width(&scene.title, Style::Title) + 12.0 + about.w <= room {
         let x = room - about.w;
         piece.put(about, x, 0.0);
-    } else if about.h > 0.0 {
-        let h = about.h;
-        piece.put(about, 0.0, y + 2.0);
-        y += h + 4.0;
+    } else {
+        piece.skip(2.0);
+        piece.add(0.0, about);
+        piece.skip(2.0);
     }
-    y += 4.0;
-    y = piece.rows((0.0, y), &scene.line, Style::Line, room);
-    piece.h = y;
+    piece.skip(4.0);
+    piece.write(0.0, Style::Line, &scene.line);
     piece
 }
 
 /// The letters of kinds of layers; nothing if a scene is about the whole model.
 fn about(drawing: &Drawing, kinds: &[usize], room: f64) -> Piece {
-    if kinds.is_empty() {
-        return Piece::default();
-    }
-    if kinds.len() == drawing.kinds.len() {
-        let text = "all layers";
-        let w = width(text, Style::Small);
-        let mut piece = Piece::new(w, BADGE);
-        piece.start(0.0, 13.5, Style::Small, text);
-        return piece;
-    }
-    let word = "layers";
-    let left = width(word, Style::Small) + 6.0;
-    let step = BADGE + 3.0;
-    let columns = (((room - left) / step) as usize).max(1);
-    let w = left + kinds.len().min(columns) as f64 * step - 3.0;
-    let mut piece = Piece::new(w, kinds.len().div_ceil(columns) as f64 * step - 3.0);
+    let word = match kinds.len() {
+        0 => return Piece::default(),
+        n if n == drawing.kinds.len() => "all layers",
+        _ => "layers",
+    };
+    let mut piece = Piece::new(width(word, Style::Small) + 6.0, BADGE);
     piece.start(0.0, 13.5, Style::Small, word);
-    for (at, kind) in kinds.iter().enumerate() {
-        let (x, y) = (
-            left + (at % columns) as f64 * step,
-            (at / columns) as f64 * step,
-        );
-        badge(&mut piece, drawing, *kind, x, y);
+    if kinds.len() < drawing.kinds.len() {
+        let left = piece.w;
+        let badges = kinds.iter().map(|kind| badge(drawing, *kind));
+        let badges = Piece::wrapped(badges.collect(), (3.0, 3.0), room - left);
+        (piece.w, piece.h) = (left + badges.w, badges.h);
+        piece.put(badges, left, 0.0);
     }
     piece
 }
 
 /// The letter of a kind of layers in its box.
-fn badge(piece: &mut Piece, drawing: &Drawing, kind: usize, x: f64, y: f64) {
-    let letter = drawing
-        .kinds
-        .get(kind)
-        .map_or("", |kind| kind.letter.as_str());
-    let class = ["k0", "k1", "k2", "k3"][kind % 4];
-    cell(piece, x, y, BADGE, class, letter);
-}
-
-/// Numbers and choices of a scene.
-fn below(scene: &Scene, room: f64) -> Piece {
-    let mut piece = Piece::new(room, 0.0);
-    let mut y = 0.0;
-    for line in scene
-        .facts
-        .iter()
-        .flat_map(|fact| wrap(fact, Style::Small, room))
-    {
-        y += Style::Small.leading();
-        piece.start(0.0, y - 4.0, Style::Small, &line);
-    }
-    piece.h = y;
-    piece
+fn badge(drawing: &Drawing, kind: usize) -> Piece {
+    let letter = drawing.kinds.get(kind).map_or("", |kind| &kind.letter);
+    cell(BADGE, KINDS[kind % 4], letter)
 }
 
 fn picture(drawing: &Drawing, picture: &Picture, room: f64) -> Piece {
@@ -193,51 +148,37 @@ fn picture(drawing: &Drawing, picture: &Picture, room: f64) -> Piece {
     }
 }
 
-/// A box of equal sides with a short text.
-fn cell(piece: &mut Piece, x: f64, y: f64, side: f64, class: &'static str, text: &str) {
-    let frame = Rect::new(x, y, side, side);
-    piece.push(Item::Box(frame, 3.0, class));
-    let over = if class == "now" { "over" } else { "" };
-    let (x, y) = (x + side / 2.0, y + side / 2.0 + 4.0);
-    piece.text_as(x, y, Anchor::Middle, Style::Small, over, text);
+/// Small boxes with what they mean, in a line.
+fn legend(meanings: &[(&'static str, &str)]) -> Piece {
+    let entries = meanings.iter().map(|(class, text)| {
+        let mut entry = cell(11.0, class, "");
+        entry.w = 15.0 + width(text, Style::Small);
+        entry.start(15.0, 9.5, Style::Small, text);
+        entry
+    });
+    Piece::wrapped(entries.collect(), (12.0, 4.0), f64::MAX)
 }
 
-/// A drum with a name on it and the letters of the layers that it is of below.
-fn drum(drawing: &Drawing, name: &str, kinds: &[usize], w: f64, h: f64) -> Piece {
-    let mut inner = Piece::new(w, h);
-    part::drum(&mut inner, w, h, 6.0);
-    let is_all = kinds.len() == drawing.kinds.len();
-    let letters: Vec<&str> = kinds
-        .iter()
-        .map(|kind| drawing.kinds[*kind].letter.as_str())
-        .collect();
-    let of = match is_all || kinds.is_empty() {
-        true => String::new(),
-        false => super::text::cut(&format!("of {}", letters.join(", ")), Style::Small, w - 6.0),
-    };
-    let middle = h / 2.0 + if of.is_empty() { 8.0 } else { 2.0 };
-    inner.middle(w / 2.0, middle, Style::Line, name);
-    inner.middle(w / 2.0, middle + 14.0, Style::Small, &of);
-    inner
+/// Boxes from left to right, each `each` pixels behind the one before it.
+fn cells(side: f64, each: f64, all: &[(&'static str, String)]) -> Piece {
+    let all = all.iter().map(|(class, text)| cell(side, class, text));
+    Piece::wrapped(all.collect(), (each - side, 0.0), f64::MAX)
 }
 
-/// A thin arrow, whose head looks where the last piece of the line goes.
-fn arrow(piece: &mut Piece, points: &[(f64, f64)]) {
-    piece.line(points, "wire");
-    let [.., (a, b), (x, y)] = *points else {
-        return;
+/// A thin straight arrow along an axis.
+fn arrow(piece: &mut Piece, from: Point, to: Point) {
+    piece.line(&[from, to], "wire");
+    let along = |a: f64, b: f64| {
+        if (b - a).abs() > 0.5 {
+            (b - a).signum()
+        } else {
+            0.0
+        }
     };
-    let (dx, dy) = (
-        (x - a).signum() * f64::from((x - a).abs() > 0.5),
-        (y - b).signum(),
-    );
-    let (dx, dy) = if dx == 0.0 { (0.0, dy) } else { (dx, 0.0) };
-    let back = (x - 6.0 * dx, y - 6.0 * dy);
-    let head = vec![
-        Seg::M(back.0 - 3.5 * dy, back.1 - 3.5 * dx),
-        Seg::L(back.0 + 3.5 * dy, back.1 + 3.5 * dx),
-        Seg::L(x, y),
-        Seg::Z,
-    ];
-    piece.push(Item::Path(head, "tip"));
+    tip(piece, to, (along(from.0, to.0), along(from.1, to.1)));
+}
+
+/// A narrow high box for a vector, whose middle is at `x`.
+fn vector(piece: &mut Piece, x: f64, y: f64, class: &'static str) {
+    piece.push(Item::Box(Rect::new(x - 5.0, y, 10.0, 28.0), 2.0, class));
 }
