@@ -3,7 +3,7 @@
 //! What is said of a block is the phrase of its contract with the numbers of the plan. Layers with the same
 //! phrases are told once, as a [`Group`]; if that would be too many, numbers become bounds.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::arch::expr::{Scope, Value};
@@ -42,18 +42,12 @@ pub struct Block {
 pub fn describe(plan: &Plan) -> String {
     let mut all = vec![whole(plan)];
     all.extend(groups(plan).into_iter().map(|group| group.text));
-    let norms: BTreeSet<String> = plan
-        .norms
-        .iter()
-        .map(|unit| phrase(plan, &[unit]))
-        .collect();
+    let told = |unit: &Unit| phrase(plan, &[unit]);
+    let norms: BTreeSet<String> = plan.norms.iter().map(told).collect();
     all.extend(norms.into_iter().map(|norm| format!("norms: {norm}")));
-    all.extend(plan.ropes.iter().map(|unit| phrase(plan, &[unit])));
-    let stages = [Some(&plan.embed), plan.per_layer.as_ref()]
-        .into_iter()
-        .flatten();
     let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
-    all.extend(stages.chain(head).map(|unit| phrase(plan, &[unit])));
+    let units = plan.ropes.iter().chain([&plan.embed]);
+    all.extend(units.chain(&plan.per_layer).chain(head).map(told));
     match head {
         None => all.push(format!("embedding of a text: {}", pooled(plan.pooling()))),
         Some(head) if head.weight("output") == plan.embed.weight("tokens") => {
@@ -61,7 +55,7 @@ pub fn describe(plan: &Plan) -> String {
         }
         Some(_) => {}
     }
-    all.extend(plan.diffusion.iter().map(|unit| phrase(plan, &[unit])));
+    all.extend(plan.diffusion.iter().map(told));
     all.extend(memory(plan));
     let sentences = all.iter().filter(|text| !text.is_empty());
     let sentences: Vec<String> = sentences.map(|text| capital(text) + ".").collect();
@@ -179,22 +173,14 @@ fn norms(slot: &SlotPlan) -> String {
     let of_branch = |norm: fn(&BranchPlan) -> &Option<NormUse>| {
         slot.branches.iter().any(|branch| norm(branch).is_some())
     };
+    let before = slot.pre.is_some() || of_branch(|branch| &branch.pre);
+    let after = slot.post.is_some() || of_branch(|branch| &branch.post);
     let places = [
-        (
-            slot.pre.is_some() || of_branch(|branch| &branch.pre),
-            "before",
-        ),
-        (
-            slot.post.is_some() || of_branch(|branch| &branch.post),
-            "after",
-        ),
-        (slot.after.is_some(), "of the sum"),
+        before.then_some("before"),
+        after.then_some("after"),
+        slot.after.is_some().then_some("of the sum"),
     ];
-    let places: Vec<&str> = places
-        .iter()
-        .filter(|(has, _)| *has)
-        .map(|(_, name)| *name)
-        .collect();
+    let places: Vec<&str> = places.into_iter().flatten().collect();
     match places.is_empty() {
         true => String::new(),
         false => format!(" (norm {})", listed(&places)),
@@ -325,7 +311,7 @@ fn memory(plan: &Plan) -> Option<String> {
 }
 
 /// The weights of one use.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Share {
     /// What they are for.
     pub what: String,
@@ -345,67 +331,54 @@ pub fn shares(plan: &Plan) -> Vec<Share> {
     let mut add = |what: &str, all: &[Option<usize>]| {
         uses.extend(all.iter().flatten().map(|at| (what.to_owned(), *at)));
     };
-    let stages = [Some(&plan.embed), plan.per_layer.as_ref()]
-        .into_iter()
-        .flatten();
-    stages.for_each(|unit| add(unit.contract.0.short(), &unit.weights));
     let norm = |norm: &Option<NormUse>| norm.as_ref().map_or([None, None], |n| [n.weight, n.bias]);
+    let unit = |unit: &Unit| (unit.contract.0.short(), unit.weights.clone());
+    let stages = [Some(&plan.embed), plan.per_layer.as_ref()];
+    let stages = stages.into_iter().flatten().map(unit);
+    stages.for_each(|(what, all)| add(what, &all));
     for slot in plan.layers.iter().flat_map(|layer| &layer.slots) {
         for branch in &slot.branches {
             add(&branch.short(), &branch.block.weights);
-            [&branch.pre, &branch.post]
-                .into_iter()
-                .for_each(|own| add("norms", &norm(own)));
+            let norms = [&branch.pre, &branch.post].map(norm);
+            add("norms", &norms.concat());
         }
-        [&slot.pre, &slot.post, &slot.after]
-            .into_iter()
-            .for_each(|own| add("norms", &norm(own)));
+        let norms = [&slot.pre, &slot.post, &slot.after].map(norm);
+        add("norms", &norms.concat());
     }
-    plan.ropes
+    let head = plan.head.as_ref();
+    let ends = plan
+        .ropes
         .iter()
-        .for_each(|unit| add(unit.contract.0.short(), &unit.weights));
-    if let Some(head) = &plan.head {
-        add("norms", &norm(&head.norm));
-        head.unit
-            .iter()
-            .for_each(|unit| add(unit.contract.0.short(), &unit.weights));
-    }
+        .chain(head.and_then(|head| head.unit.as_ref()));
+    head.iter().for_each(|head| add("norms", &norm(&head.norm)));
+    ends.map(unit).for_each(|(what, all)| add(what, &all));
     let mut seen = BTreeSet::new();
-    type Types = BTreeMap<&'static str, (TensorType, usize)>;
-    let mut shares: Vec<(Share, Types)> = Vec::new();
+    let mut shares: Vec<Share> = Vec::new();
     for (what, at) in uses {
         if !seen.insert(at) {
             continue;
         }
-        let found = shares.iter().position(|(share, _)| share.what == what);
-        let found = found.unwrap_or_else(|| {
-            let (types, n_tensors, n_weights, bytes) = (Vec::new(), 0, 0, 0);
-            shares.push((
-                Share {
-                    what,
-                    types,
-                    n_tensors,
-                    n_weights,
-                    bytes,
-                },
-                BTreeMap::new(),
-            ));
-            shares.len() - 1
-        });
-        let (share, types) = &mut shares[found];
-        let tensor = &plan.tensors[at];
+        let found = shares.iter().position(|share| share.what == what);
+        let found = found.unwrap_or(shares.len());
+        if found == shares.len() {
+            shares.push(Share {
+                what,
+                ..Share::default()
+            });
+        }
+        let (share, tensor) = (&mut shares[found], &plan.tensors[at]);
         share.n_tensors += 1;
         share.n_weights += tensor.shape.iter().product::<u64>();
         share.bytes += tensor.bytes;
         if let Some(ty) = tensor.ty {
-            types.entry(ty.name()).or_insert((ty, 0)).1 += 1;
+            match share.types.iter_mut().find(|(known, _)| *known == ty) {
+                Some((_, n)) => *n += 1,
+                None => share.types.push((ty, 1)),
+            }
+            share.types.sort_by_key(|(ty, _)| ty.name());
         }
     }
-    let done = shares.into_iter().map(|(share, types)| Share {
-        types: types.into_values().collect(),
-        ..share
-    });
-    done.collect()
+    shares
 }
 
 /// Options and weights as the plan has them.

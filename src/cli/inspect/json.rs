@@ -44,14 +44,11 @@ pub(super) fn value_of(value: &Value) -> Json {
         Value::F32(v) => json!(v.to_string().parse::<f64>().unwrap_or(f64::from(*v))),
         Value::F64(v) => json!(v),
         Value::U64(v) => json!(v),
-        Value::Array(Array::Str(v)) => v
-            .iter()
-            .map(|s| json!(String::from_utf8_lossy(s)))
-            .collect(),
-        Value::Array(v) => (0..v.len())
-            .filter_map(|i| v.get(i))
-            .map(|v| value_of(&v))
-            .collect(),
+        Value::Array(Array::Str(v)) => v.iter().map(|s| String::from_utf8_lossy(s)).collect(),
+        Value::Array(v) => {
+            let all = (0..v.len()).filter_map(|i| v.get(i));
+            all.map(|v| value_of(&v)).collect()
+        }
         integer => json!(integer.as_i64()),
     }
 }

@@ -149,30 +149,35 @@ fn about(page: &mut Page, found: &Findings) {
     page.table(&rows, "ll");
 }
 
+/// Tensors, weights and bytes of each element type.
+fn of_types(tensors: &[TensorInfo]) -> BTreeMap<&str, (usize, u64, u64)> {
+    let mut types: BTreeMap<&str, (usize, u64, u64)> = BTreeMap::new();
+    for tensor in tensors {
+        let (n, n_weights, size) = types.entry(tensor.ty.name()).or_default();
+        *n += 1;
+        *n_weights = n_weights.saturating_add(tensor.elements());
+        *size = size.saturating_add(tensor.bytes);
+    }
+    types
+}
+
 /// How many weights there are, and in what.
 fn weights(tensors: &[TensorInfo]) -> String {
-    let (mut n, mut size) = (0u64, 0u64);
-    let mut types: BTreeMap<&str, u64> = BTreeMap::new();
-    for tensor in tensors {
-        n = n.saturating_add(tensor.elements());
-        size = size.saturating_add(tensor.bytes);
-        let of_type = types.entry(tensor.ty.name()).or_default();
-        *of_type = of_type.saturating_add(tensor.bytes);
-    }
+    let types = of_types(tensors);
+    let sums = types.values().fold((0u64, 0u64), |(n, size), of| {
+        (n.saturating_add(of.1), size.saturating_add(of.2))
+    });
+    let (n, size) = sums;
     if n == 0 {
         return "none".into();
     }
-    let mut types: Vec<(&str, u64)> = types.into_iter().collect();
+    let mut types: Vec<(&str, u64)> = types.iter().map(|(name, of)| (*name, of.2)).collect();
     types.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
     let share = |(name, part): &(&str, u64)| format!("{name} {}", percent(*part, size));
     let types: Vec<String> = types.iter().map(share).collect();
     let bits = 8.0 * size as f64 / n as f64;
-    format!(
-        "{} in {}, {bits:.2} bits each: {}",
-        count(n),
-        bytes(size),
-        types.join(", ")
-    )
+    let (n, size, types) = (count(n), bytes(size), types.join(", "));
+    format!("{n} in {size}, {bits:.2} bits each: {types}")
 }
 
 fn percent(part: u64, whole: u64) -> String {
@@ -185,54 +190,37 @@ fn percent(part: u64, whole: u64) -> String {
 /// Tensors by what they are for.
 fn by_use(planned: &Planned, found: &Findings) -> Vec<Vec<String>> {
     let whole = planned.plan.weight_bytes();
-    let mut rows: Vec<Vec<String>> = planned
-        .shares
-        .iter()
-        .map(|share| {
-            let types = share.types.iter();
-            let types: Vec<String> = types.map(|(ty, n)| format!("{n} {}", ty.name())).collect();
-            vec![
-                share.what.to_owned(),
-                types.join(", "),
-                count(share.n_weights),
-                bytes(share.bytes),
-                percent(share.bytes, whole),
-            ]
-        })
-        .collect();
-    let used = planned.plan.tensors.len();
-    if found.tensors.len() > used {
-        let all: u64 = found.tensors.iter().map(|tensor| tensor.bytes).sum();
-        let n = found.tensors.len() - used;
-        let left = bytes(all.saturating_sub(whole));
-        rows.push(vec![
-            "not used".to_owned(),
-            n.to_string(),
-            String::new(),
-            left,
-        ]);
-    }
-    rows
+    let shares = planned.shares.iter().map(|share| {
+        let types = share.types.iter();
+        let types: Vec<String> = types.map(|(ty, n)| format!("{n} {}", ty.name())).collect();
+        let part = percent(share.bytes, whole);
+        let (n, size) = (count(share.n_weights), bytes(share.bytes));
+        vec![share.what.clone(), types.join(", "), n, size, part]
+    });
+    let all: u64 = found.tensors.iter().map(|tensor| tensor.bytes).sum();
+    let n = found
+        .tensors
+        .len()
+        .saturating_sub(planned.plan.tensors.len());
+    let left = (n > 0).then(|| {
+        let size = bytes(all.saturating_sub(whole));
+        vec!["not used".to_owned(), n.to_string(), String::new(), size]
+    });
+    shares.chain(left).collect()
 }
 
 /// Tensors by their element types.
 fn by_type(tensors: &[TensorInfo]) -> Vec<Vec<String>> {
-    let mut types: BTreeMap<&str, (usize, u64, u64)> = BTreeMap::new();
-    for tensor in tensors {
-        let sums = types.entry(tensor.ty.name()).or_default();
-        sums.0 += 1;
-        sums.1 = sums.1.saturating_add(tensor.elements());
-        sums.2 = sums.2.saturating_add(tensor.bytes);
-    }
-    let row = |(name, (n, n_weights, size)): (&str, (usize, u64, u64))| {
+    let types = of_types(tensors).into_iter();
+    let row = types.map(|(name, (n, n_weights, size))| {
         vec![
             name.to_owned(),
             n.to_string(),
             count(n_weights),
             bytes(size),
         ]
-    };
-    types.into_iter().map(row).collect()
+    });
+    row.collect()
 }
 
 fn unused(page: &mut Page, found: &Findings, planned: &Planned) {
@@ -249,26 +237,19 @@ fn unused(page: &mut Page, found: &Findings, planned: &Planned) {
 /// Tokenizer and chat template.
 fn texts(page: &mut Page, found: &Findings) {
     page.title("text");
-    let mut rows = vec![vec!["tokenizer".to_owned(), tokenizer(&found.tokenizer)]];
-    if let Ok(tokenizer) = &found.tokenizer {
-        let special = special(tokenizer);
-        if !special.is_empty() {
-            rows.push(vec!["tokens".to_owned(), special]);
-        }
-    }
+    let row = |name: &str, text: String| vec![name.to_owned(), text];
+    let mut rows = vec![row("tokenizer", tokenizer(&found.tokenizer))];
+    let special = found.tokenizer.as_ref().ok().map(special);
+    let special = special.filter(|special| !special.is_empty());
+    rows.extend(special.map(|special| row("tokens", special)));
     match &found.template {
-        None => rows.push(vec!["template".to_owned(), "none".to_owned()]),
-        Some(Err(error)) => {
-            rows.push(vec![
-                "template".to_owned(),
-                format!("not usable: {}", clip(error)),
-            ]);
-        }
+        None => rows.push(row("template", "none".to_owned())),
+        Some(Err(error)) => rows.push(row("template", format!("not usable: {}", clip(error)))),
         Some(Ok(probe)) => rows.extend(template(probe)),
     }
     if found.templates.len() > 1 {
         let names: Vec<String> = found.templates.iter().map(|name| clip(name)).collect();
-        rows.push(vec!["templates".to_owned(), names.join(", ")]);
+        rows.push(row("templates", names.join(", ")));
     }
     page.table(&rows, "ll");
 }
@@ -278,22 +259,16 @@ fn tokenizer(found: &Result<Tokenizer, String>) -> String {
         Ok(tokenizer) => tokenizer,
         Err(error) => return clip(error),
     };
-    let n_control = (0..tokenizer.vocab_len() as u32)
-        .filter(|id| tokenizer.is_control(*id))
-        .count();
+    let ids = 0..tokenizer.vocab_len() as u32;
+    let n_control = ids.filter(|id| tokenizer.is_control(*id)).count();
     let kind = tokenizer.kind().unwrap_or("token ids only");
     let mut text = format!("{kind}, {} tokens", tokenizer.vocab_len());
     if n_control > 0 {
-        text.push_str(&format!(", {n_control} of them control"));
+        text += &format!(", {n_control} of them control");
     }
-    for (adds, what) in [
-        (tokenizer.adds_bos(), "begins texts with BOS"),
-        (tokenizer.adds_eos(), "ends them with EOS"),
-    ] {
-        if adds {
-            text.push_str(&format!("; {what}"));
-        }
-    }
+    let bos = tokenizer.adds_bos().then_some("; begins texts with BOS");
+    let eos = tokenizer.adds_eos().then_some("; ends them with EOS");
+    text.extend(bos.into_iter().chain(eos));
     text
 }
 
@@ -308,31 +283,20 @@ pub(super) fn special_tokens(tokenizer: &Tokenizer) -> Vec<(&'static str, u32)> 
         ("unk", tokenizer.unk()),
         ("mask", tokenizer.mask()),
     ];
-    roles
-        .into_iter()
-        .filter_map(|(role, id)| Some((role, id?)))
-        .collect()
+    let known = roles.into_iter().filter_map(|(role, id)| Some((role, id?)));
+    known.collect()
 }
 
 fn special(tokenizer: &Tokenizer) -> String {
-    let name = |id: u32| {
+    let roles = special_tokens(tokenizer).into_iter().map(|(role, id)| {
         let text = tokenizer.token_text(id).unwrap_or_default();
         let text: String = text.chars().take(20).collect();
-        format!("{id} {}", escaped(&text))
-    };
-    let roles = special_tokens(tokenizer).into_iter();
-    let mut said: Vec<String> = roles
-        .map(|(role, id)| format!("{} {}", role.to_uppercase(), name(id)))
-        .collect();
-    let ends: Vec<String> = tokenizer
-        .ends()
-        .take(SHOWN)
-        .map(|id| id.to_string())
-        .collect();
-    if !ends.is_empty() {
-        said.push(format!("answers end at {}", ends.join(", ")));
-    }
-    said.join(", ")
+        format!("{} {id} {}", role.to_uppercase(), escaped(&text))
+    });
+    let ends = tokenizer.ends().take(SHOWN).map(|id| id.to_string());
+    let ends: Vec<String> = ends.collect();
+    let ends = (!ends.is_empty()).then(|| format!("answers end at {}", ends.join(", ")));
+    roles.chain(ends).collect::<Vec<String>>().join(", ")
 }
 
 /// What the chat template does, in up to three rows.
@@ -355,7 +319,8 @@ fn template(probe: &Probe) -> Vec<Vec<String>> {
     if !probe.switches.is_empty() {
         shows.push_str(&format!("; set by {}", probe.switches.join(", ")));
     }
-    let mut rows = vec![vec!["template".to_owned(), format!("shows {shows}")]];
+    let row = |name: &str, text: String| vec![name.to_owned(), text];
+    let mut rows = vec![row("template", format!("shows {shows}"))];
     let mut lacks = those(|probed| *probed == Probed::Ignored);
     if !probe.opens_answer {
         lacks.push("where the answer begins");
@@ -364,16 +329,13 @@ fn template(probe: &Probe) -> Vec<Vec<String>> {
         lacks.push("an answer to be continued");
     }
     if !lacks.is_empty() {
-        rows.push(vec![
-            String::new(),
-            format!("does not show {}", lacks.join(", ")),
-        ]);
+        rows.push(row("", format!("does not show {}", lacks.join(", "))));
     }
     let refusals = probes.iter().filter_map(|(name, probed)| match probed {
         Probed::Refused(error) => Some(format!("refuses {name}: {}", clip(&error.to_string()))),
         _ => None,
     });
-    rows.extend(refusals.take(2).map(|text| vec![String::new(), text]));
+    rows.extend(refusals.take(2).map(|text| row("", text)));
     rows
 }
 
@@ -382,23 +344,15 @@ fn memory(page: &mut Page, planned: &Planned) {
         return;
     }
     let options = &planned.options;
-    page.title(&format!(
-        "memory of one sequence, cache of {}",
-        match options.k_type == options.v_type {
-            true => options.k_type.name().to_owned(),
-            false => format!("{} and {}", options.k_type.name(), options.v_type.name()),
-        }
-    ));
-    let titles = [
-        "context",
-        "weights",
-        "cache",
-        "states",
-        "scratch",
-        "all",
-        "a token reads",
-    ];
-    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+    let [k, v] = [options.k_type, options.v_type].map(TensorType::name);
+    let types = if k == v {
+        k.to_owned()
+    } else {
+        format!("{k} and {v}")
+    };
+    page.title(&format!("memory of one sequence, cache of {types}"));
+    let titles = "context,weights,cache,states,scratch,all,a token reads";
+    let mut rows = vec![titles.split(',').map(str::to_owned).collect()];
     rows.extend(planned.contexts.iter().map(|context| row(planned, context)));
     page.table(&rows, "rrrrrrr");
     let mut refusals = planned.contexts.iter().filter_map(|context| {
@@ -420,41 +374,26 @@ fn row(planned: &Planned, context: &Context) -> Vec<String> {
         .saturating_add(memory.cache)
         .saturating_add(memory.compute);
     let read = planned.weights_read.zip(context.read);
+    let read = read.map(|(weights, rows)| bytes(weights.saturating_add(rows)));
     // Without the bytes of states those of the cache are not known either.
-    let of = |n: &dyn Fn(u64) -> u64| {
-        let known = context.states.map(|states| bytes(n(states)));
-        known.unwrap_or_else(|| "\u{2013}".to_owned())
+    let [cache, states, all] = match context.states {
+        None => ["\u{2013}"; 3].map(str::to_owned),
+        Some(0) => [bytes(memory.cache), "-".to_owned(), bytes(all)],
+        Some(n) => [memory.cache.saturating_sub(n), n, all].map(bytes),
     };
-    vec![
-        n_ctx,
-        bytes(weights),
-        of(&|states| memory.cache.saturating_sub(states)),
-        match context.states {
-            Some(0) => "-".to_owned(),
-            _ => of(&|states| states),
-        },
-        bytes(memory.compute),
-        of(&|_| all),
-        read.map_or_else(
-            || "-".to_owned(),
-            |(weights, rows)| bytes(weights.saturating_add(rows)),
-        ),
-    ]
+    let read = read.unwrap_or_else(|| "-".to_owned());
+    let scratch = bytes(memory.compute);
+    vec![n_ctx, bytes(weights), cache, states, scratch, all, read]
 }
 
 fn capabilities(page: &mut Page, planned: &Planned) {
     page.title("here");
-    let row = |ability: &crate::inspect::capabilities::Capability| {
-        let can = if ability.can { "yes" } else { "no" };
-        let why = ability.why.lines().next().unwrap_or_default();
-        vec![
-            ability.what.to_owned(),
-            can.to_owned(),
-            clip_to(why, REASON),
-        ]
-    };
-    let rows: Vec<Vec<String>> = planned.capabilities.iter().map(row).collect();
-    page.table(&rows, "lll");
+    let rows = planned.capabilities.iter().map(|own| {
+        let can = if own.can { "yes" } else { "no" };
+        let why = own.why.lines().next().unwrap_or_default();
+        vec![own.what.to_owned(), can.to_owned(), clip_to(why, REASON)]
+    });
+    page.table(&rows.collect::<Vec<_>>(), "lll");
 }
 
 fn everything(page: &mut Page, found: &Findings) {
@@ -463,17 +402,12 @@ fn everything(page: &mut Page, found: &Findings) {
         page.line(&format!("  {} = {}", escaped(key), shown(value)));
     }
     page.title(&format!("all {} tensors", found.tensors.len()));
-    let row = |tensor: &TensorInfo| {
+    let rows = found.tensors.iter().map(|tensor| {
         let shape: Vec<String> = tensor.shape.iter().map(u64::to_string).collect();
-        vec![
-            escaped(&tensor.name),
-            TensorType::name(tensor.ty).to_owned(),
-            shape.join(" \u{d7} "),
-            bytes(tensor.bytes),
-        ]
-    };
-    let rows: Vec<Vec<String>> = found.tensors.iter().map(row).collect();
-    page.table(&rows, "lllr");
+        let (name, ty) = (escaped(&tensor.name), tensor.ty.name().to_owned());
+        vec![name, ty, shape.join(" \u{d7} "), bytes(tensor.bytes)]
+    });
+    page.table(&rows.collect::<Vec<_>>(), "lllr");
 }
 
 /// A value of the metadata in a line.

@@ -198,7 +198,9 @@ impl<'a> Maker<'a> {
             let same: Vec<&BranchPlan> = slots.iter().map(|slot| &slot.branches[at]).collect();
             let setting = self.branch_of(&same[0].block.path);
             let setting = setting.and_then(|branch| branch.factor.as_ref());
-            let factor = same[0].factor.zip(same[0].factor.and_then(|_| take("SCALE")));
+            let factor = same[0]
+                .factor
+                .zip(same[0].factor.and_then(|_| take("SCALE")));
             let factor = factor.map(|(factor, step)| self.factor(factor, setting, step));
             sums.extend((at > 0).then(|| take("ADD")).flatten());
             branches.push(Branch {
