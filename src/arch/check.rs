@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::contract::{OptionKind, OptionSpec, Presence, Resource};
-use super::definition::{ArchDef, Branch, Instance, Mode, Param, ParamSource, Setting, Slot, TAPS};
+use super::definition::{
+    ArchDef, Branch, Instance, Mode, Param, ParamSource, SHIFT_LOGITS, Setting, Slot, TAPS,
+};
 use super::diagnostic::{Diagnostic, Span};
 use super::expr::{Expr, Value};
 
@@ -39,15 +41,8 @@ pub(super) fn check(def: &ArchDef, is_whole: bool) -> Vec<Diagnostic> {
         );
     }
     checker.instance(&def.pool, false, false);
-    if let Some(diffusion) = &def.diffusion {
-        checker.instance(diffusion, false, false);
-    }
-    if is_whole && def.diffusion.is_some() != (def.mode == Mode::Diffusion) {
-        let span = def.diffusion.as_ref().map_or(0..0, |d| d.span.clone());
-        checker.report(
-            span,
-            "`[diffusion]` belongs to definitions with `mode = \"diffusion\"`, and to each of them",
-        );
+    if def.mode == Mode::Diffusion {
+        checker.used.insert((None, SHIFT_LOGITS.to_owned()));
     }
     checker.stacks();
     if is_whole {
@@ -310,16 +305,9 @@ impl Checker<'_> {
                     ));
                 }
                 OptionKind::Resource(kind) if text != "none" => {
-                    let declared = || {
-                        self.def
-                            .resources
-                            .keys()
-                            .filter(|(k, _)| *k == kind)
-                            .map(|(_, name)| name.as_str())
-                    };
-                    if !declared().any(|name| name == text) {
-                        let problem =
-                            Diagnostic::unknown(span.clone(), kind.name(), &text, declared());
+                    if self.def.resource(kind, &text).is_none() {
+                        let known = self.def.resource_names(kind);
+                        let problem = Diagnostic::unknown(span.clone(), kind.name(), &text, known);
                         self.problems.push(problem);
                     }
                     self.used.insert((Some(kind), text));
@@ -371,10 +359,12 @@ impl Checker<'_> {
             };
             let known = self.def.params.keys().map(String::as_str);
             let mut problem = Diagnostic::unknown(at, "parameter", &name, known);
-            let mut resources = self.def.resources.keys();
+            let mut resources = Resource::ALL
+                .into_iter()
+                .flat_map(|kind| self.def.resource_names(kind));
             if name == "none"
                 || self.choices.contains(&name.as_str())
-                || resources.any(|(_, resource)| *resource == name)
+                || resources.any(|resource| resource == name)
             {
                 problem.help = Some(format!("names are quoted in expressions: `'{name}'`"));
             }

@@ -27,10 +27,10 @@ pub struct Contract {
     pub options: &'static [OptionSpec],
     /// Weights, in the order of their use.
     pub weights: &'static [WeightSpec],
-    /// Widths of input and result; none: any, result as input.
-    pub rows: Option<Rows>,
-    /// What a second input of a branch is for; none if the block takes one input.
-    pub side: Option<&'static str>,
+    /// Width of input and result.
+    pub rows: Rows,
+    /// The second input of a branch; none if the block takes one input.
+    pub side: Option<Side>,
     /// State that is stored between passes.
     pub state: StateSpec,
     /// Conditions on the resolved options.
@@ -49,30 +49,45 @@ impl Contract {
         self.options.iter().find(|o| o.name == name)
     }
 
+    /// The kinds of a resource that are named where they are used, without a declaration: nothing else
+    /// must be stated, and no weight belongs to them.
+    pub fn plain_kinds(&self) -> &'static [&'static str] {
+        let is_kind = |option: &&OptionSpec| option.name == "kind" && option.default.is_none();
+        let has_default = |option: &&OptionSpec| option.default.is_some();
+        let kind = self.options.iter().find(is_kind);
+        let n_others = self.options.iter().filter(has_default).count();
+        match kind.map(|option| option.kind) {
+            Some(OptionKind::Choice(names))
+                if n_others + 1 == self.options.len() && self.weights.is_empty() =>
+            {
+                names
+            }
+            _ => &[],
+        }
+    }
+
     /// The weight with this key.
     pub fn weight(&self, key: &str) -> Option<&'static WeightSpec> {
         self.weights.iter().find(|w| w.key == key)
     }
 }
 
-/// Elements of the rows that a block takes and gives, as expressions over options and parameters.
-#[derive(Clone, Copy, Debug)]
-pub struct Rows {
-    /// Of its input.
-    pub takes: &'static str,
-    /// Of its result.
-    pub gives: &'static str,
-    /// Of its second input.
-    pub side: Option<&'static str>,
+/// Elements of the rows that a block reads and computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// Those of the hidden state.
+    Hidden,
+    /// Any number; the result has as many as the input.
+    Any,
 }
 
-impl Rows {
-    /// Rows of the hidden state in and out.
-    pub const STREAM: Self = Self {
-        takes: "n_embd",
-        gives: "n_embd",
-        side: None,
-    };
+/// The second input of a branch.
+#[derive(Clone, Copy, Debug)]
+pub struct Side {
+    /// Elements of its rows, an expression over options and parameters.
+    pub width: &'static str,
+    /// What it is for.
+    pub doc: &'static str,
 }
 
 /// One option of a contract.
@@ -110,6 +125,8 @@ pub enum OptionKind {
 pub enum Resource {
     /// A normalisation.
     Norm,
+    /// An activation.
+    Act,
     /// A rotary position embedding.
     Rope,
     /// A group of layers that attend to the same positions.
@@ -118,12 +135,13 @@ pub enum Resource {
 
 impl Resource {
     /// All kinds.
-    pub const ALL: [Self; 3] = [Self::Norm, Self::Rope, Self::Cache];
+    pub const ALL: [Self; 4] = [Self::Norm, Self::Act, Self::Rope, Self::Cache];
 
     /// Name of the table that declares such resources.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Norm => "norm",
+            Self::Act => "act",
             Self::Rope => "rope",
             Self::Cache => "cache",
         }
@@ -147,8 +165,10 @@ pub struct WeightSpec {
     pub presence: Presence,
     /// Whether a definition may forbid it.
     pub may_forbid: bool,
-    /// Its role, from which `synth` takes the distribution of its values.
+    /// What it does: how `synth` fills it, and whether it is quantised.
     pub role: WeightRole,
+    /// Which types a quantiser may choose for it.
+    pub quantised: QuantClass,
     /// One phrase for the documentation.
     pub doc: &'static str,
 }
@@ -171,8 +191,15 @@ impl WeightSpec {
             // A norm without its weight is still a norm.
             may_forbid: matches!(role, WeightRole::Scale),
             role,
+            quantised: QuantClass::Usual,
             doc,
         }
+    }
+
+    /// One whose types a quantiser chooses otherwise than those of most matrices.
+    #[must_use]
+    pub const fn quantised_as(self, quantised: QuantClass) -> Self {
+        Self { quantised, ..self }
     }
 
     /// One that may be absent.
@@ -229,6 +256,23 @@ pub enum WeightRole {
     Convolution,
     /// Exponents of a decay, negative.
     Decay,
+}
+
+/// Matrices and tables whose types a quantiser chooses alike; see `files::quantise`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuantClass {
+    /// The requested type.
+    Usual,
+    /// The type of the file.
+    Kept,
+    /// Value projections of attention, alone or with queries and keys: more bits in some layers.
+    Values,
+    /// Key projections of attention: more bits with eight experts.
+    Keys,
+    /// Output projections of attention: more bits with eight experts.
+    Heads,
+    /// Down projections: more bits in some layers.
+    Down,
 }
 
 /// State that a block stores between passes.
@@ -351,6 +395,8 @@ macro_rules! resource_refs {
 resource_refs! {
     /// Place of a norm in the plan, or none.
     NormRef = Norm;
+    /// Place of an activation in the plan, or none.
+    ActRef = Act;
     /// Place of a rope in the plan, or none.
     RopeRef = Rope;
     /// Place of a cache in the plan, or none.
@@ -439,10 +485,10 @@ pub struct Registry {
     pub head: &'static Contract,
     /// Hidden states to the vector of a sequence.
     pub pool: &'static Contract,
-    /// Text diffusion.
-    pub diffusion: &'static Contract,
     /// Normalisations.
     pub norm: &'static Contract,
+    /// Activations.
+    pub act: &'static Contract,
     /// Rotary embeddings.
     pub rope: &'static Contract,
     /// Groups of layers with the same attention view.
@@ -459,6 +505,7 @@ impl Registry {
     pub fn resource(&self, kind: Resource) -> &'static Contract {
         match kind {
             Resource::Norm => self.norm,
+            Resource::Act => self.act,
             Resource::Rope => self.rope,
             Resource::Cache => self.cache,
         }
@@ -471,8 +518,8 @@ impl Registry {
             self.per_layer,
             self.head,
             self.pool,
-            self.diffusion,
             self.norm,
+            self.act,
             self.rope,
             self.cache,
         ]

@@ -62,6 +62,8 @@ pub struct ArchDef {
     pub params: BTreeMap<String, Param>,
     /// Declared resources by kind and name.
     pub resources: BTreeMap<(Resource, String), Spanned<Instance>>,
+    /// Resources that need no declaration, under the names of their kinds.
+    pub plain: BTreeMap<(Resource, String), Instance>,
     /// From token ids to the hidden state.
     pub embed: Instance,
     /// A further input for each layer.
@@ -72,8 +74,6 @@ pub struct ArchDef {
     pub head: Option<Head>,
     /// From the hidden states of a sequence to one vector.
     pub pool: Instance,
-    /// Text diffusion, if the model decodes that way.
-    pub diffusion: Option<Instance>,
     /// Conditions on a file's numbers, evaluated for every layer; if one is false, the definition
     /// is wrong for the file.
     pub require: Vec<Spanned<Expr>>,
@@ -81,6 +81,22 @@ pub struct ArchDef {
     pub ignore: Ignore,
     /// Where it was read from, for messages.
     pub text: Arc<Text>,
+}
+
+impl ArchDef {
+    /// A resource by its name: a declared one, or a kind that needs no declaration.
+    pub fn resource(&self, kind: Resource, name: &str) -> Option<&Instance> {
+        let key = (kind, name.to_owned());
+        let declared = self.resources.get(&key).map(|declared| &declared.value);
+        declared.or_else(|| self.plain.get(&key))
+    }
+
+    /// The names of the resources of a kind, declared ones first.
+    pub fn resource_names(&self, kind: Resource) -> impl Iterator<Item = &str> {
+        let all = self.resources.keys().chain(self.plain.keys());
+        all.filter(move |(known, _)| *known == kind)
+            .map(|(_, name)| name.as_str())
+    }
 }
 
 /// The text of a definition.
@@ -128,7 +144,7 @@ pub struct Param {
     /// Where it is declared; `None` for the common ones.
     pub span: Option<Span>,
     /// For a value that follows from the model's size because files do not state it: the reason.
-    pub guess: Option<String>,
+    pub assumption: Option<String>,
 }
 
 /// Where a parameter's value comes from.
@@ -162,23 +178,12 @@ pub struct Instance {
     pub weights: Vec<WeightUse>,
     /// The contract's rules, parsed.
     pub rules: Vec<Expr>,
-    /// Widths of input, result and second input, parsed; none: any, result as input.
-    pub rows: Option<InstanceRows>,
+    /// Elements of the rows of the second input, parsed.
+    pub side: Option<Expr>,
     /// Sizes of the state's rows, parsed, in the order of the state's fields.
     pub state: Vec<Expr>,
     /// Where it stands; for messages.
     pub span: Span,
-}
-
-/// The widths of [`super::Rows`], parsed.
-#[derive(Clone, Debug)]
-pub struct InstanceRows {
-    /// Of its input.
-    pub takes: Expr,
-    /// Of its result.
-    pub gives: Expr,
-    /// Of its second input.
-    pub side: Option<Expr>,
 }
 
 /// The expression of one option.
@@ -286,6 +291,9 @@ pub struct Branch {
     /// The block.
     pub block: Instance,
 }
+
+/// The parameter of text diffusion: whether the logits at a position predict the next token.
+pub const SHIFT_LOGITS: &str = "shift_logits";
 
 /// Taps that exist without being saved.
 pub(super) const TAPS: [&str; 5] = ["x", "h", "layer_in", "embd", "ple"];

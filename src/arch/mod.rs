@@ -22,12 +22,12 @@ use std::sync::Arc;
 use toml::de::DeTable;
 
 pub use contract::{
-    CacheRef, Contract, NormRef, OptionKind, OptionSpec, OptionValue, Presence, Registry, Resolved,
-    Resource, RopeRef, Rows, Rule, StateSpec, WeightRole, WeightSpec,
+    ActRef, CacheRef, Contract, NormRef, OptionKind, OptionSpec, OptionValue, Presence, QuantClass,
+    Registry, Resolved, Resource, RopeRef, Rows, Rule, Side, StateSpec, WeightRole, WeightSpec,
 };
 pub use definition::{
-    ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, InstanceRows, Join, Mode, Param,
-    ParamSource, Setting, Slot, Stack, Text, WeightUse, fits_pattern,
+    ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, Param, ParamSource,
+    SHIFT_LOGITS, Setting, Slot, Stack, Text, WeightUse, fits_pattern,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Span, Spanned, nearest};
 pub(crate) use library::sources_in;

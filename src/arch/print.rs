@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
 use super::expr::{Expr, Value};
-use super::{ArchDef, Branch, Instance, Join, Param, ParamSource, Presence, Setting, Slot, Stack};
+use super::{
+    ArchDef, Branch, Instance, Join, Mode, Param, ParamSource, Presence, SHIFT_LOGITS, Setting,
+    Slot, Stack,
+};
 
 impl ArchDef {
     /// The definition as TOML.
@@ -34,14 +37,14 @@ impl ArchDef {
         writeln!(out, "\n[params]")?;
         let used = self.used_params();
         let params = self.params.iter().filter(|(name, _)| used.contains(*name));
-        let (guessed, stated): (Vec<_>, Vec<_>) = params.partition(|(_, p)| p.guess.is_some());
+        let (assumed, stated): (Vec<_>, Vec<_>) = params.partition(|(_, p)| p.assumption.is_some());
         for (name, param) in stated {
             writeln!(out, "{name} = {}", param_text(param))?;
         }
-        if !guessed.is_empty() {
-            writeln!(out, "\n[guesses]")?;
+        if !assumed.is_empty() {
+            writeln!(out, "\n[assumptions]")?;
         }
-        for (name, param) in guessed {
+        for (name, param) in assumed {
             writeln!(out, "{name} = {}", param_text(param))?;
         }
         for ((kind, name), declared) in &self.resources {
@@ -64,10 +67,6 @@ impl ArchDef {
         }
         writeln!(out, "\n[pool]")?;
         instance(out, &self.pool)?;
-        if let Some(diffusion) = &self.diffusion {
-            writeln!(out, "\n[diffusion]")?;
-            instance(out, diffusion)?;
-        }
         Ok(())
     }
 
@@ -97,6 +96,7 @@ impl ArchDef {
         self.for_each_expr(&mut |expr| expr.for_each_name(&mut |name, _| open.push(name.into())));
         // Every plan reads the sizes of the hidden state and of the vocabulary.
         open.extend(["n_embd", "n_vocab", "n_ctx_train"].map(str::to_owned));
+        open.extend((self.mode == Mode::Diffusion).then(|| SHIFT_LOGITS.to_owned()));
         let mut used = BTreeSet::new();
         while let Some(name) = open.pop() {
             let Some(param) = self.params.get(&name) else {
@@ -123,7 +123,7 @@ impl ArchDef {
             .into_iter()
             .chain(&self.per_layer)
             .chain(head);
-        for instance in resources.chain(stages).chain(&self.diffusion) {
+        for instance in resources.chain(stages) {
             exprs_of_instance(instance, visit);
         }
         for stack in &self.stacks {
@@ -169,7 +169,7 @@ fn param_text(param: &Param) -> String {
         let ParamSource::Derived(expr) = &param.source else {
             return String::new();
         };
-        return match &param.guess {
+        return match &param.assumption {
             Some(reason) => format!(
                 "{{ value = {}, reason = {} }}",
                 quoted(expr.source()),

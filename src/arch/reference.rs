@@ -1,6 +1,6 @@
 //! The reference of the language's parts as Markdown, from their contracts.
 
-use super::contract::{Contract, OptionKind, Presence, Registry, StateSpec};
+use super::contract::{Contract, OptionKind, Presence, Registry, Resource, StateSpec};
 
 impl Registry {
     /// Every block, stage and resource: what it computes, its options, weights and state, and
@@ -22,17 +22,13 @@ impl Registry {
             ("[per_layer_input]", self.per_layer),
             ("[head]", self.head),
             ("[pool]", self.pool),
-            ("[diffusion]", self.diffusion),
         ] {
             section(&mut out, title, contract, &[]);
         }
         out.push_str("\n## Resources\n\nDeclared once under a name, used by it.\n");
-        for (title, contract) in [
-            ("[norm.NAME]", self.norm),
-            ("[rope.NAME]", self.rope),
-            ("[cache.NAME]", self.cache),
-        ] {
-            section(&mut out, title, contract, &[]);
+        for kind in Resource::ALL {
+            let title = format!("[{}.NAME]", kind.name());
+            section(&mut out, &title, self.resource(kind), &[]);
         }
         out
     }
@@ -96,7 +92,7 @@ fn section(out: &mut String, title: &str, contract: &Contract, users: &[String])
         out.push('\n');
     }
     if let Some(side) = contract.side {
-        out.push_str(&format!("`side` of the branch: {side}.\n\n"));
+        out.push_str(&format!("`side` of the branch: {}.\n\n", side.doc));
     }
     match contract.state {
         StateSpec::None => {}
@@ -129,7 +125,7 @@ fn kind(kind: OptionKind) -> String {
             .map(|name| format!("`{name}`"))
             .collect::<Vec<_>>()
             .join(", "),
-        OptionKind::Resource(kind) => format!("a {}, `none`", kind.name()),
+        OptionKind::Resource(kind) => format!("`[{}.NAME]`, `none`", kind.name()),
     }
 }
 

@@ -15,10 +15,12 @@
 use super::attend::KeyRows;
 use super::build::Build;
 use super::context::DerivedInput;
+use super::gate::Gate;
 use crate::arch::{
-    CacheRef, Contract, NormRef, RopeRef, Rows, Rule, StateSpec, WeightRole, WeightSpec,
+    ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, Rows, Rule, StateSpec, WeightRole,
+    WeightSpec,
 };
-use crate::ggml::{Error, Scores, Tensor, Unary};
+use crate::ggml::{Error, Scores, Tensor};
 use crate::plan::Unit;
 use crate::{choices, options};
 
@@ -58,30 +60,6 @@ choices! {
     }
 }
 
-choices! {
-    /// What the mixed values are multiplied with before the last projection.
-    pub(super) enum Gate {
-        /// Nothing.
-        None = "none",
-        /// A number for each element.
-        Element = "element",
-        /// A number for each head.
-        Head = "head",
-        /// A number for each element, projected together with the head's query.
-        Query = "query",
-    }
-}
-
-choices! {
-    /// What a gate's numbers go through.
-    pub(super) enum GateAct {
-        /// `1 / (1 + exp(-x))`.
-        Sigmoid = "sigmoid",
-        /// `ln(1 + exp(x))`.
-        Softplus = "softplus",
-    }
-}
-
 options! {
     /// Options of an attention block.
     pub(super) struct Config {
@@ -102,7 +80,7 @@ options! {
         clamp: f32 = "0", "bound of the absolute value of projected queries, keys and values; 0: none";
         softcap: f32 = "0", "softcap of the scores: they become `c * tanh(score / c)`; 0: none";
         gate: Gate = "none", "output gate, which multiplies the heads' results: `none`, a number for each `element` or `head`, or one for each element that is projected together with the `query`";
-        gate_act: GateAct = "sigmoid", "activation of the output gate: `sigmoid` or `softplus`";
+        gate_act: ActRef = "sigmoid", "activation of the output gate, see `[act.NAME]`";
         inner_norm: NormRef = "none", "norm of the heads' results before the output projection";
         temp_scale: f32 => "temp_scale", "temperature by position: queries are multiplied by `1 + temp_scale * ln(1 + floor((pos + temp_offset) / temp_floor))`; 0: none";
         temp_floor: f32 => "temp_floor", "positions of one step of that temperature, above 0";
@@ -134,6 +112,7 @@ pub(super) static CONTRACT: Contract = Contract {
             &["n_embd", "qkv_rows"],
             "queries, keys and values in one projection",
         )
+        .quantised_as(QuantClass::Values)
         .optional(),
         WeightSpec::new(
             WeightRole::Bias,
@@ -168,6 +147,7 @@ pub(super) static CONTRACT: Contract = Contract {
             &["n_embd", "kv_heads * dk"],
             "key projection",
         )
+        .quantised_as(QuantClass::Keys)
         .when("not has('qkv') and kv_layer == il"),
         WeightSpec::new(
             WeightRole::Bias,
@@ -185,6 +165,7 @@ pub(super) static CONTRACT: Contract = Contract {
             &["n_embd", "kv_heads * dv"],
             "value projection",
         )
+        .quantised_as(QuantClass::Values)
         .when("not has('qkv') and values == 'proj' and kv_layer == il"),
         WeightSpec::new(
             WeightRole::Bias,
@@ -274,7 +255,8 @@ pub(super) static CONTRACT: Contract = Contract {
             "attn_output.weight",
             &["heads * dv", "n_embd"],
             "output projection: the heads back to the hidden state",
-        ),
+        )
+        .quantised_as(QuantClass::Heads),
         WeightSpec::new(
             WeightRole::Bias,
             "o.bias",
@@ -284,7 +266,7 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional(),
     ],
-    rows: Some(Rows::STREAM),
+    rows: Rows::Hidden,
     side: None,
     state: StateSpec::KeyValue {
         cache: "cache",
@@ -381,26 +363,10 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         (_, gate) => gate,
     };
     let y = match gate {
-        Some(gate) => gated(b, &c, &y, &gate)?,
+        Some(gate) => b.gate_heads(c.gate_act, &y, &gate)?,
         None => y,
     };
     b.linear(unit, "o", &y)
-}
-
-/// `y [dv * heads, n]` times the numbers of `gate`, one for each element or head.
-fn gated(b: &Build<'_>, c: &Config, y: &Tensor, gate: &Tensor) -> Result<Tensor, Error> {
-    let (g, n) = (b.g, b.n_tokens);
-    let act = match c.gate_act {
-        GateAct::Sigmoid => Unary::Sigmoid,
-        GateAct::Softplus => Unary::Softplus,
-    };
-    let gate = g.unary(gate, act)?;
-    if c.gate != Gate::Head {
-        return g.mul(y, &gate);
-    }
-    let heads = g.reshape(y, [c.dv, c.heads, n, 1])?;
-    let heads = g.mul(&heads, &g.reshape(&gate, [1, c.heads, n, 1])?)?;
-    g.reshape(&heads, [c.dv * c.heads, n, 1, 1])
 }
 
 /// Queries or keys `[dk, heads, n]` after their norm.

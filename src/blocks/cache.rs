@@ -2,7 +2,7 @@
 //!
 //! The model stores keys and values; a definition states only which of them are visible.
 
-use crate::arch::{Contract, Rule, StateSpec};
+use crate::arch::{Contract, Rows, Rule, StateSpec};
 use crate::{choices, options};
 
 choices! {
@@ -37,7 +37,7 @@ pub(super) static CONTRACT: Contract = Contract {
     formula: "visible(q, k) = same sequence and (pos_k <= pos_q or not causal) and within the window",
     options: Cache::OPTIONS,
     weights: &[],
-    rows: None,
+    rows: Rows::Any,
     side: None,
     state: StateSpec::None,
     rules: &[Rule {

@@ -7,13 +7,15 @@
 //! beta   = sigmoid(beta.h)
 //! g      = a * softplus(alpha.h + dt.bias)     the logarithm of the decay, negative
 //! S(t)   = exp(g) S(t-1) + beta (v - exp(g) S(t-1) k) k^T
-//! y      = out . (norm(S q / sqrt(d)) * act(z.h))
+//! y      = out . (norm(S q / sqrt(d)) * act(gate.h))
 //! ```
 //! `[n_embd, n_tokens]` in and out. Kept of each sequence: the last columns before the convolution
 //! and `S [d, d, heads]`.
 
 use super::build::Build;
-use crate::arch::{Contract, NormRef, Rows, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{
+    ActRef, Contract, NormRef, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec,
+};
 use crate::ggml::{Error, Tensor, Unary};
 use crate::plan::Unit;
 use crate::{choices, options};
@@ -25,16 +27,6 @@ choices! {
         Tiled = "tiled",
         /// Head h reads head `h / (heads / k_heads)`.
         Interleaved = "interleaved",
-    }
-}
-
-choices! {
-    /// What the gate of the result goes through.
-    pub(super) enum GateAct {
-        /// `x * sigmoid(x)`.
-        Silu = "silu",
-        /// `1 / (1 + exp(-x))`.
-        Sigmoid = "sigmoid",
     }
 }
 
@@ -59,7 +51,7 @@ options! {
         head_map: HeadMap, "which key head a value head reads: `tiled` (h % k_heads) or `interleaved` (h / (heads / k_heads))";
         decay: Decay = "head", "decay: one for each `head`, or one for each `element` of its keys";
         decay_bound: f32 = "0", "lowest logarithm of the decay, which is this share of a sigmoid: `decay_bound * sigmoid(a * (alpha.h + dt.bias))`; 0: none";
-        gate_act: GateAct = "silu", "activation of the output gate: `silu` or `sigmoid`";
+        gate_act: ActRef = "silu", "activation of the output gate, see `[act.NAME]`";
         norm: NormRef => "default", "kind and eps of the norm of each head, and eps of the lengths";
         eps: f32 => "rms_eps", "added to the squared lengths of queries and keys";
     }
@@ -72,7 +64,7 @@ pub(super) static CONTRACT: Contract = Contract {
     noun: "a delta net",
     phrase: "a gated delta net with {=heads} heads{heads != k_heads:  in {=k_heads} groups} of {=d} elements",
     summary: "Keeps a matrix for each head that each position corrects and fades.",
-    formula: "S = exp(g) * S + beta * (v - exp(g) * S . k) * k^T;  y = out . ({norm -> norm: S . q} * {=gate_act}(z))",
+    formula: "S = exp(g) * S + beta * (v - exp(g) * S . k) * k^T;  y = out . ({norm -> norm: S . q} * {=gate_act}(gate.h))",
     options: Config::OPTIONS,
     weights: &[
         WeightSpec::new(
@@ -90,6 +82,7 @@ pub(super) static CONTRACT: Contract = Contract {
             &["n_embd", "k_heads * d"],
             "key projection",
         )
+        .quantised_as(QuantClass::Keys)
         .when("has('q')"),
         WeightSpec::new(
             WeightRole::Matrix,
@@ -98,6 +91,7 @@ pub(super) static CONTRACT: Contract = Contract {
             &["n_embd", "heads * d"],
             "value projection",
         )
+        .quantised_as(QuantClass::Values)
         .when("has('q')"),
         WeightSpec::new(
             WeightRole::Matrix,
@@ -106,10 +100,11 @@ pub(super) static CONTRACT: Contract = Contract {
             &["n_embd", "2 * k_heads * d + heads * d"],
             "queries, keys and values in one projection",
         )
+        .quantised_as(QuantClass::Values)
         .when("not has('q')"),
         WeightSpec::new(
             WeightRole::Matrix,
-            "z_down",
+            "gate_down",
             "ssm_g_a.weight",
             &["n_embd", "d"],
             "down-projection of the output gate",
@@ -117,9 +112,9 @@ pub(super) static CONTRACT: Contract = Contract {
         .optional(),
         WeightSpec::new(
             WeightRole::Matrix,
-            "z",
+            "gate",
             "attn_gate.weight",
-            &["if(has('z_down'), d, n_embd)", "heads * d"],
+            &["if(has('gate_down'), d, n_embd)", "heads * d"],
             "projection to the output gate",
         ),
         WeightSpec::new(
@@ -230,7 +225,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "output projection to the hidden state",
         ),
     ],
-    rows: Some(Rows::STREAM),
+    rows: Rows::Hidden,
     side: None,
     state: StateSpec::Recurrent(&[
         ("conv", "(kernel - 1) * (2 * k_heads * d + heads * d)"),
@@ -318,12 +313,8 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
     let y = b.normalise_with(c.norm, b.weight(unit, "norm"), &y)?;
     let y = g.reshape(&y, [values, n, 1, 1])?;
     b.name(&unit.path, "y", &y);
-    let act = match c.gate_act {
-        GateAct::Silu => Unary::Silu,
-        GateAct::Sigmoid => Unary::Sigmoid,
-    };
-    let z = g.unary(&narrowed(b, unit, "z_down", "z", x)?, act)?;
-    b.linear(unit, "out", &g.mul(&y, &z)?)
+    let gate = narrowed(b, unit, "gate_down", "gate", x)?;
+    b.linear(unit, "out", &b.gate_heads(c.gate_act, &y, &gate)?)
 }
 
 /// Queries, keys and values in a row, `[2 * k_heads * d + heads * d, n_tokens]`, and their

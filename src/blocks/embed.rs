@@ -4,7 +4,7 @@
 
 use super::build::Build;
 use super::context::DerivedInput;
-use crate::arch::{Contract, NormRef, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, NormRef, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor};
 use crate::options;
 use crate::plan::Unit;
@@ -44,6 +44,7 @@ pub(super) static CONTRACT: Contract = Contract {
             &["n_embd", "if(n_types > 0, n_types, dim('types', 1))"],
             "embeddings of token types; type 0 is added to every token",
         )
+        .quantised_as(QuantClass::Kept)
         .optional(),
         WeightSpec::new(
             WeightRole::Table,
@@ -52,6 +53,7 @@ pub(super) static CONTRACT: Contract = Contract {
             &["n_embd", "n_ctx_train"],
             "position embeddings",
         )
+        .quantised_as(QuantClass::Kept)
         .optional(),
         WeightSpec::new(
             WeightRole::Scale,
@@ -71,7 +73,7 @@ pub(super) static CONTRACT: Contract = Contract {
         .optional()
         .when("norm"),
     ],
-    rows: None,
+    rows: Rows::Any,
     side: None,
     state: StateSpec::None,
     rules: &[Rule {

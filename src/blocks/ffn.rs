@@ -8,9 +8,10 @@
 //! `[n_embd, n_tokens]` in and out. Whether there is a gate follows from the weights: a matrix of its
 //! own, or `up` rows of twice the width, of which the first half is the gate.
 
-use super::activation::{Act, Activation, ClampAt};
 use super::build::Build;
-use crate::arch::{Contract, NormRef, Rows, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{
+    ActRef, Contract, NormRef, QuantClass, Rows, Rule, Side, StateSpec, WeightRole, WeightSpec,
+};
 use crate::ggml::{Error, Tensor, Unary};
 use crate::options;
 use crate::plan::Unit;
@@ -18,15 +19,10 @@ use crate::plan::Unit;
 options! {
     /// Options of a feed-forward block.
     pub(super) struct Config {
-        act: Act, "activation: `silu`, `gelu` (tanh approximation), `gelu_erf`, `relu`, `relu2`, `swiglu_oai` or `xielu`";
+        act: ActRef, "activation of the hidden layer: a kind or a declared name, see `[act.NAME]`";
         width: u64 = "n_ff", "elements of the hidden layer of the MLP";
         fused: bool = "not has('gate') and dim('up', 1) == 2 * width", "whether the rows of `up` hold the gate, then up";
-        clamp: f32 = "0", "bound of the gate from above and of the absolute value of up; 0: none";
         inner_norm: NormRef = "none", "norm of the hidden layer";
-        alpha_n: f32 = "0", "xIELU below zero, before its softplus";
-        alpha_p: f32 = "0", "xIELU above zero, before its softplus";
-        beta: f32 = "0", "xIELU's linear part";
-        eps: f32 = "0", "xIELU's bound of the exponent";
     }
 }
 
@@ -98,7 +94,8 @@ pub(super) static CONTRACT: Contract = Contract {
             "ffn_down.weight",
             &["width", "n_embd"],
             "down projection",
-        ),
+        )
+        .quantised_as(QuantClass::Down),
         WeightSpec::new(
             WeightRole::Bias,
             "down.bias",
@@ -116,46 +113,34 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional(),
     ],
-    rows: Some(Rows {
-        side: Some("width"),
-        ..Rows::STREAM
+    rows: Rows::Hidden,
+    side: Some(Side {
+        width: "width",
+        doc: "what multiplies the activated gate instead of `up`",
     }),
-    side: Some("what multiplies the activated gate instead of `up`"),
     state: StateSpec::None,
-    rules: &[
-        Rule {
-            holds: "act != 'swiglu_oai' or clamp > 0",
-            message: "`swiglu_oai` has a positive `clamp`",
-        },
-        Rule {
-            holds: "clamp >= 0",
-            message: "`clamp` is not negative",
-        },
-    ],
+    rules: &[Rule {
+        holds: "act",
+        message: "a hidden layer has an activation",
+    }],
 };
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
-    let activation = Activation {
-        act: c.act,
-        clamp: c.clamp,
-        clamp_at: ClampAt::After,
-        xielu: [c.alpha_n, c.alpha_p, c.beta, c.eps],
-    };
     if let Some(side) = b.side.clone() {
         // What comes from the side stands where `up.h` would.
         let gate = b.linear(unit, "gate", x)?;
-        let hidden = activation.gated(b, &gate, &side)?;
+        let hidden = b.activate_gate(c.act, &gate, &side)?;
         return b.linear(unit, "down", &hidden);
     }
     let up = b.linear(unit, "up", x)?;
     let hidden = if b.weight(unit, "gate").is_some() {
-        activation.gated(b, &b.linear(unit, "gate", x)?, &up)?
+        b.activate_gate(c.act, &b.linear(unit, "gate", x)?, &up)?
     } else if c.fused {
         let (gate, up) = b.halves(&up)?;
-        activation.gated(b, &gate, &up)?
+        b.activate_gate(c.act, &gate, &up)?
     } else {
-        activation.plain(b, &up)?
+        b.activate(c.act, &up)?
     };
     let hidden = match b.weight(unit, "act_scale") {
         Some(scale) => b.g.div(&hidden, scale)?,

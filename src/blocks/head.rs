@@ -4,7 +4,7 @@
 //! the head projects with the token table.
 
 use super::build::{Build, softcap};
-use crate::arch::{Contract, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, Rows, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor};
 use crate::options;
 use crate::plan::Unit;
@@ -44,7 +44,7 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional(),
     ],
-    rows: None,
+    rows: Rows::Any,
     side: None,
     state: StateSpec::None,
     rules: &[Rule {

@@ -4,7 +4,7 @@
 //! it adds an earlier value once more.
 
 use super::build::Build;
-use crate::arch::{Contract, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, Rows, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor};
 use crate::plan::Unit;
 
@@ -25,7 +25,7 @@ pub(super) static CONTRACT: Contract = Contract {
         "factor of the input",
     )
     .optional()],
-    rows: None,
+    rows: Rows::Any,
     side: None,
     state: StateSpec::None,
     rules: &[],

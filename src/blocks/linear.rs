@@ -1,20 +1,11 @@
 //! A matrix product: `y = weight . h + bias`.
 //!
-//! `[n_in, n_tokens]` in, `[n_out, n_tokens]` out.
+//! `[n_embd, n_tokens]` in and out.
 
 use super::build::Build;
 use crate::arch::{Contract, Rows, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor};
-use crate::options;
 use crate::plan::Unit;
-
-options! {
-    /// Options of a matrix product.
-    pub(super) struct Config {
-        n_in: u64 = "n_embd", "elements of a row that goes in";
-        n_out: u64 = "n_embd", "elements of a row that comes out";
-    }
-}
 
 /// The block.
 pub(super) static CONTRACT: Contract = Contract {
@@ -24,29 +15,25 @@ pub(super) static CONTRACT: Contract = Contract {
     phrase: "",
     summary: "Multiplies with a matrix.",
     formula: "y = weight . h{has('weight.bias'):  + bias}",
-    options: Config::OPTIONS,
+    options: &[],
     weights: &[
         WeightSpec::new(
             WeightRole::Matrix,
             "weight",
             "linear.weight",
-            &["n_in", "n_out"],
+            &["n_embd", "n_embd"],
             "the matrix",
         ),
         WeightSpec::new(
             WeightRole::Bias,
             "weight.bias",
             "linear.bias",
-            &["n_out"],
+            &["n_embd"],
             "its bias",
         )
         .optional(),
     ],
-    rows: Some(Rows {
-        takes: "n_in",
-        gives: "n_out",
-        side: None,
-    }),
+    rows: Rows::Hidden,
     side: None,
     state: StateSpec::None,
     rules: &[],

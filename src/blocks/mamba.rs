@@ -133,7 +133,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "output projection to the hidden state",
         ),
     ],
-    rows: Some(Rows::STREAM),
+    rows: Rows::Hidden,
     side: None,
     state: StateSpec::Recurrent(&[
         ("conv", "(kernel - 1) * n_inner"),

@@ -17,10 +17,12 @@
 use super::attend::KeyRows;
 use super::build::Build;
 use super::context::DerivedInput;
+use super::gate::Gate;
 use crate::arch::{
-    CacheRef, Contract, NormRef, RopeRef, Rows, Rule, StateSpec, WeightRole, WeightSpec,
+    ActRef, CacheRef, Contract, NormRef, QuantClass, RopeRef, Rows, Rule, StateSpec, WeightRole,
+    WeightSpec,
 };
-use crate::ggml::{Error, Scores, Tensor, Unary};
+use crate::ggml::{Error, Scores, Tensor};
 use crate::options;
 use crate::plan::Unit;
 
@@ -37,6 +39,8 @@ options! {
         dv: u64 = "d_head_v_mla", "elements of a value head";
         scale: f32 = "1 / sqrt(dq)", "factor of the scores";
         norm: NormRef => "default", "kind and eps of the norms of latent rows";
+        gate: Gate = "none", "output gate, as in `attention`, without `query`";
+        gate_act: ActRef => "sigmoid", "activation of the output gate";
         temp_scale: f32 => "temp_scale", "as in `attention`";
         temp_floor: f32 => "temp_floor", "as in `attention`";
     }
@@ -47,11 +51,11 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "mla",
     title: "Latent attention",
     noun: "latent attention",
-    phrase: "latent attention with {=heads} heads of {=dq} elements, latent row of {=kv_rank} + {=n_rope}",
+    phrase: "latent attention with {=heads} heads of {=dq} elements, latent row of {=kv_rank} + {=n_rope}{gate != 'none': , gated output}",
     summary: "Multi-head latent attention: keys and values of a position share one latent row of low rank.",
     formula: concat!(
-        "y = o . {has('gate'): (}v_b . softmax(scale * {!temp_scale > 0: t(pos) * }[k_b.q_nope | {rope -> rope: q_rope}] . ",
-        "[c | {rope -> rope: r}] + mask) . c{has('gate'):  * sigmoid(gate.h))}",
+        "y = o . {gate != 'none': (}v_b . softmax(scale * {!temp_scale > 0: t(pos) * }[k_b.q_nope | {rope -> rope: q_rope}] . ",
+        "[c | {rope -> rope: r}] + mask) . c{gate != 'none':  * {=gate_act}(gate.h))}",
     ),
     options: Config::OPTIONS,
     weights: &[
@@ -108,6 +112,7 @@ pub(super) static CONTRACT: Contract = Contract {
             &["kv_rank", "heads * (dq - n_rope + dv)"],
             "up-projection of the latent row to keys and values",
         )
+        .quantised_as(QuantClass::Values)
         .optional(),
         WeightSpec::new(
             WeightRole::Matrix,
@@ -129,19 +134,20 @@ pub(super) static CONTRACT: Contract = Contract {
             WeightRole::Matrix,
             "gate",
             "attn_gate.weight",
-            &["n_embd", "heads"],
-            "projection to a gate for each head",
+            &["n_embd", "if(gate == 'head', 1, dv) * heads"],
+            "projection to the gate of the heads' results",
         )
-        .optional(),
+        .when("gate != 'none'"),
         WeightSpec::new(
             WeightRole::Matrix,
             "o",
             "attn_output.weight",
             &["heads * dv", "n_embd"],
             "output projection: the heads back to the hidden state",
-        ),
+        )
+        .quantised_as(QuantClass::Heads),
     ],
-    rows: Some(Rows::STREAM),
+    rows: Rows::Hidden,
     side: None,
     state: StateSpec::KeyValue {
         cache: "cache",
@@ -163,6 +169,10 @@ pub(super) static CONTRACT: Contract = Contract {
         Rule {
             holds: "temp_floor > 0",
             message: "`temp_floor` is positive",
+        },
+        Rule {
+            holds: "gate != 'query'",
+            message: "a gate of latent attention has a projection of its own",
         },
     ],
 };
@@ -236,13 +246,11 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         g.reshape(&y, [c.dv * c.heads, n, 1, 1])?
     };
     b.name(&unit.path, "heads", &y);
-    if b.weight(unit, "gate").is_none() {
-        return b.linear(unit, "o", &y);
-    }
-    let gate = g.unary(&b.linear(unit, "gate", x)?, Unary::Sigmoid)?;
-    let heads = g.reshape(&y, [c.dv, c.heads, n, 1])?;
-    let heads = g.mul(&heads, &g.reshape(&gate, [1, c.heads, n, 1])?)?;
-    b.linear(unit, "o", &g.reshape(&heads, [c.dv * c.heads, n, 1, 1])?)
+    let y = match c.gate {
+        Gate::None => y,
+        _ => b.gate_heads(c.gate_act, &y, &b.linear(unit, "gate", x)?)?,
+    };
+    b.linear(unit, "o", &y)
 }
 
 /// Elements `[start, start + d)` of each head of `x [d_all, heads, n]`, in place.

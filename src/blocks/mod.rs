@@ -3,16 +3,16 @@
 //! [`REGISTRY`] lists the contracts for the language and the planner, which know no block by name;
 //! [`build_block`] finds the code of a planned unit. Called by the model when it assembles a graph.
 
-mod activation;
+mod act;
 mod attend;
 mod attention;
 mod build;
 pub(crate) mod cache;
 mod context;
 mod delta_net;
-pub(crate) mod diffusion;
 pub(crate) mod embed;
 mod ffn;
+mod gate;
 pub(crate) mod head;
 mod identity;
 mod linear;
@@ -28,13 +28,14 @@ mod recurrent;
 mod rope;
 mod short_conv;
 mod sparse_mixer;
+#[cfg(test)]
+mod toy;
 
 pub use attend::KeyRows;
 pub use build::{Build, Named};
 pub use context::{
     AttentionView, DerivedInput, DerivedInputs, KeyValueStore, StateStore, VisibleKeyValues,
 };
-pub use diffusion::Remasking;
 pub use low_rank::{AtWork, MAX_NODES as MAX_UPDATE_NODES, Update, Updates};
 pub use recurrent::SequenceGroup;
 
@@ -58,16 +59,16 @@ pub fn max_nodes(unit: &Unit, n_groups: usize) -> usize {
 
 /// Every block a branch may run: one line each.
 macro_rules! blocks {
-    ($($block:ident),* $(,)?) => {
+    ($($(#[$of:meta])* $block:ident),* $(,)?) => {
         /// All contracts of the language.
         pub static REGISTRY: Registry = Registry {
-            blocks: &[$(&$block::CONTRACT),*],
+            blocks: &[$($(#[$of])* &$block::CONTRACT),*],
             embed: &embed::CONTRACT,
             per_layer: &per_layer::CONTRACT,
             head: &head::CONTRACT,
             pool: &pool::CONTRACT,
-            diffusion: &diffusion::CONTRACT,
             norm: &norm::CONTRACT,
+            act: &act::CONTRACT,
             rope: &rope::CONTRACT,
             cache: &cache::CONTRACT,
         };
@@ -79,11 +80,14 @@ macro_rules! blocks {
         pub fn build_block(build: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
             let _scope = build.g.scope(unit.contract.0.name, &unit.path);
             match unit.contract.0.name {
-                $(stringify!($block) => $block::build(build, unit, x),)*
+                $($(#[$of])* stringify!($block) => $block::build(build, unit, x),)*
                 other => Err(Error::Arguments { op: "block", message: format!("there is no block `{other}`") }),
             }
         }
     };
 }
 
-blocks! { attention, delta_net, ffn, identity, linear, mamba, mamba2, mla, moe, short_conv }
+blocks! {
+    attention, delta_net, ffn, identity, linear, mamba, mamba2, mla, moe, short_conv,
+    #[cfg(test)] toy,
+}

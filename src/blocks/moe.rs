@@ -10,10 +10,11 @@
 //! Experts may work on a narrower hidden state: `h = latent_down . h`, `y = latent_up . y`.
 //! `[n_embd, n_tokens]` in and out. `r` is `h`, or the branch's `side`, through the router's norm.
 
-use super::activation::{Act, Activation, ClampAt};
 use super::build::Build;
 use super::sparse_mixer;
-use crate::arch::{Contract, NormRef, Rows, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{
+    ActRef, Contract, NormRef, QuantClass, Rows, Rule, Side, StateSpec, WeightRole, WeightSpec,
+};
 use crate::ggml::{Error, Graph, Tensor, Unary};
 use crate::plan::Unit;
 use crate::{choices, options};
@@ -47,7 +48,7 @@ choices! {
 options! {
     /// Options of a mixture of experts.
     pub(super) struct Config {
-        act: Act, "activation, as in `ffn`";
+        act: ActRef, "activation of each expert's hidden layer: a kind or a declared name, see `[act.NAME]`";
         score: Score, "how the router's logits become scores: `softmax`, `sigmoid`, `softmax_after` (over those selected), `sqrt_softplus` or `sparse_mixer` (each selected logit against the remaining ones near it)";
         jitter: f32 = "0", "jitter of `sparse_mixer`: a logit counts if it is below the selected one by at most twice this share of it";
         renormalise: bool, "whether the weights of the selected experts are divided by their sum";
@@ -59,8 +60,6 @@ options! {
         groups: u64 => "n_group", "groups of experts; 1: no groups";
         groups_used: u64 => "n_group_used", "groups that experts are selected from, those with the highest sum of best scores";
         group_best: u64 = "2", "best scores of a group that are summed";
-        clamp: f32 = "0", "bound of the gate from above and of the absolute value of up; 0: none";
-        clamp_at: ClampAt = "after", "whether the gate is bounded `before` or `after` its activation";
         weight_at: WeightAt = "output", "what the weight of an expert multiplies: its `output` or its `input`";
         router_norm: NormRef = "none", "norm of what the router reads";
         router_gain: f32 = "1", "factor of what the router reads; 1: none";
@@ -86,7 +85,8 @@ pub(super) static CONTRACT: Contract = Contract {
             "ffn_gate_inp.weight",
             &["n_embd", "experts"],
             "router: projection to a logit for each expert",
-        ),
+        )
+        .quantised_as(QuantClass::Kept),
         WeightSpec::new(
             WeightRole::Bias,
             "router.bias",
@@ -187,7 +187,8 @@ pub(super) static CONTRACT: Contract = Contract {
             "ffn_down_exps.weight",
             &["width", "latent", "experts"],
             "down projection of every expert",
-        ),
+        )
+        .quantised_as(QuantClass::Down),
         WeightSpec::new(
             WeightRole::Bias,
             "down.bias",
@@ -205,13 +206,17 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional(),
     ],
-    rows: Some(Rows {
-        side: Some("n_embd"),
-        ..Rows::STREAM
+    rows: Rows::Hidden,
+    side: Some(Side {
+        width: "n_embd",
+        doc: "what the router reads",
     }),
-    side: Some("what the router reads"),
     state: StateSpec::None,
     rules: &[
+        Rule {
+            holds: "act",
+            message: "a hidden layer has an activation",
+        },
         Rule {
             holds: "used > 0 and used <= experts",
             message: "`used` is at least 1 and at most `experts`",
@@ -225,16 +230,12 @@ pub(super) static CONTRACT: Contract = Contract {
             message: "the groups that are picked from have enough experts",
         },
         Rule {
-            holds: "act != 'swiglu_oai' or clamp > 0",
-            message: "`swiglu_oai` has a positive `clamp`",
-        },
-        Rule {
             holds: "score != 'sparse_mixer' or used <= 2 and groups == 1 and jitter >= 0 and not has('selection')",
             message: "`sparse_mixer` picks one or two of all experts, by their logits alone; its `jitter` is not negative",
         },
         Rule {
-            holds: "clamp >= 0 and scale != 0",
-            message: "`clamp` is not negative and `scale` not zero",
+            holds: "scale != 0",
+            message: "`scale` is not zero",
         },
     ],
 };
@@ -262,22 +263,16 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
             g.mul(&copies, &weights)?
         }
     };
-    let activation = Activation {
-        act: c.act,
-        clamp: c.clamp,
-        clamp_at: c.clamp_at,
-        xielu: [0.0; 4],
-    };
     let hidden = if b.weight(unit, "gate_up").is_some() {
         let (gate, up) = b.halves(&experts(b, unit, "gate_up", &input, &picked)?)?;
-        activation.gated(b, &gate, &up)?
+        b.activate_gate(c.act, &gate, &up)?
     } else {
         let up = experts(b, unit, "up", &input, &picked)?;
         if b.weight(unit, "gate").is_some() {
             let gate = experts(b, unit, "gate", &input, &picked)?;
-            activation.gated(b, &gate, &up)?
+            b.activate_gate(c.act, &gate, &up)?
         } else {
-            activation.plain(b, &up)?
+            b.activate(c.act, &up)?
         }
     };
     b.name(&unit.path, "hidden", &hidden);

@@ -3,7 +3,7 @@
 //! `rms` divides by the root mean square (Zhang and Sennrich 2019), `layer` subtracts the mean and
 //! divides by the standard deviation (Ba et al. 2016). Weight and bias may be absent.
 
-use crate::arch::{Contract, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, Rows, StateSpec, WeightRole, WeightSpec};
 use crate::{choices, options};
 
 choices! {
@@ -54,7 +54,7 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .optional(),
     ],
-    rows: None,
+    rows: Rows::Any,
     side: None,
     state: StateSpec::None,
     rules: &[],

@@ -8,7 +8,7 @@
 //! Token ids `[n_tokens]` and the hidden state `[n_embd, n_tokens]` in, `[width, n_layer, n_tokens]` out.
 
 use super::build::Build;
-use crate::arch::{Contract, NormRef, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, NormRef, QuantClass, Rows, StateSpec, WeightRole, WeightSpec};
 use crate::ggml::{Error, Tensor};
 use crate::options;
 use crate::plan::Unit;
@@ -47,6 +47,7 @@ pub(super) static CONTRACT: Contract = Contract {
             &["n_embd", "width * layers"],
             "projection of the token embedding to the input of every layer",
         )
+        .quantised_as(QuantClass::Kept)
         .when("width > 0"),
         WeightSpec::new(
             WeightRole::Scale,
@@ -57,7 +58,7 @@ pub(super) static CONTRACT: Contract = Contract {
         )
         .when("width > 0"),
     ],
-    rows: None,
+    rows: Rows::Any,
     side: None,
     state: StateSpec::None,
     rules: &[],

@@ -7,51 +7,19 @@
 //! heads those of `...ForSequenceClassification` in transformers.
 
 use super::build::Build;
-use crate::arch::{Contract, Rule, StateSpec, WeightRole, WeightSpec};
-use crate::ggml::{Error, Scores, Tensor, Unary};
+use crate::arch::{ActRef, Contract, Rows, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::ggml::{Error, Scores, Tensor};
+use crate::options;
 use crate::plan::{Pooling, Unit};
-use crate::{choices, options};
-
-choices! {
-    /// The activation after a dense layer.
-    pub(super) enum Act {
-        /// The identity.
-        None = "none",
-        /// Hyperbolic tangent.
-        Tanh = "tanh",
-        /// `max(x, 0)`.
-        Relu = "relu",
-        /// The tanh approximation of `x * Phi(x)`.
-        Gelu = "gelu",
-        /// `x * Phi(x)`, `Phi` the normal distribution.
-        GeluErf = "gelu_erf",
-        /// `x * sigmoid(x)`.
-        Silu = "silu",
-    }
-}
-
-impl Act {
-    fn build(self, b: &Build<'_>, x: Tensor) -> Result<Tensor, Error> {
-        let op = match self {
-            Self::None => return Ok(x),
-            Self::Tanh => Unary::Tanh,
-            Self::Relu => Unary::Relu,
-            Self::Gelu => Unary::Gelu,
-            Self::GeluErf => Unary::GeluErf,
-            Self::Silu => Unary::Silu,
-        };
-        b.g.unary(&x, op)
-    }
-}
 
 options! {
     /// Options of pooling.
     pub(super) struct Config {
         kind: Pooling => "(pool_kind)", "how the hidden states of a sequence become one vector: `mean`, `first`, `last`, `max`, `mean_sqrt` (sum over the square root of the number of tokens), `weighted` (mean weighted by the position counted from 1)";
-        act: Act => "(cls_act)", "activation after `cls`: `none`, `tanh`, `relu`, `gelu`, `gelu_erf`, `silu`";
+        act: ActRef => "(cls_act)", "activation after `cls`, see `[act.NAME]`";
         eps: f32 => "if(has('cls.norm'), layer_eps, 0)", "epsilon of `cls.norm`";
         softmax: bool => "cls_softmax", "whether the scores of the classes become probabilities";
-        dense_act: Act => "(dense_act)", "activation after `dense_2` and after `dense_3`, as `act`";
+        dense_act: ActRef => "(dense_act)", "activation after `dense_2` and after `dense_3`, as `act`";
         normalise: bool => "pool_normalise", "whether the vector is divided by its Euclidean length";
     }
 }
@@ -152,7 +120,7 @@ pub(super) static CONTRACT: Contract = Contract {
         ),
     ],
     side: None,
-    rows: None,
+    rows: Rows::Any,
     state: StateSpec::None,
     rules: &[Rule {
         holds: "(has('dense_2') or not has('dense_3')) and (has('cls') or not has('cls.norm'))",
@@ -211,7 +179,7 @@ pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Er
     let c = Config::read(&unit.options);
     let mut y = x.clone();
     if b.weight(unit, "cls").is_some() {
-        y = c.act.build(b, b.linear(unit, "cls", &y)?)?;
+        y = b.activate(c.act, &b.linear(unit, "cls", &y)?)?;
     }
     if let Some(weight) = b.weight(unit, "cls.norm") {
         let normed = b.g.mul(&b.g.layer_norm(&y, c.eps)?, weight)?;
@@ -231,7 +199,7 @@ pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Er
     }
     for key in ["dense_2", "dense_3"] {
         if b.weight(unit, key).is_some() {
-            y = c.dense_act.build(b, b.linear(unit, key, &y)?)?;
+            y = b.activate(c.dense_act, &b.linear(unit, key, &y)?)?;
         }
     }
     b.name(&unit.path, "pooled", &y);

@@ -8,7 +8,7 @@
 //! whole pairs or, without `truncate`, between them. LongRoPE (Ding et al. 2024) has
 //! two tables of factors and takes one by the length of the context.
 
-use crate::arch::{Contract, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::arch::{Contract, Rows, Rule, StateSpec, WeightRole, WeightSpec};
 use crate::{choices, options};
 
 choices! {
@@ -99,7 +99,7 @@ pub(super) static CONTRACT: Contract = Contract {
         .optional()
         .when("not has('factors')"),
     ],
-    rows: None,
+    rows: Rows::Any,
     side: None,
     state: StateSpec::None,
     rules: &[

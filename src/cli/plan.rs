@@ -247,12 +247,17 @@ fn is_same(default: &str, value: &str) -> bool {
 
 fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String {
     match (kind, value) {
-        (OptionKind::Resource(kind), Resolved::Resource(Some(at))) => match kind {
-            Resource::Cache => plan.caches[*at].name.clone(),
-            Resource::Rope => plan.ropes[*at].path.clone(),
-            Resource::Norm => format!("({})", options(plan, &plan.norms[*at])),
-        },
-        (_, Resolved::Resource(_)) => "none".into(),
+        (OptionKind::Resource(resource), Resolved::Resource(_)) => {
+            match (resource, plan.resource(kind, value)) {
+                (_, None) => "none".into(),
+                (Resource::Cache, Some(unit)) => unit.path.replacen("cache.", "", 1),
+                (Resource::Rope, Some(unit)) => unit.path.clone(),
+                (Resource::Norm | Resource::Act, Some(unit)) => match unit.plain_kind() {
+                    Some(kind) => kind.to_owned(),
+                    None => format!("({})", options(plan, unit)),
+                },
+            }
+        }
         (_, other) => other.to_value().to_string(),
     }
 }
@@ -271,6 +276,7 @@ fn to_json(plan: &Plan, unread: &[String]) -> Value {
         "tensors": plan.tensors.iter().map(|t| json!({
             "name": t.name, "shape": t.shape, "type": t.ty.map(|ty| ty.name()), "bytes": t.bytes,
         })).collect::<Vec<_>>(),
+        "acts": plan.acts.iter().map(|unit| unit_json(plan, unit)).collect::<Vec<_>>(),
         "ropes": plan.ropes.iter().map(|unit| unit_json(plan, unit)).collect::<Vec<_>>(),
         "caches": plan.caches.iter().map(|c| json!({ "name": c.name, "options": options_json(&c.unit) })).collect::<Vec<_>>(),
         "embed": unit_json(plan, &plan.embed),

@@ -29,12 +29,11 @@ mod submission;
 mod tests;
 
 pub use adapters::Adapters;
-pub use diffusion::{Diffusion, Fixed};
+pub use diffusion::{Diffusion, Fixed, Remasking};
 pub use event::{AnswerToken, Event, Failure, FinishReason, Usage};
 pub use handle::Handle;
 pub use limits::Limits;
 pub use request::{Rejected, Request};
 pub use start::{StartError, Unfit, can_answer, can_take_back, start};
 
-pub use crate::blocks::Remasking;
 pub use crate::sampling::TokenLogprob;

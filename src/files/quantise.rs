@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::arch::WeightRole;
+use crate::arch::{QuantClass, WeightRole};
 use crate::ggml;
 use crate::plan::{LayerPlan, Plan, Unit};
 use crate::weights::{
@@ -89,11 +89,9 @@ impl Facts {
                 facts.unit(unit, layer.il as usize, &mut n_down);
             }
         }
-        if let Some(unit) = &plan.per_layer {
-            facts.set(unit, "proj", Part::Kept);
+        for unit in [&plan.embed].into_iter().chain(&plan.per_layer) {
+            facts.unit(unit, 0, &mut n_down);
         }
-        facts.set(&plan.embed, "types", Part::Kept);
-        facts.set(&plan.embed, "positions", Part::Kept);
         let output = plan.head.as_ref().and_then(|head| head.unit.as_ref());
         match output.and_then(|unit| unit.weight("output")) {
             Some(at) => facts.parts[at] = Part::Output,
@@ -107,36 +105,28 @@ impl Facts {
         facts
     }
 
-    /// The weights of a block, by their keys in its contract.
+    /// The weights of a block, by their classes in its contract.
     fn unit(&mut self, unit: &Unit, il: usize, n_down: &mut usize) {
         // Among experts a layer has several, which are of one type.
         let down = if self.n_experts > 1 { il } else { *n_down };
-        let mixes = !matches!(unit.contract.0.name, "ffn" | "moe");
-        for (key, weight) in unit
-            .contract
-            .0
-            .weights
-            .iter()
-            .map(|w| w.key)
-            .zip(&unit.weights)
-        {
+        for (spec, weight) in unit.contract.0.weights.iter().zip(&unit.weights) {
             let Some(at) = *weight else { continue };
             if self.parts[at] != Part::Other {
                 continue;
             }
-            self.parts[at] = match key {
-                "router" => Part::Kept,
-                "v" | "qkv" | "kv_b" if mixes => {
+            self.parts[at] = match spec.quantised {
+                QuantClass::Usual => continue,
+                QuantClass::Kept => Part::Kept,
+                QuantClass::Values => {
                     self.n_values += 1;
                     Part::Values(self.n_values - 1)
                 }
-                "k" if mixes => Part::Keys,
-                "o" if mixes => Part::Heads,
-                "down" => {
+                QuantClass::Keys => Part::Keys,
+                QuantClass::Heads => Part::Heads,
+                QuantClass::Down => {
                     *n_down += 1;
                     Part::Down(down)
                 }
-                _ => continue,
             };
         }
     }

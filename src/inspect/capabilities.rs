@@ -156,7 +156,7 @@ fn constraints(subject: &Subject<'_>, can_write: bool) -> Capability {
 fn diffusion(subject: &Subject<'_>, can_write: bool) -> Capability {
     let what = "text diffusion";
     match (&subject.plan.diffusion, can_write) {
-        (None, _) => Capability::no(what, "the definition has no `[diffusion]`"),
+        (None, _) => Capability::no(what, "the definition has another `mode`"),
         (Some(_), false) => Capability::no(what, "it does not write text"),
         (Some(_), true) => Capability::yes(what, "each denoising step reads the whole text"),
     }

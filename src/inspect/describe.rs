@@ -10,7 +10,10 @@ use crate::arch::expr::{Scope, Value};
 use crate::arch::formula::particular;
 use crate::arch::{Mode, Resolved};
 use crate::common::wording::{bytes, capital, count, layers, listed, tidy};
-use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, Pooling, SlotPlan, StatePlan, Unit};
+use crate::engine::Remasking;
+use crate::plan::{
+    BranchPlan, DiffusionPlan, LayerPlan, NormUse, Plan, Pooling, SlotPlan, StatePlan, Unit,
+};
 use crate::weights::TensorType;
 
 /// More groups of layers than this are told with bounds for numbers.
@@ -55,7 +58,12 @@ pub fn describe(plan: &Plan) -> String {
         }
         Some(_) => {}
     }
-    all.extend(plan.diffusion.iter().map(told));
+    let rule = |diffusion: &DiffusionPlan| Remasking::usual(diffusion.shift_logits);
+    all.extend(
+        plan.diffusion
+            .iter()
+            .map(|plan| format!("remasking: {}", rule(plan))),
+    );
     all.extend(memory(plan));
     let sentences = all.iter().filter(|text| !text.is_empty());
     let sentences: Vec<String> = sentences.map(|text| capital(text) + ".").collect();
@@ -209,7 +217,7 @@ fn template(plan: &Plan, units: &[&Unit], value: &dyn Fn(&str) -> Option<String>
     };
     let mut text = match contract.phrase {
         "" => contract.noun.to_owned(),
-        phrase => filled(phrase, units[0], &is_open),
+        phrase => filled(plan, phrase, units[0], &is_open),
     };
     match &units[0].state {
         Some(StatePlan::KeyValue(rows)) => {
@@ -252,13 +260,22 @@ pub(crate) fn seen(plan: &Plan, cache: &Unit, value: &dyn Fn(&str) -> Option<Str
             *option = Resolved::Bool(false);
         }
     }
-    filled(unit.contract.0.phrase, &unit, value)
+    filled(plan, unit.contract.0.phrase, &unit, value)
 }
 
-fn filled(phrase: &str, unit: &Unit, value: &dyn Fn(&str) -> Option<String>) -> String {
+fn filled(
+    plan: &Plan,
+    phrase: &str,
+    unit: &Unit,
+    value: &dyn Fn(&str) -> Option<String>,
+) -> String {
     let has = |at: usize| unit.weights[at].is_some();
     let name = |name: &str| match unit.option(name) {
         Some(Resolved::Float(value)) => Some(tidy(*value)),
+        Some(Resolved::Resource(_)) => Some(match resource(plan, unit, name) {
+            Some(inner) => filled(plan, inner.contract.0.phrase, inner, value),
+            None => "none".into(),
+        }),
         _ => value(name),
     };
     let text = particular(phrase, &Use { unit, has: &has }, &name);
@@ -266,6 +283,19 @@ fn filled(phrase: &str, unit: &Unit, value: &dyn Fn(&str) -> Option<String>) -> 
         debug_assert!(false, "phrase of {}: {problem}", unit.contract.0.name);
         unit.contract.0.noun.to_owned()
     })
+}
+
+/// The resource that an option of a unit names.
+fn resource<'p>(plan: &'p Plan, unit: &Unit, name: &str) -> Option<&'p Unit> {
+    plan.resource(unit.contract.0.option(name)?.kind, unit.option(name)?)
+}
+
+/// The kind of the resource that an option of a unit names, as a formula has it.
+pub(crate) fn kind_of(plan: &Plan, unit: &Unit, name: &str) -> Option<String> {
+    match resource(plan, unit, name)?.option("kind")? {
+        Resolved::Choice(kind) => Some((*kind).to_owned()),
+        _ => None,
+    }
 }
 
 /// Numbers that the phrase of some units tells.

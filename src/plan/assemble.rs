@@ -5,13 +5,13 @@ use std::fmt::Display;
 
 use super::facts::{Facts, LayerScope};
 use super::{
-    BranchPlan, CachePlan, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS, NormUse, Plan, SlotPlan,
-    StatePlan, TensorPlan, Unit,
+    BranchPlan, CachePlan, DiffusionPlan, HeadPlan, KeyValuePlan, LayerPlan, MAX_LAYERS, NormUse,
+    Plan, SlotPlan, StatePlan, TensorPlan, Unit,
 };
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::{
-    Branch, Diagnostic, Diagnostics, Head, Mode, Resource, Setting, Slot, Span, Spanned,
-    fits_pattern,
+    Branch, Diagnostic, Diagnostics, Head, Mode, Resource, SHIFT_LOGITS, Setting, Slot, Span,
+    Spanned, fits_pattern,
 };
 
 pub(super) struct Planner<'a> {
@@ -19,6 +19,7 @@ pub(super) struct Planner<'a> {
     pub(super) tensors: Vec<TensorPlan>,
     pub(super) tensor_index: HashMap<String, usize>,
     pub(super) norms: Vec<Unit>,
+    pub(super) acts: Vec<Unit>,
     pub(super) ropes: Vec<Unit>,
     pub(super) caches: Vec<CachePlan>,
     pub(super) problems: Vec<String>,
@@ -35,6 +36,7 @@ impl<'a> Planner<'a> {
             tensors: Vec::new(),
             tensor_index: HashMap::new(),
             norms: Vec::new(),
+            acts: Vec::new(),
             ropes: Vec::new(),
             caches: Vec::new(),
             problems: Vec::new(),
@@ -125,9 +127,9 @@ impl<'a> Planner<'a> {
             }
             None => None,
         };
-        let diffusion = match &def.diffusion {
-            Some(instance) => Some(self.unit("diffusion", instance, &global, None)?),
-            None => None,
+        let diffusion = match def.mode {
+            Mode::Diffusion => Some(self.diffusion(&global)?),
+            _ => None,
         };
         let unclaimed = self.unclaimed();
         let unread = self.facts.unread();
@@ -148,6 +150,7 @@ impl<'a> Planner<'a> {
             keys: self.facts.keys.take(),
             tensors: std::mem::take(&mut self.tensors),
             norms: std::mem::take(&mut self.norms),
+            acts: std::mem::take(&mut self.acts),
             ropes: std::mem::take(&mut self.ropes),
             caches: std::mem::take(&mut self.caches),
             embed,
@@ -231,6 +234,16 @@ impl<'a> Planner<'a> {
         match self.facts.param(name, scope, false) {
             Ok(Value::Int(n)) if n > 0 => Some(n as u64),
             Ok(other) => self.problem(format!("`{name}` is {other}, expected a positive integer")),
+            Err(error) => self.problem(error),
+        }
+    }
+
+    fn diffusion(&mut self, scope: &LayerScope<'_>) -> Option<DiffusionPlan> {
+        match self.facts.param(SHIFT_LOGITS, scope, false) {
+            Ok(Value::Bool(shift_logits)) => Some(DiffusionPlan { shift_logits }),
+            Ok(other) => self.problem(format!(
+                "`{SHIFT_LOGITS}` is {other}, expected true or false"
+            )),
             Err(error) => self.problem(error),
         }
     }
@@ -408,16 +421,11 @@ impl<'a> Planner<'a> {
                 ));
             }
         };
-        let declared = |name: &str| {
-            self.facts
-                .def
-                .resources
-                .get(&(Resource::Norm, name.to_owned()))
-        };
+        let declared = |name: &str| self.facts.def.resource(Resource::Norm, name);
         let Some(instance) = declared(&name).or_else(|| declared("default")) else {
             return self.problem(format!("{path}: there is no `[norm.default]`"));
         };
-        let mut instance = instance.value.clone();
+        let mut instance = instance.clone();
         for weight in &mut instance.weights {
             weight.tensor = weight.tensor.replace("{name}", &name);
         }

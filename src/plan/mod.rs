@@ -19,7 +19,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 use crate::arch::expr::Value;
-use crate::arch::{ArchDef, Contract, Join, Mode, OptionValue, Resolved, WeightRole};
+use crate::arch::{
+    ArchDef, Contract, Join, Mode, OptionKind, OptionValue, Resolved, Resource, WeightRole,
+};
 use crate::choices;
 use crate::weights::{Metadata, TensorType, Weights};
 
@@ -47,6 +49,8 @@ pub struct Plan {
     pub tensors: Vec<TensorPlan>,
     /// Distinct norms.
     pub norms: Vec<Unit>,
+    /// Distinct activations.
+    pub acts: Vec<Unit>,
     /// Distinct ropes.
     pub ropes: Vec<Unit>,
     /// Groups of layers with the same attention view.
@@ -59,8 +63,8 @@ pub struct Plan {
     pub layers: Vec<LayerPlan>,
     /// The hidden state to logits.
     pub head: Option<HeadPlan>,
-    /// Text diffusion, if the model generates so.
-    pub diffusion: Option<Unit>,
+    /// Text diffusion, if the model decodes so.
+    pub diffusion: Option<DiffusionPlan>,
     /// The hidden states of a sequence to one vector.
     pub pool: Unit,
     /// Tensors of the file that nothing uses and the definition does not expect.
@@ -116,6 +120,13 @@ impl Unit {
             .iter()
             .position(|o| o.name == name)?;
         self.options.get(at)
+    }
+
+    /// The kind of a resource that no definition declares: it is nothing but its kind.
+    pub fn plain_kind(&self) -> Option<&'static str> {
+        let contract = self.contract.0;
+        let mut kinds = contract.plain_kinds().iter().copied();
+        kinds.find(|kind| self.path == format!("{}.{kind}", contract.name))
     }
 
     /// The value of a whole-number option.
@@ -308,6 +319,13 @@ pub struct HeadPlan {
     pub unit: Option<Unit>,
 }
 
+/// What a model fixes of its text diffusion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiffusionPlan {
+    /// Whether the logits at a position predict the next token.
+    pub shift_logits: bool,
+}
+
 choices! {
     /// How the vectors of a sequence's tokens become one.
     pub enum Pooling {
@@ -466,6 +484,19 @@ impl Plan {
         Planner::new(&facts).plan().map_err(|problems| Error {
             arch: def.name.clone(),
             problems,
+        })
+    }
+
+    /// The resource that an option of this kind names.
+    pub fn resource(&self, kind: OptionKind, value: &Resolved) -> Option<&Unit> {
+        let (OptionKind::Resource(kind), Resolved::Resource(Some(at))) = (kind, value) else {
+            return None;
+        };
+        Some(match kind {
+            Resource::Norm => &self.norms[*at],
+            Resource::Act => &self.acts[*at],
+            Resource::Rope => &self.ropes[*at],
+            Resource::Cache => &self.caches[*at].unit,
         })
     }
 

@@ -3,7 +3,7 @@
 use super::Unit;
 use super::assemble::Planner;
 use super::facts::{LayerScope, UnitScope};
-use crate::arch::{Instance, Spanned};
+use crate::arch::{Instance, Rows, Spanned};
 
 impl Planner<'_> {
     /// The width of an input: a tap, or the given one.
@@ -32,31 +32,40 @@ impl Planner<'_> {
         layer: &LayerScope<'_>,
         inputs: [Option<u64>; 2],
     ) -> Option<u64> {
-        let Some(rows) = &instance.rows else {
-            return inputs[0];
-        };
         let scope = UnitScope {
             layer,
             instance,
             options: &unit.options,
             given: None,
         };
-        let (path, block) = (&unit.path, instance.contract.name);
-        for (found, expr) in inputs
-            .into_iter()
-            .zip([Some(&rows.takes), rows.side.as_ref()])
-        {
-            let (Some(found), Some(expr)) = (found, expr) else {
-                continue;
-            };
-            let takes = self.size(expr, &scope, path)?;
-            if takes != found {
-                let problem = format!(
-                    "{path}: reads rows of {found} elements, and `{block}` takes {takes} ({expr})"
-                );
-                return self.problem_at(&instance.span, expr.source(), &problem);
-            }
+        let [own, side] = inputs;
+        if let (Some(found), Some(width)) = (side, &instance.side) {
+            let takes = self.size(width, &scope, &unit.path)?;
+            self.fits(unit, instance, found, (takes, width.source()))?;
         }
-        self.size(&rows.gives, &scope, path)
+        if instance.contract.rows == Rows::Any {
+            return own;
+        }
+        let n_embd = self.taps.get("x").copied()?;
+        self.fits(unit, instance, own?, (n_embd, "n_embd"))?;
+        Some(n_embd)
+    }
+
+    /// Whether a block can read rows of `found` elements.
+    fn fits(
+        &mut self,
+        unit: &Unit,
+        instance: &Instance,
+        found: u64,
+        (takes, source): (u64, &str),
+    ) -> Option<()> {
+        if takes == found {
+            return Some(());
+        }
+        let (path, block) = (&unit.path, instance.contract.name);
+        let problem = format!(
+            "{path}: reads rows of {found} elements, and `{block}` takes {takes} ({source})"
+        );
+        self.problem_at(&instance.span, source, &problem)
     }
 }

@@ -179,8 +179,10 @@ impl Planner<'_> {
         what: &dyn Display,
         layer: &LayerScope<'_>,
     ) -> Option<Resolved> {
-        let Some(instance) = self.facts.def.resources.get(&(kind, name.to_owned())) else {
-            return self.problem(format!("{what}: there is no `[{}.{name}]`", kind.name()));
+        let def = self.facts.def;
+        let Some(instance) = def.resource(kind, name) else {
+            let known: Vec<&str> = def.resource_names(kind).collect();
+            return self.problem(format!("{what}: `{name}` is none of {}", known.join(", ")));
         };
         // A resource's tensors are global: one table of factors serves every layer.
         let scope = LayerScope {
@@ -188,13 +190,14 @@ impl Planner<'_> {
             ..layer.clone()
         };
         let path = format!("{}.{name}", kind.name());
-        let mut instance = instance.value.clone();
+        let mut instance = instance.clone();
         if kind == Resource::Norm {
             // Named as an option, a norm lends its kind and eps; the block has the weight.
             instance.weights.clear();
         }
         let mut unit = self.unit(&path, &instance, &scope, None)?;
         let place = match kind {
+            Resource::Act => place_of(&mut self.acts, unit),
             Resource::Rope => place_of(&mut self.ropes, unit),
             Resource::Norm => {
                 unit.path.clear();

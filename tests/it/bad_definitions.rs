@@ -146,16 +146,19 @@ fn planned(replaced: &[(&str, &str)]) -> Result<Plan, String> {
 #[test]
 fn results_are_as_wide_as_what_they_meet() {
     const HEAD: &str = "[head]";
+    // A further input of 16 elements.
+    const PARAMS: (&str, &str) = ("[params]", "[params]\nn_ple = 16");
+    const STACK: (&str, &str) = ("[[stack]]", "[per_layer_input]\n\n[[stack]]");
     let slot = |branch: &str| format!("[[stack.slot]]\nbranch = [{{ {branch} }}]\n\n{HEAD}");
     let cases = [
-        // A result that ggml would repeat three times, and one that reads too little.
+        // A result that ggml would repeat, and one that reads too little.
         (
-            "block = 'linear', n_out = 20",
-            "the result has 20 elements, and the hidden state that it meets 64",
+            "block = 'identity', from = 'ple'",
+            "the result has 16 elements, and the hidden state that it meets 64",
         ),
         (
-            "block = 'linear', n_in = 20",
-            "reads rows of 64 elements, and `linear` takes 20 (n_in)",
+            "block = 'linear', from = 'ple'",
+            "reads rows of 16 elements, and `linear` takes 64 (n_embd)",
         ),
         (
             "block = 'ffn', act = 'silu', side = 'h', weights = { up = false }",
@@ -164,7 +167,7 @@ fn results_are_as_wide_as_what_they_meet() {
     ];
     for (branch, expected) in cases {
         let text = slot(&branch.replace('\'', "\""));
-        let message = planned(&[(HEAD, &text)]).expect_err(branch);
+        let message = planned(&[(HEAD, &text), PARAMS, STACK]).expect_err(branch);
         assert!(message.contains(expected), "{branch}: {message}");
         assert!(
             message.contains("--> mine.toml:") && message.contains('^'),
@@ -178,13 +181,6 @@ fn results_are_as_wide_as_what_they_meet() {
     }
     let fits = slot("block = \"linear\"");
     planned(&[(HEAD, &fits)]).expect("as wide as the hidden state");
-    // A narrow value may be kept and read where such a one is taken.
-    let narrow = "block = \"linear\", n_out = 20, save = \"low\"";
-    let reader = slot("block = \"linear\", n_in = 20, from = \"low\"");
-    let both = format!("[[stack.slot]]\nbranch = [{{ {narrow} }}]\n\n{reader}");
-    let message = planned(&[(HEAD, &both)]).expect_err("it meets the hidden state as well");
-    assert!(message.contains("the result has 20 elements"), "{message}");
-    assert!(!message.contains("reads rows"), "{message}");
     // What is saved later in the layers than it is read.
     let early = slot("block = \"linear\", from = \"low\"").replace(HEAD, "");
     let late = slot("block = \"linear\", save = \"low\"");
@@ -193,6 +189,14 @@ fn results_are_as_wide_as_what_they_meet() {
         message.contains("the tap `low` is read before it is saved"),
         "{message}"
     );
+}
+
+#[test]
+fn a_hidden_layer_has_an_activation() {
+    let act = ("act     = \"silu\"", "act     = \"none\"");
+    let message = planned(&[act]).expect_err("none");
+    let expected = "a hidden layer has an activation (act is not true)";
+    assert!(message.contains(expected), "{message}");
 }
 
 #[test]

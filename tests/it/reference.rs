@@ -21,7 +21,7 @@ fn the_reference_is_up_to_date() {
 
 fn instances(def: &ArchDef) -> Vec<&Instance> {
     let resources = def.resources.values().map(|declared| &declared.value);
-    let stages = [&def.embed].into_iter().chain(&def.per_layer);
+    let stages = [&def.embed, &def.pool].into_iter().chain(&def.per_layer);
     let head = def.head.iter().map(|head| &head.unit);
     let slots = def.stacks.iter().flat_map(|stack| &stack.slots);
     let blocks = slots.flat_map(|slot| &slot.branches).map(|b| &b.block);
@@ -82,15 +82,19 @@ fn every_option_is_used_by_some_architecture() {
                         texts.extend(mapped.iter().filter(|map| map.contains(name)).cloned());
                     }
                 });
-                if let OptionKind::Choice(choices) = spec.kind {
-                    for choice in choices {
-                        let is_named =
-                            |text: &String| text == choice || text.contains(&format!("'{choice}'"));
-                        if texts.iter().any(is_named) {
-                            used.insert(format!("{} = {choice}", spec.name));
-                        }
-                    }
-                }
+                let is_named = |choice: &str| {
+                    let quoted = format!("'{choice}'");
+                    let mut texts = texts.iter();
+                    texts.any(|text| text == choice || text.contains(&quoted))
+                };
+                // A kind of a resource may be named where the resource would be.
+                let (of, choices) = match spec.kind {
+                    OptionKind::Choice(choices) => (spec.name, choices),
+                    OptionKind::Resource(kind) => ("kind", REGISTRY.resource(kind).plain_kinds()),
+                    _ => continue,
+                };
+                let choices = choices.iter().filter(|choice| is_named(choice));
+                used.extend(choices.map(|choice| format!("{of} = {choice}")));
             }
         }
     }
@@ -99,6 +103,7 @@ fn every_option_is_used_by_some_architecture() {
         REGISTRY.per_layer,
         REGISTRY.head,
         REGISTRY.norm,
+        REGISTRY.act,
         REGISTRY.rope,
         REGISTRY.cache,
     ];

@@ -3,21 +3,20 @@
 //! Reading goes on after a problem, so that all of them are reported together. What needs the
 //! definition as a whole (names, cycles, types of expressions) is `check`'s work.
 
+mod instances;
 mod params;
 mod weights;
 
-use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, LazyLock};
 
 use toml::de::{DeTable, DeValue};
 
-use crate::arch::contract::{Contract, OptionKind, Registry, Resource, StateSpec};
+use crate::arch::contract::{Contract, Registry};
 use crate::arch::definition::{
-    ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, InstanceRows, Join, Mode, Setting,
-    Slot, Stack,
+    ArchDef, Branch, Common, Head, Ignore, Ignored, Instance, Join, Mode, Setting, Slot, Stack,
 };
-use crate::arch::diagnostic::{Diagnostic, Span, Spanned};
+use crate::arch::diagnostic::{Diagnostic, Spanned};
 use crate::arch::expr::{Expr, Value};
 use crate::arch::table::{Fields, Item, TableReader};
 
@@ -69,10 +68,11 @@ impl<'a> Reader<'a> {
         if let Some(item) = fields.take("params") {
             params.extend(self.params(item));
         }
-        if let Some(item) = fields.take("guesses") {
-            params.extend(self.guesses(item));
+        if let Some(item) = fields.take("assumptions") {
+            params.extend(self.assumptions(item));
         }
         let resources = self.resources(&mut fields);
+        let plain = self.plain_resources();
         let embed = self.stage(&mut fields, "embed", self.registry.embed);
         let per_layer = fields.take("per_layer_input").and_then(|item| {
             let table = self.table(item, "per_layer_input")?;
@@ -81,10 +81,6 @@ impl<'a> Reader<'a> {
         let stacks = self.stacks(&mut fields);
         let head = fields.take("head").and_then(|item| self.head(item));
         let pool = self.stage(&mut fields, "pool", self.registry.pool);
-        let diffusion = fields.take("diffusion").and_then(|item| {
-            let table = self.table(item, "diffusion")?;
-            self.whole_instance(table, item.span(), self.registry.diffusion)
-        });
         let ignore = self.ignore(&mut fields, common.ignore.clone(), false);
         self.finish(&fields, "a definition");
         Some(ArchDef {
@@ -94,12 +90,12 @@ impl<'a> Reader<'a> {
             mode: mode.unwrap_or(Mode::Causal),
             params,
             resources,
+            plain,
             embed: embed?,
             per_layer,
             stacks,
             head,
             pool: pool?,
-            diffusion,
             require,
             ignore,
             text: Arc::default(),
@@ -214,39 +210,6 @@ impl<'a> Reader<'a> {
             expr,
             span: Some(item.span()),
         })
-    }
-
-    fn resources(
-        &mut self,
-        fields: &mut Fields<'a>,
-    ) -> BTreeMap<(Resource, String), Spanned<Instance>> {
-        let mut out = BTreeMap::new();
-        for kind in Resource::ALL {
-            let Some(item) = fields.take(kind.name()) else {
-                continue;
-            };
-            let Some(table) = self.table(item, kind.name()) else {
-                continue;
-            };
-            for (name, value) in table {
-                if name.get_ref() == "none" {
-                    self.report(
-                        name.span(),
-                        "`none` means the absence of a resource and cannot be declared",
-                    );
-                }
-                let Some(inner) = self.table(value, kind.name()) else {
-                    continue;
-                };
-                if let Some(instance) =
-                    self.whole_instance(inner, name.span(), self.registry.resource(kind))
-                {
-                    let key = (kind, name.get_ref().to_string());
-                    out.insert(key, Spanned::new(instance, name.span()));
-                }
-            }
-        }
-        out
     }
 
     fn stage(
@@ -427,101 +390,6 @@ impl<'a> Reader<'a> {
             );
         }
     }
-
-    fn whole_instance(
-        &mut self,
-        table: &'a DeTable<'a>,
-        span: Span,
-        contract: &'static Contract,
-    ) -> Option<Instance> {
-        self.instance(&mut Fields::new(table, span), contract)
-    }
-
-    /// Options and weights of a contract from what is left of a table's keys.
-    fn instance(
-        &mut self,
-        fields: &mut Fields<'a>,
-        contract: &'static Contract,
-    ) -> Option<Instance> {
-        let mut options = Vec::with_capacity(contract.options.len());
-        for spec in contract.options {
-            let item = fields.take(spec.name);
-            if let (true, Some(item), Some(expr)) = (spec.is_derived, item, spec.default) {
-                let problem = format!("`{}` is not an option: it follows from `{expr}`", spec.name);
-                let help = "parameters are set under `[params]`";
-                self.problems
-                    .push(Diagnostic::new(item.span(), problem).with_help(help));
-                continue;
-            }
-            let setting = match item {
-                Some(item) => match spec.kind {
-                    OptionKind::Choice(_) | OptionKind::Resource(_) => self.name(item),
-                    _ => self.setting(item),
-                },
-                None => match spec.default {
-                    Some(default) => Some(Setting {
-                        expr: self.default(default, spec.kind),
-                        span: None,
-                    }),
-                    None => {
-                        let problem = format!(
-                            "missing key `{}` (required by `{}`)",
-                            spec.name, contract.name
-                        );
-                        self.problems.push(
-                            Diagnostic::new(fields.span.clone(), problem).with_help(spec.doc),
-                        );
-                        None
-                    }
-                },
-            };
-            options.push(setting);
-        }
-        let weights = self.weights(fields, contract);
-        let what = format!("`{}`", contract.name);
-        self.finish(fields, &what);
-        let rules = contract
-            .rules
-            .iter()
-            .map(|rule| contract_expr(rule.holds))
-            .collect();
-        let state = match contract.state {
-            StateSpec::None => Vec::new(),
-            StateSpec::KeyValue {
-                k,
-                v,
-                heads,
-                v_in_k,
-                ..
-            } => [k, v, heads, v_in_k].map(contract_expr).into(),
-            StateSpec::Recurrent(parts) => {
-                parts.iter().map(|(_, size)| contract_expr(size)).collect()
-            }
-        };
-        Some(Instance {
-            contract,
-            options: options.into_iter().collect::<Option<_>>()?,
-            weights,
-            rules,
-            rows: contract.rows.map(|rows| InstanceRows {
-                takes: contract_expr(rows.takes),
-                gives: contract_expr(rows.gives),
-                side: rows.side.map(contract_expr),
-            }),
-            state,
-            span: fields.span.clone(),
-        })
-    }
-
-    fn default(&self, text: &'static str, kind: OptionKind) -> Expr {
-        match kind {
-            OptionKind::Choice(names) if names.contains(&text) => {
-                Expr::literal(Value::Str(text.into()))
-            }
-            OptionKind::Resource(_) => Expr::literal(Value::Str(text.into())),
-            _ => contract_expr(text),
-        }
-    }
 }
 
 /// The parameters and ignored keys of all definitions, from `common.toml`.
@@ -548,13 +416,6 @@ pub(super) fn common(source: &str, registry: &'static Registry) -> Result<Common
 /// A syntax error of the TOML itself.
 pub(crate) fn syntax_problem(error: &toml::de::Error) -> Diagnostic {
     Diagnostic::new(error.span().unwrap_or(0..0), error.message().to_owned())
-}
-
-fn contract_expr(text: &str) -> Expr {
-    Expr::parse(text, 0).unwrap_or_else(|problem| {
-        // A contract is part of the program; the test over all contracts parses every one.
-        panic!("contract expression `{text}`: {}", problem.message)
-    })
 }
 
 fn unique<'n>(name: String, taken: impl Iterator<Item = &'n str>) -> String {

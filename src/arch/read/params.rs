@@ -33,7 +33,7 @@ impl<'a> Reader<'a> {
                     Param {
                         source,
                         span: Some(name.span()),
-                        guess: None,
+                        assumption: None,
                     },
                 );
             }
@@ -41,29 +41,32 @@ impl<'a> Reader<'a> {
         params
     }
 
-    /// The `[guesses]` table: parameters that files do not state and sizes of the model give away, with reasons.
-    pub(in crate::arch) fn guesses(&mut self, item: Item<'a>) -> BTreeMap<String, Param> {
-        let Some(table) = self.table(item, "guesses") else {
+    /// The `[assumptions]` table: parameters that follow from the size of a model because files do not state them, with reasons.
+    pub(in crate::arch) fn assumptions(&mut self, item: Item<'a>) -> BTreeMap<String, Param> {
+        let Some(table) = self.table(item, "assumptions") else {
             return BTreeMap::new();
         };
         let mut params = BTreeMap::new();
         for (name, value) in table {
-            let Some(inner) = self.table(value, "guesses") else {
+            let Some(inner) = self.table(value, "assumptions") else {
                 continue;
             };
             let mut fields = Fields::new(inner, value.span());
-            let guess = self.required_text(&mut fields, "reason", "a guess");
+            let reason = self.required_text(&mut fields, "reason", "an assumption");
             let Some(item) = fields.take("value") else {
-                self.report(value.span(), "missing key `value` (required in a guess)");
+                self.report(
+                    value.span(),
+                    "missing key `value` (required in an assumption)",
+                );
                 continue;
             };
             let source = self.expr(item).map(ParamSource::Derived);
-            self.finish(&fields, "a guess");
-            if let (Some(source), Some(guess)) = (source, guess) {
+            self.finish(&fields, "an assumption");
+            if let (Some(source), Some(reason)) = (source, reason) {
                 let param = Param {
                     source,
                     span: Some(name.span()),
-                    guess: Some(guess.value),
+                    assumption: Some(reason.value),
                 };
                 params.insert(name.get_ref().to_string(), param);
             }

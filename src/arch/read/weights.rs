@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use toml::de::DeValue;
 
-use super::{Reader, contract_expr};
+use super::Reader;
+use super::instances::contract_expr;
 use crate::arch::contract::{Contract, Presence};
 use crate::arch::definition::WeightUse;
 use crate::arch::diagnostic::{Diagnostic, Span};

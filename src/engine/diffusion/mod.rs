@@ -8,11 +8,13 @@
 //! of earlier blocks that are cached although they would change.
 
 mod options;
+mod remasking;
 mod settings;
 mod strategy;
 #[cfg(test)]
 mod tests;
 
 pub use options::{Diffusion, Fixed};
+pub use remasking::Remasking;
 pub(super) use settings::{ModelConfig, Settings};
 pub(super) use strategy::Denoising;

@@ -1,6 +1,6 @@
 //! Options of text diffusion as a request or an engine sets them, and what a step reports.
 
-use crate::blocks::Remasking;
+use super::remasking::Remasking;
 
 /// Options of text diffusion; what is not set is as the engine and the model have it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -10,7 +10,7 @@ pub struct Diffusion {
     pub steps: Option<usize>,
     /// Positions of a block, at least 1; the last one may be shorter. Default: 32.
     pub block_length: Option<usize>,
-    /// Which masked positions a step fixes. Default: as the definition has it.
+    /// Which masked positions a step fixes. Default: see [`Remasking::usual`].
     pub remasking: Option<Remasking>,
     /// Scale of classifier-free guidance, 0 to 100: logits are those of the sequence moved away from
     /// those of the same sequence with a masked prompt. Default: 0 = off.

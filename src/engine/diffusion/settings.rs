@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use crate::blocks::Remasking;
-use crate::blocks::diffusion::Config;
 use crate::plan::Plan;
 use crate::sampling::ParamError;
 
@@ -11,6 +9,7 @@ use super::super::compute::BLOCK;
 use super::super::limits::Limits;
 use super::super::request::{Rejected, Request};
 use super::options::Diffusion;
+use super::remasking::Remasking;
 
 /// Positions of a completion whose request sets no length.
 const LENGTH: usize = 128;
@@ -25,6 +24,7 @@ pub(in crate::engine) struct ModelConfig {
     pub(super) mask: u32,
     /// By how many positions the logits of a token come before it.
     pub(super) shift: usize,
+    /// The rule of requests that set none.
     pub(super) remasking: Remasking,
     /// Maximum number of tokens of a pass.
     pub(super) n_batch: usize,
@@ -40,11 +40,11 @@ impl ModelConfig {
         n_batch: usize,
         is_kept: bool,
     ) -> Option<Self> {
-        let config = Config::read(&plan.diffusion.as_ref()?.options);
+        let shift_logits = plan.diffusion.as_ref()?.shift_logits;
         Some(Self {
             mask,
-            shift: usize::from(config.shift_logits),
-            remasking: config.remasking,
+            shift: usize::from(shift_logits),
+            remasking: Remasking::usual(shift_logits),
             n_batch,
             is_kept,
         })

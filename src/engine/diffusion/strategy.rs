@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::ops::Range;
 
-use crate::blocks::Remasking;
 use crate::model::Batch;
 use crate::sampling::{Logprobs, Sampler};
 use crate::text::tokenizer::Tokenizer;
@@ -15,6 +14,7 @@ use super::super::scheduler::Job;
 use super::super::sequence::Sequence;
 use super::super::strategy::{Ending, Row, Strategy};
 use super::options::Fixed;
+use super::remasking::Remasking;
 use super::settings::Settings;
 
 /// What a step would put at a masked position.

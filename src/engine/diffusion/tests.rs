@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use super::{Diffusion, ModelConfig};
-use crate::blocks::Remasking;
+use crate::engine::Remasking;
 use crate::engine::compute::{BLOCK, Compute, EachRow};
 use crate::engine::engine_loop::EngineLoop;
 use crate::engine::submission::{Caller, Decoding, Submitted, Ticket};

@@ -3,15 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::arch::formula::{general, particular};
-use crate::arch::{Instance, Mode, OptionSpec, Resolved};
+use crate::arch::{Instance, Mode, OptionKind, OptionSpec, Resolved, Resource};
 use crate::ggml::{Origin, Step};
-use crate::inspect::describe::Use;
+use crate::inspect::describe::{self, Use};
 use crate::plan::{StatePlan, Unit};
 
 use super::build::Maker;
 use super::kinds::{is_within, without_index};
 use super::ops::{RawEdge, RawEnd, RawOp, root};
-use super::symbols::resource;
 use super::words;
 use super::{Edge, End, Kept, Note, Op, OpShape, Part, PartOption, Weight};
 
@@ -58,7 +57,11 @@ impl Maker<'_> {
                 .options
                 .iter()
                 .position(|option| option.name == name)?;
-            self.open(unit, instance?, at).map(|_| name.to_owned())
+            let open = instance.and_then(|instance| self.open(unit, instance, at));
+            match open {
+                Some(_) => Some(name.to_owned()),
+                None => describe::kind_of(self.plan, unit, name),
+            }
         };
         let formula = particular(contract.formula, &Use { unit, has }, &value);
         part.formula = formula.unwrap_or_else(|problem| {
@@ -316,7 +319,8 @@ impl Maker<'_> {
         {
             let name = format!("{prefix}{}", spec.name);
             out.extend(self.option(name.clone(), spec, at, unit, instance));
-            if let Some(inner) = resource(self.plan, spec.kind, value) {
+            let inner = self.plan.resource(spec.kind, value);
+            if let Some(inner) = inner.filter(|inner| inner.plain_kind().is_none()) {
                 self.options(out, &format!("{name}."), inner, self.instance(&inner.path));
             }
         }
@@ -336,6 +340,7 @@ impl Maker<'_> {
         let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
         let is_ruled = !default.chars().all(is_word) && !default.starts_with('\'');
         let is_owner = default == "il";
+        let is_act = spec.kind == OptionKind::Resource(Resource::Act);
         if is_ruled && !matches!(value, Resolved::Float(_)) {
             return None;
         }
@@ -354,11 +359,13 @@ impl Maker<'_> {
             }
             (_, Some(setting)) => setting.expr.source().to_owned(),
             // Resources have names of the definition's own; what they are follows.
-            (Resolved::Resource(place), _) => if place.is_some() { "yes" } else { "none" }.into(),
+            (Resolved::Resource(place), _) if !is_act => {
+                if place.is_some() { "yes" } else { "none" }.into()
+            }
             _ => words::option(self.plan, spec.kind, value),
         };
         let is_literal = default.parse::<f64>().is_ok() && is_number;
-        let is_usual = words::is_default(default, value);
+        let is_usual = words::is_default(self.plan, spec.kind, default, value);
         let is_stated = setting.is_none_or(|setting| setting.span.is_some());
         Some(PartOption {
             name,

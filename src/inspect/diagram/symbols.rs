@@ -3,7 +3,7 @@
 use super::build::Maker;
 use super::words;
 use crate::arch::expr::Expr;
-use crate::arch::{Instance, OptionKind, Presence, Resolved, Resource};
+use crate::arch::{Instance, Presence, Resolved};
 use crate::inspect::describe::Use;
 use crate::plan::{Plan, StatePlan, Unit};
 
@@ -167,16 +167,4 @@ pub(super) fn unit_at<'p>(plan: &'p Plan, path: &str) -> Option<&'p Unit> {
     let head = plan.head.iter().filter_map(|head| head.unit.as_ref());
     let stages = [&plan.embed].into_iter().chain(&plan.per_layer).chain(head);
     stages.chain(plan.units()).find(|unit| unit.path == path)
-}
-
-/// The resource that an option names, with its kind.
-pub(super) fn resource<'p>(plan: &'p Plan, kind: OptionKind, value: &Resolved) -> Option<&'p Unit> {
-    match (kind, value) {
-        (OptionKind::Resource(kind), Resolved::Resource(Some(at))) => Some(match kind {
-            Resource::Rope => &plan.ropes[*at],
-            Resource::Cache => &plan.caches[*at].unit,
-            Resource::Norm => &plan.norms[*at],
-        }),
-        _ => None,
-    }
 }

@@ -127,12 +127,14 @@ pub(super) fn weighted(step: &Step, key: &str) -> String {
 /// The value of an option as text; resources by their names.
 pub(super) fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String {
     match (kind, value) {
-        (OptionKind::Resource(kind), Resolved::Resource(Some(at))) => match kind {
-            Resource::Cache => plan.caches[*at].name.clone(),
-            Resource::Rope => rope(&plan.ropes[*at]),
-            Resource::Norm => norm(&plan.norms[*at]),
-        },
-        (_, Resolved::Resource(_)) => "none".into(),
+        (OptionKind::Resource(resource), Resolved::Resource(_)) => {
+            match (resource, plan.resource(kind, value)) {
+                (_, None) => "none".into(),
+                (Resource::Cache, Some(unit)) => declared(unit).into(),
+                (Resource::Norm, Some(unit)) => norm(unit),
+                (Resource::Rope | Resource::Act, Some(unit)) => with_kind(unit),
+            }
+        }
         (_, Resolved::Float(value)) => wording::tidy(*value),
         (_, other) => other.to_value().to_string(),
     }
@@ -146,17 +148,27 @@ pub(super) fn norm(unit: &Unit) -> String {
     }
 }
 
-fn rope(unit: &Unit) -> String {
-    let name = unit.path.strip_prefix("rope.").unwrap_or(&unit.path);
-    match unit.option("kind") {
-        Some(Resolved::Choice(kind)) => format!("{name} ({kind})"),
-        _ => name.to_owned(),
+/// The name of a declared resource.
+fn declared(unit: &Unit) -> &str {
+    let name = unit.path.split_once('.');
+    name.map_or(unit.path.as_str(), |(_, name)| name)
+}
+
+/// The name of a resource with its kind, of one that is not declared only the kind.
+fn with_kind(unit: &Unit) -> String {
+    match (unit.plain_kind(), unit.option("kind")) {
+        (Some(kind), _) => kind.to_owned(),
+        (None, Some(Resolved::Choice(kind))) => format!("{} ({kind})", declared(unit)),
+        _ => declared(unit).to_owned(),
     }
 }
 
 /// Whether a value is what an option says by default, which is not worth showing.
-pub(super) fn is_default(default: &str, value: &Resolved) -> bool {
+pub(super) fn is_default(plan: &Plan, kind: OptionKind, default: &str, value: &Resolved) -> bool {
     match value {
+        Resolved::Resource(_) if kind == OptionKind::Resource(Resource::Act) => {
+            option(plan, kind, value) == default
+        }
         Resolved::Int(v) => default.parse() == Ok(*v),
         Resolved::Float(v) => default.parse() == Ok(*v),
         Resolved::Bool(v) => default.parse() == Ok(*v),

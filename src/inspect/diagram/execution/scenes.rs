@@ -5,10 +5,9 @@ use std::ops::Range;
 
 use super::{Held, Loan, Picture, SMALL, Scene, View, WINDOW};
 use crate::arch::{Mode, ParamSource};
-use crate::blocks::Remasking;
 use crate::blocks::cache::{Cache, Window};
-use crate::blocks::diffusion::Config;
 use crate::common::wording;
+use crate::engine::Remasking;
 use crate::inspect::describe::pooled;
 use crate::inspect::diagram::build::Maker;
 use crate::inspect::diagram::kinds::is_within;
@@ -186,7 +185,7 @@ impl<'p> Stage<'_, 'p> {
             "The whole text goes through all layers at once: every token sees {whom}, and each mask \
              gets logits."
         );
-        let shift = self.config().filter(|config| config.shift_logits);
+        let shift = self.maker.plan.diffusion.filter(|plan| plan.shift_logits);
         let picture = Picture::Whole {
             seen,
             pooling: None,
@@ -198,7 +197,12 @@ impl<'p> Stage<'_, 'p> {
     fn denoising(&self) -> Scene {
         let line = "The answer starts as masks. Each denoising step reads all of the text again and unmasks \
                     some positions, block after block.";
-        let rule = self.config().map(|config| match config.remasking {
+        let rule = self
+            .maker
+            .plan
+            .diffusion
+            .map(|plan| Remasking::usual(plan.shift_logits));
+        let rule = rule.map(|rule| match rule {
             Remasking::LowConfidence => "unmasked first: the highest probability",
             Remasking::Margin => "unmasked first: the largest margin over the second token",
             Remasking::Entropy => "unmasked first: the lowest entropy",
@@ -214,11 +218,6 @@ impl<'p> Stage<'_, 'p> {
         Scene::new("Text diffusion", line, picture)
             .with_facts(rule)
             .with_facts([kept])
-    }
-
-    fn config(&self) -> Option<Config> {
-        let unit = self.maker.plan.diffusion.as_ref();
-        unit.map(|unit| Config::read(&unit.options))
     }
 
     /// One scene for each group of layers that sees a window.

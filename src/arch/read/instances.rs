@@ -1,0 +1,181 @@
+//! Uses of contracts: their options and weights, and the resources that a definition declares.
+
+use std::collections::BTreeMap;
+
+use toml::de::DeTable;
+
+use super::Reader;
+use crate::arch::contract::{Contract, OptionKind, OptionSpec, Resource, StateSpec};
+use crate::arch::definition::{Instance, Setting, WeightUse};
+use crate::arch::diagnostic::{Diagnostic, Span, Spanned};
+use crate::arch::expr::{Expr, Value};
+use crate::arch::table::Fields;
+
+impl<'a> Reader<'a> {
+    pub(super) fn resources(
+        &mut self,
+        fields: &mut Fields<'a>,
+    ) -> BTreeMap<(Resource, String), Spanned<Instance>> {
+        let mut out = BTreeMap::new();
+        for kind in Resource::ALL {
+            let Some(item) = fields.take(kind.name()) else {
+                continue;
+            };
+            let Some(table) = self.table(item, kind.name()) else {
+                continue;
+            };
+            let plain = self.registry.resource(kind).plain_kinds();
+            for (name, value) in table {
+                let own = name.get_ref().as_ref();
+                if own == "none" {
+                    self.report(
+                        name.span(),
+                        "`none` means the absence of a resource and cannot be declared",
+                    );
+                } else if plain.contains(&own) {
+                    let problem = format!("`{own}` is a kind that needs no declaration");
+                    let help = "one with parameters has a name of its own";
+                    self.problems
+                        .push(Diagnostic::new(name.span(), problem).with_help(help));
+                }
+                let Some(inner) = self.table(value, kind.name()) else {
+                    continue;
+                };
+                if let Some(instance) =
+                    self.whole_instance(inner, name.span(), self.registry.resource(kind))
+                {
+                    let key = (kind, name.get_ref().to_string());
+                    out.insert(key, Spanned::new(instance, name.span()));
+                }
+            }
+        }
+        out
+    }
+
+    /// Every kind of a resource that needs no declaration, as if it had one with nothing but its kind.
+    pub(super) fn plain_resources(&self) -> BTreeMap<(Resource, String), Instance> {
+        let mut out = BTreeMap::new();
+        for kind in Resource::ALL {
+            let contract = self.registry.resource(kind);
+            for name in contract.plain_kinds() {
+                let setting = |spec: &OptionSpec| Setting {
+                    expr: match spec.default {
+                        Some(default) => default_expr(default, spec.kind),
+                        None => Expr::literal(Value::Str((*name).into())),
+                    },
+                    span: None,
+                };
+                let options = contract.options.iter().map(setting).collect();
+                let instance = assembled(contract, options, Vec::new(), 0..0);
+                out.insert((kind, (*name).to_owned()), instance);
+            }
+        }
+        out
+    }
+
+    pub(super) fn whole_instance(
+        &mut self,
+        table: &'a DeTable<'a>,
+        span: Span,
+        contract: &'static Contract,
+    ) -> Option<Instance> {
+        self.instance(&mut Fields::new(table, span), contract)
+    }
+
+    /// Options and weights of a contract from what is left of a table's keys.
+    pub(super) fn instance(
+        &mut self,
+        fields: &mut Fields<'a>,
+        contract: &'static Contract,
+    ) -> Option<Instance> {
+        let mut options = Vec::with_capacity(contract.options.len());
+        for spec in contract.options {
+            let item = fields.take(spec.name);
+            if let (true, Some(item), Some(expr)) = (spec.is_derived, item, spec.default) {
+                let problem = format!("`{}` is not an option: it follows from `{expr}`", spec.name);
+                let help = "parameters are set under `[params]`";
+                self.problems
+                    .push(Diagnostic::new(item.span(), problem).with_help(help));
+                continue;
+            }
+            let setting = match item {
+                Some(item) => match spec.kind {
+                    OptionKind::Choice(_) | OptionKind::Resource(_) => self.name(item),
+                    _ => self.setting(item),
+                },
+                None => match spec.default {
+                    Some(default) => Some(Setting {
+                        expr: default_expr(default, spec.kind),
+                        span: None,
+                    }),
+                    None => {
+                        let problem = format!(
+                            "missing key `{}` (required by `{}`)",
+                            spec.name, contract.name
+                        );
+                        self.problems.push(
+                            Diagnostic::new(fields.span.clone(), problem).with_help(spec.doc),
+                        );
+                        None
+                    }
+                },
+            };
+            options.push(setting);
+        }
+        let weights = self.weights(fields, contract);
+        let what = format!("`{}`", contract.name);
+        self.finish(fields, &what);
+        let options = options.into_iter().collect::<Option<_>>()?;
+        Some(assembled(contract, options, weights, fields.span.clone()))
+    }
+}
+
+/// A use of a contract with these settings, and the contract's own expressions.
+fn assembled(
+    contract: &'static Contract,
+    options: Vec<Setting>,
+    weights: Vec<WeightUse>,
+    span: Span,
+) -> Instance {
+    let rules = contract.rules.iter();
+    let state = match contract.state {
+        StateSpec::None => Vec::new(),
+        StateSpec::KeyValue {
+            k,
+            v,
+            heads,
+            v_in_k,
+            ..
+        } => [k, v, heads, v_in_k].map(contract_expr).into(),
+        StateSpec::Recurrent(parts) => parts.iter().map(|(_, size)| contract_expr(size)).collect(),
+    };
+    Instance {
+        contract,
+        options,
+        weights,
+        rules: rules.map(|rule| contract_expr(rule.holds)).collect(),
+        side: contract.side.map(|side| contract_expr(side.width)),
+        state,
+        span,
+    }
+}
+
+/// The default of an option: a name, or an expression (`(cls_act)`).
+fn default_expr(text: &'static str, kind: OptionKind) -> Expr {
+    let is_name = match kind {
+        OptionKind::Choice(names) => names.contains(&text),
+        OptionKind::Resource(_) => !text.starts_with('('),
+        _ => false,
+    };
+    match is_name {
+        true => Expr::literal(Value::Str(text.into())),
+        false => contract_expr(text),
+    }
+}
+
+pub(super) fn contract_expr(text: &str) -> Expr {
+    Expr::parse(text, 0).unwrap_or_else(|problem| {
+        // A contract is part of the program; the test over all contracts parses every one.
+        panic!("contract expression `{text}`: {}", problem.message)
+    })
+}

@@ -1,0 +1,174 @@
+//! Activations: functions of each element, of a hidden layer or of a gate.
+//!
+//! ```text
+//! plain       act(x)
+//! gated       act(gate) * up
+//! clamped     min(act(gate), clamp) * bound(up)          after;  bound(v) = max(-clamp, min(v, clamp))
+//!             act(min(gate, clamp)) * bound(up)          before
+//! swiglu_oai  g * sigmoid(1.702 * g) * (bound(up) + 1)   g = min(gate, clamp)
+//! xielu       p * x^2 + beta * x                         x > 0;  p = softplus(alpha_p)
+//!             n * (exp(min(x, eps)) - 1 - x) + beta * x  else;   n = beta + softplus(alpha_n)
+//! ```
+//! xIELU: Huang and Schlag 2024, arXiv 2411.13010. A kind without parameters is named without a declaration.
+
+use super::build::Build;
+use crate::arch::{ActRef, Contract, Rows, Rule, StateSpec};
+use crate::ggml::{Error, Glu, Tensor, Unary};
+use crate::{choices, options};
+
+choices! {
+    /// A function of an element.
+    pub(super) enum Kind {
+        /// `x * sigmoid(x)`.
+        Silu = "silu",
+        /// The tanh approximation of `x * Phi(x)`.
+        Gelu = "gelu",
+        /// `x * Phi(x)`, `Phi` the normal distribution.
+        GeluErf = "gelu_erf",
+        /// `max(x, 0)`.
+        Relu = "relu",
+        /// `max(x, 0)^2`.
+        Relu2 = "relu2",
+        /// Hyperbolic tangent.
+        Tanh = "tanh",
+        /// `1 / (1 + exp(-x))`.
+        Sigmoid = "sigmoid",
+        /// `ln(1 + exp(x))`.
+        Softplus = "softplus",
+        /// A clamped gate, see the module.
+        SwigluOai = "swiglu_oai",
+        /// Parabola and exponential, see the module.
+        Xielu = "xielu",
+    }
+}
+
+choices! {
+    /// Where a gate is clamped.
+    pub(super) enum ClampAt {
+        /// Before its activation.
+        Before = "before",
+        /// After its activation.
+        After = "after",
+    }
+}
+
+options! {
+    /// Options of an activation.
+    pub(super) struct Act {
+        kind: Kind, "function of an element: `silu`, `gelu` (tanh approximation), `gelu_erf` (exact), `relu`, `relu2` (squared), `tanh`, `sigmoid`, `softplus`, `swiglu_oai` (`g * sigmoid(1.702 * g) * (up + 1)` of a clamped gate) or `xielu`";
+        clamp: f32 = "0", "clamp of a gated layer: upper bound of the gate and bound of the absolute value of what it multiplies, above 0; 0: off";
+        clamp_at: ClampAt = "after", "whether the gate is clamped `before` or `after` its activation";
+        alpha_n: f32 = "0", "xIELU: `beta + softplus(alpha_n)` is the factor of `exp(x) - 1 - x` at and below zero; any number";
+        alpha_p: f32 = "0", "xIELU: `softplus(alpha_p)` is the factor of `x^2` above zero; any number";
+        beta: f32 = "0", "xIELU: slope at zero, the factor of `x`; 0: off";
+        eps: f32 = "0", "xIELU: upper bound of the exponent, near 0";
+    }
+}
+
+/// `[act.NAME]`.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "act",
+    title: "Activation",
+    noun: "an activation",
+    phrase: "{=kind}{clamp > 0: , clamped at {=clamp}}",
+    summary: "A function of each element of a hidden layer or of a gate. A kind that needs no parameters is named where it is used, without a declaration: `act = \"silu\"`.",
+    formula: "y = act(x), with a gate: act(gate) * up{clamp > 0: , clamped: min(act(gate), clamp) * max(-clamp, min(up, clamp))}",
+    options: Act::OPTIONS,
+    weights: &[],
+    rows: Rows::Any,
+    side: None,
+    state: StateSpec::None,
+    rules: &[
+        Rule {
+            holds: "kind != 'swiglu_oai' or clamp > 0",
+            message: "`swiglu_oai` has a positive `clamp`",
+        },
+        Rule {
+            holds: "clamp >= 0",
+            message: "`clamp` is not negative",
+        },
+    ],
+};
+
+/// The sharpness of the sigmoid in `swiglu_oai`.
+const OAI_ALPHA: f32 = 1.702;
+
+impl Build<'_> {
+    /// `act(x)`; unchanged without an activation.
+    ///
+    /// # Errors
+    /// The activation needs a gate, or as the operation.
+    pub(super) fn activate(&self, act: ActRef, x: &Tensor) -> Result<Tensor, Error> {
+        match self.act(act) {
+            Some(act) if act.clamp > 0.0 => Err(Error::Arguments {
+                op: "activation",
+                message: format!("`{:?}` with a clamp needs a gate", act.kind),
+            }),
+            act => self.elements(act.as_ref(), x),
+        }
+    }
+
+    /// `act(gate) * up`, both `[width, ..]` and contiguous.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub(super) fn activate_gate(
+        &self,
+        act: ActRef,
+        gate: &Tensor,
+        up: &Tensor,
+    ) -> Result<Tensor, Error> {
+        let g = self.g;
+        let Some(act) = self.act(act) else {
+            return g.mul(gate, up);
+        };
+        if act.kind == Kind::SwigluOai {
+            return g.swiglu_oai(gate, up, OAI_ALPHA, act.clamp);
+        }
+        if act.clamp > 0.0 {
+            let up = g.clamp(up, -act.clamp, act.clamp)?;
+            let bound = |x: &Tensor| g.clamp(x, f32::MIN, act.clamp);
+            let gate = match act.clamp_at {
+                ClampAt::Before => self.elements(Some(&act), &bound(gate)?)?,
+                ClampAt::After => bound(&self.elements(Some(&act), gate)?)?,
+            };
+            return g.mul(&gate, &up);
+        }
+        let glu = match act.kind {
+            Kind::Silu => Glu::Silu,
+            Kind::Gelu => Glu::Gelu,
+            Kind::GeluErf => Glu::GeluErf,
+            Kind::Relu => Glu::Relu,
+            _ => return g.mul(&self.elements(Some(&act), gate)?, up),
+        };
+        g.glu(glu, gate, up)
+    }
+
+    fn act(&self, act: ActRef) -> Option<Act> {
+        act.0.map(|at| Act::read(&self.plan.acts[at].options))
+    }
+
+    /// The function of each element, without the clamp.
+    fn elements(&self, act: Option<&Act>, x: &Tensor) -> Result<Tensor, Error> {
+        let g = self.g;
+        let Some(act) = act else { return Ok(x.clone()) };
+        let op = match act.kind {
+            Kind::Silu => Unary::Silu,
+            Kind::Gelu => Unary::Gelu,
+            Kind::GeluErf => Unary::GeluErf,
+            Kind::Relu => Unary::Relu,
+            Kind::Relu2 => return g.unary(&g.unary(x, Unary::Relu)?, Unary::Square),
+            Kind::Tanh => Unary::Tanh,
+            Kind::Sigmoid => Unary::Sigmoid,
+            Kind::Softplus => Unary::Softplus,
+            Kind::Xielu => return g.xielu(x, act.alpha_n, act.alpha_p, act.beta, act.eps),
+            Kind::SwigluOai => {
+                return Err(Error::Arguments {
+                    op: "activation",
+                    message: "`swiglu_oai` needs a gate".into(),
+                });
+            }
+        };
+        g.unary(x, op)
+    }
+}

@@ -1,0 +1,200 @@
+//! A toy block, in its file and one line of the registry, for the test that a block needs no other place.
+//!
+//! ```text
+//! y = factor * (mix . h + mix.bias)
+//! ```
+//! `[n_embd, n_tokens]` in and out.
+
+use super::build::Build;
+use crate::arch::{Contract, QuantClass, Rows, Rule, StateSpec, WeightRole, WeightSpec};
+use crate::ggml::{Error, Tensor};
+use crate::options;
+use crate::plan::Unit;
+
+options! {
+    /// Options of the toy.
+    pub(super) struct Config {
+        factor: f32 = "1", "factor of the result, above 0; 1: off";
+    }
+}
+
+/// The block.
+pub(super) static CONTRACT: Contract = Contract {
+    name: "toy",
+    title: "Toy block",
+    noun: "a toy",
+    phrase: "a toy{factor != 1:  of factor {=factor}}",
+    summary: "Multiplies with a matrix and a factor.",
+    formula: "y = {factor != 1: factor * }(mix . h{has('mix.bias'):  + bias})",
+    options: Config::OPTIONS,
+    weights: &[
+        WeightSpec::new(
+            WeightRole::Matrix,
+            "mix",
+            "toy.weight",
+            &["n_embd", "n_embd"],
+            "what channels are mixed by",
+        )
+        .quantised_as(QuantClass::Down),
+        WeightSpec::new(
+            WeightRole::Bias,
+            "mix.bias",
+            "toy.bias",
+            &["n_embd"],
+            "bias of the mixture",
+        )
+        .optional(),
+    ],
+    rows: Rows::Hidden,
+    side: None,
+    state: StateSpec::None,
+    rules: &[Rule {
+        holds: "factor > 0",
+        message: "`factor` is positive",
+    }],
+};
+
+pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
+    let c = Config::read(&unit.options);
+    let y = b.linear(unit, "mix", x)?;
+    b.g.scale(&y, c.factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::arch::{ArchDef, Library};
+    use crate::blocks::REGISTRY;
+    use crate::files::quantise::quantise;
+    use crate::files::synth::{Request, synth};
+    use crate::inspect::describe::describe;
+    use crate::inspect::diagram::{Drawing, Sample, svg};
+    use crate::model::{Batch, Model, Options};
+    use crate::plan::Plan;
+    use crate::weights::{self, TensorType, Weights};
+
+    const TOY: &str = r#"block = "toy", factor = 2.5"#;
+    /// The same computation by another block.
+    const LINEAR: &str = r#"block = "linear", gain = 2.5, weights = { weight = "toy" }"#;
+
+    fn source(branch: &str) -> String {
+        format!(
+            r#"
+            name = "toys"
+
+            [norm.default]
+            kind = "rms"
+            eps  = "rms_eps"
+
+            [[stack]]
+
+            [[stack.slot]]
+            name   = "mixer"
+            pre    = "attn_norm"
+            branch = [{{ {branch} }}]
+
+            [head]
+            norm = "output_norm"
+            "#
+        )
+    }
+
+    fn definition(branch: &str) -> Result<ArchDef, String> {
+        let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
+        let checked = library.check("toys.arch.toml", &source(branch));
+        checked.map_err(|problems| problems.to_string())
+    }
+
+    /// A made-up model of eight layers in a file.
+    fn made_up(def: &ArchDef) -> Weights {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let path = scratch.path().join("toys.gguf");
+        let request = Request {
+            set: vec![("block_count".to_owned(), "8".to_owned())],
+            ..Request::default()
+        };
+        synth(def, &request, &path).expect("it can be made");
+        weights::open(&path).expect("it opens")
+    }
+
+    fn plan(def: &ArchDef, weights: &Weights) -> Plan {
+        Plan::new(def, weights.metadata(), weights).expect("it fits")
+    }
+
+    fn logits(def: &ArchDef, weights: &Weights) -> Vec<f32> {
+        let options = Options {
+            n_ctx: 64,
+            n_ctx_seq: 0,
+            n_seqs: 1,
+            n_checkpoints: 0,
+            n_batch: 64,
+            n_outputs: 0,
+            n_threads: 1,
+            k_type: TensorType::F32,
+            v_type: TensorType::F32,
+            flash_attn: false,
+            deterministic: false,
+            embeddings: false,
+            non_causal: false,
+            capture: false,
+        };
+        let model = Model::load(plan(def, weights), weights, options, &mut |_, _| {});
+        let mut batch = Batch::default();
+        for (position, token) in (0..).zip([3, 14, 15]) {
+            batch.push(token, 0, position, true);
+        }
+        let mut model = model.expect("it loads");
+        model.forward(&batch).expect("the pass runs").to_vec()
+    }
+
+    #[test]
+    fn a_block_is_its_file_and_its_line() {
+        let def = definition(TOY).expect("sound");
+        let weights = made_up(&def);
+        let plan = plan(&def, &weights);
+
+        let expected = logits(&definition(LINEAR).expect("sound"), &weights);
+        assert_eq!(logits(&def, &weights), expected);
+        assert!(expected.iter().all(|v| v.is_finite()) && expected.iter().any(|v| *v != 0.0));
+
+        assert!(
+            describe(&plan).contains("a toy of factor 2.5"),
+            "{}",
+            describe(&plan)
+        );
+        let reference = REGISTRY.to_markdown(&|_| Vec::new());
+        assert!(reference.contains("### `toy`\n\nMultiplies with a matrix and a factor."));
+
+        let sample = Sample::of_model("toys", &plan).expect("a graph");
+        let drawing = Drawing::new(&def, &source(TOY), &sample);
+        let part = drawing.parts().find(|part| part.kind == "toy");
+        let part = part.expect("it is drawn");
+        assert_eq!(part.title, "Toy block");
+        assert_eq!(part.formula, "y = factor * (mix . h)");
+        let picture = svg::document(&drawing, &svg::stack(&drawing), "stack");
+        assert!(picture.contains("Toy block"), "{picture}");
+    }
+
+    #[test]
+    fn its_contract_says_how_it_is_quantised() {
+        let def = definition(TOY).expect("sound");
+        let weights = made_up(&def);
+        let quantised = quantise(&weights, &plan(&def, &weights), TensorType::Q4_K).expect("made");
+        let ty = |name: &str| quantised.tensor(name).expect("it is there").ty;
+        // Rows of 64 elements take no blocks of 256: a similar type instead. The first eighth has more bits.
+        assert_eq!(ty("blk.0.toy.weight"), TensorType::Q8_0);
+        assert_eq!(ty("blk.1.toy.weight"), TensorType::Q5_0);
+    }
+
+    #[test]
+    fn its_contract_says_what_is_wrong() {
+        let unknown = definition(r#"block = "toy", facto = 2.5"#).expect_err("no such option");
+        assert!(
+            unknown.contains("facto") && unknown.contains("factor"),
+            "{unknown}"
+        );
+        let def = definition(r#"block = "toy", factor = -1.0"#).expect("sound in itself");
+        let made = crate::files::synth::design(&def, &Request::default());
+        let message = made.err().expect("a rule is broken").to_string();
+        assert!(message.contains("`factor` is positive"), "{message}");
+    }
+}
