@@ -139,7 +139,7 @@ fn sampler(criterion: &mut Criterion) {
     });
 }
 
-/// One choice of contrastive search among 4 tokens behind a text of 1000.
+/// One choice of contrastive search among 4 tokens after a sequence of 1000.
 fn contrastive(criterion: &mut Criterion) {
     const N_EMBD: usize = 1024;
     let params = Params {

@@ -283,7 +283,7 @@ class Server:
 
 
 class Bench:
-    """Both programs, and how each is told the same."""
+    """Both programs, and how each gets the same settings."""
 
     def __init__(self, ours, theirs, threads, scratch):
         self.ours, self.theirs, self.threads, self.scratch = ours, theirs, threads, scratch

@@ -451,7 +451,7 @@ macro_rules! options {
             )* ];
 
             /// The options of a planned unit, in the order of the contract.
-            #[expect(unused_assignments, reason = "the last field leaves the counter behind")]
+            #[expect(unused_assignments, reason = "the counter is not read after the last field")]
             #[allow(dead_code, reason = "some options only size weights")]
             $vis fn read(resolved: &[$crate::arch::Resolved]) -> Self {
                 let mut at = 0;

@@ -162,7 +162,7 @@ pub enum ParamSource {
         default: Option<Expr>,
         /// Whether a zero counts as a value rather than as unset.
         zero_is_value: bool,
-        /// Value in a made-up model.
+        /// Value in a random model.
         synth: Option<Expr>,
     },
 }

@@ -187,7 +187,7 @@ fn further_names(text: &str) -> Vec<String> {
     names.into_iter().flatten().skip(1).collect()
 }
 
-/// The files in `folders` whose names have this ending, by what stands before it; a later folder
+/// The files in `folders` whose names have this ending, by their stems; a later folder
 /// wins.
 ///
 /// # Errors

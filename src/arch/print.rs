@@ -1,4 +1,4 @@
-//! A definition as TOML again, with what it leaves unsaid as comments: defaults of options, and the
+//! A definition as TOML again, with comments on what it does not state: defaults of options, and the
 //! tensors of every block. Read again, the text means the same.
 
 use std::collections::BTreeSet;

@@ -115,8 +115,8 @@ fn slot_text(text: &mut String, plan: &Plan, slot: &SlotPlan) {
     text.push_str(&format!(
         "  {path}: {}\n",
         match slot.join {
-            Join::Add => "added to the stream",
-            Join::Set => "put in place of the stream",
+            Join::Add => "added to the hidden state",
+            Join::Set => "replaces the hidden state",
         }
     ));
     norm_text(text, plan, slot.after.as_ref());

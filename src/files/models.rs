@@ -430,7 +430,7 @@ pub fn list(folder: &Path) -> Result<Vec<Source>, Error> {
             .unwrap_or_default();
         let later_part = name.contains("-of-") && !name.contains("-00001-of-");
         let is_file = name.ends_with(".gguf") && !later_part && path.is_file();
-        // What cannot be read is told when it is asked for.
+        // A file that cannot be read is reported when it is requested.
         let is_other = |path: &PathBuf| {
             let header = gguf::header(path).ok();
             header.and_then(|(metadata, tensors)| gguf::Kind::of(&metadata, &tensors))

@@ -317,7 +317,7 @@ fn is_matrix(tensor: &TensorInfo) -> bool {
     tensor.shape[1..].iter().any(|n| *n > 1)
 }
 
-/// Whether elements of a type can be turned into numbers.
+/// Whether elements of a type can be dequantised.
 fn has_values(ty: TensorType) -> bool {
     let zeros = vec![0; ty.block_bytes() as usize];
     let mut values = vec![0.0; ty.block_len() as usize];

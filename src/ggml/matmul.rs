@@ -207,8 +207,8 @@ mod tests {
             let y = g
                 .input("b", F32, &[k as u64, all, n as u64])
                 .expect("matrices");
-            let turned = g.permute(&y, [0, 2, 1, 3]).expect("axes");
-            let z = g.mul_mat(&x, &turned).expect("shapes fit");
+            let transposed = g.permute(&y, [0, 2, 1, 3]).expect("axes");
+            let z = g.mul_mat(&x, &transposed).expect("shapes fit");
             g.output(&z).expect("of this graph");
             let mut executor = Executor::new(&[], 2, 64).expect("the processor");
             executor.load(g).expect("it fits");

@@ -51,7 +51,7 @@ fn a_matrix_product_multiplies_rows() {
 
 #[test]
 fn rope_turns_neighbours_or_halves() {
-    let turned = |pairing| {
+    let rotated = |pairing| {
         let g = graph();
         let x = tensor(&g, F32, &[4, 1, 1]);
         let pos = g.input("pos", I32, &[1]).expect("a vector");
@@ -83,8 +83,8 @@ fn rope_turns_neighbours_or_halves() {
     };
     let (sin, cos) = 1f32.sin_cos();
     let near = |a: [f32; 4], b: [f32; 4]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6);
-    assert!(near(turned(RopePairing::Norm), [cos, sin, 0.0, 0.0]));
-    assert!(near(turned(RopePairing::Neox), [cos, 0.0, sin, 0.0]));
+    assert!(near(rotated(RopePairing::Norm), [cos, sin, 0.0, 0.0]));
+    assert!(near(rotated(RopePairing::Neox), [cos, 0.0, sin, 0.0]));
 }
 
 #[test]

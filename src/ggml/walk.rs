@@ -96,7 +96,7 @@ impl Graph {
             (place.kind, place.path.to_string(), place.nth)
         });
         // SAFETY: the node belongs to the graph, which is alive; dimensions, sources and parameters
-        // are asked for below their numbers, and ggml has a description for every operation.
+        // are requested below their numbers, and ggml has a description for every operation.
         unsafe {
             let op = sys::shim_tensor_op(node) as sys::ggml_op;
             let sources = (0..sys::shim_max_src())

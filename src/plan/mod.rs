@@ -221,7 +221,7 @@ pub struct Capacity {
 
 impl Capacity {
     /// Slots of a group of layers, in whole blocks. Where a window is seen, those of a window of
-    /// each sequence and of a pass, and as many windows again for what is remembered of ended
+    /// each sequence and of a pass, and as many windows again for the cached rows of ended
     /// sequences, however long the context.
     pub fn slots(&self, cache: &CachePlan) -> u64 {
         let all = self.n_ctx.div_ceil(BLOCK_LEN);

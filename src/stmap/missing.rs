@@ -8,7 +8,7 @@ const LIST: &str = include_str!("../../stmaps/missing.toml");
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Need {
-    /// What is missing, to stand behind "needs".
+    /// What is missing, as the object of "needs".
     pub what: String,
     /// Names in `architectures` of a configuration.
     pub classes: Vec<String>,

@@ -23,7 +23,7 @@ use crate::weights::safetensors::{Checkpoint, Dtype, Stored};
 use crate::weights::{Error, TensorType};
 
 use affine::{Affine, Tiles};
-use find::{BESIDE, Finder, rounded};
+use find::{Finder, PARTS, rounded};
 use floats::{Eight, Four};
 use method::Settings;
 
@@ -294,7 +294,7 @@ fn is_code(stored: &Stored) -> bool {
 /// Names of all tensors that may be stored for a matrix.
 fn parts(codes: &str, matrix: &str) -> Vec<String> {
     let base = matrix.strip_suffix(".weight").unwrap_or(matrix);
-    let beside = BESIDE.iter().map(|ending| format!("{base}{ending}"));
+    let parts = PARTS.iter().map(|ending| format!("{base}{ending}"));
     let own = ["_scale_inv", "_scale", "_scales"].map(|ending| format!("{matrix}{ending}"));
-    beside.chain(own).chain([codes.to_owned()]).collect()
+    parts.chain(own).chain([codes.to_owned()]).collect()
 }

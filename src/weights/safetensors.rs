@@ -21,7 +21,7 @@ use super::{Bytes, Error, stranger};
 pub const ENDING: &str = "safetensors";
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// Bytes of an index that no sensible one reaches.
+/// Maximum bytes of an index.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
 
 /// A tensor as it is stored.

@@ -127,7 +127,7 @@ fn a_value_that_means_not_set_is_told_from_one_that_is_missing() {
     }
 }
 
-/// What planning a made-up model says, with this text in the place of that one of `llama`.
+/// The result of planning a random model, with this text in place of that one of `llama`.
 fn planned(replaced: &[(&str, &str)]) -> Result<Plan, String> {
     let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
     let source = library.source("llama").expect("built in");

@@ -43,7 +43,7 @@ fn few_keys_of_the_zoo_are_unread() {
     assert_eq!(unread, ZOO);
 }
 
-/// The plan of a made-up model of `arch` whose file says this as well.
+/// The plan of a random model of `arch` with these metadata.
 fn plan_with(arch: &str, more: &[(&str, Value)]) -> Result<Plan, String> {
     let library = Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable");
     let def = library.get(arch).expect("sound");

@@ -399,9 +399,9 @@ pub(crate) fn write_folders(name: &str, into: &Path, which: Modules) -> [PathBuf
             if shape.len() != 2 || ty != "F32" || !is_wanted {
                 continue;
             }
-            let is_turned = is_table || is_conv && !module.ends_with("lm_head");
+            let is_transposed = is_table || is_conv && !module.ends_with("lm_head");
             let (rows, columns) = (shape[0], shape[1]);
-            let (n_out, n_in) = if is_turned {
+            let (n_out, n_in) = if is_transposed {
                 (columns, rows)
             } else {
                 (rows, columns)
@@ -410,7 +410,7 @@ pub(crate) fn write_folders(name: &str, into: &Path, which: Modules) -> [PathBuf
             let b = numbers(&format!("b.{module}"), n_out * RANK, 0.2);
             for (at, element) in data.chunks_exact_mut(4).enumerate() {
                 let (row, column) = (at / columns, at % columns);
-                let (o, i) = if is_turned {
+                let (o, i) = if is_transposed {
                     (column, row)
                 } else {
                     (row, column)

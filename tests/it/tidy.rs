@@ -160,26 +160,58 @@ fn retired_words_do_not_come_back() {
         ("Ledger", "block manager"),
         ("Sight", "attention view"),
         ("Retyped", "quantised"),
+        ("UNSAID", "unset"),
         ("fills in", "text diffusion, denoising step"),
         ("filled in", "text diffusion, denoising step"),
+        ("filling in", "text diffusion, denoising step"),
+        ("guessing ahead", "speculative decoding, draft tokens"),
+        ("guesses ahead", "speculative decoding, multi-token prediction"),
+        ("shared begins", "prefix cache"),
         ("makes room", "preempt"),
         ("keeping its scores", "flash attention"),
+        ("values of each token are kept", "KV cache bytes per token"),
         ("offset of a projection", "bias"),
         ("gain of a norm", "weight of a norm"),
+        ("stored gain", "scale"),
+        ("is_turned", "has_rope, is_rotated or is_transposed"),
         ("the stream behind", "hidden state after"),
+        ("behind each", "after each"),
+        ("no sensible", "a maximum"),
+        ("the affair of", "who does it"),
+        ("made-up model", "random model"),
     ];
-    let docs = std::fs::read_dir(root().join("docs")).expect("readable");
-    let docs = docs.map(|entry| entry.expect("readable").path());
-    let guides = ["README.md", "ARCHITECTURE.md", "AGENTS.md"].map(|name| root().join(name));
-    let pages = docs
-        .chain(guides)
-        .filter(|p| p.extension().is_some_and(|e| e == "md"));
-    let pages = pages.map(|path| {
-        let text = std::fs::read_to_string(&path).expect("pages are UTF-8");
+    const TEXTS: &[&str] = &[
+        "README.md",
+        "ARCHITECTURE.md",
+        "AGENTS.md",
+        "docs",
+        "archs",
+        "stmaps",
+        "scripts",
+        "tests/hf/README.md",
+        "tests/hf/cases.toml",
+        "tests/goldens/cases.toml",
+    ];
+    let texts = TEXTS.iter().flat_map(|name| {
+        let path = root().join(name);
+        let files: Vec<PathBuf> = match path.is_dir() {
+            true => std::fs::read_dir(path)
+                .expect("readable")
+                .map(|entry| entry.expect("readable").path())
+                .collect(),
+            false => vec![path],
+        };
+        files.into_iter().filter(|path| {
+            let ending = path.extension().and_then(|ending| ending.to_str());
+            ["md", "toml", "py"].map(Some).contains(&ending)
+        })
+    });
+    let texts = texts.map(|path| {
+        let text = std::fs::read_to_string(&path).expect("texts are UTF-8");
         (path.display().to_string(), text)
     });
     let mut faults = Vec::new();
-    for (name, text) in sources("src").into_iter().chain(pages) {
+    for (name, text) in sources("src").into_iter().chain(texts) {
         for (i, line) in text.lines().enumerate() {
             let found = RETIRED.iter().find(|(word, _)| line.contains(word));
             if let Some((word, instead)) = found {

@@ -1,5 +1,5 @@
 //! `bench perf`: prefill and decode speed, apart, over prompt lengths, depths, sequences and threads,
-//! with what the machine's memory could do at most beside them.
+//! with the bandwidth of the machine's memory as their bound.
 
 mod passes;
 mod profile;

@@ -418,7 +418,7 @@ fn modules(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Module>, Stri
             name: name.to_owned(),
             down,
             up,
-            is_turned: halves.is_table || config.fan_in_fan_out,
+            is_transposed: halves.is_table || config.fan_in_fan_out,
         })
     };
     found.into_iter().map(module).collect()

@@ -54,7 +54,7 @@ pub(super) enum Family {
 }
 
 /// Suffixes of the tensors that belong to a packed matrix, after the name of the matrix or its module.
-pub(super) const BESIDE: [&str; 31] = [
+pub(super) const PARTS: [&str; 31] = [
     ".qweight",
     ".qzeros",
     ".scales",
@@ -91,7 +91,7 @@ pub(super) const BESIDE: [&str; 31] = [
 impl Finder<'_> {
     /// The layout of the matrix whose codes have this name, and the name of the matrix.
     pub(super) fn family(&self, name: &str, stored: &Stored) -> Option<(Family, String)> {
-        let has = |beside: &str| self.checkpoint.get(beside).is_some();
+        let has = |name: &str| self.checkpoint.get(name).is_some();
         let of = |base: &str, family| Some((family, format!("{base}.weight")));
         if let Some(base) = name.strip_suffix(".qweight") {
             return of(base, Family::Words);
@@ -107,15 +107,15 @@ impl Finder<'_> {
         {
             return Some((Family::Blocks, base.to_owned()));
         }
-        let beside = |ending: &str| has(&format!("{}{ending}", name.trim_end_matches(".weight")));
+        let has_part = |ending: &str| has(&format!("{}{ending}", name.trim_end_matches(".weight")));
         let family = match stored.dtype {
             Dtype::F8_E4M3 | Dtype::F8_E5M2 if !is_scale(name) => Family::Float8,
             _ if !name.ends_with(".weight") => return None,
-            Dtype::U32 if beside(".scales") => Family::Mlx,
+            Dtype::U32 if has_part(".scales") => Family::Mlx,
             Dtype::U8 if self.state(name).is_some() => Family::Bnb4,
-            Dtype::U8 if beside(".weight_scale_2") => Family::Nvfp4,
-            Dtype::I8 if beside(".SCB") => Family::Bnb8,
-            Dtype::I8 if beside(".weight_scale") => Family::Int8,
+            Dtype::U8 if has_part(".weight_scale_2") => Family::Nvfp4,
+            Dtype::I8 if has_part(".SCB") => Family::Bnb8,
+            Dtype::I8 if has_part(".weight_scale") => Family::Int8,
             _ => return None,
         };
         Some((family, name.to_owned()))

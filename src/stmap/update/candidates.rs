@@ -132,9 +132,9 @@ pub(super) fn candidates(
         path: path.to_owned(),
         message,
     };
-    let beside = path.join(CONFIG);
-    if beside.is_file() {
-        let mut json = read_config(&beside)?;
+    let own = path.join(CONFIG);
+    if own.is_file() {
+        let mut json = read_config(&own)?;
         let chosen = choose(path, maps, &mut json, |_| Ok(Checkpoint::default()))?;
         let mut candidate = Candidate::chosen(chosen, json);
         origin.admit(&candidate, CONFIG).map_err(refuse)?;

@@ -67,7 +67,7 @@ pub struct Module {
     /// Factor of the product.
     pub factor: f64,
     /// Whether the stored matrix is `[n_in, n_out]`, where its shape does not tell.
-    pub is_turned: bool,
+    pub is_transposed: bool,
 }
 
 /// The model that updates are for.
@@ -514,21 +514,21 @@ impl<'a> Work<'a> {
             return Ok(Some(block));
         };
         let straight = [module.up.shape[0], module.down.shape[1]];
-        let turned = [straight[1], straight[0]];
-        let is_turned = match stored.as_deref() {
-            None => module.is_turned,
-            Some(shape) if shape == turned && shape == straight => module.is_turned,
+        let transposed = [straight[1], straight[0]];
+        let is_transposed = match stored.as_deref() {
+            None => module.is_transposed,
+            Some(shape) if shape == transposed && shape == straight => module.is_transposed,
             Some(shape) if shape == straight => false,
-            Some(shape) if shape == turned => true,
+            Some(shape) if shape == transposed => true,
             Some(shape) => {
                 return Err(place(format!(
                     "the update is of {straight:?}, the stored matrix of {shape:?}"
                 )));
             }
         };
-        let shape = if is_turned { turned } else { straight };
+        let shape = if is_transposed { transposed } else { straight };
         let view = view(source.taken, &shape, at).map_err(place)?;
-        let block = Block::new(module, is_turned, &view, shape[1]);
+        let block = Block::new(module, is_transposed, &view, shape[1]);
         block.map(Some).map_err(place)
     }
 }

@@ -92,7 +92,7 @@ impl Block {
     /// The update of a stored matrix with rows of `width` elements, as `view` takes it.
     pub(super) fn new(
         module: &Module,
-        is_turned: bool,
+        is_transposed: bool,
         view: &View,
         width: u64,
     ) -> Result<Self, String> {
@@ -128,7 +128,11 @@ impl Block {
             is_ranked_first: false,
         };
         Ok(Self {
-            sides: Some(if is_turned { [down, up] } else { [up, down] }),
+            sides: Some(if is_transposed {
+                [down, up]
+            } else {
+                [up, down]
+            }),
             columns_of,
             steps: [0, 1, 2].map(|dim| steps(axes[dim], width)),
             offset: [view.offset / width, view.offset % width],

@@ -8,7 +8,7 @@ pub(super) fn capitalize(text: &str) -> String {
     let Some(first) = text.chars().next() else {
         return String::new();
     };
-    // What is small at the end of a word depends on what stands before it.
+    // The lower case of a sigma depends on the characters before it.
     let small = text.to_lowercase();
     let n_first: usize = first.to_lowercase().map(char::len_utf8).sum();
     capital(first) + small.get(n_first..).unwrap_or_default()

@@ -17,7 +17,7 @@ pub(crate) struct External {
     whole: tokenizers::Tokenizer,
     /// Takes control tokens for text.
     literal: tokenizers::Tokenizer,
-    /// Tokens that a text starts and ends with where special tokens are asked for.
+    /// Tokens that a text starts and ends with if special tokens are requested.
     frame: (Vec<u32>, Vec<u32>),
     pub(super) spaces: Spaces,
     /// Whether encoding keeps every byte of a text.
@@ -62,12 +62,12 @@ impl External {
         Ok(ids)
     }
 
-    /// The token that a text starts with where special tokens are asked for.
+    /// The token that a text starts with if special tokens are requested.
     pub(super) fn first(&self) -> Option<u32> {
         self.frame.0.first().copied()
     }
 
-    /// The token that a text ends with where special tokens are asked for.
+    /// The token that a text ends with if special tokens are requested.
     pub(super) fn last(&self) -> Option<u32> {
         self.frame.1.last().copied()
     }

@@ -33,9 +33,9 @@ pub(super) const SPACE_IS_LAST: &str = "tokenizer.ggml.space_is_last";
 /// Ours: a space is put before a text, but not after a special token.
 pub(super) const SPACE_AT_START_ONLY: &str = "tokenizer.ggml.space_at_start_only";
 
-/// What stands before all keys of a vocabulary.
+/// Prefix of all keys of a vocabulary.
 const ALL: &str = "tokenizer.";
-/// What stands before the keys of chat templates, which are read where one is chosen.
+/// Prefix of the keys of chat templates, which are read when one is chosen.
 const TEMPLATES: &str = "tokenizer.chat_template";
 /// What ends the keys of roles.
 const ROLE: &str = "_token_id";

@@ -311,12 +311,12 @@ impl Tokenizer {
         self.roles.ends.iter().copied()
     }
 
-    /// Whether `encode` puts the BOS token first when special tokens are asked for.
+    /// Whether `encode` puts the BOS token first when special tokens are requested.
     pub fn adds_bos(&self) -> bool {
         self.adds_bos && self.roles.bos.is_some()
     }
 
-    /// Whether `encode` puts the EOS token last when special tokens are asked for.
+    /// Whether `encode` puts the EOS token last when special tokens are requested.
     pub fn adds_eos(&self) -> bool {
         self.adds_eos && self.roles.eos.is_some()
     }

@@ -15,7 +15,7 @@ use super::vocab::{Kind, Vocabulary};
 struct Special {
     id: u32,
     text: String,
-    /// Matched only where special tokens are asked for.
+    /// Matched only if special tokens are requested.
     on_request: bool,
     strips_left: bool,
     strips_right: bool,

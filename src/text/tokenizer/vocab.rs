@@ -16,7 +16,7 @@ use super::Error;
 pub(super) enum Kind {
     Normal,
     Unknown,
-    /// Matched in a text only where special tokens are asked for.
+    /// Matched in a text only if special tokens are requested.
     Control,
     /// Matched in every text, ahead of the tokenizer proper.
     UserDefined,

@@ -11,7 +11,7 @@ pub enum Kind {
     Projector,
     /// How much the columns of a model's weights matter, for quantising.
     ImportanceMatrix,
-    /// Directions that are added to the stream between layers.
+    /// Directions that are added to the hidden state between layers.
     ControlVector,
     /// A vocabulary without weights.
     Vocabulary,

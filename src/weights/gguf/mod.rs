@@ -195,18 +195,18 @@ mod tests {
         }
     }
 
-    /// Files of other programs, beside the checkout: they open, and written again they are the same.
+    /// Files of other programs, in `../shared`: they open, and written again they are the same.
     #[test]
     #[expect(clippy::print_stdout, reason = "says what was not run")]
     fn files_of_other_programs_come_back_as_they_were() {
-        let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
-        let shared = std::env::var_os("BENCH_SHARED").map_or(beside, PathBuf::from);
+        let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
+        let shared = std::env::var_os("BENCH_SHARED").map_or(default, PathBuf::from);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (mut n_files, again) = (0, folder.path().join("again.gguf"));
         for part in ["zoo/dev", "golden/tokenizers/vocab"] {
             let Ok(entries) = std::fs::read_dir(shared.join(part)) else {
                 println!(
-                    "NOT RUN: there is no {} beside the checkout",
+                    "NOT RUN: there is no {} next to the checkout",
                     shared.join(part).display()
                 );
                 continue;

@@ -161,8 +161,8 @@ mod tests {
         let message = weights::open(&first)
             .expect_err("the parts do not fit")
             .to_string();
-        let beside = format!("{}/m-0000", folder.path().display());
-        assert_eq!(message.replace(&beside, "part "), expected);
+        let prefix = format!("{}/m-0000", folder.path().display());
+        assert_eq!(message.replace(&prefix, "part "), expected);
     }
 
     #[test]

@@ -242,7 +242,7 @@ fn bits_do_not_depend_on_neighbours_pages_or_threads() {
         for (neighbours, threads, block_len) in
             [(0, 1, 16), (1, 2, 16), (2, 3, 32), (5, 2, 64), (8, 3, 16)]
         {
-            // Ragged neighbours before, between and behind.
+            // Ragged neighbours before, between and after.
             let mut queries = wanted.clone();
             for i in 0..neighbours {
                 let at = mixed(i) as usize % queries.len();
@@ -331,7 +331,7 @@ fn a_position_far_from_its_keys_is_no_overflow() {
 
 #[test]
 fn queries_may_lie_apart() {
-    // [dk, heads, n] of rows that hold something else behind each head.
+    // [dk, heads, n] of rows that hold something else after each head.
     let mut g = Graph::new(64, 8).expect("a small graph");
     let rows = g.input("q", F32, &[40, 2, 3]).expect("a shape");
     let q = g
@@ -468,7 +468,7 @@ fn what_does_not_go_together_is_refused() {
     let fewer = t(F16, &[32, 2, 48]);
     let narrow = t(F16, &[16, 2, 64]);
     let other = t(TensorType::Q5_0, &[32, 2, 64]);
-    let turned = g.permute(&k, [1, 0, 2, 3]).expect("a permutation");
+    let transposed = g.permute(&k, [1, 0, 2, 3]).expect("a permutation");
     let two = t(I32, &[4, 2]);
     let floats = t(F32, &[4, 3]);
     let wide = t(F16, &[2048, 2, 64]);
@@ -499,7 +499,7 @@ fn what_does_not_go_together_is_refused() {
             ..blocks
         },
         KvBlocks {
-            v: &turned,
+            v: &transposed,
             ..blocks
         },
         KvBlocks {

@@ -60,7 +60,7 @@ impl Default for Frame {
 }
 
 impl Own {
-    /// What the library knows, and the class of a folder where one was asked for.
+    /// What the library knows, and the class of a folder if one was requested.
     pub(super) fn read(
         files: &Files,
         parsed: &Parsed,

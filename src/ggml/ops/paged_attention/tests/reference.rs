@@ -213,7 +213,7 @@ pub(super) struct Place {
     pub(super) block_len: usize,
     pub(super) seed: u64,
     pub(super) threads: usize,
-    /// Slots that the pool lacks behind its last block.
+    /// Slots that the pool lacks after its last block.
     pub(super) short: usize,
 }
 
