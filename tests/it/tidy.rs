@@ -165,7 +165,7 @@ fn retired_words_do_not_come_back() {
         ("filled in", "text diffusion, denoising step"),
         ("filling in", "text diffusion, denoising step"),
         ("guessing ahead", "speculative decoding, draft tokens"),
-        ("guesses ahead", "speculative decoding, multi-token prediction"),
+        ("guesses ahead", "multi-token prediction"),
         ("shared begins", "prefix cache"),
         ("makes room", "preempt"),
         ("keeping its scores", "flash attention"),
