@@ -476,7 +476,7 @@ fn what_all_maps_share_is_shown_at_its_own_place() {
     let place = format!("stmaps/common.toml:{}:", line_of("n_ctx_train "));
     folder.is_refused(&[&place, "`max_position_embeddings` is an object"]);
 
-    // And beside those of the map.
+    // And with those of the map.
     folder.set("hidden_act", json!("gelu"));
     folder.is_refused(&[
         &place,

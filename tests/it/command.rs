@@ -14,7 +14,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// Whether it did what it was asked for.
+    /// Whether it succeeded.
     pub(crate) fn is_fine(&self) -> bool {
         self.code == 0
     }
@@ -42,7 +42,7 @@ pub(crate) fn ended(command: &mut Command) -> Ran {
     }
 }
 
-/// What the program prints when it does as it is told.
+/// The output of the program, which must succeed.
 #[track_caller]
 pub(crate) fn printed(arguments: &[&str]) -> String {
     let ran = bench(arguments);

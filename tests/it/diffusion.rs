@@ -212,7 +212,7 @@ fn the_engine_fixes_what_the_reference_fixes() {
         for (path, options) in paths() {
             let of_model: Vec<&Value> = cases.iter().filter(|c| c["model"] == model).collect();
             let handle = start(&golden, options, number(&of_model[0]["mask"]) as u32);
-            // All at once, each twice: what runs beside a text changes nothing.
+            // All at once, each twice: other sequences of a batch change nothing.
             let asked: Vec<_> = of_model
                 .iter()
                 .chain(&of_model)

@@ -35,7 +35,7 @@ fn error_of(name: &str, with: &Definitions, scratch: &Path) -> Result<f64, Strin
     folder.write(&into);
     let opened =
         models::open(&Source::File(into.clone()), with).map_err(|error| error.to_string())?;
-    // 8-bit floats become bf16 unless another type is asked for.
+    // 8-bit floats become bf16 unless another type is requested.
     let opened = match folder.has(&["F8_E4M3"]) {
         true => opened
             .quantised(TensorType::F32)

@@ -259,7 +259,7 @@ fn what_cannot_run_is_said_with_the_reason() {
     let row = ability(&page(&[text(&path)]), "speculative decoding");
     assert!(row.contains(" no ") && row.contains("taken back"), "{row}");
 
-    // Without a context nothing can be taken back, nor shared.
+    // Without a context no token can be rejected and no prefix shared.
     let row = ability(&page(&["tiny-chat"]), "speculative decoding");
     assert!(row.contains(" yes "), "{row}");
     let without = page(&["tiny-chat", "--ctx", "0"]);

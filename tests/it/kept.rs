@@ -1,4 +1,4 @@
-//! What is kept between passes: windows, states of sequences, keys shared between layers. Long
+//! What is stored between passes: windows, states of sequences, keys shared between layers. Long
 //! texts, one token at a time, equal one pass that keeps nothing; windows do not grow with them.
 
 use lab_bench::model::Options;
@@ -111,7 +111,7 @@ fn a_text_is_not_continued_where_its_window_has_been_left() {
     );
     assert_eq!(model.free_slots(), free);
     assert_eq!(model.forget(0, N_TOKENS - 1), N_TOKENS - 1);
-    // What the window has left is copied from what is remembered of it, but for the last token.
+    // Rows outside the window are copied from the prefix cache, except the last token's.
     assert_eq!(model.forget(0, 12), 11);
     let again = run(&mut model, &tokens[11..14], 0, 11);
     let n = again.len();

@@ -10,7 +10,7 @@ use crate::command::{bench, made_up, printed, scratch, text};
 use crate::support::shared;
 
 /// What the files of the zoo ask for and their definitions do not read. An indexer picks the keys
-/// that a query sees; no definition has one, and these files no tensors for it.
+/// that a query attends to; no definition has one, and these files no tensors for it.
 const ZOO: [&str; 4] = [
     "apertus-dense: apertus.attention.indexer.head_count",
     "bitnet-dense: bitnet.attention.indexer.head_count",

@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// Calls `change` with every folder that has a map, as often as is asked for; it makes the folder
+/// Calls `change` with every folder that has a map, as often as requested; it makes the folder
 /// another one and says how. Some of them have to open, and some have not to.
 fn with_changes(change: impl Fn(&Folder, &mut Random) -> String) {
     let n = std::env::var("CHANGES").ok().and_then(|n| n.parse().ok());

@@ -1,7 +1,7 @@
 //! Quantised folders: what each method's formula gives, in its ggml type and as f32.
 //!
 //! The folders of `tests/quant` were packed by the packages of the methods
-//! (`scripts/make_quant_goldens.py`); the logits beside them are of matrices dequantised there.
+//! (`scripts/make_quant_goldens.py`); their logits are of matrices dequantised there.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -115,7 +115,7 @@ fn quantised_folders_give_what_their_formulas_give() {
             faults.push(format!("{name}: types {found:?}, expected {types:?}"));
         }
         let error = error_of(&model, name);
-        // Columns are rounded to 8 bits beside blocks, to bf16 beside bf16.
+        // Columns are rounded to 8 bits with blocks, to bf16 with bf16.
         let bound = if types == [BF16] { HALF } else { Q8 };
         if error > bound {
             faults.push(format!("{name}: NMSE {error:.1e} in its own types"));
@@ -391,7 +391,7 @@ fn methods_are_named_in_one_line() {
         config["quantization_config"]["version"] = json!("gemv_fast")
     });
     assert!(refused(&folder).contains("AWQ in the form `gemv_fast`"));
-    // The record may be beside, or name no method that matters: the tensors tell.
+    // The quantisation config may be in a file of its own, or name an unknown method: the tensors decide.
     let folder = copy("gptq");
     let mut record = json!(null);
     set(&folder, |config| {
@@ -405,7 +405,7 @@ fn methods_are_named_in_one_line() {
         .expect("an object")
         .remove("quant_method");
     folder.write("quantize_config.json", record.to_string());
-    let model = open(folder.0.path(), &DEFINITIONS).expect("a record beside");
+    let model = open(folder.0.path(), &DEFINITIONS).expect("a config in a file of its own");
     assert!(error_of(&model, "gptq") <= Q8);
 
     // One line about what is rounded, however many matrices there are; none where nothing is.

@@ -105,7 +105,7 @@ fn a_shared_begin_is_read_once_and_changes_nothing() {
 }
 
 #[test]
-fn tokens_that_are_taken_back_leave_no_trace() {
+fn rejected_draft_tokens_leave_no_trace() {
     let scratch = scratch();
     for golden in goldens(scratch.path(), |_| true) {
         let mut model = load(
@@ -120,7 +120,7 @@ fn tokens_that_are_taken_back_leave_no_trace() {
         }
         let whole = read(&mut model, 0, &text(0), 16);
         model.release(0);
-        // Guesses behind every few tokens, which turn out wrong.
+        // Draft tokens after every few tokens, all of which are rejected.
         let tokens = text(0);
         let mut found = Vec::new();
         let mut n_again = 0;
@@ -289,8 +289,8 @@ fn sequences_with_states_run_in_one_pass_whatever_their_lengths() {
     }
 }
 
-/// Bits of the logits of a text's tokens, beside `n` others whose shares of the passes differ.
-fn beside(model: &mut Model, text: &[u32], n: u32) -> Vec<u32> {
+/// Bits of the logits of a sequence, in batches with `n` others whose numbers of tokens differ.
+fn alongside(model: &mut Model, text: &[u32], n: u32) -> Vec<u32> {
     let neighbours: Vec<Vec<u32>> = (0..n)
         .map(|s| (0..40).map(|i| (i * 29 + s * 17 + 5) % 96).collect())
         .collect();
@@ -343,7 +343,7 @@ fn deterministic_bits_do_not_depend_on_neighbours_or_threads() {
                 break;
             }
             for n in [0, 1, 2, 5, 8] {
-                let bits = beside(&mut model, text, n);
+                let bits = alongside(&mut model, text, n);
                 let expected = expected.get_or_insert_with(|| bits.clone());
                 let differing = bits.iter().zip(&*expected).filter(|(a, b)| a != b).count();
                 let name = &golden.name;

@@ -1,4 +1,4 @@
-//! What several tests need: the shared oracles, NPY and NPZ, error measures, execution paths, walks of a
+//! Helpers of several tests: the shared oracles, NPY and NPZ, error measures, execution paths, walks of a
 //! graph. How the program is run stands in `command`.
 
 use std::io::Read;
@@ -10,20 +10,20 @@ use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::Plan;
 use lab_bench::weights::{TensorType, Weights};
 
-/// A folder of the oracles that lie beside the checkout, or where `BENCH_SHARED` says. None, with a line that
+/// A folder of the oracles in `../shared`, or where `BENCH_SHARED` says. None, with a line that
 /// says so, if there are no oracles at all.
 ///
 /// # Panics
 /// There are oracles, or `BENCH_SHARED` promises them, and this folder is not among them: a test must not
 /// pass because what it compares with is missing.
 pub fn shared(part: &str) -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
+    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
     let named = std::env::var_os("BENCH_SHARED").map(PathBuf::from);
-    if named.is_none() && !beside.is_dir() {
+    if named.is_none() && !default.is_dir() {
         println!("NOT RUN: there is no ../shared/{part}");
         return None;
     }
-    let folder = named.unwrap_or(beside).join(part);
+    let folder = named.unwrap_or(default).join(part);
     assert!(folder.is_dir(), "there is no {}", folder.display());
     Some(folder)
 }
@@ -92,7 +92,7 @@ pub fn nmse(found: &[f32], expected: &[f64]) -> f64 {
 }
 
 /// The middle of the rows' own errors. Where a router chooses experts, rounding keys and values may
-/// tip a choice that is nearly a tie: that moves the rows behind it by a jump of the model's, not by
+/// tip a choice that is nearly a tie: that moves the rows after it by a jump of the model's, not by
 /// an error of ours, and leaves the others where they are.
 pub fn middle_nmse(found: &[f32], expected: &[f64], width: usize) -> f64 {
     let rows = found.chunks_exact(width).zip(expected.chunks_exact(width));
@@ -218,7 +218,7 @@ pub fn logits(
     results(def, weights, tokens, path, Output::Logits)
 }
 
-/// What a model is asked for.
+/// A request to a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// The logits of every token.

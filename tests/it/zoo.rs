@@ -1,4 +1,4 @@
-//! Models that llama.cpp wrote, beside the checkout: every one whose architecture is here must
+//! Models that llama.cpp wrote, in `../shared`: every one whose architecture has a definition must
 //! come out equal along every path.
 
 use lab_bench::arch::Library;

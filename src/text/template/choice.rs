@@ -12,7 +12,7 @@ const TOOL_USE: &str = "tool_use";
 /// Name that stands for the template without one.
 const DEFAULT: &str = "default";
 
-/// A model has no template of the name asked for.
+/// A model has no template of the requested name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no chat template is named `{name}`; there {}", known(.names))]
 pub struct UnknownTemplate {
@@ -40,12 +40,12 @@ pub fn names(metadata: &Metadata) -> Vec<String> {
     own.into_iter().chain(named).collect()
 }
 
-/// The text of the template that is used: the one asked for by name, else `tool_use` where tools are
+/// The text of the template that is used: the one requested by name, else `tool_use` if tools are
 /// offered and there is one, else the one without a name, else the only one there is. None for a
 /// model without templates.
 ///
 /// # Errors
-/// No template of the name asked for.
+/// No template of the requested name.
 pub fn choose<'m>(
     metadata: &'m Metadata,
     name: Option<&str>,
