@@ -300,7 +300,7 @@ impl BranchPlan {
         Some(self.name.as_str()).filter(|name| *name != self.block.contract.0.name)
     }
 
-    /// The block's short name, after its role if it has one: `shared network`.
+    /// The block's short name, after its role if it has one: `shared MLP`.
     pub fn short(&self) -> String {
         let short = self.block.contract.0.short();
         match self.role() {
