@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 pub struct Entry<T> {
     /// The bytes it contributes to the text; of a token that a stop text cuts, those before it.
     pub bytes: Vec<u8>,
-    /// What was put in with it.
+    /// The caller's entry.
     pub entry: T,
 }
 
@@ -51,7 +51,7 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Takes a token and releases what has become final. After a stop nothing is taken any more.
+    /// Takes a token and releases the text that has become final. After a stop string it takes no more tokens.
     pub fn push(&mut self, bytes: &[u8], entry: T) -> Released<T> {
         if self.is_stopped {
             return self.release(0);
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(gate.push(b"o", 2).entries, []);
     }
 
-    /// What a gate makes of tokens: text, entries, whether it stopped.
+    /// The output of a gate for tokens: text, entries, whether it stopped.
     fn run(stops: &[Vec<u8>], tokens: &[Vec<u8>]) -> (String, Vec<(usize, Vec<u8>)>, bool) {
         let mut gate = Gate::new(stops);
         let (mut text, mut entries, mut stopped) = (String::new(), Vec::new(), false);

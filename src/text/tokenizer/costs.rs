@@ -9,7 +9,7 @@ use super::Error;
 use super::prefixes::Prefixes;
 use super::vocab::{Kind, Vocabulary};
 
-/// What a character without a token adds.
+/// The cost of a character without a token.
 const UNKNOWN: i64 = 10_000_000;
 /// A token that costs as much or more is not used.
 const FORBIDDEN: i64 = 20_000_000;

@@ -1,4 +1,4 @@
-//! What can be wrong with a vocabulary, or with a text for it.
+//! Errors of a vocabulary, or of a text for it.
 //!
 //! Errors of a vocabulary name the key; the caller, who knows the file, adds its path.
 
@@ -34,13 +34,13 @@ pub enum Error {
     /// The vocabulary has more tokens than ids.
     #[error("`tokenizer.ggml.tokens` has {0} entries, more than there are ids")]
     TooManyTokens(usize),
-    /// A tokenizer model nobody knows, or one that is not supported.
+    /// A tokenizer model that is unknown or not supported.
     #[error("tokenizer model `{0}` is not supported")]
     UnsupportedModel(String),
-    /// A pre-tokenizer nobody knows.
+    /// An unknown pre-tokenizer.
     #[error("unknown pre-tokenizer `{0}` (`tokenizer.ggml.pre`)")]
     UnknownPreTokenizer(String),
-    /// A Unicode normal form nobody knows.
+    /// An unknown Unicode normal form.
     #[error("unknown normal form `{0}` (`tokenizer.ggml.normalizer.form`)")]
     UnknownForm(String),
     /// A pattern of the pre-tokenizer does not compile.
@@ -59,7 +59,7 @@ pub enum Error {
     /// A byte of the text has no token, and there is no token for the unknown.
     #[error("the vocabulary has no token for byte {0:#04x}")]
     NoTokenForByte(u8),
-    /// The vocabulary has no token for what it does not know.
+    /// The vocabulary has no token for unknown characters.
     #[error("the vocabulary has no token for the unknown (`tokenizer.ggml.unknown_token_id`)")]
     NoUnknownToken,
     /// A table of the file does not hold together.

@@ -1,4 +1,4 @@
-//! Encoding by the library that defines a folder's vocabulary, for what no algorithm here covers.
+//! Encoding by the `tokenizers` library, for folders that no algorithm here covers.
 //!
 //! The library splits at special tokens itself, so nothing of `specials` runs alongside it. Pieces
 //! and roles come from the metadata as for every other vocabulary. Not here: reading the folder.
@@ -15,7 +15,7 @@ use super::pieces::Spaces;
 pub(crate) struct External {
     /// Recognises all special tokens.
     whole: tokenizers::Tokenizer,
-    /// Takes control tokens for text.
+    /// Treats control tokens as text.
     literal: tokenizers::Tokenizer,
     /// Tokens that a text starts and ends with if special tokens are requested.
     frame: (Vec<u32>, Vec<u32>),
@@ -78,7 +78,7 @@ pub(super) fn ids(library: &tokenizers::Tokenizer, text: &str) -> Result<Vec<u32
     guarded(|| Ok(library.encode_fast(text, false)?.get_ids().to_vec()))
 }
 
-/// Calls the library; what goes wrong there is a sentence.
+/// Calls the library; its errors become sentences.
 pub(super) fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result.map_err(|error| error.to_string()),

@@ -1,6 +1,6 @@
 //! The metadata keys of a vocabulary, apart from those of roles.
 //!
-//! Those of the GGUF specification, of llama.cpp, and some of our own that say what neither can;
+//! Those of the GGUF specification, of llama.cpp, and some of this project for what neither can state;
 //! readers that do not know them lose only that.
 
 use crate::weights::{Array, Metadata, Value};
@@ -19,25 +19,25 @@ pub(super) const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 pub(super) const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
 pub(super) const STRIP_ACCENTS: &str = "tokenizer.ggml.normalizer.strip_accents";
 
-/// Ours: the Unicode normal form of texts, `nfc`, `nfd`, `nfkc` or `nfkd`.
+/// This project's: the Unicode normal form of texts, `nfc`, `nfd`, `nfkc` or `nfkd`.
 pub(super) const NORMAL_FORM: &str = "tokenizer.ggml.normalizer.form";
-/// Ours: ids of the special tokens that white space before them belongs to.
+/// This project's: ids of the special tokens that white space before them belongs to.
 pub(super) const STRIPS_LEFT: &str = "tokenizer.ggml.lstrip_token_ids";
-/// Ours: ids of the special tokens that white space after them belongs to.
+/// This project's: ids of the special tokens that white space after them belongs to.
 pub(super) const STRIPS_RIGHT: &str = "tokenizer.ggml.rstrip_token_ids";
-/// Ours: ids of the user-defined symbols that SentencePiece matches within a text, where other tokens
+/// This project's: ids of the user-defined symbols that SentencePiece matches within a text, where other tokens
 /// of their kind split it. A file that has the key, be it empty, is tokenized as that library does.
 pub(super) const SYMBOLS: &str = "tokenizer.ggml.sentencepiece_symbol_ids";
-/// Ours: the space that is put before a text stands after it instead.
+/// This project's: the space that is put before a text is put after it instead.
 pub(super) const SPACE_IS_LAST: &str = "tokenizer.ggml.space_is_last";
-/// Ours: a space is put before a text, but not after a special token.
+/// This project's: a space is put before a text, but not after a special token.
 pub(super) const SPACE_AT_START_ONLY: &str = "tokenizer.ggml.space_at_start_only";
 
 /// Prefix of all keys of a vocabulary.
 const ALL: &str = "tokenizer.";
 /// Prefix of the keys of chat templates, which are read when one is chosen.
 const TEMPLATES: &str = "tokenizer.chat_template";
-/// What ends the keys of roles.
+/// Ending of the keys of roles.
 const ROLE: &str = "_token_id";
 
 /// Keys that are read.
@@ -101,7 +101,7 @@ pub fn unread(metadata: &Metadata) -> impl Iterator<Item = String> {
 /// Whether a value is the same as no value.
 fn is_off(key: &str, value: &Value) -> bool {
     match value {
-        // The one flag that is on where it is not there.
+        // The one flag that is on if it is absent.
         Value::Bool(flag) => *flag == (key == "tokenizer.ggml.escape_whitespaces"),
         Value::Str(text) => text.is_empty(),
         Value::Array(items) => Array::len(items) == 0,

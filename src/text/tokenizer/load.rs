@@ -1,5 +1,4 @@
-//! Building a tokenizer from metadata: which algorithm a model name stands for, and what the
-//! file says about it.
+//! Building a tokenizer from metadata: the algorithm of a tokenizer model, and the file's settings.
 //!
 //! Files come from strangers: whatever they say is checked here or made harmless by the part
 //! that reads it.
@@ -261,7 +260,7 @@ impl Tokenizer {
         Ok(this)
     }
 
-    /// What all models have in common; without an encoder.
+    /// The parts that all models share; without an encoder.
     fn new(metadata: &Metadata, model: &Model, mut vocab: Vocabulary, spaces: Spaces) -> Self {
         let roles = Roles::read(metadata, &mut vocab, model.defaults);
         let mut specials = Specials::new(&vocab, metadata);

@@ -1,4 +1,4 @@
-//! The longest token first: a text is cut, from left to right, into the longest token that it goes on with.
+//! The longest token first: a text is cut, from left to right, into the longest token that matches.
 //!
 //! Tokens are any bytes, written with escapes: `\t`, `\n`, `\r`, `\xNN`, and any other character after a
 //! backslash stands for itself. Control and unused tokens are in no text. Where llama.cpp goes into a loop,
@@ -48,7 +48,7 @@ impl Longest {
     }
 }
 
-/// The bytes that a token's text with escapes stands for. An escape that is cut off stands for nothing.
+/// The bytes of a token's text with escapes. A truncated escape has none.
 pub(super) fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.iter().copied();

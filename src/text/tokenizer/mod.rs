@@ -93,7 +93,7 @@ enum Encoder {
 }
 
 impl Tokenizer {
-    /// The tokens of a text. `add_special` adds the BOS and EOS tokens the vocabulary asks for;
+    /// The tokens of a text. `add_special` adds the BOS and EOS tokens that the vocabulary requires;
     /// `parse_special` recognises control tokens in the text.
     pub fn encode(
         &self,
@@ -265,7 +265,7 @@ impl Tokenizer {
         self.roles.unk
     }
 
-    /// The token that stands for text that diffusion has yet to write.
+    /// The mask token of text diffusion.
     pub fn mask(&self) -> Option<u32> {
         self.roles.mask
     }

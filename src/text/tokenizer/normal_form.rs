@@ -1,4 +1,4 @@
-//! The Unicode normal form that a vocabulary wants its texts in (Unicode Standard Annex 15).
+//! The Unicode normal form of a vocabulary's texts (Unicode Standard Annex 15).
 //!
 //! Special tokens are split off before. Invariant: a text that has the form already stays in place.
 
@@ -20,7 +20,7 @@ pub(super) enum Form {
     Nfkd,
 }
 
-/// The form that a file asks for.
+/// The form that a file requires.
 pub(super) fn read(metadata: &Metadata) -> Result<Option<Form>, Error> {
     Ok(match metadata.str(keys::NORMAL_FORM) {
         None => None,

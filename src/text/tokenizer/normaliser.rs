@@ -1,4 +1,4 @@
-//! SentencePiece's normalisation: replacements made, white space joined, spaces written as U+2581.
+//! SentencePiece's normalisation: replacements, joined white space, spaces as U+2581.
 //!
 //! Tokens that the algorithm itself finds in texts (user-defined symbols of a SentencePiece model)
 //! are left as they are. The order of steps is that of the library: a space is put first (or last)
@@ -13,7 +13,7 @@ use super::replacements::Replacements;
 use super::vocab::Vocabulary;
 use super::{Error, SPACE, keys};
 
-/// What is done to a text before it is cut into tokens.
+/// The changes to a text before it is cut into tokens.
 #[derive(Debug)]
 pub(super) struct Normaliser {
     replacements: Option<Replacements>,
@@ -47,7 +47,7 @@ impl Normaliser {
         })
     }
 
-    /// Whether the vocabulary says that SentencePiece's library is to be followed in all.
+    /// Whether the vocabulary requires SentencePiece's own normalisation.
     pub(super) fn is_exact(&self) -> bool {
         self.symbols.is_some()
     }
@@ -118,7 +118,7 @@ impl Normaliser {
         out
     }
 
-    /// What is read next: its length in the text, and what it becomes.
+    /// The next piece: its length in the text, and its replacement.
     fn next<'a>(&'a self, text: &'a str) -> Option<(usize, Cow<'a, str>)> {
         let first = text.chars().next()?;
         if let Some((len, _)) = self.symbol(text) {

@@ -22,7 +22,7 @@ pub(super) enum Spelling {
     Plain,
 }
 
-/// How a byte-pair vocabulary wants its text prepared.
+/// How text is prepared for a byte-pair vocabulary.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct PreTokenizer {
@@ -42,7 +42,7 @@ pub(super) struct PreTokenizer {
     pub(super) prefixes_lines: bool,
     /// White space separates words and is dropped.
     pub(super) drops_white_space: bool,
-    /// Whether a text starts with the BOS token where the file does not say.
+    /// Whether a text starts with the BOS token if the file does not say.
     pub(super) adds_bos: bool,
     /// A text starts with the BOS token whatever the file says.
     pub(super) always_adds_bos: bool,
@@ -50,7 +50,7 @@ pub(super) struct PreTokenizer {
     pub(super) optional_merges: bool,
 }
 
-/// The name that stands for a missing `tokenizer.ggml.pre`.
+/// The name that is assumed if `tokenizer.ggml.pre` is missing.
 pub(super) const DEFAULT: &str = "default";
 
 /// The name of one that cuts at line feeds only, spells tokens as text and escapes spaces.

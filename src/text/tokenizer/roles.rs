@@ -10,7 +10,7 @@ use crate::weights::Metadata;
 
 use super::vocab::{Kind, Vocabulary};
 
-/// Ours: tokens that end a generation, for those that no other key and no text tells. A file that
+/// This project's: tokens that end a generation, for those that follow from no other key and no text. A file that
 /// has it says all there is to know about roles: a plain token gets none for its text, and none is
 /// implied by the model.
 pub(super) const ENDS: &str = "tokenizer.ggml.eog_token_ids";

@@ -1,4 +1,4 @@
-//! Splitting a text at its special tokens, before any tokenizer sees it.
+//! Splitting a text at its special tokens, before any other step.
 //!
 //! Longer tokens take precedence over shorter ones wherever they stand in the text, not only
 //! where both start at the same place. A token may swallow the white space on either side.

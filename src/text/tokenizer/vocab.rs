@@ -11,7 +11,7 @@ use crate::weights::{Array, Metadata, StringArray};
 
 use super::Error;
 
-/// What a token is for, as the file declares it.
+/// The kind of a token, as the file declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Normal,
@@ -22,7 +22,7 @@ pub(super) enum Kind {
     UserDefined,
     /// One byte, written `<0xNN>`.
     Byte,
-    /// Declared without a use, or of a kind nobody knows: no text.
+    /// Unused, or of an unknown kind: no text.
     Unused,
 }
 
@@ -32,7 +32,7 @@ impl Kind {
         code.and_then(Self::known).unwrap_or(Self::Unused)
     }
 
-    /// The kind of a `token_type` that somebody knows.
+    /// The kind of a known `token_type`.
     pub(super) fn known(code: i64) -> Option<Self> {
         Some(match code {
             1 => Self::Normal,

@@ -28,7 +28,7 @@ pub(super) struct WordPiece {
     classes: Regex,
 }
 
-/// What a character is.
+/// Classes of characters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Mark,
@@ -85,7 +85,7 @@ impl WordPiece {
         let mut words = Vec::new();
         let mut word = String::new();
         for c in text.chars() {
-            // Of what a character decomposes into, the first one stays: accents follow it.
+            // The first character of a decomposition stays: accents follow it.
             let c = match self.normaliser.strips_accents {
                 true => std::iter::once(c).nfd().next().unwrap_or(c),
                 false => c,

@@ -1,4 +1,4 @@
-//! What the code of a tokenizer's class says, and no file of its folder does.
+//! Facts of a tokenizer class that are in its code and in no file of its folder.
 //!
 //! The facts are data (`classes.toml`); nothing here knows a class. A folder names its class, or at
 //! least the type of its model. Invariant: the table parses, and no two entries of one form share a name.
@@ -36,7 +36,7 @@ pub(super) struct Class {
     pub(super) leading: Vec<String>,
     #[serde(default)]
     pub(super) replaced: usize,
-    /// What a text starts and ends with.
+    /// Tokens that a text starts and ends with.
     #[serde(default)]
     pub(super) first: Vec<String>,
     #[serde(default)]
@@ -150,7 +150,7 @@ impl Class {
     }
 }
 
-/// The texts that `{first..last}` in a text stands for.
+/// The texts that `{first..last}` in a text expands to.
 fn numbered(text: &str) -> Vec<String> {
     let parts = || {
         let (before, rest) = text.split_once('{')?;

@@ -1,4 +1,4 @@
-//! What can be wrong with the files of a folder; every error names the file.
+//! Errors of the files of a folder; every error names the file.
 
 use std::path::PathBuf;
 

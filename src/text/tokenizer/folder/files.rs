@@ -46,7 +46,7 @@ pub(super) struct Vocabulary {
     pub(super) bytes: Vec<u8>,
 }
 
-/// What a file that holds a vocabulary is by its name.
+/// The kind of a vocabulary file, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileKind {
     /// `tokenizer.json`.
@@ -63,7 +63,7 @@ pub(super) enum FileKind {
     Words,
 }
 
-/// The files that hold a vocabulary, the one that counts first. `*` stands for any text; of several names
+/// The files that hold a vocabulary, in the order of precedence. `*` is any text; of several names
 /// that fit the last one counts, which is that of the latest version.
 const VOCABULARIES: &[(&str, FileKind)] = &[
     ("tokenizer.json", FileKind::Library),
@@ -79,7 +79,7 @@ const VOCABULARIES: &[(&str, FileKind)] = &[
     ("vocab.txt", FileKind::Words),
 ];
 
-/// A file that goes with another one, without which that holds no vocabulary.
+/// A file that another one needs to be a vocabulary.
 pub(super) const MERGES_FILE: &str = "merges.txt";
 
 /// The file of a folder that holds its vocabulary: `tokenizer.json` before all others.
@@ -136,7 +136,7 @@ impl Files {
         self.vocabulary.path.clone()
     }
 
-    /// The error of a file that holds the vocabulary and is not what it should be.
+    /// The error of a malformed vocabulary file.
     pub(super) fn damaged(&self, what: impl Into<String>) -> Error {
         Error::Damaged {
             path: self.tokenizer_path(),
@@ -213,7 +213,7 @@ impl Object {
         read(value).map(Some).ok_or_else(wrong)
     }
 
-    /// The error that says what a value is, and what it should be.
+    /// The error with what was found and what was expected.
     pub(super) fn wrong_type(&self, key: &str, value: &Value, expected: &'static str) -> Error {
         Error::WrongType {
             path: self.path.clone(),
@@ -293,7 +293,7 @@ fn names_in(path: &Path, (start, end): (&str, &str)) -> Result<Vec<String>, Erro
     Ok(names)
 }
 
-/// What kind of value this is.
+/// The kind of a value.
 pub(super) fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,4 +1,4 @@
-//! Tokens with a role: which start and end a text, pad it, stand for the unknown, end an answer.
+//! Tokens with a role: BOS, EOS, padding, unknown, end of generation.
 //!
 //! A role is named by text in `tokenizer_config.json` and `special_tokens_map.json`, by id in
 //! `config.json` and `generation_config.json`; the first that names one counts. Of the tokens that
@@ -30,11 +30,11 @@ pub(super) struct Ids {
     pad: Option<u32>,
     mask: Option<u32>,
     ends: BTreeSet<u32>,
-    /// What a text starts and ends with.
+    /// Tokens that a text starts and ends with.
     pub(super) frame: (Vec<u32>, Vec<u32>),
 }
 
-/// What the file of a vocabulary, or its class, says of roles.
+/// The roles that the file of a vocabulary, or its class, states.
 #[derive(Debug, Default)]
 pub(super) struct Own {
     pub(super) unknown: Option<u32>,
@@ -45,7 +45,7 @@ pub(super) struct Own {
     pub(super) roles: Vec<(&'static str, u32)>,
 }
 
-/// What a text starts and ends with.
+/// Tokens that a text starts and ends with.
 #[derive(Debug)]
 pub(super) enum Frame {
     Ids(Vec<u32>, Vec<u32>),
@@ -85,7 +85,7 @@ impl Own {
         Ok(this)
     }
 
-    /// What a class says.
+    /// The roles that a class states.
     pub(super) fn of_class(class: Option<&Class>, tokens: &[Token]) -> Self {
         let Some(class) = class else {
             return Self::default();
@@ -293,7 +293,7 @@ impl Sources<'_> {
     }
 }
 
-/// What the library puts before and after a text, found by encoding one.
+/// The tokens that the library puts before and after a text, found by encoding one.
 fn frame(files: &Files, parsed: &Parsed, tokens: &[Token]) -> Result<(Vec<u32>, Vec<u32>), Error> {
     let texts = ["a", "1", "."].into_iter();
     let texts = texts.chain(tokens.iter().take(1000).map(|token| token.text.as_str()));

@@ -1,4 +1,4 @@
-//! How the keys of a GGUF file say what `tokenizer.json` says: a few ways to try, best first.
+//! A `tokenizer.json` as keys of a GGUF file: a few layouts to try, the best first.
 //!
 //! Which of them is right is not decided here but by what they make of texts (`fit`). Layouts are
 //! those of llama.cpp's converter: texts, kinds, scores and merges per model.
@@ -72,7 +72,7 @@ impl Layout {
     }
 }
 
-/// Writes what every vocabulary has, for one that no layout describes.
+/// Writes the parts of every vocabulary, for one that no layout describes.
 pub(super) fn write_plain(tokens: &[Token], parsed: &Parsed, metadata: &mut Metadata) {
     let spelling = match parsed.library.get_model() {
         ModelWrapper::WordPiece(_) => Spelling::Words,
@@ -130,7 +130,7 @@ impl Spelling {
     }
 }
 
-/// What a token that continues a word starts with.
+/// Prefix of a token that continues a word.
 const CONTINUES: &str = "##";
 
 /// The layouts to try, or why there is none.

@@ -50,7 +50,7 @@ pub struct Folder {
     path: PathBuf,
     metadata: Metadata,
     tokenizer: Tokenizer,
-    /// What the metadata does not say, and how much of it matters.
+    /// The properties that the metadata cannot state, and whether they matter.
     difference: Option<Difference>,
 }
 

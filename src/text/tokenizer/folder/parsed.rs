@@ -16,7 +16,7 @@ use super::added;
 use super::files::Files;
 use super::source::Described;
 
-/// What a folder's `tokenizer.json` says.
+/// The contents of a folder's `tokenizer.json`.
 #[derive(Debug)]
 pub(super) struct Parsed {
     pub(super) library: Library,
@@ -30,7 +30,7 @@ pub(super) struct Parsed {
     pub(super) decoder: Vec<Json>,
 }
 
-/// The parts of the file that the library keeps to itself.
+/// The parts of the file that the library does not expose.
 #[derive(Deserialize)]
 struct Raw {
     #[serde(default)]

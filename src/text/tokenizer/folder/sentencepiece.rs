@@ -224,7 +224,7 @@ impl Model {
         (!fields.broken).then_some(())
     }
 
-    /// What the library asks of a model.
+    /// The library's requirements of a model.
     fn check(&self) -> Result<(), String> {
         if !self.normaliser.escapes_spaces {
             return Err(

@@ -35,7 +35,7 @@ pub(super) struct Described {
     pub(super) class: Option<&'static Class>,
 }
 
-/// Reads what the vocabulary's file says.
+/// Reads the vocabulary's file.
 ///
 /// # Errors
 /// A file that breaks its format, or a class that nothing is known of.
@@ -79,7 +79,7 @@ fn of_ranks(files: &Files) -> Result<Described, Error> {
             token: declared.token,
         })
         .collect();
-    // What the class lists is there unless the folder says what stands in its place.
+    // The tokens of the class exist unless the folder replaces them.
     for (id, text) in (ranks.end()..).zip(class.special()) {
         let is_taken = |other: &Special| other.id == id || other.token.content == text;
         if !specials.iter().any(is_taken) {

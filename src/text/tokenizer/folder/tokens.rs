@@ -97,7 +97,7 @@ pub(super) fn looks_special(text: &str) -> bool {
 pub(super) struct Slots<'a> {
     files: &'a Files,
     tokens: FxHashMap<u32, Token>,
-    /// Length that the model's file asks for.
+    /// Length that the model's file requires.
     declared: Option<usize>,
     len: usize,
 }
