@@ -107,7 +107,7 @@ fn what_cannot_be_done_is_refused_by_name() {
     for (extra, code, param) in [
         (
             json!({ "diffusion": { "step": 3 } }),
-            "invalid_value",
+            "unknown_parameter",
             "diffusion.step",
         ),
         (
@@ -117,7 +117,7 @@ fn what_cannot_be_done_is_refused_by_name() {
         ),
         (
             json!({ "diffusion": { "steps": "8" } }),
-            "invalid_value",
+            "invalid_type",
             "diffusion.steps",
         ),
         (
