@@ -1,7 +1,7 @@
 //! A toy block, in its file and one line of the registry, for the test that a block needs no other place.
 //!
 //! ```text
-//! y = factor * (mix . h + mix.bias)
+//! y = level * (mix . h + mix.bias)
 //! ```
 //! `[n_embd, n_tokens]` in and out.
 
@@ -14,7 +14,7 @@ use crate::plan::Unit;
 options! {
     /// Options of the toy.
     pub(super) struct Config {
-        factor: f32 = "1", "factor of the result, above 0; 1: off";
+        level: f32 = "1", "factor of the result, above 0; 1: off";
     }
 }
 
@@ -23,9 +23,9 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "toy",
     title: "Toy block",
     noun: "a toy",
-    phrase: "a toy{factor != 1:  of factor {=factor}}",
+    phrase: "a toy{level != 1:  of level {=level}}",
     summary: "Multiplies with a matrix and a factor.",
-    formula: "y = {factor != 1: factor * }(mix . h{has('mix.bias'):  + bias})",
+    formula: "y = {level != 1: level * }(mix . h{has('mix.bias'):  + bias})",
     options: Config::OPTIONS,
     weights: &[
         WeightSpec::new(
@@ -49,15 +49,15 @@ pub(super) static CONTRACT: Contract = Contract {
     side: None,
     state: StateSpec::None,
     rules: &[Rule {
-        holds: "factor > 0",
-        message: "`factor` is positive",
+        holds: "level > 0",
+        message: "`level` is positive",
     }],
 };
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
     let y = b.linear(unit, "mix", x)?;
-    b.g.scale(&y, c.factor)
+    b.g.scale(&y, c.level)
 }
 
 #[cfg(test)]
@@ -72,9 +72,9 @@ mod tests {
     use crate::plan::Plan;
     use crate::weights::{self, TensorType, Weights};
 
-    const TOY: &str = r#"block = "toy", factor = 2.5"#;
+    const TOY: &str = r#"block = "toy", level = 2.5"#;
     /// The same computation by another block.
-    const LINEAR: &str = r#"block = "linear", gain = 2.5, weights = { weight = "toy" }"#;
+    const LINEAR: &str = r#"block = "linear", factor = 2.5, weights = { weight = "toy" }"#;
 
     fn source(branch: &str) -> String {
         format!(
@@ -104,7 +104,7 @@ mod tests {
         checked.map_err(|problems| problems.to_string())
     }
 
-    /// A made-up model of eight layers in a file.
+    /// A random model of eight layers in a file.
     fn made_up(def: &ArchDef) -> Weights {
         let scratch = tempfile::tempdir().expect("a folder");
         let path = scratch.path().join("toys.gguf");
@@ -157,7 +157,7 @@ mod tests {
         assert!(expected.iter().all(|v| v.is_finite()) && expected.iter().any(|v| *v != 0.0));
 
         assert!(
-            describe(&plan).contains("a toy of factor 2.5"),
+            describe(&plan).contains("a toy of level 2.5"),
             "{}",
             describe(&plan)
         );
@@ -169,7 +169,7 @@ mod tests {
         let part = drawing.parts().find(|part| part.kind == "toy");
         let part = part.expect("it is drawn");
         assert_eq!(part.title, "Toy block");
-        assert_eq!(part.formula, "y = factor * (mix . h)");
+        assert_eq!(part.formula, "y = level * (mix . h)");
         let picture = svg::document(&drawing, &svg::stack(&drawing), "stack");
         assert!(picture.contains("Toy block"), "{picture}");
     }
@@ -187,14 +187,14 @@ mod tests {
 
     #[test]
     fn its_contract_says_what_is_wrong() {
-        let unknown = definition(r#"block = "toy", facto = 2.5"#).expect_err("no such option");
+        let unknown = definition(r#"block = "toy", leve = 2.5"#).expect_err("no such option");
         assert!(
-            unknown.contains("facto") && unknown.contains("factor"),
+            unknown.contains("leve") && unknown.contains("level"),
             "{unknown}"
         );
-        let def = definition(r#"block = "toy", factor = -1.0"#).expect("sound in itself");
+        let def = definition(r#"block = "toy", level = -1.0"#).expect("sound in itself");
         let made = crate::files::synth::design(&def, &Request::default());
         let message = made.err().expect("a rule is broken").to_string();
-        assert!(message.contains("`factor` is positive"), "{message}");
+        assert!(message.contains("`level` is positive"), "{message}");
     }
 }
