@@ -101,6 +101,8 @@ pub struct OptionSpec {
     pub default: Option<&'static str>,
     /// Whether it always follows from `default`: no definition sets it.
     pub is_derived: bool,
+    /// When it has an effect: an expression over the options and the presence of weights.
+    pub when: &'static str,
     /// One phrase for the documentation.
     pub doc: &'static str,
 }
@@ -427,11 +429,12 @@ macro_rules! choices {
 /// table, `read` makes the struct from a planned unit.
 ///
 /// A field without a default must be stated by the definition. One with `=>` follows from parameters and
-/// the file, and a definition does not set it.
+/// the file, and a definition does not set it. `when` says when it has an effect.
 #[macro_export]
 macro_rules! options {
     ($(#[$doc:meta])* $vis:vis struct $name:ident {
-        $( $field:ident : $ty:ty $(= $default:literal)? $(=> $derived:literal)? , $fdoc:literal ; )*
+        $( $field:ident : $ty:ty $(= $default:literal)? $(=> $derived:literal)?
+           $(, when $when:literal)? , $fdoc:literal ; )*
     }) => {
         $(#[$doc])*
         #[derive(Clone, Debug)]
@@ -446,6 +449,7 @@ macro_rules! options {
                     kind: <$ty as $crate::arch::OptionValue>::KIND,
                     default: $crate::options!(@default $($default)? $($derived)?),
                     is_derived: $crate::options!(@is_derived $($derived)?),
+                    when: $crate::options!(@when $($when)?),
                     doc: $fdoc,
                 },
             )* ];
@@ -466,6 +470,8 @@ macro_rules! options {
             }
         }
     };
+    (@when) => { "true" };
+    (@when $when:literal) => { $when };
     (@is_derived) => { false };
     (@is_derived $derived:literal) => { true };
     (@default) => { None };

@@ -1,6 +1,6 @@
 //! The reference of the language's parts as Markdown, from their contracts.
 
-use super::contract::{Contract, OptionKind, Presence, Registry, Resource, StateSpec};
+use super::contract::{Contract, OptionKind, OptionSpec, Presence, Registry, Resource, StateSpec};
 
 impl Registry {
     /// Every block, stage and resource: what it computes, its options, weights and state, and
@@ -54,14 +54,14 @@ fn section(out: &mut String, title: &str, contract: &Contract, users: &[String])
                 "| `{}` | {} | {default} | {} |\n",
                 option.name,
                 kind(option.kind),
-                cell(option.doc)
+                cell(&meaning(option))
             ));
         }
         out.push('\n');
     }
     let derived = contract.options.iter().filter(|option| option.is_derived);
     let derived: Vec<String> = derived
-        .filter_map(|option| Some(format!("`{}` ({})", option.default?, option.doc)))
+        .filter_map(|option| Some(format!("`{}` ({})", option.default?, meaning(option))))
         .collect();
     if !derived.is_empty() {
         out.push_str(&format!(
@@ -126,6 +126,16 @@ fn kind(kind: OptionKind) -> String {
             .collect::<Vec<_>>()
             .join(", "),
         OptionKind::Resource(kind) => format!("`[{}.NAME]`, `none`", kind.name()),
+    }
+}
+
+/// What an option is for, and when it has an effect.
+fn meaning(option: &OptionSpec) -> String {
+    // Of an option that turns itself off, its words say so.
+    let is_own = option.when.starts_with(option.name);
+    match option.when {
+        when if is_own || when == "true" => option.doc.to_owned(),
+        when => format!("{}; when `{when}`", option.doc),
     }
 }
 

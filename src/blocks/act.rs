@@ -57,11 +57,11 @@ options! {
     pub(super) struct Act {
         kind: Kind, "function of an element: `silu`, `gelu` (tanh approximation), `gelu_erf` (exact), `relu`, `relu2` (squared), `tanh`, `sigmoid`, `softplus`, `swiglu_oai` (`g * sigmoid(1.702 * g) * (up + 1)` of a clamped gate) or `xielu`";
         clamp: f32 = "0", "clamp of a gated layer: upper bound of the gate and bound of the absolute value of what it multiplies, above 0; 0: off";
-        clamp_at: ClampAt = "after", "whether the gate is clamped `before` or `after` its activation";
-        alpha_n: f32 = "0", "xIELU: `beta + softplus(alpha_n)` is the factor of `exp(x) - 1 - x` at and below zero; any number";
-        alpha_p: f32 = "0", "xIELU: `softplus(alpha_p)` is the factor of `x^2` above zero; any number";
-        beta: f32 = "0", "xIELU: slope at zero, the factor of `x`; 0: off";
-        eps: f32 = "0", "xIELU: upper bound of the exponent, near 0";
+        clamp_at: ClampAt = "after", when "clamp > 0", "whether the gate is clamped `before` or `after` its activation";
+        alpha_n: f32 = "0", when "kind == 'xielu'", "xIELU: `beta + softplus(alpha_n)` is the factor of `exp(x) - 1 - x` at and below zero; any number";
+        alpha_p: f32 = "0", when "kind == 'xielu'", "xIELU: `softplus(alpha_p)` is the factor of `x^2` above zero; any number";
+        beta: f32 = "0", when "kind == 'xielu'", "xIELU: slope at zero, the factor of `x`; 0: off";
+        eps: f32 = "0", when "kind == 'xielu'", "xIELU: upper bound of the exponent, near 0";
     }
 }
 

@@ -72,19 +72,19 @@ options! {
         qkv_rows: u64 = "(heads + kv_heads) * dk + kv_heads * dv", "rows of the projection `qkv`: queries, keys, values, and unused rows";
         scale: f32 = "1 / sqrt(dk)", "factor of the scores";
         qk_norm: QkNorm = "none", "norm of queries and keys: `none`; over each `head` with one weight for all heads; over `each` head with a weight of its own; over each head with one `factor` of its own; over all heads together (`full`)";
-        qk_norm_at: NormAt = "before", "when: `before` or `after` the rotation";
-        norm: NormRef => "default", "kind and eps of the query and key norm";
+        qk_norm_at: NormAt = "before", when "qk_norm != 'none'", "when: `before` or `after` the rotation";
+        norm: NormRef => "default", when "qk_norm != 'none'", "kind and eps of the query and key norm";
         v_norm: NormRef = "none", "norm of each value head, without a weight";
         kv_layer: u64 = "il", "layer whose keys and values are used: the layer itself (`il`) or an earlier one";
         values: Values = "proj", "where values come from: a projection (`proj`), or the projected keys (`key`)";
         clamp: f32 = "0", "bound of the absolute value of projected queries, keys and values; 0: none";
         softcap: f32 = "0", "softcap of the scores: they become `c * tanh(score / c)`; 0: none";
         gate: Gate = "none", "output gate, which multiplies the heads' results: `none`, a number for each `element` or `head`, or one for each element that is projected together with the `query`";
-        gate_act: ActRef = "sigmoid", "activation of the output gate, see `[act.NAME]`";
+        gate_act: ActRef = "sigmoid", when "gate != 'none'", "activation of the output gate, see `[act.NAME]`";
         inner_norm: NormRef = "none", "norm of the heads' results before the output projection";
-        temp_scale: f32 => "temp_scale", "temperature by position: queries are multiplied by `1 + temp_scale * ln(1 + floor((pos + temp_offset) / temp_floor))`; 0: none";
-        temp_floor: f32 => "temp_floor", "positions of one step of that temperature, above 0";
-        temp_offset: f32 => "temp_offset", "positions added before that division";
+        temp_scale: f32 => "temp_scale", when "temp_scale != 0", "temperature by position: queries are multiplied by `1 + temp_scale * ln(1 + floor((pos + temp_offset) / temp_floor))`; 0: none";
+        temp_floor: f32 => "temp_floor", when "temp_scale != 0", "positions of one step of that temperature, above 0";
+        temp_offset: f32 => "temp_offset", when "temp_scale != 0", "positions added before that division";
     }
 }
 

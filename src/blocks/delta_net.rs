@@ -208,7 +208,7 @@ pub(super) static CONTRACT: Contract = Contract {
                 "if(decay == 'element', 1, heads)",
                 "if(decay == 'element', heads, 1)",
             ],
-            "factor of the decay, negative",
+            "factor that makes the logarithm of the decay, negative",
         ),
         WeightSpec::new(
             WeightRole::Scale,

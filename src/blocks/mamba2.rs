@@ -23,7 +23,7 @@ options! {
         kernel: u64 => "ssm_kernel", "length of the convolution in tokens";
         heads: u64 => "ssm_dt_rank", "heads";
         groups: u64 => "ssm_groups", "groups of heads that share B and C";
-        norm: NormRef => "default", "kind and eps of the norm before the output projection";
+        norm: NormRef => "default", when "has('norm')", "kind and eps of the norm before the output projection";
     }
 }
 

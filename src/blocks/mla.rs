@@ -32,7 +32,7 @@ options! {
         rope: RopeRef, "rotation of the rotated parts, or `none`";
         cache: CacheRef, "which keys a query sees";
         heads: u64 => "n_head", "query heads";
-        q_rank: u64 => "q_lora_rank", "rank of the queries: elements of their latent row, if they have one";
+        q_rank: u64 => "q_lora_rank", when "has('q_a')", "rank of the queries: elements of their latent row, if they have one";
         kv_rank: u64 => "kv_lora_rank", "rank of keys and values: elements of their latent row";
         dq: u64 = "d_head_mla", "elements of a query head, rotated part included";
         n_rope: u64 => "n_rot", "elements of a query head that are rotated: the last ones";
@@ -40,9 +40,9 @@ options! {
         scale: f32 = "1 / sqrt(dq)", "factor of the scores";
         norm: NormRef => "default", "kind and eps of the norms of latent rows";
         gate: Gate = "none", "output gate, as in `attention`, without `query`";
-        gate_act: ActRef => "sigmoid", "activation of the output gate";
-        temp_scale: f32 => "temp_scale", "as in `attention`";
-        temp_floor: f32 => "temp_floor", "as in `attention`";
+        gate_act: ActRef => "sigmoid", when "gate != 'none'", "activation of the output gate";
+        temp_scale: f32 => "temp_scale", when "temp_scale != 0", "as in `attention`";
+        temp_floor: f32 => "temp_floor", when "temp_scale != 0", "as in `attention`";
     }
 }
 

@@ -50,16 +50,16 @@ options! {
     pub(super) struct Config {
         act: ActRef, "activation of each expert's hidden layer: a kind or a declared name, see `[act.NAME]`";
         score: Score, "how the router's logits become scores: `softmax`, `sigmoid`, `softmax_after` (over those selected), `sqrt_softplus` or `sparse_mixer` (each selected logit against the remaining ones near it)";
-        jitter: f32 = "0", "jitter of `sparse_mixer`: a logit counts if it is below the selected one by at most twice this share of it";
+        jitter: f32 = "0", when "score == 'sparse_mixer'", "jitter of `sparse_mixer`: a logit counts if it is below the selected one by at most twice this share of it";
         renormalise: bool, "whether the weights of the selected experts are divided by their sum";
         experts: u64 => "n_expert", "number of experts";
         used: u64 => "n_expert_used", "experts selected for each token";
         width: u64 = "n_ff_exp", "elements of an expert's hidden layer";
-        latent: u64 => "if(has('latent_down'), dim('latent_down', 1), n_embd)", "elements of what experts read, which may be fewer than the hidden state has";
+        latent: u64 => "if(has('latent_down'), dim('latent_down', 1), n_embd)", when "has('latent_down')", "elements of what experts read, which may be fewer than the hidden state has";
         scale: f32 = "1", "factor of the experts' weights; 1: none";
-        groups: u64 => "n_group", "groups of experts; 1: no groups";
-        groups_used: u64 => "n_group_used", "groups that experts are selected from, those with the highest sum of best scores";
-        group_best: u64 = "2", "best scores of a group that are summed";
+        groups: u64 => "n_group", when "groups > 1", "groups of experts; 1: no groups";
+        groups_used: u64 => "n_group_used", when "groups > 1", "groups that experts are selected from, those with the highest sum of best scores";
+        group_best: u64 = "2", when "groups > 1", "best scores of a group that are summed";
         weight_at: WeightAt = "output", "what the weight of an expert multiplies: its `output` or its `input`";
         router_norm: NormRef = "none", "norm of what the router reads";
         router_gain: f32 = "1", "factor of what the router reads; 1: none";

@@ -16,10 +16,10 @@ options! {
     /// Options of pooling.
     pub(super) struct Config {
         kind: Pooling => "(pool_kind)", "how the hidden states of a sequence become one vector: `mean`, `first`, `last`, `max`, `mean_sqrt` (sum over the square root of the number of tokens), `weighted` (mean weighted by the position counted from 1)";
-        act: ActRef => "(cls_act)", "activation after `cls`, see `[act.NAME]`";
-        eps: f32 => "if(has('cls.norm'), layer_eps, 0)", "epsilon of `cls.norm`";
+        act: ActRef => "(cls_act)", when "has('cls')", "activation after `cls`, see `[act.NAME]`";
+        eps: f32 => "if(has('cls.norm'), layer_eps, 0)", when "has('cls.norm')", "epsilon of `cls.norm`, added to the variance";
         softmax: bool => "cls_softmax", "whether the scores of the classes become probabilities";
-        dense_act: ActRef => "(dense_act)", "activation after `dense_2` and after `dense_3`, as `act`";
+        dense_act: ActRef => "(dense_act)", when "has('dense_2')", "activation after `dense_2` and after `dense_3`, as `act`";
         normalise: bool => "pool_normalise", "whether the vector is divided by its Euclidean length";
     }
 }

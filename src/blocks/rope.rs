@@ -44,20 +44,20 @@ options! {
     pub(super) struct Rope {
         kind: Pairing, "which elements form a pair: `norm` (2j, 2j+1), `neox` (j, j + dims/2), or `mrope` and `imrope`, which are as `neox` in sections with positions of their own";
         dims: u64 = "n_rot", "rotated elements of a head, the first ones";
-        base: f32 = "rope_base", "base of the frequencies";
+        base: f32 = "rope_base", "base of the frequencies, above 0";
         scaling: Scaling = "rope_scaling", "how positions beyond the trained context are reached";
-        section_t: u64 => "rope_section_t", "pairs that are rotated by time, in text the position (mrope)";
-        section_h: u64 => "rope_section_h", "pairs that are rotated by height, in text the position (mrope)";
-        section_w: u64 => "rope_section_w", "pairs that are rotated by width, in text the position (mrope)";
-        section_e: u64 => "rope_section_e", "pairs that are not rotated in text (mrope)";
-        factor: f32 => "rope_factor", "scaling factor: divisor of the angles; 1: none";
-        orig_ctx: u64 => "rope_orig_ctx", "context length of the training before scaling, in tokens";
+        section_t: u64 => "rope_section_t", when "kind == 'mrope' or kind == 'imrope'", "pairs that are rotated by time, in text the position";
+        section_h: u64 => "rope_section_h", when "kind == 'mrope' or kind == 'imrope'", "pairs that are rotated by height, in text the position";
+        section_w: u64 => "rope_section_w", when "kind == 'mrope' or kind == 'imrope'", "pairs that are rotated by width, in text the position";
+        section_e: u64 => "rope_section_e", when "kind == 'mrope' or kind == 'imrope'", "pairs that are not rotated in text";
+        factor: f32 => "rope_factor", when "scaling != 'none'", "scaling factor: divisor of the angles; 1: none";
+        orig_ctx: u64 => "rope_orig_ctx", when "scaling != 'none'", "context length of the training before scaling, in tokens";
         attn: f32 = "rope_attn * if(scaling == 'yarn', yarn_attn, 1.0)", "factor of the magnitude; 1: none";
-        ext: f32 => "yarn_ext", "extrapolation: share of the unscaled angle where it is mixed in, 0 to 1 (yarn)";
-        fast: f32 => "yarn_fast", "rotations above which an angle is kept (yarn)";
-        slow: f32 => "yarn_slow", "rotations below which an angle is divided (yarn)";
-        truncate: bool => "yarn_truncate", "whether the bounds of the mixture are whole pairs (yarn)";
-        log_mul: f32 = "0", "strength of the magnitude's correction (yarn)";
+        ext: f32 => "yarn_ext", when "scaling == 'yarn'", "YaRN: share of the unscaled angle where it is mixed in, 0 to 1";
+        fast: f32 => "yarn_fast", when "scaling == 'yarn'", "YaRN: rotations within `orig_ctx` above which an angle is kept, above 0";
+        slow: f32 => "yarn_slow", when "scaling == 'yarn'", "YaRN: rotations within `orig_ctx` below which an angle is divided, above 0";
+        truncate: bool => "yarn_truncate", when "scaling == 'yarn'", "YaRN: whether the bounds of the mixture are whole pairs";
+        log_mul: f32 = "0", when "scaling == 'yarn'", "YaRN: the magnitude is divided by `1 + 0.1 * log_mul * ln(factor)`; 0: off";
     }
 }
 

@@ -5,16 +5,15 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
-use crate::arch::{Join, OptionKind, Resolved, Resource};
+use crate::arch::expr::{self, Expr};
+use crate::arch::{Join, OptionKind, OptionSpec, Resolved, Resource};
 use crate::common::wording::bytes;
 use crate::files::models::{Source, unread_keys};
+use crate::inspect::describe::Use;
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan, StatePlan, Unit};
 
 use super::options::LoadOptions;
 use super::{Failure, output};
-
-/// Name of the option for the kind of a block's own norms, and ending of the keys of their weights.
-const NORM: &str = "norm";
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -189,22 +188,17 @@ fn options(plan: &Plan, unit: &Unit) -> String {
         .zip(&unit.options)
         .map(|(spec, value)| (spec, option(plan, spec.kind, value)))
         .filter(|(spec, value)| spec.default.is_none_or(|default| !is_same(default, value)))
-        .filter(|(spec, _)| spec.name != NORM || has_norm(unit))
+        .filter(|(spec, _)| has_effect(spec, unit))
         .map(|(spec, value)| format!("{}={value}", spec.name))
         .collect();
     shown.join(" ")
 }
 
-/// Whether a block has a norm of its own: by a weight, or by an option.
-fn has_norm(unit: &Unit) -> bool {
-    let contract = unit.contract.0;
-    let mut weights = contract.weights.iter().zip(&unit.weights);
-    let mut options = contract.options.iter().zip(&unit.options);
-    weights.any(|(spec, at)| spec.key.ends_with(NORM) && at.is_some())
-        || options.any(|(spec, value)| {
-            let is_on = matches!(value, Resolved::Choice(name) if *name != "none");
-            spec.name.ends_with(NORM) && is_on
-        })
+/// Whether an option has an effect, by its contract.
+fn has_effect(spec: &OptionSpec, unit: &Unit) -> bool {
+    let has = |at: usize| unit.weights.get(at).is_some_and(Option::is_some);
+    let holds = Expr::parse(spec.when, 0).map(|when| when.evaluate(&Use { unit, has: &has }));
+    !matches!(holds, Ok(Ok(expr::Value::Bool(false))))
 }
 
 /// The layers whose blocks use a rope, as runs of numbers.

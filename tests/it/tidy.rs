@@ -396,6 +396,11 @@ fn contracts_are_sound() {
                     .unwrap_or_else(|p| panic!("{name}.{}: `{text}`: {}", weight.key, p.message));
             }
         }
+        for option in contract.options {
+            Expr::parse(option.when, 0).unwrap_or_else(|p| {
+                panic!("{name}.{}: `{}`: {}", option.name, option.when, p.message)
+            });
+        }
         for rule in contract.rules {
             Expr::parse(rule.holds, 0)
                 .unwrap_or_else(|p| panic!("{name}: `{}`: {}", rule.holds, p.message));
