@@ -10,9 +10,9 @@ use serde_json::json;
 use crate::api;
 use crate::engine;
 use crate::inspect::describe::pooled;
+use crate::inspect::template_probe::{Probe, Probed};
 use crate::model::{Estimator, Options};
 use crate::plan::Plan;
-use crate::text::template::{Probe, Probed};
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::TensorType;
 

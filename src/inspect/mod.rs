@@ -4,3 +4,4 @@ pub mod capabilities;
 pub mod compare;
 pub mod describe;
 pub mod diagram;
+pub mod template_probe;

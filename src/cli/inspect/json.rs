@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::inspect::capabilities::Capability;
 use crate::inspect::describe::Share;
-use crate::text::template::{Probe, Probed};
+use crate::inspect::template_probe::{Probe, Probed};
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::{Array, TensorInfo, Value};
 

@@ -17,9 +17,10 @@ use crate::files::lora::Adapter;
 use crate::files::models::{self, Definitions, Opened, Source, tokenizer_of, unread_keys};
 use crate::inspect::capabilities::{Capability, Subject, capabilities};
 use crate::inspect::describe::{Share, describe, shares};
+use crate::inspect::template_probe::Probe;
 use crate::model::{Estimator, MemoryUse, Options};
 use crate::plan::{Capacity, Plan};
-use crate::text::template::{self, ChatTemplate, Moment, Probe};
+use crate::text::template::{self, ChatTemplate, Moment};
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::{self, Checked, Metadata, TensorInfo, TensorType, Weights};
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::common::wording::{bytes, count, escaped};
 use crate::files::models::few;
-use crate::text::template::{Probe, Probed};
+use crate::inspect::template_probe::{Probe, Probed};
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::{TensorInfo, TensorType, Value};
 

@@ -48,38 +48,7 @@ impl Graph {
         factors: Option<&Tensor>,
         params: &RopeParams,
     ) -> Result<Tensor, Error> {
-        let (sa, sp) = (a.shape(), pos.shape());
-        let per_row = if params.sections.is_some() { 4 } else { 1 };
-        let positions =
-            sp[0] == per_row * sa[2] && sp[1..] == [1, 1, 1] && pos.ty() == TensorType::I32;
-        let dims = params.dims.is_multiple_of(2) && params.dims > 0 && params.dims <= sa[0];
-        self.float("rope", a, false)?;
-        if !positions || !dims {
-            return fault(
-                "rope",
-                format!("{a:?} at {pos:?}, {} dimensions", params.dims),
-            );
-        }
-        if let Some(sections) = params.sections
-            && (sections[..3].iter().all(|n| *n == 0)
-                || sections.iter().any(|n| *n > params.dims)
-                || params.pairing == RopePairing::Norm)
-        {
-            return fault(
-                "rope",
-                format!("sections {sections:?} of {:?}", params.pairing),
-            );
-        }
-        if let Some(factors) = factors
-            && (factors.ty() != TensorType::F32
-                || factors.shape()[0] < params.dims / 2
-                || !factors.has_dense_rows())
-        {
-            return fault(
-                "rope",
-                format!("factors {factors:?} for {} dimensions", params.dims),
-            );
-        }
+        self.check_rope(a, pos, factors, params)?;
         let ctx = self.arena.reserve()?;
         let mode = mode(params);
         let (dims, orig_ctx) = (
@@ -127,6 +96,49 @@ impl Graph {
             Some(factors) => self.node("rope", ptr, &[a, pos, factors]),
             None => self.node("rope", ptr, &[a, pos]),
         }
+    }
+
+    /// Refuses what ggml would abort on.
+    fn check_rope(
+        &self,
+        a: &Tensor,
+        pos: &Tensor,
+        factors: Option<&Tensor>,
+        params: &RopeParams,
+    ) -> Result<(), Error> {
+        let (sa, sp) = (a.shape(), pos.shape());
+        let per_row = if params.sections.is_some() { 4 } else { 1 };
+        let positions =
+            sp[0] == per_row * sa[2] && sp[1..] == [1, 1, 1] && pos.ty() == TensorType::I32;
+        let dims = params.dims.is_multiple_of(2) && params.dims > 0 && params.dims <= sa[0];
+        self.float("rope", a, false)?;
+        if !positions || !dims {
+            return fault(
+                "rope",
+                format!("{a:?} at {pos:?}, {} dimensions", params.dims),
+            );
+        }
+        if let Some(sections) = params.sections
+            && (sections[..3].iter().all(|n| *n == 0)
+                || sections.iter().any(|n| *n > params.dims)
+                || params.pairing == RopePairing::Norm)
+        {
+            return fault(
+                "rope",
+                format!("sections {sections:?} of {:?}", params.pairing),
+            );
+        }
+        if let Some(factors) = factors
+            && (factors.ty() != TensorType::F32
+                || factors.shape()[0] < params.dims / 2
+                || !factors.has_dense_rows())
+        {
+            return fault(
+                "rope",
+                format!("factors {factors:?} for {} dimensions", params.dims),
+            );
+        }
+        Ok(())
     }
 }
 

@@ -256,8 +256,10 @@ fn by_method(call: &Call<'_>, method: &str) -> Result<Value, Error> {
         "center" | "strip" => call.given(0).cloned().or(default).into_iter().collect(),
         _ => Vec::new(),
     };
-    let result = text_method(&Value::from(str(call.this)?), method, &args)?;
-    Ok(same_safety(call.this, str(&result)?))
+    match call.this.as_str() {
+        Some(_) => text_method(call.this, method, &args),
+        None => text_method(&Value::from(str(call.this)?), method, &args),
+    }
 }
 
 fn join(call: &Call<'_>) -> Result<Value, Error> {

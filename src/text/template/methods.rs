@@ -121,8 +121,13 @@ const MUTATORS: [&str; 11] = [
     "update",
     "setdefault",
 ];
-/// The attributes of every Python `dict`, besides those of the table.
-const OTHER_OF_MAPPINGS: [&str; 6] = [
+/// The attributes of every Python `dict`; they come before its entries.
+const OF_EVERY_DICT: [&str; 11] = [
+    "get",
+    "keys",
+    "values",
+    "items",
+    "copy",
     "pop",
     "popitem",
     "clear",
@@ -136,7 +141,7 @@ const MAX_TEXT: usize = 1 << 26;
 const TOO_LONG: &str = "the text would be too long";
 
 pub(super) fn is_dict_method(name: &str) -> bool {
-    find(OF_MAPPINGS, name).is_some() || OTHER_OF_MAPPINGS.contains(&name)
+    OF_EVERY_DICT.contains(&name)
 }
 
 /// Calls `value.method(*args)`.

@@ -17,16 +17,19 @@ mod lists;
 mod methods;
 mod operators;
 mod print;
-mod probe;
 mod source;
 #[cfg(test)]
 mod tests;
 mod text;
 mod value;
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
-use minijinja::machinery::{eval, get_compiled_template, make_string_output};
+use minijinja::machinery::{
+    CompiledTemplate, Instructions, TemplateConfig, eval, make_string_output,
+};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Rest;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
@@ -36,7 +39,6 @@ use source::{Literals, Prepared, prepare};
 
 pub use choice::{UnknownTemplate, choose, names};
 pub use clock::{Moment, NotAMoment};
-pub use probe::{Probe, Probed};
 
 /// Instructions that one rendering may execute: some thirty times what a conversation of a thousand
 /// messages takes.
@@ -103,11 +105,47 @@ pub struct RenderInput<'a> {
     pub now: Moment,
 }
 
+/// The instructions of a template, with their guards.
+#[derive(Debug)]
+struct Code<'s> {
+    instructions: Instructions<'s>,
+    blocks: BTreeMap<&'s str, Instructions<'s>>,
+}
+
+impl<'s> Code<'s> {
+    /// Compiles the text of a template.
+    fn new(text: &'s str, literals: &Literals) -> Result<Self, Error> {
+        let config = TemplateConfig {
+            syntax_config: syntax(),
+            default_auto_escape: Arc::new(|_| AutoEscape::None),
+        };
+        let compiled = CompiledTemplate::new(NAME, text, &config)?;
+        let blocks = compiled.blocks.iter();
+        Ok(Self {
+            instructions: guarded(&compiled.instructions, literals),
+            blocks: blocks
+                .map(|(name, block)| (*name, guarded(block, literals)))
+                .collect(),
+        })
+    }
+}
+
+self_cell::self_cell! {
+    /// The text of a template and its instructions, which borrow from it.
+    struct Compiled {
+        owner: String,
+
+        #[covariant]
+        dependent: Code,
+    }
+
+    impl {Debug}
+}
+
 /// A compiled chat template. Cheap to render from several threads at once.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    /// Holds the compiled template, and nothing that runs it.
-    compiler: Environment<'static>,
+    code: Compiled,
     /// Runs it; templates that include others find none here.
     env: Environment<'static>,
     literals: Literals,
@@ -117,16 +155,13 @@ impl ChatTemplate {
     /// Compiles a template.
     pub fn new(source: &str) -> Result<Self, TemplateError> {
         let Prepared { text, literals } = prepare(source)?;
-        let mut compiler = Environment::empty();
-        compiler.set_syntax(syntax());
-        compiler
-            .add_template_owned(NAME, text)
-            .map_err(|error| TemplateError {
-                line: error.line().unwrap_or(1),
-                message: literals.restored(message_of(&error)),
-            })?;
+        let code = Compiled::try_new(text, |text| Code::new(text, &literals));
+        let code = code.map_err(|error| TemplateError {
+            line: error.line().unwrap_or(1),
+            message: literals.restored(message_of(&error)),
+        })?;
         Ok(Self {
-            compiler,
+            code,
             env: environment(),
             literals,
         })
@@ -169,15 +204,7 @@ impl ChatTemplate {
         input: &RenderInput<'_>,
         messages: &serde_json::Value,
     ) -> Result<String, RenderError> {
-        let render_error = |error: Error| render_error(&error, &self.literals);
-        let template = self.compiler.get_template(NAME).map_err(render_error)?;
-        let compiled = get_compiled_template(&template);
-        let code = guarded(&compiled.instructions, &self.literals);
-        let blocks = compiled.blocks.iter();
-        let blocks = blocks
-            .map(|(name, block)| (*name, guarded(block, &self.literals)))
-            .collect();
-
+        let code = self.code.borrow_dependent();
         let mut text = String::new();
         budget::start();
         let variables = context(input, messages);
@@ -185,13 +212,22 @@ impl ChatTemplate {
         let render = AssertUnwindSafe(|| {
             let mut output = make_string_output(&mut text);
             let none = AutoEscape::None;
-            eval(&self.env, &code, variables, &blocks, &mut output, none).map(|_| ())
+            let (instructions, blocks) = (&code.instructions, &code.blocks);
+            eval(
+                &self.env,
+                instructions,
+                variables,
+                blocks,
+                &mut output,
+                none,
+            )
+            .map(|_| ())
         });
         let rendered = catch_unwind(render).map_err(|_| RenderError::Runtime {
             line: 0,
             message: "the template engine failed".into(),
         })?;
-        rendered.map_err(render_error)?;
+        rendered.map_err(|error| render_error(&error, &self.literals))?;
         Ok(text)
     }
 }

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{ChatTemplate, Moment, RenderError, RenderInput};
+use crate::text::template::{ChatTemplate, Moment, RenderError, RenderInput};
 
 /// Words that no template writes by itself.
 const USER: &str = "qzuserwordqz";
