@@ -3,6 +3,8 @@
 //!
 //! A field that changes the result and is not supported is refused, never ignored. Null means the default.
 
+use std::collections::BTreeMap;
+
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -111,6 +113,20 @@ impl Body {
         self.left.remove(name).filter(|value| !value.is_null())
     }
 
+    /// Takes one field as a type; null is none.
+    ///
+    /// # Errors
+    /// A value of another type, by its name.
+    pub(super) fn take_as<T: DeserializeOwned>(
+        &mut self,
+        name: &'static str,
+    ) -> Result<Option<T>, Error> {
+        self.known.push(name);
+        let own: Map<String, Value> = self.left.remove_entry(name).into_iter().collect();
+        let mut of: BTreeMap<String, Option<T>> = self.typed(own)?;
+        Ok(of.remove(name).flatten())
+    }
+
     /// Takes a part of the request.
     ///
     /// # Errors
@@ -120,8 +136,12 @@ impl Body {
         let own = T::NAMES
             .iter()
             .filter_map(|name| self.left.remove_entry(*name));
-        let own: Map<String, Value> = own.collect();
-        serde_path_to_error::deserialize(Value::Object(own)).map_err(|error| {
+        let own = own.collect();
+        self.typed(own)
+    }
+
+    fn typed<T: DeserializeOwned>(&self, fields: Map<String, Value>) -> Result<T, Error> {
+        serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
             let path = error.path().to_string();
             let inner = error.into_inner().to_string();
             let missing = inner.strip_prefix("missing field `");

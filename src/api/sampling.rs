@@ -1,53 +1,68 @@
-//! The fields of a request that say how tokens are sampled. Those that are numbers come from the table
-//! of the stages, with their ranges and defaults.
+//! The fields of a request that say how tokens are sampled. Numbers and lists come from the table of the
+//! stages, with their ranges and defaults.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
 
 use serde_json::Value;
 
-use crate::sampling::{DRY_BREAKERS, Kind, PARAMETERS, ParamError, Parameter, Params, StageName};
+use crate::sampling::{
+    Kind, LISTS, List, ListKind, PARAMETERS, ParamError, Parameter, Params, StageName,
+};
 use crate::text::tokenizer::Tokenizer;
 
 use super::error::Error;
 use super::fields::{Body, fields};
 
 fields! {
-    /// The fields that are not numbers.
-    struct Lists {
-        logit_bias: Option<BTreeMap<String, f64>>,
+    /// The fields that belong to no stage.
+    struct Others {
         seed: Option<i64>,
         /// Whether end-of-generation tokens are excluded.
         ignore_eos: Option<bool>,
         /// Names of the stages in the order they run.
         samplers: Option<Vec<String>>,
-        /// Texts at which a repetition ends.
-        dry_sequence_breakers: Option<Vec<String>>,
     }
+}
+
+/// A list as a request has it.
+#[derive(Debug)]
+enum Elements {
+    /// Biases by token ids.
+    Biases(BTreeMap<String, f64>),
+    /// Texts that tokens hold.
+    Texts(Vec<String>),
 }
 
 /// How tokens are sampled, before the vocabulary is known.
 #[derive(Debug)]
 pub(super) struct Sampling {
     numbers: Params,
-    lists: Lists,
+    /// For each of [`LISTS`].
+    lists: Vec<Option<Elements>>,
+    others: Others,
 }
 
 impl Sampling {
     /// Takes its fields out of a body.
     ///
     /// # Errors
-    /// A number of another type or out of its range.
+    /// A field of another type or out of its range.
     pub(super) fn take(body: &mut Body) -> Result<Self, Error> {
         let mut numbers = Params::default();
         take_numbers(body, PARAMETERS, &mut numbers)?;
-        let lists: Lists = body.take()?;
-        if let Some(names) = &lists.samplers {
+        let lists = take_lists(body, LISTS)?;
+        let others: Others = body.take()?;
+        if let Some(names) = &others.samplers {
             let order = names.iter().map(|name| name.parse());
             let order: Result<Vec<StageName>, ParamError> = order.collect();
             numbers.order = order.map_err(|error| Error::value("samplers", error.to_string()))?;
         }
-        Ok(Self { numbers, lists })
+        Ok(Self {
+            numbers,
+            lists,
+            others,
+        })
     }
 
     /// The parameters for a model with this vocabulary; a fresh seed where the request has none.
@@ -55,53 +70,72 @@ impl Sampling {
     /// # Errors
     /// A bias for a token that the vocabulary does not have, or out of range.
     pub(super) fn params(&self, tokenizer: &Tokenizer) -> Result<Params, Error> {
+        let mut params = self.numbers.clone();
+        for (list, elements) in LISTS.iter().zip(&self.lists) {
+            match (&list.kind, elements) {
+                (ListKind::Biases(of), Some(Elements::Biases(by_id))) => {
+                    *of(&mut params) = biases(list.name, by_id, tokenizer.vocab_len())?;
+                }
+                (ListKind::Breakers(_), _) if list.is_off(PARAMETERS, &params) => {}
+                (ListKind::Breakers(of), Some(Elements::Texts(texts))) => {
+                    *of(&mut params) = tokenizer.ids_holding(texts);
+                }
+                (ListKind::Breakers(of), _) => {
+                    *of(&mut params) = tokenizer.ids_holding(list.default);
+                }
+                _ => {}
+            }
+        }
+        if self.others.ignore_eos == Some(true) {
+            let ends: Vec<u32> = tokenizer.ends_of_generation().collect();
+            params.logit_bias.retain(|(id, _)| !ends.contains(id));
+            let bans = ends.into_iter().map(|id| (id, f32::NEG_INFINITY));
+            params.logit_bias.extend(bans);
+        }
         // The standard library's hasher is keyed from the system's randomness.
         let fresh = || std::hash::RandomState::new().build_hasher().finish() as i64;
-        Ok(Params {
-            dry_sequence_breakers: match &self.lists.dry_sequence_breakers {
-                _ if self.numbers.dry_multiplier == 0.0 => Vec::new(),
-                Some(texts) => tokenizer.ids_holding(texts),
-                None => tokenizer.ids_holding(&DRY_BREAKERS),
-            },
-            logit_bias: self.biases(tokenizer)?,
-            seed: self.lists.seed.unwrap_or_else(fresh) as u64,
-            ..self.numbers.clone()
-        })
+        params.seed = self.others.seed.unwrap_or_else(fresh) as u64;
+        Ok(params)
     }
+}
 
-    fn biases(&self, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>, Error> {
-        let mut out: Vec<(u32, f32)> = Vec::new();
-        if self.lists.ignore_eos == Some(true) {
-            let ends = tokenizer.ends_of_generation();
-            out.extend(ends.map(|id| (id, f32::NEG_INFINITY)));
+/// Biases of the tokens of a vocabulary.
+fn biases(
+    name: &str,
+    by_id: &BTreeMap<String, f64>,
+    n_vocab: usize,
+) -> Result<Vec<(u32, f32)>, Error> {
+    let bias = |(key, bias): (&String, &f64)| {
+        let id = key.parse::<u32>().ok();
+        let Some(id) = id.filter(|id| (*id as usize) < n_vocab) else {
+            let message = format!("`{name}`: `{key}` is not a token id below {n_vocab}");
+            return Err(Error::value(name, message));
+        };
+        if !(-100.0..=100.0).contains(bias) {
+            let message = format!("`{name}`: {bias} is not in -100 to 100");
+            return Err(Error::value(name, message));
         }
-        let (n_ends, n_vocab) = (out.len(), tokenizer.vocab_len());
-        for (key, bias) in self.lists.logit_bias.iter().flatten() {
-            let id = key.parse::<u32>().ok();
-            let Some(id) = id.filter(|id| (*id as usize) < n_vocab) else {
-                let message = format!("`logit_bias`: `{key}` is not a token id below {n_vocab}");
-                return Err(Error::value("logit_bias", message));
-            };
-            if !(-100.0..=100.0).contains(bias) {
-                let message = format!("`logit_bias`: {bias} is not in -100 to 100");
-                return Err(Error::value("logit_bias", message));
-            }
-            if out[..n_ends].iter().any(|(end, _)| *end == id) {
-                continue;
-            }
-            // -100 bans a token, whatever its logit.
-            let is_ban = *bias == -100.0;
-            out.push((
-                id,
-                if is_ban {
-                    f32::NEG_INFINITY
-                } else {
-                    *bias as f32
-                },
-            ));
-        }
-        Ok(out)
-    }
+        // -100 bans a token, whatever its logit.
+        let is_ban = *bias == -100.0;
+        let bias = if is_ban {
+            f32::NEG_INFINITY
+        } else {
+            *bias as f32
+        };
+        Ok((id, bias))
+    };
+    by_id.iter().map(bias).collect()
+}
+
+/// Takes the lists of a table out of a body.
+fn take_lists<P>(body: &mut Body, table: &[List<P>]) -> Result<Vec<Option<Elements>>, Error> {
+    let take = |list: &List<P>| {
+        Ok(match list.kind {
+            ListKind::Biases(_) => body.take_as(list.name)?.map(Elements::Biases),
+            ListKind::Breakers(_) => body.take_as(list.name)?.map(Elements::Texts),
+        })
+    };
+    table.iter().map(take).collect()
 }
 
 /// Takes the parameters of a table out of a body.
@@ -144,6 +178,10 @@ mod tests {
         let mut body = Body::of(value.as_object().expect("an object").clone());
         let mut params = toy::Params::default();
         take_numbers(&mut body, toy::PARAMETERS, &mut params).map_err(|e| e.to_string())?;
+        let lists = take_lists(&mut body, toy::LISTS).map_err(|e| e.to_string())?;
+        if let Some(Elements::Biases(by_id)) = &lists[0] {
+            params.toy_biases = biases("toy_biases", by_id, 5).map_err(|e| e.to_string())?;
+        }
         body.finish().map_err(|e| e.to_string())?;
         Ok(params)
     }
@@ -152,6 +190,8 @@ mod tests {
     fn a_stage_has_its_fields_by_its_row() {
         let params = taken(&json!({ "toy_bonus": 1.5, "toy_alpha": null })).expect("good");
         assert_eq!((params.toy_bonus, params.toy_alpha), (1.5, 0.0));
+        let params = taken(&json!({ "toy_biases": { "3": 2, "4": -100 } })).expect("good");
+        assert_eq!(params.toy_biases, [(3, 2.0), (4, f32::NEG_INFINITY)]);
         for (body, expected) in [
             (
                 json!({ "toy_bonus": 3 }),
@@ -164,6 +204,10 @@ mod tests {
             (
                 json!({ "toy_bonos": 1 }),
                 "unknown parameter: `toy_bonos`; did you mean `toy_bonus`?",
+            ),
+            (
+                json!({ "toy_biases": { "5": 1 } }),
+                "`toy_biases`: `5` is not a token id below 5",
             ),
         ] {
             assert_eq!(taken(&body).expect_err(expected), expected);

@@ -1,25 +1,19 @@
-//! Sampling options of the command line. Numeric options come from the table of the sampling stages.
+//! Sampling options of the command line. Numbers and lists come from the table of the sampling stages.
 
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 
-use crate::sampling::{DRY_BREAKERS, Kind, PARAMETERS, Parameter, Params, StageName};
+use crate::sampling::{Kind, LISTS, List, ListKind, PARAMETERS, Parameter, Params, StageName};
 use crate::text::tokenizer::Tokenizer;
 
 /// How tokens are sampled.
 #[derive(Debug, Args)]
 pub(super) struct SamplingOptions {
     #[command(flatten)]
-    numbers: Numbers,
-    /// DRY sequence breaker: text at which a repetition ends; may be repeated; default: line feed, `:`, `"`, `*`
-    #[arg(long, value_name = "TEXT")]
-    dry_sequence_breaker: Vec<String>,
+    of_stages: OfStages,
     /// Sampling stages in the order in which they run, separated by commas; default: all
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     samplers: Vec<StageName>,
-    /// Logit bias: number added to the logit of a token, as ID=BIAS; -inf excludes the token; may be repeated
-    #[arg(long, value_name = "ID=BIAS", value_parser = bias)]
-    logit_bias: Vec<(u32, f32)>,
     /// Seed of the sampler's random numbers; without effect at temperature 0
     #[arg(long, default_value_t = 0, value_name = "N")]
     seed: u64,
@@ -36,41 +30,53 @@ fn bias(text: &str) -> Result<(u32, f32), String> {
 
 impl SamplingOptions {
     pub(super) fn params(&self, tokenizer: &Tokenizer) -> Params {
-        let numbers = &self.numbers.0;
-        Params {
-            dry_sequence_breakers: match self.dry_sequence_breaker.as_slice() {
-                _ if numbers.dry_multiplier == 0.0 => Vec::new(),
-                [] => tokenizer.ids_holding(&DRY_BREAKERS),
-                texts => tokenizer.ids_holding(texts),
-            },
-            logit_bias: self.logit_bias.clone(),
+        let mut params = Params {
             seed: self.seed,
             order: match self.samplers.as_slice() {
                 [] => StageName::ALL.to_vec(),
                 names => names.to_vec(),
             },
-            ..numbers.clone()
+            ..self.of_stages.params.clone()
+        };
+        for (list, texts) in LISTS.iter().zip(&self.of_stages.texts) {
+            match (&list.kind, texts.as_slice()) {
+                (ListKind::Biases(_), _) => {}
+                (ListKind::Breakers(_), _) if list.is_off(PARAMETERS, &params) => {}
+                (ListKind::Breakers(of), []) => {
+                    *of(&mut params) = tokenizer.ids_holding(list.default);
+                }
+                (ListKind::Breakers(of), texts) => *of(&mut params) = tokenizer.ids_holding(texts),
+            }
+        }
+        params
+    }
+}
+
+/// The parameters of the stages.
+#[derive(Clone, Debug)]
+struct OfStages {
+    params: Params,
+    /// For each of [`LISTS`] the texts that the command line gives.
+    texts: Vec<Vec<String>>,
+}
+
+impl Default for OfStages {
+    /// The defaults of the table, but temperature 0 (greedy): a command gives the same completion twice.
+    fn default() -> Self {
+        Self {
+            params: Params {
+                temperature: 0.0,
+                ..Params::default()
+            },
+            texts: vec![Vec::new(); LISTS.len()],
         }
     }
 }
 
-/// The numbers among the parameters.
-#[derive(Clone, Debug)]
-struct Numbers(Params);
-
-impl Default for Numbers {
-    /// The defaults of the table, but temperature 0 (greedy): a command gives the same completion twice.
-    fn default() -> Self {
-        Self(Params {
-            temperature: 0.0,
-            ..Params::default()
-        })
-    }
-}
-
-impl Args for Numbers {
+impl Args for OfStages {
     fn augment_args(command: Command) -> Command {
-        augment(command, PARAMETERS, &Self::default().0)
+        let command = augment(command, PARAMETERS, &Self::default().params);
+        augment_lists(command, LISTS)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -78,17 +84,52 @@ impl Args for Numbers {
     }
 }
 
-impl FromArgMatches for Numbers {
+impl FromArgMatches for OfStages {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut numbers = Self::default();
-        numbers.update_from_arg_matches(matches)?;
-        Ok(numbers)
+        let mut of_stages = Self::default();
+        of_stages.update_from_arg_matches(matches)?;
+        Ok(of_stages)
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        read(matches, PARAMETERS, &mut self.0);
+        read(matches, PARAMETERS, &mut self.params);
+        self.texts = read_lists(matches, LISTS, &mut self.params);
         Ok(())
     }
+}
+
+/// Adds an option for each list, whose elements are given one by one.
+fn augment_lists<P>(command: Command, table: &[List<P>]) -> Command {
+    table.iter().fold(command, |command, list| {
+        let arg = Arg::new(list.name).long(list.option);
+        let arg = match list.kind {
+            ListKind::Biases(_) => arg.value_parser(bias),
+            ListKind::Breakers(_) => arg.value_parser(value_parser!(String)),
+        };
+        let default = match list.default_text() {
+            text if text.is_empty() => text,
+            text => format!("; default: {text}"),
+        };
+        let help = format!("{}; may be repeated{default}", list.doc.trim());
+        let arg = arg.value_name(list.value()).action(ArgAction::Append);
+        command.arg(arg.help(help))
+    })
+}
+
+/// Sets the biases that the command line gives, and returns the texts of each list.
+fn read_lists<P>(matches: &ArgMatches, table: &[List<P>], params: &mut P) -> Vec<Vec<String>> {
+    let texts = table.iter().map(|list| match list.kind {
+        ListKind::Biases(of) => {
+            let given = matches.get_many::<(u32, f32)>(list.name);
+            of(params).extend(given.into_iter().flatten().copied());
+            Vec::new()
+        }
+        ListKind::Breakers(_) => {
+            let given = matches.get_many::<String>(list.name);
+            given.into_iter().flatten().cloned().collect()
+        }
+    });
+    texts.collect()
 }
 
 /// Adds an option for each parameter.
@@ -144,6 +185,7 @@ mod tests {
     fn a_stage_has_its_options_by_its_row() {
         let defaults = toy::Params::default();
         let command = augment(Command::new("toy"), toy::PARAMETERS, &defaults);
+        let command = augment_lists(command, toy::LISTS);
         let mut params = defaults.clone();
         let matches = command.clone().get_matches_from(["toy"]);
         read(&matches, toy::PARAMETERS, &mut params);
@@ -153,6 +195,10 @@ mod tests {
             .get_matches_from(["toy", "--toy-bonus", "-1.5"]);
         read(&matches, toy::PARAMETERS, &mut params);
         assert_eq!(params.toy_bonus, -1.5);
+        let biased = ["toy", "--toy-bias", "3=1.5", "--toy-bias", "4=-2"];
+        let matches = command.clone().get_matches_from(biased);
+        read_lists(&matches, toy::LISTS, &mut params);
+        assert_eq!(params.toy_biases, [(3, 1.5), (4, -2.0)]);
         let help = command.clone().render_help().to_string();
         assert!(
             help.contains("Toy: added to the logit of token 0"),

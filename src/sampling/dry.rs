@@ -18,9 +18,6 @@ use super::parameter::ParamError;
 use super::params::Params;
 use super::stage::{Stage, Step};
 
-/// Texts at which a repetition ends unless a request sets others.
-pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
-
 /// Longer passages count as this long: the penalty is far beyond any logit.
 const LONGEST: usize = 512;
 

@@ -42,9 +42,8 @@ mod tests;
 pub(crate) mod toy;
 
 pub use contrastive::{Candidate, Contrastive};
-pub use dry::DRY_BREAKERS;
 pub use error::SampleError;
 pub use logprobs::{LOGPROB_FLOOR, Logprobs, TokenLogprob};
-pub use parameter::{Kind, ParamError, Parameter, Range};
-pub use params::{PARAMETERS, Params, StageName, reference};
+pub use parameter::{Kind, List, ListKind, ParamError, Parameter, Range};
+pub use params::{LISTS, PARAMETERS, Params, StageName, reference};
 pub use sampler::Sampler;

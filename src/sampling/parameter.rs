@@ -90,6 +90,59 @@ impl<P> Parameter<P> {
     }
 }
 
+/// A list among the parameters `P`.
+#[derive(Debug)]
+pub struct List<P> {
+    /// Its name in Rust and in HTTP requests.
+    pub name: &'static str,
+    /// The option of the command line that gives an element, without hyphens before it.
+    pub option: &'static str,
+    /// The technique that it belongs to.
+    pub technique: &'static str,
+    /// What an element means.
+    pub doc: &'static str,
+    /// The texts where nothing sets it.
+    pub default: &'static [&'static str],
+    /// What its elements are, and where it is.
+    pub kind: ListKind<P>,
+}
+
+/// What the elements of a list are, and the list itself.
+#[derive(Debug)]
+pub enum ListKind<P> {
+    /// Tokens and what is added to their logits: an object in HTTP requests.
+    Biases(fn(&mut P) -> &mut Vec<(u32, f32)>),
+    /// Tokens that hold one of some texts: a list of the texts in HTTP requests.
+    Breakers(fn(&mut P) -> &mut Vec<u32>),
+}
+
+impl<P> List<P> {
+    /// Whether the numbers of its technique, which `table` describes, turn it off.
+    pub fn is_off(&self, table: &[Parameter<P>], params: &P) -> bool {
+        let own = table.iter().filter(|p| p.technique == self.technique);
+        let mut at_off = own.filter_map(|p| Some(p.get(params) == p.off?)).peekable();
+        at_off.peek().is_some() && at_off.all(|is_off| is_off)
+    }
+
+    /// The texts of the default in words; empty if there are none.
+    pub fn default_text(&self) -> String {
+        let name = |text: &&str| match *text {
+            "\n" => "line feed".to_owned(),
+            text => format!("`{text}`"),
+        };
+        let names: Vec<String> = self.default.iter().map(name).collect();
+        names.join(", ")
+    }
+
+    /// How an element is written on the command line.
+    pub fn value(&self) -> &'static str {
+        match self.kind {
+            ListKind::Biases(_) => "ID=BIAS",
+            ListKind::Breakers(_) => "TEXT",
+        }
+    }
+}
+
 /// A type of parameters.
 pub(super) trait Number: Copy {
     const KIND: Kind;

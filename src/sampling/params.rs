@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::parameter::{Number, ParamError, Parameter, Range};
+use super::parameter::{List, ListKind, Number, ParamError, Parameter, Range};
 use super::table::sampling_table;
 
 /// The narrower of two ranges, if there are two.
@@ -35,6 +35,10 @@ macro_rules! params {
             $(#[doc = $doc:literal])*
             $variant:ident = $module:ident, $technique:literal {
                 is_cut: $is_cut:literal, needs_history: $needs_history:literal,
+                lists: [$(
+                    $(#[doc = $list_doc:literal])*
+                    $list:ident: $list_ty:ty, $list_kind:ident $option:literal = [$($text:literal),*];
+                )*],
                 $(
                     $(#[doc = $field_doc:literal])*
                     $field:ident: $ty:ty = $default:expr, $(off $off:expr,)? [$low:expr, $high:expr] $range:literal
@@ -83,13 +87,12 @@ macro_rules! params {
         /// The parameters of one request. The default is neutral: a draw from the model's distribution.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Params {
-            $($($(#[doc = $field_doc])* pub $field: $ty,)*)*
+            $(
+                $($(#[doc = $field_doc])* pub $field: $ty,)*
+                $($(#[doc = $list_doc])* pub $list: $list_ty,)*
+            )*
             $(#[doc = $alpha_doc])*
             pub $alpha: $alpha_ty,
-            /// DRY: tokens at which a repetition ends.
-            pub dry_sequence_breakers: Vec<u32>,
-            /// Added to the logits of these tokens; minus infinity bans one.
-            pub logit_bias: Vec<(u32, f32)>,
             /// Seed of the random numbers; without effect at temperature 0.
             pub seed: u64,
             /// The stages in the order they run. One that is left out must have neutral parameters.
@@ -99,15 +102,30 @@ macro_rules! params {
         impl Default for Params {
             fn default() -> Self {
                 Self {
-                    $($($field: $default,)*)*
+                    $(
+                        $($field: $default,)*
+                        $($list: Vec::new(),)*
+                    )*
                     $alpha: $alpha_default,
-                    dry_sequence_breakers: Vec::new(),
-                    logit_bias: Vec::new(),
                     seed: 0,
                     order: StageName::ALL.to_vec(),
                 }
             }
         }
+
+        /// Every list among [`Params`], by stage.
+        pub const LISTS: &[List<Params>] = &[
+            $($(
+                List {
+                    name: stringify!($list),
+                    option: $option,
+                    technique: $technique,
+                    doc: concat!($($list_doc),*),
+                    default: &[$($text),*],
+                    kind: ListKind::$list_kind(|params| &mut params.$list),
+                },
+            )*)*
+        ];
 
         /// Every number among [`Params`], by stage.
         pub const PARAMETERS: &[Parameter<Params>] = &[
@@ -199,11 +217,17 @@ pub fn reference() -> String {
         let (name, doc, default) = (p.name, p.doc.trim(), p.default);
         out += &format!("| `{name}` | {doc} | {range} | {default} | {off} |\n");
     }
-    out += "\n## Other fields\n\n| field | option | meaning | default |\n|---|---|---|---|\n\
-        | `logit_bias` | `--logit-bias ID=BIAS` | object of token ids and biases from -100 to 100; -100 excludes the token | none |\n\
-        | `seed` | `--seed` | seed of the random numbers, an integer | random; `bench run` 0 |\n\
+    out += "\n## Other fields\n\n| field | option | meaning | default |\n|---|---|---|---|\n";
+    for list in LISTS {
+        let (name, option, value, doc) = (list.name, list.option, list.value(), list.doc.trim());
+        let default = match list.default_text() {
+            text if text.is_empty() => "none".to_owned(),
+            text => text,
+        };
+        out += &format!("| `{name}` | `--{option} {value}` | {doc} | {default} |\n");
+    }
+    out += "| `seed` | `--seed` | seed of the random numbers, an integer | random; `bench run` 0 |\n\
         | `samplers` | `--samplers` | names of the stages in the order in which they run; a stage that is left out must be off | all, as above |\n\
-        | `dry_sequence_breakers` | `--dry-sequence-breaker` | texts at which a repetition ends for DRY | line feed, `:`, `\"`, `*` |\n\
         | `ignore_eos` | | whether the end-of-generation tokens are excluded | `false` |\n";
     out
 }

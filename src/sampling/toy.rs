@@ -4,7 +4,7 @@
 
 use super::candidates::Candidates;
 use super::error::SampleError;
-use super::parameter::{Number, ParamError, Parameter, Range};
+use super::parameter::{List, ListKind, Number, ParamError, Parameter, Range};
 use super::params::{api_range, neutral, params};
 use super::stage::{Stage, Step};
 
@@ -14,7 +14,10 @@ macro_rules! toy_table {
             stages {
                 /// Adds a number to the logit of token 0.
                 Toy = toy, "toy bonus" {
-                    is_cut: false, needs_history: false,
+                    is_cut: false, needs_history: false, lists: [
+                        /// Toy biases: as logit biases
+                        toy_biases: Vec<(u32, f32)>, Biases "toy-bias" = [];
+                    ],
                     /// Toy: added to the logit of token 0
                     toy_bonus: f64 = 0.0, off 0.0, [-5.0, 5.0] "a number from -5 to 5", api [-2.0, 2.0] "a number from -2 to 2";
                 }

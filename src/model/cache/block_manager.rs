@@ -7,10 +7,10 @@ use std::collections::HashMap;
 
 use crate::blocks::cache::Cache as Visibility;
 
-use super::blocks::{BlockId, BlockPool};
+use super::blocks::BlockPool;
 use super::mask::Mask;
 use super::prefix::{NodeId, PrefixTree, ROOT};
-use super::{BLOCK, SequenceId};
+use super::{BLOCK, BlockId, SequenceId};
 
 /// Slots are looked at in multiples of this, so that a graph serves many steps.
 const VIEW_STEP: usize = 256;

@@ -3,10 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::BlockId;
 use super::prefix::{NodeId, PrefixTree};
-
-/// A block of a pool.
-pub(super) type BlockId = u32;
 
 /// The blocks of a pool.
 #[derive(Clone, Debug)]

@@ -31,5 +31,8 @@ use crate::plan::BLOCK_LEN;
 /// A sequence of tokens that see each other.
 pub type SequenceId = u32;
 
+/// A block of a pool.
+type BlockId = u32;
+
 /// Positions of a block.
 const BLOCK: usize = BLOCK_LEN as usize;

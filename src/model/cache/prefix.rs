@@ -8,8 +8,7 @@
 
 use std::collections::HashMap;
 
-use super::BLOCK;
-use super::blocks::BlockId;
+use super::{BLOCK, BlockId};
 
 /// A node of the tree.
 pub(super) type NodeId = usize;

@@ -1,9 +1,8 @@
 //! The cached prefix of a prompt, and a sequence that continues after it.
 
 use super::block_manager::{BlockManager, EVICTED, Group, Sequence};
-use super::blocks::BlockId;
 use super::prefix::NodeId;
-use super::{BLOCK, SequenceId};
+use super::{BLOCK, BlockId, SequenceId};
 
 /// Why no more of a prompt was cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
