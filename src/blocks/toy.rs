@@ -194,7 +194,7 @@ mod tests {
         );
         let def = definition(r#"block = "toy", level = -1.0"#).expect("sound in itself");
         let made = crate::files::synth::design(&def, &Request::default());
-        let message = made.err().expect("a rule is broken").to_string();
+        let message = made.expect_err("a rule is broken").to_string();
         assert!(message.contains("`level` is positive"), "{message}");
     }
 }
