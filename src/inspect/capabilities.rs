@@ -27,29 +27,8 @@ pub struct Capability {
     pub why: String,
 }
 
-impl Capability {
-    fn yes(what: &'static str, how: impl Into<String>) -> Self {
-        Self {
-            what,
-            can: true,
-            why: how.into(),
-        }
-    }
-
-    fn no(what: &'static str, why: impl Into<String>) -> Self {
-        Self {
-            can: false,
-            ..Self::yes(what, why)
-        }
-    }
-
-    fn of<E: ToString>(what: &'static str, asked: Result<String, E>) -> Self {
-        match asked {
-            Ok(how) => Self::yes(what, how),
-            Err(error) => Self::no(what, error.to_string()),
-        }
-    }
-}
+/// How it can be done, or why not.
+type Answer = Result<String, String>;
 
 /// What is known of a model that is not loaded.
 pub struct Subject<'a> {
@@ -66,52 +45,79 @@ pub struct Subject<'a> {
 /// What the model can do here, in the order in which people ask.
 pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec<Capability> {
     let text = text(subject);
-    let can_write = text.can;
-    let chat = chat(subject, &text);
-    let tools = tools(subject, &chat);
-    vec![
-        text,
-        chat,
-        tools,
-        constraints(subject, can_write),
-        diffusion(subject, can_write),
-        embeddings(subject.plan),
-        sharing(subject),
-        guesses(subject, can_write),
-        quantised_cache(subject, estimator),
-        deterministic(subject, estimator),
-        memory(subject, estimator),
-    ]
+    let writes = text
+        .as_ref()
+        .map(|_| ())
+        .map_err(|_| "it does not write text");
+    let chat = writes.map_err(str::to_owned).and_then(|()| chat(subject));
+    let tools = match chat {
+        Ok(_) => tools(subject),
+        Err(_) => no("it does not chat"),
+    };
+    let pooled = pooled(subject.plan.pooling());
+    let embeddings = format!(
+        "`bench logits --embedding`: {} elements; a text's is {pooled}",
+        subject.plan.n_embd
+    );
+    let deterministic = Options {
+        deterministic: true,
+        ..subject.options.clone()
+    };
+    let deterministic = estimator.memory(&deterministic);
+    let deterministic =
+        deterministic.map(|_| "`--deterministic`: the same bits whatever runs beside it");
+    let fits = estimator.check(subject.options);
+    let fits = fits.map(|()| format!("a context of {} tokens fits", subject.options.n_ctx));
+    let all: [(&'static str, Answer); 11] = [
+        ("text", text),
+        ("chat", chat),
+        ("tools", tools),
+        ("JSON and grammars", constraints(subject, writes)),
+        ("text diffusion", diffusion(subject, writes)),
+        ("embeddings", Ok(embeddings)),
+        ("prefix cache", sharing(subject)),
+        ("speculative decoding", drafts(subject, writes)),
+        ("8-bit cache", quantised_cache(subject, estimator)),
+        ("deterministic", answer(deterministic)),
+        ("memory", answer(fits)),
+    ];
+    let capability = |(what, asked): (&'static str, Answer)| Capability {
+        what,
+        can: asked.is_ok(),
+        why: asked.unwrap_or_else(|why| why),
+    };
+    all.into_iter().map(capability).collect()
 }
 
-fn text(subject: &Subject<'_>) -> Capability {
-    let asked = || {
-        let tokenizer = subject.tokenizer.clone()?;
-        engine::can_answer(subject.plan, tokenizer).map_err(|unfit| unfit.to_string())?;
-        let encoded = tokenizer.encode("a", true, true);
-        encoded.map_err(|error| error.to_string())?;
-        Ok::<_, String>(match subject.plan.diffusion {
-            Some(_) => "by text diffusion, in any order".to_owned(),
-            None => "token by token".to_owned(),
-        })
-    };
-    Capability::of("text", asked())
+fn yes(how: &str) -> Answer {
+    Ok(how.to_owned())
 }
 
-fn chat(subject: &Subject<'_>, text: &Capability) -> Capability {
-    let asked = || {
-        if !text.can {
-            return Err("it does not write text".to_owned());
-        }
-        let probe = subject.template.clone()?;
-        shown(&probe.user, "what a user says")?;
-        Ok(match &probe.system {
-            Probed::Yes => "with system messages",
-            _ => "without system messages",
-        }
-        .to_owned())
-    };
-    Capability::of("chat", asked())
+fn no(why: &str) -> Answer {
+    Err(why.to_owned())
+}
+
+fn answer<T: Into<String>, E: ToString>(asked: Result<T, E>) -> Answer {
+    asked.map(Into::into).map_err(|error| error.to_string())
+}
+
+fn text(subject: &Subject<'_>) -> Answer {
+    let tokenizer = subject.tokenizer.clone()?;
+    answer(engine::can_answer(subject.plan, tokenizer).map(|_| ""))?;
+    answer(tokenizer.encode("a", true, true).map(|_| ""))?;
+    yes(match subject.plan.diffusion {
+        Some(_) => "by text diffusion, in any order",
+        None => "token by token",
+    })
+}
+
+fn chat(subject: &Subject<'_>) -> Answer {
+    let probe = subject.template.clone()?;
+    shown(&probe.user, "what a user says")?;
+    yes(match &probe.system {
+        Probed::Yes => "with system messages",
+        _ => "without system messages",
+    })
 }
 
 fn shown(probed: &Probed, what: &str) -> Result<(), String> {
@@ -122,86 +128,59 @@ fn shown(probed: &Probed, what: &str) -> Result<(), String> {
     }
 }
 
-fn tools(subject: &Subject<'_>, chat: &Capability) -> Capability {
-    let asked = || {
-        if !chat.can {
-            return Err("it does not chat".to_owned());
-        }
-        let probe = subject.template.clone()?;
-        shown(&probe.tools, "tools on offer")?;
-        let request = json!({
-            "messages": [{ "role": "user", "content": "x" }],
-            "tools": [{ "type": "function", "function": { "name": "x" } }],
-        });
-        match api::refusal(&request) {
-            Some(why) => Err(format!("the template shows them, but {why}")),
-            None => Ok("the template shows them".to_owned()),
-        }
-    };
-    Capability::of("tools", asked())
-}
-
-fn constraints(subject: &Subject<'_>, can_write: bool) -> Capability {
-    let what = "JSON and grammars";
-    match (can_write, &subject.plan.diffusion, &subject.tokenizer) {
-        (true, None, Ok(tokenizer)) if tokenizer.keeps_bytes() => {
-            Capability::yes(what, "forced tokens are read together")
-        }
-        (true, None, _) => Capability::yes(what, "token by token"),
-        (true, Some(_), _) => Capability::no(what, "answers are not written in order"),
-        _ => Capability::no(what, "it does not write text"),
+fn tools(subject: &Subject<'_>) -> Answer {
+    let probe = subject.template.clone()?;
+    shown(&probe.tools, "tools on offer")?;
+    let request = json!({
+        "messages": [{ "role": "user", "content": "x" }],
+        "tools": [{ "type": "function", "function": { "name": "x" } }],
+    });
+    match api::refusal(&request) {
+        Some(why) => Err(format!("the template shows them, but {why}")),
+        None => yes("the template shows them"),
     }
 }
 
-fn diffusion(subject: &Subject<'_>, can_write: bool) -> Capability {
-    let what = "text diffusion";
-    match (&subject.plan.diffusion, can_write) {
-        (None, _) => Capability::no(what, "the definition has another `mode`"),
-        (Some(_), false) => Capability::no(what, "it does not write text"),
-        (Some(_), true) => Capability::yes(what, "each denoising step reads the whole text"),
+fn constraints(subject: &Subject<'_>, writes: Result<(), &str>) -> Answer {
+    answer(writes.map(|()| ""))?;
+    match (&subject.plan.diffusion, &subject.tokenizer) {
+        (Some(_), _) => no("answers are not written in order"),
+        (None, Ok(tokenizer)) if tokenizer.keeps_bytes() => yes("forced tokens are read together"),
+        (None, _) => yes("token by token"),
     }
 }
 
-fn embeddings(plan: &Plan) -> Capability {
-    let pooled = pooled(plan.pooling());
-    let how = format!(
-        "`bench logits --embedding`: {} elements; a text's is {pooled}",
-        plan.n_embd
-    );
-    Capability::yes("embeddings", how)
+fn diffusion(subject: &Subject<'_>, writes: Result<(), &str>) -> Answer {
+    match subject.plan.diffusion {
+        None => no("the definition has another `mode`"),
+        Some(_) => answer(writes.map(|()| "each denoising step reads the whole text")),
+    }
 }
 
-fn sharing(subject: &Subject<'_>) -> Capability {
-    let what = "prefix cache";
+fn sharing(subject: &Subject<'_>) -> Answer {
     if subject.options.n_ctx == 0 {
-        return Capability::no(what, "nothing is kept of a text without a context");
+        return no("nothing is kept of a text without a context");
     }
     if !subject.options.shares(subject.plan) {
-        return Capability::no(what, "what is kept of a token depends on later ones");
+        return no("what is kept of a token depends on later ones");
     }
-    match subject.plan.recurrent().next() {
-        Some(_) => Capability::yes(
-            what,
-            "where a block of 16 tokens ends, since states are kept",
-        ),
-        None => Capability::yes(what, "a prefix is read once for all that begin with it"),
-    }
+    yes(match subject.plan.recurrent().next() {
+        Some(_) => "where a block of 16 tokens ends, since states are kept",
+        None => "a prefix is read once for all that begin with it",
+    })
 }
 
-fn guesses(subject: &Subject<'_>, can_write: bool) -> Capability {
-    let what = "speculative decoding";
-    if !can_write || subject.plan.diffusion.is_some() {
-        return Capability::no(what, "it does not write token by token");
+fn drafts(subject: &Subject<'_>, writes: Result<(), &str>) -> Answer {
+    if writes.is_err() || subject.plan.diffusion.is_some() {
+        return no("it does not write token by token");
     }
     let asked = engine::can_take_back(subject.plan, subject.options);
-    let how = "and contrastive search: tokens can be taken back";
-    Capability::of(what, asked.map(|()| how.to_owned()))
+    answer(asked.map(|()| "and contrastive search: tokens can be taken back"))
 }
 
-fn quantised_cache(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Capability {
-    let what = "8-bit cache";
+fn quantised_cache(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Answer {
     if subject.plan.key_values().next().is_none() {
-        return Capability::no(what, "it keeps no keys and values");
+        return no("it keeps no keys and values");
     }
     let small = Options {
         k_type: TensorType::Q8_0,
@@ -210,26 +189,12 @@ fn quantised_cache(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Capa
         ..subject.options.clone()
     };
     let own = estimator.memory(subject.options);
-    let how = estimator.memory(&small).map(|small| match own {
+    let small = estimator.memory(&small);
+    answer(small.map(|small| match own {
         Ok(own) if own.cache > 0 => {
             let share = 100.0 * small.cache as f64 / own.cache as f64;
             format!("`--kv-type q8_0`: {share:.0} % of the memory")
         }
         _ => "`--kv-type q8_0`".to_owned(),
-    });
-    Capability::of(what, how)
-}
-
-fn deterministic(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Capability {
-    let asked = estimator.memory(&Options {
-        deterministic: true,
-        ..subject.options.clone()
-    });
-    let how = "`--deterministic`: the same bits whatever runs beside it";
-    Capability::of("deterministic", asked.map(|_| how.to_owned()))
-}
-
-fn memory(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Capability {
-    let how = format!("a context of {} tokens fits", subject.options.n_ctx);
-    Capability::of("memory", estimator.check(subject.options).map(|()| how))
+    }))
 }

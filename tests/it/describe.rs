@@ -11,7 +11,8 @@ use lab_bench::inspect::describe::{describe, groups, shares};
 use lab_bench::plan::{Plan, StatePlan};
 use lab_bench::weights::TensorType;
 
-use crate::goldens::{index, library, request};
+use crate::diagrams::cases;
+use crate::goldens::{library, request};
 
 /// Every number of a text as a word.
 fn words(text: &str) -> BTreeSet<&str> {
@@ -41,18 +42,12 @@ fn check(name: &str, plan: &Plan) {
                     let is_told = contract.phrase.contains(&format!("{{={}}}", option.name));
                     is_told && unit.option_int(option.name).is_some()
                 });
-                assert_eq!(
-                    promised.count(),
-                    block.numbers.len(),
-                    "{name}: {}",
-                    block.text
-                );
+                let n = promised.count();
+                assert_eq!(n, block.numbers.len(), "{name}: {}", block.text);
                 for (option, least, most) in &block.numbers {
                     let value = unit.option_int(option).expect("a number");
-                    assert!(
-                        (least..=most).contains(&&value),
-                        "{name}: {option} of layer {at}"
-                    );
+                    let is_within = (least..=most).contains(&&value);
+                    assert!(is_within, "{name}: {option} of layer {at}");
                 }
             }
         }
@@ -70,37 +65,24 @@ fn check(name: &str, plan: &Plan) {
     }
     assert!(told.iter().all(|times| *times == 1), "{name}: {told:?}");
     let all = words(&text);
-    for n in [plan.n_embd, plan.n_vocab, plan.layers.len() as u64] {
+    let sizes = [plan.n_embd, plan.n_vocab, plan.layers.len() as u64];
+    let windows = plan.caches.iter().filter_map(|cache| cache.window());
+    for n in sizes.into_iter().chain(windows) {
         assert!(
             all.contains(n.to_string().as_str()),
             "{name}: {n} is not in\n{text}"
         );
     }
-    for cache in &plan.caches {
-        if let Some(size) = cache.window() {
-            assert!(
-                all.contains(size.to_string().as_str()),
-                "{name}: window {size}"
-            );
-        }
-    }
     for rope in &plan.ropes {
-        let dims = rope.option_int("dims").expect("a number").to_string();
+        let dims = rope.option_int("dims").expect("a number");
         assert!(
             text.contains(&format!("ope of {dims} elements")),
             "{name}: {text}"
         );
     }
-    assert_eq!(
-        text.contains("An encoder"),
-        plan.mode == Mode::Encoder,
-        "{name}"
-    );
-    assert_eq!(
-        text.contains("text diffusion"),
-        plan.mode == Mode::Diffusion,
-        "{name}"
-    );
+    let modes = [text.contains("An encoder"), text.contains("text diffusion")];
+    let planned = [Mode::Encoder, Mode::Diffusion].map(|mode| plan.mode == mode);
+    assert_eq!(modes, planned, "{name}");
     let keeps = |is_such: fn(&StatePlan) -> bool| {
         let mut states = plan.units().filter_map(|unit| unit.state.as_ref());
         states.any(is_such) && plan.mode == Mode::Causal
@@ -125,13 +107,8 @@ fn plan_of(arch: &str, set: &[(&str, &str)]) -> Plan {
 
 #[test]
 fn what_is_told_of_every_golden_is_so() {
-    let library = library();
-    for entry in index() {
-        let name = entry["name"].as_str().expect("a name");
-        let (arch, request) = request(name, &entry);
-        let def = library.get(&arch).expect("built in");
-        let (_, plan) = design(&def, &request).expect("the golden can be made");
-        check(name, &plan);
+    for case in cases() {
+        check(&case.name, case.samples[0].plan());
     }
 }
 
@@ -177,22 +154,14 @@ fn layers_that_differ_one_by_one_are_told_with_bounds() {
 
 #[test]
 fn every_tensor_has_one_share() {
-    let library = library();
-    for entry in index() {
-        let name = entry["name"].as_str().expect("a name");
-        let (arch, request) = request(name, &entry);
-        let def = library.get(&arch).expect("built in");
-        let (_, plan) = design(&def, &request).expect("the golden can be made");
-        let shares = shares(&plan);
+    for case in cases() {
+        let (name, plan) = (&case.name, case.samples[0].plan());
+        let shares = shares(plan);
         let bytes: u64 = shares.iter().map(|share| share.bytes).sum();
         let n: usize = shares.iter().map(|share| share.n_tensors).sum();
         let weights: u64 = shares.iter().map(|share| share.n_weights).sum();
-        assert_eq!(
-            (n, bytes),
-            (plan.tensors.len(), plan.weight_bytes()),
-            "{name}"
-        );
-        assert_eq!(weights, plan.n_weights(), "{name}");
+        let all = (plan.tensors.len(), plan.weight_bytes(), plan.n_weights());
+        assert_eq!((n, bytes, weights), all, "{name}");
         let names: BTreeSet<&str> = shares.iter().map(|share| share.what.as_str()).collect();
         assert_eq!(names.len(), shares.len(), "{name}: each use once");
     }
@@ -217,13 +186,8 @@ fn n_seen(plan: &Plan, cache: usize, position: u64) -> u64 {
 
 #[test]
 fn a_token_reads_the_keys_that_it_sees() {
-    let library = library();
-    let golden = |entry: &serde_json::Value| {
-        let (arch, request) = request(entry["name"].as_str().expect("a name"), entry);
-        let def = library.get(&arch).expect("built in");
-        design(&def, &request).expect("the golden can be made").1
-    };
-    let mut plans: Vec<Plan> = index().iter().map(golden).collect();
+    let goldens = cases().iter().map(|case| case.samples[0].plan().clone());
+    let mut plans: Vec<Plan> = goldens.collect();
     plans.push(plan_of("llama4", &[("chunk", "8")]));
     let chunks = plans.iter().flat_map(|plan| &plan.caches).filter(|cache| {
         let options = &cache.unit.options;

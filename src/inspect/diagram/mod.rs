@@ -372,55 +372,36 @@ pub enum End {
     Outside(String),
 }
 
-impl Drawing {
-    /// Every part, each kind of layer once, in the order of execution.
-    pub fn parts(&self) -> impl Iterator<Item = &Part> {
-        let slots = self.kinds.iter().flat_map(|kind| &kind.slots);
-        self.begin
-            .iter()
-            .chain(slots.flat_map(Slot::parts))
-            .chain(&self.end)
-    }
+/// Walks over the parts of a drawing and of a slot in the order of execution, by reference or to change them.
+macro_rules! walks {
+    ($name:ident, $iter:ident, $doc:literal, $($mutable:tt)?) => {
+        impl Drawing {
+            #[doc = concat!("Every part, each kind of layer once, in the order of execution", $doc)]
+            pub fn $name(&$($mutable)? self) -> impl Iterator<Item = &$($mutable)? Part> {
+                let slots = self.kinds.$iter().flat_map(|kind| &$($mutable)? kind.slots);
+                let inside = slots.flat_map(Slot::$name);
+                self.begin.$iter().chain(inside).chain(&$($mutable)? self.end)
+            }
+        }
 
-    /// The same, to be changed.
-    pub fn parts_mut(&mut self) -> impl Iterator<Item = &mut Part> {
-        let slots = self.kinds.iter_mut().flat_map(|kind| &mut kind.slots);
-        self.begin
-            .iter_mut()
-            .chain(slots.flat_map(Slot::parts_mut))
-            .chain(&mut self.end)
-    }
+        impl Slot {
+            #[doc = concat!("Its parts, in the order of execution", $doc)]
+            pub fn $name(&$($mutable)? self) -> impl Iterator<Item = &$($mutable)? Part> {
+                let branches = self.branches.$iter().flat_map(|branch| {
+                    let block = [&$($mutable)? branch.block];
+                    branch.pre.$iter().chain(block).chain(&$($mutable)? branch.post)
+                });
+                let ends = self.post.$iter().chain(&$($mutable)? self.after);
+                self.pre.$iter().chain(branches).chain(ends)
+            }
+        }
+    };
 }
 
+walks!(parts, iter, ".",);
+walks!(parts_mut, iter_mut, ", to be changed.", mut);
+
 impl Slot {
-    /// Its parts, in the order of execution.
-    pub fn parts(&self) -> impl Iterator<Item = &Part> {
-        let branches = self.branches.iter().flat_map(|branch| {
-            let around = [&branch.pre, &branch.post];
-            let [pre, post] = around.map(|part| part.iter());
-            pre.chain([&branch.block]).chain(post)
-        });
-        self.pre
-            .iter()
-            .chain(branches)
-            .chain(&self.post)
-            .chain(&self.after)
-    }
-
-    /// The same, to be changed.
-    pub fn parts_mut(&mut self) -> impl Iterator<Item = &mut Part> {
-        let branches = self.branches.iter_mut().flat_map(|branch| {
-            let around = [&mut branch.pre, &mut branch.post];
-            let [pre, post] = around.map(|part| part.iter_mut());
-            pre.chain([&mut branch.block]).chain(post)
-        });
-        self.pre
-            .iter_mut()
-            .chain(branches)
-            .chain(&mut self.post)
-            .chain(&mut self.after)
-    }
-
     /// Its operations in the wiring, as places in the graph.
     pub fn wiring(&self) -> impl Iterator<Item = usize> {
         let of_branches = self.branches.iter().filter_map(|b| b.factor.as_ref());

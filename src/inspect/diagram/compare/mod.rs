@@ -39,15 +39,6 @@ pub struct Finding {
     pub of: [Option<String>; 2],
 }
 
-impl Level {
-    /// All, with their titles.
-    pub const TITLES: [(Self, &'static str); 3] = [
-        (Self::Computation, "What is computed"),
-        (Self::Sizes, "Sizes"),
-        (Self::Names, "Names"),
-    ];
-}
-
 impl Finding {
     /// The difference in a sentence.
     pub fn sentence(&self, [a, b]: [&str; 2]) -> String {
@@ -144,6 +135,27 @@ impl Comparison {
         numbered.map(|(n, f)| (n, f.sentence([a, b]))).collect()
     }
 
+    /// What differs, by levels: a title, and lines with the numbers of differences. A line without a number
+    /// says that nothing differs in what is computed.
+    pub fn sections(&self) -> Vec<(&'static str, Vec<(Option<usize>, String)>)> {
+        let levels = [
+            (Level::Computation, "What is computed"),
+            (Level::Sizes, "Sizes"),
+            (Level::Names, "Names"),
+        ];
+        let sections = levels.map(|(level, title)| {
+            let is_same = level == Level::Computation && self.is_same();
+            let same = is_same.then(|| (None, "Both compute the same.".to_owned()));
+            let lines = self
+                .sentences(level)
+                .into_iter()
+                .map(|(n, text)| (Some(n), text));
+            (title, same.into_iter().chain(lines).collect::<Vec<_>>())
+        });
+        let sections = sections.into_iter();
+        sections.filter(|(_, lines)| !lines.is_empty()).collect()
+    }
+
     /// Whether both compute the same, but for sizes and names.
     pub fn is_same(&self) -> bool {
         !self.findings.iter().any(|f| f.level == Level::Computation)
@@ -212,16 +224,11 @@ pub fn summary(comparison: &Comparison) -> String {
         let other = of_b.facts.iter().find(|(other, _)| other == name);
         row(name, [value, other.map_or("", |(_, value)| value)]);
     }
-    for (level, title) in Level::TITLES {
-        let all = comparison.sentences(level);
-        if level == Level::Computation || !all.is_empty() {
-            let _ = write!(out, "\n## {title}\n\n");
-        }
-        if level == Level::Computation && comparison.is_same() {
-            out.push_str("Both compute the same.\n");
-        }
-        for (n, sentence) in all {
-            let _ = writeln!(out, "{n}. {}", escaped(&sentence));
+    for (title, lines) in comparison.sections() {
+        let _ = write!(out, "\n## {title}\n\n");
+        for (n, line) in lines {
+            let n = n.map(|n| format!("{n}. ")).unwrap_or_default();
+            let _ = writeln!(out, "{n}{}", escaped(&line));
         }
     }
     out

@@ -108,20 +108,14 @@ fn badge(letter: &str) -> String {
 fn sum(text: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let sum = Sha256::digest(text.as_bytes());
-    let mut out = String::with_capacity(44);
-    for three in sum.chunks(3) {
-        let byte = |at: usize| u32::from(three.get(at).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for at in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * at) & 63) as usize];
-            out.push(if at <= three.len() {
-                char::from(digit)
-            } else {
-                '='
-            });
-        }
-    }
-    out
+    let digits = sum.chunks(3).flat_map(|three| {
+        let bytes = [0, 1, 2].map(|at| u32::from(three.get(at).copied().unwrap_or(0)));
+        let bits = bytes[0] << 16 | bytes[1] << 8 | bytes[2];
+        let digit = move |at: usize| char::from(DIGITS[(bits >> (18 - 6 * at) & 63) as usize]);
+        let n = three.len();
+        (0..4).map(move |at| if at <= n { digit(at) } else { '=' })
+    });
+    digits.collect()
 }
 
 #[cfg(test)]

@@ -7,34 +7,27 @@ const by = (id) => document.getElementById(id);
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 const isShown = (box) => box.getClientRects().length > 0;
 
-// Of a file, storage may be forbidden; then the choice holds until the page is closed.
-const stored = {
-  get() {
-    try {
-      return localStorage.getItem("bench-scheme");
-    } catch {
-      return null;
-    }
-  },
-  set(value) {
-    try {
-      localStorage.setItem("bench-scheme", value);
-    } catch {
-      // It holds for this page.
-    }
-  },
-};
+// The stored colours, after storing `value` if there is one. Of a file, storage may be forbidden; then the choice
+// holds until the page is closed.
+function stored(value) {
+  try {
+    if (value) localStorage.setItem("bench-scheme", value);
+    return localStorage.getItem("bench-scheme");
+  } catch {
+    return null;
+  }
+}
 
 const isDark = () =>
   root.dataset.scheme ? root.dataset.scheme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 
 // Before anything is shown, so that nothing is shown in other colours or places first.
 root.classList.add("js");
-if (["light", "dark"].includes(stored.get())) root.dataset.scheme = stored.get();
+if (["light", "dark"].includes(stored())) root.dataset.scheme = stored();
 
 function toggleScheme() {
   root.dataset.scheme = isDark() ? "light" : "dark";
-  stored.set(root.dataset.scheme);
+  stored(root.dataset.scheme);
   tellScheme();
 }
 

@@ -143,27 +143,42 @@ impl Overlay {
         if has("values") {
             return comparison(serde_json::from_slice(bytes)?, quantity);
         }
-        let expected = "bench compare --json";
         if has("positions") && has("same_top") {
             let found = "of `bench compare --kl --json`, which has no numbers of values";
-            return Err(Error::Report { expected, found });
+            return Err(Error::Report {
+                expected: COMPARE,
+                found,
+            });
         }
         let Paths(paths) = serde_json::from_slice(bytes)?;
-        let numbers = paths
-            .into_iter()
-            .map(|(path, value)| number(Spot::Path(path), value));
-        let numbers = numbers.collect::<Result<Vec<Number>, Error>>()?;
-        if numbers.is_empty() {
-            let found = "without numbers";
-            return Err(Error::Report { expected, found });
-        }
+        let numbers = paths.into_iter();
+        let numbers = numbers.map(|(path, value)| number(Spot::Path(path), value));
         Ok(Self {
             quantity: quantity.unwrap_or("value").to_owned(),
             rule: Rule::Largest,
-            numbers,
+            numbers: non_empty(
+                numbers.collect::<Result<_, _>>()?,
+                COMPARE,
+                "without numbers",
+            )?,
             of: None,
             first: None,
         })
+    }
+}
+
+/// The command whose reports are of values.
+const COMPARE: &str = "bench compare --json";
+
+/// A list, if it has something in it.
+fn non_empty<T>(
+    list: Vec<T>,
+    expected: &'static str,
+    found: &'static str,
+) -> Result<Vec<T>, Error> {
+    match list.is_empty() {
+        true => Err(Error::Report { expected, found }),
+        false => Ok(list),
     }
 }
 
@@ -184,10 +199,8 @@ fn choose(names: &[String], asked: Option<&str>) -> Result<usize, Error> {
     let Some(asked) = asked else { return Ok(0) };
     let at = names.iter().position(|name| name == asked);
     at.ok_or_else(|| {
-        let shown = names
-            .iter()
-            .take(MOST)
-            .map(|name| format!("`{}`", short(name)));
+        let shown = names.iter().take(MOST);
+        let shown = shown.map(|name| format!("`{}`", short(name)));
         let more = (names.len() > MOST).then(|| "\u{2026}".to_owned());
         Error::Quantity {
             asked: asked.to_owned(),
@@ -199,34 +212,21 @@ fn choose(names: &[String], asked: Option<&str>) -> Result<usize, Error> {
 fn profile(report: Perf, quantity: Option<&str>) -> Result<Overlay, Error> {
     let expected = "bench perf --profile --json";
     let is_one = report.runs.len() == 1;
-    let runs = report.runs.into_iter();
-    let profiles = runs.flat_map(|run| {
-        let threads = if is_one {
-            String::new()
-        } else {
-            format!(", {} threads", run.threads)
-        };
+    let profiles = report.runs.into_iter().flat_map(|run| {
+        let threads = (!is_one).then(|| format!(", {} threads", run.threads));
+        let threads = threads.unwrap_or_default();
         let named = move |profile: Profile| (format!("time of {}{threads}", profile.what), profile);
         run.profiles.into_iter().map(named)
     });
-    let (names, mut profiles): (Vec<String>, Vec<Profile>) = profiles.unzip();
-    if profiles.is_empty() {
-        let found = "of `bench perf --json`, which has no profiles";
-        return Err(Error::Report { expected, found });
-    }
+    let found = "of `bench perf --json`, which has no profiles";
+    let profiles = non_empty(profiles.collect(), expected, found)?;
+    let (names, mut profiles): (Vec<String>, Vec<Profile>) = profiles.into_iter().unzip();
     let at = choose(&names, quantity)?;
     let mut numbers = Vec::new();
     for place in profiles.swap_remove(at).places {
         let names = place.operations.iter().map(|op| op.name.clone());
         let all: Rc<[String]> = names.collect::<Vec<_>>().into();
         for (at, op) in place.operations.iter().enumerate() {
-            let spot = Spot::Operation {
-                kind: place.kind.clone(),
-                path: place.path.clone(),
-                nth: place.nth,
-                at,
-                all: all.clone(),
-            };
             if op.seconds < 0.0 {
                 return Err(Error::Number {
                     path: short(&place.path),
@@ -234,17 +234,20 @@ fn profile(report: Perf, quantity: Option<&str>) -> Result<Overlay, Error> {
                     found: op.seconds,
                 });
             }
+            let spot = Spot::Operation {
+                kind: place.kind.clone(),
+                path: place.path.clone(),
+                nth: place.nth,
+                at,
+                all: all.clone(),
+            };
             numbers.push(number(spot, op.seconds)?);
         }
-    }
-    if numbers.is_empty() {
-        let found = "without operations";
-        return Err(Error::Report { expected, found });
     }
     Ok(Overlay {
         quantity: short(&names[at]),
         rule: Rule::Time,
-        numbers,
+        numbers: non_empty(numbers, expected, "without operations")?,
         of: report.model,
         first: None,
     })
@@ -263,35 +266,24 @@ fn comparison(report: Compared, quantity: Option<&str>) -> Result<Overlay, Error
     let mut numbers = Vec::with_capacity(report.values.len());
     for value in report.values {
         let spot = Spot::Path(value.path);
-        // JSON has no infinity: the error of a value that is no number is null.
+        // JSON has no infinity: the error of a value that is not a number is null.
         let known = [value.nmse.or(Some(f64::INFINITY)), value.rms_a, value.rms_b][at];
         numbers.push(match known.unwrap_or(f64::NAN) {
-            f64::INFINITY => Number {
-                spot,
-                value: f64::INFINITY,
-            },
+            value @ f64::INFINITY => Number { spot, value },
             known => number(spot, known)?,
         });
     }
     let path = report.first_divergence;
-    if let Some(path) = path
-        .as_ref()
-        .filter(|p| !numbers.iter().any(|n| n.spot.path() == **p))
-    {
+    let is_known = |path: &String| numbers.iter().any(|n| n.spot.path() == path);
+    if let Some(path) = path.as_ref().filter(|path| !is_known(path)) {
         return Err(Error::First(short(path)));
     }
-    if numbers.is_empty() {
-        let (expected, found) = ("bench compare --json", "without values");
-        return Err(Error::Report { expected, found });
-    }
+    let tolerance = report.tolerance;
     Ok(Overlay {
         quantity: COMPARED[at].1.to_owned(),
         rule: Rule::Largest,
-        first: path.map(|path| First {
-            path,
-            tolerance: report.tolerance,
-        }),
-        numbers,
+        first: path.map(|path| First { path, tolerance }),
+        numbers: non_empty(numbers, COMPARE, "without values")?,
         of: None,
     })
 }

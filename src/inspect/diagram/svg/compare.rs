@@ -4,7 +4,7 @@ use super::overlay::swatch;
 use super::scene::Piece;
 use super::stack;
 use super::text::Style;
-use crate::inspect::diagram::compare::{Comparison, Level};
+use crate::inspect::diagram::compare::Comparison;
 
 /// Between the two.
 const GAP: f64 = 56.0;
@@ -30,20 +30,13 @@ pub fn compared(comparison: &Comparison) -> Piece {
     piece.skip(19.0);
     piece.add(0.0, Piece::wrapped(both.into(), (GAP, 0.0), room));
     piece.skip(20.0);
-    for (level, title) in Level::TITLES {
-        let sentences = comparison.sentences(level);
-        let is_same = level == Level::Computation && comparison.is_same();
-        if sentences.is_empty() && !is_same {
-            continue;
-        }
+    for (title, lines) in comparison.sections() {
         piece.write(0.0, Style::Title, title);
-        if is_same {
-            piece.write(0.0, Style::Line, "Both compute the same.");
-        }
-        for (n, sentence) in sentences {
+        for (n, line) in lines {
             let y = piece.h + Style::Line.leading() - Style::Line.drop();
-            piece.end(24.0, y, Style::Line, &format!("{n}."));
-            piece.write(32.0, Style::Line, &sentence);
+            let number = n.map(|n| format!("{n}.")).unwrap_or_default();
+            piece.end(24.0, y, Style::Line, &number);
+            piece.write(if n.is_some() { 32.0 } else { 0.0 }, Style::Line, &line);
         }
         piece.skip(12.0);
     }

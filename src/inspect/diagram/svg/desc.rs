@@ -1,13 +1,12 @@
 //! What a picture shows, in two sentences or three, for those who do not see it. What is said here is
 //! read aloud, so that it names what there is and not how it is drawn.
 
-use crate::common::wording::{bytes, capital, count};
+use crate::common::wording::{self, bytes, capital, count};
 use crate::inspect::diagram::compare::{Comparison, Level};
-use crate::inspect::diagram::kinds::Times;
-use crate::inspect::diagram::{Drawing, Kind, Run};
+use crate::inspect::diagram::{Drawing, Kind};
 
-/// Pieces of a pattern that are named, at most.
-const RUNS: usize = 8;
+/// Kinds of layers that are named, at most.
+const KINDS: usize = 8;
 /// Who drew it.
 const DRAWN: &str = "Drawn by bench from the plan that runs.";
 
@@ -18,9 +17,18 @@ pub(super) fn drawing(drawing: &Drawing, what: &str) -> String {
         false => format!("{} (architecture {})", drawing.name, drawing.arch),
     };
     let mode = crate::inspect::describe::mode(drawing.mode);
-    let mut times = Times::new(drawing.is_symbolic);
-    let pattern = pattern(drawing, &drawing.pattern, &mut times, false);
-    let mut out = format!("{model}: {mode}. {}: {pattern}.", capital(what));
+    let mut kinds = drawing.kinds.iter().map(|kind| match drawing.is_symbolic {
+        true => kind.label.clone(),
+        false => {
+            let layers = wording::layers(&kind.layers, drawing.layers.len());
+            format!("{layers}: {}", kind.label)
+        }
+    });
+    let mut told: Vec<String> = kinds.by_ref().take(KINDS).collect();
+    let more = kinds.count();
+    told.extend((more > 0).then(|| format!("{more} more")));
+    let (what, told) = (capital(what), told.join("; "));
+    let mut out = format!("{model}: {mode}. {what}: {told}.");
     if let Some(cost) = drawing.cost.filter(|_| !drawing.is_symbolic) {
         let (weights, bytes) = (count(cost.params), bytes(cost.bytes));
         let layers = counted(drawing.layers.len(), "layer");
@@ -55,26 +63,6 @@ pub(super) fn comparison(comparison: &Comparison) -> String {
         "{a} and {b} side by side: two stacks with the differing parts marked, and a list of the differences. \
          {found}. Drawn by bench from the plans that run."
     )
-}
-
-/// The order of layers in words.
-fn pattern(drawing: &Drawing, all: &[Run], times: &mut Times, is_inner: bool) -> String {
-    let mut one = |run: &Run| match run {
-        Run::Layers { kind, count } => {
-            let label = drawing.kinds.get(*kind).map_or("", |kind| &kind.label);
-            let often = times.next(*count, is_inner);
-            format!("{often} {label}").trim_start().to_owned()
-        }
-        Run::Repeat { count, of } => {
-            let often = times.next(*count, is_inner);
-            format!("{often} ({})", pattern(drawing, of, times, true))
-        }
-    };
-    let mut texts: Vec<String> = all.iter().take(RUNS).map(&mut one).collect();
-    if all.len() > RUNS {
-        texts.push(format!("{} more", all.len() - RUNS));
-    }
-    texts.join(", then ")
 }
 
 fn counted(n: usize, what: &str) -> String {

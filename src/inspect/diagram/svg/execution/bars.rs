@@ -26,6 +26,7 @@ fn bars(groups: &[(&str, Vec<Bar>)], room: f64) -> Piece {
     for (title, bars) in groups.iter().filter(|(_, bars)| !bars.is_empty()) {
         piece.skip(if piece.h > 0.0 { 4.0 } else { 0.0 });
         piece.write(0.0, Style::Name, title);
+        piece.skip(if title.is_empty() { 0.0 } else { 3.0 });
         for bar in bars {
             let y = piece.h;
             let name = cut(&bar.0, Style::Small, NAMES - 6.0);
