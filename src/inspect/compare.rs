@@ -8,7 +8,7 @@
 mod kl;
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::model::{self, Batch, Model, Value};
 
@@ -95,54 +95,46 @@ pub fn record(
 /// # Errors
 /// A folder without arrays, or an array that is none of float32.
 pub fn read_dump(folder: &Path) -> Result<Vec<Value>, DumpError> {
-    let fault = |path: &Path, message: String| DumpError {
+    let fault = |path: &Path, message: &dyn std::fmt::Display| DumpError {
         file: path.display().to_string(),
-        message,
+        message: message.to_string(),
     };
-    let entries = std::fs::read_dir(folder).map_err(|e| fault(folder, e.to_string()))?;
-    let mut files: Vec<_> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|ending| ending == "npy"))
-        .collect();
+    let entries = std::fs::read_dir(folder).map_err(|e| fault(folder, &e))?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_array = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "npy");
+    let mut files: Vec<PathBuf> = paths.filter(is_array).collect();
     files.sort();
     if files.is_empty() {
-        return Err(fault(folder, "holds no arrays (NAME.npy)".into()));
+        return Err(fault(folder, &"holds no arrays (NAME.npy)"));
     }
-    let read = |path: &std::path::PathBuf| {
-        let file = std::fs::File::open(path).map_err(|e| fault(path, e.to_string()))?;
-        let size = file
-            .metadata()
-            .map_err(|e| fault(path, e.to_string()))?
-            .len();
-        let array = npyz::NpyFile::new(std::io::BufReader::new(file))
-            .map_err(|e| fault(path, e.to_string()))?;
-        let shape: Vec<u64> = array.shape().iter().rev().copied().collect();
-        let bytes = shape
-            .iter()
-            .try_fold(4u64, |bytes, n| bytes.checked_mul(*n))
-            .filter(|bytes| *bytes <= size)
-            .ok_or_else(|| fault(path, "is shorter than its shape says".into()))?;
-        if array.order() != npyz::Order::C {
-            return Err(fault(
-                path,
-                "is stored column by column, expected row by row".into(),
-            ));
-        }
-        let elements = array
-            .into_vec::<f32>()
-            .map_err(|e| fault(path, format!("expected float32: {e}")))?;
-        debug_assert_eq!(elements.len() as u64 * 4, bytes);
-        Ok(Value {
-            path: path
-                .file_stem()
-                .map(|stem| stem.to_string_lossy().into_owned())
-                .unwrap_or_default(),
-            shape,
-            is_per_token: true,
-            elements,
-        })
-    };
+    let read = |path: &PathBuf| read_array(path).map_err(|e| fault(path, &e));
     files.iter().map(read).collect()
+}
+
+fn read_array(path: &Path) -> Result<Value, Box<dyn std::error::Error>> {
+    let file = std::fs::File::open(path)?;
+    let size = file.metadata()?.len();
+    let array = npyz::NpyFile::new(std::io::BufReader::new(file))?;
+    let shape: Vec<u64> = array.shape().iter().rev().copied().collect();
+    let bytes = shape
+        .iter()
+        .try_fold(4u64, |bytes, n| bytes.checked_mul(*n));
+    if bytes.is_none_or(|bytes| bytes > size) {
+        return Err("is shorter than its shape says".into());
+    }
+    if array.order() != npyz::Order::C {
+        return Err("is stored column by column, expected row by row".into());
+    }
+    let elements = array.into_vec::<f32>();
+    let stem = path
+        .file_stem()
+        .map(|stem| stem.to_string_lossy().into_owned());
+    Ok(Value {
+        path: stem.unwrap_or_default(),
+        shape,
+        is_per_token: true,
+        elements: elements.map_err(|e| format!("expected float32: {e}"))?,
+    })
 }
 
 /// What llama.cpp calls the values of a layer, and which of ours it is: of the first slot, of the

@@ -1,6 +1,6 @@
 //! The operations of a part, from the graph: what is folded, what shares a box, what flows where.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use crate::ggml::{Origin, Step};
 
@@ -15,27 +15,6 @@ pub(super) struct RawOp {
     pub(super) result: usize,
     /// Whether it sums the parts of one value.
     pub(super) is_sum: bool,
-}
-
-/// An edge in the making.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct RawEdge {
-    /// A box of the part, or an operation outside.
-    pub(super) from: RawEnd,
-    /// The box that reads it.
-    pub(super) to: usize,
-    /// The last operation before the one that reads: its dimensions are those of the edge.
-    pub(super) last: usize,
-    /// Whether less is read than there is.
-    pub(super) is_part: bool,
-    /// Whether it comes from what is kept between passes, whose length is that of a cache.
-    pub(super) is_kept: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum RawEnd {
-    Op(usize),
-    Step(usize),
 }
 
 /// Whether an operation is drawn as the edge it lies on.
@@ -58,7 +37,15 @@ pub(super) fn root(steps: &[Step], origin: &Origin) -> Origin {
     }
 }
 
-fn elements(step: &Step) -> u64 {
+/// The step that an origin is, if it is one.
+fn step_of(origin: Origin) -> Option<usize> {
+    match origin {
+        Origin::Step(at) => Some(at),
+        _ => None,
+    }
+}
+
+pub(super) fn elements(step: &Step) -> u64 {
     step.shape.iter().product()
 }
 
@@ -73,23 +60,15 @@ impl<'a> Reader<'a> {
     pub(super) fn new(steps: &'a [Step]) -> Self {
         let mut uses = vec![0; steps.len()];
         for step in steps.iter().filter(|step| !is_folded(step)) {
-            let roots: BTreeSet<usize> = step
-                .sources
-                .iter()
-                .filter_map(|source| match root(steps, source) {
-                    Origin::Step(at) => Some(at),
-                    _ => None,
-                })
-                .collect();
-            for at in roots {
-                uses[at] += 1;
-            }
+            let roots = step.sources.iter().map(|source| root(steps, source));
+            let roots: BTreeSet<usize> = roots.filter_map(step_of).collect();
+            roots.into_iter().for_each(|at| uses[at] += 1);
         }
         Self { steps, uses }
     }
 
-    /// Boxes and edges of the operations `of`, which are in the order of execution.
-    pub(super) fn boxes(&self, of: &[usize]) -> (Vec<RawOp>, Vec<RawEdge>) {
+    /// Boxes of the operations `of`, which are in the order of execution, and the box of each operation.
+    pub(super) fn boxes(&self, of: &[usize]) -> (Vec<RawOp>, HashMap<usize, usize>) {
         let mut boxes: Vec<RawOp> = Vec::new();
         let mut owner: HashMap<usize, usize> = HashMap::new();
         for &at in of.iter().filter(|at| !is_folded(&self.steps[**at])) {
@@ -113,12 +92,11 @@ impl<'a> Reader<'a> {
             }
             owner.insert(at, place);
         }
-        let edges = self.edges(&boxes, &owner);
-        (boxes, edges)
+        (boxes, owner)
     }
 
     /// Of a sorting the window of the best; otherwise the operation itself.
-    fn window(&self, at: usize) -> usize {
+    pub(super) fn window(&self, at: usize) -> usize {
         let is_window = |step: &Step| step.is_view && step.sources == [Origin::Step(at)];
         match self.steps[at].op.as_str() {
             "ARGSORT" => self.steps.iter().position(is_window).unwrap_or(at),
@@ -193,45 +171,5 @@ impl<'a> Reader<'a> {
         let same = Some(root(self.steps, next)) == whole;
         let goes_on = step.op == "ADD" && known.steps.last() == Some(sum);
         (known.is_sum && same && goes_on).then_some(place)
-    }
-
-    fn edges(&self, boxes: &[RawOp], owner: &HashMap<usize, usize>) -> Vec<RawEdge> {
-        let mut edges: Vec<RawEdge> = Vec::new();
-        for (to, known) in boxes.iter().enumerate() {
-            let mut sums: BTreeMap<RawEnd, usize> = BTreeMap::new();
-            for step in &known.steps {
-                for source in &self.steps[*step].sources {
-                    let Origin::Step(at) = root(self.steps, source) else {
-                        continue;
-                    };
-                    let from = match owner.get(&at) {
-                        Some(place) if *place == to => continue,
-                        Some(place) => RawEnd::Op(*place),
-                        None => RawEnd::Step(at),
-                    };
-                    let last = match source {
-                        Origin::Step(last) => *last,
-                        _ => at,
-                    };
-                    let sum = sums.entry(from).or_default();
-                    *sum += 1;
-                    if known.is_sum && *sum > 1 {
-                        continue;
-                    }
-                    let whole = &self.steps[self.window(at)];
-                    let is_kept = self.steps[at].op == "SET_ROWS";
-                    edges.push(RawEdge {
-                        from,
-                        to,
-                        last: if known.is_sum { at } else { last },
-                        is_kept,
-                        is_part: !is_kept
-                            && !known.is_sum
-                            && elements(&self.steps[last]) < elements(whole),
-                    });
-                }
-            }
-        }
-        edges
     }
 }

@@ -1,6 +1,6 @@
 //! One part of a drawing: its operations, weights, words and numbers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::arch::formula::{general, particular};
 use crate::arch::{Instance, Mode, OptionKind, OptionSpec, Resolved, Resource};
@@ -10,7 +10,7 @@ use crate::plan::{StatePlan, Unit};
 
 use super::build::Maker;
 use super::kinds::{is_within, without_index};
-use super::ops::{RawEdge, RawEnd, RawOp, root};
+use super::ops::{RawOp, elements, root};
 use super::words;
 use super::{Edge, End, Kept, Note, Op, OpShape, Part, PartOption, Weight};
 
@@ -53,10 +53,8 @@ impl Maker<'_> {
     ) {
         let contract = unit.contract.0;
         let value = |name: &str| {
-            let at = contract
-                .options
-                .iter()
-                .position(|option| option.name == name)?;
+            let mut names = contract.options.iter().map(|option| option.name);
+            let at = names.position(|own| own == name)?;
             let open = instance.and_then(|instance| self.open(unit, instance, at));
             match open {
                 Some(_) => Some(name.to_owned()),
@@ -72,15 +70,13 @@ impl Maker<'_> {
         // A norm may be named and not used.
         let mut names = part.ops.iter().flat_map(|op| &op.ops);
         if part.kind != "norm" && !names.any(|op| op.ends_with("NORM") && op != "L2_NORM") {
-            part.options
-                .retain(|option| !option.name.starts_with("norm"));
+            let options = &mut part.options;
+            options.retain(|option| !option.name.starts_with("norm"));
         }
-        let told = part
-            .options
-            .iter()
-            .filter(|option| !option.is_default && !option.name.contains('.'));
-        let told = told.map(|option| format!("{} = {}", option.name, option.value));
-        part.facts = told.collect();
+        let own = part.options.iter();
+        let own = own.filter(|option| !option.is_default && !option.name.contains('.'));
+        let facts = own.map(|option| format!("{} = {}", option.name, option.value));
+        part.facts = facts.collect();
     }
 
     /// A part without its words. `steps` are its operations in each layer that it stands for, and
@@ -98,7 +94,7 @@ impl Maker<'_> {
         for like in steps {
             self.place(like);
         }
-        let (raw, raw_edges) = self.reader.boxes(own);
+        let (raw, owner) = self.reader.boxes(own);
         let mut weights: Vec<Weight> = Vec::new();
         let mut ops = Vec::new();
         for known in &raw {
@@ -113,10 +109,7 @@ impl Maker<'_> {
             }
             ops.push(self.op(known, places, &weights, &index));
         }
-        let edges = raw_edges
-            .iter()
-            .filter_map(|edge| self.edge(edge, path))
-            .collect();
+        let edges = self.edges(&raw, &owner, path);
         let tensors: BTreeSet<usize> = weights.iter().flat_map(|w| w.tensors.clone()).collect();
         Part {
             kind,
@@ -207,13 +200,12 @@ impl Maker<'_> {
         if raw.is_sum {
             (title, shape) = ("sum of the parts".into(), OpShape::Plain);
         }
-        let kept = first
-            .sources
-            .iter()
-            .find_map(|s| match root(self.steps, s) {
-                Origin::Leaf(name) => kept_name(&name),
-                _ => None,
-            });
+        let kept = first.sources.iter().find_map(|source| {
+            let Origin::Leaf(name) = root(self.steps, source) else {
+                return None;
+            };
+            kept_name(&name)
+        });
         let verb = match first.op.as_str() {
             "SET_ROWS" => Some("write"),
             "GET_ROWS" => Some("read"),
@@ -253,24 +245,51 @@ impl Maker<'_> {
         rows.map_or_else(Vec::new, |rows| vec![rows.clone(), "T".into()])
     }
 
-    fn edge(&self, raw: &RawEdge, path: &str) -> Option<Edge> {
-        let from = match raw.from {
-            RawEnd::Op(at) => End::Op(at),
-            RawEnd::Step(at) => End::Outside(self.outside(at, path)?),
-        };
-        let is_hidden = matches!(&from, End::Outside(name) if name == "x" || name == "h");
-        let shape = match (raw.is_kept, self.is_symbolic) {
-            (true, _) => Vec::new(),
-            (_, false) => self.sample.shape(raw.last),
-            (_, true) if is_hidden => vec!["n_embd".into(), "T".into()],
-            (_, true) => Vec::new(),
-        };
-        Some(Edge {
-            from,
-            to: raw.to,
-            shape,
-            is_part: raw.is_part,
-        })
+    /// What flows into the boxes of a part at `path`.
+    fn edges(&self, boxes: &[RawOp], owner: &HashMap<usize, usize>, path: &str) -> Vec<Edge> {
+        let mut edges = Vec::new();
+        for (to, known) in boxes.iter().enumerate() {
+            let mut summed = BTreeSet::new();
+            let steps = known.steps.iter().map(|step| &self.steps[*step]);
+            for source in steps.flat_map(|step| &step.sources) {
+                let Origin::Step(at) = root(self.steps, source) else {
+                    continue;
+                };
+                let place = owner.get(&at).copied();
+                // A sum of the parts of one value reads all of it, once.
+                let is_known = known.is_sum && !summed.insert(place.ok_or(at));
+                if place == Some(to) || is_known {
+                    continue;
+                }
+                let from = place.map(End::Op);
+                let Some(from) = from.or_else(|| self.outside(at, path).map(End::Outside)) else {
+                    continue;
+                };
+                let last = match source {
+                    Origin::Step(last) if !known.is_sum => *last,
+                    _ => at,
+                };
+                let whole = &self.steps[self.reader.window(at)];
+                // The length of what is kept between passes is that of a cache.
+                let is_kept = self.steps[at].op == "SET_ROWS";
+                edges.push(Edge {
+                    shape: self.edge_shape(&from, last, is_kept),
+                    from,
+                    to,
+                    is_part: !is_kept && elements(&self.steps[last]) < elements(whole),
+                });
+            }
+        }
+        edges
+    }
+
+    fn edge_shape(&self, from: &End, last: usize, is_kept: bool) -> Vec<String> {
+        let is_hidden = matches!(from, End::Outside(name) if name == "x" || name == "h");
+        match (is_kept, self.is_symbolic) {
+            (false, false) => self.sample.shape(last),
+            (false, true) if is_hidden => vec!["n_embd".into(), "T".into()],
+            _ => Vec::new(),
+        }
     }
 
     /// The name of a value that a part at `path` reads from outside.
@@ -309,14 +328,8 @@ impl Maker<'_> {
         unit: &Unit,
         instance: Option<&Instance>,
     ) {
-        for (at, (spec, value)) in unit
-            .contract
-            .0
-            .options
-            .iter()
-            .zip(&unit.options)
-            .enumerate()
-        {
+        let options = unit.contract.0.options.iter().zip(&unit.options);
+        for (at, (spec, value)) in options.enumerate() {
             let name = format!("{prefix}{}", spec.name);
             out.extend(self.option(name.clone(), spec, at, unit, instance));
             let inner = self.plan.resource(spec.kind, value);
@@ -392,29 +405,23 @@ impl Maker<'_> {
             },
             Some(StatePlan::KeyValue(rows)) => {
                 let values = if rows.v_in_k { 0 } else { rows.v };
-                let cache = &self.plan.caches[rows.cache];
                 let bytes = numbers(n * (rows.k + values) * CACHE_ELEMENT);
-                let has_window = cache.window().is_some();
+                let has_window = self.plan.caches[rows.cache].window().is_some();
+                let size = self.state_size(unit);
                 Kept {
                     per_token: bytes.filter(|_| !has_window),
                     in_window: bytes.filter(|_| has_window),
-                    per_sequence: None,
-                    text: vec![format!(
-                        "KV cache: {} elements per token",
-                        self.state_size(unit)
-                    )],
+                    text: vec![format!("KV cache: {size} elements per token")],
+                    ..Kept::default()
                 }
             }
             Some(StatePlan::Recurrent(parts)) => {
-                let size: u64 = parts.iter().map(|part| part.size).sum();
+                let n_elements: u64 = parts.iter().map(|part| part.size).sum();
+                let size = self.state_size(unit);
                 Kept {
-                    per_token: None,
-                    in_window: None,
-                    per_sequence: numbers(n * size * size_of::<f32>() as u64),
-                    text: vec![format!(
-                        "state: {} elements per sequence",
-                        self.state_size(unit)
-                    )],
+                    per_sequence: numbers(n * n_elements * size_of::<f32>() as u64),
+                    text: vec![format!("state: {size} elements per sequence")],
+                    ..Kept::default()
                 }
             }
             None => Kept::default(),

@@ -18,7 +18,8 @@ pub(super) fn drawing(drawing: &Drawing, what: &str) -> String {
     };
     let mode = crate::inspect::describe::mode(drawing.mode);
     let mut kinds = drawing.kinds.iter().map(|kind| match drawing.is_symbolic {
-        true => kind.label.clone(),
+        true if kind.when.is_empty() => kind.label.clone(),
+        true => format!("{} where {}", kind.label, kind.when.join(" and ")),
         false => {
             let layers = wording::layers(&kind.layers, drawing.layers.len());
             format!("{layers}: {}", kind.label)
