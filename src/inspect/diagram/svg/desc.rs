@@ -25,11 +25,11 @@ pub(super) fn drawing(drawing: &Drawing, what: &str) -> String {
             format!("{layers}: {}", kind.label)
         }
     });
-    let mut told: Vec<String> = kinds.by_ref().take(KINDS).collect();
+    let mut named: Vec<String> = kinds.by_ref().take(KINDS).collect();
     let more = kinds.count();
-    told.extend((more > 0).then(|| format!("{more} more")));
-    let (what, told) = (capital(what), told.join("; "));
-    let mut out = format!("{model}: {mode}. {what}: {told}.");
+    named.extend((more > 0).then(|| format!("{more} more")));
+    let (what, named) = (capital(what), named.join("; "));
+    let mut out = format!("{model}: {mode}. {what}: {named}.");
     if let Some(cost) = drawing.cost.filter(|_| !drawing.is_symbolic) {
         let (weights, bytes) = (count(cost.params), bytes(cost.bytes));
         let layers = counted(drawing.layers.len(), "layer");

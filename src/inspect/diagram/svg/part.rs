@@ -193,9 +193,9 @@ fn op_box(part: &Part, op: &Op, id: &str, result: Option<String>, note: &Note) -
     rows.extend(result.map(|result| (format!("gives {result}"), Style::Small)));
     rows.retain(|(text, _)| !text.is_empty());
     let docs = weights.iter().map(|w| format!("{}: {}", w.name, w.doc));
-    let told: Vec<String> = op.ops.iter().cloned().chain(docs).collect();
+    let lines: Vec<String> = op.ops.iter().cloned().chain(docs).collect();
     let piece = boxed(&rows, op.shape, note);
-    heat(piece.grouped("op", id, told.join("\n")), note.class)
+    heat(piece.grouped("op", id, lines.join("\n")), note.class)
 }
 
 /// A circle in the middle of its room, with its number on the right.
