@@ -19,7 +19,7 @@ const C_FILES: &[&str] = &[
     "ggml-cpu/quants.c",
 ];
 
-/// Compiled apart: it calls our matrix products in place of these helpers of its own.
+/// Compiled separately: it calls the matrix products of this project in place of these helpers of its own.
 const DISPATCH_FILE: &str = "ggml-cpu/ggml-cpu.c";
 const REPLACED: &[(&str, &str)] = &[
     ("ggml_compute_forward_mul_mat_tiled", "matmul_product"),
@@ -27,8 +27,8 @@ const REPLACED: &[(&str, &str)] = &[
     ("ggml_tiled_wdata_size", "matmul_work_size"),
 ];
 
-/// Our matrix products. Their terms are added in the order that is written, so nothing may be
-/// fused that is not written as fused.
+/// The matrix products of this project. Terms are added in the written order, so the compiler must not
+/// fuse multiplications and additions on its own.
 const MATMUL_FILES: &[&str] = &["matmul.c", "float.c", "pack.c", "pack32.c", "quant.c"];
 
 const CPP_FILES: &[&str] = &[

@@ -1,10 +1,10 @@
-// Attention over pages of keys and values, as a custom operation of the processor.
+// Attention over KV blocks, as a custom operation of the CPU backend.
 //
-// Queries are taken in tiles: neighbours that read the same pages, and all their heads that share a
-// head of keys. Keys are taken TILE positions at a time, with boundaries at multiples of TILE, so
-// that what is computed for a query, and in which order, follows from its own interval alone: not
-// from its neighbours, the tile it lies in, the thread, or the pages. The softmax is the online one
-// (Milakov and Gimelshein 2018); everything is computed in f32.
+// Queries are computed in tiles: adjacent queries that read the same KV blocks, with all their heads
+// that share a key head. Keys are read TILE positions at a time, with boundaries at multiples of TILE.
+// So the operations for a query, and their order, follow from its own interval alone: not from other
+// queries, the tile, the thread, or the places of the blocks. The softmax is the online one (Milakov and
+// Gimelshein 2018). Everything is computed in f32.
 
 #include "attention.h"
 
@@ -14,16 +14,16 @@
 #include "ggml-impl.h"
 #include "vec.h"
 
-// Positions between two looks at the highest score.
+// Positions between two updates of the highest score.
 #define TILE 64
-// Positions that lie in one page: what divides every page length.
+// Positions that are contiguous in a KV block: a divisor of every block length.
 #define STRIP 16
 #define STRIPS (TILE / STRIP)
 // Rows (a query's head each) of a tile, and floats of their queries and sums together.
 #define MAX_ROWS 64
 #define ROW_FLOATS 32768
 
-// Where the parameters lie, behind those of every custom operation; the last is the next piece of work.
+// Indices of the parameters, after those of every custom operation; the last is the next work item.
 enum { AT_SCALE = 8, AT_SOFTCAP, AT_MAX_BIAS, AT_BLOCK, AT_NEXT };
 _Static_assert(sizeof(struct ggml_custom_op_params) <= sizeof(int32_t)*AT_SCALE, "parameters overlap");
 _Static_assert(sizeof(int32_t)*(AT_NEXT + 1) <= GGML_MAX_OP_PARAMS, "no room for the parameters");
@@ -31,7 +31,7 @@ _Static_assert(sizeof(_Atomic int32_t) == sizeof(int32_t), "a counter lies among
 
 struct pool {
     const char * data;
-    size_t head, cell; // bytes from one to the next
+    size_t head, slot; // bytes from one to the next
     enum ggml_type type;
     int width, padded; // elements of a head
 };
@@ -44,14 +44,14 @@ struct attention {
     const int32_t * table;
     const float * sinks;
     float * out;
-    int64_t n, n_table, n_cells;
+    int64_t n, n_table, n_slots;
     int heads, group, block;
     float scale, softcap, max_bias;
 };
 
 // A query's head.
 struct row {
-    int first, end; // the positions it sees
+    int first, end; // the positions it attends to
     int pos, head;
     float slope, highest, sum;
 };
@@ -64,7 +64,7 @@ struct strip {
     int width; // elements to read of a row
 };
 
-// What a thread works with.
+// Scratch memory of a thread.
 struct scratch {
     _Alignas(64) float rows_q_and_sums[ROW_FLOATS];
     _Alignas(64) float converted[TILE * PAGED_ATTENTION_MAX_HEAD];
@@ -72,7 +72,7 @@ struct scratch {
     struct row rows[MAX_ROWS];
 };
 
-// Queries [first, end), which read the same pages, and heads [head, head + n_heads).
+// Queries [first, end), which read the same KV blocks, and heads [head, head + n_heads).
 struct work {
     int64_t first, end;
     int head, n_heads;
@@ -105,7 +105,7 @@ static struct attention attention_of(const struct ggml_tensor * dst) {
         .out = dst->data,
         .n = q->ne[2],
         .n_table = dst->src[4]->ne[0],
-        .n_cells = k->ne[2],
+        .n_slots = k->ne[2],
         .heads = (int) q->ne[1],
         .group = (int) (q->ne[1] / k->ne[1]),
         .block = dst->op_params[AT_BLOCK],
@@ -115,17 +115,17 @@ static struct attention attention_of(const struct ggml_tensor * dst) {
     };
 }
 
-// The cell at which the strip at position `base` begins, or -1 if the pages say nothing sound.
-static int64_t strip_cell(const struct attention * a, int64_t begin, int base) {
+// The slot at which the strip at position `base` begins, or -1 if the block table is invalid there.
+static int64_t strip_slot(const struct attention * a, int64_t begin, int base) {
     const int64_t at = begin + base / a->block;
     if (at < 0 || at >= a->n_table || a->table[at] < 0) {
         return -1;
     }
-    const int64_t cell = (int64_t) a->table[at] * a->block + base % a->block;
-    return cell < a->n_cells ? cell : -1;
+    const int64_t slot = (int64_t) a->table[at] * a->block + base % a->block;
+    return slot < a->n_slots ? slot : -1;
 }
 
-// Whether a query's interval and every page of it lie where they may.
+// Whether a query's interval and all of its KV blocks lie inside the block table and the pool.
 static bool is_sound(const struct attention * a, const int32_t * query) {
     const int64_t begin = query[0];
     const int first = query[2], end = query[3];
@@ -138,7 +138,7 @@ static bool is_sound(const struct attention * a, const int32_t * query) {
     for (int64_t b = first / a->block; b <= (end - 1) / a->block; b++) {
         const int64_t from = (int64_t) a->table[begin + b] * a->block;
         const int64_t last = b == (end - 1) / a->block ? (end - 1) % a->block : a->block - 1;
-        if (from < 0 || from + last >= a->n_cells) {
+        if (from < 0 || from + last >= a->n_slots) {
             return false;
         }
     }
@@ -172,7 +172,7 @@ ALWAYS_INLINE void score(int type, int rows, const float * q, int q_stride, cons
             sums[i] = vec_set(0.0f);
         }
         int c = 0;
-        // In pairs, so that it is known which half of a block of 32 is meant.
+        // In pairs, so that the half of a block of 32 is a constant.
         for (; c + 1 < chunks; c += 2) {
 #pragma GCC unroll 2
             for (int half = 0; half < 2; half++) {
@@ -294,7 +294,7 @@ static void mix_strip(int rows, const float * weights, const struct strip * v, i
 #undef CALL
 }
 
-// Scores of positions [base + lo, base + hi) to weights, by which the row's sums are shrunk first.
+// Turns scores of positions [base + lo, base + hi) into weights; the row's sums are rescaled first.
 static void weigh(const struct attention * a, struct row * row, int base, int lo, int hi, float * scores, float * sums) {
     static const float steps[VEC_LEN] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
     const vec step = vec_load(steps), never = vec_set(-INFINITY);
@@ -333,7 +333,7 @@ static void weigh(const struct attention * a, struct row * row, int base, int lo
     }
 }
 
-// Rows of a strip as floats, zeros behind the last cell.
+// Rows of a strip as floats, zeros after the last slot.
 static struct strip convert(const struct pool * pool, const char * data, int available, float * out) {
     const int chunks = pool->width / VEC_LEN, rest = pool->width % VEC_LEN;
     for (int j = 0; j < STRIP; j++) {
@@ -342,7 +342,7 @@ static struct strip convert(const struct pool * pool, const char * data, int ava
             memset(to, 0, sizeof(float)*(size_t) pool->padded);
             continue;
         }
-        const char * row = data + (size_t) j*pool->cell;
+        const char * row = data + (size_t) j*pool->slot;
         for (int c = 0; c < chunks; c++) {
             vec_store(to + c*VEC_LEN, vec_row(pool->type, row, c));
         }
@@ -353,36 +353,36 @@ static struct strip convert(const struct pool * pool, const char * data, int ava
     return (struct strip) { (const char *) out, sizeof(float)*(size_t) pool->padded, GGML_TYPE_F32, pool->padded };
 }
 
-// Strip `s` of a tile: where it lies, or a copy as floats if many rows read it or it is cut short.
-static struct strip strip_of(const struct attention * a, const struct pool * pool, int head, int64_t cell, bool copy, float * out) {
-    const char * data = pool->data + (size_t) head*pool->head + (size_t) cell*pool->cell;
-    const int64_t available = a->n_cells - cell;
+// A strip of a tile: in place, or a copy as floats if many rows read it or it is cut short.
+static struct strip strip_of(const struct attention * a, const struct pool * pool, int head, int64_t slot, bool copy, float * out) {
+    const char * data = pool->data + (size_t) head*pool->head + (size_t) slot*pool->slot;
+    const int64_t available = a->n_slots - slot;
     if (copy || available < STRIP) {
         return convert(pool, data, available < STRIP ? (int) available : STRIP, out);
     }
-    return (struct strip) { data, pool->cell, pool->type, pool->width };
+    return (struct strip) { data, pool->slot, pool->type, pool->width };
 }
 
-static void prefetch(const struct attention * a, const struct pool * pool, int head, int64_t cell) {
-    if (cell < 0 || a->n_cells - cell < STRIP) {
+static void prefetch(const struct attention * a, const struct pool * pool, int head, int64_t slot) {
+    if (slot < 0 || a->n_slots - slot < STRIP) {
         return;
     }
-    const char * data = pool->data + (size_t) head*pool->head + (size_t) cell*pool->cell;
+    const char * data = pool->data + (size_t) head*pool->head + (size_t) slot*pool->slot;
     const size_t bytes = ggml_row_size(pool->type, pool->width);
     for (int j = 0; j < STRIP; j++) {
         for (size_t at = 0; at < bytes; at += 64) {
-            __builtin_prefetch(data + (size_t) j*pool->cell + at);
+            __builtin_prefetch(data + (size_t) j*pool->slot + at);
         }
     }
 }
 
-// Rows that are taken together from row `r` on.
+// Number of rows that are computed together from row `r` on.
 static int step_from(int r, int n_rows) {
     const int left = n_rows - r;
     return VEC_MAX_ROWS == 4 && left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
-// The tile of a call: rows of queries and sums, and what all rows together see.
+// The tile of a call: rows of queries and sums, and the union of the positions that its rows attend to.
 struct tile {
     struct scratch * s;
     float * q, * sums;
@@ -400,14 +400,14 @@ static void mix_range(const struct attention * a, const struct tile * t, const s
     }
 }
 
-// The part of a tile of positions that a row sees.
+// The part of a tile of positions that a row attends to.
 static void part_of(const struct row * row, int base, int * lo, int * hi) {
     *lo = most(row->first - base, 0);
     *hi = least(row->end - base, TILE);
 }
 
-// Values of a tile for `rows` rows: those that all see together, those that only some see apart, each
-// row in the order of the positions.
+// Adds the values of a tile to `rows` rows: those that all rows attend to together, others row by row, in
+// the order of the positions for each row.
 static void mix_rows(const struct attention * a, const struct tile * t, const struct strip * v, int base, int r, int rows) {
     int all_lo = 0, all_hi = TILE, lo, hi;
     for (int i = r; i < r + rows; i++) {
@@ -455,31 +455,31 @@ static void score_rows(const struct attention * a, const struct tile * t, const 
     }
 }
 
-// Takes the rows of a tile through the positions [base, base + TILE).
+// Computes the positions [base, base + TILE) for the rows of a tile.
 static void attend_tile(const struct attention * a, const struct tile * t, int base) {
     const bool copy = t->n_rows > 2*VEC_MAX_ROWS;
     struct strip k[STRIPS] = { { 0 } }, v[STRIPS] = { { 0 } };
-    int64_t cells[STRIPS];
+    int64_t slots[STRIPS];
     for (int s = 0; s < STRIPS; s++) {
         const int from = base + s*STRIP;
         const bool is_seen = from < t->end && from + STRIP > t->first;
-        cells[s] = is_seen ? strip_cell(a, t->begin, from) : -1;
-        if (cells[s] >= 0) {
-            k[s] = strip_of(a, &a->k, t->kv_head, cells[s], copy, t->s->converted + (size_t) s*STRIP*a->k.padded);
+        slots[s] = is_seen ? strip_slot(a, t->begin, from) : -1;
+        if (slots[s] >= 0) {
+            k[s] = strip_of(a, &a->k, t->kv_head, slots[s], copy, t->s->converted + (size_t) s*STRIP*a->k.padded);
         }
         if (from + TILE < t->end) {
-            const int64_t next = strip_cell(a, t->begin, from + TILE);
+            const int64_t next = strip_slot(a, t->begin, from + TILE);
             prefetch(a, &a->k, t->kv_head, next);
             prefetch(a, &a->v, t->kv_head, next);
         }
     }
     score_rows(a, t, k, base);
     for (int s = 0; s < STRIPS; s++) {
-        if (cells[s] >= 0 && a->v_in_k) {
+        if (slots[s] >= 0 && a->v_in_k) {
             v[s] = k[s];
             v[s].width = a->v.width;
-        } else if (cells[s] >= 0) {
-            v[s] = strip_of(a, &a->v, t->kv_head, cells[s], copy, t->s->converted + (size_t) s*STRIP*a->v.padded);
+        } else if (slots[s] >= 0) {
+            v[s] = strip_of(a, &a->v, t->kv_head, slots[s], copy, t->s->converted + (size_t) s*STRIP*a->v.padded);
         }
     }
     for (int r = 0, rows; r < t->n_rows; r += rows) {
@@ -488,7 +488,7 @@ static void attend_tile(const struct attention * a, const struct tile * t, int b
     }
 }
 
-// Prepares the rows of a tile; a query that asks for what is not there sees nothing.
+// Prepares the rows of a tile; a query with an invalid interval attends to nothing.
 static struct tile begin_tile(const struct attention * a, const struct work * w, struct scratch * s) {
     const int n_rows = (int) (w->end - w->first)*w->n_heads;
     struct tile t = {
@@ -556,7 +556,7 @@ static void attend(const struct attention * a, const struct work * w, struct scr
     }
 }
 
-// The first of the at most `limit` queries before `end` that read the same pages as the last one.
+// The first of the at most `limit` queries before `end` that read the same KV blocks as the last one.
 static int64_t tile_before(const struct attention * a, int64_t end, int limit) {
     int64_t first = end - 1;
     while (first > 0 && end - first < limit && a->queries[4*(first - 1)] == a->queries[4*(end - 1)]) {
@@ -565,11 +565,11 @@ static int64_t tile_before(const struct attention * a, int64_t end, int limit) {
     return first;
 }
 
-// How a call is cut into works.
+// How a call is divided into work items.
 struct cut {
     int max_queries; // of a tile
     int n_heads;     // of a tile, the last of a group may have fewer
-    int per_tile;    // works with the queries of one tile
+    int per_tile;    // work items with the queries of one tile
     int64_t n_works;
 };
 
@@ -581,7 +581,7 @@ static int64_t n_tiles(const struct attention * a, int limit) {
     return n;
 }
 
-// As many rows to a tile as there is room for, but work for every thread.
+// As many rows in a tile as fit, but enough work items for every thread.
 static struct cut cut_of(const struct attention * a, int n_threads) {
     const int kv_heads = a->heads / a->group;
     const int room = least(MAX_ROWS, ROW_FLOATS / (a->k.padded + a->v.padded));
@@ -613,7 +613,7 @@ static void paged_attention(struct ggml_tensor * dst, int ith, int nth, void * u
     struct scratch s;
     struct work w = { .first = a.n, .end = a.n };
     int64_t tile = -1, taken;
-    // The last queries first: they see the most.
+    // The last queries first: they attend to the most positions.
     while ((taken = atomic_fetch_add(next, 1)) < cut.n_works) {
         for (; tile < taken / cut.per_tile; tile++) {
             w.end = w.first;
@@ -625,7 +625,7 @@ static void paged_attention(struct ggml_tensor * dst, int ith, int nth, void * u
         w.n_heads = least(cut.n_heads, a.group - at);
         attend(&a, &w, &s);
     }
-    // Each thread comes here once; the last leaves the counter as the next run needs it.
+    // Each thread arrives here once; the last one resets the counter for the next run.
     if (taken == cut.n_works + nth - 1) {
         atomic_store(next, 0);
     }
@@ -646,4 +646,4 @@ struct ggml_tensor * shim_paged_attention(
 }
 
 int32_t shim_paged_attention_max_head(void) { return PAGED_ATTENTION_MAX_HEAD; }
-int32_t shim_paged_attention_page_step(void) { return STRIP; }
+int32_t shim_paged_attention_block_step(void) { return STRIP; }

@@ -1,9 +1,9 @@
-// Attention over pages of keys and values: a custom operation that ggml itself does not have.
+// Attention over KV blocks: a custom operation that ggml itself does not have.
 #pragma once
 
 #include "ggml.h"
 
-// Elements of a head that the operation has room for.
+// Maximum number of elements of a head.
 #define PAGED_ATTENTION_MAX_HEAD 1024
 
 #ifdef __cplusplus
@@ -12,25 +12,25 @@ extern "C" {
 
 // Softmax of q . k over an interval of positions of each query's sequence, times v: f32 [dv, heads, n].
 //   q        f32 [dk, heads, n], rows dense
-//   k, v     [dk or dv, kv_heads, cells], rows dense; f32, f16, bf16, q8_0 or q4_0, each its own
-//   queries  i32 [4, n]: where the pages of its sequence begin in `table`, its position, and the first
-//            and the end of the positions that it sees
-//   table    i32 [m]: position p lies in cell table[begin + p / block] * block + p % block
+//   k, v     [dk or dv, kv_heads, slots], rows dense; f32, f16, bf16, q8_0 or q4_0, each its own
+//   queries  i32 [4, n]: where the KV blocks of its sequence begin in `table`, its position, and the
+//            first and the end of the positions that it attends to
+//   table    i32 [m]: position p is in slot table[begin + p / block] * block + p % block
 //   sinks    f32 [heads] or NULL
 // Scores are multiplied by `scale`, capped by `softcap` (0: not) and lowered by the distance times a
-// slope that follows from `max_bias` (0: not), as in ggml_soft_max_ext. What `queries` and `table` say
-// is checked when it is read: a query that asks for what is not there gets zeros, as one that sees
-// nothing. The caller checks shapes and types: `block` is a multiple of shim_paged_attention_page_step.
+// slope that follows from `max_bias` (0: not), as in ggml_soft_max_ext. `queries` and `table`
+// are checked when they are read: a query with an invalid interval gets zeros, as one that attends to
+// nothing. The caller checks shapes and types: `block` is a multiple of shim_paged_attention_block_step.
 struct ggml_tensor * shim_paged_attention(
         struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k, struct ggml_tensor * v,
         struct ggml_tensor * queries, struct ggml_tensor * table, struct ggml_tensor * sinks,
         float scale, float softcap, float max_bias, int32_t block);
 
-// Elements of a head that fit.
+// Maximum number of elements of a head.
 int32_t shim_paged_attention_max_head(void);
 
-// What a page's length is a multiple of.
-int32_t shim_paged_attention_page_step(void);
+// The length of a KV block is a multiple of this.
+int32_t shim_paged_attention_block_step(void);
 
 #ifdef __cplusplus
 }

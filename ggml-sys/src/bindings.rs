@@ -1044,7 +1044,7 @@ unsafe extern "C" {
     pub fn shim_paged_attention_max_head() -> i32;
 }
 unsafe extern "C" {
-    pub fn shim_paged_attention_page_step() -> i32;
+    pub fn shim_paged_attention_block_step() -> i32;
 }
 unsafe extern "C" {
     pub fn shim_context_new(mem_size: usize) -> *mut ggml_context;

@@ -1,5 +1,5 @@
-// What C can say about ggml's structs that an opaque binding cannot: accessors for fields and
-// wrappers for calls that take a struct by value.
+// Parts of ggml's interface that an opaque binding cannot express: accessors for fields and wrappers for
+// calls that take a struct by value.
 #pragma once
 
 #include "ggml.h"
@@ -32,14 +32,14 @@ struct ggml_threadpool * shim_threadpool_new(int n_threads, uint32_t poll);
 // Sets the thread count of a backend that has one; false if it has none.
 bool shim_backend_set_n_threads(ggml_backend_t backend, int n_threads);
 
-// Whether a device can use memory of the host where it lies.
+// Whether a device can use memory of the host in place.
 bool shim_device_takes_host_ptr(ggml_backend_dev_t device);
 
 // Makes all bytes of a new buffer zero, on Linux without touching its pages: memory becomes
 // resident as it is used.
 void shim_buffer_zero(ggml_backend_buffer_t buffer);
 
-// Turns n elements of a type into floats, n a multiple of the type's block length; false if the
+// Converts n elements of a type to floats, n a multiple of the type's block length; false if the
 // type has no such conversion.
 bool shim_dequantize(int type, const void * from, float * to, int64_t n);
 

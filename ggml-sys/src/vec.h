@@ -1,5 +1,5 @@
 // Sixteen floats at a time, on what the instruction set offers: AVX-512, AVX2 with FMA, or vectors of
-// the compiler (GCC or Clang). Every operation rounds as its scalar twin does, and sums have
+// the compiler (GCC or Clang). Every operation rounds as its scalar form does, and sums have
 // one fixed order, so that a result does not depend on how a caller groups its work.
 #pragma once
 
@@ -23,7 +23,7 @@
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 
-// Sums that fit the registers beside the operands, and rows that share them.
+// Sums that fit into the registers together with the operands, and rows that share them.
 #define VEC_SUMS 16
 #define VEC_MAX_ROWS 4
 
@@ -37,7 +37,7 @@ ALWAYS_INLINE vec  vec_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
 ALWAYS_INLINE vec  vec_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
 ALWAYS_INLINE vec  vec_div(vec a, vec b) { return _mm512_div_ps(a, b); }
 ALWAYS_INLINE vec  vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
-// The larger; `b` where one is no number.
+// The larger; `b` if one is NaN.
 ALWAYS_INLINE vec  vec_max(vec a, vec b) { return _mm512_max_ps(a, b); }
 ALWAYS_INLINE vec  vec_abs(vec a) { return _mm512_abs_ps(a); }
 ALWAYS_INLINE vec  vec_round(vec a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
@@ -220,7 +220,7 @@ ALWAYS_INLINE float vec_highest(vec a) {
 
 #else
 
-// Four quads, which the compiler maps to what there is.
+// Four quads, which the compiler maps to the instruction set.
 typedef float    quad  __attribute__((vector_size(16)));
 typedef int32_t  quad_i __attribute__((vector_size(16)));
 typedef uint32_t quad_u __attribute__((vector_size(16)));
@@ -343,7 +343,7 @@ ALWAYS_INLINE vec vec_row(int type, const char * row, int c) {
     }
 }
 
-// The last `n` < 16 elements of a row from `16 * c` on, zeros behind; types without blocks.
+// The last `n` < 16 elements of a row from `16 * c` on, zeros after them; types without blocks.
 ALWAYS_INLINE vec vec_row_end(int type, const char * row, int c, int n) {
     const int size = type == GGML_TYPE_F32 ? 4 : 2;
     char elements[4*VEC_LEN] = { 0 };

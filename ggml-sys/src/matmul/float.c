@@ -64,12 +64,12 @@ MATMUL_INLINE __m512 load_some_bf16(const char * x, __mmask32 mask) {
 static const struct format format_bf16 = { 16, 2, load_bf16, load_some_bf16, fma_f32 };
 #endif
 
-// How far ahead a single row asks for weights, in bytes.
+// How far ahead a single row prefetches weights, in bytes.
 #define ROW_AHEAD 4096
 
-// R rows times C columns. Meanwhile asks for the weights from `next` on, `bytes` with each step, at
-// most `lines` cache lines: the rows of a tile are read side by side, which the processor's own
-// prefetch does not see through, nor does it cross pages.
+// R rows times C columns. Meanwhile prefetches the weights from `next` on, `bytes` with each step, at
+// most `lines` cache lines: the rows of a tile are read side by side, a pattern that the hardware
+// prefetcher does not detect, nor does it cross pages.
 MATMUL_INLINE void multiply_tile(const int R, const int C, const struct format f,
                                  const struct matmul_job * job, int row, int column,
                                  const char * next, int bytes, const int lines) {
@@ -118,7 +118,7 @@ MATMUL_INLINE void multiply_tile(const int R, const int C, const struct format f
 // Cache lines that hold so many bytes.
 MATMUL_INLINE int lines_of(int bytes) { return (bytes + 63) / 64; }
 
-// R rows times one of `groups` groups of columns, which asks for its part of the coming weights.
+// R rows times one of `groups` groups of columns, which prefetches its part of the next weights.
 MATMUL_INLINE void multiply_group(const int R, const int C, const struct format f,
                                   const struct matmul_job * job, int row, int column,
                                   const char * next, int groups) {
@@ -148,7 +148,7 @@ MATMUL_INLINE void multiply_rows(const int R, const struct format f, const struc
 MATMUL_INLINE void multiply(const struct format f, const struct matmul_job * job) {
     int row = 0;
     if (job->n_columns == 1 && job->streamed) {
-        // One row after the other is what memory reads fastest.
+        // Memory reads one row after another fastest.
         for (; row < job->n_rows; row++) {
             multiply_tile(1, 1, f, job, row, 0, job->rows + (size_t) row * job->row_stride + ROW_AHEAD,
                           f.step * f.size, 1);

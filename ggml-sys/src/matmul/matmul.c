@@ -1,6 +1,6 @@
-// The door to our products: what ggml-cpu.c calls in place of its helpers, which types and
-// shapes are ours, and how the work is shared out. Every thread of the pool calls every function
-// here with the same arguments but its number; what they decide depends on nothing else.
+// The entry to the matrix products: the functions that ggml-cpu.c calls in place of its helpers, the
+// supported types and shapes, and the division of the work. Every thread of the pool calls every function
+// here with the same arguments except its number; the decisions depend on nothing else.
 
 #include "matmul.h"
 #include "shim.h"
@@ -38,7 +38,7 @@ int  ggml_threadpool_chunk_add(struct ggml_threadpool * tp, int value);
 // itself: waiting for the others would cost more.
 #define ALONE_BYTES (512 * 1024)
 
-// Our kernel for a product, whatever the number of columns; NULL where there is none.
+// The kernel for a product with any number of columns; NULL if there is none.
 static const struct matmul_kernel * kernel_of(const struct ggml_tensor * dst) {
     const struct ggml_tensor * a = dst->src[0];
     const struct ggml_tensor * b = dst->src[1];
@@ -60,7 +60,7 @@ static void multiply_one_by_one(const struct matmul_job * job) {
     }
 }
 
-// The kernel of types that have none of their own, where the bits must not depend on the batch.
+// The kernel of types without one of their own, for bits that do not depend on the batch.
 static struct matmul_kernel plain_kernel(enum ggml_type type) {
     return (struct matmul_kernel) {
         .column_type = ggml_get_type_traits_cpu(type)->vec_dot_type,
@@ -73,12 +73,12 @@ static size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
 
 static char * aligned_pointer(void * p) { return (char *) aligned((size_t) p); }
 
-// Bytes of a column as the kernel takes it.
+// Bytes of a column in the kernel's layout.
 static size_t column_bytes(const struct matmul_kernel * kernel, int64_t k) {
     return kernel->column_size ? kernel->column_size(k) : ggml_row_size(kernel->column_type, k);
 }
 
-// One product: what every thread works out for itself.
+// One product, as every thread computes it for itself.
 struct product {
     const struct matmul_kernel * kernel;
     const struct ggml_tensor *   dst;
@@ -160,7 +160,7 @@ static void multiply(const struct product * p, int64_t i2, int64_t i3, int64_t r
         .n_columns  = (int) (last - column),
         .type       = a->type,
         .streamed   = is_large(a),
-        // Threads take pieces in turns.
+        // Threads take pieces alternately.
         .ahead      = (size_t) (end - row) * a->nb[1] * (size_t) p->n_threads,
     };
     p->kernel->multiply(&job);

@@ -1,8 +1,8 @@
-// Matrix products on the processor, beside ggml's own: what the parts of this folder share.
+// Matrix products on the CPU that replace ggml's own: declarations that the files of this folder share.
 //
 // ggml-cpu.c is compiled with the names of three of its helpers replaced (build.rs), so that it
 // asks here first (matmul.c). A product is cut into tiles of rows; a tile's weights are read once, brought
-// into a form that the instructions like, and multiplied with all columns. The order in which
+// into the layout of the vector instructions, and multiplied with all columns. The order in which
 // the terms of one element of the result are added does not depend on the other columns, the
 // other rows or the number of threads: the same bits, whatever else is in the batch.
 #pragma once
@@ -13,7 +13,7 @@
 
 #include "ggml.h"
 
-// Columns that one call of a kernel takes at most.
+// Maximum number of columns of one call of a kernel.
 #define MATMUL_COLUMNS 128
 
 // A block of rows times some columns.
@@ -27,7 +27,7 @@ struct matmul_job {
     int                  n_columns;  // 1 to MATMUL_COLUMNS
     enum ggml_type       type;       // of the weights
     bool                 streamed;   // the matrix is too large to be in a cache
-    size_t               ahead;      // bytes to the rows that this thread probably takes next
+    size_t               ahead;      // bytes to the rows that this thread will probably multiply next
 };
 
 // How one type of weights is multiplied.

@@ -68,8 +68,8 @@ MATMUL_INLINE void pack_scales_k4(const char * const rows[PACK_ROWS], size_t off
     }
 }
 
-// 64 bytes at `offset` of each row, turned.
-MATMUL_INLINE void load_turned(const char * const rows[PACK_ROWS], size_t offset, __m512i v[16]) {
+// 64 bytes at `offset` of each row, transposed.
+MATMUL_INLINE void load_transposed(const char * const rows[PACK_ROWS], size_t offset, __m512i v[16]) {
     for (int r = 0; r < 16; r++) {
         v[r] = _mm512_loadu_si512((const void *) (rows[r] + offset));
     }
@@ -84,7 +84,7 @@ void pack_q4_K(const char * const rows[PACK_ROWS], int n, struct coming coming, 
         pack_scales_k4(rows, offset, b * 8, out);
         UNROLL for (int half = 0; half < 2; half++) {
             __m512i v[16];
-            load_turned(rows, offset + offsetof(block_q4_K, qs) + 64 * half, v);
+            load_transposed(rows, offset + offsetof(block_q4_K, qs) + 64 * half, v);
             UNROLL for (int g = 0; g < 16; g++) {
                 // 32 bytes hold two groups of 32: low nibbles, then high nibbles.
                 const int at = b * 64 + half * 32 + g / 8 * 16 + g % 8;
@@ -95,8 +95,8 @@ void pack_q4_K(const char * const rows[PACK_ROWS], int n, struct coming coming, 
     }
 }
 
-// 32 bytes at `offset` of each row, turned: 8 vectors.
-MATMUL_INLINE void load_turned_half(const char * const rows[PACK_ROWS], size_t offset, __m512i v[8]) {
+// 32 bytes at `offset` of each row, transposed: 8 vectors.
+MATMUL_INLINE void load_transposed_half(const char * const rows[PACK_ROWS], size_t offset, __m512i v[8]) {
     load_quads(rows, offset, v);
     load_quads(rows, offset + 16, v + 4);
 }
@@ -109,10 +109,10 @@ void pack_q5_K(const char * const rows[PACK_ROWS], int n, struct coming coming, 
         const size_t offset = (size_t) b * sizeof(block_q5_K);
         pack_scales_k4(rows, offset, b * 8, out);
         __m512i high[8];
-        load_turned_half(rows, offset + offsetof(block_q5_K, qh), high);
+        load_transposed_half(rows, offset + offsetof(block_q5_K, qh), high);
         UNROLL for (int pair = 0; pair < 4; pair++) {
             __m512i v[8];
-            load_turned_half(rows, offset + offsetof(block_q5_K, qs) + 32 * pair, v);
+            load_transposed_half(rows, offset + offsetof(block_q5_K, qs) + 32 * pair, v);
             UNROLL for (int g = 0; g < 8; g++) {
                 // Bit j of a byte of `qh` is the fifth bit of group j.
                 const __m512i h0 = _mm512_and_si512(_mm512_srli_epi16(high[g], 2 * pair), bit);
@@ -147,8 +147,8 @@ void pack_q6_K(const char * const rows[PACK_ROWS], int n, struct coming coming, 
         }
         UNROLL for (int half = 0; half < 2; half++) {
             __m512i v[16], high[8];
-            load_turned(rows, offset + offsetof(block_q6_K, ql) + 64 * half, v);
-            load_turned_half(rows, offset + offsetof(block_q6_K, qh) + 32 * half, high);
+            load_transposed(rows, offset + offsetof(block_q6_K, ql) + 64 * half, v);
+            load_transposed_half(rows, offset + offsetof(block_q6_K, qh) + 32 * half, high);
             UNROLL for (int g = 0; g < 8; g++) {
                 // Two bits of a byte of `qh` for each of the four runs of 32 terms.
                 const __m512i h = high[g];

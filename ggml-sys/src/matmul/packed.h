@@ -27,7 +27,7 @@ struct pack_format {
     int  zero;   // the code that means 0
 };
 
-// Weights that are asked for while others are unpacked, as many bytes as those: the next ones, and
+// Weights that are prefetched while others are unpacked, as many bytes as those: the next ones, and
 // ones that are needed much later.
 struct coming {
     const char * next;
@@ -52,7 +52,7 @@ PACK(q4_K);
 PACK(q5_K);
 PACK(q6_K);
 
-// A 16 x 16 matrix of 32-bit lanes, turned.
+// A 16 x 16 matrix of 32-bit lanes, transposed.
 MATMUL_INLINE void transpose16(__m512i v[16]) {
     __m512i a[16], b[16];
     for (int i = 0; i < 8; i++) {
@@ -110,7 +110,7 @@ MATMUL_INLINE __m512 load_halves(const char * const rows[PACK_ROWS], size_t offs
     return _mm512_cvtph_ps(_mm256_set_m128i(hi, lo));
 }
 
-// Where unpacked codes go, and what is asked for meanwhile.
+// The destination of unpacked codes, and the weights to prefetch meanwhile.
 struct target {
     struct packed * out;
     struct coming   coming;
@@ -118,10 +118,9 @@ struct target {
     int             block_bytes; // of 16 rows
 };
 
-// Stores one vector of codes, and asks for its share of the coming weights: the rows of a tile are
-// read side by side, which the processor's own prefetch does not see through (nor does it cross
-// pages), and asking for much at once would make it wait. Hence the fence: compilers gather what
-// nothing holds apart.
+// Stores one vector of codes, and prefetches its share of the next weights. The rows of a tile are read
+// side by side, a pattern that the hardware prefetcher does not detect (nor does it cross pages). Many
+// prefetches at once would stall, hence the fence: compilers would gather them.
 MATMUL_INLINE void store_codes(const struct target t, int at, __m512i v) {
     _mm512_store_si512((void *) t.out->codes[at], v);
     const int block = at / t.block_codes, part = at % t.block_codes;

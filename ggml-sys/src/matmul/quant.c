@@ -1,7 +1,7 @@
 // Products of quantised weights: integer dot products of groups, exact, then one fused
 // multiply-add in f32 for each group, in the order of the groups.
 //
-// A column in our layout: k codes of 8 bits; one float for each block of the column; one value
+// The layout of a column: k codes of 8 bits; one float for each block of the column; one value
 // for each group of the weights: -zero * (sum of the group's codes) as an integer where the
 // weights have a zero, the sum itself (or ggml's own, of q8_1) as a float where they have mins.
 
@@ -82,7 +82,7 @@ MATMUL_INLINE void from_q8_K(const void * blocks, int64_t first, int64_t last, i
     }
 }
 
-// What a column needs while a tile is multiplied; `done` terms lie behind.
+// The state of a column while a tile is multiplied; `done` terms are done.
 struct column_view {
     const int8_t *  codes;
     const float *   scales;
@@ -176,7 +176,7 @@ MATMUL_INLINE void multiply_columns(const struct matmul_job * job, const struct 
     }
 }
 
-// Few columns are done sooner than their weights arrive: small parts then keep both going at once.
+// Few columns are multiplied faster than their weights arrive: small parts then overlap both.
 MATMUL_INLINE int part_of(const struct matmul_job * job) { return job->n_columns <= 8 ? 256 : PACK_K; }
 
 MATMUL_INLINE void multiply_packed(const struct matmul_job * job, const struct pack_format f,

@@ -37,7 +37,7 @@ impl KvBlocks<'_> {
     pub fn can_hold(ty: TensorType, head: u64) -> bool {
         // SAFETY: the function returns a constant.
         let max_head = unsafe { sys::shim_paged_attention_max_head() } as u64;
-        is_page_type(ty) && head <= max_head
+        is_kv_type(ty) && head <= max_head
     }
 
     fn check(&self, op: &'static str, q: &Tensor) -> Result<(), Error> {
@@ -45,7 +45,7 @@ impl KvBlocks<'_> {
         let (max_head, step) = unsafe {
             (
                 sys::shim_paged_attention_max_head() as u64,
-                sys::shim_paged_attention_page_step() as u64,
+                sys::shim_paged_attention_block_step() as u64,
             )
         };
         let (sq, sk, sv) = (q.shape(), self.k.shape(), self.v.shape());
@@ -58,7 +58,7 @@ impl KvBlocks<'_> {
         let counts = [sq[1], sq[2], sk[2], self.table.shape()[0]]
             .iter()
             .all(|count| *count < 1 << 31);
-        let rows = |pool: &Tensor| is_page_type(pool.ty()) && pool.has_dense_rows();
+        let rows = |pool: &Tensor| is_kv_type(pool.ty()) && pool.has_dense_rows();
         let lists = [self.queries, self.table]
             .iter()
             .all(|list| list.ty() == TensorType::I32 && list.is_contiguous());
@@ -80,7 +80,7 @@ impl KvBlocks<'_> {
 }
 
 /// Types that the operation reads.
-fn is_page_type(ty: TensorType) -> bool {
+fn is_kv_type(ty: TensorType) -> bool {
     use TensorType::{BF16, F16, F32, Q4_0, Q8_0};
     matches!(ty, F32 | F16 | BF16 | Q8_0 | Q4_0)
 }

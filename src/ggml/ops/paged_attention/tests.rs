@@ -151,7 +151,7 @@ fn only_the_interval_is_seen() {
 }
 
 #[test]
-fn longer_pages_and_a_pool_that_ends_within_one_are_read() {
+fn longer_blocks_and_a_pool_that_ends_within_one_are_read() {
     let queries = causal(1, 40..44);
     for (block_len, short) in [(32, 0), (48, 0), (256, 0), (16, 15), (64, 9)] {
         let place = |seed| Place {
@@ -196,7 +196,7 @@ fn longer_pages_and_a_pool_that_ends_within_one_are_read() {
 }
 
 #[test]
-fn bits_do_not_depend_on_neighbours_pages_or_threads() {
+fn bits_do_not_depend_on_neighbours_blocks_or_threads() {
     let wanted = [causal(1, 100..101), causal(2, 70..78), windows()].concat();
     let shapes = [
         SMALL,
