@@ -18,7 +18,10 @@ use super::error::Error;
 /// Events of all completions, each with the completion's index.
 pub(super) struct Answers {
     events: SelectAll<stream::BoxStream<'static, (u32, Event)>>,
-    usage: Usage,
+    /// Of each prompt.
+    usage: Vec<Usage>,
+    /// Completions of each prompt; those of a prompt follow each other.
+    n_choices: u32,
     /// Number of completions that have not ended.
     n_open: u32,
 }
@@ -27,6 +30,8 @@ pub(super) struct Answers {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Completion {
     pub(super) text: String,
+    /// The tokens of the prompt, if their log-probabilities are wanted.
+    pub(super) prompt: Vec<AnswerToken>,
     pub(super) tokens: Vec<AnswerToken>,
     reason: Option<FinishReason>,
 }
@@ -49,15 +54,19 @@ pub(super) fn finish_reason(reason: FinishReason) -> &'static str {
 /// How an endpoint writes the data of a stream's events.
 pub(super) trait Format: Send + 'static {
     /// Data before the first text of a completion.
-    fn start(&self, choice: u32) -> Vec<String>;
+    fn start(&mut self, choice: u32) -> Vec<String>;
+    /// Tokens of a completion's prompt with their log-probabilities, where these are wanted.
+    fn prompt(&mut self, _choice: u32, _tokens: &[AnswerToken]) -> Vec<String> {
+        Vec::new()
+    }
     /// Text of a completion.
-    fn text(&self, choice: u32, text: &str, tokens: &[AnswerToken]) -> String;
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken]) -> String;
     /// A denoising step of a completion.
-    fn step(&self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> String;
+    fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> String;
     /// The end of a completion.
-    fn end(&self, choice: u32, reason: FinishReason) -> String;
+    fn end(&mut self, choice: u32, reason: FinishReason) -> String;
     /// Data after the last completion.
-    fn done(&self, usage: &Usage) -> Vec<String>;
+    fn done(&mut self, usage: &Usage) -> Vec<String>;
 }
 
 fn incomplete() -> Error {
@@ -67,21 +76,25 @@ fn incomplete() -> Error {
 }
 
 impl Answers {
-    /// Submits a request for each completion.
+    /// Submits a request for each completion, `n_choices` for each prompt.
     ///
     /// # Errors
     /// The first that is refused.
-    pub(super) fn submit(served: &Served, requests: Vec<Request>) -> Result<Self, Error> {
+    pub(super) fn submit(
+        served: &Served,
+        requests: Vec<Request>,
+        n_choices: u32,
+    ) -> Result<Self, Error> {
+        let n_open = requests.len() as u32;
         let mut events = SelectAll::new();
-        let mut n_open = 0;
-        for (choice, request) in (0..).zip(requests) {
-            let own = UnboundedReceiverStream::new(served.handle.submit(request)?);
+        for (choice, own) in (0..).zip(served.handle.submit_all(requests)?) {
+            let own = UnboundedReceiverStream::new(own);
             events.push(own.map(move |event| (choice, event)).boxed());
-            n_open += 1;
         }
         Ok(Self {
             events,
-            usage: Usage::default(),
+            usage: vec![Usage::default(); n_open.div_ceil(n_choices) as usize],
+            n_choices,
             n_open,
         })
     }
@@ -95,13 +108,14 @@ impl Answers {
         while let Some((choice, event)) = self.events.next().await {
             let one = &mut all[choice as usize];
             match event {
+                Event::Prompt(tokens) => one.prompt.extend(tokens),
                 Event::Text { text, tokens } => {
                     one.text.push_str(&text);
                     one.tokens.extend(tokens);
                 }
                 Event::Done { reason, usage } => {
                     one.reason = Some(reason);
-                    self.add(&usage);
+                    self.add(choice, &usage);
                 }
                 // Reported in streams only.
                 Event::Step { .. } => {}
@@ -109,13 +123,28 @@ impl Answers {
             }
         }
         match all.iter().all(|one| one.reason.is_some()) {
-            true => Ok((all, self.usage)),
+            true => Ok((all, self.total())),
             false => Err(incomplete()),
         }
     }
 
-    fn add(&mut self, usage: &Usage) {
-        let total = &mut self.usage;
+    /// What all completions took together.
+    fn total(&self) -> Usage {
+        let mut total = Usage::default();
+        for one in &self.usage {
+            total.prompt_tokens += one.prompt_tokens;
+            total.cached_tokens += one.cached_tokens;
+            total.completion_tokens += one.completion_tokens;
+            total.drafted_tokens += one.drafted_tokens;
+            total.accepted_tokens += one.accepted_tokens;
+            total.passes += one.passes;
+            total.positions += one.positions;
+        }
+        total
+    }
+
+    fn add(&mut self, choice: u32, usage: &Usage) {
+        let total = &mut self.usage[(choice / self.n_choices) as usize];
         // The completions share one prompt, which the first of them reads.
         let is_first = total.prompt_tokens == 0;
         if is_first || usage.cached_tokens < total.cached_tokens {
@@ -123,18 +152,20 @@ impl Answers {
         }
         total.prompt_tokens = usage.prompt_tokens;
         total.completion_tokens += usage.completion_tokens;
+        total.drafted_tokens += usage.drafted_tokens;
+        total.accepted_tokens += usage.accepted_tokens;
         total.passes += usage.passes;
         total.positions += usage.positions;
     }
 
     /// Server-sent events: the start of each completion, text, the end of each, what the format adds
     /// after all of them. A completion that fails ends the stream with its error.
-    pub(super) fn stream(self, format: impl Format) -> Response {
+    pub(super) fn stream(self, mut format: impl Format) -> Response {
         let first: Vec<String> = (0..self.n_open).flat_map(|i| format.start(i)).collect();
         let rest = stream::unfold(Some((self, format)), |state| async {
-            let (mut answers, format) = state?;
+            let (mut answers, mut format) = state?;
             let (out, has_ended) = match answers.events.next().await {
-                Some((choice, event)) => answers.written(&format, choice, event),
+                Some((choice, event)) => answers.written(&mut format, choice, event),
                 None => (vec![incomplete().body().to_string()], true),
             };
             Some((out, (!has_ended).then_some((answers, format))))
@@ -146,8 +177,9 @@ impl Answers {
     }
 
     /// The data of an event, and whether it is the last.
-    fn written(&mut self, format: &impl Format, i: u32, event: Event) -> (Vec<String>, bool) {
+    fn written(&mut self, format: &mut impl Format, i: u32, event: Event) -> (Vec<String>, bool) {
         match event {
+            Event::Prompt(tokens) => (format.prompt(i, &tokens), false),
             Event::Text { text, tokens } => (vec![format.text(i, &text, &tokens)], false),
             Event::Step {
                 step,
@@ -155,11 +187,11 @@ impl Answers {
                 n_masked,
             } => (vec![format.step(i, step, &fixed, n_masked)], false),
             Event::Done { reason, usage } => {
-                self.add(&usage);
+                self.add(i, &usage);
                 self.n_open -= 1;
                 let mut out = vec![format.end(i, reason)];
                 if self.n_open == 0 {
-                    out.extend(format.done(&self.usage));
+                    out.extend(format.done(&self.total()));
                 }
                 (out, self.n_open == 0)
             }
@@ -178,7 +210,11 @@ pub(super) fn usage_json(usage: &Usage) -> Value {
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
-        "completion_tokens_details": { "reasoning_tokens": 0 },
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "accepted_prediction_tokens": usage.accepted_tokens,
+            "rejected_prediction_tokens": usage.drafted_tokens - usage.accepted_tokens,
+        },
     });
     if usage.passes > 0 {
         out["diffusion"] = json!({ "passes": usage.passes, "positions": usage.positions });

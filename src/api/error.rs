@@ -15,6 +15,9 @@ use crate::engine::serving::PromptError;
 use crate::engine::{Failure, Rejected};
 use crate::text::template::RenderError;
 
+/// The field of a conversation.
+const MESSAGES: &str = "messages";
+
 /// A refusal.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
@@ -38,8 +41,13 @@ pub(super) enum Error {
     #[error("the model `{name}` does not exist{}", .near.as_deref().map(|n| format!("; did you mean `{n}`?")).unwrap_or_default())]
     UnknownModel { name: String, near: Option<String> },
     /// The prompt does not fit.
-    #[error("the prompt has {found} tokens, and the context holds {limit}; shorten the messages")]
-    ContextLength { found: usize, limit: usize },
+    #[error("the prompt has {found} tokens, and the context holds {limit}; shorten `{param}`")]
+    ContextLength {
+        found: usize,
+        limit: usize,
+        /// Field of the prompt.
+        param: &'static str,
+    },
     /// Too many requests wait.
     #[error("{limit} requests are waiting already; try again later")]
     Busy { limit: usize },
@@ -92,6 +100,27 @@ impl Error {
         }
     }
 
+    /// The same error where `field` holds the prompt.
+    pub(super) fn of_prompt(self, field: &'static str) -> Self {
+        match self {
+            Self::Field {
+                param,
+                message,
+                code,
+            } if param == MESSAGES => Self::Field {
+                param: field.into(),
+                message,
+                code,
+            },
+            Self::ContextLength { found, limit, .. } => Self::ContextLength {
+                found,
+                limit,
+                param: field,
+            },
+            other => other,
+        }
+    }
+
     fn status(&self) -> StatusCode {
         match self {
             Self::Field { .. } | Self::Body(_) | Self::ContextLength { .. } => {
@@ -132,7 +161,7 @@ impl Error {
         match self {
             Self::Field { param, .. } => Some(param),
             Self::UnknownModel { .. } | Self::Load { .. } => Some("model"),
-            Self::ContextLength { .. } => Some("messages"),
+            Self::ContextLength { param, .. } => Some(param),
             _ => None,
         }
     }
@@ -177,8 +206,12 @@ impl IntoResponse for Error {
 impl From<Rejected> for Error {
     fn from(rejected: Rejected) -> Self {
         match rejected {
-            Rejected::EmptyPrompt => Self::value("messages", rejected.to_string()),
-            Rejected::TooLong { found, limit } => Self::ContextLength { found, limit },
+            Rejected::EmptyPrompt => Self::value(MESSAGES, rejected.to_string()),
+            Rejected::TooLong { found, limit } => Self::ContextLength {
+                found,
+                limit,
+                param: MESSAGES,
+            },
             Rejected::Params(error) => Self::value(error.field, error.to_string()),
             Rejected::NoSearch(_) => Self::unsupported("penalty_alpha", rejected.to_string()),
             Rejected::Field { field, .. } => Self::unsupported(field, rejected.to_string()),
@@ -204,8 +237,8 @@ impl From<PromptError> for Error {
     fn from(error: PromptError) -> Self {
         match error {
             // The template's own words about the conversation.
-            PromptError::Render(RenderError::Raised(message)) => Self::value("messages", message),
-            other => Self::value("messages", other.to_string()),
+            PromptError::Render(RenderError::Raised(message)) => Self::value(MESSAGES, message),
+            other => Self::value(MESSAGES, other.to_string()),
         }
     }
 }

@@ -15,8 +15,10 @@ use super::fields::{Body, fields};
 use super::response_format::{self, Wanted};
 use super::sampling::Sampling;
 
-/// Maximum number of completions of one request.
-const MAX_CHOICES: u32 = 128;
+/// Maximum number of completions of one request, all its prompts together.
+pub(super) const MAX_CHOICES: u32 = 128;
+/// Longest list of most probable tokens.
+pub(super) const MAX_TOP_LOGPROBS: u32 = 20;
 /// Maximum number of stop sequences.
 const MAX_STOPS: usize = 16;
 
@@ -29,6 +31,8 @@ fields! {
         max_completion_tokens: Option<u64>,
         n: Option<u32>,
         stop: Option<OneOrMany>,
+        /// Length of the list of most probable tokens of each prompt position (vLLM).
+        prompt_logprobs: Option<u32>,
         draft: Option<u64>,
         /// Adapters and their scales, the others being off.
         lora: Option<Vec<Scaled>>,
@@ -62,11 +66,11 @@ pub(super) struct Generation {
 }
 
 impl Generation {
-    /// Takes its fields out of a body.
+    /// Takes its fields out of a body; the completions have at least `n_least` tokens.
     ///
     /// # Errors
     /// A field that is missing, of another type or out of range.
-    pub(super) fn take(body: &mut Body) -> Result<Self, Error> {
+    pub(super) fn take(body: &mut Body, n_least: u64) -> Result<Self, Error> {
         let mut common: Common = body.take()?;
         let diffusion = common.diffusion.take();
         let this = Self {
@@ -75,11 +79,11 @@ impl Generation {
             sampling: Sampling::take(body)?,
             format: body.take()?,
         };
-        this.check()?;
+        this.check(n_least)?;
         Ok(this)
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self, n_least: u64) -> Result<(), Error> {
         let common = &self.common;
         if !(1..=MAX_CHOICES).contains(&self.n_choices()) {
             let message = format!("`n` is {}, expected 1 to {MAX_CHOICES}", self.n_choices());
@@ -89,11 +93,16 @@ impl Generation {
             None => ("max_tokens", common.max_tokens),
             most => ("max_completion_tokens", most),
         };
-        if most == Some(0) {
-            return Err(Error::value(
-                param,
-                format!("`{param}` is 0, expected at least 1"),
-            ));
+        if let Some(most) = most.filter(|most| *most < n_least) {
+            let message = format!("`{param}` is {most}, expected at least {n_least}");
+            return Err(Error::value(param, message));
+        }
+        if let Some(top) = common.prompt_logprobs {
+            check_top("prompt_logprobs", top)?;
+            if self.is_streamed() {
+                let message = "`prompt_logprobs` is not possible where `stream` is true";
+                return Err(Error::value("prompt_logprobs", message));
+            }
         }
         if self.stop_texts().len() > MAX_STOPS {
             let message = format!("`stop`: more than {MAX_STOPS} stop sequences");
@@ -127,7 +136,12 @@ impl Generation {
         options.is_some_and(|options| options.include_usage == Some(true))
     }
 
-    /// Number of completions.
+    /// Whether the response has the log-probabilities of the prompt.
+    pub(super) fn wants_prompt_logprobs(&self) -> bool {
+        self.common.prompt_logprobs.is_some()
+    }
+
+    /// Number of completions of a prompt.
     pub(super) fn n_choices(&self) -> u32 {
         self.common.n.unwrap_or(1)
     }
@@ -147,21 +161,21 @@ impl Generation {
         all.filter(|text| !text.is_empty()).collect()
     }
 
-    /// The requests for the engine, one for each completion.
+    /// The request for the engine: the first completion of a prompt.
     ///
     /// # Errors
     /// A field that does not fit the model.
-    pub(super) fn requests(
+    pub(super) fn request(
         &self,
         served: &Served,
         prompt: &[u32],
         top_logprobs: Option<usize>,
         constraint: Option<&Compiled>,
-    ) -> Result<Vec<Request>, Error> {
+    ) -> Result<Request, Error> {
         let common = &self.common;
         let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let stops = self.stop_texts().into_iter();
-        let first = Request {
+        Ok(Request {
             prompt: prompt.to_vec(),
             max_tokens: common
                 .max_completion_tokens
@@ -171,16 +185,34 @@ impl Generation {
             choice: 0,
             stops: stops.map(|text| text.as_bytes().to_vec()).collect(),
             top_logprobs,
+            prompt_logprobs: common.prompt_logprobs.map(|top| top as usize),
             n_drafted: common.draft.map(count),
             constraint: constraint.cloned(),
             adapters: common.lora.as_deref().map(adapters::named).transpose()?,
             diffusion: self.diffusion,
             trace: common.diffusion_trace == Some(true),
-        };
-        let of_choice = |choice| Request {
-            choice,
-            ..first.clone()
-        };
-        Ok((0..self.n_choices()).map(of_choice).collect())
+        })
     }
+}
+
+/// As many requests as there shall be completions of the same prompt.
+pub(super) fn choices(first: &Request, n: u32) -> impl Iterator<Item = Request> {
+    (0..n).map(|choice| Request {
+        choice,
+        // Once is enough.
+        prompt_logprobs: first.prompt_logprobs.filter(|_| choice == 0),
+        ..first.clone()
+    })
+}
+
+/// Checks the length of a list of most probable tokens.
+///
+/// # Errors
+/// One that is too long.
+pub(super) fn check_top(param: &str, top: u32) -> Result<(), Error> {
+    if top <= MAX_TOP_LOGPROBS {
+        return Ok(());
+    }
+    let message = format!("`{param}` is {top}, expected 0 to {MAX_TOP_LOGPROBS}");
+    Err(Error::value(param, message))
 }

@@ -1,7 +1,9 @@
 //! Log-probabilities of tokens as JSON: the model's own, before temperature, biases and every other
 //! stage; natural logarithms, at least -9999.
+//!
+//! Three shapes: chat completions, legacy completions (OpenAI), and those of prompts (vLLM).
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::engine::{AnswerToken, TokenLogprob};
 use crate::text::tokenizer::Tokenizer;
@@ -13,13 +15,101 @@ fn entry(bytes: &[u8], token: &TokenLogprob) -> Value {
     })
 }
 
-/// One entry for each token whose bytes are in the text, with its list of most probable tokens.
+/// Chat completions: one entry for each token whose bytes are in the text, with its list of most
+/// probable tokens.
 pub(super) fn entries(tokens: &[AnswerToken], tokenizer: &Tokenizer) -> Vec<Value> {
     let of_token = |token: &AnswerToken| {
         let mut value = entry(&token.bytes, token.chosen.as_ref()?);
+        value["rank"] = token.rank.into();
         let top = token.top.iter();
         value["top_logprobs"] = top.map(|top| entry(tokenizer.piece(top.id), top)).collect();
         Some(value)
     };
     tokens.iter().filter_map(of_token).collect()
+}
+
+/// A prompt: for each token a map from token ids to log-probabilities; null for the first.
+pub(super) fn of_prompt(tokens: &[AnswerToken], tokenizer: &Tokenizer) -> Value {
+    let of_token = |token: &AnswerToken| {
+        let chosen = token.chosen.as_ref()?;
+        let entry = |rank: usize, token: &TokenLogprob| {
+            let text = String::from_utf8_lossy(tokenizer.piece(token.id));
+            let value = json!({ "logprob": token.logprob, "rank": rank, "decoded_token": text });
+            (token.id.to_string(), value)
+        };
+        let top = (1..).zip(&token.top);
+        let mut out: Map<String, Value> = top.map(|(rank, token)| entry(rank, token)).collect();
+        out.extend([entry(token.rank, chosen)]);
+        Some(out)
+    };
+    tokens.iter().map(of_token).collect::<Vec<_>>().into()
+}
+
+/// Legacy completions: four parallel arrays.
+#[derive(Debug, Default)]
+pub(super) struct Arrays {
+    tokens: Vec<Value>,
+    token_logprobs: Vec<Value>,
+    top_logprobs: Vec<Value>,
+    text_offset: Vec<usize>,
+}
+
+impl Arrays {
+    /// Adds tokens whose text starts at character `offset`. Returns where it ends. Tokens that are not
+    /// in the text, such as BOS, make the offset of a prompt negative; they count as its start.
+    pub(super) fn push(
+        &mut self,
+        tokens: &[AnswerToken],
+        mut offset: isize,
+        tokenizer: &Tokenizer,
+    ) -> isize {
+        for token in tokens {
+            self.tokens.push(name(&token.bytes).into());
+            self.text_offset.push(offset.max(0) as usize);
+            let chosen = token.chosen.as_ref();
+            self.token_logprobs.push(chosen.map(|c| c.logprob).into());
+            self.top_logprobs
+                .push(chosen.map(|c| top(token, c, tokenizer)).into());
+            offset += n_characters(&token.bytes) as isize;
+        }
+        offset
+    }
+
+    /// The object of a choice.
+    pub(super) fn json(self) -> Value {
+        json!({
+            "tokens": self.tokens, "token_logprobs": self.token_logprobs,
+            "top_logprobs": self.top_logprobs, "text_offset": self.text_offset,
+        })
+    }
+}
+
+/// Log-probabilities by token text, the token itself among them. Where two tokens have one text, the
+/// more probable one stays.
+fn top(token: &AnswerToken, chosen: &TokenLogprob, tokenizer: &Tokenizer) -> Map<String, Value> {
+    let mut out = Map::new();
+    let others = token.top.iter().map(|t| (tokenizer.piece(t.id), t.logprob));
+    for (bytes, logprob) in others.chain([(token.bytes.as_slice(), chosen.logprob)]) {
+        let value = out.entry(name(bytes)).or_insert_with(|| logprob.into());
+        if value.as_f64().is_some_and(|known| known < logprob) {
+            *value = logprob.into();
+        }
+    }
+    out
+}
+
+/// The text of a token; its bytes in hexadecimal where they are not text.
+fn name(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => {
+            let bytes = bytes.iter().map(|byte| format!("\\x{byte:02x}"));
+            format!("bytes:{}", bytes.collect::<String>())
+        }
+    }
+}
+
+/// Characters that start in these bytes of UTF-8.
+pub(super) fn n_characters(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|byte| **byte & 0xc0 != 0x80).count()
 }

@@ -8,16 +8,20 @@
 mod adapters;
 mod answers;
 mod chat;
+mod completions;
 mod diffusion;
+mod envelope;
 mod error;
 mod fields;
 mod generation;
 mod health;
 mod logprobs;
+mod messages;
 mod models;
 mod pool;
 mod response_format;
 mod sampling;
+mod tokens;
 
 use std::sync::Arc;
 
@@ -48,6 +52,11 @@ pub fn app(pool: Arc<Pool>) -> Router {
         .route("/v1/models/{id}", get(models::one))
         .route("/lora-adapters", get(adapters::list).post(adapters::set))
         .route("/v1/chat/completions", post(chat::completions))
+        .route("/v1/completions", post(completions::completions))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/tokenizer_info", get(tokens::info))
+        .route("/apply-template", post(tokens::apply_template))
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::wrong_method)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))

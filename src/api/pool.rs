@@ -24,7 +24,7 @@ pub struct Pool {
 }
 
 /// A name that selects the only model, whatever its name.
-const ALIAS: &str = "default";
+pub(super) const ALIAS: &str = "default";
 
 fn lock(place: &Place) -> MutexGuard<'_, Option<Arc<Served>>> {
     // A loader that panicked left the place empty, which is a sound state.

@@ -120,6 +120,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             .map(|stop| stop.clone().into_bytes())
             .collect(),
         top_logprobs: None,
+        prompt_logprobs: None,
         n_drafted: None,
         constraint: constraint
             .map(|constraint| served.handle.compile(constraint))
@@ -131,6 +132,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut held = String::new();
     while let Some(event) = events.blocking_recv() {
         match event {
+            // Not asked for.
+            Event::Prompt(_) => {}
             Event::Text { text, .. } if is_live => held.push_str(&text),
             Event::Text { text, .. } => output::bytes(text.as_bytes())?,
             Event::Step {

@@ -15,6 +15,7 @@ use super::submission::Caller;
 #[derive(Default)]
 pub(super) struct Entry {
     pub(super) chosen: Option<TokenLogprob>,
+    rank: usize,
     top: Vec<TokenLogprob>,
 }
 
@@ -22,6 +23,9 @@ pub(super) struct Entry {
 pub(super) struct Answer {
     gate: Gate<Entry>,
     top_logprobs: Option<usize>,
+    prompt_logprobs: Option<usize>,
+    /// Tokens of the prompt that are scored and not sent.
+    scored: Vec<AnswerToken>,
     caller: Caller,
     started: Option<Instant>,
     prefilled: Option<Instant>,
@@ -33,6 +37,8 @@ impl Answer {
         Self {
             gate: Gate::new(&request.stops),
             top_logprobs: request.top_logprobs,
+            prompt_logprobs: request.prompt_logprobs,
+            scored: Vec::new(),
             caller,
             started: None,
             prefilled: None,
@@ -102,10 +108,40 @@ impl Answer {
         let Some(n_top) = self.top_logprobs else {
             return Entry::default();
         };
-        let chosen = logprobs.of(token);
-        Entry {
-            chosen: chosen.map(|logprob| TokenLogprob { id: token, logprob }),
-            top: logprobs.top(n_top),
+        entry_of(token, logprobs, n_top)
+    }
+
+    /// Whether log-probabilities of the prompt are wanted.
+    pub(super) fn scores_prompt(&self) -> bool {
+        self.prompt_logprobs.is_some()
+    }
+
+    /// Takes a token of the prompt with the logits of the token before it; the first one has none.
+    pub(super) fn score(
+        &mut self,
+        token: u32,
+        logits: Option<&[f32]>,
+        tokenizer: &Tokenizer,
+    ) -> Result<(), SampleError> {
+        let logprobs = logits.map(Logprobs::new).transpose()?;
+        let entry = match (&logprobs, self.prompt_logprobs) {
+            (Some(logprobs), Some(n_top)) => entry_of(token, logprobs, n_top),
+            _ => Entry::default(),
+        };
+        self.scored.push(AnswerToken {
+            bytes: tokenizer.piece(token).to_vec(),
+            chosen: entry.chosen,
+            rank: entry.rank,
+            top: entry.top,
+        });
+        Ok(())
+    }
+
+    /// Sends the tokens of the prompt that were scored since the last time.
+    pub(super) fn send_scored(&mut self) {
+        if !self.scored.is_empty() {
+            let scored = std::mem::take(&mut self.scored);
+            self.send(Event::Prompt(scored));
         }
     }
 
@@ -133,6 +169,7 @@ impl Answer {
         let tokens = released.entries.into_iter().map(|e| AnswerToken {
             bytes: e.bytes,
             chosen: e.entry.chosen,
+            rank: e.entry.rank,
             top: e.entry.top,
         });
         self.send(Event::Text {
@@ -162,5 +199,14 @@ impl Answer {
     /// Ends the request with an error.
     pub(super) fn fail(self, failure: Failure) {
         self.send(Event::Failed(failure));
+    }
+}
+
+fn entry_of(token: u32, logprobs: &Logprobs<'_>, n_top: usize) -> Entry {
+    let chosen = logprobs.of(token);
+    Entry {
+        chosen: chosen.map(|logprob| TokenLogprob { id: token, logprob }),
+        rank: logprobs.rank(token).unwrap_or(0),
+        top: logprobs.top(n_top),
     }
 }

@@ -113,6 +113,7 @@ impl Strategy for Autoregressive {
     }
 
     fn prepare(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> Ending {
+        sequence.score_first(tokenizer)?;
         if let Some(constrained) = &mut self.constrained
             && let Some(forced) = constrained.forced()?
         {
@@ -142,7 +143,9 @@ impl Strategy for Autoregressive {
         }
         let tokens = sequence.pending().iter().chain(self.drafted()).take(n);
         for (token, next) in tokens.zip(sequence.n_cached + 1..) {
-            let wants_logits = next >= self.n_before || next >= sequence.n_reported;
+            let wants_logits = next >= self.n_before
+                || next >= sequence.n_reported
+                || sequence.is_scored_next(next);
             batch.push(*token, sequence.id, next as u32 - 1, wants_logits);
         }
         sequence.read(n);
@@ -155,6 +158,9 @@ impl Strategy for Autoregressive {
         tokenizer: &Tokenizer,
     ) -> Result<(), Failure> {
         let next = row.position + 1;
+        if next < sequence.n_prompt {
+            return sequence.score(next, row.logits, tokenizer);
+        }
         if next < self.n_before {
             if !sequence.is_stopped {
                 let entry = sequence.answer.entry(sequence.tokens[next], row.logits)?;
@@ -163,7 +169,12 @@ impl Strategy for Autoregressive {
             return Ok(());
         }
         sequence.answer.prefilled();
+        sequence.answer.send_scored();
         if self.is_diverged || sequence.ending.is_some() {
+            return Ok(());
+        }
+        if sequence.tokens.len() >= self.limit {
+            sequence.ending = Some(FinishReason::Length);
             return Ok(());
         }
         let token = self.choose(sequence, row.logits, tokenizer)?;
@@ -185,6 +196,7 @@ impl Strategy for Autoregressive {
             drafter.learn(n_accepted);
         }
         sequence.commit(is_last, n_accepted);
+        sequence.answer.send_scored();
         Ok(sequence.conclude())
     }
 }

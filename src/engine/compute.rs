@@ -6,6 +6,9 @@ use crate::plan::BLOCK_LEN;
 /// Positions of a block of the cache.
 pub(super) const BLOCK: usize = BLOCK_LEN as usize;
 
+/// Maximum number of rows of a pass whose logits are kept until all are computed.
+const KEPT_ROWS: usize = 64;
+
 /// Takes the logits `[n_vocab]` of a row and the hidden state `[n_embd]` after the final norm, which is
 /// empty where the batch did not want it.
 pub(super) type EachRow<'a> = &'a mut dyn FnMut(&[f32], &[f32]);
@@ -42,8 +45,8 @@ pub(super) trait Compute {
 impl Compute for Model {
     fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error> {
         let n_vocab = self.row_width();
-        if self.plan().diffusion.is_some() {
-            // Most positions want logits: too many to keep them all.
+        if batch.n_outputs() > KEPT_ROWS && !batch.wants_hidden {
+            // Text diffusion, or a prompt that is scored: too many logits to keep them all.
             return self.forward_each(batch, &mut |_, rows: &[f32]| {
                 rows.chunks_exact(n_vocab).for_each(|row| each(row, &[]));
             });

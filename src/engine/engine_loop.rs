@@ -224,7 +224,7 @@ impl<C: Compute> EngineLoop<C> {
             tracing::debug!(sequence = id, n_tokens, "starts");
             return sequence.start(id, &Resumed::default(), Vec::new());
         }
-        let known = self.model.resume(id, &sequence.tokens);
+        let known = self.model.resume(id, sequence.reusable());
         tracing::debug!(
             sequence = id,
             n_tokens,
@@ -250,7 +250,7 @@ impl<C: Compute> EngineLoop<C> {
             return false;
         }
         let has_states = self.model.has_states();
-        let (tokens, scales) = (&waiting.sequence.tokens, &waiting.sequence.scales);
+        let (tokens, scales) = (waiting.sequence.reusable(), &waiting.sequence.scales);
         let mut awaits = false;
         let earlier = self.active.iter_mut().map(|request| &mut request.sequence);
         for earlier in earlier.filter(|s| s.is_prefill && s.scales == *scales) {
@@ -502,7 +502,7 @@ impl<C: Compute> EngineLoop<C> {
         for ActiveRequest { sequence, strategy } in &mut self.active {
             match self.model.next(sequence.id) {
                 0 if strategy.reuses_prefix() => {
-                    let known = self.model.resume(sequence.id, &sequence.tokens);
+                    let known = self.model.resume(sequence.id, sequence.reusable());
                     sequence.start(sequence.id, &known, Vec::new());
                 }
                 n => sequence.n_cached = n as usize,

@@ -6,13 +6,15 @@ use crate::sampling::{SampleError, TokenLogprob};
 
 use super::diffusion::Fixed;
 
-/// A token of the completion, as far as it is part of the released text.
+/// A token of the prompt, or of the completion as far as it is part of the released text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnswerToken {
     /// The bytes it contributes to the text.
     pub bytes: Vec<u8>,
-    /// The token chosen; none if no log-probabilities are wanted.
+    /// The token; none if no log-probabilities are wanted.
     pub chosen: Option<TokenLogprob>,
+    /// Its place among all tokens by probability, from 1; 0 where it has none.
+    pub rank: usize,
     /// The most probable tokens, falling.
     pub top: Vec<TokenLogprob>,
 }
@@ -52,6 +54,9 @@ pub struct Usage {
 /// What the engine reports of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// Tokens of the prompt with the log-probabilities that the model gives them, in order; the first
+    /// token follows nothing and has none.
+    Prompt(Vec<AnswerToken>),
     /// Text that is final, with the tokens it is made of.
     Text {
         /// Complete characters.

@@ -47,31 +47,68 @@ impl Handle {
     /// # Errors
     /// A request that cannot be served, refused before anything is queued.
     pub fn submit(&self, request: Request) -> Result<mpsc::UnboundedReceiver<Event>, Rejected> {
-        if request.prompt.is_empty() {
-            return Err(Rejected::EmptyPrompt);
-        }
-        let decoding = self.decoding(&request)?;
-        let scales = self.adapters.of(request.adapters.as_deref())?;
+        let mut all = self.submit_all(vec![request])?;
+        all.pop().ok_or(Rejected::EmptyPrompt)
+    }
+
+    /// Queues requests that belong together: all of them or none.
+    ///
+    /// # Errors
+    /// The first request that cannot be served, refused before anything is queued.
+    pub fn submit_all(
+        &self,
+        requests: Vec<Request>,
+    ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
+        let checked = requests.into_iter().map(|request| {
+            if request.prompt.is_empty() {
+                return Err(Rejected::EmptyPrompt);
+            }
+            let decoding = self.decoding(&request)?;
+            let scales = self.adapters.of(request.adapters.as_deref())?;
+            Ok((request, decoding, scales))
+        });
+        let checked: Vec<_> = checked.collect::<Result<_, Rejected>>()?;
         let limit = self.limits.n_queue;
         let most = limit.max(1).saturating_add(self.limits.n_parallel);
-        let ticket = Ticket::take(&self.places, most).ok_or(Rejected::QueueFull { limit })?;
-        let (events, receiver) = mpsc::unbounded_channel();
-        let submitted = Submitted {
-            request,
-            decoding,
-            scales,
-            caller: Caller {
+        let tickets = Ticket::take(&self.places, most, checked.len());
+        let tickets = tickets.ok_or(Rejected::QueueFull { limit })?;
+        let submitted = checked.into_iter().zip(tickets);
+        let submitted = submitted.map(|((request, decoding, scales), ticket)| {
+            let (events, receiver) = mpsc::unbounded_channel();
+            let caller = Caller {
                 events,
                 arrived: Instant::now(),
                 _ticket: ticket,
-            },
-        };
-        self.queue.send(submitted).map_err(|_| Rejected::Ended)?;
-        Ok(receiver)
+            };
+            let submitted = Submitted {
+                request,
+                decoding,
+                scales,
+                caller,
+            };
+            self.queue.send(submitted).map_err(|_| Rejected::Ended)?;
+            Ok(receiver)
+        });
+        submitted.collect()
     }
 
     /// What decodes a request, unless this kind of model cannot.
     fn decoding(&self, request: &Request) -> Result<Decoding, Rejected> {
+        let decodes_by_token = matches!(self.kind, Kind::Autoregressive { .. });
+        if !decodes_by_token || request.sampling.penalty_alpha != 0.0 {
+            let fields = [
+                ("prompt_logprobs", request.prompt_logprobs.is_some()),
+                ("max_tokens", request.max_tokens == Some(0)),
+            ];
+            if let Some((field, _)) = fields.into_iter().find(|(_, is_set)| *is_set) {
+                let message = match decodes_by_token {
+                    true => "a prompt cannot be scored with contrastive search",
+                    false => "this model decodes by text diffusion, which does not score prompts",
+                };
+                let message = message.into();
+                return Err(Rejected::Field { field, message });
+            }
+        }
         match self.kind {
             Kind::Diffusion(config) => {
                 let settings = config.settings(request, &self.limits)?;
@@ -100,7 +137,8 @@ impl Handle {
 
     fn check_length(&self, request: &Request) -> Result<(), Rejected> {
         let (found, limit) = (request.prompt.len(), self.limits.n_ctx);
-        match found < limit {
+        let n_more = usize::from(request.max_tokens != Some(0));
+        match found + n_more <= limit {
             true => Ok(()),
             false => Err(Rejected::TooLong { found, limit }),
         }

@@ -10,7 +10,8 @@ use super::diffusion::Diffusion;
 pub struct Request {
     /// Token ids of the prompt.
     pub prompt: Vec<u32>,
-    /// Maximum number of generated tokens; none: as many as the context holds.
+    /// Maximum number of generated tokens, 0 = the prompt is only read; none: as many as the context
+    /// holds.
     pub max_tokens: Option<usize>,
     /// How tokens are sampled.
     pub sampling: Params,
@@ -20,6 +21,9 @@ pub struct Request {
     pub stops: Vec<Vec<u8>>,
     /// Length of the list of most probable tokens, if log-probabilities are wanted.
     pub top_logprobs: Option<usize>,
+    /// Length of the list of most probable tokens of each prompt position, if log-probabilities of the
+    /// prompt are wanted.
+    pub prompt_logprobs: Option<usize>,
     /// Maximum number of draft tokens per step (speculative decoding by prompt lookup, 0 = off);
     /// none: as the engine is set. The completion does not depend on it.
     pub n_drafted: Option<usize>,

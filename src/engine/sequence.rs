@@ -7,7 +7,7 @@ use crate::text::tokenizer::Tokenizer;
 
 use super::answer::{Answer, Entry};
 use super::compute::BLOCK;
-use super::event::FinishReason;
+use super::event::{Failure, FinishReason};
 use super::scheduler::Job;
 
 /// The tokens of a request that waits or is active.
@@ -29,6 +29,8 @@ pub(super) struct Sequence {
     cuts: Vec<usize>,
     /// Scale of each adapter.
     pub(super) scales: Vec<f32>,
+    /// Tokens of the prompt whose log-probabilities are known; all where none are wanted.
+    pub(super) n_scored: usize,
     /// Tokens that are part of the prompt or went through the text gate.
     pub(super) n_reported: usize,
     /// Whether a stop sequence was found.
@@ -58,6 +60,7 @@ impl Sequence {
             is_prefill: true,
             cuts: Vec::new(),
             scales,
+            n_scored: if answer.scores_prompt() { 0 } else { n_prompt },
             n_reported: n_prompt,
             is_stopped: false,
             ending: None,
@@ -91,6 +94,45 @@ impl Sequence {
     pub(super) fn suspend(&mut self) {
         self.id = SequenceId::MAX;
         self.n_cached = 0;
+    }
+
+    /// The tokens of which as many as are known need not be read: those up to the first whose
+    /// log-probabilities are wanted.
+    pub(super) fn reusable(&self) -> &[u32] {
+        match self.n_scored < self.n_prompt {
+            true => &self.tokens[..self.n_scored.max(1)],
+            false => &self.tokens,
+        }
+    }
+
+    /// Whether the logits from which the token at `next` follows are wanted to score the prompt.
+    pub(super) fn is_scored_next(&self, next: usize) -> bool {
+        next < self.n_prompt && next >= self.n_scored
+    }
+
+    /// Scores the first token of the prompt, which follows nothing.
+    pub(super) fn score_first(&mut self, tokenizer: &Tokenizer) -> Result<(), Failure> {
+        if self.n_scored == 0 {
+            self.answer.score(self.tokens[0], None, tokenizer)?;
+            self.n_scored = 1;
+        }
+        Ok(())
+    }
+
+    /// Scores the token of the prompt at `next` by the logits of the token before it.
+    pub(super) fn score(
+        &mut self,
+        next: usize,
+        logits: &[f32],
+        tokenizer: &Tokenizer,
+    ) -> Result<(), Failure> {
+        // A step that is run again hands out rows once more.
+        if next == self.n_scored {
+            self.answer
+                .score(self.tokens[next], Some(logits), tokenizer)?;
+            self.n_scored += 1;
+        }
+        Ok(())
     }
 
     /// Tokens that must be read before the next one can be chosen.

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 use crate::engine::{self, Handle, Limits, StartError};
 use crate::files::models::{Opened, tokenizer_of};
 use crate::model::{self, Model, Options};
+use crate::plan::Plan;
 use crate::text::template::{
     self, ChatTemplate, Moment, RenderError, RenderInput, TemplateError, UnknownTemplate,
 };
@@ -21,12 +23,16 @@ pub struct Served {
     pub name: String,
     /// The engine.
     pub handle: Handle,
+    /// Names what the results depend on: program, ggml, model, definition and options.
+    pub fingerprint: String,
     /// Seconds since 1970 at which it was started.
     pub created: u64,
     /// Length of the context it was trained for; 0 if unknown.
     pub n_ctx_train: u64,
     /// For conversations without tools and with tools on offer.
     templates: [Option<ChatTemplate>; 2],
+    /// The chat template as the model has it.
+    pub chat_template: Option<String>,
     bos: String,
     eos: String,
 }
@@ -38,6 +44,9 @@ pub struct Conversation {
     pub messages: Value,
     /// Tools on offer, or null.
     pub tools: Value,
+    /// Whether the prompt ends with the start of the assistant's message; none: unless the last message
+    /// is continued.
+    pub add_generation_prompt: Option<bool>,
     /// Whether the last message is continued rather than replied to.
     pub continue_final_message: bool,
     /// Further variables of the template.
@@ -128,13 +137,16 @@ impl Served {
             model: model.clone(),
             source: unfit.into(),
         })?;
-        let compiled = |has_tools: bool| {
+        let source = |has_tools: bool| {
             let source = template::choose(weights.metadata(), template.as_deref(), has_tools);
-            let source = source.map_err(|source| Error::UnknownTemplate {
+            source.map_err(|source| Error::UnknownTemplate {
                 model: model.clone(),
                 source,
-            })?;
-            let compiled = source.map(ChatTemplate::new).transpose();
+            })
+        };
+        let chat_template = source(false)?.map(str::to_owned);
+        let compiled = |has_tools: bool| {
+            let compiled = source(has_tools)?.map(ChatTemplate::new).transpose();
             compiled.map_err(|source| Error::Template {
                 model: model.clone(),
                 source,
@@ -148,6 +160,7 @@ impl Served {
         };
         let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
         let n_ctx_train = plan.n_ctx_train;
+        let fingerprint = fingerprint(&name, &plan, &options);
         let (handle, _thread) = engine::start(Arc::new(tokenizer), limits, move || {
             Model::load_with(plan, &weights, &adapters, options, &mut *progress)
         })
@@ -155,9 +168,11 @@ impl Served {
         Ok(Self {
             name,
             handle,
+            fingerprint,
             created: now(),
             n_ctx_train,
             templates,
+            chat_template,
             bos,
             eos,
         })
@@ -171,29 +186,38 @@ impl Served {
     /// The prompt of a conversation.
     ///
     /// # Errors
-    /// No template, one that refuses the conversation, or text that cannot be tokenized.
+    /// As [`Self::chat_text`], and text that cannot be tokenized.
     pub fn chat_prompt(&self, conversation: &Conversation) -> Result<Vec<u32>, PromptError> {
+        let text = self.chat_text(conversation)?;
+        // A template that writes the BOS token itself must not get a second one.
+        let writes_bos = !self.bos.is_empty() && text.starts_with(&self.bos);
+        Ok(self.handle.tokenizer().encode(&text, !writes_bos, true)?)
+    }
+
+    /// The text that the chat template makes of a conversation.
+    ///
+    /// # Errors
+    /// No template, or one that refuses the conversation.
+    pub fn chat_text(&self, conversation: &Conversation) -> Result<String, PromptError> {
         let has_tools = conversation
             .tools
             .as_array()
             .is_some_and(|tools| !tools.is_empty());
         let template = self.templates[usize::from(has_tools)].as_ref();
         let template = template.ok_or(PromptError::NoTemplate)?;
-        let text = template.render(&RenderInput {
+        Ok(template.render(&RenderInput {
             messages: &conversation.messages,
             tools: Some(&conversation.tools).filter(|tools| !tools.is_null()),
             documents: None,
-            add_generation_prompt: !conversation.continue_final_message,
+            add_generation_prompt: conversation
+                .add_generation_prompt
+                .unwrap_or(!conversation.continue_final_message),
             continue_final_message: conversation.continue_final_message,
             kwargs: &conversation.kwargs,
             bos_token: &self.bos,
             eos_token: &self.eos,
             now: Moment::from_unix_seconds(now() as i64),
-        })?;
-        let tokenizer = self.handle.tokenizer();
-        // A template that writes the BOS token itself must not get a second one.
-        let writes_bos = !self.bos.is_empty() && text.starts_with(&self.bos);
-        Ok(tokenizer.encode(&text, !writes_bos, true)?)
+        })?)
     }
 
     /// The prompt of a plain text.
@@ -203,6 +227,15 @@ impl Served {
     pub fn text_prompt(&self, text: &str) -> Result<Vec<u32>, PromptError> {
         Ok(self.handle.tokenizer().encode(text, true, false)?)
     }
+}
+
+/// Twelve hexadecimal digits, others where something differs that results depend on.
+fn fingerprint(name: &str, plan: &Plan, options: &Options) -> String {
+    let (version, ggml) = (env!("CARGO_PKG_VERSION"), crate::ggml::version());
+    let all = format!("{version} {ggml} {name} {plan:?} {options:?}");
+    let digest = Sha256::digest(all.as_bytes());
+    let digits = digest.iter().take(6).map(|byte| format!("{byte:02x}"));
+    format!("fp_{}", digits.collect::<String>())
 }
 
 /// Seconds since 1970.

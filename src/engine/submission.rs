@@ -43,11 +43,13 @@ pub(super) struct Caller {
 pub(super) struct Ticket(Arc<AtomicUsize>);
 
 impl Ticket {
-    /// A place, if fewer than `limit` are taken.
-    pub(super) fn take(places: &Arc<AtomicUsize>, limit: usize) -> Option<Self> {
-        let more = |n| (n < limit).then_some(n + 1);
+    /// So many places, if fewer than `limit` are taken before: completions that are asked for together
+    /// are taken together, however many they are.
+    pub(super) fn take(places: &Arc<AtomicUsize>, limit: usize, n: usize) -> Option<Vec<Self>> {
+        let more = |taken| (taken < limit).then_some(taken + n);
         let taken = places.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        taken.ok().map(|_| Self(Arc::clone(places)))
+        taken.ok()?;
+        Some((0..n).map(|_| Self(Arc::clone(places))).collect())
     }
 }
 

@@ -191,6 +191,7 @@ fn request(prompt: &[u32], n: usize) -> Request {
         choice: 0,
         stops: Vec::new(),
         top_logprobs: Some(0),
+        prompt_logprobs: None,
         n_drafted: None,
         constraint: None,
         adapters: None,
@@ -210,7 +211,9 @@ fn submit(engine: &mut EngineLoop<Fake>, request: Request) -> UnboundedReceiver<
         caller: Caller {
             events,
             arrived: Instant::now(),
-            _ticket: Ticket::take(&places, 1).expect("free"),
+            _ticket: Ticket::take(&places, 1, 1)
+                .and_then(|mut all| all.pop())
+                .expect("free"),
         },
     };
     engine.enqueue(submitted);
@@ -221,6 +224,8 @@ fn submit(engine: &mut EngineLoop<Fake>, request: Request) -> UnboundedReceiver<
 #[derive(Debug, Default)]
 struct Answer {
     tokens: Vec<u32>,
+    /// Ids of the scored tokens of the prompt; 0 for the first, which has no log-probability.
+    prompt: Vec<u32>,
     end: Option<Result<Usage, Failure>>,
 }
 
@@ -235,6 +240,10 @@ fn take(events: &mut UnboundedReceiver<Event>, answer: &mut Answer) {
                 answer.tokens.extend(ids);
             }
             Event::Done { usage, .. } => answer.end = Some(Ok(usage)),
+            Event::Prompt(tokens) => {
+                let ids = tokens.iter().map(|t| t.chosen.as_ref().map_or(0, |c| c.id));
+                answer.prompt.extend(ids);
+            }
             Event::Step { .. } => panic!("no text diffusion"),
             Event::Failed(failure) => answer.end = Some(Err(failure)),
         }
@@ -284,6 +293,43 @@ fn answers_to_one_prompt_read_it_once() {
         assert_eq!(cached, [0, 96, 96]);
         assert!(all.iter().all(|(_, a)| a.tokens == expected(&prompt, 5)));
         assert_eq!(engine.model().n_read, 100 + 2 * 4 + 3 * 4);
+    }
+}
+
+/// Every position is scored once and in order, whatever is in the prefix cache, in however many passes,
+/// and where the sequence is preempted; with no token generated, one or some.
+#[test]
+fn prompts_are_scored_whatever_is_cached() {
+    for (n_batch, n_blocks) in [(64, 100), (8, 100), (64, 9)] {
+        let mut engine = EngineLoop::new(fake(n_batch, n_blocks), tokenizer(), LIMITS);
+        let prompt: Vec<u32> = (0..100).map(|i| FIRST + i * i % N_TOKENS).collect();
+        let long = &prompt[..1];
+        for n in [0, 1, 5] {
+            let scoring = |prompt: &[u32]| Request {
+                prompt_logprobs: Some(2),
+                ..request(prompt, n)
+            };
+            let mut all = vec![
+                (submit(&mut engine, request(&prompt, n)), Answer::default()),
+                (submit(&mut engine, scoring(&prompt)), Answer::default()),
+                (submit(&mut engine, scoring(long)), Answer::default()),
+                (submit(&mut engine, request(&prompt, 20)), Answer::default()),
+            ];
+            while all.iter().any(|(_, answer)| answer.end.is_none()) {
+                engine.step();
+                all.iter_mut()
+                    .for_each(|(events, answer)| take(events, answer));
+            }
+            for (i, (_, answer)) in all.iter().enumerate() {
+                assert!(matches!(answer.end, Some(Ok(_))), "{:?}", answer.end);
+                let prompt = if i == 2 { long } else { &prompt };
+                let n = if i == 3 { 20 } else { n };
+                assert_eq!(answer.tokens, expected(prompt, n));
+                let scored = [&[0], &prompt[1..]].concat();
+                let is_scored = i == 1 || i == 2;
+                assert_eq!(answer.prompt, if is_scored { scored } else { Vec::new() });
+            }
+        }
     }
 }
 

@@ -179,6 +179,7 @@ fn request(case: &Value) -> Request {
         choice: 0,
         stops: Vec::new(),
         top_logprobs: None,
+        prompt_logprobs: None,
         n_drafted: None,
         constraint: None,
         adapters: None,
@@ -228,7 +229,7 @@ fn the_engine_fixes_what_the_reference_fixes() {
                         }
                         Event::Done { usage, .. } => passes = Some(usage.passes),
                         Event::Failed(failure) => panic!("{failure}"),
-                        Event::Text { .. } => {}
+                        Event::Text { .. } | Event::Prompt(_) => {}
                     }
                 }
                 let pair = |p: &Value| (number(&p[0]), number(&p[1]) as u32);

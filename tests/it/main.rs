@@ -10,6 +10,7 @@
 mod bad_definitions;
 mod bad_folders;
 mod command;
+mod completions;
 mod constraints;
 mod contact;
 mod convert;

@@ -105,6 +105,7 @@ fn the_engine_finds_what_reading_everything_finds() {
             choice: 0,
             stops: Vec::new(),
             top_logprobs: Some(0),
+            prompt_logprobs: None,
             n_drafted: None,
             constraint: None,
             adapters: None,
@@ -125,7 +126,7 @@ fn the_engine_finds_what_reading_everything_finds() {
                     );
                 }
                 Event::Done { .. } => break,
-                Event::Step { .. } => panic!("no text diffusion"),
+                Event::Step { .. } | Event::Prompt(_) => panic!("not asked for"),
                 Event::Failed(failure) => panic!("{failure}"),
             }
         }

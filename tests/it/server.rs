@@ -90,14 +90,14 @@ impl Server {
 
     /// The data of all events of a stream.
     pub fn stream(&self, extra: Value) -> Vec<String> {
-        let mut body = request(extra);
+        self.events("/v1/chat/completions", &request(extra))
+    }
+
+    /// The data of all events of a stream from `path`.
+    pub fn events(&self, path: &str, body: &Value) -> Vec<String> {
+        let mut body = body.clone();
         body["stream"] = json!(true);
-        let (status, head, body) = self.raw(
-            "POST",
-            "/v1/chat/completions",
-            "application/json",
-            &body.to_string(),
-        );
+        let (status, head, body) = self.raw("POST", path, "application/json", &body.to_string());
         assert_eq!(status, 200, "{body}");
         assert!(head.contains("content-type: text/event-stream"), "{head}");
         body.split("\n\n")

@@ -259,6 +259,7 @@ fn request(prompt: &[u32], n: usize, diffusion: Diffusion) -> Request {
         choice: 0,
         stops: Vec::new(),
         top_logprobs: Some(0),
+        prompt_logprobs: None,
         n_drafted: None,
         constraint: None,
         adapters: None,
@@ -283,7 +284,9 @@ fn submit(
         caller: Caller {
             events,
             arrived: Instant::now(),
-            _ticket: Ticket::take(&places, 1).expect("free"),
+            _ticket: Ticket::take(&places, 1, 1)
+                .and_then(|mut all| all.pop())
+                .expect("free"),
         },
     });
     receiver
@@ -306,6 +309,7 @@ fn got(mut events: UnboundedReceiver<Event>) -> Got {
                 let ids = tokens.iter().map(|t| t.chosen.expect("asked for").id);
                 got.tokens.extend(ids);
             }
+            Event::Prompt(_) => panic!("prompts are not scored"),
             Event::Step { step, fixed, .. } => {
                 assert_eq!(step, got.steps.len());
                 got.steps.push(fixed.iter().map(|f| f.position).collect());

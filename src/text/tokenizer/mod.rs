@@ -142,6 +142,27 @@ impl Tokenizer {
         Ok(out)
     }
 
+    /// The prompt that asks for what is between two texts (fill-in-the-middle); none if the vocabulary
+    /// has no tokens for it.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_gap(&self, before: &str, after: &str) -> Result<Option<Vec<u32>>, Error> {
+        let Some([prefix, suffix, middle]) = self.roles.fim else {
+            return Ok(None);
+        };
+        let mut out = Vec::new();
+        if self.adds_bos {
+            out.extend(self.roles.bos);
+        }
+        out.push(prefix);
+        out.extend(self.encode(before, false, false)?);
+        out.push(suffix);
+        out.extend(self.encode(after, false, false)?);
+        out.push(middle);
+        Ok(Some(out))
+    }
+
     /// Appends the tokens of a text; `after_text` says whether it continues one.
     fn encode_parts(
         &self,

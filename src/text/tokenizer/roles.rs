@@ -25,6 +25,8 @@ pub(super) struct Roles {
     pub(super) pad: Option<u32>,
     pub(super) mask: Option<u32>,
     pub(super) sep: Option<u32>,
+    /// Those of [`FIM`], if all are there.
+    pub(super) fim: Option<[u32; 3]>,
     /// Tokens that end a generation.
     pub(super) ends: BTreeSet<u32>,
 }
@@ -70,8 +72,9 @@ const EOM: ByText = ByText {
     ends: true,
 };
 
-const OTHERS: &[ByText] = &[
-    EOM,
+/// Before the text before a gap, before the text after it, and before what fills it
+/// (fill-in-the-middle, FIM).
+const FIM: [ByText; 3] = [
     ByText {
         keys: &[
             "tokenizer.ggml.prefix_token_id",
@@ -123,6 +126,10 @@ const OTHERS: &[ByText] = &[
         ],
         ends: false,
     },
+];
+
+const OTHERS: &[ByText] = &[
+    EOM,
     ByText {
         keys: &["tokenizer.ggml.fim_pad_token_id"],
         texts: &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"],
@@ -254,6 +261,11 @@ impl Roles {
         this.eot = EOT.find(metadata, vocab, texts);
         this.ends.extend(this.eos);
         this.ends.extend(this.eot);
+        if let [Some(prefix), Some(suffix), Some(middle)] =
+            FIM.each_ref().map(|role| role.find(metadata, vocab, texts))
+        {
+            this.fim = Some([prefix, suffix, middle]);
+        }
         for role in OTHERS {
             let id = role.find(metadata, vocab, texts);
             this.ends.extend(id.filter(|_| role.ends));

@@ -1,0 +1,385 @@
+//! `POST /v1/completions`: prompts without a chat template, their log-probabilities, text for a gap.
+//!
+//! Shapes: OpenAI's API reference, legacy completions; `prompt_logprobs` and `add_special_tokens` as
+//! vLLM has them.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::engine::serving::Served;
+use crate::engine::{AnswerToken, FinishReason, Fixed, Request, Usage};
+
+use super::Pool;
+use super::answers::{Answers, Completion, Format, finish_reason, usage_json};
+use super::diffusion::step_json;
+use super::envelope::Envelope;
+use super::error::Error;
+use super::fields::{Body, fields};
+use super::generation::{Generation, MAX_CHOICES, check_top, choices};
+use super::logprobs::{self, Arrays};
+
+/// Maximum number of tokens of a completion where the request has none.
+const DEFAULT_TOKENS: usize = 16;
+const OBJECT: &str = "text_completion";
+const PROMPT: &str = "prompt";
+
+fields! {
+    struct Legacy {
+        prompt: Value,
+        /// Length of the list of most probable tokens.
+        logprobs: Option<u32>,
+        /// Whether the text starts with the prompt.
+        echo: Option<bool>,
+        /// The text after the gap that the completion fills.
+        suffix: Option<String>,
+        /// Number of completions of which the `n` most probable are returned.
+        best_of: Option<u32>,
+        /// Whether a text gets the BOS and EOS tokens that the vocabulary asks for.
+        add_special_tokens: Option<bool>,
+    }
+}
+
+/// A prompt as the client sent it.
+#[derive(Clone, Debug, PartialEq)]
+enum Prompt {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+/// A prompt as the model reads it.
+struct Encoded {
+    text: String,
+    tokens: Vec<u32>,
+}
+
+pub(super) async fn completions(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Error> {
+    let mut body = Body::read(&headers, body)?;
+    let generation = Generation::take(&mut body, 0)?;
+    let legacy: Legacy = body.take()?;
+    body.finish()?;
+    let prompts = prompts(&legacy.prompt)?;
+    legacy.check(&generation, prompts.len())?;
+    let wanted = generation.constraint()?;
+    let served = pool.get(generation.model()).await?;
+    let encoded = prompts
+        .into_iter()
+        .map(|prompt| legacy.encode(&served, prompt));
+    let encoded: Vec<Encoded> = encoded.collect::<Result<_, _>>()?;
+    let constraint = match wanted {
+        Some(wanted) => Some(wanted.compile(&served).await?),
+        None => None,
+    };
+    let n = legacy.n_generated(&generation);
+    let mut requests = Vec::new();
+    for prompt in &encoded {
+        let top = legacy.top_logprobs();
+        let first = generation.request(&served, &prompt.tokens, top, constraint.as_ref());
+        let mut first = first.map_err(|error| error.of_prompt(PROMPT))?;
+        legacy.complete(&mut first);
+        let scores = first.prompt_logprobs;
+        requests.extend(
+            choices(&first, n).map(|request| match generation.is_streamed() {
+                // Each completion of a stream starts with the prompt.
+                true => Request {
+                    prompt_logprobs: scores,
+                    ..request
+                },
+                false => request,
+            }),
+        );
+    }
+    let answers = Answers::submit(&served, requests, n);
+    let answers = answers.map_err(|error| error.of_prompt(PROMPT))?;
+    let envelope = Envelope::new(Arc::clone(&served), "cmpl", generation.wants_usage());
+    let encoded_choices = encoded.len() as u32 * n;
+    let mut shape = Shape {
+        prompts: encoded,
+        n_choices: n,
+        wants_logprobs: legacy.logprobs.is_some(),
+        is_echoed: legacy.is_echoed(),
+        offsets: Vec::new(),
+        envelope,
+    };
+    if generation.is_streamed() {
+        let start = |choice| match shape.is_echoed {
+            true => shape.start_of(shape.prompt_of(choice)),
+            false => 0,
+        };
+        shape.offsets = (0..encoded_choices).map(start).collect();
+        return Ok(answers.stream(shape));
+    }
+    let (all, usage) = answers.collect().await?;
+    let mut out = Vec::new();
+    for (prompt, of_prompt) in shape.prompts.iter().zip(all.chunks(n as usize)) {
+        // The prompt is scored once.
+        let scored = of_prompt.first().map_or(&[][..], |one| &one.prompt);
+        for one in best(of_prompt, generation.n_choices()) {
+            let mut choice = shape.choice(prompt, scored, one);
+            choice["index"] = out.len().into();
+            if generation.wants_prompt_logprobs() {
+                choice["prompt_logprobs"] = logprobs::of_prompt(scored, served.handle.tokenizer());
+            }
+            out.push(choice);
+        }
+    }
+    let mut answer = shape.envelope.object(OBJECT, &out.into());
+    answer["usage"] = usage_json(&usage);
+    Ok(Json(answer).into_response())
+}
+
+/// The prompts of a request: a text, token ids, or several of either.
+fn prompts(value: &Value) -> Result<Vec<Prompt>, Error> {
+    let many = match value {
+        Value::String(text) => return Ok(vec![Prompt::Text(text.clone())]),
+        Value::Array(many) if !many.is_empty() => many,
+        _ => {
+            let message = "expected a text, an array of token ids, or an array of texts or of arrays of token ids";
+            return Err(Error::kind(PROMPT, message));
+        }
+    };
+    if many[0].is_number() {
+        return Ok(vec![Prompt::Tokens(ids(PROMPT, many)?)]);
+    }
+    let one = |(i, value): (usize, &Value)| {
+        let param = format!("{PROMPT}[{i}]");
+        match value {
+            Value::String(text) => Ok(Prompt::Text(text.clone())),
+            Value::Array(tokens) => Ok(Prompt::Tokens(ids(&param, tokens)?)),
+            _ => Err(Error::kind(
+                param,
+                "expected a text or an array of token ids",
+            )),
+        }
+    };
+    many.iter().enumerate().map(one).collect()
+}
+
+fn ids(param: &str, values: &[Value]) -> Result<Vec<u32>, Error> {
+    let id = |(i, value): (usize, &Value)| {
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+        id.ok_or_else(|| Error::kind(format!("{param}[{i}]"), "expected a token id"))
+    };
+    values.iter().enumerate().map(id).collect()
+}
+
+/// The completions with the highest mean log-probability, in the order in which they were generated
+/// where all are wanted.
+fn best(all: &[Completion], n: u32) -> Vec<&Completion> {
+    let mut all: Vec<&Completion> = all.iter().collect();
+    if all.len() > n as usize {
+        let mean = |one: &Completion| {
+            let logprobs = one.tokens.iter().filter_map(|token| token.chosen.as_ref());
+            let (sum, count) = logprobs.fold((0.0, 0), |(sum, n), l| (sum + l.logprob, n + 1));
+            sum / f64::from(count.max(1))
+        };
+        all.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+        all.truncate(n as usize);
+    }
+    all
+}
+
+impl Legacy {
+    fn check(&self, generation: &Generation, n_prompts: usize) -> Result<(), Error> {
+        if let Some(top) = self.logprobs {
+            check_top("logprobs", top)?;
+        }
+        let n = generation.n_choices();
+        if let Some(best_of) = self.best_of {
+            let message = if best_of < n {
+                format!("`best_of` is {best_of}, expected at least `n`, which is {n}")
+            } else if best_of > n && generation.is_streamed() {
+                "`best_of` greater than `n` is not possible where `stream` is true".into()
+            } else {
+                String::new()
+            };
+            if !message.is_empty() {
+                return Err(Error::value("best_of", message));
+            }
+        }
+        let n_all = n_prompts.saturating_mul(self.n_generated(generation) as usize);
+        if n_all > MAX_CHOICES as usize {
+            let message = format!("{n_all} completions in all, expected at most {MAX_CHOICES}");
+            return Err(Error::value(PROMPT, message));
+        }
+        if self.suffix.is_some() && self.is_echoed() {
+            return Err(Error::value(
+                "suffix",
+                "`suffix` and `echo` exclude each other",
+            ));
+        }
+        Ok(())
+    }
+
+    fn is_echoed(&self) -> bool {
+        self.echo == Some(true)
+    }
+
+    /// Number of completions that are generated of a prompt.
+    fn n_generated(&self, generation: &Generation) -> u32 {
+        self.best_of.unwrap_or(1).max(generation.n_choices())
+    }
+
+    /// Length of the list of most probable tokens, if log-probabilities are wanted or needed to choose
+    /// the best completions.
+    fn top_logprobs(&self) -> Option<usize> {
+        let needed = self.best_of.map(|_| 0);
+        self.logprobs.map(|top| top as usize).or(needed)
+    }
+
+    fn encode(&self, served: &Served, prompt: Prompt) -> Result<Encoded, Error> {
+        let tokenizer = served.handle.tokenizer();
+        let fault = |error: &dyn std::fmt::Display| Error::value(PROMPT, error.to_string());
+        match (prompt, &self.suffix) {
+            (Prompt::Text(text), None) => {
+                let adds = self.add_special_tokens != Some(false);
+                let tokens = tokenizer.encode(&text, adds, true).map_err(|e| fault(&e))?;
+                Ok(Encoded { text, tokens })
+            }
+            (Prompt::Text(text), Some(suffix)) => {
+                let tokens = tokenizer.encode_gap(&text, suffix).map_err(|e| fault(&e))?;
+                let tokens = tokens.ok_or_else(|| {
+                    let message = "`suffix`: the vocabulary has no tokens for fill-in-the-middle";
+                    Error::unsupported("suffix", message)
+                })?;
+                Ok(Encoded { text, tokens })
+            }
+            (Prompt::Tokens(_), Some(_)) => {
+                let message = "`suffix` needs a prompt that is text";
+                Err(Error::value("suffix", message))
+            }
+            (Prompt::Tokens(tokens), None) => {
+                let n_vocab = tokenizer.vocab_len();
+                if let Some(id) = tokens.iter().find(|id| **id as usize >= n_vocab) {
+                    let message = format!("`{PROMPT}`: {id} is not a token id below {n_vocab}");
+                    return Err(Error::value(PROMPT, message));
+                }
+                let text = String::from_utf8_lossy(&tokenizer.decode(&tokens)).into_owned();
+                Ok(Encoded { text, tokens })
+            }
+        }
+    }
+
+    /// Adds to the request for a prompt what this endpoint has of its own.
+    fn complete(&self, request: &mut Request) {
+        request.max_tokens.get_or_insert(DEFAULT_TOKENS);
+        if self.is_echoed()
+            && let Some(top) = self.logprobs
+        {
+            let asked = request.prompt_logprobs.unwrap_or(0);
+            request.prompt_logprobs = Some(asked.max(top as usize));
+        }
+    }
+}
+
+/// How completions are written.
+struct Shape {
+    envelope: Envelope,
+    prompts: Vec<Encoded>,
+    n_choices: u32,
+    wants_logprobs: bool,
+    is_echoed: bool,
+    /// Characters of each completion that a stream has sent.
+    offsets: Vec<isize>,
+}
+
+impl Shape {
+    fn prompt_of(&self, choice: u32) -> &Encoded {
+        &self.prompts[(choice / self.n_choices) as usize]
+    }
+
+    /// The character at which the tokens of a prompt start, so that they end where its text ends.
+    fn start_of(&self, prompt: &Encoded) -> isize {
+        let tokenizer = self.envelope.served.handle.tokenizer();
+        let pieces = prompt.tokens.iter().map(|id| tokenizer.piece(*id));
+        let n_tokens: usize = pieces.map(logprobs::n_characters).sum();
+        prompt.text.chars().count() as isize - n_tokens as isize
+    }
+
+    fn choice(&self, prompt: &Encoded, scored: &[AnswerToken], one: &Completion) -> Value {
+        let tokenizer = self.envelope.served.handle.tokenizer();
+        let mut arrays = Arrays::default();
+        let (mut text, mut offset) = (String::new(), 0);
+        if self.is_echoed {
+            text.push_str(&prompt.text);
+            offset = arrays.push(scored, self.start_of(prompt), tokenizer);
+        }
+        text.push_str(&one.text);
+        arrays.push(&one.tokens, offset, tokenizer);
+        json!({
+            "text": text, "logprobs": self.wants_logprobs.then(|| arrays.json()),
+            "finish_reason": one.finish_reason(),
+        })
+    }
+
+    fn chunk(
+        &self,
+        index: u32,
+        text: &str,
+        logprobs: Option<Value>,
+        reason: Option<&str>,
+    ) -> String {
+        let choice = json!([{
+            "index": index, "text": text, "logprobs": logprobs, "finish_reason": reason,
+        }]);
+        self.envelope.chunk(OBJECT, &choice).to_string()
+    }
+
+    fn arrays(&self, tokens: &[AnswerToken], offset: isize) -> (Option<Value>, isize) {
+        let mut arrays = Arrays::default();
+        let tokenizer = self.envelope.served.handle.tokenizer();
+        let end = arrays.push(tokens, offset, tokenizer);
+        (self.wants_logprobs.then(|| arrays.json()), end)
+    }
+}
+
+impl Format for Shape {
+    fn start(&mut self, choice: u32) -> Vec<String> {
+        if !self.is_echoed {
+            return Vec::new();
+        }
+        let text = self.prompt_of(choice).text.clone();
+        vec![self.chunk(choice, &text, None, None)]
+    }
+
+    fn prompt(&mut self, choice: u32, tokens: &[AnswerToken]) -> Vec<String> {
+        if !self.is_echoed {
+            return Vec::new();
+        }
+        // The text is in the first chunk.
+        let (arrays, end) = self.arrays(tokens, self.offsets[choice as usize]);
+        self.offsets[choice as usize] = end;
+        vec![self.chunk(choice, "", arrays, None)]
+    }
+
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken]) -> String {
+        let (arrays, end) = self.arrays(tokens, self.offsets[choice as usize]);
+        self.offsets[choice as usize] = end;
+        self.chunk(choice, text, arrays, None)
+    }
+
+    fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> String {
+        let mut chunk = self.envelope.chunk(OBJECT, &json!([]));
+        let tokenizer = self.envelope.served.handle.tokenizer();
+        chunk["diffusion"] = step_json(choice, step, n_masked, fixed, tokenizer);
+        chunk.to_string()
+    }
+
+    fn end(&mut self, choice: u32, reason: FinishReason) -> String {
+        self.chunk(choice, "", None, Some(finish_reason(reason)))
+    }
+
+    fn done(&mut self, usage: &Usage) -> Vec<String> {
+        self.envelope.done(OBJECT, usage_json(usage))
+    }
+}

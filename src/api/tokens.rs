@@ -1,0 +1,163 @@
+//! `POST /tokenize`, `POST /detokenize`, `GET /tokenizer_info` and `POST /apply-template`.
+//!
+//! Each takes the fields of vLLM and those of llama-server, and answers with the fields of both where they
+//! do not contradict each other. A text is `prompt` (vLLM, with the special tokens that the vocabulary asks
+//! for by default) or `content` (llama-server, without them).
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::HeaderMap;
+use serde_json::{Value, json};
+
+use crate::engine::serving::{PromptError, Served};
+
+use super::Pool;
+use super::error::Error;
+use super::fields::{Body, fields};
+use super::messages::Messages;
+
+fields! {
+    struct Model {
+        model: Option<String>,
+    }
+}
+
+fields! {
+    struct Text {
+        prompt: Option<String>,
+        add_special_tokens: Option<bool>,
+        return_token_strs: Option<bool>,
+        content: Option<String>,
+        add_special: Option<bool>,
+        parse_special: Option<bool>,
+        with_pieces: Option<bool>,
+    }
+}
+
+fields! {
+    struct Tokens {
+        tokens: Vec<u32>,
+    }
+}
+
+async fn served(pool: &Pool, body: &mut Body) -> Result<Arc<Served>, Error> {
+    let model: Model = body.take()?;
+    pool.get(model.model.as_deref().unwrap_or(super::pool::ALIAS))
+        .await
+}
+
+pub(super) async fn tokenize(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, Error> {
+    let mut body = Body::read(&headers, body)?;
+    let served = served(&pool, &mut body).await?;
+    let text: Text = body.take()?;
+    let fault = |error: PromptError, field| Error::from(error).of_prompt(field);
+    let tokenizer = served.handle.tokenizer();
+    let special = |default| {
+        text.add_special_tokens
+            .or(text.add_special)
+            .unwrap_or(default)
+    };
+    let parses = text.parse_special.unwrap_or(true);
+    let tokens = match (&text.prompt, &text.content) {
+        (Some(prompt), None) => {
+            let tokens = tokenizer.encode(prompt, special(true), parses);
+            tokens.map_err(|error| fault(error.into(), "prompt"))?
+        }
+        (None, Some(content)) => {
+            let tokens = tokenizer.encode(content, special(false), parses);
+            tokens.map_err(|error| fault(error.into(), "content"))?
+        }
+        (None, None) => {
+            let messages: Messages = body.take()?;
+            messages.check()?;
+            served.chat_prompt(&messages.conversation())?
+        }
+        (Some(_), Some(_)) => {
+            let message = "`prompt` and `content` exclude each other";
+            return Err(Error::value("content", message));
+        }
+    };
+    body.finish()?;
+    let piece = |id: &u32| String::from_utf8_lossy(tokenizer.piece(*id)).into_owned();
+    let mut answer = json!({
+        "count": tokens.len(),
+        "max_model_len": served.handle.limits().n_ctx,
+        "tokens": tokens,
+    });
+    if text.with_pieces == Some(true) {
+        let with_piece = |id: &u32| match std::str::from_utf8(tokenizer.piece(*id)) {
+            Ok(piece) => json!({ "id": id, "piece": piece }),
+            // Part of a character.
+            Err(_) => json!({ "id": id, "piece": tokenizer.piece(*id) }),
+        };
+        answer["tokens"] = tokens.iter().map(with_piece).collect();
+    }
+    if text.return_token_strs == Some(true) {
+        answer["token_strs"] = tokens.iter().map(piece).collect();
+    }
+    Ok(Json(answer))
+}
+
+pub(super) async fn detokenize(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, Error> {
+    let mut body = Body::read(&headers, body)?;
+    let served = served(&pool, &mut body).await?;
+    let Tokens { tokens } = body.take()?;
+    body.finish()?;
+    let tokenizer = served.handle.tokenizer();
+    let n_vocab = tokenizer.vocab_len();
+    if let Some(at) = tokens.iter().position(|id| *id as usize >= n_vocab) {
+        let param = format!("tokens[{at}]");
+        let message = format!(
+            "`{param}`: {} is not a token id below {n_vocab}",
+            tokens[at]
+        );
+        return Err(Error::value(param, message));
+    }
+    let text = String::from_utf8_lossy(&tokenizer.decode(&tokens)).into_owned();
+    Ok(Json(json!({ "prompt": text, "content": text })))
+}
+
+pub(super) async fn info(State(pool): State<Arc<Pool>>) -> Result<Json<Value>, Error> {
+    let served = pool.get(super::pool::ALIAS).await?;
+    let tokenizer = served.handle.tokenizer();
+    let text = |id: Option<u32>| id.and_then(|id| Some(tokenizer.token_text(id)?.into_owned()));
+    Ok(Json(json!({
+        "model": served.name,
+        "tokenizer_class": tokenizer.kind(),
+        "vocab_size": tokenizer.vocab_len(),
+        "model_max_length": served.handle.limits().n_ctx,
+        "add_bos_token": tokenizer.adds_bos(),
+        "add_eos_token": tokenizer.adds_eos(),
+        "bos_token": text(tokenizer.bos()),
+        "eos_token": text(tokenizer.eos()),
+        "pad_token": text(tokenizer.pad()),
+        "unk_token": text(tokenizer.unk()),
+        "chat_template": served.chat_template,
+    })))
+}
+
+pub(super) async fn apply_template(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, Error> {
+    let mut body = Body::read(&headers, body)?;
+    let served = served(&pool, &mut body).await?;
+    let messages: Messages = body.take()?;
+    body.finish()?;
+    messages.check()?;
+    let text = served.chat_text(&messages.conversation())?;
+    Ok(Json(json!({ "prompt": text })))
+}

@@ -1,0 +1,272 @@
+//! `POST /v1/completions`: shapes, scored prompts, several prompts. Numbers in names are those of the
+//! list in docs/compatibility.md.
+
+use serde_json::{Value, json};
+
+use crate::server::Server;
+
+const PATH: &str = "/v1/completions";
+
+fn body(extra: Value) -> Value {
+    let mut body = json!({ "model": "default", "prompt": "2+2=", "temperature": 0 });
+    for (key, value) in extra.as_object().expect("an object") {
+        body[key] = value.clone();
+    }
+    body
+}
+
+fn complete(server: &Server, extra: Value) -> Value {
+    let (status, answer) = server.json("POST", PATH, &body(extra));
+    assert_eq!(status, 200, "{answer}");
+    answer
+}
+
+fn numbers(value: &Value) -> Vec<Option<f64>> {
+    let all = value.as_array().expect("an array").iter();
+    all.map(Value::as_f64).collect()
+}
+
+fn text_of(choice: &Value) -> &str {
+    choice["text"].as_str().expect("a text")
+}
+
+#[test]
+fn items_12_to_15_scored_prompts_have_the_log_probabilities_of_decoding() {
+    let server = Server::start(&[]);
+    let generated = complete(&server, json!({ "max_tokens": 6, "logprobs": 3 }));
+    let choice = &generated["choices"][0];
+    let arrays = &choice["logprobs"];
+    let n = arrays["tokens"].as_array().expect("an array").len();
+    assert!(n > 0);
+    for name in ["token_logprobs", "top_logprobs", "text_offset"] {
+        assert_eq!(arrays[name].as_array().map(Vec::len), Some(n), "{arrays}");
+    }
+    // The offset is that of the completion's text where the prompt is not echoed.
+    assert_eq!(arrays["text_offset"][0], 0);
+    assert_eq!(generated["object"], "text_completion");
+
+    let text = format!("2+2={}", text_of(choice));
+    let echoed = json!({ "prompt": text, "max_tokens": 0, "logprobs": 1, "echo": true });
+    let scored = complete(&server, echoed.clone());
+    let whole = &scored["choices"][0];
+    assert_eq!(text_of(whole), text);
+    assert_eq!(scored["usage"]["completion_tokens"], 0);
+    assert_eq!(whole["finish_reason"], "length");
+    let logprobs = numbers(&whole["logprobs"]["token_logprobs"]);
+    assert_eq!(logprobs.len(), scored["usage"]["prompt_tokens"]);
+    assert_eq!(logprobs[0], None, "the first token follows nothing");
+    assert_eq!(whole["logprobs"]["top_logprobs"][0], Value::Null);
+    assert!(logprobs[1..].iter().all(|l| l.is_some_and(|l| l <= 0.0)));
+    let offsets = numbers(&whole["logprobs"]["text_offset"]);
+    assert_eq!(offsets[0], Some(0.0));
+    let pieces = whole["logprobs"]["tokens"].as_array().expect("an array");
+    for ((piece, start), end) in pieces.iter().zip(&offsets).zip(&offsets[1..]) {
+        let (start, end) = (start.expect("a number"), end.expect("a number"));
+        let piece = piece.as_str().expect("a text");
+        let part = &text[start as usize..end as usize];
+        assert!(
+            part.is_empty() || part == piece,
+            "{part:?} is not {piece:?}"
+        );
+    }
+    // The best token of a position is the one that greedy decoding chose, with the same number.
+    let from = logprobs.len() - n.min(logprobs.len() - 1);
+    let decoded = numbers(&arrays["token_logprobs"]);
+    for (at, decoded) in (from..logprobs.len()).zip(&decoded) {
+        let top = whole["logprobs"]["top_logprobs"][at]
+            .as_object()
+            .expect("a map");
+        let most = top
+            .values()
+            .filter_map(Value::as_f64)
+            .fold(f64::MIN, f64::max);
+        assert_eq!(Some(most), logprobs[at], "greedy: item 17");
+        let (scored, decoded) = (logprobs[at].expect("scored"), decoded.expect("decoded"));
+        assert!((scored - decoded).abs() < 2e-2, "{scored} is not {decoded}");
+    }
+
+    // What is cached, and how the request is made, changes nothing.
+    let again = complete(&server, echoed.clone());
+    assert_eq!(again["choices"], scored["choices"]);
+    assert_eq!(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    let ids: Vec<Value> = {
+        let other = complete(
+            &server,
+            json!({ "prompt": text, "prompt_logprobs": 0, "max_tokens": 0 }),
+        );
+        let of_prompt = other["choices"][0]["prompt_logprobs"]
+            .as_array()
+            .expect("an array");
+        let ids = of_prompt[1..].iter().map(|position| {
+            let (id, entry) = position
+                .as_object()
+                .and_then(|o| o.iter().next())
+                .expect("one");
+            assert!(
+                entry["rank"].as_u64().is_some_and(|rank| rank >= 1),
+                "{entry}"
+            );
+            json!(id.parse::<u32>().expect("an id"))
+        });
+        ids.collect()
+    };
+    assert_eq!(ids.len() + 1, logprobs.len());
+}
+
+#[test]
+fn item_16_every_prompt_has_n_choices() {
+    let server = Server::start(&["--parallel", "2"]);
+    let (_, one) = server.json(
+        "POST",
+        "/tokenize",
+        &json!({ "content": "2+2=", "add_special": true }),
+    );
+    let ids = one["tokens"].clone();
+    let by_text = complete(&server, json!({ "max_tokens": 4 }));
+    let by_ids = complete(&server, json!({ "prompt": ids, "max_tokens": 4 }));
+    assert_eq!(by_text["choices"], by_ids["choices"]);
+    for prompt in [json!(["2+2=", "3+3=", "2+2="]), json!([ids, ids, ids])] {
+        let all = complete(
+            &server,
+            json!({ "prompt": prompt, "max_tokens": 4, "n": 2 }),
+        );
+        let choices = all["choices"].as_array().expect("an array");
+        assert_eq!(choices.len(), 6);
+        for (i, choice) in choices.iter().enumerate() {
+            assert_eq!(choice["index"], i);
+        }
+        assert_eq!(text_of(&choices[0]), text_of(&by_text["choices"][0]));
+        assert_eq!(text_of(&choices[5]), text_of(&choices[0]));
+    }
+    let usage =
+        |prompt: Value| complete(&server, json!({ "prompt": prompt, "n": 3 }))["usage"].clone();
+    let (once, twice) = (usage(json!("2+2=")), usage(json!(["2+2=", "2+2="])));
+    let tokens = |usage: &Value| usage["prompt_tokens"].as_u64().expect("a number");
+    assert_eq!(
+        2 * tokens(&once),
+        tokens(&twice),
+        "a prompt counts once, however many choices"
+    );
+    // More completions than the queue holds are taken together.
+    let many = complete(&server, json!({ "n": 128, "max_tokens": 1 }));
+    assert_eq!(many["choices"].as_array().map(Vec::len), Some(128));
+}
+
+#[test]
+fn item_18_the_best_of_several_have_the_highest_mean() {
+    let server = Server::start(&[]);
+    let extra = json!({
+        "best_of": 6, "n": 2, "temperature": 2, "seed": 7, "max_tokens": 5, "logprobs": 0,
+    });
+    let best = complete(&server, extra);
+    let choices = best["choices"].as_array().expect("an array");
+    assert_eq!(choices.len(), 2);
+    let mean = |choice: &Value| {
+        let all = numbers(&choice["logprobs"]["token_logprobs"]);
+        all.iter().flatten().sum::<f64>() / all.len().max(1) as f64
+    };
+    let all = complete(
+        &server,
+        json!({ "n": 6, "temperature": 2, "seed": 7, "max_tokens": 5, "logprobs": 0 }),
+    );
+    let mut means: Vec<f64> = all["choices"]
+        .as_array()
+        .expect("all")
+        .iter()
+        .map(mean)
+        .collect();
+    means.sort_by(|a, b| b.total_cmp(a));
+    assert!((mean(&choices[0]) - means[0]).abs() < 1e-2, "{means:?}");
+    assert!((mean(&choices[1]) - means[1]).abs() < 1e-2, "{means:?}");
+}
+
+#[test]
+fn item_19_a_stream_says_the_same() {
+    let server = Server::start(&[]);
+    let extra = json!({
+        "max_tokens": 6, "logprobs": 2, "echo": true, "n": 2,
+        "stream_options": { "include_usage": true },
+    });
+    let events = server.events(PATH, &body(extra));
+    let chunks: Vec<Value> = events[..events.len() - 1]
+        .iter()
+        .map(|data| serde_json::from_str(data).expect("JSON"))
+        .collect();
+    assert_eq!(events.last().map(String::as_str), Some("[DONE]"));
+    let whole = complete(
+        &server,
+        json!({ "max_tokens": 6, "logprobs": 2, "echo": true, "n": 2 }),
+    );
+    for choice in whole["choices"].as_array().expect("an array") {
+        let own = |chunk: &&Value| chunk["choices"][0]["index"] == choice["index"];
+        let own: Vec<&Value> = chunks
+            .iter()
+            .filter(own)
+            .map(|c| &c["choices"][0])
+            .collect();
+        let text: String = own.iter().map(|part| text_of(part)).collect();
+        assert_eq!(text, text_of(choice));
+        for name in ["tokens", "text_offset"] {
+            let all = own
+                .iter()
+                .filter_map(|part| part["logprobs"][name].as_array());
+            let all: Vec<&Value> = all.flatten().collect();
+            let expected: Vec<&Value> = choice["logprobs"][name]
+                .as_array()
+                .expect("all")
+                .iter()
+                .collect();
+            assert_eq!(all, expected, "{name}");
+        }
+        let last = own.last().expect("chunks");
+        assert_eq!(
+            (&last["text"], &last["finish_reason"]),
+            (&json!(""), &choice["finish_reason"])
+        );
+    }
+    let last = chunks.last().expect("chunks");
+    assert_eq!(last["choices"], json!([]));
+    assert_eq!(
+        last["usage"]["prompt_tokens"],
+        whole["usage"]["prompt_tokens"]
+    );
+    assert!(
+        chunks
+            .iter()
+            .all(|chunk| chunk["object"] == "text_completion")
+    );
+    assert!(chunks.iter().all(|chunk| chunk["id"] == chunks[0]["id"]));
+}
+
+#[test]
+fn what_cannot_be_completed_is_refused_with_its_field() {
+    let server = Server::start(&[]);
+    for (extra, param) in [
+        (json!({ "prompt": null }), "prompt"),
+        (json!({ "prompt": [] }), "prompt"),
+        (json!({ "prompt": 5 }), "prompt"),
+        (json!({ "prompt": ["a", 5] }), "prompt[1]"),
+        (json!({ "prompt": [1, -1] }), "prompt[1]"),
+        (json!({ "prompt": [1, 4_000_000] }), "prompt"),
+        (json!({ "prompt": [[]] }), "prompt"),
+        (json!({ "prompt": vec!["a"; 129] }), "prompt"),
+        (json!({ "prompt": "2+2=".repeat(4000) }), "prompt"),
+        (json!({ "logprobs": 21 }), "logprobs"),
+        (json!({ "best_of": 1, "n": 2 }), "best_of"),
+        (json!({ "best_of": 2, "stream": true }), "best_of"),
+        (json!({ "suffix": "x" }), "suffix"),
+        (
+            json!({ "prompt_logprobs": 1, "stream": true }),
+            "prompt_logprobs",
+        ),
+        (json!({ "messages": [] }), "messages"),
+    ] {
+        let (status, answer) = server.json("POST", PATH, &body(extra.clone()));
+        let error = &answer["error"];
+        assert_eq!(
+            (status, &error["param"]),
+            (400, &json!(param)),
+            "{extra}: {answer}"
+        );
+    }
+}
