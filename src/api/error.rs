@@ -15,6 +15,17 @@ use crate::engine::serving::PromptError;
 use crate::engine::{Failure, Rejected};
 use crate::text::template::RenderError;
 
+/// What a client sent, as far as an error quotes it.
+pub(super) fn quoted(text: &str) -> String {
+    const MAX: usize = 64;
+    let mut chars = text.chars();
+    let start: String = chars.by_ref().take(MAX).collect();
+    match chars.next() {
+        None => start,
+        Some(_) => format!("{start}…"),
+    }
+}
+
 /// The field of a conversation.
 const MESSAGES: &str = "messages";
 
@@ -32,13 +43,13 @@ pub(super) enum Error {
     #[error("{0}")]
     Body(String),
     /// The body is not called JSON.
-    #[error("the content type is `{0}`, expected `application/json`")]
-    ContentType(String),
+    #[error("{}, expected `application/json`", .0.as_deref().map_or_else(|| "there is no content type".into(), |kind| format!("the content type is `{}`", quoted(kind))))]
+    ContentType(Option<String>),
     /// The body is too large.
     #[error("the body is larger than {limit} bytes")]
     TooLarge { limit: usize },
     /// No such model.
-    #[error("the model `{name}` does not exist{}", .near.as_deref().map(|n| format!("; did you mean `{n}`?")).unwrap_or_default())]
+    #[error("the model `{}` does not exist{}", quoted(name), .near.as_deref().map(|n| format!("; did you mean `{n}`?")).unwrap_or_default())]
     UnknownModel { name: String, near: Option<String> },
     /// The prompt does not fit.
     #[error("the prompt has {found} tokens, and the context holds {limit}; shorten `{param}`")]
@@ -64,7 +75,7 @@ pub(super) enum Error {
     #[error("the completion could not be completed")]
     Engine { detail: String },
     /// No such route.
-    #[error("there is no `{0}`")]
+    #[error("there is no `{}`", quoted(.0))]
     NoRoute(String),
     /// The route takes another method.
     #[error("this method is not allowed here")]
@@ -227,6 +238,7 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Computation(detail) => Self::Engine { detail },
+            nothing @ Failure::NothingLeft(_) => Self::value("logit_bias", nothing.to_string()),
             not_finite @ Failure::NotFinite { .. } => Self::NotFinite(not_finite),
             time => Self::Time(time),
         }

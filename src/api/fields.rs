@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use crate::arch::nearest;
 
 use super::MAX_BODY_BYTES;
-use super::error::Error;
+use super::error::{Error, quoted};
 
 /// Fields that clients send and that have no effect here.
 const HARMLESS: &[&str] = &[
@@ -77,11 +77,12 @@ impl Body {
             },
             _ => Error::Body(rejection.to_string()),
         })?;
-        if let Some(kind) = headers.get(header::CONTENT_TYPE) {
-            let kind = kind.to_str().unwrap_or("?");
-            if !kind.to_ascii_lowercase().starts_with("application/json") {
-                return Err(Error::ContentType(kind.to_owned()));
-            }
+        // A page of another origin can send other types without being asked whether it may.
+        let kind = headers.get(header::CONTENT_TYPE);
+        let kind = kind.map(|kind| kind.to_str().unwrap_or("?"));
+        let essence = kind.and_then(|kind| kind.split(';').next()).unwrap_or("");
+        if !essence.trim().eq_ignore_ascii_case("application/json") {
+            return Err(Error::ContentType(kind.map(str::to_owned)));
         }
         match serde_json::from_slice(&body) {
             Ok(Value::Object(fields)) => Ok(Self::of(fields)),
@@ -172,7 +173,7 @@ impl Body {
         };
         let near = nearest(name, self.known.iter().copied());
         let hint = near.map(|near| format!("; did you mean `{prefix}{near}`?"));
-        let param = format!("{prefix}{name}");
+        let param = format!("{prefix}{}", quoted(name));
         Err(Error::Field {
             message: format!("unknown parameter: `{param}`{}", hint.unwrap_or_default()),
             param,

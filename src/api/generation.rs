@@ -50,7 +50,7 @@ struct StreamOptions {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a text or an array of texts")]
 enum OneOrMany {
     One(String),
     Many(Vec<String>),

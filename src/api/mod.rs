@@ -26,8 +26,9 @@ mod tokens;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use axum::http::HeaderName;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::{HeaderName, HeaderValue};
+use axum::middleware::map_request;
 use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
@@ -41,6 +42,19 @@ const MAX_BODY_BYTES: usize = 16 << 20;
 /// Why a chat request with this body is refused whatever the model; none if it is not.
 pub fn refusal(body: &serde_json::Value) -> Option<String> {
     chat::refusal(body.as_object().cloned().unwrap_or_default())
+}
+
+/// Drops a request id of the client's that is not an identifier: it would go into headers and logs.
+fn well_formed_id(mut request: Request, name: &HeaderName) -> Request {
+    const MAX: usize = 128;
+    let is_sound = |id: &HeaderValue| {
+        let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
+        (1..=MAX).contains(&id.len()) && id.as_bytes().iter().all(is_plain)
+    };
+    if request.headers().get(name).is_some_and(|id| !is_sound(id)) {
+        request.headers_mut().remove(name);
+    }
+    request
 }
 
 /// The routes over a pool of models.
@@ -63,6 +77,10 @@ pub fn app(pool: Arc<Pool>) -> Router {
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(TraceLayer::new_for_http())
         .layer(PropagateRequestIdLayer::new(request_id.clone()))
-        .layer(SetRequestIdLayer::new(request_id, MakeRequestUuid))
+        .layer(SetRequestIdLayer::new(request_id.clone(), MakeRequestUuid))
+        .layer(map_request(move |request| {
+            let request = well_formed_id(request, &request_id);
+            async { request }
+        }))
         .with_state(pool)
 }

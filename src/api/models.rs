@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
 
@@ -20,8 +21,10 @@ pub(super) async fn list(State(pool): State<Arc<Pool>>) -> Json<Value> {
 
 pub(super) async fn one(
     State(pool): State<Arc<Pool>>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, Error> {
+    // A name that is not UTF-8 names no model.
+    let id = id.map_or_else(|rejection| rejection.to_string(), |Path(id)| id);
     let name = pool.resolve(&id)?;
     Ok(Json(entry(&pool, name)))
 }

@@ -11,7 +11,7 @@ use crate::sampling::{
 };
 use crate::text::tokenizer::Tokenizer;
 
-use super::error::Error;
+use super::error::{Error, quoted};
 use super::fields::{Body, fields};
 
 fields! {
@@ -108,7 +108,10 @@ fn biases(
     let bias = |(key, bias): (&String, &f64)| {
         let id = key.parse::<u32>().ok();
         let Some(id) = id.filter(|id| (*id as usize) < n_vocab) else {
-            let message = format!("`{name}`: `{key}` is not a token id below {n_vocab}");
+            let message = format!(
+                "`{name}`: `{}` is not a token id below {n_vocab}",
+                quoted(key)
+            );
             return Err(Error::value(name, message));
         };
         if !(-100.0..=100.0).contains(bias) {
@@ -152,7 +155,10 @@ fn take_numbers<P>(body: &mut Body, table: &[Parameter<P>], params: &mut P) -> R
         let number = number.ok_or_else(|| {
             Error::kind(
                 parameter.name,
-                &format!("found `{value}`, expected {expected}"),
+                &format!(
+                    "found `{}`, expected {expected}",
+                    quoted(&value.to_string())
+                ),
             )
         })?;
         let checked = parameter.check(number, &parameter.api);

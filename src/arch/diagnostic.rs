@@ -80,8 +80,14 @@ impl Diagnostic {
     }
 }
 
+/// Names longer than this many bytes are not compared: the cost of a comparison grows with its length.
+const MAX_NAME: usize = 128;
+
 /// The known name nearest to `found`, if one is near enough to have been meant.
 pub fn nearest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if found.len() > MAX_NAME {
+        return None;
+    }
     let limit = (found.chars().count() * 2 / 5).max(1);
     known
         .into_iter()

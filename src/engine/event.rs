@@ -93,6 +93,9 @@ pub enum Failure {
     /// It took too long.
     #[error("not complete after {0:?}, which is the limit")]
     AnswerTime(Duration),
+    /// The request excludes every token.
+    #[error("{0}; see `logit_bias`, the constraint and the sampling parameters")]
+    NothingLeft(String),
     /// What was computed cannot be used, or could not be computed.
     #[error("{0}")]
     Computation(String),
@@ -109,9 +112,10 @@ pub enum Failure {
 impl From<SampleError> for Failure {
     fn from(error: SampleError) -> Self {
         let fault = error.to_string();
-        match error.is_not_finite() {
-            true => Self::NotFinite { fault, place: None },
-            false => Self::Computation(fault),
+        match error {
+            SampleError::NothingLeft { .. } => Self::NothingLeft(fault),
+            error if error.is_not_finite() => Self::NotFinite { fault, place: None },
+            _ => Self::Computation(fault),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! `POST /v1/completions`: shapes, scored prompts, several prompts. Numbers in names are those of the
-//! list in docs/compatibility.md.
+//! list of behaviours in shared/reference/peers.md, part 5.
 
 use serde_json::{Value, json};
 
@@ -269,4 +269,116 @@ fn what_cannot_be_completed_is_refused_with_its_field() {
             "{extra}: {answer}"
         );
     }
+}
+
+/// Each of these once took seconds of every request, or was answered with a server error.
+#[test]
+fn hostile_requests_cost_and_break_nothing() {
+    let server = Server::start(&[]);
+    let key = "k".repeat(3_000_000);
+    let start = std::time::Instant::now();
+    let (status, answer) = server.json("POST", PATH, &body(json!({ key: 1 })));
+    assert_eq!(status, 400);
+    assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
+    assert!(
+        answer.to_string().len() < 1000,
+        "the error quotes the key as a whole"
+    );
+    let (status, answer) = server.json(
+        "POST",
+        PATH,
+        &body(json!({ "model": "m".repeat(1_000_000) })),
+    );
+    assert_eq!((status, answer.to_string().len() < 1000), (404, true));
+
+    let (_, info) = server.json("GET", "/tokenizer_info", &Value::Null);
+    let n_vocab = info["vocab_size"].as_u64().expect("a number");
+    let biases: serde_json::Map<String, Value> = (0..n_vocab)
+        .map(|id| (id.to_string(), json!(-100)))
+        .collect();
+    let (status, answer) = server.json("POST", PATH, &body(json!({ "logit_bias": biases })));
+    assert_eq!(
+        (status, &answer["error"]["param"]),
+        (400, &json!("logit_bias")),
+        "{answer}"
+    );
+
+    for (kind, expected) in [
+        ("application/json; charset=utf-8", 200),
+        ("application/jsonp", 415),
+        ("text/plain", 415),
+    ] {
+        let (status, _, _) = server.raw("POST", PATH, kind, &body(json!({})).to_string());
+        assert_eq!(status, expected, "{kind}");
+    }
+    let (status, answer) = server.json("GET", "/v1/models/%zz%ff", &Value::Null);
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (404, &json!("model_not_found"))
+    );
+    let (status, answer) = server.json("POST", PATH, &body(json!({ "stop": 5 })));
+    assert_eq!(status, 400);
+    assert_eq!(
+        answer["error"]["message"],
+        "`stop`: expected a text or an array of texts"
+    );
+}
+
+#[test]
+fn texts_and_tokens_are_turned_into_each_other() {
+    let server = Server::start(&[]);
+    let post = |path: &str, body: Value| {
+        let (status, answer) = server.json("POST", path, &body);
+        assert_eq!(status, 200, "{path} {body}: {answer}");
+        answer
+    };
+    let vllm = post(
+        "/tokenize",
+        json!({ "model": "tiny-chat", "prompt": "2+2=?", "return_token_strs": true }),
+    );
+    let llama = post(
+        "/tokenize",
+        json!({ "content": "2+2=?", "add_special": true, "with_pieces": true }),
+    );
+    let ids = vllm["tokens"].as_array().expect("an array");
+    assert_eq!(vllm["count"], ids.len());
+    assert_eq!(vllm["token_strs"].as_array().map(Vec::len), Some(ids.len()));
+    assert!(vllm["max_model_len"].as_u64().is_some_and(|n| n > 0));
+    let pieces = llama["tokens"].as_array().expect("an array");
+    assert!(
+        pieces.iter().zip(ids).all(|(piece, id)| piece["id"] == *id),
+        "{llama}"
+    );
+    let plain = post("/tokenize", json!({ "content": "2+2=?" }));
+    let back = post("/detokenize", json!({ "tokens": plain["tokens"] }));
+    assert_eq!(
+        (&back["prompt"], &back["content"]),
+        (&json!("2+2=?"), &json!("2+2=?"))
+    );
+
+    let messages = json!([{ "role": "user", "content": "2+2=?" }]);
+    let template = post("/apply-template", json!({ "messages": messages }));
+    let chat = post("/tokenize", json!({ "messages": messages }));
+    let text = template["prompt"].as_str().expect("a text");
+    assert!(text.contains("2+2=?"), "{text}");
+    let open = post(
+        "/apply-template",
+        json!({ "messages": messages, "add_generation_prompt": false }),
+    );
+    let open = open["prompt"].as_str().expect("a text");
+    assert!(text.starts_with(open) && text != open, "{text:?} {open:?}");
+    let again = post("/detokenize", json!({ "tokens": chat["tokens"] }));
+    assert_eq!(again["content"], text);
+    let (status, info) = server.json("GET", "/tokenizer_info", &Value::Null);
+    assert_eq!(status, 200);
+    assert!(info["eos_token"].is_string(), "{info}");
+    let (status, error) = server.json(
+        "POST",
+        "/detokenize",
+        &json!({ "tokens": [4_000_000_000_u32] }),
+    );
+    assert_eq!(
+        (status, &error["error"]["param"]),
+        (400, &json!("tokens[0]"))
+    );
 }

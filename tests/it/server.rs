@@ -48,7 +48,7 @@ impl Server {
     }
 
     /// Status, head and body.
-    fn raw(&self, method: &str, path: &str, kind: &str, body: &str) -> (u16, String, String) {
+    pub fn raw(&self, method: &str, path: &str, kind: &str, body: &str) -> (u16, String, String) {
         let mut answer = Vec::new();
         self.send(method, path, kind, body)
             .read_to_end(&mut answer)
