@@ -11,10 +11,9 @@ use lab_bench::inspect::diagram::svg::{self, Item};
 use lab_bench::inspect::diagram::{Drawing, MASK, Picture, SMALL, Scene, WINDOW};
 use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::{Plan, Pooling};
-use lab_bench::weights::TensorType;
 
 use crate::command::scratch;
-use crate::diagrams::{Drawn, cases, check_layout};
+use crate::diagrams::{Drawn, as_drawn, cases, check_layout};
 use crate::goldens::{Golden, goldens, library, model, options, run};
 use crate::support::behind;
 
@@ -43,18 +42,6 @@ fn all() -> Vec<Seen> {
     seen.collect()
 }
 
-/// As the graph of a drawing is.
-fn kept() -> Options {
-    Options {
-        n_ctx: 64,
-        n_seqs: 1,
-        k_type: TensorType::F16,
-        v_type: TensorType::F16,
-        flash_attn: true,
-        ..options()
-    }
-}
-
 /// The scenes with a picture of this form, or the only one.
 macro_rules! pick {
     ($seen:ident.$which:ident, $form:pat => $value:expr) => {
@@ -68,7 +55,7 @@ macro_rules! pick {
 impl Seen {
     /// Operations of a pass over `n` tokens in a model that keeps what it can.
     fn steps(&self, n: usize) -> (Model, Vec<Step>) {
-        let mut model = model(&self.golden, kept());
+        let mut model = model(&self.golden, as_drawn());
         let mut batch = Batch::default();
         for (at, token) in (0..).zip(&self.golden.tokens[..n]) {
             batch.push(*token, 0, at, at as usize + 1 == n);
@@ -495,7 +482,7 @@ fn check_keeps(seen: &Seen) {
         let room = Options {
             n_ctx,
             n_seqs,
-            ..kept()
+            ..as_drawn()
         };
         model(&seen.golden, room).memory().cache
     };

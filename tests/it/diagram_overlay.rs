@@ -620,16 +620,12 @@ fn infinite_errors_are_shown() {
 /// Relative luminance of `#rgb` or `#rrggbb`, as WCAG defines it.
 fn luminance(colour: &str) -> f64 {
     let digits = colour.trim_start_matches('#');
+    let n = digits.len() / 3;
     let channel = |at: usize| {
-        let text = match digits.len() {
-            3 => digits[at..=at].repeat(2),
-            _ => digits[2 * at..2 * at + 2].to_owned(),
-        };
-        let c = f64::from(u8::from_str_radix(&text, 16).unwrap()) / 255.0;
-        if c <= 0.03928 {
-            c / 12.92
-        } else {
-            ((c + 0.055) / 1.055).powf(2.4)
+        let text = digits[at * n..(at + 1) * n].repeat(3 - n);
+        match f64::from(u8::from_str_radix(&text, 16).unwrap()) / 255.0 {
+            c if c <= 0.03928 => c / 12.92,
+            c => ((c + 0.055) / 1.055).powf(2.4),
         }
     };
     0.2126 * channel(0) + 0.7152 * channel(1) + 0.0722 * channel(2)

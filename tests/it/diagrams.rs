@@ -322,6 +322,18 @@ fn what_is_drawn_is_what_is_built() {
     }
 }
 
+/// As the graph of a drawing is.
+pub(crate) fn as_drawn() -> Options {
+    Options {
+        n_ctx: 64,
+        n_seqs: 1,
+        k_type: TensorType::F16,
+        v_type: TensorType::F16,
+        flash_attn: true,
+        ..options()
+    }
+}
+
 /// The operations that a loaded model ran are those that are drawn.
 #[test]
 fn what_is_built_is_what_runs() {
@@ -331,15 +343,9 @@ fn what_is_built_is_what_runs() {
         let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).unwrap();
         let n = golden.tokens.len();
         let drawn = trace(&plan, n).unwrap();
-        // As the trace describes it.
         let options = Options {
-            n_ctx: 64,
-            n_seqs: 1,
             n_batch: n,
-            k_type: TensorType::F16,
-            v_type: TensorType::F16,
-            flash_attn: true,
-            ..options()
+            ..as_drawn()
         };
         let mut model = Model::load(plan, &golden.weights, options, &mut |_, _| {}).unwrap();
         let mut batch = Batch::default();

@@ -126,10 +126,8 @@ pub fn variants(def: &ArchDef) -> Result<Vec<(String, Request)>, Error> {
     let many = with(&first, &[("block_count", N_LAYERS.to_string())]);
     if let Ok((_, deep)) = design(def, &many) {
         let all = conditionals(def, &deep);
-        if all
-            .iter()
-            .any(|c| 0 < c.n_layers && c.n_layers < deep.layers.len())
-        {
+        let is_some = |c: &Conditional<'_>| 0 < c.n_layers && c.n_layers < deep.layers.len();
+        if all.iter().any(is_some) {
             (first, plan) = (many, deep);
         }
     }
@@ -141,35 +139,32 @@ pub fn variants(def: &ArchDef) -> Result<Vec<(String, Request)>, Error> {
         if before[at].n_layers > 0 || others.iter().any(|(.., has)| has[at]) {
             continue;
         }
-        let mut differs = None;
-        let mut joined = None;
-        for requests in edits(def, before[at].when, &first) {
-            for request in requests {
-                let Ok((_, plan)) = design(def, &request) else {
-                    continue;
-                };
-                let after = conditionals(def, &plan);
-                let n = after[at].n_layers;
-                let mut pairs = before.iter().zip(&after);
-                let keeps = pairs.all(|(b, a)| b.n_layers == 0 || a.n_layers > 0);
-                if n > 0 && n < plan.layers.len() && keeps {
-                    joined = Some(request);
-                    break;
+        let found = edits(def, before[at].when, &first)
+            .into_iter()
+            .find_map(|requests| {
+                let mut differs = None;
+                for request in requests {
+                    let Ok((_, plan)) = design(def, &request) else {
+                        continue;
+                    };
+                    let after = conditionals(def, &plan);
+                    let mut pairs = before.iter().zip(&after);
+                    let keeps = pairs.all(|(b, a)| b.n_layers == 0 || a.n_layers > 0);
+                    match after[at].n_layers {
+                        0 => {}
+                        n if n < plan.layers.len() && keeps => return Some((request, None)),
+                        _ => {
+                            let has = after.iter().map(|c| c.n_layers > 0).collect();
+                            differs = differs.or(Some((request, Some(has))));
+                        }
+                    }
                 }
-                if n > 0 && differs.is_none() {
-                    differs = Some((request, after.iter().map(|c| c.n_layers > 0).collect()));
-                }
-            }
-            if joined.is_some() || differs.is_some() {
-                break;
-            }
-        }
-        if let Some(request) = joined {
-            first = request;
-            continue;
-        }
-        if let (Some((request, has)), Some(tag)) = (differs, before[at].tag) {
-            others.push((tag.to_owned(), request, has));
+                differs
+            });
+        match (found, before[at].tag) {
+            (Some((request, None)), _) => first = request,
+            (Some((request, Some(has))), Some(tag)) => others.push((tag.to_owned(), request, has)),
+            _ => {}
         }
     }
     let others = others.into_iter().map(|(tag, request, _)| (tag, request));
@@ -201,10 +196,8 @@ fn edits(def: &ArchDef, when: &Expr, request: &Request) -> [Vec<Request>; 2] {
         let values: Vec<String> = (0..N_LAYERS).map(|at| value(at).to_string()).collect();
         values.join(",")
     };
-    let known = needs
-        .names
-        .iter()
-        .filter_map(|name| Some((name.as_str(), usual_value(def, name)?)));
+    let names = needs.names.iter().map(String::as_str);
+    let known = names.filter_map(|name| Some((name, usual_value(def, name)?)));
     let known: Vec<(&str, i64)> = known.collect();
     for (name, value) in &known {
         for text in ["1", &value.to_string(), "true"] {
@@ -233,9 +226,8 @@ fn edits(def: &ArchDef, when: &Expr, request: &Request) -> [Vec<Request>; 2] {
         .flat_map(|text| text.split("has('").skip(1));
     for tensor in tensors.filter_map(|rest| rest.split('\'').next()) {
         let mut edited = request.clone();
-        edited
-            .with
-            .push(tensor.strip_suffix(".weight").unwrap_or(tensor).to_owned());
+        let name = tensor.strip_suffix(".weight").unwrap_or(tensor);
+        edited.with.push(name.to_owned());
         usual.push(edited);
     }
     [usual, mixed]
@@ -255,12 +247,8 @@ impl Needs {
         expr.for_each_name(&mut |name, _| own.push(name.to_owned()));
         for name in own {
             let is_new = self.names.insert(name.clone());
-            match def
-                .params
-                .get(&name)
-                .map(|param| &param.source)
-                .filter(|_| is_new)
-            {
+            let source = def.params.get(&name).map(|param| &param.source);
+            match source.filter(|_| is_new) {
                 Some(ParamSource::Derived(inner)) => self.add(def, inner),
                 Some(ParamSource::Key { default, .. }) => {
                     default.iter().for_each(|inner| self.add(def, inner));
