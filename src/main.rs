@@ -2,11 +2,10 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use lab_bench::cli::{Cli, is_closed_pipe, run};
+use lab_bench::cli::{is_closed_pipe, parse, run};
 
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    match parse().and_then(run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) if is_closed_pipe(&failure) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -3,6 +3,7 @@
 //! Not here: how an endpoint writes them, which is a [`Format`].
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -14,6 +15,7 @@ use crate::engine::serving::Served;
 use crate::engine::{AnswerToken, Event, FinishReason, Fixed, Request, Usage};
 
 use super::error::Error;
+use super::record::Record;
 
 /// Events of all completions, each with the completion's index.
 pub(super) struct Answers {
@@ -24,6 +26,7 @@ pub(super) struct Answers {
     n_choices: u32,
     /// Number of completions that have not ended.
     n_open: u32,
+    record: Arc<Record>,
 }
 
 /// A completion.
@@ -86,6 +89,8 @@ impl Answers {
         n_choices: u32,
     ) -> Result<Self, Error> {
         let n_open = requests.len() as u32;
+        let record = Record::current();
+        record.model(&served.name);
         let mut events = SelectAll::new();
         for (choice, own) in (0..).zip(served.handle.submit_all(requests)?) {
             let own = UnboundedReceiverStream::new(own);
@@ -96,6 +101,7 @@ impl Answers {
             usage: vec![Usage::default(); n_open.div_ceil(n_choices) as usize],
             n_choices,
             n_open,
+            record,
         })
     }
 
@@ -106,6 +112,7 @@ impl Answers {
     pub(super) async fn collect(mut self) -> Result<(Vec<Completion>, Usage), Error> {
         let mut all = vec![Completion::default(); self.n_open as usize];
         while let Some((choice, event)) = self.events.next().await {
+            self.record.event(&event);
             let one = &mut all[choice as usize];
             match event {
                 Event::Prompt(tokens) => one.prompt.extend(tokens),
@@ -156,6 +163,7 @@ impl Answers {
         total.accepted_tokens += usage.accepted_tokens;
         total.passes += usage.passes;
         total.positions += usage.positions;
+        self.record.usage(self.total());
     }
 
     /// Server-sent events: the start of each completion, text, the end of each, what the format adds
@@ -178,6 +186,7 @@ impl Answers {
 
     /// The data of an event, and whether it is the last.
     fn written(&mut self, format: &mut impl Format, i: u32, event: Event) -> (Vec<String>, bool) {
+        self.record.event(&event);
         match event {
             Event::Prompt(tokens) => (format.prompt(i, &tokens), false),
             Event::Text { text, tokens } => (vec![format.text(i, &text, &tokens)], false),

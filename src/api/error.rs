@@ -5,6 +5,7 @@
 //! detail goes to the log.
 
 use std::any::Any;
+use std::time::Duration;
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
@@ -45,6 +46,15 @@ pub(super) enum Error {
     /// The body is not called JSON.
     #[error("{}, expected `application/json`", .0.as_deref().map_or_else(|| "there is no content type".into(), |kind| format!("the content type is `{}`", quoted(kind))))]
     ContentType(Option<String>),
+    /// The body did not come in time.
+    #[error("the body was not there after {0:?}, which is the limit")]
+    BodyTime(Duration),
+    /// No API key, or a wrong one.
+    #[error("{}; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`", if *is_missing { "an API key is required" } else { "the API key is not known" })]
+    Key { is_missing: bool },
+    /// Whoever asks may not.
+    #[error("{message}")]
+    Forbidden { code: &'static str, message: String },
     /// The body is too large.
     #[error("the body is larger than {limit} bytes")]
     TooLarge { limit: usize },
@@ -138,6 +148,9 @@ impl Error {
                 StatusCode::BAD_REQUEST
             }
             Self::ContentType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::BodyTime(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::Key { .. } => StatusCode::UNAUTHORIZED,
+            Self::Forbidden { .. } => StatusCode::FORBIDDEN,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnknownModel { .. } | Self::NoRoute(_) => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
@@ -150,11 +163,19 @@ impl Error {
         }
     }
 
+    /// Whether the same request may well be served a little later.
+    fn may_pass_later(&self) -> bool {
+        matches!(self, Self::Busy { .. } | Self::Time(Failure::QueueTime(_)))
+    }
+
     fn code(&self) -> &str {
         match self {
             Self::Field { code, .. } => code,
             Self::Body(_) => "invalid_json",
             Self::ContentType(_) => "unsupported_content_type",
+            Self::BodyTime(_) => "request_timeout",
+            Self::Key { .. } => "invalid_api_key",
+            Self::Forbidden { code, .. } => code,
             Self::TooLarge { .. } => "request_too_large",
             Self::UnknownModel { .. } => "model_not_found",
             Self::ContextLength { .. } => "context_length_exceeded",
@@ -181,6 +202,8 @@ impl Error {
     pub(super) fn body(&self) -> Value {
         let kind = match self.status() {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
         };
@@ -203,11 +226,15 @@ impl IntoResponse for Error {
         let status = self.status();
         let mut response = (status, Json(self.body())).into_response();
         let headers = response.headers_mut();
-        if matches!(self, Self::Busy { .. } | Self::Load { .. }) {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        if status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Bearer realm=\"bench\"");
+            headers.insert(header::WWW_AUTHENTICATE, scheme);
         }
-        if status.is_server_error() {
-            // The same request would fail again: clients that retry 5xx by default need not.
+        // Clients retry 408, 409, 429 and 5xx unless they are told whether that helps.
+        if self.may_pass_later() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            headers.insert("x-should-retry", HeaderValue::from_static("true"));
+        } else if status.is_server_error() {
             headers.insert("x-should-retry", HeaderValue::from_static("false"));
         }
         response

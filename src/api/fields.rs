@@ -1,5 +1,6 @@
 //! The fields of a request body. Each part of a request is a struct declared by [`fields!`], which takes
-//! its fields out of the body; a remaining field is unknown, and refused with the nearest known name.
+//! its fields out of the body. A remaining field has no effect here and is noted (`known`), or is refused:
+//! one that is unknown with the nearest known name.
 //!
 //! A field that changes the result and is not supported is refused, never ignored. Null means the default.
 
@@ -15,18 +16,8 @@ use crate::arch::nearest;
 
 use super::MAX_BODY_BYTES;
 use super::error::{Error, quoted};
-
-/// Fields that clients send and that have no effect here.
-const HARMLESS: &[&str] = &[
-    "user",
-    "metadata",
-    "store",
-    "service_tier",
-    "parallel_tool_calls",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "safety_identifier",
-];
+use super::known;
+use super::record::Record;
 
 /// A part of a request.
 pub(super) trait Fields: DeserializeOwned {
@@ -108,6 +99,11 @@ impl Body {
         }
     }
 
+    /// Whether a field is there and has a value.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.left.get(name).is_some_and(|value| !value.is_null())
+    }
+
     /// Takes one field; null is none.
     pub(super) fn take_one(&mut self, name: &'static str) -> Option<Value> {
         self.known.push(name);
@@ -155,29 +151,57 @@ impl Body {
                         code: "missing_required_parameter",
                     }
                 }
-                None => Error::kind(format!("{}{path}", self.prefix), &inner),
+                None => Error::kind(format!("{}{path}", self.prefix), &plain(&inner)),
             }
         })
     }
 
-    /// Refuses the remaining fields.
+    /// Notes the remaining fields that have no effect here, and refuses all others.
     ///
     /// # Errors
-    /// The first unknown field that is not null.
+    /// The first field that is unknown, not supported or of another type, and not null.
     pub(super) fn finish(self) -> Result<(), Error> {
-        let prefix = self.prefix;
-        let is_harmless = |name: &str| prefix.is_empty() && HARMLESS.contains(&name);
-        let is_unknown = |(name, value): &(&String, &Value)| !is_harmless(name) && !value.is_null();
-        let Some((name, _)) = self.left.iter().find(is_unknown) else {
-            return Ok(());
-        };
-        let near = nearest(name, self.known.iter().copied());
+        let record = Record::current();
+        for (name, value) in self.left.iter().filter(|(_, value)| !value.is_null()) {
+            let known = known::find(name).filter(|_| self.prefix.is_empty());
+            match known {
+                Some(known) if known.is_ignored(value)? => record.ignore(known.name),
+                Some(_) => {}
+                None => return Err(self.unknown(name)),
+            }
+        }
+        Ok(())
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let prefix = &self.prefix;
+        let others = known::names().filter(|_| prefix.is_empty());
+        let near = nearest(name, self.known.iter().copied().chain(others));
         let hint = near.map(|near| format!("; did you mean `{prefix}{near}`?"));
         let param = format!("{prefix}{}", quoted(name));
-        Err(Error::Field {
+        Error::Field {
             message: format!("unknown parameter: `{param}`{}", hint.unwrap_or_default()),
             param,
             code: "unknown_parameter",
-        })
+        }
     }
+}
+
+/// A message of serde's in plain words, with a short quotation.
+fn plain(message: &str) -> String {
+    let (found, expected) = match message.rsplit_once(", expected ") {
+        None => return quoted(message),
+        Some(both) => both,
+    };
+    let expected = match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a boolean" => "true or false",
+        "a string" => "a text",
+        "a sequence" => "an array",
+        "a map" => "an object",
+        other => other,
+    };
+    format!("{}, expected {expected}", quoted(found))
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::constraint::Compiled;
 use crate::engine::serving::Served;
-use crate::engine::{Diffusion, Request};
+use crate::engine::{Diffusion, Ends, Request};
 
 use super::adapters::{self, Scaled};
 use super::diffusion;
@@ -21,6 +21,10 @@ pub(super) const MAX_CHOICES: u32 = 128;
 pub(super) const MAX_TOP_LOGPROBS: u32 = 20;
 /// Maximum number of stop sequences.
 const MAX_STOPS: usize = 16;
+/// Longest stop sequence, in bytes.
+const MAX_STOP_BYTES: usize = 4096;
+/// Maximum number of tokens that end a completion.
+const MAX_STOP_TOKENS: usize = 128;
 
 fields! {
     struct Common {
@@ -29,8 +33,18 @@ fields! {
         stream_options: Option<StreamOptions>,
         max_tokens: Option<u64>,
         max_completion_tokens: Option<u64>,
+        /// `max_tokens` of llama-server; below 0 = no limit.
+        n_predict: Option<i64>,
+        /// Number of tokens before one may end the completion (vLLM).
+        min_tokens: Option<u64>,
         n: Option<u32>,
         stop: Option<OneOrMany>,
+        /// Tokens that end the completion (vLLM).
+        stop_token_ids: Option<Vec<u32>>,
+        /// Whether the stop sequence is part of the completion (vLLM).
+        include_stop_str_in_output: Option<bool>,
+        /// Whether the prefix cache is read (llama-server).
+        cache_prompt: Option<bool>,
         /// Length of the list of most probable tokens of each prompt position (vLLM).
         prompt_logprobs: Option<u32>,
         draft: Option<u64>,
@@ -47,6 +61,9 @@ fields! {
 #[serde(deny_unknown_fields)]
 struct StreamOptions {
     include_usage: Option<bool>,
+    /// Without effect: chunks are not padded.
+    #[serde(rename = "include_obfuscation")]
+    _padding: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -89,13 +106,16 @@ impl Generation {
             let message = format!("`n` is {}, expected 1 to {MAX_CHOICES}", self.n_choices());
             return Err(Error::value("n", message));
         }
-        let (param, most) = match common.max_completion_tokens {
-            None => ("max_tokens", common.max_tokens),
-            most => ("max_completion_tokens", most),
-        };
+        let (param, most) = self.most();
         if let Some(most) = most.filter(|most| *most < n_least) {
             let message = format!("`{param}` is {most}, expected at least {n_least}");
             return Err(Error::value(param, message));
+        }
+        if let Some(least) = common.min_tokens
+            && most.is_some_and(|most| most < least)
+        {
+            let message = format!("`min_tokens` is {least}, which is more than `{param}`");
+            return Err(Error::value("min_tokens", message));
         }
         if let Some(top) = common.prompt_logprobs {
             check_top("prompt_logprobs", top)?;
@@ -108,6 +128,15 @@ impl Generation {
             let message = format!("`stop`: more than {MAX_STOPS} stop sequences");
             return Err(Error::value("stop", message));
         }
+        if self.stop_texts().iter().any(|t| t.len() > MAX_STOP_BYTES) {
+            let message = format!("`stop`: a sequence of more than {MAX_STOP_BYTES} bytes");
+            return Err(Error::value("stop", message));
+        }
+        let stop_tokens = common.stop_token_ids.as_ref().map_or(0, Vec::len);
+        if stop_tokens > MAX_STOP_TOKENS {
+            let message = format!("`stop_token_ids`: more than {MAX_STOP_TOKENS} tokens");
+            return Err(Error::value("stop_token_ids", message));
+        }
         for (param, is_set) in [
             ("stream_options", common.stream_options.is_some()),
             ("diffusion_trace", common.diffusion_trace == Some(true)),
@@ -118,6 +147,17 @@ impl Generation {
             }
         }
         Ok(())
+    }
+
+    /// The limit of the completion's length, by the name of its field.
+    fn most(&self) -> (&'static str, Option<u64>) {
+        let common = &self.common;
+        let predicted = common.n_predict.map(u64::try_from);
+        match (common.max_completion_tokens, common.max_tokens) {
+            (None, None) => ("n_predict", predicted.and_then(Result::ok)),
+            (None, most) => ("max_tokens", most),
+            (most, _) => ("max_completion_tokens", most),
+        }
     }
 
     /// The requested model.
@@ -175,15 +215,24 @@ impl Generation {
         let common = &self.common;
         let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let stops = self.stop_texts().into_iter();
+        let stop_tokens = common.stop_token_ids.clone().unwrap_or_default();
+        let n_vocab = served.handle.tokenizer().vocab_len();
+        if let Some(id) = stop_tokens.iter().find(|id| **id as usize >= n_vocab) {
+            let message = format!("`stop_token_ids`: {id} is not a token id below {n_vocab}");
+            return Err(Error::value("stop_token_ids", message));
+        }
         Ok(Request {
             prompt: prompt.to_vec(),
-            max_tokens: common
-                .max_completion_tokens
-                .or(common.max_tokens)
-                .map(count),
+            max_tokens: self.most().1.map(count),
             sampling: self.sampling.params(served.handle.tokenizer())?,
             choice: 0,
             stops: stops.map(|text| text.as_bytes().to_vec()).collect(),
+            ends: Ends {
+                min_tokens: common.min_tokens.map_or(0, count),
+                stop_tokens,
+                keeps_stop: common.include_stop_str_in_output == Some(true),
+            },
+            cache_prompt: common.cache_prompt != Some(false),
             top_logprobs,
             prompt_logprobs: common.prompt_logprobs.map(|top| top as usize),
             n_drafted: common.draft.map(count),

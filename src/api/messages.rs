@@ -7,6 +7,9 @@ use crate::engine::serving::Conversation;
 use super::error::Error;
 use super::fields::fields;
 
+/// Maximum number of messages.
+const MAX_MESSAGES: usize = 16 << 10;
+
 fields! {
     pub(super) struct Messages {
         messages: Vec<Value>,
@@ -46,6 +49,13 @@ impl Messages {
     fn check_messages(&self) -> Result<(), Error> {
         if self.messages.is_empty() {
             let message = "`messages` is empty, expected at least one message";
+            return Err(Error::value("messages", message));
+        }
+        if self.messages.len() > MAX_MESSAGES {
+            let message = format!(
+                "`messages` has {} messages, expected at most {MAX_MESSAGES}",
+                self.messages.len()
+            );
             return Err(Error::value("messages", message));
         }
         for (i, message) in self.messages.iter().enumerate() {

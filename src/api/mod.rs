@@ -2,9 +2,10 @@
 //!
 //! The only module that knows HTTP and its JSON. Handlers extract, validate, submit to the engine
 //! and write its events; every refusal goes through `error`. What endpoints share: `fields` (bodies), `generation`
-//! and `sampling` (their parameters), `answers` (responses, streamed or not), `logprobs`. Called by `bench serve` and by tests,
+//! and `sampling` (their parameters), `answers` (responses, streamed or not), `logprobs`. Around them: `listener` (connections), `access` (who may), `intake` (bodies, threads), `record` (the log). Called by `bench serve` and by tests,
 //! which use the same [`app`].
 
+mod access;
 mod adapters;
 mod answers;
 mod chat;
@@ -15,25 +16,32 @@ mod error;
 mod fields;
 mod generation;
 mod health;
+mod intake;
+mod known;
+mod listener;
 mod logprobs;
 mod messages;
 mod models;
 mod pool;
+mod record;
 mod response_format;
 mod sampling;
 mod tokens;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderName, HeaderValue};
-use axum::middleware::map_request;
+use axum::middleware::{from_fn, from_fn_with_state, map_request};
 use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
 use tower_http::trace::TraceLayer;
 
+pub use access::Access;
+pub use listener::serve;
 pub use pool::{Loader, Pool};
 
 /// Largest request body: a long conversation, no images.
@@ -57,10 +65,14 @@ fn well_formed_id(mut request: Request, name: &HeaderName) -> Request {
     request
 }
 
-/// The routes over a pool of models.
-pub fn app(pool: Arc<Pool>) -> Router {
+/// The routes over a pool of models. Bodies must be there after `read_time`.
+///
+/// # Errors
+/// The operating system gives no thread for handlers.
+pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Result<Router> {
+    let workers = Arc::new(intake::Workers::new(read_time)?);
     let request_id = HeaderName::from_static("x-request-id");
-    Router::new()
+    Ok(Router::new()
         .route("/health", get(health::health))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{id}", get(models::one))
@@ -75,6 +87,9 @@ pub fn app(pool: Arc<Pool>) -> Router {
         .method_not_allowed_fallback(error::wrong_method)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(CatchPanicLayer::custom(error::panicked))
+        .layer(from_fn_with_state(workers, intake::layer))
+        .layer(from_fn_with_state(Arc::new(access), access::layer))
+        .layer(from_fn(record::layer))
         .layer(TraceLayer::new_for_http())
         .layer(PropagateRequestIdLayer::new(request_id.clone()))
         .layer(SetRequestIdLayer::new(request_id.clone(), MakeRequestUuid))
@@ -82,5 +97,5 @@ pub fn app(pool: Arc<Pool>) -> Router {
             let request = well_formed_id(request, &request_id);
             async { request }
         }))
-        .with_state(pool)
+        .with_state(pool))
 }

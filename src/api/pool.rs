@@ -19,6 +19,8 @@ type Place = Arc<Mutex<Option<Arc<Served>>>>;
 /// Models by name.
 pub struct Pool {
     places: BTreeMap<String, (Source, Place)>,
+    /// Other names of models.
+    aliases: BTreeMap<String, String>,
     loader: Loader,
     created: u64,
 }
@@ -40,9 +42,28 @@ impl Pool {
             .collect();
         Self {
             places,
+            aliases: BTreeMap::new(),
             loader,
             created: serving::now(),
         }
+    }
+
+    /// The same pool, whose models have these names too.
+    ///
+    /// # Errors
+    /// A name of a model that is not there.
+    pub fn with_aliases(self, aliases: BTreeMap<String, String>) -> Result<Self, String> {
+        for (alias, name) in &aliases {
+            if !self.places.contains_key(name) {
+                let near = nearest(name, self.names());
+                let hint = near.map(|near| format!("; did you mean `{near}`?"));
+                let hint = hint.unwrap_or_default();
+                return Err(format!(
+                    "the alias `{alias}` names the model `{name}`, which is not served{hint}"
+                ));
+            }
+        }
+        Ok(Self { aliases, ..self })
     }
 
     /// Loads every model now.
@@ -80,11 +101,18 @@ impl Pool {
         if let Some((found, _)) = self.places.get_key_value(name) {
             return Ok(found);
         }
+        if let Some(name) = self.aliases.get(name) {
+            return Ok(name);
+        }
         match (name, self.places.keys().next()) {
             (ALIAS, Some(only)) if self.places.len() == 1 => Ok(only),
             _ => Err(Error::UnknownModel {
                 name: name.to_owned(),
-                near: nearest(name, self.names()).map(str::to_owned),
+                near: nearest(
+                    name,
+                    self.names().chain(self.aliases.keys().map(String::as_str)),
+                )
+                .map(str::to_owned),
             }),
         }
     }

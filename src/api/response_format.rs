@@ -1,7 +1,7 @@
 //! The grammar of a completion, from the fields that constrain it.
 //!
 //! OpenAI's `response_format`; llama-server's `grammar` and `json_schema`; vLLM's `guided_json`,
-//! `guided_regex` and `structured_outputs`. At most one of them. A schema is enforced whatever
+//! `guided_regex`, `guided_choice`, `guided_grammar` and `structured_outputs`. At most one of them. A schema is enforced whatever
 //! `strict` is. Not here: what constraints mean.
 
 use std::sync::Arc;
@@ -23,6 +23,9 @@ fields! {
         json_schema: Option<Value>,
         guided_json: Option<Value>,
         guided_regex: Option<Value>,
+        /// Texts of which the completion is one.
+        guided_choice: Option<Value>,
+        guided_grammar: Option<Value>,
         structured_outputs: Option<Value>,
     }
 }
@@ -59,6 +62,13 @@ impl Fields {
             let text = text("guided_regex", regex)?;
             all.push(wanted("guided_regex", Constraint::Regex(text.into())));
         }
+        if let Some(choices) = given(&self.guided_choice) {
+            all.push(wanted("guided_choice", one_of("guided_choice", choices)?));
+        }
+        if let Some(grammar) = given(&self.guided_grammar) {
+            let text = text("guided_grammar", grammar)?;
+            all.push(wanted("guided_grammar", Constraint::grammar(text)));
+        }
         if let Some(outputs) = given(&self.structured_outputs) {
             all.push(of_structured_outputs(outputs)?);
         }
@@ -92,7 +102,7 @@ impl Wanted {
     fn refused(param: &str, error: &constraint::Error) -> Error {
         match error {
             constraint::Error::Busy => Error::Busy {
-                limit: constraint::MAX_AT_ONCE,
+                limit: constraint::MAX_WAITING,
             },
             constraint::Error::NoThread => Error::Engine {
                 detail: error.to_string(),
@@ -184,8 +194,13 @@ fn of_structured_outputs(outputs: &Value) -> Result<Wanted, Error> {
     let Some(fields) = outputs.as_object() else {
         return Err(Error::value(WHOLE, format!("`{WHOLE}` is not an object")));
     };
-    only(WHOLE, fields, &["json", "regex", "grammar"])?;
-    let given: Vec<_> = fields.iter().filter(|(_, v)| !v.is_null()).collect();
+    only(
+        WHOLE,
+        fields,
+        &["json", "regex", "choice", "grammar", "json_object"],
+    )?;
+    let is_given = |value: &Value| !value.is_null() && value != &Value::Bool(false);
+    let given: Vec<_> = fields.iter().filter(|(_, v)| is_given(v)).collect();
     let &[(name, value)] = given.as_slice() else {
         let message = format!("`{WHOLE}` has {} constraints, expected one", given.len());
         return Err(Error::value(WHOLE, message));
@@ -193,10 +208,38 @@ fn of_structured_outputs(outputs: &Value) -> Result<Wanted, Error> {
     let param = format!("{WHOLE}.{name}");
     let constraint = match name.as_str() {
         "json" => of_schema(&param, value)?,
+        "choice" => one_of(&param, value)?,
+        "json_object" if value == &Value::Bool(true) => Constraint::json_object(),
+        "json_object" => return Err(Error::kind(param, "expected true or false")),
         "regex" => Constraint::Regex(text(&param, value)?.into()),
         _ => Constraint::grammar(text(&param, value)?),
     };
     Ok(wanted(param, constraint))
+}
+
+/// A regular expression that matches each of these texts and no other.
+fn one_of(param: &str, value: &Value) -> Result<Constraint, Error> {
+    const EXPECTED: &str = "expected an array of one or more texts, none of them empty";
+    let fault = || Error::kind(param, EXPECTED);
+    let texts = value.as_array().filter(|texts| !texts.is_empty());
+    let escaped = texts.ok_or_else(fault)?.iter().map(|text| {
+        let text = text.as_str().filter(|text| !text.is_empty());
+        text.map(literal).ok_or_else(fault)
+    });
+    let escaped: Vec<String> = escaped.collect::<Result<_, _>>()?;
+    Ok(Constraint::Regex(format!("({})", escaped.join("|"))))
+}
+
+/// A regular expression that matches this text alone.
+fn literal(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        if c.is_ascii_punctuation() {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
 }
 
 /// Refuses unknown fields.

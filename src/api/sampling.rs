@@ -14,6 +14,11 @@ use crate::text::tokenizer::Tokenizer;
 use super::error::{Error, quoted};
 use super::fields::{Body, fields};
 
+/// Maximum number of elements of a list of texts.
+const MAX_TEXTS: usize = 64;
+/// Longest text of such a list, in bytes.
+const MAX_TEXT_BYTES: usize = 1024;
+
 fields! {
     /// The fields that belong to no stage.
     struct Others {
@@ -50,10 +55,13 @@ impl Sampling {
     /// A field of another type or out of its range.
     pub(super) fn take(body: &mut Body) -> Result<Self, Error> {
         let mut numbers = Params::default();
+        let has_window = body.has("repeat_last_n");
         take_numbers(body, PARAMETERS, &mut numbers)?;
+        take_alias(body, has_window, &mut numbers)?;
         let lists = take_lists(body, LISTS)?;
         let others: Others = body.take()?;
         if let Some(names) = &others.samplers {
+            check_texts("samplers", names)?;
             let order = names.iter().map(|name| name.parse());
             let order: Result<Vec<StageName>, ParamError> = order.collect();
             numbers.order = order.map_err(|error| Error::value("samplers", error.to_string()))?;
@@ -127,7 +135,26 @@ fn biases(
         };
         Ok((id, bias))
     };
+    if by_id.len() > n_vocab {
+        let message = format!("`{name}`: more biases than the {n_vocab} tokens there are");
+        return Err(Error::value(name, message));
+    }
     by_id.iter().map(bias).collect()
+}
+
+/// Checks the size of a list of texts.
+fn check_texts(name: &str, texts: &[String]) -> Result<(), Error> {
+    let fault = |message: String| Err(Error::value(name, format!("`{name}`: {message}")));
+    if texts.len() > MAX_TEXTS {
+        return fault(format!(
+            "{} texts, expected at most {MAX_TEXTS}",
+            texts.len()
+        ));
+    }
+    if texts.iter().any(|text| text.len() > MAX_TEXT_BYTES) {
+        return fault(format!("a text of more than {MAX_TEXT_BYTES} bytes"));
+    }
+    Ok(())
 }
 
 /// Takes the lists of a table out of a body.
@@ -135,7 +162,11 @@ fn take_lists<P>(body: &mut Body, table: &[List<P>]) -> Result<Vec<Option<Elemen
     let take = |list: &List<P>| {
         Ok(match list.kind {
             ListKind::Biases(_) => body.take_as(list.name)?.map(Elements::Biases),
-            ListKind::Breakers(_) => body.take_as(list.name)?.map(Elements::Texts),
+            ListKind::Breakers(_) => {
+                let texts: Option<Vec<String>> = body.take_as(list.name)?;
+                let texts = texts.map(|texts| check_texts(list.name, &texts).map(|()| texts));
+                texts.transpose()?.map(Elements::Texts)
+            }
         })
     };
     table.iter().map(take).collect()
@@ -147,25 +178,40 @@ fn take_numbers<P>(body: &mut Body, table: &[Parameter<P>], params: &mut P) -> R
         let Some(value) = body.take_one(parameter.name) else {
             continue;
         };
-        let (number, expected) = match parameter.kind {
-            Kind::Real => (value.as_f64(), "a number"),
-            Kind::Count => (of::<u32>(&value), "a whole number, 0 or more"),
-            Kind::Integer => (of::<i32>(&value), "a whole number"),
-        };
-        let number = number.ok_or_else(|| {
-            Error::kind(
-                parameter.name,
-                &format!(
-                    "found `{}`, expected {expected}",
-                    quoted(&value.to_string())
-                ),
-            )
-        })?;
-        let checked = parameter.check(number, &parameter.api);
-        checked.map_err(|error| Error::value(parameter.name, error.to_string()))?;
-        parameter.set(params, number);
+        parameter.set(params, number(parameter.name, parameter, &value)?);
     }
     Ok(())
+}
+
+/// Takes `repetition_penalty` of vLLM: `repeat_penalty`, whose window is everything there unless it is set.
+fn take_alias(body: &mut Body, has_window: bool, params: &mut Params) -> Result<(), Error> {
+    const ALIAS: &str = "repetition_penalty";
+    let repeats = PARAMETERS.iter().find(|p| p.name == "repeat_penalty");
+    if let Some(value) = body.take_one(ALIAS)
+        && let Some(repeats) = repeats
+    {
+        repeats.set(params, number(ALIAS, repeats, &value)?);
+        if !has_window {
+            params.repeat_last_n = -1;
+        }
+    }
+    Ok(())
+}
+
+/// The value of a parameter in the field `name`.
+fn number<P>(name: &str, parameter: &Parameter<P>, value: &Value) -> Result<f64, Error> {
+    let (number, expected) = match parameter.kind {
+        Kind::Real => (value.as_f64(), "a number"),
+        Kind::Count => (of::<u32>(value), "a whole number, 0 or more"),
+        Kind::Integer => (of::<i32>(value), "a whole number"),
+    };
+    let number = number.ok_or_else(|| {
+        let found = quoted(&value.to_string());
+        Error::kind(name, &format!("found `{found}`, expected {expected}"))
+    })?;
+    let checked = parameter.check(number, &parameter.api);
+    checked.map_err(|error| Error::value(name, error.to_string()))?;
+    Ok(number)
 }
 
 fn of<N: TryFrom<i64> + Into<f64>>(value: &Value) -> Option<f64> {

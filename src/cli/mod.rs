@@ -5,6 +5,7 @@
 
 mod arch;
 mod compare;
+mod config;
 mod constraint;
 mod convert;
 mod diagram;
@@ -25,7 +26,7 @@ mod synth;
 mod template;
 mod tokenize;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use output::{Failure, is_closed_pipe};
 
@@ -44,7 +45,7 @@ enum Command {
     /// Complete a prompt and stream the completion
     Run(Box<run::Args>),
     /// Serve models over HTTP
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     /// Encode text as token ids
     Tokenize(tokenize::Args),
     /// Decode token ids to text
@@ -79,15 +80,30 @@ enum Command {
     },
 }
 
+/// The command line of the process, in `bench serve` with the configuration file and the environment below
+/// it. Ends the process where clap does: on help and on options that are wrong.
+///
+/// # Errors
+/// A configuration that is wrong.
+pub fn parse() -> Result<Cli, Failure> {
+    let line: Vec<_> = std::env::args_os().collect();
+    let matches = Cli::command().get_matches_from(&line);
+    match matches.subcommand_matches("serve") {
+        Some(of_serve) => config::layered(&line, of_serve),
+        None => Ok(Cli::from_arg_matches(&matches)?),
+    }
+}
+
 /// Runs the command of a command line.
 ///
 /// # Errors
 /// The failure of the command, as one message.
 pub fn run(cli: Cli) -> Result<(), Failure> {
-    options::start_log(&cli.log)?;
+    let is_server = matches!(cli.command, Command::Serve(_));
+    options::start_log(&cli.log, is_server)?;
     match cli.command {
         Command::Run(args) => run::run(&args),
-        Command::Serve(args) => serve::run(args),
+        Command::Serve(args) => serve::run(*args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Detokenize(args) => tokenize::detokenize(&args),
         Command::Template(args) => template::run(&args),

@@ -9,6 +9,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use crate::arch::Library;
 use crate::blocks::REGISTRY;
@@ -20,41 +21,58 @@ use crate::weights::TensorType;
 
 use super::Failure;
 
+/// Form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
 /// Where messages go.
 #[derive(Debug, Args)]
 pub(super) struct LogOptions {
     /// Log level: error, warn, info, debug, trace, or a filter by module; `phase=trace` logs the time
-    /// of each part of an engine step
-    #[arg(long, global = true, default_value = "warn", value_name = "LEVEL")]
-    log_level: String,
+    /// of each part of an engine step; default: warn, and in `serve` a line for each request
+    #[arg(long, global = true, value_name = "LEVEL")]
+    log_level: Option<String>,
+    /// Form of the log: text, or one JSON object per line
+    #[arg(long, global = true, default_value = "text", value_name = "text|json")]
+    log_format: LogFormat,
     /// File to which messages are appended; default: stderr
     #[arg(long, global = true, value_name = "FILE")]
     log: Option<PathBuf>,
 }
 
-/// Starts the log.
-pub(super) fn start_log(options: &LogOptions) -> Result<(), Failure> {
-    let filter = EnvFilter::try_new(&options.log_level)
-        .map_err(|e| anyhow::anyhow!("--log-level `{}`: {e}", options.log_level))?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_span_events(FmtSpan::CLOSE);
-    match &options.log {
+/// Starts the log; that of a server has a line for each request.
+pub(super) fn start_log(options: &LogOptions, is_server: bool) -> Result<(), Failure> {
+    let usual = match is_server {
+        true => "warn,request=info,server=info",
+        false => "warn",
+    };
+    let level = options.log_level.as_deref().unwrap_or(usual);
+    let filter =
+        EnvFilter::try_new(level).map_err(|e| anyhow::anyhow!("--log-level `{level}`: {e}"))?;
+    let (writer, is_ansi) = match &options.log {
         Some(path) => {
-            let file = File::options()
-                .create(true)
-                .append(true)
-                .open(path)
-                .map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
-            builder
-                .with_ansi(false)
-                .with_writer(Mutex::new(file))
-                .init();
+            let file = File::options().create(true).append(true).open(path);
+            let file = file.map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+            (BoxMakeWriter::new(Mutex::new(file)), false)
         }
         None => {
-            let ansi = std::io::stderr().is_terminal();
-            builder.with_ansi(ansi).with_writer(std::io::stderr).init();
+            let is_terminal = std::io::stderr().is_terminal();
+            (BoxMakeWriter::new(std::io::stderr), is_terminal)
         }
+    };
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_span_events(FmtSpan::CLOSE)
+        .with_ansi(is_ansi)
+        .with_writer(writer);
+    match options.log_format {
+        LogFormat::Text => builder.init(),
+        LogFormat::Json => builder.json().flatten_event(true).init(),
     }
     Ok(())
 }

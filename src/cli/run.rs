@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use serde_json::json;
 
 use crate::engine::serving::{Conversation, Served};
-use crate::engine::{Diffusion, Event, FinishReason, Limits, Request, Usage};
+use crate::engine::{Diffusion, Ends, Event, FinishReason, Limits, Request, Usage};
 use crate::files::models::Source;
 use crate::model::Options;
 use crate::weights::TensorType;
@@ -119,6 +119,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             .iter()
             .map(|stop| stop.clone().into_bytes())
             .collect(),
+        ends: Ends::default(),
+        cache_prompt: true,
         top_logprobs: None,
         prompt_logprobs: None,
         n_drafted: None,

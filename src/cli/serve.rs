@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
-use crate::api::{self, Loader, Pool};
+use crate::api::{self, Access, Loader, Pool};
 use crate::engine::Limits;
 use crate::engine::serving::Served;
 use crate::files::models::{self, Source};
 use crate::model::Options;
 use crate::weights::TensorType;
 
+use super::config::Layers;
 use super::diffusion::DiffusionOptions;
 use super::options::{Defaults, LoadOptions};
 use super::{Failure, output};
@@ -60,10 +61,39 @@ pub(super) struct Args {
     /// Maximum number of seconds from a request's first step to the end of its completion; default: no limit
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     answer_time: Option<Duration>,
+    /// API key that clients must send, as `Authorization: Bearer KEY` or `x-api-key: KEY`; may be repeated
+    #[arg(long, value_name = "KEY")]
+    api_key: Vec<String>,
+    /// File with API keys, one per line
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Let everyone who reaches an address other than loopback use the server without an API key
+    #[arg(long)]
+    no_api_key: bool,
+    /// Origin of web pages that may use the server, such as https://chat.example; `*` = all; may be repeated
+    #[arg(long, value_name = "ORIGIN")]
+    cors_origin: Vec<String>,
+    /// Host name by which the server may be called without an API key; addresses and localhost always may; may be
+    /// repeated
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
+    /// Maximum number of seconds until the head of a request, and then its body, must be there
+    #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds)]
+    read_time: Duration,
+    /// Configuration file (TOML): options without dashes as keys, such as `port = 11116`; environment variables such
+    /// as BENCH_PORT come before it, options before both
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print every setting with its origin, and end
+    #[arg(long)]
+    print_config: bool,
     #[command(flatten)]
     diffusion: DiffusionOptions,
     #[command(flatten)]
     load: LoadOptions,
+    /// What configuration adds.
+    #[arg(skip)]
+    pub(super) layers: Layers,
 }
 
 fn bytes(text: &str) -> Result<u64, String> {
@@ -85,7 +115,38 @@ fn seconds(text: &str) -> Result<Duration, String> {
     found.ok_or_else(|| format!("expected a number of seconds, found `{text}`"))
 }
 
-pub(super) fn run(args: Args) -> Result<(), Failure> {
+/// The API keys of options and file.
+fn keys(args: &Args) -> Result<Vec<String>, Failure> {
+    let mut keys = args.api_key.clone();
+    if let Some(path) = &args.api_key_file {
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        let lines = text.lines().map(str::trim);
+        let is_key = |line: &&str| !line.is_empty() && !line.starts_with('#');
+        let before = keys.len();
+        keys.extend(lines.filter(is_key).map(str::to_owned));
+        if keys.len() == before {
+            anyhow::bail!("{}: there is no API key in it", path.display());
+        }
+    }
+    if keys.iter().any(|key| key.trim().is_empty()) {
+        anyhow::bail!("--api-key: an empty key would be no key");
+    }
+    if keys.is_empty() && !args.no_api_key && !args.host.is_loopback() {
+        anyhow::bail!(
+            "--host {}: everyone who reaches this address could use the server; set --api-key, or --no-api-key if that is wanted",
+            args.host
+        );
+    }
+    Ok(keys)
+}
+
+pub(super) fn run(mut args: Args) -> Result<(), Failure> {
+    if args.print_config {
+        return Ok(());
+    }
+    let keys = keys(&args)?;
+    let access = Access::new(&keys, args.cors_origin.clone(), args.allow_host.clone());
     let sources = match &args.models {
         Some(folder) => models::list(folder)?,
         None => vec![Source::of(args.model.as_deref())],
@@ -94,8 +155,14 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         anyhow::bail!("there is no model to serve: no .gguf file in the folder");
     }
     let (host, port, is_folder) = (args.host, args.port, args.models.is_some());
-    let loader: Loader = Arc::new(move |source| start(&args, source).map_err(|e| format!("{e:#}")));
-    let pool = Arc::new(Pool::new(sources, loader));
+    let read_time = args.read_time;
+    let Layers { aliases, per_model } = std::mem::take(&mut args.layers);
+    let loader: Loader = Arc::new(move |source| {
+        let args = per_model.get(&source.name()).unwrap_or(&args);
+        start(args, source).map_err(|e| format!("{e:#}"))
+    });
+    let pool = Pool::new(sources, loader).with_aliases(aliases);
+    let pool = Arc::new(pool.map_err(|e| anyhow::anyhow!("{e}"))?);
     if !is_folder {
         // The one model is loaded before the port answers, so that a failure is reported here.
         pool.load_all().map_err(|e| anyhow::anyhow!("{e}"))?;
@@ -105,16 +172,82 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    runtime.block_on(async {
+    let app = api::app(pool, access, read_time)?;
+    allow_connections();
+    let ended = runtime.block_on(async {
+        let mut signals = Signals::new()?;
         let listener = tokio::net::TcpListener::bind((host, port))
             .await
             .map_err(|e| anyhow::anyhow!("{host}:{port}: {e}"))?;
         output::line(format!("listening on http://{}", listener.local_addr()?))?;
-        axum::serve(listener, api::app(pool))
-            .with_graceful_shutdown(interrupted())
-            .await?;
-        Ok(())
-    })
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let stopped = async { stopped.await.unwrap_or_default() };
+        tokio::select! {
+            () = api::serve(listener, app, read_time, stopped) => Ok(()),
+            () = async {
+                signals.next().await;
+                tracing::info!(target: "server", "requests under way are completed; a second signal ends at once");
+                let _ = stop.send(());
+                signals.next().await;
+            } => Err(anyhow::anyhow!("ended by a second signal; requests under way were cut off")),
+        }
+    });
+    runtime.shutdown_background();
+    ended
+}
+
+/// Raises the number of open connections to what the system allows.
+fn allow_connections() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let limit = getrlimit(Resource::Nofile);
+        let raised = Rlimit {
+            current: limit.maximum,
+            ..limit
+        };
+        if let Err(error) = setrlimit(Resource::Nofile, raised) {
+            tracing::info!(%error, "the number of open files stays limited");
+        }
+    }
+}
+
+/// The signals that end a server: that of Ctrl-C, and that of service managers.
+struct Signals {
+    #[cfg(unix)]
+    interrupt: tokio::signal::unix::Signal,
+    #[cfg(unix)]
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    #[cfg(unix)]
+    fn new() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    #[cfg(unix)]
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {})
+    }
+
+    #[cfg(not(unix))]
+    async fn next(&mut self) {
+        // Without a handler the default one ends the process, which is just as well.
+        let _ = tokio::signal::ctrl_c().await;
+    }
 }
 
 fn start(args: &Args, source: &Source) -> Result<Served, Failure> {
@@ -152,9 +285,4 @@ fn start(args: &Args, source: &Source) -> Result<Served, Failure> {
     };
     tracing::info!(model = opened.name, "loading");
     Ok(Served::start(opened, options, limits, Box::new(|_, _| {}))?)
-}
-
-async fn interrupted() {
-    // Without a handler the default one ends the process, which is just as well.
-    let _ = tokio::signal::ctrl_c().await;
 }

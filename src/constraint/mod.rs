@@ -17,8 +17,7 @@ mod vocabulary;
 mod tests;
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 use llguidance::ParserFactory;
@@ -38,6 +37,10 @@ pub const MAX_BYTES: usize = 256 << 10;
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum number of constraints that are compiled at once.
 pub const MAX_AT_ONCE: usize = 4;
+/// Maximum number of constraints that wait for that.
+pub const MAX_WAITING: usize = 128;
+/// Maximum time that one waits.
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// Stack size of the thread that compiles one, in bytes: chains of references recurse. Untouched
 /// pages take no memory.
 const STACK_BYTES: usize = 256 << 20;
@@ -120,8 +123,8 @@ pub enum Error {
     /// Compiling it took too long.
     #[error("the constraint is too complex: it was not ready after {} seconds", TIME_LIMIT.as_secs())]
     TooSlow,
-    /// Other constraints are being compiled.
-    #[error("{MAX_AT_ONCE} other constraints are being prepared; try again later")]
+    /// Too many others are being compiled.
+    #[error("too many other constraints are being prepared; try again later")]
     Busy,
     /// The model's vocabulary does not fit into the tree of tokens.
     #[error("a vocabulary of {n_tokens} tokens cannot be constrained")]
@@ -159,7 +162,16 @@ pub struct Compiler {
     tokenizer: Arc<Tokenizer>,
     forces: bool,
     factory: OnceLock<Result<ParserFactory, Error>>,
-    running: AtomicUsize,
+    places: Mutex<Places>,
+    freed: Condvar,
+    wait_limit: Duration,
+}
+
+/// How many constraints are being compiled, and how many wait for that.
+#[derive(Default)]
+struct Places {
+    running: usize,
+    waiting: usize,
 }
 
 impl Compiler {
@@ -169,7 +181,9 @@ impl Compiler {
             tokenizer,
             forces: true,
             factory: OnceLock::new(),
-            running: AtomicUsize::new(0),
+            places: Mutex::default(),
+            freed: Condvar::new(),
+            wait_limit: WAIT_LIMIT,
         }
     }
 
@@ -179,6 +193,10 @@ impl Compiler {
             forces: false,
             ..Self::new(tokenizer)
         }
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Compiles a constraint. Blocks, in most cases for milliseconds.
@@ -283,19 +301,32 @@ impl fmt::Debug for Compiler {
 struct Place(Arc<Compiler>);
 
 impl Place {
+    /// Waits for a place.
     fn take(compiler: &Arc<Compiler>) -> Result<Self, Error> {
-        // Dropping it gives the place back, also of one too many.
-        let place = Self(Arc::clone(compiler));
-        if compiler.running.fetch_add(1, Ordering::Relaxed) >= MAX_AT_ONCE {
-            return Err(Error::Busy);
+        let is_full = |places: &mut Places| places.running >= MAX_AT_ONCE;
+        let mut places = compiler.places();
+        if is_full(&mut places) {
+            if places.waiting >= MAX_WAITING {
+                return Err(Error::Busy);
+            }
+            places.waiting += 1;
+            let limit = compiler.wait_limit;
+            let waited = compiler.freed.wait_timeout_while(places, limit, is_full);
+            places = waited.unwrap_or_else(PoisonError::into_inner).0;
+            places.waiting -= 1;
+            if is_full(&mut places) {
+                return Err(Error::Busy);
+            }
         }
-        Ok(place)
+        places.running += 1;
+        Ok(Self(Arc::clone(compiler)))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::Relaxed);
+        self.0.places().running -= 1;
+        self.0.freed.notify_one();
     }
 }
 

@@ -8,7 +8,7 @@ use crate::text::tokenizer::Tokenizer;
 
 use super::event::{AnswerToken, Event, Failure, FinishReason, Usage};
 use super::limits::Limits;
-use super::request::Request;
+use super::request::{Ends, Request};
 use super::submission::Caller;
 
 /// What a token carries through the text gate.
@@ -26,6 +26,9 @@ pub(super) struct Answer {
     prompt_logprobs: Option<usize>,
     /// Tokens of the prompt that are scored and not sent.
     scored: Vec<AnswerToken>,
+    ends: Ends,
+    /// Whether the prompt may come from the prefix cache.
+    pub(super) reads_cache: bool,
     caller: Caller,
     started: Option<Instant>,
     prefilled: Option<Instant>,
@@ -35,10 +38,12 @@ pub(super) struct Answer {
 impl Answer {
     pub(super) fn new(request: &Request, caller: Caller) -> Self {
         Self {
-            gate: Gate::new(&request.stops),
+            gate: Gate::new(&request.stops).keeping_stop(request.ends.keeps_stop),
             top_logprobs: request.top_logprobs,
             prompt_logprobs: request.prompt_logprobs,
             scored: Vec::new(),
+            ends: request.ends.clone(),
+            reads_cache: request.cache_prompt,
             caller,
             started: None,
             prefilled: None,
@@ -88,6 +93,30 @@ impl Answer {
     /// Takes note that its prompt is read; the first time counts.
     pub(super) fn prefilled(&mut self) {
         self.prefilled.get_or_insert_with(Instant::now);
+    }
+
+    /// Whether a token ends the completion and is not part of its text.
+    pub(super) fn ends_at(&self, token: u32, tokenizer: &Tokenizer) -> bool {
+        tokenizer.is_end_of_generation(token) || self.ends.stop_tokens.contains(&token)
+    }
+
+    /// Logits without the tokens that would end a completion of `n` tokens too early; none if any may.
+    pub(super) fn held_open(
+        &self,
+        n: usize,
+        logits: &[f32],
+        tokenizer: &Tokenizer,
+    ) -> Option<Vec<f32>> {
+        (n < self.ends.min_tokens).then(|| {
+            let mut open = logits.to_vec();
+            let own = self.ends.stop_tokens.iter().copied();
+            for token in tokenizer.ends_of_generation().chain(own) {
+                if let Some(logit) = open.get_mut(token as usize) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+            open
+        })
     }
 
     /// Whether log-probabilities are wanted.

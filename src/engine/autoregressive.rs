@@ -5,7 +5,7 @@
 //! those of forced tokens, whose log-probabilities they give, and those that tokens are chosen from.
 
 use crate::model::Batch;
-use crate::sampling::Sampler;
+use crate::sampling::{SampleError, Sampler};
 use crate::text::tokenizer::Tokenizer;
 
 use super::answer::Entry;
@@ -87,8 +87,20 @@ impl Autoregressive {
             Some(constrained) => Some(constrained.mask(logits.len())?),
             None => None,
         };
-        let token = tracing::trace_span!(target: "phase", "sample")
-            .in_scope(|| self.sampler.sample_masked(logits, mask))?;
+        let n_chosen = sequence.tokens.len() - sequence.n_prompt;
+        let open = sequence.answer.held_open(n_chosen, logits, tokenizer);
+        let token = tracing::trace_span!(target: "phase", "sample").in_scope(|| {
+            let Some(open) = &open else {
+                return self.sampler.sample_masked(logits, mask);
+            };
+            match self.sampler.sample_masked(open, mask) {
+                // A grammar that is complete ends the completion, however short.
+                Err(SampleError::NothingLeft { .. }) if mask.is_some() => {
+                    self.sampler.sample_masked(logits, mask)
+                }
+                found => found,
+            }
+        })?;
         self.sampler.accept(token);
         let entry = sequence.answer.entry(token, logits)?;
         sequence.push(token, entry, tokenizer);

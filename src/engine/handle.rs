@@ -177,6 +177,11 @@ impl Handle {
 fn contrastive(request: &Request, takes_back: Option<usize>) -> Result<Decoding, Rejected> {
     let states = "this model's states cannot be taken back";
     let n_embd = takes_back.ok_or(Rejected::NoSearch(states))?;
+    if request.ends.min_tokens > 0 {
+        let message = "not possible with contrastive search".into();
+        let field = "min_tokens";
+        return Err(Rejected::Field { field, message });
+    }
     if request.constraint.is_some() {
         return Err(Rejected::NoSearch("the completion is constrained"));
     }

@@ -33,7 +33,7 @@ pub use diffusion::{Diffusion, Fixed, Remasking};
 pub use event::{AnswerToken, Event, Failure, FinishReason, Usage};
 pub use handle::Handle;
 pub use limits::Limits;
-pub use request::{Rejected, Request};
+pub use request::{Ends, Rejected, Request};
 pub use start::{StartError, Unfit, can_answer, can_take_back, start};
 
 pub use crate::sampling::TokenLogprob;

@@ -19,6 +19,8 @@ pub struct Request {
     pub choice: u32,
     /// Stop sequences, which end the completion and are not part of it.
     pub stops: Vec<Vec<u8>>,
+    /// What else ends the completion, and when.
+    pub ends: Ends,
     /// Length of the list of most probable tokens, if log-probabilities are wanted.
     pub top_logprobs: Option<usize>,
     /// Length of the list of most probable tokens of each prompt position, if log-probabilities of the
@@ -27,6 +29,9 @@ pub struct Request {
     /// Maximum number of draft tokens per step (speculative decoding by prompt lookup, 0 = off);
     /// none: as the engine is set. The completion does not depend on it.
     pub n_drafted: Option<usize>,
+    /// Whether the prefix cache may spare the model the start of the prompt. The completion does not depend
+    /// on it.
+    pub cache_prompt: bool,
     /// The grammar of the completion, compiled by [`Handle::compile`](super::Handle::compile).
     pub constraint: Option<Compiled>,
     /// Adapters and their scales, the others being off; none: as the engine is set.
@@ -35,6 +40,17 @@ pub struct Request {
     pub diffusion: Option<Diffusion>,
     /// Whether every denoising step is reported; only for models that decode by text diffusion.
     pub trace: bool,
+}
+
+/// What ends a completion beside stop sequences.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// Number of tokens that are generated before one may end the completion.
+    pub min_tokens: usize,
+    /// Tokens that end the completion beside those of the vocabulary, and are not part of it.
+    pub stop_tokens: Vec<u32>,
+    /// Whether the stop sequence that ends the completion is part of it.
+    pub keeps_stop: bool,
 }
 
 /// Why a request was not taken.

@@ -101,6 +101,7 @@ impl Sequence {
     pub(super) fn reusable(&self) -> &[u32] {
         match self.n_scored < self.n_prompt {
             true => &self.tokens[..self.n_scored.max(1)],
+            false if !self.answer.reads_cache => &self.tokens[..1],
             false => &self.tokens,
         }
     }
@@ -183,7 +184,7 @@ impl Sequence {
     /// its text.
     pub(super) fn push(&mut self, token: u32, entry: Entry, tokenizer: &Tokenizer) {
         self.tokens.push(token);
-        if tokenizer.is_end_of_generation(token) {
+        if self.answer.ends_at(token, tokenizer) {
             self.n_reported += 1;
             self.ending = Some(FinishReason::Stop);
             return;

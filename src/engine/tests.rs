@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use super::compute::{BLOCK, Compute, EachRow};
 use super::engine_loop::EngineLoop;
 use super::submission::{Caller, Decoding, Submitted, Ticket};
-use super::{Diffusion, Event, Failure, Limits, Request, Usage};
+use super::{Diffusion, Ends, Event, Failure, Limits, Request, Usage};
 use crate::files::models::{self, Definitions, Source};
 use crate::model::{self, Batch, Miss, Resumed, SequenceId};
 use crate::sampling::{Params, Sampler};
@@ -190,6 +190,8 @@ fn request(prompt: &[u32], n: usize) -> Request {
         },
         choice: 0,
         stops: Vec::new(),
+        ends: Ends::default(),
+        cache_prompt: true,
         top_logprobs: Some(0),
         prompt_logprobs: None,
         n_drafted: None,
@@ -264,6 +266,45 @@ fn fake(n_batch: usize, n_blocks: usize) -> Fake {
         n_blocks,
         ..Fake::default()
     }
+}
+
+#[test]
+fn ends_of_a_request_and_an_unread_cache_change_nothing_else() {
+    let prompt: Vec<u32> = (0..100).map(|i| FIRST + i * i % N_TOKENS).collect();
+    let whole = expected(&prompt, 20);
+    let mut engine = EngineLoop::new(fake(64, 100), tokenizer(), LIMITS);
+    let mut ask = |ends: Ends, cache_prompt| {
+        let request = Request {
+            ends,
+            cache_prompt,
+            ..request(&prompt, 20)
+        };
+        let mut events = submit(&mut engine, request);
+        let mut answer = Answer::default();
+        while answer.end.is_none() {
+            engine.step();
+            take(&mut events, &mut answer);
+        }
+        let usage = answer.end.expect("it ended").expect("well");
+        (answer.tokens, usage.cached_tokens, usage.completion_tokens)
+    };
+    assert_eq!(ask(Ends::default(), true), (whole.clone(), 0, 20));
+    assert_eq!(ask(Ends::default(), false), (whole.clone(), 0, 20));
+    assert_eq!(ask(Ends::default(), true).1, 96);
+    // The first token that was not there before ends it, and is not part of it.
+    let is_new = |at: &usize| !whole[..*at].contains(&whole[*at]);
+    let at = (1..whole.len()).find(is_new).expect("a new token");
+    let ends = |min_tokens| Ends {
+        min_tokens,
+        stop_tokens: vec![whole[at]],
+        ..Ends::default()
+    };
+    let (tokens, _, n) = ask(ends(0), true);
+    assert_eq!((tokens, n), (whole[..at].to_vec(), at + 1));
+    // Where it may not come yet, another one is chosen.
+    let (tokens, _, n) = ask(ends(at + 1), true);
+    assert_eq!(tokens[..at], whole[..at]);
+    assert!(tokens[at] != whole[at] && n > at);
 }
 
 #[test]

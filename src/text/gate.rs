@@ -33,6 +33,8 @@ pub struct Released<T> {
 #[derive(Clone, Debug)]
 pub struct Gate<T> {
     stops: Vec<Vec<u8>>,
+    /// Whether the stop text that ends the answer is part of it.
+    keeps_stop: bool,
     /// Bytes of the held tokens, one after the other.
     held: Vec<u8>,
     /// Held tokens: where each ends in `held`.
@@ -45,10 +47,17 @@ impl<T> Gate<T> {
     pub fn new(stops: &[Vec<u8>]) -> Self {
         Self {
             stops: stops.to_vec(),
+            keeps_stop: false,
             held: Vec::new(),
             tokens: VecDeque::new(),
             is_stopped: false,
         }
+    }
+
+    /// The same gate, where the stop text that ends the answer is part of it or not.
+    #[must_use]
+    pub fn keeping_stop(self, keeps_stop: bool) -> Self {
+        Self { keeps_stop, ..self }
     }
 
     /// Takes a token and releases the text that has become final. After a stop string it takes no more tokens.
@@ -61,7 +70,11 @@ impl<T> Gate<T> {
         self.tokens.push_back((self.held.len(), entry));
         if let Some((stop, start)) = self.find_stop(before) {
             self.is_stopped = true;
-            let mut released = self.cut(start);
+            let end = match self.keeps_stop {
+                true => start + self.stops[stop].len(),
+                false => start,
+            };
+            let mut released = self.cut(end);
             released.stopped = Some(stop);
             return released;
         }
@@ -216,6 +229,14 @@ mod tests {
         check(&["xyz", "yz"], &[b"wxyz"], "w| stop 0");
         check(&["xyzw", "yz"], &[b"xyzw"], "x| stop 1");
         check(&[""], &[b"ab"], "ab|");
+    }
+
+    #[test]
+    fn a_stop_text_may_stay() {
+        let mut gate = Gate::new(&[b"end".to_vec()]).keeping_stop(true);
+        let texts = ["the ", "e", "nd!", "more"];
+        let text = texts.map(|token| gate.push(token.as_bytes(), ()).text);
+        assert_eq!(text.concat() + &gate.finish().text, "the end");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lab_bench::engine::{self, Diffusion, Event, Handle, Limits, Request};
+use lab_bench::engine::{self, Diffusion, Ends, Event, Handle, Limits, Request};
 use lab_bench::files::models::{self, Source};
 use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::Plan;
@@ -178,6 +178,8 @@ fn request(case: &Value) -> Request {
         },
         choice: 0,
         stops: Vec::new(),
+        ends: Ends::default(),
+        cache_prompt: true,
         top_logprobs: None,
         prompt_logprobs: None,
         n_drafted: None,

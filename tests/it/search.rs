@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lab_bench::engine::{self, Diffusion, Event, Limits, Request};
+use lab_bench::engine::{self, Diffusion, Ends, Event, Limits, Request};
 use lab_bench::files::models::{self, Opened, Source};
 use lab_bench::model::{Batch, Model, Options};
 use lab_bench::sampling::Params;
@@ -104,6 +104,8 @@ fn the_engine_finds_what_reading_everything_finds() {
             },
             choice: 0,
             stops: Vec::new(),
+            ends: Ends::default(),
+            cache_prompt: true,
             top_logprobs: Some(0),
             prompt_logprobs: None,
             n_drafted: None,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// A running server, ended with the test.
 pub struct Server {
-    child: Child,
+    pub child: Child,
     pub address: String,
 }
 
@@ -41,7 +41,7 @@ impl Server {
         let length = body.len();
         write!(
             stream,
-            "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}"
         )
         .expect("the request is sent");
         stream

@@ -1,7 +1,7 @@
 //! Constraints nobody should send: an error in good time, or something that works; never the end
 //! of the program.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, json};
 
@@ -270,8 +270,22 @@ fn hostile_constraints_end_in_good_time() {
 }
 
 #[test]
-fn more_at_once_than_there_are_places_are_told_to_wait() {
+fn more_at_once_than_there_are_places_wait() {
     let compiler = Arc::new(Compiler::new(byte_level()));
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let compile = |i: usize| {
+            let compiler = &compiler;
+            scope.spawn(move || compiler.compile(Constraint::Regex("a".repeat(i + 1))))
+        };
+        let threads: Vec<_> = (0..4 * MAX_AT_ONCE).map(compile).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().expect("it lives");
+        threads.into_iter().map(join).collect()
+    });
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+    let compiler = Arc::new(Compiler {
+        wait_limit: Duration::from_millis(10),
+        ..Compiler::new(byte_level())
+    });
     let places: Vec<_> = (0..MAX_AT_ONCE).map(|_| Place::take(&compiler)).collect();
     assert!(places.iter().all(Result::is_ok));
     let regex = Constraint::Regex("a".into());

@@ -142,6 +142,12 @@ impl ModelConfig {
                 "nothing is cached without a context",
             );
         }
+        if request.ends.min_tokens > 0 {
+            return refuse("min_tokens", "this model decodes by text diffusion");
+        }
+        if !request.ends.stop_tokens.is_empty() {
+            return refuse("stop_token_ids", "this model decodes by text diffusion");
+        }
         if request.constraint.is_some() {
             let message = "this model decodes by text diffusion, which cannot follow a grammar";
             return refuse("response_format", message);

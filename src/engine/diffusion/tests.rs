@@ -13,7 +13,7 @@ use crate::engine::compute::{BLOCK, Compute, EachRow};
 use crate::engine::engine_loop::EngineLoop;
 use crate::engine::submission::{Caller, Decoding, Submitted, Ticket};
 use crate::engine::tests as shared;
-use crate::engine::{Event, Failure, FinishReason, Limits, Request, Usage};
+use crate::engine::{Ends, Event, Failure, FinishReason, Limits, Request, Usage};
 use crate::model::{self, Batch, Resumed, SequenceId};
 use crate::sampling::{Params, Sampler};
 
@@ -258,6 +258,8 @@ fn request(prompt: &[u32], n: usize, diffusion: Diffusion) -> Request {
         },
         choice: 0,
         stops: Vec::new(),
+        ends: Ends::default(),
+        cache_prompt: true,
         top_logprobs: Some(0),
         prompt_logprobs: None,
         n_drafted: None,

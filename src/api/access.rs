@@ -1,0 +1,293 @@
+//! Who may use the server: API keys, and protection from web pages.
+//!
+//! A page in a visitor's browser can send requests to a server on the visitor's machine. So a request with an
+//! `Origin` must come from the server's own pages or from an origin that is allowed, and without API keys its
+//! `Host` must be an address, `localhost` or a name that is allowed: a page whose name was made to point here
+//! cannot know a key.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use sha2::{Digest, Sha256};
+
+use super::error::{Error, quoted};
+
+/// Who may use a server.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// Digests of the API keys.
+    keys: Vec<[u8; 32]>,
+    /// Origins whose pages may use it; `*` = all.
+    origins: Vec<String>,
+    /// Names under which it may be called.
+    hosts: Vec<String>,
+}
+
+/// Headers of a response that a page may read.
+const EXPOSED: &str = "x-request-id, x-bench-ignored, retry-after, x-should-retry";
+
+impl Access {
+    /// For clients with one of these keys, all where there are none; pages of these origins; calls by these
+    /// names.
+    pub fn new(keys: &[String], origins: Vec<String>, hosts: Vec<String>) -> Self {
+        let digest = |key: &String| Sha256::digest(key.as_bytes()).into();
+        Self {
+            keys: keys.iter().map(digest).collect(),
+            origins,
+            hosts,
+        }
+    }
+
+    /// Whether a request may be served.
+    fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Error> {
+        self.check_origin(headers)?;
+        if self.keys.is_empty() {
+            return self.check_host(uri, headers);
+        }
+        // Load balancers have no key.
+        if uri.path() == "/health" && method == Method::GET {
+            return Ok(());
+        }
+        match key(headers) {
+            Some(key) if self.is_known(key) => Ok(()),
+            found => Err(Error::Key {
+                is_missing: found.is_none(),
+            }),
+        }
+    }
+
+    /// Compares with every key, in a time that does not depend on what is found.
+    fn is_known(&self, key: &[u8]) -> bool {
+        let found: [u8; 32] = Sha256::digest(key).into();
+        let differs = |key: &[u8; 32]| key.iter().zip(&found).fold(0, |sum, (a, b)| sum | (a ^ b));
+        let n_equal: u32 = self
+            .keys
+            .iter()
+            .map(|key| u32::from(differs(key) == 0))
+            .sum();
+        n_equal > 0
+    }
+
+    fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Error> {
+        let host = headers
+            .get(header::HOST)
+            .map(|host| host.to_str().unwrap_or("?"));
+        // Browsers always send it.
+        let Some(host) = host.or(uri.authority().map(|authority| authority.as_str())) else {
+            return Ok(());
+        };
+        let name = without_port(host);
+        let is_local = name == "localhost" || name.ends_with(".localhost");
+        let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+        let is_named = self.hosts.iter().any(|own| own.eq_ignore_ascii_case(&name));
+        match is_local || is_address || is_named {
+            true => Ok(()),
+            false => Err(Error::Forbidden {
+                code: "host_not_allowed",
+                message: format!(
+                    "the host `{}` is not allowed; `--allow-host` allows it, and an API key makes it unnecessary",
+                    quoted(host)
+                ),
+            }),
+        }
+    }
+
+    fn check_origin(&self, headers: &HeaderMap) -> Result<(), Error> {
+        match headers.get(header::ORIGIN) {
+            Some(origin) if !self.is_own(origin, headers) && !self.is_allowed(origin) => {
+                let origin = quoted(origin.to_str().unwrap_or("?"));
+                Err(Error::Forbidden {
+                    code: "origin_not_allowed",
+                    message: format!(
+                        "pages of `{origin}` may not use this server; `--cors-origin` allows it"
+                    ),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_allowed(&self, origin: &HeaderValue) -> bool {
+        let is_it = |own: &String| own == "*" || own.as_bytes() == origin.as_bytes();
+        self.origins.iter().any(is_it)
+    }
+
+    /// Whether a page came from this server.
+    fn is_own(&self, origin: &HeaderValue, headers: &HeaderMap) -> bool {
+        let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
+        let origin = origin.to_str().ok().and_then(|o| o.split_once("://"));
+        origin.is_some_and(|(_, origin)| Some(origin.as_bytes()) == host)
+    }
+}
+
+fn without_port(host: &str) -> String {
+    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if is_port(port) && (!name.contains(':') || name.ends_with(']')) => name,
+        _ => host,
+    };
+    name.trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// The API key of a request.
+fn key(headers: &HeaderMap) -> Option<&[u8]> {
+    if let Some(key) = headers.get("x-api-key") {
+        return Some(key.as_bytes());
+    }
+    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (scheme, key) = value.split_at_checked(7)?;
+    scheme
+        .eq_ignore_ascii_case(b"bearer ")
+        .then(|| key.trim_ascii())
+}
+
+/// The answer to a browser that asks whether a page may send a request.
+fn preflight(headers: &HeaderMap) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS);
+    let usual = HeaderValue::from_static("authorization, content-type, x-api-key");
+    let out = response.headers_mut();
+    let methods = HeaderValue::from_static("GET, POST, DELETE, OPTIONS");
+    out.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+    out.insert(
+        header::ACCESS_CONTROL_ALLOW_HEADERS,
+        asked.cloned().unwrap_or(usual),
+    );
+    out.insert(
+        header::ACCESS_CONTROL_MAX_AGE,
+        HeaderValue::from_static("600"),
+    );
+    let network = HeaderName::from_static("access-control-allow-private-network");
+    if headers.contains_key("access-control-request-private-network") {
+        out.insert(network, HeaderValue::from_static("true"));
+    }
+    response
+}
+
+/// Refuses who may not use the server, and tells browsers what they may.
+pub(super) async fn layer(
+    State(access): State<Arc<Access>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let headers = request.headers();
+    let origin = headers.get(header::ORIGIN).cloned();
+    let is_preflight = request.method() == Method::OPTIONS
+        && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+    let mut response = if is_preflight {
+        match access.check_origin(headers) {
+            Ok(()) => preflight(headers),
+            Err(error) => error.into_response(),
+        }
+    } else {
+        match access.check(request.method(), request.uri(), headers) {
+            Ok(()) => next.run(request).await,
+            Err(error) => error.into_response(),
+        }
+    };
+    if let Some(origin) = origin.filter(|origin| access.is_allowed(origin)) {
+        let out = response.headers_mut();
+        out.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        out.insert(
+            header::ACCESS_CONTROL_EXPOSE_HEADERS,
+            HeaderValue::from_static(EXPOSED),
+        );
+        out.append(header::VARY, HeaderValue::from_static("origin"));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(access: &Access, pairs: &[(&'static str, &str)]) -> Option<&'static str> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, value.parse().expect("a value"));
+        }
+        let uri = Uri::from_static("/v1/models");
+        match access.check(&Method::GET, &uri, &headers) {
+            Ok(()) => None,
+            Err(Error::Forbidden { code, .. }) => Some(code),
+            Err(Error::Key { is_missing: true }) => Some("missing"),
+            Err(_) => Some("wrong"),
+        }
+    }
+
+    #[test]
+    fn hosts_are_addresses_or_allowed_names() {
+        let access = Access::new(&[], Vec::new(), vec!["bench.lan".into()]);
+        for good in [
+            "localhost",
+            "localhost:11116",
+            "LOCALHOST.",
+            "a.localhost:1",
+            "127.0.0.1:80",
+            "[::1]:80",
+            "[::1]",
+            "192.168.1.2",
+            "bench.lan:11116",
+            "Bench.LAN",
+        ] {
+            assert_eq!(checked(&access, &[("host", good)]), None, "{good}");
+        }
+        for bad in [
+            "evil.example",
+            "evil.example:11116",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "",
+            "bench.lan.evil",
+            "1.2.3.4:x",
+        ] {
+            assert_eq!(
+                checked(&access, &[("host", bad)]),
+                Some("host_not_allowed"),
+                "{bad}"
+            );
+        }
+        assert_eq!(checked(&access, &[]), None);
+    }
+
+    #[test]
+    fn pages_are_the_servers_own_or_allowed() {
+        let access = Access::new(&[], vec!["https://ui.example".into()], Vec::new());
+        let with = |access: &Access, origin: &str| {
+            checked(access, &[("host", "127.0.0.1:11116"), ("origin", origin)])
+        };
+        assert_eq!(with(&access, "http://127.0.0.1:11116"), None);
+        assert_eq!(with(&access, "https://ui.example"), None);
+        for bad in [
+            "http://127.0.0.1:80",
+            "null",
+            "https://ui.example.evil",
+            "http://ui.example",
+            "",
+        ] {
+            assert_eq!(with(&access, bad), Some("origin_not_allowed"), "{bad}");
+        }
+        let all = Access::new(&[], vec!["*".into()], Vec::new());
+        assert_eq!(with(&all, "https://anywhere.example"), None);
+    }
+
+    #[test]
+    fn keys_are_bearer_tokens_or_headers() {
+        let access = Access::new(&["one".into(), "two".into()], Vec::new(), Vec::new());
+        let with = |name, value: &str| checked(&access, &[("host", "any.example"), (name, value)]);
+        assert_eq!(with("authorization", "Bearer one"), None);
+        assert_eq!(with("authorization", "bearer  two "), None);
+        assert_eq!(with("x-api-key", "two"), None);
+        assert_eq!(with("authorization", "Bearer three"), Some("wrong"));
+        assert_eq!(with("authorization", "Bearer "), Some("wrong"));
+        assert_eq!(with("x-api-key", "on"), Some("wrong"));
+        assert_eq!(with("authorization", "Basic one"), Some("missing"));
+        assert_eq!(checked(&access, &[]), Some("missing"));
+    }
+}

@@ -1,0 +1,226 @@
+//! Connections: accepted, read within a time, drained at the end.
+//!
+//! A client may close its half of a connection and still wait for its answer, or it may be gone: both look
+//! alike until something is sent. A request whose response has not begun is told `100 Continue`, which every
+//! client skips; one that is gone refuses it, and its request ends. Not here: what is answered.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Response, Version};
+use futures_util::StreamExt;
+use futures_util::task::AtomicWaker;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tower_service::Service;
+
+/// Serves connections until `stop` ends, then lets the requests under way come to their end. A head that is
+/// not there after `read_time`, or a next request on a connection, ends the connection.
+pub async fn serve(
+    listener: TcpListener,
+    app: Router,
+    read_time: Duration,
+    stop: impl Future<Output = ()>,
+) {
+    let (stopping, stopped) = watch::channel(false);
+    let mut connections = JoinSet::new();
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(connection(stream, app.clone(), read_time, stopped.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    // Out of file descriptors, as a rule: others have to end first.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+            () = &mut stop => break,
+        }
+    }
+    drop(listener);
+    let _ = stopping.send(true);
+    while connections.join_next().await.is_some() {}
+}
+
+/// Serves one connection.
+async fn connection(
+    stream: TcpStream,
+    app: Router,
+    read_time: Duration,
+    mut stopped: watch::Receiver<bool>,
+) {
+    // Tokens are small and shall not wait for each other.
+    let _ = stream.set_nodelay(true);
+    let state = Arc::new(State::default());
+    let io = TokioIo::new(Wire::new(stream, Arc::clone(&state)));
+    let of_service = Arc::clone(&state);
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let busy = Busy::start(&of_service, request.version());
+        let response = app.clone().call(request.map(Body::new));
+        async move { response.await.map(|response| holding(response, busy)) }
+    });
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(read_time)
+        .serve_connection(io, service);
+    let mut serving = std::pin::pin!(serving);
+    tokio::select! {
+        // How a connection ends is the client's matter.
+        _ = serving.as_mut() => return,
+        _ = stopped.wait_for(|is_stopping| *is_stopping) => {}
+    }
+    if state.is_busy.load(Ordering::Acquire) {
+        serving.as_mut().graceful_shutdown();
+        let _ = serving.await;
+    }
+}
+
+/// A response whose body keeps the connection busy.
+fn holding(response: Response<Body>, busy: Busy) -> Response<Body> {
+    response.map(|body| {
+        let data = body.into_data_stream().map(move |data| {
+            let _ = &busy;
+            data
+        });
+        Body::from_stream(data)
+    })
+}
+
+/// What service and wire know of a connection.
+#[derive(Debug, Default)]
+struct State {
+    /// Whether a request is being served.
+    is_busy: AtomicBool,
+    /// Whether something was sent since it came.
+    has_sent: AtomicBool,
+    /// Whether the client knows `100 Continue`.
+    may_probe: AtomicBool,
+    reader: AtomicWaker,
+}
+
+/// A request under way.
+struct Busy(Arc<State>);
+
+impl Busy {
+    fn start(state: &Arc<State>, version: Version) -> Self {
+        let is_known = version == Version::HTTP_11;
+        state.may_probe.store(is_known, Ordering::Release);
+        state.has_sent.store(false, Ordering::Release);
+        state.is_busy.store(true, Ordering::Release);
+        Self(Arc::clone(state))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.is_busy.store(false, Ordering::Release);
+        self.0.reader.wake();
+    }
+}
+
+/// Resolves when a connection is broken.
+type Broken = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
+
+/// The bytes of a connection.
+struct Wire {
+    stream: Arc<TcpStream>,
+    state: Arc<State>,
+    /// Whether the client sends no more.
+    has_ended: bool,
+    broken: Option<Broken>,
+}
+
+impl Wire {
+    fn new(stream: TcpStream, state: Arc<State>) -> Self {
+        Self {
+            stream: Arc::new(stream),
+            state,
+            has_ended: false,
+            broken: None,
+        }
+    }
+
+    /// Waits for the end of the request under way, once the client sends no more.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.state.reader.register(cx.waker());
+        if !self.state.is_busy.load(Ordering::Acquire) {
+            return Poll::Ready(Ok(()));
+        }
+        let broken = self.broken.get_or_insert_with(|| {
+            let state = &self.state;
+            let may_probe = state.may_probe.load(Ordering::Acquire);
+            if may_probe && !state.has_sent.load(Ordering::Acquire) {
+                let _ = self.stream.try_write(b"HTTP/1.1 100 Continue\r\n\r\n");
+            }
+            let stream = Arc::clone(&self.stream);
+            Box::pin(async move { stream.ready(Interest::ERROR).await.map(drop) })
+        });
+        ready!(broken.as_mut().poll(cx))?;
+        Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        while !this.has_ended {
+            ready!(this.stream.poll_read_ready(cx))?;
+            match this.stream.try_read(buffer.initialize_unfilled()) {
+                Ok(0) => this.has_ended = true,
+                Ok(n) => {
+                    buffer.advance(n);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        this.poll_end(cx)
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.state.has_sent.store(true, Ordering::Release);
+        loop {
+            ready!(self.stream.poll_write_ready(cx))?;
+            match self.stream.try_write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The connection is closed when it is dropped, which follows.
+        Poll::Ready(Ok(()))
+    }
+}

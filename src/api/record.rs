@@ -1,0 +1,195 @@
+//! What is noted of a request while it is served: the fields that have no effect, and what its line in the
+//! log says.
+//!
+//! A record belongs to the task that runs a handler; `Answers` hold it for as long as they run. Its line is
+//! written when the last of them lets go of it, so that it also tells of clients that left.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+
+use crate::engine::{Event, Usage};
+
+use super::answers::finish_reason;
+
+/// Header of a response that lists the fields of the request which had no effect.
+const IGNORED: HeaderName = HeaderName::from_static("x-bench-ignored");
+
+tokio::task_local! {
+    static RECORD: Arc<Record>;
+}
+
+/// What is noted of a request.
+#[derive(Debug)]
+pub(super) struct Record {
+    id: String,
+    method: String,
+    path: String,
+    started: Instant,
+    notes: Mutex<Notes>,
+}
+
+#[derive(Debug, Default)]
+struct Notes {
+    status: StatusCode,
+    model: Option<String>,
+    ignored: BTreeSet<&'static str>,
+    usage: Option<Usage>,
+    /// Time to the first text.
+    first: Option<Duration>,
+    /// Each once, in the order in which completions ended so.
+    finish: Vec<&'static str>,
+    is_answered: bool,
+}
+
+impl Record {
+    fn of(request: &Request) -> Self {
+        let id = request.headers().get("x-request-id");
+        let id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
+        Self::new(id, request.method().as_str(), request.uri().path())
+    }
+
+    fn new(id: &str, method: &str, path: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            method: method.to_owned(),
+            path: path.to_owned(),
+            started: Instant::now(),
+            notes: Mutex::default(),
+        }
+    }
+
+    /// The record of the request that this task serves; one that nobody reads outside of one.
+    pub(super) fn current() -> Arc<Self> {
+        let current = RECORD.try_with(Arc::clone);
+        current.unwrap_or_else(|_| Arc::new(Self::new("", "", "")))
+    }
+
+    /// Runs the rest of a request's work as part of it.
+    pub(super) async fn scope<F: Future>(self: Arc<Self>, work: F) -> F::Output {
+        RECORD.scope(self, work).await
+    }
+
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A field that has no effect.
+    pub(super) fn ignore(&self, name: &'static str) {
+        self.notes().ignored.insert(name);
+    }
+
+    /// The model that serves it.
+    pub(super) fn model(&self, name: &str) {
+        self.notes().model = Some(name.to_owned());
+    }
+
+    /// What its completions took until now.
+    pub(super) fn usage(&self, usage: Usage) {
+        self.notes().usage = Some(usage);
+    }
+
+    /// What the engine reports of one of its completions.
+    pub(super) fn event(&self, event: &Event) {
+        let mut notes = self.notes();
+        match event {
+            Event::Text { .. } => {
+                notes.first.get_or_insert_with(|| self.started.elapsed());
+            }
+            Event::Done { reason, .. } => notes.finish(finish_reason(*reason)),
+            Event::Failed(_) => notes.finish("error"),
+            Event::Prompt(_) | Event::Step { .. } => {}
+        }
+    }
+}
+
+impl Notes {
+    fn finish(&mut self, reason: &'static str) {
+        if !self.finish.contains(&reason) {
+            self.finish.push(reason);
+        }
+    }
+
+    /// How its completions ended, of a request that had any.
+    fn ending(&self) -> Option<String> {
+        self.model.as_ref()?;
+        if self.is_answered && !self.status.is_success() {
+            return None;
+        }
+        Some(match self.finish.as_slice() {
+            [] => "cancelled".to_owned(),
+            all => all.join(","),
+        })
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if self.path.is_empty() {
+            return;
+        }
+        let notes = self.notes.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let (usage, took) = (notes.usage, self.started.elapsed());
+        let milliseconds = |time: Duration| (time.as_secs_f64() * 1e4).round() / 10.0;
+        // Of the time in which tokens came.
+        let rate = usage.zip(notes.first).map(|(usage, first)| {
+            let time = took.saturating_sub(first).as_secs_f64().max(1e-4);
+            (usage.completion_tokens.saturating_sub(1) as f64 / time * 10.0).round() / 10.0
+        });
+        let ignored: Vec<&str> = notes.ignored.iter().copied().collect();
+        macro_rules! line {
+            ($level:ident) => {
+                tracing::$level!(
+                    target: "request",
+                    id = self.id,
+                    method = self.method,
+                    path = super::error::quoted(&self.path),
+                    status = notes.is_answered.then_some(notes.status.as_u16()),
+                    model = notes.model,
+                    prompt_tokens = usage.map(|usage| usage.prompt_tokens),
+                    cached_tokens = usage.map(|usage| usage.cached_tokens),
+                    completion_tokens = usage.map(|usage| usage.completion_tokens),
+                    first_token_ms = notes.first.map(milliseconds),
+                    tokens_per_second = rate,
+                    finish = notes.ending(),
+                    ms = milliseconds(took),
+                    ignored = (!ignored.is_empty()).then(|| ignored.join(",")),
+                )
+            };
+        }
+        match self.path.as_str() {
+            // Asked every few seconds.
+            "/health" | "/metrics" => line!(debug),
+            _ => line!(info),
+        }
+    }
+}
+
+/// Keeps the record of a request, and tells the client which fields had no effect.
+pub(super) async fn layer(request: Request, next: Next) -> Response {
+    let record = Arc::new(Record::of(&request));
+    let mut response = Arc::clone(&record).scope(next.run(request)).await;
+    let mut notes = record.notes();
+    notes.status = response.status();
+    notes.is_answered = true;
+    let ignored: Vec<&str> = notes.ignored.iter().copied().collect();
+    let headers = response.headers_mut();
+    if !ignored.is_empty()
+        && let Ok(value) = HeaderValue::from_str(&ignored.join(", "))
+    {
+        headers.insert(IGNORED, value);
+    }
+    let kind = headers.get(header::CONTENT_TYPE);
+    if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
+        // Proxies must not collect a stream.
+        let name = HeaderName::from_static("x-accel-buffering");
+        headers.insert(name, HeaderValue::from_static("no"));
+    }
+    drop(notes);
+    response
+}

@@ -1,0 +1,457 @@
+//! Settings of `bench serve`: a TOML file, below environment variables, below options of the command line.
+//!
+//! Every option `--some-name` is the key `some_name` of the file and the variable `BENCH_SOME_NAME`. A layer
+//! is turned into options of the command line, so that clap checks its values; a value that a higher layer
+//! sets is left out. The file has two tables besides: `[aliases]`, further names of models, and
+//! `[per_model.NAME]`, options for one model that are in force where neither environment nor command line
+//! sets them.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
+
+use crate::arch::nearest;
+
+use super::serve::Args;
+use super::{Cli, Command, Failure, output};
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Origin {
+    File,
+    Environment(String),
+    Flag,
+}
+
+/// What the layers add to the options of the command line.
+#[derive(Debug, Default)]
+pub(super) struct Layers {
+    /// Further names of models.
+    pub(super) aliases: BTreeMap<String, String>,
+    /// Options of models with a table of their own.
+    pub(super) per_model: BTreeMap<String, Args>,
+}
+
+/// Values of options, by their ids.
+type Values = BTreeMap<String, Vec<String>>;
+
+/// Options that belong to the server, not to a model.
+const OF_SERVER: &[&str] = &[
+    "model",
+    "models",
+    "host",
+    "port",
+    "api_key",
+    "api_key_file",
+    "no_api_key",
+    "cors_origin",
+    "allow_host",
+    "read_time",
+    "log",
+    "log_level",
+    "log_format",
+];
+/// Options that no file and no variable sets.
+const OF_LINE: &[&str] = &["config", "print_config", "help", "version"];
+/// Options that exclude each other: what a higher layer sets excludes the other in lower ones.
+const EXCLUSIVE: &[[&str; 2]] = &[["model", "models"], ["models", "lora"]];
+const ALIASES: &str = "aliases";
+const PER_MODEL: &str = "per_model";
+
+/// The command line of `bench serve` with the layers below it.
+///
+/// # Errors
+/// A file that cannot be read; unknown keys and wrong values, all of a layer together.
+pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Failure> {
+    let options = Options::new();
+    let mut origins: BTreeMap<String, Origin> = BTreeMap::new();
+    for arg in &options.args {
+        let id = arg.get_id().as_str();
+        if matches.value_source(id) == Some(ValueSource::CommandLine) {
+            origins.insert(id.to_owned(), Origin::Flag);
+        }
+    }
+    let mut added = Vec::new();
+    let environment = options.environment()?;
+    for (id, values) in environment {
+        let origin = Origin::Environment(variable(&id));
+        add(&options, &mut origins, &mut added, (&id, &values), &origin);
+    }
+    let above = (origins.clone(), added.clone());
+    let path = matches.get_one::<PathBuf>("config").cloned();
+    let path = path.or_else(|| std::env::var_os("BENCH_CONFIG").map(PathBuf::from));
+    let file = path.map(|path| options.file(&path)).transpose()?;
+    let file = file.unwrap_or_default();
+    for (id, values) in &file.values {
+        add(
+            &options,
+            &mut origins,
+            &mut added,
+            (id, values),
+            &Origin::File,
+        );
+    }
+    let parsed = |added: &[String]| {
+        let line = line.iter().cloned().chain(added.iter().map(OsString::from));
+        Cli::command().get_matches_from(line)
+    };
+    let whole = parsed(&added);
+    if matches.get_flag("print_config") {
+        options.print(&whole, &origins, &file)?;
+    }
+    let mut per_model = BTreeMap::new();
+    for (name, own) in &file.per_model {
+        let (mut origins, mut added) = above.clone();
+        for (id, values) in own.iter().chain(&file.values) {
+            add(
+                &options,
+                &mut origins,
+                &mut added,
+                (id, values),
+                &Origin::File,
+            );
+        }
+        per_model.insert(name.clone(), args(&parsed(&added))?.1);
+    }
+    let (mut cli, mut own) = args(&whole)?;
+    own.layers = Layers {
+        aliases: file.aliases,
+        per_model,
+    };
+    cli.command = Command::Serve(Box::new(own));
+    Ok(cli)
+}
+
+/// The options of `bench serve` in what was parsed.
+fn args(matches: &ArgMatches) -> Result<(Cli, Args), Failure> {
+    let cli = Cli::from_arg_matches(matches)?;
+    let of_serve = matches.subcommand_matches("serve");
+    let of_serve = of_serve.ok_or_else(|| anyhow::anyhow!("not `bench serve`"))?;
+    Ok((cli, Args::from_arg_matches(of_serve)?))
+}
+
+/// Adds a value of a layer, unless a higher one sets it or excludes it.
+fn add(
+    options: &Options,
+    origins: &mut BTreeMap<String, Origin>,
+    added: &mut Vec<String>,
+    (id, values): (&str, &[String]),
+    origin: &Origin,
+) {
+    let excludes = |[a, b]: &[&str; 2]| {
+        let other = match (*a == id, *b == id) {
+            (true, _) => b,
+            (_, true) => a,
+            _ => return false,
+        };
+        origins
+            .get(*other)
+            .is_some_and(|of_other| of_other != origin)
+    };
+    if origins.contains_key(id) || EXCLUSIVE.iter().any(excludes) {
+        return;
+    }
+    origins.insert(id.to_owned(), origin.clone());
+    added.extend(options.flags(id, values));
+}
+
+/// The environment variable of an option.
+fn variable(id: &str) -> String {
+    format!("BENCH_{}", id.to_ascii_uppercase())
+}
+
+/// What a file sets.
+#[derive(Debug, Default)]
+struct File {
+    path: PathBuf,
+    values: Values,
+    aliases: BTreeMap<String, String>,
+    per_model: BTreeMap<String, Values>,
+}
+
+/// The options of `bench serve`.
+struct Options {
+    args: Vec<Arg>,
+}
+
+impl Options {
+    fn new() -> Self {
+        let mut command = Cli::command();
+        command.build();
+        let of_serve = command.find_subcommand("serve");
+        let args = of_serve.into_iter().flat_map(clap::Command::get_arguments);
+        let is_setting =
+            |arg: &&Arg| arg.get_long().is_some() && !OF_LINE.contains(&arg.get_id().as_str());
+        Self {
+            args: args.filter(is_setting).cloned().collect(),
+        }
+    }
+
+    /// Key of an option in a file.
+    fn key(arg: &Arg) -> String {
+        arg.get_long().unwrap_or_default().replace('-', "_")
+    }
+
+    fn find(&self, key: &str) -> Option<&Arg> {
+        self.args.iter().find(|arg| Self::key(arg) == key)
+    }
+
+    /// The options of the command line that set a value.
+    fn flags(&self, id: &str, values: &[String]) -> Vec<String> {
+        let Some(arg) = self.args.iter().find(|arg| arg.get_id() == id) else {
+            return Vec::new();
+        };
+        let long = arg.get_long().unwrap_or_default();
+        match arg.get_action() {
+            ArgAction::SetTrue => values
+                .iter()
+                .filter(|value| *value == "true")
+                .map(|_| format!("--{long}"))
+                .collect(),
+            _ => values
+                .iter()
+                .map(|value| format!("--{long}={value}"))
+                .collect(),
+        }
+    }
+
+    /// Checks the values of a layer as clap checks options.
+    fn check(&self, id: &str, values: &[String]) -> Result<(), String> {
+        let flags = self.flags(id, values);
+        let line = ["bench".to_owned(), "serve".to_owned()]
+            .into_iter()
+            .chain(flags);
+        let Err(error) = Cli::command().try_get_matches_from(line) else {
+            return Ok(());
+        };
+        let text = error.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        Err(first.trim_start_matches("error: ").to_owned())
+    }
+
+    fn environment(&self) -> Result<Values, Failure> {
+        let (mut found, mut faults) = (Values::new(), Vec::new());
+        for arg in &self.args {
+            let (id, key) = (arg.get_id().as_str(), Self::key(arg));
+            let name = variable(&key);
+            let Some(text) = std::env::var(&name).ok().filter(|text| !text.is_empty()) else {
+                continue;
+            };
+            let values = match arg.get_action() {
+                ArgAction::SetTrue => match text.as_str() {
+                    "1" | "true" | "on" | "yes" => vec!["true".to_owned()],
+                    "0" | "false" | "off" | "no" => vec!["false".to_owned()],
+                    _ => {
+                        faults.push(format!("{name}: found `{text}`, expected true or false"));
+                        continue;
+                    }
+                },
+                ArgAction::Append => text.split(',').map(str::to_owned).collect(),
+                _ => vec![text],
+            };
+            if let Err(fault) = self.check(id, &values) {
+                faults.push(format!("{name}: {fault}"));
+            }
+            found.insert(id.to_owned(), values);
+        }
+        whole(found, &faults)
+    }
+
+    fn file(&self, path: &Path) -> Result<File, Failure> {
+        let at = path.display();
+        let text = std::fs::read_to_string(path).map_err(|e| anyhow::anyhow!("{at}: {e}"))?;
+        let table: toml::Table = text.parse().map_err(|e| anyhow::anyhow!("{at}: {e}"))?;
+        let mut faults = Vec::new();
+        let mut file = File {
+            path: path.to_owned(),
+            ..File::default()
+        };
+        for (key, value) in &table {
+            match (key.as_str(), value) {
+                (ALIASES, toml::Value::Table(aliases)) => {
+                    for (alias, name) in aliases {
+                        match name.as_str() {
+                            Some(name) => {
+                                file.aliases.insert(alias.clone(), name.to_owned());
+                            }
+                            None => {
+                                faults.push(format!("{at}: `{ALIASES}.{alias}`: expected a text"))
+                            }
+                        }
+                    }
+                }
+                (PER_MODEL, toml::Value::Table(models)) => {
+                    for (name, own) in models {
+                        let prefix = format!("{PER_MODEL}.{name}.");
+                        let Some(own) = own.as_table() else {
+                            faults.push(format!("{at}: `{PER_MODEL}.{name}`: expected a table"));
+                            continue;
+                        };
+                        let known = |key: &str| !OF_SERVER.contains(&key);
+                        let own = self.values(&prefix, own, known);
+                        faults.extend(own.1.into_iter().map(|fault| format!("{at}: {fault}")));
+                        file.per_model.insert(name.clone(), own.0);
+                    }
+                }
+                (ALIASES | PER_MODEL, _) => faults.push(format!("{at}: `{key}`: expected a table")),
+                _ => {
+                    let one = toml::Table::from_iter([(key.clone(), value.clone())]);
+                    let (values, more) = self.values("", &one, |_| true);
+                    faults.extend(more.into_iter().map(|fault| format!("{at}: {fault}")));
+                    file.values.extend(values);
+                }
+            }
+        }
+        whole(file, &faults)
+    }
+
+    /// The values of a table, and what is wrong with it.
+    fn values(
+        &self,
+        prefix: &str,
+        table: &toml::Table,
+        is_known: impl Fn(&str) -> bool,
+    ) -> (Values, Vec<String>) {
+        let (mut found, mut faults) = (Values::new(), Vec::new());
+        for (key, value) in table {
+            let Some(arg) = self.find(key).filter(|_| is_known(key)) else {
+                let keys: Vec<String> = self.args.iter().map(Self::key).collect();
+                let tables = [ALIASES, PER_MODEL]
+                    .into_iter()
+                    .filter(|_| prefix.is_empty());
+                let known = keys.iter().map(String::as_str).filter(|key| is_known(key));
+                let near = nearest(key, known.chain(tables));
+                let hint = near.map(|near| format!("; did you mean `{prefix}{near}`?"));
+                let hint = hint.unwrap_or_default();
+                faults.push(format!("unknown key `{prefix}{key}`{hint}"));
+                continue;
+            };
+            let id = arg.get_id().as_str();
+            match texts(arg, value) {
+                Ok(values) => {
+                    if let Err(fault) = self.check(id, &values) {
+                        faults.push(format!("`{prefix}{key}`: {fault}"));
+                    }
+                    found.insert(id.to_owned(), values);
+                }
+                Err(expected) => faults.push(format!("`{prefix}{key}`: expected {expected}")),
+            }
+        }
+        (found, faults)
+    }
+
+    /// Prints each setting with where it comes from, as a file that sets the same.
+    fn print(
+        &self,
+        matches: &ArgMatches,
+        origins: &BTreeMap<String, Origin>,
+        file: &File,
+    ) -> Result<(), Failure> {
+        let of_serve = matches.subcommand_matches("serve").unwrap_or(matches);
+        let path = file.path.display();
+        for arg in &self.args {
+            let (id, key) = (arg.get_id().as_str(), Self::key(arg));
+            let long = arg.get_long().unwrap_or_default();
+            let origin = match origins.get(id) {
+                None => "default".to_owned(),
+                Some(Origin::File) => path.to_string(),
+                Some(Origin::Environment(name)) => name.clone(),
+                Some(Origin::Flag) => format!("--{long}"),
+            };
+            match shown(arg, of_serve) {
+                Some(value) => output::line(format!("{key} = {value}  # {origin}"))?,
+                None => output::line(format!("# {key} is not set"))?,
+            }
+        }
+        let table = |heading: &str| output::line(format!("\n[{heading}]  # {path}"));
+        if !file.aliases.is_empty() {
+            table(ALIASES)?;
+        }
+        for (alias, name) in &file.aliases {
+            output::line(format!("{} = {}", quoted(alias), quoted(name)))?;
+        }
+        for (name, values) in &file.per_model {
+            table(&format!("{PER_MODEL}.{}", quoted(name)))?;
+            for (id, values) in values {
+                let key = self.args.iter().find(|arg| arg.get_id() == id.as_str());
+                let key = key.map(Self::key).unwrap_or_default();
+                output::line(format!("{key} = {}", values_shown(values)))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The value, unless there are faults.
+fn whole<T>(value: T, faults: &[String]) -> Result<T, Failure> {
+    match faults {
+        [] => Ok(value),
+        _ => Err(anyhow::anyhow!("{}", faults.join("\n"))),
+    }
+}
+
+/// A value of a file as texts of the command line.
+fn texts(arg: &Arg, value: &toml::Value) -> Result<Vec<String>, &'static str> {
+    let is_list = matches!(arg.get_action(), ArgAction::Append);
+    let is_flag = matches!(arg.get_action(), ArgAction::SetTrue);
+    let one = |value: &toml::Value| match value {
+        toml::Value::Boolean(on) if is_flag => Some(on.to_string()),
+        _ if is_flag => None,
+        toml::Value::Boolean(on) => Some(if *on { "on" } else { "off" }.to_owned()),
+        toml::Value::String(text) => Some(text.clone()),
+        toml::Value::Integer(number) => Some(number.to_string()),
+        toml::Value::Float(number) => Some(number.to_string()),
+        _ => None,
+    };
+    let expected = match (is_flag, is_list) {
+        (true, _) => "true or false",
+        (_, true) => "an array of texts",
+        _ => "a text or a number",
+    };
+    let all = match value {
+        toml::Value::Array(all) if is_list => all.iter().map(one).collect(),
+        value => one(value).map(|one| vec![one]),
+    };
+    all.ok_or(expected)
+}
+
+/// The value of an option as a file has it; none if it is not set.
+fn shown(arg: &Arg, matches: &ArgMatches) -> Option<String> {
+    let id = arg.get_id().as_str();
+    if matches!(arg.get_action(), ArgAction::SetTrue) {
+        return Some(matches.get_flag(id).to_string());
+    }
+    let raw = matches.try_get_raw(id).ok().flatten()?;
+    let values: Vec<String> = raw
+        .map(|value| value.to_string_lossy().into_owned())
+        .collect();
+    if id == "api_key" {
+        return Some(values_shown(&vec!["***".to_owned(); values.len()]));
+    }
+    Some(match arg.get_action() {
+        ArgAction::Append => {
+            let all: Vec<String> = values.iter().map(|value| quoted(value)).collect();
+            format!("[{}]", all.join(", "))
+        }
+        _ => values_shown(&values),
+    })
+}
+
+fn values_shown(values: &[String]) -> String {
+    let one = |value: &String| match value.parse::<f64>().is_ok_and(f64::is_finite) {
+        true => value.clone(),
+        false if value == "true" || value == "false" => value.clone(),
+        false => quoted(value),
+    };
+    match values {
+        [value] => one(value),
+        all => format!("[{}]", all.iter().map(one).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}

@@ -1,0 +1,225 @@
+//! Fields of other servers: honoured, without effect, refused (docs/compatibility.md).
+
+use serde_json::{Value, json};
+
+use crate::server::Server;
+
+fn body(extra: &Value) -> Value {
+    let mut body = json!({
+        "model": "tiny-chat", "temperature": 0, "max_tokens": 40,
+        "messages": [{ "role": "user", "content": "Count from 1 to 9." }],
+    });
+    for (key, value) in extra.as_object().expect("an object") {
+        body[key] = value.clone();
+    }
+    body
+}
+
+fn content(answer: &Value) -> &str {
+    answer["choices"][0]["message"]["content"]
+        .as_str()
+        .expect("text")
+}
+
+#[test]
+fn fields_without_effect_are_accepted_and_listed() {
+    let server = Server::start(&[]);
+    let extra = json!({
+        "user": "u", "store": true, "metadata": { "a": "b" }, "verbosity": "low", "id_slot": 3,
+        "use_beam_search": false, "length_penalty": 1, "service_tier": null,
+    });
+    for path in ["/v1/chat/completions", "/v1/completions"] {
+        let mut body = body(&extra);
+        if path == "/v1/completions" {
+            body.as_object_mut().expect("an object").remove("messages");
+            body["prompt"] = "1 2 3".into();
+        }
+        for stream in [false, true] {
+            body["stream"] = stream.into();
+            let text = body.to_string();
+            let (status, head, answer) = server.raw("POST", path, "application/json", &text);
+            assert_eq!(status, 200, "{answer}");
+            let listed = "x-bench-ignored: id_slot, metadata, store, user, verbosity\r\n";
+            assert!(head.contains(listed), "{head}");
+            assert_eq!(head.contains("x-accel-buffering: no"), stream, "{head}");
+        }
+    }
+    let (_, head, _) = server.raw(
+        "POST",
+        "/v1/chat/completions",
+        "application/json",
+        &body(&json!({})).to_string(),
+    );
+    assert!(!head.contains("x-bench-ignored"), "{head}");
+}
+
+#[test]
+fn fields_that_would_change_the_result_are_refused() {
+    let server = Server::start(&[]);
+    for (extra, code, param) in [
+        (
+            json!({ "use_beam_search": true }),
+            "unsupported_parameter",
+            "use_beam_search",
+        ),
+        (json!({ "echo": true }), "unsupported_parameter", "echo"),
+        (
+            json!({ "dynatemp_range": 0.5 }),
+            "unsupported_parameter",
+            "dynatemp_range",
+        ),
+        (
+            json!({ "metadata": { "a": 1 } }),
+            "invalid_type",
+            "metadata.a",
+        ),
+        (json!({ "metadata": [] }), "invalid_type", "metadata"),
+        (json!({ "user": 7 }), "invalid_type", "user"),
+        (json!({ "store": "yes" }), "invalid_type", "store"),
+        (
+            json!({ "max_tokens": 10, "min_tokens": 50 }),
+            "invalid_value",
+            "min_tokens",
+        ),
+        (
+            json!({ "stop_token_ids": [99_999_999] }),
+            "invalid_value",
+            "stop_token_ids",
+        ),
+        (
+            json!({ "stop_token_ids": vec![1; 129] }),
+            "invalid_value",
+            "stop_token_ids",
+        ),
+        (json!({ "stop": "x".repeat(5000) }), "invalid_value", "stop"),
+        (
+            json!({ "dry_sequence_breakers": vec!["a"; 100_000] }),
+            "invalid_value",
+            "dry_sequence_breakers",
+        ),
+        (
+            json!({ "samplers": vec!["top_k"; 100_000] }),
+            "invalid_value",
+            "samplers",
+        ),
+        (
+            json!({ "repetition_penalty": 0 }),
+            "invalid_value",
+            "repetition_penalty",
+        ),
+        (
+            json!({ "guided_choice": [] }),
+            "invalid_type",
+            "guided_choice",
+        ),
+        (
+            json!({ "guided_choice": ["a"], "guided_regex": "b" }),
+            "invalid_value",
+            "guided_choice",
+        ),
+        (
+            json!({ "max_tokens": "x".repeat(1000) }),
+            "invalid_type",
+            "max_tokens",
+        ),
+    ] {
+        server.refused(extra, 400, code, param);
+    }
+    let many = vec![json!({ "role": "user", "content": "x" }); 20_000];
+    server.refused(
+        json!({ "messages": many }),
+        400,
+        "invalid_value",
+        "messages",
+    );
+    let (_, answer) = server.chat(json!({ "max_tokens": "x".repeat(1000) }));
+    let message = answer["error"]["message"].as_str().expect("a text");
+    assert!(
+        message.len() < 200 && message.contains("a whole number"),
+        "{message}"
+    );
+    let (_, answer) = server.chat(json!({ "metadate": {} }));
+    let message = answer["error"]["message"].as_str().expect("a text");
+    assert!(message.contains("did you mean `metadata`?"), "{message}");
+}
+
+#[test]
+fn ends_of_other_servers_are_honoured() {
+    let server = Server::start(&[]);
+    let ask = |extra: Value| {
+        let (status, answer) = server.json("POST", "/v1/chat/completions", &body(&extra));
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    let whole = ask(json!({ "logprobs": true }));
+    let tokens = whole["choices"][0]["logprobs"]["content"]
+        .as_array()
+        .expect("tokens")
+        .clone();
+    let n = whole["usage"]["completion_tokens"]
+        .as_u64()
+        .expect("a number");
+    assert_eq!(whole["choices"][0]["finish_reason"], "stop");
+    assert!(n < 35, "{whole}");
+
+    let predicted = ask(json!({ "max_tokens": null, "n_predict": 3 }));
+    assert_eq!(predicted["usage"]["completion_tokens"], 3);
+    let longer = ask(json!({ "min_tokens": n + 4 }));
+    assert!(
+        longer["usage"]["completion_tokens"].as_u64() >= Some(n + 4),
+        "{longer}"
+    );
+    assert!(content(&longer).starts_with(content(&whole)));
+
+    // The first token that is not the first of its kind would end the completion earlier.
+    let at = (1..tokens.len())
+        .find(|at| {
+            tokens[..*at]
+                .iter()
+                .all(|token| token["id"] != tokens[*at]["id"])
+        })
+        .expect("a second token");
+    let stopped = ask(json!({ "stop_token_ids": [tokens[at]["id"]] }));
+    let before: String = tokens[..at]
+        .iter()
+        .filter_map(|t| t["token"].as_str())
+        .collect();
+    assert_eq!(content(&stopped), before);
+    assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
+
+    let text = tokens[at]["token"].as_str().expect("text");
+    let kept = ask(json!({ "stop": text, "include_stop_str_in_output": true }));
+    let cut = content(&whole).find(text).expect("it is there") + text.len();
+    assert_eq!(content(&kept), &content(&whole)[..cut]);
+
+    let chosen = ask(json!({ "guided_choice": ["a+b? (yes)", "$no^"] }));
+    assert!(
+        ["a+b? (yes)", "$no^"].contains(&content(&chosen)),
+        "{chosen}"
+    );
+    let chosen = ask(json!({ "structured_outputs": { "choice": ["\\d\n"] } }));
+    assert_eq!(content(&chosen), "\\d\n");
+}
+
+#[test]
+fn the_cache_and_the_penalty_have_two_names() {
+    let server = Server::start(&["--parallel", "1"]);
+    let long = json!([{ "role": "user", "content": "Count from 1 to 9, and then again from 1 to 9, please." }]);
+    let ask = |extra: Value| {
+        let mut body = body(&extra);
+        body["messages"] = long.clone();
+        let (status, answer) = server.json("POST", "/v1/chat/completions", &body);
+        assert_eq!(status, 200, "{answer}");
+        let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+        (content(&answer).to_owned(), cached.expect("a number"))
+    };
+    let (first, _) = ask(json!({}));
+    let (again, cached) = ask(json!({ "cache_prompt": true }));
+    assert!(cached > 0);
+    let (without, cached) = ask(json!({ "cache_prompt": false }));
+    assert_eq!((&again, &without, cached), (&first, &first, 0));
+    let ours = ask(json!({ "repeat_penalty": 5, "repeat_last_n": -1 }));
+    let theirs = ask(json!({ "repetition_penalty": 5 }));
+    assert_eq!(ours.0, theirs.0);
+    assert_ne!(ours.0, first);
+}

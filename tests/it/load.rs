@@ -1,0 +1,289 @@
+//! What one client does to the others: large requests, slow and half-closed connections, many at once, the end
+//! of the server.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::server::Server;
+
+/// The longest that `/health` took while `work` ran.
+fn slowest_health(server: &Server, work: impl FnOnce() + Send) -> Duration {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut slowest = Duration::ZERO;
+            while !is_over.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                assert_eq!(server.json("GET", "/health", &Value::Null).0, 200);
+                slowest = slowest.max(start.elapsed());
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            slowest
+        });
+        work();
+        is_over.store(true, Ordering::Relaxed);
+        watch.join().expect("it lives")
+    })
+}
+
+/// What comes until the server closes the connection.
+fn rest(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn connect(server: &Server, text: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(&server.address).expect("the server listens");
+    let limit = Some(Duration::from_secs(60));
+    stream.set_read_timeout(limit).expect("a limit");
+    stream.write_all(text.as_bytes()).expect("it is sent");
+    stream
+}
+
+fn post(body: &str, n_bytes: usize) -> String {
+    format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {n_bytes}\r\n\r\n{body}"
+    )
+}
+
+fn chat(extra: &Value) -> String {
+    let mut body = json!({ "model": "tiny-chat", "messages": [{ "role": "user", "content": "2+2=?" }], "temperature": 0 });
+    for (key, value) in extra.as_object().expect("an object") {
+        body[key] = value.clone();
+    }
+    body.to_string()
+}
+
+#[test]
+fn large_requests_delay_nobody() {
+    let server = Server::start(&[]);
+    // Unoptimised code takes as long for less.
+    let n_bytes = if cfg!(debug_assertions) {
+        1 << 20
+    } else {
+        15 << 20
+    };
+    let text = "some words and 123 "
+        .repeat(n_bytes / 16)
+        .split_at(n_bytes)
+        .0
+        .to_owned();
+    let prompts = chat(&json!({ "messages": [{ "role": "user", "content": text }] }));
+    let breakers: Vec<String> = (0..100_000).map(|i| format!("b{i}")).collect();
+    let breakers = chat(&json!({ "dry_multiplier": 1, "dry_sequence_breakers": breakers }));
+    let slowest = slowest_health(&server, || {
+        std::thread::scope(|scope| {
+            for body in [&prompts, &prompts, &prompts, &prompts, &breakers] {
+                let server = &server;
+                scope.spawn(move || {
+                    let (status, _, answer) =
+                        server.raw("POST", "/v1/chat/completions", "application/json", body);
+                    assert_eq!(status, 400, "{}", &answer[..answer.len().min(300)]);
+                });
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            // A small request does not wait for the large ones either.
+            let start = Instant::now();
+            assert_eq!(server.chat(json!({ "max_tokens": 1 })).0, 200);
+            assert!(
+                start.elapsed() < Duration::from_secs(5),
+                "{:?}",
+                start.elapsed()
+            );
+        });
+    });
+    // Debug builds on a busy machine: on its own the server answers within a few milliseconds.
+    assert!(slowest < Duration::from_millis(1000), "{slowest:?}");
+}
+
+#[test]
+fn sixteen_schemas_at_once_are_all_served() {
+    let server = Server::start(&[]);
+    std::thread::scope(|scope| {
+        for i in 0..16 {
+            let server = &server;
+            scope.spawn(move || {
+                let schema = json!({ "type": "object", "properties": { format!("k{i}"): { "enum": [i] } },
+                    "required": [format!("k{i}")], "additionalProperties": false });
+                let (status, answer) = server.chat(json!({ "json_schema": schema, "max_tokens": 40 }));
+                assert_eq!(status, 200, "{answer}");
+            });
+        }
+    });
+}
+
+#[test]
+fn half_sent_heads_and_bodies_end() {
+    let server = Server::start(&["--read-time", "1"]);
+    let start = Instant::now();
+    let mut head = connect(
+        &server,
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nconte",
+    );
+    let mut body = connect(&server, &post("{\"model\"", 1000));
+    rest(&mut head);
+    let answer = rest(&mut body);
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert!(answer.contains("request_timeout"), "{answer}");
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
+fn a_half_closed_connection_gets_its_answer() {
+    let server = Server::start(&[]);
+    for extra in [
+        json!({}),
+        json!({ "stream": true }),
+        json!({ "max_tokens": 100, "ignore_eos": true }),
+    ] {
+        let body = chat(&extra);
+        let mut stream = connect(&server, &post(&body, body.len()));
+        stream.shutdown(Shutdown::Write).expect("it is open");
+        let answer = rest(&mut stream);
+        let answer = answer.trim_start_matches("HTTP/1.1 100 Continue\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        let end = if extra["stream"] == true {
+            "[DONE]"
+        } else {
+            "\"usage\""
+        };
+        assert!(answer.contains(end), "{answer}");
+    }
+}
+
+#[test]
+fn clients_that_leave_free_their_places() {
+    let server = Server::start(&["--parallel", "1", "--ctx", "4096"]);
+    let endless = chat(&json!({ "ignore_eos": true, "max_tokens": 4000 }));
+    for _ in 0..4 {
+        let stream = connect(&server, &post(&endless, endless.len()));
+        std::thread::sleep(Duration::from_millis(200));
+        drop(stream);
+    }
+    let start = Instant::now();
+    assert_eq!(server.chat(json!({ "max_tokens": 2 })).0, 200);
+    // One of them alone would take longer.
+    assert!(
+        start.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
+fn idle_and_slow_connections_delay_nobody() {
+    let server = Server::start(&[]);
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let limit = getrlimit(Resource::Nofile);
+        let raised = Rlimit {
+            current: limit.maximum,
+            ..limit
+        };
+        setrlimit(Resource::Nofile, raised).expect("the limit may be raised");
+    }
+    let idle: Vec<TcpStream> = (0..1000).map(|_| connect(&server, "")).collect();
+    let mut slow: Vec<TcpStream> = (0..200)
+        .map(|_| connect(&server, &post("{", 1000)))
+        .collect();
+    let slowest = slowest_health(&server, || {
+        for _ in 0..5 {
+            for stream in &mut slow {
+                stream.write_all(b" ").expect("it is open");
+            }
+            assert_eq!(server.chat(json!({ "max_tokens": 2 })).0, 200);
+        }
+    });
+    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
+    drop(idle);
+}
+
+/// Sends a signal by its name.
+fn signal(server: &Server, name: &str) {
+    let id = server.child.id().to_string();
+    let status = Command::new("kill")
+        .args([name, &id])
+        .status()
+        .expect("kill runs");
+    assert!(status.success());
+}
+
+fn ended(server: &mut Server, limit: Duration) -> Option<ExitStatus> {
+    let start = Instant::now();
+    while start.elapsed() < limit {
+        if let Some(status) = server.child.try_wait().expect("it has a state") {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    None
+}
+
+#[test]
+fn signals_drain_and_a_second_one_ends() {
+    for name in ["-TERM", "-INT"] {
+        let mut server = Server::start(&["--ctx", "4096"]);
+        let idle = connect(&server, "");
+        let half = connect(&server, "POST /v1/chat/completions HTTP/1.1\r\nhost: 127");
+        let body = chat(&json!({ "ignore_eos": true, "max_tokens": 200, "stream": true }));
+        let mut stream = connect(&server, &post(&body, body.len()));
+        let mut first = [0; 64];
+        stream.read_exact(&mut first).expect("the stream begins");
+        signal(&server, name);
+        let text = rest(&mut stream);
+        assert!(text.contains("[DONE]"), "the stream is cut off: {text}");
+        let status = ended(&mut server, Duration::from_secs(5)).expect("it ends");
+        assert!(status.success(), "{status}");
+        drop((idle, half));
+    }
+    let mut server = Server::start(&["--ctx", "4096"]);
+    let body = chat(&json!({ "ignore_eos": true, "max_tokens": 4000, "stream": true }));
+    let mut stream = connect(&server, &post(&body, body.len()));
+    let mut first = [0; 64];
+    stream.read_exact(&mut first).expect("the stream begins");
+    signal(&server, "-INT");
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(
+        server.child.try_wait().expect("a state").is_none(),
+        "it drains"
+    );
+    signal(&server, "-INT");
+    let status = ended(&mut server, Duration::from_secs(3)).expect("it ends at once");
+    assert_eq!(status.code(), Some(1));
+}
+
+#[test]
+fn refusals_agree_about_retries() {
+    let server = Server::start(&[
+        "--parallel",
+        "1",
+        "--queue",
+        "1",
+        "--queue-time",
+        "0.2",
+        "--ctx",
+        "4096",
+    ]);
+    let body = chat(&json!({ "ignore_eos": true, "max_tokens": 4000 }));
+    let _running = connect(&server, &post(&body, body.len()));
+    std::thread::sleep(Duration::from_millis(300));
+    let waiting = chat(&json!({ "max_tokens": 1 }));
+    let (status, head, _) =
+        server.raw("POST", "/v1/chat/completions", "application/json", &waiting);
+    assert!([429, 503].contains(&status), "{status}");
+    assert!(
+        head.contains("retry-after: 1") && head.contains("x-should-retry: true"),
+        "{head}"
+    );
+}
