@@ -130,7 +130,7 @@ fn keys_that_could_change_the_result_are_refused_by_name_and_meaning() {
         (
             "is_causal",
             json!(false),
-            "is_causal = false (where it is false, every token attends to later",
+            "is_causal = false (if it is false, every token also attends to later ones)",
         ),
         (
             "norm_topk_prob",
@@ -140,12 +140,12 @@ fn keys_that_could_change_the_result_are_refused_by_name_and_meaning() {
         (
             "residual_multiplier",
             json!(0.5),
-            "residual_multiplier = 0.5 (what each layer adds",
+            "residual_multiplier = 0.5 (the result of each sublayer would be",
         ),
         (
             "use_qk_norm",
             json!(true),
-            "use_qk_norm = true (queries and keys would be normalised)",
+            "use_qk_norm = true (queries and keys would be normalised (q/k norm))",
         ),
         (
             "final_logit_softcapping",
