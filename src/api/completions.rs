@@ -326,7 +326,7 @@ impl Shape {
         &self,
         index: u32,
         text: &str,
-        logprobs: Option<Value>,
+        logprobs: Option<&Value>,
         reason: Option<&str>,
     ) -> String {
         let choice = json!([{
@@ -359,13 +359,13 @@ impl Format for Shape {
         // The text is in the first chunk.
         let (arrays, end) = self.arrays(tokens, self.offsets[choice as usize]);
         self.offsets[choice as usize] = end;
-        vec![self.chunk(choice, "", arrays, None)]
+        vec![self.chunk(choice, "", arrays.as_ref(), None)]
     }
 
     fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken]) -> String {
         let (arrays, end) = self.arrays(tokens, self.offsets[choice as usize]);
         self.offsets[choice as usize] = end;
-        self.chunk(choice, text, arrays, None)
+        self.chunk(choice, text, arrays.as_ref(), None)
     }
 
     fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> String {

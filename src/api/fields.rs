@@ -189,9 +189,8 @@ impl Body {
 
 /// A message of serde's in plain words, with a short quotation.
 fn plain(message: &str) -> String {
-    let (found, expected) = match message.rsplit_once(", expected ") {
-        None => return quoted(message),
-        Some(both) => both,
+    let Some((found, expected)) = message.rsplit_once(", expected ") else {
+        return quoted(message);
     };
     let expected = match expected {
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",

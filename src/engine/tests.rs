@@ -350,7 +350,7 @@ fn prompts_are_scored_whatever_is_cached() {
                 prompt_logprobs: Some(2),
                 ..request(prompt, n)
             };
-            let mut all = vec![
+            let mut all = [
                 (submit(&mut engine, request(&prompt, n)), Answer::default()),
                 (submit(&mut engine, scoring(&prompt)), Answer::default()),
                 (submit(&mut engine, scoring(long)), Answer::default()),

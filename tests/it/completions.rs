@@ -7,8 +7,9 @@ use crate::server::Server;
 
 const PATH: &str = "/v1/completions";
 
-fn body(extra: Value) -> Value {
+fn body(extra: impl Into<Value>) -> Value {
     let mut body = json!({ "model": "default", "prompt": "2+2=", "temperature": 0 });
+    let extra = extra.into();
     for (key, value) in extra.as_object().expect("an object") {
         body[key] = value.clone();
     }

@@ -242,7 +242,7 @@ const COMPARED_WITHIN: Duration = Duration::from_millis(600);
 #[test]
 fn pairs_are_whole_symmetric_legible_and_quick() {
     let mut out = String::new();
-    let named = PAIRS.map(|pair| pair.map(|name| drawing(name)));
+    let named = PAIRS.map(|pair| pair.map(drawing));
     let with_numbers = cases().windows(2).step_by(7);
     let with_numbers = with_numbers.map(|pair| [0, 1].map(|at| pair[at].drawings[at].clone()));
     for (at, [a, b]) in named.into_iter().chain(with_numbers).enumerate() {
@@ -273,7 +273,7 @@ fn pairs_are_whole_symmetric_legible_and_quick() {
 /// A definition may have thousands of slots and hundreds of kinds; each with each would take for ever.
 #[test]
 fn thousands_of_sublayers_are_compared_in_time() {
-    let mut drawings = ["qwen3", "gptneox"].map(|name| drawing(name));
+    let mut drawings = ["qwen3", "gptneox"].map(drawing);
     for drawing in &mut drawings {
         let slots = drawing.kinds[0].slots.clone();
         drawing.kinds[0].slots = slots.iter().cycle().take(3000).cloned().collect();

@@ -38,6 +38,10 @@ pub(super) fn root(steps: &[Step], origin: &Origin) -> Origin {
 }
 
 /// The step that an origin is, if it is one.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "origins are made for the one call"
+)]
 fn step_of(origin: Origin) -> Option<usize> {
     match origin {
         Origin::Step(at) => Some(at),

@@ -87,6 +87,9 @@ pub struct Comparison {
     pub findings: Vec<Finding>,
 }
 
+/// A title and its lines, each with the number of a difference if it names one.
+pub type Section = (&'static str, Vec<(Option<usize>, String)>);
+
 impl Comparison {
     /// Compares two drawings.
     pub fn new(a: &Drawing, b: &Drawing) -> Self {
@@ -137,7 +140,7 @@ impl Comparison {
 
     /// What differs, by levels: a title, and lines with the numbers of differences. A line without a number
     /// says that nothing differs in what is computed.
-    pub fn sections(&self) -> Vec<(&'static str, Vec<(Option<usize>, String)>)> {
+    pub fn sections(&self) -> Vec<Section> {
         let levels = [
             (Level::Computation, "What is computed"),
             (Level::Sizes, "Sizes"),

@@ -52,14 +52,14 @@ impl Views {
         self.begin_view(WHOLE, "The stack");
         self.push("<div class=\"row\">\n");
         let label = "The stack, from input to output";
-        self.picture(edged(svg::column(drawing)), "whole", label);
+        self.picture(&edged(svg::column(drawing)), "whole", label);
         let label = "Layers and numbers of the whole model";
-        self.picture(edged(svg::notes(drawing)), "notes", label);
+        self.picture(&edged(svg::notes(drawing)), "notes", label);
         let name = "How it is executed";
         self.push(&format!(
             "</div>\n<section class=\"execution\" aria-label=\"{name}\">\n<h2>{name}</h2>\n"
         ));
-        self.picture(svg::execution(drawing, EXECUTION), "scenes", name);
+        self.picture(&svg::execution(drawing, EXECUTION), "scenes", name);
         self.push("</section>\n</section>\n");
     }
 
@@ -68,16 +68,16 @@ impl Views {
         self.push(&heading(drawing, kind));
         if let Some(legend) = &drawing.overlay {
             let legend = edged(svg::legend(legend, svg::LEGEND));
-            self.picture(legend, "scale", "What the colours mean");
+            self.picture(&legend, "scale", "What the colours mean");
         }
         let begin = svg::stream("x: the hidden state, from the layer before", false);
-        self.picture(edged(begin), "stream", "The hidden state comes in");
+        self.picture(&edged(begin), "stream", "The hidden state comes in");
         let room = svg::room(drawing);
         for (n, slot) in kind.slots.iter().enumerate() {
             self.slot(&format!("{}/{n}", kind.id), slot, room);
         }
         let end = svg::stream("x: to the next layer", true);
-        self.picture(edged(end), "stream", "The hidden state goes out");
+        self.picture(&edged(end), "stream", "The hidden state goes out");
         self.push("</section>\n");
     }
 
@@ -90,7 +90,11 @@ impl Views {
              {name}\"><span class=\"sign\" aria-hidden=\"true\"></span>{name}</button>\n"
         ));
         let closed = svg::on_stream(svg::slot(slot, svg::Detail::cards(room)));
-        self.picture(edged(closed), "closed", &format!("{} collapsed", slot.name));
+        self.picture(
+            &edged(closed),
+            "closed",
+            &format!("{} collapsed", slot.name),
+        );
         let opened = svg::on_stream(svg::slot(slot, svg::Detail::Full));
         self.opened(opened, &format!("{} expanded", slot.name));
         self.push("</section>\n");
@@ -108,10 +112,10 @@ impl Views {
     fn opened(&mut self, piece: Piece, label: &str) {
         let piece = edged(piece);
         self.rects.extend(piece.groups());
-        self.picture(piece, "opened", label);
+        self.picture(&piece, "opened", label);
     }
 
-    fn picture(&mut self, piece: Piece, class: &str, label: &str) {
+    fn picture(&mut self, piece: &Piece, class: &str, label: &str) {
         let (w, h) = (piece.w.ceil(), piece.h.ceil());
         let label = escape(label);
         self.push(&format!(

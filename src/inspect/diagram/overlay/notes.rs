@@ -159,9 +159,8 @@ impl Writer {
         let paths = paths.filter(|path| known.insert(*path)).take(NAMED + 1);
         let mut names: Vec<String> = paths.map(short).collect();
         for name in &mut names {
-            match name.as_str() {
-                "" => "rows chosen for the result".clone_into(name),
-                _ => {}
+            if name.as_str() == "" {
+                "rows chosen for the result".clone_into(name)
             }
         }
         if names.len() > NAMED {
