@@ -1,9 +1,11 @@
 //! HTTP in the shapes of OpenAI's API: one endpoint per file, one error table.
 //!
 //! The only module that knows HTTP and its JSON. Handlers extract, validate, submit to the engine
-//! and write its events; every refusal goes through `error`. What endpoints share: `fields` (bodies), `generation`
-//! and `sampling` (their parameters), `answers` (responses, streamed or not), `logprobs`. Around them: `listener` (connections), `access` (who may), `intake` (bodies, threads), `record` (the log). Called by `bench serve` and by tests,
-//! which use the same [`app`].
+//! and write its events; every refusal goes through `error`. What endpoints share: `fields` and `known`
+//! (bodies), `messages` (conversations), `generation` and `sampling` (parameters), `answers` and `envelope`
+//! (responses, streamed or not), `logprobs`. Around them: `listener` (connections), `access` (who may),
+//! `intake` (bodies, threads), `record` (the log). Called by `bench serve` and by tests, which use the
+//! same [`app`].
 
 mod access;
 mod adapters;

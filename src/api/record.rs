@@ -2,7 +2,7 @@
 //! log says.
 //!
 //! A record belongs to the task that runs a handler; `Answers` hold it for as long as they run. Its line is
-//! written when the last of them lets go of it, so that it also tells of clients that left.
+//! written when the last of them drops it, so that there is a line for clients that left as well.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -2,7 +2,7 @@
 //!
 //! The same steps as [`Model::load`](super::Model::load) in the same order, with the same code, up to
 //! where it would take memory: weights are laid out, caches described, the graph of the largest pass
-//! built and measured. Nothing here guesses. Called by `inspect`.
+//! built and measured. Nothing here is an approximation. Called by `inspect`.
 
 use crate::arch::Mode;
 use crate::blocks::cache::Cache;

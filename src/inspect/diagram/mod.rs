@@ -99,7 +99,7 @@ pub struct Cost {
 pub struct Kept {
     /// Bytes of each position, with 16-bit keys and values; none without a file.
     pub per_token: Option<u64>,
-    /// The same where a window lets go of positions: while it reaches them.
+    /// The same where positions leave a sliding window: while it reaches them.
     pub in_window: Option<u64>,
     /// Bytes of each sequence; none without a file.
     pub per_sequence: Option<u64>,

@@ -341,7 +341,7 @@ impl BlockManager {
         Some(out)
     }
 
-    /// Lets go of blocks that no query of a sequence from its next position on can see.
+    /// Frees blocks that no query of a sequence attends to from its next position on.
     fn free_unseen(&mut self, id: SequenceId) {
         let Some(sequence) = self.sequences.get_mut(&id) else {
             return;
