@@ -44,10 +44,16 @@ fields! {
     }
 }
 
-async fn served(pool: &Pool, body: &mut Body) -> Result<Arc<Served>, Error> {
+/// The rest of a body after the model that it names, and that model.
+async fn opened(
+    pool: &Pool,
+    headers: &HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<(Arc<Served>, Body), Error> {
+    let mut body = Body::read(headers, body)?;
     let model: Model = body.take()?;
-    pool.get(model.model.as_deref().unwrap_or(super::pool::ALIAS))
-        .await
+    let name = model.model.as_deref().unwrap_or(super::pool::ALIAS);
+    Ok((pool.get(name).await?, body))
 }
 
 pub(super) async fn tokenize(
@@ -55,8 +61,7 @@ pub(super) async fn tokenize(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, Error> {
-    let mut body = Body::read(&headers, body)?;
-    let served = served(&pool, &mut body).await?;
+    let (served, mut body) = opened(&pool, &headers, body).await?;
     let text: Text = body.take()?;
     let fault = |error: PromptError, field| Error::from(error).of_prompt(field);
     let tokenizer = served.handle.tokenizer();
@@ -111,8 +116,7 @@ pub(super) async fn detokenize(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, Error> {
-    let mut body = Body::read(&headers, body)?;
-    let served = served(&pool, &mut body).await?;
+    let (served, mut body) = opened(&pool, &headers, body).await?;
     let Tokens { tokens } = body.take()?;
     body.finish()?;
     let tokenizer = served.handle.tokenizer();
@@ -153,8 +157,7 @@ pub(super) async fn apply_template(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, Error> {
-    let mut body = Body::read(&headers, body)?;
-    let served = served(&pool, &mut body).await?;
+    let (served, mut body) = opened(&pool, &headers, body).await?;
     let messages: Messages = body.take()?;
     body.finish()?;
     messages.check()?;
