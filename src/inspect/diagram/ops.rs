@@ -38,13 +38,9 @@ pub(super) fn root(steps: &[Step], origin: &Origin) -> Origin {
 }
 
 /// The step that an origin is, if it is one.
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "origins are made for the one call"
-)]
-fn step_of(origin: Origin) -> Option<usize> {
+fn step_of(origin: &Origin) -> Option<usize> {
     match origin {
-        Origin::Step(at) => Some(at),
+        Origin::Step(at) => Some(*at),
         _ => None,
     }
 }
@@ -65,7 +61,7 @@ impl<'a> Reader<'a> {
         let mut uses = vec![0; steps.len()];
         for step in steps.iter().filter(|step| !is_folded(step)) {
             let roots = step.sources.iter().map(|source| root(steps, source));
-            let roots: BTreeSet<usize> = roots.filter_map(step_of).collect();
+            let roots: BTreeSet<usize> = roots.filter_map(|root| step_of(&root)).collect();
             roots.into_iter().for_each(|at| uses[at] += 1);
         }
         Self { steps, uses }
