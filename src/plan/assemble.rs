@@ -86,7 +86,7 @@ impl<'a> Planner<'a> {
             self.taps.insert("ple".into(), width);
         }
         let mut layers = Vec::new();
-        for stack in &def.stacks {
+        for (at, stack) in def.stacks.iter().enumerate() {
             let count = self.evaluate(
                 &stack.count,
                 &global,
@@ -109,12 +109,16 @@ impl<'a> Planner<'a> {
                 };
                 self.requirements(&scope);
                 let path = format!("{}.{il}", stack.name);
-                let slots = stack
-                    .slots
-                    .iter()
+                let slots = stack.slots.iter().enumerate();
+                let slots = slots
                     .filter_map(|slot| self.slot(slot, &path, &scope, n_embd))
                     .collect();
-                layers.push(LayerPlan { path, il, slots });
+                layers.push(LayerPlan {
+                    path,
+                    il,
+                    stack: at,
+                    slots,
+                });
             }
         }
         let head = match &def.head {
@@ -277,7 +281,7 @@ impl<'a> Planner<'a> {
 
     fn slot(
         &mut self,
-        slot: &'a Slot,
+        (at, slot): (usize, &'a Slot),
         layer: &str,
         scope: &LayerScope<'_>,
         n_embd: u64,
@@ -287,9 +291,9 @@ impl<'a> Planner<'a> {
             return None;
         }
         let mut active = Vec::new();
-        for branch in &slot.branches {
+        for (at, branch) in slot.branches.iter().enumerate() {
             if self.holds(branch.when.as_ref(), scope, &path)? {
-                active.push(branch);
+                active.push((at, branch));
             }
         }
         if active.is_empty() {
@@ -299,7 +303,7 @@ impl<'a> Planner<'a> {
             && slot
                 .branches
                 .iter()
-                .all(|b| b.name == active[0].name || b.when.is_some());
+                .all(|b| b.name == active[0].1.name || b.when.is_some());
         self.taps.insert("x".into(), n_embd);
         let width = self.tap(slot.from.as_ref(), &path, n_embd)?;
         self.taps.insert("h".into(), width);
@@ -309,7 +313,7 @@ impl<'a> Planner<'a> {
                 let inner = if alone {
                     path.clone()
                 } else {
-                    format!("{path}.{}", branch.name)
+                    format!("{path}.{}", branch.1.name)
                 };
                 self.branch(branch, &inner, scope, width)
             })
@@ -327,13 +331,14 @@ impl<'a> Planner<'a> {
             join: slot.join,
             after: after?,
             path,
+            at,
         })
     }
 
     /// A branch whose slot reads rows of `width` elements.
     fn branch(
         &mut self,
-        branch: &'a Branch,
+        (at, branch): (usize, &'a Branch),
         path: &str,
         scope: &LayerScope<'_>,
         width: u64,
@@ -364,6 +369,7 @@ impl<'a> Planner<'a> {
         }
         Some(BranchPlan {
             name: branch.name.clone(),
+            at,
             from: branch.from.as_ref().map(|f| f.value.clone()),
             side: branch.side.as_ref().map(|f| f.value.clone()),
             pre: pre?,

@@ -256,6 +256,8 @@ pub struct LayerPlan {
     pub path: String,
     /// Index in its stack.
     pub il: u64,
+    /// Its stack, a place in [`crate::arch::ArchDef::stacks`].
+    pub stack: usize,
     /// Its slots, in order.
     pub slots: Vec<SlotPlan>,
 }
@@ -268,6 +270,8 @@ pub struct LayerPlan {
 )]
 pub struct SlotPlan {
     pub path: String,
+    /// A place in [`crate::arch::Stack::slots`].
+    pub at: usize,
     pub from: Option<String>,
     pub pre: Option<NormUse>,
     pub branches: Vec<BranchPlan>,
@@ -285,6 +289,8 @@ pub struct SlotPlan {
 )]
 pub struct BranchPlan {
     pub name: String,
+    /// A place in [`crate::arch::Slot::branches`].
+    pub at: usize,
     pub from: Option<String>,
     pub side: Option<String>,
     pub pre: Option<NormUse>,

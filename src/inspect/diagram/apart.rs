@@ -82,12 +82,10 @@ impl Maker<'_> {
     fn conditions(&self, layer: &LayerPlan) -> Vec<String> {
         let mut out = Vec::new();
         for slot in &layer.slots {
-            let when = self.slot_of(&slot.path).and_then(|slot| slot.when.as_ref());
-            out.extend(when.map(|when| when.source().to_owned()));
+            let of = self.slot_def(layer, slot);
+            out.extend(of.when.as_ref().map(|when| when.source().to_owned()));
             for branch in &slot.branches {
-                let Some(def) = self.branch_of(&branch.block.path) else {
-                    continue;
-                };
+                let def = &of.branches[branch.at];
                 out.extend(def.when.as_ref().map(|when| when.source().to_owned()));
                 let unit = &branch.block;
                 let specs = unit.contract.0.options.iter().zip(&unit.options);

@@ -3,17 +3,16 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
-use crate::arch::{ArchDef, Instance, Join, Setting, Span};
+use crate::arch::{self, ArchDef, Instance, Join, Resource, Setting, Span};
 use crate::common::wording;
 use crate::ggml::{self, Step};
 use crate::inspect::describe;
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
 
-use super::kinds::{self, is_within, kinds, without_index};
+use super::kinds::{self, kinds, without_index};
 use super::ops::{Reader, is_folded};
 use super::sample::Sample;
-use super::symbols::unit_at;
-use super::variants::{absent, is_of};
+use super::variants::absent;
 use super::words;
 use super::{Branch, Cost, Drawing, Factor, Kept, Kind, Note, Part, Slot};
 use super::{execution, ids};
@@ -43,6 +42,8 @@ pub(super) struct Maker<'a> {
     pub(super) reader: Reader<'a>,
     /// Operations by what they were built for.
     places: HashMap<(&'a str, &'a str), Vec<usize>>,
+    /// Uses of contracts by their paths, with what the definition says of them.
+    uses: HashMap<&'a str, (&'a Unit, Option<&'a Instance>)>,
     /// Short names of the blocks that have a role, by their paths.
     roles: HashMap<&'a str, String>,
     /// Norms of a path that were taken before.
@@ -68,6 +69,7 @@ impl Drawing {
             single: sample.single(),
             reader: Reader::new(steps),
             places,
+            uses: uses(def, plan),
             roles: roles(plan),
             taken: HashMap::new(),
             placed: vec![false; steps.len()],
@@ -144,8 +146,7 @@ impl<'a> Maker<'a> {
     }
 
     fn stage(&mut self, unit: &Unit, kind: &str) -> Part {
-        let steps = vec![self.steps_at(kind, &unit.path)];
-        self.unit_part(unit, &[unit], &steps, None)
+        self.unit_part(&[unit], kind, None)
     }
 
     fn kind(&mut self, kind: usize, of_layer: &[usize]) -> Kind {
@@ -175,18 +176,9 @@ impl<'a> Maker<'a> {
     }
 
     fn slot(&mut self, slots: &[&SlotPlan], layers: &[&LayerPlan]) -> Slot {
-        let slot = slots[0];
-        let il = layers[0].il;
-        let def = self.slot_of(&slot.path);
-        let norm = |maker: &mut Self,
-                    of: fn(&SlotPlan) -> &Option<NormUse>,
-                    setting: fn(&crate::arch::Slot) -> &Option<Setting>| {
-            let all: Vec<&NormUse> = slots.iter().filter_map(|s| of(s).as_ref()).collect();
-            let line = def.and_then(|def| maker.line_in(setting(def).as_ref(), &def.span));
-            maker.norm(&all, Some(il), line)
-        };
-        let pre = norm(self, |slot| &slot.pre, |slot| &slot.pre);
-        let steps = self.steps;
+        let (slot, il, steps) = (slots[0], layers[0].il, self.steps);
+        let def = self.slot_def(layers[0], slot);
+        let pre = self.norm_of(slots.iter().map(|s| &s.pre), (&def.pre, &def.span), il);
         let wires = self.steps_at("wiring", &slot.path);
         let n_wires = wires.len();
         let drawn = wires.into_iter().filter(|at| !is_folded(&steps[*at]));
@@ -194,28 +186,18 @@ impl<'a> Maker<'a> {
         let mut take = |op: &str| left.next_if(|at| steps[*at].op == op);
         let mut sums = Vec::new();
         let mut branches = Vec::new();
-        for at in 0..slot.branches.len() {
+        for (at, branch) in slot.branches.iter().enumerate() {
             let same: Vec<&BranchPlan> = slots.iter().map(|slot| &slot.branches[at]).collect();
-            let setting = self.branch_of(&same[0].block.path);
-            let setting = setting.and_then(|branch| branch.factor.as_ref());
-            let factor = same[0]
-                .factor
-                .zip(same[0].factor.and_then(|_| take("SCALE")));
-            let factor = factor.map(|(factor, step)| self.factor(factor, setting, step));
+            let def = &def.branches[branch.at];
+            let factor = branch.factor.and_then(|f| Some((f, take("SCALE")?)));
             sums.extend((at > 0).then(|| take("ADD")).flatten());
             branches.push(Branch {
-                factor,
-                ..self.branch(&same, il)
+                factor: factor.map(|factor| self.factor(factor, def.factor.as_ref())),
+                ..self.branch(&same, def, il)
             });
         }
-        let post = norm(self, |slot| &slot.post, |slot| &slot.post);
-        let scale = slot.scale.zip(slot.scale.and_then(|_| take("SCALE")));
-        let setting = def.and_then(|slot| slot.scale.as_ref());
-        let scale = scale.map(|(scale, step)| self.factor(scale, setting, step));
-        let joined = match slot.join {
-            Join::Add => take("ADD"),
-            Join::Set => None,
-        };
+        let scale = slot.scale.and_then(|f| Some((f, take("SCALE")?)));
+        let joined = (slot.join == Join::Add).then(|| take("ADD")).flatten();
         // What the slots of the other layers do likewise.
         if left.next().is_none() {
             for slot in slots {
@@ -223,40 +205,27 @@ impl<'a> Maker<'a> {
                 self.place(if all.len() == n_wires { &all } else { &[] });
             }
         }
-        let after = norm(self, |slot| &slot.after, |slot| &slot.after);
         Slot {
-            name: slot.path.rsplit('.').next().unwrap_or_default().to_owned(),
+            name: def.name.clone(),
             path: without_index(&slot.path, il),
             from: slot.from.clone(),
             pre,
             branches,
             sums,
-            post,
-            scale,
+            post: self.norm_of(slots.iter().map(|s| &s.post), (&def.post, &def.span), il),
+            scale: scale.map(|scale| self.factor(scale, def.scale.as_ref())),
             join: slot.join,
             joined,
-            after,
+            after: self.norm_of(slots.iter().map(|s| &s.after), (&def.after, &def.span), il),
             note: Note::default(),
         }
     }
 
-    fn branch(&mut self, branches: &[&BranchPlan], il: u64) -> Branch {
-        let branch = branches[0];
-        let def = self.branch_of(&branch.block.path);
-        let norm = |maker: &mut Self,
-                    of: fn(&BranchPlan) -> &Option<NormUse>,
-                    setting: fn(&crate::arch::Branch) -> &Option<Setting>| {
-            let all: Vec<&NormUse> = branches.iter().filter_map(|b| of(b).as_ref()).collect();
-            let line = def.and_then(|def| maker.line_in(setting(def).as_ref(), &def.block.span));
-            maker.norm(&all, Some(il), line)
-        };
-        let pre = norm(self, |branch| &branch.pre, |branch| &branch.pre);
+    fn branch(&mut self, branches: &[&BranchPlan], def: &arch::Branch, il: u64) -> Branch {
+        let (branch, span) = (branches[0], &def.block.span);
+        let pre = self.norm_of(branches.iter().map(|b| &b.pre), (&def.pre, span), il);
         let units: Vec<&Unit> = branches.iter().map(|branch| &branch.block).collect();
-        let steps = units
-            .iter()
-            .map(|unit| self.steps_at(unit.contract.0.name, &unit.path));
-        let steps: Vec<Vec<usize>> = steps.collect();
-        let mut block = self.unit_part(units[0], &units, &steps, Some(il));
+        let mut block = self.unit_part(&units, units[0].contract.0.name, Some(il));
         if let Some(role) = branch.role() {
             let _ = write!(block.title, " ({role})");
         }
@@ -265,10 +234,21 @@ impl<'a> Maker<'a> {
             side: branch.side.clone(),
             pre,
             block,
-            post: norm(self, |branch| &branch.post, |branch| &branch.post),
+            post: self.norm_of(branches.iter().map(|b| &b.post), (&def.post, span), il),
             factor: None,
             save: branch.save.clone(),
         }
+    }
+
+    /// The norms of one place in several layers; a norm without a line has that of what it is of.
+    fn norm_of<'p>(
+        &mut self,
+        all: impl Iterator<Item = &'p Option<NormUse>>,
+        (setting, of): (&Option<Setting>, &Span),
+        il: u64,
+    ) -> Option<Part> {
+        let all: Vec<&NormUse> = all.flatten().collect();
+        self.norm(&all, Some(il), self.line_in(setting.as_ref(), of))
     }
 
     fn head_norm(&mut self, norm: &NormUse) -> Option<Part> {
@@ -292,8 +272,9 @@ impl<'a> Maker<'a> {
         part.title = words::norm(unit);
         part.line = unit.contract.0.summary.trim_end_matches('.').to_owned();
         part.source_line = line;
-        let own = self.instance(&unit.path);
-        let instance = own.or_else(|| self.instance("norm.default"));
+        let default = (Resource::Norm, "default".to_owned());
+        let default = || self.def.resources.get(&default).map(|own| &own.value);
+        let instance = self.instance(&unit.path).or_else(default);
         let has = |at: usize| {
             let key = unit.contract.0.weights[at].key;
             weights.iter().any(|(own, at)| *own == key && at.is_some())
@@ -314,7 +295,7 @@ impl<'a> Maker<'a> {
         all[start..end].to_vec()
     }
 
-    fn factor(&self, value: f64, setting: Option<&Setting>, step: usize) -> Factor {
+    fn factor(&self, (value, step): (f64, usize), setting: Option<&Setting>) -> Factor {
         let text = match setting.filter(|_| self.is_symbolic) {
             Some(setting) => setting.expr.source().to_owned(),
             None => wording::tidy(value),
@@ -387,50 +368,19 @@ impl<'a> Maker<'a> {
         all
     }
 
-    /// The slot of the definition that a path comes from.
-    pub(super) fn slot_of(&self, path: &str) -> Option<&'a crate::arch::Slot> {
-        self.def.stacks.iter().find_map(|stack| {
-            let rest = path.strip_prefix(&stack.name)?.strip_prefix('.')?;
-            let (_, rest) = rest.split_once('.')?;
-            stack.slots.iter().find(|slot| is_within(rest, &slot.name))
-        })
+    /// What a plan's slot is in the definition.
+    pub(super) fn slot_def(&self, layer: &LayerPlan, slot: &SlotPlan) -> &'a arch::Slot {
+        &self.def.stacks[layer.stack].slots[slot.at]
     }
 
-    /// The branch of the definition that a path of a block comes from.
-    pub(super) fn branch_of(&self, path: &str) -> Option<&'a crate::arch::Branch> {
-        let slot = self.slot_of(path)?;
-        let unit = unit_at(self.plan, path)?;
-        let mut branches = slot.branches.iter();
-        let named = branches.clone().find(|branch| {
-            let name = format!(".{}.{}", slot.name, branch.name);
-            path.ends_with(&name)
-        });
-        named.or_else(|| branches.find(|branch| is_of(self.plan, unit, branch)))
+    /// The use of a contract at a path.
+    pub(super) fn unit(&self, path: &str) -> Option<&'a Unit> {
+        self.uses.get(path).map(|(unit, _)| *unit)
     }
 
-    /// The use of a contract in the definition that a path comes from.
+    /// What the definition says of the use of a contract at a path.
     pub(super) fn instance(&self, path: &str) -> Option<&'a Instance> {
-        let def = self.def;
-        match path {
-            "embed" => return Some(&def.embed),
-            "per_layer_input" => return def.per_layer.as_ref(),
-            "head" => return def.head.as_ref().map(|head| &head.unit),
-            _ => {}
-        }
-        let resource = def.resources.iter().find(|((kind, name), _)| {
-            path.strip_prefix(kind.name())
-                .and_then(|rest| rest.strip_prefix('.'))
-                == Some(name)
-        });
-        match resource {
-            Some((_, instance)) => Some(&instance.value),
-            None => self.branch_of(path).map(|branch| &branch.block),
-        }
-    }
-
-    /// Line of the definition in which something stands, counted from 1.
-    pub(super) fn line_of(&self, instance: &Instance) -> Option<usize> {
-        self.line_at(&instance.span)
+        self.uses.get(path)?.1
     }
 
     /// Line of a setting, or of what it is a setting of.
@@ -439,11 +389,48 @@ impl<'a> Maker<'a> {
         self.line_at(own.unwrap_or(of))
     }
 
-    fn line_at(&self, span: &Span) -> Option<usize> {
+    /// Line of the definition in which something stands, counted from 1.
+    pub(super) fn line_at(&self, span: &Span) -> Option<usize> {
         // What a definition leaves to a default has no line.
         let before = self.source.get(..span.start).filter(|_| !span.is_empty())?;
         Some(before.matches('\n').count() + 1)
     }
+}
+
+/// Every use of a contract by its path, with what the definition says of it.
+fn uses<'a>(
+    def: &'a ArchDef,
+    plan: &'a Plan,
+) -> HashMap<&'a str, (&'a Unit, Option<&'a Instance>)> {
+    let head = def.head.as_ref().map(|head| &head.unit);
+    let planned = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+    let stages = [
+        (Some(&plan.embed), Some(&def.embed)),
+        (plan.per_layer.as_ref(), def.per_layer.as_ref()),
+        (planned, head),
+    ];
+    let stages = stages
+        .into_iter()
+        .filter_map(|(unit, own)| Some((unit?, own)));
+    let resources = plan.norms.iter().chain(&plan.acts).chain(&plan.ropes);
+    let resources = resources.chain(plan.caches.iter().map(|cache| &cache.unit));
+    let declared = resources.map(|unit| {
+        let (kind, name) = unit.path.split_once('.').unwrap_or_default();
+        let mut all = def.resources.iter();
+        let own = all.find(|((known, own), _)| known.name() == kind && own == name);
+        (unit, own.map(|(_, own)| &own.value))
+    });
+    let blocks = plan.layers.iter().flat_map(|layer| {
+        let slots = layer.slots.iter();
+        slots.flat_map(|slot| {
+            let def = &def.stacks[layer.stack].slots[slot.at];
+            let branches = slot.branches.iter();
+            branches.map(|own| (&own.block, Some(&def.branches[own.at].block)))
+        })
+    });
+    let all = stages.chain(declared).chain(blocks);
+    all.map(|(unit, own)| (unit.path.as_str(), (unit, own)))
+        .collect()
 }
 
 fn roles(plan: &Plan) -> HashMap<&str, String> {

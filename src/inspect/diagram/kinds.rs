@@ -1,10 +1,11 @@
 //! Layers that are equal but for their index, and the pattern they make.
 
 use std::collections::HashMap;
+use std::fmt::Write;
 
 use crate::arch::{Resolved, StateSpec};
 use crate::ggml::{Origin, Step};
-use crate::plan::{LayerPlan, NormUse, Plan, StatePlan, Unit};
+use crate::plan::{LayerPlan, Plan, StatePlan};
 
 /// A piece of the stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,72 +26,65 @@ pub enum Run {
     },
 }
 
-/// The kind of each layer: equal numbers for layers that are equal but for their index.
+/// The kind of each layer: equal numbers for layers that are equal but for their index and their factors.
 pub(super) fn kinds(plan: &Plan, steps: &[Step]) -> Vec<usize> {
     let mut known: HashMap<String, usize> = HashMap::new();
     let of_layer = |layer: &LayerPlan| {
-        let own = steps
-            .iter()
-            .filter(|step| is_within(&step.path, &layer.path));
-        let graph: Vec<String> = own.map(|step| step_text(plan, step, layer.il)).collect();
-        let text = format!("{:?} {graph:?}", layer_text(layer));
+        let text = graph_text(plan, layer, steps) + &choices_text(layer);
         let next = known.len();
         *known.entry(text).or_insert(next)
     };
     plan.layers.iter().map(of_layer).collect()
 }
 
-/// An operation with the weights that it reads.
-fn step_text(plan: &Plan, step: &Step, il: u64) -> String {
-    let sources = step.sources.iter().map(|source| match source {
-        // Distances between steps are the same in equal layers, but where a layer reads another's.
-        Origin::Step(_) => "s".to_owned(),
-        Origin::Leaf(_) => "l".to_owned(),
-        Origin::Weight(at) => without_index(&plan.tensors[*at].name, il),
-    });
-    let sources: Vec<String> = sources.collect();
-    format!("{}{:?}{}{sources:?}", step.op, step.shape, step.kind)
-}
-
-/// The wiring and the blocks of a layer, without the indices of layers.
-fn layer_text(layer: &LayerPlan) -> Vec<String> {
-    let norm = |norm: &Option<NormUse>| norm.as_ref().map(|norm| norm.norm);
-    let slots = layer.slots.iter().map(|slot| {
-        let branches = slot.branches.iter().map(|branch| {
-            let taps = (&branch.from, &branch.side, &branch.save);
-            let norms = [&branch.pre, &branch.post].map(norm);
-            let unit = unit_text(&branch.block, layer.il);
-            format!("{taps:?}{norms:?}{}{unit}", branch.factor.is_some())
-        });
-        let branches: Vec<String> = branches.collect();
-        let norms = [&slot.pre, &slot.post, &slot.after].map(norm);
-        let wires = (&slot.from, slot.join, slot.scale.is_some());
-        let path = without_index(&slot.path, layer.il);
-        format!("{path}{wires:?}{norms:?}{branches:?}")
-    });
-    slots.collect()
-}
-
-/// A unit without its factors, which may differ among equal layers.
-fn unit_text(unit: &Unit, il: u64) -> String {
-    let contract = unit.contract.0;
-    let layer_option = match contract.state {
-        StateSpec::KeyValue { layer, .. } => layer,
-        _ => None,
-    };
-    let options = contract.options.iter().zip(&unit.options);
-    let options = options.filter(|(spec, option)| {
-        !matches!(option, Resolved::Float(_)) && Some(spec.name) != layer_option
-    });
-    let options: Vec<&Resolved> = options.map(|(_, option)| option).collect();
-    let state = match &unit.state {
-        Some(StatePlan::KeyValue(rows)) => {
-            format!("{:?}", (rows.cache, rows.k, rows.v, rows.owner.is_some()))
+/// The operations of a layer with what they read.
+fn graph_text(plan: &Plan, layer: &LayerPlan, steps: &[Step]) -> String {
+    let own = (0..steps.len()).filter(|at| is_within(&steps[*at].path, &layer.path));
+    let own: Vec<usize> = own.collect();
+    let mut out = String::new();
+    for (op, step) in own.iter().map(|at| &steps[*at]).enumerate() {
+        let path = without_index(&step.path, layer.il);
+        let _ = write!(out, "{}{:?}{}{path}", step.op, step.shape, step.kind);
+        for source in &step.sources {
+            let _ = match source {
+                // What other layers give is as far away as it happens to be.
+                Origin::Step(at) => {
+                    write!(out, " {:?}", own.binary_search(at).map(|at| op - at).ok())
+                }
+                Origin::Leaf(_) => write!(out, " leaf"),
+                Origin::Weight(at) => {
+                    write!(out, " {}", without_index(&plan.tensors[*at].name, layer.il))
+                }
+            };
         }
-        other => format!("{other:?}"),
-    };
-    let path = without_index(&unit.path, il);
-    format!("{path} {} {options:?} {state}", contract.name)
+    }
+    out
+}
+
+/// What the blocks of a layer choose and keep, without factors.
+fn choices_text(layer: &LayerPlan) -> String {
+    let mut out = String::new();
+    for unit in layer
+        .slots
+        .iter()
+        .flat_map(|slot| &slot.branches)
+        .map(|b| &b.block)
+    {
+        let contract = unit.contract.0;
+        let layer_option = match contract.state {
+            StateSpec::KeyValue { layer, .. } => layer,
+            _ => None,
+        };
+        for (spec, option) in contract.options.iter().zip(&unit.options) {
+            if !matches!(option, Resolved::Float(_)) && Some(spec.name) != layer_option {
+                let _ = write!(out, " {option:?}");
+            }
+        }
+        if let Some(StatePlan::KeyValue(rows)) = &unit.state {
+            let _ = write!(out, " {:?}", (rows.cache, rows.owner.is_some()));
+        }
+    }
+    out
 }
 
 /// Whether a path is another one or lies below it.
@@ -133,13 +127,12 @@ impl Times {
         if self.is_known {
             return format!("{count} \u{d7}");
         }
-        let letter = LETTERS[self.n_told % LETTERS.len()];
-        let round = match self.n_told / LETTERS.len() {
-            0 => String::new(),
-            round => round.to_string(),
-        };
+        let (round, letter) = (self.n_told / LETTERS.len(), self.n_told % LETTERS.len());
         self.n_told += 1;
-        format!("{letter}{round} \u{d7}")
+        match round {
+            0 => format!("{} \u{d7}", LETTERS[letter]),
+            round => format!("{}{round} \u{d7}", LETTERS[letter]),
+        }
     }
 }
 

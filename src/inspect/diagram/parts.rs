@@ -18,27 +18,23 @@ use super::{Edge, End, Kept, Note, Op, OpShape, Part, PartOption, Weight};
 pub(super) const CACHE_ELEMENT: u64 = 2;
 
 impl Maker<'_> {
-    /// A use of a contract, and its likes in other layers.
-    pub(super) fn unit_part(
-        &mut self,
-        unit: &Unit,
-        all: &[&Unit],
-        steps: &[Vec<usize>],
-        il: Option<u64>,
-    ) -> Part {
-        let contract = unit.contract.0;
+    /// A use of a contract and its likes in other layers, whose operations are built for a `kind`.
+    pub(super) fn unit_part(&mut self, all: &[&Unit], kind: &str, il: Option<u64>) -> Part {
+        let (unit, contract) = (all[0], all[0].contract.0);
+        let steps = all.iter().map(|unit| self.steps_at(kind, &unit.path));
+        let steps: Vec<Vec<usize>> = steps.collect();
         let key = |tensor: usize| {
             let at = unit.weights.iter().position(|w| *w == Some(tensor))?;
             Some((contract.weights[at].key, contract.weights[at].doc))
         };
-        let mut part = self.part(contract.name, &unit.path, steps, &key, il);
+        let mut part = self.part(contract.name, &unit.path, &steps, &key, il);
         let instance = self.instance(&unit.path);
         part.paths = all.iter().map(|unit| unit.path.clone()).collect();
         part.title = contract.title.to_owned();
         part.line = self.line(unit);
         part.icons = self.icons(unit);
         part.kept = self.kept(unit, all);
-        part.source_line = instance.and_then(|instance| self.line_of(instance));
+        part.source_line = instance.and_then(|instance| self.line_at(&instance.span));
         self.explain(&mut part, unit, instance, &|at| unit.weights[at].is_some());
         part
     }

@@ -5,7 +5,7 @@ use super::words;
 use crate::arch::expr::Expr;
 use crate::arch::{Instance, Presence, Resolved};
 use crate::inspect::describe::Use;
-use crate::plan::{Plan, StatePlan, Unit};
+use crate::plan::{StatePlan, Unit};
 
 /// Longest expression that stands for an option where it is one of several.
 const SHORT: usize = 22;
@@ -47,7 +47,7 @@ impl Maker<'_> {
     /// Dimensions of a weight of a unit, by its place in the contract.
     pub(super) fn weight_shape(&self, path: &str, tensor: usize) -> Vec<String> {
         let known = &self.plan.tensors[tensor];
-        let unit = unit_at(self.plan, path).filter(|_| self.is_symbolic);
+        let unit = self.unit(path).filter(|_| self.is_symbolic);
         let symbols = unit.and_then(|unit| {
             let at = unit.weights.iter().position(|at| *at == Some(tensor))?;
             let shape = &self.instance(path)?.weights[at].shape;
@@ -96,7 +96,7 @@ impl Maker<'_> {
             return crate::common::wording::tidy(value);
         }
         let is = |other: f64| (other - value).abs() <= 1e-5 * value.abs();
-        let unit = unit_at(self.plan, path);
+        let unit = self.unit(path);
         let named = unit.and_then(|unit| {
             unit.options
                 .iter()
@@ -160,11 +160,4 @@ impl Maker<'_> {
             .map(|(what, names)| format!("{what}: {}", names.join(", ")))
             .collect()
     }
-}
-
-/// The unit at a path.
-pub(super) fn unit_at<'p>(plan: &'p Plan, path: &str) -> Option<&'p Unit> {
-    let head = plan.head.iter().filter_map(|head| head.unit.as_ref());
-    let stages = [&plan.embed].into_iter().chain(&plan.per_layer).chain(head);
-    stages.chain(plan.units()).find(|unit| unit.path == path)
 }

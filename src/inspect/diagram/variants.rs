@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use crate::arch::expr::{Expr, Value};
 use crate::arch::{ArchDef, Branch, OptionKind, ParamSource, Resolved, Resource};
 use crate::files::synth::{Error, Request, design};
-use crate::plan::{LayerPlan, Plan, SlotPlan, Unit};
+use crate::plan::{Plan, SlotPlan, Unit};
 
 /// Something in a definition that depends on a condition.
 struct Conditional<'d> {
@@ -33,37 +33,41 @@ pub(super) fn absent(def: &ArchDef, plan: &Plan) -> Vec<String> {
 /// Everything in a definition that depends on a condition, and how many layers of a plan have it.
 fn conditionals<'d>(def: &'d ArchDef, plan: &Plan) -> Vec<Conditional<'d>> {
     let mut out = Vec::new();
-    for (stack, slot) in def
-        .stacks
-        .iter()
-        .flat_map(|s| s.slots.iter().map(move |slot| (s, slot)))
-    {
-        let is_own = |planned: &&SlotPlan| is_slot(&planned.path, &stack.name, &slot.name);
-        let own = |layer: &LayerPlan| layer.slots.iter().filter(is_own).count();
+    let stacks = def.stacks.iter().enumerate();
+    let slots = stacks.flat_map(|(stack, own)| {
+        own.slots
+            .iter()
+            .enumerate()
+            .map(move |(at, slot)| (stack, at, slot))
+    });
+    for (stack, at, slot) in slots {
+        let layers = plan.layers.iter().filter(|layer| layer.stack == stack);
+        let own = layers
+            .flat_map(|layer| &layer.slots)
+            .filter(|own| own.at == at);
+        let own: Vec<&SlotPlan> = own.collect();
         if let Some(when) = &slot.when {
             out.push(Conditional {
                 text: format!("slot {} (when {})", slot.name, when.source()),
                 tag: Some(&slot.name),
                 when,
-                n_layers: plan.layers.iter().filter(|layer| own(layer) > 0).count(),
+                n_layers: own.len(),
             });
         }
-        let blocks = || plan.layers.iter().flat_map(|l| &l.slots).filter(is_own);
-        for branch in &slot.branches {
-            let units = || {
-                let blocks = blocks().flat_map(|slot| &slot.branches).map(|b| &b.block);
-                blocks.filter(|unit| is_of(plan, unit, branch))
-            };
+        for (at, branch) in slot.branches.iter().enumerate() {
+            let branches = own.iter().flat_map(|slot| &slot.branches);
+            let units = branches.filter(|own| own.at == at).map(|own| &own.block);
+            let units: Vec<&Unit> = units.collect();
             if let Some(when) = &branch.when {
                 let name = branch.block.contract.short();
                 out.push(Conditional {
                     text: format!("{name} in {} (when {})", slot.name, when.source()),
                     tag: Some(branch.block.contract.name),
                     when,
-                    n_layers: units().count(),
+                    n_layers: units.len(),
                 });
             }
-            choices(&mut out, branch, plan, &units().collect::<Vec<_>>());
+            choices(&mut out, branch, plan, &units);
         }
     }
     out
@@ -96,23 +100,6 @@ fn choices<'d>(out: &mut Vec<Conditional<'d>>, branch: &'d Branch, plan: &Plan, 
             });
         }
     }
-}
-
-/// Whether a path is `STACK.IL.SLOT`.
-fn is_slot(path: &str, stack: &str, slot: &str) -> bool {
-    let il = path
-        .strip_prefix(stack)
-        .and_then(|rest| rest.strip_suffix(slot));
-    let il = il.and_then(|rest| rest.strip_prefix('.')?.strip_suffix('.'));
-    il.is_some_and(|il| il.parse::<u64>().is_ok())
-}
-
-/// Whether a block was planned for a branch: the same contract, with weights of the same names.
-pub(super) fn is_of(plan: &Plan, unit: &Unit, branch: &Branch) -> bool {
-    let names = unit.weights.iter().zip(&branch.block.weights);
-    let mut pairs = names.filter_map(|(at, named)| Some(((*at)?, named)));
-    std::ptr::eq(unit.contract.0, branch.block.contract)
-        && pairs.all(|(at, named)| plan.tensors[at].name.ends_with(&named.tensor))
 }
 
 /// Names of the variants of a definition, the first one without, and what makes them.
