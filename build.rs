@@ -1,5 +1,5 @@
-//! Lists the definitions of `archs/` and the maps of `stmaps/` for embedding: adding a file adds an
-//! architecture, or a kind of folder.
+//! Lists the definitions of `archs/`, the maps of `stmaps/` and the formats of `tools/` for embedding:
+//! adding a file adds an architecture, a kind of folder, or a way in which models write tool calls.
 
 use std::env;
 use std::fmt::Write as _;
@@ -9,6 +9,7 @@ use std::path::Path;
 fn main() {
     embed("archs", ".arch.toml", "EMBEDDED_ARCHS");
     embed("stmaps", ".arch.stmap.toml", "EMBEDDED_STMAPS");
+    embed("tools", ".tool.toml", "EMBEDDED_TOOLS");
 }
 
 /// Writes the names and texts of a folder's files, and what they share, as constants.

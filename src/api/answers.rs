@@ -15,6 +15,7 @@ use crate::engine::serving::Served;
 use crate::engine::{AnswerToken, Event, FinishReason, Fixed, Request, Usage};
 
 use super::error::Error;
+use super::parts::{Piece, Reader};
 use super::record::Record;
 
 /// Events of all completions, each with the completion's index.
@@ -27,12 +28,17 @@ pub(super) struct Answers {
     /// Number of completions that have not ended.
     n_open: u32,
     record: Arc<Record>,
+    /// What reads each completion; none if they are plain text.
+    readers: Vec<Reader>,
 }
 
 /// A completion.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Completion {
     pub(super) text: String,
+    pub(super) reasoning: String,
+    /// Calls of tools: id, name and arguments.
+    pub(super) calls: Vec<(String, String, String)>,
     /// The tokens of the prompt, if their log-probabilities are wanted.
     pub(super) prompt: Vec<AnswerToken>,
     pub(super) tokens: Vec<AnswerToken>,
@@ -42,9 +48,31 @@ pub(super) struct Completion {
 impl Completion {
     /// The finish reason, in OpenAI's terms.
     pub(super) fn finish_reason(&self) -> Option<&'static str> {
-        self.reason.map(finish_reason)
+        self.reason.map(|reason| match reason {
+            FinishReason::Stop if !self.calls.is_empty() => TOOL_CALLS,
+            reason => finish_reason(reason),
+        })
+    }
+
+    fn add(&mut self, piece: Piece) {
+        match piece {
+            Piece::Content(text, tokens) => {
+                self.text.push_str(&text);
+                self.tokens.extend(tokens);
+            }
+            Piece::Reasoning(text) => self.reasoning.push_str(&text),
+            Piece::Call(_, id, name) => self.calls.push((id, name, String::new())),
+            Piece::Arguments(_, text) => {
+                if let Some((_, _, arguments)) = self.calls.last_mut() {
+                    arguments.push_str(&text);
+                }
+            }
+        }
     }
 }
+
+/// OpenAI's finish reason where a tool is called.
+pub(super) const TOOL_CALLS: &str = "tool_calls";
 
 /// OpenAI's finish reason.
 pub(super) fn finish_reason(reason: FinishReason) -> &'static str {
@@ -64,6 +92,10 @@ pub(super) trait Format: Send + 'static {
     }
     /// Text of a completion.
     fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken]) -> String;
+    /// Reasoning, or a piece of a call, of a completion; where answers are read.
+    fn piece(&mut self, _choice: u32, _piece: &Piece) -> Vec<String> {
+        Vec::new()
+    }
     /// A denoising step of a completion.
     fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> String;
     /// The end of a completion.
@@ -102,7 +134,29 @@ impl Answers {
             n_choices,
             n_open,
             record,
+            readers: Vec::new(),
         })
+    }
+
+    /// The same, with reasoning and calls told from content.
+    pub(super) fn read_by(mut self, reader: Option<Reader>) -> Self {
+        let n = self.n_open as usize;
+        self.readers = reader.map_or_else(Vec::new, |reader| vec![reader; n]);
+        self
+    }
+
+    /// The pieces of a text.
+    fn read(&mut self, choice: u32, text: String, tokens: Vec<AnswerToken>) -> Vec<Piece> {
+        match self.readers.get_mut(choice as usize) {
+            Some(reader) => reader.push(&text, tokens),
+            None => vec![Piece::Content(text, tokens)],
+        }
+    }
+
+    /// The pieces that are left at the end.
+    fn rest(&mut self, choice: u32, reason: FinishReason) -> Vec<Piece> {
+        let reader = self.readers.get_mut(choice as usize);
+        reader.map_or_else(Vec::new, |reader| reader.finish(reason))
     }
 
     /// All completions by their index, and their usage in all.
@@ -117,11 +171,13 @@ impl Answers {
             match event {
                 Event::Prompt(tokens) => one.prompt.extend(tokens),
                 Event::Text { text, tokens } => {
-                    one.text.push_str(&text);
-                    one.tokens.extend(tokens);
+                    let pieces = self.read(choice, text, tokens);
+                    pieces.into_iter().for_each(|piece| one.add(piece));
                 }
                 Event::Done { reason, usage } => {
                     one.reason = Some(reason);
+                    let pieces = self.rest(choice, reason);
+                    pieces.into_iter().for_each(|piece| one.add(piece));
                     self.add(choice, &usage);
                 }
                 // Reported in streams only.
@@ -147,6 +203,7 @@ impl Answers {
             total.passes += one.passes;
             total.positions += one.positions;
         }
+        total.reasoning_tokens = self.readers.iter().map(|reader| reader.n_reasoning).sum();
         total
     }
 
@@ -189,7 +246,10 @@ impl Answers {
         self.record.event(&event);
         match event {
             Event::Prompt(tokens) => (format.prompt(i, &tokens), false),
-            Event::Text { text, tokens } => (vec![format.text(i, &text, &tokens)], false),
+            Event::Text { text, tokens } => {
+                let pieces = self.read(i, text, tokens);
+                (pieces_written(format, i, &pieces), false)
+            }
             Event::Step {
                 step,
                 fixed,
@@ -198,7 +258,8 @@ impl Answers {
             Event::Done { reason, usage } => {
                 self.add(i, &usage);
                 self.n_open -= 1;
-                let mut out = vec![format.end(i, reason)];
+                let mut out = pieces_written(format, i, &self.rest(i, reason));
+                out.push(format.end(i, reason));
                 if self.n_open == 0 {
                     out.extend(format.done(&self.total()));
                 }
@@ -212,6 +273,15 @@ impl Answers {
     }
 }
 
+/// The data of pieces of a completion.
+fn pieces_written(format: &mut impl Format, i: u32, pieces: &[Piece]) -> Vec<String> {
+    let written = pieces.iter().flat_map(|piece| match piece {
+        Piece::Content(text, tokens) => vec![format.text(i, text, tokens)],
+        other => format.piece(i, other),
+    });
+    written.collect()
+}
+
 /// The usage of a request in OpenAI's shape.
 pub(super) fn usage_json(usage: &Usage) -> Value {
     let mut out = json!({
@@ -220,7 +290,7 @@ pub(super) fn usage_json(usage: &Usage) -> Value {
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
         "completion_tokens_details": {
-            "reasoning_tokens": 0,
+            "reasoning_tokens": usage.reasoning_tokens,
             "accepted_prediction_tokens": usage.accepted_tokens,
             "rejected_prediction_tokens": usage.drafted_tokens - usage.accepted_tokens,
         },

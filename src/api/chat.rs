@@ -2,6 +2,7 @@
 //!
 //! Shapes: OpenAI's API reference, chat completions.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::Json;
@@ -15,7 +16,7 @@ use serde_json::{Map, Value, json};
 use crate::engine::{AnswerToken, FinishReason, Fixed, Usage};
 
 use super::Pool;
-use super::answers::{Answers, Format, finish_reason, usage_json};
+use super::answers::{Answers, Completion, Format, TOOL_CALLS, finish_reason, usage_json};
 use super::diffusion::step_json;
 use super::envelope::Envelope;
 use super::error::Error;
@@ -23,6 +24,8 @@ use super::fields::{Body, fields};
 use super::generation::{Generation, check_top, choices};
 use super::logprobs;
 use super::messages::Messages;
+use super::parts::Piece;
+use super::reading::{Reading, call_json};
 
 fields! {
     struct Chat {
@@ -59,19 +62,25 @@ pub(super) async fn completions(
     let (messages, chat, generation) = parse(Body::read(&headers, body)?)?;
     let wanted = generation.constraint()?;
     let served = pool.get(generation.model()).await?;
-    let prompt = served.chat_prompt(&messages.conversation())?;
-    let constraint = match wanted {
+    let tools = messages.tools()?;
+    let text = served.chat_text(&messages.conversation(&tools, &served.dialect))?;
+    let prompt = served.prompt_of(&text)?;
+    let reading = Reading::new(&messages, &tools, &served.dialect, &text);
+    let constraint = match reading.constraint(wanted) {
         Some(wanted) => Some(wanted.compile(&served).await?),
         None => None,
     };
     let top = chat.n_top_logprobs();
-    let first = generation.request(&served, &prompt, top, constraint.as_ref())?;
+    let mut first = generation.request(&served, &prompt, top, constraint.as_ref())?;
+    first.thinking = reading.thinking(&served);
     let n = generation.n_choices();
     let answers = Answers::submit(&served, choices(&first, n).collect(), n)?;
+    let answers = answers.read_by(reading.reader());
     let envelope = Envelope::new(Arc::clone(&served), "chatcmpl", generation.wants_usage());
     let shape = Shape {
         envelope,
         wants_logprobs: top.is_some(),
+        calling: HashSet::new(),
     };
     if generation.is_streamed() {
         return Ok(answers.stream(shape));
@@ -80,7 +89,7 @@ pub(super) async fn completions(
     let choices = all.iter().enumerate().map(|(i, one)| {
         json!({
             "index": i,
-            "message": { "role": "assistant", "content": one.text, "refusal": null },
+            "message": message(one),
             "logprobs": shape.logprobs(&one.tokens),
             "finish_reason": one.finish_reason(),
         })
@@ -113,10 +122,30 @@ impl Chat {
     }
 }
 
+/// The message of a completion.
+fn message(one: &Completion) -> Value {
+    let has_content = !one.text.is_empty() || one.calls.is_empty();
+    let content = has_content.then_some(&one.text);
+    let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+    if !one.reasoning.is_empty() {
+        // Clients read one or the other.
+        message["reasoning_content"] = one.reasoning.as_str().into();
+        message["reasoning"] = one.reasoning.as_str().into();
+    }
+    if !one.calls.is_empty() {
+        let calls = one.calls.iter();
+        let calls = calls.map(|(id, name, arguments)| call_json(id, name, arguments));
+        message["tool_calls"] = calls.collect();
+    }
+    message
+}
+
 /// How the chunks of a response are written.
 struct Shape {
     envelope: Envelope,
     wants_logprobs: bool,
+    /// Completions that call tools.
+    calling: HashSet<u32>,
 }
 
 const CHUNK: &str = "chat.completion.chunk";
@@ -153,6 +182,23 @@ impl Format for Shape {
         self.delta(choice, &delta, self.logprobs(tokens).as_ref(), None)
     }
 
+    fn piece(&mut self, choice: u32, piece: &Piece) -> Vec<String> {
+        let delta = match piece {
+            Piece::Content(text, _) => json!({ "content": text }),
+            Piece::Reasoning(text) => json!({ "reasoning_content": text, "reasoning": text }),
+            Piece::Call(index, id, name) => {
+                self.calling.insert(choice);
+                let mut call = call_json(id, name, "");
+                call["index"] = (*index).into();
+                json!({ "tool_calls": [call] })
+            }
+            Piece::Arguments(index, text) => {
+                json!({ "tool_calls": [{ "index": index, "function": { "arguments": text } }] })
+            }
+        };
+        vec![self.delta(choice, &delta, None, None)]
+    }
+
     fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> String {
         let mut chunk = self.envelope.chunk(CHUNK, &json!([]));
         let tokenizer = self.envelope.served.handle.tokenizer();
@@ -161,7 +207,11 @@ impl Format for Shape {
     }
 
     fn end(&mut self, choice: u32, reason: FinishReason) -> String {
-        self.delta(choice, &json!({}), None, Some(finish_reason(reason)))
+        let reason = match reason {
+            FinishReason::Stop if self.calling.contains(&choice) => TOOL_CALLS,
+            reason => finish_reason(reason),
+        };
+        self.delta(choice, &json!({}), None, Some(reason))
     }
 
     fn done(&mut self, usage: &Usage) -> Vec<String> {

@@ -237,6 +237,7 @@ impl Generation {
             prompt_logprobs: common.prompt_logprobs.map(|top| top as usize),
             n_drafted: common.draft.map(count),
             constraint: constraint.cloned(),
+            thinking: None,
             adapters: common.lora.as_deref().map(adapters::named).transpose()?,
             diffusion: self.diffusion,
             trace: common.diffusion_trace == Some(true),

@@ -3,9 +3,11 @@
 use serde_json::{Map, Value};
 
 use crate::engine::serving::Conversation;
+use crate::text::calls::Dialect;
 
-use super::error::Error;
+use super::error::{Error, quoted};
 use super::fields::fields;
+use super::tools::{Tools, check_calls, with_arguments};
 
 /// Maximum number of messages.
 const MAX_MESSAGES: usize = 16 << 10;
@@ -15,12 +17,35 @@ fields! {
         messages: Vec<Value>,
         tools: Option<Value>,
         tool_choice: Option<Value>,
+        parallel_tool_calls: Option<bool>,
         chat_template_kwargs: Option<Map<String, Value>>,
+        /// How much is reasoned, for templates that let callers choose.
+        reasoning_effort: Option<String>,
+        /// Tokens that a block of reasoning may have.
+        thinking_budget: Option<u64>,
+        /// Whether the response has the reasoning (vLLM).
+        include_reasoning: Option<bool>,
+        /// `none` leaves reasoning in the content (llama.cpp).
+        reasoning_format: Option<String>,
         /// Whether the prompt ends with the start of the assistant's message.
         add_generation_prompt: Option<bool>,
         continue_final_message: Option<bool>,
     }
 }
+
+/// What `reasoning_effort` may say.
+const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+/// Variables of templates that switch reasoning on and off.
+const SWITCHES: &[&str] = &["enable_thinking", "thinking"];
+/// Variables of templates that follow from other fields.
+const OURS: &[&str] = &[
+    "messages",
+    "tools",
+    "bos_token",
+    "eos_token",
+    "add_generation_prompt",
+    "continue_final_message",
+];
 
 impl Messages {
     /// Checks that do not depend on the model.
@@ -29,21 +54,84 @@ impl Messages {
     /// A field that is not accepted, by its name.
     pub(super) fn check(&self) -> Result<(), Error> {
         self.check_messages()?;
-        let is_set = |v: &&Value| v.as_array().is_none_or(|a| !a.is_empty());
-        if self.tools.as_ref().filter(is_set).is_some() {
-            return Err(Error::unsupported("tools", "`tools` are not served yet"));
-        }
-        let is_free = |choice: &Value| choice == "none" || choice == "auto";
-        if self.tool_choice.as_ref().is_some_and(|c| !is_free(c)) {
-            let message = "`tool_choice` is not served yet";
-            return Err(Error::unsupported("tool_choice", message));
-        }
+        self.tools()?;
+        self.check_reasoning()?;
         if self.continue_final_message == Some(true) && self.add_generation_prompt == Some(true) {
             let message =
                 "`continue_final_message` and `add_generation_prompt` cannot both be true";
             return Err(Error::value("continue_final_message", message));
         }
         Ok(())
+    }
+
+    /// The tools on offer.
+    ///
+    /// # Errors
+    /// What is malformed.
+    pub(super) fn tools(&self) -> Result<Tools, Error> {
+        let given = |value: &'_ Option<Value>| value.clone().filter(|value| !value.is_null());
+        let (tools, choice) = (given(&self.tools), given(&self.tool_choice));
+        Tools::parse(tools.as_ref(), choice.as_ref(), self.parallel_tool_calls)
+    }
+
+    fn check_reasoning(&self) -> Result<(), Error> {
+        let effort = self.reasoning_effort.as_deref();
+        if let Some(effort) = effort.filter(|effort| !EFFORTS.contains(effort)) {
+            let (found, expected) = (quoted(effort), EFFORTS.join("`, `"));
+            let message = format!("`reasoning_effort` is `{found}`, expected one of `{expected}`");
+            return Err(Error::value("reasoning_effort", message));
+        }
+        for (name, value) in self.chat_template_kwargs.iter().flatten() {
+            let param = format!("chat_template_kwargs.{}", quoted(name));
+            if OURS.contains(&name.as_str()) {
+                let message = format!("`{param}` is not the caller's to set");
+                return Err(Error::value(&param, message));
+            }
+            if SWITCHES.contains(&name.as_str()) && !value.is_boolean() && !value.is_null() {
+                let message = format!("`{param}` is {}, expected true or false", of_json(value));
+                return Err(Error::value(&param, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether neither the effort nor a switch of the template forbids reasoning.
+    pub(super) fn lets_reason(&self) -> bool {
+        let is_off = |name: &&str| {
+            let kwargs = self.chat_template_kwargs.as_ref();
+            kwargs.and_then(|kwargs| kwargs.get(*name)) == Some(&Value::Bool(false))
+        };
+        self.reasoning_effort.as_deref() != Some("none")
+            && !SWITCHES.iter().any(|name| is_off(&name))
+    }
+
+    /// Whether reasoning is told from content.
+    pub(super) fn parts_reasoning(&self) -> bool {
+        self.reasoning_format.as_deref() != Some("none")
+    }
+
+    /// Whether the response has the reasoning.
+    pub(super) fn shows_reasoning(&self) -> bool {
+        self.include_reasoning != Some(false)
+    }
+
+    /// Tokens that a block of reasoning may have.
+    pub(super) fn budget(&self) -> Option<usize> {
+        let budget = self.thinking_budget?;
+        Some(usize::try_from(budget).unwrap_or(usize::MAX))
+    }
+
+    /// The start of the answer, if the last message is continued.
+    pub(super) fn continued(&self) -> Option<&str> {
+        let last = self
+            .messages
+            .last()
+            .filter(|_| self.continue_final_message == Some(true))?;
+        Some(
+            last.get("content")
+                .and_then(Value::as_str)
+                .unwrap_or_default(),
+        )
     }
 
     fn check_messages(&self) -> Result<(), Error> {
@@ -70,6 +158,16 @@ impl Messages {
                     format!("`{param}` is missing or no text"),
                 ));
             }
+            for name in ["reasoning_content", "reasoning", "tool_call_id"] {
+                let value = fields.get(name);
+                if value.is_some_and(|value| !value.is_string() && !value.is_null()) {
+                    let param = format!("{param}.{name}");
+                    return Err(Error::value(&param, format!("`{param}` is no text")));
+                }
+            }
+            if let Some(calls) = fields.get("tool_calls").filter(|calls| !calls.is_null()) {
+                check_calls(&param, calls)?;
+            }
             match fields.get("content") {
                 None | Some(Value::Null | Value::String(_)) => {}
                 Some(Value::Array(parts)) => check_parts(&param, parts)?,
@@ -84,14 +182,29 @@ impl Messages {
     }
 
     /// The input of the template.
-    pub(super) fn conversation(&self) -> Conversation {
-        let messages = self.messages.iter().map(with_plain_content).collect();
+    pub(super) fn conversation(&self, tools: &Tools, dialect: &Dialect) -> Conversation {
+        let messages = self
+            .messages
+            .iter()
+            .map(|message| for_template(message, dialect));
+        let mut kwargs = self.chat_template_kwargs.clone().unwrap_or_default();
+        let mut set = |name: &str, value: Value| {
+            kwargs.entry(name).or_insert(value);
+        };
+        match self.reasoning_effort.as_deref() {
+            None => {}
+            Some("none") => SWITCHES.iter().for_each(|name| set(name, false.into())),
+            // Templates know three.
+            Some("minimal") => set("reasoning_effort", "low".into()),
+            Some("xhigh" | "max") => set("reasoning_effort", "high".into()),
+            Some(effort) => set("reasoning_effort", effort.into()),
+        }
         Conversation {
-            messages: Value::Array(messages),
-            tools: Value::Null,
+            messages: messages.collect(),
+            tools: tools.all.clone(),
             add_generation_prompt: self.add_generation_prompt,
             continue_final_message: self.continue_final_message == Some(true),
-            kwargs: self.chat_template_kwargs.clone().unwrap_or_default(),
+            kwargs,
         }
     }
 }
@@ -108,13 +221,38 @@ fn check_parts(message: &str, parts: &[Value]) -> Result<(), Error> {
     Ok(())
 }
 
-/// A message whose text parts are joined: templates expect one text.
-fn with_plain_content(message: &Value) -> Value {
+/// A message as templates expect it: one text, reasoning under each name that is used for it, the
+/// arguments of calls in the form that this template takes.
+fn for_template(message: &Value, dialect: &Dialect) -> Value {
     let mut message = message.clone();
+    let text = |name: &str| message.get(name).filter(|value| value.is_string());
+    let reasoning = text("reasoning_content").or(text("reasoning")).cloned();
+    if let Some(reasoning) = reasoning {
+        for name in ["reasoning_content", "reasoning", "thinking"] {
+            message[name] = reasoning.clone();
+        }
+    }
+    let has_calls = message.get("tool_calls").is_some_and(Value::is_array);
+    if has_calls && message.get("content").is_none_or(Value::is_null) {
+        message["content"] = "".into();
+    }
+    with_arguments(&mut message, dialect.takes_text);
     if let Some(parts) = message.get("content").and_then(Value::as_array) {
         let texts = parts.iter().filter_map(|part| part.get("text"));
         let text: String = texts.filter_map(Value::as_str).collect();
         message["content"] = Value::String(text);
     }
     message
+}
+
+/// What a JSON value is, in words.
+fn of_json(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
 }

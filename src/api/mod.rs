@@ -3,9 +3,9 @@
 //! The only module that knows HTTP and its JSON. Handlers extract, validate, submit to the engine
 //! and write its events; every refusal goes through `error`. What endpoints share: `fields` and `known`
 //! (bodies), `messages` (conversations), `generation` and `sampling` (parameters), `answers` and `envelope`
-//! (responses, streamed or not), `logprobs`. Around them: `listener` (connections), `access` (who may),
-//! `intake` (bodies, threads), `record` (the log). Called by `bench serve` and by tests, which use the
-//! same [`app`].
+//! (responses, streamed or not), `parts` (reasoning and calls in them), `logprobs`. Around them: `listener`
+//! (connections), `access` (who may), `intake` (bodies, threads), `record` (the log). Called by `bench serve`
+//! and by tests, which use the same [`app`].
 
 mod access;
 mod adapters;
@@ -24,11 +24,14 @@ mod listener;
 mod logprobs;
 mod messages;
 mod models;
+mod parts;
 mod pool;
+mod reading;
 mod record;
 mod response_format;
 mod sampling;
 mod tokens;
+mod tools;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -31,7 +31,7 @@ fields! {
 }
 
 /// A constraint and the field it comes from, for messages.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) param: String,
     pub(super) constraint: Constraint,

@@ -83,7 +83,7 @@ pub(super) async fn tokenize(
         (None, None) => {
             let messages: Messages = body.take()?;
             messages.check()?;
-            served.chat_prompt(&messages.conversation())?
+            served.chat_prompt(&messages.conversation(&messages.tools()?, &served.dialect))?
         }
         (Some(_), Some(_)) => {
             let message = "`prompt` and `content` exclude each other";
@@ -161,6 +161,6 @@ pub(super) async fn apply_template(
     let messages: Messages = body.take()?;
     body.finish()?;
     messages.check()?;
-    let text = served.chat_text(&messages.conversation())?;
+    let text = served.chat_text(&messages.conversation(&messages.tools()?, &served.dialect))?;
     Ok(Json(json!({ "prompt": text })))
 }

@@ -127,6 +127,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         constraint: constraint
             .map(|constraint| served.handle.compile(constraint))
             .transpose()?,
+        thinking: None,
         adapters: None,
         diffusion: args.diffusion.request(),
         trace: is_live,

@@ -8,6 +8,7 @@
 //!
 //! Invariant: the tokens that a matcher allows form a prefix of a text that fits the constraint.
 
+mod answer;
 mod gbnf;
 mod matcher;
 mod schema;
@@ -27,6 +28,7 @@ use serde_json::Value;
 
 use crate::text::tokenizer::Tokenizer;
 
+pub use answer::{Answer, Content, Thought};
 pub use matcher::Matcher;
 
 use vocabulary::Vocabulary;
@@ -56,6 +58,8 @@ pub enum Constraint {
     Lark(String),
     /// Text of a grammar in llama.cpp's GBNF.
     Gbnf(String),
+    /// A whole answer: reasoning, then content or calls of tools.
+    Answer(Box<Answer>),
 }
 
 impl Constraint {
@@ -77,6 +81,7 @@ impl Constraint {
         match self {
             Self::JsonSchema(schema) => schema.to_string().len(),
             Self::Regex(text) | Self::Lark(text) | Self::Gbnf(text) => text.len(),
+            Self::Answer(answer) => answer.bytes(),
         }
     }
 }
@@ -249,6 +254,10 @@ impl Compiler {
             }),
             Constraint::Gbnf(text) => (
                 TopLevelGrammar::from_lark(gbnf::to_lark(&text)?),
+                |message| Error::Grammar { message },
+            ),
+            Constraint::Answer(answer) => (
+                TopLevelGrammar::from_lark(answer::to_lark(&answer, &self.tokenizer)?),
                 |message| Error::Grammar { message },
             ),
         };

@@ -15,6 +15,7 @@ use super::event::{Failure, FinishReason};
 use super::scheduler::Job;
 use super::sequence::Sequence;
 use super::strategy::{Ending, Row, Strategy};
+use super::thinking::ThinkingBudget;
 
 /// The state of one request.
 pub(super) struct Autoregressive {
@@ -23,6 +24,7 @@ pub(super) struct Autoregressive {
     limit: usize,
     drafter: Option<Drafter>,
     constrained: Option<Constrained>,
+    thinking: Option<ThinkingBudget>,
     /// Length of the sequence when the step under way was read; tokens chosen since are beyond it.
     n_before: usize,
     /// Whether further rows of the step follow from a token that was not chosen.
@@ -36,6 +38,7 @@ impl Autoregressive {
         limit: usize,
         n_drafted: usize,
         constrained: Option<Constrained>,
+        thinking: Option<ThinkingBudget>,
     ) -> Self {
         sampler.accept_prompt(prompt);
         // What may follow a draft token would be known only when the grammar has moved on.
@@ -45,6 +48,7 @@ impl Autoregressive {
             limit,
             drafter: has_draft.then(|| Drafter::new(prompt, n_drafted)),
             constrained,
+            thinking,
             n_before: 0,
             is_diverged: false,
         }
@@ -63,7 +67,12 @@ impl Autoregressive {
         let n_left = self.limit - sequence.tokens.len();
         let is_cut = tokens.len() > n_left;
         tokens.truncate(n_left);
-        tokens.iter().for_each(|token| self.sampler.accept(*token));
+        for token in &tokens {
+            self.sampler.accept(*token);
+            if let Some(thinking) = &mut self.thinking {
+                thinking.push(tokenizer.piece(*token));
+            }
+        }
         sequence.tokens.extend(tokens);
         if is_complete && !is_cut {
             sequence.ending = Some(FinishReason::Stop);
@@ -89,7 +98,7 @@ impl Autoregressive {
         };
         let n_chosen = sequence.tokens.len() - sequence.n_prompt;
         let open = sequence.answer.held_open(n_chosen, logits, tokenizer);
-        let token = tracing::trace_span!(target: "phase", "sample").in_scope(|| {
+        let sample = || {
             let Some(open) = &open else {
                 return self.sampler.sample_masked(logits, mask);
             };
@@ -100,8 +109,23 @@ impl Autoregressive {
                 }
                 found => found,
             }
-        })?;
+        };
+        let forced = self.thinking.as_ref().and_then(ThinkingBudget::forced);
+        let is_allowed = |token: &u32| {
+            let bits = mask.and_then(|mask| mask.get(*token as usize / 32));
+            mask.is_none() || bits.is_some_and(|bits| bits >> (token % 32) & 1 == 1)
+        };
+        let token = match forced.filter(is_allowed) {
+            Some(token) => token,
+            None => tracing::trace_span!(target: "phase", "sample").in_scope(sample)?,
+        };
         self.sampler.accept(token);
+        if let Some(thinking) = &mut self.thinking {
+            if forced.is_some_and(|forced| forced != token) {
+                thinking.abandon();
+            }
+            thinking.push(tokenizer.piece(token));
+        }
         let entry = sequence.answer.entry(token, logits)?;
         sequence.push(token, entry, tokenizer);
         if let Some(drafter) = &mut self.drafter {

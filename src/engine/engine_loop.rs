@@ -26,6 +26,7 @@ use super::scheduler::{Budget, Job, Step, can_start, plan_step};
 use super::sequence::Sequence;
 use super::strategy::{Row, Strategy};
 use super::submission::{Decoding, Submitted};
+use super::thinking::ThinkingBudget;
 
 /// Maximum number of draft tokens of a step, of all requests together: each costs about a token's
 /// computation.
@@ -147,7 +148,9 @@ impl<C: Compute> EngineLoop<C> {
                 };
                 let constraint = request.constraint.as_ref();
                 let constrained = constraint.map(|compiled| self.worker.start(compiled));
-                let strategy = Autoregressive::new(sampler, &tokens, limit, n_drafted, constrained);
+                let thinking = request.thinking.as_ref().map(ThinkingBudget::new);
+                let strategy =
+                    Autoregressive::new(sampler, &tokens, limit, n_drafted, constrained, thinking);
                 Box::new(strategy)
             }
             Decoding::Contrastive(search) => Box::new(Search::new(search, limit)),

@@ -37,6 +37,8 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// Tokens generated, the ending one included.
     pub completion_tokens: usize,
+    /// Those of them that are reasoning, as far as who reads the text tells it from content.
+    pub reasoning_tokens: usize,
     /// Draft tokens that were read.
     pub drafted_tokens: usize,
     /// Draft tokens that were accepted.

@@ -95,6 +95,12 @@ impl Handle {
     /// What decodes a request, unless this kind of model cannot.
     fn decoding(&self, request: &Request) -> Result<Decoding, Rejected> {
         let decodes_by_token = matches!(self.kind, Kind::Autoregressive { .. });
+        let searches = request.sampling.penalty_alpha != 0.0;
+        if request.thinking.is_some() && (!decodes_by_token || searches) {
+            let field = "thinking_budget";
+            let message = "reasoning is limited where tokens are sampled one by one".into();
+            return Err(Rejected::Field { field, message });
+        }
         if !decodes_by_token || request.sampling.penalty_alpha != 0.0 {
             let fields = [
                 ("prompt_logprobs", request.prompt_logprobs.is_some()),

@@ -27,6 +27,7 @@ mod strategy;
 mod submission;
 #[cfg(test)]
 mod tests;
+mod thinking;
 
 pub use adapters::Adapters;
 pub use diffusion::{Diffusion, Fixed, Remasking};
@@ -35,5 +36,6 @@ pub use handle::Handle;
 pub use limits::Limits;
 pub use request::{Ends, Rejected, Request};
 pub use start::{StartError, Unfit, can_answer, can_take_back, start};
+pub use thinking::Thinking;
 
 pub use crate::sampling::TokenLogprob;

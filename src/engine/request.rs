@@ -4,6 +4,7 @@ use crate::constraint::Compiled;
 use crate::sampling::{ParamError, Params};
 
 use super::diffusion::Diffusion;
+use super::thinking::Thinking;
 
 /// What shall be generated.
 #[derive(Clone, Debug)]
@@ -34,6 +35,8 @@ pub struct Request {
     pub cache_prompt: bool,
     /// The grammar of the completion, compiled by [`Handle::compile`](super::Handle::compile).
     pub constraint: Option<Compiled>,
+    /// The limit on reasoning.
+    pub thinking: Option<Thinking>,
     /// Adapters and their scales, the others being off; none: as the engine is set.
     pub adapters: Option<Vec<(usize, f32)>>,
     /// Options of text diffusion; only for models that decode so.

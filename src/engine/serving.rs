@@ -12,6 +12,7 @@ use crate::engine::{self, Handle, Limits, StartError};
 use crate::files::models::{Opened, tokenizer_of};
 use crate::model::{self, Model, Options};
 use crate::plan::Plan;
+use crate::text::calls::Dialect;
 use crate::text::template::{
     self, ChatTemplate, Moment, RenderError, RenderInput, TemplateError, UnknownTemplate,
 };
@@ -33,6 +34,8 @@ pub struct Served {
     templates: [Option<ChatTemplate>; 2],
     /// The chat template as the model has it.
     pub chat_template: Option<String>,
+    /// How it writes reasoning and calls of tools.
+    pub dialect: Dialect,
     bos: String,
     eos: String,
 }
@@ -159,6 +162,17 @@ impl Served {
                 .into_owned()
         };
         let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
+        let is_token = |text: &str| tokenizer.id_of(text).is_some();
+        let dialect = templates[1]
+            .as_ref()
+            .map_or_else(Dialect::unknown, |template| {
+                Dialect::probe(template, &bos, &eos, is_token)
+            });
+        tracing::info!(
+            calls = dialect.format.as_ref().map(|format| &format.name),
+            reasoning = dialect.reasoning.as_ref().map(|marks| &marks.open),
+            "how the model writes"
+        );
         let n_ctx_train = plan.n_ctx_train;
         let fingerprint = fingerprint(&name, &plan, &options);
         let (handle, _thread) = engine::start(Arc::new(tokenizer), limits, move || {
@@ -173,6 +187,7 @@ impl Served {
             n_ctx_train,
             templates,
             chat_template,
+            dialect,
             bos,
             eos,
         })
@@ -188,10 +203,17 @@ impl Served {
     /// # Errors
     /// As [`Self::chat_text`], and text that cannot be tokenized.
     pub fn chat_prompt(&self, conversation: &Conversation) -> Result<Vec<u32>, PromptError> {
-        let text = self.chat_text(conversation)?;
+        self.prompt_of(&self.chat_text(conversation)?)
+    }
+
+    /// The prompt of a text that the chat template made.
+    ///
+    /// # Errors
+    /// Text that cannot be tokenized.
+    pub fn prompt_of(&self, text: &str) -> Result<Vec<u32>, PromptError> {
         // A template that writes the BOS token itself must not get a second one.
         let writes_bos = !self.bos.is_empty() && text.starts_with(&self.bos);
-        Ok(self.handle.tokenizer().encode(&text, !writes_bos, true)?)
+        Ok(self.handle.tokenizer().encode(text, !writes_bos, true)?)
     }
 
     /// The text that the chat template makes of a conversation.

@@ -196,6 +196,7 @@ fn request(prompt: &[u32], n: usize) -> Request {
         prompt_logprobs: None,
         n_drafted: None,
         constraint: None,
+        thinking: None,
         adapters: None,
         diffusion: None,
         trace: false,

@@ -15,7 +15,12 @@ fn shipped() -> PathBuf {
 }
 
 /// The same model with further metadata, and without tensors if that is wanted.
-fn changed(folder: &Path, name: &str, keys: &[(&str, Meta)], has_tensors: bool) -> PathBuf {
+pub(crate) fn changed(
+    folder: &Path,
+    name: &str,
+    keys: &[(&str, Meta)],
+    has_tensors: bool,
+) -> PathBuf {
     let weights = weights::open(&shipped()).expect("it is there");
     let mut metadata = weights.metadata().clone();
     for (key, value) in keys {
@@ -43,7 +48,7 @@ fn rewritten(path: &Path, weights: &Weights, metadata: &Metadata, n: usize) {
     write(path, metadata, &new, data).expect("a writable folder");
 }
 
-fn string(text: &str) -> Meta {
+pub(crate) fn string(text: &str) -> Meta {
     Meta::Str(text.to_owned())
 }
 

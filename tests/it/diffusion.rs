@@ -184,6 +184,7 @@ fn request(case: &Value) -> Request {
         prompt_logprobs: None,
         n_drafted: None,
         constraint: None,
+        thinking: None,
         adapters: None,
         diffusion: Some(Diffusion {
             steps: Some(number(&case["steps"])),

@@ -52,4 +52,5 @@ mod support;
 mod text_diffusion;
 mod text_parts;
 mod tidy;
+mod tools;
 mod zoo;

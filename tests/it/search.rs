@@ -110,6 +110,7 @@ fn the_engine_finds_what_reading_everything_finds() {
             prompt_logprobs: None,
             n_drafted: None,
             constraint: None,
+            thinking: None,
             adapters: None,
             diffusion: None,
             trace: false,

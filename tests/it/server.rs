@@ -486,12 +486,6 @@ fn what_cannot_be_served_is_refused_with_its_field() {
         json!("temprature"),
     );
     server.refused(
-        json!({ "tools": [{ "type": "function" }] }),
-        400,
-        "unsupported_parameter",
-        json!("tools"),
-    );
-    server.refused(
         json!({ "response_format": { "type": "yaml" } }),
         400,
         "invalid_value",

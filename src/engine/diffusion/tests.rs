@@ -264,6 +264,7 @@ fn request(prompt: &[u32], n: usize, diffusion: Diffusion) -> Request {
         prompt_logprobs: None,
         n_drafted: None,
         constraint: None,
+        thinking: None,
         adapters: None,
         diffusion: Some(diffusion),
         trace: true,

@@ -1,0 +1,323 @@
+//! From the text of a completion to content, reasoning and calls of tools, with the tokens of the content.
+//!
+//! Between the events of the engine and the format of an endpoint. Invariant: the bytes of the tokens of
+//! content are the content's.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
+
+use crate::engine::{AnswerToken, FinishReason};
+use crate::text::calls::{Parser, Part, Span};
+
+/// A piece of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Piece {
+    Content(String, Vec<AnswerToken>),
+    Reasoning(String),
+    /// A call starts: number, id and name.
+    Call(u32, String, String),
+    /// Text of a call's arguments.
+    Arguments(u32, String),
+}
+
+/// Tokens and the bytes of their text that are not read yet.
+#[derive(Clone, Debug)]
+struct Unit {
+    left: usize,
+    tokens: Vec<AnswerToken>,
+    /// Bytes of it that are content and not out yet.
+    content: Vec<u8>,
+    is_counted: bool,
+}
+
+/// Reads one completion.
+#[derive(Clone, Debug)]
+pub(super) struct Reader {
+    parser: Parser,
+    units: VecDeque<Unit>,
+    said: String,
+    said_tokens: Vec<AnswerToken>,
+    /// Whether there may be several calls.
+    many: bool,
+    shows_reasoning: bool,
+    /// Reasoning that is not shown.
+    withheld: (String, Vec<AnswerToken>),
+    /// Tokens of reasoning.
+    pub(super) n_reasoning: usize,
+}
+
+/// A new id of a call, in the form that the strictest templates ask for: nine letters and digits.
+pub(super) fn new_id() -> String {
+    const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let mut random = RandomState::new().hash_one(0_u8);
+    let mut digit = || {
+        let digit = DIGITS[(random % 62) as usize];
+        random /= 62;
+        char::from(digit)
+    };
+    (0..9).map(|_| digit()).collect()
+}
+
+impl Reader {
+    pub(super) fn new(parser: Parser, many: bool, shows_reasoning: bool) -> Self {
+        Self {
+            parser,
+            units: VecDeque::new(),
+            said: String::new(),
+            said_tokens: Vec::new(),
+            many,
+            shows_reasoning,
+            withheld: (String::new(), Vec::new()),
+            n_reasoning: 0,
+        }
+    }
+
+    /// Takes text and its tokens.
+    pub(super) fn push(&mut self, text: &str, tokens: Vec<AnswerToken>) -> Vec<Piece> {
+        let bytes = tokens.iter().flat_map(|token| &token.bytes);
+        let unit = |left: usize, tokens| Unit {
+            left,
+            tokens,
+            content: Vec::new(),
+            is_counted: false,
+        };
+        if bytes.eq(text.as_bytes()) {
+            let each = tokens.into_iter();
+            self.units
+                .extend(each.map(|token| unit(token.bytes.len(), vec![token])));
+        } else {
+            // Bytes that are not text were replaced: which token gave which is not known.
+            self.units.push_back(unit(text.len(), tokens));
+        }
+        let spans = self.parser.push(text);
+        self.pieces(spans)
+    }
+
+    /// The rest.
+    pub(super) fn finish(&mut self, reason: FinishReason) -> Vec<Piece> {
+        let is_open = self.parser.is_reasoning();
+        let spans = self.parser.finish();
+        let mut out = self.pieces(spans);
+        let (text, tokens) = std::mem::take(&mut self.withheld);
+        // A block that the model never closed was the answer, unless it was cut off.
+        if is_open && reason == FinishReason::Stop && !text.is_empty() {
+            out.push(Piece::Content(text, tokens));
+        }
+        out
+    }
+
+    fn pieces(&mut self, spans: Vec<Span>) -> Vec<Piece> {
+        let mut out = Vec::new();
+        for span in spans {
+            let is_content = matches!(span.part, Some(Part::Content(_)));
+            if !is_content {
+                self.flush(&mut out);
+            }
+            self.consume(&span, is_content);
+            match span.part {
+                None => {}
+                Some(Part::Content(text)) => {
+                    self.said.push_str(&text);
+                    if self
+                        .units
+                        .front()
+                        .is_none_or(|unit| unit.content.is_empty())
+                    {
+                        self.flush(&mut out);
+                    }
+                }
+                Some(Part::Reasoning(text)) if self.shows_reasoning => {
+                    out.push(Piece::Reasoning(text));
+                }
+                Some(Part::Reasoning(text)) => self.withheld.0.push_str(&text),
+                Some(Part::Call { index, .. } | Part::Arguments { index, .. })
+                    if index > 0 && !self.many => {}
+                Some(Part::Call { index, id, name }) => {
+                    out.push(Piece::Call(index, id.unwrap_or_else(new_id), name));
+                }
+                Some(Part::Arguments { index, text }) => out.push(Piece::Arguments(index, text)),
+            }
+        }
+        out
+    }
+
+    /// Content that is complete, with its tokens.
+    fn flush(&mut self, out: &mut Vec<Piece>) {
+        if self.said.is_empty() && self.said_tokens.is_empty() {
+            return;
+        }
+        // A token that is content only in part.
+        if let Some(unit) = self.units.front_mut() {
+            self.said_tokens.extend(cut(unit));
+        }
+        let text = std::mem::take(&mut self.said);
+        let tokens = std::mem::take(&mut self.said_tokens);
+        out.push(Piece::Content(text, tokens));
+    }
+
+    /// Takes the bytes of a span from the tokens.
+    fn consume(&mut self, span: &Span, is_content: bool) {
+        let mut n = span.bytes;
+        while let Some(unit) = self.units.front_mut() {
+            if n == 0 && (unit.left > 0 || !is_content) {
+                return;
+            }
+            let taken = n.min(unit.left);
+            n -= taken;
+            if is_content {
+                let at = unit
+                    .tokens
+                    .iter()
+                    .map(|token| token.bytes.len())
+                    .sum::<usize>();
+                let bytes = unit.tokens.iter().flat_map(|token| &token.bytes);
+                let from = at.saturating_sub(unit.left);
+                unit.content.extend(bytes.skip(from).take(taken));
+            }
+            unit.left -= taken;
+            if span.is_reasoning && !unit.is_counted {
+                unit.is_counted = true;
+                self.n_reasoning += unit.tokens.len();
+                if !self.shows_reasoning {
+                    self.withheld.1.extend(unit.tokens.iter().cloned());
+                }
+            }
+            if unit.left > 0 {
+                return;
+            }
+            let Some(mut unit) = self.units.pop_front() else {
+                return;
+            };
+            self.said_tokens.extend(cut(&mut unit));
+        }
+    }
+}
+
+/// The tokens of a unit with the bytes of them that are content, if there are any.
+fn cut(unit: &mut Unit) -> Vec<AnswerToken> {
+    let content = std::mem::take(&mut unit.content);
+    if content.is_empty() {
+        return Vec::new();
+    }
+    let mut tokens = unit.tokens.clone();
+    if let [token] = tokens.as_mut_slice() {
+        token.bytes = content;
+    }
+    tokens
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use crate::text::calls::{Marks, Tool, formats};
+
+    use super::*;
+
+    fn reader(shows_reasoning: bool) -> Reader {
+        let format = formats()
+            .iter()
+            .find(|format| format.name == "json-in-tags");
+        let tool = Tool {
+            name: "f".into(),
+            parameters: Value::Null,
+        };
+        let marks = Marks {
+            open: "<think>".into(),
+            close: "</think>".into(),
+        };
+        let parser = Parser::new(format.cloned(), Arc::new(vec![tool]), Some(marks), false);
+        Reader::new(parser, true, shows_reasoning)
+    }
+
+    fn token(bytes: &[u8]) -> AnswerToken {
+        AnswerToken {
+            bytes: bytes.to_vec(),
+            chosen: None,
+            rank: 0,
+            top: Vec::new(),
+        }
+    }
+
+    /// Content and the bytes of its tokens, reasoning, arguments.
+    fn read(reader: &mut Reader, tokens: &[&str], reason: FinishReason) -> [String; 4] {
+        let mut all = Vec::new();
+        for text in tokens {
+            all.extend(reader.push(text, vec![token(text.as_bytes())]));
+        }
+        all.extend(reader.finish(reason));
+        let mut out = [const { String::new() }; 4];
+        for piece in all {
+            match piece {
+                Piece::Content(text, tokens) => {
+                    let bytes: Vec<u8> = tokens.into_iter().flat_map(|t| t.bytes).collect();
+                    assert_eq!(String::from_utf8_lossy(&bytes), text);
+                    out[0].push_str(&text);
+                    out[1].push('|');
+                }
+                Piece::Reasoning(text) => out[2].push_str(&text),
+                Piece::Call(_, id, name) => {
+                    assert_eq!(id.len(), 9);
+                    out[3].push_str(&name);
+                }
+                Piece::Arguments(_, text) => out[3].push_str(&text),
+            }
+        }
+        out
+    }
+
+    const TOKENS: [&str; 9] = [
+        "<think>",
+        "a",
+        "b</",
+        "think>c",
+        " d",
+        "<tool",
+        "_call>{\"name\": \"f\", ",
+        "\"arguments\": {}",
+        "}</tool_call>",
+    ];
+
+    #[test]
+    fn tokens_of_content_are_those_of_its_text() {
+        let mut reader = reader(true);
+        let [content, _, reasoning, call] = read(&mut reader, &TOKENS, FinishReason::Stop);
+        assert_eq!(
+            (content.as_str(), reasoning.as_str(), call.as_str()),
+            ("c d", "ab", "f{}")
+        );
+        assert_eq!(reader.n_reasoning, 2);
+    }
+
+    #[test]
+    fn reasoning_that_is_never_closed_is_the_answer_unless_it_is_cut_off() {
+        let read = |shows, reason| {
+            let [content, _, reasoning, _] =
+                read(&mut reader(shows), &["<think>", "a", " b"], reason);
+            (content, reasoning)
+        };
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(read(false, FinishReason::Stop), pair("a b", ""));
+        assert_eq!(read(false, FinishReason::Length), pair("", ""));
+        assert_eq!(read(true, FinishReason::Stop), pair("", "a b"));
+    }
+
+    proptest! {
+        #[test]
+        fn entries_follow_the_text_however_it_is_split(text in "(<think>[ab]{0,3}</think>)?[ab <]{0,8}(<tool_call>\\{\"name\": \"f\", \"arguments\": \\{\\}\\}</tool_call>)?[a ]{0,2}", cuts in prop::collection::vec(0usize..90, 0..12)) {
+            let mut places: Vec<usize> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
+            places.extend([0, text.len()]);
+            places.sort_unstable();
+            let pieces: Vec<&str> = places.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
+            let split = read(&mut reader(true), &pieces, FinishReason::Stop);
+            let whole = read(&mut reader(true), &[&text], FinishReason::Stop);
+            for i in [0, 2, 3] {
+                prop_assert_eq!(&split[i], &whole[i]);
+            }
+        }
+    }
+}

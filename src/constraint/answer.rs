@@ -1,0 +1,531 @@
+//! Grammars of whole answers: reasoning, then content or calls of tools as a model writes them.
+//!
+//! The marks come from the model's format of calls (`tools/`). A mark that is a control token of the
+//! vocabulary is that token in the grammar; any other is text. Not here: reading answers.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::text::calls::{Body, Format, Marks, Tool};
+use crate::text::tokenizer::Tokenizer;
+
+use super::schema::prepare;
+use super::{Constraint, Error};
+
+/// Whether reasoning comes first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Thought {
+    /// It does not.
+    #[default]
+    None,
+    /// The model decides.
+    Optional(Marks),
+    /// The prompt has opened the block.
+    Open(Marks),
+}
+
+/// What may come instead of calls.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Content {
+    /// Nothing: a tool must be called.
+    None,
+    /// Any text.
+    Any,
+    /// Text that fits another constraint: a schema or a regular expression.
+    Fits(Box<Constraint>),
+}
+
+/// What an answer consists of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// How calls are written.
+    pub format: Arc<Format>,
+    /// What comes first.
+    pub thought: Thought,
+    /// Tools that may be called; none: no calls.
+    pub tools: Vec<Tool>,
+    /// Whether there may be several calls.
+    pub many: bool,
+    /// What may come instead.
+    pub content: Content,
+}
+
+impl Answer {
+    /// Bytes of its parts.
+    pub(super) fn bytes(&self) -> usize {
+        let tools = self.tools.iter();
+        let tools: usize = tools
+            .map(|tool| tool.name.len() + tool.parameters.to_string().len())
+            .sum();
+        tools
+            + match &self.content {
+                Content::Fits(constraint) => constraint.bytes(),
+                _ => 0,
+            }
+    }
+}
+
+/// The Lark grammar of an answer.
+///
+/// # Errors
+/// A schema that cannot be enforced.
+pub(super) fn to_lark(answer: &Answer, tokenizer: &Tokenizer) -> Result<String, Error> {
+    let mut writer = Writer {
+        answer,
+        format: &answer.format,
+        tokenizer,
+        rules: String::new(),
+        n: 0,
+    };
+    let thought = writer.thought();
+    let body = writer.body()?;
+    Ok(format!("start: {thought} {body}\n{}", writer.rules))
+}
+
+struct Writer<'a> {
+    answer: &'a Answer,
+    format: &'a Format,
+    tokenizer: &'a Tokenizer,
+    rules: String,
+    n: usize,
+}
+
+/// A string of Lark.
+fn quoted(text: &str) -> String {
+    match text {
+        "" => String::new(),
+        text => Value::from(text).to_string(),
+    }
+}
+
+/// A regular expression of Lark that matches this text only.
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        if c == '\n' {
+            out.push_str("\\n");
+            continue;
+        }
+        if r"\.+*?()|[]{}^$/".contains(c) {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+impl Writer<'_> {
+    /// Adds a rule and names it. Rules are lower case.
+    fn rule(&mut self, options: &str, body: &str) -> String {
+        self.n += 1;
+        let name = format!("r{}", self.n);
+        // A `String` takes any text.
+        let _ = writeln!(self.rules, "{name}{options}: {body}");
+        name
+    }
+
+    /// A mark: control tokens by their ids, the rest as text.
+    fn mark(&self, text: &str) -> String {
+        match self.tokens_of(text) {
+            None => quoted(text),
+            Some(parts) => parts.join(" "),
+        }
+    }
+
+    /// The parts of a mark, if there are control tokens in it.
+    fn tokens_of(&self, text: &str) -> Option<Vec<String>> {
+        let ids = self.tokenizer.encode(text, false, true).ok()?;
+        if ids.iter().all(|id| self.tokenizer.is_text(*id)) {
+            return None;
+        }
+        let (mut parts, mut plain) = (Vec::new(), Vec::new());
+        for id in ids {
+            if self.tokenizer.is_text(id) {
+                plain.extend_from_slice(self.tokenizer.piece(id));
+                continue;
+            }
+            let before = std::mem::take(&mut plain);
+            parts.push(quoted(&String::from_utf8_lossy(&before)));
+            parts.push(format!("<[{id}]>"));
+        }
+        parts.push(quoted(&String::from_utf8_lossy(&plain)));
+        Some(parts)
+    }
+
+    /// Any text up to a mark, and the mark.
+    fn up_to(&mut self, mark: &str) -> String {
+        let (mark, space) = mark.split_at(mark.trim_end().len());
+        let space = quoted(space);
+        match self.tokens_of(mark) {
+            None => {
+                let rule = self.rule("[lazy]", &format!("/(?s:.*)/ {}", quoted(mark)));
+                format!("{rule} {space}")
+            }
+            Some(parts) => format!("/(?s:.*)/ {} {space}", parts.join(" ")),
+        }
+    }
+
+    fn thought(&mut self) -> String {
+        if let Some(channels) = self.format.channels.clone() {
+            let Some(name) = channels.reasoning.first() else {
+                return String::new();
+            };
+            if self.answer.thought == Thought::None {
+                return String::new();
+            }
+            let header = format!("{}{name}{}", channels.channel, channels.message);
+            let open = self.mark(&header);
+            let end = channels.ends.first().map_or("", String::as_str);
+            let rest = self.up_to(end);
+            let next = self.mark(&format!("{}assistant", channels.start));
+            return format!("({open} {rest} {next})?");
+        }
+        match self.answer.thought.clone() {
+            Thought::None => String::new(),
+            Thought::Open(marks) => {
+                let rest = self.up_to(&marks.close);
+                format!("{rest} /\\s{{0,2}}/")
+            }
+            Thought::Optional(marks) => {
+                let (open, rest) = (self.mark(&marks.open), self.up_to(&marks.close));
+                format!("({open} {rest} /\\s{{0,2}}/)?")
+            }
+        }
+    }
+
+    fn body(&mut self) -> Result<String, Error> {
+        let has_tools = !self.answer.tools.is_empty();
+        let content = match self.answer.content.clone() {
+            Content::None => None,
+            Content::Any if has_tools => return self.text_or_calls(),
+            Content::Any => Some("/(?s:.*)/".to_owned()),
+            Content::Fits(constraint) => Some(self.fitting(*constraint)?),
+        };
+        let header = self
+            .format
+            .channels
+            .as_ref()
+            .map(|channels| self.mark(&channels.answer));
+        let content = content.map(|content| format!("{} {content}", header.unwrap_or_default()));
+        if !has_tools {
+            return Ok(content.unwrap_or_default());
+        }
+        let calls = self.calls(false)?;
+        Ok(match content {
+            Some(content) => self.rule("", &format!("{content} | {calls}")),
+            None => self.rule("", &calls),
+        })
+    }
+
+    fn fitting(&mut self, constraint: Constraint) -> Result<String, Error> {
+        Ok(match constraint {
+            Constraint::JsonSchema(schema) => self.json(schema)?,
+            Constraint::Regex(regex) => {
+                let regex = regex.replace('/', "\\/");
+                self.rule("", &format!("/{regex}/"))
+            }
+            _ => {
+                return Err(Error::Grammar {
+                    message: "a grammar cannot be combined with tools".into(),
+                });
+            }
+        })
+    }
+
+    fn json(&mut self, schema: Value) -> Result<String, Error> {
+        let schema = match schema {
+            Value::Null => serde_json::json!({ "type": "object" }),
+            schema => schema,
+        };
+        let schema = prepare(schema)?;
+        Ok(self.rule("", &format!("%json {schema}")))
+    }
+
+    /// The mark with which calls begin.
+    fn first_mark(&self) -> &str {
+        let section = self.format.section.open.as_str();
+        match section {
+            "" => self.format.opens.first().map_or("", String::as_str),
+            section => section,
+        }
+    }
+
+    /// Text, and calls once their mark is in it.
+    fn text_or_calls(&mut self) -> Result<String, Error> {
+        let mark = self.first_mark().to_owned();
+        let mark = mark.trim_end();
+        if mark.is_empty() || self.format.channels.is_some() {
+            return Err(Error::Grammar {
+                message: "this model's calls of tools have no mark, so that only `required` or a named tool can be enforced".into(),
+            });
+        }
+        let calls = self.calls(true)?;
+        let before = self.up_to(mark);
+        let plain = match self.tokens_of(mark) {
+            Some(_) => "/(?s:.*)/".to_owned(),
+            None => {
+                let mark = escaped(mark);
+                let _ = writeln!(self.rules, "PLAIN: /(?s:.*)/ & ~/(?s:.*){mark}(?s:.*)/");
+                "PLAIN".into()
+            }
+        };
+        Ok(self.rule("", &format!("{plain} | {before} {calls}")))
+    }
+
+    /// One call or several; without the first mark if that is there already.
+    fn calls(&mut self, is_marked: bool) -> Result<String, Error> {
+        let format = self.format;
+        let first = self.first_mark();
+        let start = match is_marked {
+            true => quoted(&first[first.trim_end().len()..]),
+            false => self.mark(first),
+        };
+        let open = format.opens.first().map_or("", String::as_str);
+        // Where calls may come bare they do.
+        let (start, open) = match (format.bare, format.section.open.is_empty()) {
+            (true, _) => (String::new(), String::new()),
+            (false, true) => (start, self.mark(open)),
+            (false, false) => (start, self.mark(open)),
+        };
+        let mut bodies = Vec::new();
+        for tool in &self.answer.tools {
+            bodies.push(self.call(tool)?);
+        }
+        let close = match format.bare {
+            true => String::new(),
+            false => self.mark(&format.close),
+        };
+        let bodies = self.rule("", &bodies.join(" | "));
+        let has_section = !format.section.open.is_empty();
+        // The first mark of a format without sections is that of the first call.
+        let first = if has_section {
+            format!("{open} {bodies} {close}")
+        } else {
+            format!("{bodies} {close}")
+        };
+        let separator = match (format.list, format.separator.as_str()) {
+            (_, text) if !text.is_empty() => quoted(text),
+            (true, _) => "\", \"".into(),
+            (false, _) => "/\\n?/".into(),
+        };
+        let more = match self.answer.many && format.body != Body::Channels {
+            true => format!("({separator} {open} {bodies} {close})*"),
+            false => String::new(),
+        };
+        let (list, end) = if format.list {
+            ("\"[\"", "\"]\"")
+        } else {
+            ("", "")
+        };
+        let section_close = self.mark(&format.section.close);
+        let start = if format.body == Body::Channels {
+            String::new()
+        } else {
+            start
+        };
+        Ok(format!(
+            "{start} {list} {first} {more} {end} {section_close}"
+        ))
+    }
+
+    /// Name and arguments of a call.
+    fn call(&mut self, tool: &Tool) -> Result<String, Error> {
+        let format = self.format;
+        let name = Value::from(tool.name.as_str()).to_string();
+        let first =
+            |keys: &[String]| Value::from(keys.first().map_or("", String::as_str)).to_string();
+        let head = match format.body {
+            Body::Object => {
+                let number = match format.index_key.as_str() {
+                    "" => quoted("{"),
+                    key => format!(
+                        "{} /[0-9]{{1,2}}/ {}",
+                        quoted(&format!("{{{}: \"", Value::from(key))),
+                        quoted("\", ")
+                    ),
+                };
+                let keys = (first(&format.name_keys), first(&format.arguments_keys));
+                let rest = quoted(&format!("{}: {name}, {}: ", keys.0, keys.1));
+                let json = self.json(tool.parameters.clone())?;
+                return Ok(self.rule("", &format!("{number} {rest} {json} \"}}\"")));
+            }
+            Body::Map => {
+                let json = self.json(tool.parameters.clone())?;
+                let head = quoted(&format!("{{{name}: "));
+                return Ok(self.rule("", &format!("{head} {json} \"}}\"")));
+            }
+            Body::Channels => {
+                let header = format
+                    .channels
+                    .as_ref()
+                    .map(|channels| channels.call.replace("{name}", &tool.name));
+                self.mark(&header.unwrap_or_default())
+            }
+            Body::Named | Body::Parameters | Body::Notation => {
+                let written = quoted(&format!("{}{}", format.name_prefix, tool.name));
+                let number = match format.number_mark.as_str() {
+                    "" => String::new(),
+                    mark => format!("{} /[0-9]{{1,3}}/", quoted(mark)),
+                };
+                let end = self.mark(format.name_ends.first().map_or("", String::as_str));
+                format!("{written} {number} {end}")
+            }
+        };
+        let arguments = match format.body {
+            Body::Parameters => self.parameters(&tool.parameters)?,
+            Body::Notation => self.notation(&tool.parameters),
+            _ => self.json(tool.parameters.clone())?,
+        };
+        Ok(self.rule("", &format!("{head} {arguments}")))
+    }
+
+    /// Marks around each parameter: those that are required, and others.
+    fn parameters(&mut self, schema: &Value) -> Result<String, Error> {
+        let Some(marks) = self.format.parameter.clone() else {
+            return Ok(String::new());
+        };
+        let mut all = Vec::new();
+        for (key, own, is_required) in properties(schema) {
+            let is_string = own["type"] == "string";
+            let kind = match is_string {
+                true => &marks.string_mark,
+                false => &marks.other_mark,
+            };
+            let stop = if kind.is_empty() {
+                ""
+            } else {
+                marks.key_stop.as_str()
+            };
+            let head = self.mark(&format!("{}{key}{stop}{kind}{}", marks.open, marks.key_end));
+            let values = own["enum"].as_array().filter(|_| is_string);
+            let value = match values {
+                Some(values) => {
+                    let values = values.iter().filter_map(Value::as_str).map(quoted);
+                    let values: Vec<String> = values.filter(|value| !value.is_empty()).collect();
+                    let close = self.mark(&marks.close);
+                    format!("({}) {close}", values.join(" | "))
+                }
+                None if is_string => self.up_to(&marks.close),
+                None => {
+                    let own = with_definitions(own, schema);
+                    format!("{} {}", self.json(own)?, self.mark(&marks.close))
+                }
+            };
+            let rule = self.rule("", &format!("{head} {value}"));
+            all.push(if is_required {
+                rule
+            } else {
+                format!("{rule}?")
+            });
+        }
+        Ok(all.join(" "))
+    }
+
+    /// Arguments in the format's notation; values have the type of their schemas, no more.
+    fn notation(&mut self, schema: &Value) -> String {
+        let Some(notation) = self.format.notation.clone() else {
+            return String::new();
+        };
+        let quote = notation.quotes.first().cloned().unwrap_or_default();
+        let quote = self.mark(&quote);
+        let inner = if notation.escapes {
+            r"/([^'\\\n]|\\['\\n])*/"
+        } else {
+            "/(?s:.*)/"
+        };
+        let string = self.rule("", &format!("{quote} {inner} {quote}"));
+        let [yes, no] = if notation.escapes {
+            ["True", "False"]
+        } else {
+            ["true", "false"]
+        };
+        let word = format!("\"{yes}\" | \"{no}\"");
+        let number = r"/-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?/";
+        let key = if notation.escapes {
+            string.clone()
+        } else {
+            "/[A-Za-z_][A-Za-z0-9_]*/".into()
+        };
+        let n = self.n + 1;
+        let separator = if notation.escapes { "\", \"" } else { "\",\"" };
+        let pair = format!(
+            "{key} {} r{n}",
+            if notation.escapes { "\": \"" } else { "\":\"" }
+        );
+        let list = format!("\"[\" (r{n} ({separator} r{n})*)? \"]\"");
+        let object = format!("\"{{\" ({pair} ({separator} {pair})*)? \"}}\"");
+        let any = self.rule(
+            "",
+            &format!("{string} | {number} | {word} | {list} | {object}"),
+        );
+        let typed = |kind: &Value| match kind.as_str() {
+            Some("string") => string.clone(),
+            Some("integer") => "/-?(0|[1-9][0-9]{0,17})/".into(),
+            Some("number") => number.into(),
+            Some("boolean") => format!("({word})"),
+            Some("array") => list.clone(),
+            Some("object") => object.clone(),
+            _ => any.clone(),
+        };
+        let (mut required, mut others) = (Vec::new(), Vec::new());
+        for (key, own, is_required) in properties(schema) {
+            let value = match own["enum"].as_array().filter(|_| own["type"] == "string") {
+                Some(values) => {
+                    let values = values.iter().filter_map(Value::as_str).map(quoted);
+                    let values: Vec<String> = values.filter(|value| !value.is_empty()).collect();
+                    format!("{quote} ({}) {quote}", values.join(" | "))
+                }
+                None => typed(&own["type"]),
+            };
+            let pair = format!("{} {value}", quoted(&format!("{key}{}", notation.assign)));
+            let rules = if is_required {
+                &mut required
+            } else {
+                &mut others
+            };
+            rules.push(self.rule("", &pair));
+        }
+        let other = others.join(" | ");
+        let pairs = match (required.is_empty(), others.is_empty()) {
+            (true, true) => String::new(),
+            (true, false) => format!("(({other}) ({separator} ({other}))*)?"),
+            (false, true) => required.join(&format!(" {separator} ")),
+            (false, false) => {
+                format!(
+                    "{} ({separator} ({other}))*",
+                    required.join(&format!(" {separator} "))
+                )
+            }
+        };
+        format!(
+            "{} {pairs} {}",
+            quoted(&notation.open),
+            quoted(&notation.close)
+        )
+    }
+}
+
+/// The properties of an object's schema, and whether each is required.
+fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value, bool)> {
+    let required = schema["required"].as_array();
+    let all = schema["properties"].as_object().into_iter().flatten();
+    all.map(move |(key, own)| {
+        let is_required = required.is_some_and(|names| names.iter().any(|name| name == key));
+        (key, own, is_required)
+    })
+}
+
+/// A part of a schema with the definitions that it may refer to.
+fn with_definitions(part: &Value, schema: &Value) -> Value {
+    let mut part = part.clone();
+    if let Some(fields) = part.as_object_mut() {
+        for key in ["$defs", "definitions"] {
+            if let Some(definitions) = schema.get(key) {
+                fields.entry(key).or_insert_with(|| definitions.clone());
+            }
+        }
+    }
+    part
+}

@@ -1,0 +1,313 @@
+//! The start of a call, up to its arguments.
+//!
+//! A header is read anew when text is added, so it may only be so long.
+
+use super::format::{Body, Format};
+use super::json::{self, Found, string};
+use super::notation::{self, get};
+
+/// Longest header, in bytes.
+pub(super) const MAX: usize = 16 << 10;
+
+/// A call whose name is known.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Header {
+    /// Bytes up to the arguments.
+    pub(super) used: usize,
+    pub(super) name: String,
+    /// Its id, if the model wrote one.
+    pub(super) id: Option<String>,
+    pub(super) arguments: Arguments,
+}
+
+/// How the arguments come.
+#[derive(Debug, Default, PartialEq)]
+pub(super) enum Arguments {
+    /// They were part of the header.
+    #[default]
+    None,
+    Known(String),
+    /// As a JSON object; then the objects around it end.
+    Json {
+        outer: usize,
+    },
+    /// As JSON in a JSON string; then the objects around it end.
+    Quoted {
+        outer: usize,
+    },
+    /// One parameter after the other.
+    Parameters,
+}
+
+/// Reads marks and names.
+struct Cursor<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    fn space(&mut self) {
+        let rest = self.rest();
+        self.at += rest.len() - rest.trim_start().len();
+    }
+
+    /// Takes a mark after white space; one that is only white space is always there.
+    fn mark(&mut self, mark: &str) -> Found<()> {
+        let mark = mark.trim();
+        self.space();
+        let rest = self.rest();
+        if rest.starts_with(mark) {
+            self.at += mark.len();
+            return Found::Yes(());
+        }
+        match mark.starts_with(rest) {
+            true => Found::More,
+            false => Found::No,
+        }
+    }
+
+    /// Takes the first of these marks that is there.
+    fn any(&mut self, marks: &[String]) -> Found<()> {
+        let mut may_come = false;
+        for mark in marks {
+            match self.mark(mark) {
+                Found::Yes(()) => return Found::Yes(()),
+                Found::More => may_come = true,
+                Found::No => {}
+            }
+        }
+        match may_come {
+            true => Found::More,
+            false => Found::No,
+        }
+    }
+}
+
+/// The header at the start of a text. Where `is_next`, other calls came before it.
+pub(super) fn header(text: &str, format: &Format, is_next: bool) -> Found<Header> {
+    let mut cursor = Cursor { text, at: 0 };
+    let section = format.section.open.trim();
+    if !section.is_empty() {
+        match cursor.mark(section) {
+            Found::Yes(()) => {}
+            Found::More => return Found::More,
+            // Some leave it out where each call has a mark of its own.
+            Found::No if is_next || !format.opens.is_empty() => {}
+            Found::No => return Found::No,
+        }
+    }
+    if format.list && (!is_next || cursor.at > 0) {
+        let found = cursor.mark("[");
+        // A single call may come without its list.
+        if found == Found::More || (found == Found::No && format.bare) {
+            return found.map(|()| Header::default());
+        }
+    }
+    if !format.opens.is_empty() {
+        match cursor.any(&format.opens) {
+            Found::No if format.bare => {}
+            found => get!(found),
+        }
+    }
+    cursor.space();
+    let found = match format.body {
+        Body::Object => object(&mut cursor, format),
+        Body::Map => map(&mut cursor),
+        Body::Named | Body::Parameters => named(&mut cursor, format),
+        Body::Notation => in_notation(&mut cursor, format),
+        Body::Channels => Found::No,
+    };
+    found.map(|header| Header {
+        used: cursor.at,
+        ..header
+    })
+}
+
+/// `{"name": ..., "arguments": ...}`, the keys in any order, or the same as the `function` of an object.
+fn object(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
+    let (mut name, mut id, mut arguments) = (None, None, None);
+    let mut outer = 1;
+    get!(cursor.mark("{"));
+    loop {
+        match cursor.mark("}") {
+            Found::Yes(()) => {
+                outer -= 1;
+                if outer > 0 {
+                    let _ = cursor.mark(",");
+                    continue;
+                }
+                let Some(name) = name else { return Found::No };
+                let arguments = arguments.unwrap_or_else(|| "{}".to_owned());
+                return Found::Yes(Header {
+                    name,
+                    id,
+                    arguments: Arguments::Known(arguments),
+                    used: 0,
+                });
+            }
+            Found::More => return Found::More,
+            Found::No => {}
+        }
+        let (key, length) = get!(string(cursor.rest()));
+        cursor.at += length;
+        get!(cursor.mark(":"));
+        cursor.space();
+        let is = |keys: &[String]| keys.contains(&key);
+        let first = cursor.rest().bytes().next();
+        if first.is_none() {
+            return Found::More;
+        }
+        if is(&format.arguments_keys) && name.is_some() {
+            let arguments = match first {
+                Some(b'{') => Arguments::Json { outer },
+                Some(b'"') => Arguments::Quoted { outer },
+                _ => Arguments::None,
+            };
+            if arguments != Arguments::None {
+                return Found::Yes(Header {
+                    used: 0,
+                    name: name.unwrap_or_default(),
+                    id,
+                    arguments,
+                });
+            }
+        }
+        if key == "function" && first == Some(b'{') {
+            cursor.at += 1;
+            outer += 1;
+            continue;
+        }
+        let length = get!(json::value(cursor.rest()));
+        let value = &cursor.rest()[..length];
+        if is(&format.name_keys) {
+            name = serde_json::from_str::<String>(value).ok();
+        } else if is(&format.arguments_keys) {
+            arguments = Some(known(value));
+        } else if key == format.id_key {
+            id = serde_json::from_str::<String>(value).ok();
+        }
+        cursor.at += length;
+        if cursor.mark(",") == Found::More {
+            return Found::More;
+        }
+    }
+}
+
+/// Arguments that are complete: an object, or one in a string.
+fn known(value: &str) -> String {
+    match serde_json::from_str::<String>(value) {
+        Ok(text) => text,
+        Err(_) if value.starts_with('{') => value.to_owned(),
+        Err(_) => "{}".into(),
+    }
+}
+
+/// `{"NAME": {...}}`.
+fn map(cursor: &mut Cursor<'_>) -> Found<Header> {
+    get!(cursor.mark("{"));
+    cursor.space();
+    let (name, length) = get!(string(cursor.rest()));
+    cursor.at += length;
+    get!(cursor.mark(":"));
+    cursor.space();
+    json_follows(cursor).map(|()| Header {
+        name,
+        arguments: Arguments::Json { outer: 1 },
+        ..Header::default()
+    })
+}
+
+fn json_follows(cursor: &Cursor<'_>) -> Found<()> {
+    match cursor.rest().bytes().next() {
+        None => Found::More,
+        Some(b'{') => Found::Yes(()),
+        Some(_) => Found::No,
+    }
+}
+
+/// The name, what ends it, then JSON or parameters.
+fn named(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
+    let rest = cursor.rest();
+    let ends = format.name_ends.iter().map(|end| match end.trim() {
+        "" => (end.as_str(), end.len()),
+        mark => (mark, mark.len()),
+    });
+    // These end a name too, and are not part of the header.
+    let stops = match &format.parameter {
+        Some(marks) => vec![marks.open.trim(), format.close.trim()],
+        None => vec!["{"],
+    };
+    let all = ends.chain(stops.into_iter().map(|stop| (stop, 0)));
+    let all: Vec<_> = all.filter(|(mark, _)| !mark.is_empty()).collect();
+    let found = all
+        .iter()
+        .filter_map(|(mark, used)| Some((rest.find(mark)?, *used)));
+    let Some((end, used)) = found.min_by_key(|(at, used)| (*at, std::cmp::Reverse(*used))) else {
+        return Found::More;
+    };
+    // The rest may begin with the start of a mark that makes the header longer.
+    let written = rest[..end].trim();
+    cursor.at += end + used;
+    let (name, id) = match format.id_mark.as_str() {
+        "" => (written, None),
+        mark => match written.split_once(mark) {
+            Some((name, id)) => (name, Some(id)),
+            None => (written, None),
+        },
+    };
+    let (name, id) = match format.number_mark.as_str() {
+        "" => (name, id),
+        mark => match name.rsplit_once(mark) {
+            Some((name, _)) => (name, Some(written)),
+            None => (name, id),
+        },
+    };
+    let name = name.trim();
+    let name = name.strip_prefix(&format.name_prefix).unwrap_or(name);
+    if name.is_empty() || name.contains(char::is_whitespace) {
+        return Found::No;
+    }
+    let arguments = match format.body {
+        Body::Parameters => Arguments::Parameters,
+        _ => {
+            cursor.space();
+            get!(json_follows(cursor));
+            Arguments::Json { outer: 0 }
+        }
+    };
+    Found::Yes(Header {
+        used: 0,
+        name: name.to_owned(),
+        id: id
+            .map(|id| id.trim().to_owned())
+            .filter(|id| !id.is_empty()),
+        arguments,
+    })
+}
+
+/// `NAME(...)`, complete.
+fn in_notation(cursor: &mut Cursor<'_>, format: &Format) -> Found<Header> {
+    let Some(notation) = &format.notation else {
+        return Found::No;
+    };
+    let rest = cursor.rest();
+    let is_name = |c: char| c.is_alphanumeric() || "_-.".contains(c);
+    let Some(end) = rest.find(|c| !is_name(c)) else {
+        return Found::More;
+    };
+    if end == 0 {
+        return Found::No;
+    }
+    let (value, length) = get!(notation::arguments(&rest[end..], notation));
+    cursor.at += end + length;
+    Found::Yes(Header {
+        used: 0,
+        name: rest[..end].to_owned(),
+        id: None,
+        arguments: Arguments::Known(value.to_string()),
+    })
+}

@@ -1,0 +1,424 @@
+//! Reads reasoning, content and calls of tools out of text, as it comes.
+//!
+//! What cannot be read as a call is content; once the name and the start of the arguments are there, it is
+//! a call, and its arguments are what was written. A call names a tool that was offered.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::body::Call;
+use super::format::{Body, Format, Marks};
+use super::header::{self, Arguments, Header};
+use super::json::Found;
+
+/// A tool on offer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// JSON Schema of its arguments.
+    pub parameters: Value,
+}
+
+/// A piece of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Text for the user.
+    Content(String),
+    /// Reasoning.
+    Reasoning(String),
+    /// A call starts.
+    Call {
+        /// Number of the call, from 0.
+        index: u32,
+        /// Its id, if the model wrote one.
+        id: Option<String>,
+        /// The tool.
+        name: String,
+    },
+    /// Text of a call's arguments, which are JSON.
+    Arguments {
+        /// Number of the call.
+        index: u32,
+        /// What is added.
+        text: String,
+    },
+}
+
+/// Bytes of the text in their order, and what they are; none for marks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// How many bytes.
+    pub bytes: usize,
+    /// What they say; content is these bytes.
+    pub part: Option<Part>,
+    /// Whether they are within a block of reasoning.
+    pub is_reasoning: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    /// Content, or what turns out to be something else.
+    Content,
+    Reasoning,
+    /// Arguments of a call.
+    Call(Call),
+    /// After a call, where others may follow.
+    Between,
+    /// In the header of a message.
+    Header,
+}
+
+/// Reads one answer.
+#[derive(Clone, Debug)]
+pub struct Parser {
+    pub(super) format: Option<Arc<Format>>,
+    pub(super) tools: Arc<Vec<Tool>>,
+    reasoning: Option<Marks>,
+    pub(super) state: State,
+    /// Text that is not decided.
+    pub(super) held: String,
+    out: Vec<Span>,
+    /// Whether nothing but white space came so far, reasoning apart.
+    is_start: bool,
+    /// Whether white space is dropped: after a mark.
+    drops_space: bool,
+    pub(super) n_calls: u32,
+}
+
+/// What was found in content.
+enum Hit {
+    Think(usize),
+    Call,
+    Silent(usize),
+}
+
+impl Parser {
+    /// A parser; `is_reasoning` says whether the prompt has opened a block of reasoning.
+    pub fn new(
+        format: Option<Arc<Format>>,
+        tools: Arc<Vec<Tool>>,
+        reasoning: Option<Marks>,
+        is_reasoning: bool,
+    ) -> Self {
+        let has_channels = format.as_ref().is_some_and(|f| f.body == Body::Channels);
+        let state = match (is_reasoning, has_channels) {
+            (true, _) => State::Reasoning,
+            (false, true) => State::Header,
+            _ => State::Content,
+        };
+        Self {
+            format,
+            tools,
+            reasoning,
+            drops_space: is_reasoning,
+            state,
+            held: String::new(),
+            out: Vec::new(),
+            is_start: true,
+            n_calls: 0,
+        }
+    }
+
+    /// Takes text; what of it is decided.
+    pub fn push(&mut self, text: &str) -> Vec<Span> {
+        self.held.push_str(text);
+        while self.step(false) {}
+        std::mem::take(&mut self.out)
+    }
+
+    /// The rest: nothing more will come.
+    pub fn finish(&mut self) -> Vec<Span> {
+        while !self.held.is_empty() && self.step(true) {}
+        let rest = self.held.len();
+        self.silent(rest);
+        std::mem::take(&mut self.out)
+    }
+
+    /// Whether a block of reasoning is open.
+    pub fn is_reasoning(&self) -> bool {
+        matches!(self.state, State::Reasoning)
+    }
+
+    /// Number of calls so far.
+    pub fn n_calls(&self) -> u32 {
+        self.n_calls
+    }
+
+    fn step(&mut self, is_last: bool) -> bool {
+        if self.held.is_empty() {
+            return false;
+        }
+        match self.state {
+            State::Content if self.channels().is_some() => self.message(is_last, false),
+            State::Reasoning if self.channels().is_some() => self.message(is_last, true),
+            State::Header => self.message_header(is_last),
+            State::Content => self.content(is_last),
+            State::Reasoning => self.reasoning(is_last),
+            State::Between => self.between(is_last),
+            State::Call(_) => self.call(is_last),
+        }
+    }
+
+    /// Takes bytes that say nothing.
+    pub(super) fn silent(&mut self, bytes: usize) {
+        self.take(bytes, |_| None);
+    }
+
+    pub(super) fn take(&mut self, bytes: usize, part: impl FnOnce(String) -> Option<Part>) {
+        if bytes == 0 {
+            return;
+        }
+        let text: String = self.held.drain(..bytes).collect();
+        let part = part(text);
+        let is_reasoning = matches!(part, Some(Part::Reasoning(_)));
+        self.out.push(Span {
+            bytes,
+            part,
+            is_reasoning,
+        });
+    }
+
+    /// What no bytes of the text say by themselves.
+    pub(super) fn say(&mut self, part: Part) {
+        self.out.push(Span {
+            bytes: 0,
+            part: Some(part),
+            is_reasoning: false,
+        });
+    }
+
+    pub(super) fn say_content(&mut self, bytes: usize) {
+        if bytes > 0 {
+            self.drops_space = false;
+            self.take(bytes, |text| Some(Part::Content(text)));
+        }
+    }
+
+    /// Takes reasoning; white space around it is dropped.
+    pub(super) fn say_reasoning(&mut self, is_last: bool, end: usize) {
+        if self.drops_space {
+            let space = self.held[..end].len() - self.held[..end].trim_start().len();
+            self.silent(space);
+            return self.say_more_reasoning(is_last, end - space);
+        }
+        self.say_more_reasoning(is_last, end);
+    }
+
+    fn say_more_reasoning(&mut self, is_last: bool, end: usize) {
+        let said = self.held[..end].trim_end().len();
+        if said > 0 {
+            self.drops_space = false;
+            self.take(said, |text| Some(Part::Reasoning(text)));
+        }
+        if is_last {
+            self.silent(end - said);
+        }
+    }
+
+    /// Goes on with content after a mark.
+    pub(super) fn resume(&mut self, state: State) {
+        self.state = state;
+        self.drops_space = true;
+    }
+
+    /// Goes on as before, white space included.
+    pub(super) fn keeps_space(&mut self) {
+        self.drops_space = false;
+    }
+
+    fn content(&mut self, is_last: bool) -> bool {
+        let text = self.held.as_str();
+        let space = text.len() - text.trim_start().len();
+        if self.drops_space && space > 0 {
+            self.silent(space);
+            return true;
+        }
+        if let Some((at, hit)) = self.hit() {
+            return self.found(at, hit, is_last);
+        }
+        // What may become a mark, and white space before one, stays.
+        let mut end = match is_last {
+            true => text.len(),
+            false => text.len() - self.partial(),
+        };
+        if !is_last && (self.format.is_some() || self.is_start) {
+            end = text[..end].trim_end().len();
+        }
+        self.is_start &= text[..end].trim().is_empty();
+        self.say_content(end);
+        end > 0
+    }
+
+    /// The first mark in the text.
+    fn hit(&self) -> Option<(usize, Hit)> {
+        let text = self.held.as_str();
+        let first = text.len() - text.trim_start().len();
+        let think = self.reasoning.as_ref().filter(|_| self.is_start);
+        let think = think.filter(|marks| text[first..].starts_with(marks.open.as_str()));
+        if let Some(marks) = think {
+            return Some((first, Hit::Think(marks.open.len())));
+        }
+        let format = self.format.as_ref()?;
+        let is_bare = format.bare && self.is_start && text[first..].starts_with(['{', '[']);
+        let bare = is_bare.then_some((first, Hit::Call));
+        let calls = format.starts().filter_map(|mark| text.find(mark));
+        let calls = calls.map(|at| (at, Hit::Call));
+        let silent = format.silent.iter();
+        let silent =
+            silent.filter_map(|mark| Some((text.find(mark.as_str())?, Hit::Silent(mark.len()))));
+        bare.into_iter()
+            .chain(calls)
+            .chain(silent)
+            .min_by_key(|(at, _)| *at)
+    }
+
+    /// Length of the end of the text that may become a mark.
+    fn partial(&self) -> usize {
+        let think = self.reasoning.iter().filter(|_| self.is_start);
+        let think = think.map(|marks| marks.open.as_str());
+        let format = self.format.iter();
+        let marks = format.flat_map(|f| f.starts().chain(f.silent.iter().map(String::as_str)));
+        start_of_any(&self.held, think.chain(marks))
+    }
+
+    fn found(&mut self, at: usize, hit: Hit, is_last: bool) -> bool {
+        let space = at - self.held[..at].trim_end().len();
+        match hit {
+            Hit::Think(length) => {
+                self.silent(at + length);
+                self.resume(State::Reasoning);
+            }
+            Hit::Silent(length) => {
+                self.say_content(at);
+                self.silent(length);
+                self.drops_space |= self.is_start;
+            }
+            Hit::Call => {
+                if at > space {
+                    self.is_start = false;
+                    self.say_content(at - space);
+                    return true;
+                }
+                return self.try_call(at, false, is_last);
+            }
+        }
+        true
+    }
+
+    /// Reads the header of a call after `space` bytes of white space, which count as content if it is none.
+    fn try_call(&mut self, space: usize, is_next: bool, is_last: bool) -> bool {
+        let Some(format) = self.format.clone() else {
+            return false;
+        };
+        let text = &self.held[space..];
+        let found = match header::header(text, &format, is_next) {
+            Found::More if is_last || text.len() > header::MAX => Found::No,
+            found => found,
+        };
+        match found {
+            Found::Yes(header) if self.offers(&header.name) => {
+                self.silent(space);
+                self.start(header);
+                true
+            }
+            Found::More => false,
+            _ if is_next => {
+                self.resume(State::Content);
+                self.is_start = false;
+                true
+            }
+            _ => {
+                let first = text.chars().next().map_or(0, char::len_utf8);
+                self.is_start = false;
+                self.say_content(space + first);
+                true
+            }
+        }
+    }
+
+    pub(super) fn offers(&self, name: &str) -> bool {
+        self.tools.iter().any(|tool| tool.name == name)
+    }
+
+    pub(super) fn start(&mut self, header: Header) {
+        let index = self.n_calls;
+        self.n_calls += 1;
+        let Header {
+            used,
+            name,
+            id,
+            arguments,
+        } = header;
+        let tool = self.tools.iter().find(|tool| tool.name == name);
+        let schema = tool.map(|tool| tool.parameters.clone()).unwrap_or_default();
+        self.take(used, |_| Some(Part::Call { index, id, name }));
+        self.state = match arguments {
+            Arguments::None => State::Between,
+            Arguments::Known(text) => {
+                self.say(Part::Arguments { index, text });
+                State::Between
+            }
+            other => State::Call(Call::new(index, other, schema)),
+        };
+    }
+
+    fn reasoning(&mut self, is_last: bool) -> bool {
+        let Some(marks) = self.reasoning.clone() else {
+            self.state = State::Content;
+            return true;
+        };
+        let close = marks.close.as_str();
+        if let Some(end) = self.held.find(close) {
+            self.say_reasoning(true, end);
+            self.silent(close.len());
+            self.resume(State::Content);
+            return true;
+        }
+        let before = self.held.len();
+        let end = match is_last {
+            true => before,
+            false => before - start_of_any(&self.held, [close].into_iter()),
+        };
+        self.say_reasoning(is_last, end);
+        self.held.len() < before
+    }
+
+    fn between(&mut self, is_last: bool) -> bool {
+        let space = self.held.len() - self.held.trim_start().len();
+        if space > 0 {
+            self.silent(space);
+            return true;
+        }
+        let Some(format) = self.format.clone() else {
+            return false;
+        };
+        let closer = format.closers().filter(|mark| self.held.starts_with(mark));
+        if let Some(length) = closer.map(str::len).max() {
+            self.silent(length);
+            return true;
+        }
+        let may_close = format.closers().any(|mark| mark.starts_with(&self.held));
+        if may_close && !is_last {
+            return false;
+        }
+        if format.body == Body::Channels {
+            self.state = State::Header;
+            return true;
+        }
+        self.try_call(0, true, is_last)
+    }
+}
+
+/// Length of the longest end of a text with which one of these marks may begin.
+pub(super) fn start_of_any<'a>(text: &str, marks: impl Iterator<Item = &'a str>) -> usize {
+    let of_mark = |mark: &str| {
+        let longest = mark.len().saturating_sub(1).min(text.len());
+        let is_start = |n: &usize| {
+            text.is_char_boundary(text.len() - n) && mark.starts_with(&text[text.len() - n..])
+        };
+        (1..=longest).rev().find(is_start).unwrap_or(0)
+    };
+    marks.map(of_mark).max().unwrap_or(0)
+}
