@@ -101,8 +101,7 @@ impl Messages {
             let kwargs = self.chat_template_kwargs.as_ref();
             kwargs.and_then(|kwargs| kwargs.get(*name)) == Some(&Value::Bool(false))
         };
-        self.reasoning_effort.as_deref() != Some("none")
-            && !SWITCHES.iter().any(|name| is_off(&name))
+        self.reasoning_effort.as_deref() != Some("none") && !SWITCHES.iter().any(is_off)
     }
 
     /// Whether reasoning is told from content.

@@ -256,7 +256,7 @@ pub(super) fn check_calls(at: &str, calls: &Value) -> Result<(), Error> {
                 Ok(Value::Object(_)) => {}
                 Ok(_) => return Err(wrong(&at, "the JSON text of an object")),
                 Err(error) => {
-                    let message = format!("`{at}` is no JSON text of an object: {error}");
+                    let message = format!("`{at}` is not the JSON text of an object: {error}");
                     return Err(Error::value(&at, message));
                 }
             },

@@ -203,7 +203,7 @@ fn weather() -> Value {
     } } })
 }
 
-fn asking(name: &str, extra: Value) -> Value {
+fn asking(name: &str, extra: &Value) -> Value {
     let mut body = json!({
         "model": name, "temperature": 0, "max_tokens": 200,
         "messages": [{ "role": "user", "content": "What is the weather in Bonn?" }],
@@ -239,7 +239,7 @@ fn item_38_a_required_call_is_enforced_and_streamed_in_every_kind_of_format() {
         let named = json!({ "type": "function", "function": { "name": "get_weather" } });
         for choice in [json!("required"), named] {
             let extra = json!({ "tools": [weather()], "tool_choice": choice, "parallel_tool_calls": false });
-            let body = asking(format, extra);
+            let body = asking(format, &extra);
             let (status, answer) = server.json("POST", CHAT, &body);
             assert_eq!(status, 200, "{format}: {answer}");
             let choice = &answer["choices"][0];
@@ -313,7 +313,7 @@ fn tools_on_offer_leave_a_plain_answer_as_it_is() {
         &plain_template(&calling("", TAGGED, "")),
     );
     let server = serve(&path);
-    let with = |extra: Value| server.json("POST", CHAT, &asking("offering", extra)).1;
+    let with = |extra: Value| server.json("POST", CHAT, &asking("offering", &extra)).1;
     let extra = json!({ "logprobs": true, "messages": [{ "role": "user", "content": "2+2=?" }] });
     let plain = with(extra.clone());
     for (key, value) in [
@@ -346,7 +346,7 @@ fn tools_go_together_with_a_response_format() {
         CHAT,
         &asking(
             "both",
-            json!({ "tools": [weather()], "response_format": format }),
+            &json!({ "tools": [weather()], "response_format": format }),
         ),
     );
     assert_eq!(status, 200, "{answer}");
@@ -374,7 +374,8 @@ fn strict_tools_are_enforced_once_a_call_starts() {
     let server = serve(&path);
     let mut tool = weather();
     tool["function"]["strict"] = json!(true);
-    let (status, answer) = server.json("POST", CHAT, &asking("strict", json!({ "tools": [tool] })));
+    let (status, answer) =
+        server.json("POST", CHAT, &asking("strict", &json!({ "tools": [tool] })));
     assert_eq!(status, 200, "{answer}");
     assert!(
         answer["choices"][0]["message"]["content"].is_string(),
@@ -456,7 +457,7 @@ fn reasoning_is_told_from_content_and_limited() {
     let path = model(folder.path(), "thinking.gguf", &template("", "<think>\n"));
     let server = serve(&path);
     let body = |extra: Value| {
-        let mut body = asking("thinking", extra);
+        let mut body = asking("thinking", &extra);
         body["messages"] = json!([{ "role": "user", "content": "2+2=?" }]);
         if body["max_tokens"] == 200 {
             body["max_tokens"] = json!(60);
@@ -550,7 +551,7 @@ fn a_schema_holds_for_what_follows_the_reasoning() {
         CHAT,
         &asking(
             "reasoned",
-            json!({ "response_format": format, "thinking_budget": 4 }),
+            &json!({ "response_format": format, "thinking_budget": 4 }),
         ),
     );
     assert_eq!(status, 200, "{answer}");

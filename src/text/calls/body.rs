@@ -38,17 +38,17 @@ enum Stage {
 }
 
 impl Call {
-    pub(super) fn new(index: u32, arguments: Arguments, schema: Value) -> Self {
+    pub(super) fn new(index: u32, arguments: &Arguments, schema: Value) -> Self {
         let stage = match arguments {
             Arguments::Quoted { outer } => Stage::Quoted {
-                outer,
+                outer: *outer,
                 searched: Scan::default(),
                 n: 0,
             },
             Arguments::Parameters => Stage::Parameters { n: 0, searched: 0 },
             Arguments::Json { outer } => Stage::Json {
                 scan: Scan::default(),
-                outer,
+                outer: *outer,
             },
             Arguments::None | Arguments::Known(_) => Stage::Outer(Scan::default()),
         };

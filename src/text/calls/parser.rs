@@ -88,6 +88,7 @@ pub struct Parser {
 }
 
 /// What was found in content.
+#[derive(Clone, Copy)]
 enum Hit {
     Think(usize),
     Call,
@@ -360,7 +361,7 @@ impl Parser {
                 self.say(Part::Arguments { index, text });
                 State::Between
             }
-            other => State::Call(Call::new(index, other, schema)),
+            other => State::Call(Call::new(index, &other, schema)),
         };
     }
 

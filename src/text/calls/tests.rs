@@ -113,9 +113,7 @@ fn samples() -> Vec<(&'static str, String)> {
         };
         all.iter().map(one).collect()
     };
-    let in_python = format!(
-        "[get_weather(city='Köln', unit='celsius', days=2), search_docs(query='umbrella \"big\" & \\'red\\'', filters={{'tags': ['a', 'ü'], 'exact': True}}, limit=3)]"
-    );
+    let in_python = "[get_weather(city='Köln', unit='celsius', days=2), search_docs(query='umbrella \"big\" & \\'red\\'', filters={'tags': ['a', 'ü'], 'exact': True}, limit=3)]";
     vec![
         ("json-in-tags", format!("<tool_call>\n{w}\n</tool_call>\n<tool_call>\n{s}\n</tool_call>")),
         ("functions-in-tags", format!("<tool_call>\n{}\n</tool_call>\n<tool_call>\n{}\n</tool_call>", function("", "\n", "\n"), function_2("\n", "\n"))),
@@ -146,7 +144,7 @@ fn samples() -> Vec<(&'static str, String)> {
         ("function-tags", format!("<function=get_weather>{WEATHER}</function>\n<function=search_docs>{SEARCH}</function>")),
         ("marked-notation", "<|tool_call>call:get_weather{city:<|\"|>Köln<|\"|>,days:2,unit:<|\"|>celsius<|\"|>}<tool_call|><|tool_call>call:search_docs{filters:{exact:true,tags:[<|\"|>a<|\"|>,<|\"|>ü<|\"|>]},limit:3,query:<|\"|>umbrella \"big\" & 'red'<|\"|>}<tool_call|>".into()),
         ("call-list", format!("<|tool_call_start|>{in_python}<|tool_call_end|>")),
-        ("bare-call-list", in_python),
+        ("bare-call-list", in_python.to_owned()),
         ("channels", format!("<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{WEATHER}<|call|><|start|>assistant to=functions.search_docs<|channel|>commentary json<|message|>{SEARCH}<|call|>")),
         ("message-of-function", format!("<|message_sep|>\n\nfunction call<|role_sep|>\n{w}<|message_sep|>\n\nfunction call<|role_sep|>\n{s}")),
         ("plain", format!("```json\n{w}\n```\n{s}")),
