@@ -60,6 +60,32 @@ fn exhausted(what: &'static str) -> Error {
     fault(what).with_source(Exhausted(what))
 }
 
+/// A text that is charged for as it grows.
+#[derive(Debug, Default)]
+pub(super) struct Text(pub(super) String);
+
+impl Text {
+    /// Appends a part.
+    pub(super) fn push(&mut self, part: &str) -> Result<(), Error> {
+        made(part.len())?;
+        self.0.push_str(part);
+        Ok(())
+    }
+
+    /// Appends a part several times.
+    pub(super) fn repeat(&mut self, part: &str, times: usize) -> Result<(), Error> {
+        made(part.len().saturating_mul(times))?;
+        self.0.extend(std::iter::repeat_n(part, times));
+        Ok(())
+    }
+}
+
+impl From<Text> for Value {
+    fn from(text: Text) -> Self {
+        Self::from(text.0)
+    }
+}
+
 /// The memory of a text, or of a list without its items' own.
 pub(super) fn size(value: &Value) -> usize {
     match value.kind() {

@@ -2,28 +2,24 @@
 //!
 //! Each row takes and gives what Jinja2's callable of that name does (`str()` of anything, Python's white
 //! space, attributes apart from items). The engine's own are used where they do the same, with
-//! a charge before them and after them; those that Jinja2 does not know are removed. Not here: `urlize`
-//! and `wordwrap`, which lay out web pages.
+//! a charge before them and after them; those that Jinja2 does not know are removed. Filters that lay
+//! out web pages or reports are unknown: no prompt has a use for them.
 
 use std::cmp::Ordering;
 
 use minijinja::value::{Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State, Value, filters, functions, tests};
 
-use super::budget::{self, ITEM, Walk};
+use super::budget::{self, ITEM, Text, Walk};
 use super::call::{Call, Row, run};
 use super::lists;
-use super::methods::{
-    append, charge_printf, has_case, is_dict_method, is_space, pairs, replace, text_method,
-};
-use super::operators::{add, compare, modulo};
-use super::print::{escaped, repr, str, tojson};
-use super::text;
+use super::methods::{is_space, lines, pairs, replace, text_method};
+use super::operators::{add, charge_printf, compare, modulo};
+use super::print::{escaped, str, tojson};
 use super::value::{Dict, Number, entries, fault, iterate, list, owned, same_safety};
 
 const FILTERS: &[Row] = &[
     ("tojson", "ensure_ascii indent separators sort_keys", tojson),
-    ("pprint", "", |call| repr(call.this).map(Value::from)),
     ("string", "", |call| {
         Ok(same_safety(call.this, str(call.this)?))
     }),
@@ -33,26 +29,19 @@ const FILTERS: &[Row] = &[
     ("escape e", "", |call| {
         escaped(call.this).map(Value::from_safe_string)
     }),
-    ("forceescape", "", |call| {
-        escaped(&Value::from(str(call.this)?)).map(Value::from_safe_string)
-    }),
     ("upper lower capitalize", "", |call| {
         by_method(call, call.name)
     }),
     ("trim", "chars", |call| by_method(call, "strip")),
-    ("center", "width", |call| by_method(call, "center")),
     ("replace", "old new count", |call| {
         let (old, new) = (str(call.required(0)?)?, str(call.required(1)?)?);
         replace(&str(call.this)?, &old, &new, call.int(2)?)
     }),
-    ("title", "", text::title),
-    ("striptags", "", text::without_tags),
-    ("wordcount", "", text::word_count),
-    ("indent", "width first blank", text::indent),
-    ("truncate", "length killwords end leeway", text::truncate),
-    ("urlencode", "", text::url_encoded),
-    ("filesizeformat", "binary", text::file_size),
-    ("xmlattr", "autospace", text::attributes),
+    ("title", "", |call| {
+        let text = filters::title(str(call.this)?.into());
+        Ok(same_safety(call.this, text))
+    }),
+    ("indent", "width first blank", indent),
     ("join", "d attribute", join),
     ("sum", "attribute start", sum),
     ("length count", "", length),
@@ -66,9 +55,11 @@ const FILTERS: &[Row] = &[
         }
         Ok(call.this.clone())
     }),
-    ("attr", "name", attr),
     ("int", "default base", int),
-    ("float", "default", float),
+    ("float", "default", |call| {
+        let default = || call.given(0).cloned().unwrap_or_else(|| Value::from(0.0));
+        Ok(as_float(call.this)?.map_or_else(default, Value::from))
+    }),
     ("round", "precision method", round),
     ("abs", "", |call| filters::abs(as_number(call.this))),
     ("first", "", |call| {
@@ -80,48 +71,24 @@ const FILTERS: &[Row] = &[
     ("min max", "case_sensitive attribute", lists::outermost),
     ("sort", "reverse case_sensitive attribute", lists::sort),
     ("unique", "case_sensitive attribute", lists::unique),
-    ("groupby", "attribute default case_sensitive", lists::group),
     ("dictsort", "case_sensitive by reverse", lists::dict_sort),
-    ("batch", "linecount fill_with", lists::batch),
-    ("slice", "slices fill_with", lists::slice),
 ];
 
 const TESTS: &[Row] = &[
-    ("sequence", "", |call| {
-        Ok(Value::from(
-            call.this.kind() == ValueKind::Map || is_iterable(call.this),
-        ))
-    }),
-    ("iterable", "", |call| {
-        Ok(Value::from(is_iterable(call.this)))
-    }),
-    ("callable", "", |call| {
-        let kind = call.this.kind();
-        // In Python also undefined values.
+    ("sequence iterable", "", |call| {
+        use ValueKind as K;
         Ok(Value::from(matches!(
-            kind,
-            ValueKind::Plain | ValueKind::Undefined
+            call.this.kind(),
+            K::Undefined | K::String | K::Seq | K::Map | K::Iterable
         )))
     }),
-    ("odd", "", |call| {
-        remainder(call, 2).map(|rest| Value::from(rest == Value::from(1)))
-    }),
-    ("even", "", |call| {
-        remainder(call, 2).map(|rest| Value::from(rest == Value::from(0)))
-    }),
+    ("odd", "", |call| leaves(call, &Value::from(2), 1)),
+    ("even", "", |call| leaves(call, &Value::from(2), 0)),
     ("divisibleby", "num", |call| {
-        let by = call
-            .int(0)?
-            .ok_or_else(|| fault("missing argument 'num'"))?;
-        Ok(Value::from(remainder(call, by)? == Value::from(0)))
+        leaves(call, call.required(0)?, 0)
     }),
-    ("lower upper", "", |call| {
-        budget::walk(call.this, Walk::Read)?;
-        Ok(Value::from(has_case(
-            &str(call.this)?,
-            call.name == "upper",
-        )))
-    }),
+    ("lower", "", |call| by_method(call, "islower")),
+    ("upper", "", |call| by_method(call, "isupper")),
     ("lt lessthan <", "other", |call| {
         ordered(call, Ordering::is_lt)
     }),
@@ -132,12 +99,15 @@ const TESTS: &[Row] = &[
     ("ge >=", "other", |call| ordered(call, Ordering::is_ge)),
 ];
 
-/// Filters and functions of the engine that no Jinja2 template can mean.
-const FOREIGN_FILTERS: [&str; 4] = ["chain", "zip", "lines", "split"];
+/// Filters of the engine that Jinja2 does not know, or that differ from Jinja2's and that no prompt has
+/// a use for.
+const UNKNOWN: [&str; 9] = [
+    "attr", "batch", "chain", "groupby", "lines", "pprint", "slice", "split", "zip",
+];
 
 /// Registers the filters, tests and functions of Jinja2.
 pub(super) fn register(env: &mut Environment<'static>) {
-    for name in FOREIGN_FILTERS {
+    for name in UNKNOWN {
         env.remove_filter(name);
     }
     env.remove_global("debug");
@@ -176,20 +146,22 @@ pub(super) fn register(env: &mut Environment<'static>) {
     for (name, inner, charge) in engines {
         env.add_filter(name, charged(inner, charge));
     }
-    let compared = [
-        ("eq equalto ==", Value::from_function(tests::is_eq)),
-        ("ne !=", Value::from_function(tests::is_ne)),
-        ("in", Value::from_function(tests::is_in)),
+    let engines: [(&str, Value, Charge); 3] = [
+        (
+            "eq equalto ==",
+            Value::from_function(tests::is_eq),
+            walk_all,
+        ),
+        ("ne !=", Value::from_function(tests::is_ne), walk_all),
+        ("in", Value::from_function(tests::is_in), walk_all),
     ];
-    for (names, inner) in compared {
+    for (names, inner, charge) in engines {
         for name in names.split(' ') {
-            env.add_test(name, charged(inner.clone(), walk_all));
+            env.add_test(name, charged(inner.clone(), charge));
         }
     }
-    env.add_function(
-        "namespace",
-        charged(Value::from_function(functions::namespace), walk_all),
-    );
+    let namespace = Value::from_function(functions::namespace);
+    env.add_function("namespace", charged(namespace, walk_all));
     env.add_function("dict", dict);
 }
 
@@ -251,9 +223,8 @@ fn items_read(args: &[Value]) -> Result<bool, Error> {
 
 /// The result of a text's method on any value's text.
 fn by_method(call: &Call<'_>, method: &str) -> Result<Value, Error> {
-    let default = (method == "center").then(|| Value::from(80));
     let args: Vec<Value> = match method {
-        "center" | "strip" => call.given(0).cloned().or(default).into_iter().collect(),
+        "strip" => call.given(0).cloned().into_iter().collect(),
         _ => Vec::new(),
     };
     match call.this.as_str() {
@@ -262,14 +233,42 @@ fn by_method(call: &Call<'_>, method: &str) -> Result<Value, Error> {
     }
 }
 
+/// `value | indent(width=4, first=False, blank=False)`
+fn indent(call: &Call<'_>) -> Result<Value, Error> {
+    let kind = call.this.kind();
+    let text = call.this.as_str();
+    let text = text.ok_or_else(|| fault(format!("indent: {kind} is not a string")))?;
+    let (margin, width) = match call.value(0).and_then(Value::as_str) {
+        Some(margin) => (margin, 1),
+        None => (" ", usize::try_from(call.int(0)?.unwrap_or(4)).unwrap_or(0)),
+    };
+    budget::made(width)?;
+    let margin = margin.repeat(width);
+    // The line break that Jinja2 adds keeps one at the end of the text.
+    let text = format!("{text}\n");
+    let lines = lines(&text, false);
+    budget::made(margin.len().saturating_mul(lines.len()))?;
+    let mut out = String::new();
+    for (at, line) in lines.into_iter().enumerate() {
+        out += if at > 0 { "\n" } else { "" };
+        let is_indented = match at {
+            0 => call.flag(1),
+            _ => call.flag(2) || !line.is_empty(),
+        };
+        out += if is_indented { &margin } else { "" };
+        out += line;
+    }
+    Ok(same_safety(call.this, out))
+}
+
 fn join(call: &Call<'_>) -> Result<Value, Error> {
     let separator = call.given(0).map(str).transpose()?.unwrap_or_default();
-    let mut out = String::new();
+    let mut out = Text::default();
     for (position, item) in iterate(call.this)?.enumerate() {
-        append(&mut out, if position > 0 { &separator } else { "" })?;
-        append(&mut out, &str(&attribute(&item, call.value(1))?)?)?;
+        out.push(if position > 0 { &separator } else { "" })?;
+        out.push(&str(&attribute(&item, call.value(1))?)?)?;
     }
-    Ok(Value::from(out))
+    Ok(out.into())
 }
 
 fn sum(call: &Call<'_>) -> Result<Value, Error> {
@@ -295,18 +294,6 @@ pub(super) fn attribute(item: &Value, path: Option<&Value>) -> Result<Value, Err
     }
 }
 
-/// An attribute, which an entry of a mapping is not.
-fn attr(call: &Call<'_>) -> Result<Value, Error> {
-    let object = call.this.as_object().map(|object| object.type_name());
-    let is_dict = call.this.kind() == ValueKind::Map
-        && object.is_some_and(|name| !name.ends_with("::Namespace"));
-    let name = str(call.required(0)?)?;
-    if is_dict && !is_dict_method(&name) {
-        return Ok(Value::UNDEFINED);
-    }
-    call.this.get_attr(&name)
-}
-
 /// `dict(mapping_or_pairs, **kwargs)`
 fn dict(args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let mut pairs: Vec<(Value, Value)> = Vec::new();
@@ -322,7 +309,7 @@ fn dict(args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
 }
 
 /// The items of a list, which must be pairs.
-pub(super) fn pair_items(value: &Value, name: &str) -> Result<Vec<(Value, Value)>, Error> {
+fn pair_items(value: &Value, name: &str) -> Result<Vec<(Value, Value)>, Error> {
     let pair = |item: Value| {
         budget::made(2 * ITEM)?;
         let parts: Vec<Value> = item.try_iter()?.collect();
@@ -341,70 +328,41 @@ fn length(call: &Call<'_>) -> Result<Value, Error> {
     call.this.len().map(Value::from).ok_or_else(missing)
 }
 
+/// `value | int(default=0, base=10)`; another base is refused.
 fn int(call: &Call<'_>) -> Result<Value, Error> {
-    let base = call.int(1)?.unwrap_or(10);
-    if call.this.is_undefined() {
-        return Err(fault("the value is undefined"));
+    if call.int(1)?.is_some_and(|base| base != 10) {
+        return Err(fault("int: only base 10 is known"));
     }
-    let parsed = match Number::of(call.this) {
-        Some(Number::Int(int)) => Some(int),
-        _ => call.this.as_str().and_then(|text| parse_int(text, base)),
+    let parsed = match (Number::of(call.this), call.this.as_str()) {
+        (Some(Number::Int(int)), _) => Some(int),
+        (_, Some(text)) => digits(text).and_then(|digits| digits.parse().ok()),
+        _ => None,
     };
-    let parsed = parsed.or_else(|| {
-        let float = as_float(call.this)?.trunc();
-        // Beyond this a float holds no i128.
-        (float.abs() < 1e38).then_some(float as i128)
-    });
+    // Beyond this a float holds no i128.
+    let float = as_float(call.this)?.filter(|float| float.abs() < 1e38);
+    let parsed = parsed.or_else(|| float.map(|float| float.trunc() as i128));
     let default = || call.given(0).cloned().unwrap_or_else(|| Value::from(0));
     Ok(parsed.map_or_else(default, Value::from))
 }
 
-/// Python's `int(text, base)`: white space around, a sign, the prefix of the base, underscores.
-fn parse_int(text: &str, base: i64) -> Option<i128> {
-    let text = text.trim_matches(is_space);
-    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let prefix = match base {
-        2 => ["0b", "0B"],
-        8 => ["0o", "0O"],
-        16 => ["0x", "0X"],
-        3..=36 => ["", ""],
-        _ => return None,
-    };
-    let mut digits = prefix
-        .iter()
-        .filter_map(|prefix| unsigned.strip_prefix(prefix));
-    let digits = digits.next().unwrap_or(unsigned);
-    if digits.starts_with(['+', '-', '_']) || digits.ends_with('_') {
-        return None;
-    }
-    let magnitude = i128::from_str_radix(&digits.replace('_', ""), base as u32).ok()?;
-    Some(if text.starts_with('-') {
-        -magnitude
-    } else {
-        magnitude
-    })
-}
-
-fn float(call: &Call<'_>) -> Result<Value, Error> {
-    if call.this.is_undefined() {
-        return Err(fault("the value is undefined"));
-    }
-    let default = || call.given(0).cloned().unwrap_or_else(|| Value::from(0.0));
-    Ok(as_float(call.this).map_or_else(default, Value::from))
-}
-
-/// Python's `float(value)`, where it succeeds.
-pub(super) fn as_float(value: &Value) -> Option<f64> {
-    let Some(text) = value.as_str() else {
-        return Number::of(value).map(Number::as_f64);
-    };
+/// The text of a number as Python reads it: without white space around and underscores between digits.
+fn digits(text: &str) -> Option<String> {
     let text = text.trim_matches(is_space);
     let is_joined = |(i, _): (usize, _)| {
         let digit = |at: usize| text.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
         i > 0 && digit(i - 1) && digit(i + 1)
     };
     let is_number = text.match_indices('_').all(is_joined);
-    text.replace('_', "").parse().ok().filter(|_| is_number)
+    is_number.then(|| text.replace('_', ""))
+}
+
+/// Python's `float(value)`, where it succeeds.
+fn as_float(value: &Value) -> Result<Option<f64>, Error> {
+    match value.as_str() {
+        _ if value.is_undefined() => Err(fault("the value is undefined")),
+        Some(text) => Ok(digits(text).and_then(|digits| digits.parse().ok())),
+        None => Ok(Number::of(value).map(Number::as_f64)),
+    }
 }
 
 /// A boolean as the number that it is in Python.
@@ -428,8 +386,9 @@ fn round(call: &Call<'_>) -> Result<Value, Error> {
     filters::round(value, Some(precision), Some(method), kwargs)
 }
 
-fn remainder(call: &Call<'_>, by: i64) -> Result<Value, Error> {
-    modulo(call.this, &Value::from(by))
+/// Whether division leaves this rest.
+fn leaves(call: &Call<'_>, by: &Value, rest: i64) -> Result<Value, Error> {
+    modulo(call.this, by).map(|found| Value::from(found == Value::from(rest)))
 }
 
 fn ordered(call: &Call<'_>, holds: fn(Ordering) -> bool) -> Result<Value, Error> {
@@ -437,12 +396,4 @@ fn ordered(call: &Call<'_>, holds: fn(Ordering) -> bool) -> Result<Value, Error>
     budget::walk(call.this, Walk::Read)?;
     budget::walk(other, Walk::Read)?;
     compare(call.this, other).map(|order| Value::from(holds(order)))
-}
-
-fn is_iterable(value: &Value) -> bool {
-    use ValueKind as K;
-    matches!(
-        value.kind(),
-        K::Undefined | K::String | K::Seq | K::Map | K::Iterable
-    )
 }

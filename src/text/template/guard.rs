@@ -12,8 +12,8 @@ use minijinja::Value;
 use minijinja::machinery::Instruction as I;
 use minijinja::machinery::{Instruction, Instructions};
 
-use super::operators::names;
-use super::source::Literals;
+use super::operators::NAMES;
+use super::source::UNFOLDED;
 
 /// Longest literal text that is not charged for: fuel bounds how often it is written.
 const FREE_LITERAL: usize = 16;
@@ -22,13 +22,11 @@ const N_CACHED: u8 = 50;
 /// The number of a filter that it looks up at each use.
 const UNCACHED: u8 = u8::MAX;
 
-/// `code` with its guards, and with the literals instead of the variables that stand for them.
-pub(super) fn guarded<'s>(code: &Instructions<'s>, literals: &Literals) -> Instructions<'s> {
+/// `code` with its guards, and without the variables between operators and their operands.
+pub(super) fn guarded<'s>(code: &Instructions<'s>) -> Instructions<'s> {
     let mut old: Vec<Instruction<'s>> = (0..).map_while(|at| code.get(at).cloned()).collect();
-    let targets: HashSet<u32> = old
-        .iter_mut()
-        .filter_map(|instruction| target(instruction).copied())
-        .collect();
+    let targets = old.iter_mut().filter_map(|step| target(step).copied());
+    let targets: HashSet<u32> = targets.collect();
     let ids = old.iter().filter_map(|instruction| match instruction {
         I::ApplyFilter(_, _, id) if *id != UNCACHED => Some(id + 1),
         _ => None,
@@ -40,21 +38,19 @@ pub(super) fn guarded<'s>(code: &Instructions<'s>, literals: &Literals) -> Instr
     for (at, instruction) in (0..).zip(&old) {
         starts.push(steps.len() as u32);
         let before = old[..at as usize].last();
-        let is_harmless = match (before, instruction) {
+        let replacement = match (before, instruction) {
+            (_, I::Lookup(UNFOLDED)) | (Some(I::Lookup(UNFOLDED)), _) => Vec::new(),
             // An item of a loop is a part of what was checked.
-            (Some(I::Iterate(_)), I::StoreLocal(_)) => true,
+            (Some(I::Iterate(_)), I::StoreLocal(_)) => vec![instruction.clone()],
             // A short literal is found or compared at once, where nothing else can be on top.
-            (Some(I::Lookup(name)), I::GetItem | I::Eq | I::Ne | I::In) => {
-                literals.is_short(name) && !targets.contains(&at)
+            (Some(I::LoadConst(literal)), I::GetItem | I::Eq | I::Ne | I::In)
+                if is_short(literal) && !targets.contains(&at) =>
+            {
+                vec![instruction.clone()]
             }
-            _ => false,
+            _ => replacement(instruction, first_id),
         };
-        if is_harmless {
-            steps.push((at, instruction.clone()));
-        } else {
-            let replacement = replacement(instruction, literals, first_id);
-            steps.extend(replacement.into_iter().map(|step| (at, step)));
-        }
+        steps.extend(replacement.into_iter().map(|step| (at, step)));
     }
     starts.push(steps.len() as u32);
 
@@ -85,43 +81,50 @@ fn target<'a>(instruction: &'a mut Instruction<'_>) -> Option<&'a mut u32> {
     }
 }
 
+/// Whether a literal is compared, or finds its item, in no time: a short text or a small number,
+/// because items of texts are found by counting.
+fn is_short(literal: &Value) -> bool {
+    match literal.as_str() {
+        Some(text) => text.len() < 64,
+        None => literal.as_i64().is_some_and(|int| int < 1000),
+    }
+}
+
 /// What stands in the place of one instruction.
-fn replacement<'s>(
-    instruction: &Instruction<'s>,
-    literals: &Literals,
-    first_id: u8,
-) -> Vec<Instruction<'s>> {
+fn replacement<'s>(instruction: &Instruction<'s>, first_id: u8) -> Vec<Instruction<'s>> {
     let filter = |name: &'static str, n_args| {
-        let position = names::ALL.iter().position(|other| *other == name);
-        let id = position.map_or(UNCACHED, |position| first_id + position as u8);
-        let id = if id < N_CACHED { id } else { UNCACHED };
+        let position = NAMES.iter().position(|other| *other == name);
+        let id = position.map(|position| first_id.saturating_add(position as u8));
+        let id = id.filter(|id| *id < N_CACHED).unwrap_or(UNCACHED);
         I::ApplyFilter(name, Some(n_args), id)
     };
     let same = || instruction.clone();
     match instruction {
-        I::Lookup(name) => vec![literals.get(name).map_or_else(same, I::LoadConst)],
         I::EmitRaw(text) if text.len() > FREE_LITERAL => {
             vec![I::LoadConst(Value::from(*text)), I::Emit]
         }
-        I::Add => vec![filter(names::ADD, 2)],
-        I::Sub => vec![filter(names::SUB, 2)],
-        I::Mul => vec![filter(names::MUL, 2)],
-        I::Rem => vec![filter(names::MOD, 2)],
-        I::StringConcat => vec![filter(names::CONCAT, 2)],
-        I::GetItem => vec![filter(names::ITEM, 2)],
-        I::Slice => vec![filter(names::SLICE, 4)],
+        I::Add => vec![filter("__add", 2)],
+        I::Mul => vec![filter("__mul", 2)],
+        I::Rem => vec![filter("__mod", 2)],
+        I::StringConcat => vec![filter("__concat", 2)],
+        I::GetItem => vec![filter("__item", 2)],
+        I::Slice => vec![filter("__slice", 4)],
         // A tag has too few tokens for more pairs than this.
-        I::BuildMap(n) => vec![filter(names::MAP, 2 * *n as u16)],
-        I::StoreLocal(_) => vec![filter(names::KEEP, 1), same()],
-        I::SetAttr(_) => vec![I::Swap, filter(names::KEEP_INSIDE, 1), I::Swap, same()],
-        I::PushLoop(_) => vec![filter(names::ITERATE, 1), same()],
+        I::BuildMap(n) => vec![filter("__map", 2 * *n as u16)],
+        I::StoreLocal(_) => vec![filter("__keep", 1), same()],
+        I::SetAttr(_) => vec![I::Swap, filter("__keep_inside", 1), I::Swap, same()],
+        I::PushLoop(_) => vec![filter("__iterate", 1), same()],
         // The value on top is compared, searched or, by calling a loop, iterated over again.
-        I::Eq | I::Ne | I::Gt | I::Gte | I::Lt | I::Lte | I::In => {
-            vec![filter(names::WALK, 1), same()]
-        }
-        I::CompareAndPreserve(_) | I::FastRecurse | I::CallFunction("loop", _) => {
-            vec![filter(names::WALK, 1), same()]
-        }
+        I::Eq
+        | I::Ne
+        | I::Gt
+        | I::Gte
+        | I::Lt
+        | I::Lte
+        | I::In
+        | I::CompareAndPreserve(_)
+        | I::FastRecurse
+        | I::CallFunction("loop", _) => vec![filter("__walk", 1), same()],
         _ => vec![same()],
     }
 }

@@ -1,17 +1,18 @@
-//! Methods of Python's `str`, `dict`, `list`, `tuple` and numbers, which templates call freely.
+//! Methods of Python's `str`, `dict`, `list` and `tuple`, which templates call freely.
 //!
 //! Called for every method that an engine value does not have itself. Invariant: nothing here
-//! changes a value. Python's sandbox forbids the methods that would; they are refused by name.
+//! changes a value. Python's sandbox forbids the methods that would; they are refused by name, and
+//! methods that no prompt has a use for are unknown.
 
 use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::budget::{self, ITEM, Walk};
+use super::budget::{self, ITEM, Text, Walk};
 use super::call::{Call, Row, find, run};
-use super::case::{capitalize, fold, is_cased, swap_case, title};
-use super::print::{escaped, is_printable, str};
-use super::value::{Number, entries, fault, is_list, list, same_safety};
+use super::operators::{charge_format, part};
+use super::print::escaped;
+use super::value::{entries, fault, is_list, list, same_safety};
 
 const OF_TEXTS: &[Row] = &[
     ("strip lstrip rstrip", "chars", strip),
@@ -30,45 +31,49 @@ const OF_TEXTS: &[Row] = &[
         replace(call.this_text(), old, new, call.int(2)?)
     }),
     ("join", "iterable", join),
-    ("removeprefix", "prefix", |call| {
-        let rest = call.this_text().strip_prefix(call.required_text(0)?);
-        Ok(rest.map_or_else(|| call.this.clone(), Value::from))
+    ("removeprefix removesuffix", "affix", |call| {
+        let (this, affix) = (call.this_text(), call.required_text(0)?);
+        let rest = match call.name {
+            "removeprefix" => this.strip_prefix(affix),
+            _ => this.strip_suffix(affix),
+        };
+        Ok(Value::from(rest.unwrap_or(this)))
     }),
-    ("removesuffix", "suffix", |call| {
-        let rest = call.this_text().strip_suffix(call.required_text(0)?);
-        Ok(rest.map_or_else(|| call.this.clone(), Value::from))
+    ("upper", "", |call| {
+        Ok(call.this_text().to_uppercase().into())
     }),
-    ("translate", "table", translate),
-    ("expandtabs", "tabsize", expand_tabs),
-    (
-        "upper lower casefold title capitalize swapcase",
-        "",
-        |call| {
-            let text = call.this_text();
-            Ok(Value::from(match call.name {
-                "upper" => text.to_uppercase(),
-                "lower" => text.to_lowercase(),
-                "casefold" => fold(text),
-                "title" => title(text),
-                "capitalize" => capitalize(text),
-                _ => swap_case(text),
-            }))
-        },
-    ),
-    (
-        "isspace isalpha isalnum isdigit isnumeric isdecimal isascii islower isupper istitle \
-         isprintable isidentifier",
-        "",
-        |call| Ok(Value::from(is_of_class(call.this_text(), call.name))),
-    ),
+    ("lower", "", |call| {
+        Ok(call.this_text().to_lowercase().into())
+    }),
+    ("title", "", |call| Ok(title(call.this_text()).into())),
+    ("capitalize", "", |call| {
+        Ok(capitalize(call.this_text()).into())
+    }),
+    ("isascii", "", |call| Ok(call.this_text().is_ascii().into())),
+    ("isupper", "", |call| {
+        Ok(has_case(call.this_text(), true).into())
+    }),
+    ("islower", "", |call| {
+        Ok(has_case(call.this_text(), false).into())
+    }),
+    ("isspace isalpha isalnum isdigit isnumeric", "", |call| {
+        let is_of_class = match call.name {
+            "isspace" => is_space,
+            "isalpha" => char::is_alphabetic,
+            "isalnum" => char::is_alphanumeric,
+            _ => char::is_numeric,
+        };
+        let text = call.this_text();
+        Ok((!text.is_empty() && text.chars().all(is_of_class)).into())
+    }),
 ];
 
 const OF_MAPPINGS: &[Row] = &[
     ("get", "key default", |call| {
-        let map = call.this.as_object();
-        let found = map.and_then(|map| map.get_value(call.required(0).ok()?));
-        call.required(0)?;
-        Ok(found.unwrap_or_else(|| call.value(1).cloned().unwrap_or(Value::from(()))))
+        let key = call.required(0)?;
+        let found = call.this.as_object().and_then(|map| map.get_value(key));
+        let default = || call.value(1).cloned().unwrap_or(Value::from(()));
+        Ok(found.unwrap_or_else(default))
     }),
     ("keys", "", |call| {
         Ok(entries(call.this)?.into_iter().map(|pair| pair.0).collect())
@@ -92,18 +97,6 @@ const OF_LISTS: &[Row] = &[
         let position = items.position(|item| item == *wanted);
         let position = position.ok_or_else(|| fault("the value is not in the list"))?;
         Ok(Value::from(position))
-    }),
-];
-
-/// The methods of numbers that a template has a use for.
-const OF_NUMBERS: &[Row] = &[
-    ("is_integer", "", |call| match Number::of(call.this) {
-        Some(Number::Float(float)) => Ok(Value::from(float.fract() == 0.0)),
-        _ => Ok(Value::from(true)),
-    }),
-    ("bit_length", "", |call| match Number::of(call.this) {
-        Some(Number::Int(int)) => Ok(Value::from(128 - int.unsigned_abs().leading_zeros())),
-        _ => Err(Error::from(ErrorKind::UnknownMethod)),
     }),
 ];
 
@@ -136,10 +129,6 @@ const OF_EVERY_DICT: [&str; 11] = [
     "fromkeys",
 ];
 
-/// Longest text that one call may make.
-const MAX_TEXT: usize = 1 << 26;
-const TOO_LONG: &str = "the text would be too long";
-
 pub(super) fn is_dict_method(name: &str) -> bool {
     OF_EVERY_DICT.contains(&name)
 }
@@ -160,7 +149,6 @@ pub(super) fn call(
         }
         ValueKind::Map => OF_MAPPINGS,
         ValueKind::Seq | ValueKind::Iterable => OF_LISTS,
-        ValueKind::Number | ValueKind::Bool => OF_NUMBERS,
         _ => &[],
     };
     let row = find(rows, method).ok_or_else(|| Error::from(ErrorKind::UnknownMethod))?;
@@ -204,26 +192,6 @@ pub(super) fn pairs(mapping: &Value) -> Result<Value, Error> {
     Ok(pairs
         .map(|(key, item)| list(vec![key, item], true))
         .collect())
-}
-
-/// Whether a text is of the class of characters for which a method asks.
-fn is_of_class(text: &str, method: &str) -> bool {
-    let every = |is: fn(char) -> bool| !text.is_empty() && text.chars().all(is);
-    match method {
-        "isspace" => every(is_space),
-        "isalpha" => every(char::is_alphabetic),
-        "isalnum" => every(char::is_alphanumeric),
-        "isdigit" | "isnumeric" | "isdecimal" => every(char::is_numeric),
-        "isascii" => text.is_ascii(),
-        "islower" | "isupper" => has_case(text, method == "isupper"),
-        "istitle" => text.chars().any(is_cased) && title(text) == text,
-        "isprintable" => text.chars().all(is_printable),
-        _ => {
-            let is_start = |c: char| c.is_alphabetic() || c == '_';
-            let is_part = |c: char| is_start(c) || c.is_numeric();
-            text.starts_with(is_start) && text.chars().all(is_part)
-        }
-    }
 }
 
 /// Whether a text has letters and all of them have one case.
@@ -318,42 +286,24 @@ fn partition(call: &Call<'_>) -> Result<Value, Error> {
     Ok(list(parts.map(Value::from).to_vec(), true))
 }
 
-/// The part of the text between the positions of the second and third argument, as Python counts
-/// them, and the position of its first character.
+/// The part of the text between the positions of the second and third argument, and the number of
+/// characters before it.
 fn window<'a>(call: &'a Call<'_>) -> Result<Option<(usize, &'a str)>, Error> {
-    let this = call.this_text();
-    let (start, end) = (call.int(1)?, call.int(2)?);
+    let (this, start, end) = (call.this_text(), call.int(1)?, call.int(2)?);
     if start.is_none() && end.is_none() {
         return Ok(Some((0, this)));
     }
-    let length = this.chars().count();
-    let position = |index: i64| {
-        let distance = usize::try_from(index.unsigned_abs()).unwrap_or(usize::MAX);
-        if index < 0 {
-            length.saturating_sub(distance)
-        } else {
-            distance
-        }
-    };
-    let start = start.map_or(0, position);
-    let end = end.map_or(length, position).min(length);
-    if start > end {
-        return Ok(None);
-    }
-    let byte_at = |position: usize| {
-        let mut indices = this.char_indices();
-        indices.nth(position).map_or(this.len(), |(at, _)| at)
-    };
-    Ok(Some((start, &this[byte_at(start)..byte_at(end)])))
+    let (first, part) = part(this, start, end)?;
+    let is_inside = start.is_none_or(|start| start <= first as i64);
+    Ok(part.filter(|_| is_inside).map(|part| (first, part)))
 }
 
 fn search(call: &Call<'_>) -> Result<Value, Error> {
     let wanted = call.required_text(0)?;
     let window = window(call)?;
     if call.name == "count" {
-        return Ok(Value::from(
-            window.map_or(0, |(_, part)| part.matches(wanted).count()),
-        ));
+        let count = |(_, part): (usize, &str)| part.matches(wanted).count();
+        return Ok(Value::from(window.map_or(0, count)));
     }
     let found = window.and_then(|(offset, part)| {
         let at = match call.name {
@@ -370,22 +320,21 @@ fn search(call: &Call<'_>) -> Result<Value, Error> {
 }
 
 fn has_affix(call: &Call<'_>) -> Result<Value, Error> {
-    let affix = call.given(0).cloned().unwrap_or_default();
-    let part = window(call)?.map(|(_, part)| part);
-    let has = |affix: &Value| match (affix.as_str(), part) {
-        (Some(_), None) => Ok(false),
-        (Some(affix), Some(part)) if call.name == "startswith" => Ok(part.starts_with(affix)),
-        (Some(affix), Some(part)) => Ok(part.ends_with(affix)),
-        (None, _) => Err(fault(format!(
-            "a prefix or suffix must be a string or a tuple of strings, not {}",
-            affix.kind()
-        ))),
+    let affixes = match call.required(0)? {
+        one if !is_list(one) => vec![one.clone()],
+        several => several.try_iter()?.collect(),
     };
-    if !is_list(&affix) {
-        return has(&affix).map(Value::from);
-    }
-    for affix in affix.try_iter()? {
-        if has(&affix)? {
+    let part = window(call)?.map(|(_, part)| part);
+    for affix in &affixes {
+        let affix = affix.as_str().ok_or_else(|| {
+            let kind = affix.kind();
+            fault(format!("a prefix or suffix must be a string, not {kind}"))
+        })?;
+        let has = |part: &str| match call.name {
+            "startswith" => part.starts_with(affix),
+            _ => part.ends_with(affix),
+        };
+        if part.is_some_and(has) {
             return Ok(Value::from(true));
         }
     }
@@ -394,31 +343,30 @@ fn has_affix(call: &Call<'_>) -> Result<Value, Error> {
 
 fn pad(call: &Call<'_>) -> Result<Value, Error> {
     call.required(0)?;
-    let this = call.this_text();
     let width = usize::try_from(call.int(0)?.unwrap_or(0)).unwrap_or(0);
-    let fill = call.text(1)?.unwrap_or(" ");
+    let (fill, this) = match call.name {
+        "zfill" => ("0", call.this_text()),
+        _ => (call.text(1)?.unwrap_or(" "), call.this_text()),
+    };
     if fill.chars().count() != 1 {
-        let message = "the fill character must be exactly one character long";
-        return Err(fault(message));
+        return Err(fault(
+            "the fill character must be exactly one character long",
+        ));
     }
     let missing = width.saturating_sub(this.chars().count());
-    if missing.saturating_mul(fill.len()) > MAX_TEXT {
-        return Err(fault(TOO_LONG));
-    }
-    let fill = |n: usize| fill.repeat(n);
-    Ok(Value::from(match call.name {
-        "ljust" => this.to_owned() + &fill(missing),
-        "rjust" => fill(missing) + this,
-        "zfill" => {
-            let (sign, digits) = this.split_at(usize::from(this.starts_with(['+', '-'])));
-            format!("{sign}{}{digits}", "0".repeat(missing))
-        }
-        _ => {
-            // The odd space stands on the left where the width is odd.
-            let left = missing / 2 + (missing & width & 1);
-            fill(left) + this + &fill(missing - left)
-        }
-    }))
+    let left = match call.name {
+        "ljust" => 0,
+        // The odd space stands on the left where the width is odd.
+        "center" => missing / 2 + (missing & width & 1),
+        _ => missing,
+    };
+    let n_sign = usize::from(call.name == "zfill" && this.starts_with(['+', '-']));
+    let mut out = Text::default();
+    out.push(&this[..n_sign])?;
+    out.repeat(fill, left)?;
+    out.push(&this[n_sign..])?;
+    out.repeat(fill, missing - left)?;
+    Ok(out.into())
 }
 
 /// `text.replace(old, new, count)`; a missing or negative count replaces all.
@@ -432,17 +380,13 @@ pub(super) fn replace(
     let n_found = text.matches(old).count();
     budget::read(n_found.saturating_mul(ITEM))?;
     let count = count.map_or(n_found, |count| count.min(n_found));
-    let length = count.saturating_mul(new.len()).saturating_add(text.len());
-    if length > MAX_TEXT {
-        return Err(fault(TOO_LONG));
-    }
+    budget::made(count.saturating_mul(new.len()))?;
     Ok(Value::from(text.replacen(old, new, count)))
 }
 
 fn join(call: &Call<'_>) -> Result<Value, Error> {
-    let (separator, items) = (call.this_text(), call.given(0).cloned().unwrap_or_default());
-    let mut out = String::new();
-    for (position, item) in items.try_iter()?.checked().enumerate() {
+    let mut out = Text::default();
+    for (position, item) in call.required(0)?.try_iter()?.checked().enumerate() {
         let item = item?;
         let text = item.as_str().ok_or_else(|| {
             let kind = item.kind();
@@ -450,55 +394,10 @@ fn join(call: &Call<'_>) -> Result<Value, Error> {
                 "sequence item {position}: expected str instance, {kind} found"
             ))
         })?;
-        append(&mut out, if position > 0 { separator } else { "" })?;
-        append(&mut out, text)?;
+        out.push(if position > 0 { call.this_text() } else { "" })?;
+        out.push(text)?;
     }
-    Ok(Value::from(out))
-}
-
-/// Appends to a text that one call makes.
-pub(super) fn append(out: &mut String, text: &str) -> Result<(), Error> {
-    if out.len() + text.len() > MAX_TEXT {
-        return Err(fault(TOO_LONG));
-    }
-    out.push_str(text);
-    Ok(())
-}
-
-/// Charges for what a format can make: every number in it may be a width, every field may print
-/// every argument, and a width may itself be an argument.
-fn charge_format(pattern: &str, args: &[Value]) -> Result<(), Error> {
-    let widths = pattern
-        .split(|c: char| !c.is_ascii_digit())
-        .filter(|digits| !digits.is_empty())
-        .map(|digits| digits.parse().unwrap_or(usize::MAX))
-        .fold(0, usize::saturating_add);
-    let n_fields = pattern.matches(['{', '%']).count();
-    let is_nested = pattern.contains('*')
-        || pattern
-            .split('}')
-            .any(|part| part.trim_start_matches(|c| c != '{').matches('{').count() > 1);
-    let mut longest = 0;
-    for arg in args {
-        budget::walk(arg, Walk::Read)?;
-        longest = longest.max(str(arg)?.len());
-        if let Some(width) = usize::try_from(arg.clone()).ok().filter(|_| is_nested) {
-            longest = longest.max(width);
-        }
-    }
-    budget::made(widths.saturating_add(n_fields.saturating_mul(longest)))
-}
-
-/// [`charge_format`] of `pattern % args`, which must use all its arguments.
-pub(super) fn charge_printf(pattern: &str, args: &[Value]) -> Result<(), Error> {
-    let is_by_name = pattern.contains("%(") || args.iter().any(Value::is_kwargs);
-    let n_used = pattern.replace("%%", "").matches(['%', '*']).count();
-    let is_mapping = matches!(args, [only] if only.kind() == ValueKind::Map);
-    if !is_by_name && !is_mapping && args.len() > n_used {
-        let message = "not all arguments converted during string formatting";
-        return Err(fault(message));
-    }
-    charge_format(pattern, args)
+    Ok(out.into())
 }
 
 /// The lines of a text as Python's `splitlines` cuts it.
@@ -521,49 +420,43 @@ pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     lines
 }
 
-fn expand_tabs(call: &Call<'_>) -> Result<Value, Error> {
-    let size = call.int(0)?.unwrap_or(8).clamp(0, 64) as usize;
-    let mut out = String::new();
-    let mut column = 0;
-    for c in call.this_text().chars() {
-        match c {
-            '\t' => {
-                let n_spaces = if size == 0 { 0 } else { size - column % size };
-                append(&mut out, &" ".repeat(n_spaces))?;
-                column += n_spaces;
-            }
-            _ => {
-                out.push(c);
-                column = if matches!(c, '\n' | '\r') {
-                    0
-                } else {
-                    column + 1
-                };
-            }
-        }
-    }
-    Ok(Value::from(out))
+/// A capital, followed by small letters.
+fn capitalize(text: &str) -> String {
+    let Some(first) = text.chars().next() else {
+        return String::new();
+    };
+    // The lower case of a sigma depends on the characters before it.
+    let small = text.to_lowercase();
+    let n_first: usize = first.to_lowercase().map(char::len_utf8).sum();
+    capital(first) + small.get(n_first..).unwrap_or_default()
 }
 
-/// `text.translate(table)`: characters by their numbers to numbers, texts or nothing.
-fn translate(call: &Call<'_>) -> Result<Value, Error> {
-    let table = call.required(0)?;
-    if table.kind() != ValueKind::Map {
-        return Err(fault("translate: expected a mapping"));
+/// A capital at the start of each run of letters.
+fn title(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for run in text.split_inclusive(|c| !is_cased(c)) {
+        out += &capitalize(run);
     }
-    let mut out = String::new();
-    for c in call.this_text().chars() {
-        let to = table.get_item(&Value::from(u32::from(c)))?;
-        budget::made(to.as_str().map_or(4, str::len))?;
-        match (to.as_str(), to.as_i64()) {
-            (Some(text), _) => out.push_str(text),
-            (None, Some(n)) => {
-                let c = u32::try_from(n).ok().and_then(char::from_u32);
-                out.push(c.ok_or_else(|| fault("translate: no character"))?);
-            }
-            (None, None) if to.is_none() => {}
-            _ => out.push(c),
+    out
+}
+
+/// A letter at the start of a word: one character that stands for two has a form of its own for it.
+fn capital(c: char) -> String {
+    match c {
+        '\u{1c4}'..='\u{1c6}' => "\u{1c5}".to_owned(),
+        '\u{1c7}'..='\u{1c9}' => "\u{1c8}".to_owned(),
+        '\u{1ca}'..='\u{1cc}' => "\u{1cb}".to_owned(),
+        '\u{1f1}'..='\u{1f3}' => "\u{1f2}".to_owned(),
+        _ => {
+            let mut capitals = c.to_uppercase();
+            let first = capitals.next().into_iter();
+            first.chain(capitals.flat_map(char::to_lowercase)).collect()
         }
     }
-    Ok(Value::from(out))
+}
+
+/// Whether a character has a case.
+fn is_cased(c: char) -> bool {
+    let has_both = matches!(c, '\u{1c5}' | '\u{1c8}' | '\u{1cb}' | '\u{1f2}');
+    c.is_lowercase() || c.is_uppercase() || has_both
 }

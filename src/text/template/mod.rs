@@ -8,7 +8,6 @@
 
 mod budget;
 mod call;
-mod case;
 mod choice;
 mod clock;
 mod filters;
@@ -20,7 +19,6 @@ mod print;
 mod source;
 #[cfg(test)]
 mod tests;
-mod text;
 mod value;
 
 use std::collections::BTreeMap;
@@ -35,7 +33,7 @@ use minijinja::value::Rest;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
 use guard::guarded;
-use source::{Literals, Prepared, prepare};
+use source::{prepare, restored};
 
 pub use choice::{UnknownTemplate, choose, names};
 pub use clock::{Moment, NotAMoment};
@@ -114,7 +112,7 @@ struct Code<'s> {
 
 impl<'s> Code<'s> {
     /// Compiles the text of a template.
-    fn new(text: &'s str, literals: &Literals) -> Result<Self, Error> {
+    fn new(text: &'s str) -> Result<Self, Error> {
         let config = TemplateConfig {
             syntax_config: syntax(),
             default_auto_escape: Arc::new(|_| AutoEscape::None),
@@ -122,9 +120,9 @@ impl<'s> Code<'s> {
         let compiled = CompiledTemplate::new(NAME, text, &config)?;
         let blocks = compiled.blocks.iter();
         Ok(Self {
-            instructions: guarded(&compiled.instructions, literals),
+            instructions: guarded(&compiled.instructions),
             blocks: blocks
-                .map(|(name, block)| (*name, guarded(block, literals)))
+                .map(|(name, block)| (*name, guarded(block)))
                 .collect(),
         })
     }
@@ -148,23 +146,18 @@ pub struct ChatTemplate {
     code: Compiled,
     /// Runs it; templates that include others find none here.
     env: Environment<'static>,
-    literals: Literals,
 }
 
 impl ChatTemplate {
     /// Compiles a template.
     pub fn new(source: &str) -> Result<Self, TemplateError> {
-        let Prepared { text, literals } = prepare(source)?;
-        let code = Compiled::try_new(text, |text| Code::new(text, &literals));
+        let code = Compiled::try_new(prepare(source)?, |text| Code::new(text));
         let code = code.map_err(|error| TemplateError {
             line: error.line().unwrap_or(1),
-            message: literals.restored(message_of(&error)),
+            message: message_of(&error),
         })?;
-        Ok(Self {
-            code,
-            env: environment(),
-            literals,
-        })
+        let env = environment();
+        Ok(Self { code, env })
     }
 
     /// Renders a conversation.
@@ -213,21 +206,14 @@ impl ChatTemplate {
             let mut output = make_string_output(&mut text);
             let none = AutoEscape::None;
             let (instructions, blocks) = (&code.instructions, &code.blocks);
-            eval(
-                &self.env,
-                instructions,
-                variables,
-                blocks,
-                &mut output,
-                none,
-            )
-            .map(|_| ())
+            let env = &self.env;
+            eval(env, instructions, variables, blocks, &mut output, none).map(|_| ())
         });
         let rendered = catch_unwind(render).map_err(|_| RenderError::Runtime {
             line: 0,
             message: "the template engine failed".into(),
         })?;
-        rendered.map_err(|error| render_error(&error, &self.literals))?;
+        rendered.map_err(|error| render_error(&error))?;
         Ok(text)
     }
 }
@@ -325,7 +311,7 @@ fn raise_exception(args: Rest<Value>) -> Result<Value, Error> {
     Err(value::fault("raised by the template").with_source(Raised(print::str(&message)?)))
 }
 
-fn render_error(error: &Error, literals: &Literals) -> RenderError {
+fn render_error(error: &Error) -> RenderError {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(current) = cause {
         if let Some(Raised(message)) = current.downcast_ref() {
@@ -343,13 +329,12 @@ fn render_error(error: &Error, literals: &Literals) -> RenderError {
         }
         _ => RenderError::Runtime {
             line: error.line().unwrap_or(0),
-            message: literals.restored(message_of(error)),
+            message: message_of(error),
         },
     }
 }
 
 fn message_of(error: &Error) -> String {
-    error
-        .detail()
-        .map_or_else(|| error.kind().to_string(), str::to_owned)
+    let detail = error.detail();
+    detail.map_or_else(|| error.kind().to_string(), restored)
 }

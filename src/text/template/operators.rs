@@ -1,4 +1,4 @@
-//! Python's `+`, `-`, `~`, `*`, `%`, subscripts and slices, and the charges for comparing and storing.
+//! Python's `+`, `~`, `*`, `%`, subscripts and slices, and the charges for comparing and storing.
 //!
 //! The engine's own operators know neither Python's `Markup` (a text marked safe escapes what it is
 //! added to) nor a bound on what they make; `guard` puts these filters in their place. Invariant: lists
@@ -11,72 +11,55 @@ use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, Value};
 
-use super::budget::{self, ITEM, Walk};
-use super::methods::charge_printf;
+use super::budget::{self, ITEM, Text, Walk};
 use super::print::{escaped, str};
 use super::value::{Number, fault, int, is_list, list, owned, same_safety};
 
-/// The filters of this module; a template has no reason to use these names itself.
-pub(super) mod names {
-    pub(in super::super) const ADD: &str = "__add";
-    pub(in super::super) const SUB: &str = "__sub";
-    pub(in super::super) const CONCAT: &str = "__concat";
-    pub(in super::super) const MUL: &str = "__mul";
-    pub(in super::super) const MOD: &str = "__mod";
-    pub(in super::super) const ITEM: &str = "__item";
-    pub(in super::super) const SLICE: &str = "__slice";
-    /// Keys and values in turn to a mapping.
-    pub(in super::super) const MAP: &str = "__map";
-    /// A value that is compared or searched.
-    pub(in super::super) const WALK: &str = "__walk";
-    /// What a loop runs over.
-    pub(in super::super) const ITERATE: &str = "__iterate";
-    /// A value given to a variable.
-    pub(in super::super) const KEEP: &str = "__keep";
-    /// A value given to an attribute of a namespace.
-    pub(in super::super) const KEEP_INSIDE: &str = "__keep_inside";
-    pub(in super::super) const ALL: [&str; 12] = [
-        KEEP,
-        WALK,
-        ITEM,
-        ADD,
-        ITERATE,
-        CONCAT,
-        KEEP_INSIDE,
-        SLICE,
-        MOD,
-        SUB,
-        MUL,
-        MAP,
-    ];
-}
+/// The filters of this module, the most used ones first; a template has no reason to use these names
+/// itself.
+pub(super) const NAMES: [&str; 11] = [
+    "__keep",
+    "__walk",
+    "__item",
+    "__add",
+    "__iterate",
+    "__concat",
+    "__keep_inside",
+    "__slice",
+    "__mod",
+    "__mul",
+    "__map",
+];
 
 /// Registers the filters of this module.
 pub(super) fn register(env: &mut Environment<'static>) {
-    env.add_filter(names::ADD, add);
-    env.add_filter(names::SUB, |left: &Value, right: &Value| {
-        arithmetic("-", left, right, i128::checked_sub, |a, b| a - b)
-    });
-    env.add_filter(names::CONCAT, concat);
-    env.add_filter(names::MUL, mul);
-    env.add_filter(names::MOD, modulo);
-    env.add_filter(names::ITEM, item);
-    env.add_filter(names::SLICE, slice);
-    env.add_filter(names::MAP, map);
-    for (name, walk) in [
-        (names::WALK, Walk::Read),
-        (names::KEEP, Walk::Keep),
-        (names::KEEP_INSIDE, Walk::KeepInside),
-    ] {
+    env.add_filter("__add", add);
+    env.add_filter("__concat", concat);
+    env.add_filter("__mul", mul);
+    env.add_filter("__mod", modulo);
+    env.add_filter("__item", item);
+    env.add_filter("__slice", slice);
+    env.add_filter("__map", map);
+    // A value that is compared or searched, one given to a variable, one given to a namespace.
+    let walks = [
+        ("__walk", Walk::Read),
+        ("__keep", Walk::Keep),
+        ("__keep_inside", Walk::KeepInside),
+    ];
+    for (name, walk) in walks {
         env.add_filter(name, move |value: Value| {
             budget::walk(&value, walk).map(|()| value)
         });
     }
-    env.add_filter(names::ITERATE, |value: Value| {
+    env.add_filter("__iterate", |value: Value| {
         // Of a text the loop first counts the characters.
-        let bytes = value.as_str().map_or(0, str::len);
-        budget::read(bytes.saturating_mul(4)).map(|()| value)
+        budget::read(count_cost(&value)).map(|()| value)
     });
+}
+
+/// What it costs to count the characters of a text.
+fn count_cost(value: &Value) -> usize {
+    value.as_str().map_or(0, str::len).saturating_mul(4)
 }
 
 fn arithmetic(
@@ -113,10 +96,13 @@ pub(super) fn add(left: &Value, right: &Value) -> Result<Value, Error> {
 
 /// `left ~ right`. Without automatic escaping Jinja2 joins plain texts here, also of markup.
 fn concat(left: &Value, right: &Value) -> Result<Value, Error> {
-    budget::made(budget::size(left).saturating_add(budget::size(right)))?;
-    Ok(Value::from(str(left)? + &str(right)?))
+    let mut text = Text::default();
+    text.push(&str(left)?)?;
+    text.push(&str(right)?)?;
+    Ok(text.into())
 }
 
+/// `left * right`
 fn mul(left: &Value, right: &Value) -> Result<Value, Error> {
     let (repeated, times) = match Number::of(left) {
         Some(_) => (right, left),
@@ -130,17 +116,17 @@ fn mul(left: &Value, right: &Value) -> Result<Value, Error> {
     };
     let times = usize::try_from(times.max(0)).unwrap_or(usize::MAX);
     let repeated = &owned(repeated.clone())?;
-    budget::made(budget::size(repeated).saturating_mul(times))?;
-    if budget::size(repeated) == 0 {
-        return Ok(repeated.clone());
-    }
+    let size = budget::size(repeated);
+    // Nothing, however often, is nothing.
+    let times = if size == 0 { 0 } else { times };
+    budget::made(size.saturating_mul(times))?;
     if let Some(text) = repeated.as_str() {
         return Ok(same_safety(repeated, text.repeat(times)));
     }
     let items: Vec<Value> = repeated.try_iter()?.collect();
     let n_items = items.len() * times;
-    let items = items.into_iter().cycle().take(n_items).collect();
-    Ok(list(items, repeated.is_tuple()))
+    let items = items.into_iter().cycle().take(n_items);
+    Ok(list(items.collect(), repeated.is_tuple()))
 }
 
 /// `left % right`: the remainder with the sign of the divisor, or a text with values put in.
@@ -159,21 +145,49 @@ pub(super) fn modulo(left: &Value, right: &Value) -> Result<Value, Error> {
     }
     let of_ints = |a: i128, b: i128| {
         let rest = a.checked_rem(b)?;
-        Some(if rest != 0 && (rest < 0) != (b < 0) {
-            rest + b
-        } else {
-            rest
-        })
+        let is_between = rest != 0 && (rest < 0) != (b < 0);
+        Some(if is_between { rest + b } else { rest })
     };
     let of_floats = |a: f64, b: f64| {
         let rest = a % b;
-        if rest != 0.0 && (rest < 0.0) != (b < 0.0) {
-            rest + b
-        } else {
-            rest
-        }
+        let is_between = rest != 0.0 && (rest < 0.0) != (b < 0.0);
+        if is_between { rest + b } else { rest }
     };
     arithmetic("%", left, right, of_ints, of_floats)
+}
+
+/// Charges for what a format can make: every number in it may be a width, every field may print
+/// every argument, and a width may itself be an argument.
+pub(super) fn charge_format(pattern: &str, args: &[Value]) -> Result<(), Error> {
+    let widths = pattern
+        .split(|c: char| !c.is_ascii_digit())
+        .filter(|digits| !digits.is_empty())
+        .map(|digits| digits.parse().unwrap_or(usize::MAX))
+        .fold(0, usize::saturating_add);
+    let n_fields = pattern.matches(['{', '%']).count();
+    let is_nested = pattern.contains('*')
+        || pattern
+            .split('}')
+            .any(|part| part.trim_start_matches(|c| c != '{').matches('{').count() > 1);
+    let mut longest = 0;
+    for arg in args {
+        budget::walk(arg, Walk::Read)?;
+        let width = usize::try_from(arg.clone()).ok().filter(|_| is_nested);
+        longest = longest.max(str(arg)?.len()).max(width.unwrap_or(0));
+    }
+    budget::made(widths.saturating_add(n_fields.saturating_mul(longest)))
+}
+
+/// [`charge_format`] of `pattern % args`, which must use all its arguments.
+pub(super) fn charge_printf(pattern: &str, args: &[Value]) -> Result<(), Error> {
+    let is_by_name = pattern.contains("%(") || args.iter().any(Value::is_kwargs);
+    let n_used = pattern.replace("%%", "").matches(['%', '*']).count();
+    let is_mapping = matches!(args, [only] if only.kind() == ValueKind::Map);
+    if !is_by_name && !is_mapping && args.len() > n_used {
+        let message = "not all arguments converted during string formatting";
+        return Err(fault(message));
+    }
+    charge_format(pattern, args)
 }
 
 /// The order of two values where Python has one: of numbers, of texts, of lists item by item.
@@ -205,21 +219,23 @@ pub(super) fn compare(left: &Value, right: &Value) -> Result<Ordering, Error> {
 /// `value[key]`. In a text the engine counts characters to find a position, and in a view it counts
 /// items.
 fn item(value: &Value, key: &Value) -> Result<Value, Error> {
-    if matches!(value.kind(), ValueKind::String | ValueKind::Iterable) {
+    if value.kind() == ValueKind::Iterable {
         budget::read(budget::size(value).saturating_mul(4))?;
     }
+    budget::read(count_cost(value))?;
     budget::walk(key, Walk::Read)?;
     value.get_item(key)
 }
 
 /// `{key: value, …}`; the keys are compared.
 fn map(parts: Rest<Value>) -> Result<Value, Error> {
-    let (mut parts, mut pairs) = (parts.0.into_iter(), Vec::new());
-    while let (Some(key), Some(value)) = (parts.next(), parts.next()) {
-        budget::walk(&key, Walk::Read)?;
-        pairs.push((key, value));
-    }
-    Ok(Value::from_pairs(pairs))
+    let keys = parts.0.iter().step_by(2);
+    let mut keys = keys.map(|key| budget::walk(key, Walk::Read));
+    keys.try_for_each(|charged| charged)?;
+    let pairs = parts.0.chunks_exact(2);
+    Ok(Value::from_pairs(
+        pairs.map(|pair| (pair[0].clone(), pair[1].clone())),
+    ))
 }
 
 /// `value[start:stop:step]`; of what has no items an undefined value, as Jinja2 gives it.
@@ -237,28 +253,38 @@ fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Val
         return Err(fault("the value is undefined"));
     }
     if let Some(text) = value.as_str() {
-        budget::read(text.len().saturating_mul(4))?;
-        let (first, end) = bounds(text.chars().count(), start, stop, step);
         if step == 1 {
-            let byte_at = |position: i64| {
-                let mut indices = text.char_indices();
-                let found = indices.nth(position as usize);
-                found.map_or(text.len(), |(at, _)| at)
-            };
-            let part = text.get(byte_at(first)..byte_at(end));
+            let (_, part) = part(text, start, stop)?;
             return Ok(same_safety(value, part.unwrap_or_default()));
         }
+        budget::read(count_cost(value))?;
         let chars: Vec<char> = text.chars().collect();
-        let taken = positions(first, end, step).map(|at| chars[at]);
+        let taken = positions(chars.len(), start, stop, step).map(|at| chars[at]);
         return Ok(same_safety(value, taken.collect::<String>()));
     }
     if !is_list(value) {
         return Ok(Value::UNDEFINED);
     }
     let items: Vec<Value> = owned(value.clone())?.try_iter()?.collect();
-    let (first, end) = bounds(items.len(), start, stop, step);
-    let taken = positions(first, end, step).map(|at| items[at].clone());
+    let taken = positions(items.len(), start, stop, step).map(|at| items[at].clone());
     Ok(list(taken.collect(), value.is_tuple()))
+}
+
+/// The part of a text between two positions as Python counts them, and the number of characters before
+/// it; none if the end comes before the start.
+pub(super) fn part(
+    text: &str,
+    start: Option<i64>,
+    stop: Option<i64>,
+) -> Result<(usize, Option<&str>), Error> {
+    budget::read(text.len().saturating_mul(4))?;
+    let (first, end) = bounds(text.chars().count(), start, stop, 1);
+    let byte_at = |position: i64| {
+        let mut indices = text.char_indices();
+        let found = indices.nth(position as usize);
+        found.map_or(text.len(), |(at, _)| at)
+    };
+    Ok((first as usize, text.get(byte_at(first)..byte_at(end))))
 }
 
 /// Where a slice of `len` items starts and ends, as Python counts.
@@ -277,8 +303,14 @@ fn bounds(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> (i64,
     }
 }
 
-/// The positions from the first one to before the end.
-fn positions(first: i64, end: i64, step: i64) -> impl Iterator<Item = usize> {
+/// The positions of a slice of `len` items.
+fn positions(
+    len: usize,
+    start: Option<i64>,
+    stop: Option<i64>,
+    step: i64,
+) -> impl Iterator<Item = usize> {
+    let (first, end) = bounds(len, start, stop, step);
     std::iter::successors(Some(first), move |at| at.checked_add(step))
         .take_while(move |at| if step > 0 { *at < end } else { *at > end })
         .map(|at| at as usize)

@@ -12,7 +12,6 @@ use minijinja::{Error, Value};
 
 use super::budget;
 use super::call::Call;
-use super::lists::Group;
 use super::value::{Number, entries, fault};
 
 /// How deep printed values may nest; the printer recurses.
@@ -96,8 +95,7 @@ impl Style {
         match value.kind() {
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter()?.checked().collect::<Result<_, _>>()?;
-                let is_group = value.downcast_object_ref::<Group>().is_some();
-                let brackets = match !self.is_json && (value.is_tuple() || is_group) {
+                let brackets = match !self.is_json && value.is_tuple() {
                     true if items.len() == 1 => ["(", ",)"],
                     true => ["(", ")"],
                     false => ["[", "]"],

@@ -1,15 +1,13 @@
-//! Checks the text of a template before the engine compiles it, and takes the literals out.
+//! Checks the text of a template before the engine compiles it, and keeps the engine from computing.
 //!
 //! The text is read with the engine's own lexer, so that tags, comments and raw blocks end here where
-//! they end for the engine. Each literal becomes a variable, because the engine would otherwise
-//! compute operators on literals while it compiles: without a budget and not as Python does. `guard`
-//! puts the literals back. `{% generation %}`, which only marks a span and opens a scope, becomes
-//! `{% with %}`. Invariant: the line numbers of the result are those of the template.
+//! they end for the engine. The engine computes operators on literals while it compiles: without
+//! a budget and not as Python does. So a variable is put between each operator that makes data and its
+//! right operand; `guard` removes it from the instructions. `{% generation %}`, which only marks a span
+//! and opens a scope, becomes `{% with %}`. Invariant: the line numbers of the result are those of the
+//! template.
 
-use std::iter::Peekable;
-
-use minijinja::Value;
-use minijinja::machinery::{Span, Token, tokenize};
+use minijinja::machinery::{Token, tokenize};
 
 use super::{TemplateError, syntax};
 
@@ -22,60 +20,11 @@ const MAX_TAG_TOKENS: usize = 2_000;
 const MAX_ELIF: usize = 1_000;
 /// Deepest nesting of brackets in a tag.
 const MAX_BRACKETS: usize = 60;
-/// What the names of the variables that stand for literals start with.
-const LITERAL: &str = "__literal_";
+/// The variable that is put between an operator and its right operand.
+pub(super) const UNFOLDED: &str = "__unfolded";
 
-/// A template as the engine compiles it.
-#[derive(Debug)]
-pub(super) struct Prepared {
-    pub(super) text: String,
-    pub(super) literals: Literals,
-}
-
-/// The literals of a template: how they are written and their values.
-#[derive(Debug, Default)]
-pub(super) struct Literals(Vec<(String, Value)>);
-
-impl Literals {
-    /// The value of the literal that a variable stands for.
-    pub(super) fn get(&self, variable: &str) -> Option<Value> {
-        let number: usize = variable.strip_prefix(LITERAL)?.parse().ok()?;
-        self.0.get(number).map(|(_, value)| value.clone())
-    }
-
-    /// Whether a variable stands for a literal that is compared, or finds its item, in no time: a short
-    /// text or a small number, because items of texts are found by counting.
-    pub(super) fn is_short(&self, variable: &str) -> bool {
-        self.get(variable)
-            .is_some_and(|value| match value.as_str() {
-                Some(text) => text.len() < 64,
-                None => value.as_i64().is_some_and(|int| int < 1000),
-            })
-    }
-
-    /// An engine's message with the literals as the template writes them.
-    pub(super) fn restored(&self, mut message: String) -> String {
-        for (number, (written, _)) in self.0.iter().enumerate().rev() {
-            if !message.contains(LITERAL) {
-                break;
-            }
-            let name = format!("{LITERAL}{number}");
-            message = message.replace(&format!(" {name} "), written);
-            message = message.replace(&name, written);
-        }
-        message
-    }
-
-    /// Adds a literal; gives the text of the variable, on as many lines.
-    fn push(&mut self, written: &str, value: Value) -> String {
-        let variable = format!(" {LITERAL}{} ", self.0.len());
-        self.0.push((written.to_owned(), value));
-        variable + &"\n".repeat(written.matches('\n').count())
-    }
-}
-
-/// The template as the engine reads it.
-pub(super) fn prepare(source: &str) -> Result<Prepared, TemplateError> {
+/// The template as the engine compiles it.
+pub(super) fn prepare(source: &str) -> Result<String, TemplateError> {
     let refused = |line: u16, message: String| TemplateError {
         line: line.into(),
         message,
@@ -88,89 +37,62 @@ pub(super) fn prepare(source: &str) -> Result<Prepared, TemplateError> {
     let text = source.replace("\r\n", "\n").replace('\r', "\n");
 
     let mut out = String::with_capacity(text.len() * 2);
-    let mut literals = Literals::default();
     let (mut copied, mut n_elifs) = (0, 0);
     let (mut n_tokens, mut depth) = (0, 0_usize);
-    let (mut is_keyword, mut is_name) = (false, false);
+    let mut before = Token::BlockEnd;
     // What cannot be read is left for the engine's own message.
-    let mut tokens = tokenize(&text, false, syntax())
-        .map_while(Result::ok)
-        .peekable();
-    while let Some((token, mut span)) = tokens.next() {
-        let replacement = match &token {
-            Token::BlockStart | Token::VariableStart => {
-                (n_tokens, depth) = (0, 0);
-                None
-            }
-            Token::Ident("generation") if is_keyword => Some("with".to_owned()),
-            Token::Ident("endgeneration") if is_keyword => Some("endwith".to_owned()),
-            _ if is_name => None,
-            _ => literal(&token, &mut span, &mut tokens).map(|value| {
-                let written = &text[span.start_offset as usize..span.end_offset as usize];
-                literals.push(written, value)
-            }),
-        };
-        if let Some(replacement) = replacement {
-            out += &text[copied..span.start_offset as usize];
-            out += &replacement;
-            copied = span.end_offset as usize;
-        }
+    for (token, span) in tokenize(&text, false, syntax()).map_while(Result::ok) {
+        let is_keyword = matches!(before, Token::BlockStart);
+        let mut replacement = None;
         match &token {
+            Token::BlockStart | Token::VariableStart => (n_tokens, depth) = (0, 0),
             Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => depth += 1,
             Token::ParenClose | Token::BracketClose | Token::BraceClose => {
                 depth = depth.saturating_sub(1);
             }
             Token::Ident("elif") if is_keyword => n_elifs += 1,
+            Token::Ident("generation") if is_keyword => replacement = Some("with".to_owned()),
+            Token::Ident("endgeneration") if is_keyword => replacement = Some("endwith".to_owned()),
+            // `*` before an argument is no operator.
+            Token::Mul if matches!(before, Token::ParenOpen | Token::Comma) => {}
+            Token::Plus => replacement = Some(unfolded('+')),
+            Token::Mul => replacement = Some(unfolded('*')),
+            Token::Tilde => replacement = Some(unfolded('~')),
             _ => {}
         }
+        if let Some(replacement) = replacement {
+            out += &text[copied..span.start_offset as usize];
+            out += &replacement;
+            copied = span.end_offset as usize;
+        }
         n_tokens += 1;
-        if n_tokens > MAX_TAG_TOKENS {
-            let message = format!("a tag of more than {MAX_TAG_TOKENS} tokens");
-            return Err(refused(span.start_line, message));
-        }
-        if depth > MAX_BRACKETS {
-            let message = "brackets nest too deep".to_owned();
-            return Err(refused(span.start_line, message));
-        }
-        if n_elifs > MAX_ELIF {
-            let message = format!("more than {MAX_ELIF} `elif` tags");
-            return Err(refused(span.start_line, message));
-        }
-        is_keyword = matches!(token, Token::BlockStart);
-        is_name = matches!(token, Token::Dot | Token::Pipe | Token::Ident("is"));
+        let excess = if n_tokens > MAX_TAG_TOKENS {
+            format!("a tag of more than {MAX_TAG_TOKENS} tokens")
+        } else if depth > MAX_BRACKETS {
+            "brackets nest too deep".to_owned()
+        } else if n_elifs > MAX_ELIF {
+            format!("more than {MAX_ELIF} `elif` tags")
+        } else {
+            before = token;
+            continue;
+        };
+        return Err(refused(span.start_line, excess));
     }
     out += &text[copied..];
-    Ok(Prepared {
-        text: out,
-        literals,
+    Ok(out)
+}
+
+/// An operator whose left operand the engine does not know while it compiles.
+fn unfolded(operator: char) -> String {
+    format!("{operator} {UNFOLDED} {operator}")
+}
+
+/// An engine's message with the expressions as the template writes them.
+pub(super) fn restored(message: &str) -> String {
+    let operators = ['+', '*', '~'].into_iter();
+    operators.fold(message.to_owned(), |message, operator| {
+        message.replace(&unfolded(operator), &operator.to_string())
     })
-}
-
-/// The value of a literal. Texts in a row are one; `span` grows to take them in.
-fn literal<'t>(
-    token: &Token<'t>,
-    span: &mut Span,
-    rest: &mut Peekable<impl Iterator<Item = (Token<'t>, Span)>>,
-) -> Option<Value> {
-    let mut text = match token {
-        Token::Int(int) => return Some(Value::from(*int)),
-        Token::Int128(int) => return Some(Value::from(**int)),
-        Token::Float(float) => return Some(Value::from(*float)),
-        token => string(token)?.to_owned(),
-    };
-    while let Some((more, more_span)) = rest.next_if(|(token, _)| string(token).is_some()) {
-        text.push_str(string(&more).unwrap_or_default());
-        span.end_offset = more_span.end_offset;
-    }
-    Some(Value::from(text))
-}
-
-fn string<'a>(token: &'a Token<'_>) -> Option<&'a str> {
-    match token {
-        Token::Str(text) => Some(text),
-        Token::String(text) => Some(text),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -178,9 +100,7 @@ mod tests {
     use super::*;
 
     fn prepared(source: &str) -> String {
-        prepare(source)
-            .expect("the template is within the limits")
-            .text
+        prepare(source).expect("the template is within the limits")
     }
 
     #[test]
@@ -200,13 +120,12 @@ mod tests {
     }
 
     #[test]
-    fn literals_become_variables_on_the_same_lines() {
-        let Prepared { text, literals } = prepare("{{ 'a\n' \"b\" + x.0 - 1.5 }}").expect("short");
-        let expected = "{{  __literal_0 \n + x.0 -  __literal_1  }}";
+    fn operators_that_make_data_have_no_literal_on_their_left() {
+        let source = "{{ 'a\n' * 2 ~\n f(*x, 1, *y) + -1 - 1.5 ** 2 }} + {# * #}";
+        let text = prepared(source);
+        let expected = "{{ 'a\n' * __unfolded * 2 ~ __unfolded ~\n f(*x, 1, *y) + __unfolded + -1 - 1.5 ** 2 }} + {# * #}";
         assert_eq!(text, expected);
-        assert_eq!(literals.get("__literal_0"), Some(Value::from("a\nb")));
-        assert_eq!(literals.get("__literal_1"), Some(Value::from(1.5)));
-        assert_eq!(literals.restored("`x[ __literal_1 ]`".into()), "`x[1.5]`");
+        assert_eq!(restored(&text), source);
     }
 
     #[test]
