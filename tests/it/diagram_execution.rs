@@ -4,42 +4,52 @@
 //! itself; bytes off the loaded model and the stored weights.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{LazyLock, OnceLock};
 
 use lab_bench::arch::Mode;
 use lab_bench::ggml::{Origin, Step};
 use lab_bench::inspect::diagram::svg::{self, Item};
 use lab_bench::inspect::diagram::{Drawing, MASK, Picture, SMALL, Scene, WINDOW};
-use lab_bench::model::{Batch, Model, Options};
+use lab_bench::model::{Batch, Model, Options, Value};
 use lab_bench::plan::{Plan, Pooling};
 
 use crate::command::scratch;
 use crate::diagrams::{Drawn, as_drawn, cases, check_layout};
-use crate::goldens::{Golden, goldens, library, model, options, run};
+use crate::goldens::{Golden, goldens, library, options, run};
 use crate::support::behind;
 
 /// Tokens of a text that is longer than every window of the goldens.
 const LONG: usize = 256;
 
-/// A golden, drawn with its numbers.
+/// A golden, drawn with its numbers, and what its model did.
 struct Seen {
     golden: Golden,
     plan: Plan,
     drawing: Drawing,
+    single: OnceLock<(u64, Vec<Step>)>,
+    views: OnceLock<Views>,
 }
 
-fn all() -> Vec<Seen> {
-    let scratch = scratch();
-    let library = library();
-    let all = goldens(scratch.path(), |_| true).into_iter();
-    let seen = all.map(|golden| {
-        let drawn = Drawn::new(&library, &golden);
-        Seen {
-            plan: drawn.sample.plan().clone(),
-            drawing: drawn.drawing,
-            golden,
-        }
+/// For each layer with attention the keys that each token of a text sees, by any head.
+type Views = BTreeMap<usize, Vec<Vec<bool>>>;
+
+fn all() -> &'static [Seen] {
+    static ALL: LazyLock<Vec<Seen>> = LazyLock::new(|| {
+        let (scratch, library) = (scratch(), library());
+        let seen = |golden: Golden| {
+            let drawn = Drawn::new(&library, &golden);
+            Seen {
+                plan: drawn.sample.plan().clone(),
+                drawing: drawn.drawing,
+                golden,
+                single: OnceLock::new(),
+                views: OnceLock::new(),
+            }
+        };
+        let all = goldens(scratch.path(), |_| true).into_iter();
+        all.map(seen).collect()
     });
-    seen.collect()
+    &ALL
 }
 
 /// The scenes with a picture of this form, or the only one.
@@ -53,16 +63,58 @@ macro_rules! pick {
 }
 
 impl Seen {
-    /// Operations of a pass over `n` tokens in a model that keeps what it can.
-    fn steps(&self, n: usize) -> (Model, Vec<Step>) {
-        let mut model = model(&self.golden, as_drawn());
+    fn model(&self, options: Options) -> Model {
+        let plan = self.plan.clone();
+        Model::load(plan, &self.golden.weights, options, &mut |_, _| {}).expect("it loads")
+    }
+
+    /// Bytes of weights and operations of a pass over `n` tokens in a model that keeps what it can.
+    fn steps(&self, n: usize) -> (u64, Vec<Step>) {
+        let mut model = self.model(as_drawn());
         let mut batch = Batch::default();
         for (at, token) in (0..).zip(&self.golden.tokens[..n]) {
             batch.push(*token, 0, at, at as usize + 1 == n);
         }
         model.forward(&batch).expect("the pass runs");
-        let steps = model.steps();
-        (model, steps)
+        (model.weight_bytes_read(), model.steps())
+    }
+
+    /// The same of a pass over one token.
+    fn single(&self) -> &(u64, Vec<Step>) {
+        self.single.get_or_init(|| self.steps(1))
+    }
+
+    /// What each token of a text sees that is longer than every window.
+    fn views(&self) -> &Views {
+        self.views.get_or_init(|| self.captured())
+    }
+
+    fn captured(&self) -> Views {
+        let n = match self.plan.n_ctx_train as usize {
+            0 => LONG,
+            longest => longest.min(LONG),
+        };
+        let mut model = self.model(Options {
+            n_ctx: 0,
+            n_batch: n,
+            capture: true,
+            ..options()
+        });
+        let text: Vec<u32> = (0..n).map(|i| (i * 37 + i / 5) as u32 % 96).collect();
+        run(&mut model, &text, 0, 0);
+        let values = model.values().expect("captured");
+        let mut all = Views::new();
+        let weights = |value: &&Value| !value.is_per_token && value.path.ends_with(".weights");
+        for value in values.iter().filter(weights) {
+            let layer = self.layer(&value.path).expect("a layer looks");
+            assert_eq!(value.shape[..2], [n as u64, n as u64], "{}", value.path);
+            let mut rows = vec![vec![false; n]; n];
+            for (at, weight) in value.elements.iter().enumerate() {
+                rows[at / n % n][at % n] |= *weight > 0.0;
+            }
+            all.insert(layer, rows);
+        }
+        all
     }
 
     fn layer(&self, path: &str) -> Option<usize> {
@@ -165,7 +217,7 @@ fn set<T: Copy + Ord, V>(map: &BTreeMap<T, V>) -> BTreeSet<T> {
 fn scenes_tell_who_writes_and_reads_what_is_kept() {
     let mut counts = BTreeMap::new();
     for seen in all() {
-        check_traffic(&seen, &mut counts);
+        check_traffic(seen, &mut counts);
     }
     assert!(
         counts.len() == 4 && counts.values().all(|n| *n > 0),
@@ -239,10 +291,10 @@ fn scenes_tell_how_many_experts_run() {
     let mut n_found = 0;
     for seen in all() {
         let name = &seen.golden.name;
-        let (_, steps) = seen.steps(1);
+        let (_, steps) = seen.single();
         let mut run: BTreeSet<(usize, (u64, u64))> = BTreeSet::new();
         for step in steps.iter().filter(|step| step.op == "MUL_MAT_ID") {
-            let Origin::Weight(weight) = behind(&steps, &step.sources[0], is_view) else {
+            let Origin::Weight(weight) = behind(steps, &step.sources[0], is_view) else {
                 panic!("{name}: experts are weights");
             };
             let numbers = (step.shape[1], seen.plan.tensors[weight].shape[2]);
@@ -258,36 +310,6 @@ fn scenes_tell_how_many_experts_run() {
         n_found += scenes.len();
     }
     assert!(n_found > 5);
-}
-
-/// For each layer with attention the keys that each token of a text sees, by any head.
-fn patterns(seen: &Seen, n: usize) -> BTreeMap<usize, Vec<BTreeSet<usize>>> {
-    let options = Options {
-        n_ctx: 0,
-        n_batch: n,
-        capture: true,
-        ..options()
-    };
-    let mut model = model(&seen.golden, options);
-    let text: Vec<u32> = (0..n).map(|i| (i * 37 + i / 5) as u32 % 96).collect();
-    run(&mut model, &text, 0, 0);
-    let values = model.values().expect("captured");
-    let mut all = BTreeMap::new();
-    for value in values
-        .iter()
-        .filter(|value| !value.is_per_token && value.path.ends_with(".weights"))
-    {
-        let layer = seen.layer(&value.path).expect("a layer looks");
-        assert_eq!(value.shape[..2], [n as u64, n as u64], "{}", value.path);
-        let mut rows = vec![BTreeSet::new(); n];
-        for (at, weight) in value.elements.iter().enumerate() {
-            if *weight > 0.0 {
-                rows[at / n % n].insert(at % n);
-            }
-        }
-        all.insert(layer, rows);
-    }
-    all
 }
 
 /// The whole numbers of a sentence that stand for themselves.
@@ -319,7 +341,7 @@ fn is_seen(rule: &str, size: usize, q: usize, k: usize) -> bool {
 fn windows_are_those_of_the_attention_that_ran() {
     let mut rules = BTreeSet::new();
     for seen in all() {
-        check_windows(&seen, &mut rules);
+        check_windows(seen, &mut rules);
     }
     assert_eq!(rules, BTreeSet::from(["chunked", "standard", "symmetric"]));
 }
@@ -348,38 +370,35 @@ fn check_windows(seen: &Seen, rules: &mut BTreeSet<&'static str>) {
         }
         rules.insert(*rule);
     }
-    let n = if scenes.is_empty() {
-        seen.golden.tokens.len()
-    } else {
-        64
-    };
-    let patterns = patterns(seen, n);
-    for (layer, rows) in &patterns {
+    for (layer, rows) in seen.views() {
         for (q, keys) in rows.iter().enumerate() {
             let rule = windows.get(layer);
             let in_window = |k: usize| rule.is_none_or(|(rule, size)| is_seen(rule, *size, q, k));
-            let sees = |k: &usize| (*k <= q || !is_causal) && in_window(*k);
-            let expected: BTreeSet<usize> = (0..n).filter(sees).collect();
+            let sees = |k: usize| (k <= q || !is_causal) && in_window(k);
+            let expected: Vec<bool> = (0..rows.len()).map(sees).collect();
             assert_eq!(*keys, expected, "{name}: layer {layer}, token {q}");
         }
     }
+    let mut layers = windows.keys();
     assert!(
-        windows.keys().all(|layer| patterns.contains_key(layer)),
+        layers.all(|layer| seen.views().contains_key(layer)),
         "{name}"
     );
-    check_encoding(seen, &patterns);
+    check_encoding(seen);
 }
 
 /// That everybody sees everybody is said where it is so, and what becomes the vector of a text.
-fn check_encoding(seen: &Seen, patterns: &BTreeMap<usize, Vec<BTreeSet<usize>>>) {
+fn check_encoding(seen: &Seen) {
     let name = &seen.golden.name;
     let scene = pick!(seen.only, Picture::Whole { seen, pooling } => (seen, pooling));
     assert_eq!(scene.is_some(), seen.plan.mode != Mode::Causal, "{name}");
     let Some((scene, (drawn, pooling))) = scene else {
         return;
     };
-    let sees_all = |rows: &Vec<BTreeSet<usize>>| rows.iter().all(|keys| keys.len() == rows.len());
-    let all = patterns.values().any(sees_all);
+    let all = seen
+        .views()
+        .values()
+        .any(|rows| !rows.concat().contains(&false));
     assert_eq!(drawn.iter().all(|keys| *keys == (0..MASK)), all, "{name}");
     assert_eq!(scene.line.contains("sees all others"), all, "{name}");
     let word = match pooling {
@@ -438,12 +457,12 @@ fn check_reads(seen: &Seen) -> Option<usize> {
         pick!(seen.only, Picture::Reads { weights, keys, states, } => (weights, keys, states));
     assert_eq!(scene.is_some(), seen.plan.mode == Mode::Causal, "{name}");
     let (_, (weights, keys, states)) = scene?;
-    let (model, steps) = seen.steps(1);
+    let (read, steps) = seen.single();
     let said: u64 = weights.iter().map(|(_, bytes)| bytes).sum();
-    assert_eq!(said, model.weight_bytes_read(), "{name}: weights");
+    assert_eq!(said, *read, "{name}: weights");
     let mut by_kind: BTreeMap<&str, u64> = BTreeMap::new();
-    for step in &steps {
-        *by_kind.entry(step.kind).or_default() += weight_bytes(seen, &steps, step);
+    for step in steps {
+        *by_kind.entry(step.kind).or_default() += weight_bytes(seen, steps, step);
     }
     for (kind, what) in [
         ("attention", &["attention"][..]),
@@ -457,17 +476,19 @@ fn check_reads(seen: &Seen) -> Option<usize> {
         let run = by_kind.get(kind).copied().unwrap_or(0);
         assert_eq!(told, run, "{name}: {what:?}");
     }
-    let run = traffic(seen, &steps);
+    let run = traffic(seen, steps);
     let sizes: u64 = run.states.values().flatten().sum();
     assert_eq!(*states, sizes * 4, "{name}: states");
     assert_eq!(keys.is_empty(), run.reads.is_empty(), "{name}");
-    let patterns = patterns(seen, LONG);
     let short: Vec<_> = keys.iter().filter(|(n, _)| *n <= LONG as u64).collect();
     for (n, bytes) in &short {
         let of = |(layer, owner): (&usize, &usize)| {
             let sizes = [run.keys.get(owner), run.values.get(owner)];
             let row: u64 = sizes.into_iter().flatten().sum();
-            patterns[layer][*n as usize - 1].len() as u64 * row * 2
+            let seen = seen.views()[layer][*n as usize - 1]
+                .iter()
+                .filter(|key| **key);
+            seen.count() as u64 * row * 2
         };
         let read: u64 = run.reads.iter().map(of).sum();
         assert_eq!(*bytes, read, "{name}: keys of {n}");
@@ -484,7 +505,7 @@ fn check_keeps(seen: &Seen) {
             n_seqs,
             ..as_drawn()
         };
-        model(&seen.golden, room).memory().cache
+        seen.model(room).memory().cache
     };
     if seen.plan.mode != Mode::Causal {
         let kept = &seen.drawing.kept;
