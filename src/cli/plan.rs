@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
-use crate::arch::expr::{self, Expr};
-use crate::arch::{Join, OptionKind, OptionSpec, Resolved, Resource};
+use crate::arch::{Join, OptionKind, Resolved, Resource};
 use crate::common::wording::bytes;
 use crate::files::models::{Source, unread_keys};
-use crate::inspect::describe::Use;
+use crate::inspect::describe::has_effect;
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan, StatePlan, Unit};
 
 use super::options::LoadOptions;
@@ -192,13 +191,6 @@ fn options(plan: &Plan, unit: &Unit) -> String {
         .map(|(spec, value)| format!("{}={value}", spec.name))
         .collect();
     shown.join(" ")
-}
-
-/// Whether an option has an effect, by its contract.
-fn has_effect(spec: &OptionSpec, unit: &Unit) -> bool {
-    let has = |at: usize| unit.weights.get(at).is_some_and(Option::is_some);
-    let holds = Expr::parse(spec.when, 0).map(|when| when.evaluate(&Use { unit, has: &has }));
-    !matches!(holds, Ok(Ok(expr::Value::Bool(false))))
 }
 
 /// The layers whose blocks use a rope, as runs of numbers.

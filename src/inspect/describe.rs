@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use crate::arch::expr::{Scope, Value};
+use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::formula::particular;
-use crate::arch::{Mode, Resolved};
+use crate::arch::{Mode, OptionSpec, Resolved};
 use crate::common::wording::{bytes, capital, count, layers, listed, tidy};
 use crate::engine::Remasking;
 use crate::plan::{
@@ -446,4 +446,11 @@ impl Scope for Use<'_> {
     fn count(&self, _: &str) -> Result<i64, String> {
         Err("a formula does not depend on arrays".into())
     }
+}
+
+/// Whether an option of a unit has an effect, by its contract.
+pub(crate) fn has_effect(spec: &OptionSpec, unit: &Unit) -> bool {
+    let has = |at: usize| unit.weights.get(at).is_some_and(Option::is_some);
+    let holds = Expr::parse(spec.when, 0).map(|when| when.evaluate(&Use { unit, has: &has }));
+    !matches!(holds, Ok(Ok(Value::Bool(false))))
 }

@@ -259,28 +259,34 @@ impl<'a> Maker<'a> {
 
     /// The norms of one place in several layers; `line` is that of the definition.
     fn norm(&mut self, all: &[&NormUse], il: Option<u64>, line: Option<usize>) -> Option<Part> {
-        let norm = *all.first()?;
+        let of = &self.plan.norms[all.first()?.norm];
         let steps: Vec<Vec<usize>> = all.iter().map(|norm| self.norm_steps(norm)).collect();
-        let unit = &self.plan.norms[norm.norm];
-        let weights = [("weight", norm.weight), ("bias", norm.bias)];
-        let key = |tensor: usize| {
-            let (key, _) = weights.iter().find(|(_, at)| *at == Some(tensor))?;
-            Some((*key, unit.contract.0.weight(key)?.doc))
+        // A norm of the plan as a use of its own, with its weights.
+        let weights = |norm: &NormUse| {
+            let of_key = |key: &str| {
+                if key == "weight" {
+                    norm.weight
+                } else {
+                    norm.bias
+                }
+            };
+            let specs = of.contract.0.weights.iter();
+            specs.map(|spec| of_key(spec.key)).collect()
         };
-        let mut part = self.part("norm", &norm.path, &steps, &key, il);
-        part.paths = all.iter().map(|norm| norm.path.clone()).collect();
-        part.title = words::norm(unit);
-        part.line = unit.contract.0.summary.trim_end_matches('.').to_owned();
-        part.source_line = line;
+        let units = all.iter().map(|norm| Unit {
+            path: norm.path.clone(),
+            weights: weights(norm),
+            ..of.clone()
+        });
+        let units: Vec<Unit> = units.collect();
         let default = (Resource::Norm, "default".to_owned());
         let default = || self.def.resources.get(&default).map(|own| &own.value);
-        let instance = self.instance(&unit.path).or_else(default);
-        let has = |at: usize| {
-            let key = unit.contract.0.weights[at].key;
-            weights.iter().any(|(own, at)| *own == key && at.is_some())
-        };
-        self.explain(&mut part, unit, instance, &has);
-        Some(part)
+        let instance = self.instance(&of.path).or_else(default);
+        Some(Part {
+            title: words::norm(of),
+            source_line: line,
+            ..self.part(&units.iter().collect::<Vec<_>>(), &steps, instance, il)
+        })
     }
 
     /// The operations of a norm; those before and behind a block without a name of its own share a path.

@@ -20,77 +20,27 @@ pub(super) const CACHE_ELEMENT: u64 = 2;
 impl Maker<'_> {
     /// A use of a contract and its likes in other layers, whose operations are built for a `kind`.
     pub(super) fn unit_part(&mut self, all: &[&Unit], kind: &str, il: Option<u64>) -> Part {
-        let (unit, contract) = (all[0], all[0].contract.0);
         let steps = all.iter().map(|unit| self.steps_at(kind, &unit.path));
         let steps: Vec<Vec<usize>> = steps.collect();
-        let key = |tensor: usize| {
-            let at = unit.weights.iter().position(|w| *w == Some(tensor))?;
-            Some((contract.weights[at].key, contract.weights[at].doc))
-        };
-        let mut part = self.part(contract.name, &unit.path, &steps, &key, il);
-        let instance = self.instance(&unit.path);
-        part.paths = all.iter().map(|unit| unit.path.clone()).collect();
-        part.title = contract.title.to_owned();
-        part.line = self.line(unit);
-        part.icons = self.icons(unit);
-        part.kept = self.kept(unit, all);
-        part.source_line = instance.and_then(|instance| self.line_at(&instance.span));
-        self.explain(&mut part, unit, instance, &|at| unit.weights[at].is_some());
-        part
-    }
-
-    /// Formula, options and facts of a part.
-    pub(super) fn explain(
-        &self,
-        part: &mut Part,
-        unit: &Unit,
-        instance: Option<&Instance>,
-        has: &dyn Fn(usize) -> bool,
-    ) {
-        let contract = unit.contract.0;
-        let value = |name: &str| {
-            let mut names = contract.options.iter().map(|option| option.name);
-            let at = names.position(|own| own == name)?;
-            let open = instance.and_then(|instance| self.open(unit, instance, at));
-            match open {
-                Some(_) => Some(name.to_owned()),
-                None => describe::kind_of(self.plan, unit, name),
-            }
-        };
-        let formula = particular(contract.formula, &Use { unit, has }, &value);
-        part.formula = formula.unwrap_or_else(|problem| {
-            debug_assert!(false, "formula of {}: {problem}", contract.name);
-            general(contract.formula)
-        });
-        self.options(&mut part.options, "", unit, instance);
-        // A norm may be named and not used.
-        let mut names = part.ops.iter().flat_map(|op| &op.ops);
-        if part.kind != "norm" && !names.any(|op| op.ends_with("NORM") && op != "L2_NORM") {
-            let options = &mut part.options;
-            options.retain(|option| !option.name.starts_with("norm"));
+        let instance = self.instance(&all[0].path);
+        Part {
+            source_line: instance.and_then(|instance| self.line_at(&instance.span)),
+            ..self.part(all, &steps, instance, il)
         }
-        let own = part.options.iter();
-        let own = own.filter(|option| !option.is_default && !option.name.contains('.'));
-        let facts = own.map(|option| format!("{} = {}", option.name, option.value));
-        part.facts = facts.collect();
     }
 
-    /// A part without its words. `steps` are its operations in each layer that it stands for, and
-    /// `key` gives the key and the words of a tensor that belongs to it.
+    /// Uses of a contract alike in several layers, with the operations of each.
     pub(super) fn part(
         &mut self,
-        kind: &'static str,
-        path: &str,
+        all: &[&Unit],
         steps: &[Vec<usize>],
-        key: &dyn Fn(usize) -> Option<(&'static str, &'static str)>,
+        instance: Option<&Instance>,
         il: Option<u64>,
     ) -> Part {
+        let (unit, contract) = (all[0], all[0].contract.0);
         let index = |name: &str| il.map_or_else(|| name.to_owned(), |il| without_index(name, il));
-        let own = &steps[0];
-        for like in steps {
-            self.place(like);
-        }
-        let (raw, owner) = self.reader.boxes(own);
+        steps.iter().for_each(|like| self.place(like));
+        let (raw, owner) = self.reader.boxes(&steps[0]);
         let mut weights: Vec<Weight> = Vec::new();
         let mut ops = Vec::new();
         for known in &raw {
@@ -98,46 +48,69 @@ impl Maker<'_> {
             for tensor in &known.weights {
                 let found = weights.iter().position(|w| w.tensors[0] == *tensor);
                 let at = found.unwrap_or_else(|| {
-                    weights.push(self.weight(*tensor, path, steps, key, &index));
+                    weights.push(self.weight(*tensor, all, &index));
                     weights.len() - 1
                 });
                 places.push(at);
             }
             ops.push(self.op(known, places, &weights, &index));
         }
-        let edges = self.edges(&raw, &owner, path);
         let tensors: BTreeSet<usize> = weights.iter().flat_map(|w| w.tensors.clone()).collect();
+        let mut options = Vec::new();
+        self.options(&mut options, "", unit, instance);
+        let shown = options.iter();
+        let shown = shown.filter(|option| !option.is_default && !option.name.contains('.'));
         Part {
-            kind,
-            class: words::class(kind),
-            path: index(path),
-            paths: vec![path.to_owned()],
+            class: words::class(contract.name),
+            kind: contract.name,
+            path: index(&unit.path),
+            paths: all.iter().map(|unit| unit.path.clone()).collect(),
+            title: contract.title.to_owned(),
+            line: self.line(unit),
+            formula: self.formula(unit, instance),
+            facts: shown.map(|o| format!("{} = {}", o.name, o.value)).collect(),
+            options,
+            icons: self.icons(unit),
             cost: self.cost(&tensors),
             weights,
             ops,
-            edges,
+            edges: self.edges(&raw, &owner, &unit.path),
+            kept: self.kept(unit, all),
             ..Part::default()
         }
     }
 
-    fn weight(
-        &self,
-        tensor: usize,
-        path: &str,
-        steps: &[Vec<usize>],
-        key: &dyn Fn(usize) -> Option<(&'static str, &'static str)>,
-        index: &dyn Fn(&str) -> String,
-    ) -> Weight {
-        let (at, nth) = self.read_at(&steps[0], tensor).unwrap_or_default();
-        let likes = steps.iter().filter_map(|like| {
-            let sources = &self.steps[*like.get(at)?].sources;
-            match root(self.steps, sources.get(nth)?) {
-                Origin::Weight(tensor) => Some(tensor),
-                _ => None,
+    /// What a unit computes, with the names of options that the file decides.
+    fn formula(&self, unit: &Unit, instance: Option<&Instance>) -> String {
+        let contract = unit.contract.0;
+        let value = |name: &str| {
+            let mut names = contract.options.iter().map(|option| option.name);
+            let at = names.position(|own| own == name)?;
+            match instance.and_then(|instance| self.open(unit, instance, at)) {
+                Some(_) => Some(name.to_owned()),
+                None => describe::kind_of(self.plan, unit, name),
             }
-        });
-        let mut tensors: Vec<usize> = vec![tensor];
-        tensors.extend(likes.filter(|like| *like != tensor));
+        };
+        let has = |at: usize| unit.weights[at].is_some();
+        let formula = particular(contract.formula, &Use { unit, has: &has }, &value);
+        formula.unwrap_or_else(|problem| {
+            debug_assert!(false, "formula of {}: {problem}", contract.name);
+            general(contract.formula)
+        })
+    }
+
+    /// A weight of a unit, which is first of `all`, and those of its likes.
+    fn weight(&self, tensor: usize, all: &[&Unit], index: &dyn Fn(&str) -> String) -> Weight {
+        let name = &self.plan.tensors[tensor].name;
+        let place = all[0].weights.iter().position(|at| *at == Some(tensor));
+        let (key, doc, mut tensors) = match place {
+            Some(at) => {
+                let spec = &all[0].contract.0.weights[at];
+                let tensors = all.iter().filter_map(|like| like.weights[at]);
+                (spec.key, spec.doc, tensors.collect())
+            }
+            None => (name.as_str(), "", vec![tensor]),
+        };
         tensors.dedup();
         let mut types: BTreeMap<&'static str, usize> = BTreeMap::new();
         let planned = tensors.iter().map(|at| &self.plan.tensors[*at]);
@@ -146,28 +119,17 @@ impl Maker<'_> {
         }
         let mut types: Vec<(&'static str, usize)> = types.into_iter().collect();
         types.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-        let name = &self.plan.tensors[tensor].name;
-        let (key, doc) = key(tensor).unwrap_or((name, ""));
         Weight {
             id: String::new(),
             key: key.to_owned(),
             doc,
             name: index(name),
-            shape: self.weight_shape(path, tensor),
+            shape: self.weight_shape(&all[0].path, tensor),
             types: types.into_iter().map(|(ty, _)| ty).collect(),
             cost: self.cost(&tensors.iter().copied().collect()),
             is_shared: self.is_shared(tensor),
             tensors,
         }
-    }
-
-    /// Where among `steps` a tensor is read: the step and its source.
-    fn read_at(&self, steps: &[usize], tensor: usize) -> Option<(usize, usize)> {
-        steps.iter().enumerate().find_map(|(at, step)| {
-            let mut sources = self.steps[*step].sources.iter();
-            let nth = sources.position(|s| root(self.steps, s) == Origin::Weight(tensor))?;
-            Some((at, nth))
-        })
     }
 
     /// Whether units of different paths read a tensor.
@@ -326,6 +288,10 @@ impl Maker<'_> {
     ) {
         let options = unit.contract.0.options.iter().zip(&unit.options);
         for (at, (spec, value)) in options.enumerate() {
+            // What has no effect is no choice.
+            if !describe::has_effect(spec, unit) {
+                continue;
+            }
             let name = format!("{prefix}{}", spec.name);
             out.extend(self.option(name.clone(), spec, at, unit, instance));
             let inner = self.plan.resource(spec.kind, value);
