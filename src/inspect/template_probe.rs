@@ -74,64 +74,59 @@ pub struct Probe {
 impl ChatTemplate {
     /// Finds out what the template can do. `bos` and `eos` are the texts of those tokens.
     pub fn probe(&self, bos: &str, eos: &str, now: Moment) -> Probe {
+        let (user, answer) = (message("user", USER), message("assistant", ANSWER));
+        let system = message("system", SYSTEM);
+        let parts = json!([{ "type": "text", "text": USER }]);
+        let [question, turns, continued] = [
+            json!([user]),
+            json!([user, answer, user]),
+            json!([user, answer]),
+        ];
         let mut prober = Prober {
             template: self,
-            bos,
-            eos,
-            now,
+            question: RenderInput {
+                messages: &question,
+                tools: None,
+                documents: None,
+                add_generation_prompt: false,
+                continue_final_message: false,
+                kwargs: &Map::new(),
+                bos_token: bos,
+                eos_token: eos,
+                now,
+            },
             limit: None,
         };
-        let user = json!({ "role": "user", "content": USER });
-        let answer = json!({ "role": "assistant", "content": ANSWER });
-        let shows_user = prober.shows(json!([user]), &[USER]);
+        let shows_user = prober.shows(&question, &[USER]);
         if let Probed::Refused(limit @ RenderError::Limit(_)) = &shows_user {
             prober.limit = Some(limit.clone());
         }
-        let with_parts = json!([{ "type": "text", "text": USER }]);
-        let with_system = json!([{ "role": "system", "content": SYSTEM }, user]);
-        let with_tools = Conversation {
-            tools: Some(json!([tool()])),
-            is_open: true,
-            ..Conversation::of(json!([user]))
+        let open = RenderInput {
+            add_generation_prompt: true,
+            ..prober.question.clone()
         };
-        let continued = Conversation {
-            continues: true,
-            ..Conversation::of(json!([user, answer]))
+        let with_tools = RenderInput {
+            tools: Some(&json!([tool()])),
+            ..open.clone()
         };
-        let question = |is_open| prober.question(Map::new(), is_open).ok();
+        let continued = RenderInput {
+            messages: &continued,
+            continue_final_message: true,
+            ..prober.question.clone()
+        };
+        let ends_with_answer = |text: String| text.ends_with(ANSWER);
         Probe {
             user: shows_user,
-            system: prober.shows(with_system, &[SYSTEM, USER]),
-            turns: prober.shows(json!([user, answer, user]), &[USER, ANSWER]),
-            opens_answer: differ(question(false), question(true)),
-            parts: prober.parts(json!([{ "role": "user", "content": with_parts }])),
+            system: prober.shows(&json!([system, user]), &[SYSTEM, USER]),
+            turns: prober.shows(&turns, &[USER, ANSWER]),
+            opens_answer: differ(prober.render(&prober.question), prober.render(&open)),
+            parts: prober.parts(&json!([message("user", parts)])),
             tools: probed(prober.render(&with_tools), &[TOOL, USER]),
-            tool_calls: prober.shows(calls(false), &[TOOL, ARGUMENT]),
-            tool_results: prober.shows(calls(true), &[RESULT]),
+            tool_calls: prober.shows(&calls(false), &[TOOL, ARGUMENT]),
+            tool_results: prober.shows(&calls(true), &[RESULT]),
             thoughts: prober.thoughts(),
             switches: prober.switches(),
-            continues: prober
-                .render(&continued)
-                .is_ok_and(|text| text.ends_with(ANSWER)),
-        }
-    }
-}
-
-/// One rendering.
-#[derive(Default)]
-struct Conversation {
-    messages: Value,
-    tools: Option<Value>,
-    kwargs: Map<String, Value>,
-    is_open: bool,
-    continues: bool,
-}
-
-impl Conversation {
-    fn of(messages: Value) -> Self {
-        Self {
-            messages,
-            ..Self::default()
+            continues: prober.render(&continued).is_ok_and(ends_with_answer),
         }
     }
 }
@@ -147,74 +142,61 @@ fn probed(rendered: Result<String, RenderError>, words: &[&str]) -> Probed {
 
 struct Prober<'a> {
     template: &'a ChatTemplate,
-    bos: &'a str,
-    eos: &'a str,
-    now: Moment,
+    /// One message of a user.
+    question: RenderInput<'a>,
     /// Why the template is not rendered any more: it takes too long for one word.
     limit: Option<RenderError>,
 }
 
 impl Prober<'_> {
-    fn render(&self, conversation: &Conversation) -> Result<String, RenderError> {
-        if let Some(limit) = &self.limit {
-            return Err(limit.clone());
+    fn render(&self, input: &RenderInput<'_>) -> Result<String, RenderError> {
+        match &self.limit {
+            Some(limit) => Err(limit.clone()),
+            None => self.template.render(input),
         }
-        self.template.render(&RenderInput {
-            messages: &conversation.messages,
-            tools: conversation.tools.as_ref(),
-            documents: None,
-            add_generation_prompt: conversation.is_open,
-            continue_final_message: conversation.continues,
-            kwargs: &conversation.kwargs,
-            bos_token: self.bos,
-            eos_token: self.eos,
-            now: self.now,
+    }
+
+    fn conversation(&self, messages: &Value) -> Result<String, RenderError> {
+        self.render(&RenderInput {
+            messages,
+            ..self.question.clone()
         })
     }
 
-    fn shows(&self, messages: Value, words: &[&str]) -> Probed {
-        probed(self.render(&Conversation::of(messages)), words)
+    fn shows(&self, messages: &Value, words: &[&str]) -> Probed {
+        probed(self.conversation(messages), words)
     }
 
     /// A list that is printed as such shows its words and is not understood.
-    fn parts(&self, messages: Value) -> Probed {
-        let rendered = self.render(&Conversation::of(messages));
-        let is_printed = |text: &String| text.contains("'type'") || text.contains("\"type\"");
-        match rendered {
-            Ok(text) if is_printed(&text) => Probed::Ignored,
+    fn parts(&self, messages: &Value) -> Probed {
+        match self.conversation(messages) {
+            Ok(text) if text.contains("'type'") || text.contains("\"type\"") => Probed::Ignored,
             rendered => probed(rendered, &[USER]),
         }
     }
 
-    /// A question with settings.
-    fn question(&self, kwargs: Map<String, Value>, is_open: bool) -> Result<String, RenderError> {
-        self.render(&Conversation {
-            kwargs,
-            is_open,
-            ..Conversation::of(json!([{ "role": "user", "content": USER }]))
-        })
-    }
-
     /// Thoughts of an answer that calls a tool: those of ended answers are dropped by many.
     fn thoughts(&self) -> Probed {
-        let mut messages = calls(true);
-        messages[1]["reasoning_content"] = THOUGHT.into();
-        messages[1]["thinking"] = THOUGHT.into();
-        let plain = json!([
-            { "role": "user", "content": USER },
-            { "role": "assistant", "content": ANSWER, "reasoning_content": THOUGHT, "thinking": THOUGHT },
-        ]);
-        match self.shows(plain, &[THOUGHT]) {
+        let plain = json!([message("user", USER), message("assistant", ANSWER)]);
+        let shows = |mut messages: Value| {
+            messages[1]["reasoning_content"] = THOUGHT.into();
+            messages[1]["thinking"] = THOUGHT.into();
+            self.shows(&messages, &[THOUGHT])
+        };
+        match shows(plain) {
             Probed::Yes => Probed::Yes,
-            _ => self.shows(messages, &[THOUGHT]),
+            _ => shows(calls(true)),
         }
     }
 
     fn switches(&self) -> Vec<&'static str> {
         let answer = |name: &str, value: &str| {
             let value = serde_json::from_str(value).unwrap_or_default();
-            let kwargs = Map::from_iter([(name.to_owned(), value)]);
-            self.question(kwargs, true).ok()
+            self.render(&RenderInput {
+                kwargs: &Map::from_iter([(name.to_owned(), value)]),
+                add_generation_prompt: true,
+                ..self.question.clone()
+            })
         };
         let mut switches = SWITCHES.to_vec();
         switches.retain(|(name, [one, other])| differ(answer(name, one), answer(name, other)));
@@ -223,8 +205,12 @@ impl Prober<'_> {
 }
 
 /// Whether both were rendered, and to different texts.
-fn differ(one: Option<String>, other: Option<String>) -> bool {
-    matches!((one, other), (Some(one), Some(other)) if one != other)
+fn differ(one: Result<String, RenderError>, other: Result<String, RenderError>) -> bool {
+    matches!((one, other), (Ok(one), Ok(other)) if one != other)
+}
+
+fn message(role: &str, content: impl Into<Value>) -> Value {
+    json!({ "role": role, "content": content.into() })
 }
 
 fn tool() -> Value {
@@ -249,10 +235,8 @@ fn calls(has_result: bool) -> Value {
         "type": "function",
         "function": { "name": TOOL, "arguments": { "x": ARGUMENT } },
     });
-    let mut messages = vec![
-        json!({ "role": "user", "content": USER }),
-        json!({ "role": "assistant", "content": "", "tool_calls": [call] }),
-    ];
+    let mut messages = vec![message("user", USER), message("assistant", "")];
+    messages[1]["tool_calls"] = json!([call]);
     if has_result {
         messages.push(json!({
             "role": "tool", "name": TOOL, "tool_call_id": "abcdef123", "content": RESULT,

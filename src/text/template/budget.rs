@@ -9,6 +9,7 @@ use std::cell::Cell;
 use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
+use super::RenderError;
 use super::value::{Dict, fault};
 
 /// Bytes of text and lists that one rendering may make in all.
@@ -26,11 +27,6 @@ thread_local! {
     static MADE: Cell<u64> = const { Cell::new(0) };
     static READ: Cell<u64> = const { Cell::new(0) };
 }
-
-/// A rendering spent more than it may.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct Exhausted(pub(super) &'static str);
 
 /// Gives this thread's next rendering the whole budget.
 pub(super) fn start() {
@@ -56,8 +52,9 @@ pub(super) fn read(bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
+/// A rendering spent more than it may.
 fn exhausted(what: &'static str) -> Error {
-    fault(what).with_source(Exhausted(what))
+    fault(what).with_source(RenderError::Limit(what))
 }
 
 /// A text that is charged for as it grows.

@@ -24,7 +24,7 @@ pub(super) struct Call<'a> {
     /// The name by which it was called.
     pub(super) name: &'a str,
     params: &'static str,
-    args: Vec<Option<Value>>,
+    pub(super) args: Vec<Option<Value>>,
 }
 
 /// Calls `row` as `name`.
@@ -62,38 +62,24 @@ fn text_length(value: &Value) -> usize {
 
 /// The arguments in the order of `params`; those not given are `None`.
 fn bind(args: &[Value], params: &str) -> Result<Vec<Option<Value>>, Error> {
-    let n_params = params.split_whitespace().count();
-    if args.is_empty() {
-        return Ok(vec![None; n_params]);
-    }
     let (positional, kwargs): (&[Value], Kwargs) = from_args(args)?;
-    if positional.len() > n_params {
-        return Err(fault(format!(
-            "takes at most {n_params} arguments, {} were given",
-            positional.len()
-        )));
-    }
-    let mut bound = Vec::with_capacity(n_params);
-    for (position, name) in params.split_whitespace().enumerate() {
-        let named = kwargs.has(name).then(|| kwargs.get::<Value>(name));
-        bound.push(match (positional.get(position), named) {
-            (Some(_), Some(_)) => {
-                return Err(fault(format!("multiple values for argument '{name}'")));
-            }
-            (given, None) => given.cloned(),
-            (None, Some(value)) => Some(value?),
-        });
+    let bind = |(position, name): (usize, &str)| match positional.get::<usize>(position) {
+        Some(given) => Ok(Some(given.clone())),
+        None if kwargs.has(name) => kwargs.get(name).map(Some),
+        None => Ok(None),
+    };
+    let bound = params.split_whitespace().enumerate().map(bind);
+    let bound = bound.collect::<Result<Vec<Option<Value>>, Error>>()?;
+    let (n, n_given) = (bound.len(), positional.len());
+    if n_given > n {
+        let message = format!("takes at most {n} arguments, {n_given} were given");
+        return Err(fault(message));
     }
     kwargs.assert_all_used()?;
     Ok(bound)
 }
 
 impl Call<'_> {
-    fn param(&self, position: usize) -> &'static str {
-        let mut params = self.params.split_whitespace();
-        params.nth(position).unwrap_or_default()
-    }
-
     /// An argument as it was given.
     pub(super) fn given(&self, position: usize) -> Option<&Value> {
         self.args[position].as_ref()
@@ -106,32 +92,26 @@ impl Call<'_> {
 
     /// An argument that must be given.
     pub(super) fn required(&self, position: usize) -> Result<&Value, Error> {
-        let missing = || fault(format!("missing argument '{}'", self.param(position)));
-        self.given(position).ok_or_else(missing)
+        self.given(position).ok_or_else(|| self.missing(position))
     }
 
     /// A text argument that may be left out or none.
     pub(super) fn text(&self, position: usize) -> Result<Option<&str>, Error> {
-        let wrong = |value: &Value| self.wrong(position, "str", value);
-        let value = self.value(position);
-        value
-            .map(|value| value.as_str().ok_or_else(|| wrong(value)))
-            .transpose()
+        let text = self.value(position).map(Value::as_str);
+        let wrong = || self.wrong(position, "str");
+        text.map(|text| text.ok_or_else(wrong)).transpose()
     }
 
     /// A text argument.
     pub(super) fn required_text(&self, position: usize) -> Result<&str, Error> {
-        let missing = || fault(format!("missing argument '{}'", self.param(position)));
-        self.text(position)?.ok_or_else(missing)
+        self.text(position)?.ok_or_else(|| self.missing(position))
     }
 
     /// A whole number that may be left out or none.
     pub(super) fn int(&self, position: usize) -> Result<Option<i64>, Error> {
-        let wrong = |value: &Value| self.wrong(position, "int", value);
-        let value = self.value(position);
-        value
-            .map(|value| i64::try_from(value.clone()).map_err(|_| wrong(value)))
-            .transpose()
+        let int = |value: &Value| i64::try_from(value.clone());
+        let int = self.value(position).map(int).transpose();
+        int.map_err(|_| self.wrong(position, "int"))
     }
 
     /// Whether a flag was given and holds.
@@ -139,9 +119,15 @@ impl Call<'_> {
         self.given(position).is_some_and(Value::is_true)
     }
 
-    fn wrong(&self, position: usize, expected: &str, found: &Value) -> Error {
-        let (name, kind) = (self.param(position), found.kind());
-        fault(format!("argument '{name}' must be {expected}, not {kind}"))
+    fn missing(&self, position: usize) -> Error {
+        let name = self.params.split_whitespace().nth(position);
+        fault(format!("missing argument '{}'", name.unwrap_or_default()))
+    }
+
+    fn wrong(&self, position: usize, expected: &str) -> Error {
+        let name = self.params.split_whitespace().nth(position);
+        let name = name.unwrap_or_default();
+        fault(format!("argument '{name}' is not of type {expected}"))
     }
 
     /// The value's own text, where it is one.

@@ -7,7 +7,8 @@
 
 use std::cmp::Ordering;
 
-use minijinja::value::{Rest, ValueKind, ValueOrKwargs};
+use minijinja::filters::{map, reject, rejectattr, select, selectattr};
+use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State, Value, filters, functions, tests};
 
 use super::budget::{self, ITEM, Text, Walk};
@@ -16,7 +17,7 @@ use super::lists;
 use super::methods::{is_space, lines, pairs, replace, text_method};
 use super::operators::{add, charge_printf, compare, modulo};
 use super::print::{escaped, str, tojson};
-use super::value::{Dict, Number, entries, fault, iterate, list, owned, same_safety};
+use super::value::{Number, fault, iterate, list, owned, same_safety};
 
 const FILTERS: &[Row] = &[
     ("tojson", "ensure_ascii indent separators sort_keys", tojson),
@@ -55,13 +56,12 @@ const FILTERS: &[Row] = &[
         }
         Ok(call.this.clone())
     }),
+    ("round", "precision method", round),
     ("int", "default base", int),
     ("float", "default", |call| {
         let default = || call.given(0).cloned().unwrap_or_else(|| Value::from(0.0));
         Ok(as_float(call.this)?.map_or_else(default, Value::from))
     }),
-    ("round", "precision method", round),
-    ("abs", "", |call| filters::abs(as_number(call.this))),
     ("first", "", |call| {
         Ok(iterate(call.this)?.next().unwrap_or(Value::UNDEFINED))
     }),
@@ -111,68 +111,64 @@ pub(super) fn register(env: &mut Environment<'static>) {
         env.remove_filter(name);
     }
     env.remove_global("debug");
-    for (names, params, body) in FILTERS {
-        for name in names.split(' ') {
-            env.add_filter(name, move |this: &Value, args: Rest<ValueOrKwargs>| {
-                run((names, params, *body), name, this, &args.into_values())
-            });
+    for row in FILTERS {
+        for name in row.0.split(' ') {
+            env.add_filter(name, callable(*row, name));
         }
     }
-    for (names, params, body) in TESTS {
-        for name in names.split(' ') {
-            env.add_test(name, move |this: &Value, args: Rest<ValueOrKwargs>| {
-                run((names, params, *body), name, this, &args.into_values())
-            });
+    for row in TESTS {
+        for name in row.0.split(' ') {
+            env.add_test(name, callable(*row, name));
         }
     }
-    let engines: [(&str, Value, Charge); 8] = [
-        ("list", Value::from_function(filters::list), read_all),
-        ("reverse", Value::from_function(filters::reverse), read_all),
-        ("format", Value::from_function(filters::format), format_args),
-        ("map", Value::from_function(filters::map), items_read),
-        ("select", Value::from_function(filters::select), items_read),
+    let engines: [(&str, Value, Charge); 9] = [
+        ("abs", Value::from_function(filters::abs), walked),
+        ("list", Value::from_function(filters::list), items),
+        ("reverse", Value::from_function(filters::reverse), items),
+        ("format", Value::from_function(filters::format), formatted),
+        ("map", Value::from_function(map), items_if_true),
+        ("select", Value::from_function(select), items_if_true),
+        ("reject", Value::from_function(reject), items_if_true),
         (
             "selectattr",
-            Value::from_function(filters::selectattr),
-            items_read,
+            Value::from_function(selectattr),
+            items_if_true,
         ),
-        ("reject", Value::from_function(filters::reject), items_read),
         (
             "rejectattr",
-            Value::from_function(filters::rejectattr),
-            items_read,
+            Value::from_function(rejectattr),
+            items_if_true,
         ),
     ];
     for (name, inner, charge) in engines {
         env.add_filter(name, charged(inner, charge));
     }
-    let engines: [(&str, Value, Charge); 3] = [
-        (
-            "eq equalto ==",
-            Value::from_function(tests::is_eq),
-            walk_all,
-        ),
-        ("ne !=", Value::from_function(tests::is_ne), walk_all),
-        ("in", Value::from_function(tests::is_in), walk_all),
-    ];
-    for (names, inner, charge) in engines {
-        for name in names.split(' ') {
-            env.add_test(name, charged(inner.clone(), charge));
-        }
+    for name in ["eq", "equalto", "=="] {
+        env.add_test(name, charged(Value::from_function(tests::is_eq), walked));
     }
+    for name in ["ne", "!="] {
+        env.add_test(name, charged(Value::from_function(tests::is_ne), walked));
+    }
+    env.add_test("in", charged(Value::from_function(tests::is_in), walked));
     let namespace = Value::from_function(functions::namespace);
-    env.add_function("namespace", charged(namespace, walk_all));
-    env.add_function("dict", dict);
+    env.add_function("namespace", charged(namespace, walked));
+    let dict = Value::from_function(functions::dict);
+    env.add_function("dict", charged(dict, defined));
 }
 
-/// Charges for the arguments; false if there is nothing to look at and the result is an empty list.
-type Charge = fn(&[Value]) -> Result<bool, Error>;
+/// A callable of a table.
+fn callable(
+    row: Row,
+    name: &'static str,
+) -> impl Fn(&Value, Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    move |this, args| run(row, name, this, &args.into_values())
+}
 
 /// A callable of the engine, after `charge` has seen its arguments; a view that it gives becomes a list.
 fn charged(
     inner: Value,
     charge: Charge,
-) -> impl Fn(&mut State, Rest<ValueOrKwargs>) -> Result<Value, Error> + Send + Sync + 'static {
+) -> impl Fn(&mut State, Rest<ValueOrKwargs>) -> Result<Value, Error> {
     move |state, args| {
         let args = args.into_values();
         if !charge(&args)? {
@@ -184,49 +180,45 @@ fn charged(
     }
 }
 
-fn read_all(args: &[Value]) -> Result<bool, Error> {
-    let mut args = args.iter();
-    args.try_for_each(|arg| budget::read(ITEM + budget::size(arg)))?;
-    Ok(true)
-}
+/// Charges for the arguments; false if there is nothing to look at and the result is an empty list.
+type Charge = fn(&[Value]) -> Result<bool, Error>;
 
-fn walk_all(args: &[Value]) -> Result<bool, Error> {
+fn walked(args: &[Value]) -> Result<bool, Error> {
     let mut args = args.iter();
     args.try_for_each(|arg| budget::walk(arg, Walk::Read))?;
     Ok(true)
 }
 
-fn format_args(args: &[Value]) -> Result<bool, Error> {
+fn defined(args: &[Value]) -> Result<bool, Error> {
+    match args.iter().any(Value::is_undefined) {
+        true => Err(fault("the value is undefined")),
+        false => walked(args),
+    }
+}
+
+fn formatted(args: &[Value]) -> Result<bool, Error> {
     if let Some((pattern, args)) = args.split_first() {
         charge_printf(&str(pattern)?, args)?;
     }
     Ok(true)
 }
 
-/// For filters that go through the items of a value, which Jinja2 does not look at where the value is
-/// false.
-fn items_read(args: &[Value]) -> Result<bool, Error> {
-    let value = args.first().cloned().unwrap_or_default();
-    if args
-        .first()
-        .is_some_and(|value| !value.is_kwargs() && !value.is_true())
-    {
-        return Ok(false);
-    }
-    budget::walk(&value, Walk::Read)?;
-    budget::made(match value.kind() {
-        ValueKind::String => budget::size(&value).saturating_mul(ITEM),
-        _ => budget::size(&value),
-    })?;
-    Ok(true)
+/// For filters that go through the items of a value.
+fn items(args: &[Value]) -> Result<bool, Error> {
+    let n_items = args.first().and_then(Value::len).unwrap_or(0);
+    budget::made(n_items.saturating_mul(ITEM))?;
+    walked(args)
+}
+
+/// The same where Jinja2 does not look at a value that is false.
+fn items_if_true(args: &[Value]) -> Result<bool, Error> {
+    let is_false = |value: &Value| !value.is_kwargs() && !value.is_true();
+    Ok(!args.first().is_some_and(is_false) && items(args)?)
 }
 
 /// The result of a text's method on any value's text.
 fn by_method(call: &Call<'_>, method: &str) -> Result<Value, Error> {
-    let args: Vec<Value> = match method {
-        "strip" => call.given(0).cloned().into_iter().collect(),
-        _ => Vec::new(),
-    };
+    let args: Vec<Value> = call.args.iter().flatten().cloned().collect();
     match call.this.as_str() {
         Some(_) => text_method(call.this, method, &args),
         None => text_method(&Value::from(str(call.this)?), method, &args),
@@ -294,32 +286,6 @@ pub(super) fn attribute(item: &Value, path: Option<&Value>) -> Result<Value, Err
     }
 }
 
-/// `dict(mapping_or_pairs, **kwargs)`
-fn dict(args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
-    let mut pairs: Vec<(Value, Value)> = Vec::new();
-    for value in &args.into_values() {
-        budget::walk(value, Walk::Read)?;
-        match value.kind() {
-            ValueKind::Map => pairs.extend(entries(value)?),
-            ValueKind::Undefined => return Err(fault("the value is undefined")),
-            _ => pairs.extend(pair_items(value, "dict")?),
-        }
-    }
-    Ok(Dict::value(pairs.into_iter()))
-}
-
-/// The items of a list, which must be pairs.
-fn pair_items(value: &Value, name: &str) -> Result<Vec<(Value, Value)>, Error> {
-    let pair = |item: Value| {
-        budget::made(2 * ITEM)?;
-        let parts: Vec<Value> = item.try_iter()?.collect();
-        let pair = <[Value; 2]>::try_from(parts);
-        pair.map(|[key, item]| (key, item))
-            .map_err(|_| fault(format!("{name}: expected a mapping or pairs")))
-    };
-    iterate(value)?.map(pair).collect()
-}
-
 fn length(call: &Call<'_>) -> Result<Value, Error> {
     if call.this.is_undefined() {
         return Ok(Value::from(0));
@@ -365,25 +331,17 @@ fn as_float(value: &Value) -> Result<Option<f64>, Error> {
     }
 }
 
-/// A boolean as the number that it is in Python.
-fn as_number(value: &Value) -> Value {
-    match value.kind() {
-        ValueKind::Bool => Value::from(i64::from(value.is_true())),
-        _ => value.clone(),
-    }
-}
-
 /// `value | round(precision=0, method='common')`; the other methods give a float.
 fn round(call: &Call<'_>) -> Result<Value, Error> {
     let precision = i32::try_from(call.int(0)?.unwrap_or(0));
     let precision = precision.map_err(|_| fault("round: too many digits"))?;
     let method = call.text(1)?.unwrap_or("common");
     let value = match method {
-        "common" => as_number(call.this),
-        _ => Value::from(f64::try_from(as_number(call.this))?),
+        "common" => call.this.clone(),
+        _ => Value::from(f64::try_from(call.this.clone())?),
     };
-    let kwargs = std::iter::empty::<(&str, Value)>().collect();
-    filters::round(value, Some(precision), Some(method), kwargs)
+    let no_more = Kwargs::from_iter::<[(&str, Value); 0]>([]);
+    filters::round(value, Some(precision), Some(method), no_more)
 }
 
 /// Whether division leaves this rest.

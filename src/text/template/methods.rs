@@ -1,8 +1,8 @@
 //! Methods of Python's `str`, `dict`, `list` and `tuple`, which templates call freely.
 //!
 //! Called for every method that an engine value does not have itself. Invariant: nothing here
-//! changes a value. Python's sandbox forbids the methods that would; they are refused by name, and
-//! methods that no prompt has a use for are unknown.
+//! changes a value. Methods that would, which Python's sandbox forbids, and those that no prompt has a use
+//! for are unknown.
 
 use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::ValueKind;
@@ -10,7 +10,7 @@ use minijinja::{Error, ErrorKind, State, Value};
 
 use super::budget::{self, ITEM, Text, Walk};
 use super::call::{Call, Row, find, run};
-use super::operators::{charge_format, part};
+use super::operators::charge_format;
 use super::print::escaped;
 use super::value::{entries, fault, is_list, list, same_safety};
 
@@ -23,8 +23,8 @@ const OF_TEXTS: &[Row] = &[
         Ok(lines.into_iter().map(Value::from).collect())
     }),
     ("partition rpartition", "sep", partition),
-    ("find rfind index rindex count", "sub start end", search),
-    ("startswith endswith", "affix start end", has_affix),
+    ("find rfind index rindex count", "sub", search),
+    ("startswith endswith", "affix", has_affix),
     ("center ljust rjust zfill", "width fillchar", pad),
     ("replace", "old new count", |call| {
         let (old, new) = (call.required_text(0)?, call.required_text(1)?);
@@ -50,11 +50,13 @@ const OF_TEXTS: &[Row] = &[
         Ok(capitalize(call.this_text()).into())
     }),
     ("isascii", "", |call| Ok(call.this_text().is_ascii().into())),
-    ("isupper", "", |call| {
-        Ok(has_case(call.this_text(), true).into())
-    }),
-    ("islower", "", |call| {
-        Ok(has_case(call.this_text(), false).into())
+    ("isupper islower", "", |call| {
+        let this = call.this_text();
+        let cases = [
+            this.contains(char::is_uppercase),
+            this.contains(char::is_lowercase),
+        ];
+        Ok((cases == [call.name == "isupper", call.name == "islower"]).into())
     }),
     ("isspace isalpha isalnum isdigit isnumeric", "", |call| {
         let is_of_class = match call.name {
@@ -100,37 +102,13 @@ const OF_LISTS: &[Row] = &[
     }),
 ];
 
-/// Methods that change their object; the sandbox refuses them.
-const MUTATORS: [&str; 11] = [
-    "append",
-    "extend",
-    "insert",
-    "remove",
-    "sort",
-    "reverse",
-    "pop",
-    "popitem",
-    "clear",
-    "update",
-    "setdefault",
-];
-/// The attributes of every Python `dict`; they come before its entries.
-const OF_EVERY_DICT: [&str; 11] = [
-    "get",
-    "keys",
-    "values",
-    "items",
-    "copy",
-    "pop",
-    "popitem",
-    "clear",
-    "update",
-    "setdefault",
-    "fromkeys",
-];
-
+/// Whether every Python `dict` has this attribute; they come before its entries.
 pub(super) fn is_dict_method(name: &str) -> bool {
-    OF_EVERY_DICT.contains(&name)
+    matches!(
+        name,
+        "get" | "keys" | "values" | "items" | "copy" | "fromkeys" // The others change it.
+            | "pop" | "popitem" | "clear" | "update" | "setdefault"
+    )
 }
 
 /// Calls `value.method(*args)`.
@@ -140,13 +118,8 @@ pub(super) fn call(
     method: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
-    let kind = value.kind();
-    let rows = match kind {
+    let rows = match value.kind() {
         ValueKind::String => return text_method(value, method, args),
-        ValueKind::Map | ValueKind::Seq | ValueKind::Iterable if MUTATORS.contains(&method) => {
-            let message = format!("access to attribute '{method}' of {kind} is unsafe");
-            return Err(fault(message));
-        }
         ValueKind::Map => OF_MAPPINGS,
         ValueKind::Seq | ValueKind::Iterable => OF_LISTS,
         _ => &[],
@@ -169,14 +142,11 @@ pub(super) fn text_method(value: &Value, method: &str, args: &[Value]) -> Result
     }
     let escape = |argument: &Value| match argument.kind() {
         ValueKind::String => escaped(argument).map(Value::from_safe_string),
-        ValueKind::Seq | ValueKind::Iterable => argument
-            .try_iter()?
-            .map(|item| escaped(&item).map(Value::from))
-            .collect(),
         _ => Ok(argument.clone()),
     };
     let args: Vec<Value> = match method {
-        "replace" | "join" => args.iter().map(escape).collect::<Result<_, Error>>()?,
+        "join" => return Err(fault("markup does not join texts")),
+        "replace" => args.iter().map(escape).collect::<Result<_, Error>>()?,
         _ => args.to_vec(),
     };
     let result = run(row, method, value, &args)?;
@@ -192,19 +162,6 @@ pub(super) fn pairs(mapping: &Value) -> Result<Value, Error> {
     Ok(pairs
         .map(|(key, item)| list(vec![key, item], true))
         .collect())
-}
-
-/// Whether a text has letters and all of them have one case.
-pub(super) fn has_case(text: &str, is_upper: bool) -> bool {
-    let (has_lower, has_upper) = (
-        text.chars().any(char::is_lowercase),
-        text.chars().any(char::is_uppercase),
-    );
-    if is_upper {
-        has_upper && !has_lower
-    } else {
-        has_lower && !has_upper
-    }
 }
 
 /// White space as Python counts it: Unicode's, and the four ASCII separators.
@@ -286,34 +243,15 @@ fn partition(call: &Call<'_>) -> Result<Value, Error> {
     Ok(list(parts.map(Value::from).to_vec(), true))
 }
 
-/// The part of the text between the positions of the second and third argument, and the number of
-/// characters before it.
-fn window<'a>(call: &'a Call<'_>) -> Result<Option<(usize, &'a str)>, Error> {
-    let (this, start, end) = (call.this_text(), call.int(1)?, call.int(2)?);
-    if start.is_none() && end.is_none() {
-        return Ok(Some((0, this)));
-    }
-    let (first, part) = part(this, start, end)?;
-    let is_inside = start.is_none_or(|start| start <= first as i64);
-    Ok(part.filter(|_| is_inside).map(|part| (first, part)))
-}
-
 fn search(call: &Call<'_>) -> Result<Value, Error> {
-    let wanted = call.required_text(0)?;
-    let window = window(call)?;
-    if call.name == "count" {
-        let count = |(_, part): (usize, &str)| part.matches(wanted).count();
-        return Ok(Value::from(window.map_or(0, count)));
-    }
-    let found = window.and_then(|(offset, part)| {
-        let at = match call.name {
-            "rfind" | "rindex" => part.rfind(wanted),
-            _ => part.find(wanted),
-        };
-        at.map(|at| offset + part[..at].chars().count())
-    });
+    let (this, wanted) = (call.this_text(), call.required_text(0)?);
+    let found = match call.name {
+        "count" => return Ok(Value::from(this.matches(wanted).count())),
+        "rfind" | "rindex" => this.rfind(wanted),
+        _ => this.find(wanted),
+    };
     match found {
-        Some(position) => Ok(Value::from(position)),
+        Some(at) => Ok(Value::from(this[..at].chars().count())),
         None if call.name.ends_with("index") => Err(fault("substring not found")),
         None => Ok(Value::from(-1)),
     }
@@ -324,17 +262,14 @@ fn has_affix(call: &Call<'_>) -> Result<Value, Error> {
         one if !is_list(one) => vec![one.clone()],
         several => several.try_iter()?.collect(),
     };
-    let part = window(call)?.map(|(_, part)| part);
+    let wrong = "a prefix or suffix must be a string or a tuple of strings";
     for affix in &affixes {
-        let affix = affix.as_str().ok_or_else(|| {
-            let kind = affix.kind();
-            fault(format!("a prefix or suffix must be a string, not {kind}"))
-        })?;
-        let has = |part: &str| match call.name {
-            "startswith" => part.starts_with(affix),
-            _ => part.ends_with(affix),
+        let affix = affix.as_str().ok_or_else(|| fault(wrong))?;
+        let has = match call.name {
+            "startswith" => call.this_text().starts_with(affix),
+            _ => call.this_text().ends_with(affix),
         };
-        if part.is_some_and(has) {
+        if has {
             return Ok(Value::from(true));
         }
     }

@@ -47,6 +47,8 @@ const MAX_RECURSION: usize = 400;
 /// whether the template trims.
 const CONTINUE_MARK: &str = "\u{fdd0}continue-final-message\u{fdd1} ";
 const NAME: &str = "chat template";
+/// What is reported where the engine panics.
+const FAILED: &str = "the template engine failed";
 
 /// A template that cannot be used at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -209,10 +211,7 @@ impl ChatTemplate {
             let env = &self.env;
             eval(env, instructions, variables, blocks, &mut output, none).map(|_| ())
         });
-        let rendered = catch_unwind(render).map_err(|_| RenderError::Runtime {
-            line: 0,
-            message: "the template engine failed".into(),
-        })?;
+        let rendered = catch_unwind(render).unwrap_or_else(|_| Err(value::fault(FAILED)));
         rendered.map_err(|error| render_error(&error))?;
         Ok(text)
     }
@@ -222,33 +221,26 @@ impl ChatTemplate {
 /// Hugging Face, but never over the conversation itself.
 fn context(input: &RenderInput<'_>, messages: &serde_json::Value) -> Value {
     let now = input.now;
-    let optional =
-        |json: Option<&serde_json::Value>| json.map_or(Value::from(()), value::from_json);
+    let strftime = move |format: &str| {
+        // No directive writes more than this many times its own length.
+        budget::made(format.len().saturating_mul(12))?;
+        Ok::<_, Error>(now.strftime(format))
+    };
     let mut variables = vec![
-        ("bos_token", Value::from(input.bos_token)),
-        ("eos_token", Value::from(input.eos_token)),
-        (
-            "strftime_now",
-            Value::from_function(move |format: &str| {
-                // No directive writes more than this many times its own length.
-                budget::made(format.len().saturating_mul(12))?;
-                Ok::<_, Error>(now.strftime(format))
-            }),
-        ),
-        ("documents", Value::from(())),
+        ("bos_token", input.bos_token.into()),
+        ("eos_token", input.eos_token.into()),
+        ("strftime_now", Value::from_function(strftime)),
+        ("documents", ().into()),
     ];
-    for (name, json) in input.kwargs {
-        variables.push((name, value::from_json(json)));
-    }
-    if input.documents.is_some() {
-        variables.push(("documents", optional(input.documents)));
-    }
-    variables.push(("messages", value::from_json(messages)));
-    variables.push(("tools", optional(input.tools)));
-    variables.push((
-        "add_generation_prompt",
-        Value::from(input.add_generation_prompt),
-    ));
+    let kwargs = input.kwargs.iter();
+    variables.extend(kwargs.map(|(name, json)| (name.as_str(), value::from_json(json))));
+    let documents = input.documents.map(value::from_json);
+    variables.extend(documents.map(|documents| ("documents", documents)));
+    variables.extend([
+        ("messages", value::from_json(messages)),
+        ("tools", input.tools.map_or(().into(), value::from_json)),
+        ("add_generation_prompt", input.add_generation_prompt.into()),
+    ]);
     Value::from_pairs(variables)
 }
 
@@ -299,28 +291,20 @@ fn environment() -> Environment<'static> {
     env
 }
 
-/// The template's own message, on its way out through the engine's error.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Raised(String);
-
 fn raise_exception(args: Rest<Value>) -> Result<Value, Error> {
     let Ok([message]) = <[Value; 1]>::try_from(args.0) else {
         return Err(value::fault("raise_exception takes one argument"));
     };
-    Err(value::fault("raised by the template").with_source(Raised(print::str(&message)?)))
+    let raised = RenderError::Raised(print::str(&message)?);
+    Err(value::fault("raised by the template").with_source(raised))
 }
 
+/// What an engine's error means: what is on its way out through it, or its own message.
 fn render_error(error: &Error) -> RenderError {
-    let mut cause: Option<&dyn std::error::Error> = Some(error);
-    while let Some(current) = cause {
-        if let Some(Raised(message)) = current.downcast_ref() {
-            return RenderError::Raised(message.clone());
-        }
-        if let Some(budget::Exhausted(what)) = current.downcast_ref() {
-            return RenderError::Limit(what);
-        }
-        cause = current.source();
+    let first: &dyn std::error::Error = error;
+    let mut causes = std::iter::successors(Some(first), |cause| cause.source());
+    if let Some(known) = causes.find_map(|cause| cause.downcast_ref::<RenderError>()) {
+        return known.clone();
     }
     match error.kind() {
         ErrorKind::OutOfFuel => RenderError::Limit("ran for too long"),

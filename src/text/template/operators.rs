@@ -253,13 +253,20 @@ fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Val
         return Err(fault("the value is undefined"));
     }
     if let Some(text) = value.as_str() {
+        budget::read(count_cost(value))?;
+        let len = text.chars().count();
         if step == 1 {
-            let (_, part) = part(text, start, stop)?;
+            let (first, end) = bounds(len, start, stop, step);
+            let byte_at = |position: i64| {
+                let mut indices = text.char_indices();
+                let found = indices.nth(position as usize);
+                found.map_or(text.len(), |(at, _)| at)
+            };
+            let part = text.get(byte_at(first)..byte_at(end));
             return Ok(same_safety(value, part.unwrap_or_default()));
         }
-        budget::read(count_cost(value))?;
         let chars: Vec<char> = text.chars().collect();
-        let taken = positions(chars.len(), start, stop, step).map(|at| chars[at]);
+        let taken = positions(len, start, stop, step).map(|at| chars[at]);
         return Ok(same_safety(value, taken.collect::<String>()));
     }
     if !is_list(value) {
@@ -268,23 +275,6 @@ fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Val
     let items: Vec<Value> = owned(value.clone())?.try_iter()?.collect();
     let taken = positions(items.len(), start, stop, step).map(|at| items[at].clone());
     Ok(list(taken.collect(), value.is_tuple()))
-}
-
-/// The part of a text between two positions as Python counts them, and the number of characters before
-/// it; none if the end comes before the start.
-pub(super) fn part(
-    text: &str,
-    start: Option<i64>,
-    stop: Option<i64>,
-) -> Result<(usize, Option<&str>), Error> {
-    budget::read(text.len().saturating_mul(4))?;
-    let (first, end) = bounds(text.chars().count(), start, stop, 1);
-    let byte_at = |position: i64| {
-        let mut indices = text.char_indices();
-        let found = indices.nth(position as usize);
-        found.map_or(text.len(), |(at, _)| at)
-    };
-    Ok((first as usize, text.get(byte_at(first)..byte_at(end))))
 }
 
 /// Where a slice of `len` items starts and ends, as Python counts.

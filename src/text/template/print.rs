@@ -10,7 +10,7 @@ use std::fmt::Write;
 use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
-use super::budget;
+use super::budget::{self, Text};
 use super::call::Call;
 use super::value::{Number, entries, fault};
 
@@ -18,27 +18,14 @@ use super::value::{Number, entries, fault};
 const MAX_DEPTH: usize = 128;
 
 /// How values are written.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Style {
     is_json: bool,
     ensure_ascii: bool,
     indent: Option<String>,
-    item_separator: String,
-    key_separator: String,
+    /// Between items, and between a key and its item.
+    separators: [String; 2],
     sort_keys: bool,
-}
-
-impl Style {
-    fn new(is_json: bool) -> Self {
-        Self {
-            is_json,
-            ensure_ascii: false,
-            indent: None,
-            item_separator: ", ".to_owned(),
-            key_separator: ": ".to_owned(),
-            sort_keys: false,
-        }
-    }
 }
 
 /// Python's `str(value)`.
@@ -46,52 +33,52 @@ pub(super) fn str(value: &Value) -> Result<String, Error> {
     match value.kind() {
         ValueKind::String => Ok(value.as_str().unwrap_or_default().to_owned()),
         ValueKind::Undefined => Ok(String::new()),
-        _ => repr(value),
+        _ => Style {
+            separators: [", ", ": "].map(str::to_owned),
+            ..Style::default()
+        }
+        .printed(value),
     }
-}
-
-/// Python's `repr(value)`.
-pub(super) fn repr(value: &Value) -> Result<String, Error> {
-    let mut out = String::new();
-    Style::new(false).write(&mut out, value, 0)?;
-    Ok(out)
 }
 
 /// `value | tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`
 pub(super) fn tojson(call: &Call<'_>) -> Result<Value, Error> {
-    let mut style = Style::new(true);
-    style.ensure_ascii = call.flag(0);
-    style.indent = match call.value(1).map(|indent| (indent, indent.as_str())) {
+    let indent = match call.value(1).map(|indent| (indent, indent.as_str())) {
         None => None,
         Some((_, Some(text))) => Some(text.to_owned()),
         Some(_) => Some(" ".repeat(call.int(1)?.unwrap_or(0).clamp(0, 64) as usize)),
     };
-    if style.indent.is_some() {
-        style.item_separator = ",".to_owned();
-    }
-    if let Some(pair) = call.value(2) {
-        let texts: Vec<Value> = pair.try_iter()?.collect();
-        let [item, key] = texts.as_slice() else {
-            return Err(fault("tojson: `separators` is not a pair"));
-        };
-        (style.item_separator, style.key_separator) = (item.to_string(), key.to_string());
-    }
-    style.sort_keys = call.flag(3);
-    let mut out = String::new();
-    style.write(&mut out, call.this, 0)?;
-    Ok(Value::from(out))
+    let separators = match call.value(2) {
+        None => [if indent.is_some() { "," } else { ", " }, ": "].map(str::to_owned),
+        Some(pair) => {
+            let texts: Vec<String> = pair.try_iter()?.map(|text| text.to_string()).collect();
+            let pair = <[String; 2]>::try_from(texts);
+            pair.map_err(|_| fault("tojson: `separators` is not a pair"))?
+        }
+    };
+    let style = Style {
+        is_json: true,
+        ensure_ascii: call.flag(0),
+        indent,
+        separators,
+        sort_keys: call.flag(3),
+    };
+    style.printed(call.this).map(Value::from)
 }
 
 impl Style {
-    fn write(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+    fn printed(&self, value: &Value) -> Result<String, Error> {
+        let mut out = Text::default();
+        self.write(&mut out, value, 0)?;
+        Ok(out.0)
+    }
+
+    fn write(&self, out: &mut Text, value: &Value, depth: usize) -> Result<(), Error> {
         if depth > MAX_DEPTH {
             return Err(fault("maximum recursion depth exceeded while printing"));
         }
-        let indent = self.indent.as_ref().map_or(0, String::len);
-        let separators = self.item_separator.len() + self.key_separator.len();
-        let layout = separators + indent * (depth + 1);
-        // Any value takes a few bytes, and longer to print than to copy.
-        budget::made(32 + layout + value.as_str().map_or(0, str::len))?;
+        // Any value takes longer to print than to copy.
+        budget::made(32)?;
         match value.kind() {
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter()?.checked().collect::<Result<_, _>>()?;
@@ -100,7 +87,7 @@ impl Style {
                     true => ["(", ")"],
                     false => ["[", "]"],
                 };
-                self.write_container(out, brackets, depth, &items, |out, item| {
+                self.write_items(out, brackets, depth, &items, |out, item| {
                     self.write(out, item, depth + 1)
                 })
             }
@@ -109,50 +96,43 @@ impl Style {
                 if self.sort_keys {
                     pairs.sort_by(|a, b| a.0.cmp(&b.0));
                 }
-                self.write_container(out, ["{", "}"], depth, &pairs, |out, (key, item)| {
-                    if self.is_json {
-                        out.push_str(&self.quoted(&json_key(key)?));
-                    } else {
-                        self.write(out, key, depth + 1)?;
+                self.write_items(out, ["{", "}"], depth, &pairs, |out, (key, item)| {
+                    if self.is_json && key.kind() != ValueKind::String {
+                        return Err(fault(format!("keys must be strings, not {}", key.kind())));
                     }
-                    out.push_str(&self.key_separator);
+                    self.write(out, key, depth + 1)?;
+                    out.push(&self.separators[1])?;
                     self.write(out, item, depth + 1)
                 })
             }
-            _ => {
-                out.push_str(&self.scalar(value)?);
-                Ok(())
-            }
+            _ => out.push(&self.scalar(value)?),
         }
     }
 
-    fn write_container<T>(
+    fn write_items<T>(
         &self,
-        out: &mut String,
+        out: &mut Text,
         [open, close]: [&str; 2],
         depth: usize,
         items: &[T],
-        mut write_item: impl FnMut(&mut String, &T) -> Result<(), Error>,
+        mut write_item: impl FnMut(&mut Text, &T) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let break_line = |out: &mut String, depth| {
-            if let Some(indent) = &self.indent {
-                out.push('\n');
-                out.push_str(&indent.repeat(depth));
-            }
+        let break_line = |out: &mut Text, depth| match &self.indent {
+            Some(indent) => out.push("\n").and_then(|()| out.repeat(indent, depth)),
+            None => Ok(()),
         };
-        out.push_str(open);
+        out.push(open)?;
         for (n_items, item) in items.iter().enumerate() {
             if n_items > 0 {
-                out.push_str(&self.item_separator);
+                out.push(&self.separators[0])?;
             }
-            break_line(out, depth + 1);
+            break_line(out, depth + 1)?;
             write_item(out, item)?;
         }
         if !items.is_empty() {
-            break_line(out, depth);
+            break_line(out, depth)?;
         }
-        out.push_str(close);
-        Ok(())
+        out.push(close)
     }
 
     /// A value without items.
@@ -208,19 +188,6 @@ impl Style {
     }
 }
 
-/// A mapping key as JSON text; Python writes numbers, booleans and none as strings.
-fn json_key(key: &Value) -> Result<String, Error> {
-    match (key.as_str(), key.kind()) {
-        (Some(text), _) => Ok(text.to_owned()),
-        (None, ValueKind::Number | ValueKind::Bool | ValueKind::None) => {
-            Style::new(true).scalar(key)
-        }
-        (None, kind) => Err(fault(format!(
-            "keys must be str, int, float, bool or None, not {kind}"
-        ))),
-    }
-}
-
 fn python_quoted(text: &str) -> String {
     let is_double = text.contains('\'') && !text.contains('"');
     let quote = if is_double { '"' } else { '\'' };
@@ -228,10 +195,7 @@ fn python_quoted(text: &str) -> String {
     for c in text.chars() {
         let code = u32::from(c);
         let _ = match c {
-            '\n' => write!(out, "\\n"),
-            '\r' => write!(out, "\\r"),
-            '\t' => write!(out, "\\t"),
-            '\\' => write!(out, "\\\\"),
+            '\n' | '\r' | '\t' | '\\' => write!(out, "{}", c.escape_debug()),
             _ if c == quote => write!(out, "\\{c}"),
             _ if is_printable(c) => write!(out, "{c}"),
             _ if code <= 0xff => write!(out, "\\x{code:02x}"),
@@ -247,7 +211,7 @@ fn python_quoted(text: &str) -> String {
 ///
 /// The standard library knows the set but shows it only through `escape_debug`, which also
 /// escapes a combining mark where it comes first; hence the letter before it.
-pub(super) fn is_printable(c: char) -> bool {
+fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return !c.is_ascii_control();
     }
@@ -271,21 +235,19 @@ fn float_repr(float: f64) -> String {
 
 /// `markupsafe.escape`: markup as it is, any other value's text escaped.
 pub(super) fn escaped(value: &Value) -> Result<String, Error> {
+    const ENTITIES: [(char, &str); 5] = [
+        ('&', "&amp;"),
+        ('<', "&lt;"),
+        ('>', "&gt;"),
+        ('"', "&#34;"),
+        ('\'', "&#39;"),
+    ];
     let text = str(value)?;
     if value.is_safe() {
         return Ok(text);
     }
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&#34;"),
-            '\'' => out.push_str("&#39;"),
-            _ => out.push(c),
-        }
-    }
-    budget::made(out.len() - text.len())?;
-    Ok(out)
+    let escape = |text: String, (c, entity): (char, &str)| text.replace(c, entity);
+    let escaped = ENTITIES.into_iter().fold(text, escape);
+    budget::made(escaped.len())?;
+    Ok(escaped)
 }

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use minijinja::value::{Enumerator, Object, ObjectRepr, Tuple, ValueKind};
+use minijinja::value::{Enumerator, Object, Rest, Tuple, ValueKind, ValueOrKwargs};
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::budget::{self, ITEM};
@@ -24,16 +24,16 @@ pub(super) fn from_json(json: &serde_json::Value) -> Value {
     match json {
         serde_json::Value::Null => Value::from(()),
         serde_json::Value::Bool(flag) => Value::from(*flag),
-        serde_json::Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(int), _) => Value::from(int),
-            (None, Some(int)) => Value::from(int),
-            (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
+        serde_json::Value::Number(number) => match number.as_i128() {
+            Some(int) => Value::from(int),
+            None => Value::from(number.as_f64().unwrap_or(f64::NAN)),
         },
         serde_json::Value::String(text) => Value::from(text.as_str()),
         serde_json::Value::Array(items) => items.iter().map(from_json).collect(),
         serde_json::Value::Object(entries) => {
             let entries = entries.iter();
-            Dict::value(entries.map(|(key, item)| (Value::from(key.as_str()), from_json(item))))
+            let entries = entries.map(|(key, item)| (Value::from(key.as_str()), from_json(item)));
+            Value::from_object(Dict(Value::from_pairs(entries)))
         }
     }
 }
@@ -42,12 +42,6 @@ pub(super) fn from_json(json: &serde_json::Value) -> Value {
 #[derive(Debug)]
 pub(super) struct Dict(Value);
 
-impl Dict {
-    pub(super) fn value(entries: impl Iterator<Item = (Value, Value)>) -> Value {
-        Value::from_object(Self(Value::from_pairs(entries)))
-    }
-}
-
 impl Object for Dict {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         self.0.as_object()?.get_value(key)
@@ -55,10 +49,11 @@ impl Object for Dict {
 
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
         if methods::is_dict_method(key) {
-            return Some(Value::from_object(BoundMethod {
-                receiver: Value::from_dyn_object(Arc::clone(self)),
-                name: key.to_owned(),
-            }));
+            let (this, name) = (Value::from_dyn_object(Arc::clone(self)), key.to_owned());
+            let method = move |state: &mut State, args: Rest<ValueOrKwargs>| {
+                methods::call(state, &this, &name, &args.into_values())
+            };
+            return Some(Value::from_function(method));
         }
         self.0.as_object()?.get_value_by_str(key)
     }
@@ -75,27 +70,6 @@ impl Object for Dict {
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let this = Value::from_dyn_object(Arc::clone(self));
         f.write_str(&str(&this).map_err(|_| fmt::Error)?)
-    }
-}
-
-/// A method taken from its object without being called (`schema.items`).
-#[derive(Debug)]
-struct BoundMethod {
-    receiver: Value,
-    name: String,
-}
-
-impl Object for BoundMethod {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Plain
-    }
-
-    fn call(self: &Arc<Self>, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
-        methods::call(state, &self.receiver, &self.name, args)
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<built-in method {} of dict object>", self.name)
     }
 }
 
