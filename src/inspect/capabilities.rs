@@ -5,6 +5,7 @@
 //! what it shows, the API what it refuses. Their own words are the reasons. The rest is read off the plan.
 //! Called by `inspect`.
 
+use serde::Serialize;
 use serde_json::json;
 
 use crate::api;
@@ -17,7 +18,7 @@ use crate::text::tokenizer::Tokenizer;
 use crate::weights::TensorType;
 
 /// Something that a model can do, or cannot.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Capability {
     /// What.
     pub what: &'static str,

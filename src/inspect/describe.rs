@@ -3,8 +3,10 @@
 //! What is said of a block is the phrase of its contract with the numbers of the plan. Layers with the same
 //! phrases are told once, as a [`Group`]; if that would be too many, numbers become bounds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+
+use serde::Serialize;
 
 use crate::arch::expr::{Expr, Scope, Value};
 use crate::arch::formula::particular;
@@ -24,20 +26,7 @@ const MAX_GROUPS: usize = 4;
 pub struct Group {
     /// Their indices over all stacks.
     pub layers: Vec<usize>,
-    /// Their blocks, in the order of execution.
-    pub blocks: Vec<Block>,
     /// All of it in words.
-    pub text: String,
-}
-
-/// What is said of one block of each layer of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Block {
-    /// The name of its contract.
-    pub contract: &'static str,
-    /// Options that are told as numbers, with the least and the largest value.
-    pub numbers: Vec<(&'static str, u64, u64)>,
-    /// In words.
     pub text: String,
 }
 
@@ -108,57 +97,40 @@ pub(crate) fn pooled(pooling: Pooling) -> &'static str {
 
 /// Groups of layers of which the same is said, in the order of their first layers.
 pub fn groups(plan: &Plan) -> Vec<Group> {
-    let exact = grouped(plan, |units| phrase(plan, units));
+    let exact = grouped(plan, &|units| phrase(plan, units));
     match exact.len() > MAX_GROUPS {
         // Layers that differ in numbers alone are told together.
-        true => grouped(plan, |units| template(plan, units, &|_| Some("#".into()))),
+        true => grouped(plan, &|units| template(plan, units, &|_| Some("#".into()))),
         false => exact,
     }
 }
 
-fn grouped(plan: &Plan, key: impl Fn(&[&Unit]) -> String) -> Vec<Group> {
-    let mut all: Vec<(String, Vec<&LayerPlan>, Vec<usize>)> = Vec::new();
+fn grouped(plan: &Plan, key: &dyn Fn(&[&Unit]) -> String) -> Vec<Group> {
+    let mut all: Vec<(String, Vec<usize>)> = Vec::new();
     for (at, layer) in plan.layers.iter().enumerate() {
-        let own = line(layer, |_, branch| key(&[&branch.block]));
-        match all.iter_mut().find(|(known, ..)| *known == own) {
-            Some((_, likes, places)) => {
-                likes.push(layer);
-                places.push(at);
-            }
-            None => all.push((own, vec![layer], vec![at])),
+        let own = line(&[layer], key);
+        match all.iter_mut().find(|(known, _)| *known == own) {
+            Some((_, places)) => places.push(at),
+            None => all.push((own, vec![at])),
         }
     }
-    let group = |(_, likes, places): (String, Vec<&LayerPlan>, Vec<usize>)| {
-        let mut blocks: Vec<Block> = Vec::new();
-        let text = line(likes[0], |slot, branch| {
-            let mut nth = likes[0].slots[slot].branches.iter();
-            let nth = nth.position(|own| std::ptr::eq(own, branch)).unwrap_or(0);
-            let units = likes
-                .iter()
-                .map(|layer| &layer.slots[slot].branches[nth].block);
-            let units: Vec<&Unit> = units.collect();
-            let text = phrase(plan, &units);
-            blocks.push(Block {
-                contract: branch.block.contract.0.name,
-                numbers: numbers(&units),
-                text: text.clone(),
-            });
-            text
-        });
+    let group = |(_, places): (String, Vec<usize>)| {
+        let likes: Vec<&LayerPlan> = places.iter().map(|at| &plan.layers[*at]).collect();
+        let text = line(&likes, &|units| phrase(plan, units));
         Group {
             text: format!("{}: {text}", layers(&places, plan.layers.len())),
             layers: places,
-            blocks,
         }
     };
     all.into_iter().map(group).collect()
 }
 
-/// A layer in words: its slots in order, each with its branches and where it has norms.
-fn line(layer: &LayerPlan, mut phrase: impl FnMut(usize, &BranchPlan) -> String) -> String {
-    let slots = layer.slots.iter().enumerate().map(|(at, slot)| {
-        let branches = slot.branches.iter().map(|branch| {
-            let text = phrase(at, branch);
+/// Equal layers in words: their slots in order, each with its branches and where it has norms.
+fn line(layers: &[&LayerPlan], phrase: &dyn Fn(&[&Unit]) -> String) -> String {
+    let slots = layers[0].slots.iter().enumerate().map(|(at, slot)| {
+        let branches = slot.branches.iter().enumerate().map(|(nth, branch)| {
+            let units = layers.iter().map(|l| &l.slots[at].branches[nth].block);
+            let text = phrase(&units.collect::<Vec<_>>());
             let names = branch.role().into_iter().chain(branch.side.as_deref());
             let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
             match names.is_empty() {
@@ -298,20 +270,6 @@ pub(crate) fn kind_of(plan: &Plan, unit: &Unit, name: &str) -> Option<String> {
     }
 }
 
-/// Numbers that the phrase of some units tells.
-fn numbers(units: &[&Unit]) -> Vec<(&'static str, u64, u64)> {
-    let contract = units[0].contract.0;
-    let told = contract
-        .options
-        .iter()
-        .filter(|spec| contract.phrase.contains(&format!("{{={}}}", spec.name)));
-    let bounds = told.filter_map(|spec| {
-        let values = units.iter().filter_map(|unit| unit.option_int(spec.name));
-        Some((spec.name, values.clone().min()?, values.max()?))
-    });
-    bounds.collect()
-}
-
 /// What a sequence takes between passes.
 fn memory(plan: &Plan) -> Option<String> {
     if plan.mode != Mode::Causal {
@@ -341,15 +299,17 @@ fn memory(plan: &Plan) -> Option<String> {
 }
 
 /// The weights of one use.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Share {
     /// What they are for.
     pub what: String,
-    /// Element types with the number of tensors of each.
-    pub types: Vec<(TensorType, usize)>,
+    /// Number of tensors of each element type.
+    pub types: BTreeMap<&'static str, usize>,
     /// Tensors.
+    #[serde(rename = "tensors")]
     pub n_tensors: usize,
     /// Elements.
+    #[serde(rename = "weights")]
     pub n_weights: u64,
     /// Bytes as stored.
     pub bytes: u64,
@@ -357,58 +317,59 @@ pub struct Share {
 
 /// What the weights of a model are for, in the order of their first use; each counts once.
 pub fn shares(plan: &Plan) -> Vec<Share> {
-    let mut uses: Vec<(String, usize)> = Vec::new();
-    let mut add = |what: &str, all: &[Option<usize>]| {
-        uses.extend(all.iter().flatten().map(|at| (what.to_owned(), *at)));
-    };
-    let norm = |norm: &Option<NormUse>| norm.as_ref().map_or([None, None], |n| [n.weight, n.bias]);
-    let unit = |unit: &Unit| (unit.contract.0.short(), unit.weights.clone());
-    let stages = [Some(&plan.embed), plan.per_layer.as_ref()];
-    let stages = stages.into_iter().flatten().map(unit);
-    stages.for_each(|(what, all)| add(what, &all));
-    for slot in plan.layers.iter().flat_map(|layer| &layer.slots) {
-        for branch in &slot.branches {
-            add(&branch.short(), &branch.block.weights);
-            let norms = [&branch.pre, &branch.post].map(norm);
-            add("norms", &norms.concat());
-        }
-        let norms = [&slot.pre, &slot.post, &slot.after].map(norm);
-        add("norms", &norms.concat());
-    }
-    let head = plan.head.as_ref();
-    let ends = plan
-        .ropes
-        .iter()
-        .chain(head.and_then(|head| head.unit.as_ref()));
-    head.iter().for_each(|head| add("norms", &norm(&head.norm)));
-    ends.map(unit).for_each(|(what, all)| add(what, &all));
-    let mut seen = BTreeSet::new();
     let mut shares: Vec<Share> = Vec::new();
-    for (what, at) in uses {
+    let mut seen = BTreeSet::new();
+    for (what, at) in uses(plan) {
         if !seen.insert(at) {
             continue;
         }
         let found = shares.iter().position(|share| share.what == what);
-        let found = found.unwrap_or(shares.len());
-        if found == shares.len() {
+        let found = found.unwrap_or_else(|| {
             shares.push(Share {
                 what,
                 ..Share::default()
             });
-        }
+            shares.len() - 1
+        });
         let (share, tensor) = (&mut shares[found], &plan.tensors[at]);
         share.n_tensors += 1;
         share.n_weights += tensor.shape.iter().product::<u64>();
         share.bytes += tensor.bytes;
         if let Some(ty) = tensor.ty {
-            match share.types.iter_mut().find(|(known, _)| *known == ty) {
-                Some((_, n)) => *n += 1,
-                None => share.types.push((ty, 1)),
-            }
-            share.types.sort_by_key(|(ty, _)| ty.name());
+            *share.types.entry(ty.name()).or_default() += 1;
         }
     }
     shares
+}
+
+/// Every use of a tensor, a place in the plan, with what it is for.
+fn uses(plan: &Plan) -> Vec<(String, usize)> {
+    let mut uses: Vec<(String, usize)> = Vec::new();
+    let mut add = |what: &str, all: &[Option<usize>]| {
+        uses.extend(all.iter().flatten().map(|at| (what.to_owned(), *at)));
+    };
+    let norm = |norm: &Option<NormUse>| norm.as_ref().map_or([None, None], |n| [n.weight, n.bias]);
+    for unit in [&plan.embed].into_iter().chain(&plan.per_layer) {
+        add(&unit.contract.0.short(), &unit.weights);
+    }
+    for slot in plan.layers.iter().flat_map(|layer| &layer.slots) {
+        for branch in &slot.branches {
+            add(&branch.short(), &branch.block.weights);
+            add("norms", &[&branch.pre, &branch.post].map(norm).concat());
+        }
+        add(
+            "norms",
+            &[&slot.pre, &slot.post, &slot.after].map(norm).concat(),
+        );
+    }
+    plan.head
+        .iter()
+        .for_each(|head| add("norms", &norm(&head.norm)));
+    let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+    for unit in plan.ropes.iter().chain(head) {
+        add(&unit.contract.0.short(), &unit.weights);
+    }
+    uses
 }
 
 /// Options and weights as the plan has them.

@@ -4,6 +4,7 @@
 //! conversation comes out again, and whether a setting changes what comes out. Nothing is searched for in
 //! the source. Called by `inspect`. Probes are rendered within the limits of any other rendering.
 
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use crate::text::template::{ChatTemplate, Moment, RenderError, RenderInput};
@@ -44,8 +45,18 @@ impl Probed {
     }
 }
 
+/// True, false, or why it is refused.
+impl Serialize for Probed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Refused(error) => serializer.collect_str(error),
+            known => serializer.serialize_bool(known.is_yes()),
+        }
+    }
+}
+
 /// What a template can do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Probe {
     /// Shows what a user says.
     pub user: Probed,

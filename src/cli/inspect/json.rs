@@ -1,10 +1,8 @@
 //! What is known of a model as JSON. Scripts rely on the names: they are added to, never changed.
 
+use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 
-use crate::inspect::capabilities::Capability;
-use crate::inspect::describe::Share;
-use crate::inspect::template_probe::{Probe, Probed};
 use crate::text::tokenizer::Tokenizer;
 use crate::weights::{Array, TensorInfo, Value};
 
@@ -23,11 +21,11 @@ pub(super) fn of(found: &Findings) -> Json {
         "tensors": found.tensors.iter().map(tensor).collect::<Vec<Json>>(),
         "architecture": planned.map(architecture),
         "description": planned.map(|planned| &planned.description),
-        "shares": planned.map(|planned| planned.shares.iter().map(share).collect::<Vec<Json>>()),
-        "tokenizer": tokenizer(&found.tokenizer),
-        "template": found.template.as_ref().map(template),
+        "shares": planned.map(|planned| &planned.shares),
+        "tokenizer": or_error(found.tokenizer.as_ref().map(tokenizer)),
+        "template": found.template.as_ref().map(|probe| or_error(probe.as_ref())),
         "memory": planned.map(memory),
-        "capabilities": planned.map(|planned| planned.capabilities.iter().map(ability).collect::<Vec<Json>>()),
+        "capabilities": planned.map(|planned| &planned.capabilities),
         "unused": planned.map(|planned| &planned.plan.unclaimed),
         "unread": planned.map(|_| &found.unread),
         "templates": found.templates,
@@ -67,25 +65,15 @@ fn architecture(planned: &Planned) -> Json {
     })
 }
 
-fn share(share: &Share) -> Json {
-    let types = share.types.iter();
-    let types: Map<String, Json> = types
-        .map(|(ty, n)| (ty.name().to_owned(), json!(n)))
-        .collect();
-    json!({
-        "what": share.what,
-        "types": types,
-        "tensors": share.n_tensors,
-        "weights": share.n_weights,
-        "bytes": share.bytes,
-    })
+/// What was found out, or why it could not be.
+fn or_error(found: Result<impl Serialize, &String>) -> Json {
+    match found {
+        Ok(found) => json!(found),
+        Err(error) => json!({ "error": error }),
+    }
 }
 
-fn tokenizer(found: &Result<Tokenizer, String>) -> Json {
-    let tokenizer = match found {
-        Ok(tokenizer) => tokenizer,
-        Err(error) => return json!({ "error": error }),
-    };
+fn tokenizer(tokenizer: &Tokenizer) -> Json {
     let special: Map<String, Json> = special_tokens(tokenizer)
         .into_iter()
         .map(|(role, id)| (role.to_owned(), json!(id)))
@@ -98,35 +86,6 @@ fn tokenizer(found: &Result<Tokenizer, String>) -> Json {
         "adds_bos": tokenizer.adds_bos(),
         "adds_eos": tokenizer.adds_eos(),
     })
-}
-
-fn template(found: &Result<Probe, String>) -> Json {
-    let probe = match found {
-        Ok(probe) => probe,
-        Err(error) => return json!({ "error": error }),
-    };
-    json!({
-        "user": probed(&probe.user),
-        "system": probed(&probe.system),
-        "turns": probed(&probe.turns),
-        "opens_answer": probe.opens_answer,
-        "parts": probed(&probe.parts),
-        "tools": probed(&probe.tools),
-        "tool_calls": probed(&probe.tool_calls),
-        "tool_results": probed(&probe.tool_results),
-        "thoughts": probed(&probe.thoughts),
-        "switches": probe.switches,
-        "continues": probe.continues,
-    })
-}
-
-/// True, false, or why it is refused.
-fn probed(probed: &Probed) -> Json {
-    match probed {
-        Probed::Yes => json!(true),
-        Probed::Ignored => json!(false),
-        Probed::Refused(error) => json!(error.to_string()),
-    }
 }
 
 fn memory(planned: &Planned) -> Json {
@@ -146,7 +105,7 @@ fn memory(planned: &Planned) -> Json {
 }
 
 fn context(context: &Context) -> Json {
-    let memory = context.memory.as_ref().ok();
+    let memory = context.memory.as_ref();
     json!({
         "n_ctx": context.n_ctx,
         "mapped": memory.map(|memory| memory.mapped),
@@ -157,8 +116,4 @@ fn context(context: &Context) -> Json {
         "cache_read": context.read,
         "refusal": context.refusal,
     })
-}
-
-fn ability(ability: &Capability) -> Json {
-    json!({ "what": ability.what, "can": ability.can, "why": ability.why })
 }

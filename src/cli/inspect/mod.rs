@@ -74,7 +74,8 @@ pub(super) struct Planned {
 /// The memory of a context of one sequence.
 struct Context {
     n_ctx: u64,
-    memory: Result<MemoryUse, String>,
+    /// None if it cannot be run.
+    memory: Option<MemoryUse>,
     /// Bytes of states, which [`MemoryUse::cache`] includes; none if the number overflows.
     states: Option<u64>,
     /// Bytes of keys, values and states that the last token reads, in autoregressive models.
@@ -306,7 +307,7 @@ fn context(plan: &Plan, estimator: &mut Estimator<'_>, options: &Options, n_ctx:
     let read = read.filter(|_| plan.mode == Mode::Causal);
     Context {
         n_ctx,
-        memory: memory.map_err(|error| error.to_string()),
+        memory: memory.ok(),
         states: plan.recurrent_bytes(2),
         read,
         refusal: refusal.map(|error| error.to_string()),

@@ -192,7 +192,7 @@ fn by_use(planned: &Planned, found: &Findings) -> Vec<Vec<String>> {
     let whole = planned.plan.weight_bytes();
     let shares = planned.shares.iter().map(|share| {
         let types = share.types.iter();
-        let types: Vec<String> = types.map(|(ty, n)| format!("{n} {}", ty.name())).collect();
+        let types: Vec<String> = types.map(|(name, n)| format!("{n} {name}")).collect();
         let part = percent(share.bytes, whole);
         let (n, size) = (count(share.n_weights), bytes(share.bytes));
         vec![share.what.clone(), types.join(", "), n, size, part]
@@ -366,7 +366,7 @@ fn memory(page: &mut Page, planned: &Planned) {
 
 fn row(planned: &Planned, context: &Context) -> Vec<String> {
     let n_ctx = context.n_ctx.to_string();
-    let Ok(memory) = &context.memory else {
+    let Some(memory) = &context.memory else {
         return vec![n_ctx, "refused".to_owned()];
     };
     let weights = memory.mapped + memory.copied;

@@ -39,6 +39,8 @@ pub use variants::variants;
 
 use std::ops::Range;
 
+use serde::Serialize;
+
 use crate::arch::{Join, Mode};
 use crate::common::wording;
 
@@ -201,17 +203,22 @@ pub struct Factor {
 }
 
 /// A block, a stage or a norm: a box that opens to its operations.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Part {
     /// Its name in pictures and pages.
+    #[serde(rename = "at")]
     pub id: String,
     /// Its colours: a class of the style sheet.
+    #[serde(skip)]
     pub class: &'static str,
     /// Name of its contract: `attention`, `norm`, ...
+    #[serde(rename = "block")]
     pub kind: &'static str,
     /// Path with `{il}` for the index of the layer.
+    #[serde(skip)]
     pub path: String,
     /// Paths of all that this box stands for.
+    #[serde(rename = "layers", serialize_with = "html::n_of")]
     pub paths: Vec<String>,
     /// What it is called.
     pub title: String,
@@ -222,20 +229,24 @@ pub struct Part {
     /// Numbers and choices worth a word.
     pub facts: Vec<String>,
     /// Every choice of the definition, those of its rotation, cache and norms among them.
+    #[serde(skip)]
     pub options: Vec<PartOption>,
     /// Small pictures.
+    #[serde(skip)]
     pub icons: Vec<Icon>,
     /// Its weights, in the order of the contract.
     pub weights: Vec<Weight>,
     /// Its operations, in the order of execution.
     pub ops: Vec<Op>,
     /// What flows between them.
+    #[serde(skip)]
     pub edges: Vec<Edge>,
     /// All that this box stands for together; none without a file.
     pub cost: Option<Cost>,
     /// What it keeps between passes.
     pub kept: Kept,
     /// Line of the definition that it comes from, counted from 1.
+    #[serde(rename = "source")]
     pub source_line: Option<usize>,
     /// What a measurement says of it, if one is shown.
     pub note: Note,
@@ -292,9 +303,10 @@ pub enum Icon {
 pub const MASK: u32 = 6;
 
 /// A weight of a part.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Weight {
     /// Its name in pictures and pages.
+    #[serde(rename = "at")]
     pub id: String,
     /// Key in the contract.
     pub key: String,
@@ -303,35 +315,42 @@ pub struct Weight {
     /// What it is, in words.
     pub doc: &'static str,
     /// Dimensions, ggml order.
+    #[serde(serialize_with = "html::shape")]
     pub shape: Vec<String>,
     /// Element types, most frequent first; none without a file.
     pub types: Vec<&'static str>,
     /// All that this stands for together; none without a file.
     pub cost: Option<Cost>,
     /// Whether another part uses it as well.
+    #[serde(rename = "shared")]
     pub is_shared: bool,
     /// The tensors, as places in the plan.
+    #[serde(serialize_with = "html::n_of")]
     pub tensors: Vec<usize>,
 }
 
 /// A box within a part: one operation, or several that are one to a reader.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Op {
     /// Its name in pictures and pages.
+    #[serde(rename = "at")]
     pub id: String,
     /// What it is called.
     pub title: String,
     /// What is computed, in ggml's names.
     pub ops: Vec<String>,
     /// How it is drawn.
+    #[serde(skip)]
     pub shape: OpShape,
     /// Its weights, as places in [`Part::weights`].
     pub weights: Vec<usize>,
     /// Dimensions of the result, ggml order.
+    #[serde(rename = "shape", serialize_with = "html::shape")]
     pub result: Vec<String>,
     /// Name of the result, where it has one.
     pub value: Option<String>,
     /// The operations, as places in the graph, in the order of execution.
+    #[serde(skip)]
     pub steps: Vec<usize>,
     /// What a measurement says of it, if one is shown.
     pub note: Note,

@@ -1,52 +1,22 @@
-//! What a page knows of what it shows, as JSON that can stand within a page.
-//!
-//! Texts are those of the drawing; nothing is computed here. A page shows them as text, never as markup.
+//! What a page knows of what it shows, as JSON that can stand within a page: the parts of the drawing as
+//! they are, with amounts in words.
 
-use std::collections::HashMap;
-
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::inspect::diagram::overlay::Note;
-use crate::inspect::diagram::{Drawing, Op, Part, Weight, svg};
+use super::Page;
+use crate::inspect::diagram::{Cost, Kept, Note, Part, svg};
 
-/// All of it: kinds of layers, parts with their operations and weights, the text of the definition.
-///
-/// `rects` has the rectangle of each part in its opened picture, by its name.
-pub(super) fn data(
-    drawing: &Drawing,
-    rects: &HashMap<String, [f64; 4]>,
-    (path, text): (&str, &str),
-) -> Value {
-    let kinds = drawing.kinds.iter().map(|kind| {
-        json!({
-            "at": kind.id,
-            "letter": kind.letter,
-            "label": kind.label,
-            "told": svg::layers_of(drawing, kind),
-            "cost": kind.cost.as_ref().map(svg::cost_text),
-            "when": kind.when,
-            "note": note(&kind.note),
-        })
-    });
-    let one = |part: &Part, place: Option<(usize, usize)>| {
-        let rect = rects.get(&part.id).copied().unwrap_or_default();
-        self::part(part, place, rect, drawing.is_symbolic)
-    };
-    let mut parts: Vec<Value> = drawing.begin.iter().map(|part| one(part, None)).collect();
-    for (kind, own) in drawing.kinds.iter().enumerate() {
-        for (slot, own) in own.slots.iter().enumerate() {
-            parts.extend(own.parts().map(|part| one(part, Some((kind, slot)))));
-        }
-    }
-    parts.extend(drawing.end.iter().map(|part| one(part, None)));
+/// The parts with their operations and weights, and the text of the definition. What holds for a kind of
+/// layers stands in its picture.
+pub(super) fn data(page: &Page<'_>) -> Value {
+    let drawing = page.drawing;
     json!({
         "name": drawing.name,
-        "arch": drawing.arch,
         "symbolic": drawing.is_symbolic,
         "measured": drawing.overlay.as_ref().map(|legend| &legend.title),
-        "definition": { "path": path, "text": text },
-        "kinds": kinds.collect::<Vec<Value>>(),
-        "parts": parts,
+        "definition": { "path": page.path, "text": page.definition },
+        "parts": drawing.parts().collect::<Vec<&Part>>(),
     })
 }
 
@@ -64,66 +34,38 @@ pub(super) fn quoted(value: &Value) -> String {
     out
 }
 
-fn part(part: &Part, place: Option<(usize, usize)>, rect: [f64; 4], is_symbolic: bool) -> Value {
-    json!({
-        "at": part.id,
-        "kind": place.map(|(kind, _)| kind),
-        "slot": place.map(|(_, slot)| slot),
-        "block": part.kind,
-        "title": part.title,
-        "line": part.line,
-        "formula": part.formula,
-        "facts": part.facts,
-        "cost": part.cost.as_ref().map(svg::cost_text),
-        "kept": kept(part),
-        "note": note(&part.note),
-        "layers": (!is_symbolic).then_some(part.paths.len()),
-        "source": part.source_line,
-        "rect": rect.map(f64::round),
-        "ops": part.ops.iter().map(op).collect::<Vec<Value>>(),
-        "weights": part.weights.iter().map(|own| weight(own, is_symbolic)).collect::<Vec<Value>>(),
-    })
+impl Serialize for Cost {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&svg::cost_text(self))
+    }
 }
 
-/// What a part keeps between passes.
-fn kept(part: &Part) -> Vec<String> {
-    let kept = &part.kept;
-    [kept.text.clone(), kept.amounts()].concat()
+impl Serialize for Kept {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq([self.text.clone(), self.amounts()].concat())
+    }
 }
 
-/// What a measurement says.
-fn note(note: &Note) -> Option<String> {
-    let first = note.first.as_ref();
-    let first = first.map(|first| format!("first difference: {first}"));
-    let mut all = vec![note.text.clone(), first.unwrap_or_default()];
-    all.retain(|text| !text.is_empty());
-    (!all.is_empty()).then(|| all.join("; "))
+impl Serialize for Note {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.sentence())
+    }
 }
 
-fn op(op: &Op) -> Value {
-    json!({
-        "at": op.id,
-        "title": op.title,
-        "ops": op.ops,
-        "shape": svg::dims(&op.result),
-        "value": op.value,
-        "weights": op.weights,
-        "note": note(&op.note),
-    })
+/// How many there are of something that a page does not list.
+pub(in crate::inspect::diagram) fn n_of<T, S: Serializer>(
+    list: &[T],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(list.len() as u64)
 }
 
-fn weight(weight: &Weight, is_symbolic: bool) -> Value {
-    json!({
-        "at": weight.id,
-        "name": weight.name,
-        "key": weight.key,
-        "doc": weight.doc,
-        "shape": svg::dims(&weight.shape),
-        "types": weight.types,
-        "cost": weight.cost.as_ref().map(svg::cost_text),
-        "shared": weight.is_shared,
-        "tensors": (!is_symbolic).then_some(weight.tensors.len()),
-    })
+/// Dimensions in words.
+pub(in crate::inspect::diagram) fn shape<S: Serializer>(
+    dims: &[String],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&svg::dims(dims))
 }
 
 #[cfg(test)]

@@ -8,14 +8,14 @@
 mod data;
 mod views;
 
+pub(super) use data::{n_of, shape};
+
 use sha2::{Digest, Sha256};
 
 use super::Drawing;
 use super::ids::WHOLE;
 use super::svg::{self, escape};
-use views::Views;
 
-const FRAME: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = concat!(
     include_str!("page.js"),
@@ -38,36 +38,21 @@ impl Page<'_> {
     /// The page as a file.
     pub fn to_html(&self) -> String {
         let drawing = self.drawing;
-        let views = Views::new(drawing);
-        let definition = (self.path, self.definition);
-        let data = data::data(drawing, &views.rects, definition);
         let style = format!("{}{STYLE}", svg::SHEET);
-        filled(FRAME, &|key| match key {
-            "name" => escape(&drawing.name),
-            "arch" => escape(&drawing.arch),
-            "facts" => facts(drawing),
-            "levels" => levels(drawing),
-            "views" => views.html.clone(),
-            "data" => data::quoted(&data),
-            "style" => style.clone(),
-            "script" => SCRIPT.to_owned(),
-            "style-sum" => sum(&style),
-            "script-sum" => sum(SCRIPT),
-            _ => String::new(),
-        })
+        format!(
+            include_str!("page.html"),
+            name = escape(&drawing.name),
+            arch = escape(&drawing.arch),
+            facts = facts(drawing),
+            levels = levels(drawing),
+            views = views::views(drawing),
+            data = data::quoted(&data::data(self)),
+            style_sum = sum(&style),
+            script_sum = sum(SCRIPT),
+            style = style,
+            script = SCRIPT,
+        )
     }
-}
-
-/// A text in which each `{{key}}` is what `value` gives for it; what is put in is not looked at again.
-fn filled(frame: &str, value: &dyn Fn(&str) -> String) -> String {
-    let mut pieces = frame.split("{{");
-    let mut out = pieces.next().unwrap_or_default().to_owned();
-    for piece in pieces {
-        let (key, rest) = piece.split_once("}}").unwrap_or((piece, ""));
-        out.push_str(&value(key));
-        out.push_str(rest);
-    }
-    out
 }
 
 /// What holds for the whole model, as items of a list.
@@ -104,33 +89,7 @@ fn badge(letter: &str) -> String {
     format!("<b class=\"letter\">{}</b>", escape(letter))
 }
 
-/// The SHA-256 sum of a text as a policy names it, in base 64.
+/// The SHA-256 sum of a text as a policy names it.
 fn sum(text: &str) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let sum = Sha256::digest(text.as_bytes());
-    let digits = sum.chunks(3).flat_map(|three| {
-        let bytes = [0, 1, 2].map(|at| u32::from(three.get(at).copied().unwrap_or(0)));
-        let bits = bytes[0] << 16 | bytes[1] << 8 | bytes[2];
-        let digit = move |at: usize| char::from(DIGITS[(bits >> (18 - 6 * at) & 63) as usize]);
-        let n = three.len();
-        (0..4).map(move |at| if at <= n { digit(at) } else { '=' })
-    });
-    digits.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sum_is_that_of_the_standard() {
-        // FIPS 180-2, B.1, in base 64.
-        assert_eq!(sum("abc"), "ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=");
-    }
-
-    #[test]
-    fn what_is_filled_in_is_not_filled_again() {
-        let text = filled("<{{a}}|{{b}}>", &|key| format!("{{{{{key}}}}}{key}"));
-        assert_eq!(text, "<{{a}}a|{{b}}b>");
-    }
+    base64::encode(Sha256::digest(text.as_bytes()))
 }

@@ -64,18 +64,20 @@ function know(place) {
   places.set(place.at, place);
 }
 
+// Where something is seen is where its picture stands.
 function index() {
-  know({ at: WHOLE, type: "stack", title: data.name, up: null, view: WHOLE });
-  for (const kind of data.kinds) {
-    const title = `Layer ${kind.letter}: ${kind.label}`;
-    know({ at: kind.at, type: "kind", title, up: WHOLE, view: kind.at, kind });
+  know({ at: WHOLE, type: "stack", title: data.name, view: views[0] });
+  for (const view of views.filter((view) => view.querySelector(".kindhead"))) {
+    const [letter, label, ...lines] = all(".letter, h2, p", view.querySelector(".kindhead")).map((part) => part.textContent);
+    const at = view.dataset.view;
+    know({ at, type: "kind", title: `Layer ${letter}: ${label}`, up: WHOLE, view, kind: { at, letter, label, lines } });
   }
   for (const part of data.parts) {
-    const kind = part.kind === null ? null : data.kinds[part.kind];
-    const up = kind ? kind.at : WHOLE;
-    const step = kind ? `${kind.at}/${part.slot}` : null;
-    const common = { view: kind ? kind.at : part.at, step, part, kind };
-    know({ ...common, at: part.at, type: "part", title: part.title, up });
+    const step = document.querySelector(`.opened [data-at="${part.at}"]`).closest(".step");
+    const view = step.closest(".view");
+    const kind = places.get(view.dataset.view)?.kind;
+    const common = { view, step, part, kind };
+    know({ ...common, at: part.at, type: "part", title: part.title, up: kind?.at ?? WHOLE });
     for (const op of part.ops) know({ ...common, at: op.at, type: "op", title: op.title, up: part.at, op });
     part.weights.forEach((weight, at) => {
       const op = part.ops.find((op) => op.weights.includes(at));
@@ -96,19 +98,11 @@ function label() {
   }
 }
 
-const viewOf = (place) => views.find((view) => view.dataset.view === place.view);
-
-function stepOf(place) {
-  const view = viewOf(place);
-  return all(".step", view).find((step) => !place.step || step.dataset.step === place.step);
-}
-
 // The box that shows a place in the picture that is seen; what has none is shown by what holds it.
 function boxOf(place) {
-  const view = viewOf(here);
   const names = [place.at, place.op?.at, place.part?.at, place.kind?.at].filter(Boolean);
   for (const name of names) {
-    const box = all(`[data-at="${name}"]`, view).find(isShown);
+    const box = all(`[data-at="${name}"]`, here.view).find(isShown);
     if (box) return box;
   }
   return null;
@@ -116,9 +110,8 @@ function boxOf(place) {
 
 // All boxes that can be reached, in order; of a block that is seen by itself, its own.
 function boxes() {
-  const view = viewOf(here);
   const scope = here.part ? boxOf({ at: here.part.at }) : null;
-  const found = all("[data-at]", scope ?? view).filter(isShown);
+  const found = all("[data-at]", scope ?? here.view).filter(isShown);
   return scope ? [scope, ...found] : found;
 }
 
@@ -142,13 +135,13 @@ function show(at, isAsked) {
   if (place.at !== at) say(`Nothing here is called ${at}.`);
   here = place;
   root.dataset.level = place.part ? "block" : place.type === "kind" ? "layer" : "stack";
-  for (const view of views) view.hidden = view.dataset.view !== place.view;
+  for (const view of views) view.hidden = view !== place.view;
   seeCloser(place);
   const inner = places.get(wanted);
   wanted = null;
-  if (inner?.step && place.type === "kind") fold(stepOf(inner), false);
+  if (inner && place.type === "kind") fold([inner.step], false);
   magnify();
-  fitTexts(viewOf(place));
+  fitTexts(place.view);
   trail(place);
   for (const anchor of all(".levels a")) {
     const isHere = anchor.hash === `#${place.kind?.at ?? WHOLE}`;
@@ -174,22 +167,21 @@ function seeCloser(place) {
   for (const step of all(".step.target")) step.classList.remove("target");
   for (const view of views) view.classList.remove("one");
   if (!place.part) return;
-  viewOf(place).classList.add("one");
-  const step = stepOf(place);
+  const { view, step, part } = place;
+  view.classList.add("one");
   step.classList.add("target");
   const picture = step.querySelector(".opened");
   picture.dataset.whole = picture.getAttribute("viewBox");
-  const [x, y, w, h] = place.part.rect;
-  picture.setAttribute("viewBox", `${x - 8} ${y - 8} ${w + 16} ${h + 16}`);
+  const { x, y, width, height } = picture.querySelector(`[data-at="${part.at}"]`).getBBox();
+  picture.setAttribute("viewBox", `${x - 8} ${y - 8} ${width + 16} ${height + 16}`);
 }
 
 // How much pictures may be made larger so that they fit. Never smaller: their texts would be too small.
 const LIMITS = { stack: 1.1, layer: 1.1, block: 1.5 };
 
 function magnify() {
-  const view = viewOf(here);
   const size = (picture) => picture.getAttribute("viewBox").split(" ").map(Number).slice(2);
-  const pictures = all("svg", view);
+  const pictures = all("svg", here.view);
   const main = pictures.filter((picture) => !picture.matches(".notes, .scenes, .scale"));
   const seen = here.part ? main.filter(isShown) : main;
   const style = getComputedStyle(by("stage"));
@@ -197,7 +189,7 @@ function magnify() {
   const room = by("stage").clientWidth - edges - (here.type === "kind" ? 104 : 4);
   let widest = Math.max(1, ...seen.map((picture) => size(picture)[0]));
   // The notes stand beside the stack if there is room.
-  const notes = view.querySelector(".notes");
+  const notes = here.view.querySelector(".notes");
   const both = notes ? widest + size(notes)[0] + 48 : 0;
   if (both <= room) widest = Math.max(widest, both);
   const fit = Math.max(1, Math.min(LIMITS[root.dataset.level], room / widest));
@@ -225,26 +217,19 @@ function zoomBy(factor) {
   magnify();
 }
 
-function fold(step, isClosed) {
-  step.classList.toggle("open", !isClosed);
-  step.querySelector(".fold")?.setAttribute("aria-expanded", String(!isClosed));
-  fitTexts(step);
+// Opens or closes slots; what was focused in one is focused in its other picture.
+function fold(steps, isClosed) {
+  const focused = document.activeElement;
+  for (const step of steps) {
+    step.classList.toggle("open", !isClosed);
+    step.querySelector(".fold")?.setAttribute("aria-expanded", String(!isClosed));
+    fitTexts(step);
+  }
+  if (focused?.dataset?.at && !isShown(focused)) focusOn(boxOf(places.get(focused.dataset.at)));
 }
 
-// Opens or closes a slot; what was focused in it is focused in its other picture.
-function toggle(step) {
-  const at = step.querySelector("[data-at]:focus")?.dataset.at;
-  fold(step, step.classList.contains("open"));
-  if (!at) return;
-  const inside = all(`[data-at="${at}"]`, step).find(isShown);
-  focusOn(inside ?? boxOf(places.get(at)));
-}
-
-function foldAll(isClosed) {
-  const at = document.activeElement?.dataset?.at;
-  for (const step of all(".step", viewOf(here))) fold(step, isClosed);
-  if (at && here.type === "kind") focusOn(boxOf(places.get(at)));
-}
+const toggle = (step) => fold([step], step.classList.contains("open"));
+const foldAll = (isClosed) => fold(all(".step", here.view), isClosed);
 
 // One level closer: from the stack to a layer, from a card to its operations, from those to the block.
 function enter(box) {
@@ -252,14 +237,14 @@ function enter(box) {
   if (here.type === "stack" && place.part && place.kind) return go(place.kind.at, place.at);
   const step = box.closest(".closed")?.closest(".step");
   if (!step) return go(place.at);
-  fold(step, false);
+  fold([step], false);
   focusOn(boxOf(place));
 }
 
 function leave() {
   if (here.type === "stack") return;
   const focused = document.activeElement?.dataset?.at;
-  if (here.part) go(here.kind ? here.kind.at : WHOLE, here.part.at);
+  if (here.part) go(here.kind?.at ?? WHOLE, here.part.at);
   else go(WHOLE, focused ?? here.at);
 }
 
@@ -278,19 +263,7 @@ function focusOn(box) {
   if (!box) return by("stage").focus();
   aim(box);
   box.focus({ preventScroll: true });
-  reveal(box);
-}
-
-// Of what is larger than the window, the begin.
-function reveal(box) {
-  const stage = by("stage");
-  const [a, b] = [box.getBoundingClientRect(), stage.getBoundingClientRect()];
-  const shift = (from, to, low, high) => {
-    if (from >= low + 12 && to <= high - 12) return 0;
-    return from < low + 12 || to - from > high - low - 24 ? from - low - 12 : to - high + 12;
-  };
-  const down = shift(a.top, a.bottom, b.top + by("trail").offsetHeight, b.bottom);
-  stage.scrollBy(shift(a.left, a.right, b.left, b.right), down);
+  box.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 function say(text) {
@@ -312,9 +285,7 @@ function trail(place) {
 function clicked(event) {
   const box = event.target.closest("[data-at]");
   const step = event.target.closest(".fold")?.closest(".step");
-  const wish = event.target.closest("[data-fold]")?.dataset.fold;
   if (step) toggle(step);
-  else if (wish) foldAll(wish === "none");
   else if (box) enter(box);
 }
 
@@ -339,11 +310,7 @@ function start() {
     event.preventDefault();
     zoomBy(event.deltaY < 0 ? 1.1 : 1 / 1.1);
   }, { passive: false });
-  by("smaller").addEventListener("click", () => zoomBy(1 / 1.2));
-  by("larger").addEventListener("click", () => zoomBy(1.2));
-  by("fit").addEventListener("click", () => zoomBy(0));
-  by("scheme").addEventListener("click", toggleScheme);
-  by("help").addEventListener("click", () => by("keys").showModal());
+  for (const button of all("[data-key]")) button.addEventListener("click", () => ACTIONS[button.dataset.key]());
   by("skip").addEventListener("click", (event) => {
     event.preventDefault();
     focusOn(boxOf(here));

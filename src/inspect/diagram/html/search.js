@@ -9,7 +9,7 @@ let chosen = -1;
 function entryOf(place) {
   const { part, op, weight, kind } = place;
   const texts = {
-    kind: () => [kind.label, kind.told, ...kind.when],
+    kind: () => kind.lines,
     part: () => [part.block, part.line, part.formula, ...part.facts, ...part.kept],
     op: () => [...op.ops, op.value ?? ""],
     weight: () => [weight.doc, numbers(weight), weight.key],

@@ -25,7 +25,7 @@ function markLine(number) {
 }
 
 function numbers(weight) {
-  const stack = weight.tensors > 1 ? `${weight.tensors} tensors` : null;
+  const stack = weight.tensors > 1 && !data.symbolic ? `${weight.tensors} tensors` : null;
   const shared = weight.shared ? "shared" : null;
   return [weight.shape, weight.types.join("/"), weight.cost, stack, shared].filter(Boolean).join(" \u00b7 ");
 }
@@ -41,37 +41,41 @@ const listed = (title, items, className = "") =>
   items.length ? make("section", "", make("h3", "", title), make("ul", className, ...items)) : null;
 const plainItems = (texts) => texts.filter(Boolean).map((text) => make("li", "", text));
 
-function tellPart({ part, op, weight }) {
-  const own = op && !weight ? part.weights.filter((_, at) => op.weights.includes(at)) : part.weights;
-  const layers = part.layers > 1 ? `in ${part.layers} layers` : "";
+// The weights of an operation or of all of a part, and what it does.
+const weightsOf = ({ part, op }) => part.weights.filter((_, at) => !op || op.weights.includes(at));
+const deedOf = ({ part, op }) => (op ? `${op.ops.join(", ")}, gives ${op.shape}` : part.line);
+
+function tellPart(place) {
+  const { part, op, weight } = place;
+  const layers = part.layers > 1 && !data.symbolic ? `in ${part.layers} layers` : "";
   const ops = part.ops.map((other) => make("li", "", link(other.at, other.title), make("span", "numbers", other.shape)));
+  const amounts = [part.cost && [part.cost, layers].join(" "), ...part.kept, ...part.facts];
+  const own = weightsOf(weight ? { part } : place);
   return [
-    op ? make("p", "", `${op.ops.join(", ")}, gives ${op.value ? `${op.value}: ` : ""}${op.shape}`) : null,
-    op ? make("p", "quiet", "in ", link(part.at, part.title), `: ${part.line}`) : make("p", "", part.line),
+    make("p", "", deedOf(place)),
+    op ? make("p", "quiet", op.value ? `${op.value}, in ` : "in ", link(part.at, part.title), `: ${part.line}`) : null,
     make("pre", "formula", part.formula),
     listed(data.measured ?? "", plainItems([(op ?? part).note])),
-    op ? null : listed("Numbers", plainItems([part.cost && [part.cost, layers].join(" "), ...part.kept, ...part.facts])),
+    op ? null : listed("Numbers", plainItems(amounts)),
     listed("Weights", own.map((other) => weightItem(other, other === weight)), "weights"),
     op ? null : listed("Operations", ops, "ops"),
   ];
 }
 
-function tellKind({ kind }) {
-  const own = data.parts.filter((part) => part.kind === data.kinds.indexOf(kind));
-  const blocks = own.map((part) => make("li", "", link(part.at, part.title), make("span", "quiet", part.line)));
-  const told = [kind.told, kind.cost, ...kind.when.map((when) => `where ${when}`)];
-  const measured = listed(data.measured ?? "", plainItems([kind.note]));
-  return [make("ul", "plain", ...plainItems(told)), measured, listed("In order", blocks, "ops")];
+// The parts of a kind of layers, or those before and after the layers.
+function partItems(kind) {
+  const own = [...places.values()].filter((place) => place.type === "part" && place.kind === kind);
+  return own.map(({ part }) => make("li", "", link(part.at, part.title), make("span", "quiet", part.line)));
 }
 
+const tellKind = ({ kind }) => [make("ul", "plain", ...plainItems(kind.lines)), listed("In order", partItems(kind), "ops")];
+
 function tellWhole() {
-  const words = (kind) => make("span", "quiet", [kind.label, kind.told].filter(Boolean).join("; "));
-  const kinds = data.kinds.map((kind) => make("li", "", link(kind.at, `Layer ${kind.letter}`), words(kind)));
-  const ends = data.parts.filter((part) => part.kind === null);
-  const items = ends.map((part) => make("li", "", link(part.at, part.title), make("span", "quiet", part.line)));
+  const kinds = [...places.values()].filter(({ type }) => type === "kind").map(({ kind: { at, letter, label, lines } }) =>
+    make("li", "", link(at, `Layer ${letter}`), make("span", "quiet", [label, lines[0]].filter(Boolean).join("; "))));
   const [escape, help] = ["Escape", "?"].map((key) => make("kbd", "", key));
   const hint = make("p", "quiet", "Choose a box to come closer, ", escape, " to go back, ", help, " for all keys.");
-  return [hint, listed("Layers", kinds, "ops"), listed("Before and after the layers", items, "ops")];
+  return [hint, listed("Layers", kinds, "ops"), listed("Before and after the layers", partItems(), "ops")];
 }
 
 function tell(place) {
@@ -86,22 +90,23 @@ function tell(place) {
 }
 
 function tipOf(place) {
-  const { part, op, weight } = place;
-  if (!part) {
-    const { told, cost } = place.kind;
-    return [make("b", "", place.title), make("span", "", told), make("span", "", cost)];
-  }
-  const own = op ? part.weights.filter((_, at) => op.weights.includes(at)) : part.weights;
+  const { kind, part, op } = place;
+  const title = make("b", "", place.title);
+  if (!part) return [title, ...kind.lines.map((line) => make("span", "", line))];
+  const own = weightsOf(place);
   const rows = own.slice(0, 6).map((other) => make("span", "row", make("code", "", other.name), ` ${numbers(other)}`));
-  const line = data.definition.text.split("\n")[part.source - 1];
+  const line = definition.lines[part.source - 1]?.textContent.trim();
+  const more = [
+    own.length > rows.length ? `and ${own.length - rows.length} more` : null,
+    part.cost && !op && own.length > 1 ? `all: ${part.cost}` : null,
+  ];
   return [
-    make("b", "", place.title),
-    make("span", "", op ? `${op.ops.join(", ")}, gives ${op.shape}` : part.line),
+    title,
+    make("span", "", deedOf(place)),
     make("span", "formula", part.formula),
     ...rows,
-    own.length > rows.length ? make("span", "", `and ${own.length - rows.length} more`) : null,
-    part.cost && !op && own.length > 1 ? make("span", "", `all: ${part.cost}`) : null,
-    line ? make("span", "source", `line ${part.source}: `, make("code", "", line.trim())) : null,
+    ...more.filter(Boolean).map((text) => make("span", "", text)),
+    line ? make("span", "source", `line ${part.source}: `, make("code", "", line)) : null,
   ];
 }
 

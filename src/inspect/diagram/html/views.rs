@@ -3,8 +3,6 @@
 //! Every picture is a piece of `svg` whose groups have the names of what they show. A block by itself is
 //! its slot's picture, seen closer: no block is drawn opened twice.
 
-use std::collections::HashMap;
-
 use super::badge;
 use crate::inspect::diagram::ids::WHOLE;
 use crate::inspect::diagram::svg::{self, Piece, escape};
@@ -15,30 +13,24 @@ const EXECUTION: f64 = 1000.0;
 /// Room on each side of a picture, for the ends of strokes.
 const EDGE: f64 = 3.0;
 
-/// The pictures as HTML, and where the parts are in them.
-#[derive(Default)]
-pub(super) struct Views {
-    pub(super) html: String,
-    /// x, y, width and height of what is in opened pictures, by its name.
-    pub(super) rects: HashMap<String, [f64; 4]>,
+/// All pictures as HTML.
+pub(super) fn views(drawing: &Drawing) -> String {
+    let mut views = Views(String::new());
+    views.stack(drawing);
+    for kind in &drawing.kinds {
+        views.layer(drawing, kind);
+    }
+    for part in drawing.begin.iter().chain(&drawing.end) {
+        views.stage(part);
+    }
+    views.0
 }
 
-impl Views {
-    /// All pictures.
-    pub(super) fn new(drawing: &Drawing) -> Self {
-        let mut views = Self::default();
-        views.stack(drawing);
-        for kind in &drawing.kinds {
-            views.layer(drawing, kind);
-        }
-        for part in drawing.begin.iter().chain(&drawing.end) {
-            views.stage(part);
-        }
-        views
-    }
+struct Views(String);
 
+impl Views {
     fn push(&mut self, text: &str) {
-        self.html.push_str(text);
+        self.0.push_str(text);
     }
 
     fn begin_view(&mut self, name: &str, label: &str) {
@@ -73,8 +65,8 @@ impl Views {
         let begin = svg::stream("x: the hidden state, from the layer before", false);
         self.picture(&edged(begin), "stream", "The hidden state comes in");
         let room = svg::room(drawing);
-        for (n, slot) in kind.slots.iter().enumerate() {
-            self.slot(&format!("{}/{n}", kind.id), slot, room);
+        for slot in &kind.slots {
+            self.slot(slot, room);
         }
         let end = svg::stream("x: to the next layer", true);
         self.picture(&edged(end), "stream", "The hidden state goes out");
@@ -82,10 +74,10 @@ impl Views {
     }
 
     /// A slot closed to a row of cards, and opened to its operations.
-    fn slot(&mut self, step: &str, slot: &Slot, room: f64) {
+    fn slot(&mut self, slot: &Slot, room: f64) {
         let name = escape(&slot.name);
         self.push(&format!(
-            "<section class=\"step\" data-step=\"{step}\" aria-label=\"slot {name}\">\n<button \
+            "<section class=\"step\" aria-label=\"slot {name}\">\n<button \
              class=\"fold\" type=\"button\" aria-expanded=\"false\" title=\"expand or collapse \
              {name}\"><span class=\"sign\" aria-hidden=\"true\"></span>{name}</button>\n"
         ));
@@ -96,7 +88,7 @@ impl Views {
             &format!("{} collapsed", slot.name),
         );
         let opened = svg::on_stream(svg::slot(slot, svg::Detail::Full));
-        self.opened(opened, &format!("{} expanded", slot.name));
+        self.picture(&edged(opened), "opened", &format!("{} expanded", slot.name));
         self.push("</section>\n");
     }
 
@@ -104,15 +96,8 @@ impl Views {
     fn stage(&mut self, part: &Part) {
         self.begin_view(&part.id, &part.title);
         self.push("<section class=\"step open\">\n");
-        self.opened(svg::opened(part), &part.title);
+        self.picture(&edged(svg::opened(part)), "opened", &part.title);
         self.push("</section>\n</section>\n");
-    }
-
-    /// A picture with operations; remembers where everything is.
-    fn opened(&mut self, piece: Piece, label: &str) {
-        let piece = edged(piece);
-        self.rects.extend(piece.groups());
-        self.picture(&piece, "opened", label);
     }
 
     fn picture(&mut self, piece: &Piece, class: &str, label: &str) {
@@ -137,12 +122,15 @@ fn heading(drawing: &Drawing, kind: &Kind) -> String {
     let mut lines = vec![svg::layers_of(drawing, kind)];
     lines.extend(kind.cost.as_ref().map(svg::cost_text));
     lines.extend(kind.when.iter().map(|when| format!("where {when}")));
+    let measured = Some(kind.note.sentence()).filter(|note| !note.is_empty());
+    let measured = drawing.overlay.as_ref().zip(measured);
+    lines.extend(measured.map(|(legend, note)| format!("{}: {note}", legend.title)));
     lines.retain(|line| !line.is_empty());
     let lines = lines.iter().map(|line| format!("<p>{}</p>", escape(line)));
     format!(
         "<header class=\"kindhead\">{}<div><h2>{}</h2>{}</div><span class=\"folds\"><button \
-         type=\"button\" data-fold=\"all\">Expand all</button><button type=\"button\" \
-         data-fold=\"none\">Collapse all</button></span></header>\n",
+         type=\"button\" data-key=\"e\">Expand all</button><button type=\"button\" \
+         data-key=\"c\">Collapse all</button></span></header>\n",
         badge(&kind.letter),
         escape(&kind.label),
         lines.collect::<String>()

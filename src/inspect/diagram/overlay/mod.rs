@@ -95,6 +95,20 @@ pub struct Note {
     pub first: Option<String>,
 }
 
+impl Note {
+    /// All of it in words; empty if there is nothing.
+    pub(super) fn sentence(&self) -> String {
+        let first = self.first.as_ref();
+        let first = first.map(|first| format!("first difference: {first}"));
+        let number = Some(self.text.clone()).filter(|text| !text.is_empty());
+        number
+            .into_iter()
+            .chain(first)
+            .collect::<Vec<_>>()
+            .join("; ")
+    }
+}
+
 /// Colours of a scale.
 pub const LEVELS: usize = 9;
 

@@ -3,7 +3,7 @@
 //! Every text knows the rectangle it takes, so that tests can tell whether any two meet. A [`Piece`] grows
 //! downwards: [`Piece::add`], [`Piece::write`] and [`Piece::skip`] continue below all that it holds.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::text::{Style, width, wrap};
@@ -123,21 +123,6 @@ impl Item {
         Some(Rect::new(left, top, w, style.size()))
     }
 
-    /// Left, top, right and bottom of what is drawn; lines by the points they go through and towards.
-    fn bounds(&self) -> Option<[f64; 4]> {
-        let of_rect = |r: &Rect| [r.x, r.y, r.x + r.w, r.y + r.h];
-        match self {
-            Self::Box(rect, ..) => Some(of_rect(rect)),
-            Self::Circle(x, y, r, _) => Some([x - r, y - r, x + r, y + r]),
-            Self::Text(..) => self.text_rect().as_ref().map(of_rect),
-            Self::Path(segs, _) => {
-                let points = segs.iter().flat_map(Seg::points);
-                points.map(|(x, y)| [*x, *y, *x, *y]).reduce(around)
-            }
-            Self::Open(..) | Self::Close => None,
-        }
-    }
-
     fn shift(&mut self, dx: f64, dy: f64) {
         let shift = |x: &mut f64, y: &mut f64| (*x, *y) = (*x + dx, *y + dy);
         match self {
@@ -150,11 +135,6 @@ impl Item {
             Self::Open(..) | Self::Close => {}
         }
     }
-}
-
-/// The smallest rectangle around two, each as left, top, right and bottom.
-fn around([a, b, c, d]: [f64; 4], [x, y, right, bottom]: [f64; 4]) -> [f64; 4] {
-    [a.min(x), b.min(y), c.max(right), d.max(bottom)]
 }
 
 /// Items in a rectangle of their own that begins at 0, 0.
@@ -295,30 +275,6 @@ impl Piece {
             Item::Text(.., text) => Some((item.text_rect()?, text.as_str())),
             _ => None,
         })
-    }
-
-    /// The smallest rectangle `[x, y, w, h]` around all that each named group draws.
-    pub(in crate::inspect::diagram) fn groups(&self) -> HashMap<String, [f64; 4]> {
-        let mut all = HashMap::new();
-        let mut open: Vec<(&str, [f64; 4])> = Vec::new();
-        for item in &self.items {
-            match item {
-                Item::Open(_, id, _) => {
-                    open.push((id, [f64::MAX, f64::MAX, f64::MIN, f64::MIN]));
-                }
-                Item::Close => {
-                    if let Some((id, [x, y, right, bottom])) = open.pop() {
-                        all.insert(id.to_owned(), [x, y, right - x, bottom - y]);
-                    }
-                }
-                other => {
-                    let bounds = other.bounds();
-                    let open = open.iter_mut().zip(bounds.into_iter().cycle());
-                    open.for_each(|((_, all), own)| *all = around(*all, own));
-                }
-            }
-        }
-        all
     }
 
     /// The piece as an SVG document.
