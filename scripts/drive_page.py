@@ -5,32 +5,30 @@ Expands, searches, hovers, goes everywhere by keyboard and by address, changes c
 window, and fails if what is seen is not what should be. A message in the console or a request for anything
 but the file itself is a failure too. Leaves screenshots in a folder.
 
-Speaks the DevTools protocol; needs scripts/requirements-page.txt and a Chromium (CHROMIUM, else the PATH).
+Needs scripts/requirements-page.txt and a Chromium (CHROMIUM, else the PATH).
 """
 
 import argparse
-import base64
-import itertools
 import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 
-import websocket
+from playwright.sync_api import Error, sync_playwright
 
 # Very different models: dense, experts, latent attention, encoder, recurrent, numbers of a file.
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = ["llama", "gemma4", "deepseek2", "bert", "mamba2", "falcon-h1", str(ROOT / "models/tiny-chat.gguf")]
-WIDE, NARROW = (1440, 1000), (390, 800)
+WIDE, NARROW = {"width": 1440, "height": 1000}, {"width": 390, "height": 800}
 HELPERS = """
 globalThis.rectOf = (box) => box.getBoundingClientRect();
 globalThis.isWithin = (a, b = { left: 0, top: 0, right: innerWidth, bottom: innerHeight + 1 }) =>
     a.left >= b.left && a.right <= b.right && a.top >= b.top && a.bottom <= b.bottom;
-globalThis.inner = () => data.parts.find(part => part.kind === 0 && part.ops.length > 1);
+globalThis.inside = (is) => [...places.values()].find(({ type, kind, part }) => type === 'part' && kind && is(part)).part;
+globalThis.inner = () => inside(part => part.ops.length > 1);
+globalThis.layer = () => all('.levels a')[1].hash.slice(1);
 globalThis.count = (what) => all('.view:not([hidden]) ' + what).filter(isShown).length;
 globalThis.tooWide = () => all('.view:not([hidden]) g.part').filter(isShown).filter(part => {
     const frame = part.querySelector('rect');
@@ -49,97 +47,45 @@ globalThis.contrast = () => {
         return (a + .05) / (b + .05); }));
 };
 """
-KEYS = {"Enter": (13, "\r"), "Escape": (27, None), "Tab": (9, None), " ": (32, " "), "Home": (36, None), "ArrowDown": (40, None)}
-
-
-class Browser:
-    """A headless Chromium with one page."""
-
-    def __init__(self, folder):
-        program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-        if not program:
-            sys.exit("no Chromium: set CHROMIUM")
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
-        flags += ["--remote-debugging-port=0", "--remote-allow-origins=*", f"--user-data-dir={folder}"]
-        self.process = subprocess.Popen([program, *flags, "about:blank"], stderr=subprocess.DEVNULL)
-        place = pathlib.Path(folder, "DevToolsActivePort")
-        for _ in range(300):
-            if place.exists() and len(place.read_text().split()) == 2:
-                break
-            time.sleep(0.1)
-        port, path = place.read_text().split()
-        self.socket = websocket.create_connection(f"ws://127.0.0.1:{port}{path}", timeout=60)
-        self.ids, self.session, self.events = itertools.count(1), None, []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ["Page", "Runtime", "Log", "Network"]:
-            self.call(f"{domain}.enable")
-
-    def call(self, method, **params):
-        message = {"id": next(self.ids), "method": method, "params": params}
-        if self.session:
-            message["sessionId"] = self.session
-        self.socket.send(json.dumps(message))
-        while True:
-            answer = json.loads(self.socket.recv())
-            if answer.get("id") != message["id"]:
-                self.events.append(answer)
-            elif "error" in answer:
-                raise RuntimeError(f"{method}: {answer['error']}")
-            else:
-                return answer["result"]
-
-    def js(self, expression):
-        """The value of an expression in the page."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in answer:
-            raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
-        return answer["result"].get("value")
-
-    def settle(self):
-        """Waits until two frames were drawn."""
-        self.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
-
-    def open(self, url):
-        self.call("Page.navigate", url=url)
-        for _ in range(200):
-            if self.js("document.documentElement?.classList.contains('ready') ?? false"):
-                self.js(HELPERS)
-                return self.settle()
-            time.sleep(0.05)
-        raise RuntimeError(f"{url}: the page did not start")
-
-    def size(self, width, height):
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        self.settle()
-
-    def key(self, key):
-        code, text = KEYS.get(key, (ord(key.upper()[0]), key))
-        common = {"key": key, "windowsVirtualKeyCode": code}
-        self.call("Input.dispatchKeyEvent", type="keyDown", **common, **({"text": text} if text else {}))
-        self.call("Input.dispatchKeyEvent", type="keyUp", **common)
-        self.settle()
-
-    def complaints(self):
-        """What the console said and what was asked of the network since the last call."""
-        events, self.events = self.events, []
-        out = []
-        for event in events:
-            params = event.get("params", {})
-            if event.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled"):
-                out.append(json.dumps(params)[:400])
-            url = params.get("request", {}).get("url", "")
-            if event.get("method") == "Network.requestWillBeSent" and not url.startswith(("file:", "data:", "about:")):
-                out.append(f"asks for {url}")
-        return out
 
 
 class Drive:
     """One page, used."""
 
     def __init__(self, browser, path, out):
-        self.browser, self.path, self.out, self.js = browser, path, out, browser.js
-        self.checks = 0
+        self.path, self.out = path, out
+        self.checks, self.complaints = 0, []
+        self.page = browser.new_page(viewport=WIDE)
+        self.page.set_default_timeout(60_000)
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", self.asked)
+
+    def asked(self, request):
+        if not request.url.startswith(("file:", "data:", "about:")):
+            self.complaints.append(f"asks for {request.url}")
+
+    def js(self, expression):
+        """The value of an expression in the page."""
+        return self.page.evaluate(expression)
+
+    def settle(self):
+        """Waits until two frames were drawn."""
+        self.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
+
+    def open(self):
+        self.page.goto(self.path.as_uri())
+        self.page.wait_for_selector("html.ready")
+        self.js(HELPERS)
+        self.settle()
+
+    def size(self, size):
+        self.page.set_viewport_size(size)
+        self.settle()
+
+    def key(self, key):
+        self.page.keyboard.press(key)
+        self.settle()
 
     def check(self, is_right, what):
         self.checks += 1
@@ -148,24 +94,20 @@ class Drive:
             raise AssertionError(f"{self.path.stem}: {what} (at {self.js('location.hash')})")
 
     def shot(self, what):
-        data = self.browser.call("Page.captureScreenshot", format="png")["data"]
-        (self.out / f"{self.path.stem}.{what}.png").write_bytes(base64.b64decode(data))
+        self.page.screenshot(path=self.out / f"{self.path.stem}.{what}.png")
 
     def go(self, at):
         self.js(f"go({at})")
-        self.browser.settle()
+        self.settle()
 
     def focused(self):
         return self.js("document.activeElement?.dataset?.at ?? null")
 
     def everything(self):
-        self.browser.size(*WIDE)
-        self.js("0")
-        self.browser.open(self.path.as_uri())
+        self.open()
         for step in [self.looks, self.hovers, self.expands, self.keyboard, self.searches, self.addresses, self.dark, self.narrow]:
             step()
-            complaints = self.browser.complaints()
-            self.check(not complaints, f"{step.__name__}: {complaints}")
+            self.check(not self.complaints, f"{step.__name__}: {self.complaints}")
         return self.checks
 
     def legible(self, where):
@@ -183,7 +125,7 @@ class Drive:
         for font in ["", "Courier, monospace"]:
             # A reader's font may be wider than any that was thought of.
             self.js(f"all('svg text').forEach(text => text.style.fontFamily = '{font}'); show('stack', false)")
-            self.browser.settle()
+            self.settle()
             self.legible(f"font {font}")
         self.js("all('svg text').forEach(text => text.style.fontFamily = '')")
 
@@ -191,23 +133,23 @@ class Drive:
         self.go("inner().at")
         op = self.js("inner().ops.find(op => op.weights.length).at")
         x, y = self.js(f"(r => [r.left + r.width / 2, r.top + 12])(rectOf(all('[data-at={json.dumps(op)}]').find(isShown)))")
-        self.browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-        self.browser.settle()
+        self.page.mouse.move(x, y)
+        self.settle()
         told = self.js("by('tip').textContent")
         known = self.js("""(({ part, op }, weight = part.weights[op.weights[0]]) =>
             [part.formula, weight.name, weight.shape, 'line ' + part.source])(places.get(%s))""" % json.dumps(op))
         self.check(all(text in told for text in known), f"of {op} is told `{told}`, not {known}")
         self.check(self.js("isWithin(rectOf(by('tip')))"), "what is told is outside of the window")
         self.shot("hover")
-        self.browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
+        self.page.mouse.move(2, 2)
         self.go("'stack'")
 
     def expands(self):
-        self.go("data.kinds[0].at")
+        self.go("layer()")
         slots = self.js("all('.view:not([hidden]) .step').length")
-        for click, opened in [(".fold", 1), ("[data-fold=all]", slots), ("[data-fold=none]", 0)]:
+        for click, opened in [(".fold", 1), ("[data-key=e]", slots), ("[data-key=c]", 0)]:
             self.js(f"document.querySelector('.view:not([hidden]) {click}').click()")
-            self.browser.settle()
+            self.settle()
             self.check(self.js("count('.opened')") == opened, f"{click}: not {opened} slots are open")
             self.check(self.js("count('.closed')") == slots - opened, f"{click}: a slot is shown twice or not at all")
             self.check(self.spine(), "the hidden state's line is broken")
@@ -227,32 +169,32 @@ class Drive:
     def keyboard(self):
         self.js("document.activeElement.blur()")
         for _ in range(40):
-            self.browser.key("Tab")
+            self.key("Tab")
             if self.focused():
                 break
         self.check(self.focused(), "no box is reached by Tab")
-        self.browser.key("Home")
+        self.key("Home")
         seen = {self.focused()}
         for _ in range(30):
-            self.browser.key("ArrowDown")
+            self.key("ArrowDown")
             seen.add(self.focused())
         self.check(None not in seen and len(seen) >= min(4, self.js("boxes().length")), f"arrows reach {seen}")
         part = self.js("inner().at")
         self.js(f"focusOn(boxOf(places.get({json.dumps(part)})))")
         for key, level in [("Enter", "layer"), (" ", "layer"), ("Enter", "layer"), ("Enter", "block"), ("Escape", "layer"), ("Escape", "stack")]:
-            self.browser.key(key)
+            self.key(key)
             at = (self.js("document.documentElement.dataset.level"), self.focused())
             self.check(at == (level, part), f"{key} leads to {at}")
             if level == "block":
                 self.shot("block")
 
     def searches(self):
-        weight = self.js("data.parts.find(part => part.kind === 0 && part.weights.length > 1).weights[1]")
-        self.browser.key("/")
-        self.browser.call("Input.insertText", text=weight["name"])
-        self.browser.settle()
+        weight = self.js("inside(part => part.weights.length > 1).weights[1]")
+        self.key("/")
+        self.page.keyboard.insert_text(weight["name"])
+        self.settle()
         self.shot("search")
-        self.browser.key("Enter")
+        self.key("Enter")
         self.check(self.js("address()") == weight["at"], f"Enter does not go to {weight['at']}")
         self.check(weight["name"] in self.js("by('panel').querySelector('.marked').textContent"), "the weight is not marked")
         line = self.js("document.querySelector('.line[aria-current]')?.textContent ?? ''")
@@ -261,7 +203,7 @@ class Drive:
             self.js(f"by('query').value = '{word}'; typed()")
             self.check(self.js("found.length") >= n and (n or self.js("found.length") == 0), f"search for {word}")
         self.js("by('query').value = ''; typed(); go('stack')")
-        self.browser.settle()
+        self.settle()
 
     def addresses(self):
         """Every name leads to a picture with a box that is seen, and to what is told of it."""
@@ -279,7 +221,7 @@ class Drive:
             return wrong; })()""")
         self.check(wrong == [], f"addresses that lead nowhere: {wrong}")
         self.js("location.hash = 'nothing.like.this'")
-        self.browser.settle()
+        self.settle()
         self.check("nothing.like.this" in self.js("by('say').textContent"), "an unknown address is not told")
         self.go("'stack'")
 
@@ -287,25 +229,25 @@ class Drive:
         self.go("inner().at")
         for is_dark in [False, True]:
             if is_dark:
-                self.browser.key("d")
+                self.key("d")
             self.check(self.js("isDark()") == is_dark, "d does not change the colours")
             ratio = self.js("contrast()")
             self.check(ratio >= 4.5, f"contrast {ratio:.2f}, dark: {is_dark}")
         self.shot("block.dark")
-        self.browser.open(self.path.as_uri())
+        self.open()
         self.check(self.js("isDark()"), "dark is forgotten")
-        self.browser.key("d")
+        self.key("d")
 
     def narrow(self):
-        self.browser.size(*NARROW)
-        for at in ["'stack'", "data.kinds[0].at", "inner().at"]:
+        self.size(NARROW)
+        for at in ["'stack'", "layer()", "inner().at"]:
             self.go(at)
             self.legible("narrow")
             self.check(self.js("document.documentElement.scrollWidth <= innerWidth"), f"narrow {at}: wider than the window")
             seen = self.js("[by('stage'), by('panel')].map(rectOf).every(r => isWithin(r) && r.height > 110 && r.width > 300)")
             self.check(seen, f"narrow {at}: picture or details have no room")
             self.shot(f"narrow.{self.js('document.documentElement.dataset.level')}")
-        self.browser.size(*WIDE)
+        self.size(WIDE)
         self.go("'stack'")
 
 
@@ -326,18 +268,17 @@ def main():
     args = parser.parse_args()
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
+    program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     failures = 0
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        browser = Browser(folder)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         for path in [path for what in args.what for path in pages(args.bench, what, out)]:
             try:
                 print(f"{path.stem}: {Drive(browser, path, out).everything()} checks, {path.stat().st_size} bytes", flush=True)
-            except (AssertionError, RuntimeError, TypeError) as e:
+            except (AssertionError, Error) as e:
                 failures += 1
-                browser.events.clear()
                 print(f"FAILED {path.stem}: {e}", flush=True)
-        browser.process.terminate()
-        browser.process.wait(20)
+        browser.close()
     sys.exit(1 if failures else 0)
 
 

@@ -21,11 +21,11 @@ pub(super) fn put(
     sample: &Sample,
     model: &str,
 ) -> Result<(), Failure> {
-    let of_file = |problem: String| anyhow::anyhow!("{}: {problem}", file.display());
-    let bytes = read(file).map_err(|e| of_file(e.to_string()))?;
-    let overlay = Overlay::read(&bytes, quantity).map_err(|e| of_file(e.to_string()))?;
-    let doubts = overlay.put(drawing, sample, model);
-    for doubt in doubts.map_err(|e| of_file(e.to_string()))? {
+    let added = read(file).and_then(|bytes| {
+        let overlay = Overlay::read(&bytes, quantity)?;
+        Ok(overlay.put(drawing, sample, model)?)
+    });
+    for doubt in added.map_err(|e| anyhow::anyhow!("{}: {e}", file.display()))? {
         tracing::warn!("{}: {doubt}", file.display());
     }
     Ok(())

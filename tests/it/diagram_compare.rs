@@ -9,9 +9,12 @@ use lab_bench::files::synth::{Request, design};
 use lab_bench::inspect::diagram::compare::{Comparison, Finding, Level, summary};
 use lab_bench::inspect::diagram::{Drawing, Sample, svg, variants};
 
-use crate::command::{Ran, bench, scratch, text};
+use crate::command::{Ran, bench, made_up, scratch, text};
 use crate::diagrams::{all_variants, cases, check_layout};
 use crate::goldens::library;
+
+/// How two are compared by the program.
+const COMPARE: [&str; 2] = ["diagram", "--compare"];
 
 /// Pairs that are told apart by very different things.
 const PAIRS: [[&str; 2]; 12] = [
@@ -74,136 +77,92 @@ fn nothing_differs_from_itself_and_a_model_computes_what_its_definition_says() {
     }
 }
 
-/// One edit of a definition: what is replaced by what, and the words of the one thing that differs then.
-struct Edit {
-    arch: String,
-    from: String,
-    to: String,
-    with: Vec<String>,
-    told: Vec<String>,
-}
-
-/// Edits as lines `ARCH | FROM | TO | TOLD`: `FROM` is the begin of a line of the definition or a part of
-/// one, `\n` ends a line in `TO`, and `; ` is between the words that are told.
+/// Edits of a definition, of which each makes one difference, as lines `ARCH | FROM | TO`: `FROM` is the begin
+/// of a line or a part of one, and `\n` ends a line in both.
 const EDITS: &str = r#"
-qwen3  | act = "silu"           | act = "gelu"             | MLP; `silu` in A, `gelu` in B
-qwen3  | qk_norm = "head"       | qk_norm = "full"         | attn, attention; `head` in A, `full` in B
-qwen3  | , qk_norm = "head"     |                          | `qk_norm`; `head` in A, `none` in B
-qwen3  | kind = "neox"          | kind = "norm"            | `kind`; `neox` in A, `norm` in B
-qwen3  | [cache.full]           | [cache.full]\nsize = 64  | `size`; `0` in A, `64` in B
-qwen3  | pre    = "ffn_norm"\n  |                          | Ffn: norms: before in A, none in B
-qwen3  | pre    = "ffn_norm"    | post   = "ffn_norm"      | Ffn: norms: before in A, after in B
-qwen3  | pre    = "ffn_norm"    | pre    = "norm_before"   | Tensors: name: ; ffn_norm; norm_before
-qwen3  | name   = "ffn"         | name   = "ffn"\nscale  = 0.5     | Ffn: scale of the result: none in A, 0.5 in B
-qwen3  | name   = "ffn"         | name   = "ffn"\njoin   = "set"   | added to the hidden state in A, in place of the hidden state in B
-qwen3  | kind = "rms"           | kind = "layer"           | `kind`; `rms` in A, `layer` in B
-qwen3  | [[stack]]\n            | [embed]\nscale = "sqrt(n_embd)"\n\n[[stack]]\n | token embedding; `scale`; `sqrt(n_embd)` in B
-qwen3  | norm = "output_norm"   | norm = "output_norm"\nsoftcap = 30.0 | head: `softcap`; `30.0` in B
-qwen3  | norm = "output_norm"   |                          | After the layers: block: only in A
-qwen3  | cache = "full",        | cache = "full", scale = 0.25, | `scale`; `0.25` in B
-qwen3  | { block = "ffn", act = "silu" } | { block = "ffn", act = "silu" }, { block = "linear", weights = { weight = "extra.weight" } } | Ffn: block: only in B: Linear map
-gemma3 | size = "n_swa"         | size = 0                 | Kind 1; `size`; `0` in B
-mamba2 | block = "mamba2"       | block = "short_conv"     | block; Short convolution in B
+qwen3  | act = "silu"           | act = "gelu"
+qwen3  | qk_norm = "head"       | qk_norm = "full"
+qwen3  | , qk_norm = "head"     |
+qwen3  | kind = "neox"          | kind = "norm"
+qwen3  | [cache.full]           | [cache.full]\nsize = 64
+qwen3  | pre    = "ffn_norm"\n  |
+qwen3  | pre    = "ffn_norm"    | post   = "ffn_norm"
+qwen3  | pre    = "ffn_norm"    | pre    = "norm_before"
+qwen3  | name   = "ffn"         | name   = "ffn"\nscale  = 0.5
+qwen3  | name   = "ffn"         | name   = "ffn"\njoin   = "set"
+qwen3  | kind = "rms"           | kind = "layer"
+qwen3  | [[stack]]\n            | [embed]\nscale = "sqrt(n_embd)"\n\n[[stack]]\n
+qwen3  | norm = "output_norm"   | norm = "output_norm"\nsoftcap = 30.0
+qwen3  | norm = "output_norm"   |
+qwen3  | cache = "full",        | cache = "full", scale = 0.25,
+qwen3  | { block = "ffn", act = "silu" } | { block = "ffn", act = "silu" }, { block = "linear", weights = { weight = "extra.weight" } }
+gemma3 | size = "n_swa"         | size = 0
+mamba2 | block = "mamba2"       | block = "short_conv"
 "#;
 
-fn edits(library: &Library) -> Vec<Edit> {
-    let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-    let edit = |[arch, from, to, told]: [&str; 4]| Edit {
-        arch: arch.to_owned(),
-        from: from.replace("\\n", "\n"),
-        to: to.replace("\\n", "\n"),
-        with: Vec::new(),
-        told: owned(&told.split("; ").collect::<Vec<_>>()),
+/// The edits, each with a definition before and after it.
+fn edits(library: &Library) -> Vec<(String, &'static str, [String; 2])> {
+    let source = |arch: &str| library.source(arch).expect("built in").text.clone();
+    let of_line = |line: &'static str| {
+        let columns: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [from, to] = [columns[1], columns[2]].map(|text| text.replace("\\n", "\n"));
+        let before = source(columns[0]);
+        assert!(before.contains(&from), "{line}");
+        let after = before.replacen(&from, &to, 1);
+        (format!("{from} -> {to}"), columns[0], [before, after])
     };
     let lines = EDITS.lines().filter(|line| !line.is_empty());
-    let columns = lines.map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
-    let mut all: Vec<Edit> = columns
-        .map(|of| edit(of.try_into().expect("four")))
-        .collect();
-    let source = &library.source("qwen3").expect("built in").text;
-    let (_, slots) = source.split_once("[[stack]]\n").expect("a stack");
+    let mut all: Vec<_> = lines.map(of_line).collect();
+    let before = source("qwen3");
+    let (_, slots) = before.split_once("[[stack]]\n").expect("a stack");
     let (slots, _) = slots.split_once("\n[head]").expect("a head");
-    let ends = slots.rfind("[[stack.slot]]").expect("two slots");
-    let (attn, ffn) = slots.split_at(ends);
-    all.push(Edit {
-        from: slots.to_owned(),
-        to: format!("{ffn}\n{attn}"),
-        ..edit([
-            "qwen3",
-            "",
-            "",
-            "order of the slots: attn, then ffn in A, ffn, then attn in B",
-        ])
-    });
+    let (attn, ffn) = slots.split_at(slots.rfind("[[stack.slot]]").expect("two slots"));
     // Layers of which every second one has a window are of two kinds.
     let window = "cache = \"if(il % 2 == 0, 'local', 'full')\"";
-    all.push(Edit {
-        from: slots.to_owned(),
-        to: slots.replacen("cache = \"full\"", window, 1) + "\n[cache.local]\nsize = 64\n",
-        ..edit(["qwen3", "", "", "a further kind: only in B"])
-    });
-    all.push(Edit {
-        with: owned(&["attn_q.bias", "attn_k.bias"]),
-        ..edit(["qwen3", "", "", "weights: only in B: `q.bias` and `k.bias`"])
-    });
+    let windowed = slots.replacen("cache = \"full\"", window, 1) + "\n[cache.local]\nsize = 64\n";
+    for (what, other) in [
+        ("slots swapped", format!("{ffn}\n{attn}")),
+        ("a window", windowed),
+    ] {
+        let after = before.replacen(slots, &other, 1);
+        all.push((what.to_owned(), "qwen3", [before.clone(), after]));
+    }
+    all.push(("biases".to_owned(), "qwen3", [before.clone(), before]));
     all
-}
-
-/// The definition before and after an edit, drawn as `A` and `B`.
-fn edited(library: &Library, edit: &Edit) -> [Drawing; 2] {
-    let source = &library.source(&edit.arch).expect("built in").text;
-    assert!(source.contains(&edit.from), "{}: {}", edit.arch, edit.from);
-    let after = match edit.from.as_str() {
-        "" => source.clone(),
-        from => source.replacen(from, &edit.to, 1),
-    };
-    let draw = |name: &str, text: &str, with: &[String]| {
-        let checked = library.check("edited.arch.toml", text);
-        let def = checked.unwrap_or_else(|e| panic!("{}: {e:?}\n{text}", edit.to));
-        let mut request = match edit.arch.as_str() {
-            "gemma3" => variants(&def).expect("a model").remove(0).1,
-            _ => Request::default(),
-        };
-        request.with = with.to_vec();
-        drawing_of(name, &def, text, &request)
-    };
-    [draw("A", source, &[]), draw("B", &after, &edit.with)]
 }
 
 #[test]
 fn one_edit_is_told_as_that_edit() {
     let library = library();
-    for edit in edits(&library) {
-        let [a, b] = edited(&library, &edit);
-        let comparison = check(&edit.to, &a, &b);
-        let level = match edit.told[0].starts_with("Tensors") {
-            true => Level::Names,
-            false => Level::Computation,
+    let mut all = String::new();
+    for (what, arch, texts) in edits(&library) {
+        let draw = |side: usize| {
+            let text = &texts[side];
+            let checked = library.check("edited.arch.toml", text);
+            let def = checked.unwrap_or_else(|e| panic!("{what}: {e:?}\n{text}"));
+            let mut request = match arch {
+                "gemma3" => variants(&def).expect("a model").remove(0).1,
+                _ => Request::default(),
+            };
+            if what == "biases" && side == 1 {
+                request.with = ["attn_q.bias", "attn_k.bias"].map(str::to_owned).into();
+            }
+            drawing_of(["A", "B"][side], &def, text, &request)
         };
-        let told = comparison.sentences(level);
-        assert_eq!(
-            told.len(),
-            comparison.findings.len(),
-            "{:#?}",
-            comparison.findings
-        );
-        assert_eq!(told.len(), 1, "{} -> {}: {told:#?}", edit.from, edit.to);
-        let said = told[0].1.to_lowercase();
-        for part in &edit.told {
-            assert!(
-                said.contains(&part.to_lowercase()),
-                "`{part}` is not in `{said}`"
-            );
-        }
+        let comparison = check(&what, &draw(0), &draw(1));
+        let [finding] = comparison.findings.as_slice() else {
+            panic!("{what}: {:#?}", comparison.findings)
+        };
         let mut marks = comparison.drawings.iter().flat_map(|drawing| {
             let slots = drawing.kinds.iter().flat_map(|kind| &kind.slots);
             let notes = slots.map(|slot| &slot.note);
             notes.chain(drawing.parts().map(|part| &part.note))
         });
         let is_marked = marks.any(|note| !note.text.is_empty());
-        let is_of_a_box = level == Level::Computation && !said.contains("order of the slots");
-        assert_eq!(is_marked, is_of_a_box, "{}", edit.to);
+        let (level, told) = (finding.level, finding.sentence(["A", "B"]));
+        all += &format!("{what}\n  {level:?}, marked: {is_marked}: {told}\n");
     }
+    insta::assert_snapshot!("edits", all);
 }
 
 /// Models of one definition that differ in sizes: numbers, and only with files.
@@ -330,12 +289,12 @@ fn hostile_texts_stay_text() {
 #[test]
 fn the_program_writes_a_picture_and_prints_words() {
     let scratch = scratch();
-    let folder = scratch.path().to_str().expect("UTF-8");
-    let model = scratch.path().join("m.gguf");
-    let model = model.to_str().expect("UTF-8");
-    assert_eq!(bench(&["synth", "qwen3", "-o", model]).code, 0);
+    let folder = text(scratch.path());
+    let model = made_up(scratch.path(), "qwen3", &[]);
+    let of_file = format!("qwen3 {} --name file", text(&model));
     let png = if cfg!(feature = "png") { " --png" } else { "" };
-    let cases = [
+    let with_png = format!("llama qwen3 --name mine{png}");
+    for (arguments, name, words) in [
         (
             "llama llama-moe",
             "llama-vs-llama-moe",
@@ -346,28 +305,15 @@ fn the_program_writes_a_picture_and_prints_words() {
             "llama-vs-llama",
             "`0` in llama (A), `n_swa` in llama (B)",
         ),
-        (
-            &format!("llama qwen3 --name mine{png}"),
-            "mine",
-            "`none` in llama, `head` in qwen3",
-        ),
-        (
-            &format!("qwen3 {model} --name file"),
-            "file",
-            "Both compute the same",
-        ),
-    ];
-    for (arguments, name, words) in cases {
+        (&with_png, "mine", "`none` in llama, `head` in qwen3"),
+        (&of_file, "file", "Both compute the same"),
+    ] {
         let own: Vec<&str> = arguments.split(' ').collect();
-        let all = [&["diagram", "--compare", "-o", folder][..], &own].concat();
-        let Ran { code, out, err } = bench(&all);
+        let Ran { code, out, err } = bench(&[&COMPARE[..], &["-o", folder], &own].concat());
         assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}");
-        assert!(
-            out.starts_with("# ") && out.contains(words),
-            "{arguments:?}: {out}"
-        );
-        let picture = scratch.path().join(format!("{name}.svg"));
-        assert!(picture.exists(), "{arguments:?}");
+        let is_told = out.starts_with("# ") && out.contains(words);
+        assert!(is_told, "{arguments:?}: {out}");
+        assert!(scratch.path().join(format!("{name}.svg")).exists());
     }
     let has_png = scratch.path().join("mine.png").exists();
     assert_eq!(has_png, cfg!(feature = "png"));
@@ -389,47 +335,46 @@ fn names_and_requests_mean_the_same_with_one_and_with_two() {
         let read = |folder: &Path| std::fs::read(folder.join(file)).expect("it is written");
         assert_eq!(read(own.path()), read(of_all.path()), "{file}");
     }
-    let model = "models/tiny-chat.gguf";
-    let cases: [(&[&str], &str); 4] = [
-        (&["llama-none"], "those of `llama` are `llama-moe`"),
-        (
-            &["llama-moe", "--set", "n_expert=2"],
-            "llama-moe is a variant",
-        ),
-        (&[model, "--set", "n_expert=2"], "no parameters to set"),
-        (&[model, "--with", "output"], "no parameters to set"),
-    ];
-    for (arguments, expected) in cases {
-        for more in [&[][..], &["llama", "--compare"]] {
-            let all = [&["diagram", "-o", folder], arguments, more].concat();
-            let Ran { code, err, .. } = bench(&all);
-            assert!(code != 0 && err.contains(expected), "{all:?}: {err}");
-        }
-    }
 }
 
 #[test]
-fn comparing_other_than_two_is_refused() {
-    let cases = [
+fn names_and_requests_that_mean_nothing_are_refused() {
+    let scratch = scratch();
+    let alone = ["diagram", "-o", text(scratch.path())];
+    let two = "`--compare` takes two models or definitions, found";
+    let model = "models/tiny-chat.gguf";
+    let of_model = "no parameters to set";
+    for (is_compared, arguments, expected) in [
+        (false, "llama-none", "those of `llama` are `llama-moe`"),
         (
-            "llama",
-            "`--compare` takes two models or definitions, found 1",
+            false,
+            "llama-moe --set n_expert=2",
+            "llama-moe is a variant",
         ),
+        (false, &format!("{model} --set n_expert=2"), of_model),
+        (false, &format!("{model} --with output"), of_model),
+        (false, "llama qwen3", "--compare"),
+        (true, "llama-none llama", "those of `llama` are `llama-moe`"),
         (
-            "llama qwen3 bert",
-            "`--compare` takes two models or definitions, found 3",
+            true,
+            "llama-moe llama --set n_expert=2",
+            "llama-moe is a variant",
         ),
-        ("--all", "cannot be used with"),
-        ("llama llama-none", "those of `llama` are `llama-moe`"),
-        ("llama nothing", "nothing"),
-        ("llama-moe llama --set n_expert=2", "llama-moe is a variant"),
-        ("llama mamba-x", "`mamba` has none"),
-    ];
-    for (arguments, expected) in cases {
+        (true, &format!("{model} llama --set n_expert=2"), of_model),
+        (true, &format!("{model} llama --with output"), of_model),
+        (true, "llama", &format!("{two} 1")),
+        (true, "llama qwen3 bert", &format!("{two} 3")),
+        (true, "--all", "cannot be used with"),
+        (true, "llama nothing", "nothing"),
+        (true, "llama mamba-x", "`mamba` has none"),
+    ] {
         let own: Vec<&str> = arguments.split(' ').collect();
-        let Ran { code, err, .. } = bench(&[&["diagram", "--compare"][..], &own].concat());
+        let begin = if is_compared {
+            &COMPARE[..]
+        } else {
+            &alone[..]
+        };
+        let Ran { code, err, .. } = bench(&[begin, &own].concat());
         assert!(code != 0 && err.contains(expected), "{arguments:?}: {err}");
     }
-    let Ran { code, err, .. } = bench(&["diagram", "llama", "qwen3"]);
-    assert!(code != 0 && err.contains("--compare"), "{err}");
 }

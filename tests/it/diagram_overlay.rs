@@ -1,22 +1,26 @@
 //! Measurements on diagrams: every number is in one box, times add up to those of the pass, a fault is
 //! marked where it is, and hostile files are refused.
 //!
-//! Numbers are put one at a time as well, and where each went is compared with its path, which is all
-//! that is known here of where it belongs.
+//! The box of each number is compared with its path, which is all that is known here of where it belongs.
 
-use std::fmt::Write;
 use std::path::Path;
+use std::rc::Rc;
 
-use lab_bench::inspect::diagram::overlay::{First, LEVELS, Number, Overlay, PutError, Rule, Spot};
+use lab_bench::arch::Mode;
+use lab_bench::inspect::diagram::overlay::{
+    First, Home, LEVELS, Number, Operation, Overlay, Place, Problem, Rule,
+};
 use lab_bench::inspect::diagram::{Drawing, Note, Part, Slot, svg};
+use lab_bench::model::{Batch, Model};
+use lab_bench::plan::Plan;
 use serde_json::{Value, json};
 
 use crate::command::{bench, printed, scratch, text};
-use crate::diagrams::{Drawn, check_layout};
+use crate::diagrams::{Drawn, as_drawn, check_layout};
 use crate::faults;
-use crate::goldens::{EXACT, goldens, library};
+use crate::goldens::{EXACT, Golden, goldens, library};
 
-fn put(drawn: &Drawn, overlay: &Overlay) -> Result<Drawing, PutError> {
+fn put(drawn: &Drawn, overlay: &Overlay) -> Result<Drawing, Problem> {
     let mut drawing = drawn.drawing.clone();
     overlay.put(&mut drawing, &drawn.sample, drawn.sample.name())?;
     Ok(drawing)
@@ -45,19 +49,6 @@ fn check_pictures(name: &str, drawing: &Drawing) -> [svg::Piece; 2] {
 
 fn slots(drawing: &Drawing) -> impl Iterator<Item = &Slot> {
     drawing.kinds.iter().flat_map(|kind| &kind.slots)
-}
-
-fn has_number(note: &Note) -> bool {
-    assert!(!note.class.is_empty(), "every box has a colour");
-    assert_eq!(note.text.is_empty(), note.level.is_none());
-    note.level.is_some()
-}
-
-/// The parts and the slots with a number.
-fn with_numbers(drawing: &Drawing) -> (Vec<&Part>, Vec<&Slot>) {
-    let parts = drawing.parts().filter(|part| has_number(&part.note));
-    let slots = slots(drawing).filter(|slot| has_number(&slot.note));
-    (parts.collect(), slots.collect())
 }
 
 fn layers_with_numbers(drawing: &Drawing) -> Vec<usize> {
@@ -97,32 +88,75 @@ const PROFILED: [&str; 9] = [
     "qwen35moe",
 ];
 
+/// What passes of a prompt and of a further token take, operation by operation.
+fn profiles(golden: &Golden, plan: &Plan) -> Vec<Overlay> {
+    let mut model = Model::load(plan.clone(), &golden.weights, as_drawn(), &mut |_, _| {}).unwrap();
+    let (prompt, further) = golden.tokens.split_at(golden.tokens.len() - 1);
+    let passes = [(prompt, 0), (further, prompt.len() as u32)];
+    let n_passes = if plan.mode == Mode::Causal { 2 } else { 1 };
+    let profile = |(tokens, begin): (&[u32], u32)| {
+        let mut batch = Batch::default();
+        for (at, token) in tokens.iter().enumerate() {
+            batch.push(*token, 0, begin + at as u32, at + 1 == tokens.len());
+        }
+        model.start_profile();
+        model.forward(&batch).unwrap();
+        let profile = model.end_profile().unwrap();
+        let numbers = profile.places().iter().flat_map(|place| {
+            let all: Rc<[String]> = place.ops.iter().map(|(name, _)| name.clone()).collect();
+            let ops = place.ops.iter().enumerate();
+            ops.map(move |(at, (_, cost))| Number {
+                path: place.path.clone(),
+                value: cost.time.as_secs_f64(),
+                op: Some(Operation {
+                    kind: place.kind.to_owned(),
+                    nth: place.nth.into(),
+                    at,
+                    all: all.clone(),
+                }),
+            })
+        });
+        Overlay {
+            rule: Rule::Time,
+            numbers: numbers.collect(),
+            ..largest(Vec::new())
+        }
+    };
+    passes.into_iter().take(n_passes).map(profile).collect()
+}
+
+/// The same of the program's report, which has the sums.
+fn reported(file: &Path) -> Vec<Overlay> {
+    let (bytes, report) = perf(file);
+    let profiles = report["runs"][0]["profiles"].as_array().unwrap();
+    let overlay = |profile: &Value| {
+        let quantity = format!("time of {}", profile["what"].as_str().unwrap());
+        let overlay = Overlay::read(&bytes, Some(&quantity)).unwrap();
+        let total: f64 = overlay.numbers.iter().map(|number| number.value).sum();
+        let of_pass = profile["seconds_in_operations"].as_f64().unwrap();
+        assert!(near(total, of_pass, 1e-6), "{total} {of_pass}");
+        overlay
+    };
+    profiles.iter().map(overlay).collect()
+}
+
 #[test]
 fn times_of_boxes_add_up_to_those_of_the_pass() {
     let scratch = scratch();
     for golden in goldens(scratch.path(), |name| PROFILED.contains(&name)) {
         let drawn = Drawn::new(&library(), &golden);
-        let (bytes, report) = perf(&scratch.path().join(format!("{}.gguf", golden.name)));
-        for profile in report["runs"][0]["profiles"].as_array().unwrap() {
-            let quantity = format!("time of {}", profile["what"].as_str().unwrap());
-            let overlay = Overlay::read(&bytes, Some(&quantity)).unwrap();
-            let total: f64 = overlay.numbers.iter().map(|number| number.value).sum();
-            let of_pass = profile["seconds_in_operations"].as_f64().unwrap();
-            assert!(
-                near(total, of_pass, 1e-6),
-                "{}: {total} {of_pass}",
-                golden.name
-            );
-            check_times(
-                &golden.name,
-                &put(&drawn, &overlay).unwrap(),
-                &overlay,
-                total,
-            );
-            overlay
-                .numbers
-                .iter()
-                .for_each(|n| check_place(&golden.name, &drawn, n));
+        let mut all = profiles(&golden, drawn.sample.plan());
+        if golden.name == "llama" {
+            all.extend(reported(&scratch.path().join("llama.gguf")));
+        }
+        for overlay in all {
+            let total = overlay.numbers.iter().map(|number| number.value).sum();
+            let drawing = put(&drawn, &overlay).unwrap();
+            check_times(&golden.name, &drawing, &overlay, total);
+            let places = overlay.places(&drawn.drawing, &drawn.sample);
+            for (number, place) in overlay.numbers.iter().zip(places) {
+                check_place(&golden.name, &drawn, number, place);
+            }
         }
     }
 }
@@ -139,7 +173,7 @@ fn check_times(name: &str, drawing: &Drawing, overlay: &Overlay, total: f64) {
     };
     let parts: f64 = drawing.parts().map(|part| told(&part.note)).sum();
     let joins: f64 = slots(drawing).map(|slot| told(&slot.note)).sum();
-    let outside = overlay.numbers.iter().filter(|n| n.spot.path().is_empty());
+    let outside = overlay.numbers.iter().filter(|n| n.path.is_empty());
     let outside: f64 = outside.map(|n| n.value).sum();
     is_sum(&[parts, joins, outside], total);
     let stages = drawing.begin.iter().chain(&drawing.end);
@@ -166,61 +200,43 @@ fn check_times(name: &str, drawing: &Drawing, overlay: &Overlay, total: f64) {
     assert!(!says("other operations"), "{name}: {:?}", legend.lines);
 }
 
-/// An operation by itself is in one part or slot, that of its path, and in one layer.
-fn check_place(name: &str, drawn: &Drawn, number: &Number) {
-    let Spot::Operation {
-        kind,
-        path,
-        at,
-        all,
-        ..
-    } = &number.spot
-    else {
-        panic!("{name}: a profile has operations")
-    };
-    let mut alone = largest(Vec::new());
-    alone.numbers.push(number.clone());
-    let Ok(drawing) = put(drawn, &alone) else {
-        assert_eq!(
-            (kind.as_str(), path.as_str()),
-            ("wiring", ""),
-            "{name}: in no box"
-        );
+/// The layer that a path is within.
+fn layer_above(drawn: &Drawn, path: &str) -> Option<usize> {
+    let layers = &drawn.sample.plan().layers;
+    let mut all = 0..layers.len();
+    all.find(|at| path.starts_with(&format!("{}.", layers[*at].path)))
+}
+
+/// An operation is in the part or slot of its path, and in its layer.
+fn check_place(name: &str, drawn: &Drawn, number: &Number, place: Option<Place>) {
+    let path = &number.path;
+    let op = number.op.as_ref().expect("a profile has operations");
+    let Some((home, layer)) = place else {
+        assert_eq!((op.kind.as_str(), path.as_str()), ("wiring", ""), "{name}");
         return;
     };
-    let (parts, slots) = with_numbers(&drawing);
-    assert_eq!(parts.len() + slots.len(), 1, "{name}: {path}");
-    if let [part] = parts.as_slice() {
-        let is_own = part.paths.contains(path) && part.kind == kind.as_str();
-        assert!(
-            is_own || part.kind == "per_layer_input",
-            "{name}: {path} in {}",
-            part.path
-        );
-        let mut ops = part.ops.iter().filter(|op| has_number(&op.note));
-        if let Some(op) = ops.next() {
-            assert!(
-                op.ops.contains(&all[*at]),
-                "{name}: {path}: {} in {}",
-                all[*at],
-                op.title
-            );
-        }
-        assert_eq!(
-            ops.next(),
-            None,
-            "{name}: {path}: one operation in two boxes"
-        );
+    let (part, own) = match home {
+        Home::Op(part, own) => (part, Some(own)),
+        Home::Part(part) => (part, None),
+        Home::Slot(..) => return assert_eq!(op.kind, "wiring", "{name}: {path}"),
+        other => panic!("{name}: {path} is in {other:?}"),
+    };
+    let part = drawn.drawing.parts().nth(part).unwrap();
+    if part.kind == "per_layer_input" {
+        return;
     }
-    let plan = drawn.sample.plan();
-    let above = |at: &usize| path.starts_with(&format!("{}.", plan.layers[*at].path));
-    let layers: Vec<usize> = (0..plan.layers.len()).filter(above).collect();
-    assert_eq!(layers_with_numbers(&drawing), layers, "{name}: {path}");
+    let is_own = part.paths.contains(path) && part.kind == op.kind;
+    assert!(is_own, "{name}: {path} in {}", part.path);
+    let drawn_ops = own.map(|own| &part.ops[own].ops);
+    let is_drawn = drawn_ops.is_none_or(|ops| ops.contains(&op.all[op.at]));
+    assert!(is_drawn, "{name}: {path}: {} in {home:?}", op.all[op.at]);
+    assert_eq!(layer, layer_above(drawn, path), "{name}: {path}");
 }
 
 fn largest(numbers: Vec<(String, f64)>) -> Overlay {
     let number = |(path, value)| Number {
-        spot: Spot::Path(path),
+        path,
+        op: None,
         value,
     };
     Overlay {
@@ -260,45 +276,35 @@ fn every_watched_value_has_a_box() {
         let computing: Vec<usize> = (0..layers.len()).filter(has_slots).collect();
         assert_eq!(layers_with_numbers(&drawing), computing, "{}", golden.name);
         check_pictures(&golden.name, &drawing);
-        if PROFILED.contains(&golden.name.as_str()) {
-            values
-                .iter()
-                .for_each(|value| check_value(&golden.name, &drawn, &value.path));
+        for (value, place) in values
+            .iter()
+            .zip(overlay.places(&drawn.drawing, &drawn.sample))
+        {
+            check_value(&golden.name, &drawn, &value.path, place.unwrap());
         }
     }
     assert!(n_values > 3000, "{n_values}");
 }
 
-/// A value by itself is in one box, of the path that it begins with, or in the norm beside it.
-fn check_value(name: &str, drawn: &Drawn, path: &str) {
-    let drawing = put(drawn, &largest(vec![(path.to_owned(), 1.0)])).unwrap();
-    let (parts, slots) = with_numbers(&drawing);
-    assert_eq!(parts.len() + slots.len(), 1, "{name}: {path}");
+/// A value is in the box of the path that it begins with, or in the norm or join that makes it.
+fn check_value(name: &str, drawn: &Drawn, path: &str, (home, layer): Place) {
     let (above, value) = path.rsplit_once('.').unwrap();
-    let layers = layers_with_numbers(&drawing);
-    assert!(layers.len() <= 1, "{name}: {path}");
-    if let [part] = parts.as_slice() {
-        let is_own = part.paths.iter().any(|own| own == above);
-        let is_wiring = matches!(value, "in" | "out" | "x" | "norm");
-        assert!(is_own || is_wiring, "{name}: {path} in {}", part.path);
-        assert_eq!(
-            is_wiring && value == "in",
-            part.kind == "norm" && value == "in",
-            "{name}: {path}"
-        );
-    }
-    if let [slot] = slots.as_slice() {
-        assert!(
-            matches!(value, "out" | "x"),
-            "{name}: {path} at {}",
-            slot.path
-        );
-        let layer = &drawn.sample.plan().layers[layers[0]].path;
-        assert_eq!(
-            above,
-            slot.path
-                .replace(slot.path.rsplit_once('.').unwrap().0, layer)
-        );
+    // What a layer only takes over is made before it.
+    assert!(layer <= layer_above(drawn, path), "{name}: {path}");
+    let is_wiring = matches!(value, "in" | "out" | "x" | "norm");
+    match home {
+        Home::Op(part, _) | Home::Part(part) => {
+            let part = drawn.drawing.parts().nth(part).unwrap();
+            let is_own = part.paths.iter().any(|own| own == above);
+            assert!(is_own || is_wiring, "{name}: {path} in {}", part.path);
+            assert!(value != "in" || part.kind == "norm", "{name}: {path}");
+        }
+        Home::Slot(kind, slot) => {
+            let slot = &drawn.drawing.kinds[kind].slots[slot].name;
+            assert!(above.ends_with(&format!(".{slot}")), "{name}: {path}");
+            assert!(matches!(value, "out" | "x"), "{name}: {path} at {slot}");
+        }
+        other => panic!("{name}: {path} is in {other:?}"),
     }
 }
 
@@ -397,7 +403,7 @@ fn the_program_shows_where_two_models_part() {
     let drawing = put(&drawn, &Overlay::read(report, None).unwrap()).unwrap();
     check_marks(&drawing, "ffn", Some(1));
     let norms = Overlay::read(report, Some("norm of B")).unwrap();
-    let of_out = |n: &&Number| n.spot.path() == "layers.1.ffn.out";
+    let of_out = |n: &&Number| n.path == "layers.1.ffn.out";
     assert_eq!(norms.numbers.iter().find(of_out).unwrap().value, after[1]);
 
     let file = scratch.path().join("compare.json").display().to_string();
@@ -443,20 +449,49 @@ fn the_program_shows_where_two_models_part() {
     }
 }
 
+/// A legend and the numbers of parts and kinds of layers.
+fn told(drawing: &Drawing) -> String {
+    let legend = drawing.overlay.as_ref().expect("a legend");
+    let parts = drawing.parts().map(|part| (&part.id, &part.note));
+    let kinds = drawing.kinds.iter().map(|kind| (&kind.id, &kind.note));
+    let notes = kinds.chain(parts).filter(|(_, note)| note.level.is_some());
+    let notes = notes.map(|(id, note)| format!("{id}: {} ({:?})", note.text, note.level));
+    let shades = legend.shades.iter().map(|shade| shade.text.clone());
+    let shades = shades.collect::<Vec<_>>().join(", ");
+    let lines = legend.lines.iter().cloned().chain(legend.first.clone());
+    let all = [legend.title.clone(), shades]
+        .into_iter()
+        .chain(lines)
+        .chain(notes);
+    all.collect::<Vec<_>>().join("\n")
+}
+
+/// Files with the name of the model on which their numbers are shown: of other models, as far as one can know,
+/// and with what is no number.
+const FILES: &str = r#"
+llama {"layers.70.attn.q":1}
+llama {"layers.0.attn.q":1,"layers.1.attn.q":2,"vision.0.q":1,"vision.1.q":1}
+llama {"layers.0.attn.q":1,"layers.1.attn.q":2,"a":1,"b":1,"c":1,"d":1,"e":1}
+llama {"model":"llama","runs":[{"profiles":[{"what":"p","places":[{"kind":"ffn","path":"layers.0.ffn","use":0,"operations":[{"name":"ADD","seconds":1}]}]}]}]}
+x {"model":"llama","runs":[{"profiles":[{"what":"p","places":[{"kind":"ffn","path":"layers.0.ffn","use":0,"operations":[{"name":"ADD","seconds":1}]}]}]}]}
+llama {"first_divergence":"layers.0.attn.q","values":[{"path":"embed.x","nmse":0},{"path":"layers.0.attn.q","nmse":null}]}
+"#;
+
 #[test]
-fn files_of_other_models_are_told() {
+fn files_are_told_in_words_with_what_is_doubtful() {
     let drawn = one("llama");
-    let path = |text: &str| largest(vec![(text.to_owned(), 1.0)]);
-    let message = put(&drawn, &path("layers.70.attn.q"))
-        .unwrap_err()
-        .to_string();
-    for part in [
-        "`llama`",
-        "2 layers, `layers.0` to `layers.1`",
-        "found `layers.70.attn.q`",
-    ] {
-        assert!(message.contains(part), "{message}");
+    let mut all = String::new();
+    for line in FILES.lines().filter(|line| !line.is_empty()) {
+        let (model, file) = line.split_once(' ').expect("a name");
+        let overlay = Overlay::read(file.as_bytes(), None).unwrap();
+        let mut drawing = drawn.drawing.clone();
+        let text = match overlay.put(&mut drawing, &drawn.sample, model) {
+            Ok(doubts) => format!("{}\nwarnings: {doubts:?}", told(&drawing)),
+            Err(problem) => problem.to_string(),
+        };
+        all += &format!("{line}\n{text}\n\n");
     }
+    insta::assert_snapshot!("overlay_files", all);
     for unknown in [
         "",
         ".",
@@ -466,24 +501,17 @@ fn files_of_other_models_are_told() {
         "embedded.x",
         "layers.0.conv.q",
     ] {
-        assert!(put(&drawn, &path(unknown)).is_err(), "{unknown}");
+        let overlay = largest(vec![(unknown.to_owned(), 1.0)]);
+        assert!(put(&drawn, &overlay).is_err(), "{unknown}");
     }
-    let mut numbers: Vec<_> = (0..9).map(|at| (format!("vision.{at}.q"), 3.0)).collect();
-    numbers.push(("layers.1".into(), 2.0));
-    let drawing = put(&drawn, &largest(numbers)).unwrap();
-    assert_eq!(layers_with_numbers(&drawing), [1]);
-    let legend = drawing.overlay.unwrap();
-    let told = "9 numbers are in no box: vision.0.q, vision.1.q, vision.2.q, vision.3.q, \u{2026}";
-    assert!(
-        legend.lines.iter().any(|line| line == told),
-        "{:?}",
-        legend.lines
-    );
+}
+
+#[test]
+fn hostile_texts_stay_text() {
+    let drawn = one("llama");
     let hostile = format!("<script>&\u{1}{}", "W".repeat(9000));
-    let mut overlay = largest(vec![
-        (hostile.clone(), 1.0),
-        ("layers.0.attn.q".into(), 1.0),
-    ]);
+    let numbers = [hostile.as_str(), "layers.0.attn.q"];
+    let mut overlay = largest(numbers.map(|path| (path.to_owned(), 1.0)).into());
     overlay.quantity = hostile;
     let drawing = put(&drawn, &overlay).unwrap();
     for piece in check_pictures("hostile", &drawing) {
@@ -526,95 +554,35 @@ fn long_words_of_a_file_are_cut() {
     assert!(elsewhere.unwrap_err().to_string().len() < 400);
 }
 
-/// Numbers that may be another model's are shown, with a warning in the legend and from the program.
-#[test]
-fn doubtful_numbers_are_shown_with_a_warning() {
-    let drawn = one("llama");
-    let doubts = |overlay: &Overlay, model: &str| {
-        let mut drawing = drawn.drawing.clone();
-        let doubts = overlay.put(&mut drawing, &drawn.sample, model).unwrap();
-        let lines = drawing.overlay.unwrap().lines;
-        assert!(
-            doubts.iter().all(|doubt| lines.contains(doubt)),
-            "{lines:?}"
-        );
-        let told = lines.iter().filter(|line| line.contains("another model's"));
-        assert_eq!(told.count(), doubts.len());
-        doubts
-    };
-    let with = |n_elsewhere: usize| {
-        let known = ["layers.0.attn.q", "layers.1.attn.q"].map(str::to_owned);
-        let elsewhere = (0..n_elsewhere).map(|at| format!("vision.{at}.q"));
-        largest(
-            known
-                .into_iter()
-                .chain(elsewhere)
-                .map(|path| (path, 1.0))
-                .collect(),
-        )
-    };
-    for n_elsewhere in [0, 1, 2] {
-        assert_eq!(doubts(&with(n_elsewhere), "llama"), Vec::<String>::new());
-    }
-    let most = "3 of 5 numbers of the file are in no box: they may be another model's";
-    assert_eq!(doubts(&with(3), "llama"), [most]);
-    let mut named = with(0);
-    named.of = Some("llama".into());
-    assert_eq!(doubts(&named, "llama"), Vec::<String>::new());
-    let other = "measured on llama and drawn on x: the numbers may be another model's";
-    assert_eq!(doubts(&named, "x"), [other]);
-    named.numbers.extend(with(9).numbers);
-    assert_eq!(doubts(&named, "x").len(), 2);
-}
-
 /// The time that a file takes grows with its length alone.
 #[test]
-fn a_million_numbers_are_read_and_put_in_time() {
+fn many_numbers_are_read_and_put_in_time() {
+    const N: usize = 200_000;
     let drawn = one("llama");
-    let mut paths = String::from("{\"layers.0.attn.q\":1");
-    let mut values = String::new();
-    let mut ops = String::new();
-    for at in 0..1_000_000 {
-        let layer = at % 2;
-        write!(paths, ",\"layers.{layer}.attn.value.{at}\":{at}").unwrap();
-    }
-    for at in 0..500_000 {
-        write!(values, ",{{\"path\":\"layers.0.ffn.{at}\",\"nmse\":{at}}}").unwrap();
-        write!(ops, ",{{\"name\":\"ADD\",\"seconds\":{at}}}").unwrap();
-    }
-    paths.push('}');
-    let (values, ops) = (&values[1..], &ops[1..]);
-    let compared = format!(r#"{{"values":[{values}],"first_divergence":"layers.0.ffn.499999"}}"#);
-    let place = format!(r#"{{"kind":"ffn","path":"layers.0.ffn","use":0,"operations":[{ops}]}}"#);
-    let profiled = format!(r#"{{"runs":[{{"profiles":[{{"what":"p","places":[{place}]}}]}}]}}"#);
-    for (file, n) in [(paths, 1_000_001), (compared, 500_000), (profiled, 500_000)] {
-        assert!(file.len() < 64 << 20);
+    let each = |of: &dyn Fn(usize) -> String| (0..N).map(of).collect::<Vec<_>>().join(",");
+    let paths = each(&|at| format!(r#""layers.{}.attn.value.{at}":{at}"#, at % 2));
+    let values = each(&|at| format!(r#"{{"path":"layers.0.ffn.{at}","nmse":{at}}}"#));
+    let ops = each(&|at| format!(r#"{{"name":"ADD","seconds":{at}}}"#));
+    let last = format!("layers.0.ffn.{}", N - 1);
+    let compared = format!(r#"{{"values":[{values}],"first_divergence":"{last}"}}"#);
+    for file in [format!("{{{paths}}}"), compared, profiled(&op_list(&ops))] {
         let begin = std::time::Instant::now();
         let overlay = Overlay::read(file.as_bytes(), None).unwrap();
-        assert_eq!(overlay.numbers.len(), n);
+        assert_eq!(overlay.numbers.len(), N);
         let drawing = put(&drawn, &overlay).unwrap();
         svg::stack(&drawing);
-        assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
+        assert!(begin.elapsed().as_secs() < 10, "{:?}", begin.elapsed());
     }
 }
 
-/// What is not a number has the hottest colour and says so.
-#[test]
-fn infinite_errors_are_shown() {
-    let report = json!({
-        "first_divergence": "layers.0.attn.q",
-        "values": [
-            { "path": "embed.x", "nmse": 0.0 },
-            { "path": "layers.0.attn.q", "nmse": null },
-        ],
-    });
-    let overlay = Overlay::read(report.to_string().as_bytes(), None).unwrap();
-    let drawing = put(&one("llama"), &overlay).unwrap();
-    let note = &drawing.kinds[0].note;
-    assert_eq!(
-        (note.text.as_str(), note.level),
-        ("no number in layer 0", Some(LEVELS - 1))
-    );
+/// A place of a profile with these operations.
+fn op_list(ops: &str) -> String {
+    format!(r#"{{"kind":"ffn","path":"layers.0.ffn","use":0,"operations":[{ops}]}}"#)
+}
+
+/// A profile with these places.
+fn profiled(places: &str) -> String {
+    format!(r#"{{"runs":[{{"profiles":[{{"what":"p","places":[{places}]}}]}}]}}"#)
 }
 
 /// Relative luminance of `#rgb` or `#rrggbb`, as WCAG defines it.
@@ -692,14 +660,10 @@ OP({"name":"ADD","seconds":-1}) => a time that is not negative, found -1
 /// Files of anything else are refused with what was expected.
 #[test]
 fn hostile_files_are_refused() {
-    let profiled =
-        |text: &str| format!(r#"{{"runs":[{{"profiles":[{{"what":"p","places":[{text}]}}]}}]}}"#);
     let written = |file: &str| {
         let within = |name: &str| file.strip_prefix(name)?.strip_suffix(')');
         match (within("OP("), within("PLACE(")) {
-            (Some(op), _) => profiled(&format!(
-                r#"{{"kind":"ffn","path":"a","use":0,"operations":[{op}]}}"#
-            )),
+            (Some(op), _) => profiled(&op_list(op)),
             (_, Some(place)) => profiled(place),
             _ => file.to_owned(),
         }

@@ -183,48 +183,27 @@ fn pages_are_as_they_were_when_somebody_looked_at_them() {
     insta::assert_snapshot!("inspect_tiny-chat", page(&[]));
 }
 
+/// Scripts rely on names, so all of them are here; of long lists the begin, and no number of this machine.
 #[test]
 fn scripts_find_what_they_found() {
-    let found: Value = serde_json::from_str(&page(&["--json"])).expect("JSON");
-    for (pointer, expected) in [
-        ("/architecture/name", "llama"),
-        ("/architecture/mode", "causal"),
-        ("/metadata/general.architecture", "llama"),
-    ] {
-        assert_eq!(
-            found.pointer(pointer).and_then(Value::as_str),
-            Some(expected)
-        );
+    let mut found: Value = serde_json::from_str(&page(&["--json"])).expect("JSON");
+    let shown = |key: &str| key.starts_with("general.") && !key.contains("description");
+    let metadata = found["metadata"].as_object_mut().expect("keys");
+    metadata.retain(|key, _| shown(key));
+    for list in ["tensors", "shares", "capabilities"] {
+        let list = found[list].as_array_mut().expect("a list");
+        list.truncate(2);
     }
-    for pointer in [
-        "/architecture/layers",
-        "/architecture/weights",
-        "/memory/weights",
-        "/memory/cache_f16/2048",
-        "/memory/cache_f16/8192",
-        "/memory/cache_f16/32768",
-        "/tensors/0/bytes",
-        "/tensors/0/shape/0",
-    ] {
-        let number = found.pointer(pointer).and_then(Value::as_u64);
-        assert!(number.is_some_and(|n| n > 0), "{pointer}");
-    }
-    assert!(found["tensors"][0]["name"].is_string() && found["tensors"][0]["type"].is_string());
-    assert_eq!(found["unused"], serde_json::json!([]));
-    assert!(found["file"].is_string() && found["error"].is_null());
-    // And what is new.
-    let list = |key: &str| {
-        found
-            .pointer(key)
-            .and_then(Value::as_array)
-            .expect("a list")
-    };
-    let mut contexts = list("/memory/contexts").iter();
-    assert!(contexts.all(|context| context["scratch"].as_u64() > Some(0)));
-    let description = found["description"].as_str().expect("a text");
-    assert!(description.contains("Every layer: "), "{description}");
-    assert_eq!(found["template"]["user"], true);
-    assert!(list("/capabilities").len() > 8);
+    let contexts = found["memory"]["contexts"].as_array_mut().expect("a list");
+    contexts.truncate(1);
+    let scratch = contexts[0]["scratch"].take();
+    assert!(scratch.as_u64() > Some(0), "{scratch}");
+    let refusal = found["template"]["parts"].take();
+    assert!(refusal.is_string(), "{refusal}");
+    insta::assert_snapshot!(
+        "inspect_json",
+        serde_json::to_string_pretty(&found).unwrap()
+    );
 }
 
 /// The row of the page's last table that begins so.

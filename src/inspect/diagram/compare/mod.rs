@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use super::Drawing;
-use super::overlay::Note;
+use super::overlay::{Home, Note, annotate};
 use crate::common::wording::{capital, escaped, listed};
 use walk::Comparer;
 
@@ -65,13 +65,6 @@ impl Finding {
         self.of.swap(0, 1);
         self
     }
-}
-
-/// A part or the wiring of a slot that a difference marks on one side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Spot {
-    Part(usize),
-    Slot(usize, usize),
 }
 
 /// What two drawings have in common and what not.
@@ -174,19 +167,19 @@ impl Comparison {
 }
 
 /// Marks what differs in a drawing.
-fn note(drawing: &mut Drawing, side: usize, found: &[(Finding, Vec<[Option<Spot>; 2]>)]) {
-    let mut marks: HashMap<Spot, (Vec<String>, bool)> = HashMap::new();
+fn note(drawing: &mut Drawing, side: usize, found: &[(Finding, Vec<[Option<Home>; 2]>)]) {
+    let mut marks: HashMap<Home, (Vec<String>, bool)> = HashMap::new();
     for (n, (finding, spots)) in (1..).zip(found) {
         for pair in spots.iter().filter(|_| finding.level != Level::Names) {
             if let Some(spot) = pair[side] {
-                let mark = marks.entry(spot).or_insert((Vec::new(), false));
+                let mark = marks.entry(spot).or_default();
                 mark.0.push(n.to_string());
                 mark.1 |= pair[1 - side].is_none();
             }
         }
     }
-    let mut note = |spot: Spot| {
-        let Some((numbers, is_alone)) = marks.remove(&spot) else {
+    annotate(drawing, |home, _| {
+        let Some((numbers, is_alone)) = marks.get(&home) else {
             return Note::default();
         };
         let (what, class) = match (is_alone, side) {
@@ -199,17 +192,7 @@ fn note(drawing: &mut Drawing, side: usize, found: &[(Finding, Vec<[Option<Spot>
             class,
             ..Note::default()
         }
-    };
-    for (at, part) in drawing.parts_mut().enumerate() {
-        part.note = note(Spot::Part(at));
-        part.ops.iter_mut().for_each(|op| op.note = Note::default());
-    }
-    for (at, kind) in drawing.kinds.iter_mut().enumerate() {
-        kind.note = Note::default();
-        for (nth, slot) in kind.slots.iter_mut().enumerate() {
-            slot.note = note(Spot::Slot(at, nth));
-        }
-    }
+    });
 }
 
 /// The comparison as Markdown, with texts of files escaped.

@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Finding, Level, Spot};
+use super::{Finding, Home, Level};
 use crate::arch::{Contract, Join};
 use crate::blocks::REGISTRY;
 use crate::common::wording::{listed, uncapital};
 use crate::inspect::describe;
-use crate::inspect::diagram::{Branch, Drawing, Factor, Kind, Part, PartOption, Slot};
+use crate::inspect::diagram::{Drawing, Factor, Kind, Part, PartOption, Slot};
 
 /// One of each side, where it has it.
 type Pair<T> = [Option<T>; 2];
@@ -17,7 +17,7 @@ pub(super) struct Comparer<'d> {
     /// Parts of each side by their address.
     of_part: [HashMap<*const Part, usize>; 2],
     pub(super) place: String,
-    pub(super) found: Vec<(Finding, Vec<Pair<Spot>>)>,
+    pub(super) found: Vec<(Finding, Vec<Pair<Home>>)>,
     /// The finding that was added last.
     last: usize,
     pub(super) parts: Vec<Pair<usize>>,
@@ -81,7 +81,7 @@ impl<'d> Comparer<'d> {
         out
     }
 
-    fn add(&mut self, level: Level, place: &str, what: &str, of: Pair<String>, spots: Pair<Spot>) {
+    fn add(&mut self, level: Level, place: &str, what: &str, of: Pair<String>, spots: Pair<Home>) {
         let place = format!("{}{place}", self.place);
         let is_same = |f: &Finding| f.level == level && f.what == what && f.of == of;
         let known = self.found.iter().position(|(finding, _)| is_same(finding));
@@ -104,15 +104,15 @@ impl<'d> Comparer<'d> {
     }
 
     /// Something else is computed.
-    fn differ(&mut self, place: &str, what: &str, of: Pair<String>, spots: Pair<Spot>) {
+    fn differ(&mut self, place: &str, what: &str, of: Pair<String>, spots: Pair<Home>) {
         self.add(Level::Computation, place, what, of, spots);
     }
 
     pub(super) fn stages(&mut self, of: fn(&Drawing) -> &Vec<Part>, place: &str) {
         let [a, b] = self.drawings.map(|drawing| of(drawing).as_slice());
-        let kind = |part: &Part| part.kind.to_owned();
-        for pair in matched(a, b, kind, kind) {
-            self.part(place, pair);
+        for pair in matched(a, b, &[&|part| part.kind.to_owned(), &|_| String::new()]) {
+            let spots = self.at(pair);
+            self.part(place, pair, spots);
         }
     }
 
@@ -137,16 +137,20 @@ impl<'d> Comparer<'d> {
         let spot = |side: usize, slot: Option<&Slot>| {
             let mut own = slots[side].iter();
             let at = own.position(|own| slot.is_some_and(|s| std::ptr::eq(own, s)));
-            Some(Spot::Slot(pair[side]?, at?))
+            Some(Home::Slot(pair[side]?, at?))
         };
-        for both in matched(slots[0], slots[1], |slot| slot.name.clone(), blocks) {
+        for both in matched(
+            slots[0],
+            slots[1],
+            &[&|slot| slot.name.clone(), &blocks, &|_| String::new()],
+        ) {
             let spots = [spot(0, both[0]), spot(1, both[1])];
             self.slot(both, spots, is_whole);
         }
     }
 
     /// Compares two slots; `is_whole` says that both sides have the kind of layers.
-    fn slot(&mut self, pair: Pair<&'d Slot>, spots: Pair<Spot>, is_whole: bool) {
+    fn slot(&mut self, pair: Pair<&'d Slot>, spots: Pair<Home>, is_whole: bool) {
         let Some(name) = pair.iter().flatten().map(|slot| &slot.name).min() else {
             return;
         };
@@ -167,63 +171,47 @@ impl<'d> Comparer<'d> {
         // That one side has no such slot, kind or norm is one difference for all in it.
         let told = self.last;
         let is_alone = pair.iter().any(Option::is_none);
-        let norm = |own: &mut Self, what: &str, norms: Pair<&'d Part>| match norms
-            .iter()
-            .all(Option::is_some)
-        {
-            true => own.part(&format!("{name}, norm {what}"), norms),
-            false => own.alone(norms, told),
-        };
-        for (what, of) in SLOT_NORMS {
-            norm(self, what, pair.map(|slot| of(slot?)));
-        }
-        let branches = pair.map(|slot| slot.map_or(&[][..], |slot| slot.branches.as_slice()));
-        let title = |branch: &Branch| branch.block.title.clone();
-        let kind = |branch: &Branch| branch.block.kind.to_owned();
-        for both in matched(branches[0], branches[1], title, kind) {
-            let blocks = both.map(|branch| Some(&branch?.block));
-            match is_alone {
-                true => self.alone(blocks, told),
-                false => self.part(name, blocks),
+        let [a, b] = pair.map(|slot| slot.map_or_else(Vec::new, roles));
+        let role = |own: &Role<'_>| own.name.to_owned();
+        let title =
+            |own: &Role<'_>| format!("{}: {}", own.name, own.block.map_or("", |b| &b.title));
+        let kind = |own: &Role<'_>| format!("{}: {}", own.name, own.block.map_or("", |b| b.kind));
+        for both in matched(&a, &b, &[&title, &kind, &role]) {
+            let role = both.iter().flatten().map(|own| own.name).next();
+            let role = role.unwrap_or_default();
+            let parts = both.map(|own| own.map(|own| own.part));
+            let spots = self.at(parts);
+            let is_norm = !role.is_empty();
+            if is_alone || is_norm && parts.iter().any(Option::is_none) {
+                let known = self.found.get_mut(told);
+                known.into_iter().for_each(|(_, all)| all.push(spots));
+                continue;
             }
-            for (what, of) in BRANCH_NORMS {
-                norm(self, what, both.map(|branch| of(branch?)));
+            match is_norm {
+                true => self.part(&format!("{name}, norm {role}"), parts, spots),
+                false => self.part(name, parts, spots),
             }
         }
     }
 
     /// Notes two parts that belong together, and where they are.
-    fn at(&mut self, pair: Pair<&'d Part>) -> Pair<Spot> {
+    fn at(&mut self, pair: Pair<&'d Part>) -> Pair<Home> {
         let of = |side: usize| {
-            self.of_part[side]
-                .get(&std::ptr::from_ref(pair[side]?))
-                .copied()
+            let part = std::ptr::from_ref(pair[side]?);
+            self.of_part[side].get(&part).copied()
         };
         let at = [of(0), of(1)];
-        if at.iter().any(Option::is_some) {
-            self.parts.push(at);
-        }
-        at.map(|at| at.map(Spot::Part))
+        self.parts.push(at);
+        at.map(|at| at.map(Home::Part))
     }
 
-    /// A part of one side, of which the finding `told` speaks.
-    fn alone(&mut self, pair: Pair<&'d Part>, told: usize) {
-        let spots = self.at(pair);
-        let known = self.found.get_mut(told);
-        if let Some((_, all)) = known.filter(|_| spots.iter().any(Option::is_some)) {
-            all.push(spots);
-        }
-    }
-
-    fn part(&mut self, place: &str, pair: Pair<&'d Part>) {
-        let spots = self.at(pair);
-        let titles = pair.map(|part| part.map(|part| part.title.clone()));
+    fn part(&mut self, place: &str, pair: Pair<&'d Part>, spots: Pair<Home>) {
         match pair {
             [Some(a), Some(b)] if a.kind == b.kind => self.same_kind(place, [a, b], spots),
-            [None, None] => {}
-            [Some(_), Some(_)] => self.differ(place, "block", titles, spots),
-            _ if place.contains("norm") => self.differ(place, "norm", titles, spots),
-            _ => self.differ(place, "block", titles, spots),
+            _ => {
+                let titles = pair.map(|part| part.map(|part| part.title.clone()));
+                self.differ(place, "block", titles, spots);
+            }
         }
     }
 
@@ -236,7 +224,7 @@ impl<'d> Comparer<'d> {
         self.found.iter().map(|(f, _)| f.places.len()).sum()
     }
 
-    fn same_kind(&mut self, place: &str, [a, b]: [&'d Part; 2], spots: Pair<Spot>) {
+    fn same_kind(&mut self, place: &str, [a, b]: [&'d Part; 2], spots: Pair<Home>) {
         let place = match a.kind {
             "norm" => place.to_owned(),
             _ => format!("{place}, {}", uncapital(&a.title).min(uncapital(&b.title))),
@@ -328,18 +316,12 @@ fn follows(contract: Option<&'static Contract>, key: &str, changed: &[&str]) -> 
     words.any(|word| changed.contains(&word))
 }
 
-/// Items of two lists that belong together: those of one name, then those of one `likeness`, then the rest
-/// in order; what is left is alone.
-fn matched<'t, T>(
-    a: &'t [T],
-    b: &'t [T],
-    name: impl Fn(&T) -> String,
-    likeness: impl Fn(&T) -> String,
-) -> Vec<Pair<&'t T>> {
+/// Items of two lists that belong together, in the order of the first: those that have the first of some
+/// keys in common, then those with the second, and so on; what is left is alone.
+fn matched<'t, T>(a: &'t [T], b: &'t [T], keys: &[&dyn Fn(&T) -> String]) -> Vec<Pair<&'t T>> {
     let mut of_a: Vec<Option<usize>> = vec![None; a.len()];
     let mut is_taken = vec![false; b.len()];
-    let passes: [&dyn Fn(&T) -> String; 3] = [&name, &likeness, &|_| String::new()];
-    for key in passes {
+    for key in keys {
         let mut left: HashMap<String, Vec<usize>> = HashMap::new();
         for at in (0..b.len()).rev().filter(|at| !is_taken[*at]) {
             left.entry(key(&b[at])).or_default().push(at);
@@ -402,27 +384,45 @@ fn wiring(slot: &Slot, is_mixed: bool) -> [(&'static str, String); 5] {
     ]
 }
 
-/// A norm of a place, if it has it.
-type Norm<T> = fn(&T) -> Option<&Part>;
+/// A part with what it is in its slot.
+struct Role<'d> {
+    part: &'d Part,
+    /// Where it is a norm; empty for a block.
+    name: &'static str,
+    /// The block of its branch.
+    block: Option<&'d Part>,
+}
 
-/// The norms of a slot and of its branches.
-const SLOT_NORMS: [(&str, Norm<Slot>); 3] = [
-    ("before", |slot| slot.pre.as_ref()),
-    ("after", |slot| slot.post.as_ref()),
-    ("of the sum", |slot| slot.after.as_ref()),
-];
-const BRANCH_NORMS: [(&str, Norm<Branch>); 2] = [
-    ("before the block", |branch| branch.pre.as_ref()),
-    ("after the block", |branch| branch.post.as_ref()),
-];
+impl<'d> Role<'d> {
+    fn of(name: &'static str, part: Option<&'d Part>, block: Option<&'d Part>) -> Option<Self> {
+        part.map(|part| Self { part, name, block })
+    }
+}
+
+/// The parts of a slot.
+fn roles(slot: &Slot) -> Vec<Role<'_>> {
+    let of_slot = [
+        ("before", &slot.pre),
+        ("after", &slot.post),
+        ("of the sum", &slot.after),
+    ];
+    let of_slot = of_slot.map(|(name, norm)| Role::of(name, norm.as_ref(), None));
+    let branches = slot.branches.iter().flat_map(|branch| {
+        let block = Some(&branch.block);
+        [
+            Role::of("before the block", branch.pre.as_ref(), block),
+            Role::of("", block, block),
+            Role::of("after the block", branch.post.as_ref(), block),
+        ]
+    });
+    of_slot.into_iter().chain(branches).flatten().collect()
+}
 
 /// Which norms a slot has.
 fn norms(slot: &Slot) -> String {
-    let own = SLOT_NORMS.iter().filter(|(_, norm)| norm(slot).is_some());
-    let mut names: Vec<&str> = own.map(|(name, _)| *name).collect();
-    let has = |norm: &Norm<Branch>| slot.branches.iter().any(|branch| norm(branch).is_some());
-    let inner = BRANCH_NORMS.iter().filter(|(_, norm)| has(norm));
-    names.extend(inner.map(|(name, _)| *name));
+    let mut names: Vec<&str> = roles(slot).iter().map(|own| own.name).collect();
+    let mut once = HashSet::new();
+    names.retain(|name| !name.is_empty() && once.insert(*name));
     match names.is_empty() {
         true => "none".into(),
         false => listed(&names),

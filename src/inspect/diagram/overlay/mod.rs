@@ -11,9 +11,13 @@ mod place;
 mod read;
 mod scale;
 
-pub use read::Error as ReadError;
+use std::rc::Rc;
+
+pub(super) use place::annotate;
+pub use place::{Home, Place};
 
 use super::{Drawing, Sample};
+use place::Finder;
 
 /// What is shown on a drawing.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,31 +49,31 @@ pub const LARGEST: f64 = 1e300;
 /// A number and what it belongs to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Number {
-    /// What it belongs to.
-    pub spot: Spot,
+    /// Path of a value, a unit, a slot or a layer.
+    pub path: String,
+    /// The operation of the unit or place at the path, if it is one's.
+    pub op: Option<Operation>,
     /// Seconds, or whatever the quantity is.
     pub value: f64,
 }
 
-/// What a number belongs to.
+/// An operation of a use of a unit or place: [`crate::ggml::Step`] has the same names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Spot {
-    /// A value, a unit, a slot or a layer, by its path.
-    Path(String),
-    /// An operation of a use of a unit or place: [`crate::ggml::Step`] has the same names.
-    Operation {
-        /// The kind of block.
-        kind: String,
-        /// The path of the unit or place.
-        path: String,
-        /// Which use of both.
-        nth: u64,
-        /// Which of its operations, counted from 0 without those that only describe memory.
-        at: usize,
-        /// All of its operations, by their names; the same list for each.
-        all: std::rc::Rc<[String]>,
-    },
+pub struct Operation {
+    /// The kind of block.
+    pub kind: String,
+    /// Which use of the kind and the path.
+    pub nth: u64,
+    /// Which of its operations, counted from 0 without those that only describe memory.
+    pub at: usize,
+    /// All of its operations, by their names; the same list for each.
+    pub all: Rc<[String]>,
 }
+
+/// Why a file is none of numbers, or its numbers cannot be shown: what was expected and what was found.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Problem(String);
 
 /// The first value that differs.
 #[derive(Clone, Debug, PartialEq)]
@@ -142,29 +146,6 @@ pub struct Legend {
     pub layers: Vec<Note>,
 }
 
-/// Why numbers cannot be shown on a drawing.
-#[derive(Debug, thiserror::Error)]
-pub enum PutError {
-    /// No number belongs to anything drawn.
-    #[error(
-        "nothing of it belongs to `{model}`, which has {layers}: expected paths such as `{known}`, \
-         found `{found}`"
-    )]
-    Elsewhere {
-        /// The model's name.
-        model: String,
-        /// Its layers, in words.
-        layers: String,
-        /// A path of the model.
-        known: String,
-        /// The first path of the file.
-        found: String,
-    },
-    /// Sizes are symbols.
-    #[error("numbers are shown on a model, and `{0}` is the name of a definition")]
-    Symbols(String),
-}
-
 impl Overlay {
     /// Notes every number on the drawing of `sample`, and what the colours mean. `model` is the name of
     /// the model that is drawn, whose drawing may be called otherwise. What makes it doubtful that the
@@ -177,9 +158,12 @@ impl Overlay {
         drawing: &mut Drawing,
         sample: &Sample,
         model: &str,
-    ) -> Result<Vec<String>, PutError> {
+    ) -> Result<Vec<String>, Problem> {
         if drawing.is_symbolic {
-            return Err(PutError::Symbols(drawing.name.clone()));
+            let name = &drawing.name;
+            return Err(Problem(format!(
+                "numbers are shown on a model, and `{name}` is the name of a definition"
+            )));
         }
         let sums = place::sums(self, drawing, sample);
         if sums.n_placed == 0 {
@@ -209,27 +193,26 @@ impl Overlay {
         ))
     }
 
-    fn elsewhere(&self, drawing: &Drawing, sample: &Sample) -> PutError {
-        let layers = &sample.plan().layers;
-        let path = |at: usize| layers.get(at).map_or("", |layer| layer.path.as_str());
-        let known = drawing.parts().find_map(|part| part.paths.last());
-        PutError::Elsewhere {
-            model: drawing.name.clone(),
-            layers: match layers.len() {
-                0 => "no layers".into(),
-                n => format!("{n} layers, `{}` to `{}`", path(0), path(n - 1)),
-            },
-            known: known.cloned().unwrap_or_default(),
-            found: read::short(self.numbers.first().map_or("", |n| n.spot.path())),
-        }
+    /// The box of each number, in the order of the file; none for what is in no box.
+    pub fn places(&self, drawing: &Drawing, sample: &Sample) -> Vec<Option<Place>> {
+        let finder = Finder::new(drawing, sample);
+        let places = self.numbers.iter().map(|number| finder.find(number));
+        places.collect()
     }
-}
 
-impl Spot {
-    /// Its path.
-    pub fn path(&self) -> &str {
-        match self {
-            Self::Path(path) | Self::Operation { path, .. } => path,
-        }
+    fn elsewhere(&self, drawing: &Drawing, sample: &Sample) -> Problem {
+        let (model, layers) = (&drawing.name, &sample.plan().layers);
+        let path = |at: usize| layers.get(at).map_or("", |layer| layer.path.as_str());
+        let layers = match layers.len() {
+            0 => "no layers".to_owned(),
+            n => format!("{n} layers, `{}` to `{}`", path(0), path(n - 1)),
+        };
+        let known = drawing.parts().find_map(|part| part.paths.last());
+        let known = known.map_or("", String::as_str);
+        let found = read::short(self.numbers.first().map_or("", |n| &n.path));
+        Problem(format!(
+            "nothing of it belongs to `{model}`, which has {layers}: expected paths such as \
+             `{known}`, found `{found}`"
+        ))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::place::{Home, Sum, Sums, holders};
+use super::place::{Home, Sum, Sums, annotate, holders};
 use super::read::short;
 use super::scale::Scale;
 use super::{COLD, HOT, Legend, Note, Overlay, Rule};
@@ -22,20 +22,7 @@ pub(super) fn write(overlay: &Overlay, sums: &Sums, lines: Vec<String>, drawing:
         first: first.clone().filter(|_| marked.contains(&home)),
         ..writer.note(sums.boxes.get(&home), n_layers > 1)
     };
-    for (at, part) in drawing.parts_mut().enumerate() {
-        let n = part.paths.len();
-        for (nth, op) in part.ops.iter_mut().enumerate() {
-            op.note = note(Home::Op(at, nth), n);
-        }
-        part.note = note(Home::Part(at), n);
-    }
-    for (at, kind) in drawing.kinds.iter_mut().enumerate() {
-        let n = kind.layers.len();
-        for (nth, slot) in kind.slots.iter_mut().enumerate() {
-            slot.note = note(Home::Slot(at, nth), n);
-        }
-        kind.note = note(Home::Kind(at), n);
-    }
+    annotate(drawing, &note);
     let layers = (0..drawing.layers.len()).map(|at| note(Home::Layer(at), 1));
     drawing.overlay = Some(Legend {
         layers: layers.collect(),

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::{Overlay, Rule, Spot};
+use super::{Note, Number, Operation, Overlay, Rule};
 use crate::ggml::Origin;
 use crate::inspect::diagram::ops::root;
 use crate::inspect::diagram::{Drawing, Part, Sample, Slot};
@@ -36,7 +36,7 @@ impl Sum {
 
 /// A box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Home {
+pub enum Home {
     /// An operation of a part.
     Op(usize, usize),
     /// A part, by its place in [`Drawing::parts`].
@@ -50,7 +50,7 @@ pub(super) enum Home {
 }
 
 /// The innermost box of a number, and its layer.
-type Place = (Home, Option<usize>);
+pub type Place = (Home, Option<usize>);
 
 /// A box and all that contain it.
 pub(super) fn holders(drawing: &Drawing, (home, layer): Place) -> Vec<Home> {
@@ -63,6 +63,27 @@ pub(super) fn holders(drawing: &Drawing, (home, layer): Place) -> Vec<Home> {
     }
     all.dedup();
     all
+}
+
+/// Writes what is noted at each box: `of` is given the box, and the number of layers for which it stands.
+pub(in crate::inspect::diagram) fn annotate(
+    drawing: &mut Drawing,
+    of: impl Fn(Home, usize) -> Note,
+) {
+    for (at, part) in drawing.parts_mut().enumerate() {
+        let n = part.paths.len();
+        for (nth, op) in part.ops.iter_mut().enumerate() {
+            op.note = of(Home::Op(at, nth), n);
+        }
+        part.note = of(Home::Part(at), n);
+    }
+    for (at, kind) in drawing.kinds.iter_mut().enumerate() {
+        let n = kind.layers.len();
+        for (nth, slot) in kind.slots.iter_mut().enumerate() {
+            slot.note = of(Home::Slot(at, nth), n);
+        }
+        kind.note = of(Home::Kind(at), n);
+    }
 }
 
 /// What the numbers of all boxes come to.
@@ -86,12 +107,12 @@ pub(super) fn sums(overlay: &Overlay, drawing: &Drawing, sample: &Sample) -> Sum
     let mut sums = Sums::default();
     for number in &overlay.numbers {
         let value = number.value;
-        let Some(place) = finder.find(&number.spot) else {
-            sums.outside.push((number.spot.path().to_owned(), value));
+        let Some(place) = finder.find(number) else {
+            sums.outside.push((number.path.clone(), value));
             continue;
         };
         sums.n_placed += 1;
-        sums.n_otherwise += usize::from(finder.ran_otherwise(&number.spot));
+        sums.n_otherwise += usize::from(finder.ran_otherwise(number));
         let layer = place.1;
         let own = Sum { value, layer };
         for home in holders(drawing, place) {
@@ -104,216 +125,199 @@ pub(super) fn sums(overlay: &Overlay, drawing: &Drawing, sample: &Sample) -> Sum
     sums
 }
 
-/// A use of a unit or place: its kind, its path, and which use of both.
-type Use<'a> = (&'a str, &'a str, u64);
-
 /// Boxes by what belongs to them. A file has many more numbers than a drawing has boxes, so what a number
 /// takes does not grow with the drawing.
-struct Finder<'a> {
-    drawing: &'a Drawing,
+pub(super) struct Finder<'a> {
     sample: &'a Sample,
-    parts: Vec<&'a Part>,
     layers: HashMap<&'a str, usize>,
-    /// Kind, slot and layer of each slot.
-    slots: HashMap<&'a str, (usize, usize, usize)>,
-    /// Parts by the paths for which they stand; of several the last, which is a block rather than a norm.
-    owners: HashMap<&'a str, usize>,
-    /// Bytes of the longest path of a part or slot.
+    /// Boxes of slots, of parts, of what goes into and comes out of slots, and of named results.
+    paths: HashMap<String, Place>,
+    /// Bytes of the longest of these paths.
     longest: usize,
     /// Boxes of the operations of the graph, of every layer, that are drawn.
     homes: HashMap<usize, Place>,
-    /// Operations of the graph that compute something.
-    uses: HashMap<Use<'a>, Vec<usize>>,
-    /// Boxes of named results, perhaps in another layout.
-    names: HashMap<&'a str, Place>,
+    /// Operations of the graph that compute something, by kind, path and use.
+    uses: HashMap<(&'a str, &'a str, u64), Vec<usize>>,
+    /// The part that makes the further inputs of all layers.
+    per_layer: Option<Home>,
 }
 
 impl<'a> Finder<'a> {
-    fn new(drawing: &'a Drawing, sample: &'a Sample) -> Self {
+    pub(super) fn new(drawing: &Drawing, sample: &'a Sample) -> Self {
         let layers = sample.plan().layers.iter().enumerate();
-        let slots = layers.clone().flat_map(|(at, layer)| {
-            let slots = layer.slots.iter().enumerate();
-            let kind = drawing.layers[at];
-            slots.map(move |(nth, slot)| (slot.path.as_str(), (kind, nth, at)))
-        });
-        let parts: Vec<&Part> = drawing.parts().collect();
-        let owners = parts.iter().enumerate();
-        let owners = owners.flat_map(|(at, part)| part.paths.iter().map(move |p| (p.as_str(), at)));
+        let mut of_kind = drawing.parts().map(|part| part.kind);
+        let per_layer = of_kind.position(|kind| kind == "per_layer_input");
         let mut finder = Self {
+            sample,
             layers: layers
                 .map(|(at, layer)| (layer.path.as_str(), at))
                 .collect(),
-            slots: slots.collect(),
-            owners: owners.collect(),
+            paths: HashMap::new(),
             longest: 0,
             homes: HashMap::new(),
             uses: HashMap::new(),
-            names: HashMap::new(),
-            drawing,
-            sample,
-            parts,
+            per_layer: per_layer.map(Home::Part),
         };
-        let paths = finder.slots.keys().chain(finder.owners.keys());
-        finder.longest = paths.map(|path| path.len()).max().unwrap_or(0);
-        finder.index_homes();
-        finder.index_steps();
+        // Of equal paths the last counts: of parts a block rather than a norm, and a result before all.
+        let drawn = finder.index_drawing(drawing);
+        finder.index_homes(drawing, &drawn);
+        finder.index_results();
+        finder.longest = finder.paths.keys().map(String::len).max().unwrap_or(0);
         finder
     }
 
-    /// Boxes of all operations: of a kind the first layer is drawn, and its others do the same in order.
-    fn index_homes(&mut self) {
+    /// Boxes by their paths; gives those of the operations that are drawn.
+    fn index_drawing(&mut self, drawing: &Drawing) -> HashMap<usize, Home> {
         let mut drawn: HashMap<usize, Home> = HashMap::new();
-        for (part, own) in self.parts.iter().enumerate() {
-            for (op, own) in own.ops.iter().enumerate() {
-                drawn.extend(own.steps.iter().map(|at| (*at, Home::Op(part, op))));
-            }
-        }
-        for (kind, own) in self.drawing.kinds.iter().enumerate() {
+        let parts: Vec<&Part> = drawing.parts().collect();
+        let mut joins: Vec<(String, Place)> = Vec::new();
+        for (kind, own) in drawing.kinds.iter().enumerate() {
             for (nth, slot) in own.slots.iter().enumerate() {
-                drawn.extend(slot.wiring().map(|at| (at, Home::Slot(kind, nth))));
+                let home = Home::Slot(kind, nth);
+                drawn.extend(slot.wiring().map(|at| (at, home)));
+                let results = results(slot).map(|(value, maker)| {
+                    let made = parts
+                        .iter()
+                        .position(|part| maker.is_some_and(|maker| std::ptr::eq(*part, maker)));
+                    (value, made.map_or(home, |at| result_of(at, parts[at])))
+                });
+                for at in &own.layers {
+                    let path = &self.sample.plan().layers[*at].slots[nth].path;
+                    self.paths.insert(path.clone(), (home, Some(*at)));
+                    joins.extend(
+                        results.map(|(value, home)| (format!("{path}.{value}"), (home, Some(*at)))),
+                    );
+                }
             }
         }
-        let mut of_layer = vec![Vec::new(); self.drawing.layers.len()];
+        for (at, part) in parts.into_iter().enumerate() {
+            for path in &part.paths {
+                let place = (Home::Part(at), self.layer_of(path));
+                self.paths.insert(path.clone(), place);
+            }
+            for (nth, op) in part.ops.iter().enumerate() {
+                drawn.extend(op.steps.iter().map(|step| (*step, Home::Op(at, nth))));
+            }
+        }
+        self.paths.extend(joins);
+        drawn
+    }
+
+    /// Boxes of all operations: of a kind the first layer is drawn, and its others do the same in order.
+    fn index_homes(&mut self, drawing: &Drawing, drawn: &HashMap<usize, Home>) {
+        let mut of_layer = vec![Vec::new(); drawing.layers.len()];
         for (at, step) in self.sample.steps().iter().enumerate() {
             match self.layer_of(&step.path) {
-                Some((layer, _)) => of_layer[layer].push(at),
+                Some(layer) => of_layer[layer].push(at),
                 None => self
                     .homes
                     .extend(drawn.get(&at).map(|home| (at, (*home, None)))),
             }
         }
         for (layer, steps) in of_layer.iter().enumerate() {
-            let first = &self.drawing.kinds[self.drawing.layers[layer]].layers[0];
-            let likes = of_layer[*first].iter().zip(steps);
+            let first = drawing.kinds[drawing.layers[layer]].layers[0];
+            let likes = of_layer[first].iter().zip(steps);
             let homes =
                 likes.filter_map(|(like, at)| Some((*at, (*drawn.get(like)?, Some(layer)))));
             self.homes.extend(homes);
         }
     }
 
-    fn index_steps(&mut self) {
+    /// Operations by their uses, and boxes of named results, perhaps in another layout.
+    fn index_results(&mut self) {
         let steps = self.sample.steps();
+        let mut names: HashMap<&str, Option<Place>> = HashMap::new();
         for (at, step) in steps.iter().enumerate() {
             let home = match root(steps, &Origin::Step(at)) {
                 Origin::Step(at) => self.homes.get(&at).copied(),
                 _ => None,
             };
-            // Of equal names the last result counts.
-            match home {
-                Some(home) => self.names.insert(&step.name, home),
-                None => self.names.remove(step.name.as_str()),
-            };
+            names.insert(&step.name, home);
             if !step.is_view {
                 let key = (step.kind, step.path.as_str(), u64::from(step.nth));
                 self.uses.entry(key).or_default().push(at);
             }
         }
+        let known = names.into_iter();
+        let known = known.filter_map(|(name, place)| Some((name.to_owned(), place?)));
+        self.paths.extend(known);
     }
 
-    /// The layer of a path, and where the layer's own path ends in it.
-    fn layer_of(&self, path: &str) -> Option<(usize, usize)> {
-        let end = path
-            .match_indices('.')
-            .nth(1)
-            .map_or(path.len(), |(at, _)| at);
-        Some((*self.layers.get(&path[..end])?, end))
+    /// The layer of a path.
+    fn layer_of(&self, path: &str) -> Option<usize> {
+        let end = path.match_indices('.').nth(1);
+        let end = end.map_or(path.len(), |(at, _)| at);
+        self.layers.get(&path[..end]).copied()
     }
 
-    fn find(&self, spot: &Spot) -> Option<Place> {
-        let Spot::Operation { kind, path, at, .. } = spot else {
-            return self.of_path(spot.path());
+    /// The box of a number.
+    pub(super) fn find(&self, number: &Number) -> Option<Place> {
+        let Some(op) = &number.op else {
+            return self.of_path(&number.path);
         };
         // Taking the input of one layer is part of making those of all.
-        if kind == "per_layer" {
-            let is_it = |part: &&Part| part.kind == "per_layer_input";
-            return Some((Home::Part(self.parts.iter().position(is_it)?), None));
+        if op.kind == "per_layer" {
+            return Some((self.per_layer?, None));
         }
-        let steps = self.steps(spot)?;
-        let drawn = steps.get(*at).filter(|_| self.is_drawn(spot));
-        let home = drawn.and_then(|at| self.homes.get(at));
-        let mut any = steps.iter().filter_map(|at| self.homes.get(at));
-        home.copied().or_else(|| {
-            let layer = self.layer_of(path).map(|(layer, _)| layer);
-            match any.next() {
-                Some((Home::Op(part, _), layer)) => Some((Home::Part(*part), *layer)),
-                Some(other) => Some(*other),
-                None => Some((Home::Part(*self.owners.get(path.as_str())?), layer)),
-            }
-        })
+        let steps = self.steps(&number.path, op)?;
+        let drawn = steps.get(op.at).filter(|_| self.is_drawn(steps, op));
+        let home = drawn.and_then(|at| self.homes.get(at)).copied();
+        let any = || match steps.iter().find_map(|at| self.homes.get(at))? {
+            (Home::Op(part, _), layer) => Some((Home::Part(*part), *layer)),
+            other => Some(*other),
+        };
+        home.or_else(any)
+            .or_else(|| self.paths.get(&number.path).copied())
     }
 
-    /// The operations of the graph that are of the use that a spot is of.
-    fn steps<'s>(&'s self, spot: &'s Spot) -> Option<&'s [usize]> {
-        let Spot::Operation {
-            kind, path, nth, ..
-        } = spot
-        else {
-            return None;
-        };
-        let steps = self.uses.get(&(kind.as_str(), path.as_str(), *nth));
+    /// The operations of the graph that are of the use that an operation is of.
+    fn steps<'s>(&'s self, path: &'s str, op: &'s Operation) -> Option<&'s [usize]> {
+        let steps = self.uses.get(&(op.kind.as_str(), path, op.nth));
         steps.map(Vec::as_slice)
     }
 
-    /// Whether the operations of a spot's use are those that are drawn.
-    fn is_drawn(&self, spot: &Spot) -> bool {
-        let (Spot::Operation { all, .. }, Some(steps)) = (spot, self.steps(spot)) else {
-            return false;
-        };
+    /// Whether the operations of a use are those that are drawn.
+    fn is_drawn(&self, steps: &[usize], op: &Operation) -> bool {
         let drawn = steps.iter().map(|at| &self.sample.steps()[*at].op);
-        drawn.eq(all.iter())
+        drawn.eq(op.all.iter())
     }
 
     /// Whether this is the first operation of a unit that ran other ones than are drawn.
-    fn ran_otherwise(&self, spot: &Spot) -> bool {
-        let is_first = matches!(spot, Spot::Operation { kind, at: 0, .. } if !matches!(kind.as_str(), "wiring" | "per_layer"));
-        is_first && !self.is_drawn(spot)
+    fn ran_otherwise(&self, number: &Number) -> bool {
+        number.op.as_ref().is_some_and(|op| {
+            let is_unit = !matches!(op.kind.as_str(), "wiring" | "per_layer");
+            let steps = self.steps(&number.path, op);
+            op.at == 0 && is_unit && !steps.is_some_and(|steps| self.is_drawn(steps, op))
+        })
     }
 
+    /// The box of a value, a unit, a slot or a layer: of itself, or of the longest path above it.
     fn of_path(&self, path: &str) -> Option<Place> {
-        if let Some(place) = self.names.get(path) {
-            return Some(*place);
+        if let Some(layer) = self.layers.get(path) {
+            return Some((Home::Layer(*layer), Some(*layer)));
         }
-        let layer = self.layer_of(path);
-        let home = match layer {
-            Some((layer, end)) if end == path.len() => Some(Home::Layer(layer)),
-            _ => self.join(path).or_else(|| self.within(path)),
-        };
-        Some((home?, layer.map(|(layer, _)| layer)))
+        let above = std::iter::successors(Some(path), |path| Some(path.rsplit_once('.')?.0));
+        let mut known = above.filter(|path| path.len() <= self.longest);
+        known.find_map(|path| self.paths.get(path).copied())
     }
+}
 
-    /// The part or slot with the longest path above a value.
-    fn within(&self, path: &str) -> Option<Home> {
-        let is_end = |at: &usize| path.as_bytes().get(*at).is_none_or(|c| *c == b'.');
-        let ends = (0..=path.len().min(self.longest)).rev().filter(is_end);
-        let mut above = ends.map(|end| &path[..end]);
-        above.find_map(|path| match (self.owners.get(path), self.slots.get(path)) {
-            (Some(part), _) => Some(Home::Part(*part)),
-            (_, Some((kind, slot, _))) => Some(Home::Slot(*kind, *slot)),
-            _ => None,
-        })
+/// The operation that makes the result of a part.
+fn result_of(at: usize, part: &Part) -> Home {
+    match part.ops.len() {
+        0 => Home::Part(at),
+        n => Home::Op(at, n - 1),
     }
+}
 
-    /// The box of what goes into a slot, comes out of it, and leaves it as the hidden state.
-    fn join(&self, path: &str) -> Option<Home> {
-        let (above, value) = path.rsplit_once('.')?;
-        let (kind, nth, _) = self.slots.get(above)?;
-        let slot = &self.drawing.kinds[*kind].slots[*nth];
-        let maker = match value {
-            "in" => slot.pre.as_ref(),
-            "out" => out(slot),
-            "x" => slot.after.as_ref(),
-            _ => return None,
-        };
-        let is_it = |part: &&Part| maker.is_some_and(|maker| std::ptr::eq(*part, maker));
-        Some(match self.parts.iter().position(is_it) {
-            // The operation that makes its result.
-            Some(part) => match self.parts[part].ops.len() {
-                0 => Home::Part(part),
-                n => Home::Op(part, n - 1),
-            },
-            None => Home::Slot(*kind, *nth),
-        })
-    }
+/// What goes into a slot, comes out of it, and leaves it as the hidden state, with the part that makes it.
+fn results(slot: &Slot) -> [(&'static str, Option<&Part>); 3] {
+    let before = slot.pre.as_ref();
+    [
+        ("in", before),
+        ("out", out(slot)),
+        ("x", slot.after.as_ref()),
+    ]
 }
 
 /// The part whose result a slot gives, if it is one part's.

@@ -11,43 +11,19 @@ use std::rc::Rc;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
-use super::{First, LARGEST, Number, Overlay, Rule, Spot};
+use super::{First, LARGEST, Number, Operation, Overlay, Problem, Rule};
 
-/// Why a file is none of numbers.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// No JSON, a key twice, or something else than belongs there.
-    #[error("{}", short(&.0.to_string()))]
-    Json(#[from] serde_json::Error),
-    /// A report of the program without numbers of values, or an empty one.
-    #[error("expected a report of `{expected}`, found one {found}")]
-    Report {
-        /// The command whose report can be shown.
-        expected: &'static str,
-        /// What is not in it.
-        found: &'static str,
-    },
-    /// A number that cannot be shown.
-    #[error("at `{path}`: expected {expected}, found {found}")]
-    Number {
-        /// What it belongs to.
-        path: String,
-        /// Which numbers can be shown.
-        expected: String,
-        /// What is there.
-        found: f64,
-    },
-    /// A first difference that is none of the values.
-    #[error("expected the first divergence to be one of the values, found `{0}`")]
-    First(String),
-    /// A quantity that the file has not.
-    #[error("expected a quantity of the file ({known}), found `{asked}`")]
-    Quantity {
-        /// What was asked for.
-        asked: String,
-        /// What there is.
-        known: String,
-    },
+impl From<serde_json::Error> for Problem {
+    fn from(error: serde_json::Error) -> Self {
+        Self(short(&error.to_string()))
+    }
+}
+
+/// A report of the program without numbers of values, or an empty one.
+fn other_report(expected: &str, found: &str) -> Problem {
+    Problem(format!(
+        "expected a report of `{expected}`, found one {found}"
+    ))
 }
 
 /// A report of `bench perf --profile --json`.
@@ -67,20 +43,20 @@ struct Run {
 #[derive(Deserialize)]
 struct Profile {
     what: String,
-    places: Vec<Place>,
+    places: Vec<Use>,
 }
 
 #[derive(Deserialize)]
-struct Place {
+struct Use {
     kind: String,
     path: String,
     #[serde(rename = "use")]
     nth: u64,
-    operations: Vec<Operation>,
+    operations: Vec<Timed>,
 }
 
 #[derive(Deserialize)]
-struct Operation {
+struct Timed {
     name: String,
     seconds: f64,
 }
@@ -134,7 +110,7 @@ impl Overlay {
     ///
     /// # Errors
     /// A file of another format, or one without the quantity.
-    pub fn read(bytes: &[u8], quantity: Option<&str>) -> Result<Self, Error> {
+    pub fn read(bytes: &[u8], quantity: Option<&str>) -> Result<Self, Problem> {
         let keys: BTreeMap<String, IgnoredAny> = serde_json::from_slice(bytes)?;
         let has = |key: &str| keys.contains_key(key);
         if has("runs") {
@@ -145,22 +121,16 @@ impl Overlay {
         }
         if has("positions") && has("same_top") {
             let found = "of `bench compare --kl --json`, which has no numbers of values";
-            return Err(Error::Report {
-                expected: COMPARE,
-                found,
-            });
+            return Err(other_report(COMPARE, found));
         }
         let Paths(paths) = serde_json::from_slice(bytes)?;
         let numbers = paths.into_iter();
-        let numbers = numbers.map(|(path, value)| number(Spot::Path(path), value));
+        let numbers = numbers.map(|(path, value)| number(path, None, value));
+        let numbers = numbers.collect::<Result<_, _>>()?;
         Ok(Self {
             quantity: quantity.unwrap_or("value").to_owned(),
             rule: Rule::Largest,
-            numbers: non_empty(
-                numbers.collect::<Result<_, _>>()?,
-                COMPARE,
-                "without numbers",
-            )?,
+            numbers: non_empty(numbers, COMPARE, "without numbers")?,
             of: None,
             first: None,
         })
@@ -171,30 +141,27 @@ impl Overlay {
 const COMPARE: &str = "bench compare --json";
 
 /// A list, if it has something in it.
-fn non_empty<T>(
-    list: Vec<T>,
-    expected: &'static str,
-    found: &'static str,
-) -> Result<Vec<T>, Error> {
+fn non_empty<T>(list: Vec<T>, expected: &str, found: &str) -> Result<Vec<T>, Problem> {
     match list.is_empty() {
-        true => Err(Error::Report { expected, found }),
+        true => Err(other_report(expected, found)),
         false => Ok(list),
     }
 }
 
-fn number(spot: Spot, value: f64) -> Result<Number, Error> {
-    match value.abs() <= LARGEST {
-        true => Ok(Number { spot, value }),
-        false => Err(Error::Number {
-            path: short(spot.path()),
-            expected: format!("a number of at most {LARGEST:e}"),
-            found: value,
-        }),
-    }
+fn number(path: String, op: Option<Operation>, value: f64) -> Result<Number, Problem> {
+    let expected = match &op {
+        Some(_) if value < 0.0 => "a time that is not negative".to_owned(),
+        _ if value.abs() <= LARGEST => return Ok(Number { path, op, value }),
+        _ => format!("a number of at most {LARGEST:e}"),
+    };
+    let path = short(&path);
+    Err(Problem(format!(
+        "at `{path}`: expected {expected}, found {value}"
+    )))
 }
 
 /// The place in the list of names that is asked for; the first one if none is.
-fn choose(names: &[String], asked: Option<&str>) -> Result<usize, Error> {
+fn choose(names: &[String], asked: Option<&str>) -> Result<usize, Problem> {
     const MOST: usize = 12;
     let Some(asked) = asked else { return Ok(0) };
     let at = names.iter().position(|name| name == asked);
@@ -202,14 +169,14 @@ fn choose(names: &[String], asked: Option<&str>) -> Result<usize, Error> {
         let shown = names.iter().take(MOST);
         let shown = shown.map(|name| format!("`{}`", short(name)));
         let more = (names.len() > MOST).then(|| "\u{2026}".to_owned());
-        Error::Quantity {
-            asked: asked.to_owned(),
-            known: shown.chain(more).collect::<Vec<_>>().join(", "),
-        }
+        let known = shown.chain(more).collect::<Vec<_>>().join(", ");
+        Problem(format!(
+            "expected a quantity of the file ({known}), found `{asked}`"
+        ))
     })
 }
 
-fn profile(report: Perf, quantity: Option<&str>) -> Result<Overlay, Error> {
+fn profile(report: Perf, quantity: Option<&str>) -> Result<Overlay, Problem> {
     let expected = "bench perf --profile --json";
     let is_one = report.runs.len() == 1;
     let profiles = report.runs.into_iter().flat_map(|run| {
@@ -227,21 +194,13 @@ fn profile(report: Perf, quantity: Option<&str>) -> Result<Overlay, Error> {
         let names = place.operations.iter().map(|op| op.name.clone());
         let all: Rc<[String]> = names.collect::<Vec<_>>().into();
         for (at, op) in place.operations.iter().enumerate() {
-            if op.seconds < 0.0 {
-                return Err(Error::Number {
-                    path: short(&place.path),
-                    expected: "a time that is not negative".into(),
-                    found: op.seconds,
-                });
-            }
-            let spot = Spot::Operation {
+            let of = Operation {
                 kind: place.kind.clone(),
-                path: place.path.clone(),
                 nth: place.nth,
                 at,
                 all: all.clone(),
             };
-            numbers.push(number(spot, op.seconds)?);
+            numbers.push(number(place.path.clone(), Some(of), op.seconds)?);
         }
     }
     Ok(Overlay {
@@ -260,23 +219,29 @@ const COMPARED: [(&str, &str); 3] = [
     ("norm of B", "norm of B (root mean square)"),
 ];
 
-fn comparison(report: Compared, quantity: Option<&str>) -> Result<Overlay, Error> {
+fn comparison(report: Compared, quantity: Option<&str>) -> Result<Overlay, Problem> {
     let names = COMPARED.map(|(name, _)| name.to_owned());
     let at = choose(&names, quantity)?;
     let mut numbers = Vec::with_capacity(report.values.len());
     for value in report.values {
-        let spot = Spot::Path(value.path);
         // JSON has no infinity: the error of a value that is not a number is null.
         let known = [value.nmse.or(Some(f64::INFINITY)), value.rms_a, value.rms_b][at];
         numbers.push(match known.unwrap_or(f64::NAN) {
-            value @ f64::INFINITY => Number { spot, value },
-            known => number(spot, known)?,
+            infinite @ f64::INFINITY => Number {
+                path: value.path,
+                op: None,
+                value: infinite,
+            },
+            known => number(value.path, None, known)?,
         });
     }
     let path = report.first_divergence;
-    let is_known = |path: &String| numbers.iter().any(|n| n.spot.path() == path);
+    let is_known = |path: &String| numbers.iter().any(|n| n.path == *path);
     if let Some(path) = path.as_ref().filter(|path| !is_known(path)) {
-        return Err(Error::First(short(path)));
+        let found = short(path);
+        return Err(Problem(format!(
+            "expected the first divergence to be one of the values, found `{found}`"
+        )));
     }
     let tolerance = report.tolerance;
     Ok(Overlay {
