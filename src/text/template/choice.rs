@@ -76,27 +76,29 @@ mod tests {
     use super::*;
     use crate::weights::Value;
 
-    fn metadata(names: &[&str]) -> Metadata {
+    fn metadata(keys: &[&str]) -> Metadata {
         let mut metadata = Metadata::default();
-        for name in names {
-            let key = match *name {
-                "" => KEY.to_owned(),
-                name => format!("{KEY}.{name}"),
-            };
-            metadata.insert(key, Value::Str(format!("text of `{name}`")));
+        for key in keys {
+            metadata.insert(
+                format!("{KEY}{key}"),
+                Value::Str(format!("text of `{key}`")),
+            );
         }
         metadata
     }
 
     #[test]
     fn the_template_for_tools_is_used_with_tools() {
-        let several = metadata(&["", "tool_use", "rag"]);
-        let choose = |name, has_tools| choose(&several, name, has_tools);
-        assert_eq!(choose(None, false), Ok(Some("text of ``")));
-        assert_eq!(choose(None, true), Ok(Some("text of `tool_use`")));
-        assert_eq!(choose(Some("rag"), true), Ok(Some("text of `rag`")));
-        assert_eq!(choose(Some("default"), true), Ok(Some("text of ``")));
-        let error = choose(Some("rga"), false).expect_err("there is none");
+        let several = metadata(&["", ".tool_use", ".rag"]);
+        for (name, has_tools, expected) in [
+            (None, false, "text of ``"),
+            (None, true, "text of `.tool_use`"),
+            (Some("rag"), true, "text of `.rag`"),
+            (Some("default"), true, "text of ``"),
+        ] {
+            assert_eq!(choose(&several, name, has_tools), Ok(Some(expected)));
+        }
+        let error = choose(&several, Some("rga"), false).expect_err("there is none");
         assert_eq!(
             error.to_string(),
             "no chat template is named `rga`; there are `default`, `tool_use`, `rag`"
@@ -105,18 +107,14 @@ mod tests {
 
     #[test]
     fn one_template_serves_all() {
-        let choose = |names: &[&str], has_tools| {
-            let metadata = metadata(names);
-            let found = super::choose(&metadata, None, has_tools);
-            found.expect("no name was asked for").map(str::to_owned)
-        };
-        assert_eq!(choose(&[""], true).as_deref(), Some("text of ``"));
-        assert_eq!(choose(&["rag"], true).as_deref(), Some("text of `rag`"));
-        assert_eq!(
-            choose(&["tool_use"], false).as_deref(),
-            Some("text of `tool_use`")
-        );
-        assert_eq!(choose(&["rag", "other"], false), None);
-        assert_eq!(choose(&[], true), None);
+        for (keys, has_tools, expected) in [
+            (&[""][..], true, Some("text of ``")),
+            (&[".rag"], true, Some("text of `.rag`")),
+            (&[".tool_use"], false, Some("text of `.tool_use`")),
+            (&[".rag", ".other"], false, None),
+            (&[], true, None),
+        ] {
+            assert_eq!(choose(&metadata(keys), None, has_tools), Ok(expected));
+        }
     }
 }

@@ -26,12 +26,8 @@ impl FromStr for Moment {
     /// Reads `YYYY-MM-DDThh:mm:ss`; a space may stand for the `T`, and a fraction of the second
     /// is dropped.
     fn from_str(text: &str) -> Result<Self, NotAMoment> {
-        let formats = ["%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f"];
-        let mut parsed = formats
-            .iter()
-            .filter_map(|format| NaiveDateTime::parse_from_str(text, format).ok());
+        let parsed = text.replacen(' ', "T", 1).parse::<NaiveDateTime>().ok();
         parsed
-            .next()
             // The crate counts a leap second as a fraction above one.
             .filter(|time| (1..=9999).contains(&time.year()) && time.nanosecond() < 1_000_000_000)
             .and_then(|time| time.with_nanosecond(0))

@@ -5,8 +5,6 @@
 //! a charge before them and after them; those that Jinja2 does not know are removed. Filters that lay
 //! out web pages or reports are unknown: no prompt has a use for them.
 
-use std::cmp::Ordering;
-
 use minijinja::filters::{map, reject, rejectattr, select, selectattr};
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State, Value, filters, functions, tests};
@@ -89,14 +87,11 @@ const TESTS: &[Row] = &[
     }),
     ("lower", "", |call| by_method(call, "islower")),
     ("upper", "", |call| by_method(call, "isupper")),
-    ("lt lessthan <", "other", |call| {
-        ordered(call, Ordering::is_lt)
-    }),
-    ("le <=", "other", |call| ordered(call, Ordering::is_le)),
-    ("gt greaterthan >", "other", |call| {
-        ordered(call, Ordering::is_gt)
-    }),
-    ("ge >=", "other", |call| ordered(call, Ordering::is_ge)),
+    (
+        "lt lessthan < le <= gt greaterthan > ge >=",
+        "other",
+        ordered,
+    ),
 ];
 
 /// Filters of the engine that Jinja2 does not know, or that differ from Jinja2's and that no prompt has
@@ -349,9 +344,15 @@ fn leaves(call: &Call<'_>, by: &Value, rest: i64) -> Result<Value, Error> {
     modulo(call.this, by).map(|found| Value::from(found == Value::from(rest)))
 }
 
-fn ordered(call: &Call<'_>, holds: fn(Ordering) -> bool) -> Result<Value, Error> {
+fn ordered(call: &Call<'_>) -> Result<Value, Error> {
     let other = call.required(0)?;
     budget::walk(call.this, Walk::Read)?;
     budget::walk(other, Walk::Read)?;
-    compare(call.this, other).map(|order| Value::from(holds(order)))
+    let order = compare(call.this, other)?;
+    Ok(Value::from(match call.name {
+        "lt" | "lessthan" | "<" => order.is_lt(),
+        "le" | "<=" => order.is_le(),
+        "gt" | "greaterthan" | ">" => order.is_gt(),
+        _ => order.is_ge(),
+    }))
 }

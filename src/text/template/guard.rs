@@ -93,7 +93,7 @@ fn is_short(literal: &Value) -> bool {
 /// What stands in the place of one instruction.
 fn replacement<'s>(instruction: &Instruction<'s>, first_id: u8) -> Vec<Instruction<'s>> {
     let filter = |name: &'static str, n_args| {
-        let position = NAMES.iter().position(|other| *other == name);
+        let position = NAMES.split(' ').position(|other| other == name);
         let id = position.map(|position| first_id.saturating_add(position as u8));
         let id = id.filter(|id| *id < N_CACHED).unwrap_or(UNCACHED);
         I::ApplyFilter(name, Some(n_args), id)

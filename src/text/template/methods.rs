@@ -25,7 +25,6 @@ const OF_TEXTS: &[Row] = &[
     ("partition rpartition", "sep", partition),
     ("find rfind index rindex count", "sub", search),
     ("startswith endswith", "affix", has_affix),
-    ("center ljust rjust zfill", "width fillchar", pad),
     ("replace", "old new count", |call| {
         let (old, new) = (call.required_text(0)?, call.required_text(1)?);
         replace(call.this_text(), old, new, call.int(2)?)
@@ -180,51 +179,29 @@ fn strip(call: &Call<'_>) -> Result<Value, Error> {
 }
 
 fn split(call: &Call<'_>) -> Result<Value, Error> {
-    let (this, is_from_right) = (call.this_text(), call.name == "rsplit");
-    let max = usize::try_from(call.int(1)?.unwrap_or(-1)).unwrap_or(usize::MAX);
-    let mut parts: Vec<&str> = match call.text(0)? {
+    let this = call.this_text();
+    let max = usize::try_from(call.int(1)?.unwrap_or(-1));
+    let n_parts = max.map_or(usize::MAX, |max| max.saturating_add(1));
+    let parts: Vec<&str> = match call.text(0)? {
         Some("") => return Err(fault("empty separator")),
-        Some(separator) => {
-            charge_parts(this.matches(separator).count())?;
-            let n_parts = max.saturating_add(1);
-            match is_from_right {
-                true => this.rsplitn(n_parts, separator).collect(),
-                false => this.splitn(n_parts, separator).collect(),
-            }
-        }
+        None if n_parts < usize::MAX => return Err(fault("`maxsplit` needs a separator")),
         None => {
             charge_parts(this.chars().filter(|&c| is_space(c)).count())?;
-            split_spaces(this, is_from_right, max)
+            let runs = this.split(is_space);
+            runs.filter(|run| !run.is_empty()).collect()
+        }
+        Some(separator) => {
+            charge_parts(this.matches(separator).count())?;
+            if call.name == "split" {
+                this.splitn(n_parts, separator).collect()
+            } else {
+                let mut parts: Vec<&str> = this.rsplitn(n_parts, separator).collect();
+                parts.reverse();
+                parts
+            }
         }
     };
-    if is_from_right {
-        parts.reverse();
-    }
     Ok(parts.into_iter().collect())
-}
-
-/// Splits at runs of white space, at most `max` times; white space at the ends gives no part, but
-/// stays in the part that is not cut further. From the right, the last part comes first.
-fn split_spaces(text: &str, is_from_right: bool, max: usize) -> Vec<&str> {
-    let mut parts = Vec::new();
-    let mut rest = text;
-    loop {
-        rest = match is_from_right {
-            true => rest.trim_end_matches(is_space),
-            false => rest.trim_start_matches(is_space),
-        };
-        if rest.is_empty() {
-            return parts;
-        }
-        let cut = match is_from_right {
-            _ if parts.len() == max => None,
-            true => rest.rsplit_once(is_space).map(|(head, part)| (part, head)),
-            false => rest.split_once(is_space),
-        };
-        let (part, remainder) = cut.unwrap_or((rest, ""));
-        parts.push(part);
-        rest = remainder;
-    }
 }
 
 /// Charges for a text cut in as many places.
@@ -274,34 +251,6 @@ fn has_affix(call: &Call<'_>) -> Result<Value, Error> {
         }
     }
     Ok(Value::from(false))
-}
-
-fn pad(call: &Call<'_>) -> Result<Value, Error> {
-    call.required(0)?;
-    let width = usize::try_from(call.int(0)?.unwrap_or(0)).unwrap_or(0);
-    let (fill, this) = match call.name {
-        "zfill" => ("0", call.this_text()),
-        _ => (call.text(1)?.unwrap_or(" "), call.this_text()),
-    };
-    if fill.chars().count() != 1 {
-        return Err(fault(
-            "the fill character must be exactly one character long",
-        ));
-    }
-    let missing = width.saturating_sub(this.chars().count());
-    let left = match call.name {
-        "ljust" => 0,
-        // The odd space stands on the left where the width is odd.
-        "center" => missing / 2 + (missing & width & 1),
-        _ => missing,
-    };
-    let n_sign = usize::from(call.name == "zfill" && this.starts_with(['+', '-']));
-    let mut out = Text::default();
-    out.push(&this[..n_sign])?;
-    out.repeat(fill, left)?;
-    out.push(&this[n_sign..])?;
-    out.repeat(fill, missing - left)?;
-    Ok(out.into())
 }
 
 /// `text.replace(old, new, count)`; a missing or negative count replaces all.

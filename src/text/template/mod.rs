@@ -23,13 +23,12 @@ mod value;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use minijinja::machinery::{
     CompiledTemplate, Instructions, TemplateConfig, eval, make_string_output,
 };
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Rest;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
 use guard::guarded;
@@ -142,24 +141,21 @@ self_cell::self_cell! {
     impl {Debug}
 }
 
+/// The engine of all templates; those that include others find none here.
+static ENGINE: LazyLock<Environment<'static>> = LazyLock::new(environment);
+
 /// A compiled chat template. Cheap to render from several threads at once.
 #[derive(Debug)]
-pub struct ChatTemplate {
-    code: Compiled,
-    /// Runs it; templates that include others find none here.
-    env: Environment<'static>,
-}
+pub struct ChatTemplate(Compiled);
 
 impl ChatTemplate {
     /// Compiles a template.
     pub fn new(source: &str) -> Result<Self, TemplateError> {
         let code = Compiled::try_new(prepare(source)?, |text| Code::new(text));
-        let code = code.map_err(|error| TemplateError {
+        code.map(Self).map_err(|error| TemplateError {
             line: error.line().unwrap_or(1),
             message: message_of(&error),
-        })?;
-        let env = environment();
-        Ok(Self { code, env })
+        })
     }
 
     /// Renders a conversation.
@@ -181,16 +177,13 @@ impl ChatTemplate {
         let text = self.render_messages(input, &messages)?;
 
         let mark = text.rfind(CONTINUE_MARK.trim_end());
-        let mark = mark
-            .filter(|_| text.contains(&end))
-            .ok_or(RenderError::Continue(
-                "the template does not show the final message as it is",
-            ))?;
-        let (head, tail) = text.split_at(mark);
-        Ok(if tail.starts_with(CONTINUE_MARK) {
-            head.to_owned()
-        } else {
-            head.trim_end_matches(methods::is_space).to_owned()
+        let mark = mark.filter(|_| text.contains(&end));
+        let (head, tail) = text.split_at(mark.ok_or(RenderError::Continue(
+            "the template does not show the final message as it is",
+        ))?);
+        Ok(match tail.starts_with(CONTINUE_MARK) {
+            true => head.to_owned(),
+            false => head.trim_end_matches(methods::is_space).to_owned(),
         })
     }
 
@@ -199,16 +192,17 @@ impl ChatTemplate {
         input: &RenderInput<'_>,
         messages: &serde_json::Value,
     ) -> Result<String, RenderError> {
-        let code = self.code.borrow_dependent();
+        let Code {
+            instructions,
+            blocks,
+        } = self.0.borrow_dependent();
         let mut text = String::new();
         budget::start();
         let variables = context(input, messages);
         // The engine panics on some templates, such as one with `loop.cycle()`.
         let render = AssertUnwindSafe(|| {
             let mut output = make_string_output(&mut text);
-            let none = AutoEscape::None;
-            let (instructions, blocks) = (&code.instructions, &code.blocks);
-            let env = &self.env;
+            let (env, none) = (&*ENGINE, AutoEscape::None);
             eval(env, instructions, variables, blocks, &mut output, none).map(|_| ())
         });
         let rendered = catch_unwind(render).unwrap_or_else(|_| Err(value::fault(FAILED)));
@@ -250,13 +244,15 @@ fn final_text(messages: &mut serde_json::Value) -> Option<&mut String> {
     match messages.as_array_mut()?.last_mut()?.get_mut("content")? {
         serde_json::Value::String(text) => Some(text),
         serde_json::Value::Array(parts) => {
-            parts
+            let texts = parts
                 .iter_mut()
                 .rev()
-                .find_map(|part| match part.get_mut("text") {
-                    Some(serde_json::Value::String(text)) => Some(text),
-                    _ => None,
-                })
+                .filter_map(|part| part.get_mut("text"));
+            let mut texts = texts.filter_map(|text| match text {
+                serde_json::Value::String(text) => Some(text),
+                _ => None,
+            });
+            texts.next()
         }
         _ => None,
     }
@@ -291,11 +287,8 @@ fn environment() -> Environment<'static> {
     env
 }
 
-fn raise_exception(args: Rest<Value>) -> Result<Value, Error> {
-    let Ok([message]) = <[Value; 1]>::try_from(args.0) else {
-        return Err(value::fault("raise_exception takes one argument"));
-    };
-    let raised = RenderError::Raised(print::str(&message)?);
+fn raise_exception(message: &Value) -> Result<Value, Error> {
+    let raised = RenderError::Raised(print::str(message)?);
     Err(value::fault("raised by the template").with_source(raised))
 }
 

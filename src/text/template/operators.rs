@@ -17,19 +17,8 @@ use super::value::{Number, fault, int, is_list, list, owned, same_safety};
 
 /// The filters of this module, the most used ones first; a template has no reason to use these names
 /// itself.
-pub(super) const NAMES: [&str; 11] = [
-    "__keep",
-    "__walk",
-    "__item",
-    "__add",
-    "__iterate",
-    "__concat",
-    "__keep_inside",
-    "__slice",
-    "__mod",
-    "__mul",
-    "__map",
-];
+pub(super) const NAMES: &str =
+    "__keep __walk __item __add __iterate __concat __keep_inside __slice __mod __mul __map";
 
 /// Registers the filters of this module.
 pub(super) fn register(env: &mut Environment<'static>) {

@@ -72,6 +72,8 @@ pub(super) fn prepare(source: &str) -> Result<String, TemplateError> {
             "brackets nest too deep".to_owned()
         } else if n_elifs > MAX_ELIF {
             format!("more than {MAX_ELIF} `elif` tags")
+        } else if matches!(token, Token::Ident(UNFOLDED)) {
+            format!("the name `{UNFOLDED}` is reserved")
         } else {
             before = token;
             continue;
@@ -150,11 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn oversized_templates_are_refused_with_the_line() {
+    fn oversized_and_evading_templates_are_refused() {
         let chain = format!("\n{{{{ 1{} }}}}", "+1".repeat(5_000));
         assert_eq!(prepare(&chain).expect_err("too many tokens").line, 2);
         let elifs = "{% elif a %}".repeat(MAX_ELIF + 1);
         assert!(prepare(&format!("{{% if a %}}{elifs}{{% endif %}}")).is_err());
         assert!(prepare(&" ".repeat(MAX_BYTES + 1)).is_err());
+        assert!(prepare("{{ x + __unfolded }}").is_err());
     }
 }
