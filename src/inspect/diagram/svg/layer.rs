@@ -22,20 +22,26 @@ pub(super) fn kind(kind: &Kind, layers: Option<&str>) -> Piece {
     let slots = kind.slots.iter().map(|own| slot(own, Detail::Full));
     let slots: Vec<Piece> = slots.collect();
     let w = slots.iter().map(|slot| slot.w).fold(420.0, f64::max);
-    let mut piece = heading(kind, layers, w);
+    let mut piece = Piece::new(w, 0.0);
+    match layers {
+        None => piece.write(0.0, Style::Title, &kind.label),
+        Some(layers) => {
+            let when = kind.when.iter().map(|when| format!("where {when}"));
+            let small = kind.cost.as_ref().map(cost_text).into_iter().chain(when);
+            let mut lines = vec![(Style::Line, layers.to_owned())];
+            lines.extend(small.map(|text| (Style::Small, text)));
+            piece.add(0.0, heading(kind, 40.0, w, &lines));
+        }
+    }
     piece.skip(8.0);
-    let top = piece.h;
-    let inner: f64 = slots.iter().map(|slot| slot.h).sum();
-    piece.line(&[(SPINE, top), (SPINE, top + 24.0 + inner + 22.0)], "spine");
-    let text = "x: the hidden state, from the layer before";
-    piece.start(SPINE + 12.0, top + 11.0, Style::Small, text);
-    piece.skip(24.0);
-    slots.into_iter().for_each(|slot| piece.add(0.0, slot));
-    piece.skip(26.0);
-    let y = piece.h;
-    piece.start(SPINE + 12.0, y - 6.0, Style::Small, "x: to the next layer");
-    spine_head(&mut piece, (SPINE, y + 4.0));
-    piece.skip(10.0);
+    piece.add(
+        0.0,
+        stream("x: the hidden state, from the layer before", false),
+    );
+    slots
+        .into_iter()
+        .for_each(|slot| piece.add(0.0, on_stream(slot)));
+    piece.add(0.0, stream("x: to the next layer", true));
     piece
 }
 
@@ -58,25 +64,16 @@ pub(super) fn stages(drawing: &Drawing) -> Piece {
     piece
 }
 
-/// Letter, label, which layers, conditions, numbers.
-fn heading(kind: &Kind, layers: Option<&str>, room: f64) -> Piece {
-    let mut piece = Piece::new(room, 0.0);
-    let Some(layers) = layers else {
-        piece.write(0.0, Style::Title, &kind.label);
-        piece.skip(8.0);
-        return piece;
-    };
-    const LEFT: f64 = 52.0;
-    piece.put(badge(kind, 40.0), 0.0, 0.0);
-    piece.write(LEFT, Style::Title, &kind.label);
-    piece.note(LEFT, &kind.note);
-    piece.write(LEFT, Style::Line, layers);
-    let cost = kind.cost.as_ref().map(cost_text);
-    let when = kind.when.iter().map(|when| format!("where {when}"));
-    for text in cost.into_iter().chain(when) {
-        piece.write(LEFT, Style::Small, &text);
+/// Letter and label of a kind of layer, what is noted of it, and further lines.
+pub(super) fn heading(kind: &Kind, side: f64, room: f64, lines: &[(Style, String)]) -> Piece {
+    let (mut piece, left) = (Piece::new(room, 0.0), side + 14.0);
+    piece.put(badge(kind, side), 0.0, 0.0);
+    piece.write(left, Style::Title, &kind.label);
+    piece.note(left, &kind.note);
+    for (style, text) in lines {
+        piece.write(left, *style, text);
     }
-    piece.h = piece.h.max(40.0) + 12.0;
+    piece.h = piece.h.max(side) + 8.0;
     piece
 }
 
@@ -241,7 +238,7 @@ pub(in crate::inspect::diagram) fn slot(slot: &Slot, detail: Detail) -> Piece {
 
 /// The begin or the end of the hidden state in a layer.
 pub(in crate::inspect::diagram) fn stream(text: &str, is_end: bool) -> Piece {
-    let mut piece = Piece::new(420.0, 30.0);
+    let mut piece = Piece::new(420.0, if text.is_empty() { 20.0 } else { 30.0 });
     let end = piece.h - if is_end { 10.0 } else { 0.0 };
     piece.line(&[(SPINE, 0.0), (SPINE, end)], "spine");
     if is_end {

@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::flow::{Size, flow};
 use super::icon;
 use super::overlay::{heat, mark_width};
 use super::scene::{Item, Piece, Rect};
-use super::shape::{MAX_ROW, arrow, drum, label, sign};
+use super::shape::{MAX_ROW, drum, graph, label, sign};
 use super::text::{Style, cut, width, wrap};
 use crate::common::wording::{bytes, count, percent};
 use crate::inspect::diagram::{Cost, Edge, End, Note, Op, OpShape, Part, Weight};
@@ -281,25 +280,17 @@ fn inside(part: &Part) -> Piece {
         of_op.push(pieces.len());
         pieces.push(op_box(part, op, &op.id, result(op, &edges), &op.note));
     }
-    let sizes = pieces.iter().map(|p| Size { w: p.w, h: p.h });
-    let flow = flow(&sizes.collect::<Vec<_>>(), &arrows);
-    let mut piece = Piece::new(flow.w, flow.h);
+    let (mut piece, boxes) = graph(pieces, &arrows);
     let is_end = |at: &usize| {
         let is_read = part.edges.iter().any(|edge| edge.from == End::Op(*at));
         !is_read && part.ops[*at].shape != OpShape::Kept
     };
     let end = (0..part.ops.len()).rev().find(is_end).map(|at| of_op[at]);
     let middle = |r: &Rect| r.x + r.w / 2.0;
-    if let (Some(first), Some(last)) = (flow.boxes.first(), flow.boxes.get(end.unwrap_or(0))) {
+    if let (Some(first), Some(last)) = (boxes.first(), boxes.get(end.unwrap_or(0))) {
         let out = middle(last);
         piece.ports = Some([middle(first), out]);
-        piece.line(&[(out, last.y + last.h), (out, flow.h)], "wire");
-    }
-    for route in &flow.routes {
-        arrow(&mut piece, route);
-    }
-    for (inner, place) in pieces.into_iter().zip(&flow.boxes) {
-        piece.put(inner, place.x, place.y);
+        piece.line(&[(out, last.y + last.h), (out, piece.h)], "wire");
     }
     piece
 }

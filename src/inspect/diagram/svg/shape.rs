@@ -1,5 +1,6 @@
 //! Shapes that several pictures share: labels, arrows, chains of pieces, drums, small boxes.
 
+use super::flow::{Size, flow};
 use super::scene::{Anchor, Item, Piece, Point, Rect, Seg};
 use super::text::{Style, cut, width};
 
@@ -50,6 +51,19 @@ pub(super) fn chain(pieces: Vec<Piece>, link: Link) -> Piece {
         before = Some((out, all.h));
     }
     all
+}
+
+/// Pieces below each other along arrows `(from, to)`, which go from earlier to later ones, and where the
+/// pieces are.
+pub(super) fn graph(pieces: Vec<Piece>, arrows: &[(usize, usize)]) -> (Piece, Vec<Rect>) {
+    let sizes = pieces.iter().map(|p| Size { w: p.w, h: p.h });
+    let flow = flow(&sizes.collect::<Vec<_>>(), arrows);
+    let mut all = Piece::new(flow.w, flow.h);
+    flow.routes.iter().for_each(|route| arrow(&mut all, route));
+    for (piece, place) in pieces.into_iter().zip(&flow.boxes) {
+        all.put(piece, place.x, place.y);
+    }
+    (all, flow.boxes)
 }
 
 /// A text on an arrow.

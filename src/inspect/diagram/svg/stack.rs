@@ -1,11 +1,11 @@
 //! The whole model: what comes in, the stack with its pattern, what comes out.
 
-use super::layer::{self, Detail, OUT, SPINE};
+use super::layer::{self, Detail, OUT, SPINE, on_stream, stream};
 use super::notes::{NOTES, notes};
 use super::overlay::heat;
 use super::part::{card, cost_text, dims, single};
 use super::scene::{Item, Piece};
-use super::shape::{Link, chain, label, spine_head, square};
+use super::shape::{Link, chain, label, square};
 use super::text::{Style, cut, wrap};
 use crate::arch::Mode;
 use crate::inspect::diagram::kinds::Times;
@@ -194,21 +194,11 @@ pub(super) fn badge(kind: &Kind, side: f64) -> Piece {
 
 /// A kind of layer: the hidden state and what leaves and rejoins it.
 fn layer(kind: &Kind, room: f64) -> Piece {
-    let mut piece = Piece::new(room, 0.0);
-    piece.put(badge(kind, 32.0), 0.0, 0.0);
-    piece.write(46.0, Style::Title, &kind.label);
-    piece.note(46.0, &kind.note);
     let cost = kind.cost.as_ref().map(cost_text).unwrap_or_default();
-    piece.write(46.0, Style::Small, &cost);
-    piece.h = piece.h.max(32.0) + 8.0;
-    let (top, mut inner) = (piece.h, Piece::default());
+    let mut piece = layer::heading(kind, 32.0, room, &[(Style::Small, cost)]);
     for slot in &kind.slots {
-        inner.add(0.0, layer::slot(slot, Detail::cards(room)));
+        piece.add(0.0, on_stream(layer::slot(slot, Detail::cards(room))));
     }
-    let end = top + inner.h + 10.0;
-    piece.line(&[(SPINE, top), (SPINE, end)], "spine");
-    piece.add(0.0, inner);
-    piece.skip(18.0);
-    spine_head(&mut piece, (SPINE, end + 8.0));
+    piece.add(0.0, stream("", true));
     piece.grouped("kind", &kind.id, String::new())
 }

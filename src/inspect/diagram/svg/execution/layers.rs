@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use super::super::icon::grid;
 use super::super::scene::{Item, Piece, Rect};
-use super::super::shape::{cell, drum};
+use super::super::shape::{cell, drum, graph, label};
 use super::super::text::Style;
-use super::{BADGE, ROOM, SIDE, arrow, badge, cells, legend};
+use super::{ROOM, SIDE, arrow, cells, legend, lettered};
 use crate::inspect::diagram::{Drawing, Loan, View, WINDOW};
 
 /// A state that goes from token to token; only the last one is there.
@@ -77,59 +77,47 @@ pub(super) fn shared(drawing: &Drawing, loans: &[Loan]) -> Piece {
     /// Readers that are drawn one by one, and loans that are drawn.
     const READERS: usize = 4;
     const LOANS: usize = 3;
-    let letter = |layer: &usize| badge(drawing, drawing.layers.get(*layer).copied().unwrap_or(0));
-    let mut piece = Piece::new(ROOM, 18.0);
-    for (x, text) in [(0.0, "writes"), (148.0, "read")] {
-        piece.start(x, 10.0, Style::Small, text);
-    }
-    for loan in loans.iter().take(LOANS) {
-        let (y, level) = (piece.h, piece.h + 20.0);
-        piece.put(letter(&loan.owner), 0.0, level - BADGE / 2.0);
-        arrow(&mut piece, (BADGE + 4.0, level), (58.0, level));
+    let kind = |layer: &usize| drawing.layers.get(*layer).copied().unwrap_or(0);
+    let loans = loans.iter().take(LOANS).map(|loan| {
+        let mut readers: Vec<usize> = loan.readers.iter().map(kind).collect();
+        // How many there are is for the model file to say.
+        if drawing.is_symbolic {
+            readers.dedup();
+        }
+        let word = match readers.len().saturating_sub(READERS) {
+            0 => "read by".to_owned(),
+            more => format!("read by {more} more and"),
+        };
+        readers.truncate(READERS);
         let mut keys = Piece::new(58.0, 40.0);
         drum(&mut keys, 5.0);
         keys.middle(29.0, 27.0, Style::Line, "keys");
-        piece.put(keys, 58.0, y);
-        arrow(&mut piece, (116.0, level), (144.0, level));
-        // How many there are is for the model file to say.
-        let mut readers = loan.readers.clone();
-        if drawing.is_symbolic {
-            readers.dedup_by_key(|layer| drawing.layers.get(*layer));
-        }
-        let shown = readers.iter().take(READERS).map(letter);
-        let mut shown = Piece::wrapped(shown.collect(), (3.0, 0.0), ROOM);
-        if readers.len() > READERS {
-            let more = format!("+{}", readers.len() - READERS);
-            shown.start(shown.w + 5.0, BADGE / 2.0 + 4.0, Style::Small, &more);
-        }
-        piece.put(shown, 148.0, level - BADGE / 2.0);
-        piece.skip(50.0);
-    }
-    piece.skip(-10.0);
-    piece
+        let writer = lettered(drawing, "written by", &[kind(&loan.owner)], ROOM);
+        let readers = lettered(drawing, &word, &readers, ROOM);
+        graph(vec![writer, keys, readers], &[(0, 1), (1, 2)]).0
+    });
+    Piece::wrapped(loans.collect(), (24.0, 14.0), ROOM)
 }
 
 /// Heads over the one row that they read, and the part of it that is also the values.
 pub(super) fn latent(row: Option<(u64, u64)>) -> Piece {
     const HEADS: usize = 6;
-    let mut piece = Piece::new(ROOM, 98.0);
-    let (top, w) = (50.0, ROOM - 20.0);
-    for at in 0..HEADS {
-        let x = 10.0 + w * (at as f64 + 0.5) / HEADS as f64;
-        piece.line(&[(x, 12.0), (ROOM / 2.0, top)], "fan");
-        piece.push(Item::Circle(x, 8.0, 6.0, "dot"));
-    }
+    let w = ROOM - 20.0;
     // Without numbers no part is larger than another.
     let share = row.map_or(0.75, |(k, v)| v as f64 / k.max(1) as f64);
-    let end = 10.0 + w * share.clamp(0.0, 1.0);
-    piece.push(Item::Box(Rect::new(10.0, top, w, 20.0), 3.0, "keep"));
-    piece.line(&[(end, top), (end, top + 20.0)], "cut");
-    piece.middle(ROOM / 2.0, top + 14.0, Style::Small, "one row");
-    let under = top + 27.0;
-    piece.line(&[(10.0, under), (end, under)], "wire");
-    piece.start(10.0, under + 15.0, Style::Small, "also the values");
-    piece.end(10.0 + w, under + 15.0, Style::Small, "all of it: keys");
-    piece
+    let end = w * share.clamp(0.0, 1.0);
+    let mut one = Piece::new(w, 46.0);
+    one.push(Item::Box(Rect::new(0.0, 0.0, w, 20.0), 3.0, "keep"));
+    one.line(&[(end, 0.0), (end, 20.0)], "cut");
+    one.middle(w / 2.0, 14.0, Style::Small, "one row");
+    one.line(&[(0.0, 27.0), (end, 27.0)], "wire");
+    one.start(0.0, 42.0, Style::Small, "also the values");
+    one.end(w, 42.0, Style::Small, "all of it: keys");
+    let mut head = Piece::new(12.0, 12.0);
+    head.push(Item::Circle(6.0, 6.0, 6.0, "dot"));
+    let heads = std::iter::repeat_n(head, HEADS);
+    let arrows: Vec<(usize, usize)> = (0..HEADS).map(|at| (at, HEADS)).collect();
+    graph(heads.chain([one]).collect(), &arrows).0
 }
 
 /// A token, the router, and the experts, of which some are picked.
@@ -145,28 +133,8 @@ pub(super) fn experts(numbers: Option<(u64, u64)>) -> Piece {
         129..=256 => (7.0, 32),
         _ => (5.0, 42),
     };
-    let columns = columns.min(shown);
     let each = side + if side < 8.0 { 1.0 } else { 3.0 };
-    let (top, middle) = (70.0, ROOM / 2.0);
-    let mut piece = Piece::new(ROOM, top);
-    piece.put(cell(SIDE, "now", ""), middle - SIDE / 2.0, 0.0);
-    piece.start(middle + 16.0, 13.0, Style::Small, "a token");
-    arrow(&mut piece, (middle, SIDE), (middle, 28.0));
-    let router = Rect::new(middle - 32.0, 28.0, 64.0, 20.0);
-    piece.push(Item::Box(router, 10.0, "pill"));
-    piece.middle(middle, 42.0, Style::Small, "router");
-    let grid = grid(numbers, shown, columns, (side, each));
-    let left = ((ROOM - grid.w) / 2.0).round();
-    if shown > columns {
-        arrow(&mut piece, (middle, 48.0), (middle, top - 2.0));
-    } else {
-        for item in &grid.items {
-            if let Item::Box(frame, _, "key") = item {
-                let end = (left + frame.x + side / 2.0, top);
-                piece.line(&[(middle, 48.0), end], "thin");
-            }
-        }
-    }
-    piece.add(left, grid);
-    piece
+    let grid = grid(numbers, shown, columns.min(shown), (side, each));
+    let pieces = vec![label("a token", "in"), label("router", "pill"), grid];
+    graph(pieces, &[(0, 1), (1, 2)]).0
 }

@@ -97,27 +97,25 @@ fn above(drawing: &Drawing, scene: &Scene, room: f64) -> Piece {
 
 /// The letters of kinds of layers; nothing if a scene is about the whole model.
 fn about(drawing: &Drawing, kinds: &[usize], room: f64) -> Piece {
-    let word = match kinds.len() {
-        0 => return Piece::default(),
-        n if n == drawing.kinds.len() => "all layers",
-        _ => "layers",
-    };
-    let mut piece = Piece::new(width(word, Style::Small) + 6.0, BADGE);
-    piece.start(0.0, 13.5, Style::Small, word);
-    if kinds.len() < drawing.kinds.len() {
-        let left = piece.w;
-        let badges = kinds.iter().map(|kind| badge(drawing, *kind));
-        let badges = Piece::wrapped(badges.collect(), (3.0, 3.0), room - left);
-        (piece.w, piece.h) = (left + badges.w, badges.h);
-        piece.put(badges, left, 0.0);
+    match kinds.len() {
+        0 => Piece::default(),
+        n if n == drawing.kinds.len() => lettered(drawing, "all layers", &[], room),
+        _ => lettered(drawing, "layers", kinds, room),
     }
-    piece
 }
 
-/// The letter of a kind of layers in its box.
-fn badge(drawing: &Drawing, kind: usize) -> Piece {
-    let letter = drawing.kinds.get(kind).map_or("", |kind| &kind.letter);
-    cell(BADGE, KINDS[kind % 4], letter)
+/// A word and the letters of kinds of layers in their boxes.
+fn lettered(drawing: &Drawing, word: &str, kinds: &[usize], room: f64) -> Piece {
+    let left = width(word, Style::Small) + 6.0;
+    let badges = kinds.iter().map(|kind| {
+        let letter = drawing.kinds.get(*kind).map_or("", |kind| &kind.letter);
+        cell(BADGE, KINDS[kind % 4], letter)
+    });
+    let badges = Piece::wrapped(badges.collect(), (3.0, 3.0), room - left);
+    let mut piece = Piece::new(left + badges.w, badges.h.max(BADGE));
+    piece.start(0.0, 13.5, Style::Small, word);
+    piece.put(badges, left, 0.0);
+    piece
 }
 
 fn picture(drawing: &Drawing, picture: &Picture, room: f64) -> Piece {
