@@ -13,9 +13,7 @@ use lab_bench::arch::{ArchDef, Join, Library, Mode, ParamSource, Resolved};
 use lab_bench::files::synth::{Request, design};
 use lab_bench::ggml::{Origin, Step};
 use lab_bench::inspect::diagram::svg::{Item, Piece};
-use lab_bench::inspect::diagram::{
-    Drawing, End, Icon, MASK, Part, Sample, Slot, gallery, svg, variants,
-};
+use lab_bench::inspect::diagram::{Drawing, End, Part, Sample, Slot, gallery, svg, variants};
 use lab_bench::model::{Batch, Model, Options, trace};
 use lab_bench::plan::Plan;
 use lab_bench::weights::TensorType;
@@ -305,26 +303,6 @@ fn what_is_built_is_what_runs() {
             );
         }
     }
-}
-
-#[test]
-fn masks_show_who_sees_whom() {
-    let seen = |name: &str| {
-        let case = cases().iter().find(|case| case.name == name).unwrap();
-        let icons = case.drawings[0].parts().flat_map(|part| part.icons.clone());
-        let masks = icons.filter_map(|icon| match icon {
-            Icon::Mask { seen, .. } => Some(seen),
-            _ => None,
-        });
-        masks.collect::<Vec<_>>()
-    };
-    let rows = |begin: fn(u32) -> u32| (0..MASK).map(|q| begin(q)..q + 1).collect::<Vec<_>>();
-    let (causal, window) = (rows(|_| 0), rows(|q| (q + 1).saturating_sub(3)));
-    let all = vec![0..MASK; MASK as usize];
-    assert_eq!(seen("llama"), std::slice::from_ref(&causal));
-    // Masked tokens and encoders see what follows.
-    assert_eq!([seen("llada"), seen("bert")], [[all.clone()], [all]]);
-    assert_eq!(seen("gemma3"), [window, causal]);
 }
 
 #[test]

@@ -358,18 +358,18 @@ impl<'a> Maker<'a> {
         facts
     }
 
-    fn all_kept(&self) -> Kept {
-        let units = self.plan.layers.iter().flat_map(|layer| &layer.slots);
-        let units = units.flat_map(|slot| &slot.branches).map(|b| &b.block);
+    /// What all layers keep between passes.
+    pub(super) fn all_kept(&self) -> Kept {
         let mut all = Kept::default();
-        for unit in units {
+        for unit in self.plan.units() {
             let one = self.kept(unit, &[unit]);
-            let add = |a: &mut Option<u64>, b: Option<u64>| {
-                *a = b.map_or(*a, |b| Some(a.unwrap_or(0) + b));
-            };
-            add(&mut all.per_token, one.per_token);
-            add(&mut all.in_window, one.in_window);
-            add(&mut all.per_sequence, one.per_sequence);
+            for (sum, own) in [
+                (&mut all.per_token, one.per_token),
+                (&mut all.in_window, one.in_window),
+                (&mut all.per_sequence, one.per_sequence),
+            ] {
+                *sum = own.map_or(*sum, |own| Some(sum.unwrap_or(0).saturating_add(own)));
+            }
         }
         all
     }

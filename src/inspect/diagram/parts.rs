@@ -15,7 +15,7 @@ use super::words;
 use super::{Edge, End, Kept, Note, Op, OpShape, Part, PartOption, Weight};
 
 /// Bytes of an element of a cache at its usual type.
-pub(super) const CACHE_ELEMENT: u64 = 2;
+const CACHE_ELEMENT: u64 = 2;
 
 impl Maker<'_> {
     /// A use of a contract and its likes in other layers, whose operations are built for a `kind`.
@@ -367,7 +367,11 @@ impl Maker<'_> {
             },
             Some(StatePlan::KeyValue(rows)) => {
                 let values = if rows.v_in_k { 0 } else { rows.v };
-                let bytes = numbers(n * (rows.k + values) * CACHE_ELEMENT);
+                let bytes = rows
+                    .k
+                    .saturating_add(values)
+                    .saturating_mul(n * CACHE_ELEMENT);
+                let bytes = numbers(bytes);
                 let has_window = self.plan.caches[rows.cache].window().is_some();
                 let size = self.state_size(unit);
                 Kept {
@@ -378,10 +382,11 @@ impl Maker<'_> {
                 }
             }
             Some(StatePlan::Recurrent(parts)) => {
-                let n_elements: u64 = parts.iter().map(|part| part.size).sum();
+                let sizes = parts.iter().map(|part| part.size);
+                let n_elements = sizes.fold(0, u64::saturating_add);
                 let size = self.state_size(unit);
                 Kept {
-                    per_sequence: numbers(n * n_elements * size_of::<f32>() as u64),
+                    per_sequence: numbers(n_elements.saturating_mul(n * size_of::<f32>() as u64)),
                     text: vec![format!("state: {size} elements per sequence")],
                     ..Kept::default()
                 }

@@ -5,13 +5,12 @@ use std::ops::Range;
 
 use super::{Held, Loan, Picture, SMALL, Scene, View, WINDOW};
 use crate::arch::{Mode, ParamSource};
-use crate::blocks::cache::{Cache, Window};
+use crate::blocks::cache::Window;
 use crate::common::wording;
 use crate::engine::Remasking;
 use crate::inspect::describe::pooled;
 use crate::inspect::diagram::build::Maker;
 use crate::inspect::diagram::kinds::is_within;
-use crate::inspect::diagram::parts::CACHE_ELEMENT;
 use crate::inspect::diagram::{MASK, words};
 use crate::model::Options;
 use crate::plan::{BLOCK_LEN, CachePlan, KeyValuePlan, StatePlan, Unit};
@@ -64,12 +63,6 @@ fn is_recurrent(unit: &Unit) -> bool {
 /// Experts that a unit uses for a token, and those it has.
 fn picked(unit: &Unit) -> Option<(u64, u64)> {
     unit.option_int("used").zip(unit.option_int("experts"))
-}
-
-/// Bytes of a token's keys and values in one layer.
-fn row_bytes(rows: &KeyValuePlan) -> u64 {
-    let values = if rows.v_in_k { 0 } else { rows.v };
-    rows.k.saturating_add(values).saturating_mul(CACHE_ELEMENT)
 }
 
 /// What passes write or read, after `before`; empty if there is nothing.
@@ -383,9 +376,7 @@ impl<'p> Stage<'_, 'p> {
         }
         let held: Vec<Held> = self.contexts().into_iter().map(|n| self.held(n)).collect();
         let first = *held.first().filter(|held| held.bytes() > 0)?;
-        let own = self.maker.plan.key_values().map(|(_, rows)| rows);
-        let grows = own.filter(|rows| self.rule(rows).size == 0).map(row_bytes);
-        let bytes = wording::bytes(grows.fold(0, u64::saturating_add));
+        let bytes = wording::bytes(self.maker.all_kept().per_token.unwrap_or(0));
         let fact = format!("KV cache: {bytes} per token");
         let line = match (first.all > 0, first.window > 0, first.state > 0) {
             (true, false, false) => "The KV cache grows with the context.",
@@ -413,32 +404,33 @@ impl<'p> Stage<'_, 'p> {
         contexts
     }
 
-    fn rule(&self, rows: &KeyValuePlan) -> Cache {
-        let plan = self.maker.plan;
-        words::rule(plan, &plan.caches[rows.cache].unit)
-    }
-
     fn held(&self, n: u64) -> Held {
+        let plan = self.maker.plan;
         let mut held = Held {
             tokens: n,
-            all: 0,
+            all: self
+                .maker
+                .all_kept()
+                .per_token
+                .unwrap_or(0)
+                .saturating_mul(n),
             window: 0,
             state: self.state_bytes(),
         };
-        for (_, rows) in self.maker.plan.key_values() {
-            let rule = self.rule(rows);
+        for (unit, rows) in plan.key_values() {
             // At most the keys that one token can see.
-            let (stay, sum) = match (rule.size, rule.window) {
-                (0, _) => (n, &mut held.all),
-                (size, Window::Standard | Window::Chunked) => (n.min(size), &mut held.window),
-                (size, Window::Symmetric) => (n.min(size / 2 + 1), &mut held.window),
+            let rule = words::rule(plan, &plan.caches[rows.cache].unit);
+            let stay = match rule.window {
+                Window::Symmetric => n.min(rule.size / 2 + 1),
+                Window::Standard | Window::Chunked => n.min(rule.size),
             };
-            *sum = sum.saturating_add(row_bytes(rows).saturating_mul(stay));
+            let bytes = self.maker.kept(unit, &[unit]).in_window.unwrap_or(0);
+            held.window = held.window.saturating_add(bytes.saturating_mul(stay));
         }
         held
     }
 
     fn state_bytes(&self) -> u64 {
-        self.maker.plan.recurrent_bytes(1).unwrap_or(u64::MAX)
+        self.maker.all_kept().per_sequence.unwrap_or(0)
     }
 }

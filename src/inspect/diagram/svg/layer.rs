@@ -197,10 +197,10 @@ pub(in crate::inspect::diagram) fn slot(slot: &Slot, detail: Detail) -> Piece {
     let mut piece = Piece::new(left + inner.w, begin);
     if tapped.is_none() {
         let turn = vec![
-            Seg::M([(SPINE, top)]),
-            Seg::L([(start - 8.0, top)]),
-            Seg::Q([(start, top), (start, top + 8.0)]),
-            Seg::L([(start, begin)]),
+            Seg('M', vec![(SPINE, top)]),
+            Seg('L', vec![(start - 8.0, top)]),
+            Seg('Q', vec![(start, top), (start, top + 8.0)]),
+            Seg('L', vec![(start, begin)]),
         ];
         piece.push(Item::Path(turn, "wire"));
         piece.push(Item::Circle(SPINE, top, 4.0, "tip"));
@@ -209,10 +209,10 @@ pub(in crate::inspect::diagram) fn slot(slot: &Slot, detail: Detail) -> Piece {
     piece.add(left, inner);
     let end = piece.h + GAP;
     let turn = vec![
-        Seg::M([(back, piece.h)]),
-        Seg::L([(back, end - 8.0)]),
-        Seg::Q([(back, end), (back - 8.0, end)]),
-        Seg::L([(SPINE + 12.0, end)]),
+        Seg('M', vec![(back, piece.h)]),
+        Seg('L', vec![(back, end - 8.0)]),
+        Seg('Q', vec![(back, end), (back - 8.0, end)]),
+        Seg('L', vec![(SPINE + 12.0, end)]),
     ];
     piece.push(Item::Path(turn, "wire"));
     tip(&mut piece, (SPINE + 12.0, end), (-1.0, 0.0));

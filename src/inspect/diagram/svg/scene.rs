@@ -59,40 +59,9 @@ impl Anchor {
     }
 }
 
-/// A piece of a line.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Seg {
-    /// Begin here.
-    M([Point; 1]),
-    /// Straight to here.
-    L([Point; 1]),
-    /// Round, with two control points.
-    C([Point; 3]),
-    /// Round, with one control point.
-    Q([Point; 2]),
-    /// Back to the begin.
-    Z,
-}
-
-impl Seg {
-    fn points(&self) -> &[Point] {
-        match self {
-            Self::M(points) | Self::L(points) => points,
-            Self::C(points) => points,
-            Self::Q(points) => points,
-            Self::Z => &[],
-        }
-    }
-
-    fn points_mut(&mut self) -> &mut [Point] {
-        match self {
-            Self::M(points) | Self::L(points) => points,
-            Self::C(points) => points,
-            Self::Q(points) => points,
-            Self::Z => &mut [],
-        }
-    }
-}
+/// A piece of a line: SVG's letter for it (`M`, `L`, `C`, `Q` or `Z`) and its points, the last of them its end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seg(pub char, pub Vec<Point>);
 
 /// Something to draw.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,7 +98,7 @@ impl Item {
             Self::Box(rect, ..) => shift(&mut rect.x, &mut rect.y),
             Self::Circle(x, y, ..) | Self::Text(x, y, ..) => shift(x, y),
             Self::Path(segs, _) => {
-                let points = segs.iter_mut().flat_map(Seg::points_mut);
+                let points = segs.iter_mut().flat_map(|seg| &mut seg.1);
                 points.for_each(|(x, y)| shift(x, y));
             }
             Self::Open(..) | Self::Close => {}
@@ -255,8 +224,8 @@ impl Piece {
     /// Adds a straight or broken line.
     pub fn line(&mut self, points: &[Point], class: &'static str) {
         let segs = points.iter().enumerate().map(|(at, point)| match at {
-            0 => Seg::M([*point]),
-            _ => Seg::L([*point]),
+            0 => Seg('M', vec![*point]),
+            _ => Seg('L', vec![*point]),
         });
         self.push(Item::Path(segs.collect(), class));
     }
@@ -265,7 +234,7 @@ impl Piece {
     pub(super) fn outline(&mut self, points: &[Point], class: &'static str) {
         self.line(points, class);
         if let Some(Item::Path(segs, _)) = self.items.last_mut() {
-            segs.push(Seg::Z);
+            segs.push(Seg('Z', Vec::new()));
         }
     }
 
@@ -353,7 +322,7 @@ fn merged(items: &[Item]) -> impl Iterator<Item = Item> {
             _ => None,
         });
         match known {
-            Some(known) => known.extend(segs),
+            Some(known) => known.extend_from_slice(segs),
             None => out.push(item.clone()),
         }
     }
@@ -424,19 +393,15 @@ fn path(segs: &[Seg]) -> String {
     let (mut x, mut y) = (0.0, 0.0);
     let mut out = String::new();
     for seg in segs {
-        let points = seg.points().iter().map(|(x, y)| (half(*x), half(*y)));
+        let points = seg.1.iter().map(|(x, y)| (half(*x), half(*y)));
         let points: Vec<Point> = points.collect();
         let relative = points.iter().flat_map(|(a, b)| [a - x, b - y]);
         let relative: Vec<String> = relative.map(|n| n.to_string()).collect();
-        out += &match (seg, points.as_slice()) {
-            (Seg::M(_), [(a, b)]) => format!("M{a} {b}"),
-            (Seg::L(_), [(a, b)]) if *a == x => format!("v{}", b - y),
-            (Seg::L(_), [(a, b)]) if *b == y => format!("h{}", a - x),
-            (Seg::C(_), _) => format!("c{}", relative.join(" ")),
-            (Seg::Q(_), _) => format!("q{}", relative.join(" ")),
-            // Nothing follows the end of an outline but another begin.
-            (Seg::Z, _) => "z".to_owned(),
-            _ => format!("l{}", relative.join(" ")),
+        out += &match (seg.0, points.as_slice()) {
+            ('M', [(a, b)]) => format!("M{a} {b}"),
+            ('L', [(a, b)]) if *a == x => format!("v{}", b - y),
+            ('L', [(a, b)]) if *b == y => format!("h{}", a - x),
+            (letter, _) => format!("{}{}", letter.to_ascii_lowercase(), relative.join(" ")),
         };
         (x, y) = points.last().copied().unwrap_or((x, y));
     }

@@ -80,11 +80,11 @@ pub(super) fn arrow(piece: &mut Piece, route: &[Point]) {
     let mut before: Option<Point> = None;
     let segs = route.iter().map(|(x, y)| {
         let seg = match before {
-            None => Seg::M([(*x, *y)]),
-            Some((from, _)) if (from - x).abs() < 0.5 => Seg::L([(*x, *y)]),
+            None => Seg('M', vec![(*x, *y)]),
+            Some((from, _)) if (from - x).abs() < 0.5 => Seg('L', vec![(*x, *y)]),
             Some((from, top)) => {
                 let middle = f64::midpoint(top, *y);
-                Seg::C([(from, middle), (*x, middle), (*x, *y)])
+                Seg('C', vec![(from, middle), (*x, middle), (*x, *y)])
             }
         };
         before = Some((*x, *y));
@@ -117,17 +117,20 @@ pub(super) fn spine_head(piece: &mut Piece, (x, y): Point) {
 /// The outline of something that is kept, of the size of the piece.
 pub(super) fn drum(piece: &mut Piece, dip: f64) {
     let (w, h) = (piece.w, piece.h);
-    let lid = |y: f64, down: f64| Seg::C([(w * 0.1, y + down), (w * 0.9, y + down), (w, y)]);
+    let lid = |y: f64, down: f64| Seg('C', vec![(w * 0.1, y + down), (w * 0.9, y + down), (w, y)]);
     let below = h + 0.2 * dip;
     let body = vec![
-        Seg::M([(0.0, dip)]),
+        Seg('M', vec![(0.0, dip)]),
         lid(dip, -1.2 * dip),
-        Seg::L([(w, h - dip)]),
-        Seg::C([(w * 0.9, below), (w * 0.1, below), (0.0, h - dip)]),
-        Seg::Z,
+        Seg('L', vec![(w, h - dip)]),
+        Seg(
+            'C',
+            vec![(w * 0.9, below), (w * 0.1, below), (0.0, h - dip)],
+        ),
+        Seg('Z', Vec::new()),
     ];
     piece.push(Item::Path(body, "drum"));
-    let front = vec![Seg::M([(0.0, dip)]), lid(dip, 1.2 * dip)];
+    let front = vec![Seg('M', vec![(0.0, dip)]), lid(dip, 1.2 * dip)];
     piece.push(Item::Path(front, "rim"));
 }
 

@@ -56,14 +56,10 @@ fn colours(table: &str) -> HashMap<&str, [&str; 2]> {
 
 /// Declarations with values for the names of colours.
 fn with(body: &str, colours: &HashMap<&str, [&str; 2]>, scheme: usize) -> String {
-    let mut parts = body.split("var(");
-    let mut out = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let (name, rest) = part.split_once(')').unwrap_or((part, ""));
-        out.push_str(colours.get(name).map_or("", |values| values[scheme]));
-        out.push_str(rest);
-    }
-    out
+    let value = |body: String, (name, values): (&&str, &[&str; 2])| {
+        body.replace(&format!("var({name})"), values[scheme])
+    };
+    colours.iter().fold(body.to_owned(), value)
 }
 
 #[cfg(test)]
