@@ -136,9 +136,10 @@ fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<Reques
         return Ok((library.get(what)?, None));
     }
     // Names of definitions have hyphens too: the longest that is one.
-    let ends = what.rmatch_indices('-').map(|(at, _)| at);
-    let mut names = ends.map(|at| (&what[..at], &what[at + 1..]));
-    let Some((name, tag)) = names.find(|(name, _)| is_known(name)) else {
+    let names = library.sources().map(|(name, _)| name);
+    let of_variant =
+        names.filter_map(|name| Some((name, what.strip_prefix(name)?.strip_prefix('-')?)));
+    let Some((name, tag)) = of_variant.max_by_key(|(name, _)| name.len()) else {
         if what.contains('/')
             || [".gguf", ".safetensors"]
                 .iter()

@@ -409,23 +409,12 @@ fn the_program_shows_where_two_models_part() {
     let file = scratch.path().join("compare.json").display().to_string();
     std::fs::write(&file, report).unwrap();
     let out = scratch.path().join("out").display().to_string();
-    let mut draw = vec!["diagram", a.as_str(), "--overlay", &file, "-o", &out];
-    let mut endings = vec!["arch.svg", "layers.svg"];
-    if cfg!(feature = "png") {
-        draw.push("--png");
-        endings.push("arch.png");
-    }
-    let read = |ending: &str| std::fs::read(Path::new(&out).join(format!("llama.{ending}")));
-    let pictures = || {
-        printed(&draw);
-        let files = endings.iter().map(|ending| read(ending).unwrap());
-        files.collect::<Vec<_>>()
-    };
-    let first = pictures();
-    assert_eq!(first, pictures());
-    for text in &first[..2] {
-        let text = std::str::from_utf8(text).unwrap();
-        roxmltree::Document::parse(text).unwrap();
+    let draw = ["diagram", a.as_str(), "--overlay", &file, "-o", &out];
+    printed(&draw);
+    for ending in ["arch", "layers"] {
+        let picture = Path::new(&out).join(format!("llama.{ending}.svg"));
+        let text = std::fs::read_to_string(picture).unwrap();
+        roxmltree::Document::parse(&text).unwrap();
         assert!(text.contains("first value that differs by more than 1e-6:"));
         assert!(text.contains("layers.1.ffn.out"));
     }

@@ -356,12 +356,15 @@ fn numbers_of_a_file_add_up() {
 }
 
 pub(crate) fn check_layout(name: &str, piece: &Piece) {
-    let texts: Vec<(svg::Rect, &str)> = piece.texts().collect();
+    let mut texts: Vec<(svg::Rect, &str)> = piece.texts().collect();
+    texts.sort_by(|(a, _), (b, _)| a.y.total_cmp(&b.y));
     let is_inside =
         |r: &svg::Rect| r.x >= 0.0 && r.y >= 0.0 && r.x + r.w <= piece.w && r.y + r.h <= piece.h;
     for (i, (rect, text)) in texts.iter().enumerate() {
         assert!(is_inside(rect), "{name}: `{text}` at {rect:?} is outside");
-        let met = texts[i + 1..].iter().find(|(other, _)| rect.meets(other));
+        let below = texts[i + 1..].iter();
+        let mut near = below.take_while(|(other, _)| other.y <= rect.y + rect.h);
+        let met = near.find(|(other, _)| rect.meets(other));
         assert_eq!(met, None, "{name}: `{text}` at {rect:?} meets another text");
     }
     for item in &piece.items {

@@ -60,11 +60,6 @@ impl Finding {
         };
         format!("{}: {}: {values}", capital(&listed(&places)), self.what)
     }
-
-    fn swapped(mut self) -> Self {
-        self.of.swap(0, 1);
-        self
-    }
 }
 
 /// What two drawings have in common and what not.
@@ -72,8 +67,6 @@ impl Finding {
 pub struct Comparison {
     /// Both, with a note at each part and slot that differs: the numbers of its findings.
     pub drawings: [Drawing; 2],
-    /// Kinds of layers that belong together, as places in the drawings.
-    pub kinds: Vec<[Option<usize>; 2]>,
     /// Parts that belong together, as places in [`Drawing::parts`].
     pub parts: Vec<[Option<usize>; 2]>,
     /// All differences, those in what is computed first.
@@ -108,7 +101,6 @@ impl Comparison {
         }
         Self {
             drawings,
-            kinds,
             parts: comparer.parts,
             findings: found.into_iter().map(|(finding, _)| finding).collect(),
         }
@@ -155,14 +147,6 @@ impl Comparison {
     /// Whether both compute the same, but for sizes and names.
     pub fn is_same(&self) -> bool {
         !self.findings.iter().any(|f| f.level == Level::Computation)
-    }
-
-    /// The comparison with its sides exchanged.
-    #[must_use]
-    pub fn swapped(&self) -> (Vec<Finding>, Vec<[Option<usize>; 2]>) {
-        let findings = self.findings.iter().cloned().map(Finding::swapped);
-        let parts = self.parts.iter().map(|[a, b]| [*b, *a]);
-        (findings.collect(), parts.collect())
     }
 }
 

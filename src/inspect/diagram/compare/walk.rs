@@ -220,25 +220,15 @@ impl<'d> Comparer<'d> {
         a != b
     }
 
-    fn n_places(&self) -> usize {
-        self.found.iter().map(|(f, _)| f.places.len()).sum()
-    }
-
     fn same_kind(&mut self, place: &str, [a, b]: [&'d Part; 2], spots: Pair<Home>) {
         let place = match a.kind {
             "norm" => place.to_owned(),
             _ => format!("{place}, {}", uncapital(&a.title).min(uncapital(&b.title))),
         };
-        let before = self.n_places();
         let mut changed: Vec<&str> = Vec::new();
-        let others = b
-            .options
-            .iter()
-            .map(|option| (option.name.as_str(), option));
-        let others: HashMap<&str, &PartOption> = others.collect();
         for option in &a.options {
-            let other = others.get(option.name.as_str());
-            let found = other.and_then(|other| Some((*other, self.option(option, other)?)));
+            let other = b.options.iter().find(|other| other.name == option.name);
+            let found = other.and_then(|other| Some((other, self.option(option, other)?)));
             let Some((other, level)) = found else {
                 continue;
             };
@@ -258,13 +248,12 @@ impl<'d> Comparer<'d> {
             let keys: Vec<String> = own.map(|key| format!("`{key}`")).collect();
             (!keys.is_empty()).then(|| listed(&keys))
         };
-        let of = [keys(a, b), keys(b, a)];
-        if of.iter().any(Option::is_some) {
-            self.differ(&place, "weights", of, spots);
-        }
-        let of = [other_ops(a, b), other_ops(b, a)];
-        if before == self.n_places() && changed.is_empty() && of[0] != of[1] {
-            self.differ(&place, "operations", of, spots);
+        let weights = [keys(a, b), keys(b, a)];
+        let ops = [other_ops(a, b), other_ops(b, a)];
+        if weights.iter().any(Option::is_some) {
+            self.differ(&place, "weights", weights, spots);
+        } else if changed.is_empty() && ops[0] != ops[1] {
+            self.differ(&place, "operations", ops, spots);
         }
         // Weights of one key under other names.
         for weight in a.weights.iter().filter(|_| a.title == b.title) {

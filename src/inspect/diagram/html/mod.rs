@@ -10,19 +10,38 @@ mod views;
 
 pub(super) use data::{n_of, shape};
 
+use std::sync::LazyLock;
+
 use sha2::{Digest, Sha256};
 
 use super::Drawing;
 use super::ids::WHOLE;
 use super::svg::{self, escape};
 
-const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = concat!(
-    include_str!("page.js"),
-    include_str!("told.js"),
-    include_str!("search.js"),
-    include_str!("keys.js")
-);
+/// A text that a page holds, and its SHA-256 sum as a policy names it.
+struct Own {
+    text: String,
+    sum: String,
+}
+
+impl Own {
+    fn new(text: String) -> Self {
+        let sum = base64::encode(Sha256::digest(text.as_bytes()));
+        Self { text, sum }
+    }
+}
+
+static STYLE: LazyLock<Own> =
+    LazyLock::new(|| Own::new([svg::SHEET, include_str!("page.css")].concat()));
+static SCRIPT: LazyLock<Own> = LazyLock::new(|| {
+    let files = [
+        include_str!("page.js"),
+        include_str!("told.js"),
+        include_str!("search.js"),
+        include_str!("keys.js"),
+    ];
+    Own::new(files.concat())
+});
 
 /// A page that is to be written.
 pub struct Page<'d> {
@@ -38,7 +57,6 @@ impl Page<'_> {
     /// The page as a file.
     pub fn to_html(&self) -> String {
         let drawing = self.drawing;
-        let style = format!("{}{STYLE}", svg::SHEET);
         format!(
             include_str!("page.html"),
             name = escape(&drawing.name),
@@ -47,10 +65,10 @@ impl Page<'_> {
             levels = levels(drawing),
             views = views::views(drawing),
             data = data::quoted(&data::data(self)),
-            style_sum = sum(&style),
-            script_sum = sum(SCRIPT),
-            style = style,
-            script = SCRIPT,
+            style_sum = STYLE.sum,
+            script_sum = SCRIPT.sum,
+            style = STYLE.text,
+            script = SCRIPT.text,
         )
     }
 }
@@ -87,9 +105,4 @@ fn levels(drawing: &Drawing) -> String {
 
 fn badge(letter: &str) -> String {
     format!("<b class=\"letter\">{}</b>", escape(letter))
-}
-
-/// The SHA-256 sum of a text as a policy names it.
-fn sum(text: &str) -> String {
-    base64::encode(Sha256::digest(text.as_bytes()))
 }

@@ -17,7 +17,6 @@ pub(super) struct Scale {
     /// Between the colours, ascending.
     borders: Vec<f64>,
     n_digits: usize,
-    is_empty: bool,
 }
 
 impl Scale {
@@ -43,32 +42,21 @@ impl Scale {
             borders.dedup();
             borders
         };
-        let is_empty = least > high;
-        let all = |n: &usize| is_empty || least == high || told(*n).len() == LEVELS - 1;
-        let n_digits = DIGITS.clone().find(all).unwrap_or(*DIGITS.end());
-        let borders = if is_empty { Vec::new() } else { told(n_digits) };
-        Self {
-            borders,
-            n_digits: if least == high {
-                *DIGITS.start()
-            } else {
-                n_digits
-            },
-            is_empty,
-        }
+        // Numbers of one value, and none at all, have no borders.
+        let is_one = least >= high;
+        let is_apart = |n: &usize| is_one || told(*n).len() == LEVELS - 1;
+        let n_digits = DIGITS.clone().find(is_apart).unwrap_or(*DIGITS.end());
+        let borders = if is_one { Vec::new() } else { told(n_digits) };
+        Self { borders, n_digits }
     }
 
     /// The colour of a number.
     pub(super) fn level(&self, value: f64) -> usize {
-        let below = self
-            .borders
-            .iter()
-            .filter(|border| **border <= value)
-            .count();
+        let below = self.borders.iter().filter(|border| **border <= value);
         match self.borders.len() {
             _ if value == f64::INFINITY => LEVELS - 1,
             0 => LEVELS / 2,
-            n => below * (LEVELS - 1) / n,
+            n => below.count() * (LEVELS - 1) / n,
         }
     }
 
@@ -82,27 +70,22 @@ impl Scale {
 
     /// What each colour stands for, palest first.
     pub(super) fn shades(&self, values: &[f64]) -> Vec<Shade> {
-        let show = |border: Option<&f64>| border.map(|border| self.show(*border));
-        let n = self.borders.len();
-        let range = |at: usize| {
-            let from = at.checked_sub(1).and_then(|at| show(self.borders.get(at)));
-            match (from, show(self.borders.get(at))) {
-                (Some(from), Some(to)) => format!("{from} to {to}"),
-                (None, Some(to)) => format!("< {to}"),
-                (Some(from), None) => format!("\u{2265} {from}"),
-                (None, None) => {
-                    let about = values.iter().find(|v| v.is_finite());
-                    let is_one = values.iter().all(|v| Some(v) == about);
-                    let about = about.map_or_else(String::new, |v| digits(*v, self.n_digits));
-                    if is_one {
-                        format!("all are {about}")
-                    } else {
-                        format!("about {about}")
-                    }
+        let show = |at: Option<usize>| Some(self.show(*self.borders.get(at?)?));
+        let range = |at: usize| match (show(at.checked_sub(1)), show(Some(at))) {
+            (Some(from), Some(to)) => format!("{from} to {to}"),
+            (None, Some(to)) => format!("< {to}"),
+            (Some(from), None) => format!("\u{2265} {from}"),
+            (None, None) => {
+                let about = values.first().map_or_else(String::new, |v| self.show(*v));
+                match values.iter().all(|v| Some(v) == values.first()) {
+                    true => format!("all are {about}"),
+                    false => format!("about {about}"),
                 }
             }
         };
-        let finite = (0..=n).filter(|_| !self.is_empty).map(|at| Shade {
+        let n = self.borders.len();
+        let has_finite = values.iter().any(|v| v.is_finite());
+        let finite = (0..=n).filter(|_| has_finite).map(|at| Shade {
             level: (at * (LEVELS - 1)).checked_div(n).unwrap_or(LEVELS / 2),
             text: range(at),
         });
