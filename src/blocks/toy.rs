@@ -165,7 +165,7 @@ mod tests {
         assert!(reference.contains("### `toy`\n\nMultiplies with a matrix and a factor."));
 
         let sample = Sample::of_model("toys", &plan).expect("a graph");
-        let drawing = Drawing::new(&def, &source(TOY), &sample);
+        let drawing = Drawing::new(&def, &sample);
         let part = drawing.parts().find(|part| part.kind == "toy");
         let part = part.expect("it is drawn");
         assert_eq!(part.title, "Toy block");

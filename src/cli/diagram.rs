@@ -180,7 +180,7 @@ fn draw(
     sample: &Sample,
 ) -> Result<(), Failure> {
     let source = definitions.archs.source(&def.name)?;
-    let mut drawing = Drawing::new(def, &source.text, sample);
+    let mut drawing = Drawing::new(def, sample);
     if let Some(file) = &args.overlay {
         // The picture may be called otherwise.
         let what = args.what.as_deref().unwrap_or_default();

@@ -62,6 +62,5 @@ fn drawing(
     request: Option<Request>,
 ) -> Result<Drawing, Failure> {
     let (def, mut samples) = samples(definitions, what, None, request, 1)?;
-    let source = definitions.archs.source(&def.name)?;
-    Ok(Drawing::new(&def, &source.text, &samples.swap_remove(0)))
+    Ok(Drawing::new(&def, &samples.swap_remove(0)))
 }

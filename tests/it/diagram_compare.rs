@@ -33,9 +33,9 @@ const PAIRS: [[&str; 2]; 12] = [
     ["gemma4-moe", "gemma4"],
 ];
 
-fn drawing_of(name: &str, def: &ArchDef, source: &str, request: &Request) -> Drawing {
+fn drawing_of(name: &str, def: &ArchDef, request: &Request) -> Drawing {
     let sample = Sample::of_definition(name, def, request).expect("it can be drawn");
-    Drawing::new(def, source, &sample)
+    Drawing::new(def, &sample)
 }
 
 /// A variant of a definition by the name of its picture.
@@ -151,7 +151,7 @@ fn one_edit_is_told_as_that_edit() {
             if what == "biases" && side == 1 {
                 request.with = ["attn_q.bias", "attn_k.bias"].map(str::to_owned).into();
             }
-            drawing_of(["A", "B"][side], &def, text, &request)
+            drawing_of(["A", "B"][side], &def, &request)
         };
         let comparison = check(&what, &draw(0), &draw(1));
         let [finding] = comparison.findings.as_slice() else {
@@ -174,7 +174,6 @@ fn one_edit_is_told_as_that_edit() {
 fn other_sizes_are_numbers_of_files() {
     let library = library();
     let def = library.get("llama").expect("sound");
-    let source = &library.source("llama").expect("built in").text;
     let requests = [("2", "64"), ("3", "96")].map(|(layers, width)| {
         let set = [("block_count", layers), ("feed_forward_length", width)];
         Request {
@@ -187,7 +186,7 @@ fn other_sizes_are_numbers_of_files() {
     let files = requests.each_ref().map(|request| {
         let (_, plan) = design(&def, request).expect("it can be made");
         let sample = Sample::of_model("m", &plan).expect("a graph");
-        Drawing::new(&def, source, &sample)
+        Drawing::new(&def, &sample)
     });
     let comparison = check("sizes", &files[0], &files[1]);
     let mut levels = comparison.findings.iter().map(|finding| finding.level);
@@ -195,7 +194,7 @@ fn other_sizes_are_numbers_of_files() {
     let text = summary(&comparison);
     assert!(text.contains("| layers | 2 | 3 |"), "{text}");
     assert!(text.contains("Both compute the same."), "{text}");
-    let [a, b] = requests.map(|request| drawing_of("m", &def, source, &request));
+    let [a, b] = requests.map(|request| drawing_of("m", &def, &request));
     assert_eq!(Comparison::new(&a, &b).findings, Vec::<Finding>::new());
 }
 

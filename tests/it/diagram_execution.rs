@@ -593,31 +593,3 @@ fn cards_of_scenes_hold_their_texts() {
         }
     }
 }
-
-/// Each denoising step unmasks positions of the first block that has masks, until none is left.
-#[test]
-fn denoising_goes_block_after_block() {
-    let mut n_found = 0;
-    for seen in all() {
-        let name = &seen.golden.name;
-        let scene = pick!(seen.only, Picture::Denoising { block, fixed, .. } => (*block, fixed));
-        assert_eq!(scene.is_some(), seen.plan.mode == Mode::Diffusion, "{name}");
-        let Some((_, (block, fixed))) = scene else {
-            continue;
-        };
-        let n = fixed.iter().flatten().count() as u32;
-        let mut masked: BTreeSet<u32> = (0..n).collect();
-        for step in fixed {
-            let first = masked.first().expect("something is masked") / block;
-            let is_of_block = |at: &u32| at / block == first && masked.contains(at);
-            assert!(
-                !step.is_empty() && step.iter().all(is_of_block),
-                "{name}: {step:?}"
-            );
-            masked.retain(|at| !step.contains(at));
-        }
-        assert!(masked.is_empty() && n > block, "{name}");
-        n_found += 1;
-    }
-    assert!(n_found > 1);
-}

@@ -22,7 +22,7 @@ use crate::command::scratch;
 use crate::goldens::{Golden, goldens, index, library, options, request};
 use crate::support::behind;
 
-/// A golden's model, drawn with its numbers.
+/// A definition's model and its drawing.
 pub(crate) struct Drawn {
     pub(crate) def: ArchDef,
     pub(crate) sample: Sample,
@@ -30,12 +30,12 @@ pub(crate) struct Drawn {
 }
 
 impl Drawn {
+    /// A golden's model with its numbers.
     pub(crate) fn new(library: &Library, golden: &Golden) -> Self {
         let def = library.get(&golden.arch).expect("built in");
-        let source = &library.source(&golden.arch).expect("built in").text;
         let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
         let sample = Sample::of_model(&golden.name, &plan).expect("a graph");
-        let drawing = Drawing::new(&def, source, &sample);
+        let drawing = Drawing::new(&def, &sample);
         Self {
             def,
             sample,
@@ -67,13 +67,12 @@ pub(crate) fn cases() -> &'static [Case] {
             let name = entry["name"].as_str().expect("a name").to_owned();
             let (arch, request) = request(&name, &entry);
             let def = library.get(&arch).expect("sound");
-            let source = &library.source(&arch).expect("built in").text;
             let (_, plan) = design(&def, &request).expect("the golden can be made");
             let samples = [
                 Sample::of_model(&name, &plan).expect("a graph"),
                 Sample::of_definition(&name, &def, &request).expect("a graph"),
             ];
-            let drawings = samples.each_ref().map(|s| Drawing::new(&def, source, s));
+            let drawings = samples.each_ref().map(|s| Drawing::new(&def, s));
             Case {
                 name,
                 def,
@@ -85,42 +84,34 @@ pub(crate) fn cases() -> &'static [Case] {
     })
 }
 
-/// A definition as one of its variants, drawn with symbols.
-pub(crate) struct Variant {
-    pub(crate) arch: String,
-    pub(crate) sample: Sample,
-    pub(crate) drawing: Drawing,
-}
-
-/// Every variant of every definition.
-pub(crate) fn all_variants() -> &'static [Variant] {
-    static ALL: OnceLock<Vec<Variant>> = OnceLock::new();
+/// Every variant of every definition, drawn with symbols.
+pub(crate) fn all_variants() -> &'static [Drawn] {
+    static ALL: OnceLock<Vec<Drawn>> = OnceLock::new();
     ALL.get_or_init(|| {
         let library = library();
-        let sources = library.sources();
-        let of_definition = sources.flat_map(|(arch, source)| {
+        let of_definition = library.sources().flat_map(|(arch, _)| {
             let def = library.get(arch).expect("sound");
             let all = variants(&def).expect("there is a model");
-            let one = |(tag, request): &(String, Request)| {
+            let one = |(tag, request): (String, Request)| {
                 let name = format!("{arch}-{tag}");
                 let name = name.trim_end_matches('-');
-                let sample = Sample::of_definition(name, &def, request).expect("a graph");
-                Variant {
-                    arch: arch.to_owned(),
-                    drawing: Drawing::new(&def, &source.text, &sample),
+                let sample = Sample::of_definition(name, &def, &request).expect("a graph");
+                Drawn {
+                    drawing: Drawing::new(&def, &sample),
+                    def: def.clone(),
                     sample,
                 }
             };
-            all.iter().map(one).collect::<Vec<_>>()
+            all.into_iter().map(one).collect::<Vec<_>>()
         });
         of_definition.collect()
     })
 }
 
 /// The first variant of a definition.
-fn first_of(arch: &str) -> &'static Variant {
+fn first_of(arch: &str) -> &'static Drawn {
     let mut all = all_variants().iter();
-    all.find(|own| own.arch == arch).expect("built in")
+    all.find(|own| own.def.name == arch).expect("built in")
 }
 
 /// Whether an operation only looks at what it reads in another way.
@@ -387,7 +378,6 @@ fn texts<'d>(xml: &'d roxmltree::Document<'_>, tag: &str) -> Vec<&'d str> {
 
 #[test]
 fn pictures_are_legible_sound_and_the_same_each_time_and_say_what_they_show() {
-    let library = library();
     for case in cases() {
         let name = &case.name;
         for (sample, drawing) in case.both() {
@@ -400,8 +390,7 @@ fn pictures_are_legible_sound_and_the_same_each_time_and_say_what_they_show() {
             let start = Instant::now();
             let (pieces, documents) = pictures(drawing);
             assert!(start.elapsed() < RENDERED_WITHIN, "{name}");
-            let source = &library.source(&case.def.name).unwrap().text;
-            let again = pictures(&Drawing::new(&case.def, source, sample));
+            let again = pictures(&Drawing::new(&case.def, sample));
             assert_eq!(documents, again.1, "{name}");
             pieces.iter().for_each(|piece| check_layout(name, piece));
             let xml = documents.each_ref().map(|text| {
@@ -495,7 +484,9 @@ fn variants_show_what_definitions_can_be() {
     let mut missing: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for own in all_variants() {
         let absent: BTreeSet<String> = own.drawing.absent.iter().cloned().collect();
-        let known = missing.entry(&own.arch).or_insert_with(|| absent.clone());
+        let known = missing
+            .entry(&own.def.name)
+            .or_insert_with(|| absent.clone());
         known.retain(|text| absent.contains(text));
     }
     missing.retain(|_, texts| !texts.is_empty());
@@ -561,10 +552,9 @@ fn is_of_file(def: &ArchDef, expr: &Expr) -> bool {
 /// has its own.
 #[test]
 fn no_choice_of_a_file_is_told_as_known() {
-    let library = library();
     let mut n_open = 0;
     for own in all_variants() {
-        let (def, plan) = (library.get(&own.arch).expect("sound"), own.sample.plan());
+        let (def, plan) = (&own.def, own.sample.plan());
         let slots = plan.layers.iter().flat_map(|layer| {
             let slots = layer.slots.iter();
             slots.map(|slot| (slot, &def.stacks[layer.stack].slots[slot.at]))
@@ -583,13 +573,13 @@ fn no_choice_of_a_file_is_told_as_known() {
                 let is_choice = matches!(value, Resolved::Choice(_) | Resolved::Bool(_));
                 // What the contract computes is not told as a choice.
                 let told = part.and_then(|part| part.options.iter().find(|o| o.name == spec.name));
-                let Some(told) = told.filter(|_| is_choice && is_of_file(&def, &setting.expr))
+                let Some(told) = told.filter(|_| is_choice && is_of_file(def, &setting.expr))
                 else {
                     continue;
                 };
                 let mut likes = plan.units().filter(|like| like.contract == unit.contract);
                 let is_mixed = likes.any(|like| like.options[at] != *value);
-                let place = format!("{}: {}.{}", own.arch, unit.path, spec.name);
+                let place = format!("{}: {}.{}", def.name, unit.path, spec.name);
                 assert!(
                     told.is_open || is_mixed,
                     "{place} is told as {}",

@@ -31,8 +31,6 @@ pub enum Error {
 /// What the parts of a drawing are made with.
 pub(super) struct Maker<'a> {
     pub(super) def: &'a ArchDef,
-    /// The text of the definition.
-    source: &'a str,
     pub(super) is_symbolic: bool,
     pub(super) sample: &'a Sample,
     pub(super) plan: &'a Plan,
@@ -53,7 +51,7 @@ pub(super) struct Maker<'a> {
 
 impl Drawing {
     /// The drawing of a sample.
-    pub fn new(def: &ArchDef, source: &str, sample: &Sample) -> Self {
+    pub fn new(def: &ArchDef, sample: &Sample) -> Self {
         let (plan, steps) = (sample.plan(), sample.steps());
         let mut places: HashMap<(&str, &str), Vec<usize>> = HashMap::new();
         for (at, step) in steps.iter().enumerate() {
@@ -61,7 +59,6 @@ impl Drawing {
         }
         let maker = Maker {
             def,
-            source,
             is_symbolic: sample.is_symbolic(),
             sample,
             plan,
@@ -398,7 +395,8 @@ impl<'a> Maker<'a> {
     /// Line of the definition in which something stands, counted from 1.
     pub(super) fn line_at(&self, span: &Span) -> Option<usize> {
         // What a definition leaves to a default has no line.
-        let before = self.source.get(..span.start).filter(|_| !span.is_empty())?;
+        let source = &self.def.text.source;
+        let before = source.get(..span.start).filter(|_| !span.is_empty())?;
         Some(before.matches('\n').count() + 1)
     }
 }

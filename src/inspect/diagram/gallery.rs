@@ -37,7 +37,6 @@ pub fn gallery(library: &Library) -> Result<Vec<(String, String)>, GalleryError>
     let names: Vec<String> = library.sources().map(|(name, _)| name.to_owned()).collect();
     for arch in &names {
         let def = library.get(arch)?;
-        let source = &library.source(arch)?.text;
         let failed = |source: Error| GalleryError::Drawing {
             name: arch.clone(),
             source,
@@ -48,7 +47,7 @@ pub fn gallery(library: &Library) -> Result<Vec<(String, String)>, GalleryError>
                 false => format!("{arch}-{tag}"),
             };
             let sample = Sample::of_definition(&name, &def, &request).map_err(failed)?;
-            let drawing = Drawing::new(&def, source, &sample);
+            let drawing = Drawing::new(&def, &sample);
             let file = format!("{name}.svg");
             files.push((file.clone(), svg::small_stack(&drawing)));
             let mut links = Vec::new();
@@ -62,12 +61,8 @@ pub fn gallery(library: &Library) -> Result<Vec<(String, String)>, GalleryError>
                 });
                 links.push(format!("[{}]({file}) {}", kind.letter, kind.label));
             }
-            let first = def
-                .notes
-                .lines()
-                .next()
-                .unwrap_or_default()
-                .replace('|', "\\|");
+            let first = def.notes.lines().next().unwrap_or_default();
+            let first = first.replace('|', "\\|");
             let written = writeln!(
                 rows,
                 "| [{name}]({file}) | {} | {first} |",

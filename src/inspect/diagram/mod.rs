@@ -273,30 +273,24 @@ pub struct PartOption {
     pub is_ruled: bool,
 }
 
-/// A small picture beside a title.
+/// A small picture beside a title, with its words.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Icon {
-    /// Query heads over the heads of keys and values that they share.
-    Heads {
-        /// Query heads for each head of keys; none if sizes are symbols.
-        per_group: Option<u64>,
-        /// In words.
-        text: String,
-    },
-    /// Experts of which some are used.
-    Experts {
-        /// Used, and in all; none if sizes are symbols.
-        numbers: Option<(u64, u64)>,
-        /// In words.
-        text: String,
-    },
-    /// Which keys a query sees.
-    Mask {
-        /// Of a text of [`MASK`] tokens, the keys that each query sees, with a window of half of them.
-        seen: Vec<Range<u32>>,
-        /// In words.
-        text: String,
-    },
+pub struct Icon {
+    /// What is drawn.
+    pub sign: Sign,
+    /// In words.
+    pub text: String,
+}
+
+/// What a small picture shows; numbers are there only with a file.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Sign {
+    /// So many query heads over each head of keys and values that they share.
+    Heads(Option<u64>),
+    /// Experts that are used, and all.
+    Experts(Option<(u64, u64)>),
+    /// Of a text of [`MASK`] tokens, the keys that each query sees, with a window of half of them.
+    Mask(Vec<Range<u32>>),
 }
 
 /// Tokens of the text in the picture of what is seen.

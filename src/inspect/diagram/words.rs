@@ -11,7 +11,7 @@ use crate::inspect::describe;
 use crate::plan::{Plan, StatePlan, Unit};
 
 use super::build::Maker;
-use super::{Icon, MASK, OpShape};
+use super::{Icon, MASK, OpShape, Sign};
 
 /// What is read under the name of a tap, after `verb`.
 pub(super) fn tap(verb: &str, name: &str) -> String {
@@ -216,30 +216,21 @@ impl Maker<'_> {
         if let Some(StatePlan::KeyValue(rows)) = &unit.state {
             let cache = &self.plan.caches[rows.cache].unit;
             let small = small(self.plan, cache, MASK / 2);
-            icons.push(Icon::Mask {
-                seen: (0..MASK).map(|query| small.visible(query, MASK)).collect(),
-                text: self.seen(cache),
-            });
-            let groups = if has("kv_heads") {
-                number("kv_heads")
-            } else {
-                Some(1)
+            let seen = (0..MASK).map(|query| small.visible(query, MASK));
+            let (groups, keys) = match has("kv_heads") {
+                true => (number("kv_heads"), format!("{} KV heads", size("kv_heads"))),
+                false => (Some(1), "one latent row".into()),
             };
-            let keys = match has("kv_heads") {
-                true => format!("{} KV heads", size("kv_heads")),
-                false => "one latent row".into(),
-            };
-            icons.push(Icon::Heads {
-                per_group: number("heads").zip(groups).map(|(h, g)| h / g.max(1)),
-                text: format!("{} query heads, {keys}", size("heads")),
-            });
+            let heads = number("heads").zip(groups).map(|(h, g)| h / g.max(1));
+            icons.push((Sign::Mask(seen.collect()), self.seen(cache)));
+            let text = format!("{} query heads, {keys}", size("heads"));
+            icons.push((Sign::Heads(heads), text));
         }
         if has("used") && has("experts") {
-            icons.push(Icon::Experts {
-                numbers: number("used").zip(number("experts")),
-                text: format!("{} of {} experts", size("used"), size("experts")),
-            });
+            let text = format!("{} of {} experts", size("used"), size("experts"));
+            icons.push((Sign::Experts(number("used").zip(number("experts"))), text));
         }
-        icons
+        let icons = icons.into_iter();
+        icons.map(|(sign, text)| Icon { sign, text }).collect()
     }
 }

@@ -5,16 +5,19 @@ use std::ops::Range;
 use super::scene::{Item, Piece, Rect};
 use super::shape::square;
 use super::text::{Style, width, wrap};
-use crate::inspect::diagram::{Icon, MASK};
+use crate::inspect::diagram::{Icon, MASK, Sign};
 
 const SIDE: f64 = 30.0;
 
 /// Pictures beside each other, with their words; as many rows as the room needs.
 pub(super) fn row(icons: &[Icon], room: f64) -> Piece {
-    let icons = icons.iter().map(|icon| match icon {
-        Icon::Heads { per_group, text } => worded(heads(*per_group), text, room),
-        Icon::Experts { numbers, text } => worded(experts(*numbers), text, room),
-        Icon::Mask { seen, text } => worded(mask(seen), text, room),
+    let icons = icons.iter().map(|icon| {
+        let picture = match &icon.sign {
+            Sign::Heads(per_group) => heads(*per_group),
+            Sign::Experts(numbers) => experts(*numbers),
+            Sign::Mask(seen) => mask(seen),
+        };
+        worded(picture, &icon.text, room)
     });
     Piece::wrapped(icons.collect(), (16.0, 6.0), room)
 }
@@ -22,12 +25,12 @@ pub(super) fn row(icons: &[Icon], room: f64) -> Piece {
 /// A picture with words on its right.
 fn worded(picture: Piece, text: &str, room: f64) -> Piece {
     let left = picture.w + 6.0;
-    let lines = wrap(text, Style::Small, (room - left).max(60.0));
+    let room = (room - left).max(60.0);
+    let lines = wrap(text, Style::Small, room);
     let widths = lines.iter().map(|line| width(line, Style::Small));
-    let mut words = Piece::new(widths.fold(0.0, f64::max), 0.0);
-    lines
-        .iter()
-        .for_each(|line| words.write(0.0, Style::Small, line));
+    let mut words = Piece::new(room, 0.0);
+    words.write(0.0, Style::Small, text);
+    words.w = widths.fold(0.0, f64::max);
     let mut piece = Piece::new(left + words.w, picture.h.max(words.h));
     let tops = [&picture, &words].map(|inner| (piece.h - inner.h) / 2.0);
     piece.put(picture, 0.0, tops[0]);
