@@ -1,4 +1,5 @@
-"""Checks a server with the official `openai` package: whole and streamed answers, log-probabilities, errors.
+"""Checks a server with the official `openai` package: whole and streamed answers, log-probabilities, tools,
+structured output, responses, completions, errors.
 
 Usage: openai_client.py http://127.0.0.1:11116/v1
 """
@@ -6,6 +7,7 @@ Usage: openai_client.py http://127.0.0.1:11116/v1
 import sys
 
 import openai
+import pydantic
 
 client = openai.OpenAI(base_url=sys.argv[1], api_key="unused", max_retries=0)
 model = client.models.list().data[0].id
@@ -40,6 +42,47 @@ assert all(abs(t.logprob - e.logprob) < 1e-3 for t, e in zip(tokens, entries))
 assert usage.total_tokens == answer.usage.total_tokens, (usage, answer.usage)
 # The prompt was read before, but for its last token.
 assert usage.prompt_tokens_details.cached_tokens == usage.prompt_tokens - 1, usage
+
+
+
+class Days(pydantic.BaseModel, extra="forbid"):
+    days: int = pydantic.Field(ge=1, le=9)
+
+
+parsed = client.chat.completions.parse(model=model, messages=messages, response_format=Days)
+assert 1 <= parsed.choices[0].message.parsed.days <= 9, parsed
+
+tool = openai.pydantic_function_tool(Days, name="get_weather")
+choice = {"type": "function", "function": {"name": "get_weather"}}
+called = dict(model=model, messages=messages, temperature=0, tools=[tool], tool_choice=choice)
+call = client.chat.completions.create(**called).choices[0].message.tool_calls[0]
+assert call.function.name == "get_weather", call
+Days.model_validate_json(call.function.arguments)
+with client.chat.completions.stream(**called) as stream:
+    streamed_call = stream.get_final_completion().choices[0].message.tool_calls[0]
+assert streamed_call.function.arguments == call.function.arguments, streamed_call
+result = {"role": "tool", "tool_call_id": call.id, "content": "rain"}
+assistant = {"role": "assistant", "content": None, "tool_calls": [call.model_dump()]}
+again = client.chat.completions.create(model=model, messages=[*messages, assistant, result])
+assert again.choices[0].finish_reason in ("stop", "length"), again
+
+response = client.responses.create(model=model, input="2+2=?", temperature=0)
+assert response.output_text == text and response.status == "completed", response
+with client.responses.stream(model=model, input="2+2=?", temperature=0) as stream:
+    deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == text and stream.get_final_response().output_text == text
+assert 1 <= client.responses.parse(model=model, input="2+2=?", text_format=Days).output_parsed.days <= 9
+flat = {"type": "function", "name": "get_weather", "parameters": Days.model_json_schema()}
+called = dict(model=model, temperature=0, tools=[flat], tool_choice={"type": "function", "name": "get_weather"})
+item = client.responses.create(input="2+2=?", **called).output[-1]
+Days.model_validate_json(item.arguments)
+outcome = {"type": "function_call_output", "call_id": item.call_id, "output": "rain"}
+items = [{"role": "user", "content": "2+2=?"}, item.model_dump(exclude_none=True), outcome]
+assert client.responses.create(model=model, input=items, max_output_tokens=20).output
+
+completion = client.completions.create(model=model, prompt="2+2", max_tokens=2, echo=True, logprobs=1)
+assert completion.choices[0].text.startswith("2+2"), completion
+assert client.models.retrieve(model).id == model
 
 for wrong, expected in [
     (dict(model="nobody", messages=messages), openai.NotFoundError),

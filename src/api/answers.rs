@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use crate::engine::serving::Served;
-use crate::engine::{AnswerToken, Event, FinishReason, Fixed, Request, Usage};
+use crate::engine::{AnswerToken, Event, FinishReason, Fixed, Request, Stopped, Usage};
 
 use super::error::Error;
 use super::parts::{Piece, Reader};
@@ -42,7 +42,8 @@ pub(super) struct Completion {
     /// The tokens of the prompt, if their log-probabilities are wanted.
     pub(super) prompt: Vec<AnswerToken>,
     pub(super) tokens: Vec<AnswerToken>,
-    reason: Option<FinishReason>,
+    pub(super) reason: Option<FinishReason>,
+    pub(super) stopped: Option<Stopped>,
 }
 
 impl Completion {
@@ -82,26 +83,51 @@ pub(super) fn finish_reason(reason: FinishReason) -> &'static str {
     }
 }
 
+/// Adds to a choice what of the request stopped it, if anything did, under vLLM's name.
+pub(super) fn note_stop(choice: &mut Value, stopped: Option<&Stopped>) {
+    match stopped {
+        None => {}
+        Some(Stopped::Text(text)) => choice["stop_reason"] = text.as_str().into(),
+        Some(Stopped::Token(id)) => choice["stop_reason"] = (*id).into(),
+    }
+}
+
 /// How an endpoint writes the data of a stream's events.
 pub(super) trait Format: Send + 'static {
+    /// Whether events are named by their `type` and the last of them ends the stream, which `[DONE]` does
+    /// otherwise.
+    const IS_NAMED: bool = false;
+
     /// Data before the first text of a completion.
-    fn start(&mut self, choice: u32) -> Vec<String>;
+    fn start(&mut self, choice: u32) -> Vec<Value>;
     /// Tokens of a completion's prompt with their log-probabilities, where these are wanted.
-    fn prompt(&mut self, _choice: u32, _tokens: &[AnswerToken]) -> Vec<String> {
+    fn prompt(&mut self, _choice: u32, _tokens: &[AnswerToken]) -> Vec<Value> {
         Vec::new()
     }
     /// Text of a completion.
-    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken]) -> String;
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken]) -> Vec<Value>;
     /// Reasoning, or a piece of a call, of a completion; where answers are read.
-    fn piece(&mut self, _choice: u32, _piece: &Piece) -> Vec<String> {
+    fn piece(&mut self, _choice: u32, _piece: &Piece) -> Vec<Value> {
         Vec::new()
     }
     /// A denoising step of a completion.
-    fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> String;
+    fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> Vec<Value>;
     /// The end of a completion.
-    fn end(&mut self, choice: u32, reason: FinishReason) -> String;
+    fn end(&mut self, choice: u32, reason: FinishReason, stopped: Option<&Stopped>) -> Vec<Value>;
     /// Data after the last completion.
-    fn done(&mut self, usage: &Usage) -> Vec<String>;
+    fn done(&mut self, usage: &Usage) -> Vec<Value>;
+    /// Data of an error, which ends the stream.
+    fn failed(&mut self, error: &Error) -> Vec<Value> {
+        vec![error.body()]
+    }
+}
+
+/// Where a stream is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Open,
+    Complete,
+    Failed,
 }
 
 fn incomplete() -> Error {
@@ -174,8 +200,13 @@ impl Answers {
                     let pieces = self.read(choice, text, tokens);
                     pieces.into_iter().for_each(|piece| one.add(piece));
                 }
-                Event::Done { reason, usage } => {
+                Event::Done {
+                    reason,
+                    stopped,
+                    usage,
+                } => {
                     one.reason = Some(reason);
+                    one.stopped = stopped;
                     let pieces = self.rest(choice, reason);
                     pieces.into_iter().for_each(|piece| one.add(piece));
                     self.add(choice, &usage);
@@ -225,58 +256,81 @@ impl Answers {
 
     /// Server-sent events: the start of each completion, text, the end of each, what the format adds
     /// after all of them. A completion that fails ends the stream with its error.
-    pub(super) fn stream(self, mut format: impl Format) -> Response {
-        let first: Vec<String> = (0..self.n_open).flat_map(|i| format.start(i)).collect();
+    pub(super) fn stream<F: Format>(self, mut format: F) -> Response {
+        let first: Vec<Value> = (0..self.n_open).flat_map(|i| format.start(i)).collect();
         let rest = stream::unfold(Some((self, format)), |state| async {
             let (mut answers, mut format) = state?;
-            let (out, has_ended) = match answers.events.next().await {
+            let (data, stage) = match answers.events.next().await {
                 Some((choice, event)) => answers.written(&mut format, choice, event),
-                None => (vec![incomplete().body().to_string()], true),
+                None => (format.failed(&incomplete()), Stage::Failed),
             };
-            Some((out, (!has_ended).then_some((answers, format))))
+            let mut out = sse_events::<F>(data);
+            if stage == Stage::Complete && !F::IS_NAMED {
+                out.push(SseEvent::default().data("[DONE]"));
+            }
+            let next = (stage == Stage::Open).then_some((answers, format));
+            Some((out, next))
         });
-        let all = stream::iter(first).chain(rest.flat_map(stream::iter));
-        let events = all.map(|data| Ok::<_, Infallible>(SseEvent::default().data(data)));
-        let sse = Sse::new(events).keep_alive(KeepAlive::default());
+        let all = stream::iter(sse_events::<F>(first)).chain(rest.flat_map(stream::iter));
+        let sse = Sse::new(all.map(Ok::<_, Infallible>)).keep_alive(KeepAlive::default());
         sse.into_response()
     }
 
-    /// The data of an event, and whether it is the last.
-    fn written(&mut self, format: &mut impl Format, i: u32, event: Event) -> (Vec<String>, bool) {
+    /// The data of an event, and where the stream is then.
+    fn written(&mut self, format: &mut impl Format, i: u32, event: Event) -> (Vec<Value>, Stage) {
         self.record.event(&event);
-        match event {
-            Event::Prompt(tokens) => (format.prompt(i, &tokens), false),
+        let data = match event {
+            Event::Prompt(tokens) => format.prompt(i, &tokens),
             Event::Text { text, tokens } => {
                 let pieces = self.read(i, text, tokens);
-                (pieces_written(format, i, &pieces), false)
+                pieces_written(format, i, &pieces)
             }
             Event::Step {
                 step,
                 fixed,
                 n_masked,
-            } => (vec![format.step(i, step, &fixed, n_masked)], false),
-            Event::Done { reason, usage } => {
+            } => format.step(i, step, &fixed, n_masked),
+            Event::Done {
+                reason,
+                stopped,
+                usage,
+            } => {
                 self.add(i, &usage);
                 self.n_open -= 1;
                 let mut out = pieces_written(format, i, &self.rest(i, reason));
-                out.push(format.end(i, reason));
+                out.extend(format.end(i, reason, stopped.as_ref()));
                 if self.n_open == 0 {
                     out.extend(format.done(&self.total()));
+                    return (out, Stage::Complete);
                 }
-                (out, self.n_open == 0)
+                out
             }
             Event::Failed(failure) => {
                 tracing::error!(%failure, "a stream failed");
-                (vec![Error::from(failure).body().to_string()], true)
+                return (format.failed(&Error::from(failure)), Stage::Failed);
             }
-        }
+        };
+        (data, Stage::Open)
     }
 }
 
+/// The events of a stream with these data.
+fn sse_events<F: Format>(data: Vec<Value>) -> Vec<SseEvent> {
+    let event = |data: Value| {
+        let name = data.get("type").and_then(Value::as_str);
+        let event = match name.filter(|_| F::IS_NAMED) {
+            Some(name) => SseEvent::default().event(name),
+            None => SseEvent::default(),
+        };
+        event.data(data.to_string())
+    };
+    data.into_iter().map(event).collect()
+}
+
 /// The data of pieces of a completion.
-fn pieces_written(format: &mut impl Format, i: u32, pieces: &[Piece]) -> Vec<String> {
+fn pieces_written(format: &mut impl Format, i: u32, pieces: &[Piece]) -> Vec<Value> {
     let written = pieces.iter().flat_map(|piece| match piece {
-        Piece::Content(text, tokens) => vec![format.text(i, text, tokens)],
+        Piece::Content(text, tokens) => format.text(i, text, tokens),
         other => format.piece(i, other),
     });
     written.collect()

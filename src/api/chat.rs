@@ -13,19 +13,19 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use crate::engine::{AnswerToken, FinishReason, Fixed, Usage};
+use crate::engine::{AnswerToken, FinishReason, Fixed, Stopped, Usage};
 
 use super::Pool;
-use super::answers::{Answers, Completion, Format, TOOL_CALLS, finish_reason, usage_json};
+use super::answers::{Completion, Format, TOOL_CALLS, finish_reason, note_stop, usage_json};
+use super::dialogue::Dialogue;
 use super::diffusion::step_json;
 use super::envelope::Envelope;
 use super::error::Error;
 use super::fields::{Body, fields};
-use super::generation::{Generation, check_top, choices};
+use super::generation::check_top;
 use super::logprobs;
-use super::messages::Messages;
 use super::parts::Piece;
-use super::reading::{Reading, call_json};
+use super::reading::call_json;
 
 fields! {
     struct Chat {
@@ -38,14 +38,13 @@ fields! {
 ///
 /// # Errors
 /// Checks that do not depend on the model.
-fn parse(mut body: Body) -> Result<(Messages, Chat, Generation), Error> {
-    let generation = Generation::take(&mut body, 1)?;
-    let messages: Messages = body.take()?;
+fn parse(mut body: Body) -> Result<(Dialogue, Chat), Error> {
+    let dialogue = Dialogue::take(&mut body)?;
     let chat: Chat = body.take()?;
     body.finish()?;
-    messages.check()?;
+    dialogue.check()?;
     chat.check()?;
-    Ok((messages, chat, generation))
+    Ok((dialogue, chat))
 }
 
 /// Why a request with these fields is refused whatever the model; none if it is not.
@@ -59,40 +58,28 @@ pub(super) async fn completions(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Error> {
-    let (messages, chat, generation) = parse(Body::read(&headers, body)?)?;
-    let wanted = generation.constraint()?;
-    let served = pool.get(generation.model()).await?;
-    let tools = messages.tools()?;
-    let text = served.chat_text(&messages.conversation(&tools, &served.dialect))?;
-    let prompt = served.prompt_of(&text)?;
-    let reading = Reading::new(&messages, &tools, &served.dialect, &text);
-    let constraint = match reading.constraint(wanted) {
-        Some(wanted) => Some(wanted.compile(&served).await?),
-        None => None,
-    };
+    let (dialogue, chat) = parse(Body::read(&headers, body)?)?;
     let top = chat.n_top_logprobs();
-    let mut first = generation.request(&served, &prompt, top, constraint.as_ref())?;
-    first.thinking = reading.thinking(&served);
-    let n = generation.n_choices();
-    let answers = Answers::submit(&served, choices(&first, n).collect(), n)?;
-    let answers = answers.read_by(reading.reader());
-    let envelope = Envelope::new(Arc::clone(&served), "chatcmpl", generation.wants_usage());
+    let begun = dialogue.begin(&pool, top).await?;
+    let (served, generation) = (begun.served, &dialogue.generation);
     let shape = Shape {
-        envelope,
+        envelope: Envelope::new(Arc::clone(&served), "chatcmpl-", generation.wants_usage()),
         wants_logprobs: top.is_some(),
         calling: HashSet::new(),
     };
     if generation.is_streamed() {
-        return Ok(answers.stream(shape));
+        return Ok(begun.answers.stream(shape));
     }
-    let (all, usage) = answers.collect().await?;
+    let (all, usage) = begun.answers.collect().await?;
     let choices = all.iter().enumerate().map(|(i, one)| {
-        json!({
+        let mut choice = json!({
             "index": i,
             "message": message(one),
             "logprobs": shape.logprobs(&one.tokens),
             "finish_reason": one.finish_reason(),
-        })
+        });
+        note_stop(&mut choice, one.stopped.as_ref());
+        choice
     });
     let mut answer = shape.envelope.object("chat.completion", &choices.collect());
     answer["usage"] = usage_json(&usage);
@@ -164,25 +151,25 @@ impl Shape {
         delta: &Value,
         logprobs: Option<&Value>,
         reason: Option<&str>,
-    ) -> String {
+    ) -> Value {
         let choice =
             json!([{ "index": i, "delta": delta, "logprobs": logprobs, "finish_reason": reason }]);
-        self.envelope.chunk(CHUNK, &choice).to_string()
+        self.envelope.chunk(CHUNK, &choice)
     }
 }
 
 impl Format for Shape {
-    fn start(&mut self, choice: u32) -> Vec<String> {
+    fn start(&mut self, choice: u32) -> Vec<Value> {
         let delta = json!({ "role": "assistant", "content": "" });
         vec![self.delta(choice, &delta, None, None)]
     }
 
-    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken]) -> String {
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken]) -> Vec<Value> {
         let delta = json!({ "content": text });
-        self.delta(choice, &delta, self.logprobs(tokens).as_ref(), None)
+        vec![self.delta(choice, &delta, self.logprobs(tokens).as_ref(), None)]
     }
 
-    fn piece(&mut self, choice: u32, piece: &Piece) -> Vec<String> {
+    fn piece(&mut self, choice: u32, piece: &Piece) -> Vec<Value> {
         let delta = match piece {
             Piece::Content(text, _) => json!({ "content": text }),
             Piece::Reasoning(text) => json!({ "reasoning_content": text, "reasoning": text }),
@@ -199,22 +186,24 @@ impl Format for Shape {
         vec![self.delta(choice, &delta, None, None)]
     }
 
-    fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> String {
+    fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> Vec<Value> {
         let mut chunk = self.envelope.chunk(CHUNK, &json!([]));
         let tokenizer = self.envelope.served.handle.tokenizer();
         chunk["diffusion"] = step_json(choice, step, n_masked, fixed, tokenizer);
-        chunk.to_string()
+        vec![chunk]
     }
 
-    fn end(&mut self, choice: u32, reason: FinishReason) -> String {
+    fn end(&mut self, choice: u32, reason: FinishReason, stopped: Option<&Stopped>) -> Vec<Value> {
         let reason = match reason {
             FinishReason::Stop if self.calling.contains(&choice) => TOOL_CALLS,
             reason => finish_reason(reason),
         };
-        self.delta(choice, &json!({}), None, Some(reason))
+        let mut chunk = self.delta(choice, &json!({}), None, Some(reason));
+        note_stop(&mut chunk["choices"][0], stopped);
+        vec![chunk]
     }
 
-    fn done(&mut self, usage: &Usage) -> Vec<String> {
+    fn done(&mut self, usage: &Usage) -> Vec<Value> {
         self.envelope.done(CHUNK, usage_json(usage))
     }
 }

@@ -14,10 +14,10 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::engine::serving::Served;
-use crate::engine::{AnswerToken, FinishReason, Fixed, Request, Usage};
+use crate::engine::{AnswerToken, FinishReason, Fixed, Request, Stopped, Usage};
 
 use super::Pool;
-use super::answers::{Answers, Completion, Format, finish_reason, usage_json};
+use super::answers::{Answers, Completion, Format, finish_reason, note_stop, usage_json};
 use super::diffusion::step_json;
 use super::envelope::Envelope;
 use super::error::Error;
@@ -101,7 +101,7 @@ pub(super) async fn completions(
     }
     let answers = Answers::submit(&served, requests, n);
     let answers = answers.map_err(|error| error.of_prompt(PROMPT))?;
-    let envelope = Envelope::new(Arc::clone(&served), "cmpl", generation.wants_usage());
+    let envelope = Envelope::new(Arc::clone(&served), "cmpl-", generation.wants_usage());
     let encoded_choices = encoded.len() as u32 * n;
     let mut shape = Shape {
         prompts: encoded,
@@ -316,10 +316,12 @@ impl Shape {
         }
         text.push_str(&one.text);
         arrays.push(&one.tokens, offset, tokenizer);
-        json!({
+        let mut choice = json!({
             "text": text, "logprobs": self.wants_logprobs.then(|| arrays.json()),
             "finish_reason": one.finish_reason(),
-        })
+        });
+        note_stop(&mut choice, one.stopped.as_ref());
+        choice
     }
 
     fn chunk(
@@ -328,11 +330,11 @@ impl Shape {
         text: &str,
         logprobs: Option<&Value>,
         reason: Option<&str>,
-    ) -> String {
+    ) -> Value {
         let choice = json!([{
             "index": index, "text": text, "logprobs": logprobs, "finish_reason": reason,
         }]);
-        self.envelope.chunk(OBJECT, &choice).to_string()
+        self.envelope.chunk(OBJECT, &choice)
     }
 
     fn arrays(&self, tokens: &[AnswerToken], offset: isize) -> (Option<Value>, isize) {
@@ -344,7 +346,7 @@ impl Shape {
 }
 
 impl Format for Shape {
-    fn start(&mut self, choice: u32) -> Vec<String> {
+    fn start(&mut self, choice: u32) -> Vec<Value> {
         if !self.is_echoed {
             return Vec::new();
         }
@@ -352,7 +354,7 @@ impl Format for Shape {
         vec![self.chunk(choice, &text, None, None)]
     }
 
-    fn prompt(&mut self, choice: u32, tokens: &[AnswerToken]) -> Vec<String> {
+    fn prompt(&mut self, choice: u32, tokens: &[AnswerToken]) -> Vec<Value> {
         if !self.is_echoed {
             return Vec::new();
         }
@@ -362,24 +364,26 @@ impl Format for Shape {
         vec![self.chunk(choice, "", arrays.as_ref(), None)]
     }
 
-    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken]) -> String {
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken]) -> Vec<Value> {
         let (arrays, end) = self.arrays(tokens, self.offsets[choice as usize]);
         self.offsets[choice as usize] = end;
-        self.chunk(choice, text, arrays.as_ref(), None)
+        vec![self.chunk(choice, text, arrays.as_ref(), None)]
     }
 
-    fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> String {
+    fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> Vec<Value> {
         let mut chunk = self.envelope.chunk(OBJECT, &json!([]));
         let tokenizer = self.envelope.served.handle.tokenizer();
         chunk["diffusion"] = step_json(choice, step, n_masked, fixed, tokenizer);
-        chunk.to_string()
+        vec![chunk]
     }
 
-    fn end(&mut self, choice: u32, reason: FinishReason) -> String {
-        self.chunk(choice, "", None, Some(finish_reason(reason)))
+    fn end(&mut self, choice: u32, reason: FinishReason, stopped: Option<&Stopped>) -> Vec<Value> {
+        let mut chunk = self.chunk(choice, "", None, Some(finish_reason(reason)));
+        note_stop(&mut chunk["choices"][0], stopped);
+        vec![chunk]
     }
 
-    fn done(&mut self, usage: &Usage) -> Vec<String> {
+    fn done(&mut self, usage: &Usage) -> Vec<Value> {
         self.envelope.done(OBJECT, usage_json(usage))
     }
 }

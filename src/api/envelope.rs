@@ -10,20 +10,20 @@ use crate::engine::serving::{self, Served};
 /// The common fields of a response, whole or in chunks.
 pub(super) struct Envelope {
     pub(super) served: Arc<Served>,
-    id: String,
-    created: u64,
+    pub(super) id: String,
+    pub(super) created: u64,
     wants_usage: bool,
 }
 
 impl Envelope {
-    /// A new response whose id starts with `kind`; `wants_usage` says whether the last chunk of a stream
+    /// A new response whose id starts with `prefix`; `wants_usage` says whether the last chunk of a stream
     /// has the usage.
-    pub(super) fn new(served: Arc<Served>, kind: &str, wants_usage: bool) -> Self {
+    pub(super) fn new(served: Arc<Served>, prefix: &str, wants_usage: bool) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let (now, count) = (serving::now(), COUNT.fetch_add(1, Ordering::Relaxed));
         Self {
             served,
-            id: format!("{kind}-{now:x}{count:08x}"),
+            id: format!("{prefix}{now:x}{count:08x}"),
             created: now,
             wants_usage,
         }
@@ -47,14 +47,12 @@ impl Envelope {
     }
 
     /// Data after the last completion of a stream.
-    pub(super) fn done(&self, object: &str, usage: Value) -> Vec<String> {
-        let mut out = Vec::new();
-        if self.wants_usage {
+    pub(super) fn done(&self, object: &str, usage: Value) -> Vec<Value> {
+        let last = self.wants_usage.then(|| {
             let mut last = self.object(object, &json!([]));
             last["usage"] = usage;
-            out.push(last.to_string());
-        }
-        out.push("[DONE]".into());
-        out
+            last
+        });
+        last.into_iter().collect()
     }
 }

@@ -102,6 +102,16 @@ impl Error {
         }
     }
 
+    /// A field that has to be there.
+    pub(super) fn missing(param: impl Into<String>) -> Self {
+        let param = param.into();
+        Self::Field {
+            message: format!("missing required parameter: `{param}`"),
+            param,
+            code: "missing_required_parameter",
+        }
+    }
+
     /// A field of another type.
     pub(super) fn kind(param: impl Into<String>, message: &str) -> Self {
         let param = param.into();
@@ -142,7 +152,7 @@ impl Error {
         }
     }
 
-    fn status(&self) -> StatusCode {
+    pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::Field { .. } | Self::Body(_) | Self::ContextLength { .. } => {
                 StatusCode::BAD_REQUEST
@@ -213,6 +223,10 @@ impl Error {
     }
 }
 
+/// What a response refuses with, for a route that writes errors in another shape.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal(pub(super) String);
+
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         match &self {
@@ -225,6 +239,7 @@ impl IntoResponse for Error {
         }
         let status = self.status();
         let mut response = (status, Json(self.body())).into_response();
+        response.extensions_mut().insert(Refusal(self.to_string()));
         let headers = response.headers_mut();
         if status == StatusCode::UNAUTHORIZED {
             let scheme = HeaderValue::from_static("Bearer realm=\"bench\"");

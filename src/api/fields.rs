@@ -99,9 +99,20 @@ impl Body {
         }
     }
 
+    /// The same body with these fields in place of its own of the same names.
+    pub(super) fn with(mut self, fields: Map<String, Value>) -> Self {
+        self.left.extend(fields);
+        self
+    }
+
     /// Whether a field is there and has a value.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.left.get(name).is_some_and(|value| !value.is_null())
+        self.get(name).is_some()
+    }
+
+    /// A field that no part has taken, with a value.
+    pub(super) fn get(&self, name: &str) -> Option<&Value> {
+        self.left.get(name).filter(|value| !value.is_null())
     }
 
     /// Takes one field; null is none.
@@ -143,14 +154,7 @@ impl Body {
             let inner = error.into_inner().to_string();
             let missing = inner.strip_prefix("missing field `");
             match missing.and_then(|rest| rest.split_once('`')) {
-                Some((field, _)) => {
-                    let param = format!("{}{field}", self.prefix);
-                    Error::Field {
-                        message: format!("missing required parameter: `{param}`"),
-                        param,
-                        code: "missing_required_parameter",
-                    }
-                }
+                Some((field, _)) => Error::missing(format!("{}{field}", self.prefix)),
                 None => Error::kind(format!("{}{path}", self.prefix), &plain(&inner)),
             }
         })

@@ -1,4 +1,4 @@
-//! Fields of OpenAI's API, vLLM and llama-server that no part of a request takes: which have no effect here,
+//! Fields of OpenAI's API, Anthropic's, vLLM and llama-server that no part of a request takes: which have no effect here,
 //! and which would change the result and are refused. docs/compatibility.md lists them.
 
 use serde_json::Value;
@@ -60,6 +60,9 @@ const KNOWN: &[Known] = &[
     refused("moderation", &[]),
     refused("functions", &["[]"]),
     refused("function_call", &["\"none\"", "\"auto\""]),
+    // Anthropic.
+    nothing("context_management", Type::Any),
+    nothing("inference_geo", Type::Text),
     // vLLM.
     nothing("priority", Type::Number),
     nothing("request_id", Type::Text),

@@ -2,7 +2,7 @@
 //!
 //! The only module that knows HTTP and its JSON. Handlers extract, validate, submit to the engine
 //! and write its events; every refusal goes through `error`. What endpoints share: `fields` and `known`
-//! (bodies), `messages` (conversations), `generation` and `sampling` (parameters), `answers` and `envelope`
+//! (bodies), `messages` and `dialogue` (conversations), `generation` and `sampling` (parameters), `answers` and `envelope`
 //! (responses, streamed or not), `parts` (reasoning and calls in them), `logprobs`. Around them: `listener`
 //! (connections), `access` (who may), `intake` (bodies, threads), `record` (the log). Called by `bench serve`
 //! and by tests, which use the same [`app`].
@@ -10,8 +10,10 @@
 mod access;
 mod adapters;
 mod answers;
+mod anthropic;
 mod chat;
 mod completions;
+mod dialogue;
 mod diffusion;
 mod envelope;
 mod error;
@@ -29,6 +31,7 @@ mod pool;
 mod reading;
 mod record;
 mod response_format;
+mod responses;
 mod sampling;
 mod tokens;
 mod tools;
@@ -84,6 +87,9 @@ pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Res
         .route("/lora-adapters", get(adapters::list).post(adapters::set))
         .route("/v1/chat/completions", post(chat::completions))
         .route("/v1/completions", post(completions::completions))
+        .route("/v1/responses", post(responses::responses))
+        .route(anthropic::ROUTE, post(anthropic::messages))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/tokenizer_info", get(tokens::info))
@@ -94,6 +100,7 @@ pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Res
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(from_fn_with_state(workers, intake::layer))
         .layer(from_fn_with_state(Arc::new(access), access::layer))
+        .layer(from_fn(anthropic::layer))
         .layer(from_fn(record::layer))
         .layer(TraceLayer::new_for_http())
         .layer(PropagateRequestIdLayer::new(request_id.clone()))

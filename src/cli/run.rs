@@ -142,7 +142,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             Event::Step {
                 fixed, n_masked, ..
             } => forming.step(&fixed, n_masked, served.handle.tokenizer()),
-            Event::Done { reason, usage } => {
+            Event::Done { reason, usage, .. } => {
                 forming.clear();
                 output::bytes(held.as_bytes())?;
                 output::bytes(b"\n")?;

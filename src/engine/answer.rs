@@ -6,7 +6,7 @@ use crate::sampling::{Logprobs, SampleError, TokenLogprob};
 use crate::text::gate::{Gate, Released};
 use crate::text::tokenizer::Tokenizer;
 
-use super::event::{AnswerToken, Event, Failure, FinishReason, Usage};
+use super::event::{AnswerToken, Event, Failure, FinishReason, Stopped, Usage};
 use super::limits::Limits;
 use super::request::{Ends, Request};
 use super::submission::Caller;
@@ -22,6 +22,9 @@ pub(super) struct Entry {
 /// What was reported to whoever waits for a request, and how that is done.
 pub(super) struct Answer {
     gate: Gate<Entry>,
+    stops: Vec<Vec<u8>>,
+    /// What of the request stopped the completion.
+    stopped: Option<Stopped>,
     top_logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
     /// Tokens of the prompt that are scored and not sent.
@@ -39,6 +42,8 @@ impl Answer {
     pub(super) fn new(request: &Request, caller: Caller) -> Self {
         Self {
             gate: Gate::new(&request.stops).keeping_stop(request.ends.keeps_stop),
+            stops: request.stops.clone(),
+            stopped: None,
             top_logprobs: request.top_logprobs,
             prompt_logprobs: request.prompt_logprobs,
             scored: Vec::new(),
@@ -98,6 +103,12 @@ impl Answer {
     /// Whether a token ends the completion and is not part of its text.
     pub(super) fn ends_at(&self, token: u32, tokenizer: &Tokenizer) -> bool {
         tokenizer.is_end_of_generation(token) || self.ends.stop_tokens.contains(&token)
+    }
+
+    /// Takes note of the token that ends the completion.
+    pub(super) fn end_at(&mut self, token: u32) {
+        let is_requested = self.ends.stop_tokens.contains(&token);
+        self.stopped = is_requested.then_some(Stopped::Token(token));
     }
 
     /// Logits without the tokens that would end a completion of `n` tokens too early; none if any may.
@@ -179,7 +190,11 @@ impl Answer {
         let piece = tokenizer.piece(token);
         let released = tracing::trace_span!(target: "phase", "detokenise")
             .in_scope(|| self.gate.push(piece, entry));
-        let is_stopped = released.stopped.is_some();
+        let stop = released.stopped.and_then(|i| self.stops.get(i));
+        if let Some(stop) = stop {
+            self.stopped = Some(Stopped::Text(String::from_utf8_lossy(stop).into_owned()));
+        }
+        let is_stopped = stop.is_some();
         self.release(released);
         is_stopped
     }
@@ -222,7 +237,11 @@ impl Answer {
             decode: now - prefilled,
             ..self.usage
         };
-        self.send(Event::Done { reason, usage });
+        self.send(Event::Done {
+            reason,
+            stopped: self.stopped.clone(),
+            usage,
+        });
     }
 
     /// Ends the request with an error.

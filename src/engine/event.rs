@@ -28,6 +28,15 @@ pub enum FinishReason {
     Length,
 }
 
+/// What of the request ended a completion that stopped; the model's own end is none of these.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// A stop sequence.
+    Text(String),
+    /// A token that ends the completion.
+    Token(u32),
+}
+
 /// What a completion took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -79,6 +88,8 @@ pub enum Event {
     Done {
         /// Why.
         reason: FinishReason,
+        /// What of the request stopped it.
+        stopped: Option<Stopped>,
         /// What it took.
         usage: Usage,
     },

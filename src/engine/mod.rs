@@ -31,7 +31,7 @@ mod thinking;
 
 pub use adapters::Adapters;
 pub use diffusion::{Diffusion, Fixed, Remasking};
-pub use event::{AnswerToken, Event, Failure, FinishReason, Usage};
+pub use event::{AnswerToken, Event, Failure, FinishReason, Stopped, Usage};
 pub use handle::Handle;
 pub use limits::Limits;
 pub use request::{Ends, Rejected, Request};

@@ -186,6 +186,7 @@ impl Sequence {
         self.tokens.push(token);
         if self.answer.ends_at(token, tokenizer) {
             self.n_reported += 1;
+            self.answer.end_at(token);
             self.ending = Some(FinishReason::Stop);
             return;
         }

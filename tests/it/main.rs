@@ -9,6 +9,7 @@
 
 mod bad_definitions;
 mod bad_folders;
+mod clients;
 mod command;
 mod completions;
 mod config;
@@ -38,7 +39,7 @@ mod lora_origin;
 mod metadata;
 mod models_page;
 mod mutated_folders;
-mod openai_client;
+
 mod perf;
 mod program;
 mod published;
@@ -47,6 +48,7 @@ mod reference;
 mod search;
 mod server;
 mod serving;
+mod shapes;
 mod shared;
 mod support;
 mod text_diffusion;

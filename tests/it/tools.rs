@@ -105,21 +105,21 @@ fn the_dialect_of_a_template_is_found_by_rendering_it() {
 }
 
 /// A template that shows calls by the text `calls`, of which `c` is one, and starts answers with `start`.
-fn template(calls: &str, start: &str) -> String {
+pub fn template(calls: &str, start: &str) -> String {
     format!(
         "{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{{% if m.reasoning_content %}}<think>\n{{{{ m.reasoning_content }}}}\n</think>\n\n{{% endif %}}{{{{ m.content }}}}{calls}<|im_end|>\n{{% endfor %}}{{% if add_generation_prompt %}}<|im_start|>assistant\n{start}{{% endif %}}"
     )
 }
 
 /// The same for a model that does not reason.
-fn plain_template(calls: &str) -> String {
+pub fn plain_template(calls: &str) -> String {
     template(calls, "")
         .replace("<think>", "")
         .replace("</think>", "")
 }
 
 /// All calls between two texts.
-fn calling(open: &str, each: &str, close: &str) -> String {
+pub fn calling(open: &str, each: &str, close: &str) -> String {
     format!(
         "{{% if m.tool_calls %}}{open}{{% for t in m.tool_calls %}}{{% set c = t.function %}}{each}{{% endfor %}}{close}{{% endif %}}"
     )
@@ -134,7 +134,7 @@ fn pairs(open: &str, middle: &str, close: &str) -> String {
         .replace("CLOSE", close)
 }
 
-const TAGGED: &str = "<tool_call>\n{\"name\": \"{{ c.name }}\", \"arguments\": {{ c.arguments | tojson }}}\n</tool_call>";
+pub const TAGGED: &str = "<tool_call>\n{\"name\": \"{{ c.name }}\", \"arguments\": {{ c.arguments | tojson }}}\n</tool_call>";
 
 fn samples() -> BTreeMap<&'static str, String> {
     let function = format!(
@@ -183,7 +183,7 @@ fn samples() -> BTreeMap<&'static str, String> {
     ])
 }
 
-fn model(folder: &Path, name: &str, template: &str) -> PathBuf {
+pub fn model(folder: &Path, name: &str, template: &str) -> PathBuf {
     changed(
         folder,
         name,
@@ -192,7 +192,7 @@ fn model(folder: &Path, name: &str, template: &str) -> PathBuf {
     )
 }
 
-fn serve(model: &Path) -> Server {
+pub fn serve(model: &Path) -> Server {
     Server::start(&["-m", text(model)])
 }
 

@@ -317,7 +317,7 @@ fn got(mut events: UnboundedReceiver<Event>) -> Got {
                 assert_eq!(step, got.steps.len());
                 got.steps.push(fixed.iter().map(|f| f.position).collect());
             }
-            Event::Done { reason, usage } => {
+            Event::Done { reason, usage, .. } => {
                 let Usage {
                     passes, positions, ..
                 } = usage;

@@ -1,34 +1,36 @@
-//! The official `openai` Python package, unmodified, against the server.
+//! Client packages for Python, unmodified, against the server.
 
 use std::process::Command;
 
 use crate::server::Server;
 
 #[test]
-fn the_openai_package_chats_and_streams() {
+fn client_packages_work_unmodified() {
     let has_python = Command::new("python3")
         .arg("--version")
         .output()
         .is_ok_and(|o| o.status.success());
     if !has_python {
         let is_ci = std::env::var_os("CI").is_some();
-        assert!(!is_ci, "CI needs python3 for the official client");
+        assert!(!is_ci, "CI needs python3 for the client packages");
         println!("NOT RUN: there is no python3 on this machine");
         return;
     }
     let server = Server::start(&[]);
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/openai_client.sh");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/clients.sh");
     let output = Command::new("bash")
         .arg(script)
-        .arg(format!("http://{}/v1", server.address))
-        .arg(concat!(env!("CARGO_TARGET_TMPDIR"), "/openai-venv"))
+        .arg(format!("http://{}", server.address))
+        .arg(concat!(env!("CARGO_TARGET_TMPDIR"), "/clients-venv"))
         .output()
         .expect("bash runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "the client is not content");
-    assert!(
-        said.contains("openai client: content"),
-        "the client said nothing of its checks"
-    );
+    for client in ["openai", "anthropic", "langchain"] {
+        assert!(
+            said.contains(&format!("{client} client: content")),
+            "{client}: nothing was said of its checks"
+        );
+    }
 }

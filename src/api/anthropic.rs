@@ -1,0 +1,104 @@
+//! `POST /v1/messages` and `POST /v1/messages/count_tokens`: conversations in Anthropic's shape.
+//!
+//! A request is rewritten into the fields of chat completions, which are the one way to a model; the response
+//! is a list of blocks. Shapes: Anthropic's API reference, messages. Not here: prompts, sampling, reading calls.
+
+mod request;
+mod response;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::Pool;
+use super::dialogue::Dialogue;
+use super::envelope::Envelope;
+use super::error::{Error, Refusal};
+use super::fields::Body;
+
+use response::Shape;
+
+/// The route of messages.
+pub(super) const ROUTE: &str = "/v1/messages";
+
+/// The conversation in a body; `counts` says whether only its prompt matters.
+fn parse(body: Body, counts: bool) -> Result<Dialogue, Error> {
+    let mut body = request::rewritten(body, counts)?;
+    let dialogue = Dialogue::take(&mut body)?;
+    body.finish()?;
+    dialogue.check()?;
+    if dialogue.generation.n_choices() != 1 {
+        return Err(Error::value(
+            "n",
+            "`n` is not 1: a message is one completion",
+        ));
+    }
+    Ok(dialogue)
+}
+
+pub(super) async fn messages(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Error> {
+    let dialogue = parse(Body::read(&headers, body)?, false)?;
+    let begun = dialogue.begin(&pool, None).await?;
+    let envelope = Envelope::new(begun.served, "msg_", true);
+    let shape = Shape::new(envelope, begun.n_prompt);
+    if dialogue.generation.is_streamed() {
+        return Ok(begun.answers.stream(shape));
+    }
+    let (all, usage) = begun.answers.collect().await?;
+    let message = all.first().map(|one| shape.message(one, &usage));
+    Ok(Json(message).into_response())
+}
+
+pub(super) async fn count_tokens(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, Error> {
+    let dialogue = parse(Body::read(&headers, body)?, true)?;
+    let n = dialogue.prompt(&pool).await?.tokens.len();
+    Ok(Json(json!({ "input_tokens": n })))
+}
+
+/// An error in Anthropic's shape.
+fn error_body(status: StatusCode, message: &str) -> Value {
+    let kind = match status {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::FORBIDDEN => "permission_error",
+        StatusCode::NOT_FOUND => "not_found_error",
+        StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+        StatusCode::GATEWAY_TIMEOUT | StatusCode::REQUEST_TIMEOUT => "timeout_error",
+        status if status.is_server_error() => "api_error",
+        _ => "invalid_request_error",
+    };
+    json!({ "type": "error", "error": { "type": kind, "message": message } })
+}
+
+/// Writes refusals of these routes in Anthropic's shape, whichever layer refused.
+pub(super) async fn layer(request: Request, next: Next) -> Response {
+    let is_own = request.uri().path().starts_with(ROUTE);
+    let mut response = next.run(request).await;
+    let refusal = response.extensions_mut().remove::<Refusal>();
+    let Some(Refusal(message)) = refusal.filter(|_| is_own) else {
+        return response;
+    };
+    let (mut parts, _) = response.into_parts();
+    let body = Json(error_body(parts.status, &message)).into_response();
+    for (name, value) in body.headers() {
+        parts.headers.insert(name, value.clone());
+    }
+    parts.headers.remove(axum::http::header::CONTENT_LENGTH);
+    Response::from_parts(parts, body.into_body())
+}

@@ -1,0 +1,333 @@
+//! From the fields of a message request to those of chat completions.
+//!
+//! What belongs to this shape is checked here, so that errors name the places that the client wrote; the rest
+//! passes on unchanged.
+
+use serde_json::{Map, Value, json};
+
+use crate::api::error::{Error, quoted};
+use crate::api::fields::{Body, fields};
+
+fields! {
+    struct Own {
+        messages: Vec<Value>,
+        system: Option<Value>,
+        tools: Option<Vec<Value>>,
+        tool_choice: Option<Map<String, Value>>,
+        thinking: Option<Map<String, Value>>,
+        stop_sequences: Option<Vec<String>>,
+        max_tokens: Option<u64>,
+        output_config: Option<Map<String, Value>>,
+        /// The name of `output_config.format` before it had its place there.
+        output_format: Option<Value>,
+    }
+}
+
+/// Some clients put a block into the system prompt that differs with every request and is not meant for the
+/// model; in the prompt it would make the prefix cache useless.
+const BILLING: &str = "x-anthropic-billing-header:";
+
+type Fields = Map<String, Value>;
+
+fn wrong(param: &str, expected: &str) -> Error {
+    let message = format!("`{param}` is missing or wrong, expected {expected}");
+    Error::value(param, message)
+}
+
+fn unserved(param: &str, what: &str) -> Error {
+    Error::unsupported(param, format!("`{param}`: {what}"))
+}
+
+fn object<'a>(param: &str, value: &'a Value) -> Result<&'a Fields, Error> {
+    value.as_object().ok_or_else(|| wrong(param, "an object"))
+}
+
+fn text<'a>(at: &str, fields: &'a Fields, name: &str) -> Result<&'a str, Error> {
+    let value = fields.get(name).and_then(Value::as_str);
+    value.ok_or_else(|| wrong(&format!("{at}.{name}"), "a text"))
+}
+
+/// The body of the chat completion that answers this message request; `counts` says whether only the prompt
+/// matters.
+///
+/// # Errors
+/// A field that is missing, wrong or not served, by its place.
+pub(super) fn rewritten(mut body: Body, counts: bool) -> Result<Body, Error> {
+    let own: Own = body.take()?;
+    if own.max_tokens.is_none() && !counts {
+        return Err(Error::missing("max_tokens"));
+    }
+    let mut out = Fields::new();
+    let mut messages = Vec::new();
+    if let Some(system) = own.system.as_ref().filter(|value| !value.is_null()) {
+        let text = system_text(system)?;
+        if !text.is_empty() {
+            messages.push(json!({ "role": "system", "content": text }));
+        }
+    }
+    if own.messages.is_empty() {
+        return Err(wrong("messages", "at least one message"));
+    }
+    for (i, message) in own.messages.iter().enumerate() {
+        add_message(&format!("messages[{i}]"), message, &mut messages)?;
+    }
+    // A message of the assistant at the end is the start of the answer.
+    if messages
+        .last()
+        .is_some_and(|last| last["role"] == "assistant")
+    {
+        out.insert("continue_final_message".into(), true.into());
+    }
+    out.insert("messages".into(), messages.into());
+    if let Some(tools) = &own.tools {
+        let tools = tools.iter().enumerate();
+        let tools = tools.map(|(i, tool)| one_tool(&format!("tools[{i}]"), tool));
+        out.insert("tools".into(), tools.collect::<Result<_, _>>()?);
+    }
+    if let Some(choice) = &own.tool_choice {
+        add_choice(choice, &mut out)?;
+    }
+    add_thinking(own.thinking.as_ref(), &mut out)?;
+    add_output(
+        own.output_config.as_ref(),
+        own.output_format.as_ref(),
+        &mut out,
+    )?;
+    if let Some(stops) = own.stop_sequences {
+        out.insert("stop".into(), stops.into());
+    }
+    if let Some(most) = own.max_tokens {
+        out.insert("max_tokens".into(), most.into());
+    }
+    Ok(body.with(out))
+}
+
+fn system_text(system: &Value) -> Result<String, Error> {
+    let parts = match system {
+        Value::String(text) => return Ok(text.clone()),
+        Value::Array(parts) => parts,
+        _ => {
+            return Err(wrong(
+                "system",
+                "a text or an array of blocks of type `text`",
+            ));
+        }
+    };
+    let mut texts = Vec::new();
+    for (i, part) in parts.iter().enumerate() {
+        let at = format!("system[{i}]");
+        let text = text_block(&at, part)?;
+        if !text.starts_with(BILLING) {
+            texts.push(text);
+        }
+    }
+    Ok(texts.join("\n"))
+}
+
+fn text_block<'a>(at: &str, block: &'a Value) -> Result<&'a str, Error> {
+    let fields = object(at, block)?;
+    match text(at, fields, "type")? {
+        "text" => text(at, fields, "text"),
+        _ => Err(unserved(
+            &format!("{at}.type"),
+            "only blocks of type `text` are served here",
+        )),
+    }
+}
+
+/// Adds what a message becomes: itself, and before it a message for each result of a tool.
+fn add_message(at: &str, message: &Value, out: &mut Vec<Value>) -> Result<(), Error> {
+    let fields = object(at, message)?;
+    let role = text(at, fields, "role")?;
+    if !["user", "assistant", "system"].contains(&role) {
+        return Err(wrong(&format!("{at}.role"), "`user` or `assistant`"));
+    }
+    let at = format!("{at}.content");
+    let blocks = match fields.get("content") {
+        Some(Value::String(text)) => {
+            out.push(json!({ "role": role, "content": text }));
+            return Ok(());
+        }
+        Some(Value::Array(blocks)) => blocks,
+        _ => return Err(wrong(&at, "a text or an array of blocks")),
+    };
+    let (mut texts, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
+    let mut has_results = false;
+    for (k, block) in blocks.iter().enumerate() {
+        let at = format!("{at}[{k}]");
+        let fields = object(&at, block)?;
+        match (text(&at, fields, "type")?, role) {
+            ("text", _) => texts.push_str(text(&at, fields, "text")?),
+            ("thinking", "assistant") => reasoning.push_str(text(&at, fields, "thinking")?),
+            // Nobody but its author can read it.
+            ("redacted_thinking", "assistant") => {}
+            ("tool_use", "assistant") => {
+                let input = fields.get("input").filter(|input| input.is_object());
+                let input = input.ok_or_else(|| wrong(&format!("{at}.input"), "an object"))?;
+                calls.push(json!({
+                    "id": text(&at, fields, "id")?, "type": "function",
+                    "function": { "name": text(&at, fields, "name")?, "arguments": input },
+                }));
+            }
+            ("tool_result", "user") => {
+                has_results = true;
+                out.push(json!({
+                    "role": "tool", "tool_call_id": text(&at, fields, "tool_use_id")?,
+                    "content": result_text(&at, fields)?,
+                }));
+            }
+            (kind, _) => {
+                let what = format!(
+                    "blocks of type `{}` are not served in messages of the role `{role}`",
+                    quoted(kind)
+                );
+                return Err(unserved(&format!("{at}.type"), &what));
+            }
+        }
+    }
+    if has_results && texts.is_empty() {
+        return Ok(());
+    }
+    let mut message = json!({ "role": role, "content": texts });
+    if !reasoning.is_empty() {
+        message["reasoning_content"] = reasoning.into();
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    out.push(message);
+    Ok(())
+}
+
+/// The text of a tool's result.
+fn result_text(at: &str, fields: &Fields) -> Result<String, Error> {
+    let at = format!("{at}.content");
+    match fields.get("content") {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Array(parts)) => {
+            let parts = parts.iter().enumerate();
+            let texts = parts.map(|(k, part)| text_block(&format!("{at}[{k}]"), part));
+            texts.collect()
+        }
+        Some(_) => Err(wrong(&at, "a text or an array of blocks")),
+    }
+}
+
+fn one_tool(at: &str, tool: &Value) -> Result<Value, Error> {
+    let fields = object(at, tool)?;
+    let kind = fields.get("type").filter(|kind| !kind.is_null());
+    if kind.is_some_and(|kind| kind != "custom") {
+        let what = "only tools that the client runs are served, with `input_schema`";
+        return Err(unserved(&format!("{at}.type"), what));
+    }
+    let mut function = json!({ "name": text(at, fields, "name")? });
+    match fields.get("input_schema") {
+        Some(schema @ Value::Object(_)) => function["parameters"] = schema.clone(),
+        _ => {
+            return Err(wrong(
+                &format!("{at}.input_schema"),
+                "a JSON Schema, which is an object",
+            ));
+        }
+    }
+    for name in ["description", "strict"] {
+        if let Some(value) = fields.get(name).filter(|value| !value.is_null()) {
+            function[name] = value.clone();
+        }
+    }
+    Ok(json!({ "type": "function", "function": function }))
+}
+
+fn add_choice(choice: &Fields, out: &mut Fields) -> Result<(), Error> {
+    const AT: &str = "tool_choice";
+    let choose = match text(AT, choice, "type")? {
+        kind @ ("auto" | "none") => kind.into(),
+        "any" => "required".into(),
+        "tool" => {
+            let name = text(AT, choice, "name")?;
+            json!({ "type": "function", "function": { "name": name } })
+        }
+        _ => {
+            let expected = "`auto`, `any`, `tool` or `none`";
+            return Err(wrong(&format!("{AT}.type"), expected));
+        }
+    };
+    out.insert(AT.into(), choose);
+    if choice.get("disable_parallel_tool_use") == Some(&Value::Bool(true)) {
+        out.insert("parallel_tool_calls".into(), false.into());
+    }
+    Ok(())
+}
+
+/// Adds the fields of reasoning. As in Anthropic's API there is none unless it is asked for.
+fn add_thinking(thinking: Option<&Fields>, out: &mut Fields) -> Result<(), Error> {
+    const AT: &str = "thinking";
+    let kind = thinking
+        .map(|thinking| text(AT, thinking, "type"))
+        .transpose()?;
+    let is_on = match kind {
+        None | Some("disabled") => false,
+        Some("enabled" | "adaptive") => true,
+        Some(_) => {
+            let expected = "`enabled`, `adaptive` or `disabled`";
+            return Err(wrong(&format!("{AT}.type"), expected));
+        }
+    };
+    if !is_on {
+        out.insert("reasoning_effort".into(), "none".into());
+        out.insert("include_reasoning".into(), false.into());
+        return Ok(());
+    }
+    let budget = thinking.and_then(|thinking| thinking.get("budget_tokens"));
+    if let Some(budget) = budget.filter(|budget| !budget.is_null()) {
+        let budget = budget.as_u64();
+        let budget =
+            budget.ok_or_else(|| wrong("thinking.budget_tokens", "a whole number, 0 or more"))?;
+        out.insert("thinking_budget".into(), budget.into());
+    }
+    let switches = json!({ "enable_thinking": true, "thinking": true });
+    out.insert("chat_template_kwargs".into(), switches);
+    Ok(())
+}
+
+/// Adds the effort and the form of the answer.
+fn add_output(
+    config: Option<&Fields>,
+    format: Option<&Value>,
+    out: &mut Fields,
+) -> Result<(), Error> {
+    const AT: &str = "output_config";
+    if let Some(unknown) = config.and_then(|config| {
+        let mut names = config.keys();
+        names.find(|name| !["effort", "format"].contains(&name.as_str()))
+    }) {
+        let param = format!("{AT}.{}", quoted(unknown));
+        return Err(unserved(&param, "this field is not known"));
+    }
+    let given = |name: &str| {
+        let value = config.and_then(|config| config.get(name));
+        value.filter(|value| !value.is_null())
+    };
+    if let Some(effort) = given("effort") {
+        // Without reasoning there is no effort.
+        out.entry("reasoning_effort").or_insert(effort.clone());
+    }
+    let place = match given("format") {
+        Some(_) => "output_config.format",
+        None => "output_format",
+    };
+    let Some(format) = given("format").or(format.filter(|value| !value.is_null())) else {
+        return Ok(());
+    };
+    let fields = object(place, format)?;
+    if text(place, fields, "type")? != "json_schema" {
+        return Err(wrong(&format!("{place}.type"), "`json_schema`"));
+    }
+    let schema = fields.get("schema").filter(|schema| schema.is_object());
+    let schema = schema.ok_or_else(|| wrong(&format!("{place}.schema"), "a JSON Schema"))?;
+    let schema = json!({ "name": "output", "schema": schema, "strict": true });
+    let format = json!({ "type": "json_schema", "json_schema": schema });
+    out.insert("response_format".into(), format);
+    Ok(())
+}

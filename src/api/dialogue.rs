@@ -1,0 +1,113 @@
+//! A conversation that is to be answered, whatever the shape of the request and of the response.
+//!
+//! Joins `messages` (the prompt), `generation` (the parameters) and `reading` (constraint, reasoning, calls).
+
+use std::sync::Arc;
+
+use crate::engine::serving::Served;
+
+use super::Pool;
+use super::answers::Answers;
+use super::error::Error;
+use super::fields::Body;
+use super::generation::{Generation, choices};
+use super::messages::Messages;
+use super::reading::Reading;
+use super::tools::Tools;
+
+/// A conversation and how it is answered.
+pub(super) struct Dialogue {
+    messages: Messages,
+    pub(super) generation: Generation,
+}
+
+/// The prompt of a conversation.
+pub(super) struct Prompt {
+    served: Arc<Served>,
+    tools: Tools,
+    text: String,
+    pub(super) tokens: Vec<u32>,
+}
+
+/// A conversation whose completions are under way.
+pub(super) struct Begun {
+    pub(super) served: Arc<Served>,
+    pub(super) answers: Answers,
+    /// Tokens of the prompt.
+    pub(super) n_prompt: usize,
+}
+
+impl Dialogue {
+    /// Takes its fields out of a body.
+    ///
+    /// # Errors
+    /// A field that is missing, of another type or out of range.
+    pub(super) fn take(body: &mut Body) -> Result<Self, Error> {
+        let generation = Generation::take(body, 1)?;
+        let messages = body.take()?;
+        Ok(Self {
+            messages,
+            generation,
+        })
+    }
+
+    /// Checks of the messages that do not depend on the model.
+    ///
+    /// # Errors
+    /// A field that is not accepted, by its name.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.messages.check()
+    }
+
+    /// Its prompt.
+    ///
+    /// # Errors
+    /// What does not fit the model, or the model is not there.
+    pub(super) async fn prompt(&self, pool: &Pool) -> Result<Prompt, Error> {
+        let served = pool.get(self.generation.model()).await?;
+        let tools = self.messages.tools()?;
+        let text = served.chat_text(&self.messages.conversation(&tools, &served.dialect))?;
+        let tokens = served.prompt_of(&text)?;
+        Ok(Prompt {
+            served,
+            tools,
+            text,
+            tokens,
+        })
+    }
+
+    /// Submits its completions.
+    ///
+    /// # Errors
+    /// What does not fit the model, or the model is not there.
+    pub(super) async fn begin(
+        &self,
+        pool: &Pool,
+        top_logprobs: Option<usize>,
+    ) -> Result<Begun, Error> {
+        let generation = &self.generation;
+        let wanted = generation.constraint()?;
+        let Prompt {
+            served,
+            tools,
+            text,
+            tokens,
+        } = self.prompt(pool).await?;
+        let reading = Reading::new(&self.messages, &tools, &served.dialect, &text);
+        let constraint = match reading.constraint(wanted) {
+            Some(wanted) => Some(wanted.compile(&served).await?),
+            None => None,
+        };
+        let first = generation.request(&served, &tokens, top_logprobs, constraint.as_ref());
+        let mut first = first?;
+        first.thinking = reading.thinking(&served);
+        let n = generation.n_choices();
+        let answers = Answers::submit(&served, choices(&first, n).collect(), n)?;
+        let answers = answers.read_by(reading.reader());
+        Ok(Begun {
+            n_prompt: tokens.len(),
+            served,
+            answers,
+        })
+    }
+}

@@ -1,0 +1,56 @@
+//! `POST /v1/responses`: conversations in the shape of OpenAI's responses, without state.
+//!
+//! A request is rewritten into the fields of chat completions, which are the one way to a model; the response
+//! is a list of items. Shapes: OpenAI's API reference, responses. Nothing is stored: a conversation is sent
+//! whole, and what refers to an earlier response is refused.
+
+mod request;
+mod response;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+
+use super::Pool;
+use super::dialogue::Dialogue;
+use super::envelope::Envelope;
+use super::error::Error;
+use super::fields::Body;
+
+use request::Rewritten;
+use response::Shape;
+
+pub(super) async fn responses(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Error> {
+    let rewritten = request::rewritten(Body::read(&headers, body)?)?;
+    let Rewritten {
+        mut body,
+        echo,
+        custom,
+        top_logprobs,
+    } = rewritten;
+    let dialogue = Dialogue::take(&mut body)?;
+    body.finish()?;
+    dialogue.check()?;
+    if dialogue.generation.n_choices() != 1 {
+        let message = "`n` is not 1: a response is one completion";
+        return Err(Error::value("n", message));
+    }
+    let begun = dialogue.begin(&pool, top_logprobs).await?;
+    let envelope = Envelope::new(begun.served, "resp_", true);
+    let mut shape = Shape::new(envelope, echo, custom, top_logprobs.is_some());
+    if dialogue.generation.is_streamed() {
+        return Ok(begun.answers.stream(shape));
+    }
+    let (all, usage) = begun.answers.collect().await?;
+    let response = all.first().map(|one| shape.response(one, &usage));
+    Ok(Json(response).into_response())
+}

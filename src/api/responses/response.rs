@@ -1,0 +1,381 @@
+//! A response: its items, whole or as the events of a stream.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value, json};
+
+use crate::api::answers::{Completion, Format};
+use crate::api::envelope::Envelope;
+use crate::api::error::Error;
+use crate::api::logprobs;
+use crate::api::parts::Piece;
+use crate::engine::serving;
+use crate::engine::{AnswerToken, FinishReason, Fixed, Stopped, Usage};
+
+use super::request::INPUT;
+
+/// How a response is written.
+pub(super) struct Shape {
+    envelope: Envelope,
+    /// The fields of the request that it repeats.
+    echo: Map<String, Value>,
+    /// Names of the tools that take free text.
+    custom: HashSet<String>,
+    wants_logprobs: bool,
+    /// Items that are complete.
+    items: Vec<Value>,
+    /// The item that is being written.
+    open: Option<Open>,
+    /// Events until now.
+    n_events: usize,
+    reason: Option<FinishReason>,
+}
+
+/// An item that is being written.
+enum Open {
+    Reasoning(String),
+    Text(String, Vec<Value>),
+    Call {
+        id: String,
+        name: String,
+        arguments: String,
+    },
+}
+
+const IN_PROGRESS: &str = "in_progress";
+const COMPLETED: &str = "completed";
+const INCOMPLETE: &str = "incomplete";
+
+impl Shape {
+    pub(super) fn new(
+        envelope: Envelope,
+        echo: Map<String, Value>,
+        custom: HashSet<String>,
+        wants_logprobs: bool,
+    ) -> Self {
+        Self {
+            envelope,
+            echo,
+            custom,
+            wants_logprobs,
+            items: Vec::new(),
+            open: None,
+            n_events: 0,
+            reason: None,
+        }
+    }
+
+    /// The response of a completion.
+    pub(super) fn response(&mut self, one: &Completion, usage: &Usage) -> Value {
+        let mut items = Vec::new();
+        if !one.reasoning.is_empty() {
+            items.push(Open::Reasoning(one.reasoning.clone()));
+        }
+        if !one.text.is_empty() || (items.is_empty() && one.calls.is_empty()) {
+            items.push(Open::Text(one.text.clone(), self.logprobs(&one.tokens)));
+        }
+        items.extend(
+            one.calls
+                .iter()
+                .cloned()
+                .map(|(id, name, arguments)| Open::Call {
+                    id,
+                    name,
+                    arguments,
+                }),
+        );
+        self.reason = one.reason;
+        let last = items.len() - 1;
+        for (i, item) in items.iter().enumerate() {
+            let status = if i == last { self.status() } else { COMPLETED };
+            let item = self.item(item, i, status);
+            self.items.push(item);
+        }
+        self.object(self.status(), Some(usage), &Value::Null)
+    }
+
+    /// The status of a response that has ended.
+    fn status(&self) -> &'static str {
+        match self.reason {
+            Some(FinishReason::Length) => INCOMPLETE,
+            _ => COMPLETED,
+        }
+    }
+
+    fn object(&self, status: &str, usage: Option<&Usage>, error: &Value) -> Value {
+        let details = (status == INCOMPLETE).then(|| json!({ "reason": "max_output_tokens" }));
+        let mut out = json!({
+            "id": self.envelope.id, "object": "response", "created_at": self.envelope.created,
+            "status": status, "background": false,
+            "completed_at": (status == COMPLETED).then(serving::now),
+            "error": error, "incomplete_details": details,
+            "model": self.envelope.served.name, "output": self.items,
+        });
+        for (name, value) in &self.echo {
+            out[name.as_str()] = value.clone();
+        }
+        out["usage"] = usage.map(usage_json).unwrap_or_default();
+        out
+    }
+
+    /// The id of an item at its place in the output.
+    fn id(&self, item: &Open, place: usize) -> String {
+        let kind = match item {
+            Open::Reasoning(_) => "rs",
+            Open::Text(..) => "msg",
+            Open::Call { name, .. } if self.custom.contains(name) => "ctc",
+            Open::Call { .. } => "fc",
+        };
+        let own = self.envelope.id.trim_start_matches("resp_");
+        format!("{kind}_{own}_{place}")
+    }
+
+    /// An item at its place in the output.
+    fn item(&self, item: &Open, place: usize, status: &str) -> Value {
+        let id = self.id(item, place);
+        let is_begun = status == IN_PROGRESS;
+        match item {
+            Open::Reasoning(text) => {
+                let content = json!([{ "type": "reasoning_text", "text": text }]);
+                json!({
+                    "id": id, "type": "reasoning", "summary": [],
+                    "content": if is_begun { json!([]) } else { content }, "status": status,
+                })
+            }
+            Open::Text(text, logprobs) => {
+                let content = json!([part(text, logprobs)]);
+                json!({
+                    "id": id, "type": "message", "role": "assistant", "status": status,
+                    "content": if is_begun { json!([]) } else { content },
+                })
+            }
+            Open::Call {
+                id: call,
+                name,
+                arguments,
+            } if self.custom.contains(name) => json!({
+                "id": id, "type": "custom_tool_call", "call_id": call, "name": name,
+                "input": free_text(arguments), "status": status,
+            }),
+            Open::Call {
+                id: call,
+                name,
+                arguments,
+            } => json!({
+                "id": id, "type": "function_call", "call_id": call, "name": name,
+                "arguments": arguments, "status": status,
+            }),
+        }
+    }
+
+    fn logprobs(&self, tokens: &[AnswerToken]) -> Vec<Value> {
+        match self.wants_logprobs {
+            true => logprobs::entries(tokens, self.envelope.served.handle.tokenizer()),
+            false => Vec::new(),
+        }
+    }
+
+    /// An event, with its number.
+    fn event(&mut self, kind: &str, fields: &Value) -> Value {
+        let mut event = json!({ "type": kind, "sequence_number": self.n_events });
+        self.n_events += 1;
+        for (name, value) in fields.as_object().into_iter().flatten() {
+            event[name.as_str()] = value.clone();
+        }
+        event
+    }
+
+    /// An event of the open item, with `fields` of its own.
+    fn of_item(&mut self, kind: &str, item: &Open, fields: &Value) -> Value {
+        let place = self.items.len();
+        let mut all = json!({ "item_id": self.id(item, place), "output_index": place });
+        for (name, value) in fields.as_object().into_iter().flatten() {
+            all[name.as_str()] = value.clone();
+        }
+        self.event(kind, &all)
+    }
+
+    /// Begins an item, after the end of the one that was open.
+    fn begin(&mut self, item: Open) -> Vec<Value> {
+        let mut out = self.close(COMPLETED);
+        let value = self.item(&item, self.items.len(), IN_PROGRESS);
+        let fields = json!({ "output_index": self.items.len(), "item": value });
+        out.push(self.event("response.output_item.added", &fields));
+        let part = match &item {
+            Open::Reasoning(_) => Some(json!({ "type": "reasoning_text", "text": "" })),
+            Open::Text(..) => Some(part("", &[])),
+            Open::Call { .. } => None,
+        };
+        if let Some(part) = part {
+            let fields = json!({ "content_index": 0, "part": part });
+            out.push(self.of_item("response.content_part.added", &item, &fields));
+        }
+        self.open = Some(item);
+        out
+    }
+
+    /// Ends the open item.
+    fn close(&mut self, status: &str) -> Vec<Value> {
+        let Some(open) = self.open.take() else {
+            return Vec::new();
+        };
+        let item = self.item(&open, self.items.len(), status);
+        let mut out = Vec::new();
+        match &open {
+            Open::Reasoning(text) => {
+                let fields = json!({ "content_index": 0, "text": text });
+                out.push(self.of_item("response.reasoning_text.done", &open, &fields));
+            }
+            Open::Text(text, logprobs) => {
+                let fields = json!({ "content_index": 0, "text": text, "logprobs": logprobs });
+                out.push(self.of_item("response.output_text.done", &open, &fields));
+            }
+            Open::Call {
+                name, arguments, ..
+            } if self.custom.contains(name) => {
+                let input = free_text(arguments);
+                let delta = json!({ "delta": input });
+                out.push(self.of_item("response.custom_tool_call_input.delta", &open, &delta));
+                let fields = json!({ "input": input });
+                out.push(self.of_item("response.custom_tool_call_input.done", &open, &fields));
+            }
+            Open::Call {
+                name, arguments, ..
+            } => {
+                let fields = json!({ "name": name, "arguments": arguments });
+                out.push(self.of_item("response.function_call_arguments.done", &open, &fields));
+            }
+        }
+        if let Some(part) = item["content"].get(0).cloned() {
+            let fields = json!({ "content_index": 0, "part": part });
+            out.push(self.of_item("response.content_part.done", &open, &fields));
+        }
+        let fields = json!({ "output_index": self.items.len(), "item": item });
+        out.push(self.event("response.output_item.done", &fields));
+        self.items.push(item);
+        out
+    }
+
+    /// An event of a piece of the open item's text.
+    fn delta(&mut self, kind: &str, fields: &Value) -> Option<Value> {
+        let open = self.open.take()?;
+        let event = self.of_item(kind, &open, fields);
+        self.open = Some(open);
+        Some(event)
+    }
+}
+
+fn part(text: &str, logprobs: &[Value]) -> Value {
+    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs })
+}
+
+/// The text that a call of a tool for free text has as its only argument.
+fn free_text(arguments: &str) -> String {
+    let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
+    arguments[INPUT].as_str().unwrap_or_default().to_owned()
+}
+
+fn usage_json(usage: &Usage) -> Value {
+    json!({
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": { "cached_tokens": usage.cached_tokens },
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": { "reasoning_tokens": usage.reasoning_tokens },
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    })
+}
+
+impl Format for Shape {
+    const IS_NAMED: bool = true;
+
+    fn start(&mut self, _choice: u32) -> Vec<Value> {
+        let response = json!({ "response": self.object(IN_PROGRESS, None, &Value::Null) });
+        let created = self.event("response.created", &response);
+        vec![created, self.event("response.in_progress", &response)]
+    }
+
+    fn text(&mut self, _choice: u32, text: &str, tokens: &[AnswerToken]) -> Vec<Value> {
+        if text.is_empty() {
+            return Vec::new();
+        }
+        let logprobs = self.logprobs(tokens);
+        let mut out = match self.open {
+            Some(Open::Text(..)) => Vec::new(),
+            _ => self.begin(Open::Text(String::new(), Vec::new())),
+        };
+        let fields = json!({ "content_index": 0, "delta": text, "logprobs": logprobs });
+        out.extend(self.delta("response.output_text.delta", &fields));
+        if let Some(Open::Text(all, entries)) = &mut self.open {
+            all.push_str(text);
+            entries.extend(logprobs);
+        }
+        out
+    }
+
+    fn piece(&mut self, choice: u32, piece: &Piece) -> Vec<Value> {
+        match piece {
+            Piece::Content(text, tokens) => self.text(choice, text, tokens),
+            Piece::Reasoning(text) => {
+                let mut out = match self.open {
+                    Some(Open::Reasoning(_)) => Vec::new(),
+                    _ => self.begin(Open::Reasoning(String::new())),
+                };
+                let fields = json!({ "content_index": 0, "delta": text });
+                out.extend(self.delta("response.reasoning_text.delta", &fields));
+                if let Some(Open::Reasoning(all)) = &mut self.open {
+                    all.push_str(text);
+                }
+                out
+            }
+            Piece::Call(_, id, name) => self.begin(Open::Call {
+                id: id.clone(),
+                name: name.clone(),
+                arguments: String::new(),
+            }),
+            Piece::Arguments(_, text) => {
+                let Some(Open::Call {
+                    name, arguments, ..
+                }) = &mut self.open
+                else {
+                    return Vec::new();
+                };
+                arguments.push_str(text);
+                if self.custom.contains(name) {
+                    // The text is known when the arguments are complete.
+                    return Vec::new();
+                }
+                let fields = json!({ "delta": text });
+                let delta = self.delta("response.function_call_arguments.delta", &fields);
+                delta.into_iter().collect()
+            }
+        }
+    }
+
+    /// Steps of text diffusion have no event in this shape.
+    fn step(&mut self, _: u32, _: usize, _: &[Fixed], _: usize) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn end(&mut self, _: u32, reason: FinishReason, _: Option<&Stopped>) -> Vec<Value> {
+        self.reason = Some(reason);
+        let mut out = Vec::new();
+        if self.items.is_empty() && self.open.is_none() {
+            out = self.begin(Open::Text(String::new(), Vec::new()));
+        }
+        out.extend(self.close(self.status()));
+        out
+    }
+
+    fn done(&mut self, usage: &Usage) -> Vec<Value> {
+        let status = self.status();
+        let response = json!({ "response": self.object(status, Some(usage), &Value::Null) });
+        vec![self.event(&format!("response.{status}"), &response)]
+    }
+
+    fn failed(&mut self, error: &Error) -> Vec<Value> {
+        let body = error.body();
+        let error = json!({ "code": body["error"]["code"], "message": body["error"]["message"] });
+        let response = json!({ "response": self.object("failed", None, &error) });
+        vec![self.event("response.failed", &response)]
+    }
+}
