@@ -219,13 +219,9 @@ mod tests {
     }
 
     #[test]
-    fn equal_layers_are_one_run() {
+    fn runs_and_periods_are_counted() {
         check(&[0; 32], "32A");
         check(&[0, 1, 1], "1A 2B");
-    }
-
-    #[test]
-    fn periods_are_counted() {
         let six = [0, 0, 0, 0, 0, 1].repeat(6);
         check(&six, "6x[5A 1B]");
         let with_rest = [six, vec![0, 0]].concat();

@@ -2,7 +2,7 @@
 
 use super::build::Maker;
 use super::words;
-use crate::arch::expr::Expr;
+use crate::arch::expr::{Expr, Value};
 use crate::arch::{Instance, Presence, Resolved};
 use crate::inspect::describe::Use;
 use crate::plan::{StatePlan, Unit};
@@ -96,18 +96,15 @@ impl Maker<'_> {
             return crate::common::wording::tidy(value);
         }
         let is = |other: f64| (other - value).abs() <= 1e-5 * value.abs();
-        let unit = self.unit(path);
-        let named = unit.and_then(|unit| {
-            unit.options
-                .iter()
-                .enumerate()
-                .find_map(|(at, option)| match option {
-                    Resolved::Float(own) if is(*own) => Some(self.value(unit, at)),
-                    Resolved::Float(own) if is(1.0 / own) => {
-                        Some(format!("1/{}", self.value(unit, at)))
-                    }
-                    _ => None,
-                })
+        let named = self.unit(path).and_then(|unit| {
+            let mut options = unit.options.iter().enumerate();
+            options.find_map(|(at, option)| match option {
+                Resolved::Float(own) if is(*own) => Some(self.value(unit, at)),
+                Resolved::Float(own) if is(1.0 / own) => {
+                    Some(format!("1/{}", self.value(unit, at)))
+                }
+                _ => None,
+            })
         });
         named.unwrap_or_else(|| "a constant".into())
     }
@@ -141,15 +138,12 @@ impl Maker<'_> {
             };
             let has = |at: usize| unit.weights[at].is_some();
             let scope = Use { unit, has: &has };
-            let absent = instance
-                .weights
-                .iter()
-                .zip(&unit.weights)
-                .filter(|(weight, place)| {
-                    let may_be = weight.presence == Presence::Optional && place.is_none();
-                    may_be
-                        && weight.when.evaluate(&scope) == Ok(crate::arch::expr::Value::Bool(true))
-                });
+            let weights = instance.weights.iter().zip(&unit.weights);
+            let absent = weights.filter(|(weight, place)| {
+                weight.presence == Presence::Optional
+                    && place.is_none()
+                    && weight.when.evaluate(&scope) == Ok(Value::Bool(true))
+            });
             let names: Vec<&str> = absent.map(|(weight, _)| weight.tensor.as_str()).collect();
             let what = self.purpose(unit.contract.0.name, &unit.path);
             if !names.is_empty() && !out.iter().any(|(known, _)| *known == what) {
