@@ -46,14 +46,23 @@ pub struct Subject<'a> {
 /// What the model can do here, in the order in which people ask.
 pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec<Capability> {
     let text = text(subject);
-    let writes = text
-        .as_ref()
-        .map(|_| ())
-        .map_err(|_| "it does not write text");
-    let chat = writes.map_err(str::to_owned).and_then(|()| chat(subject));
+    let if_written = |asked: fn(&Subject<'_>) -> Answer| match text {
+        Ok(_) => asked(subject),
+        Err(_) => no("it does not write text"),
+    };
+    let chat = if_written(chat);
     let tools = match chat {
         Ok(_) => tools(subject),
         Err(_) => no("it does not chat"),
+    };
+    let constraints = if_written(constraints);
+    let diffusion = match subject.plan.diffusion {
+        None => no("the definition has another `mode`"),
+        Some(_) => if_written(|_| yes("each denoising step reads the whole text")),
+    };
+    let drafts = match (&text, &subject.plan.diffusion) {
+        (Ok(_), None) => drafts(subject),
+        _ => no("it does not write token by token"),
     };
     let pooled = pooled(subject.plan.pooling());
     let embeddings = format!(
@@ -73,11 +82,11 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
         ("text", text),
         ("chat", chat),
         ("tools", tools),
-        ("JSON and grammars", constraints(subject, writes)),
-        ("text diffusion", diffusion(subject, writes)),
+        ("JSON and grammars", constraints),
+        ("text diffusion", diffusion),
         ("embeddings", Ok(embeddings)),
         ("prefix cache", sharing(subject)),
-        ("speculative decoding", drafts(subject, writes)),
+        ("speculative decoding", drafts),
         ("8-bit cache", quantised_cache(subject, estimator)),
         ("deterministic", answer(deterministic)),
         ("memory", answer(fits)),
@@ -142,19 +151,11 @@ fn tools(subject: &Subject<'_>) -> Answer {
     }
 }
 
-fn constraints(subject: &Subject<'_>, writes: Result<(), &str>) -> Answer {
-    answer(writes.map(|()| ""))?;
+fn constraints(subject: &Subject<'_>) -> Answer {
     match (&subject.plan.diffusion, &subject.tokenizer) {
         (Some(_), _) => no("answers are not written in order"),
         (None, Ok(tokenizer)) if tokenizer.keeps_bytes() => yes("forced tokens are read together"),
         (None, _) => yes("token by token"),
-    }
-}
-
-fn diffusion(subject: &Subject<'_>, writes: Result<(), &str>) -> Answer {
-    match subject.plan.diffusion {
-        None => no("the definition has another `mode`"),
-        Some(_) => answer(writes.map(|()| "each denoising step reads the whole text")),
     }
 }
 
@@ -171,10 +172,7 @@ fn sharing(subject: &Subject<'_>) -> Answer {
     })
 }
 
-fn drafts(subject: &Subject<'_>, writes: Result<(), &str>) -> Answer {
-    if writes.is_err() || subject.plan.diffusion.is_some() {
-        return no("it does not write token by token");
-    }
+fn drafts(subject: &Subject<'_>) -> Answer {
     let asked = engine::can_take_back(subject.plan, subject.options);
     answer(asked.map(|()| "and contrastive search: tokens can be taken back"))
 }

@@ -350,7 +350,7 @@ fn uses(plan: &Plan) -> Vec<(String, usize)> {
     };
     let norm = |norm: &Option<NormUse>| norm.as_ref().map_or([None, None], |n| [n.weight, n.bias]);
     for unit in [&plan.embed].into_iter().chain(&plan.per_layer) {
-        add(&unit.contract.0.short(), &unit.weights);
+        add(unit.contract.0.short(), &unit.weights);
     }
     for slot in plan.layers.iter().flat_map(|layer| &layer.slots) {
         for branch in &slot.branches {
@@ -367,7 +367,7 @@ fn uses(plan: &Plan) -> Vec<(String, usize)> {
         .for_each(|head| add("norms", &norm(&head.norm)));
     let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
     for unit in plan.ropes.iter().chain(head) {
-        add(&unit.contract.0.short(), &unit.weights);
+        add(unit.contract.0.short(), &unit.weights);
     }
     uses
 }

@@ -22,7 +22,7 @@ pub(super) fn write(overlay: &Overlay, sums: &Sums, lines: Vec<String>, drawing:
         first: first.clone().filter(|_| marked.contains(&home)),
         ..writer.note(sums.boxes.get(&home), n_layers > 1)
     };
-    annotate(drawing, &note);
+    annotate(drawing, note);
     let layers = (0..drawing.layers.len()).map(|at| note(Home::Layer(at), 1));
     drawing.overlay = Some(Legend {
         layers: layers.collect(),
@@ -142,14 +142,12 @@ impl Writer {
     fn outside(&self, sums: &Sums) -> Option<String> {
         let n = sums.outside.len();
         let mut known = BTreeSet::new();
-        let paths = sums.outside.iter().map(|(path, _)| path.as_str());
-        let paths = paths.filter(|path| known.insert(*path)).take(NAMED + 1);
-        let mut names: Vec<String> = paths.map(short).collect();
-        for name in &mut names {
-            if name.as_str() == "" {
-                "rows chosen for the result".clone_into(name)
-            }
-        }
+        let paths = sums.outside.iter().map(|(path, _)| match path.as_str() {
+            "" => "rows chosen for the result".to_owned(),
+            path => short(path),
+        });
+        let paths = paths.filter(|path| known.insert(path.clone()));
+        let mut names: Vec<String> = paths.take(NAMED + 1).collect();
         if names.len() > NAMED {
             names[NAMED] = "\u{2026}".into();
         }
