@@ -62,6 +62,9 @@ fn text_length(value: &Value) -> usize {
 
 /// The arguments in the order of `params`; those not given are `None`.
 fn bind(args: &[Value], params: &str) -> Result<Vec<Option<Value>>, Error> {
+    if args.is_empty() {
+        return Ok(vec![None; params.split_whitespace().count()]);
+    }
     let (positional, kwargs): (&[Value], Kwargs) = from_args(args)?;
     let bind = |(position, name): (usize, &str)| match positional.get::<usize>(position) {
         Some(given) => Ok(Some(given.clone())),

@@ -11,7 +11,7 @@ use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, Value};
 
-use super::budget::{self, ITEM, Text, Walk};
+use super::budget::{self, ITEM, Walk};
 use super::print::{escaped, str};
 use super::value::{Number, fault, int, is_list, list, owned, same_safety};
 
@@ -85,10 +85,8 @@ pub(super) fn add(left: &Value, right: &Value) -> Result<Value, Error> {
 
 /// `left ~ right`. Without automatic escaping Jinja2 joins plain texts here, also of markup.
 fn concat(left: &Value, right: &Value) -> Result<Value, Error> {
-    let mut text = Text::default();
-    text.push(&str(left)?)?;
-    text.push(&str(right)?)?;
-    Ok(text.into())
+    budget::made(budget::size(left).saturating_add(budget::size(right)))?;
+    Ok(Value::from(str(left)? + &str(right)?))
 }
 
 /// `left * right`
@@ -218,13 +216,12 @@ fn item(value: &Value, key: &Value) -> Result<Value, Error> {
 
 /// `{key: value, …}`; the keys are compared.
 fn map(parts: Rest<Value>) -> Result<Value, Error> {
-    let keys = parts.0.iter().step_by(2);
-    let mut keys = keys.map(|key| budget::walk(key, Walk::Read));
-    keys.try_for_each(|charged| charged)?;
-    let pairs = parts.0.chunks_exact(2);
-    Ok(Value::from_pairs(
-        pairs.map(|pair| (pair[0].clone(), pair[1].clone())),
-    ))
+    let (mut parts, mut pairs) = (parts.0.into_iter(), Vec::new());
+    while let (Some(key), Some(value)) = (parts.next(), parts.next()) {
+        budget::walk(&key, Walk::Read)?;
+        pairs.push((key, value));
+    }
+    Ok(Value::from_pairs(pairs))
 }
 
 /// `value[start:stop:step]`; of what has no items an undefined value, as Jinja2 gives it.

@@ -58,6 +58,20 @@ impl Object for Dict {
         self.0.as_object()?.get_value_by_str(key)
     }
 
+    fn call_method(
+        self: &Arc<Self>,
+        state: &mut State<'_, '_>,
+        method: &str,
+        args: &[Value],
+    ) -> Result<Value, Error> {
+        methods::call(
+            state,
+            &Value::from_dyn_object(Arc::clone(self)),
+            method,
+            args,
+        )
+    }
+
     fn enumerate(self: &Arc<Self>) -> Enumerator {
         let map = self.0.as_object();
         map.map_or(Enumerator::Empty, |map| map.enumerate())
