@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Query, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{FromRequestParts, Query, State};
+use axum::http::request::Parts;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -46,17 +48,33 @@ pub(super) fn named(list: &[Scaled]) -> Result<Vec<(usize, f32)>, Error> {
     Ok(out)
 }
 
-/// Which model.
+/// Which model, from the query of a path.
 #[derive(Debug, Deserialize)]
 pub(super) struct Which {
     model: Option<String>,
 }
 
+impl<S: Send + Sync> FromRequestParts<S> for Which {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
+        let query = Query::from_request_parts(parts, state).await;
+        let fault = |rejection: QueryRejection| Error::value("model", rejection.body_text());
+        query.map(|Query(which)| which).map_err(fault)
+    }
+}
+
+impl Which {
+    /// The name of the model, or the alias of the only one.
+    pub(super) fn name(&self) -> &str {
+        self.model.as_deref().unwrap_or(super::pool::ALIAS)
+    }
+}
+
 async fn served(pool: &Pool, which: &Which) -> Result<Arc<Served>, Error> {
-    let mut names = pool.names();
-    match (&which.model, names.next(), names.next()) {
-        (Some(name), ..) => pool.get(name).await,
-        (None, Some(only), None) => pool.get(only).await,
+    match (&which.model, pool.names().as_slice()) {
+        (Some(name), _) => pool.get(name).await,
+        (None, [only]) => pool.get(only).await,
         _ => Err(Error::value(
             "model",
             "`model`: more than one is served, and adapters belong to one",
@@ -66,7 +84,7 @@ async fn served(pool: &Pool, which: &Which) -> Result<Arc<Served>, Error> {
 
 pub(super) async fn list(
     State(pool): State<Arc<Pool>>,
-    Query(which): Query<Which>,
+    which: Which,
 ) -> Result<Json<Value>, Error> {
     let served = served(&pool, &which).await?;
     let all = served.handle.adapters().all();
@@ -76,7 +94,7 @@ pub(super) async fn list(
 
 pub(super) async fn set(
     State(pool): State<Arc<Pool>>,
-    Query(which): Query<Which>,
+    which: Which,
     body: Bytes,
 ) -> Result<Json<Value>, Error> {
     let list: Vec<Scaled> = serde_json::from_slice(&body).map_err(|error| {

@@ -211,8 +211,8 @@ impl Answers {
                     pieces.into_iter().for_each(|piece| one.add(piece));
                     self.add(choice, &usage);
                 }
-                // Reported in streams only.
-                Event::Step { .. } => {}
+                // Reported in streams only, and of texts that are pooled.
+                Event::Step { .. } | Event::Pooled(_) => {}
                 Event::Failed(failure) => return Err(failure.into()),
             }
         }
@@ -285,6 +285,8 @@ impl Answers {
                 let pieces = self.read(i, text, tokens);
                 pieces_written(format, i, &pieces)
             }
+            // Only of texts that are pooled, which are not streamed.
+            Event::Pooled(_) => Vec::new(),
             Event::Step {
                 step,
                 fixed,

@@ -28,6 +28,8 @@ use response::Shape;
 /// The route of messages.
 pub(super) const ROUTE: &str = "/v1/messages";
 
+pub(super) use request::fields;
+
 /// The conversation in a body; `counts` says whether only its prompt matters.
 fn parse(body: Body, counts: bool) -> Result<Dialogue, Error> {
     let mut body = request::rewritten(body, counts)?;

@@ -17,11 +17,11 @@ use crate::engine::{AnswerToken, FinishReason, Fixed, Stopped, Usage};
 
 use super::Pool;
 use super::answers::{Completion, Format, TOOL_CALLS, finish_reason, note_stop, usage_json};
-use super::dialogue::Dialogue;
+use super::dialogue::{self, Dialogue};
 use super::diffusion::step_json;
 use super::envelope::Envelope;
 use super::error::Error;
-use super::fields::{Body, fields};
+use super::fields::{self, Body, Field, fields};
 use super::generation::check_top;
 use super::logprobs;
 use super::parts::Piece;
@@ -32,6 +32,11 @@ fields! {
         logprobs: Option<bool>,
         top_logprobs: Option<u32>,
     }
+}
+
+/// The fields of a request as they are documented.
+pub(super) fn fields() -> Vec<Field> {
+    [dialogue::fields(), fields::of::<Chat>()].concat()
 }
 
 /// The request in a body.

@@ -21,8 +21,9 @@ use super::answers::{Answers, Completion, Format, finish_reason, note_stop, usag
 use super::diffusion::step_json;
 use super::envelope::Envelope;
 use super::error::Error;
-use super::fields::{Body, fields};
-use super::generation::{Generation, MAX_CHOICES, check_top, choices};
+use super::fields::{self, Body, Field, fields};
+use super::generation::{self, Generation, MAX_CHOICES, check_top, choices};
+use super::input::{Input, check_ids, inputs};
 use super::logprobs::{self, Arrays};
 
 /// Maximum number of tokens of a completion where the request has none.
@@ -46,11 +47,9 @@ fields! {
     }
 }
 
-/// A prompt as the client sent it.
-#[derive(Clone, Debug, PartialEq)]
-enum Prompt {
-    Text(String),
-    Tokens(Vec<u32>),
+/// The fields of a request as they are documented.
+pub(super) fn fields() -> Vec<Field> {
+    [generation::fields(), fields::of::<Legacy>()].concat()
 }
 
 /// A prompt as the model reads it.
@@ -68,7 +67,7 @@ pub(super) async fn completions(
     let generation = Generation::take(&mut body, 0)?;
     let legacy: Legacy = body.take()?;
     body.finish()?;
-    let prompts = prompts(&legacy.prompt)?;
+    let prompts = inputs(PROMPT, &legacy.prompt)?;
     legacy.check(&generation, prompts.len())?;
     let wanted = generation.constraint()?;
     let served = pool.get(generation.model()).await?;
@@ -138,41 +137,6 @@ pub(super) async fn completions(
     Ok(Json(answer).into_response())
 }
 
-/// The prompts of a request: a text, token ids, or several of either.
-fn prompts(value: &Value) -> Result<Vec<Prompt>, Error> {
-    let many = match value {
-        Value::String(text) => return Ok(vec![Prompt::Text(text.clone())]),
-        Value::Array(many) if !many.is_empty() => many,
-        _ => {
-            let message = "expected a text, an array of token ids, or an array of texts or of arrays of token ids";
-            return Err(Error::kind(PROMPT, message));
-        }
-    };
-    if many[0].is_number() {
-        return Ok(vec![Prompt::Tokens(ids(PROMPT, many)?)]);
-    }
-    let one = |(i, value): (usize, &Value)| {
-        let param = format!("{PROMPT}[{i}]");
-        match value {
-            Value::String(text) => Ok(Prompt::Text(text.clone())),
-            Value::Array(tokens) => Ok(Prompt::Tokens(ids(&param, tokens)?)),
-            _ => Err(Error::kind(
-                param,
-                "expected a text or an array of token ids",
-            )),
-        }
-    };
-    many.iter().enumerate().map(one).collect()
-}
-
-fn ids(param: &str, values: &[Value]) -> Result<Vec<u32>, Error> {
-    let id = |(i, value): (usize, &Value)| {
-        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
-        id.ok_or_else(|| Error::kind(format!("{param}[{i}]"), "expected a token id"))
-    };
-    values.iter().enumerate().map(id).collect()
-}
-
 /// The completions with the highest mean log-probability, in the order in which they were generated
 /// where all are wanted.
 fn best(all: &[Completion], n: u32) -> Vec<&Completion> {
@@ -237,16 +201,16 @@ impl Legacy {
         self.logprobs.map(|top| top as usize).or(needed)
     }
 
-    fn encode(&self, served: &Served, prompt: Prompt) -> Result<Encoded, Error> {
+    fn encode(&self, served: &Served, prompt: Input) -> Result<Encoded, Error> {
         let tokenizer = served.handle.tokenizer();
         let fault = |error: &dyn std::fmt::Display| Error::value(PROMPT, error.to_string());
         match (prompt, &self.suffix) {
-            (Prompt::Text(text), None) => {
+            (Input::Text(text), None) => {
                 let adds = self.add_special_tokens != Some(false);
                 let tokens = tokenizer.encode(&text, adds, true).map_err(|e| fault(&e))?;
                 Ok(Encoded { text, tokens })
             }
-            (Prompt::Text(text), Some(suffix)) => {
+            (Input::Text(text), Some(suffix)) => {
                 let tokens = tokenizer.encode_gap(&text, suffix).map_err(|e| fault(&e))?;
                 let tokens = tokens.ok_or_else(|| {
                     let message = "`suffix`: the vocabulary has no tokens for fill-in-the-middle";
@@ -254,16 +218,12 @@ impl Legacy {
                 })?;
                 Ok(Encoded { text, tokens })
             }
-            (Prompt::Tokens(_), Some(_)) => {
+            (Input::Tokens(_), Some(_)) => {
                 let message = "`suffix` needs a prompt that is text";
                 Err(Error::value("suffix", message))
             }
-            (Prompt::Tokens(tokens), None) => {
-                let n_vocab = tokenizer.vocab_len();
-                if let Some(id) = tokens.iter().find(|id| **id as usize >= n_vocab) {
-                    let message = format!("`{PROMPT}`: {id} is not a token id below {n_vocab}");
-                    return Err(Error::value(PROMPT, message));
-                }
+            (Input::Tokens(tokens), None) => {
+                check_ids(PROMPT, &tokens, served)?;
                 let text = String::from_utf8_lossy(&tokenizer.decode(&tokens)).into_owned();
                 Ok(Encoded { text, tokens })
             }

@@ -9,8 +9,8 @@ use crate::engine::serving::Served;
 use super::Pool;
 use super::answers::Answers;
 use super::error::Error;
-use super::fields::Body;
-use super::generation::{Generation, choices};
+use super::fields::{self, Body, Field, Fields};
+use super::generation::{self, Generation, choices};
 use super::messages::Messages;
 use super::reading::Reading;
 use super::tools::Tools;
@@ -35,6 +35,20 @@ pub(super) struct Begun {
     pub(super) answers: Answers,
     /// Tokens of the prompt.
     pub(super) n_prompt: usize,
+}
+
+/// The fields of a conversation as they are documented.
+pub(super) fn fields() -> Vec<Field> {
+    [generation::fields(), fields::of::<Messages>()].concat()
+}
+
+/// The same for a shape with fields of its own, which come before others of the same name.
+pub(super) fn fields_with<T: Fields>() -> Vec<Field> {
+    let own = fields::of::<T>();
+    let is_other = |field: &Field| T::NAMES.iter().all(|name| *name != field.name);
+    own.into_iter()
+        .chain(fields().into_iter().filter(is_other))
+        .collect()
 }
 
 impl Dialogue {

@@ -267,6 +267,11 @@ impl From<Rejected> for Error {
             },
             Rejected::Params(error) => Self::value(error.field, error.to_string()),
             Rejected::NoSearch(_) => Self::unsupported("penalty_alpha", rejected.to_string()),
+            Rejected::NotPooled(_) | Rejected::NoText(_) => Self::Field {
+                param: "model".into(),
+                message: rejected.to_string(),
+                code: "unsupported_model",
+            },
             Rejected::Field { field, .. } => Self::unsupported(field, rejected.to_string()),
             Rejected::QueueFull { limit } => Self::Busy { limit },
             Rejected::Ended => Self::Engine {

@@ -23,6 +23,36 @@ use super::record::Record;
 pub(super) trait Fields: DeserializeOwned {
     /// Names of its fields.
     const NAMES: &'static [&'static str];
+    /// Name, type and attributes of each field as they are written.
+    const WRITTEN: &'static [(&'static str, &'static str, &'static [&'static str])];
+}
+
+/// A field as it is documented.
+#[derive(Clone, Debug)]
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    /// Its type in Rust.
+    pub(super) ty: String,
+    /// What is said of it; may be empty.
+    pub(super) doc: String,
+}
+
+/// The fields of a part of a request.
+pub(super) fn of<T: Fields>() -> Vec<Field> {
+    let field = |(name, ty, attributes): &(&'static str, &str, &[&str])| {
+        let docs = attributes.iter().filter_map(|attribute| {
+            let text = attribute.strip_prefix("doc")?;
+            let start = text.find('"')? + 1;
+            let end = text.rfind('"').filter(|end| *end > start)?;
+            Some(text[start..end].trim().replace("\\\"", "\""))
+        });
+        Field {
+            name,
+            ty: (*ty).to_owned(),
+            doc: docs.collect::<Vec<_>>().join(" "),
+        }
+    };
+    T::WRITTEN.iter().map(field).collect()
 }
 
 /// Declares a part of a request: a struct that is read from JSON, and the names of its fields.
@@ -38,6 +68,9 @@ macro_rules! fields {
 
         impl $crate::api::fields::Fields for $name {
             const NAMES: &'static [&'static str] = &[$(stringify!($field),)*];
+            const WRITTEN: &'static [(&'static str, &'static str, &'static [&'static str])] = &[
+                $((stringify!($field), stringify!($ty), &[$(stringify!($field_meta)),*]),)*
+            ];
         }
     };
 }

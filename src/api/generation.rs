@@ -11,9 +11,9 @@ use crate::engine::{Diffusion, Ends, Request};
 use super::adapters::{self, Scaled};
 use super::diffusion;
 use super::error::Error;
-use super::fields::{Body, fields};
+use super::fields::{self, Body, Field, fields};
 use super::response_format::{self, Wanted};
-use super::sampling::Sampling;
+use super::sampling::{self, Sampling};
 
 /// Maximum number of completions of one request, all its prompts together.
 pub(super) const MAX_CHOICES: u32 = 128;
@@ -80,6 +80,16 @@ pub(super) struct Generation {
     diffusion: Option<Diffusion>,
     sampling: Sampling,
     format: response_format::Fields,
+}
+
+/// The fields as they are documented.
+pub(super) fn fields() -> Vec<Field> {
+    let parts = [
+        fields::of::<Common>(),
+        sampling::fields(),
+        fields::of::<response_format::Fields>(),
+    ];
+    parts.concat()
 }
 
 impl Generation {

@@ -1,4 +1,4 @@
-//! `GET /health`: the server's state, and the loaded models.
+//! `GET /health`: the server's state, and which models are loaded or being loaded.
 
 use std::sync::Arc;
 
@@ -9,5 +9,13 @@ use serde_json::{Value, json};
 use super::Pool;
 
 pub(super) async fn health(State(pool): State<Arc<Pool>>) -> Json<Value> {
-    Json(json!({ "status": "ok", "version": env!("CARGO_PKG_VERSION"), "loaded": pool.loaded() }))
+    let infos = pool.infos();
+    let names = |state: &str| -> Vec<&str> {
+        let of_state = infos.iter().filter(|info| info.state == state);
+        of_state.map(|info| info.name.as_str()).collect()
+    };
+    Json(json!({
+        "status": "ok", "version": env!("CARGO_PKG_VERSION"),
+        "loaded": names("loaded"), "loading": names("loading"),
+    }))
 }

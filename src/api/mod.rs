@@ -15,23 +15,32 @@ mod chat;
 mod completions;
 mod dialogue;
 mod diffusion;
+mod embeddings;
 mod envelope;
 mod error;
 mod fields;
 mod generation;
 mod health;
+mod input;
 mod intake;
 mod known;
 mod listener;
 mod logprobs;
 mod messages;
+mod metrics;
 mod models;
+mod openapi;
 mod parts;
+mod passages;
 mod pool;
+mod pooled;
+mod props;
 mod reading;
 mod record;
+mod rerank;
 mod response_format;
 mod responses;
+mod routes;
 mod sampling;
 mod tokens;
 mod tools;
@@ -43,14 +52,13 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{from_fn, from_fn_with_state, map_request};
-use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
 use tower_http::trace::TraceLayer;
 
 pub use access::Access;
 pub use listener::serve;
-pub use pool::{Loader, Pool};
+pub use pool::{Describer, Description, Finder, Loader, Pool};
 
 /// Largest request body: a long conversation, no images.
 const MAX_BODY_BYTES: usize = 16 << 20;
@@ -80,20 +88,7 @@ fn well_formed_id(mut request: Request, name: &HeaderName) -> Request {
 pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Result<Router> {
     let workers = Arc::new(intake::Workers::new(read_time)?);
     let request_id = HeaderName::from_static("x-request-id");
-    Ok(Router::new()
-        .route("/health", get(health::health))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{id}", get(models::one))
-        .route("/lora-adapters", get(adapters::list).post(adapters::set))
-        .route("/v1/chat/completions", post(chat::completions))
-        .route("/v1/completions", post(completions::completions))
-        .route("/v1/responses", post(responses::responses))
-        .route(anthropic::ROUTE, post(anthropic::messages))
-        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
-        .route("/tokenize", post(tokens::tokenize))
-        .route("/detokenize", post(tokens::detokenize))
-        .route("/tokenizer_info", get(tokens::info))
-        .route("/apply-template", post(tokens::apply_template))
+    Ok(routes::router()
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::wrong_method)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))

@@ -1,22 +1,80 @@
-//! `GET /v1/models` and `GET /v1/models/{id}`.
+//! The models: `GET /v1/models` and `GET /v1/models/{id}`, which load nothing; `POST /models/load`,
+//! `POST /models/unload` and `POST /models/rescan`.
+//!
+//! Shapes: OpenAI's, with vLLM's `max_model_len` and llama-server's `meta`.
 
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::rejection::PathRejection;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
+use axum::http::HeaderMap;
 use serde_json::{Value, json};
+
+use crate::engine::serving::{Facts, Pooled};
 
 use super::Pool;
 use super::error::Error;
+use super::fields::{Body, fields};
+use super::pool::Info;
+use super::rerank;
 
-fn entry(pool: &Pool, name: &str) -> Value {
-    json!({ "id": name, "object": "model", "created": pool.created(), "owned_by": "bench" })
+fields! {
+    /// Which model.
+    pub(super) struct Which {
+        model: String,
+    }
+}
+
+/// A model under one of its names.
+fn entry(pool: &Pool, id: &str, info: &Info) -> Value {
+    let served = info.served.as_ref();
+    let n_ctx = info.description.as_ref().map(|of_model| of_model.n_ctx);
+    let is_own = |(_, name): &(&String, &String)| **name == info.name;
+    let aliases = pool.aliases().iter().filter(is_own);
+    let mut entry = json!({
+        "id": id, "object": "model", "created": pool.created(), "owned_by": "bench",
+        "root": info.name, "aliases": aliases.map(|(alias, _)| alias).collect::<Vec<_>>(),
+        "state": info.state, "max_model_len": n_ctx, "context_length": n_ctx,
+        "meta": info.description.as_ref().map(|of_model| meta(&of_model.facts)),
+    });
+    if let Some(fault) = info.fault.as_ref().filter(|_| pool.is_managed()) {
+        entry["error"] = json!(fault);
+    }
+    if let Some(served) = served {
+        entry["created"] = served.created.into();
+        entry["capabilities"] = json!({
+            "completion": served.handle.writes_text(),
+            "chat": served.handle.writes_text() && served.has_template(),
+            "embedding": matches!(served.pooled, Ok(Pooled::Vector(_))),
+            "rerank": rerank::is_scorer(served),
+            "classify": matches!(served.pooled, Ok(Pooled::Scores { .. })),
+        });
+    }
+    entry
+}
+
+/// The numbers of a model in llama-server's words.
+fn meta(facts: &Facts) -> Value {
+    json!({
+        "arch": facts.arch, "n_vocab": facts.n_vocab, "n_ctx_train": facts.n_ctx_train,
+        "n_embd": facts.n_embd, "n_params": facts.n_params, "size": facts.n_bytes,
+    })
 }
 
 pub(super) async fn list(State(pool): State<Arc<Pool>>) -> Json<Value> {
-    let models: Vec<Value> = pool.names().map(|name| entry(&pool, name)).collect();
-    Json(json!({ "object": "list", "data": models }))
+    let infos = pool.described().await;
+    let own = infos.iter().map(|info| (info.name.as_str(), info));
+    let aliases = pool.aliases().iter().filter_map(|(alias, name)| {
+        let info = infos.iter().find(|info| info.name == *name)?;
+        Some((alias.as_str(), info))
+    });
+    let mut named: Vec<(&str, &Info)> = own.chain(aliases).collect();
+    named.sort_by_key(|(id, _)| *id);
+    let entries = named.into_iter().map(|(id, info)| entry(&pool, id, info));
+    let entries: Value = entries.collect();
+    Json(json!({ "object": "list", "data": entries }))
 }
 
 pub(super) async fn one(
@@ -25,6 +83,64 @@ pub(super) async fn one(
 ) -> Result<Json<Value>, Error> {
     // A name that is not UTF-8 names no model.
     let id = id.map_or_else(|rejection| rejection.to_string(), |Path(id)| id);
-    let name = pool.resolve(&id)?;
-    Ok(Json(entry(&pool, name)))
+    let info = pool.info(&id).await?;
+    let is_alias = pool.aliases().contains_key(&id);
+    let id = if is_alias { &id } else { &info.name };
+    Ok(Json(entry(&pool, id, &info)))
+}
+
+/// Refuses to load and unload for requests that may not.
+fn check_managed(pool: &Pool) -> Result<(), Error> {
+    match pool.is_managed() {
+        true => Ok(()),
+        false => Err(Error::Forbidden {
+            code: "management_not_allowed",
+            message: "models are loaded and unloaded for clients with an API key only, where the address is not loopback; set `--api-key`".into(),
+        }),
+    }
+}
+
+fn read(
+    pool: &Pool,
+    headers: &HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<String, Error> {
+    check_managed(pool)?;
+    let mut body = Body::read(headers, body)?;
+    let which: Which = body.take()?;
+    body.finish()?;
+    Ok(which.model)
+}
+
+pub(super) async fn load(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, Error> {
+    let name = read(&pool, &headers, body)?;
+    let served = pool.get(&name).await?;
+    Ok(Json(
+        json!({ "success": true, "model": served.name, "state": "loaded" }),
+    ))
+}
+
+pub(super) async fn unload(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, Error> {
+    let name = read(&pool, &headers, body)?;
+    let was_loaded = pool.unload(&name).await?;
+    Ok(Json(json!({ "success": true, "was_loaded": was_loaded })))
+}
+
+pub(super) async fn rescan(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, Error> {
+    check_managed(&pool)?;
+    Body::read(&headers, body)?.finish()?;
+    let (new, gone) = pool.rescan().await?;
+    Ok(Json(json!({ "success": true, "new": new, "gone": gone })))
 }

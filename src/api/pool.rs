@@ -1,49 +1,190 @@
 //! The models of a server: which there are, and those that are loaded.
+//!
+//! A model is loaded once, however many requests wait for it, and goes on loading when they go away. One
+//! that is not loaded is described from its file, once. Not here: what a request is answered with.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use tokio::sync::watch;
 
 use crate::arch::nearest;
-use crate::engine::serving::{self, Served};
+use crate::engine::serving::{self, Facts, Served};
 use crate::files::models::Source;
 
 use super::error::Error;
 
 /// Loads a model and starts its engine; the error is a message for the log.
 pub type Loader = Arc<dyn Fn(&Source) -> Result<Served, String> + Send + Sync>;
+/// Describes a model without loading it; the error says why it cannot be served.
+pub type Describer = Arc<dyn Fn(&Source) -> Result<Description, String> + Send + Sync>;
+/// Finds the models that there are now.
+pub type Finder = Arc<dyn Fn() -> Result<Vec<Source>, String> + Send + Sync>;
 
-/// One model: empty until it is loaded. The lock is held while it loads, so that two requests for it
-/// load it once.
-type Place = Arc<Mutex<Option<Arc<Served>>>>;
+/// What is known of a model without loading it.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// Its numbers.
+    pub facts: Facts,
+    /// Length of the context that a request has, in tokens.
+    pub n_ctx: usize,
+}
+
+type Loaded = Result<Arc<Served>, String>;
+
+/// Whether a model is loaded.
+enum State {
+    NotLoaded,
+    /// Whoever waits for it is told how it ended.
+    Loading(watch::Receiver<Option<Loaded>>),
+    Loaded(Arc<Served>),
+}
+
+/// One model.
+struct Place {
+    source: Source,
+    state: Mutex<State>,
+    /// None until it is described or loaded.
+    description: Mutex<Option<Result<Description, String>>>,
+    n_loads: AtomicU64,
+    n_failures: AtomicU64,
+}
+
+/// What a model is and what has become of it.
+pub(super) struct Info {
+    pub(super) name: String,
+    /// `loaded`, `loading`, `not loaded` or `not servable`.
+    pub(super) state: &'static str,
+    pub(super) served: Option<Arc<Served>>,
+    pub(super) description: Option<Description>,
+    /// Why it cannot be served.
+    pub(super) fault: Option<String>,
+    /// How often it was loaded, and how often that failed.
+    pub(super) n_loads: u64,
+    pub(super) n_failures: u64,
+}
 
 /// Models by name.
 pub struct Pool {
-    places: BTreeMap<String, (Source, Place)>,
+    places: RwLock<BTreeMap<String, Arc<Place>>>,
     /// Other names of models.
     aliases: BTreeMap<String, String>,
     loader: Loader,
+    describer: Option<Describer>,
+    /// Held while a model is described: one at a time.
+    describing: tokio::sync::Mutex<()>,
+    finder: Option<Finder>,
+    /// Whether requests may load and unload models.
+    is_managed: bool,
     created: u64,
 }
 
 /// A name that selects the only model, whatever its name.
 pub(super) const ALIAS: &str = "default";
 
-fn lock(place: &Place) -> MutexGuard<'_, Option<Arc<Served>>> {
-    // A loader that panicked left the place empty, which is a sound state.
-    place.lock().unwrap_or_else(PoisonError::into_inner)
+impl Place {
+    fn new(source: Source) -> Arc<Self> {
+        Arc::new(Self {
+            source,
+            state: Mutex::new(State::NotLoaded),
+            description: Mutex::default(),
+            n_loads: AtomicU64::new(0),
+            n_failures: AtomicU64::new(0),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every state that is left is a sound one.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn description(&self) -> MutexGuard<'_, Option<Result<Description, String>>> {
+        let description = self.description.lock();
+        description.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Loads it on this thread.
+    fn load(&self, loader: &Loader) -> Loaded {
+        let load = AssertUnwindSafe(|| loader(&self.source));
+        let loaded = catch_unwind(load).unwrap_or_else(|_| Err("loading panicked".into()));
+        let loaded = loaded.map(Arc::new);
+        let mut state = self.state();
+        match &loaded {
+            Ok(served) => {
+                self.n_loads.fetch_add(1, Ordering::Relaxed);
+                *self.description() = Some(Ok(Description {
+                    facts: served.facts.clone(),
+                    n_ctx: served.handle.limits().n_ctx,
+                }));
+                *state = State::Loaded(Arc::clone(served));
+            }
+            Err(_) => {
+                self.n_failures.fetch_add(1, Ordering::Relaxed);
+                *state = State::NotLoaded;
+            }
+        }
+        loaded
+    }
+
+    /// The model if it is loaded, else where its end of loading is told; starts that if need be.
+    fn begin(
+        self: &Arc<Self>,
+        loader: &Loader,
+    ) -> Result<Arc<Served>, watch::Receiver<Option<Loaded>>> {
+        let mut state = self.state();
+        match &*state {
+            State::Loaded(served) => return Ok(Arc::clone(served)),
+            State::Loading(ended) => return Err(ended.clone()),
+            State::NotLoaded => {}
+        }
+        let (tell, ended) = watch::channel(None);
+        *state = State::Loading(ended.clone());
+        let (place, loader) = (Arc::clone(self), Arc::clone(loader));
+        tokio::task::spawn_blocking(move || {
+            // Nobody may wait any more.
+            let _ = tell.send(Some(place.load(&loader)));
+        });
+        Err(ended)
+    }
+
+    fn info(&self, name: &str) -> Info {
+        let (description, fault) = match self.description().clone() {
+            None => (None, None),
+            Some(Ok(description)) => (Some(description), None),
+            Some(Err(fault)) => (None, Some(fault)),
+        };
+        let (state, served) = match &*self.state() {
+            State::NotLoaded if fault.is_some() => ("not servable", None),
+            State::NotLoaded => ("not loaded", None),
+            State::Loading(_) => ("loading", None),
+            State::Loaded(served) => ("loaded", Some(Arc::clone(served))),
+        };
+        Info {
+            name: name.to_owned(),
+            state,
+            served,
+            description,
+            fault,
+            n_loads: self.n_loads.load(Ordering::Relaxed),
+            n_failures: self.n_failures.load(Ordering::Relaxed),
+        }
+    }
 }
 
 impl Pool {
     /// A pool of these models, none of them loaded.
     pub fn new(sources: Vec<Source>, loader: Loader) -> Self {
-        let places = sources
-            .into_iter()
-            .map(|s| (s.name(), (s, Place::default())))
-            .collect();
+        let places = sources.into_iter().map(|s| (s.name(), Place::new(s)));
         Self {
-            places,
+            places: RwLock::new(places.collect()),
             aliases: BTreeMap::new(),
             loader,
+            describer: None,
+            describing: tokio::sync::Mutex::default(),
+            finder: None,
+            is_managed: false,
             created: serving::now(),
         }
     }
@@ -53,9 +194,10 @@ impl Pool {
     /// # Errors
     /// A name of a model that is not there.
     pub fn with_aliases(self, aliases: BTreeMap<String, String>) -> Result<Self, String> {
+        let names = self.names();
         for (alias, name) in &aliases {
-            if !self.places.contains_key(name) {
-                let near = nearest(name, self.names());
+            if !names.contains(name) {
+                let near = nearest(name, names.iter().map(String::as_str));
                 let hint = near.map(|near| format!("; did you mean `{near}`?"));
                 let hint = hint.unwrap_or_default();
                 return Err(format!(
@@ -66,19 +208,38 @@ impl Pool {
         Ok(Self { aliases, ..self })
     }
 
+    /// The same pool, whose models can be described without loading them and, where there is a `finder`,
+    /// looked for again. `is_managed` says whether requests may load and unload them.
+    #[must_use]
+    pub fn managed(self, is_managed: bool, describer: Describer, finder: Option<Finder>) -> Self {
+        Self {
+            describer: Some(describer),
+            finder,
+            is_managed,
+            ..self
+        }
+    }
+
+    fn all(&self) -> Vec<(String, Arc<Place>)> {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        let all = places.iter();
+        all.map(|(name, place)| (name.clone(), Arc::clone(place)))
+            .collect()
+    }
+
     /// Loads every model now.
     ///
     /// # Errors
     /// The first model that cannot be loaded, with its reason.
     pub fn load_all(&self) -> Result<(), String> {
-        for (source, place) in self.places.values() {
-            *lock(place) = Some(Arc::new((self.loader)(source)?));
+        for (_, place) in self.all() {
+            place.load(&self.loader)?;
         }
         Ok(())
     }
 
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.places.keys().map(String::as_str)
+    pub(super) fn names(&self) -> Vec<String> {
+        self.all().into_iter().map(|(name, _)| name).collect()
     }
 
     /// When the server started, in seconds since 1970.
@@ -86,31 +247,70 @@ impl Pool {
         self.created
     }
 
-    /// Names of the models that are loaded; one that is being loaded is not.
-    pub(super) fn loaded(&self) -> Vec<&str> {
-        let is_loaded = |place: &Place| place.try_lock().is_ok_and(|served| served.is_some());
-        self.places
-            .iter()
-            .filter(|(_, (_, place))| is_loaded(place))
-            .map(|(name, _)| name.as_str())
-            .collect()
+    /// Other names of models, with the models' own names.
+    pub(super) fn aliases(&self) -> &BTreeMap<String, String> {
+        &self.aliases
     }
 
-    /// The name of a model, from the name in a request.
-    pub(super) fn resolve(&self, name: &str) -> Result<&str, Error> {
-        if let Some((found, _)) = self.places.get_key_value(name) {
-            return Ok(found);
+    /// What is known of each model now.
+    pub(super) fn infos(&self) -> Vec<Info> {
+        let all = self.all().into_iter();
+        all.map(|(name, place)| place.info(&name)).collect()
+    }
+
+    /// What there is to know of each model; those that are not known are described from their files.
+    pub(super) async fn described(&self) -> Vec<Info> {
+        let mut infos = Vec::new();
+        for (name, place) in self.all() {
+            self.describe(&place).await;
+            infos.push(place.info(&name));
         }
-        if let Some(name) = self.aliases.get(name) {
-            return Ok(name);
+        infos
+    }
+
+    /// The same of one model.
+    pub(super) async fn info(&self, name: &str) -> Result<Info, Error> {
+        let (name, place) = self.place(name)?;
+        self.describe(&place).await;
+        Ok(place.info(&name))
+    }
+
+    async fn describe(&self, place: &Arc<Place>) {
+        let Some(describer) = self.describer.clone() else {
+            return;
+        };
+        if place.description().is_some() {
+            return;
         }
-        match (name, self.places.keys().next()) {
-            (ALIAS, Some(only)) if self.places.len() == 1 => Ok(only),
-            _ => Err(Error::UnknownModel {
+        let _turn = self.describing.lock().await;
+        if place.description().is_some() {
+            return;
+        }
+        let of_thread = Arc::clone(place);
+        let described = tokio::task::spawn_blocking(move || describer(&of_thread.source)).await;
+        let described = described.unwrap_or_else(|error| Err(error.to_string()));
+        if let Err(fault) = &described {
+            tracing::warn!(fault, "a model cannot be served");
+        }
+        // Loading it may have described it meanwhile.
+        place.description().get_or_insert(described);
+    }
+
+    /// A model by the name in a request, and its own name.
+    fn place(&self, name: &str) -> Result<(String, Arc<Place>), Error> {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        let own = |name: &str| places.get_key_value(name);
+        let only = places.first_key_value().filter(|_| places.len() == 1);
+        let found = own(name)
+            .or_else(|| own(self.aliases.get(name)?))
+            .or(only.filter(|_| name == ALIAS));
+        match found {
+            Some((name, place)) => Ok((name.clone(), Arc::clone(place))),
+            None => Err(Error::UnknownModel {
                 name: name.to_owned(),
                 near: nearest(
                     name,
-                    self.names().chain(self.aliases.keys().map(String::as_str)),
+                    places.keys().chain(self.aliases.keys()).map(String::as_str),
                 )
                 .map(str::to_owned),
             }),
@@ -119,33 +319,125 @@ impl Pool {
 
     /// A model, loaded if need be.
     pub(super) async fn get(&self, name: &str) -> Result<Arc<Served>, Error> {
-        let name = self.resolve(name)?;
-        let Some((source, place)) = self.places.get(name) else {
-            return Err(Error::UnknownModel {
-                name: name.to_owned(),
-                near: None,
-            });
+        let (name, place) = self.place(name)?;
+        let mut ended = match place.begin(&self.loader) {
+            Ok(served) => return Ok(served),
+            Err(ended) => ended,
         };
-        if let Ok(served) = place.try_lock()
-            && let Some(served) = served.as_ref()
-        {
-            return Ok(Arc::clone(served));
+        let loaded = match ended.wait_for(Option::is_some).await {
+            Ok(loaded) => loaded.clone(),
+            Err(_) => None,
+        };
+        let loaded = loaded.unwrap_or_else(|| Err("the server is ending".into()));
+        loaded.map_err(|detail| Error::Load { name, detail })
+    }
+
+    /// Gives a model back: the requests that it has are completed, later ones load it again. Returns
+    /// whether it was loaded.
+    pub(super) async fn unload(&self, name: &str) -> Result<bool, Error> {
+        let (_, place) = self.place(name)?;
+        let loading = match &*place.state() {
+            State::Loading(ended) => Some(ended.clone()),
+            _ => None,
+        };
+        if let Some(mut ended) = loading {
+            let _ = ended.wait_for(Option::is_some).await;
         }
-        let (source, place, loader) = (source.clone(), Arc::clone(place), Arc::clone(&self.loader));
-        let loading = tokio::task::spawn_blocking(move || {
-            let mut place = lock(&place);
-            if let Some(served) = place.as_ref() {
-                return Ok(Arc::clone(served));
+        let mut state = place.state();
+        let was_loaded = matches!(*state, State::Loaded(_));
+        if was_loaded {
+            *state = State::NotLoaded;
+        }
+        Ok(was_loaded)
+    }
+
+    /// Looks for models again. Returns the names of those that are new and of those that are gone.
+    pub(super) async fn rescan(&self) -> Result<(Vec<String>, Vec<String>), Error> {
+        let Some(finder) = self.finder.clone() else {
+            let message = "one model is served, not a folder of models";
+            return Err(Error::unsupported("models", message));
+        };
+        let found = tokio::task::spawn_blocking(move || finder()).await;
+        let found = found.unwrap_or_else(|error| Err(error.to_string()));
+        let found = found.map_err(|detail| Error::Engine { detail })?;
+        let found: BTreeMap<String, Source> = found.into_iter().map(|s| (s.name(), s)).collect();
+        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        let gone = places.keys().filter(|name| !found.contains_key(*name));
+        let gone: Vec<String> = gone.cloned().collect();
+        let new = found.keys().filter(|name| !places.contains_key(*name));
+        let new: Vec<String> = new.cloned().collect();
+        places.retain(|name, _| found.contains_key(name));
+        for (name, source) in found {
+            match places.get(&name).filter(|place| place.source == source) {
+                // Its file may be another one now.
+                Some(place) if matches!(*place.state(), State::NotLoaded) => {
+                    *place.description() = None;
+                }
+                Some(_) => {}
+                None => {
+                    places.insert(name, Place::new(source));
+                }
             }
-            let served = Arc::new(loader(&source)?);
-            *place = Some(Arc::clone(&served));
-            Ok(served)
+        }
+        Ok((new, gone))
+    }
+
+    /// Whether requests may load and unload models, and be told why one cannot be served.
+    pub(super) fn is_managed(&self) -> bool {
+        self.is_managed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn many_requests_share_one_load_that_fails_and_the_next_loads_again() {
+        let n_loads = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&n_loads);
+        let loader: Loader = Arc::new(move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(100));
+            Err("no".into())
         });
-        let loaded: Result<Arc<Served>, String> =
-            loading.await.unwrap_or_else(|e| Err(e.to_string()));
-        loaded.map_err(|detail| Error::Load {
-            name: name.to_owned(),
-            detail,
-        })
+        let pool = Pool::new(vec![Source::Shipped("some")], loader);
+        let all = (0..32).map(|_| pool.get("some"));
+        let all = futures_util::future::join_all(all).await;
+        assert!(all.iter().all(|got| matches!(got, Err(Error::Load { .. }))));
+        assert_eq!(n_loads.load(Ordering::SeqCst), 1);
+        assert!(pool.get("default").await.is_err(), "the only model");
+        assert_eq!(n_loads.load(Ordering::SeqCst), 2);
+        let info = &pool.infos()[0];
+        assert_eq!(
+            (info.state, info.n_loads, info.n_failures),
+            ("not loaded", 0, 2)
+        );
+        assert!(!pool.unload("some").await.expect("it exists"));
+        assert!(matches!(
+            pool.get("sone").await,
+            Err(Error::UnknownModel { .. })
+        ));
+    }
+
+    #[tokio::test]
+    async fn a_load_goes_on_when_nobody_waits_for_it() {
+        let n_loads = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&n_loads);
+        let loader: Loader = Arc::new(move |_| {
+            std::thread::sleep(Duration::from_millis(100));
+            counted.fetch_add(1, Ordering::SeqCst);
+            panic!("a loader that panics")
+        });
+        let pool = Pool::new(vec![Source::Shipped("some")], loader);
+        let given_up = tokio::time::timeout(Duration::from_millis(10), pool.get("some"));
+        assert!(given_up.await.is_err());
+        assert_eq!(pool.infos()[0].state, "loading");
+        assert!(pool.get("some").await.is_err());
+        assert_eq!(n_loads.load(Ordering::SeqCst), 1);
+        assert_eq!(pool.infos()[0].state, "not loaded");
     }
 }

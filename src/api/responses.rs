@@ -22,6 +22,8 @@ use super::envelope::Envelope;
 use super::error::Error;
 use super::fields::Body;
 
+pub(super) use request::fields;
+
 use request::Rewritten;
 use response::Shape;
 

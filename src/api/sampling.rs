@@ -12,12 +12,14 @@ use crate::sampling::{
 use crate::text::tokenizer::Tokenizer;
 
 use super::error::{Error, quoted};
-use super::fields::{Body, fields};
+use super::fields::{self, Body, Field, fields};
 
 /// Maximum number of elements of a list of texts.
 const MAX_TEXTS: usize = 64;
 /// Longest text of such a list, in bytes.
 const MAX_TEXT_BYTES: usize = 1024;
+/// vLLM's name of `repeat_penalty`.
+const ALIAS: &str = "repetition_penalty";
 
 fields! {
     /// The fields that belong to no stage.
@@ -37,6 +39,34 @@ enum Elements {
     Biases(BTreeMap<String, f64>),
     /// Texts that tokens hold.
     Texts(Vec<String>),
+}
+
+/// The fields as they are documented.
+pub(super) fn fields() -> Vec<Field> {
+    let numbers = PARAMETERS.iter().map(|parameter| Field {
+        name: parameter.name,
+        ty: match parameter.kind {
+            Kind::Real => "Option<f64>".into(),
+            Kind::Count => "Option<u32>".into(),
+            Kind::Integer => "Option<i32>".into(),
+        },
+        doc: parameter.help(),
+    });
+    let lists = LISTS.iter().map(|list| Field {
+        name: list.name,
+        ty: match list.kind {
+            ListKind::Biases(_) => "Option<Map>".into(),
+            ListKind::Breakers(_) => "Option<Vec<String>>".into(),
+        },
+        doc: list.doc.trim().to_owned(),
+    });
+    let alias = Field {
+        name: ALIAS,
+        ty: "Option<f64>".into(),
+        doc: "`repeat_penalty` over all tokens, unless `repeat_last_n` is set (vLLM).".into(),
+    };
+    let others = fields::of::<Others>();
+    numbers.chain(lists).chain([alias]).chain(others).collect()
 }
 
 /// How tokens are sampled, before the vocabulary is known.
@@ -185,7 +215,6 @@ fn take_numbers<P>(body: &mut Body, table: &[Parameter<P>], params: &mut P) -> R
 
 /// Takes `repetition_penalty` of vLLM: `repeat_penalty`, whose window is everything there unless it is set.
 fn take_alias(body: &mut Body, has_window: bool, params: &mut Params) -> Result<(), Error> {
-    const ALIAS: &str = "repetition_penalty";
     let repeats = PARAMETERS.iter().find(|p| p.name == "repeat_penalty");
     if let Some(value) = body.take_one(ALIAS)
         && let Some(repeats) = repeats

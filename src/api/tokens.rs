@@ -16,8 +16,9 @@ use serde_json::{Value, json};
 use crate::engine::serving::{PromptError, Served};
 
 use super::Pool;
+use super::adapters::Which;
 use super::error::Error;
-use super::fields::{Body, fields};
+use super::fields::{self, Body, Field, Fields as _, fields};
 use super::messages::Messages;
 
 fields! {
@@ -42,6 +43,23 @@ fields! {
     struct Tokens {
         tokens: Vec<u32>,
     }
+}
+
+/// The fields of each endpoint as they are documented. A text or messages are tokenized.
+pub(super) fn tokenize_fields() -> Vec<Field> {
+    let mut fields = [template_fields(), fields::of::<Text>()].concat();
+    // A text is as good.
+    let messages = fields.iter_mut().filter(|field| field.name == "messages");
+    messages.for_each(|field| field.ty = format!("Option<{}>", field.ty));
+    fields
+}
+
+pub(super) fn detokenize_fields() -> Vec<Field> {
+    [fields::of::<Model>(), fields::of::<Tokens>()].concat()
+}
+
+pub(super) fn template_fields() -> Vec<Field> {
+    [fields::of::<Model>(), fields::of::<Messages>()].concat()
 }
 
 /// The rest of a body after the model that it names, and that model.
@@ -90,6 +108,11 @@ pub(super) async fn tokenize(
             return Err(Error::value("content", message));
         }
     };
+    // Of a conversation, where a text is given.
+    if let Some(name) = Messages::NAMES.iter().find(|name| body.has(name)) {
+        let message = format!("`{name}` and a text exclude each other");
+        return Err(Error::value(*name, message));
+    }
     body.finish()?;
     let piece = |id: &u32| String::from_utf8_lossy(tokenizer.piece(*id)).into_owned();
     let mut answer = json!({
@@ -133,8 +156,11 @@ pub(super) async fn detokenize(
     Ok(Json(json!({ "prompt": text, "content": text })))
 }
 
-pub(super) async fn info(State(pool): State<Arc<Pool>>) -> Result<Json<Value>, Error> {
-    let served = pool.get(super::pool::ALIAS).await?;
+pub(super) async fn info(
+    State(pool): State<Arc<Pool>>,
+    which: Which,
+) -> Result<Json<Value>, Error> {
+    let served = pool.get(which.name()).await?;
     let tokenizer = served.handle.tokenizer();
     let text = |id: Option<u32>| id.and_then(|id| Some(tokenizer.token_text(id)?.into_owned()));
     Ok(Json(json!({

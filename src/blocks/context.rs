@@ -26,8 +26,8 @@ pub enum DerivedInput {
     Rows(u64),
     /// i32 `[4 n_tokens]`: the positions three times, then zeros.
     Sections,
-    /// i32 `[n_tokens]`: row 0 for each token.
-    FirstRow,
+    /// i32 `[n_tokens]`: the types of the tokens as rows of a table of so many.
+    Types(u64),
     /// f32 `[dims / 2]`: divisors of the frequencies.
     Divisors(Mixture),
 }

@@ -1,4 +1,4 @@
-//! Token ids to the hidden state: `x = norm(tokens[id] * scale + types[0] + positions[pos])`.
+//! Token ids to the hidden state: `x = norm(tokens[id] * scale + types[type] + positions[pos])`.
 //!
 //! Ids `[n_tokens]` in, hidden state `[n_embd, n_tokens]` out, f32.
 
@@ -42,7 +42,7 @@ pub(super) static CONTRACT: Contract = Contract {
             "types",
             "token_types.weight",
             &["n_embd", "if(n_types > 0, n_types, dim('types', 1))"],
-            "embeddings of token types; type 0 is added to every token",
+            "embeddings of token types; of type 1 are the tokens of the second text of a pair, of type 0 all others",
         )
         .quantised_as(QuantClass::Kept)
         .optional(),
@@ -89,11 +89,9 @@ pub(crate) fn build(b: &Build<'_>, unit: &Unit, ids: &Tensor) -> Result<Tensor, 
     if c.scale != 1.0 {
         x = b.g.scale(&x, c.scale)?;
     }
-    if b.weight(unit, "types").is_some() {
-        x = b.g.add(
-            &x,
-            &b.table_rows(unit, "types", &b.input(DerivedInput::FirstRow)?)?,
-        )?;
+    if let Some(types) = b.weight(unit, "types") {
+        let rows = b.input(DerivedInput::Types(types.shape()[1]))?;
+        x = b.g.add(&x, &b.table_rows(unit, "types", &rows)?)?;
     }
     if let Some(positions) = b.weight(unit, "positions") {
         let rows = b.input(DerivedInput::Rows(positions.shape()[1]))?;

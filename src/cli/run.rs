@@ -7,7 +7,7 @@ use clap::Args as ClapArgs;
 use serde_json::json;
 
 use crate::engine::serving::{Conversation, Served};
-use crate::engine::{Diffusion, Ends, Event, FinishReason, Limits, Request, Usage};
+use crate::engine::{self, Diffusion, Ends, Event, FinishReason, Limits, Request, Unfit, Usage};
 use crate::files::models::Source;
 use crate::model::Options;
 use crate::weights::TensorType;
@@ -80,6 +80,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         options.n_batch = options.n_ctx;
         options.n_ctx = 0;
     }
+    if engine::ends_in_vectors(&opened.plan) {
+        let n_embd = opened.plan.n_embd;
+        return Err(Unfit::Vectors { n_embd }.into());
+    }
     let bar = progress_bar("loading", &opened.name);
     let of_thread = bar.clone();
     let served = Served::start(
@@ -136,7 +140,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     while let Some(event) = events.blocking_recv() {
         match event {
             // Not asked for.
-            Event::Prompt(_) => {}
+            Event::Prompt(_) | Event::Pooled(_) => {}
             Event::Text { text, .. } if is_live => held.push_str(&text),
             Event::Text { text, .. } => output::bytes(text.as_bytes())?,
             Event::Step {

@@ -1,5 +1,6 @@
 //! `bench serve`: the HTTP server.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,10 +8,10 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
-use crate::api::{self, Access, Loader, Pool};
-use crate::engine::Limits;
-use crate::engine::serving::Served;
-use crate::files::models::{self, Source};
+use crate::api::{self, Access, Describer, Description, Finder, Loader, Pool};
+use crate::engine::serving::{Facts, Served};
+use crate::engine::{self, Limits};
+use crate::files::models::{self, Opened, Source};
 use crate::model::Options;
 use crate::weights::TensorType;
 
@@ -21,6 +22,8 @@ use super::{Failure, output};
 
 /// Upper limit of the context length that a file gives, unless `--ctx` is set; in tokens.
 pub(super) const MAX_CTX: usize = 4096;
+/// Texts that a model of vectors reads at once, as far as a pass holds them.
+const READ_AT_ONCE: usize = 64;
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -141,7 +144,7 @@ fn keys(args: &Args) -> Result<Vec<String>, Failure> {
     Ok(keys)
 }
 
-pub(super) fn run(mut args: Args) -> Result<(), Failure> {
+pub(super) fn run(args: Args) -> Result<(), Failure> {
     if args.print_config {
         return Ok(());
     }
@@ -156,13 +159,9 @@ pub(super) fn run(mut args: Args) -> Result<(), Failure> {
     }
     let (host, port, is_folder) = (args.host, args.port, args.models.is_some());
     let read_time = args.read_time;
-    let Layers { aliases, per_model } = std::mem::take(&mut args.layers);
-    let loader: Loader = Arc::new(move |source| {
-        let args = per_model.get(&source.name()).unwrap_or(&args);
-        start(args, source).map_err(|e| format!("{e:#}"))
-    });
-    let pool = Pool::new(sources, loader).with_aliases(aliases);
-    let pool = Arc::new(pool.map_err(|e| anyhow::anyhow!("{e}"))?);
+    // Whoever has a key, or is on this machine where there are none.
+    let is_managed = !keys.is_empty() || host.is_loopback();
+    let pool = Arc::new(pool_of(args, sources, is_managed)?);
     if !is_folder {
         // The one model is loaded before the port answers, so that a failure is reported here.
         pool.load_all().map_err(|e| anyhow::anyhow!("{e}"))?;
@@ -250,31 +249,93 @@ impl Signals {
     }
 }
 
+/// The options of each model.
+struct Settings {
+    /// Of models without options of their own.
+    args: Args,
+    per_model: BTreeMap<String, Args>,
+}
+
+impl Settings {
+    fn of(&self, source: &Source) -> &Args {
+        self.per_model.get(&source.name()).unwrap_or(&self.args)
+    }
+}
+
+/// The models. `is_managed` says whether requests may load and unload them.
+fn pool_of(mut args: Args, sources: Vec<Source>, is_managed: bool) -> Result<Pool, Failure> {
+    let Layers { aliases, per_model } = std::mem::take(&mut args.layers);
+    let folder = args.models.clone();
+    let settings = Arc::new(Settings { args, per_model });
+    let of_loader = Arc::clone(&settings);
+    let loader: Loader = Arc::new(move |source| {
+        let served = start(of_loader.of(source), source);
+        served.map_err(|e| format!("{e:#}"))
+    });
+    let describer: Describer = Arc::new(move |source| {
+        let described = describe(settings.of(source), source);
+        described.map_err(|e| format!("{e:#}"))
+    });
+    let finder = folder.map(|folder| -> Finder {
+        Arc::new(move || models::list(&folder).map_err(|e| e.to_string()))
+    });
+    let pool = Pool::new(sources, loader).with_aliases(aliases);
+    let pool = pool.map_err(|e| anyhow::anyhow!("{e}"))?;
+    Ok(pool.managed(is_managed, describer, finder))
+}
+
+/// What is known of a model without loading it.
+fn describe(args: &Args, source: &Source) -> Result<Description, Failure> {
+    let opened = args.load.open(source)?;
+    let (_, limits) = settings_of(args, &opened)?;
+    Ok(Description {
+        facts: Facts::of(&opened.plan),
+        n_ctx: limits.n_ctx,
+    })
+}
+
 fn start(args: &Args, source: &Source) -> Result<Served, Failure> {
     let opened = args.load.open(source)?;
     if args.load.check_tensors {
         super::inspect::check_tensors(&opened)?;
     }
+    let (options, limits) = settings_of(args, &opened)?;
+    tracing::info!(model = opened.name, "loading");
+    Ok(Served::start(opened, options, limits, Box::new(|_, _| {}))?)
+}
+
+/// How a model runs.
+fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failure> {
     let defaults = Defaults {
         kv_type: TensorType::F16,
         flash_attn: true,
         max_ctx: MAX_CTX,
         n_batch: Options::N_BATCH,
     };
-    let mut options = args.load.resolve(&opened, defaults);
-    let n_parallel = args.parallel.max(1);
+    let mut options = args.load.resolve(opened, defaults);
+    let mut n_parallel = args.parallel.max(1);
+    // Nothing is generated: a text is read once, in one pass, and nothing of it is kept.
+    let only_reads = engine::ends_in_vectors(&opened.plan);
+    if only_reads {
+        n_parallel = n_parallel.max(READ_AT_ONCE);
+        options.n_batch = options.n_batch.max(options.n_ctx);
+    }
     options.n_seqs = n_parallel;
     options.n_checkpoints = args.checkpoints;
     let all = options.n_ctx.saturating_mul(n_parallel);
     options.n_ctx = match args.cache {
+        _ if only_reads => 0,
         None => all,
         Some(bytes) => options.n_ctx_within(&opened.plan, bytes).min(all),
     };
-    if options.n_ctx == 0 {
+    if options.n_ctx == 0 && !only_reads {
         anyhow::bail!("--cache: too small for a single KV block");
     }
     let limits = Limits {
-        n_ctx: options.n_ctx_seq.min(options.n_ctx),
+        n_ctx: match only_reads {
+            true => options.n_ctx_seq,
+            false => options.n_ctx_seq.min(options.n_ctx),
+        },
         n_parallel,
         n_queue: args.queue.max(1),
         n_prompt: args.prompt_batch.max(1),
@@ -283,6 +344,5 @@ fn start(args: &Args, source: &Source) -> Result<Served, Failure> {
         queue_time: args.queue_time,
         answer_time: args.answer_time,
     };
-    tracing::info!(model = opened.name, "loading");
-    Ok(Served::start(opened, options, limits, Box::new(|_, _| {}))?)
+    Ok((options, limits))
 }

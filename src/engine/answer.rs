@@ -9,6 +9,7 @@ use crate::text::tokenizer::Tokenizer;
 use super::event::{AnswerToken, Event, Failure, FinishReason, Stopped, Usage};
 use super::limits::Limits;
 use super::request::{Ends, Request};
+use super::stats;
 use super::submission::Caller;
 
 /// What a token carries through the text gate.
@@ -35,6 +36,8 @@ pub(super) struct Answer {
     caller: Caller,
     started: Option<Instant>,
     prefilled: Option<Instant>,
+    /// When its last token was chosen.
+    last_token: Option<Instant>,
     pub(super) usage: Usage,
 }
 
@@ -52,6 +55,7 @@ impl Answer {
             caller,
             started: None,
             prefilled: None,
+            last_token: None,
             usage: Usage {
                 prompt_tokens: request.prompt.len(),
                 ..Usage::default()
@@ -83,7 +87,10 @@ impl Answer {
     pub(super) fn end_early(self, limits: &Limits, now: Instant) {
         match self.overdue(limits, now) {
             Some(failure) if !self.is_cancelled() => self.fail(failure),
-            _ => tracing::debug!("cancelled"),
+            _ => {
+                stats::count(&self.caller.stats.n_cancelled, 1);
+                tracing::debug!("cancelled");
+            }
         }
     }
 
@@ -187,6 +194,10 @@ impl Answer {
 
     /// Puts a token through the gate. Returns whether a stop sequence ends the completion there.
     pub(super) fn push(&mut self, token: u32, entry: Entry, tokenizer: &Tokenizer) -> bool {
+        let now = Instant::now();
+        let since = self.last_token.replace(now);
+        let after = now - since.unwrap_or(self.caller.arrived);
+        self.caller.stats.token(since.is_none(), after);
         let piece = tokenizer.piece(token);
         let released = tracing::trace_span!(target: "phase", "detokenise")
             .in_scope(|| self.gate.push(piece, entry));
@@ -237,6 +248,7 @@ impl Answer {
             decode: now - prefilled,
             ..self.usage
         };
+        self.caller.stats.done(reason, &usage);
         self.send(Event::Done {
             reason,
             stopped: self.stopped.clone(),
@@ -246,6 +258,7 @@ impl Answer {
 
     /// Ends the request with an error.
     pub(super) fn fail(self, failure: Failure) {
+        stats::count(&self.caller.stats.n_failed, 1);
         self.send(Event::Failed(failure));
     }
 }

@@ -17,6 +17,8 @@ pub(super) type EachRow<'a> = &'a mut dyn FnMut(&[f32], &[f32]);
 pub(super) trait Compute {
     /// Runs a pass and hands out its rows in order. Where a pass fails, rows may have been handed out.
     fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error>;
+    /// See [`Model::pool`].
+    fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error>;
     /// See [`Model::set_scales`].
     fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]);
     /// See [`Model::resume`].
@@ -58,6 +60,10 @@ impl Compute for Model {
             each(row, &hidden[i * n_embd..(i + 1) * n_embd]);
         }
         Ok(())
+    }
+
+    fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error> {
+        Self::pool(self, rows)
     }
 
     fn set_scales(&mut self, sequence: SequenceId, scales: &[f32]) {

@@ -20,10 +20,12 @@ use super::compute::{BLOCK, Compute};
 use super::constraint::Worker;
 use super::contrastive::Search;
 use super::diffusion::Denoising;
-use super::event::{Failure, FinishReason};
+use super::event::{Event, Failure, FinishReason};
 use super::limits::Limits;
+use super::pooling::Gathered;
 use super::scheduler::{Budget, Job, Step, can_start, plan_step};
 use super::sequence::Sequence;
+use super::stats::{ActiveSequence, Now, Stats};
 use super::strategy::{Row, Strategy};
 use super::submission::{Decoding, Submitted};
 use super::thinking::ThinkingBudget;
@@ -77,6 +79,9 @@ pub(super) struct EngineLoop<C> {
     /// Computes the masks of constrained requests.
     worker: Worker,
     n_steps: usize,
+    stats: Arc<Stats>,
+    /// Blocks of the cache.
+    n_blocks: Option<usize>,
 }
 
 impl<C: Compute> EngineLoop<C> {
@@ -84,6 +89,8 @@ impl<C: Compute> EngineLoop<C> {
         limits.n_parallel = limits.n_parallel.max(1);
         let ids = (0..limits.n_parallel as SequenceId).rev();
         Self {
+            n_blocks: model.n_blocks(),
+            stats: Arc::default(),
             model,
             tokenizer,
             limits,
@@ -98,10 +105,40 @@ impl<C: Compute> EngineLoop<C> {
         }
     }
 
+    /// The same engine, which reports to `stats` what it does.
+    pub(super) fn reporting(mut self, stats: Arc<Stats>) -> Self {
+        self.stats = stats;
+        self.report();
+        self
+    }
+
+    /// Reports what is active and what waits.
+    fn report(&self) {
+        let free = self.model.n_blocks();
+        let active = self.active.iter().map(|request| {
+            let sequence = &request.sequence;
+            ActiveSequence {
+                n_prompt: sequence.n_prompt,
+                n_cached: sequence.n_cached,
+                n_decoded: sequence.tokens.len() - sequence.n_prompt,
+                is_prefill: sequence.is_prefill,
+            }
+        });
+        self.stats.set_now(Now {
+            n_waiting: self.queue.len(),
+            active: active.collect(),
+            blocks: self
+                .n_blocks
+                .zip(free)
+                .map(|(all, free)| (all - free.min(all), all)),
+        });
+    }
+
     /// Serves requests until the last handle is gone and every completion is complete.
     pub(super) fn serve(mut self, mut requests: mpsc::UnboundedReceiver<Submitted>) {
         loop {
             if self.is_idle() {
+                self.report();
                 self.model.rest();
                 match requests.blocking_recv() {
                     Some(submitted) => self.enqueue(submitted),
@@ -112,6 +149,7 @@ impl<C: Compute> EngineLoop<C> {
                 self.enqueue(submitted);
             }
             self.step();
+            self.report();
         }
     }
 
@@ -154,6 +192,7 @@ impl<C: Compute> EngineLoop<C> {
                 Box::new(strategy)
             }
             Decoding::Contrastive(search) => Box::new(Search::new(search, limit)),
+            Decoding::Pooling(model, second) => Box::new(Gathered::new(model, second)),
             Decoding::Diffusion(sampler, settings) => {
                 n_parts = settings.n_parts();
                 tokens.resize(n_prompt + settings.length, settings.mask);
@@ -450,6 +489,7 @@ impl<C: Compute> EngineLoop<C> {
                 Some(failure) => Err(failure),
                 None => strategy.commit(sequence, &self.tokenizer),
             };
+            let result = result.and_then(|ending| self.pool(i).map(|()| ending));
             if let Some(ending) = result.transpose() {
                 self.end(i, ending);
                 continue;
@@ -460,6 +500,25 @@ impl<C: Compute> EngineLoop<C> {
             }
         }
         self.active.extend(moved.into_iter().rev());
+    }
+
+    /// Has the model make the result of the hidden states that a request has gathered.
+    fn pool(&mut self, at: usize) -> Result<(), Failure> {
+        let ActiveRequest { sequence, strategy } = &self.active[at];
+        let Some(rows) = strategy.gathered() else {
+            return Ok(());
+        };
+        let pooled = self.model.pool(rows);
+        let pooled = pooled.map_err(|error| Failure::Computation(error.to_string()))?;
+        if !model::is_finite(&pooled) {
+            let fault = "what the hidden states are pooled to has values that are not finite";
+            return Err(Failure::NotFinite {
+                fault: fault.into(),
+                place: None,
+            });
+        }
+        sequence.answer.send(Event::Pooled(pooled));
+        Ok(())
     }
 
     /// Drops what is cached of a request beyond what is true of it.

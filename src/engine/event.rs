@@ -75,6 +75,8 @@ pub enum Event {
         /// The tokens whose bytes are the text's.
         tokens: Vec<AnswerToken>,
     },
+    /// The vector of a text, or the scores of its classes.
+    Pooled(Vec<f32>),
     /// A denoising step, if these are traced.
     Step {
         /// Number of the step, from 0.

@@ -14,7 +14,10 @@ use super::adapters::Adapters;
 use super::diffusion::ModelConfig;
 use super::event::Event;
 use super::limits::Limits;
+use super::pooling::{Passage, PooledModel};
 use super::request::{Rejected, Request};
+use super::start::Unfit;
+use super::stats::{self, Stats};
 use super::submission::{Caller, Decoding, Submitted, Ticket};
 
 /// The way to the engine thread. Cloned freely; the engine ends when the last one goes.
@@ -27,6 +30,8 @@ pub struct Handle {
     pub(super) limits: Limits,
     pub(super) adapters: Arc<Adapters>,
     pub(super) kind: Kind,
+    pub(super) pooled: Result<PooledModel, &'static str>,
+    pub(super) stats: Arc<Stats>,
 }
 
 /// How the model of an engine decodes.
@@ -39,6 +44,8 @@ pub(super) enum Kind {
     },
     /// By text diffusion: masked tokens become fixed in any order.
     Diffusion(ModelConfig),
+    /// Not at all: it ends in vectors.
+    Vectors(Unfit),
 }
 
 impl Handle {
@@ -67,17 +74,51 @@ impl Handle {
             let scales = self.adapters.of(request.adapters.as_deref())?;
             Ok((request, decoding, scales))
         });
-        let checked: Vec<_> = checked.collect::<Result<_, Rejected>>()?;
+        self.enqueue(checked.collect::<Result<_, Rejected>>()?)
+    }
+
+    /// Queues texts of which vectors or scores are wanted: all of them or none. Of each comes one
+    /// [`Event::Pooled`], then the end.
+    ///
+    /// # Errors
+    /// The first text that cannot be read, refused before anything is queued, or a model that gives no
+    /// vector of a text.
+    pub fn submit_passages(
+        &self,
+        passages: Vec<Passage>,
+    ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
+        let pooled = self.pooled.map_err(Rejected::NotPooled)?;
+        let scales = self.adapters.of(None)?;
+        let checked = passages.into_iter().map(|passage| {
+            if passage.tokens.is_empty() {
+                return Err(Rejected::EmptyPrompt);
+            }
+            let request = Request::reading(passage.tokens);
+            self.check_length(&request)?;
+            let decoding = Decoding::Pooling(pooled, passage.second);
+            Ok((request, decoding, scales.clone()))
+        });
+        self.enqueue(checked.collect::<Result<_, Rejected>>()?)
+    }
+
+    fn enqueue(
+        &self,
+        checked: Vec<(Request, Decoding, Vec<f32>)>,
+    ) -> Result<Vec<mpsc::UnboundedReceiver<Event>>, Rejected> {
         let limit = self.limits.n_queue;
         let most = limit.max(1).saturating_add(self.limits.n_parallel);
         let tickets = Ticket::take(&self.places, most, checked.len());
-        let tickets = tickets.ok_or(Rejected::QueueFull { limit })?;
+        let Some(tickets) = tickets else {
+            stats::count(&self.stats.n_refused, checked.len());
+            return Err(Rejected::QueueFull { limit });
+        };
         let submitted = checked.into_iter().zip(tickets);
         let submitted = submitted.map(|((request, decoding, scales), ticket)| {
             let (events, receiver) = mpsc::unbounded_channel();
             let caller = Caller {
                 events,
                 arrived: Instant::now(),
+                stats: Arc::clone(&self.stats),
                 _ticket: ticket,
             };
             let submitted = Submitted {
@@ -94,28 +135,29 @@ impl Handle {
 
     /// What decodes a request, unless this kind of model cannot.
     fn decoding(&self, request: &Request) -> Result<Decoding, Rejected> {
-        let decodes_by_token = matches!(self.kind, Kind::Autoregressive { .. });
+        let is_diffusion = self.is_diffusion();
         let searches = request.sampling.penalty_alpha != 0.0;
-        if request.thinking.is_some() && (!decodes_by_token || searches) {
+        if request.thinking.is_some() && (is_diffusion || searches) {
             let field = "thinking_budget";
             let message = "reasoning is limited where tokens are sampled one by one".into();
             return Err(Rejected::Field { field, message });
         }
-        if !decodes_by_token || request.sampling.penalty_alpha != 0.0 {
+        if is_diffusion || searches {
             let fields = [
                 ("prompt_logprobs", request.prompt_logprobs.is_some()),
                 ("max_tokens", request.max_tokens == Some(0)),
             ];
             if let Some((field, _)) = fields.into_iter().find(|(_, is_set)| *is_set) {
-                let message = match decodes_by_token {
-                    true => "a prompt cannot be scored with contrastive search",
-                    false => "this model decodes by text diffusion, which does not score prompts",
+                let message = match is_diffusion {
+                    true => "this model decodes by text diffusion, which does not score prompts",
+                    false => "a prompt cannot be scored with contrastive search",
                 };
                 let message = message.into();
                 return Err(Rejected::Field { field, message });
             }
         }
         match self.kind {
+            Kind::Vectors(unfit) => Err(Rejected::NoText(unfit)),
             Kind::Diffusion(config) => {
                 let settings = config.settings(request, &self.limits)?;
                 self.check_length(request)?;
@@ -171,6 +213,16 @@ impl Handle {
     /// The model's adapters.
     pub fn adapters(&self) -> &Adapters {
         &self.adapters
+    }
+
+    /// What the engine has done and does now.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Whether it answers with text.
+    pub fn writes_text(&self) -> bool {
+        !matches!(self.kind, Kind::Vectors(_))
     }
 
     /// The engine's limits.

@@ -18,11 +18,13 @@ mod engine_loop;
 mod event;
 mod handle;
 mod limits;
+mod pooling;
 mod request;
 mod scheduler;
 mod sequence;
 pub mod serving;
 mod start;
+pub mod stats;
 mod strategy;
 mod submission;
 #[cfg(test)]
@@ -34,8 +36,9 @@ pub use diffusion::{Diffusion, Fixed, Remasking};
 pub use event::{AnswerToken, Event, Failure, FinishReason, Stopped, Usage};
 pub use handle::Handle;
 pub use limits::Limits;
+pub use pooling::Passage;
 pub use request::{Ends, Rejected, Request};
-pub use start::{StartError, Unfit, can_answer, can_take_back, start};
+pub use start::{StartError, Unfit, can_answer, can_take_back, ends_in_vectors, start};
 pub use thinking::Thinking;
 
 pub use crate::sampling::TokenLogprob;

@@ -4,6 +4,7 @@ use crate::constraint::Compiled;
 use crate::sampling::{ParamError, Params};
 
 use super::diffusion::Diffusion;
+use super::start::Unfit;
 use super::thinking::Thinking;
 
 /// What shall be generated.
@@ -43,6 +44,29 @@ pub struct Request {
     pub diffusion: Option<Diffusion>,
     /// Whether every denoising step is reported; only for models that decode by text diffusion.
     pub trace: bool,
+}
+
+impl Request {
+    /// A request of which nothing is generated: the tokens are only read.
+    pub(super) fn reading(tokens: Vec<u32>) -> Self {
+        Self {
+            prompt: tokens,
+            max_tokens: Some(0),
+            sampling: Params::default(),
+            choice: 0,
+            stops: Vec::new(),
+            ends: Ends::default(),
+            cache_prompt: true,
+            top_logprobs: None,
+            prompt_logprobs: None,
+            n_drafted: None,
+            constraint: None,
+            adapters: None,
+            diffusion: None,
+            thinking: None,
+            trace: false,
+        }
+    }
 }
 
 /// What ends a completion beside stop sequences.
@@ -90,6 +114,12 @@ pub enum Rejected {
         /// Why.
         message: String,
     },
+    /// The model gives no vector of a text.
+    #[error("this model {0}")]
+    NotPooled(&'static str),
+    /// The model gives no text.
+    #[error("{0}; ask for vectors at `/v1/embeddings`, or for scores at `/v1/rerank`")]
+    NoText(Unfit),
     /// The engine has ended.
     #[error("the engine has ended")]
     Ended,

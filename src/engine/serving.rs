@@ -2,14 +2,17 @@
 //!
 //! Joins what the command line and the API both need, so that they serve the same thing.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::engine::{self, Handle, Limits, StartError};
+use crate::arch::Resolved;
+use crate::engine::{self, Handle, Limits, StartError, Unfit};
 use crate::files::models::{Opened, tokenizer_of};
+use crate::files::prompts::Prompts;
 use crate::model::{self, Model, Options};
 use crate::plan::Plan;
 use crate::text::calls::Dialect;
@@ -17,6 +20,10 @@ use crate::text::template::{
     self, ChatTemplate, Moment, RenderError, RenderInput, TemplateError, UnknownTemplate,
 };
 use crate::text::tokenizer;
+use crate::weights::{Array, Metadata};
+
+/// The key of a reranker's template.
+const RERANK_TEMPLATE: &str = "tokenizer.chat_template.rerank";
 
 /// A running model.
 pub struct Served {
@@ -38,6 +45,96 @@ pub struct Served {
     pub dialect: Dialect,
     bos: String,
     eos: String,
+    /// What it gives of a whole text, or why it gives nothing.
+    pub pooled: Result<Pooled, String>,
+    /// The prompts of an embedding model.
+    pub prompts: Prompts,
+    /// What a query and a document are made into for a reranker that reads them as one text.
+    pub rerank_template: Option<String>,
+    /// Names of the classes that it scores, as far as it has them.
+    pub labels: Vec<String>,
+    /// Its numbers.
+    pub facts: Facts,
+}
+
+/// What a model gives of a whole text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooled {
+    /// A vector of so many elements.
+    Vector(u64),
+    /// The scores of so many classes.
+    Scores {
+        /// Number of classes.
+        n_classes: u64,
+        /// Whether they are probabilities.
+        are_probabilities: bool,
+    },
+}
+
+impl Pooled {
+    /// What a model gives that was opened; `metadata` says whether one that writes text is meant for it.
+    fn of(plan: &Plan, metadata: &Metadata) -> Result<Self, String> {
+        let width = |key: &str| {
+            let tensor = plan.pool.weight(key).map(|at| &plan.tensors[at]);
+            // A single row is a vector.
+            tensor.map(|tensor| tensor.shape.get(1).copied().unwrap_or(1))
+        };
+        if let Some(n_classes) = width("cls.output").or_else(|| width("cls")) {
+            let softmax = plan.pool.option("softmax");
+            return Ok(Self::Scores {
+                n_classes,
+                are_probabilities: softmax == Some(&Resolved::Bool(true)),
+            });
+        }
+        let key = format!("{}.pooling_type", plan.arch);
+        let has_pooling = metadata.i64(&key).is_some_and(|kind| kind > 0);
+        if !engine::ends_in_vectors(plan) && !has_pooling {
+            let message = format!("the model writes text, and names no pooling (`{key}`)");
+            return Err(message);
+        }
+        let width = width("dense_3").or_else(|| width("dense_2"));
+        Ok(Self::Vector(width.unwrap_or(plan.n_embd)))
+    }
+}
+
+/// The names of the classes of a model.
+fn labels(arch: &str, metadata: &Metadata) -> Vec<String> {
+    let key = format!("{arch}.classifier.output_labels");
+    let labels = metadata.array(&key).and_then(Array::as_strings);
+    let labels = labels.map(|labels| labels.iter().map(String::from_utf8_lossy));
+    labels.into_iter().flatten().map(Cow::into_owned).collect()
+}
+
+/// The numbers of a model that clients ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Name of its architecture.
+    pub arch: String,
+    /// Tokens of its vocabulary.
+    pub n_vocab: u64,
+    /// Elements of a hidden state.
+    pub n_embd: u64,
+    /// Elements of all its tensors.
+    pub n_params: u64,
+    /// Bytes of all its tensors.
+    pub n_bytes: u64,
+    /// Length of the context it was trained for; 0 if unknown.
+    pub n_ctx_train: u64,
+}
+
+impl Facts {
+    /// The numbers of a plan.
+    pub fn of(plan: &Plan) -> Self {
+        let elements = plan.tensors.iter().map(|t| t.shape.iter().product::<u64>());
+        Self {
+            arch: plan.arch.clone(),
+            n_vocab: plan.n_vocab,
+            n_embd: plan.n_embd,
+            n_params: elements.sum(),
+            n_bytes: plan.weight_bytes(),
+            n_ctx_train: plan.n_ctx_train,
+        }
+    }
 }
 
 /// A conversation to be continued.
@@ -128,6 +225,7 @@ impl Served {
             plan,
             template,
             adapters,
+            prompts,
             ..
         } = opened;
         let model = weights.label().to_owned();
@@ -136,10 +234,16 @@ impl Served {
             source,
         })?;
         // Before anything is loaded: weights may take minutes.
-        engine::can_answer(&plan, &tokenizer).map_err(|unfit| Error::Start {
-            model: model.clone(),
-            source: unfit.into(),
-        })?;
+        match engine::can_answer(&plan, &tokenizer) {
+            // It gives vectors.
+            Ok(()) | Err(Unfit::Vectors { .. }) => {}
+            Err(unfit) => {
+                return Err(Error::Start {
+                    model: model.clone(),
+                    source: unfit.into(),
+                });
+            }
+        }
         let source = |has_tools: bool| {
             let source = template::choose(weights.metadata(), template.as_deref(), has_tools);
             source.map_err(|source| Error::UnknownTemplate {
@@ -174,6 +278,9 @@ impl Served {
             "how the model writes"
         );
         let n_ctx_train = plan.n_ctx_train;
+        let (pooled, facts) = (Pooled::of(&plan, weights.metadata()), Facts::of(&plan));
+        let labels = labels(&plan.arch, weights.metadata());
+        let rerank_template = weights.metadata().str(RERANK_TEMPLATE).map(str::to_owned);
         let fingerprint = fingerprint(&name, &plan, &options);
         let (handle, _thread) = engine::start(Arc::new(tokenizer), limits, move || {
             Model::load_with(plan, &weights, &adapters, options, &mut *progress)
@@ -190,6 +297,11 @@ impl Served {
             dialect,
             bos,
             eos,
+            pooled,
+            prompts,
+            rerank_template,
+            labels,
+            facts,
         })
     }
 

@@ -15,6 +15,8 @@ use super::diffusion::ModelConfig;
 use super::engine_loop::EngineLoop;
 use super::handle::{Handle, Kind};
 use super::limits::Limits;
+use super::pooling::PooledModel;
+use super::stats::Stats;
 
 /// Starts the engine thread. `load` makes the model there, since models do not change threads.
 ///
@@ -28,19 +30,25 @@ pub fn start<E: Send + 'static>(
     let (queue, requests) = mpsc::unbounded_channel();
     let (ready, loaded) = std::sync::mpsc::sync_channel(1);
     let for_thread = Arc::clone(&tokenizer);
+    let stats = Arc::<Stats>::default();
+    let reported = Arc::clone(&stats);
     let thread = std::thread::Builder::new()
         .name("engine".into())
         .spawn(move || match load() {
             Ok(model) => {
                 let kind = kind_of(&model, &for_thread);
+                let pooled = pooled_of(&model);
                 let adapters = Arc::new(Adapters::new(model.adapters()));
-                let made = kind.map_err(StartError::Unfit).map(|kind| (kind, adapters));
+                let made = kind
+                    .map_err(StartError::Unfit)
+                    .map(|kind| (kind, pooled, adapters));
                 // Nobody waiting for the answer means nobody wants the engine.
                 if ready.send(made).is_err() {
                     return;
                 }
                 if kind.is_ok() {
-                    EngineLoop::new(model, for_thread, limits).serve(requests);
+                    let engine = EngineLoop::new(model, for_thread, limits);
+                    engine.reporting(reported).serve(requests);
                 }
             }
             Err(error) => {
@@ -49,7 +57,7 @@ pub fn start<E: Send + 'static>(
         })
         .map_err(StartError::Thread)?;
     match loaded.recv() {
-        Ok(Ok((kind, adapters))) => Ok((
+        Ok(Ok((kind, pooled, adapters))) => Ok((
             Handle {
                 queue,
                 places: Arc::default(),
@@ -58,6 +66,8 @@ pub fn start<E: Send + 'static>(
                 limits,
                 adapters,
                 kind,
+                pooled,
+                stats,
             },
             thread,
         )),
@@ -80,12 +90,17 @@ pub enum Unfit {
     NoMask,
 }
 
+/// Whether a model has no logits: its results are vectors or the scores of classes.
+pub fn ends_in_vectors(plan: &Plan) -> bool {
+    plan.head.as_ref().is_none_or(|head| head.unit.is_none())
+}
+
 /// Whether a model with this vocabulary answers with text.
 ///
 /// # Errors
 /// What it lacks.
 pub fn can_answer(plan: &Plan, tokenizer: &Tokenizer) -> Result<(), Unfit> {
-    if plan.head.as_ref().is_none_or(|head| head.unit.is_none()) {
+    if ends_in_vectors(plan) {
         return Err(Unfit::Vectors {
             n_embd: plan.n_embd,
         });
@@ -115,14 +130,25 @@ pub fn can_take_back(plan: &Plan, options: &Options) -> Result<(), &'static str>
     }
 }
 
+/// How texts are pooled, or why they are not.
+fn pooled_of(model: &Model) -> Result<PooledModel, &'static str> {
+    let plan = model.plan();
+    let pooled = PooledModel::of(plan);
+    match (pooled.ends_in_vectors, plan.diffusion, model.has_states()) {
+        (false, Some(_), _) => Err("decodes by text diffusion, which is not pooled"),
+        (false, _, true) => Err("has recurrent states, whose hidden states are not pooled"),
+        _ => Ok(pooled),
+    }
+}
+
 /// How a model decodes.
 fn kind_of(model: &Model, tokenizer: &Tokenizer) -> Result<Kind, Unfit> {
     let (plan, options) = (model.plan(), model.options());
-    can_answer(plan, tokenizer)?;
-    if options.embeddings {
+    if ends_in_vectors(plan) || options.embeddings {
         let n_embd = plan.n_embd;
-        return Err(Unfit::Vectors { n_embd });
+        return Ok(Kind::Vectors(Unfit::Vectors { n_embd }));
     }
+    can_answer(plan, tokenizer)?;
     if plan.diffusion.is_some() {
         let mask = mask_of(plan, tokenizer)?;
         let config = ModelConfig::of(plan, mask, options.n_batch, options.n_ctx > 0);

@@ -66,6 +66,11 @@ pub(super) trait Strategy: Any {
     /// cached stays true.
     fn commit(&mut self, sequence: &mut Sequence, tokenizer: &Tokenizer) -> Ending;
 
+    /// The hidden states that the model shall make the result of, once all are there.
+    fn gathered(&self) -> Option<&[f32]> {
+        None
+    }
+
     /// Drops what a failed step had started. Returns whether what is cached must go too.
     fn abort(&mut self) -> bool {
         false

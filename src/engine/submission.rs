@@ -10,7 +10,9 @@ use crate::sampling::{Contrastive, Sampler};
 
 use super::diffusion::Settings;
 use super::event::Event;
+use super::pooling::PooledModel;
 use super::request::Request;
+use super::stats::Stats;
 
 /// A checked request with all that decodes it.
 pub(super) struct Submitted {
@@ -29,6 +31,8 @@ pub(super) enum Decoding {
     Contrastive(Contrastive),
     /// In denoising steps.
     Diffusion(Sampler, Settings),
+    /// Nothing is decoded: the hidden states are pooled. The second text of a pair starts there.
+    Pooling(PooledModel, Option<usize>),
 }
 
 /// Who waits for a request.
@@ -36,6 +40,7 @@ pub(super) struct Caller {
     /// Closed by the receiver when nobody waits any more.
     pub(super) events: mpsc::UnboundedSender<Event>,
     pub(super) arrived: Instant,
+    pub(super) stats: Arc<Stats>,
     pub(super) _ticket: Ticket,
 }
 

@@ -73,6 +73,10 @@ impl Fake {
 }
 
 impl Compute for Fake {
+    fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error> {
+        Ok(rows.to_vec())
+    }
+
     fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error> {
         assert!(!batch.is_empty() && batch.len() <= self.n_batch);
         if batch.tokens.contains(&POISON) {
@@ -214,6 +218,7 @@ fn submit(engine: &mut EngineLoop<Fake>, request: Request) -> UnboundedReceiver<
         caller: Caller {
             events,
             arrived: Instant::now(),
+            stats: Arc::default(),
             _ticket: Ticket::take(&places, 1, 1)
                 .and_then(|mut all| all.pop())
                 .expect("free"),
@@ -236,6 +241,7 @@ fn take(events: &mut UnboundedReceiver<Event>, answer: &mut Answer) {
     while let Ok(event) = events.try_recv() {
         assert!(answer.end.is_none(), "nothing comes after the end");
         match event {
+            Event::Pooled(_) => panic!("nothing is pooled"),
             Event::Text { tokens, .. } => {
                 let ids = tokens
                     .iter()

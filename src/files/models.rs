@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::arch::{ArchDef, Library, LibraryError};
 use crate::blocks::REGISTRY;
 use crate::files::lora::{self, Adapter};
+use crate::files::prompts::Prompts;
 use crate::files::quantise::quantise;
 use crate::files::recognise;
 use crate::plan::{self, Plan};
@@ -124,6 +125,8 @@ pub struct Opened {
     pub template: Option<String>,
     /// Its LoRA adapters.
     pub adapters: Vec<Adapter>,
+    /// The prompts of an embedding model's folder.
+    pub prompts: Prompts,
 }
 
 impl Opened {
@@ -363,6 +366,10 @@ pub fn open(source: &Source, with: &Definitions) -> Result<Opened, Error> {
         plan,
         template: None,
         adapters: Vec::new(),
+        prompts: match source {
+            Source::File(path) if stmap::is_folder(path) => Prompts::read(stmap::folder_of(path)),
+            _ => Prompts::default(),
+        },
     })
 }
 

@@ -12,6 +12,9 @@ pub struct Batch {
     pub places: Vec<(SequenceId, u32)>,
     /// Which tokens want logits.
     pub outputs: Vec<bool>,
+    /// Type of each token, 0 but for the second text of a pair; without a meaning in models that have no
+    /// token types.
+    pub types: Vec<u32>,
     /// Whether those tokens want the hidden state after the final norm as well.
     pub wants_hidden: bool,
 }
@@ -19,9 +22,21 @@ pub struct Batch {
 impl Batch {
     /// Adds a token.
     pub fn push(&mut self, token: u32, sequence: SequenceId, position: u32, wants_logits: bool) {
+        self.push_of_type(token, (sequence, position), 0, wants_logits);
+    }
+
+    /// Adds a token of a type.
+    pub fn push_of_type(
+        &mut self,
+        token: u32,
+        place: (SequenceId, u32),
+        token_type: u32,
+        wants_logits: bool,
+    ) {
         self.tokens.push(token);
-        self.places.push((sequence, position));
+        self.places.push(place);
         self.outputs.push(wants_logits);
+        self.types.push(token_type);
     }
 
     /// Number of tokens.
@@ -44,6 +59,7 @@ impl Batch {
         self.tokens.clear();
         self.places.clear();
         self.outputs.clear();
+        self.types.clear();
         self.wants_hidden = false;
     }
 
@@ -57,10 +73,11 @@ impl Batch {
         if n == 0 || n > n_batch {
             return fault(format!("{n} tokens"), format!("1 to {n_batch} tokens"));
         }
-        if self.places.len() != n || self.outputs.len() != n {
+        let lists = [self.places.len(), self.outputs.len(), self.types.len()];
+        if lists.iter().any(|len| *len != n) {
             return fault(
                 "lists of different lengths".into(),
-                "a place and a wish for each token".into(),
+                "a place, a wish and a type for each token".into(),
             );
         }
         if let Some(token) = self.tokens.iter().find(|t| u64::from(**t) >= n_vocab) {

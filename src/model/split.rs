@@ -92,8 +92,9 @@ pub(super) fn by_sequence(batch: &Batch) -> Vec<Part> {
             };
             let sequences = groups.iter().copied().flatten();
             for i in sequences.flat_map(|(_, tokens)| tokens).copied() {
-                let ((sequence, position), wanted) = (batch.places[i], batch.outputs[i]);
-                part.batch.push(batch.tokens[i], sequence, position, wanted);
+                let (token, place, wanted) = (batch.tokens[i], batch.places[i], batch.outputs[i]);
+                let of_type = batch.types[i];
+                part.batch.push_of_type(token, place, of_type, wanted);
                 if wanted {
                     part.outputs.push(numbers[i]);
                 }

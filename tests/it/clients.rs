@@ -2,6 +2,9 @@
 
 use std::process::Command;
 
+use crate::command::{scratch, text};
+use crate::embeddings::with_vocabulary;
+use crate::hf;
 use crate::server::Server;
 
 #[test]
@@ -33,4 +36,21 @@ fn client_packages_work_unmodified() {
             "{client}: nothing was said of its checks"
         );
     }
+    let root = scratch();
+    let model = with_vocabulary(&hf::open("bert"), root.path());
+    let server = Server::start(&["-m", text(&model)]);
+    let output = Command::new(concat!(
+        env!("CARGO_TARGET_TMPDIR"),
+        "/clients-venv/bin/python"
+    ))
+    .arg(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/scripts/embeddings_client.py"
+    ))
+    .arg(format!("http://{}/v1", server.address))
+    .output()
+    .expect("it is installed");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("embeddings client: content"));
 }

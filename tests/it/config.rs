@@ -149,7 +149,7 @@ fn an_open_address_needs_a_key() {
 }
 
 /// Status and head of a request with these headers.
-fn sent(server: &Server, first: &str, headers: &str) -> (u16, String) {
+pub(crate) fn sent(server: &Server, first: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(&server.address).expect("the server listens");
     write!(
         stream,

@@ -83,6 +83,22 @@ impl Folder {
         }
     }
 
+    /// The same classifier with its first class alone, whose scores are unchanged. Its config.json is not.
+    pub(crate) fn of_one_class(mut self) -> Self {
+        for file in self.golden["files"]
+            .as_array_mut()
+            .expect("a list of files")
+        {
+            let tensors = file["tensors"].as_array_mut().expect("a list of tensors");
+            let head = tensors.iter_mut().filter(|tensor| {
+                let name = tensor["name"].as_str().expect("a name");
+                name.starts_with("classifier.")
+            });
+            head.for_each(|tensor| tensor["shape"][0] = json!(1));
+        }
+        self
+    }
+
     /// Whether some tensor has one of these types.
     pub(crate) fn has(&self, types: &[&str]) -> bool {
         let files = self.golden["files"]

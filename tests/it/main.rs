@@ -23,6 +23,7 @@ mod diagram_html;
 mod diagram_overlay;
 mod diagrams;
 mod diffusion;
+mod embeddings;
 mod faults;
 mod fields;
 mod folders;
@@ -37,6 +38,7 @@ mod load;
 mod lora;
 mod lora_origin;
 mod metadata;
+mod model_routes;
 mod models_page;
 mod mutated_folders;
 

@@ -327,7 +327,6 @@ fn a_model_that_ends_in_vectors_is_refused_where_text_is_wanted() {
     let refusal = ["ends in vectors of 64 elements", "no logits"];
     check_refused(&["run", "-m", text(&path), "hello"], 1, &refusal);
     check_refused(&["run", "-m", text(&path), "--raw", "hello"], 1, &refusal);
-    check_refused(&["serve", "-m", text(&path), "--port", "0"], 1, &refusal);
     // Its vectors are there for who asks for them.
     let out = folder.path().join("vector.npy");
     let logits = ["logits", "-m", text(&path), "--tokens", "1,2,3"];

@@ -129,7 +129,9 @@ fn the_engine_finds_what_reading_everything_finds() {
                     );
                 }
                 Event::Done { .. } => break,
-                Event::Step { .. } | Event::Prompt(_) => panic!("not asked for"),
+                Event::Step { .. } | Event::Prompt(_) | Event::Pooled(_) => {
+                    panic!("not asked for")
+                }
                 Event::Failed(failure) => panic!("{failure}"),
             }
         }

@@ -5,8 +5,9 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::api::dialogue;
 use crate::api::error::{Error, quoted};
-use crate::api::fields::{Body, fields};
+use crate::api::fields::{Body, Field, fields};
 
 fields! {
     struct Own {
@@ -28,6 +29,11 @@ fields! {
 const BILLING: &str = "x-anthropic-billing-header:";
 
 type Fields = Map<String, Value>;
+
+/// The fields of a request as they are documented.
+pub(in crate::api) fn fields() -> Vec<Field> {
+    dialogue::fields_with::<Own>()
+}
 
 fn wrong(param: &str, expected: &str) -> Error {
     let message = format!("`{param}` is missing or wrong, expected {expected}");

@@ -7,8 +7,9 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
+use crate::api::dialogue;
 use crate::api::error::{Error, quoted};
-use crate::api::fields::{Body, fields};
+use crate::api::fields::{Body, Field, fields};
 use crate::api::generation::check_top;
 use crate::api::record::Record;
 
@@ -37,6 +38,14 @@ fields! {
 }
 
 type Fields = Map<String, Value>;
+
+/// The fields of a request as they are documented.
+pub(in crate::api) fn fields() -> Vec<Field> {
+    let mut fields = dialogue::fields_with::<Own>();
+    // Made of `input`.
+    fields.retain(|field| field.name != "messages");
+    fields
+}
 
 /// A request as a chat completion.
 pub(super) struct Rewritten {

@@ -58,6 +58,10 @@ impl Fake {
 }
 
 impl Compute for Fake {
+    fn pool(&mut self, rows: &[f32]) -> Result<Vec<f32>, model::Error> {
+        Ok(rows.to_vec())
+    }
+
     fn forward(&mut self, batch: &Batch, each: EachRow<'_>) -> Result<(), model::Error> {
         assert!(!batch.is_empty() && batch.len() <= self.n_batch);
         if batch.tokens.contains(&POISON) {
@@ -287,6 +291,7 @@ fn submit(
         caller: Caller {
             events,
             arrived: Instant::now(),
+            stats: Arc::default(),
             _ticket: Ticket::take(&places, 1, 1)
                 .and_then(|mut all| all.pop())
                 .expect("free"),
@@ -313,6 +318,7 @@ fn got(mut events: UnboundedReceiver<Event>) -> Got {
                 got.tokens.extend(ids);
             }
             Event::Prompt(_) => panic!("prompts are not scored"),
+            Event::Pooled(_) => panic!("nothing is pooled"),
             Event::Step { step, fixed, .. } => {
                 assert_eq!(step, got.steps.len());
                 got.steps.push(fixed.iter().map(|f| f.position).collect());

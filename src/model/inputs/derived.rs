@@ -53,7 +53,7 @@ fn make(g: &Graph, input: DerivedInput, n: u64) -> Result<Tensor, Error> {
         DerivedInput::Temperature { .. } => g.input("temperature", f32, &[1, 1, n]),
         DerivedInput::Rows(rows) => g.index_input("position_rows", i32, &[n], rows),
         DerivedInput::Sections => g.input("sections", i32, &[4 * n]),
-        DerivedInput::FirstRow => g.index_input("first_rows", i32, &[n], 1),
+        DerivedInput::Types(rows) => g.index_input("token_types", i32, &[n], rows),
         DerivedInput::Divisors(mixture) => g.input("divisors", f32, &[mixture.n_pairs()]),
     }
 }
@@ -83,7 +83,10 @@ fn write(
             sections.resize(4 * batch.len(), 0);
             executor.write(tensor, &sections)
         }
-        DerivedInput::FirstRow => executor.write_indices(tensor, &vec![0i32; batch.len()]),
+        DerivedInput::Types(_) => {
+            let types = batch.types.iter().map(|of_type| *of_type as i32);
+            executor.write_indices(tensor, &types.collect::<Vec<i32>>())
+        }
         DerivedInput::Divisors(mixture) => executor.write(tensor, &mixture.divisors()),
     }
 }

@@ -13,6 +13,8 @@ pub(super) const SCORES: &str = "tokenizer.ggml.scores";
 pub(super) const MERGES: &str = "tokenizer.ggml.merges";
 pub(super) const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
 pub(super) const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
+/// Between the texts of a pair the separator follows the end of the first.
+pub(super) const ADD_SEP: &str = "tokenizer.ggml.add_sep_token";
 pub(super) const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 pub(super) const REMOVE_EXTRA_SPACES: &str = "tokenizer.ggml.remove_extra_whitespaces";
 pub(super) const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
@@ -41,7 +43,7 @@ const TEMPLATES: &str = "tokenizer.chat_template";
 const ROLE: &str = "_token_id";
 
 /// Keys that are read.
-const READ: [&str; 20] = [
+const READ: [&str; 21] = [
     MODEL,
     PRE,
     TOKENS,
@@ -50,6 +52,7 @@ const READ: [&str; 20] = [
     MERGES,
     ADD_BOS,
     ADD_EOS,
+    ADD_SEP,
     ADD_SPACE_PREFIX,
     REMOVE_EXTRA_SPACES,
     CHARSMAP,
@@ -65,7 +68,7 @@ const READ: [&str; 20] = [
 ];
 
 /// Keys that change no text's tokens, with the reason.
-const INERT: [(&str, &str); 4] = [
+const INERT: [(&str, &str); 3] = [
     (
         "tokenizer.huggingface.json",
         "the same vocabulary in another format",
@@ -77,10 +80,6 @@ const INERT: [(&str, &str); 4] = [
     (
         "tokenizer.ggml.token_type_count",
         "the rows of a table of the model",
-    ),
-    (
-        "tokenizer.ggml.add_sep_token",
-        "of texts in pairs; a text of WordPiece ends with it anyway",
     ),
 ];
 

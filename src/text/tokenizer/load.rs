@@ -20,7 +20,7 @@ use super::spm::Spm;
 use super::unigram::Unigram;
 use super::vocab::{Vocabulary, required_strings};
 use super::wordpiece::{self, WordPiece};
-use super::{Encoder, Error, Tokenizer, keys, normal_form, quirks};
+use super::{Encoder, Error, Tokenizer, keys, normal_form, quirks, roles};
 
 /// The model that joins by score.
 pub(super) const SCORES_MODEL: &str = "llama";
@@ -193,6 +193,7 @@ impl Tokenizer {
         this.adds_bos = true;
         this.adds_eos = false;
         this.adds_sep = true;
+        this.doubles_end = false;
         let pieces = WordPiece::new(normaliser, this.roles.unk)?;
         this.encoder = Some(Encoder::WordPiece(Box::new(pieces)));
         Ok(this)
@@ -262,23 +263,27 @@ impl Tokenizer {
 
     /// The parts that all models share; without an encoder.
     fn new(metadata: &Metadata, model: &Model, mut vocab: Vocabulary, spaces: Spaces) -> Self {
-        let roles = Roles::read(metadata, &mut vocab, model.defaults);
+        let own = Roles::read(metadata, &mut vocab, model.defaults);
         let mut specials = Specials::new(&vocab, metadata);
         quirks::apply(metadata, &mut specials);
         specials.strip_listed(metadata);
         let pieces = vocab.iter().map(|(_, text, kind)| spaces.piece(text, kind));
+        // Files from before there was the key are of encoders that do so.
+        let is_whole = metadata.get(roles::ENDS).is_some();
+        let separates = !is_whole && own.sep.is_some() && own.sep == own.eos;
         Self {
             model: model.name,
             pieces: pieces.collect(),
             vocab_len: vocab.len(),
             vocab,
-            roles,
+            roles: own,
             specials,
             encoder: None,
             form: None,
             adds_bos: false,
             adds_eos: flag(metadata, keys::ADD_EOS, false),
             adds_sep: false,
+            doubles_end: flag(metadata, keys::ADD_SEP, separates),
             drops_first_space: false,
             space_at_start_only: flag(metadata, keys::SPACE_AT_START_ONLY, false),
         }

@@ -15,6 +15,7 @@ mod costs;
 mod error;
 mod external;
 pub mod folder;
+mod frame;
 mod keys;
 mod load;
 mod longest;
@@ -39,6 +40,7 @@ use std::sync::Arc;
 use crate::weights::StringArray;
 
 pub use error::Error;
+pub use frame::Frame;
 pub use keys::unread;
 
 use bpe::Bpe;
@@ -74,6 +76,8 @@ pub struct Tokenizer {
     adds_bos: bool,
     adds_eos: bool,
     adds_sep: bool,
+    /// Between the texts of a pair the separator follows the end of the first.
+    doubles_end: bool,
     drops_first_space: bool,
     /// No space is put after a special token.
     space_at_start_only: bool,

@@ -12,6 +12,7 @@ use tokenizers::ModelWrapper;
 use crate::weights::{Array, Metadata, Value};
 
 use super::super::external;
+use super::super::keys;
 use super::super::roles;
 use super::super::vocab::Kind;
 use super::Error;
@@ -32,6 +33,8 @@ pub(super) struct Ids {
     ends: BTreeSet<u32>,
     /// Tokens that a text starts and ends with.
     pub(super) frame: (Vec<u32>, Vec<u32>),
+    /// Between the texts of a pair the separator follows the end of the first.
+    doubles_end: bool,
 }
 
 /// The roles that the file of a vocabulary, or its class, states.
@@ -39,6 +42,8 @@ pub(super) struct Ids {
 pub(super) struct Own {
     pub(super) unknown: Option<u32>,
     pub(super) frame: Frame,
+    /// Tokens between the texts of a pair.
+    between: Vec<u32>,
     /// Texts end with a token that separates them.
     is_wordpiece: bool,
     /// Tokens of roles that no other file names.
@@ -80,6 +85,7 @@ impl Own {
         this.is_wordpiece = matches!(model, ModelWrapper::WordPiece(_));
         if class.is_none() {
             let (first, last) = frame(files, parsed, tokens)?;
+            this.between = between(parsed, &first, &last);
             this.frame = Frame::Ids(first, last);
         }
         Ok(this)
@@ -134,6 +140,7 @@ impl Ids {
             mask: sources.one("mask")?,
             ends: sources.all("eos")?.into_iter().collect(),
             frame: Default::default(),
+            doubles_end: false,
         };
         this.frame = match &own.frame {
             Frame::Ids(first, last) => (first.clone(), last.clone()),
@@ -153,6 +160,9 @@ impl Ids {
             }
         }
         this.apply_flags(&files.tokenizer_config)?;
+        let sep = this.sep.filter(|_| !is_wordpiece);
+        this.doubles_end =
+            sep.is_some_and(|sep| own.between == [&this.frame.1[..], &[sep]].concat());
         Ok(this)
     }
 
@@ -225,6 +235,9 @@ impl Ids {
         ];
         for (key, adds) in adds {
             metadata.insert(key, Value::Bool(adds));
+        }
+        if self.doubles_end {
+            metadata.insert(keys::ADD_SEP, Value::Bool(true));
         }
     }
 }
@@ -322,4 +335,22 @@ fn frame(files: &Files, parsed: &Parsed, tokens: &[Token]) -> Result<(Vec<u32>, 
         }
     }
     Ok((Vec::new(), Vec::new()))
+}
+
+/// The tokens that the library puts between two texts, given those before and after a text.
+fn between(parsed: &Parsed, first: &[u32], last: &[u32]) -> Vec<u32> {
+    let text = "a";
+    let pair = || {
+        let pair = parsed.library.encode_fast((text, text), true)?;
+        Ok(pair.get_ids().to_vec())
+    };
+    let inner = external::ids(&parsed.library, text);
+    let (Ok(inner), Ok(pair)) = (inner, external::guarded(pair)) else {
+        return Vec::new();
+    };
+    let start = [first, &inner].concat();
+    let end = [&inner[..], last].concat();
+    let found = pair.strip_prefix(&start[..]);
+    let found = found.and_then(|rest| rest.strip_suffix(&end[..]));
+    found.unwrap_or_default().to_vec()
 }

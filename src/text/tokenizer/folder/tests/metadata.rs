@@ -194,6 +194,51 @@ fn flags_say_what_begins_and_ends_a_text() {
 }
 
 #[test]
+fn texts_of_pairs_are_apart_as_the_library_has_it() {
+    let tokens = ["<a>", "<b>"].map(special);
+    let token = |text: &str| json!({"SpecialToken": {"id": text, "type_id": 0}});
+    let text = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
+    let entry = |text: &str, id: u32| json!({"id": text, "ids": [id], "tokens": [text]});
+    let once = json!({
+        "type": "TemplateProcessing",
+        "single": [token("<a>"), text("A"), token("<b>")],
+        "pair": [token("<a>"), text("A"), token("<b>"), text("B"), token("<b>")],
+        "special_tokens": {"<a>": entry("<a>", 258), "<b>": entry("<b>", 259)},
+    });
+    let twice = json!({
+        "type": "RobertaProcessing", "sep": ["<b>", 259], "cls": ["<a>", 258],
+        "trim_offsets": true, "add_prefix_space": false,
+    });
+    let config = r#"{"bos_token": "<a>", "eos_token": "<b>", "sep_token": "<b>"}"#;
+    for (processor, between) in [(once, vec![259]), (twice, vec![259, 259])] {
+        let mut file: Json = serde_json::from_str(&small(&tokens)).unwrap();
+        file["post_processor"] = processor;
+        let text = file.to_string();
+        let dir = folder(&[("tokenizer.json", &text), ("tokenizer_config.json", config)]);
+        let folder = read(dir.path()).unwrap();
+        let frame = folder.tokenizer().frame().unwrap();
+        assert_eq!(
+            (&frame.start, &frame.between, &frame.end),
+            (&vec![258], &between, &vec![259])
+        );
+        let file = Tokenizer::from_metadata(folder.for_file().unwrap()).unwrap();
+        assert_eq!(file.frame().unwrap(), frame);
+        let pair = library_pair(&text, "the", "the");
+        assert_eq!(
+            pair,
+            [&frame.start[..], &[257], &between, &[257], &frame.end].concat()
+        );
+    }
+}
+
+/// The tokens of a pair by the library.
+fn library_pair(file: &str, first: &str, second: &str) -> Vec<u32> {
+    let library: tokenizers::Tokenizer = file.parse().unwrap();
+    let pair = library.encode_fast((first, second), true).unwrap();
+    pair.get_ids().to_vec()
+}
+
+#[test]
 fn tokens_of_other_files_are_added() {
     let files = [
         (

@@ -1,0 +1,50 @@
+"""Checks a server of an embedding model with the official `openai` package and with LangChain: floats and base64,
+token ids, dimensions, errors.
+
+Usage: embeddings_client.py http://127.0.0.1:11116/v1
+"""
+
+import sys
+
+import openai
+from langchain_openai import OpenAIEmbeddings
+
+url = sys.argv[1]
+client = openai.OpenAI(base_url=url, api_key="unused", max_retries=0)
+model = client.models.list().data[0].id
+texts = ["w5 w6", "w7"]
+
+# The package asks for base64 and decodes it.
+coded = client.embeddings.create(model=model, input=texts)
+plain = client.embeddings.create(model=model, input=texts, encoding_format="float")
+assert [entry.index for entry in coded.data] == [0, 1], coded
+for one, other in zip(coded.data, plain.data):
+    assert len(one.embedding) == len(other.embedding) > 8
+    assert all(abs(a - b) < 1e-5 for a, b in zip(one.embedding, other.embedding))
+assert coded.usage.prompt_tokens == coded.usage.total_tokens == 7, coded.usage
+
+cut = client.embeddings.create(model=model, input=[[5, 6], [7]], dimensions=8, user="somebody")
+for entry in cut.data:
+    assert len(entry.embedding) == 8
+    assert abs(sum(v * v for v in entry.embedding) - 1) < 1e-5
+
+try:
+    client.embeddings.create(model=model, input="")
+    raise AssertionError("an empty text is refused")
+except openai.BadRequestError as error:
+    assert error.param == "input" and error.code == "invalid_value", error.body
+try:
+    client.embeddings.create(model="no-such-model", input="w5")
+    raise AssertionError("an unknown model is refused")
+except openai.NotFoundError as error:
+    assert error.code == "model_not_found", error.body
+
+chain = OpenAIEmbeddings(
+    model=model, base_url=url, api_key="unused", check_embedding_ctx_length=False
+)
+found = chain.embed_documents(texts)
+for one, other in zip(found, plain.data):
+    assert all(abs(a - b) < 1e-5 for a, b in zip(one, other.embedding))
+assert len(chain.embed_query("w5")) == len(found[0])
+
+print("embeddings client: content")

@@ -1,0 +1,255 @@
+//! `POST /v1/embeddings`: vectors of texts, in the shape of OpenAI's API.
+//!
+//! A vector is what the model's own pooling makes of a text; `dimensions` cuts it and gives it the length 1
+//! again, as for models that were trained so that the first elements say most.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::engine::Passage;
+use crate::engine::serving::{Pooled, Served};
+
+use super::Pool;
+use super::error::{Error, quoted};
+use super::fields::{self, Body, Field, fields};
+use super::input::{Input, inputs};
+use super::passages::{Reader, Truncation};
+use super::pooled::{self, MAX_TEXTS, Results};
+
+const INPUT: &str = "input";
+/// Longest text that is put before each text, in bytes.
+const MAX_PROMPT_BYTES: usize = 4096;
+
+fields! {
+    /// The fields of a request for vectors.
+    pub(super) struct Embeddings {
+        model: Option<String>,
+        /// A text, token ids, or several of either.
+        input: Value,
+        /// `float` or `base64`: the elements as little-endian f32.
+        encoding_format: Option<String>,
+        /// Number of elements that are kept of a vector.
+        dimensions: Option<u64>,
+        /// Name of the model's prompt that is put before each text.
+        prompt_name: Option<String>,
+        /// Text that is put before each text.
+        prompt: Option<String>,
+        /// Whether vectors get the length 1; default: as the model has it.
+        normalize: Option<bool>,
+        /// Whether a text gets the special tokens that the vocabulary asks for.
+        add_special_tokens: Option<bool>,
+    }
+}
+
+/// The fields of a request as they are documented.
+pub(super) fn fields() -> Vec<Field> {
+    [fields::of::<Embeddings>(), fields::of::<Truncation>()].concat()
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Vector {
+    Float(Vec<f32>),
+    Base64(String),
+}
+
+#[derive(Serialize)]
+struct Entry {
+    object: &'static str,
+    index: usize,
+    embedding: Vector,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    object: &'static str,
+    data: Vec<Entry>,
+    model: String,
+    usage: Value,
+}
+
+pub(super) async fn embeddings(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Error> {
+    let mut body = Body::read(&headers, body)?;
+    let request: Embeddings = body.take()?;
+    let truncation: Truncation = body.take()?;
+    body.finish()?;
+    truncation.check()?;
+    request.check()?;
+    let is_base64 = request.is_base64()?;
+    let texts = request.texts()?;
+    let served = pooled::served(&pool, request.model.as_deref()).await?;
+    let width = match served.pooled.clone() {
+        Ok(Pooled::Vector(width)) => width,
+        Ok(Pooled::Scores { .. }) => {
+            let why = "it gives scores of classes; see `/v1/rerank` and `/classify`";
+            return Err(pooled::unsupported(&served, why));
+        }
+        Err(why) => return Err(pooled::unsupported(&served, &why)),
+    };
+    let kept = request.kept(width)?;
+    let passages = request.passages(&served, &truncation, texts)?;
+    let Results { all, n_tokens } = pooled::results(&served, passages, INPUT).await?;
+    let entry = |(index, mut vector): (usize, Vec<f32>)| {
+        vector.truncate(kept);
+        if request.normalize == Some(true) || (kept as u64) < width {
+            normalise(&mut vector);
+        }
+        Entry {
+            object: "embedding",
+            index,
+            embedding: match is_base64 {
+                true => Vector::Base64(base64(&vector)),
+                false => Vector::Float(vector),
+            },
+        }
+    };
+    let answer = Answer {
+        object: "list",
+        data: all.into_iter().enumerate().map(entry).collect(),
+        model: served.name.clone(),
+        usage: json!({ "prompt_tokens": n_tokens, "total_tokens": n_tokens }),
+    };
+    Ok(Json(answer).into_response())
+}
+
+impl Embeddings {
+    fn is_base64(&self) -> Result<bool, Error> {
+        match self.encoding_format.as_deref() {
+            None | Some("float") => Ok(false),
+            Some("base64") => Ok(true),
+            Some(other) => {
+                let other = quoted(other);
+                let message =
+                    format!("`encoding_format` is `{other}`, expected `float` or `base64`");
+                Err(Error::value("encoding_format", message))
+            }
+        }
+    }
+
+    /// Elements that are kept of vectors of that width.
+    fn kept(&self, width: u64) -> Result<usize, Error> {
+        let kept = self.dimensions.unwrap_or(width);
+        if !(1..=width).contains(&kept) {
+            let message = format!("`dimensions` is {kept}, expected 1 to {width}");
+            return Err(Error::value("dimensions", message));
+        }
+        if kept < width && self.normalize == Some(false) {
+            let message = "`normalize` cannot be false where `dimensions` cuts the vectors";
+            return Err(Error::value("normalize", message));
+        }
+        Ok(kept as usize)
+    }
+
+    /// The texts. An empty one is a mistake of the client's, as OpenAI has it.
+    fn texts(&self) -> Result<Vec<Input>, Error> {
+        let texts = inputs(INPUT, &self.input)?;
+        if texts.len() > MAX_TEXTS {
+            let message = format!("{} texts, expected at most {MAX_TEXTS}", texts.len());
+            return Err(Error::value(INPUT, message));
+        }
+        let is_empty = |text: &Input| *text == Input::Text(String::new());
+        match texts.iter().position(is_empty) {
+            None => Ok(texts),
+            Some(i) => {
+                let param = match self.input.is_array() {
+                    true => format!("{INPUT}[{i}]"),
+                    false => INPUT.to_owned(),
+                };
+                let message = format!("`{param}` is an empty text");
+                Err(Error::value(param, message))
+            }
+        }
+    }
+
+    /// Checks what concerns the prompt before texts.
+    fn check(&self) -> Result<(), Error> {
+        if self.prompt.is_some() && self.prompt_name.is_some() {
+            let message = "`prompt` and `prompt_name` exclude each other";
+            return Err(Error::value("prompt_name", message));
+        }
+        if self
+            .prompt
+            .as_ref()
+            .is_some_and(|text| text.len() > MAX_PROMPT_BYTES)
+        {
+            let message = format!("`prompt` has more than {MAX_PROMPT_BYTES} bytes");
+            return Err(Error::value("prompt", message));
+        }
+        Ok(())
+    }
+
+    /// What the model reads.
+    fn passages(
+        &self,
+        served: &Served,
+        truncation: &Truncation,
+        texts: Vec<Input>,
+    ) -> Result<Vec<Passage>, Error> {
+        let reader = Reader::new(served, truncation, INPUT)?;
+        let prompt = match &self.prompt {
+            Some(prompt) => prompt,
+            None => {
+                let name = self.prompt_name.as_deref();
+                served.prompts.of(name).map_err(|why| {
+                    let name = quoted(name.unwrap_or_default());
+                    let message = format!("`prompt_name` is `{name}`: {why}");
+                    Error::value("prompt_name", message)
+                })?
+            }
+        };
+        let adds_special = self.add_special_tokens != Some(false);
+        let passage = |text: Input| reader.one((prompt, text), adds_special, INPUT);
+        texts.into_iter().map(passage).collect()
+    }
+}
+
+/// Divides a vector by its Euclidean length. Zeros stay zeros.
+fn normalise(vector: &mut [f32]) {
+    let length: f64 = vector.iter().map(|v| f64::from(*v).powi(2)).sum();
+    let length = length.sqrt().max(1e-12);
+    vector
+        .iter_mut()
+        .for_each(|v| *v = (f64::from(*v) / length) as f32);
+}
+
+/// The elements as little-endian f32 in base64 (RFC 4648, with padding).
+fn base64(vector: &[f32]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bytes: Vec<u8> = vector.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let byte = |i: usize| u32::from(three.get(i).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for i in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * i) & 63) as usize];
+            out.push(if i <= three.len() { digit.into() } else { '=' });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_the_standard() {
+        // 1.0 is 00 00 80 3f, -2.0 is 00 00 00 c0.
+        assert_eq!(base64(&[1.0]), "AACAPw==");
+        assert_eq!(base64(&[1.0, -2.0]), "AACAPwAAAMA=");
+        assert_eq!(base64(&[1.0, -2.0, 1.0]), "AACAPwAAAMAAAIA/");
+        assert_eq!(base64(&[]), "");
+    }
+}

@@ -1,0 +1,185 @@
+//! `GET /metrics`: what the engines have done and do, as text for Prometheus.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+
+use crate::engine::stats::{Histogram, Now, Stats};
+
+use super::Pool;
+use super::pool::Info;
+
+/// The lines of a metric, one or more for each model.
+#[derive(Default)]
+struct Metric {
+    kind: &'static str,
+    help: &'static str,
+    lines: String,
+}
+
+#[derive(Default)]
+struct Page(BTreeMap<&'static str, Metric>);
+
+/// The text of a label, so that nothing in it ends it.
+fn label(name: &str) -> String {
+    let escaped = name.replace('\\', "\\\\").replace('"', "\\\"");
+    escaped.replace('\n', "\\n")
+}
+
+impl Page {
+    fn metric(
+        &mut self,
+        name: &'static str,
+        kind: &'static str,
+        help: &'static str,
+    ) -> &mut String {
+        let metric = self.0.entry(name).or_default();
+        (metric.kind, metric.help) = (kind, help);
+        &mut metric.lines
+    }
+
+    fn number(
+        &mut self,
+        name: &'static str,
+        kind: &'static str,
+        help: &'static str,
+        (labels, value): (&str, u64),
+    ) {
+        let lines = self.metric(name, kind, help);
+        let _ = writeln!(lines, "{name}{{{labels}}} {value}");
+    }
+
+    fn histogram(&mut self, name: &'static str, help: &'static str, of: (&str, &Histogram)) {
+        let (model, histogram) = of;
+        let lines = self.metric(name, "histogram", help);
+        let mut count = 0;
+        for (bound, n) in histogram.cumulative() {
+            let bound = match bound.is_finite() {
+                true => bound.to_string(),
+                false => "+Inf".to_owned(),
+            };
+            let _ = writeln!(lines, "{name}_bucket{{{model},le=\"{bound}\"}} {n}");
+            count = n;
+        }
+        let _ = writeln!(lines, "{name}_sum{{{model}}} {}", histogram.sum());
+        let _ = writeln!(lines, "{name}_count{{{model}}} {count}");
+    }
+
+    fn loads(&mut self, info: &Info, model: &str) {
+        const LOADS: &str = "Times that a model was loaded, by how that ended.";
+        for (outcome, n) in [("loaded", info.n_loads), ("failed", info.n_failures)] {
+            let labels = format!("{model},outcome=\"{outcome}\"");
+            self.number("bench_model_loads_total", "counter", LOADS, (&labels, n));
+        }
+        let is_loaded = u64::from(info.served.is_some());
+        let help = "Whether a model is loaded.";
+        self.number("bench_model_loaded", "gauge", help, (model, is_loaded));
+    }
+
+    fn counters(&mut self, stats: &Stats, model: &str) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let outcomes = [
+            ("stop", &stats.n_stopped),
+            ("length", &stats.n_cut),
+            ("failed", &stats.n_failed),
+            ("cancelled", &stats.n_cancelled),
+            ("refused", &stats.n_refused),
+        ];
+        for (outcome, counter) in outcomes {
+            let labels = format!("{model},outcome=\"{outcome}\"");
+            let help = "Requests of the engine by outcome, one for each completion or text.";
+            let of = (labels.as_str(), read(counter));
+            self.number("bench_requests_total", "counter", help, of);
+        }
+        let tokens = [
+            (
+                "bench_prompt_tokens_total",
+                "Tokens of prompts.",
+                &stats.prompt_tokens,
+            ),
+            (
+                "bench_cached_tokens_total",
+                "Tokens of prompts that were in the prefix cache.",
+                &stats.cached_tokens,
+            ),
+            (
+                "bench_completion_tokens_total",
+                "Tokens of completions.",
+                &stats.completion_tokens,
+            ),
+            (
+                "bench_drafted_tokens_total",
+                "Draft tokens that were read.",
+                &stats.drafted_tokens,
+            ),
+            (
+                "bench_accepted_tokens_total",
+                "Draft tokens that were accepted.",
+                &stats.accepted_tokens,
+            ),
+        ];
+        for (name, help, counter) in tokens {
+            self.number(name, "counter", help, (model, read(counter)));
+        }
+    }
+
+    fn now(&mut self, now: &Now, model: &str) {
+        let waiting = now.n_waiting as u64;
+        let help = "Requests that wait in the queue.";
+        self.number("bench_queue_length", "gauge", help, (model, waiting));
+        let active = now.active.len() as u64;
+        let help = "Sequences that are active.";
+        self.number("bench_active_sequences", "gauge", help, (model, active));
+        if let Some((used, all)) = now.blocks {
+            let help = "KV blocks in use.";
+            self.number("bench_kv_blocks_used", "gauge", help, (model, used as u64));
+            let help = "KV blocks in all.";
+            self.number("bench_kv_blocks", "gauge", help, (model, all as u64));
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut out = String::new();
+        for (name, metric) in &self.0 {
+            let Metric { kind, help, lines } = metric;
+            let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{lines}");
+        }
+        out
+    }
+}
+
+pub(super) async fn metrics(State(pool): State<Arc<Pool>>) -> Response {
+    let mut page = Page::default();
+    for info in pool.infos() {
+        let model = format!("model=\"{}\"", label(&info.name));
+        page.loads(&info, &model);
+        if let Some(served) = &info.served {
+            let stats = served.handle.stats();
+            page.counters(stats, &model);
+            page.now(&stats.now(), &model);
+            let first = "Time from the arrival of a request to its first token, in seconds.";
+            let of_first = (model.as_str(), &stats.first_token);
+            page.histogram("bench_time_to_first_token_seconds", first, of_first);
+            let between = "Time between two tokens of a completion, in seconds.";
+            let of_between = (model.as_str(), &stats.between_tokens);
+            page.histogram("bench_inter_token_seconds", between, of_between);
+        }
+    }
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], page.text()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_stays_within_its_quotes() {
+        assert_eq!(label("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+    }
+}

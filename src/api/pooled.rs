@@ -1,0 +1,79 @@
+//! What requests for vectors and for scores share: the model, and what it gives of each text.
+
+use std::sync::Arc;
+
+use crate::engine::serving::Served;
+use crate::engine::{Event, Passage, Usage};
+
+use super::Pool;
+use super::error::Error;
+use super::record::Record;
+
+/// Maximum number of texts of a request: OpenAI's.
+pub(super) const MAX_TEXTS: usize = 2048;
+
+/// What a model gave of the texts of a request.
+pub(super) struct Results {
+    /// Of each text.
+    pub(super) all: Vec<Vec<f32>>,
+    /// Tokens that were read.
+    pub(super) n_tokens: usize,
+}
+
+/// The requested model; without a name the only one.
+pub(super) async fn served(pool: &Pool, name: Option<&str>) -> Result<Arc<Served>, Error> {
+    pool.get(name.unwrap_or(super::pool::ALIAS)).await
+}
+
+/// The model cannot do what the endpoint is for.
+pub(super) fn unsupported(served: &Served, why: &str) -> Error {
+    Error::Field {
+        param: "model".into(),
+        message: format!("`{}` is not for this endpoint: {why}", served.name),
+        code: "unsupported_model",
+    }
+}
+
+/// Has the engine read texts, and waits for what it gives of each. `field` holds them.
+///
+/// # Errors
+/// A text that is refused, or fails.
+pub(super) async fn results(
+    served: &Served,
+    passages: Vec<Passage>,
+    field: &'static str,
+) -> Result<Results, Error> {
+    let n = passages.len();
+    let record = Record::current();
+    record.model(&served.name);
+    let receivers = served.handle.submit_passages(passages);
+    let receivers = receivers.map_err(|rejected| Error::from(rejected).of_prompt(field))?;
+    let (mut all, mut total) = (Vec::with_capacity(n), Usage::default());
+    for mut events in receivers {
+        let mut is_done = false;
+        while let Some(event) = events.recv().await {
+            record.event(&event);
+            match event {
+                Event::Pooled(values) => all.push(values),
+                Event::Done { usage, .. } => {
+                    total.prompt_tokens += usage.prompt_tokens;
+                    total.cached_tokens += usage.cached_tokens;
+                    record.usage(total);
+                    is_done = true;
+                }
+                Event::Failed(failure) => return Err(failure.into()),
+                // Nothing is generated.
+                Event::Prompt(_) | Event::Text { .. } | Event::Step { .. } => {}
+            }
+        }
+        if !is_done {
+            return Err(Error::Engine {
+                detail: "the engine ended before all texts were read".into(),
+            });
+        }
+    }
+    Ok(Results {
+        all,
+        n_tokens: total.prompt_tokens,
+    })
+}

@@ -1,0 +1,162 @@
+//! The list of routes: what serves each, and what is said of it in `/openapi.json` and at `/docs`.
+//!
+//! Router and documentation come from the same rows, so neither can fall behind the other.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+
+use super::fields::{Field, of};
+use super::{
+    Pool, adapters, anthropic, chat, completions, embeddings, health, metrics, models, openapi,
+    props, rerank, responses, tokens,
+};
+
+/// A route as it is documented.
+pub(super) struct Route {
+    pub(super) method: &'static str,
+    pub(super) path: &'static str,
+    /// What it is for.
+    pub(super) summary: &'static str,
+    /// The fields of its body; none if it has no JSON object as its body.
+    pub(super) fields: Option<fn() -> Vec<Field>>,
+}
+
+macro_rules! routes {
+    ($($method:ident $path:literal, $handler:path, $summary:literal $(, $fields:expr)?;)*) => {
+        /// The router without its layers.
+        pub(super) fn router() -> Router<Arc<Pool>> {
+            Router::new()$(.route($path, $method($handler)))*
+        }
+
+        /// All routes.
+        pub(super) static ROUTES: &[Route] = &[$(Route {
+            method: stringify!($method),
+            path: $path,
+            summary: $summary,
+            fields: routes!(@fields $($fields)?),
+        },)*];
+    };
+    (@fields $fields:expr) => { Some($fields) };
+    (@fields) => { None };
+}
+
+routes! {
+    get "/health", health::health, "The server's state, and which models are loaded or being loaded.";
+    get "/v1/models", models::list, "The models, with their numbers and whether they are loaded.";
+    get "/v1/models/{id}", models::one, "One model. Loads nothing.";
+    post "/models/load", models::load, "Loads a model.", of::<models::Which>;
+    post "/models/unload", models::unload, "Gives a model's memory back once its requests are complete.", of::<models::Which>;
+    post "/models/rescan", models::rescan, "Looks for models in the folder again.", Vec::new;
+    get "/props", props::props, "What a model is set to.";
+    get "/slots", props::slots, "The sequences of a model that are active.";
+    get "/metrics", metrics::metrics, "Counters, gauges and histograms for Prometheus.";
+    get "/lora-adapters", adapters::list, "The adapters of a model and their scales.";
+    post "/lora-adapters", adapters::set, "Sets the scales of the adapters of a model: a list of objects with `id` and `scale`.";
+    post "/v1/chat/completions", chat::completions, "Continues a conversation.", chat::fields;
+    post "/v1/responses", responses::responses, "Continues a conversation, in the shape of OpenAI's responses.", responses::fields;
+    post "/v1/messages", anthropic::messages, "Continues a conversation, in Anthropic's shape.", anthropic::fields;
+    post "/v1/messages/count_tokens", anthropic::count_tokens, "The number of tokens of a conversation's prompt.", anthropic::fields;
+    post "/v1/completions", completions::completions, "Continues a text, or scores it.", completions::fields;
+    post "/v1/embeddings", embeddings::embeddings, "Vectors of texts.", embeddings::fields;
+    post "/embeddings", embeddings::embeddings, "As `/v1/embeddings`.", embeddings::fields;
+    post "/v1/rerank", rerank::rerank, "The order of documents by how well they answer a query.", rerank::fields::<rerank::Rerank>;
+    post "/v1/reranking", rerank::rerank, "As `/v1/rerank`.", rerank::fields::<rerank::Rerank>;
+    post "/v2/rerank", rerank::rerank, "As `/v1/rerank`.", rerank::fields::<rerank::Rerank>;
+    post "/rerank", rerank::rerank, "As `/v1/rerank`; with `texts` in the shape of TEI.", rerank::fields::<rerank::Rerank>;
+    post "/reranking", rerank::rerank, "As `/rerank`.", rerank::fields::<rerank::Rerank>;
+    post "/v1/score", rerank::score, "The scores of pairs of texts.", rerank::fields::<rerank::Score>;
+    post "/score", rerank::score, "As `/v1/score`.", rerank::fields::<rerank::Score>;
+    post "/classify", rerank::classify, "The scores of the classes of texts.", rerank::fields::<rerank::Classify>;
+    post "/tokenize", tokens::tokenize, "The tokens of a text or of a conversation.", tokens::tokenize_fields;
+    post "/detokenize", tokens::detokenize, "The text of tokens.", tokens::detokenize_fields;
+    get "/tokenizer_info", tokens::info, "The vocabulary's special tokens and numbers.";
+    post "/apply-template", tokens::apply_template, "The text that the chat template makes of a conversation.", tokens::template_fields;
+    get "/openapi.json", openapi::document, "This list in the form of OpenAPI 3.1.";
+    get "/docs", openapi::page, "This list as a page.";
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    fn read(path: impl AsRef<Path>) -> String {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        std::fs::read_to_string(path).expect("it is readable")
+    }
+
+    /// What the table of endpoints of the README lists: `METHOD /path`, methods and paths sharing cells.
+    fn of_readme() -> BTreeSet<String> {
+        let (page, mut found) = (read("README.md"), BTreeSet::new());
+        let rows = page
+            .lines()
+            .skip_while(|line| !line.starts_with("| endpoint "));
+        let rows = rows.skip(2).take_while(|line| line.starts_with("| "));
+        for row in rows {
+            let cell = row.split('|').nth(1).expect("a cell");
+            let (mut methods, mut is_open) = (Vec::new(), false);
+            for token in cell.split('`').skip(1).step_by(2) {
+                let (method, path) = match token.split_once(' ') {
+                    Some((method, path)) => (Some(method), Some(path)),
+                    None if token.starts_with('/') => (None, Some(token)),
+                    None => (Some(token), None),
+                };
+                if let Some(method) = method {
+                    if !is_open {
+                        methods.clear();
+                    }
+                    methods.push(method);
+                    is_open = path.is_none();
+                }
+                let all = path
+                    .iter()
+                    .flat_map(|path| methods.iter().map(move |m| format!("{m} {path}")));
+                found.extend(all);
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn the_readme_lists_every_route() {
+        let own = ROUTES.iter();
+        let own = own.map(|route| format!("{} {}", route.method.to_uppercase(), route.path));
+        let own: BTreeSet<String> = own.collect();
+        assert_eq!(of_readme(), own);
+    }
+
+    /// A field that a part of a request takes must be in what is listed of its route.
+    #[test]
+    fn every_part_of_a_request_is_documented() {
+        let (mut sources, mut folders) = (String::new(), vec!["src/api".into()]);
+        while let Some(folder) = folders.pop() {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join::<PathBuf>(folder);
+            for file in std::fs::read_dir(folder).expect("it is readable") {
+                let path = file.expect("it is readable").path();
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false => sources.push_str(&read(path)),
+                }
+            }
+        }
+        let mut n = 0;
+        for part in sources.split("\nfields! {").skip(1) {
+            let name = part
+                .split("struct ")
+                .nth(1)
+                .and_then(|rest| rest.split(' ').next());
+            let name = name.expect("a name");
+            // The object `diffusion` has fields of its own.
+            let is_inner = name == "Options";
+            let names = [format!("::<{name}>"), format!("::{name}>")];
+            let is_listed = names.iter().any(|name| sources.contains(name));
+            assert!(is_listed || is_inner, "{name}");
+            n += 1;
+        }
+        assert!(n > 15, "{n}");
+    }
+}

@@ -1,0 +1,188 @@
+//! What an engine has done and does now, counted where it happens and read by whoever asks.
+//!
+//! Counters only grow. Not here: how they are shown.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::event::{FinishReason, Usage};
+
+/// Upper bounds of the intervals of time to the first token, in seconds.
+static FIRST_TOKEN: [f64; 14] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+];
+/// Upper bounds of the intervals of time between two tokens, in seconds.
+static BETWEEN_TOKENS: [f64; 12] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+];
+
+/// Durations counted by intervals.
+#[derive(Debug)]
+pub struct Histogram {
+    bounds: &'static [f64],
+    /// Of each interval, and of what is above the last bound.
+    counts: Vec<AtomicU64>,
+    sum_micros: AtomicU64,
+}
+
+impl Histogram {
+    fn new(bounds: &'static [f64]) -> Self {
+        Self {
+            bounds,
+            counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
+            sum_micros: AtomicU64::new(0),
+        }
+    }
+
+    fn add(&self, time: Duration) {
+        let seconds = time.as_secs_f64();
+        let at = self.bounds.partition_point(|bound| *bound < seconds);
+        self.counts[at].fetch_add(1, Ordering::Relaxed);
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.sum_micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// The bounds in seconds, each with the number of durations up to it.
+    pub fn cumulative(&self) -> Vec<(f64, u64)> {
+        let mut n = 0;
+        let counts = self.counts.iter().map(|count| {
+            n += count.load(Ordering::Relaxed);
+            n
+        });
+        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+        bounds.zip(counts).collect()
+    }
+
+    /// Seconds in all.
+    pub fn sum(&self) -> f64 {
+        self.sum_micros.load(Ordering::Relaxed) as f64 / 1e6
+    }
+}
+
+/// A sequence that is active.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ActiveSequence {
+    /// Tokens of the prompt.
+    pub n_prompt: usize,
+    /// Tokens whose keys and values are cached.
+    pub n_cached: usize,
+    /// Tokens of the completion.
+    pub n_decoded: usize,
+    /// Whether its prompt is still being read.
+    pub is_prefill: bool,
+}
+
+/// What an engine does now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Number of requests that wait.
+    pub n_waiting: usize,
+    /// Active requests.
+    pub active: Vec<ActiveSequence>,
+    /// KV blocks in use and in all; none if nothing is cached.
+    pub blocks: Option<(usize, usize)>,
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counts of an engine since it started.
+        #[derive(Debug)]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: AtomicU64,)*
+            /// From the arrival of a request to its first token.
+            pub first_token: Histogram,
+            /// Between two tokens of a completion.
+            pub between_tokens: Histogram,
+            now: Mutex<Now>,
+        }
+
+        impl Default for Stats {
+            fn default() -> Self {
+                Self {
+                    $($name: AtomicU64::new(0),)*
+                    first_token: Histogram::new(&FIRST_TOKEN),
+                    between_tokens: Histogram::new(&BETWEEN_TOKENS),
+                    now: Mutex::default(),
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Requests that ended because the model or a stop sequence ended them.
+    n_stopped,
+    /// Requests that ended at the limit of tokens.
+    n_cut,
+    /// Requests that failed.
+    n_failed,
+    /// Requests that nobody waited for any more.
+    n_cancelled,
+    /// Requests that were refused because too many waited.
+    n_refused,
+    /// Tokens of prompts.
+    prompt_tokens,
+    /// Tokens of prompts that were in the prefix cache.
+    cached_tokens,
+    /// Tokens of completions.
+    completion_tokens,
+    /// Draft tokens that were read.
+    drafted_tokens,
+    /// Draft tokens that were accepted.
+    accepted_tokens,
+}
+
+/// Counts `n` more.
+pub(super) fn count(counter: &AtomicU64, n: usize) {
+    counter.fetch_add(n as u64, Ordering::Relaxed);
+}
+
+impl Stats {
+    /// What the engine does now: as it was after the last step.
+    pub fn now(&self) -> Now {
+        let now = self.now.lock();
+        now.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_now(&self, now: Now) {
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    }
+
+    pub(super) fn done(&self, reason: FinishReason, usage: &Usage) {
+        match reason {
+            FinishReason::Stop => count(&self.n_stopped, 1),
+            FinishReason::Length => count(&self.n_cut, 1),
+        }
+        count(&self.prompt_tokens, usage.prompt_tokens);
+        count(&self.cached_tokens, usage.cached_tokens);
+        count(&self.completion_tokens, usage.completion_tokens);
+        count(&self.drafted_tokens, usage.drafted_tokens);
+        count(&self.accepted_tokens, usage.accepted_tokens);
+    }
+
+    /// Takes note of a token, this long after the token before it or, if it is the first, after the
+    /// request's arrival.
+    pub(super) fn token(&self, is_first: bool, after: Duration) {
+        match is_first {
+            true => self.first_token.add(after),
+            false => self.between_tokens.add(after),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_counts_in_every_interval_that_holds_it() {
+        let histogram = Histogram::new(&[0.1, 1.0]);
+        for millis in [50, 100, 500, 3000] {
+            histogram.add(Duration::from_millis(millis));
+        }
+        let counts = histogram.cumulative();
+        assert_eq!(counts, [(0.1, 2), (1.0, 3), (f64::INFINITY, 4)]);
+        assert!((histogram.sum() - 3.65).abs() < 1e-9);
+    }
+}
