@@ -86,7 +86,7 @@ impl<'a> Reader<'a> {
     /// For a model, from whose texts is cut what `truncation` says. `field` holds them.
     ///
     /// # Errors
-    /// A limit that is out of range, or a model without a tokenizer.
+    /// A limit that is out of range, or a template that cannot be tokenized.
     pub(super) fn new(
         served: &'a Served,
         truncation: &Truncation,
@@ -96,7 +96,8 @@ impl<'a> Reader<'a> {
         let n_ctx = served.handle.limits().n_ctx;
         let limit = truncation.limit(n_ctx)?;
         let template = served.rerank_template.as_deref();
-        let frame = tokenizer.frame().map_err(|error| fault(field, &error))?;
+        // Without a tokenizer texts are refused where they are read; token ids are not.
+        let frame = tokenizer.frame().unwrap_or_default();
         let parts = match template {
             Some(template) => template_parts(template, tokenizer),
             None => Ok(framed(&frame)),

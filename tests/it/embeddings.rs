@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::command::{printed, scratch, text};
+use crate::command::{made_up, printed, scratch, text};
 use crate::hf;
 use crate::server::Server;
 use crate::support::{Output, nmse, parse_npy};
@@ -213,15 +213,19 @@ fn vectors_are_the_pooled_states_that_transformers_gives() {
 
 /// A server with the reranker that the classifier is with its first class alone.
 fn reranker(root: &Path) -> Server {
-    let folder = hf::open("bert-classifier").of_one_class();
-    let into = with_vocabulary(&folder, root);
+    Server::start(&["-m", text(&of_one_class("bert-classifier", root))])
+}
+
+/// The folder of a classifier with its first class alone.
+fn of_one_class(name: &str, root: &Path) -> PathBuf {
+    let into = with_vocabulary(&hf::open(name).of_one_class(), root);
     let path = into.join("config.json");
     let config = std::fs::read(&path).expect("written");
     let mut config: Value = serde_json::from_slice(&config).expect("JSON");
     config["id2label"] = json!({ "0": "LABEL_0" });
     config["label2id"] = json!({ "LABEL_0": 0 });
     std::fs::write(&path, config.to_string()).expect("writable");
-    Server::start(&["-m", text(&into)])
+    into
 }
 
 const QUERY: &str = "w17 w63 w5";
@@ -867,4 +871,75 @@ fn a_long_query_and_many_documents_cost_what_they_are_long() {
     let score = |result: &Value| result["relevance_score"].as_f64().expect("a number");
     let (best, worst) = (score(&results[0]), score(&results[2047]));
     assert!(best >= worst && best - worst < 1e-6, "{best} {worst}");
+}
+
+#[test]
+fn token_ids_need_no_tokenizer() {
+    let root = scratch();
+    let model = made_up(root.path(), "bert", &[]);
+    let server = Server::start(&[
+        "-m",
+        text(&model),
+        "--kv-type",
+        "f32",
+        "--flash-attn",
+        "off",
+    ]);
+    let out = root.path().join("vector.npy");
+    let logits = ["logits", "-m", text(&model), "--tokens", "5,6,7,9"];
+    printed(&[&logits[..], &["--embedding", "-o", text(&out)]].concat());
+    let expected = parse_npy(&std::fs::read(&out).expect("written")).values;
+    let found = vector(&server, &json!({ "input": [5, 6, 7, 9], "truncate": true }));
+    assert!(nmse(&found, &expected) < 1e-12);
+    let body = json!({ "input": "five" });
+    refused(&server, "/v1/embeddings", &body, "invalid_value", "input");
+    // As many as fit, and no more.
+    let (_, model) = server.json("GET", "/v1/models/bert", &Value::Null);
+    let n_ctx = model["max_model_len"].as_u64().expect("a number") as usize;
+    vector(&server, &json!({ "input": vec![5; n_ctx] }));
+    let long = json!({ "input": vec![5; n_ctx + 1] });
+    refused(
+        &server,
+        "/v1/embeddings",
+        &long,
+        "context_length_exceeded",
+        "input",
+    );
+}
+
+#[test]
+fn a_template_makes_one_text_of_a_pair() {
+    let root = scratch();
+    let into = of_one_class("llama-classifier", root.path());
+    let more = into.join("additional_chat_templates");
+    std::fs::create_dir(&more).expect("writable");
+    let template = "w9 {query} w10 {document} w11";
+    std::fs::write(more.join("rerank.jinja"), template).expect("writable");
+    std::fs::write(into.join("chat_template.jinja"), "w5").expect("writable");
+    let server = Server::start(&["-m", text(&into)]);
+    let ask = |documents: &[&str]| {
+        let body = json!({ "query": "w17 w63", "documents": documents, "raw_scores": true });
+        let answer = post(&server, "/v1/rerank", &body);
+        let mut results = answer["results"].as_array().expect("an array").clone();
+        results.sort_by_key(|result| result["index"].as_u64());
+        let score = |result: &Value| result["relevance_score"].as_f64().expect("a number");
+        results.iter().map(score).collect::<Vec<_>>()
+    };
+    let one_text = |tokens: &[u32]| {
+        let body = json!({ "input": tokens, "use_activation": false });
+        let answer = post(&server, "/classify", &body);
+        answer["data"][0]["probs"][0].as_f64().expect("a number")
+    };
+    let found = ask(&["w30", "w88 w42"]);
+    let expected = [
+        one_text(&[9, 17, 63, 10, 30, 11]),
+        one_text(&[9, 17, 63, 10, 88, 42, 11]),
+    ];
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(
+            (found - expected).abs() < 1e-6 * expected.abs(),
+            "{found} is not {expected}"
+        );
+    }
+    assert!((found[0] - found[1]).abs() > 1e-3, "{found:?}");
 }

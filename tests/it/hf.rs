@@ -92,7 +92,7 @@ impl Folder {
             let tensors = file["tensors"].as_array_mut().expect("a list of tensors");
             let head = tensors.iter_mut().filter(|tensor| {
                 let name = tensor["name"].as_str().expect("a name");
-                name.starts_with("classifier.")
+                name.starts_with("classifier.") || name.starts_with("score.")
             });
             head.for_each(|tensor| tensor["shape"][0] = json!(1));
         }
