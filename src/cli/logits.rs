@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args as ClapArgs;
 
 use crate::files::models::Source;
+use crate::files::npy;
 use crate::model::{Batch, is_finite};
 use crate::weights::TensorType;
 
@@ -101,19 +102,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     write_npy(&args.output, &logits, &[n, width])
 }
 
-/// C-ordered float32 values in NPY format, version 1.0.
+/// Writes an array in NumPy's format.
 fn write_npy(path: &Path, values: &[f32], shape: &[usize]) -> Result<(), Failure> {
-    let dims: Vec<String> = shape.iter().map(usize::to_string).collect();
-    // A tuple of one element keeps its comma.
-    let shape = dims.join(", ") + if dims.len() == 1 { "," } else { "" };
-    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
-    // Magic, version and length take 10 bytes; the data begins at a multiple of 64.
-    let padded = (10 + header.len() + 1).next_multiple_of(64) - 10;
-    header.push_str(&" ".repeat(padded - header.len() - 1));
-    header.push('\n');
-    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-    bytes.extend_from_slice(&(padded as u16).to_le_bytes());
-    bytes.extend_from_slice(header.as_bytes());
-    bytes.extend(values.iter().flat_map(|v| v.to_le_bytes()));
-    std::fs::write(path, bytes).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
+    npy::write(path, values, shape).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
 }

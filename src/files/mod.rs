@@ -4,6 +4,7 @@ pub mod convert;
 pub mod lora;
 pub mod models;
 pub mod prompts;
+pub mod npy;
 pub mod quantise;
 pub mod recognise;
 pub mod synth;

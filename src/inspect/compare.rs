@@ -10,6 +10,7 @@ mod kl;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use crate::files::npy;
 use crate::model::{self, Batch, Model, Value};
 
 pub use kl::{Divergence, divergence};
@@ -111,21 +112,12 @@ pub fn read_dump(folder: &Path) -> Result<Vec<Value>, DumpError> {
     files.iter().map(read).collect()
 }
 
-fn read_array(path: &Path) -> Result<Value, Box<dyn std::error::Error>> {
-    let file = std::fs::File::open(path)?;
-    let size = file.metadata()?.len();
-    let array = npyz::NpyFile::new(std::io::BufReader::new(file))?;
-    let shape: Vec<u64> = array.shape().iter().rev().copied().collect();
-    let bytes = shape
-        .iter()
-        .try_fold(4u64, |bytes, n| bytes.checked_mul(*n));
-    if bytes.is_none_or(|bytes| bytes > size) {
-        return Err("is shorter than its shape says".into());
-    }
-    if array.order() != npyz::Order::C {
-        return Err("is stored column by column, expected row by row".into());
-    }
-    let elements = array.into_vec::<f32>();
+fn read_array(path: &Path) -> Result<Value, npy::Error> {
+    let npy::Array {
+        mut shape,
+        elements,
+    } = npy::read(path)?;
+    shape.reverse();
     let stem = path
         .file_stem()
         .map(|stem| stem.to_string_lossy().into_owned());
@@ -133,7 +125,7 @@ fn read_array(path: &Path) -> Result<Value, Box<dyn std::error::Error>> {
         path: stem.unwrap_or_default(),
         shape,
         is_per_token: true,
-        elements: elements.map_err(|e| format!("expected float32: {e}"))?,
+        elements,
     })
 }
 

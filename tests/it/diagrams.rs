@@ -218,7 +218,9 @@ fn check_drawing(name: &str, sample: &Sample, drawing: &Drawing) {
         let of_layers = kind.layers.iter().map(|at| {
             let below = format!("{}.", layers[*at].path);
             let is_below = |at: &usize| steps[*at].path.starts_with(&below);
-            rest.extract_if(.., is_below).collect::<BTreeSet<usize>>()
+            let (own, others) = std::mem::take(&mut rest).into_iter().partition(is_below);
+            rest = others;
+            own
         });
         let of_layers: Vec<BTreeSet<usize>> = of_layers.collect();
         // A layer of a kind does what all of its kind do.

@@ -1,0 +1,229 @@
+//! Arrays of float32 in NumPy's file format: the values of `bench logits`, and those of other programs.
+//!
+//! A magic number, the length of a header, the header (a literal of Python: type, order, shape), the elements.
+//! Format: numpy.lib.format, versions 1.0 to 3.0. Other types and column order are refused.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+const MAGIC: &[u8] = b"\x93NUMPY";
+/// Longest header; those of plain arrays are below 128 bytes.
+const MAX_HEADER: usize = 4096;
+
+/// Elements, and their shape with the dimension of neighbours last (NumPy's order).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array {
+    /// Dimensions.
+    pub shape: Vec<u64>,
+    /// Elements, row by row.
+    pub elements: Vec<f32>,
+}
+
+/// Why a file is not such an array.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot be read.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// It is something else, or another kind of array.
+    #[error("{0}")]
+    Form(String),
+}
+
+fn form(message: impl Into<String>) -> Error {
+    Error::Form(message.into())
+}
+
+/// Reads an array.
+///
+/// # Errors
+/// A file that is not an array of float32 in rows, or is shorter than its shape says.
+pub fn read(path: &Path) -> Result<Array, Error> {
+    let mut file = File::open(path)?;
+    let size = file.metadata()?.len();
+    let shape = read_header(&mut file)?;
+    let n_bytes = shape.iter().try_fold(4u64, |n, dim| n.checked_mul(*dim));
+    let n_bytes = n_bytes.filter(|n| *n <= size);
+    let n_bytes = n_bytes.ok_or_else(|| form("is shorter than its shape says"))?;
+    let mut bytes = vec![0; n_bytes as usize];
+    match file.read_exact(&mut bytes) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(form("is shorter than its shape says"));
+        }
+        read => read?,
+    }
+    let elements = bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|four| f32::from_le_bytes(*four));
+    Ok(Array {
+        shape,
+        elements: elements.collect(),
+    })
+}
+
+/// The shape in a file's header; the file is then at its elements.
+fn read_header(file: &mut impl Read) -> Result<Vec<u64>, Error> {
+    let mut start = [0; 8];
+    let is_npy = file.read_exact(&mut start).is_ok() && start.starts_with(MAGIC);
+    let length = match (is_npy, start[6]) {
+        (false, _) => return Err(form("is not an NPY file")),
+        (true, 1) => {
+            let mut length = [0; 2];
+            file.read_exact(&mut length)?;
+            usize::from(u16::from_le_bytes(length))
+        }
+        (true, 2 | 3) => {
+            let mut length = [0; 4];
+            file.read_exact(&mut length)?;
+            u32::from_le_bytes(length) as usize
+        }
+        (true, version) => {
+            return Err(form(format!(
+                "has version {version} of NPY, expected 1 to 3"
+            )));
+        }
+    };
+    if length > MAX_HEADER {
+        let message = format!("has a header of {length} bytes, expected at most {MAX_HEADER}");
+        return Err(form(message));
+    }
+    let mut header = vec![0; length];
+    file.read_exact(&mut header)?;
+    let header = String::from_utf8(header).map_err(|_| form("has a header that is not text"))?;
+    shape_in(&header)
+}
+
+/// The shape in a header like `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
+fn shape_in(header: &str) -> Result<Vec<u64>, Error> {
+    let value = |key: &str| {
+        let quoted = [format!("'{key}'"), format!("\"{key}\"")];
+        let found = quoted
+            .iter()
+            .find_map(|key| header.split_once(key.as_str()));
+        let value = found.and_then(|(_, rest)| rest.trim_start().strip_prefix(':'));
+        value
+            .map(str::trim_start)
+            .ok_or_else(|| form(format!("has a header without `{key}`")))
+    };
+    let kind = value("descr")?;
+    let quote = kind.chars().next().filter(|c| "'\"".contains(*c));
+    let kind = quote.and_then(|quote| kind[1..].split(quote).next());
+    if kind != Some("<f4") {
+        let found = kind.unwrap_or("a structure");
+        return Err(form(format!(
+            "has elements of type `{found}`, expected float32 (`<f4`)"
+        )));
+    }
+    if !value("fortran_order")?.starts_with("False") {
+        return Err(form("is stored column by column, expected row by row"));
+    }
+    let dims = value("shape")?
+        .strip_prefix('(')
+        .and_then(|rest| rest.split_once(')'));
+    let dims = dims.map(|(dims, _)| dims.split(',').map(str::trim));
+    let dims = dims.ok_or_else(|| form("has a shape that is not a tuple"))?;
+    let dims = dims.filter(|dim| !dim.is_empty());
+    dims.map(|dim| {
+        dim.parse()
+            .map_err(|_| form(format!("has a dimension of `{dim}`")))
+    })
+    .collect()
+}
+
+/// Writes an array, as version 1.0.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write(path: &Path, elements: &[f32], shape: &[usize]) -> io::Result<()> {
+    let dims: Vec<String> = shape.iter().map(usize::to_string).collect();
+    // A tuple of one element keeps its comma.
+    let shape = dims.join(", ") + if dims.len() == 1 { "," } else { "" };
+    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
+    // Magic, version and length take 10 bytes; the data begins at a multiple of 64.
+    let padded = (10 + header.len() + 1).next_multiple_of(64) - 10;
+    header.push_str(&" ".repeat(padded - header.len() - 1));
+    header.push('\n');
+    let mut bytes = [MAGIC, b"\x01\x00", &(padded as u16).to_le_bytes()].concat();
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.extend(elements.iter().flat_map(|v| v.to_le_bytes()));
+    std::fs::write(path, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.npy");
+        for shape in [vec![], vec![1], vec![2, 3], vec![0, 4]] {
+            let n: usize = shape.iter().product();
+            let elements: Vec<f32> = (0..n).map(|i| i as f32 / 3.0).collect();
+            write(&path, &elements, &shape).expect("written");
+            let array = read(&path).expect("read");
+            let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
+            assert_eq!(array, Array { shape, elements });
+            assert_eq!((std::fs::read(&path).expect("bytes").len() - 4 * n) % 64, 0);
+        }
+    }
+
+    #[test]
+    fn headers_of_any_writer_are_read_and_others_refused() {
+        let shape = |header: &str| shape_in(header).map_err(|error| error.to_string());
+        let good = "{\"shape\" : (3,4) , 'fortran_order':False,'descr': \"<f4\"}";
+        assert_eq!(shape(good), Ok(vec![3, 4]));
+        for (header, expected) in [
+            (
+                "{'descr': '<f8', 'fortran_order': False, 'shape': (1,)}",
+                "`<f8`, expected float32",
+            ),
+            (
+                "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}",
+                "a structure",
+            ),
+            (
+                "{'descr': '<f4', 'fortran_order': True, 'shape': (1,)}",
+                "column by column",
+            ),
+            (
+                "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}",
+                "a dimension of `-1`",
+            ),
+            (
+                "{'descr': '<f4', 'fortran_order': False, 'shape': ((((",
+                "not a tuple",
+            ),
+            ("{'descr': '<f4', 'shape': (1,)}", "without `fortran_order`"),
+            ("", "without `descr`"),
+        ] {
+            let error = shape(header).expect_err(header);
+            assert!(error.contains(expected), "{header}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_lies_about_its_size_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.npy");
+        let header =
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999, 99999999999), }\n";
+        for (length, rest, expected) in [
+            (header.len() as u32, header, "shorter than its shape"),
+            (u32::MAX, "", "expected at most"),
+        ] {
+            let bytes = [MAGIC, b"\x02\x00", &length.to_le_bytes(), rest.as_bytes()].concat();
+            std::fs::write(&path, bytes).expect("written");
+            let error = read(&path).expect_err("refused").to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        std::fs::write(&path, "GGUF").expect("written");
+        assert_eq!(
+            read(&path).expect_err("refused").to_string(),
+            "is not an NPY file"
+        );
+    }
+}
