@@ -148,6 +148,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     if args.print_config {
         return Ok(());
     }
+    crate::ggml::return_large_memory();
     let keys = keys(&args)?;
     let access = Access::new(&keys, args.cors_origin.clone(), args.allow_host.clone());
     let sources = match &args.models {

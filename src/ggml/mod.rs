@@ -31,7 +31,7 @@ pub use error::Error;
 pub use executor::{Executor, ThreadPool};
 pub use log::install as install_log;
 pub use matmul::set_batch_invariant;
-pub use memory::release_memory;
+pub use memory::{release_memory, return_large_memory};
 pub use ops::{Glu, Graph, KvBlocks, RopePairing, RopeParams, Scores, Unary};
 pub use profile::{Cost, PlaceCost, Profile};
 pub use quantize::{dequantize, quantize, quantize_into};

@@ -287,3 +287,42 @@ fn refusals_agree_about_retries() {
         "{head}"
     );
 }
+
+#[test]
+fn memory_comes_back_after_large_bodies() {
+    let server = Server::start(&[]);
+    let resident = || {
+        let path = format!("/proc/{}/status", server.child.id());
+        let text = std::fs::read_to_string(path).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        line.trim()
+            .trim_end_matches(" kB")
+            .trim()
+            .parse::<f64>()
+            .ok()
+    };
+    let messages: Vec<Value> = (0..4_000)
+        .map(|_| json!({ "role": "user", "content": "x".repeat(2400) }))
+        .collect();
+    let body = chat(&json!({ "messages": messages }));
+    let flood = |n: usize| {
+        for _ in 0..n {
+            let (status, ..) =
+                server.raw("POST", "/v1/chat/completions", "application/json", &body);
+            assert_eq!(status, 400);
+        }
+        std::thread::sleep(Duration::from_secs(3));
+    };
+    // Once for what stays.
+    flood(3);
+    let Some(before) = resident() else {
+        // Only Linux says.
+        return;
+    };
+    flood(4);
+    let after = resident().expect("it lives");
+    assert!(
+        after < before * 1.05 + 4_000.0,
+        "{before} kB before, {after} kB after"
+    );
+}
