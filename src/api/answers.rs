@@ -233,6 +233,8 @@ impl Answers {
             total.accepted_tokens += one.accepted_tokens;
             total.passes += one.passes;
             total.positions += one.positions;
+            total.prefill = total.prefill.max(one.prefill);
+            total.decode = total.decode.max(one.decode);
         }
         total.reasoning_tokens = self.readers.iter().map(|reader| reader.n_reasoning).sum();
         total
@@ -251,6 +253,8 @@ impl Answers {
         total.accepted_tokens += usage.accepted_tokens;
         total.passes += usage.passes;
         total.positions += usage.positions;
+        total.prefill = total.prefill.max(usage.prefill);
+        total.decode = total.decode.max(usage.decode);
         self.record.usage(self.total());
     }
 
@@ -308,8 +312,9 @@ impl Answers {
                 out
             }
             Event::Failed(failure) => {
-                tracing::error!(%failure, "a stream failed");
-                return (format.failed(&Error::from(failure)), Stage::Failed);
+                let error = Error::from(failure);
+                error.log();
+                return (format.failed(&error), Stage::Failed);
             }
         };
         (data, Stage::Open)
@@ -336,6 +341,28 @@ fn pieces_written(format: &mut impl Format, i: u32, pieces: &[Piece]) -> Vec<Val
         other => format.piece(i, other),
     });
     written.collect()
+}
+
+/// Times and rates of a request as llama-server has them; of several completions, the longest times.
+pub(super) fn timings_json(usage: &Usage) -> Value {
+    let n_read = usage.prompt_tokens - usage.cached_tokens;
+    let mut out = json!({
+        "cache_n": usage.cached_tokens, "prompt_n": n_read, "predicted_n": usage.completion_tokens,
+    });
+    for (name, n, time) in [
+        ("prompt", n_read, usage.prefill),
+        ("predicted", usage.completion_tokens, usage.decode),
+    ] {
+        let ms = time.as_secs_f64() * 1e3;
+        out[format!("{name}_ms")] = ms.into();
+        out[format!("{name}_per_token_ms")] = (ms / n.max(1) as f64).into();
+        out[format!("{name}_per_second")] = (n as f64 / time.as_secs_f64().max(1e-6)).into();
+    }
+    if usage.drafted_tokens > 0 {
+        out["draft_n"] = usage.drafted_tokens.into();
+        out["draft_n_accepted"] = usage.accepted_tokens.into();
+    }
+    out
 }
 
 /// The usage of a request in OpenAI's shape.

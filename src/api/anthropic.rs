@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::Pool;
 use super::dialogue::Dialogue;
-use super::envelope::Envelope;
+use super::envelope::{Envelope, Reports};
 use super::error::{Error, Refusal};
 use super::fields::Body;
 
@@ -52,7 +52,7 @@ pub(super) async fn messages(
 ) -> Result<Response, Error> {
     let dialogue = parse(Body::read(&headers, body)?, false)?;
     let begun = dialogue.begin(&pool, None).await?;
-    let envelope = Envelope::new(begun.served, "msg_", true);
+    let envelope = Envelope::new(begun.served, "msg_", Reports::default());
     let shape = Shape::new(envelope, begun.n_prompt);
     if dialogue.generation.is_streamed() {
         return Ok(begun.answers.stream(shape));

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use crate::engine::{AnswerToken, FinishReason, Fixed, Stopped, Usage};
 
 use super::Pool;
-use super::answers::{Completion, Format, TOOL_CALLS, finish_reason, note_stop, usage_json};
+use super::answers::{Completion, Format, TOOL_CALLS, finish_reason, note_stop};
 use super::dialogue::{self, Dialogue};
 use super::diffusion::step_json;
 use super::envelope::Envelope;
@@ -68,7 +68,7 @@ pub(super) async fn completions(
     let begun = dialogue.begin(&pool, top).await?;
     let (served, generation) = (begun.served, &dialogue.generation);
     let shape = Shape {
-        envelope: Envelope::new(Arc::clone(&served), "chatcmpl-", generation.wants_usage()),
+        envelope: Envelope::new(Arc::clone(&served), "chatcmpl-", generation.reports()),
         wants_logprobs: top.is_some(),
         calling: HashSet::new(),
     };
@@ -87,7 +87,7 @@ pub(super) async fn completions(
         choice
     });
     let mut answer = shape.envelope.object("chat.completion", &choices.collect());
-    answer["usage"] = usage_json(&usage);
+    shape.envelope.report(&mut answer, &usage);
     if generation.wants_prompt_logprobs() {
         let prompt = all.first().map_or(&[][..], |one| &one.prompt);
         answer["prompt_logprobs"] = logprobs::of_prompt(prompt, served.handle.tokenizer());
@@ -209,6 +209,6 @@ impl Format for Shape {
     }
 
     fn done(&mut self, usage: &Usage) -> Vec<Value> {
-        self.envelope.done(CHUNK, usage_json(usage))
+        self.envelope.done(CHUNK, usage)
     }
 }

@@ -17,7 +17,7 @@ use crate::engine::serving::Served;
 use crate::engine::{AnswerToken, FinishReason, Fixed, Request, Stopped, Usage};
 
 use super::Pool;
-use super::answers::{Answers, Completion, Format, finish_reason, note_stop, usage_json};
+use super::answers::{Answers, Completion, Format, finish_reason, note_stop};
 use super::diffusion::step_json;
 use super::envelope::Envelope;
 use super::error::Error;
@@ -100,7 +100,7 @@ pub(super) async fn completions(
     }
     let answers = Answers::submit(&served, requests, n);
     let answers = answers.map_err(|error| error.of_prompt(PROMPT))?;
-    let envelope = Envelope::new(Arc::clone(&served), "cmpl-", generation.wants_usage());
+    let envelope = Envelope::new(Arc::clone(&served), "cmpl-", generation.reports());
     let encoded_choices = encoded.len() as u32 * n;
     let mut shape = Shape {
         prompts: encoded,
@@ -133,7 +133,7 @@ pub(super) async fn completions(
         }
     }
     let mut answer = shape.envelope.object(OBJECT, &out.into());
-    answer["usage"] = usage_json(&usage);
+    shape.envelope.report(&mut answer, &usage);
     Ok(Json(answer).into_response())
 }
 
@@ -344,6 +344,6 @@ impl Format for Shape {
     }
 
     fn done(&mut self, usage: &Usage) -> Vec<Value> {
-        self.envelope.done(OBJECT, usage_json(usage))
+        self.envelope.done(OBJECT, usage)
     }
 }

@@ -5,27 +5,38 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 
+use crate::engine::Usage;
 use crate::engine::serving::{self, Served};
+
+use super::answers::{timings_json, usage_json};
+
+/// What a client wants to know of the work besides the completions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reports {
+    /// Usage at the end of a stream; whole responses always have it.
+    pub(super) usage: bool,
+    /// Times and rates, as llama-server has them.
+    pub(super) timings: bool,
+}
 
 /// The common fields of a response, whole or in chunks.
 pub(super) struct Envelope {
     pub(super) served: Arc<Served>,
     pub(super) id: String,
     pub(super) created: u64,
-    wants_usage: bool,
+    reports: Reports,
 }
 
 impl Envelope {
-    /// A new response whose id starts with `prefix`; `wants_usage` says whether the last chunk of a stream
-    /// has the usage.
-    pub(super) fn new(served: Arc<Served>, prefix: &str, wants_usage: bool) -> Self {
+    /// A new response whose id starts with `prefix`.
+    pub(super) fn new(served: Arc<Served>, prefix: &str, reports: Reports) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let (now, count) = (serving::now(), COUNT.fetch_add(1, Ordering::Relaxed));
         Self {
             served,
             id: format!("{prefix}{now:x}{count:08x}"),
             created: now,
-            wants_usage,
+            reports,
         }
     }
 
@@ -40,19 +51,28 @@ impl Envelope {
     /// A chunk of a stream: only the last one has the usage.
     pub(super) fn chunk(&self, object: &str, choices: &Value) -> Value {
         let mut chunk = self.object(object, choices);
-        if self.wants_usage {
+        if self.reports.usage {
             chunk["usage"] = Value::Null;
         }
         chunk
     }
 
+    /// Adds to a whole response what it took.
+    pub(super) fn report(&self, answer: &mut Value, usage: &Usage) {
+        answer["usage"] = usage_json(usage);
+        if self.reports.timings {
+            answer["timings"] = timings_json(usage);
+        }
+    }
+
     /// Data after the last completion of a stream.
-    pub(super) fn done(&self, object: &str, usage: Value) -> Vec<Value> {
-        let last = self.wants_usage.then(|| {
-            let mut last = self.object(object, &json!([]));
-            last["usage"] = usage;
-            last
-        });
-        last.into_iter().collect()
+    pub(super) fn done(&self, object: &str, usage: &Usage) -> Vec<Value> {
+        let mut last = self.object(object, &json!([]));
+        self.report(&mut last, usage);
+        if let Some(fields) = last.as_object_mut().filter(|_| !self.reports.usage) {
+            fields.shift_remove("usage");
+        }
+        let is_wanted = self.reports.usage || self.reports.timings;
+        is_wanted.then_some(last).into_iter().collect()
     }
 }

@@ -208,6 +208,18 @@ impl Error {
         }
     }
 
+    /// Writes it into the log: what is the server's fault as an error.
+    pub(super) fn log(&self) {
+        match self {
+            Self::Load { name, detail } => {
+                tracing::error!(model = name, detail, "a model could not be loaded");
+            }
+            Self::Engine { detail } => tracing::error!(detail, "a completion failed"),
+            Self::NotFinite(failure) => tracing::error!(%failure, "a completion failed"),
+            other => tracing::info!(error = %other, "refused"),
+        }
+    }
+
     /// The JSON of the refusal.
     pub(super) fn body(&self) -> Value {
         let kind = match self.status() {
@@ -229,14 +241,7 @@ pub(super) struct Refusal(pub(super) String);
 
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
-        match &self {
-            Self::Load { name, detail } => {
-                tracing::error!(model = name, detail, "a model could not be loaded")
-            }
-            Self::Engine { detail } => tracing::error!(detail, "a completion failed"),
-            Self::NotFinite(failure) => tracing::error!(%failure, "a completion failed"),
-            other => tracing::info!(error = %other, "refused"),
-        }
+        self.log();
         let status = self.status();
         let mut response = (status, Json(self.body())).into_response();
         response.extensions_mut().insert(Refusal(self.to_string()));

@@ -10,6 +10,7 @@ use crate::engine::{Diffusion, Ends, Request};
 
 use super::adapters::{self, Scaled};
 use super::diffusion;
+use super::envelope::Reports;
 use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::response_format::{self, Wanted};
@@ -48,6 +49,8 @@ fields! {
         /// Length of the list of most probable tokens of each prompt position (vLLM).
         prompt_logprobs: Option<u32>,
         draft: Option<u64>,
+        /// Whether the response has times and rates (llama-server).
+        timings_per_token: Option<bool>,
         /// Adapters and their scales, the others being off.
         lora: Option<Vec<Scaled>>,
         /// Options of text diffusion.
@@ -180,10 +183,13 @@ impl Generation {
         self.common.stream == Some(true)
     }
 
-    /// Whether the stream ends with the usage.
-    pub(super) fn wants_usage(&self) -> bool {
+    /// What is reported besides the completions.
+    pub(super) fn reports(&self) -> Reports {
         let options = self.common.stream_options.as_ref();
-        options.is_some_and(|options| options.include_usage == Some(true))
+        Reports {
+            usage: options.is_some_and(|options| options.include_usage == Some(true)),
+            timings: self.common.timings_per_token == Some(true),
+        }
     }
 
     /// Whether the response has the log-probabilities of the prompt.

@@ -109,7 +109,6 @@ const KNOWN: &[Known] = &[
     refused("post_sampling_probs", &["false"]),
     refused("return_tokens", &["false"]),
     refused("return_progress", &["false"]),
-    refused("timings_per_token", &["false"]),
     refused("response_fields", &["[]"]),
     refused("grammar_lazy", &["false"]),
     refused("reasoning_format", &["\"none\"", "\"auto\""]),

@@ -54,7 +54,6 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{from_fn, from_fn_with_state, map_request};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
-use tower_http::trace::TraceLayer;
 
 pub use access::Access;
 pub use listener::serve;
@@ -97,7 +96,6 @@ pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Res
         .layer(from_fn_with_state(Arc::new(access), access::layer))
         .layer(from_fn(anthropic::layer))
         .layer(from_fn(record::layer))
-        .layer(TraceLayer::new_for_http())
         .layer(PropagateRequestIdLayer::new(request_id.clone()))
         .layer(SetRequestIdLayer::new(request_id.clone(), MakeRequestUuid))
         .layer(map_request(move |request| {

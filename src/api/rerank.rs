@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::engine::serving::{Pooled, Served};
 
 use super::Pool;
-use super::envelope::Envelope;
+use super::envelope::{Envelope, Reports};
 use super::error::Error;
 use super::fields::{self, Body, Field, Fields, fields};
 use super::input::inputs;
@@ -243,7 +243,7 @@ pub(super) async fn rerank(
     if is_tei {
         return Ok(Json(entries));
     }
-    let id = Envelope::new(Arc::clone(&served), "rerank-", false);
+    let id = Envelope::new(Arc::clone(&served), "rerank-", Reports::default());
     Ok(Json(json!({
         "id": id.id, "object": "list", "model": served.name, "results": entries,
         "usage": usage(results.n_tokens),
@@ -280,7 +280,7 @@ pub(super) async fn score(
         json!({ "index": index, "object": "score", "score": scorer.score(values, is_raw) })
     });
     let data: Value = data.collect();
-    let id = Envelope::new(Arc::clone(&served), "score-", false);
+    let id = Envelope::new(Arc::clone(&served), "score-", Reports::default());
     Ok(Json(json!({
         "id": id.id, "object": "list", "created": id.created, "model": served.name,
         "data": data, "usage": usage(results.n_tokens),
@@ -330,7 +330,7 @@ pub(super) async fn classify(
         })
     });
     let data: Value = data.collect();
-    let id = Envelope::new(Arc::clone(&served), "classify-", false);
+    let id = Envelope::new(Arc::clone(&served), "classify-", Reports::default());
     Ok(Json(json!({
         "id": id.id, "object": "list", "created": id.created, "model": served.name,
         "data": data, "usage": usage(results.n_tokens),

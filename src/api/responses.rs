@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::Pool;
 use super::dialogue::Dialogue;
-use super::envelope::Envelope;
+use super::envelope::{Envelope, Reports};
 use super::error::Error;
 use super::fields::Body;
 
@@ -47,7 +47,7 @@ pub(super) async fn responses(
         return Err(Error::value("n", message));
     }
     let begun = dialogue.begin(&pool, top_logprobs).await?;
-    let envelope = Envelope::new(begun.served, "resp_", true);
+    let envelope = Envelope::new(begun.served, "resp_", Reports::default());
     let mut shape = Shape::new(envelope, echo, custom, top_logprobs.is_some());
     if dialogue.generation.is_streamed() {
         return Ok(begun.answers.stream(shape));

@@ -3,8 +3,8 @@
 pub mod convert;
 pub mod lora;
 pub mod models;
-pub mod prompts;
 pub mod npy;
+pub mod prompts;
 pub mod quantise;
 pub mod recognise;
 pub mod synth;

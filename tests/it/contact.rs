@@ -115,7 +115,7 @@ fn logits_that_are_not_finite_end_the_answer_with_the_first_value() {
 #[test]
 fn the_server_tells_values_that_are_not_finite_by_an_error_of_its_own() {
     let folder = scratch();
-    let server = Server::start(&["-m", text(&overflowing(folder.path()))]);
+    let server = Server::start(&["-m", text(&overflowing(folder.path()))]).expecting_errors();
     let messages = json!([{ "role": "user", "content": "2+2=?" }]);
     let (status, body) =
         server.chat(json!({ "model": "overflowing", "messages": messages.clone() }));

@@ -311,15 +311,15 @@ fn memory_comes_back_after_large_bodies() {
                 server.raw("POST", "/v1/chat/completions", "application/json", &body);
             assert_eq!(status, 400);
         }
-        std::thread::sleep(Duration::from_secs(3));
+        std::thread::sleep(Duration::from_secs(2));
     };
     // Once for what stays.
-    flood(3);
+    flood(2);
     let Some(before) = resident() else {
         // Only Linux says.
         return;
     };
-    flood(4);
+    flood(3);
     let after = resident().expect("it lives");
     assert!(
         after < before * 1.05 + 4_000.0,

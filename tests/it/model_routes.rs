@@ -257,7 +257,7 @@ fn a_file_that_is_no_model_is_listed_as_such_until_it_is_one() {
     let whole = std::fs::read(shipped()).expect("readable");
     let broken = folder.path().join("broken.gguf");
     std::fs::write(&broken, &whole[..5000]).expect("written");
-    let server = Server::start(&["--models", text(folder.path())]);
+    let server = Server::start(&["--models", text(folder.path())]).expecting_errors();
     let list = || {
         let (_, models) = server.json("GET", "/v1/models", &Value::Null);
         let models = models["data"].as_array().expect("an array").clone();

@@ -3,14 +3,17 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// A running server, ended with the test.
+/// A running server, ended with the test. Errors in its log fail the test, unless it expects them.
 pub struct Server {
     pub child: Child,
     pub address: String,
+    log: Option<JoinHandle<String>>,
+    expects_errors: bool,
 }
 
 impl Server {
@@ -19,8 +22,16 @@ impl Server {
             .args(["serve", "--port", "0", "--threads", "1"])
             .args(extra)
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .expect("the program starts");
+        let mut stderr = child.stderr.take().expect("piped");
+        let log = std::thread::spawn(move || {
+            let mut log = Vec::new();
+            // What came until the end is worth reading.
+            let _ = stderr.read_to_end(&mut log);
+            String::from_utf8_lossy(&log).into_owned()
+        });
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("piped"))
             .read_line(&mut line)
@@ -30,7 +41,18 @@ impl Server {
             .strip_prefix("listening on http://")
             .expect("the address")
             .to_owned();
-        Self { child, address }
+        Self {
+            child,
+            address,
+            log: Some(log),
+            expects_errors: false,
+        }
+    }
+
+    /// The same server, whose log may have errors.
+    pub fn expecting_errors(mut self) -> Self {
+        self.expects_errors = true;
+        self
     }
 
     pub fn send(&self, method: &str, path: &str, kind: &str, body: &str) -> TcpStream {
@@ -134,6 +156,14 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let log = self.log.take().and_then(|log| log.join().ok());
+        let log = log.unwrap_or_default();
+        if std::thread::panicking() {
+            println!("{log}");
+        } else if !self.expects_errors {
+            let error = log.lines().find(|line| line.contains(" ERROR "));
+            assert!(error.is_none(), "the log has an error: {error:?}");
+        }
     }
 }
 
@@ -160,6 +190,37 @@ fn request(extra: impl Into<Value>) -> Value {
         request[key] = value.clone();
     }
     request
+}
+
+#[test]
+fn timings_are_reported_where_they_are_wanted() {
+    let server = Server::start(&[]);
+    let (_, plain) = server.chat(json!({}));
+    assert!(plain["timings"].is_null(), "{plain}");
+    let check = |timings: &Value| {
+        assert_eq!(timings["predicted_n"], 6, "{timings}");
+        for part in ["prompt", "predicted"] {
+            let number = |name: &str| {
+                timings[format!("{part}_{name}")]
+                    .as_f64()
+                    .expect("a number")
+            };
+            let (n, ms) = (number("n"), number("ms"));
+            assert!(ms > 0.0, "{timings}");
+            assert!((number("per_token_ms") - ms / n).abs() < 1e-6, "{timings}");
+            assert!(
+                (number("per_second") / (n / ms * 1e3) - 1.0).abs() < 1e-6,
+                "{timings}"
+            );
+        }
+    };
+    let (_, answer) = server.chat(json!({ "timings_per_token": true }));
+    check(&answer["timings"]);
+    let mut events = server.stream(json!({ "timings_per_token": true }));
+    assert_eq!(events.pop().as_deref(), Some("[DONE]"));
+    let last: Value = serde_json::from_str(&events.pop().expect("a chunk")).expect("JSON");
+    check(&last["timings"]);
+    assert!(last["usage"].is_null(), "{last}");
 }
 
 #[test]
