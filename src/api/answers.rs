@@ -20,7 +20,7 @@ use super::record::Record;
 
 /// Events of all completions, each with the completion's index.
 pub(super) struct Answers {
-    events: SelectAll<stream::BoxStream<'static, (u32, Event)>>,
+    pub(super) events: SelectAll<stream::BoxStream<'static, (u32, Event)>>,
     /// Of each prompt.
     usage: Vec<Usage>,
     /// Completions of each prompt; those of a prompt follow each other.
@@ -55,7 +55,8 @@ impl Completion {
         })
     }
 
-    fn add(&mut self, piece: Piece) {
+    /// Adds a piece.
+    pub(super) fn add(&mut self, piece: Piece) {
         match piece {
             Piece::Content(text, tokens) => {
                 self.text.push_str(&text);
@@ -172,7 +173,12 @@ impl Answers {
     }
 
     /// The pieces of a text.
-    fn read(&mut self, choice: u32, text: String, tokens: Vec<AnswerToken>) -> Vec<Piece> {
+    pub(super) fn read(
+        &mut self,
+        choice: u32,
+        text: String,
+        tokens: Vec<AnswerToken>,
+    ) -> Vec<Piece> {
         match self.readers.get_mut(choice as usize) {
             Some(reader) => reader.push(&text, tokens),
             None => vec![Piece::Content(text, tokens)],
@@ -180,7 +186,7 @@ impl Answers {
     }
 
     /// The pieces that are left at the end.
-    fn rest(&mut self, choice: u32, reason: FinishReason) -> Vec<Piece> {
+    pub(super) fn rest(&mut self, choice: u32, reason: FinishReason) -> Vec<Piece> {
         let reader = self.readers.get_mut(choice as usize);
         reader.map_or_else(Vec::new, |reader| reader.finish(reason))
     }
@@ -223,7 +229,7 @@ impl Answers {
     }
 
     /// What all completions took together.
-    fn total(&self) -> Usage {
+    pub(super) fn total(&self) -> Usage {
         let mut total = Usage::default();
         for one in &self.usage {
             total.prompt_tokens += one.prompt_tokens;

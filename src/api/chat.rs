@@ -28,7 +28,7 @@ use super::parts::Piece;
 use super::reading::call_json;
 
 fields! {
-    struct Chat {
+    pub(super) struct Chat {
         logprobs: Option<bool>,
         top_logprobs: Option<u32>,
     }
@@ -43,7 +43,7 @@ pub(super) fn fields() -> Vec<Field> {
 ///
 /// # Errors
 /// Checks that do not depend on the model.
-fn parse(mut body: Body) -> Result<(Dialogue, Chat), Error> {
+pub(super) fn parse(mut body: Body) -> Result<(Dialogue, Chat), Error> {
     let dialogue = Dialogue::take(&mut body)?;
     let chat: Chat = body.take()?;
     body.finish()?;
@@ -108,14 +108,14 @@ impl Chat {
     }
 
     /// Length of the list of most probable tokens, if log-probabilities are wanted.
-    fn n_top_logprobs(&self) -> Option<usize> {
+    pub(super) fn n_top_logprobs(&self) -> Option<usize> {
         let is_wanted = self.logprobs == Some(true);
         is_wanted.then(|| self.top_logprobs.unwrap_or(0) as usize)
     }
 }
 
 /// The message of a completion.
-fn message(one: &Completion) -> Value {
+pub(super) fn message(one: &Completion) -> Value {
     let has_content = !one.text.is_empty() || one.calls.is_empty();
     let content = has_content.then_some(&one.text);
     let mut message = json!({ "role": "assistant", "content": content, "refusal": null });

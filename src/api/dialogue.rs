@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use crate::engine::Request;
 use crate::engine::serving::Served;
 
 use super::Pool;
@@ -12,6 +13,7 @@ use super::error::Error;
 use super::fields::{self, Body, Field, Fields};
 use super::generation::{self, Generation, choices};
 use super::messages::Messages;
+use super::parts::Reader;
 use super::reading::Reading;
 use super::tools::Tools;
 
@@ -27,6 +29,13 @@ pub(super) struct Prompt {
     tools: Tools,
     text: String,
     pub(super) tokens: Vec<u32>,
+}
+
+/// A conversation that the engine may take.
+pub(super) struct Ready {
+    served: Arc<Served>,
+    first: Request,
+    reader: Option<Reader>,
 }
 
 /// A conversation whose completions are under way.
@@ -78,7 +87,14 @@ impl Dialogue {
     /// # Errors
     /// What does not fit the model, or the model is not there.
     pub(super) async fn prompt(&self, pool: &Pool) -> Result<Prompt, Error> {
-        let served = pool.get(self.generation.model()).await?;
+        self.prompt_for(pool.get(self.generation.model()).await?)
+    }
+
+    /// Its prompt for a model.
+    ///
+    /// # Errors
+    /// What does not fit the model.
+    pub(super) fn prompt_for(&self, served: Arc<Served>) -> Result<Prompt, Error> {
         let tools = self.messages.tools()?;
         let text = served.chat_text(&self.messages.conversation(&tools, &served.dialect))?;
         let tokens = served.prompt_of(&text)?;
@@ -99,6 +115,20 @@ impl Dialogue {
         pool: &Pool,
         top_logprobs: Option<usize>,
     ) -> Result<Begun, Error> {
+        let served = pool.get(self.generation.model()).await?;
+        let ready = self.ready(served, top_logprobs).await?;
+        ready.submit(self.generation.n_choices())
+    }
+
+    /// The request for a model, which checks all of it.
+    ///
+    /// # Errors
+    /// What does not fit the model.
+    pub(super) async fn ready(
+        &self,
+        served: Arc<Served>,
+        top_logprobs: Option<usize>,
+    ) -> Result<Ready, Error> {
         let generation = &self.generation;
         let wanted = generation.constraint()?;
         let Prompt {
@@ -106,7 +136,7 @@ impl Dialogue {
             tools,
             text,
             tokens,
-        } = self.prompt(pool).await?;
+        } = self.prompt_for(served)?;
         let reading = Reading::new(&self.messages, &tools, &served.dialect, &text);
         let constraint = match reading.constraint(wanted) {
             Some(wanted) => Some(wanted.compile(&served).await?),
@@ -115,13 +145,26 @@ impl Dialogue {
         let first = generation.request(&served, &tokens, top_logprobs, constraint.as_ref());
         let mut first = first?;
         first.thinking = reading.thinking(&served);
-        let n = generation.n_choices();
-        let answers = Answers::submit(&served, choices(&first, n).collect(), n)?;
-        let answers = answers.read_by(reading.reader());
-        Ok(Begun {
-            n_prompt: tokens.len(),
+        Ok(Ready {
+            reader: reading.reader(),
             served,
-            answers,
+            first,
+        })
+    }
+}
+
+impl Ready {
+    /// Submits `n` completions.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub(super) fn submit(self, n: u32) -> Result<Begun, Error> {
+        let requests = choices(&self.first, n).collect();
+        let answers = Answers::submit(&self.served, requests, n)?;
+        Ok(Begun {
+            n_prompt: self.first.prompt.len(),
+            served: self.served,
+            answers: answers.read_by(self.reader),
         })
     }
 }

@@ -5,7 +5,7 @@
 //! (bodies), `messages` and `dialogue` (conversations), `generation` and `sampling` (parameters), `answers` and `envelope`
 //! (responses, streamed or not), `parts` (reasoning and calls in them), `logprobs`. Around them: `listener`
 //! (connections), `access` (who may), `intake` (bodies, threads), `record` (the log). Called by `bench serve`
-//! and by tests, which use the same [`app`].
+//! and by tests, which use the same [`app`]. `local` answers a chat request without HTTP, for `bench chat`.
 
 mod access;
 mod adapters;
@@ -25,6 +25,7 @@ mod input;
 mod intake;
 mod known;
 mod listener;
+mod local;
 mod logprobs;
 mod messages;
 mod metrics;
@@ -57,6 +58,8 @@ use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetReques
 
 pub use access::Access;
 pub use listener::serve;
+pub use local::{Reply, Said, check, n_tokens, reply};
+pub use parts::Piece;
 pub use pool::{Describer, Description, Finder, Loader, Pool};
 
 /// Largest request body: a long conversation, no images.

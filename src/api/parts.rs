@@ -12,8 +12,10 @@ use crate::text::calls::{Parser, Part, Span};
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Piece {
+pub enum Piece {
+    /// Text for the user, and its tokens.
     Content(String, Vec<AnswerToken>),
+    /// Reasoning.
     Reasoning(String),
     /// A call starts: number, id and name.
     Call(u32, String, String),

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use serde_json::Value;
 
 use crate::constraint::Constraint;
 
@@ -27,9 +28,7 @@ impl ConstraintOptions {
     /// The constraint that the options name, if any.
     pub(super) fn read(&self) -> Result<Option<Constraint>, Failure> {
         if let Some(path) = &self.json_schema {
-            let schema = serde_json::from_str(&text(path)?)
-                .map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
-            return Ok(Some(Constraint::JsonSchema(schema)));
+            return Ok(Some(Constraint::JsonSchema(json(path)?)));
         }
         if let Some(path) = &self.grammar {
             let text = text(path)?;
@@ -42,8 +41,26 @@ impl ConstraintOptions {
         }
         Ok(self.regex.clone().map(Constraint::Regex))
     }
+
+    /// The same as a field of a request.
+    pub(super) fn field(&self) -> Result<Option<(String, Value)>, Failure> {
+        if let Some(path) = &self.json_schema {
+            return Ok(Some(("json_schema".into(), json(path)?)));
+        }
+        if let Some(path) = &self.grammar {
+            return Ok(Some(("grammar".into(), text(path)?.into())));
+        }
+        let regex = self.regex.as_deref();
+        Ok(regex.map(|regex| ("guided_regex".into(), regex.into())))
+    }
 }
 
-fn text(path: &Path) -> Result<String, Failure> {
+/// The JSON in a file.
+pub(super) fn json(path: &Path) -> Result<Value, Failure> {
+    serde_json::from_str(&text(path)?).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
+}
+
+/// The text in a file.
+pub(super) fn text(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
 }

@@ -2,9 +2,12 @@
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
 
 use crate::engine::{Diffusion, Fixed, Remasking};
 use crate::text::tokenizer::Tokenizer;
+
+use super::output;
 
 /// For models that decode by text diffusion.
 #[derive(Clone, Copy, Debug, Args)]
@@ -48,6 +51,17 @@ impl DiffusionOptions {
     /// What is set, if anything.
     pub(super) fn request(&self) -> Option<Diffusion> {
         Some(self.set()).filter(|set| *set != Diffusion::default())
+    }
+
+    /// What is set, as a field of a request.
+    pub(super) fn field(&self) -> Option<(String, Value)> {
+        let set = self.request()?;
+        let fields = json!({
+            "steps": set.steps, "block_length": set.block_length,
+            "remasking": set.remasking.map(|rule| rule.to_string()), "cfg_scale": set.cfg_scale,
+            "threshold": set.threshold, "approximate_cache": set.approximate_cache,
+        });
+        Some(("diffusion".into(), fields))
     }
 }
 
@@ -102,7 +116,7 @@ impl Forming {
                 None => bytes.extend_from_slice(MASK.as_bytes()),
             }
         }
-        String::from_utf8_lossy(&bytes).into_owned()
+        output::shown(&String::from_utf8_lossy(&bytes))
     }
 
     /// Removes it, for the text itself.

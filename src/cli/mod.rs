@@ -4,6 +4,7 @@
 //! fixed, because scripts rely on them.
 
 mod arch;
+mod chat;
 mod compare;
 mod config;
 mod constraint;
@@ -44,6 +45,8 @@ pub struct Cli {
 enum Command {
     /// Complete a prompt and stream the completion
     Run(Box<run::Args>),
+    /// Talk with a model in the terminal
+    Chat(Box<chat::Args>),
     /// Serve models over HTTP
     Serve(Box<serve::Args>),
     /// Encode text as token ids
@@ -103,6 +106,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
     options::start_log(&cli.log, is_server)?;
     match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Chat(args) => chat::run(&args),
         Command::Serve(args) => serve::run(*args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Detokenize(args) => tokenize::detokenize(&args),

@@ -133,7 +133,7 @@ pub(super) struct LoadOptions {
     /// Number of compute threads; default: the cores of the machine
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Context length in tokens, in `serve` of each request; default: that of the model, in `run` and
+    /// Context length in tokens, in `serve` of each request; default: that of the model, in `run`, `chat` and
     /// `serve` at most 4096
     #[arg(long, value_name = "N")]
     pub(super) ctx: Option<usize>,

@@ -21,6 +21,19 @@ pub(super) fn line(text: impl AsRef<str>) -> Result<(), Failure> {
     bytes(text.as_bytes())
 }
 
+/// A text that cannot control a terminal: control characters but newline and tab are escaped.
+pub(super) fn shown(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => out.push(c),
+            c if c.is_control() => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
 /// Whether a command failed only because nobody reads its output any more.
 pub fn is_closed_pipe(failure: &Failure) -> bool {
     failure

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::engine::serving::{Conversation, Served};
 use crate::engine::{self, Diffusion, Ends, Event, FinishReason, Limits, Request, Unfit, Usage};
@@ -22,15 +22,22 @@ use super::{Failure, output};
 pub(super) struct Args {
     /// The prompt
     prompt: String,
+    /// Continue the prompt as it is, without the chat template
+    #[arg(long, conflicts_with = "system")]
+    raw: bool,
+    #[command(flatten)]
+    with: Completing,
+}
+
+/// With what a prompt is completed, and how.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Completing {
     /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
     #[arg(short, long, value_name = "MODEL")]
     model: Option<PathBuf>,
-    /// Continue the prompt as it is, without the chat template
-    #[arg(long)]
-    raw: bool,
     /// Text of the system message
-    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
-    system: Option<String>,
+    #[arg(long, value_name = "TEXT")]
+    pub(super) system: Option<String>,
     /// Use no KV cache: compute the whole sequence again for each token
     #[arg(long)]
     stateless: bool,
@@ -53,8 +60,24 @@ pub(super) struct Args {
     load: LoadOptions,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let constraint = args.constraint.read()?;
+impl Completing {
+    /// The same as fields of a request, the system message apart.
+    pub(super) fn fields(&self) -> Result<Map<String, Value>, Failure> {
+        let mut fields = self.sampling.fields();
+        if let Some(most) = self.max_tokens {
+            fields.insert("max_tokens".into(), most.into());
+        }
+        if !self.stop.is_empty() {
+            fields.insert("stop".into(), self.stop.clone().into());
+        }
+        fields.extend(self.constraint.field()?);
+        fields.extend(self.diffusion.field());
+        Ok(fields)
+    }
+}
+
+/// Loads the model, with a bar on a terminal.
+pub(super) fn start(args: &Completing) -> Result<Served, Failure> {
     let opened = args.load.open(&Source::of(args.model.as_deref()))?;
     if args.load.check_tensors {
         super::inspect::check_tensors(&opened)?;
@@ -96,16 +119,21 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }),
     );
     bar.finish_and_clear();
-    let served = served?;
+    Ok(served?)
+}
 
-    let prompt = if args.raw || !served.has_template() {
-        served.text_prompt(&args.prompt)?
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let (raw, prompt, args) = (args.raw, &args.prompt, &args.with);
+    let constraint = args.constraint.read()?;
+    let served = start(args)?;
+    let prompt = if raw || !served.has_template() {
+        served.text_prompt(prompt)?
     } else {
         let mut messages = Vec::new();
         if let Some(system) = &args.system {
             messages.push(json!({ "role": "system", "content": system }));
         }
-        messages.push(json!({ "role": "user", "content": args.prompt }));
+        messages.push(json!({ "role": "user", "content": prompt }));
         served.chat_prompt(&Conversation {
             messages: messages.into(),
             ..Conversation::default()
@@ -150,7 +178,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 forming.clear();
                 output::bytes(held.as_bytes())?;
                 output::bytes(b"\n")?;
-                return speed(&usage, reason);
+                writeln!(
+                    std::io::stderr().lock(),
+                    "[{}{}]",
+                    speed(&usage),
+                    cut(reason)
+                )?;
+                return Ok(());
             }
             Event::Failed(failure) => anyhow::bail!("{failure}"),
         }
@@ -158,8 +192,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     anyhow::bail!("the engine stopped before the end of the completion")
 }
 
-/// Prints token counts and speeds of the completion as one line on stderr.
-fn speed(usage: &Usage, reason: FinishReason) -> Result<(), Failure> {
+/// Token counts and speeds of a completion, in words.
+pub(super) fn speed(usage: &Usage) -> String {
     let rate = |tokens: usize, seconds: f64| {
         if seconds > 0.0 {
             tokens as f64 / seconds
@@ -169,37 +203,31 @@ fn speed(usage: &Usage, reason: FinishReason) -> Result<(), Failure> {
     };
     let (prefill, decode) = (usage.prefill.as_secs_f64(), usage.decode.as_secs_f64());
     if usage.passes > 0 {
-        writeln!(
-            std::io::stderr().lock(),
-            "[{} prompt tokens, {} completion tokens at {:.1}/s: {} passes over {} positions{}]",
+        return format!(
+            "{} prompt tokens, {} completion tokens at {:.1}/s: {} passes over {} positions",
             usage.prompt_tokens,
             usage.completion_tokens,
             rate(usage.completion_tokens, prefill + decode),
             usage.passes,
             usage.positions,
-            cut(reason),
-        )?;
-        return Ok(());
+        );
     }
     // The first token is chosen from the prompt's own pass.
     let decoded = usage.completion_tokens.saturating_sub(1);
-    let end = cut(reason);
     let drafted = match usage.drafted_tokens {
         0 => String::new(),
         n => format!(", {} of {n} draft tokens accepted", usage.accepted_tokens),
     };
-    writeln!(
-        std::io::stderr().lock(),
-        "[{} prompt tokens at {:.1}/s, {} completion tokens at {:.1}/s{drafted}{end}]",
+    format!(
+        "{} prompt tokens at {:.1}/s, {} completion tokens at {:.1}/s{drafted}",
         usage.prompt_tokens,
         rate(usage.prompt_tokens, prefill),
         usage.completion_tokens,
         rate(decoded, decode),
-    )?;
-    Ok(())
+    )
 }
 
-/// How the completion ended, for the line of [`speed`].
+/// How the completion ended, for the line after it.
 fn cut(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "",

@@ -3,6 +3,8 @@
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 
+use serde_json::{Map, Value, json};
+
 use crate::sampling::{Kind, LISTS, List, ListKind, PARAMETERS, Parameter, Params, StageName};
 use crate::text::tokenizer::Tokenizer;
 
@@ -49,6 +51,51 @@ impl SamplingOptions {
             }
         }
         params
+    }
+
+    /// What differs from the defaults of a request, as fields of one.
+    pub(super) fn fields(&self) -> Map<String, Value> {
+        let (mut params, unset) = (self.of_stages.params.clone(), Params::default());
+        let mut fields = Map::new();
+        for parameter in PARAMETERS {
+            let value = parameter.get(&params);
+            if value != parameter.get(&unset) {
+                fields.insert(parameter.name.into(), number(parameter, value));
+            }
+        }
+        for (list, texts) in LISTS.iter().zip(&self.of_stages.texts) {
+            let value: Value = match list.kind {
+                ListKind::Biases(of) => {
+                    let biases = of(&mut params).iter();
+                    let bias = |bias: &f32| {
+                        if *bias == f32::NEG_INFINITY {
+                            -100.0
+                        } else {
+                            *bias
+                        }
+                    };
+                    biases.map(|(id, of)| (id.to_string(), bias(of))).collect()
+                }
+                ListKind::Breakers(_) => texts.clone().into(),
+            };
+            if value != json!({}) && value != json!([]) {
+                fields.insert(list.name.into(), value);
+            }
+        }
+        if !self.samplers.is_empty() {
+            let names = self.samplers.iter().map(|name| name.as_str());
+            fields.insert("samplers".into(), names.collect());
+        }
+        fields.insert("seed".into(), (self.seed as i64).into());
+        fields
+    }
+}
+
+/// The value of a parameter as JSON.
+pub(super) fn number<P>(parameter: &Parameter<P>, value: f64) -> Value {
+    match parameter.kind {
+        Kind::Real => value.into(),
+        Kind::Count | Kind::Integer => (value as i64).into(),
     }
 }
 

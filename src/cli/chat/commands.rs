@@ -1,0 +1,318 @@
+//! The commands of a conversation: what starts with a slash.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::arch::nearest;
+use crate::cli::Failure;
+use crate::cli::constraint::{json as json_of, text as text_of};
+use crate::cli::output::{self, shown};
+use crate::cli::sampling::number;
+use crate::sampling::{LISTS, PARAMETERS, Params, StageName};
+
+use super::Next;
+use super::session::{Session, role};
+
+/// A command.
+struct Command {
+    name: &'static str,
+    argument: &'static str,
+    help: &'static str,
+    run: fn(&mut Session, &str) -> Result<(), Failure>,
+}
+
+const fn command(
+    name: &'static str,
+    argument: &'static str,
+    help: &'static str,
+    run: fn(&mut Session, &str) -> Result<(), Failure>,
+) -> Command {
+    Command {
+        name,
+        argument,
+        help,
+        run,
+    }
+}
+
+const COMMANDS: &[Command] = &[
+    command("help", "", "this list", |_, _| help()),
+    command(
+        "reset",
+        "",
+        "start anew; the system message stays",
+        |session, _| {
+            session.messages.truncate(session.n_system());
+            Ok(())
+        },
+    ),
+    command(
+        "undo",
+        "",
+        "take back the last message and what followed",
+        |session, _| undo(session),
+    ),
+    command(
+        "retry",
+        "",
+        "answer the last message again, with the next seed",
+        |session, _| session.retry(),
+    ),
+    command("continue", "", "continue the last answer", |session, _| {
+        session.go_on()
+    }),
+    command(
+        "system",
+        "[TEXT]",
+        "set the system message; without TEXT remove it",
+        |session, text| session.set_system(Some(text).filter(|text| !text.is_empty())),
+    ),
+    command(
+        "set",
+        "[NAME [VALUE]]",
+        "set a field of the requests, such as temperature 0.5; VALUE `default`: as at the start; without VALUE show it, without NAME all",
+        set,
+    ),
+    command(
+        "schema",
+        "[FILE]",
+        "answers fit the JSON Schema in FILE; without FILE any",
+        |session, path| {
+            let schema = file(path).map(json_of).transpose()?;
+            constrain(session, "json_schema", schema)
+        },
+    ),
+    command(
+        "grammar",
+        "[FILE]",
+        "answers fit the grammar in FILE, GBNF or Lark; without FILE any",
+        |session, path| {
+            let grammar = file(path).map(text_of).transpose()?;
+            constrain(session, "grammar", grammar.map(Value::from))
+        },
+    ),
+    command(
+        "tools",
+        "[FILE]",
+        "the model may call the tools in FILE, an array as in requests; without FILE none",
+        |session, path| session.set("tools", file(path).map(json_of).transpose()?),
+    ),
+    command(
+        "logprobs",
+        "",
+        "show the log-probabilities of tokens, or no longer: as colours, without colours as a list",
+        |session, _| {
+            let is_on = session.fields.contains_key("logprobs");
+            session.set("logprobs", (!is_on).then_some(Value::Bool(true)))?;
+            session.screen.note(if is_on { "off" } else { "on" })
+        },
+    ),
+    command("save", "FILE", "write the messages to FILE, as JSON", save),
+    command("load", "FILE", "go on with the messages in FILE", load),
+    command(
+        "info",
+        "",
+        "the model, the context in use, the speed of the last answer",
+        |session, _| info(session),
+    ),
+    command("quit", "", "end, as Ctrl-D does", |_, _| Ok(())),
+];
+
+/// Fields of a request that are not settings, or have commands.
+const NOT_SET: &[&str] = &[
+    "messages",
+    "model",
+    "n",
+    "stream",
+    "stream_options",
+    "prompt_logprobs",
+    "logprobs",
+    "top_logprobs",
+    "tools",
+    "json_schema",
+    "grammar",
+    "add_generation_prompt",
+    "continue_final_message",
+    "diffusion_trace",
+];
+
+/// Runs a command, without its slash.
+pub(super) fn run(session: &mut Session, line: &str) -> Result<Next, Failure> {
+    let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
+        let near = nearest(name, COMMANDS.iter().map(|command| command.name));
+        let hint = near.map_or("/help lists them".to_owned(), |near| {
+            format!("did you mean /{near}?")
+        });
+        let name: String = name.chars().take(64).collect();
+        anyhow::bail!(
+            "there is no command /{name}; {hint} A text that starts with / is typed with //"
+        );
+    };
+    let rest = rest.trim();
+    match command.argument {
+        "" if !rest.is_empty() => anyhow::bail!("/{name} takes nothing after it"),
+        "FILE" if rest.is_empty() => anyhow::bail!("/{name} needs the name of a file"),
+        _ => (command.run)(session, rest)?,
+    }
+    Ok(if name == "quit" {
+        Next::End
+    } else {
+        Next::More
+    })
+}
+
+fn file(path: &str) -> Option<&Path> {
+    (!path.is_empty()).then(|| Path::new(path))
+}
+
+fn help() -> Result<(), Failure> {
+    for command in COMMANDS {
+        let usage = format!("/{} {}", command.name, command.argument);
+        output::line(format!("{usage:22} {}", command.help))?;
+    }
+    output::line(
+        "A line that ends in \\ goes on in the next; \"\"\" starts and ends a text of several lines.",
+    )?;
+    output::line("Ctrl-C stops an answer and keeps what was said, Ctrl-D ends.")
+}
+
+fn undo(session: &mut Session) -> Result<(), Failure> {
+    let last = session.messages.iter().rposition(|m| role(m) == "user");
+    let Some(at) = last else {
+        anyhow::bail!("there is no message to take back");
+    };
+    session.messages.truncate(at);
+    Ok(())
+}
+
+/// Sets one constraint in the place of any other.
+fn constrain(session: &mut Session, name: &str, value: Option<Value>) -> Result<(), Failure> {
+    let before = session.fields.clone();
+    for other in ["json_schema", "grammar", "guided_regex"] {
+        session.fields.shift_remove(other);
+    }
+    let done = session.set(name, value);
+    if done.is_err() {
+        session.fields = before;
+    }
+    done
+}
+
+fn set(session: &mut Session, rest: &str) -> Result<(), Failure> {
+    if rest.is_empty() {
+        return list(session);
+    }
+    let (name, value) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+    if NOT_SET.contains(&name) {
+        anyhow::bail!("`{name}` is not a setting; /help lists the commands");
+    }
+    match value.trim() {
+        "" => show(session, name),
+        "default" => session.set(name, session.initial.get(name).cloned()),
+        text => {
+            let value = serde_json::from_str(text).unwrap_or_else(|_| text.into());
+            session.set(name, Some(value))
+        }
+    }
+}
+
+/// Shows one setting.
+fn show(session: &Session, name: &str) -> Result<(), Failure> {
+    let parameter = PARAMETERS.iter().find(|parameter| parameter.name == name);
+    let usual = parameter.map(|own| number(own, own.get(&Params::default())));
+    let value = session.fields.get(name).cloned().or(usual);
+    match value {
+        Some(value) => output::line(shown(&format!("{name} = {value}"))),
+        None => {
+            // Whether there is such a field: null sets nothing.
+            let mut fields = session.fields.clone();
+            fields.insert(name.into(), json!({}));
+            match session.check(fields, Vec::new()) {
+                Err(failure) if failure.to_string().starts_with("unknown parameter") => {
+                    Err(failure)
+                }
+                _ => output::line(shown(&format!("{name} is not set"))),
+            }
+        }
+    }
+}
+
+/// Lists all settings: the sampling parameters, and what else is set.
+fn list(session: &Session) -> Result<(), Failure> {
+    let unset = Params::default();
+    for parameter in PARAMETERS {
+        let usual = || number(parameter, parameter.get(&unset));
+        let value = session.fields.get(parameter.name).cloned();
+        let value = value.unwrap_or_else(usual);
+        output::line(format!(
+            "{} = {value}    {}",
+            parameter.name,
+            parameter.help()
+        ))?;
+    }
+    let names = StageName::ALL.iter().map(|name| name.as_str());
+    let mut lists: Vec<(&str, Value, String)> = LISTS
+        .iter()
+        .map(|list| {
+            (
+                list.name,
+                list.default.to_vec().into(),
+                list.doc.trim().to_owned(),
+            )
+        })
+        .collect();
+    let of_order = "Sampling stages in the order in which they run".to_owned();
+    lists.push(("samplers", names.collect(), of_order));
+    for (name, usual, doc) in &lists {
+        let value = session.fields.get(*name).unwrap_or(usual);
+        output::line(shown(&format!("{name} = {value}    {doc}")))?;
+    }
+    let is_listed = |name: &str| {
+        PARAMETERS.iter().any(|parameter| parameter.name == name)
+            || lists.iter().any(|(own, ..)| *own == name)
+    };
+    for (name, value) in session.fields.iter().filter(|(name, _)| !is_listed(name)) {
+        output::line(shown(&format!("{name} = {value}")))?;
+    }
+    Ok(())
+}
+
+fn save(session: &mut Session, path: &str) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(&session.messages)?;
+    std::fs::write(path, text + "\n").map_err(|error| anyhow::anyhow!("{path}: {error}"))?;
+    let n = session.messages.len();
+    session.screen.note(&format!("{n} messages in {path}"))
+}
+
+fn load(session: &mut Session, path: &str) -> Result<(), Failure> {
+    let found = json_of(Path::new(path))?;
+    let array = found.get("messages").unwrap_or(&found).as_array().cloned();
+    let Some(messages) = array.filter(|messages| !messages.is_empty()) else {
+        anyhow::bail!("{path}: expected an array of messages");
+    };
+    let checked = session.check(session.fields.clone(), messages.clone());
+    checked.map_err(|failure| anyhow::anyhow!("{path}: {failure}"))?;
+    let n = messages.len();
+    session.messages = messages;
+    session.screen.note(&format!("{n} messages"))
+}
+
+fn info(session: &Session) -> Result<(), Failure> {
+    let served = &session.served;
+    let used = match session.messages.as_slice() {
+        [] => 0,
+        messages => {
+            let mut fields = session.fields.clone();
+            fields.insert("messages".into(), messages.to_vec().into());
+            fields.insert("add_generation_prompt".into(), false.into());
+            crate::api::n_tokens(served, fields).map_err(Failure::msg)?
+        }
+    };
+    output::line(format!("model: {}", served.name))?;
+    let (n, n_ctx) = (session.messages.len(), served.handle.limits().n_ctx);
+    output::line(format!("context: {used} of {n_ctx} tokens, {n} messages"))?;
+    let speed = session.speed.as_deref().unwrap_or("no answer yet");
+    output::line(format!("last answer: {speed}"))
+}

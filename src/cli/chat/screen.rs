@@ -1,0 +1,165 @@
+//! How a conversation is shown: answers and calls on stdout, reasoning and notes on stderr.
+//!
+//! Colours only where the stream is a terminal that has them and `NO_COLOR` is not set. Whatever a model
+//! wrote is escaped here.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use crate::cli::Failure;
+use crate::cli::output::{self, shown};
+use crate::engine::AnswerToken;
+
+/// What is being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Content,
+    Reasoning,
+    Call,
+}
+
+/// The terminal, or what stands for it.
+pub(super) struct Screen {
+    /// Whether stdout has colours.
+    pub(super) has_colours: bool,
+    /// Whether stderr has.
+    has_dim: bool,
+    part: Option<Part>,
+    is_line_open: bool,
+}
+
+const PLAIN: &str = "\x1b[0m";
+const DIM: &str = "\x1b[2m";
+const BOLD: &str = "\x1b[1m";
+
+/// The colour of a token: from green, certain, to red, improbable.
+fn colour(logprob: f64) -> &'static str {
+    match logprob.exp() {
+        p if p >= 0.9 => "\x1b[38;5;34m",
+        p if p >= 0.6 => "\x1b[38;5;106m",
+        p if p >= 0.3 => "\x1b[38;5;178m",
+        p if p >= 0.1 => "\x1b[38;5;208m",
+        _ => "\x1b[38;5;196m",
+    }
+}
+
+impl Screen {
+    pub(super) fn new() -> Self {
+        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        let may = !is_set("NO_COLOR") && !is_dumb;
+        Self {
+            has_colours: may && io::stdout().is_terminal(),
+            has_dim: may && io::stderr().is_terminal(),
+            part: None,
+            is_line_open: false,
+        }
+    }
+
+    /// Text of the answer, coloured by the probabilities of its tokens if these have any.
+    pub(super) fn content(&mut self, text: &str, tokens: &[AnswerToken]) -> Result<(), Failure> {
+        if !self.has_colours || tokens.iter().all(|token| token.chosen.is_none()) {
+            return self.write(Part::Content, text, "");
+        }
+        let (mut bytes, mut least) = (Vec::new(), 0.0_f64);
+        for (i, token) in tokens.iter().enumerate() {
+            bytes.extend_from_slice(&token.bytes);
+            least = token
+                .chosen
+                .map_or(least, |chosen| least.min(chosen.logprob));
+            // A character may have several tokens.
+            if i + 1 == tokens.len() || std::str::from_utf8(&bytes).is_ok() {
+                let own = String::from_utf8_lossy(&bytes).into_owned();
+                self.write(Part::Content, &own, colour(least))?;
+                (bytes, least) = (Vec::new(), 0.0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Text of the reasoning.
+    pub(super) fn reasoning(&mut self, text: &str) -> Result<(), Failure> {
+        self.write(Part::Reasoning, text, DIM)
+    }
+
+    /// A call of a tool starts.
+    pub(super) fn call(&mut self, name: &str) -> Result<(), Failure> {
+        self.finish_line()?;
+        self.write(Part::Call, &format!("call {name} "), BOLD)
+    }
+
+    /// Text of a call's arguments.
+    pub(super) fn arguments(&mut self, text: &str) -> Result<(), Failure> {
+        self.write(Part::Call, text, "")
+    }
+
+    /// The end of an answer: one line feed after it.
+    pub(super) fn end(&mut self) -> Result<(), Failure> {
+        if self.part == Some(Part::Reasoning) {
+            self.finish_line()?;
+        }
+        self.is_line_open = false;
+        self.part = None;
+        output::bytes(b"\n")
+    }
+
+    /// Something that is not of the model.
+    pub(super) fn note(&mut self, text: &str) -> Result<(), Failure> {
+        self.finish_line()?;
+        let (start, end) = match self.has_dim {
+            true => (DIM, PLAIN),
+            false => ("", ""),
+        };
+        writeln!(io::stderr().lock(), "{start}[{}]{end}", shown(text))?;
+        Ok(())
+    }
+
+    /// What went wrong.
+    pub(super) fn error(failure: &Failure) -> Result<(), Failure> {
+        writeln!(
+            io::stderr().lock(),
+            "error: {}",
+            shown(&failure.to_string())
+        )?;
+        Ok(())
+    }
+
+    fn write(&mut self, part: Part, text: &str, style: &str) -> Result<(), Failure> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        if self.part != Some(part) {
+            self.finish_line()?;
+            self.part = Some(part);
+        }
+        self.is_line_open = !text.ends_with('\n');
+        let is_out = part != Part::Reasoning;
+        let has_style = if is_out {
+            self.has_colours
+        } else {
+            self.has_dim
+        };
+        let text = match has_style && !style.is_empty() {
+            true => format!("{style}{}{PLAIN}", shown(text)),
+            false => shown(text),
+        };
+        if is_out {
+            return output::bytes(text.as_bytes());
+        }
+        let mut err = io::stderr().lock();
+        err.write_all(text.as_bytes())?;
+        err.flush()?;
+        Ok(())
+    }
+
+    /// Ends a line that is open, where it is.
+    fn finish_line(&mut self) -> Result<(), Failure> {
+        if !std::mem::take(&mut self.is_line_open) {
+            return Ok(());
+        }
+        if self.part == Some(Part::Reasoning) {
+            io::stderr().lock().write_all(b"\n")?;
+            return Ok(());
+        }
+        output::bytes(b"\n")
+    }
+}

@@ -1,0 +1,360 @@
+//! A conversation and its settings: messages in the shape of chat completions, and the other fields of the
+//! requests that are made of them.
+//!
+//! Invariant: an input that fails leaves the conversation as it was.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use tokio::runtime::Runtime;
+
+use crate::api::{self, Piece, Reply, Said};
+use crate::cli::Failure;
+use crate::cli::diffusion::Forming;
+use crate::cli::output::{self, shown};
+use crate::cli::run::speed;
+use crate::engine::serving::Served;
+use crate::engine::{AnswerToken, FinishReason};
+
+use super::screen::Screen;
+
+/// A conversation under way.
+pub(super) struct Session {
+    pub(super) served: Arc<Served>,
+    pub(super) messages: Vec<Value>,
+    /// Of every request.
+    pub(super) fields: Map<String, Value>,
+    /// As the command line has them.
+    pub(super) initial: Map<String, Value>,
+    pub(super) screen: Screen,
+    /// Speed of the last answer.
+    pub(super) speed: Option<String>,
+    /// How often the last message was answered again.
+    n_retries: i64,
+    /// Whether Ctrl-C stops an answer rather than the program.
+    is_terminal: bool,
+    runtime: Rc<Runtime>,
+}
+
+/// What was said until the end or until it was stopped.
+struct Heard {
+    message: Value,
+    is_stopped: bool,
+}
+
+impl Heard {
+    fn is_empty(&self) -> bool {
+        let is_some = |name: &str| {
+            let value = self.message.get(name);
+            value.is_some_and(|value| !value.is_null() && value != "")
+        };
+        !["content", "reasoning_content", "tool_calls"]
+            .into_iter()
+            .any(is_some)
+    }
+}
+
+/// The role of a message.
+pub(super) fn role(message: &Value) -> &str {
+    let role = message.get("role").and_then(Value::as_str);
+    role.unwrap_or_default()
+}
+
+/// The calls of a message.
+fn calls(message: &Value) -> &[Value] {
+    let calls = message.get("tool_calls").and_then(Value::as_array);
+    calls.map_or(&[], Vec::as_slice)
+}
+
+impl Session {
+    /// A conversation that has not begun.
+    ///
+    /// # Errors
+    /// Fields that a request must not have.
+    pub(super) fn new(
+        served: Arc<Served>,
+        fields: Map<String, Value>,
+        is_terminal: bool,
+    ) -> Result<Self, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let this = Self {
+            served,
+            messages: Vec::new(),
+            initial: fields.clone(),
+            fields,
+            screen: Screen::new(),
+            speed: None,
+            n_retries: 0,
+            is_terminal,
+            runtime: Rc::new(runtime),
+        };
+        this.check(this.fields.clone(), Vec::new())?;
+        Ok(this)
+    }
+
+    /// Checks fields and the messages before the next one.
+    pub(super) fn check(
+        &self,
+        mut fields: Map<String, Value>,
+        mut messages: Vec<Value>,
+    ) -> Result<(), Failure> {
+        if messages.is_empty() {
+            messages.push(json!({ "role": "user", "content": "x" }));
+        }
+        fields.insert("messages".into(), messages.into());
+        let checked = self.runtime.block_on(api::check(&self.served, fields));
+        checked.map_err(Failure::msg)
+    }
+
+    /// Sets a field of all requests, or none if there is no value.
+    ///
+    /// # Errors
+    /// The server would refuse it, too.
+    pub(super) fn set(&mut self, name: &str, value: Option<Value>) -> Result<(), Failure> {
+        let mut fields = self.fields.clone();
+        match value {
+            Some(value) => fields.insert(name.into(), value),
+            None => fields.shift_remove(name),
+        };
+        self.check(fields.clone(), Vec::new())?;
+        self.fields = fields;
+        Ok(())
+    }
+
+    /// Sets the system message, or removes it.
+    pub(super) fn set_system(&mut self, text: Option<&str>) -> Result<(), Failure> {
+        let n_system = self.n_system();
+        let system = text.map(|text| json!({ "role": "system", "content": text }));
+        let user = json!({ "role": "user", "content": "x" });
+        let first = system.iter().cloned().chain([user]);
+        self.check(self.fields.clone(), first.collect())?;
+        self.messages.splice(..n_system, system);
+        Ok(())
+    }
+
+    /// Number of system messages at the start, which stay.
+    pub(super) fn n_system(&self) -> usize {
+        let is_first = self.messages.first().map(role) == Some("system");
+        usize::from(is_first)
+    }
+
+    /// The first call that has no result: its id and the tool.
+    fn pending(&self) -> Option<(String, String)> {
+        let at = self.messages.iter().rposition(|m| role(m) != "tool")?;
+        let call = calls(&self.messages[at]).get(self.messages.len() - at - 1)?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        Some((text(&call["id"]), text(&call["function"]["name"])))
+    }
+
+    /// What the next input is.
+    pub(super) fn prompt(&self) -> String {
+        match self.pending() {
+            Some((_, name)) => format!("result of {}> ", shown(&name)),
+            None => "> ".into(),
+        }
+    }
+
+    /// Takes a text: a message, or the result of a call.
+    pub(super) fn say(&mut self, text: &str) -> Result<(), Failure> {
+        let Some((id, name)) = self.pending() else {
+            if text.trim().is_empty() {
+                return Ok(());
+            }
+            self.n_retries = 0;
+            let message = json!({ "role": "user", "content": text });
+            return self.answer_to(|messages| messages.push(message), false);
+        };
+        let result = json!({ "role": "tool", "tool_call_id": id, "name": name, "content": text });
+        self.messages.push(result.clone());
+        if self.pending().is_some() {
+            return Ok(());
+        }
+        self.messages.pop();
+        self.n_retries = 0;
+        self.answer_to(|messages| messages.push(result), false)
+    }
+
+    /// Answers the last message of the user or of a tool again, at random otherwise.
+    pub(super) fn retry(&mut self) -> Result<(), Failure> {
+        let last = self.messages.iter().rposition(|m| role(m) != "assistant");
+        let is_asked = |at: &usize| role(&self.messages[*at]) != "system";
+        let Some(at) = last.filter(is_asked) else {
+            anyhow::bail!("there is no message to answer");
+        };
+        self.n_retries += 1;
+        self.answer_to(|messages| messages.truncate(at + 1), false)
+    }
+
+    /// Continues the last answer, or answers what has none.
+    pub(super) fn go_on(&mut self) -> Result<(), Failure> {
+        let last = self.messages.last();
+        match last.map(role) {
+            None | Some("system") => anyhow::bail!("there is nothing to continue"),
+            Some("assistant") if last.is_some_and(|m| !calls(m).is_empty()) => {
+                anyhow::bail!("the last answer calls tools, whose results come next")
+            }
+            Some(role) => self.answer_to(|_| {}, role == "assistant"),
+        }
+    }
+
+    fn answer_to(
+        &mut self,
+        change: impl FnOnce(&mut Vec<Value>),
+        is_continued: bool,
+    ) -> Result<(), Failure> {
+        let before = self.messages.clone();
+        change(&mut self.messages);
+        let runtime = Rc::clone(&self.runtime);
+        let heard = runtime.block_on(self.hear(is_continued));
+        match heard {
+            Ok(heard) if heard.is_stopped && heard.is_empty() => {
+                self.messages = before;
+                self.screen.note("stopped before anything was said")
+            }
+            Ok(heard) => {
+                match self.messages.last_mut().filter(|_| is_continued) {
+                    Some(last) => append(last, heard.message),
+                    None => self.messages.push(heard.message),
+                }
+                Ok(())
+            }
+            Err(failure) => {
+                self.messages = before;
+                Err(failure)
+            }
+        }
+    }
+
+    fn request(&self, is_continued: bool, is_live: bool) -> Map<String, Value> {
+        let mut fields = self.fields.clone();
+        fields.insert("messages".into(), self.messages.clone().into());
+        if is_continued {
+            fields.insert("continue_final_message".into(), true.into());
+        }
+        if is_live {
+            fields.insert("stream".into(), true.into());
+            fields.insert("diffusion_trace".into(), true.into());
+        }
+        if let Some(seed) = fields.get("seed").and_then(Value::as_i64) {
+            fields.insert("seed".into(), seed.wrapping_add(self.n_retries).into());
+        }
+        fields
+    }
+
+    /// Shows an answer as it comes.
+    async fn hear(&mut self, is_continued: bool) -> Result<Heard, Failure> {
+        let mut forming = Forming::new();
+        let is_live = self.served.handle.is_diffusion() && forming.is_shown();
+        let stop = stopped(self.is_terminal);
+        tokio::pin!(stop);
+        let request = self.request(is_continued, is_live);
+        let reply = api::reply(&self.served, request);
+        let mut reply: Reply = tokio::select! {
+            biased;
+            () = &mut stop => {
+                let message = Value::Null;
+                return Ok(Heard { message, is_stopped: true });
+            }
+            reply = reply => reply.map_err(Failure::msg)?,
+        };
+        // Of a text that is shown while it forms; tokens that are listed.
+        let (mut held, mut listed) = (Vec::new(), Vec::new());
+        let mut ending = None;
+        loop {
+            let said = tokio::select! {
+                biased;
+                () = &mut stop => break,
+                said = reply.next() => said,
+            };
+            match said.map_err(|fault| self.failed(&forming, &fault))? {
+                None => anyhow::bail!("the engine stopped before the end of the answer"),
+                Some(Said::Step { fixed, n_masked }) => {
+                    forming.step(&fixed, n_masked, self.served.handle.tokenizer());
+                }
+                Some(Said::Piece(piece)) if is_live => held.push(piece),
+                Some(Said::Piece(piece)) => self.show(&piece, &mut listed)?,
+                Some(Said::Done { reason, usage }) => {
+                    self.speed = Some(speed(&usage));
+                    ending = Some(reason);
+                    break;
+                }
+            }
+        }
+        forming.clear();
+        if ending.is_none() {
+            held.extend(reply.stop());
+        }
+        for piece in held {
+            self.show(&piece, &mut listed)?;
+        }
+        self.screen.end()?;
+        self.list(&listed)?;
+        match ending {
+            None => self.screen.note("stopped")?,
+            Some(FinishReason::Length) => self.screen.note("cut at the limit")?,
+            Some(FinishReason::Stop) => {}
+        }
+        if reply.n_broken_calls() > 0 {
+            let note = "a call without complete arguments is left out of the conversation";
+            self.screen.note(note)?;
+        }
+        Ok(Heard {
+            message: reply.message(),
+            is_stopped: ending.is_none(),
+        })
+    }
+
+    fn failed(&mut self, forming: &Forming, fault: &str) -> Failure {
+        forming.clear();
+        match self.screen.end() {
+            Ok(()) => Failure::msg(fault.to_owned()),
+            Err(failure) => failure,
+        }
+    }
+
+    fn show(&mut self, piece: &Piece, listed: &mut Vec<AnswerToken>) -> Result<(), Failure> {
+        match piece {
+            Piece::Content(text, tokens) => {
+                listed.extend(tokens.iter().cloned());
+                self.screen.content(text, tokens)
+            }
+            Piece::Reasoning(text) => self.screen.reasoning(text),
+            Piece::Call(_, _, name) => self.screen.call(name),
+            Piece::Arguments(_, text) => self.screen.arguments(text),
+        }
+    }
+
+    /// The log-probabilities of an answer where colours do not show them.
+    fn list(&self, tokens: &[AnswerToken]) -> Result<(), Failure> {
+        for token in tokens.iter().filter(|_| !self.screen.has_colours) {
+            if let Some(chosen) = &token.chosen {
+                let text = String::from_utf8_lossy(&token.bytes);
+                output::line(format!("{:10.4} {text:?}", chosen.logprob))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds what was said to the message that it continues.
+fn append(message: &mut Value, more: Value) {
+    for name in ["reasoning_content", "content"] {
+        if let Some(text) = more.get(name).and_then(Value::as_str) {
+            let before = message.get(name).and_then(Value::as_str);
+            message[name] = format!("{}{text}", before.unwrap_or_default()).into();
+        }
+    }
+    if let Some(calls) = more.get("tool_calls") {
+        message["tool_calls"] = calls.clone();
+    }
+}
+
+/// Ends when the user presses Ctrl-C. Without a terminal never: there the signal ends the program.
+async fn stopped(is_terminal: bool) {
+    if !is_terminal || tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending().await
+    }
+}
