@@ -200,7 +200,7 @@ impl FromStr for StageName {
 pub fn reference() -> String {
     let mut out = String::from(
         "# Sampling\n\nA parameter is a field of HTTP requests. On the command line it is an option with hyphens (`--top-k`). The defaults\n\
-         are those of HTTP requests; `bench run` has the same, but temperature 0 (greedy). This page is made from\n\
+         are those of HTTP requests; `bench run` and `bench chat` have the same, but temperature 0 (greedy). This page is made from\n\
          `src/sampling/table.rs`; do not edit.\n\n\
          ## Stages, in the order of the default chain\n\n| stage | what it does |\n|---|---|\n",
     );
@@ -226,7 +226,7 @@ pub fn reference() -> String {
         };
         out += &format!("| `{name}` | `--{option} {value}` | {doc} | {default} |\n");
     }
-    out += "| `seed` | `--seed` | seed of the random numbers, an integer | random; `bench run` 0 |\n\
+    out += "| `seed` | `--seed` | seed of the random numbers, an integer | random; `bench run` and `bench chat` 0 |\n\
         | `samplers` | `--samplers` | names of the stages in the order in which they run; a stage that is left out must be off | all, as above |\n\
         | `ignore_eos` | | whether the end-of-generation tokens are excluded | `false` |\n";
     out

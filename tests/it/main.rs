@@ -9,6 +9,7 @@
 
 mod bad_definitions;
 mod bad_folders;
+mod chat;
 mod clients;
 mod command;
 mod completions;

@@ -147,7 +147,7 @@ pub(super) fn run(session: &mut Session, line: &str) -> Result<Next, Failure> {
         });
         let name: String = name.chars().take(64).collect();
         anyhow::bail!(
-            "there is no command /{name}; {hint} A text that starts with / is typed with //"
+            "there is no command /{name}; {hint}; a text that starts with / is typed with //"
         );
     };
     let rest = rest.trim();

@@ -216,7 +216,7 @@ impl Session {
             }
             Ok(heard) => {
                 match self.messages.last_mut().filter(|_| is_continued) {
-                    Some(last) => append(last, heard.message),
+                    Some(last) => append(last, &heard.message),
                     None => self.messages.push(heard.message),
                 }
                 Ok(())
@@ -340,7 +340,7 @@ impl Session {
 }
 
 /// Adds what was said to the message that it continues.
-fn append(message: &mut Value, more: Value) {
+fn append(message: &mut Value, more: &Value) {
     for name in ["reasoning_content", "content"] {
         if let Some(text) = more.get(name).and_then(Value::as_str) {
             let before = message.get(name).and_then(Value::as_str);
