@@ -71,7 +71,7 @@ impl Which {
     }
 }
 
-async fn served(pool: &Pool, which: &Which) -> Result<Arc<Served>, Error> {
+async fn served(pool: &Arc<Pool>, which: &Which) -> Result<Arc<Served>, Error> {
     match (&which.model, pool.names().as_slice()) {
         (Some(name), _) => pool.get(name).await,
         (None, [only]) => pool.get(only).await,

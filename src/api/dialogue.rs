@@ -86,7 +86,7 @@ impl Dialogue {
     ///
     /// # Errors
     /// What does not fit the model, or the model is not there.
-    pub(super) async fn prompt(&self, pool: &Pool) -> Result<Prompt, Error> {
+    pub(super) async fn prompt(&self, pool: &Arc<Pool>) -> Result<Prompt, Error> {
         self.prompt_for(pool.get(self.generation.model()).await?)
     }
 
@@ -112,7 +112,7 @@ impl Dialogue {
     /// What does not fit the model, or the model is not there.
     pub(super) async fn begin(
         &self,
-        pool: &Pool,
+        pool: &Arc<Pool>,
         top_logprobs: Option<usize>,
     ) -> Result<Begun, Error> {
         let served = pool.get(self.generation.model()).await?;

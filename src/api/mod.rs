@@ -60,7 +60,7 @@ pub use access::Access;
 pub use listener::serve;
 pub use local::{Reply, Said, check, n_tokens, reply};
 pub use parts::Piece;
-pub use pool::{Describer, Description, Finder, Loader, Pool};
+pub use pool::{Describer, Description, Finder, LoadFault, Loader, Pool, Residency};
 
 /// Largest request body: a long conversation, no images.
 const MAX_BODY_BYTES: usize = 16 << 20;
@@ -88,6 +88,7 @@ fn well_formed_id(mut request: Request, name: &HeaderName) -> Request {
 /// # Errors
 /// The operating system gives no thread for handlers.
 pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Result<Router> {
+    pool.watch_idle()?;
     let workers = Arc::new(intake::Workers::new(read_time)?);
     let request_id = HeaderName::from_static("x-request-id");
     Ok(routes::router()

@@ -3,21 +3,45 @@
 //! A model is loaded once, however many requests wait for it, and goes on loading when they go away. One
 //! that is not loaded is described from its file, once. Not here: what a request is answered with.
 
+mod residency;
+
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
 
 use tokio::sync::watch;
 
 use crate::arch::nearest;
 use crate::engine::serving::{self, Facts, Served};
-use crate::files::models::Source;
+use crate::files::models::{self, Source};
 
 use super::error::Error;
 
-/// Loads a model and starts its engine; the error is a message for the log.
-pub type Loader = Arc<dyn Fn(&Source) -> Result<Served, String> + Send + Sync>;
+pub use residency::Residency;
+
+/// Why a model could not be loaded.
+#[derive(Clone, Debug)]
+pub struct LoadFault {
+    /// For the log.
+    pub message: String,
+    /// Whether less used memory would help.
+    pub lacks_memory: bool,
+}
+
+impl LoadFault {
+    /// A fault that memory would not help.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            lacks_memory: false,
+        }
+    }
+}
+
+/// Loads a model and starts its engine.
+pub type Loader = Arc<dyn Fn(&Source) -> Result<Served, LoadFault> + Send + Sync>;
 /// Describes a model without loading it; the error says why it cannot be served.
 pub type Describer = Arc<dyn Fn(&Source) -> Result<Description, String> + Send + Sync>;
 /// Finds the models that there are now.
@@ -44,8 +68,10 @@ enum State {
 
 /// One model.
 struct Place {
+    name: String,
     source: Source,
     state: Mutex<State>,
+    last_used: Mutex<Instant>,
     /// None until it is described or loaded.
     description: Mutex<Option<Result<Description, String>>>,
     n_loads: AtomicU64,
@@ -78,6 +104,7 @@ pub struct Pool {
     finder: Option<Finder>,
     /// Whether requests may load and unload models.
     is_managed: bool,
+    residency: Residency,
     created: u64,
 }
 
@@ -85,10 +112,12 @@ pub struct Pool {
 pub(super) const ALIAS: &str = "default";
 
 impl Place {
-    fn new(source: Source) -> Arc<Self> {
+    fn new(name: &str, source: Source) -> Arc<Self> {
         Arc::new(Self {
+            name: name.to_owned(),
             source,
             state: Mutex::new(State::NotLoaded),
+            last_used: Mutex::new(Instant::now()),
             description: Mutex::default(),
             n_loads: AtomicU64::new(0),
             n_failures: AtomicU64::new(0),
@@ -100,16 +129,31 @@ impl Place {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn last_used(&self) -> MutexGuard<'_, Instant> {
+        self.last_used
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn description(&self) -> MutexGuard<'_, Option<Result<Description, String>>> {
         let description = self.description.lock();
         description.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Loads it on this thread.
-    fn load(&self, loader: &Loader) -> Loaded {
+    fn try_load(&self, loader: &Loader) -> Result<Served, LoadFault> {
         let load = AssertUnwindSafe(|| loader(&self.source));
-        let loaded = catch_unwind(load).unwrap_or_else(|_| Err("loading panicked".into()));
-        let loaded = loaded.map(Arc::new);
+        catch_unwind(load).unwrap_or_else(|_| Err(LoadFault::new("loading panicked")))
+    }
+
+    /// Takes note of how loading it ended.
+    fn settle(&self, loaded: Result<Served, LoadFault>) -> Loaded {
+        let named = |mut served: Served| {
+            served.name.clone_from(&self.name);
+            Arc::new(served)
+        };
+        let loaded = loaded.map(named).map_err(|fault| fault.message);
+        self.touch();
         let mut state = self.state();
         match &loaded {
             Ok(served) => {
@@ -131,8 +175,9 @@ impl Place {
     /// The model if it is loaded, else where its end of loading is told; starts that if need be.
     fn begin(
         self: &Arc<Self>,
-        loader: &Loader,
+        pool: &Arc<Pool>,
     ) -> Result<Arc<Served>, watch::Receiver<Option<Loaded>>> {
+        self.touch();
         let mut state = self.state();
         match &*state {
             State::Loaded(served) => return Ok(Arc::clone(served)),
@@ -141,10 +186,10 @@ impl Place {
         }
         let (tell, ended) = watch::channel(None);
         *state = State::Loading(ended.clone());
-        let (place, loader) = (Arc::clone(self), Arc::clone(loader));
+        let (place, pool) = (Arc::clone(self), Arc::clone(pool));
         tokio::task::spawn_blocking(move || {
             // Nobody may wait any more.
-            let _ = tell.send(Some(place.load(&loader)));
+            let _ = tell.send(Some(pool.load_resident(&place)));
         });
         Err(ended)
     }
@@ -176,7 +221,11 @@ impl Place {
 impl Pool {
     /// A pool of these models, none of them loaded.
     pub fn new(sources: Vec<Source>, loader: Loader) -> Self {
-        let places = sources.into_iter().map(|s| (s.name(), Place::new(s)));
+        let places = models::by_name(sources).into_iter();
+        let places = places.map(|(name, source)| {
+            let place = Place::new(&name, source);
+            (name, place)
+        });
         Self {
             places: RwLock::new(places.collect()),
             aliases: BTreeMap::new(),
@@ -185,6 +234,7 @@ impl Pool {
             describing: tokio::sync::Mutex::default(),
             finder: None,
             is_managed: false,
+            residency: Residency::default(),
             created: serving::now(),
         }
     }
@@ -220,6 +270,12 @@ impl Pool {
         }
     }
 
+    /// The same pool, whose models stay loaded as `residency` says.
+    #[must_use]
+    pub fn residing(self, residency: Residency) -> Self {
+        Self { residency, ..self }
+    }
+
     fn all(&self) -> Vec<(String, Arc<Place>)> {
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
         let all = places.iter();
@@ -233,7 +289,7 @@ impl Pool {
     /// The first model that cannot be loaded, with its reason.
     pub fn load_all(&self) -> Result<(), String> {
         for (_, place) in self.all() {
-            place.load(&self.loader)?;
+            self.load_resident(&place)?;
         }
         Ok(())
     }
@@ -318,9 +374,9 @@ impl Pool {
     }
 
     /// A model, loaded if need be.
-    pub(super) async fn get(&self, name: &str) -> Result<Arc<Served>, Error> {
+    pub(super) async fn get(self: &Arc<Self>, name: &str) -> Result<Arc<Served>, Error> {
         let (name, place) = self.place(name)?;
-        let mut ended = match place.begin(&self.loader) {
+        let mut ended = match place.begin(self) {
             Ok(served) => return Ok(served),
             Err(ended) => ended,
         };
@@ -360,7 +416,7 @@ impl Pool {
         let found = tokio::task::spawn_blocking(move || finder()).await;
         let found = found.unwrap_or_else(|error| Err(error.to_string()));
         let found = found.map_err(|detail| Error::Engine { detail })?;
-        let found: BTreeMap<String, Source> = found.into_iter().map(|s| (s.name(), s)).collect();
+        let found = models::by_name(found);
         let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
         let gone = places.keys().filter(|name| !found.contains_key(*name));
         let gone: Vec<String> = gone.cloned().collect();
@@ -375,7 +431,8 @@ impl Pool {
                 }
                 Some(_) => {}
                 None => {
-                    places.insert(name, Place::new(source));
+                    let place = Place::new(&name, source);
+                    places.insert(name, place);
                 }
             }
         }
@@ -402,9 +459,9 @@ mod tests {
         let loader: Loader = Arc::new(move |_| {
             counted.fetch_add(1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(100));
-            Err("no".into())
+            Err(LoadFault::new("no"))
         });
-        let pool = Pool::new(vec![Source::Shipped("some")], loader);
+        let pool = Arc::new(Pool::new(vec![Source::Shipped("some")], loader));
         let all = (0..32).map(|_| pool.get("some"));
         let all = futures_util::future::join_all(all).await;
         assert!(all.iter().all(|got| matches!(got, Err(Error::Load { .. }))));
@@ -432,7 +489,7 @@ mod tests {
             counted.fetch_add(1, Ordering::SeqCst);
             panic!("a loader that panics")
         });
-        let pool = Pool::new(vec![Source::Shipped("some")], loader);
+        let pool = Arc::new(Pool::new(vec![Source::Shipped("some")], loader));
         let given_up = tokio::time::timeout(Duration::from_millis(10), pool.get("some"));
         assert!(given_up.await.is_err());
         assert_eq!(pool.infos()[0].state, "loading");

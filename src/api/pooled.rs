@@ -21,7 +21,7 @@ pub(super) struct Results {
 }
 
 /// The requested model; without a name the only one.
-pub(super) async fn served(pool: &Pool, name: Option<&str>) -> Result<Arc<Served>, Error> {
+pub(super) async fn served(pool: &Arc<Pool>, name: Option<&str>) -> Result<Arc<Served>, Error> {
     pool.get(name.unwrap_or(super::pool::ALIAS)).await
 }
 

@@ -64,7 +64,7 @@ pub(super) fn template_fields() -> Vec<Field> {
 
 /// The rest of a body after the model that it names, and that model.
 async fn opened(
-    pool: &Pool,
+    pool: &Arc<Pool>,
     headers: &HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(Arc<Served>, Body), Error> {

@@ -2,17 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
-use crate::api::{self, Access, Describer, Description, Finder, Loader, Pool};
+use crate::api::{
+    self, Access, Describer, Description, Finder, LoadFault, Loader, Pool, Residency,
+};
 use crate::engine::serving::{Facts, Served};
 use crate::engine::{self, Limits};
 use crate::files::models::{self, Opened, Source};
-use crate::model::Options;
+use crate::model::{self, Options};
 use crate::weights::TensorType;
 
 use super::config::Layers;
@@ -33,6 +36,13 @@ pub(super) struct Args {
     /// Folder whose models are served; each is loaded at its first request
     #[arg(long, value_name = "DIR", conflicts_with = "lora")]
     models: Option<PathBuf>,
+    /// Maximum number of loaded models: the least recently used one that no request uses is unloaded for another;
+    /// default: as many as fit into memory
+    #[arg(long, value_name = "N")]
+    max_loaded: Option<NonZeroUsize>,
+    /// Number of seconds after its last request after which a model is unloaded; default: never
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    idle_time: Option<Duration>,
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]
     host: IpAddr,
@@ -267,11 +277,18 @@ impl Settings {
 fn pool_of(mut args: Args, sources: Vec<Source>, is_managed: bool) -> Result<Pool, Failure> {
     let Layers { aliases, per_model } = std::mem::take(&mut args.layers);
     let folder = args.models.clone();
+    let residency = Residency {
+        max_loaded: args.max_loaded.map(NonZeroUsize::get),
+        idle: args.idle_time,
+    };
     let settings = Arc::new(Settings { args, per_model });
     let of_loader = Arc::clone(&settings);
     let loader: Loader = Arc::new(move |source| {
         let served = start(of_loader.of(source), source);
-        served.map_err(|e| format!("{e:#}"))
+        served.map_err(|error| LoadFault {
+            message: format!("{error:#}"),
+            lacks_memory: lacks_memory(&error),
+        })
     });
     let describer: Describer = Arc::new(move |source| {
         let described = describe(settings.of(source), source);
@@ -282,7 +299,15 @@ fn pool_of(mut args: Args, sources: Vec<Source>, is_managed: bool) -> Result<Poo
     });
     let pool = Pool::new(sources, loader).with_aliases(aliases);
     let pool = pool.map_err(|e| anyhow::anyhow!("{e}"))?;
+    let pool = pool.residing(residency);
     Ok(pool.managed(is_managed, describer, finder))
+}
+
+/// Whether a model could not be loaded because memory is used otherwise.
+fn lacks_memory(error: &Failure) -> bool {
+    let is_memory = |cause: &model::Error| matches!(cause, model::Error::Memory { .. });
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
+    causes.any(is_memory)
 }
 
 /// What is known of a model without loading it.

@@ -3,6 +3,7 @@
 //! Opening reads metadata and shapes and makes the plan; weights are loaded by the engine that
 //! runs them. Called by the command line and the API.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::arch::{ArchDef, Library, LibraryError};
@@ -452,9 +453,46 @@ pub fn list(folder: &Path) -> Result<Vec<Source>, Error> {
     Ok(found)
 }
 
+/// Models by name. Those that would have the same name, such as `m.gguf` beside the folder `m`, are called
+/// like their files, with the ending.
+pub fn by_name(sources: Vec<Source>) -> BTreeMap<String, Source> {
+    let mut all: BTreeMap<String, Vec<Source>> = BTreeMap::new();
+    for source in sources {
+        all.entry(source.name()).or_default().push(source);
+    }
+    let whole = |source: &Source| match source {
+        Source::File(path) => path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned()),
+        Source::Shipped(_) => None,
+    };
+    let named = all
+        .into_iter()
+        .flat_map(|(name, mut same)| match same.len() {
+            1 => vec![(name, same.remove(0))],
+            _ => {
+                let same = same.into_iter();
+                same.map(|source| (whole(&source).unwrap_or_else(|| name.clone()), source))
+                    .collect()
+            }
+        });
+    named.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn models_of_one_name_are_told_apart_by_their_endings() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("m")).expect("a folder");
+        let source = |name: &str| Source::File(folder.path().join(name));
+        let all = by_name(vec![source("m.gguf"), source("n.gguf"), source("m")]);
+        let names: Vec<&String> = all.keys().collect();
+        assert_eq!(names, ["m", "m.gguf", "n"]);
+        assert_eq!(all["m.gguf"], source("m.gguf"));
+    }
 
     #[test]
     fn a_model_is_called_like_its_file_or_folder() {

@@ -610,3 +610,64 @@ fn item_48_the_id_of_a_request_is_the_clients_or_one_of_the_server() {
         assert_ne!(get(""), get(""));
     }
 }
+
+/// A server of two models, and what becomes of each.
+fn two_models(folder: &Path, extra: &[&str]) -> Server {
+    for name in ["one.gguf", "two.gguf"] {
+        std::fs::copy(shipped(), folder.join(name)).expect("copied");
+    }
+    Server::start(&[&["--models", text(folder)], extra].concat())
+}
+
+fn states(server: &Server) -> Vec<String> {
+    let (_, list) = server.json("GET", "/v1/models", &Value::Null);
+    let all = list["data"].as_array().expect("models").iter();
+    all.map(|model| model["state"].as_str().expect("a state").to_owned())
+        .collect()
+}
+
+fn ask(server: &Server, model: &str) {
+    let body = json!({ "model": model, "prompt": "2+2=", "max_tokens": 1 });
+    post(server, "/v1/completions", &body);
+}
+
+#[test]
+fn the_least_recently_used_model_gives_way_and_one_in_use_never() {
+    let folder = scratch();
+    let server = two_models(folder.path(), &["--max-loaded", "1"]);
+    ask(&server, "one");
+    assert_eq!(states(&server), ["loaded", "not loaded"]);
+    ask(&server, "two");
+    assert_eq!(states(&server), ["not loaded", "loaded"]);
+
+    // A stream that nobody reads to its end yet holds its model.
+    let body = json!({
+        "model": "two", "prompt": "2+2=", "max_tokens": 300, "ignore_eos": true, "stream": true,
+    });
+    let kind = "application/json";
+    let mut stream = server.send("POST", "/v1/completions", kind, &body.to_string());
+    let mut start = [0; 64];
+    stream.read_exact(&mut start).expect("the head");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| ask(&server, "one"));
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).expect("the rest");
+        assert!(rest.contains("data: [DONE]"), "{rest}");
+        assert!(!rest.contains("\"error\""), "{rest}");
+        waiting.join().expect("answered in its turn");
+    });
+    assert_eq!(states(&server), ["loaded", "not loaded"]);
+}
+
+#[test]
+fn a_model_that_nobody_uses_is_unloaded_after_a_while() {
+    let folder = scratch();
+    let server = two_models(folder.path(), &["--idle-time", "0.4"]);
+    ask(&server, "one");
+    let started = Instant::now();
+    while states(&server)[0] != "not loaded" {
+        assert!(started.elapsed() < Duration::from_secs(20), "still loaded");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    ask(&server, "one");
+}

@@ -1,0 +1,158 @@
+//! Which models stay loaded: the least recently used one gives way, one that nobody uses goes after a while.
+//!
+//! A model is in use as long as a request holds it; one in use is never unloaded. Not here: loading.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use crate::engine::serving::Served;
+use crate::ggml;
+
+use super::{LoadFault, Loaded, Place, Pool, State};
+
+/// How many models stay loaded, and for how long.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Residency {
+    /// Maximum number of loaded models; none = as many as fit into memory.
+    pub max_loaded: Option<usize>,
+    /// Time after its last request after which a model is unloaded; none = never.
+    pub idle: Option<Duration>,
+}
+
+/// Longest time that a load waits for a model that is not in use.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Time between two looks at models that are in use.
+const PAUSE: Duration = Duration::from_millis(50);
+
+impl Place {
+    /// Takes note that it is used now.
+    pub(super) fn touch(&self) {
+        *self.last_used() = Instant::now();
+    }
+
+    /// When it was last used, if it is loaded and no request holds it.
+    fn unused_since(&self) -> Option<Instant> {
+        let state = self.state();
+        let State::Loaded(served) = &*state else {
+            return None;
+        };
+        if Arc::strong_count(served) > 1 {
+            self.touch();
+            return None;
+        }
+        Some(*self.last_used())
+    }
+
+    /// Takes its model out, unless a request holds it.
+    fn take_unused(&self) -> Option<Arc<Served>> {
+        let mut state = self.state();
+        match &*state {
+            State::Loaded(served) if Arc::strong_count(served) == 1 => {}
+            _ => return None,
+        }
+        match std::mem::replace(&mut *state, State::NotLoaded) {
+            State::Loaded(served) => Some(served),
+            _ => None,
+        }
+    }
+
+    fn is_resident(&self) -> bool {
+        !matches!(*self.state(), State::NotLoaded)
+    }
+}
+
+/// Gives a model's memory back.
+fn end(name: &str, served: Arc<Served>, why: &str) {
+    drop(served);
+    ggml::release_memory();
+    tracing::info!(model = name, why, "unloaded");
+}
+
+impl Pool {
+    /// Loads a model where its limits allow it; others that are not in use give way.
+    pub(super) fn load_resident(&self, place: &Arc<Place>) -> Loaded {
+        let started = Instant::now();
+        if let Some(max) = self.residency.max_loaded {
+            while self.n_resident() > max && self.wait_for_one(place, started)? {}
+        }
+        loop {
+            match place.try_load(&self.loader) {
+                Err(fault) if fault.lacks_memory && self.evict(place, "memory is needed") => {}
+                other => return place.settle(other),
+            }
+        }
+    }
+
+    fn n_resident(&self) -> usize {
+        let all = self.all().into_iter();
+        all.filter(|(_, place)| place.is_resident()).count()
+    }
+
+    /// Unloads another model, waiting for one that is not in use. Returns whether there was one.
+    fn wait_for_one(&self, place: &Arc<Place>, started: Instant) -> Result<bool, String> {
+        while !self.evict(place, "another model is loaded") {
+            if started.elapsed() > PATIENCE {
+                let message = "all models that are loaded are in use";
+                return place.settle(Err(LoadFault::new(message))).map(|_| false);
+            }
+            std::thread::sleep(PAUSE);
+            if self
+                .residency
+                .max_loaded
+                .is_some_and(|max| self.n_resident() <= max)
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Unloads the least recently used model but `place`. Returns whether there was one.
+    fn evict(&self, place: &Arc<Place>, why: &str) -> bool {
+        let others = self.all().into_iter();
+        let others = others.filter(|(_, other)| !Arc::ptr_eq(other, place));
+        let unused = others.filter_map(|(name, other)| Some((other.unused_since()?, name, other)));
+        let mut unused: Vec<_> = unused.collect();
+        unused.sort_by_key(|(since, ..)| *since);
+        // A request may have taken it meanwhile.
+        let taken = unused
+            .into_iter()
+            .find_map(|(_, name, other)| Some((name, other.take_unused()?)));
+        taken
+            .map(|(name, served)| end(&name, served, why))
+            .is_some()
+    }
+
+    /// Unloads the models that nobody has used for too long.
+    fn unload_idle(&self, idle: Duration) {
+        for (name, place) in self.all() {
+            let is_idle = place
+                .unused_since()
+                .is_some_and(|since| since.elapsed() >= idle);
+            if let Some(served) = is_idle.then(|| place.take_unused()).flatten() {
+                end(&name, served, "not used");
+            }
+        }
+    }
+
+    /// Starts to look for idle models, as long as the pool is there.
+    ///
+    /// # Errors
+    /// The operating system gives no thread.
+    pub(in crate::api) fn watch_idle(self: &Arc<Self>) -> std::io::Result<()> {
+        let Some(idle) = self.residency.idle else {
+            return Ok(());
+        };
+        let pool: Weak<Self> = Arc::downgrade(self);
+        let pause = (idle / 4).clamp(PAUSE, Duration::from_secs(5));
+        let look = move || {
+            while let Some(pool) = pool.upgrade() {
+                pool.unload_idle(idle);
+                drop(pool);
+                std::thread::sleep(pause);
+            }
+        };
+        let thread = std::thread::Builder::new().name("idle models".into());
+        thread.spawn(look).map(|_| ())
+    }
+}
