@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench soak equiv-test perf-vs-llama cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams drive-page bindings install
+.PHONY: help run serve test check fmt lint bench soak equiv-test perf-vs-llama cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams drive-page drive-chat-page bindings install
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,12 @@ drive-page: ## Use pages of bench diagram --html in headless Chromium, with scre
 	python3 -m venv target/page-venv
 	target/page-venv/bin/pip install --quiet -r scripts/requirements-page.txt
 	target/page-venv/bin/python scripts/drive_page.py --bench target/release/bench --out target/page
+
+drive-chat-page: ## Use the page of bench serve in headless Chromium, with screenshots in target/chat-page
+	cargo build
+	python3 -m venv target/page-venv
+	target/page-venv/bin/pip install --quiet -r scripts/requirements-page.txt
+	target/page-venv/bin/python scripts/drive_chat_page.py --bench target/debug/bench --out target/chat-page
 
 bindings: ## Renew ggml-sys/src/bindings.rs (needs libclang)
 	scripts/bindings.sh

@@ -16,6 +16,7 @@ use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
 use super::error::{Error, quoted};
+use super::page;
 
 /// Who may use a server.
 #[derive(Clone, Debug, Default)]
@@ -49,8 +50,9 @@ impl Access {
         if self.keys.is_empty() {
             return self.check_host(uri, headers);
         }
-        // Load balancers have no key.
-        if uri.path() == "/health" && method == Method::GET {
+        // Load balancers have no key, and the page is where visitors enter theirs.
+        let is_open = uri.path() == "/health" || page::is_file(uri.path());
+        if is_open && method == Method::GET {
             return Ok(());
         }
         match key(headers) {

@@ -13,6 +13,7 @@ mod answers;
 mod anthropic;
 mod chat;
 mod completions;
+mod diagram;
 mod dialogue;
 mod diffusion;
 mod embeddings;
@@ -31,6 +32,7 @@ mod messages;
 mod metrics;
 mod models;
 mod openapi;
+mod page;
 mod parts;
 mod passages;
 mod pool;
@@ -43,6 +45,7 @@ mod response_format;
 mod responses;
 mod routes;
 mod sampling;
+mod settings;
 mod tokens;
 mod tools;
 
@@ -57,10 +60,11 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
 
 pub use access::Access;
+pub use diagram::View;
 pub use listener::serve;
 pub use local::{Reply, Said, check, n_tokens, reply};
 pub use parts::Piece;
-pub use pool::{Describer, Description, Finder, LoadFault, Loader, Pool, Residency};
+pub use pool::{Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency};
 
 /// Largest request body: a long conversation, no images.
 const MAX_BODY_BYTES: usize = 16 << 20;

@@ -58,7 +58,7 @@ fn entry(pool: &Pool, id: &str, info: &Info) -> Value {
 /// The numbers of a model in llama-server's words.
 fn meta(facts: &Facts) -> Value {
     json!({
-        "arch": facts.arch, "n_vocab": facts.n_vocab, "n_ctx_train": facts.n_ctx_train,
+        "arch": facts.arch, "mode": facts.mode.name(), "n_vocab": facts.n_vocab, "n_ctx_train": facts.n_ctx_train,
         "n_embd": facts.n_embd, "n_params": facts.n_params, "size": facts.n_bytes,
     })
 }

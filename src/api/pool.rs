@@ -17,6 +17,7 @@ use crate::arch::nearest;
 use crate::engine::serving::{self, Facts, Served};
 use crate::files::models::{self, Source};
 
+use super::diagram::View;
 use super::error::Error;
 
 pub use residency::Residency;
@@ -46,6 +47,9 @@ pub type Loader = Arc<dyn Fn(&Source) -> Result<Served, LoadFault> + Send + Sync
 pub type Describer = Arc<dyn Fn(&Source) -> Result<Description, String> + Send + Sync>;
 /// Finds the models that there are now.
 pub type Finder = Arc<dyn Fn() -> Result<Vec<Source>, String> + Send + Sync>;
+
+/// Draws a model without loading it, as SVG; the error says why it cannot be served.
+pub type Drawer = Arc<dyn Fn(&Source, View) -> Result<String, String> + Send + Sync>;
 
 /// What is known of a model without loading it.
 #[derive(Clone, Debug)]
@@ -101,6 +105,9 @@ pub struct Pool {
     describer: Option<Describer>,
     /// Held while a model is described: one at a time.
     describing: tokio::sync::Mutex<()>,
+    drawer: Option<Drawer>,
+    /// Held while a model is drawn: one at a time.
+    drawing: tokio::sync::Mutex<()>,
     finder: Option<Finder>,
     /// Whether requests may load and unload models.
     is_managed: bool,
@@ -232,6 +239,8 @@ impl Pool {
             loader,
             describer: None,
             describing: tokio::sync::Mutex::default(),
+            drawer: None,
+            drawing: tokio::sync::Mutex::default(),
             finder: None,
             is_managed: false,
             residency: Residency::default(),
@@ -274,6 +283,13 @@ impl Pool {
     #[must_use]
     pub fn residing(self, residency: Residency) -> Self {
         Self { residency, ..self }
+    }
+
+    /// The same pool, whose models can be drawn.
+    #[must_use]
+    pub fn drawn_by(self, drawer: Drawer) -> Self {
+        let drawer = Some(drawer);
+        Self { drawer, ..self }
     }
 
     fn all(&self) -> Vec<(String, Arc<Place>)> {
@@ -350,6 +366,19 @@ impl Pool {
         }
         // Loading it may have described it meanwhile.
         place.description().get_or_insert(described);
+    }
+
+    /// The picture of a model.
+    pub(super) async fn draw(&self, name: &str, view: View) -> Result<String, Error> {
+        let (name, place) = self.place(name)?;
+        let Some(drawer) = self.drawer.clone() else {
+            let message = "models are not drawn here";
+            return Err(Error::unsupported("view", message));
+        };
+        let _turn = self.drawing.lock().await;
+        let drawn = tokio::task::spawn_blocking(move || drawer(&place.source, view)).await;
+        let drawn = drawn.unwrap_or_else(|error| Err(error.to_string()));
+        drawn.map_err(|detail| Error::Load { name, detail })
     }
 
     /// A model by the name in a request, and its own name.

@@ -9,8 +9,8 @@ use axum::routing::{get, post};
 
 use super::fields::{Field, of};
 use super::{
-    Pool, adapters, anthropic, chat, completions, embeddings, health, metrics, models, openapi,
-    props, rerank, responses, tokens,
+    Pool, adapters, anthropic, chat, completions, diagram, embeddings, health, metrics, models,
+    openapi, page, props, rerank, responses, settings, tokens,
 };
 
 /// A route as it is documented.
@@ -43,9 +43,13 @@ macro_rules! routes {
 }
 
 routes! {
+    get "/", page::page, "A page to chat with the models.";
+    get "/page/{file}", page::file, "The files of that page.";
     get "/health", health::health, "The server's state, and which models are loaded or being loaded.";
     get "/v1/models", models::list, "The models, with their numbers and whether they are loaded.";
     get "/v1/models/{id}", models::one, "One model. Loads nothing.";
+    get "/v1/models/{id}/diagram", diagram::diagram, "The picture of a model as SVG; `view=layers` shows its kinds of layers. Loads nothing.";
+    get "/v1/sampling", settings::settings, "Every sampling parameter with its meaning, range and default.";
     post "/models/load", models::load, "Loads a model.", of::<models::Which>;
     post "/models/unload", models::unload, "Gives a model's memory back once its requests are complete.", of::<models::Which>;
     post "/models/rescan", models::rescan, "Looks for models in the folder again.", Vec::new;

@@ -10,11 +10,12 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 
 use crate::api::{
-    self, Access, Describer, Description, Finder, LoadFault, Loader, Pool, Residency,
+    self, Access, Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency, View,
 };
 use crate::engine::serving::{Facts, Served};
 use crate::engine::{self, Limits};
 use crate::files::models::{self, Opened, Source};
+use crate::inspect::diagram::{Drawing, Sample, svg};
 use crate::model::{self, Options};
 use crate::weights::TensorType;
 
@@ -290,6 +291,11 @@ fn pool_of(mut args: Args, sources: Vec<Source>, is_managed: bool) -> Result<Poo
             lacks_memory: lacks_memory(&error),
         })
     });
+    let of_drawer = Arc::clone(&settings);
+    let drawer: Drawer = Arc::new(move |source, view| {
+        let drawn = draw(of_drawer.of(source), source, view);
+        drawn.map_err(|e| format!("{e:#}"))
+    });
     let describer: Describer = Arc::new(move |source| {
         let described = describe(settings.of(source), source);
         described.map_err(|e| format!("{e:#}"))
@@ -300,7 +306,8 @@ fn pool_of(mut args: Args, sources: Vec<Source>, is_managed: bool) -> Result<Poo
     let pool = Pool::new(sources, loader).with_aliases(aliases);
     let pool = pool.map_err(|e| anyhow::anyhow!("{e}"))?;
     let pool = pool.residing(residency);
-    Ok(pool.managed(is_managed, describer, finder))
+    let pool = pool.managed(is_managed, describer, finder);
+    Ok(pool.drawn_by(drawer))
 }
 
 /// Whether a model could not be loaded because memory is used otherwise.
@@ -318,6 +325,18 @@ fn describe(args: &Args, source: &Source) -> Result<Description, Failure> {
         facts: Facts::of(&opened.plan),
         n_ctx: limits.n_ctx,
     })
+}
+
+/// The picture of a model, as SVG.
+fn draw(args: &Args, source: &Source, view: View) -> Result<String, Failure> {
+    let opened = args.load.open(source)?;
+    let sample = Sample::of_model(&opened.name, &opened.plan)?;
+    let drawing = Drawing::new(&opened.def, &sample);
+    let (piece, what) = match view {
+        View::Stack => (svg::stack(&drawing), "the whole model"),
+        View::Layers => (svg::layers(&drawing), "its kinds of layers"),
+    };
+    Ok(svg::document(&drawing, &piece, what))
 }
 
 fn start(args: &Args, source: &Source) -> Result<Served, Failure> {

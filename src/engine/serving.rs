@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::arch::Resolved;
+use crate::arch::{Mode, Resolved};
 use crate::engine::{self, Handle, Limits, StartError, Unfit};
 use crate::files::models::{Opened, tokenizer_of};
 use crate::files::prompts::Prompts;
@@ -110,6 +110,8 @@ fn labels(arch: &str, metadata: &Metadata) -> Vec<String> {
 pub struct Facts {
     /// Name of its architecture.
     pub arch: String,
+    /// How it is executed.
+    pub mode: Mode,
     /// Tokens of its vocabulary.
     pub n_vocab: u64,
     /// Elements of a hidden state.
@@ -128,6 +130,7 @@ impl Facts {
         let elements = plan.tensors.iter().map(|t| t.shape.iter().product::<u64>());
         Self {
             arch: plan.arch.clone(),
+            mode: plan.mode,
             n_vocab: plan.n_vocab,
             n_embd: plan.n_embd,
             n_params: elements.sum(),

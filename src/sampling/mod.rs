@@ -44,6 +44,6 @@ pub(crate) mod toy;
 pub use contrastive::{Candidate, Contrastive};
 pub use error::SampleError;
 pub use logprobs::{LOGPROB_FLOOR, Logprobs, TokenLogprob};
-pub use parameter::{Kind, List, ListKind, ParamError, Parameter, Range};
-pub use params::{LISTS, PARAMETERS, Params, StageName, reference};
+pub use parameter::{Kind, List, ListKind, Other, OtherKind, ParamError, Parameter, Range};
+pub use params::{LISTS, OTHERS, PARAMETERS, Params, StageName, reference};
 pub use sampler::Sampler;

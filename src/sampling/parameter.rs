@@ -143,6 +143,32 @@ impl<P> List<P> {
     }
 }
 
+/// A parameter that belongs to no stage.
+#[derive(Debug)]
+pub struct Other {
+    /// Its name in HTTP requests.
+    pub name: &'static str,
+    /// Its option of the command line, if it has one.
+    pub option: Option<&'static str>,
+    /// Its meaning.
+    pub doc: &'static str,
+    /// What holds where nothing sets it, in words.
+    pub default: &'static str,
+    /// What it is.
+    pub kind: OtherKind,
+}
+
+/// What a parameter is that belongs to no stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtherKind {
+    /// An integer.
+    Integer,
+    /// Names of stages.
+    Stages,
+    /// True or false.
+    Flag,
+}
+
 /// A type of parameters.
 pub(super) trait Number: Copy {
     const KIND: Kind;

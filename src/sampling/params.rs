@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::parameter::{List, ListKind, Number, ParamError, Parameter, Range};
+use super::parameter::{List, ListKind, Number, Other, OtherKind, ParamError, Parameter, Range};
 use super::table::sampling_table;
 
 /// The narrower of two ranges, if there are two.
@@ -196,6 +196,31 @@ impl FromStr for StageName {
     }
 }
 
+/// The parameters that belong to no stage.
+pub const OTHERS: &[Other] = &[
+    Other {
+        name: "seed",
+        option: Some("--seed"),
+        doc: "seed of the random numbers, an integer",
+        default: "random; `bench run` and `bench chat` 0",
+        kind: OtherKind::Integer,
+    },
+    Other {
+        name: "samplers",
+        option: Some("--samplers"),
+        doc: "names of the stages in the order in which they run; a stage that is left out must be off",
+        default: "all, as above",
+        kind: OtherKind::Stages,
+    },
+    Other {
+        name: "ignore_eos",
+        option: None,
+        doc: "whether the end-of-generation tokens are excluded",
+        default: "`false`",
+        kind: OtherKind::Flag,
+    },
+];
+
 /// The page docs/sampling.md: every stage in the order of the default chain, and every parameter.
 pub fn reference() -> String {
     let mut out = String::from(
@@ -226,9 +251,11 @@ pub fn reference() -> String {
         };
         out += &format!("| `{name}` | `--{option} {value}` | {doc} | {default} |\n");
     }
-    out += "| `seed` | `--seed` | seed of the random numbers, an integer | random; `bench run` and `bench chat` 0 |\n\
-        | `samplers` | `--samplers` | names of the stages in the order in which they run; a stage that is left out must be off | all, as above |\n\
-        | `ignore_eos` | | whether the end-of-generation tokens are excluded | `false` |\n";
+    for other in OTHERS {
+        let option = other.option.map(|option| format!("`{option}` "));
+        let (name, option, doc) = (other.name, option.unwrap_or_default(), other.doc);
+        out += &format!("| `{name}` | {option}| {doc} | {} |\n", other.default);
+    }
     out
 }
 

@@ -43,6 +43,7 @@ mod model_routes;
 mod models_page;
 mod mutated_folders;
 
+mod page;
 mod perf;
 mod program;
 mod published;

@@ -162,7 +162,9 @@ fn the_document_lists_the_routes_that_there_are_and_their_fields() {
     let mut n_fields = 0;
     for (path, methods) in paths {
         for (method, operation) in methods.as_object().expect("an object") {
-            let call = path.replace("{id}", "tiny-chat");
+            let call = path
+                .replace("{id}", "tiny-chat")
+                .replace("{file}", "page.js");
             let method = method.to_uppercase();
             let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
             let refusal = |body: &Value| {

@@ -1,0 +1,83 @@
+//! `GET /v1/models/{id}/diagram`: the picture of a model, loaded or not, as SVG. `view=layers` shows its kinds
+//! of layers instead of the whole model.
+//!
+//! Drawn on a thread of its own, one picture at a time. Not here: how it is drawn.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderName, header};
+use axum::response::IntoResponse;
+
+use super::Pool;
+use super::error::{Error, quoted};
+
+/// What a picture shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// The whole model.
+    Stack,
+    /// Its kinds of layers, down to operations and weights.
+    Layers,
+}
+
+impl View {
+    /// That of a query.
+    fn of(query: Option<&str>) -> Result<Self, Error> {
+        let pairs = query.unwrap_or_default().split('&');
+        let pairs = pairs.filter(|pair| !pair.is_empty());
+        let mut view = Self::Stack;
+        for pair in pairs {
+            view = match pair.split_once('=').unwrap_or((pair, "")) {
+                ("view", "stack") => Self::Stack,
+                ("view", "layers") => Self::Layers,
+                ("view", other) => {
+                    let found = quoted(other);
+                    let message = format!("`view` is `{found}`, expected `stack` or `layers`");
+                    return Err(Error::value("view", message));
+                }
+                (name, _) => {
+                    let name = quoted(name);
+                    return Err(Error::value(&name, format!("unknown parameter: `{name}`")));
+                }
+            };
+        }
+        Ok(view)
+    }
+}
+
+/// A picture that is opened by itself may style itself, and do nothing else.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; sandbox";
+
+pub(super) async fn diagram(
+    State(pool): State<Arc<Pool>>,
+    id: Result<Path<String>, PathRejection>,
+    RawQuery(query): RawQuery,
+) -> Result<impl IntoResponse, Error> {
+    // A name that is not UTF-8 names no model.
+    let id = id.map_or_else(|rejection| rejection.to_string(), |Path(id)| id);
+    let svg = pool.draw(&id, View::of(query.as_deref())?).await?;
+    let headers = [
+        (header::CONTENT_TYPE, "image/svg+xml"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (HeaderName::from_static("cache-control"), "no-cache"),
+    ];
+    Ok((headers, svg))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_says_what_is_shown() {
+        assert_eq!(View::of(None).ok(), Some(View::Stack));
+        assert_eq!(View::of(Some("view=stack")).ok(), Some(View::Stack));
+        assert_eq!(View::of(Some("view=layers")).ok(), Some(View::Layers));
+        for bad in ["view=x", "view", "views=stack"] {
+            assert!(View::of(Some(bad)).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+// Requests to the server this page came from, with the API key of this tab.
+
+const KEY = 'bench.key';
+
+export const key = () => sessionStorage.getItem(KEY) ?? '';
+
+export function setKey(value) {
+    if (value) sessionStorage.setItem(KEY, value);
+    else sessionStorage.removeItem(KEY);
+}
+
+/// A refusal or a failure, as the server words it.
+export class Refusal extends Error {
+    constructor(status, error) {
+        super(error?.message ?? `The server answered with status ${status}.`);
+        this.status = status;
+        this.param = error?.param ?? null;
+    }
+}
+
+async function ask(path, options = {}) {
+    const headers = { ...options.headers };
+    if (key()) headers.authorization = `Bearer ${key()}`;
+    const response = await fetch(path, { ...options, headers });
+    if (response.ok) return response;
+    const body = await response.json().catch(() => null);
+    throw new Refusal(response.status, body?.error);
+}
+
+export const json = async path => (await ask(path)).json();
+
+/// The picture of a model, as the address of an image.
+export async function diagram(model, view) {
+    const response = await ask(`/v1/models/${encodeURIComponent(model)}/diagram?view=${view}`);
+    return URL.createObjectURL(await response.blob());
+}
+
+/// Posts a request and hands over each chunk of its stream.
+export async function stream(path, body, signal, take) {
+    const response = await ask(path, {
+        method: 'POST', signal, headers: { 'content-type': 'application/json' }, body: JSON.stringify(body),
+    });
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = '';
+    for (;;) {
+        const { done, value } = await reader.read();
+        if (done) throw new Error('The connection ended before the answer was complete.');
+        const events = (rest + value).split('\n\n');
+        rest = events.pop();
+        for (const event of events) {
+            const data = event.startsWith('data:') ? event.slice(5).trim() : '';
+            if (data === '[DONE]') return;
+            if (!data) continue;
+            const chunk = JSON.parse(data);
+            if (chunk.error) throw new Refusal(response.status, chunk.error);
+            take(chunk);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+// The settings: a form made of what the server says of its sampling parameters, and the fields it gives a request.
+
+import { json } from './api.js';
+import { by, element } from './dom.js';
+
+const STORE = 'bench.settings';
+// Fields of the form by their ids that are kept between visits.
+const KEPT = ['system', 'max_tokens', 'stops', 'colours', 'tool-list', 'tool-choice', 'effort', 'budget', 'extra'];
+const EXAMPLE = [{
+    type: 'function',
+    function: {
+        name: 'get_weather', description: 'The weather of a city.',
+        parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'], additionalProperties: false },
+    },
+}];
+
+let parameters = [];
+
+const inputOf = parameter => by(`p-${parameter.name}`);
+
+/// What a text of the form stands for; throws with what is expected.
+const READERS = {
+    number: Number,
+    integer: Number,
+    flag: text => text === 'true',
+    stages: text => text.split(/[\s,;]+/).filter(Boolean),
+    texts: text => text.split('\n').filter(Boolean).map(line => line.replaceAll('\\n', '\n')),
+    biases: text => Object.fromEntries(text.split(/[\n,]+/).filter(line => line.trim()).map(line => {
+        const [id, bias] = line.split('=').map(part => part.trim());
+        if (!/^\d+$/.test(id) || bias === '' || !Number.isFinite(Number(bias))) throw new Error(`“${line.trim()}” is not ID=BIAS`);
+        return [id, Number(bias)];
+    })),
+};
+
+/// The default in words.
+function placeholder({ kind, default: value, default_text: text }) {
+    if (text) return text;
+    if (kind === 'texts') return value.map(one => one.replaceAll('\n', '\\n')).join('  ') || 'none';
+    return value == null || kind === 'biases' ? 'none: ID=BIAS' : String(value);
+}
+
+function field(parameter) {
+    const { name, kind, low, high } = parameter;
+    const attributes = { id: `p-${name}`, 'aria-describedby': `d-${name}`, placeholder: placeholder(parameter) };
+    if (kind === 'flag') {
+        const choices = ['', 'true', 'false'].map(value => element('option', { value }, [value || 'default']));
+        return element('select', { id: attributes.id, 'aria-describedby': attributes['aria-describedby'] }, choices);
+    }
+    if (kind === 'number' || kind === 'integer') {
+        const bounds = { type: 'number', step: kind === 'number' ? 'any' : '1', min: low, max: high };
+        return element('input', { ...attributes, ...bounds });
+    }
+    return kind === 'stages' ? element('input', attributes) : element('textarea', { ...attributes, rows: 1 });
+}
+
+function row(parameter) {
+    const { name, kind, doc, range, off } = parameter;
+    const isTall = !['number', 'integer', 'flag'].includes(kind);
+    const notes = [doc, range, off == null ? null : `${off} = off`].filter(Boolean).join('; ').replaceAll('`', '');
+    const about = element('small', { id: `d-${name}`, class: 'quiet' }, [notes]);
+    const input = field(parameter);
+    const out = element('div', { class: isTall ? 'parameter tall' : 'parameter' }, [element('label', { for: input.id }, [name]), input, about]);
+    out.dataset.words = `${name} ${parameter.technique ?? ''} ${doc}`.toLowerCase();
+    return out;
+}
+
+/// The sampling parameters that are set, as fields of a request.
+function sampling(out) {
+    for (const parameter of parameters) {
+        const input = inputOf(parameter), text = input.value;
+        if (!input.checkValidity()) throw new Error(`${parameter.name}: ${parameter.range ?? input.validationMessage}`);
+        if (text.trim()) out[parameter.name] = READERS[parameter.kind](text);
+    }
+}
+
+function parsed(id, what, isRight) {
+    const text = by(id).value.trim(), fault = by(id.split('-')[0] + '-fault');
+    fault.textContent = '';
+    if (!text) return null;
+    try {
+        const value = JSON.parse(text);
+        if (isRight(value)) return value;
+    } catch (error) {
+        fault.textContent = error.message;
+        throw new Error(`${what}: ${error.message}`);
+    }
+    fault.textContent = `Not ${what}.`;
+    throw new Error(fault.textContent);
+}
+
+const tools = () => parsed('tool-list', 'tool definitions, a JSON array', Array.isArray);
+const extra = () => parsed('extra', 'further fields, a JSON object', value => value?.constructor === Object);
+
+/// All settings as fields of a request; throws where one is not sound.
+export function fields() {
+    const out = {};
+    sampling(out);
+    const number = id => by(id).value && Number(by(id).value);
+    if (number('max_tokens')) out.max_tokens = number('max_tokens');
+    const stops = by('stops').value.split('\n').filter(Boolean);
+    if (stops.length) out.stop = stops;
+    if (by('effort').value) out.reasoning_effort = by('effort').value;
+    if (by('budget').value) out.thinking_budget = number('budget');
+    const offered = tools();
+    if (offered?.length) Object.assign(out, { tools: offered, tool_choice: by('tool-choice').value });
+    if (isColoured()) Object.assign(out, { logprobs: true, top_logprobs: 5 });
+    return Object.assign(out, extra());
+}
+
+export const system = () => by('system').value.trim();
+export const isColoured = () => by('colours').checked;
+
+function all() {
+    return [...KEPT.map(by), ...parameters.map(inputOf)];
+}
+
+function kept() {
+    try { return JSON.parse(localStorage.getItem(STORE)) ?? {}; } catch { return {}; }
+}
+
+function changed() {
+    const values = all().map(input => [input.id, input.type === 'checkbox' ? input.checked : input.value]);
+    localStorage.setItem(STORE, JSON.stringify({ ...kept(), ...Object.fromEntries(values) }));
+    tell();
+}
+
+/// Shows what follows from the settings.
+function tell() {
+    const n = parameters.filter(parameter => inputOf(parameter).value.trim()).length;
+    by('n-set').textContent = n ? `${n} set` : '';
+    document.documentElement.classList.toggle('coloured', isColoured());
+    for (const read of [tools, extra]) try { read(); } catch { /* said below the field */ }
+}
+
+function restore() {
+    const values = kept();
+    for (const input of all()) {
+        if (!(input.id in values)) continue;
+        if (input.type === 'checkbox') input.checked = values[input.id] === true;
+        else input.value = values[input.id];
+    }
+    tell();
+}
+
+/// Asks for the parameters and makes their form.
+export async function load() {
+    const answer = await json('/v1/sampling');
+    parameters = answer.data;
+    by('parameters').replaceChildren(...parameters.map(row));
+    restore();
+}
+
+export function listen() {
+    by('settings').addEventListener('input', changed);
+    by('settings').addEventListener('submit', event => event.preventDefault());
+    by('find').addEventListener('input', () => {
+        const words = by('find').value.toLowerCase().split(/\s+/);
+        for (const own of by('parameters').children) own.hidden = !words.every(word => own.dataset.words.includes(word));
+    });
+    by('reset').addEventListener('click', () => {
+        parameters.forEach(parameter => { inputOf(parameter).value = ''; });
+        changed();
+    });
+    by('tool-example').addEventListener('click', () => {
+        by('tool-list').value = JSON.stringify(EXAMPLE, null, 2);
+        changed();
+    });
+    restore();
+}
