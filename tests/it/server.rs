@@ -61,11 +61,12 @@ impl Server {
             .set_read_timeout(Some(Duration::from_secs(60)))
             .expect("a timeout");
         let length = body.len();
-        write!(
-            stream,
+        // In one piece: a server that needs no body may answer and close before more of it is sent.
+        let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}"
-        )
-        .expect("the request is sent");
+        );
+        let sent = stream.write_all(request.as_bytes());
+        sent.expect("the request is sent");
         stream
     }
 
