@@ -358,7 +358,10 @@ fn write_item(out: &mut String, item: &Item, is_page: bool) {
                 "<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"{r}\"/>"
             )
         }
-        Item::Path(segs, class) => writeln!(out, "<path class=\"{class}\" d=\"{}\"/>", path(segs)),
+        Item::Path(segs, class) => match path(segs) {
+            path if path.is_empty() => Ok(()),
+            path => writeln!(out, "<path class=\"{class}\" d=\"{path}\"/>"),
+        },
         Item::Text(x, y, anchor, style, class, text) => {
             let all = [style.class(), anchor.of().0, class];
             let all: Vec<&str> = all.into_iter().filter(|c| !c.is_empty()).collect();
@@ -388,21 +391,31 @@ fn write_item(out: &mut String, item: &Item, is_page: bool) {
     debug_assert!(result.is_ok(), "writing to a string does not fail");
 }
 
-/// An outline; coordinates are those from the point before, which are shorter.
+/// An outline; coordinates are those from the point before, which are shorter. Lines without a length are
+/// left out, and an outline of nothing else is empty: not every renderer draws one.
 fn path(segs: &[Seg]) -> String {
     let (mut x, mut y) = (0.0, 0.0);
     let mut out = String::new();
+    let mut start = String::new();
     for seg in segs {
         let points = seg.1.iter().map(|(x, y)| (half(*x), half(*y)));
         let points: Vec<Point> = points.collect();
         let relative = points.iter().flat_map(|(a, b)| [a - x, b - y]);
         let relative: Vec<String> = relative.map(|n| n.to_string()).collect();
-        out += &match (seg.0, points.as_slice()) {
-            ('M', [(a, b)]) => format!("M{a} {b}"),
+        let step = match (seg.0, points.as_slice()) {
+            ('M', [(a, b)]) => {
+                start = format!("M{a} {b}");
+                String::new()
+            }
+            ('L', [(a, b)]) if *a == x && *b == y => String::new(),
             ('L', [(a, b)]) if *a == x => format!("v{}", b - y),
             ('L', [(a, b)]) if *b == y => format!("h{}", a - x),
             (letter, _) => format!("{}{}", letter.to_ascii_lowercase(), relative.join(" ")),
         };
+        if !step.is_empty() {
+            out += &std::mem::take(&mut start);
+            out += &step;
+        }
         (x, y) = points.last().copied().unwrap_or((x, y));
     }
     out
