@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench soak equiv-test perf-vs-llama cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams drive-page drive-chat-page bindings install
+.PHONY: help run serve test check fmt lint bench soak malformed lm-eval equiv-test perf-vs-llama cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams drive-page drive-chat-page bindings install
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,16 @@ bench: ## Run the criterion benches
 soak: ## Clients that come and go for SECONDS (default 600): the memory stays, the log is empty
 	cargo build --release
 	python3 scripts/soak.py --bench target/release/bench --seconds $(or $(SECONDS),600) $(if $(MODEL),--model $(MODEL))
+
+malformed: ## Malformed requests over all routes, and clients that leave: no 5xx, no hang, /health stays fast
+	cargo build --release
+	python3 scripts/malformed_requests.py --bench target/release/bench $(if $(MODEL),--model $(MODEL))
+
+lm-eval: ## lm-eval against the server: its log-likelihoods are those of bench logits (installs 760 MB)
+	cargo build --release
+	python3 -m venv target/lm-eval-venv
+	target/lm-eval-venv/bin/pip install --quiet -r scripts/requirements-lm-eval.txt
+	target/lm-eval-venv/bin/python scripts/lm_eval_client.py --bench target/release/bench
 
 equiv-test: ## Compare with llama-server (LLAMA_SERVER, the PATH, or else llama-cpp-python), token by token
 	cargo build --release

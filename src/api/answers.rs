@@ -42,6 +42,8 @@ pub(super) struct Completion {
     /// The tokens of the prompt, if their log-probabilities are wanted.
     pub(super) prompt: Vec<AnswerToken>,
     pub(super) tokens: Vec<AnswerToken>,
+    /// The token that ended it, if log-probabilities are wanted.
+    pub(super) ended: Option<AnswerToken>,
     pub(super) reason: Option<FinishReason>,
     pub(super) stopped: Option<Stopped>,
 }
@@ -109,6 +111,10 @@ pub(super) trait Format: Send + 'static {
     fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken]) -> Vec<Value>;
     /// Reasoning, or a piece of a call, of a completion; where answers are read.
     fn piece(&mut self, _choice: u32, _piece: &Piece) -> Vec<Value> {
+        Vec::new()
+    }
+    /// The token that ended a completion, where log-probabilities are wanted.
+    fn ended(&mut self, _choice: u32, _token: AnswerToken) -> Vec<Value> {
         Vec::new()
     }
     /// A denoising step of a completion.
@@ -202,6 +208,7 @@ impl Answers {
             let one = &mut all[choice as usize];
             match event {
                 Event::Prompt(tokens) => one.prompt.extend(tokens),
+                Event::Ended(token) => one.ended = Some(token),
                 Event::Text { text, tokens } => {
                     let pieces = self.read(choice, text, tokens);
                     pieces.into_iter().for_each(|piece| one.add(piece));
@@ -291,6 +298,7 @@ impl Answers {
         self.record.event(&event);
         let data = match event {
             Event::Prompt(tokens) => format.prompt(i, &tokens),
+            Event::Ended(token) => format.ended(i, token),
             Event::Text { text, tokens } => {
                 let pieces = self.read(i, text, tokens);
                 pieces_written(format, i, &pieces)

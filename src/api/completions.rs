@@ -143,7 +143,8 @@ fn best(all: &[Completion], n: u32) -> Vec<&Completion> {
     let mut all: Vec<&Completion> = all.iter().collect();
     if all.len() > n as usize {
         let mean = |one: &Completion| {
-            let logprobs = one.tokens.iter().filter_map(|token| token.chosen.as_ref());
+            let tokens = one.tokens.iter().chain(&one.ended);
+            let logprobs = tokens.filter_map(|token| token.chosen.as_ref());
             let (sum, count) = logprobs.fold((0.0, 0), |(sum, n), l| (sum + l.logprob, n + 1));
             sum / f64::from(count.max(1))
         };
@@ -275,7 +276,8 @@ impl Shape {
             offset = arrays.push(scored, self.start_of(prompt), tokenizer);
         }
         text.push_str(&one.text);
-        arrays.push(&one.tokens, offset, tokenizer);
+        let offset = arrays.push(&one.tokens, offset, tokenizer);
+        arrays.push(one.ended.as_slice(), offset, tokenizer);
         let mut choice = json!({
             "text": text, "logprobs": self.wants_logprobs.then(|| arrays.json()),
             "finish_reason": one.finish_reason(),
@@ -328,6 +330,13 @@ impl Format for Shape {
         let (arrays, end) = self.arrays(tokens, self.offsets[choice as usize]);
         self.offsets[choice as usize] = end;
         vec![self.chunk(choice, text, arrays.as_ref(), None)]
+    }
+
+    fn ended(&mut self, choice: u32, token: AnswerToken) -> Vec<Value> {
+        let offset = self.offsets[choice as usize];
+        let (arrays, _) = self.arrays(&[token], offset);
+        let arrays = arrays.map(|arrays| self.chunk(choice, "", Some(&arrays), None));
+        arrays.into_iter().collect()
     }
 
     fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> Vec<Value> {

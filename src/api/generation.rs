@@ -13,6 +13,7 @@ use super::diffusion;
 use super::envelope::Reports;
 use super::error::Error;
 use super::fields::{self, Body, Field, fields};
+use super::pool::ALIAS;
 use super::response_format::{self, Wanted};
 use super::sampling::{self, Sampling};
 
@@ -29,7 +30,8 @@ const MAX_STOP_TOKENS: usize = 128;
 
 fields! {
     struct Common {
-        model: String,
+        /// The model; default: the only one.
+        model: Option<String>,
         stream: Option<bool>,
         stream_options: Option<StreamOptions>,
         max_tokens: Option<u64>,
@@ -175,7 +177,7 @@ impl Generation {
 
     /// The requested model.
     pub(super) fn model(&self) -> &str {
-        &self.common.model
+        self.common.model.as_deref().unwrap_or(ALIAS)
     }
 
     /// Whether the completions are streamed.

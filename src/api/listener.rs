@@ -2,7 +2,8 @@
 //!
 //! A client may close its half of a connection and still wait for its answer, or it may be gone: both look
 //! alike until something is sent. A request whose response has not begun is told `100 Continue`, which every
-//! client skips; one that is gone refuses it, and its request ends. Not here: what is answered.
+//! client skips; one that is gone refuses it, and its request ends. A body that the client's end cuts off is
+//! an error at once. Not here: what is answered.
 
 use std::io;
 use std::pin::Pin;
@@ -12,11 +13,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{Response, Version};
 use futures_util::StreamExt;
 use futures_util::task::AtomicWaker;
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -24,7 +25,11 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Sleep;
 use tower_service::Service;
+
+/// How long the rest of a body may take from the wire to its reader.
+const GRACE: Duration = Duration::from_millis(250);
 
 /// Serves connections until `stop` ends, then lets the requests under way come to their end. A head that is
 /// not there after `read_time`, or a next request on a connection, ends the connection.
@@ -72,7 +77,8 @@ async fn connection(
     let of_service = Arc::clone(&state);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let busy = Busy::start(&of_service, request.version());
-        let response = app.clone().call(request.map(Body::new));
+        let request = request.map(|body| Body::new(Upload::new(body, &of_service)));
+        let response = app.clone().call(request);
         async move { response.await.map(|response| holding(response, busy)) }
     });
     let serving = http1::Builder::new()
@@ -102,11 +108,51 @@ fn holding(response: Response<Body>, busy: Busy) -> Response<Body> {
     })
 }
 
+/// The body of a request, whose end the wire is told of.
+struct Upload {
+    body: Incoming,
+    state: Arc<State>,
+}
+
+impl Upload {
+    fn new(body: Incoming, state: &Arc<State>) -> Self {
+        let state = Arc::clone(state);
+        state.is_read.store(body.is_end_stream(), Ordering::Release);
+        Self { body, state }
+    }
+}
+
+impl HttpBody for Upload {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if frame.is_none() || self.body.is_end_stream() {
+            self.state.is_read.store(true, Ordering::Release);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// What service and wire know of a connection.
 #[derive(Debug, Default)]
 struct State {
     /// Whether a request is being served.
     is_busy: AtomicBool,
+    /// Whether its body was read to the end.
+    is_read: AtomicBool,
     /// Whether something was sent since it came.
     has_sent: AtomicBool,
     /// Whether the client knows `100 Continue`.
@@ -144,6 +190,8 @@ struct Wire {
     /// Whether the client sends no more.
     has_ended: bool,
     broken: Option<Broken>,
+    /// Time in which a body is read to its end, once the client sends no more.
+    grace: Option<Pin<Box<Sleep>>>,
 }
 
 impl Wire {
@@ -153,6 +201,7 @@ impl Wire {
             state,
             has_ended: false,
             broken: None,
+            grace: None,
         }
     }
 
@@ -161,6 +210,16 @@ impl Wire {
         self.state.reader.register(cx.waker());
         if !self.state.is_busy.load(Ordering::Acquire) {
             return Poll::Ready(Ok(()));
+        }
+        if !self.state.is_read.load(Ordering::Acquire) {
+            // What came may still be on its way to whoever reads the body.
+            let grace = || Box::pin(tokio::time::sleep(GRACE));
+            return self
+                .grace
+                .get_or_insert_with(grace)
+                .as_mut()
+                .poll(cx)
+                .map(Ok);
         }
         let broken = self.broken.get_or_insert_with(|| {
             let state = &self.state;

@@ -47,6 +47,7 @@ routes! {
     get "/page/{file}", page::file, "The files of that page.";
     get "/health", health::health, "The server's state, and which models are loaded or being loaded.";
     get "/v1/models", models::list, "The models, with their numbers and whether they are loaded.";
+    get "/models", models::list, "As `/v1/models`.";
     get "/v1/models/{id}", models::one, "One model. Loads nothing.";
     get "/v1/models/{id}/diagram", diagram::diagram, "The picture of a model as SVG; `view=layers` shows its kinds of layers. Loads nothing.";
     get "/v1/sampling", settings::settings, "Every sampling parameter with its meaning, range and default.";
@@ -59,7 +60,9 @@ routes! {
     get "/lora-adapters", adapters::list, "The adapters of a model and their scales.";
     post "/lora-adapters", adapters::set, "Sets the scales of the adapters of a model: a list of objects with `id` and `scale`.";
     post "/v1/chat/completions", chat::completions, "Continues a conversation.", chat::fields;
+    post "/chat/completions", chat::completions, "As `/v1/chat/completions`.", chat::fields;
     post "/v1/responses", responses::responses, "Continues a conversation, in the shape of OpenAI's responses.", responses::fields;
+    post "/responses", responses::responses, "As `/v1/responses`.", responses::fields;
     post "/v1/messages", anthropic::messages, "Continues a conversation, in Anthropic's shape.", anthropic::fields;
     post "/v1/messages/count_tokens", anthropic::count_tokens, "The number of tokens of a conversation's prompt.", anthropic::fields;
     post "/v1/completions", completions::completions, "Continues a text, or scores it.", completions::fields;

@@ -168,7 +168,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     while let Some(event) = events.blocking_recv() {
         match event {
             // Not asked for.
-            Event::Prompt(_) | Event::Pooled(_) => {}
+            Event::Prompt(_) | Event::Ended(_) | Event::Pooled(_) => {}
             Event::Text { text, .. } if is_live => held.push_str(&text),
             Event::Text { text, .. } => output::bytes(text.as_bytes())?,
             Event::Step {

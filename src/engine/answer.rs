@@ -20,12 +20,26 @@ pub(super) struct Entry {
     top: Vec<TokenLogprob>,
 }
 
+impl Entry {
+    /// The same with its bytes.
+    fn of(self, bytes: Vec<u8>) -> AnswerToken {
+        AnswerToken {
+            bytes,
+            chosen: self.chosen,
+            rank: self.rank,
+            top: self.top,
+        }
+    }
+}
+
 /// What was reported to whoever waits for a request, and how that is done.
 pub(super) struct Answer {
     gate: Gate<Entry>,
     stops: Vec<Vec<u8>>,
     /// What of the request stopped the completion.
     stopped: Option<Stopped>,
+    /// The token that ended it, if it is reported.
+    ended: Option<AnswerToken>,
     top_logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
     /// Tokens of the prompt that are scored and not sent.
@@ -47,6 +61,7 @@ impl Answer {
             gate: Gate::new(&request.stops).keeping_stop(request.ends.keeps_stop),
             stops: request.stops.clone(),
             stopped: None,
+            ended: None,
             top_logprobs: request.top_logprobs,
             prompt_logprobs: request.prompt_logprobs,
             scored: Vec::new(),
@@ -113,7 +128,11 @@ impl Answer {
     }
 
     /// Takes note of the token that ends the completion.
-    pub(super) fn end_at(&mut self, token: u32) {
+    pub(super) fn end_at(&mut self, token: u32, entry: Entry, tokenizer: &Tokenizer) {
+        self.ended = entry
+            .chosen
+            .is_some()
+            .then(|| entry.of(tokenizer.piece(token).to_vec()));
         let is_requested = self.ends.stop_tokens.contains(&token);
         self.stopped = is_requested.then_some(Stopped::Token(token));
     }
@@ -175,12 +194,7 @@ impl Answer {
             (Some(logprobs), Some(n_top)) => entry_of(token, logprobs, n_top),
             _ => Entry::default(),
         };
-        self.scored.push(AnswerToken {
-            bytes: tokenizer.piece(token).to_vec(),
-            chosen: entry.chosen,
-            rank: entry.rank,
-            top: entry.top,
-        });
+        self.scored.push(entry.of(tokenizer.piece(token).to_vec()));
         Ok(())
     }
 
@@ -221,12 +235,7 @@ impl Answer {
         if released.text.is_empty() && released.entries.is_empty() {
             return;
         }
-        let tokens = released.entries.into_iter().map(|e| AnswerToken {
-            bytes: e.bytes,
-            chosen: e.entry.chosen,
-            rank: e.entry.rank,
-            top: e.entry.top,
-        });
+        let tokens = released.entries.into_iter().map(|e| e.entry.of(e.bytes));
         self.send(Event::Text {
             text: released.text,
             tokens: tokens.collect(),
@@ -249,6 +258,9 @@ impl Answer {
             ..self.usage
         };
         self.caller.stats.done(reason, &usage);
+        if let Some(ended) = &self.ended {
+            self.send(Event::Ended(ended.clone()));
+        }
         self.send(Event::Done {
             reason,
             stopped: self.stopped.clone(),

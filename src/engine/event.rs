@@ -75,6 +75,8 @@ pub enum Event {
         /// The tokens whose bytes are the text's.
         tokens: Vec<AnswerToken>,
     },
+    /// The token that ended the completion, where log-probabilities are wanted; its bytes are in no text.
+    Ended(AnswerToken),
     /// The vector of a text, or the scores of its classes.
     Pooled(Vec<f32>),
     /// A denoising step, if these are traced.

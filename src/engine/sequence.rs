@@ -186,7 +186,7 @@ impl Sequence {
         self.tokens.push(token);
         if self.answer.ends_at(token, tokenizer) {
             self.n_reported += 1;
-            self.answer.end_at(token);
+            self.answer.end_at(token, entry, tokenizer);
             self.ending = Some(FinishReason::Stop);
             return;
         }

@@ -242,6 +242,7 @@ fn take(events: &mut UnboundedReceiver<Event>, answer: &mut Answer) {
         assert!(answer.end.is_none(), "nothing comes after the end");
         match event {
             Event::Pooled(_) => panic!("nothing is pooled"),
+            Event::Ended(_) => {}
             Event::Text { tokens, .. } => {
                 let ids = tokens
                     .iter()

@@ -114,6 +114,63 @@ fn items_12_to_15_scored_prompts_have_the_log_probabilities_of_decoding() {
     assert_eq!(ids.len() + 1, logprobs.len());
 }
 
+/// Clients that score texts drop the last entry, whatever token was generated after the prompt.
+#[test]
+fn item_14_the_token_that_ends_a_completion_has_an_entry() {
+    let server = Server::start(&[]);
+    let end = {
+        let (status, info) = server.json("GET", "/tokenizer_info", &Value::Null);
+        assert_eq!(status, 200);
+        info["eos_token"].as_str().expect("a text").to_owned()
+    };
+    // After a whole answer, the end is nearly certain.
+    let (_, prompt) = server.json(
+        "POST",
+        "/apply-template",
+        &json!({ "messages": [{ "role": "user", "content": "2+2=?" }] }),
+    );
+    let prompt = format!("{}2+2=4", prompt["prompt"].as_str().expect("a text"));
+    let tokens = server
+        .json("POST", "/tokenize", &json!({ "prompt": prompt }))
+        .1;
+    let n = tokens["count"].as_u64().expect("a count") as usize;
+    let scored =
+        json!({ "prompt": tokens["tokens"], "max_tokens": 1, "logprobs": 1, "echo": true });
+    let answer = complete(&server, scored.clone());
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "stop");
+    assert_eq!(answer["usage"]["completion_tokens"], 1);
+    let arrays = &choice["logprobs"];
+    for name in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+        assert_eq!(
+            arrays[name].as_array().expect("an array").len(),
+            n + 1,
+            "{name}"
+        );
+    }
+    assert_eq!(arrays["tokens"][n], end.as_str());
+    let logprob = &arrays["token_logprobs"][n];
+    assert!(logprob.as_f64().expect("a number") > -0.1, "{logprob}");
+    assert_eq!(&arrays["top_logprobs"][n][&end], logprob);
+    let n_characters = text_of(choice).chars().count();
+    assert_eq!(
+        arrays["text_offset"][n], n_characters,
+        "it is not in the text"
+    );
+
+    let mut streamed = body(scored);
+    streamed["stream"] = true.into();
+    let mut all = Vec::new();
+    for data in server.events(PATH, &streamed) {
+        let event: Value = serde_json::from_str(&data).unwrap_or_default();
+        let entries = event["choices"][0]["logprobs"]["token_logprobs"]
+            .as_array()
+            .cloned();
+        all.extend(entries.unwrap_or_default());
+    }
+    assert_eq!(Value::from(all), arrays["token_logprobs"]);
+}
+
 #[test]
 fn item_16_every_prompt_has_n_choices() {
     let server = Server::start(&["--parallel", "2"]);

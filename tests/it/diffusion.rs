@@ -232,7 +232,10 @@ fn the_engine_fixes_what_the_reference_fixes() {
                         }
                         Event::Done { usage, .. } => passes = Some(usage.passes),
                         Event::Failed(failure) => panic!("{failure}"),
-                        Event::Text { .. } | Event::Prompt(_) | Event::Pooled(_) => {}
+                        Event::Text { .. }
+                        | Event::Prompt(_)
+                        | Event::Ended(_)
+                        | Event::Pooled(_) => {}
                     }
                 }
                 let pair = |p: &Value| (number(&p[0]), number(&p[1]) as u32);

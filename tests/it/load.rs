@@ -162,6 +162,21 @@ fn a_half_closed_connection_gets_its_answer() {
 }
 
 #[test]
+fn a_body_that_is_cut_off_is_refused_at_once() {
+    let server = Server::start(&[]);
+    let start = Instant::now();
+    for (body, n) in [("", 10), ("{\"model\"", 1000), ("{}", 3)] {
+        let mut stream = connect(&server, &post(body, n));
+        stream.shutdown(Shutdown::Write).expect("it is open");
+        let answer = rest(&mut stream);
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+        assert!(answer.contains("invalid_json"), "{answer}");
+    }
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+#[test]
 fn clients_that_leave_free_their_places() {
     let server = Server::start(&["--parallel", "1", "--ctx", "4096"]);
     let endless = chat(&json!({ "ignore_eos": true, "max_tokens": 4000 }));

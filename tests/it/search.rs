@@ -129,6 +129,7 @@ fn the_engine_finds_what_reading_everything_finds() {
                     );
                 }
                 Event::Done { .. } => break,
+                Event::Ended(_) => {}
                 Event::Step { .. } | Event::Prompt(_) | Event::Pooled(_) => {
                     panic!("not asked for")
                 }

@@ -319,6 +319,7 @@ fn got(mut events: UnboundedReceiver<Event>) -> Got {
             }
             Event::Prompt(_) => panic!("prompts are not scored"),
             Event::Pooled(_) => panic!("nothing is pooled"),
+            Event::Ended(_) => panic!("nothing ends a block of masks"),
             Event::Step { step, fixed, .. } => {
                 assert_eq!(step, got.steps.len());
                 got.steps.push(fixed.iter().map(|f| f.position).collect());
