@@ -79,6 +79,9 @@ pub struct ArchDef {
     pub require: Vec<Spanned<Expr>>,
     /// What a file may hold that nothing reads.
     pub ignore: Ignore,
+    /// Models that it is drawn for, by names: `KEY=VALUE` sets a parameter, another word is an optional
+    /// tensor without its `.weight`. `default` is the first one.
+    pub variants: BTreeMap<String, String>,
     /// Where it was read from, for messages.
     pub text: Arc<Text>,
 }

@@ -67,6 +67,12 @@ impl ArchDef {
         }
         writeln!(out, "\n[pool]")?;
         instance(out, &self.pool)?;
+        if !self.variants.is_empty() {
+            writeln!(out, "\n[variants]")?;
+        }
+        for (name, text) in &self.variants {
+            writeln!(out, "{} = {}", quoted(name), quoted(text))?;
+        }
         Ok(())
     }
 

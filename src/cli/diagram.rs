@@ -113,7 +113,7 @@ pub(super) fn samples(
             def.name
         ),
         (Some(request), None) | (None, Some(request)) => vec![(String::new(), request)],
-        (None, None) => variants(&def)?,
+        (None, None) => variants(&def),
     };
     let name = name.unwrap_or(what);
     let sample = |(tag, request): &(String, Request)| match tag.is_empty() {
@@ -150,7 +150,7 @@ fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<Reques
         return Ok((library.get(what)?, None));
     };
     let def = library.get(name)?;
-    let mut all = variants(&def)?;
+    let mut all = variants(&def);
     if let Some(at) = all.iter().position(|(known, _)| known == tag) {
         return Ok((def, Some(all.swap_remove(at).1)));
     }
@@ -218,11 +218,7 @@ fn draw(
 #[cfg(feature = "png")]
 pub(super) fn save_png(folder: &Path, name: &str, drawing: &str) -> Result<PathBuf, Failure> {
     let png = crate::inspect::diagram::png::png(drawing)?;
-    let file = output::save(folder, &format!("{name}.png"), &png.bytes)?;
-    if let Some(problem) = png.problem {
-        tracing::warn!("{}: {problem}", file.display());
-    }
-    Ok(file)
+    output::save(folder, &format!("{name}.png"), &png)
 }
 
 /// Without the feature `png`; [`run`] has refused `--png` already.

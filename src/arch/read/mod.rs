@@ -7,6 +7,7 @@ mod instances;
 mod params;
 mod weights;
 
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, LazyLock};
 
@@ -82,6 +83,7 @@ impl<'a> Reader<'a> {
         let head = fields.take("head").and_then(|item| self.head(item));
         let pool = self.stage(&mut fields, "pool", self.registry.pool);
         let ignore = self.ignore(&mut fields, common.ignore.clone(), false);
+        let variants = self.variants(&mut fields);
         self.finish(&fields, "a definition");
         Some(ArchDef {
             name: names.first()?.clone(),
@@ -98,6 +100,7 @@ impl<'a> Reader<'a> {
             pool: pool?,
             require,
             ignore,
+            variants,
             text: Arc::default(),
         })
     }
@@ -121,6 +124,17 @@ impl<'a> Reader<'a> {
                 Vec::new()
             }
         }
+    }
+
+    /// The table `variants`: texts by names.
+    fn variants(&mut self, fields: &mut Fields<'a>) -> BTreeMap<String, String> {
+        let item = fields.take("variants");
+        let table = item.and_then(|item| self.table(item, "variants"));
+        let entries = table.into_iter().flatten().filter_map(|(name, item)| {
+            let text = self.text(item, "variants")?;
+            Some((name.get_ref().to_string(), text.value))
+        });
+        entries.collect()
     }
 
     /// The conditions of `require`.

@@ -41,7 +41,7 @@ pub fn gallery(library: &Library) -> Result<Vec<(String, String)>, GalleryError>
             name: arch.clone(),
             source,
         };
-        for (tag, request) in variants(&def).map_err(|e| failed(e.into()))? {
+        for (tag, request) in variants(&def) {
             let name = match tag.is_empty() {
                 true => arch.clone(),
                 false => format!("{arch}-{tag}"),

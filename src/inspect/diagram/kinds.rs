@@ -120,19 +120,16 @@ impl Times {
 
     /// `3 ×` or `n ×`; empty for what comes once within a repetition.
     pub(super) fn next(&mut self, count: usize, is_inner: bool) -> String {
-        const LETTERS: [char; 8] = ['n', 'm', 'k', 'j', 'p', 'q', 'r', 's'];
+        const LETTERS: &[u8; 23] = b"nmkjpqrsuvwxyzabcdefghi";
         if is_inner && count == 1 {
             return String::new();
         }
         if self.is_known {
             return format!("{count} \u{d7}");
         }
-        let (round, letter) = (self.n_told / LETTERS.len(), self.n_told % LETTERS.len());
+        let letter = LETTERS[self.n_told % LETTERS.len()] as char;
         self.n_told += 1;
-        match round {
-            0 => format!("{} \u{d7}", LETTERS[letter]),
-            round => format!("{}{round} \u{d7}", LETTERS[letter]),
-        }
+        format!("{letter} \u{d7}")
     }
 }
 

@@ -1,23 +1,15 @@
 //! SVG to PNG, with the same bits on every machine: the fonts are part of the program, and a character
-//! that they do not have is drawn as a box.
+//! that they do not have is drawn as their box for that, and the renderer warns of it.
 
 use std::sync::Arc;
 
 use resvg::{tiny_skia, usvg};
-use skrifa::{FontRef, MetadataProvider};
-
-use crate::common::wording::listed;
 
 /// What texts are drawn with, and what they are drawn with where that has no glyph.
 const FONTS: [&[u8]; 2] = [
     epaint_default_fonts::UBUNTU_LIGHT,
     epaint_default_fonts::HACK_REGULAR,
 ];
-/// What stands for a character without a glyph.
-const BOX: char = '\u{25a1}';
-/// Characters without a glyph that are named, at most.
-const NAMED: usize = 5;
-
 /// Pixels for each unit of the drawing.
 const SCALE: f32 = 1.5;
 /// More pixels than any drawing of a sound model has.
@@ -39,56 +31,6 @@ pub enum Error {
     Write(String),
 }
 
-/// A picture.
-#[derive(Clone, Debug)]
-pub struct Png {
-    /// The file.
-    pub bytes: Vec<u8>,
-    /// What could not be drawn as it is, in one sentence, if anything.
-    pub problem: Option<String>,
-}
-
-/// Characters that are drawn and that no font has, each once, in the order in which they come.
-fn missing(drawing: &str) -> Vec<char> {
-    let fonts = FONTS.map(|font| FontRef::new(font).map(|font| font.charmap()));
-    let has_glyph = |c: char| {
-        let mut fonts = fonts.iter().flatten();
-        fonts.any(|font| font.map(c).is_some())
-    };
-    let texts = drawing.split("<text").skip(1);
-    let texts = texts.filter_map(|text| text.split_once('>')?.1.split("</text>").next());
-    let mut out = Vec::new();
-    for c in texts.flat_map(str::chars) {
-        // What is shown as nothing has no glyph.
-        let is_shown = !c.is_ascii() && !c.is_control() && !is_ignored(c);
-        if is_shown && !has_glyph(c) && !out.contains(&c) {
-            out.push(c);
-        }
-    }
-    out
-}
-
-/// Whether a character only says how others are drawn.
-fn is_ignored(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{feff}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}')
-}
-
-/// That characters have no glyph.
-fn problem(missing: &[char]) -> Option<String> {
-    let mut named: Vec<String> = missing.iter().take(NAMED).map(char::to_string).collect();
-    match missing.len() {
-        0 => return None,
-        n if n > NAMED => named.push(format!("{} more", n - NAMED)),
-        _ => {}
-    }
-    let count = match missing.len() {
-        1 => "1 character is drawn as a box, since no font has it".to_owned(),
-        n => format!("{n} characters are drawn as boxes, since no font has them"),
-    };
-    Some(format!("{count}: {}", listed(&named)))
-}
-
 /// The drawing without its dark colours, which end its style sheet.
 fn light(drawing: &str) -> String {
     match drawing.split_once("</style>") {
@@ -101,12 +43,7 @@ fn light(drawing: &str) -> String {
 ///
 /// # Errors
 /// What is no SVG, or too large.
-pub fn png(svg: &str) -> Result<Png, Error> {
-    let missing = missing(svg);
-    let mut svg = light(svg);
-    if !missing.is_empty() {
-        svg = svg.replace(missing.as_slice(), BOX.encode_utf8(&mut [0; 4]));
-    }
+pub fn png(svg: &str) -> Result<Vec<u8>, Error> {
     let mut fonts = usvg::fontdb::Database::new();
     for font in FONTS {
         fonts.load_font_source(usvg::fontdb::Source::Binary(Arc::new(font)));
@@ -126,7 +63,7 @@ pub fn png(svg: &str) -> Result<Png, Error> {
         },
         ..usvg::Options::default()
     };
-    let tree = usvg::Tree::from_str(&svg, &options)?;
+    let tree = usvg::Tree::from_str(&light(svg), &options)?;
     let [w, h] = [tree.size().width(), tree.size().height()].map(|n| (n * SCALE).ceil());
     let size = Error::Size(w as u32, h as u32);
     if w * h > MAX_PIXELS {
@@ -136,35 +73,22 @@ pub fn png(svg: &str) -> Result<Png, Error> {
     let transform = tiny_skia::Transform::from_scale(SCALE, SCALE);
     resvg::render(&tree, transform, &mut pixels.as_mut());
     let bytes = pixels.encode_png();
-    Ok(Png {
-        bytes: bytes.map_err(|error| Error::Write(error.to_string()))?,
-        problem: problem(&missing),
-    })
+    bytes.map_err(|error| Error::Write(error.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn drawn(text: &str) -> Png {
+    fn drawn(text: &str) -> Vec<u8> {
         let begin = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 200 30\" font-family=\"sans-serif\">";
         let svg = format!("{begin}<desc>\u{4e00}</desc><text x=\"5\" y=\"20\">{text}</text></svg>");
         png(&svg).expect("a picture")
     }
 
     #[test]
-    fn characters_without_a_glyph_are_told_once_and_drawn_as_boxes() {
-        assert_eq!(drawn("a \u{d7} b \u{25a1}").problem, None);
-        // Joiners and selectors are shown as nothing.
-        assert_eq!(drawn("a\u{200d}\u{fe0f}\u{202e}").problem, None);
-        let png = drawn("\u{6f22}\u{5b57}\u{6f22}");
-        let told = "2 characters are drawn as boxes, since no font has them: \u{6f22} and \u{5b57}";
-        assert_eq!(png.problem.as_deref(), Some(told));
-        assert_eq!(png.bytes, drawn("\u{25a1}\u{25a1}\u{25a1}").bytes);
-        assert_ne!(png.bytes, drawn("").bytes);
-        let many: String = ('\u{4e01}'..'\u{4e20}').collect();
-        let told = drawn(&many).problem.expect("a problem");
-        assert!(told.ends_with("\u{4e05} and 26 more"), "{told}");
-        assert!(told.starts_with("31 characters are"), "{told}");
+    fn characters_without_a_glyph_are_drawn_as_boxes() {
+        assert_ne!(drawn("\u{6f22}"), drawn(""));
+        assert_eq!(drawn("\u{6f22}"), drawn("\u{5b57}"));
     }
 }

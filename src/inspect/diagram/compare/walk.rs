@@ -23,8 +23,6 @@ pub(super) struct Comparer<'d> {
     pub(super) parts: Vec<Pair<usize>>,
 }
 
-/// More pairs of kinds than this are matched by their order.
-const MOST_PAIRS: usize = 64;
 /// What is compared only between branches of equal blocks.
 const BRANCHES: &str = "inputs and factors of the branches";
 
@@ -44,41 +42,36 @@ impl<'d> Comparer<'d> {
         }
     }
 
-    /// Pairs of kinds, those that differ least first taken, in the order of the layers.
-    pub(super) fn kinds(&mut self) -> Vec<Pair<usize>> {
-        let n = self.drawings.map(|drawing| drawing.kinds.len());
-        let mut pairs: Vec<(usize, usize, usize, usize)> = Vec::new();
-        if n[0] * n[1] <= MOST_PAIRS {
-            for (i, j) in (0..n[0]).flat_map(|i| (0..n[1]).map(move |j| (i, j))) {
-                self.kind([Some(i), Some(j)]);
-                pairs.push((self.found.len(), i.abs_diff(j), i, j));
-                self.found.clear();
-                self.parts.clear();
-            }
-            pairs.sort_by_key(|(n, apart, i, j)| (*n, *apart, i + j));
-        } else {
-            pairs.extend((0..n[0].min(n[1])).map(|at| (0, 0, at, at)));
-        }
-        let mut is_free = n.map(|n| vec![true; n]);
-        let mut out: Vec<Pair<usize>> = Vec::new();
-        for (_, _, i, j) in pairs {
-            if is_free[0][i] && is_free[1][j] {
-                (is_free[0][i], is_free[1][j]) = (false, false);
-                out.push([Some(i), Some(j)]);
-            }
-        }
-        let left = |side: usize| {
-            (0..n[side])
-                .filter(|at| is_free[side][*at])
+    /// Pairs of kinds in the order of the layers: those of one label first, then of the same options, of the
+    /// same blocks, of the same first block, and then as they come.
+    pub(super) fn kinds(&self) -> Vec<Pair<usize>> {
+        let kinds = self.drawings.map(|drawing| drawing.kinds.as_slice());
+        let all = |kind: &Kind| {
+            kind.slots
+                .iter()
+                .map(blocks)
                 .collect::<Vec<_>>()
+                .join(" + ")
         };
-        out.extend(left(0).into_iter().map(|at| [Some(at), None]));
-        out.extend(left(1).into_iter().map(|at| [None, Some(at)]));
-        out.sort_by_key(|[a, b]| {
+        let options = |kind: &Kind| {
+            let parts = kind.slots.iter().flat_map(Slot::parts);
+            let options = parts.flat_map(|part| &part.options);
+            let options = options.map(|option| format!("{} = {}", option.name, option.value));
+            options.collect::<Vec<_>>().join(", ")
+        };
+        let first = |kind: &Kind| kind.slots.first().map(blocks).unwrap_or_default();
+        let label = |kind: &Kind| kind.label.clone();
+        let keys: [&dyn Fn(&Kind) -> String; 5] =
+            [&label, &options, &all, &first, &|_| String::new()];
+        let pairs = matched(kinds[0], kinds[1], &keys).into_iter();
+        let mut pairs: Vec<Pair<usize>> = pairs
+            .map(|pair| [0, 1].map(|side| place_of(kinds[side], pair[side])))
+            .collect();
+        pairs.sort_by_key(|[a, b]| {
             let first = (*a).min(*b).or(*a).or(*b);
             (first, a.unwrap_or(0) + b.unwrap_or(0))
         });
-        out
+        pairs
     }
 
     fn add(&mut self, level: Level, place: &str, what: &str, of: Pair<String>, spots: Pair<Home>) {
@@ -135,9 +128,7 @@ impl<'d> Comparer<'d> {
             self.differ("layers", "order of the slots", of, [None, None]);
         }
         let spot = |side: usize, slot: Option<&Slot>| {
-            let mut own = slots[side].iter();
-            let at = own.position(|own| slot.is_some_and(|s| std::ptr::eq(own, s)));
-            Some(Home::Slot(pair[side]?, at?))
+            Some(Home::Slot(pair[side]?, place_of(slots[side], slot)?))
         };
         for both in matched(
             slots[0],
@@ -295,6 +286,12 @@ impl<'d> Comparer<'d> {
             }
         }
     }
+}
+
+/// The place of an item of a list in it.
+fn place_of<T>(list: &[T], item: Option<&T>) -> Option<usize> {
+    list.iter()
+        .position(|own| item.is_some_and(|item| std::ptr::eq(own, item)))
 }
 
 /// Whether a weight is there because of one of the options that changed.

@@ -1,7 +1,7 @@
 //! What a picture shows, in two sentences or three, for those who do not see it. What is said here is
 //! read aloud, so that it names what there is and not how it is drawn.
 
-use crate::common::wording::{self, bytes, capital, count};
+use crate::common::wording::{bytes, capital, count};
 use crate::inspect::diagram::compare::{Comparison, Level};
 use crate::inspect::diagram::{Drawing, Kind};
 
@@ -17,23 +17,16 @@ pub(super) fn drawing(drawing: &Drawing, what: &str) -> String {
         false => format!("{} (architecture {})", drawing.name, drawing.arch),
     };
     let mode = crate::inspect::describe::mode(drawing.mode);
-    let mut kinds = drawing.kinds.iter().map(|kind| match drawing.is_symbolic {
-        true if kind.when.is_empty() => kind.label.clone(),
-        true => format!("{} where {}", kind.label, kind.when.join(" and ")),
-        false => {
-            let layers = wording::layers(&kind.layers, drawing.layers.len());
-            format!("{layers}: {}", kind.label)
-        }
-    });
-    let mut named: Vec<String> = kinds.by_ref().take(KINDS).collect();
-    let more = kinds.count();
+    let labels = drawing.kinds.iter().map(|kind| kind.label.clone());
+    let mut named: Vec<String> = labels.take(KINDS).collect();
+    let more = drawing.kinds.len() - named.len();
     named.extend((more > 0).then(|| format!("{more} more")));
-    let (what, named) = (capital(what), named.join("; "));
-    let mut out = format!("{model}: {mode}. {what}: {named}.");
+    let mut out = format!("{model}: {mode}. {}: {}.", capital(what), named.join("; "));
     if let Some(cost) = drawing.cost.filter(|_| !drawing.is_symbolic) {
         let (weights, bytes) = (count(cost.params), bytes(cost.bytes));
-        let layers = counted(drawing.layers.len(), "layer");
-        out += &format!(" {layers} and {weights} weights in {bytes}.");
+        let n = drawing.layers.len();
+        let s = if n == 1 { "" } else { "s" };
+        out += &format!(" {n} layer{s} and {weights} weights in {bytes}.");
     }
     if let Some(legend) = &drawing.overlay {
         out += &format!(" Colours tell of {}.", legend.title);
@@ -43,12 +36,8 @@ pub(super) fn drawing(drawing: &Drawing, what: &str) -> String {
 
 /// One kind of layers, whichever model has it.
 pub(super) fn kind(kind: &Kind) -> String {
-    let blocks = kind.slots.iter().map(|slot| slot.branches.len()).sum();
-    let blocks = counted(blocks, "block");
-    format!(
-        "One kind of layers, {}: {blocks}, down to operations and weights. {DRAWN}",
-        kind.label
-    )
+    let label = &kind.label;
+    format!("One kind of layers, down to operations and weights: {label}. {DRAWN}")
 }
 
 /// Two drawings side by side.
@@ -64,11 +53,4 @@ pub(super) fn comparison(comparison: &Comparison) -> String {
         "{a} and {b} side by side: two stacks with the differing parts marked, and a list of the differences. \
          {found}. Drawn by bench from the plans that run."
     )
-}
-
-fn counted(n: usize, what: &str) -> String {
-    match n {
-        1 => format!("1 {what}"),
-        _ => format!("{n} {what}s"),
-    }
 }

@@ -4,16 +4,7 @@
 //! go through places that are kept free for them, the order within a rank follows the middles of the
 //! neighbours, and the places are the nearest to those middles that keep the boxes apart.
 
-use super::scene::Rect;
-
-/// A box to be placed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Size {
-    /// Width.
-    pub(super) w: f64,
-    /// Height.
-    pub(super) h: f64,
-}
+use super::scene::{Point, Rect};
 
 /// Boxes and arrows with their places.
 #[derive(Clone, Debug, Default)]
@@ -22,7 +13,7 @@ pub(super) struct Flow {
     pub(super) boxes: Vec<Rect>,
     /// The arrows, in the order in which they were given: points that they go through; between the
     /// second of one pair and the first of the next they may bend.
-    pub(super) routes: Vec<Vec<(f64, f64)>>,
+    pub(super) routes: Vec<Vec<Point>>,
     /// Width of all.
     pub(super) w: f64,
     /// Height of all.
@@ -37,8 +28,8 @@ const SWEEPS: usize = 8;
 const PASSES: usize = 24;
 
 struct Net {
-    /// Of boxes, then of places that are kept free.
-    sizes: Vec<Size>,
+    /// Width and height of boxes, then of places that are kept free.
+    sizes: Vec<Point>,
     rank: Vec<usize>,
     above: Vec<Vec<usize>>,
     below: Vec<Vec<usize>>,
@@ -47,8 +38,8 @@ struct Net {
     lanes: Vec<Vec<usize>>,
 }
 
-/// Places boxes so that every arrow `(from, to)` goes down. Arrows go from lower to higher indices.
-pub(super) fn flow(sizes: &[Size], arrows: &[(usize, usize)]) -> Flow {
+/// Places boxes of some widths and heights so that every arrow `(from, to)` goes down. Arrows go from lower to higher indices.
+pub(super) fn flow(sizes: &[Point], arrows: &[(usize, usize)]) -> Flow {
     if sizes.is_empty() {
         return Flow::default();
     }
@@ -59,7 +50,7 @@ pub(super) fn flow(sizes: &[Size], arrows: &[(usize, usize)]) -> Flow {
 }
 
 impl Net {
-    fn new(sizes: &[Size], arrows: &[(usize, usize)]) -> Self {
+    fn new(sizes: &[Point], arrows: &[(usize, usize)]) -> Self {
         let n = sizes.len();
         let mut rank = vec![0usize; n];
         for to in 0..n {
@@ -89,7 +80,7 @@ impl Net {
             let mut last = *from;
             for rank in net.rank[*from] + 1..net.rank[*to] {
                 let lane = net.sizes.len();
-                net.sizes.push(Size { w: LANE, h: 0.0 });
+                net.sizes.push((LANE, 0.0));
                 net.rank.push(rank);
                 net.above.push(Vec::new());
                 net.below.push(Vec::new());
@@ -178,8 +169,8 @@ impl Net {
         for rank in ranks {
             let mut left = 0.0;
             for at in rank {
-                x[*at] = left + self.sizes[*at].w / 2.0;
-                left += self.sizes[*at].w + GAP_X;
+                x[*at] = left + self.sizes[*at].0 / 2.0;
+                left += self.sizes[*at].0 + GAP_X;
             }
         }
         let mean =
@@ -231,7 +222,7 @@ impl Net {
         let mut at = 0.0;
         for (i, node) in rank.iter().enumerate() {
             if i > 0 {
-                at += (self.sizes[rank[i - 1]].w + self.sizes[*node].w) / 2.0 + GAP_X;
+                at += (self.sizes[rank[i - 1]].0 + self.sizes[*node].0) / 2.0 + GAP_X;
             }
             offset.push(at);
         }
@@ -259,21 +250,21 @@ impl Net {
     }
 
     fn draw(&self, ranks: &[Vec<usize>], x: &[f64], arrows: &[(usize, usize)]) -> Flow {
-        let left = (0..self.sizes.len()).map(|at| x[at] - self.sizes[at].w / 2.0);
+        let left = (0..self.sizes.len()).map(|at| x[at] - self.sizes[at].0 / 2.0);
         let left = left.fold(f64::INFINITY, f64::min);
-        let right = (0..self.sizes.len()).map(|at| x[at] + self.sizes[at].w / 2.0);
+        let right = (0..self.sizes.len()).map(|at| x[at] + self.sizes[at].0 / 2.0);
         let right = right.fold(f64::NEG_INFINITY, f64::max);
         let mut tops = Vec::with_capacity(ranks.len());
         let mut y = 0.0;
         for rank in ranks {
-            let h = rank.iter().map(|at| self.sizes[*at].h).fold(0.0, f64::max);
+            let h = rank.iter().map(|at| self.sizes[*at].1).fold(0.0, f64::max);
             tops.push((y, h));
             y += h + GAP_Y;
         }
         let middle = |at: usize| (x[at] - left).round();
         let boxes: Vec<Rect> = (0..self.n_boxes)
             .map(|at| {
-                let Size { w, h } = self.sizes[at];
+                let (w, h) = self.sizes[at];
                 let (top, room) = tops[self.rank[at]];
                 Rect::new(middle(at) - w / 2.0, top + ((room - h) / 2.0).round(), w, h)
             })
@@ -311,7 +302,7 @@ impl Net {
         let mut all: Vec<usize> = (0..arrows.len()).filter(|i| arrows[*i].1 == to).collect();
         all.sort_by(|a, b| from(*a).total_cmp(&from(*b)));
         let nth = all.iter().position(|i| *i == arrow).unwrap_or(0);
-        let step = (self.sizes[to].w / (all.len() + 1) as f64).min(28.0);
+        let step = (self.sizes[to].0 / (all.len() + 1) as f64).min(28.0);
         (nth as f64 - (all.len() - 1) as f64 / 2.0) * step
     }
 }
@@ -321,16 +312,13 @@ mod tests {
     use super::*;
 
     /// A random graph whose arrows go from lower to higher indices.
-    fn random(seed: u32, n: usize) -> (Vec<Size>, Vec<(usize, usize)>) {
+    fn random(seed: u32, n: usize) -> (Vec<Point>, Vec<(usize, usize)>) {
         let mut state = seed;
         let mut next = move |below: usize| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 8) as usize % below.max(1)
         };
-        let sizes = (0..n).map(|_| Size {
-            w: 20.0 + next(200) as f64,
-            h: 16.0 + next(60) as f64,
-        });
+        let sizes = (0..n).map(|_| (20.0 + next(200) as f64, 16.0 + next(60) as f64));
         let sizes = sizes.collect();
         let arrows = (1..n).flat_map(|to| [(next(to), to), (next(to), to)]);
         (sizes, arrows.collect())
@@ -372,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_chain_is_straight() {
-        let sizes = [60.0, 100.0, 20.0].map(|w| Size { w, h: 20.0 });
+        let sizes = [60.0, 100.0, 20.0].map(|w| (w, 20.0));
         let flow = flow(&sizes, &[(0, 1), (1, 2)]);
         let middles: Vec<f64> = flow.boxes.iter().map(|b| b.x + b.w / 2.0).collect();
         assert!(

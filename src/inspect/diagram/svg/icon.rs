@@ -81,7 +81,7 @@ pub(super) fn grid(
 }
 
 /// Queries downwards, keys to the right; what is seen is filled.
-fn mask(seen: &[Range<u32>]) -> Piece {
+pub(super) fn mask(seen: &[Range<u32>]) -> Piece {
     let cell = SIDE / f64::from(MASK);
     let mut piece = Piece::new(SIDE, SIDE);
     piece.frame(1.0, "cell");

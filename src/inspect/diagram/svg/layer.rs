@@ -1,11 +1,11 @@
 //! Kinds of layers with everything in them: the hidden state as a spine, branches that leave and rejoin it.
 
-use super::overlay::heat;
+use super::overlay::{self, heat};
 use super::part::{card, cost_text, opened, small};
-use super::scene::{Item, Piece, Seg};
-use super::shape::{GAP, Link, arrow, chain, head, label, sign, spine_head, tip};
+use super::scene::{Item, Piece, Point, Seg};
+use super::shape::{GAP, Link, arrow, chain, head, label, sign, spine_head, tip, toward};
 use super::stack::badge;
-use super::text::{Style, width};
+use super::text::{Style, cut, width};
 use crate::arch::Join;
 use crate::inspect::diagram::words::tap;
 use crate::inspect::diagram::{Branch, Drawing, Factor, Kind, Part, Slot};
@@ -69,7 +69,9 @@ pub(super) fn heading(kind: &Kind, side: f64, room: f64, lines: &[(Style, String
     let (mut piece, left) = (Piece::new(room, 0.0), side + 14.0);
     piece.put(badge(kind, side), 0.0, 0.0);
     piece.write(left, Style::Title, &kind.label);
-    piece.note(left, &kind.note);
+    for line in overlay::lines(&kind.note) {
+        piece.write(left, Style::Name, line);
+    }
     for (style, text) in lines {
         piece.write(left, *style, text);
     }
@@ -111,31 +113,24 @@ impl Detail {
     }
 }
 
+fn tapped(verb: &str, name: Option<&String>) -> Option<Piece> {
+    name.map(|name| label(&tap(verb, name), "tap"))
+}
+
 fn factor(factor: Option<&Factor>) -> Option<Piece> {
     factor.map(|factor| label(&format!("\u{d7} {}", factor.text), "pill"))
 }
 
 fn branch(branch: &Branch, n: usize, detail: Detail) -> Piece {
-    let from = branch
-        .from
-        .as_ref()
-        .map(|name| label(&tap("reads", name), "tap"));
-    let side = branch
-        .side
-        .as_ref()
-        .map(|name| label(&tap("and", name), "tap"));
-    let save = branch
-        .save
-        .as_ref()
-        .map(|name| label(&format!("saved as {name}"), "tap"));
+    let save = branch.save.as_ref();
     let column = [
-        from,
+        tapped("reads", branch.from.as_ref()),
         detail.norm(branch.pre.as_ref()),
-        side,
+        tapped("and", branch.side.as_ref()),
         Some(detail.block(&branch.block, n)),
         detail.norm(branch.post.as_ref()),
         factor(branch.factor.as_ref()),
-        save,
+        save.map(|name| label(&format!("saved as {name}"), "tap")),
     ];
     chain(column.into_iter().flatten().collect(), Link::Wire)
 }
@@ -184,7 +179,7 @@ fn branches(slot: &Slot, detail: Detail) -> Piece {
 pub(in crate::inspect::diagram) fn slot(slot: &Slot, detail: Detail) -> Piece {
     let tapped = slot.from.as_ref().filter(|name| *name != "x");
     let column = [
-        tapped.map(|name| label(&tap("reads", name), "tap")),
+        self::tapped("reads", tapped),
         detail.norm(slot.pre.as_ref()),
         Some(branches(slot, detail)),
         detail.norm(slot.post.as_ref()),
@@ -196,26 +191,13 @@ pub(in crate::inspect::diagram) fn slot(slot: &Slot, detail: Detail) -> Piece {
     let (top, begin) = (18.0, 18.0 + GAP);
     let mut piece = Piece::new(left + inner.w, begin);
     if tapped.is_none() {
-        let turn = vec![
-            Seg('M', vec![(SPINE, top)]),
-            Seg('L', vec![(start - 8.0, top)]),
-            Seg('Q', vec![(start, top), (start, top + 8.0)]),
-            Seg('L', vec![(start, begin)]),
-        ];
-        piece.push(Item::Path(turn, "wire"));
+        turn(&mut piece, [(SPINE, top), (start, top), (start, begin)]);
         piece.push(Item::Circle(SPINE, top, 4.0, "tip"));
-        head(&mut piece, (start, begin));
     }
     piece.add(left, inner);
     let end = piece.h + GAP;
-    let turn = vec![
-        Seg('M', vec![(back, piece.h)]),
-        Seg('L', vec![(back, end - 8.0)]),
-        Seg('Q', vec![(back, end), (back - 8.0, end)]),
-        Seg('L', vec![(SPINE + 12.0, end)]),
-    ];
-    piece.push(Item::Path(turn, "wire"));
-    tip(&mut piece, (SPINE + 12.0, end), (-1.0, 0.0));
+    let from = (back, piece.h);
+    turn(&mut piece, [from, (back, end), (SPINE + 12.0, end)]);
     let (text, words) = match slot.join {
         Join::Add => ("+", "added to the hidden state"),
         Join::Set => ("=", "replaces the hidden state"),
@@ -223,7 +205,9 @@ pub(in crate::inspect::diagram) fn slot(slot: &Slot, detail: Detail) -> Piece {
     let mut joint = Piece::default();
     sign(&mut joint, (SPINE, end), text);
     piece.put(heat(joint, slot.note.class), 0.0, 0.0);
-    piece.beside_sign((SPINE + 24.0, end + 14.0), &slot.note);
+    let noted = overlay::lines(&slot.note).join(": ");
+    let noted = cut(&noted, Style::Line, piece.w - SPINE - 24.0);
+    piece.start(SPINE + 24.0, end + 14.0, Style::Line, &noted);
     if width(words, Style::Small) <= back - SPINE - 40.0 {
         piece.start(SPINE + 24.0, end - 5.0, Style::Small, words);
     }
@@ -234,6 +218,22 @@ pub(in crate::inspect::diagram) fn slot(slot: &Slot, detail: Detail) -> Piece {
         piece.skip(8.0);
     }
     piece.grouped("slot", "", format!("slot {}", slot.name))
+}
+
+/// An arrow from a point to another one, round in the corner between them.
+fn turn(piece: &mut Piece, [from, corner, to]: [Point; 3]) {
+    let near = |end: Point| {
+        let (dx, dy) = toward(corner, end);
+        (corner.0 + 8.0 * dx, corner.1 + 8.0 * dy)
+    };
+    let path = vec![
+        Seg('M', vec![from]),
+        Seg('L', vec![near(from)]),
+        Seg('Q', vec![corner, near(to)]),
+        Seg('L', vec![to]),
+    ];
+    piece.push(Item::Path(path, "wire"));
+    tip(piece, to, toward(corner, to));
 }
 
 /// The begin or the end of the hidden state in a layer.

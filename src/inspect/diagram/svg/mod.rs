@@ -82,28 +82,23 @@ pub(super) fn layers_of(drawing: &Drawing, kind: &Kind) -> String {
 pub fn document(drawing: &Drawing, piece: &Piece, what: &str) -> String {
     let title = format!("{}: {what}", drawing.name);
     let desc = desc::drawing(drawing, what);
-    piece.to_svg(&title, &desc, &style::rules(piece))
+    piece.to_svg(&title, &desc)
 }
 
 /// Two drawings side by side as an SVG document.
 pub fn comparison(comparison: &Comparison, name: &str) -> String {
-    let piece = compared(comparison);
-    let desc = desc::comparison(comparison);
-    piece.to_svg(name, &desc, &style::rules(&piece))
+    compared(comparison).to_svg(name, &desc::comparison(comparison))
 }
 
 /// The whole model as a small SVG document, without tooltips.
 pub fn small_stack(drawing: &Drawing) -> String {
     let desc = desc::drawing(drawing, "the whole model");
-    compact(&stack(drawing), &drawing.name, &desc)
+    let piece = stack(drawing).without_tooltips();
+    piece.to_svg(&drawing.name, &desc)
 }
 
 /// A kind of layer as a small SVG document: the same for equal ones, whoever has them.
 pub fn small_kind(kind: &Kind) -> String {
-    compact(&self::kind(kind), &kind.label, &desc::kind(kind))
-}
-
-fn compact(piece: &Piece, title: &str, desc: &str) -> String {
-    let piece = piece.without_tooltips();
-    piece.to_svg(title, desc, &style::rules(&piece))
+    let piece = self::kind(kind).without_tooltips();
+    piece.to_svg(&kind.label, &desc::kind(kind))
 }

@@ -1,17 +1,16 @@
 //! Colours, numbers and marks of a measurement on boxes, and the legend that says what they mean.
 //!
-//! A colour is never alone: the number stands in the box as text, and the first difference has a sign and
-//! a word. Text on a colour has the colour of ink, since the quiet one would be too pale.
+//! A colour is never alone: the number and the mark of the first difference stand in the box as text. Text on a colour has the colour of ink, since the quiet one would be too pale.
 
-use super::scene::{Item, Piece, Point, Rect};
+use super::scene::{Item, Piece, Rect};
 use super::text::{Style, cut, width};
 use crate::inspect::diagram::overlay::{COLD, HOT};
 use crate::inspect::diagram::{Legend, Note};
 
-/// What a mark says.
-const FIRST: &str = "first difference";
-/// Room of the sign before its word.
-const SIGN: f64 = 17.0;
+/// What marks the first difference.
+const FIRST: &str = "\u{25b2} first difference";
+/// The mark alone, where there is little room.
+const MARK: &str = "\u{25b2} ";
 /// Width of a small box of a colour, with the room behind it.
 const SWATCH: f64 = 32.0;
 
@@ -34,69 +33,22 @@ pub(super) fn heat(mut piece: Piece, class: &'static str) -> Piece {
     piece
 }
 
-/// Pixels that a mark of the first difference takes with its word; none without one.
-pub(super) fn mark_width(note: &Note) -> f64 {
-    match note.first {
-        Some(_) => SIGN + width(FIRST, Style::Name),
-        None => 0.0,
-    }
-}
-
-impl Piece {
-    /// Adds the mark of the first difference and the number of a box below all else, if it has them.
-    pub(super) fn note(&mut self, x: f64, note: &Note) {
-        if note.first.is_some() {
-            self.skip(Style::Name.leading());
-            self.mark((x, self.h - Style::Name.drop()));
-        }
-        self.write(x, Style::Name, &note.text);
-    }
-
-    /// Adds a mark with its word, whose base line begins at a point.
-    pub(super) fn mark(&mut self, (x, y): Point) {
-        self.flag((x, y));
-        self.start(x + SIGN, y, Style::Name, FIRST);
-    }
-
-    /// Adds a triangle with an exclamation mark.
-    fn flag(&mut self, (x, y): Point) {
-        let middle = x + 6.5;
-        let triangle = [(x, y + 1.0), (x + 13.0, y + 1.0), (middle, y - 10.5)];
-        self.outline(&triangle, "flag");
-        self.line(&[(middle, y - 6.0), (middle, y - 3.0)], "flagtext");
-        self.line(&[(middle, y - 1.5), (middle, y - 0.5)], "flagtext");
-    }
-
-    /// Adds what is noted of a circle behind it, as far as there is room for it.
-    pub(super) fn beside_sign(&mut self, (mut x, y): Point, note: &Note) {
-        let marked = mark_width(note);
-        if marked > 0.0 && x + marked <= self.w {
-            self.mark((x, y));
-            x += marked + 10.0;
-        }
-        if x + width(&note.text, Style::Line) <= self.w {
-            self.start(x, y, Style::Line, &note.text);
-        }
-    }
+/// What is noted of a box, in lines: the mark of the first difference, and the number.
+pub(super) fn lines(note: &Note) -> Vec<&str> {
+    let mark = note.first.as_ref().map(|_| FIRST);
+    let number = Some(note.text.as_str()).filter(|text| !text.is_empty());
+    mark.into_iter().chain(number).collect()
 }
 
 /// The cell of a layer in a strip: its letter and its number.
 pub(super) fn cell(w: f64, h: f64, letter: &str, note: &Note) -> Piece {
     let mut piece = Piece::new(w, h);
     piece.frame(3.0, "swatch");
-    let (y, mut right) = (h / 2.0 + 4.0, w - 5.0);
+    let (y, room) = (h / 2.0 + 4.0, w - 12.0 - width(letter, Style::Small));
     piece.start(5.0, y, Style::Small, letter);
-    let mut room = w - 12.0 - width(letter, Style::Small);
-    if note.first.is_some() {
-        piece.flag((right - 12.0, y));
-        (right, room) = (right - SIGN, room - SIGN);
-    }
-    piece.end(
-        right,
-        y,
-        Style::Small,
-        &cut(&note.short, Style::Small, room),
-    );
+    let mark = note.first.as_ref().map_or("", |_| MARK);
+    let number = cut(&format!("{mark}{}", note.short), Style::Small, room);
+    piece.end(w - 5.0, y, Style::Small, &number);
     heat(piece, note.class)
 }
 
@@ -129,8 +81,7 @@ pub(in crate::inspect::diagram) fn legend(legend: &Legend, room: f64) -> Piece {
     }
     piece.skip(rows as f64 * ROW + 2.0);
     if let Some(first) = &legend.first {
-        piece.flag((0.0, piece.h + Style::Line.leading() - 4.0));
-        piece.write(SIGN, Style::Line, first);
+        piece.write(0.0, Style::Line, &format!("{MARK}{first}"));
     }
     for text in &legend.lines {
         piece.write(0.0, Style::Small, text);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::icon;
-use super::overlay::{heat, mark_width};
+use super::overlay::{self, heat};
 use super::scene::{Item, Piece, Rect};
 use super::shape::{MAX_ROW, drum, graph, label, sign};
 use super::text::{Style, cut, width, wrap};
@@ -100,27 +100,21 @@ pub(super) fn card(part: &Part, room: f64) -> Piece {
     )
 }
 
-/// A norm as a card: its name, and its number behind that.
+/// A norm as a card: its name, and what is noted of it.
 pub(super) fn small(part: &Part) -> Piece {
-    let title = match part.note.text.as_str() {
-        "" => part.title.clone(),
-        number => format!("{}: {number}", part.title),
-    };
-    let marked = match mark_width(&part.note) {
-        0.0 => 0.0,
-        marked => marked + 12.0,
-    };
-    let w = (width(&title, Style::Line) + marked + 20.0).ceil();
-    let mut piece = Piece::new(w, 22.0);
-    piece.frame(11.0, "frame");
-    piece.middle((w - marked) / 2.0, 15.0, Style::Line, &title);
-    if marked > 0.0 {
-        piece.mark((w - marked, 15.0));
-    }
+    let mut rows = vec![(part.title.clone(), Style::Line)];
+    rows.extend(noted(&part.note));
+    let piece = boxed(&rows, "frame");
     heat(
         piece.grouped(part.class, &part.id, String::new()),
         part.note.class,
     )
+}
+
+/// What is noted of a box, as its lines.
+fn noted(note: &Note) -> impl Iterator<Item = (String, Style)> {
+    let lines = overlay::lines(note).into_iter();
+    lines.map(|line| (line.to_owned(), Style::Line))
 }
 
 /// Title, words, formula, numbers and small pictures.
@@ -143,7 +137,9 @@ fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
         }
         piece.skip(8.0);
     }
-    piece.note(0.0, &part.note);
+    for line in overlay::lines(&part.note) {
+        piece.write(0.0, Style::Name, line);
+    }
     piece.write(0.0, Style::Line, &part.line);
     piece.write(0.0, Style::Small, &part.formula);
     if is_full {
@@ -186,63 +182,56 @@ fn op_box(part: &Part, op: &Op, id: &str, result: Option<String>, note: &Note) -
         return heat(piece.grouped("op", id, op.title.clone()), note.class);
     }
     let mut rows = vec![(op.title.clone(), Style::Name)];
-    rows.push((note.text.clone(), Style::Line));
+    rows.extend(noted(note));
     let of_weights = weights.iter().flat_map(|weight| weight_rows(weight));
     rows.extend(of_weights.map(|row| (row, Style::Small)));
     rows.extend(result.map(|result| (format!("gives {result}"), Style::Small)));
-    rows.retain(|(text, _)| !text.is_empty());
     let docs = weights.iter().map(|w| format!("{}: {}", w.name, w.doc));
     let lines: Vec<String> = op.ops.iter().cloned().chain(docs).collect();
-    let piece = boxed(&rows, op.shape, note);
+    let frame = match op.shape {
+        OpShape::Kept => "drum",
+        OpShape::Weighted => "wbox",
+        _ => "pill",
+    };
+    let piece = boxed(&rows, frame);
     heat(piece.grouped("op", id, lines.join("\n")), note.class)
 }
 
-/// A circle in the middle of its room, with its number on the right.
+/// A circle in the middle of its room, with what is noted of it on the right.
 fn signed(text: &str, note: &Note) -> Piece {
-    let marked = mark_width(note);
-    let beside = match note.text.is_empty() {
-        true => 0.0,
-        false => width(&note.text, Style::Small).max(marked) + 5.0,
-    };
-    let x = (12.0 + beside).ceil();
+    let lines = overlay::lines(note);
+    let widths = lines.iter().map(|line| 5.0 + width(line, Style::Small));
+    let x = (12.0 + widths.fold(0.0, f64::max)).ceil();
     let mut piece = Piece::new(2.0 * x, 24.0);
     sign(&mut piece, (x, 12.0), text);
-    if marked > 0.0 {
-        piece.mark((x + 17.0, 9.0));
+    let mut y = 16.0 - 6.5 * lines.len().saturating_sub(1) as f64;
+    for line in lines {
+        piece.start(x + 17.0, y, Style::Small, line);
+        y += 13.0;
     }
-    let y = if marked > 0.0 { 22.0 } else { 16.0 };
-    piece.start(x + 17.0, y, Style::Small, &note.text);
     piece
 }
 
-/// A box of lines, with the mark of the first difference below them.
-fn boxed(rows: &[(String, Style)], shape: OpShape, note: &Note) -> Piece {
+/// A box of lines whose frame is of a class.
+fn boxed(rows: &[(String, Style)], frame: &'static str) -> Piece {
     let rows = rows
         .iter()
         .map(|(text, style)| (cut(text, *style, MAX_ROW), *style));
     let rows: Vec<(String, Style)> = rows.collect();
     let widths = rows.iter().map(|(text, style)| width(text, *style));
-    let w = (widths.fold(mark_width(note), f64::max) + 20.0).ceil();
-    let marked = match note.first {
-        Some(_) => Style::Name.leading(),
-        None => 0.0,
-    };
-    let dip = if shape == OpShape::Kept { 6.0 } else { 0.0 };
+    let w = (widths.fold(0.0, f64::max) + 20.0).ceil();
+    let dip = if frame == "drum" { 6.0 } else { 0.0 };
     let texts: f64 = rows.iter().map(|(_, style)| style.leading()).sum();
-    let mut piece = Piece::new(w, texts + marked + 7.0 + 2.0 * dip);
-    match shape {
-        OpShape::Kept => drum(&mut piece, dip),
-        OpShape::Weighted => piece.frame(6.0, "wbox"),
-        _ => piece.frame(12.0, "pill"),
+    let mut piece = Piece::new(w, texts + 7.0 + 2.0 * dip);
+    match frame {
+        "drum" => drum(&mut piece, dip),
+        "wbox" => piece.frame(6.0, frame),
+        _ => piece.frame(12.0, frame),
     }
     let mut y = 2.0 + 1.5 * dip;
     for (text, style) in rows {
         y += style.leading();
         piece.middle(w / 2.0, y - 3.0, style, &text);
-    }
-    if marked > 0.0 {
-        let x = ((w - mark_width(note)) / 2.0).round();
-        piece.mark((x, y + marked - 3.0));
     }
     piece
 }

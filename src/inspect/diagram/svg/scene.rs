@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use super::style;
 use super::text::{Style, width, wrap};
 
 /// A point; y grows downwards.
@@ -247,44 +248,42 @@ impl Piece {
     }
 
     /// The piece as an SVG document.
-    pub fn to_svg(&self, title: &str, desc: &str, style: &str) -> String {
-        let (w, h) = (self.w.ceil(), self.h.ceil());
-        let mut out = format!(
+    pub fn to_svg(&self, title: &str, desc: &str) -> String {
+        let (w, h, style) = (self.w.ceil(), self.h.ceil(), style::rules(self));
+        format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" \
              height=\"{h}\" role=\"img\" aria-labelledby=\"title desc\">\n<title \
              id=\"title\">{}</title>\n<desc id=\"desc\">{}</desc>\n<style>{style}</style>\n<rect \
-             class=\"paper\" width=\"{w}\" height=\"{h}\"/>\n",
+             class=\"paper\" width=\"{w}\" height=\"{h}\"/>\n{}</svg>\n",
             escape(title),
-            escape(desc)
-        );
-        merged(&self.items).for_each(|item| write_item(&mut out, &item, false));
-        out + "</svg>\n"
+            escape(desc),
+            self.written(false)
+        )
     }
 
     /// The piece as SVG elements of a page, whose groups have the names of what they show.
     pub fn elements(&self) -> String {
+        self.written(true)
+    }
+
+    fn written(&self, is_page: bool) -> String {
         let mut out = String::new();
-        merged(&self.items).for_each(|item| write_item(&mut out, &item, true));
+        for item in &self.items {
+            write_item(&mut out, item, is_page);
+        }
         out
     }
 
-    /// The same without tooltips and without the groups of operations.
+    /// The same without names and tooltips.
     #[must_use]
-    pub fn without_tooltips(&self) -> Self {
-        let mut open = Vec::new();
-        let kept = self.items.iter().filter_map(|item| match item {
-            Item::Open(class, ..) => {
-                let is_kept = class.starts_with("part");
-                open.push(is_kept);
-                is_kept.then(|| Item::Open(class, String::new(), String::new()))
+    pub fn without_tooltips(mut self) -> Self {
+        for item in &mut self.items {
+            if let Item::Open(_, id, tooltip) = item {
+                id.clear();
+                tooltip.clear();
             }
-            Item::Close => open.pop().unwrap_or(false).then_some(Item::Close),
-            other => Some(other.clone()),
-        });
-        Self {
-            items: kept.collect(),
-            ..*self
         }
+        self
     }
 
     /// Classes that occur.
@@ -304,29 +303,6 @@ impl Piece {
         }
         all
     }
-}
-
-/// The items, with lines of a class that follow each other as one.
-fn merged(items: &[Item]) -> impl Iterator<Item = Item> {
-    let mut out: Vec<Item> = Vec::with_capacity(items.len());
-    // Where the present run of lines began.
-    let mut start = 0;
-    for item in items {
-        let Item::Path(segs, class) = item else {
-            out.push(item.clone());
-            start = out.len();
-            continue;
-        };
-        let known = out[start..].iter_mut().find_map(|other| match other {
-            Item::Path(known, other) if other == class => Some(known),
-            _ => None,
-        });
-        match known {
-            Some(known) => known.extend_from_slice(segs),
-            None => out.push(item.clone()),
-        }
-    }
-    out.into_iter()
 }
 
 /// A coordinate in whole or half pixels.
@@ -391,34 +367,21 @@ fn write_item(out: &mut String, item: &Item, is_page: bool) {
     debug_assert!(result.is_ok(), "writing to a string does not fail");
 }
 
-/// An outline; coordinates are those from the point before, which are shorter. Lines without a length are
-/// left out, and an outline of nothing else is empty: not every renderer draws one.
+/// An outline without lines that have no length, which not every renderer draws; empty if it has nothing else.
 fn path(segs: &[Seg]) -> String {
-    let (mut x, mut y) = (0.0, 0.0);
-    let mut out = String::new();
-    let mut start = String::new();
-    for seg in segs {
-        let points = seg.1.iter().map(|(x, y)| (half(*x), half(*y)));
+    let (mut out, mut is_line, mut last) = (String::new(), false, None);
+    for Seg(letter, points) in segs {
+        let points = points.iter().map(|(x, y)| (half(*x), half(*y)));
         let points: Vec<Point> = points.collect();
-        let relative = points.iter().flat_map(|(a, b)| [a - x, b - y]);
-        let relative: Vec<String> = relative.map(|n| n.to_string()).collect();
-        let step = match (seg.0, points.as_slice()) {
-            ('M', [(a, b)]) => {
-                start = format!("M{a} {b}");
-                String::new()
-            }
-            ('L', [(a, b)]) if *a == x && *b == y => String::new(),
-            ('L', [(a, b)]) if *a == x => format!("v{}", b - y),
-            ('L', [(a, b)]) if *b == y => format!("h{}", a - x),
-            (letter, _) => format!("{}{}", letter.to_ascii_lowercase(), relative.join(" ")),
-        };
-        if !step.is_empty() {
-            out += &std::mem::take(&mut start);
-            out += &step;
+        if *letter == 'L' && points.last() == last.as_ref() {
+            continue;
         }
-        (x, y) = points.last().copied().unwrap_or((x, y));
+        is_line |= *letter != 'M';
+        last = points.last().copied().or(last);
+        let points: Vec<String> = points.iter().map(|(x, y)| format!("{x} {y}")).collect();
+        out += &format!("{letter}{}", points.join(" "));
     }
-    out
+    if is_line { out } else { String::new() }
 }
 
 /// Text as XML content or attribute; characters that XML forbids become a sign for them.

@@ -1,6 +1,6 @@
 //! Shapes that several pictures share: labels, arrows, chains of pieces, drums, small boxes.
 
-use super::flow::{Size, flow};
+use super::flow::flow;
 use super::scene::{Anchor, Item, Piece, Point, Rect, Seg};
 use super::text::{Style, cut, width};
 
@@ -56,7 +56,7 @@ pub(super) fn chain(pieces: Vec<Piece>, link: Link) -> Piece {
 /// Pieces below each other along arrows `(from, to)`, which go from earlier to later ones, and where the
 /// pieces are.
 pub(super) fn graph(pieces: Vec<Piece>, arrows: &[(usize, usize)]) -> (Piece, Vec<Rect>) {
-    let sizes = pieces.iter().map(|p| Size { w: p.w, h: p.h });
+    let sizes = pieces.iter().map(|p| (p.w, p.h));
     let flow = flow(&sizes.collect::<Vec<_>>(), arrows);
     let mut all = Piece::new(flow.w, flow.h);
     flow.routes.iter().for_each(|route| arrow(&mut all, route));
@@ -104,6 +104,12 @@ pub(super) fn tip(piece: &mut Piece, (x, y): Point, (dx, dy): Point) {
     let (a, b) = (x - 6.0 * dx, y - 6.0 * dy);
     let (side, up) = (3.5 * dy, 3.5 * dx);
     piece.outline(&[(a - side, b - up), (a + side, b + up), (x, y)], "tip");
+}
+
+/// The direction from a point to another one that is straight above, below or beside it.
+pub(super) fn toward(from: Point, to: Point) -> Point {
+    let sign = |n: f64| if n.abs() > 0.5 { n.signum() } else { 0.0 };
+    (sign(to.0 - from.0), sign(to.1 - from.1))
 }
 
 /// The end of the hidden state's line at a point.

@@ -94,50 +94,30 @@ fn pixels(thousandths: f64, style: Style) -> f64 {
     thousandths / 1000.0 * style.size() * bold * MARGIN
 }
 
-/// A text in lines of at most `room` pixels.
+/// A text in lines of at most `room` pixels, broken at spaces. Where a word has no room it is broken behind
+/// an operator, or anywhere; at least one character is in each line.
 pub(super) fn wrap(text: &str, style: Style, room: f64) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ').filter(|word| !word.is_empty()) {
-        let longer = lines.last().map(|line| format!("{line} {word}"));
-        match longer.filter(|line| width(line, style) <= room) {
-            Some(line) => {
-                lines.pop();
-                lines.push(line);
+    let mut lines = Vec::new();
+    let mut rest = text.trim_matches(' ');
+    while !rest.is_empty() {
+        let (mut taken, mut space, mut operator, mut end) = (0.0, None, None, rest.len());
+        // No more is measured than has room, so that a long text takes as long as it has characters.
+        for (at, c) in rest.char_indices() {
+            taken += thousandths(c);
+            if c == ' ' {
+                space = Some(at);
+            } else if at > 0 && pixels(taken, style) > room {
+                end = space.or(operator).unwrap_or(at);
+                break;
+            } else if "\u{b7}+\u{2212}/".contains(c) {
+                operator = Some(at + c.len_utf8());
             }
-            None => lines.extend(broken(word, style, room)),
         }
+        let (line, left) = rest.split_at(end);
+        lines.push(line.trim_end_matches(' ').to_owned());
+        rest = left.trim_start_matches(' ');
     }
     lines
-}
-
-/// A word in pieces of at most `room` pixels, broken behind an operator where it has one.
-fn broken(word: &str, style: Style, room: f64) -> Vec<String> {
-    let mut pieces = Vec::new();
-    let mut rest = word;
-    while let Some(at) = piece_of(rest, style, room) {
-        pieces.push(rest[..at].to_owned());
-        rest = &rest[at..];
-    }
-    pieces.push(rest.to_owned());
-    pieces
-}
-
-/// Where a word that is too long is broken: at least one character is before it. No more of the word is
-/// measured than has room, so that a long one takes as long as it has characters.
-fn piece_of(word: &str, style: Style, room: f64) -> Option<usize> {
-    let (mut taken, mut behind_operator) = (0.0, None);
-    for (at, c) in word.char_indices() {
-        let end = at + c.len_utf8();
-        taken += thousandths(c);
-        if pixels(taken, style) > room {
-            let fitting = if at == 0 { end } else { at };
-            return Some(behind_operator.unwrap_or(fitting)).filter(|at| *at < word.len());
-        }
-        if "\u{b7}+\u{2212}/".contains(c) {
-            behind_operator = Some(end);
-        }
-    }
-    None
 }
 
 /// A text cut to `room` pixels.

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use super::super::icon::grid;
 use super::super::scene::{Item, Piece, Rect};
-use super::super::shape::{cell, drum, graph, label};
+use super::super::shape::{cell, graph, label};
 use super::super::text::Style;
-use super::{ROOM, SIDE, arrow, cells, legend, lettered};
+use super::{ROOM, SIDE, arrow, cells, kept, legend, lettered};
 use crate::inspect::diagram::{Drawing, Loan, View, WINDOW};
 
 /// A state that goes from token to token; only the last one is there.
@@ -89,9 +89,7 @@ pub(super) fn shared(drawing: &Drawing, loans: &[Loan]) -> Piece {
             more => format!("read by {more} more and"),
         };
         readers.truncate(READERS);
-        let mut keys = Piece::new(58.0, 40.0);
-        drum(&mut keys, 5.0);
-        keys.middle(29.0, 27.0, Style::Line, "keys");
+        let keys = kept(drawing, "keys", &[]);
         let writer = lettered(drawing, "written by", &[kind(&loan.owner)], ROOM);
         let readers = lettered(drawing, &word, &readers, ROOM);
         graph(vec![writer, keys, readers], &[(0, 1), (1, 2)]).0

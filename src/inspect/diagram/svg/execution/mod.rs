@@ -5,9 +5,9 @@ mod layers;
 mod passes;
 
 use super::notes::KINDS;
-use super::scene::{Item, Piece, Point, Rect};
-use super::shape::{cell, tip};
-use super::text::{Style, width};
+use super::scene::{Piece, Point};
+use super::shape::{cell, drum, tip, toward};
+use super::text::{Style, cut, width};
 use crate::inspect::diagram::{Drawing, Picture, Scene};
 
 /// Least and greatest width of a card, and what is between cards and inside their borders.
@@ -166,17 +166,23 @@ fn cells(side: f64, each: f64, all: &[(&'static str, String)]) -> Piece {
 /// A thin straight arrow along an axis.
 fn arrow(piece: &mut Piece, from: Point, to: Point) {
     piece.line(&[from, to], "wire");
-    let along = |a: f64, b: f64| {
-        if (b - a).abs() > 0.5 {
-            (b - a).signum()
-        } else {
-            0.0
-        }
-    };
-    tip(piece, to, (along(from.0, to.0), along(from.1, to.1)));
+    tip(piece, to, toward(from, to));
 }
 
-/// A narrow high box for a vector, whose middle is at `x`.
-fn vector(piece: &mut Piece, x: f64, y: f64, class: &'static str) {
-    piece.push(Item::Box(Rect::new(x - 5.0, y, 10.0, 28.0), 2.0, class));
+/// A drum with a name, and the letters of the layers that it is of if they are not all.
+fn kept(drawing: &Drawing, name: &str, kinds: &[usize]) -> Piece {
+    let mut piece = Piece::new(62.0, 44.0);
+    drum(&mut piece, 6.0);
+    let letters = kinds
+        .iter()
+        .map(|kind| drawing.kinds[*kind].letter.as_str());
+    let letters = letters.collect::<Vec<&str>>().join(", ");
+    let is_all = kinds.is_empty() || kinds.len() == drawing.kinds.len();
+    let y = if is_all { 30.0 } else { 24.0 };
+    piece.middle(31.0, y, Style::Line, name);
+    if !is_all {
+        let of = cut(&format!("of {letters}"), Style::Small, 56.0);
+        piece.middle(31.0, y + 13.0, Style::Small, &of);
+    }
+    piece
 }
