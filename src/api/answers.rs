@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use crate::engine::serving::Served;
-use crate::engine::{AnswerToken, Event, FinishReason, Fixed, Request, Stopped, Usage};
+use crate::engine::{AnswerToken, Event, FinishReason, Fixed, Progress, Request, Stopped, Usage};
 
 use super::error::Error;
 use super::parts::{Piece, Reader};
@@ -42,10 +42,12 @@ pub(super) struct Completion {
     /// The tokens of the prompt, if their log-probabilities are wanted.
     pub(super) prompt: Vec<AnswerToken>,
     pub(super) tokens: Vec<AnswerToken>,
-    /// The token that ended it, if log-probabilities are wanted.
+    /// The token that ended it, if one did.
     pub(super) ended: Option<AnswerToken>,
     pub(super) reason: Option<FinishReason>,
     pub(super) stopped: Option<Stopped>,
+    /// What it took by itself.
+    pub(super) usage: Usage,
 }
 
 impl Completion {
@@ -97,9 +99,10 @@ pub(super) fn note_stop(choice: &mut Value, stopped: Option<&Stopped>) {
 
 /// How an endpoint writes the data of a stream's events.
 pub(super) trait Format: Send + 'static {
-    /// Whether events are named by their `type` and the last of them ends the stream, which `[DONE]` does
-    /// otherwise.
+    /// Whether events are named by their `type`; the last of them ends the stream.
     const IS_NAMED: bool = false;
+    /// Whether `[DONE]` follows the last event.
+    const HAS_DONE: bool = !Self::IS_NAMED;
 
     /// Data before the first text of a completion.
     fn start(&mut self, choice: u32) -> Vec<Value>;
@@ -113,12 +116,18 @@ pub(super) trait Format: Send + 'static {
     fn piece(&mut self, _choice: u32, _piece: &Piece) -> Vec<Value> {
         Vec::new()
     }
-    /// The token that ended a completion, where log-probabilities are wanted.
+    /// How far the prompt of a completion is read, where that is wanted.
+    fn progress(&mut self, _choice: u32, _progress: &Progress) -> Vec<Value> {
+        Vec::new()
+    }
+    /// The token that ended a completion, if one did.
     fn ended(&mut self, _choice: u32, _token: AnswerToken) -> Vec<Value> {
         Vec::new()
     }
     /// A denoising step of a completion.
     fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> Vec<Value>;
+    /// Takes note of what a completion took, before its end is written.
+    fn took(&mut self, _choice: u32, _usage: &Usage) {}
     /// The end of a completion.
     fn end(&mut self, choice: u32, reason: FinishReason, stopped: Option<&Stopped>) -> Vec<Value>;
     /// Data after the last completion.
@@ -220,12 +229,13 @@ impl Answers {
                 } => {
                     one.reason = Some(reason);
                     one.stopped = stopped;
+                    one.usage = usage;
                     let pieces = self.rest(choice, reason);
                     pieces.into_iter().for_each(|piece| one.add(piece));
                     self.add(choice, &usage);
                 }
                 // Reported in streams only, and of texts that are pooled.
-                Event::Step { .. } | Event::Pooled(_) => {}
+                Event::Step { .. } | Event::Progress(_) | Event::Pooled(_) => {}
                 Event::Failed(failure) => return Err(failure.into()),
             }
         }
@@ -282,7 +292,7 @@ impl Answers {
                 None => (format.failed(&incomplete()), Stage::Failed),
             };
             let mut out = sse_events::<F>(data);
-            if stage == Stage::Complete && !F::IS_NAMED {
+            if stage == Stage::Complete && F::HAS_DONE {
                 out.push(SseEvent::default().data("[DONE]"));
             }
             let next = (stage == Stage::Open).then_some((answers, format));
@@ -298,6 +308,7 @@ impl Answers {
         self.record.event(&event);
         let data = match event {
             Event::Prompt(tokens) => format.prompt(i, &tokens),
+            Event::Progress(progress) => format.progress(i, &progress),
             Event::Ended(token) => format.ended(i, token),
             Event::Text { text, tokens } => {
                 let pieces = self.read(i, text, tokens);
@@ -316,6 +327,7 @@ impl Answers {
                 usage,
             } => {
                 self.add(i, &usage);
+                format.took(i, &usage);
                 self.n_open -= 1;
                 let mut out = pieces_written(format, i, &self.rest(i, reason));
                 out.extend(format.end(i, reason, stopped.as_ref()));
@@ -355,6 +367,14 @@ fn pieces_written(format: &mut impl Format, i: u32, pieces: &[Piece]) -> Vec<Val
         other => format.piece(i, other),
     });
     written.collect()
+}
+
+/// How far a prompt is read, as llama-server has it.
+pub(super) fn progress_json(progress: &Progress) -> Value {
+    json!({
+        "total": progress.total, "cache": progress.cached, "processed": progress.processed,
+        "time_ms": (progress.time.as_secs_f64() * 1e3).round() as u64,
+    })
 }
 
 /// Times and rates of a request as llama-server has them; of several completions, the longest times.

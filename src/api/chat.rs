@@ -13,10 +13,10 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use crate::engine::{AnswerToken, FinishReason, Fixed, Stopped, Usage};
+use crate::engine::{AnswerToken, FinishReason, Fixed, Progress, Stopped, Usage};
 
 use super::Pool;
-use super::answers::{Completion, Format, TOOL_CALLS, finish_reason, note_stop};
+use super::answers::{Completion, Format, TOOL_CALLS, finish_reason, note_stop, progress_json};
 use super::dialogue::{self, Dialogue};
 use super::diffusion::step_json;
 use super::envelope::Envelope;
@@ -93,6 +93,15 @@ pub(super) async fn completions(
         answer["prompt_logprobs"] = logprobs::of_prompt(prompt, served.handle.tokenizer());
     }
     Ok(Json(answer).into_response())
+}
+
+pub(super) async fn input_tokens(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, Error> {
+    let (dialogue, _) = parse(Body::read(&headers, body)?)?;
+    dialogue.input_tokens(&pool).await
 }
 
 impl Chat {
@@ -189,6 +198,12 @@ impl Format for Shape {
             }
         };
         vec![self.delta(choice, &delta, None, None)]
+    }
+
+    fn progress(&mut self, choice: u32, progress: &Progress) -> Vec<Value> {
+        let mut chunk = self.delta(choice, &json!({}), None, None);
+        chunk["prompt_progress"] = progress_json(progress);
+        vec![chunk]
     }
 
     fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> Vec<Value> {

@@ -14,10 +14,10 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::engine::serving::Served;
-use crate::engine::{AnswerToken, FinishReason, Fixed, Request, Stopped, Usage};
+use crate::engine::{AnswerToken, FinishReason, Fixed, Progress, Request, Stopped, Usage};
 
 use super::Pool;
-use super::answers::{Answers, Completion, Format, finish_reason, note_stop};
+use super::answers::{Answers, Completion, Format, finish_reason, note_stop, progress_json};
 use super::diffusion::step_json;
 use super::envelope::Envelope;
 use super::error::Error;
@@ -337,6 +337,12 @@ impl Format for Shape {
         let (arrays, _) = self.arrays(&[token], offset);
         let arrays = arrays.map(|arrays| self.chunk(choice, "", Some(&arrays), None));
         arrays.into_iter().collect()
+    }
+
+    fn progress(&mut self, choice: u32, progress: &Progress) -> Vec<Value> {
+        let mut chunk = self.chunk(choice, "", None, None);
+        chunk["prompt_progress"] = progress_json(progress);
+        vec![chunk]
     }
 
     fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> Vec<Value> {

@@ -4,6 +4,9 @@
 
 use std::sync::Arc;
 
+use axum::Json;
+use serde_json::{Value, json};
+
 use crate::engine::Request;
 use crate::engine::serving::Served;
 
@@ -88,6 +91,17 @@ impl Dialogue {
     /// What does not fit the model, or the model is not there.
     pub(super) async fn prompt(&self, pool: &Arc<Pool>) -> Result<Prompt, Error> {
         self.prompt_for(pool.get(self.generation.model()).await?)
+    }
+
+    /// The number of tokens of its prompt, as OpenAI has it.
+    ///
+    /// # Errors
+    /// What does not fit the model, or the model is not there.
+    pub(super) async fn input_tokens(&self, pool: &Arc<Pool>) -> Result<Json<Value>, Error> {
+        let n = self.prompt(pool).await?.tokens.len();
+        Ok(Json(
+            json!({ "object": "response.input_tokens", "input_tokens": n }),
+        ))
     }
 
     /// Its prompt for a model.

@@ -229,9 +229,15 @@ impl Error {
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
         };
-        json!({ "error": {
+        let mut body = json!({ "error": {
             "message": self.to_string(), "type": kind, "param": self.param(), "code": self.code(),
-        } })
+        } });
+        // In llama-server's words, so that clients can shorten a prompt by as much as it needs.
+        if let Self::ContextLength { found, limit, .. } = self {
+            body["error"]["n_prompt_tokens"] = (*found).into();
+            body["error"]["n_ctx"] = (*limit).into();
+        }
+        body
     }
 }
 

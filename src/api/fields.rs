@@ -187,7 +187,11 @@ impl Body {
             let inner = error.into_inner().to_string();
             let missing = inner.strip_prefix("missing field `");
             match missing.and_then(|rest| rest.split_once('`')) {
-                Some((field, _)) => Error::missing(format!("{}{field}", self.prefix)),
+                // The path of the body itself is a dot.
+                Some((field, _)) if path == "." => {
+                    Error::missing(format!("{}{field}", self.prefix))
+                }
+                Some((field, _)) => Error::missing(format!("{}{path}.{field}", self.prefix)),
                 None => Error::kind(format!("{}{path}", self.prefix), &plain(&inner)),
             }
         })

@@ -41,6 +41,8 @@ fields! {
         /// Number of tokens before one may end the completion (vLLM).
         min_tokens: Option<u64>,
         n: Option<u32>,
+        /// `n` of llama-server.
+        n_cmpl: Option<u32>,
         stop: Option<OneOrMany>,
         /// Tokens that end the completion (vLLM).
         stop_token_ids: Option<Vec<u32>>,
@@ -53,6 +55,8 @@ fields! {
         draft: Option<u64>,
         /// Whether the response has times and rates (llama-server).
         timings_per_token: Option<bool>,
+        /// Whether a stream reports how far the prompt is read (llama-server).
+        return_progress: Option<bool>,
         /// Adapters and their scales, the others being off.
         lora: Option<Vec<Scaled>>,
         /// Options of text diffusion.
@@ -199,9 +203,19 @@ impl Generation {
         self.common.prompt_logprobs.is_some()
     }
 
+    /// The requested maximum number of tokens of a completion.
+    pub(super) fn most_tokens(&self) -> Option<u64> {
+        self.most().1
+    }
+
+    /// Whether end-of-generation tokens are excluded.
+    pub(super) fn ignores_eos(&self) -> bool {
+        self.sampling.ignores_eos()
+    }
+
     /// Number of completions of a prompt.
     pub(super) fn n_choices(&self) -> u32 {
-        self.common.n.unwrap_or(1)
+        self.common.n.or(self.common.n_cmpl).unwrap_or(1)
     }
 
     /// The grammar of the completions.
@@ -252,6 +266,8 @@ impl Generation {
             },
             cache_prompt: common.cache_prompt != Some(false),
             top_logprobs,
+            post_sampling: false,
+            progress: common.return_progress == Some(true) && self.is_streamed(),
             prompt_logprobs: common.prompt_logprobs.map(|top| top as usize),
             n_drafted: common.draft.map(count),
             constraint: constraint.cloned(),

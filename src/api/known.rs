@@ -51,7 +51,6 @@ const KNOWN: &[Known] = &[
     nothing("safety_identifier", Type::Text),
     nothing("prompt_cache_key", Type::Text),
     nothing("prompt_cache_retention", Type::Text),
-    nothing("parallel_tool_calls", Type::Flag),
     nothing("verbosity", Type::Text),
     nothing("prediction", Type::Any),
     refused("modalities", &["[\"text\"]"]),
@@ -100,6 +99,8 @@ const KNOWN: &[Known] = &[
     nothing("speculative.n_min", Type::Number),
     nothing("speculative.p_min", Type::Number),
     nothing("backend_sampling", Type::Flag),
+    nothing("adaptive_decay", Type::Number),
+    refused("adaptive_target", &["-1"]),
     refused("dynatemp_range", &["0"]),
     refused("min_keep", &["0"]),
     refused("t_max_predict_ms", &["0", "-1"]),
@@ -108,10 +109,8 @@ const KNOWN: &[Known] = &[
     refused("n_probs", &["0"]),
     refused("post_sampling_probs", &["false"]),
     refused("return_tokens", &["false"]),
-    refused("return_progress", &["false"]),
     refused("response_fields", &["[]"]),
     refused("grammar_lazy", &["false"]),
-    refused("reasoning_format", &["\"none\"", "\"auto\""]),
 ];
 
 /// The field of this name, if it is known and not served.

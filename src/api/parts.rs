@@ -238,6 +238,7 @@ mod tests {
 
     fn token(bytes: &[u8]) -> AnswerToken {
         AnswerToken {
+            id: 0,
             bytes: bytes.to_vec(),
             chosen: None,
             rank: 0,

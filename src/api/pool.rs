@@ -85,6 +85,8 @@ struct Place {
 /// What a model is and what has become of it.
 pub(super) struct Info {
     pub(super) name: String,
+    /// Where it is; the name of one that is built in.
+    pub(super) path: String,
     /// `loaded`, `loading`, `not loaded` or `not servable`.
     pub(super) state: &'static str,
     pub(super) served: Option<Arc<Served>>,
@@ -215,6 +217,7 @@ impl Place {
         };
         Info {
             name: name.to_owned(),
+            path: self.source.path(),
             state,
             served,
             description,

@@ -63,7 +63,11 @@ pub(super) async fn results(
                 }
                 Event::Failed(failure) => return Err(failure.into()),
                 // Nothing is generated.
-                Event::Prompt(_) | Event::Text { .. } | Event::Ended(_) | Event::Step { .. } => {}
+                Event::Prompt(_)
+                | Event::Progress(_)
+                | Event::Text { .. }
+                | Event::Ended(_)
+                | Event::Step { .. } => {}
             }
         }
         if !is_done {

@@ -8,9 +8,12 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 
+use crate::sampling::Params;
+
 use super::Pool;
 use super::adapters::Which;
 use super::error::Error;
+use super::native;
 
 pub(super) async fn props(
     State(pool): State<Arc<Pool>>,
@@ -24,7 +27,10 @@ pub(super) async fn props(
         "model_alias": info.name,
         "state": info.state,
         "total_slots": limits.map(|limits| limits.n_parallel),
-        "default_generation_settings": { "n_ctx": n_ctx },
+        "model_path": info.path,
+        "default_generation_settings": {
+            "n_ctx": n_ctx, "params": native::defaults(&Params::default()),
+        },
         "n_queue": limits.map(|limits| limits.n_queue),
         "chat_template": served.and_then(|served| served.chat_template.as_deref()),
         "modalities": { "vision": false, "audio": false },

@@ -103,7 +103,11 @@ impl Record {
             }
             Event::Done { reason, .. } => notes.finish(finish_reason(*reason)),
             Event::Failed(_) => notes.finish("error"),
-            Event::Prompt(_) | Event::Ended(_) | Event::Pooled(_) | Event::Step { .. } => {}
+            Event::Prompt(_)
+            | Event::Progress(_)
+            | Event::Ended(_)
+            | Event::Pooled(_)
+            | Event::Step { .. } => {}
         }
     }
 }

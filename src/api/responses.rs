@@ -15,6 +15,7 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use serde_json::Value;
 
 use super::Pool;
 use super::dialogue::Dialogue;
@@ -27,18 +28,8 @@ pub(super) use request::fields;
 use request::Rewritten;
 use response::Shape;
 
-pub(super) async fn responses(
-    State(pool): State<Arc<Pool>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Response, Error> {
-    let rewritten = request::rewritten(Body::read(&headers, body)?)?;
-    let Rewritten {
-        mut body,
-        echo,
-        custom,
-        top_logprobs,
-    } = rewritten;
+/// The conversation of a request that was rewritten.
+fn dialogue(mut body: Body) -> Result<Dialogue, Error> {
     let dialogue = Dialogue::take(&mut body)?;
     body.finish()?;
     dialogue.check()?;
@@ -46,6 +37,31 @@ pub(super) async fn responses(
         let message = "`n` is not 1: a response is one completion";
         return Err(Error::value("n", message));
     }
+    Ok(dialogue)
+}
+
+pub(super) async fn input_tokens(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, Error> {
+    let rewritten = request::rewritten(Body::read(&headers, body)?)?;
+    dialogue(rewritten.body)?.input_tokens(&pool).await
+}
+
+pub(super) async fn responses(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Error> {
+    let rewritten = request::rewritten(Body::read(&headers, body)?)?;
+    let Rewritten {
+        body,
+        echo,
+        custom,
+        top_logprobs,
+    } = rewritten;
+    let dialogue = dialogue(body)?;
     let begun = dialogue.begin(&pool, top_logprobs).await?;
     let envelope = Envelope::new(begun.served, "resp_", Reports::default());
     let mut shape = Shape::new(envelope, echo, custom, top_logprobs.is_some());

@@ -9,8 +9,8 @@ use axum::routing::{get, post};
 
 use super::fields::{Field, of};
 use super::{
-    Pool, adapters, anthropic, chat, completions, diagram, embeddings, health, metrics, models,
-    openapi, page, props, rerank, responses, settings, tokens,
+    Pool, adapters, anthropic, chat, completions, diagram, embeddings, health, infill, metrics,
+    models, native, openapi, page, props, rerank, responses, settings, tokens,
 };
 
 /// A route as it is documented.
@@ -61,11 +61,18 @@ routes! {
     post "/lora-adapters", adapters::set, "Sets the scales of the adapters of a model: a list of objects with `id` and `scale`.";
     post "/v1/chat/completions", chat::completions, "Continues a conversation.", chat::fields;
     post "/chat/completions", chat::completions, "As `/v1/chat/completions`.", chat::fields;
+    post "/v1/chat/completions/input_tokens", chat::input_tokens, "The number of tokens of a conversation's prompt.", chat::fields;
+    post "/chat/completions/input_tokens", chat::input_tokens, "As `/v1/chat/completions/input_tokens`.", chat::fields;
     post "/v1/responses", responses::responses, "Continues a conversation, in the shape of OpenAI's responses.", responses::fields;
     post "/responses", responses::responses, "As `/v1/responses`.", responses::fields;
+    post "/v1/responses/input_tokens", responses::input_tokens, "The number of tokens of a conversation's prompt.", responses::fields;
+    post "/responses/input_tokens", responses::input_tokens, "As `/v1/responses/input_tokens`.", responses::fields;
     post "/v1/messages", anthropic::messages, "Continues a conversation, in Anthropic's shape.", anthropic::fields;
     post "/v1/messages/count_tokens", anthropic::count_tokens, "The number of tokens of a conversation's prompt.", anthropic::fields;
     post "/v1/completions", completions::completions, "Continues a text, or scores it.", completions::fields;
+    post "/completion", native::completion, "Continues a text, in the shape of llama-server.", native::fields;
+    post "/completions", native::completion, "As `/completion`.", native::fields;
+    post "/infill", infill::infill, "Text for the gap between two others, in the shape of llama-server.", infill::fields;
     post "/v1/embeddings", embeddings::embeddings, "Vectors of texts.", embeddings::fields;
     post "/embeddings", embeddings::embeddings, "As `/v1/embeddings`.", embeddings::fields;
     post "/v1/rerank", rerank::rerank, "The order of documents by how well they answer a query.", rerank::fields::<rerank::Rerank>;

@@ -1,7 +1,6 @@
 //! The fields of a request that say how tokens are sampled. Numbers and lists come from the table of the
 //! stages, with their ranges and defaults.
 
-use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
 
 use serde_json::Value;
@@ -11,6 +10,7 @@ use crate::sampling::{
 };
 use crate::text::tokenizer::Tokenizer;
 
+use super::biases::{Biased, Biases, biases};
 use super::error::{Error, quoted};
 use super::fields::{self, Body, Field, fields};
 
@@ -35,8 +35,8 @@ fields! {
 /// A list as a request has it.
 #[derive(Debug)]
 enum Elements {
-    /// Biases by token ids.
-    Biases(BTreeMap<String, f64>),
+    /// Biases by token ids or texts.
+    Biases(Vec<(Biased, f64)>),
     /// Texts that tokens hold.
     Texts(Vec<String>),
 }
@@ -55,7 +55,7 @@ pub(super) fn fields() -> Vec<Field> {
     let lists = LISTS.iter().map(|list| Field {
         name: list.name,
         ty: match list.kind {
-            ListKind::Biases(_) => "Option<Map>".into(),
+            ListKind::Biases(_) => "Option<Biases>".into(),
             ListKind::Breakers(_) => "Option<Vec<String>>".into(),
         },
         doc: list.doc.trim().to_owned(),
@@ -103,6 +103,11 @@ impl Sampling {
         })
     }
 
+    /// Whether end-of-generation tokens are excluded.
+    pub(super) fn ignores_eos(&self) -> bool {
+        self.others.ignore_eos == Some(true)
+    }
+
     /// The parameters for a model with this vocabulary; a fresh seed where the request has none.
     ///
     /// # Errors
@@ -111,8 +116,9 @@ impl Sampling {
         let mut params = self.numbers.clone();
         for (list, elements) in LISTS.iter().zip(&self.lists) {
             match (&list.kind, elements) {
-                (ListKind::Biases(of), Some(Elements::Biases(by_id))) => {
-                    *of(&mut params) = biases(list.name, by_id, tokenizer.vocab_len())?;
+                (ListKind::Biases(of), Some(Elements::Biases(all))) => {
+                    let tokens = |text: &str| tokenizer.encode(text, false, true);
+                    *of(&mut params) = biases(list.name, all, tokenizer.vocab_len(), tokens)?;
                 }
                 (ListKind::Breakers(_), _) if list.is_off(PARAMETERS, &params) => {}
                 (ListKind::Breakers(of), Some(Elements::Texts(texts))) => {
@@ -137,43 +143,8 @@ impl Sampling {
     }
 }
 
-/// Biases of the tokens of a vocabulary.
-fn biases(
-    name: &str,
-    by_id: &BTreeMap<String, f64>,
-    n_vocab: usize,
-) -> Result<Vec<(u32, f32)>, Error> {
-    let bias = |(key, bias): (&String, &f64)| {
-        let id = key.parse::<u32>().ok();
-        let Some(id) = id.filter(|id| (*id as usize) < n_vocab) else {
-            let message = format!(
-                "`{name}`: `{}` is not a token id below {n_vocab}",
-                quoted(key)
-            );
-            return Err(Error::value(name, message));
-        };
-        if !(-100.0..=100.0).contains(bias) {
-            let message = format!("`{name}`: {bias} is not in -100 to 100");
-            return Err(Error::value(name, message));
-        }
-        // -100 bans a token, whatever its logit.
-        let is_ban = *bias == -100.0;
-        let bias = if is_ban {
-            f32::NEG_INFINITY
-        } else {
-            *bias as f32
-        };
-        Ok((id, bias))
-    };
-    if by_id.len() > n_vocab {
-        let message = format!("`{name}`: more biases than the {n_vocab} tokens there are");
-        return Err(Error::value(name, message));
-    }
-    by_id.iter().map(bias).collect()
-}
-
 /// Checks the size of a list of texts.
-fn check_texts(name: &str, texts: &[String]) -> Result<(), Error> {
+pub(super) fn check_texts(name: &str, texts: &[String]) -> Result<(), Error> {
     let fault = |message: String| Err(Error::value(name, format!("`{name}`: {message}")));
     if texts.len() > MAX_TEXTS {
         return fault(format!(
@@ -191,7 +162,11 @@ fn check_texts(name: &str, texts: &[String]) -> Result<(), Error> {
 fn take_lists<P>(body: &mut Body, table: &[List<P>]) -> Result<Vec<Option<Elements>>, Error> {
     let take = |list: &List<P>| {
         Ok(match list.kind {
-            ListKind::Biases(_) => body.take_as(list.name)?.map(Elements::Biases),
+            ListKind::Biases(_) => {
+                let all: Option<Biases> = body.take_as(list.name)?;
+                let all = all.map(|all| all.list(list.name));
+                all.transpose()?.map(Elements::Biases)
+            }
             ListKind::Breakers(_) => {
                 let texts: Option<Vec<String>> = body.take_as(list.name)?;
                 let texts = texts.map(|texts| check_texts(list.name, &texts).map(|()| texts));
@@ -261,7 +236,9 @@ mod tests {
         take_numbers(&mut body, toy::PARAMETERS, &mut params).map_err(|e| e.to_string())?;
         let lists = take_lists(&mut body, toy::LISTS).map_err(|e| e.to_string())?;
         if let Some(Elements::Biases(by_id)) = &lists[0] {
-            params.toy_biases = biases("toy_biases", by_id, 5).map_err(|e| e.to_string())?;
+            let tokens = |text: &str| Ok(text.bytes().map(|byte| u32::from(byte - b'a')).collect());
+            params.toy_biases =
+                biases("toy_biases", by_id, 5, tokens).map_err(|e| e.to_string())?;
         }
         body.finish().map_err(|e| e.to_string())?;
         Ok(params)
@@ -273,7 +250,15 @@ mod tests {
         assert_eq!((params.toy_bonus, params.toy_alpha), (1.5, 0.0));
         let params = taken(&json!({ "toy_biases": { "3": 2, "4": -100 } })).expect("good");
         assert_eq!(params.toy_biases, [(3, 2.0), (4, f32::NEG_INFINITY)]);
+        let pairs = json!({ "toy_biases": [[3, 2], ["ae", false], [0, 1.5]] });
+        let params = taken(&pairs).expect("good");
+        let expected = [(0, 1.5), (3, 2.0), (4, f32::NEG_INFINITY)];
+        assert_eq!(params.toy_biases, expected, "the last one of a token holds");
         for (body, expected) in [
+            (
+                json!({ "toy_biases": [[3, true]] }),
+                "`toy_biases`: found `true`, expected a number or false",
+            ),
             (
                 json!({ "toy_bonus": 3 }),
                 "`toy_bonus`: found `3`, expected a number from -2 to 2 (toy bonus; 0 = off)",

@@ -154,6 +154,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         ends: Ends::default(),
         cache_prompt: true,
         top_logprobs: None,
+        post_sampling: false,
+        progress: false,
         prompt_logprobs: None,
         n_drafted: None,
         constraint: constraint
@@ -168,7 +170,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     while let Some(event) = events.blocking_recv() {
         match event {
             // Not asked for.
-            Event::Prompt(_) | Event::Ended(_) | Event::Pooled(_) => {}
+            Event::Prompt(_) | Event::Progress(_) | Event::Ended(_) | Event::Pooled(_) => {}
             Event::Text { text, .. } if is_live => held.push_str(&text),
             Event::Text { text, .. } => output::bytes(text.as_bytes())?,
             Event::Step {

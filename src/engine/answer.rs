@@ -1,12 +1,12 @@
 //! What is reported of a request: who waits for it, the text gate, the usage.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::sampling::{Logprobs, SampleError, TokenLogprob};
+use crate::sampling::{Drawn, Logprobs, SampleError, TokenLogprob};
 use crate::text::gate::{Gate, Released};
 use crate::text::tokenizer::Tokenizer;
 
-use super::event::{AnswerToken, Event, Failure, FinishReason, Stopped, Usage};
+use super::event::{AnswerToken, Event, Failure, FinishReason, Progress, Stopped, Usage};
 use super::limits::Limits;
 use super::request::{Ends, Request};
 use super::stats;
@@ -15,6 +15,7 @@ use super::submission::Caller;
 /// What a token carries through the text gate.
 #[derive(Default)]
 pub(super) struct Entry {
+    id: u32,
     pub(super) chosen: Option<TokenLogprob>,
     rank: usize,
     top: Vec<TokenLogprob>,
@@ -24,6 +25,7 @@ impl Entry {
     /// The same with its bytes.
     fn of(self, bytes: Vec<u8>) -> AnswerToken {
         AnswerToken {
+            id: self.id,
             bytes,
             chosen: self.chosen,
             rank: self.rank,
@@ -38,9 +40,13 @@ pub(super) struct Answer {
     stops: Vec<Vec<u8>>,
     /// What of the request stopped the completion.
     stopped: Option<Stopped>,
-    /// The token that ended it, if it is reported.
+    /// The token that ended it, if one did.
     ended: Option<AnswerToken>,
     top_logprobs: Option<usize>,
+    /// Whether log-probabilities are those after all stages of sampling.
+    pub(super) post_sampling: bool,
+    /// What was reported last of how far the prompt is read; none where that is not wanted.
+    progress: Option<Progress>,
     prompt_logprobs: Option<usize>,
     /// Tokens of the prompt that are scored and not sent.
     scored: Vec<AnswerToken>,
@@ -63,6 +69,11 @@ impl Answer {
             stopped: None,
             ended: None,
             top_logprobs: request.top_logprobs,
+            post_sampling: request.post_sampling && request.top_logprobs.is_some(),
+            progress: request.progress.then(|| Progress {
+                total: request.prompt.len(),
+                ..Progress::default()
+            }),
             prompt_logprobs: request.prompt_logprobs,
             scored: Vec::new(),
             ends: request.ends.clone(),
@@ -114,12 +125,35 @@ impl Answer {
         if self.started.is_none() {
             self.started = Some(Instant::now());
             self.usage.cached_tokens = n_cached;
+            if let Some(progress) = &mut self.progress {
+                (progress.cached, progress.processed) = (n_cached, n_cached);
+                let first = *progress;
+                self.send(Event::Progress(first));
+            }
+        }
+    }
+
+    /// Takes note that the first `n` tokens are read, as far as they are the prompt's.
+    pub(super) fn progressed(&mut self, n: usize) {
+        let Some(progress) = &mut self.progress else {
+            return;
+        };
+        let n = n.min(progress.total);
+        // What is read once more after a pause is no progress.
+        if n > progress.processed {
+            progress.processed = n;
+            progress.time = self.started.map_or(Duration::ZERO, |at| at.elapsed());
+            let now = *progress;
+            self.send(Event::Progress(now));
         }
     }
 
     /// Takes note that its prompt is read; the first time counts.
     pub(super) fn prefilled(&mut self) {
-        self.prefilled.get_or_insert_with(Instant::now);
+        if self.prefilled.is_none() {
+            self.prefilled = Some(Instant::now());
+            self.progressed(usize::MAX);
+        }
     }
 
     /// Whether a token ends the completion and is not part of its text.
@@ -129,10 +163,8 @@ impl Answer {
 
     /// Takes note of the token that ends the completion.
     pub(super) fn end_at(&mut self, token: u32, entry: Entry, tokenizer: &Tokenizer) {
-        self.ended = entry
-            .chosen
-            .is_some()
-            .then(|| entry.of(tokenizer.piece(token).to_vec()));
+        let entry = Entry { id: token, ..entry };
+        self.ended = Some(entry.of(tokenizer.piece(token).to_vec()));
         let is_requested = self.ends.stop_tokens.contains(&token);
         self.stopped = is_requested.then_some(Stopped::Token(token));
     }
@@ -165,8 +197,21 @@ impl Answer {
     pub(super) fn entry(&self, token: u32, logits: &[f32]) -> Result<Entry, SampleError> {
         match self.top_logprobs {
             None => Ok(Entry::default()),
+            // Nothing was drawn: no other token could have come.
+            Some(_) if self.post_sampling => Ok(entry_drawn(token, &Drawn::certain(token))),
             Some(_) => Ok(self.entry_of(token, &Logprobs::new(logits)?)),
         }
+    }
+
+    /// What is reported of a token that was drawn from such candidates.
+    pub(super) fn entry_drawn(&self, token: u32, drawn: &Drawn) -> Entry {
+        entry_drawn(token, drawn)
+    }
+
+    /// How many of the most probable tokens are reported after all stages of sampling; none where those are not
+    /// wanted.
+    pub(super) fn n_drawn(&self) -> Option<usize> {
+        self.top_logprobs.filter(|_| self.post_sampling)
     }
 
     /// [`Self::entry`] where the log-probabilities are at hand.
@@ -194,6 +239,7 @@ impl Answer {
             (Some(logprobs), Some(n_top)) => entry_of(token, logprobs, n_top),
             _ => Entry::default(),
         };
+        let entry = Entry { id: token, ..entry };
         self.scored.push(entry.of(tokenizer.piece(token).to_vec()));
         Ok(())
     }
@@ -213,6 +259,7 @@ impl Answer {
         let after = now - since.unwrap_or(self.caller.arrived);
         self.caller.stats.token(since.is_none(), after);
         let piece = tokenizer.piece(token);
+        let entry = Entry { id: token, ..entry };
         let released = tracing::trace_span!(target: "phase", "detokenise")
             .in_scope(|| self.gate.push(piece, entry));
         let stop = released.stopped.and_then(|i| self.stops.get(i));
@@ -278,8 +325,18 @@ impl Answer {
 fn entry_of(token: u32, logprobs: &Logprobs<'_>, n_top: usize) -> Entry {
     let chosen = logprobs.of(token);
     Entry {
+        id: token,
         chosen: chosen.map(|logprob| TokenLogprob { id: token, logprob }),
         rank: logprobs.rank(token).unwrap_or(0),
         top: logprobs.top(n_top),
+    }
+}
+
+fn entry_drawn(token: u32, drawn: &Drawn) -> Entry {
+    Entry {
+        id: token,
+        chosen: Some(drawn.chosen),
+        rank: drawn.rank,
+        top: drawn.top.clone(),
     }
 }

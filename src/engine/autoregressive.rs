@@ -110,6 +110,7 @@ impl Autoregressive {
                 found => found,
             }
         };
+        let n_drawn = sequence.answer.n_drawn();
         let forced = self.thinking.as_ref().and_then(ThinkingBudget::forced);
         let is_allowed = |token: &u32| {
             let bits = mask.and_then(|mask| mask.get(*token as usize / 32));
@@ -119,6 +120,13 @@ impl Autoregressive {
             Some(token) => token,
             None => tracing::trace_span!(target: "phase", "sample").in_scope(sample)?,
         };
+        let drawn = match n_drawn {
+            Some(n) => {
+                let open = open.as_deref().unwrap_or(logits);
+                Some(self.sampler.drawn(token, open, mask, n)?)
+            }
+            None => None,
+        };
         self.sampler.accept(token);
         if let Some(thinking) = &mut self.thinking {
             if forced.is_some_and(|forced| forced != token) {
@@ -126,7 +134,10 @@ impl Autoregressive {
             }
             thinking.push(tokenizer.piece(token));
         }
-        let entry = sequence.answer.entry(token, logits)?;
+        let entry = match &drawn {
+            Some(drawn) => sequence.answer.entry_drawn(token, drawn),
+            None => sequence.answer.entry(token, logits)?,
+        };
         sequence.push(token, entry, tokenizer);
         if let Some(drafter) = &mut self.drafter {
             drafter.push(token);

@@ -9,6 +9,8 @@ use super::diffusion::Fixed;
 /// A token of the prompt, or of the completion as far as it is part of the released text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnswerToken {
+    /// Its id.
+    pub id: u32,
     /// The bytes it contributes to the text.
     pub bytes: Vec<u8>,
     /// The token; none if no log-probabilities are wanted.
@@ -62,12 +64,27 @@ pub struct Usage {
     pub decode: Duration,
 }
 
+/// How far the prompt of a request is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Tokens of the prompt.
+    pub total: usize,
+    /// Those of them that were in the prefix cache.
+    pub cached: usize,
+    /// Those that are read, those in the prefix cache included.
+    pub processed: usize,
+    /// Time since its first step.
+    pub time: Duration,
+}
+
 /// What the engine reports of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// Tokens of the prompt with the log-probabilities that the model gives them, in order; the first
     /// token follows nothing and has none.
     Prompt(Vec<AnswerToken>),
+    /// How far the prompt is read, where that is wanted: before the first step and after each one.
+    Progress(Progress),
     /// Text that is final, with the tokens it is made of.
     Text {
         /// Complete characters.
@@ -75,7 +92,7 @@ pub enum Event {
         /// The tokens whose bytes are the text's.
         tokens: Vec<AnswerToken>,
     },
-    /// The token that ended the completion, where log-probabilities are wanted; its bytes are in no text.
+    /// The token that ended the completion, if one did; its bytes are in no text.
     Ended(AnswerToken),
     /// The vector of a text, or the scores of its classes.
     Pooled(Vec<f32>),

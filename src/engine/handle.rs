@@ -156,6 +156,11 @@ impl Handle {
                 return Err(Rejected::Field { field, message });
             }
         }
+        if request.post_sampling && (is_diffusion || searches) {
+            let field = "post_sampling_probs";
+            let message = "only where tokens are sampled one by one".into();
+            return Err(Rejected::Field { field, message });
+        }
         match self.kind {
             Kind::Vectors(unfit) => Err(Rejected::NoText(unfit)),
             Kind::Diffusion(config) => {

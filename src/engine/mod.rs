@@ -33,7 +33,7 @@ mod thinking;
 
 pub use adapters::Adapters;
 pub use diffusion::{Diffusion, Fixed, Remasking};
-pub use event::{AnswerToken, Event, Failure, FinishReason, Stopped, Usage};
+pub use event::{AnswerToken, Event, Failure, FinishReason, Progress, Stopped, Usage};
 pub use handle::Handle;
 pub use limits::Limits;
 pub use pooling::Passage;

@@ -25,6 +25,11 @@ pub struct Request {
     pub ends: Ends,
     /// Length of the list of most probable tokens, if log-probabilities are wanted.
     pub top_logprobs: Option<usize>,
+    /// Whether log-probabilities are those after all stages of sampling, from which tokens are drawn; the model's
+    /// own otherwise.
+    pub post_sampling: bool,
+    /// Whether it is reported how far the prompt is read.
+    pub progress: bool,
     /// Length of the list of most probable tokens of each prompt position, if log-probabilities of the
     /// prompt are wanted.
     pub prompt_logprobs: Option<usize>,
@@ -58,6 +63,8 @@ impl Request {
             ends: Ends::default(),
             cache_prompt: true,
             top_logprobs: None,
+            post_sampling: false,
+            progress: false,
             prompt_logprobs: None,
             n_drafted: None,
             constraint: None,

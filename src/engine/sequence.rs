@@ -174,6 +174,9 @@ impl Sequence {
     pub(super) fn commit(&mut self, is_last: bool, n_more: usize) {
         self.n_cached = self.n_read() + n_more;
         self.n_step = 0;
+        if self.is_prefill {
+            self.answer.progressed(self.n_cached);
+        }
         self.is_prefill &= !is_last;
         while self.cuts.last().is_some_and(|cut| *cut <= self.n_cached) {
             self.cuts.pop();

@@ -197,6 +197,8 @@ fn request(prompt: &[u32], n: usize) -> Request {
         ends: Ends::default(),
         cache_prompt: true,
         top_logprobs: Some(0),
+        post_sampling: false,
+        progress: false,
         prompt_logprobs: None,
         n_drafted: None,
         constraint: None,
@@ -243,6 +245,7 @@ fn take(events: &mut UnboundedReceiver<Event>, answer: &mut Answer) {
         match event {
             Event::Pooled(_) => panic!("nothing is pooled"),
             Event::Ended(_) => {}
+            Event::Progress(_) => panic!("progress is not asked for"),
             Event::Text { tokens, .. } => {
                 let ids = tokens
                     .iter()

@@ -88,6 +88,14 @@ impl Source {
         }
     }
 
+    /// The path of its file or folder; the name of one that is built in.
+    pub fn path(&self) -> String {
+        match self {
+            Self::Shipped(name) => (*name).into(),
+            Self::File(path) => path.display().to_string(),
+        }
+    }
+
     /// Name under which the model is served.
     pub fn name(&self) -> String {
         match self {

@@ -7,6 +7,7 @@
 
 mod candidates;
 mod chain;
+mod drawn;
 mod error;
 mod history;
 mod logprobs;
@@ -42,6 +43,7 @@ mod tests;
 pub(crate) mod toy;
 
 pub use contrastive::{Candidate, Contrastive};
+pub use drawn::Drawn;
 pub use error::SampleError;
 pub use logprobs::{LOGPROB_FLOOR, Logprobs, TokenLogprob};
 pub use parameter::{Kind, List, ListKind, Other, OtherKind, ParamError, Parameter, Range};

@@ -18,7 +18,7 @@ use super::stage::{Stage, Step};
 #[derive(Debug)]
 pub struct Sampler {
     pub(super) chain: Vec<Box<dyn Stage>>,
-    is_greedy: bool,
+    pub(super) is_greedy: bool,
     pub(super) rng: Random,
     pub(super) history: History,
     pub(super) store: Store,

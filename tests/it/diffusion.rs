@@ -181,6 +181,8 @@ fn request(case: &Value) -> Request {
         ends: Ends::default(),
         cache_prompt: true,
         top_logprobs: None,
+        post_sampling: false,
+        progress: false,
         prompt_logprobs: None,
         n_drafted: None,
         constraint: None,
@@ -234,6 +236,7 @@ fn the_engine_fixes_what_the_reference_fixes() {
                         Event::Failed(failure) => panic!("{failure}"),
                         Event::Text { .. }
                         | Event::Prompt(_)
+                        | Event::Progress(_)
                         | Event::Ended(_)
                         | Event::Pooled(_) => {}
                     }

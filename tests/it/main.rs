@@ -42,6 +42,7 @@ mod metadata;
 mod model_routes;
 mod models_page;
 mod mutated_folders;
+mod native;
 
 mod page;
 mod perf;

@@ -107,6 +107,8 @@ fn the_engine_finds_what_reading_everything_finds() {
             ends: Ends::default(),
             cache_prompt: true,
             top_logprobs: Some(0),
+            post_sampling: false,
+            progress: false,
             prompt_logprobs: None,
             n_drafted: None,
             constraint: None,
@@ -130,7 +132,7 @@ fn the_engine_finds_what_reading_everything_finds() {
                 }
                 Event::Done { .. } => break,
                 Event::Ended(_) => {}
-                Event::Step { .. } | Event::Prompt(_) | Event::Pooled(_) => {
+                Event::Step { .. } | Event::Prompt(_) | Event::Progress(_) | Event::Pooled(_) => {
                     panic!("not asked for")
                 }
                 Event::Failed(failure) => panic!("{failure}"),

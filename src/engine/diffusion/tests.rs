@@ -265,6 +265,8 @@ fn request(prompt: &[u32], n: usize, diffusion: Diffusion) -> Request {
         ends: Ends::default(),
         cache_prompt: true,
         top_logprobs: Some(0),
+        post_sampling: false,
+        progress: false,
         prompt_logprobs: None,
         n_drafted: None,
         constraint: None,
@@ -319,6 +321,7 @@ fn got(mut events: UnboundedReceiver<Event>) -> Got {
             }
             Event::Prompt(_) => panic!("prompts are not scored"),
             Event::Pooled(_) => panic!("nothing is pooled"),
+            Event::Progress(_) => panic!("progress is not asked for"),
             Event::Ended(_) => panic!("nothing ends a block of masks"),
             Event::Step { step, fixed, .. } => {
                 assert_eq!(step, got.steps.len());

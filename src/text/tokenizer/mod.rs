@@ -167,6 +167,42 @@ impl Tokenizer {
         Ok(Some(out))
     }
 
+    /// The tokens of other files, by name and text, that come before a gap: one list for each, to be put after
+    /// [`Self::encode_repository`]. A file without a name is a snippet.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_file(&self, name: Option<&str>, text: &str) -> Result<Vec<u32>, Error> {
+        let mut out = Vec::new();
+        match self.roles.file {
+            Some(mark) => {
+                out.push(mark);
+                out.extend(self.encode(&format!("{}\n", name.unwrap_or("tmp")), false, false)?);
+            }
+            // The way the reference implementation tells files apart without such a token.
+            None => out.extend(self.encode("\n\n--- snippet ---\n\n", false, false)?),
+        }
+        out.extend(self.encode(text, false, false)?);
+        Ok(out)
+    }
+
+    /// The tokens before those of files, where the vocabulary has a token for it.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_repository(&self) -> Result<Vec<u32>, Error> {
+        let Some(mark) = self.roles.repo else {
+            return Ok(Vec::new());
+        };
+        let name = self.encode("myproject\n", false, false)?;
+        Ok([vec![mark], name].concat())
+    }
+
+    /// Whether the vocabulary has a token before the name of a file.
+    pub fn marks_files(&self) -> bool {
+        self.roles.file.is_some()
+    }
+
     /// Appends the tokens of a text; `after_text` says whether it continues one.
     fn encode_parts(
         &self,

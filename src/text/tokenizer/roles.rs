@@ -27,6 +27,10 @@ pub(super) struct Roles {
     pub(super) sep: Option<u32>,
     /// Those of [`FIM`], if all are there.
     pub(super) fim: Option<[u32; 3]>,
+    /// That before the name of a repository.
+    pub(super) repo: Option<u32>,
+    /// That before the name of a file.
+    pub(super) file: Option<u32>,
     /// Tokens that end a generation.
     pub(super) ends: BTreeSet<u32>,
 }
@@ -69,6 +73,26 @@ const EOT: ByText = ByText {
 const EOM: ByText = ByText {
     keys: &["tokenizer.ggml.eom_token_id"],
     texts: &["<|eom_id|>"],
+    ends: true,
+};
+
+/// Before the name of a repository.
+const REPO: ByText = ByText {
+    keys: &["tokenizer.ggml.fim_rep_token_id"],
+    texts: &[
+        "<|fim_repo|>",
+        "<|repo_name|>",
+        "<fim-repo>",
+        "<REPO>",
+        "<reponame>",
+    ],
+    ends: true,
+};
+
+/// Before the name of a file.
+const FILE: ByText = ByText {
+    keys: &["tokenizer.ggml.fim_sep_token_id"],
+    texts: &["<|file_sep|>"],
     ends: true,
 };
 
@@ -135,22 +159,8 @@ const OTHERS: &[ByText] = &[
         texts: &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"],
         ends: true,
     },
-    ByText {
-        keys: &["tokenizer.ggml.fim_rep_token_id"],
-        texts: &[
-            "<|fim_repo|>",
-            "<|repo_name|>",
-            "<fim-repo>",
-            "<REPO>",
-            "<reponame>",
-        ],
-        ends: true,
-    },
-    ByText {
-        keys: &["tokenizer.ggml.fim_sep_token_id"],
-        texts: &["<|file_sep|>"],
-        ends: true,
-    },
+    REPO,
+    FILE,
 ];
 
 /// Texts of tokens that end a generation, all of them where several are in a vocabulary.
@@ -270,6 +280,8 @@ impl Roles {
             let id = role.find(metadata, vocab, texts);
             this.ends.extend(id.filter(|_| role.ends));
         }
+        this.repo = REPO.find(metadata, vocab, texts);
+        this.file = FILE.find(metadata, vocab, texts);
         this.find_ends_by_text(vocab, texts);
         if let Some(listed) = listed {
             let ids = (0..listed.len()).filter_map(|at| listed.get(at)?.as_i64());

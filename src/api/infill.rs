@@ -1,0 +1,116 @@
+//! `POST /infill`: text for a gap between two others, with other files before them, in llama-server's shape.
+//!
+//! The prompt is made of the vocabulary's own tokens for it. Of the other files, as many of the last tokens are read as
+//! the context leaves room for; what stands around the gap is read whole.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde::Deserialize;
+
+use crate::engine::serving::Served;
+
+use super::Pool;
+use super::error::Error;
+use super::fields::{self, Body, Field, fields};
+use super::native::{self, Parameters};
+
+const PREFIX: &str = "input_prefix";
+/// Maximum number of other files.
+const MAX_FILES: usize = 1024;
+/// Tokens of a completion for which room stays where the request has no limit.
+const ROOM: u64 = 256;
+
+fields! {
+    struct Gap {
+        /// The text before the gap.
+        input_prefix: String,
+        /// The text after the gap.
+        input_suffix: String,
+        /// Texts of other files: objects with `text` and `filename`.
+        input_extra: Option<Vec<Extra>>,
+        /// The text after `input_prefix` with which the completion starts.
+        prompt: Option<String>,
+    }
+}
+
+/// Another file.
+#[derive(Debug, Deserialize)]
+struct Extra {
+    text: String,
+    filename: Option<String>,
+}
+
+/// The fields of a request as they are documented.
+pub(super) fn fields() -> Vec<Field> {
+    [native::fields_without_prompt(), fields::of::<Gap>()].concat()
+}
+
+pub(super) async fn infill(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Error> {
+    let mut body = Body::read(&headers, body)?;
+    let parameters = Parameters::take(&mut body)?;
+    let gap: Gap = body.take()?;
+    body.finish()?;
+    let n_files = gap.input_extra.as_ref().map_or(0, Vec::len);
+    if n_files > MAX_FILES {
+        let message = format!("`input_extra`: more than {MAX_FILES} files");
+        return Err(Error::value("input_extra", message));
+    }
+    let served = pool.get(parameters.model()).await?;
+    let most = parameters.most_tokens().unwrap_or(ROOM);
+    let tokens = gap.encode(&served, usize::try_from(most).unwrap_or(usize::MAX))?;
+    parameters.answer(&served, vec![tokens], PREFIX).await
+}
+
+impl Gap {
+    /// The tokens of the prompt, which leave room for `n_more` if the other files alone are in their way.
+    fn encode(&self, served: &Served, n_more: usize) -> Result<Vec<u32>, Error> {
+        let fault = |error: crate::text::tokenizer::Error| Error::value(PREFIX, error.to_string());
+        let tokenizer = served.handle.tokenizer();
+        let before = format!(
+            "{}{}",
+            self.input_prefix,
+            self.prompt.as_deref().unwrap_or("")
+        );
+        let own = tokenizer.encode_gap(&before, &self.input_suffix);
+        let Some(mut own) = own.map_err(fault)? else {
+            return Err(Error::Field {
+                param: "model".into(),
+                message: "the vocabulary has no tokens for fill-in-the-middle".into(),
+                code: "unsupported_model",
+            });
+        };
+        let Some(files) = self.input_extra.as_ref().filter(|files| !files.is_empty()) else {
+            return Ok(own);
+        };
+        let is_bos = tokenizer.adds_bos() && own.first().copied() == tokenizer.bos();
+        let rest = own.split_off(usize::from(is_bos));
+        let mut out = own;
+        let repository = tokenizer.encode_repository().map_err(fault)?;
+        let mut others = Vec::new();
+        for file in files {
+            let tokens = tokenizer.encode_file(file.filename.as_deref(), &file.text);
+            others.extend(tokens.map_err(fault)?);
+        }
+        if tokenizer.marks_files() {
+            // The file with the gap has no name in a request.
+            others.extend(tokenizer.encode_file(Some("filename"), "").map_err(fault)?);
+        }
+        let n_taken = out.len() + repository.len() + rest.len();
+        let n_ctx = served.handle.limits().n_ctx;
+        let room = n_ctx.saturating_sub(n_taken.saturating_add(n_more));
+        let start = others.len().saturating_sub(room);
+        out.extend(repository);
+        out.extend(&others[start..]);
+        out.extend(rest);
+        Ok(out)
+    }
+}

@@ -1,0 +1,209 @@
+//! `POST /completion`: prompts without a chat template, in llama-server's own shape.
+//!
+//! Shapes: llama-server's README, `POST /completion`. The parameters are those of every other route for text; what is
+//! of this shape alone is [`Native`]. Not here: the prompts of `/infill`.
+
+mod response;
+mod settings;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+
+use crate::engine::Request;
+use crate::engine::serving::Served;
+
+use super::Pool;
+use super::answers::Answers;
+use super::error::Error;
+use super::fields::{self, Body, Field, fields};
+use super::generation::{self, Generation, MAX_CHOICES, choices};
+use super::input::{Input, check_ids, sequences};
+
+use response::{Of, Shape};
+
+pub(super) use settings::defaults;
+
+const PROMPT: &str = "prompt";
+/// Longest list of most probable tokens.
+const MAX_PROBS: u32 = 100;
+/// Maximum number of fields that a response may be reduced to.
+const MAX_FIELDS: usize = 64;
+
+fields! {
+    /// What belongs to this shape, whatever the form of the prompt.
+    pub(super) struct Native {
+        /// Length of the list of most probable tokens; 0 = no probabilities.
+        n_probs: Option<u32>,
+        /// Whether probabilities are those after all stages of sampling, from which tokens are drawn; the
+        /// logarithms of the model's own otherwise.
+        post_sampling_probs: Option<bool>,
+        /// Whether a whole response has the ids of its tokens; a stream always does.
+        return_tokens: Option<bool>,
+        /// The fields that the response has, inner ones as `generation_settings/n_predict`; default: all.
+        response_fields: Option<Vec<String>>,
+    }
+}
+
+fields! {
+    struct Prompt {
+        /// A text, token ids, texts and token ids in turns, or several of these.
+        prompt: Value,
+    }
+}
+
+/// The fields of a request as they are documented.
+pub(super) fn fields() -> Vec<Field> {
+    [fields_without_prompt(), fields::of::<Prompt>()].concat()
+}
+
+/// The same but for the prompt.
+pub(super) fn fields_without_prompt() -> Vec<Field> {
+    [generation::fields(), fields::of::<Native>()].concat()
+}
+
+pub(super) async fn completion(
+    State(pool): State<Arc<Pool>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Error> {
+    let mut body = Body::read(&headers, body)?;
+    let parameters = Parameters::take(&mut body)?;
+    let prompt: Prompt = body.take()?;
+    body.finish()?;
+    let prompts = sequences(PROMPT, &prompt.prompt)?;
+    parameters.check_number(prompts.len())?;
+    let served = pool.get(parameters.model()).await?;
+    let encoded = prompts.iter().map(|parts| encode(&served, parts));
+    let encoded = encoded.collect::<Result<_, _>>()?;
+    parameters.answer(&served, encoded, PROMPT).await
+}
+
+/// The tokens of a prompt: its first text gets the special tokens that the vocabulary asks for.
+fn encode(served: &Served, parts: &[Input]) -> Result<Vec<u32>, Error> {
+    let tokenizer = served.handle.tokenizer();
+    let mut tokens = Vec::new();
+    for (i, part) in parts.iter().enumerate() {
+        match part {
+            Input::Text(text) => {
+                let own = tokenizer.encode(text, i == 0, true);
+                tokens.extend(own.map_err(|error| Error::value(PROMPT, error.to_string()))?);
+            }
+            Input::Tokens(ids) => {
+                check_ids(PROMPT, ids, served)?;
+                tokens.extend(ids);
+            }
+        }
+    }
+    Ok(tokens)
+}
+
+/// All of a request but its prompt.
+pub(super) struct Parameters {
+    generation: Generation,
+    native: Native,
+}
+
+impl Parameters {
+    /// Takes the fields out of a body.
+    ///
+    /// # Errors
+    /// A field that is missing, of another type or out of range.
+    pub(super) fn take(body: &mut Body) -> Result<Self, Error> {
+        let generation = Generation::take(body, 0)?;
+        let native: Native = body.take()?;
+        if let Some(n) = native.n_probs.filter(|n| *n > MAX_PROBS) {
+            let message = format!("`n_probs` is {n}, expected 0 to {MAX_PROBS}");
+            return Err(Error::value("n_probs", message));
+        }
+        let n_fields = native.response_fields.as_ref().map_or(0, Vec::len);
+        if n_fields > MAX_FIELDS {
+            let message = format!("`response_fields`: more than {MAX_FIELDS} fields");
+            return Err(Error::value("response_fields", message));
+        }
+        Ok(Self { generation, native })
+    }
+
+    /// The requested model.
+    pub(super) fn model(&self) -> &str {
+        self.generation.model()
+    }
+
+    /// The requested maximum number of tokens of a completion.
+    pub(super) fn most_tokens(&self) -> Option<u64> {
+        self.generation.most_tokens()
+    }
+
+    /// Checks the number of completions of all prompts.
+    fn check_number(&self, n_prompts: usize) -> Result<(), Error> {
+        let n = n_prompts.saturating_mul(self.generation.n_choices() as usize);
+        if n <= MAX_CHOICES as usize {
+            return Ok(());
+        }
+        let message = format!("{n} completions in all, expected at most {MAX_CHOICES}");
+        Err(Error::value(PROMPT, message))
+    }
+
+    /// The response to these prompts, which stand in `field`.
+    ///
+    /// # Errors
+    /// What does not fit the model, or what the engine refuses.
+    pub(super) async fn answer(
+        &self,
+        served: &Arc<Served>,
+        prompts: Vec<Vec<u32>>,
+        field: &'static str,
+    ) -> Result<Response, Error> {
+        let (generation, native) = (&self.generation, &self.native);
+        let constraint = match generation.constraint()? {
+            Some(wanted) => Some(wanted.compile(served).await?),
+            None => None,
+        };
+        let top = native.n_probs.filter(|n| *n > 0).map(|n| n as usize);
+        let mut firsts: Vec<Request> = Vec::new();
+        for prompt in &prompts {
+            let first = generation.request(served, prompt, top, constraint.as_ref());
+            firsts.push(Request {
+                post_sampling: native.post_sampling_probs == Some(true),
+                ..first.map_err(|error| error.of_prompt(field))?
+            });
+        }
+        let n = generation.n_choices();
+        let settings = firsts
+            .first()
+            .map(|first| settings::of(first, generation, native));
+        let requests = firsts.iter().flat_map(|first| choices(first, n));
+        let answers = Answers::submit(served, requests.collect(), n);
+        let answers = answers.map_err(|error| error.of_prompt(field))?;
+        let shape = Shape::new(Of {
+            served: Arc::clone(served),
+            prompts,
+            n_choices: n,
+            settings: settings.unwrap_or_default(),
+            post_sampling: native.post_sampling_probs == Some(true),
+            has_probs: top.is_some(),
+            has_tokens: native.return_tokens == Some(true),
+            has_prompt_logprobs: generation.wants_prompt_logprobs(),
+            fields: native.response_fields.clone().unwrap_or_default(),
+        });
+        if generation.is_streamed() {
+            return Ok(answers.stream(shape));
+        }
+        let (all, _) = answers.collect().await?;
+        let mut out: Vec<Value> = (0..)
+            .zip(&all)
+            .map(|(i, one)| shape.whole(i, one))
+            .collect();
+        let out = match out.len() {
+            1 => out.remove(0),
+            _ => out.into(),
+        };
+        Ok(Json(out).into_response())
+    }
+}

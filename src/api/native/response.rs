@@ -1,0 +1,221 @@
+//! A completion in llama-server's own shape, whole and in the events of a stream, which no `[DONE]` ends.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::api::answers::{Completion, Format, progress_json, timings_json};
+use crate::api::diffusion::step_json;
+use crate::api::logprobs;
+use crate::engine::serving::Served;
+use crate::engine::{AnswerToken, FinishReason, Fixed, Progress, Stopped, TokenLogprob, Usage};
+
+/// What a response is about.
+pub(super) struct Of {
+    pub(super) served: Arc<Served>,
+    pub(super) prompts: Vec<Vec<u32>>,
+    pub(super) n_choices: u32,
+    /// `generation_settings`.
+    pub(super) settings: Value,
+    /// Whether probabilities are those after all stages of sampling.
+    pub(super) post_sampling: bool,
+    pub(super) has_probs: bool,
+    pub(super) has_tokens: bool,
+    pub(super) has_prompt_logprobs: bool,
+    /// The fields of the response; all if there are none.
+    pub(super) fields: Vec<String>,
+}
+
+/// What a stream has sent of a completion.
+#[derive(Clone, Default)]
+struct Sent {
+    n_tokens: usize,
+    has_new_line: bool,
+    usage: Usage,
+}
+
+/// How completions are written.
+pub(super) struct Shape {
+    of: Of,
+    sent: Vec<Sent>,
+}
+
+/// How a completion ended.
+struct Ending<'a> {
+    reason: Option<FinishReason>,
+    stopped: Option<&'a Stopped>,
+    has_new_line: bool,
+    usage: &'a Usage,
+}
+
+impl Shape {
+    pub(super) fn new(of: Of) -> Self {
+        let n = of.prompts.len() * of.n_choices as usize;
+        let sent = vec![Sent::default(); n];
+        Self { of, sent }
+    }
+
+    fn prompt_of(&self, choice: u32) -> &[u32] {
+        &self.of.prompts[(choice / self.of.n_choices) as usize]
+    }
+
+    /// A whole completion.
+    pub(super) fn whole(&self, choice: u32, one: &Completion) -> Value {
+        let all = one.tokens.iter().chain(&one.ended);
+        let ids = all.clone().filter(|_| self.of.has_tokens);
+        let ids: Vec<u32> = ids.map(|token| token.id).collect();
+        let mut out = self.last(
+            choice,
+            (&one.text, &ids),
+            &Ending {
+                reason: one.reason,
+                stopped: one.stopped.as_ref(),
+                has_new_line: one.text.contains('\n'),
+                usage: &one.usage,
+            },
+        );
+        if self.of.has_probs {
+            out["completion_probabilities"] = all.filter_map(|one| self.probability(one)).collect();
+        }
+        if self.of.has_prompt_logprobs {
+            let tokenizer = self.of.served.handle.tokenizer();
+            out["prompt_logprobs"] = logprobs::of_prompt(&one.prompt, tokenizer);
+        }
+        self.reduced(out)
+    }
+
+    /// The object that ends a completion.
+    fn last(&self, choice: u32, (content, ids): (&str, &[u32]), ending: &Ending<'_>) -> Value {
+        let (served, usage) = (&self.of.served, ending.usage);
+        let tokenizer = served.handle.tokenizer();
+        let n_all = usage.prompt_tokens + usage.completion_tokens;
+        let is_full = n_all >= served.handle.limits().n_ctx;
+        let (kind, word) = match (ending.reason, ending.stopped) {
+            (Some(FinishReason::Length), _) => ("limit", String::new()),
+            (None, _) => ("none", String::new()),
+            (Some(FinishReason::Stop), None) => ("eos", String::new()),
+            (Some(FinishReason::Stop), Some(Stopped::Text(text))) => ("word", text.clone()),
+            (Some(FinishReason::Stop), Some(Stopped::Token(id))) => {
+                let piece = String::from_utf8_lossy(tokenizer.piece(*id));
+                ("word", piece.into_owned())
+            }
+        };
+        let prompt = tokenizer.decode(self.prompt_of(choice));
+        json!({
+            "index": choice, "content": content, "tokens": ids,
+            // No request has a place of its own.
+            "id_slot": -1,
+            "stop": true, "model": served.name,
+            "tokens_predicted": usage.completion_tokens, "tokens_evaluated": usage.prompt_tokens,
+            "generation_settings": self.of.settings,
+            "prompt": String::from_utf8_lossy(&prompt),
+            "has_new_line": ending.has_new_line,
+            "truncated": kind == "limit" && is_full,
+            "stop_type": kind, "stopping_word": word,
+            "tokens_cached": n_all.saturating_sub(1),
+            "timings": timings_json(usage),
+        })
+    }
+
+    /// The fields that are wanted; inner ones are called by their path.
+    fn reduced(&self, whole: Value) -> Value {
+        if self.of.fields.is_empty() {
+            return whole;
+        }
+        let paths = self.of.fields.iter();
+        let found = paths.filter_map(|path| {
+            let value = path.split('/').try_fold(&whole, |at, name| at.get(name))?;
+            Some((path.clone(), value.clone()))
+        });
+        found.collect::<Map<_, _>>().into()
+    }
+
+    /// A token with its probability and those of the most probable tokens.
+    fn probability(&self, token: &AnswerToken) -> Option<Value> {
+        let tokenizer = self.of.served.handle.tokenizer();
+        let entry = |bytes: &[u8], one: &TokenLogprob| {
+            let mut out = json!({
+                "id": one.id, "token": String::from_utf8_lossy(bytes), "bytes": bytes,
+            });
+            match self.of.post_sampling {
+                true => out["prob"] = one.logprob.exp().into(),
+                false => out["logprob"] = one.logprob.into(),
+            }
+            out
+        };
+        let mut out = entry(&token.bytes, token.chosen.as_ref()?);
+        let top = token.top.iter();
+        let top = top.map(|one| entry(tokenizer.piece(one.id), one)).collect();
+        let name = match self.of.post_sampling {
+            true => "top_probs",
+            false => "top_logprobs",
+        };
+        out[name] = top;
+        Some(out)
+    }
+
+    fn chunk(&mut self, choice: u32, content: &str, tokens: &[AnswerToken]) -> Value {
+        let n_prompt = self.prompt_of(choice).len();
+        let sent = &mut self.sent[choice as usize];
+        sent.n_tokens += tokens.len();
+        sent.has_new_line |= content.contains('\n');
+        let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
+        let mut out = json!({
+            "index": choice, "content": content, "tokens": ids, "stop": false, "id_slot": -1,
+            "tokens_predicted": sent.n_tokens, "tokens_evaluated": n_prompt,
+        });
+        if self.of.has_probs && !tokens.is_empty() {
+            let all = tokens.iter().filter_map(|token| self.probability(token));
+            out["completion_probabilities"] = all.collect();
+        }
+        out
+    }
+}
+
+impl Format for Shape {
+    const HAS_DONE: bool = false;
+
+    fn start(&mut self, _choice: u32) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn progress(&mut self, choice: u32, progress: &Progress) -> Vec<Value> {
+        let mut chunk = self.chunk(choice, "", &[]);
+        chunk["prompt_progress"] = progress_json(progress);
+        vec![chunk]
+    }
+
+    fn text(&mut self, choice: u32, text: &str, tokens: &[AnswerToken]) -> Vec<Value> {
+        vec![self.chunk(choice, text, tokens)]
+    }
+
+    fn ended(&mut self, choice: u32, token: AnswerToken) -> Vec<Value> {
+        vec![self.chunk(choice, "", &[token])]
+    }
+
+    fn step(&mut self, choice: u32, step: usize, fixed: &[Fixed], n_masked: usize) -> Vec<Value> {
+        let mut chunk = self.chunk(choice, "", &[]);
+        let tokenizer = self.of.served.handle.tokenizer();
+        chunk["diffusion"] = step_json(choice, step, n_masked, fixed, tokenizer);
+        vec![chunk]
+    }
+
+    fn took(&mut self, choice: u32, usage: &Usage) {
+        self.sent[choice as usize].usage = *usage;
+    }
+
+    fn end(&mut self, choice: u32, reason: FinishReason, stopped: Option<&Stopped>) -> Vec<Value> {
+        let sent = &self.sent[choice as usize];
+        let ending = Ending {
+            reason: Some(reason),
+            stopped,
+            has_new_line: sent.has_new_line,
+            usage: &sent.usage,
+        };
+        vec![self.reduced(self.last(choice, ("", &[]), &ending))]
+    }
+
+    fn done(&mut self, _usage: &Usage) -> Vec<Value> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,90 @@
+//! `generation_settings` of a response and the defaults of `/props`: the parameters as they hold, in
+//! llama-server's words.
+//!
+//! What is not served here has the value that turns it off, which is what holds.
+
+use serde_json::{Map, Value, json};
+
+use crate::engine::Request;
+use crate::sampling::{Kind, PARAMETERS, Params};
+
+use crate::api::generation::Generation;
+
+use super::Native;
+
+fn sampling(params: &Params) -> Map<String, Value> {
+    let number = |value: f64, kind: Kind| match kind {
+        Kind::Real => json!(value),
+        Kind::Count | Kind::Integer => json!(value as i64),
+    };
+    let numbers = PARAMETERS.iter().map(|parameter| {
+        let value = number(parameter.get(params), parameter.kind);
+        (parameter.name.to_owned(), value)
+    });
+    let mut out: Map<String, Value> = numbers.collect();
+    let stages = params.order.iter().map(|stage| stage.as_str());
+    out.insert("samplers".into(), stages.collect());
+    out.insert("seed".into(), params.seed.into());
+    let off = json!({
+        "dynatemp_range": 0.0, "dynatemp_exponent": 1.0, "adaptive_target": -1.0,
+        "adaptive_decay": 0.0, "min_keep": 0, "n_keep": 0, "n_discard": 0,
+    });
+    out.extend(
+        off.as_object()
+            .into_iter()
+            .flatten()
+            .map(|(k, v)| (k.clone(), v.clone())),
+    );
+    out
+}
+
+/// The parameters of a request that sets none.
+pub(in crate::api) fn defaults(params: &Params) -> Value {
+    let mut out = sampling(params);
+    let others = json!({
+        // Drawn anew for each request.
+        "seed": -1, "max_tokens": -1, "n_predict": -1, "ignore_eos": false, "stream": false,
+        "stop": [], "logit_bias": [], "n_probs": 0, "timings_per_token": false,
+        "post_sampling_probs": false, "return_progress": false, "cache_prompt": true, "lora": [],
+    });
+    out.extend(
+        others
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(k, v)| (k.clone(), v.clone())),
+    );
+    out.into()
+}
+
+/// The parameters of a request.
+pub(super) fn of(request: &Request, generation: &Generation, native: &Native) -> Value {
+    let mut out = sampling(&request.sampling);
+    let most = request.max_tokens.and_then(|n| i64::try_from(n).ok());
+    let most = most.unwrap_or(-1);
+    let biases = request.sampling.logit_bias.iter();
+    // Minus infinity has no number in JSON.
+    let bias = |bias: f32| Some(bias).filter(|bias| bias.is_finite()).unwrap_or(-100.0);
+    let biases = biases.map(|(id, by)| json!({ "token": id, "bias": bias(*by) }));
+    let stops = request.stops.iter();
+    let adapters = request.adapters.iter().flatten();
+    let others = json!({
+        "max_tokens": most, "n_predict": most, "ignore_eos": generation.ignores_eos(),
+        "stream": generation.is_streamed(),
+        "stop": stops.map(|stop| String::from_utf8_lossy(stop)).collect::<Vec<_>>(),
+        "logit_bias": biases.collect::<Vec<_>>(),
+        "n_probs": native.n_probs.unwrap_or(0),
+        "timings_per_token": generation.reports().timings,
+        "post_sampling_probs": native.post_sampling_probs == Some(true),
+        "return_progress": request.progress, "cache_prompt": request.cache_prompt,
+        "lora": adapters.map(|(id, scale)| json!({ "id": id, "scale": scale })).collect::<Vec<_>>(),
+    });
+    out.extend(
+        others
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(k, v)| (k.clone(), v.clone())),
+    );
+    out.into()
+}
