@@ -142,11 +142,15 @@ fn the_document_lists_the_routes_that_there_are_and_their_fields() {
     let (status, document) = server.json("GET", "/openapi.json", &Value::Null);
     assert_eq!((status, &document["openapi"]), (200, &json!("3.1.0")));
     let minimal = |path: &str| match path {
-        "/v1/responses" | "/responses" => {
+        "/infill" => json!({ "input_prefix": "1", "input_suffix": "1" }),
+        "/completion" | "/completions" => json!({ "prompt": "1", "max_tokens": 1 }),
+        path if path.contains("responses") => {
             json!({ "model": "default", "input": "1", "max_output_tokens": 1 })
         }
         "/v1/chat/completions"
         | "/chat/completions"
+        | "/v1/chat/completions/input_tokens"
+        | "/chat/completions/input_tokens"
         | "/v1/messages"
         | "/v1/messages/count_tokens" => {
             json!({ "model": "default", "max_tokens": 1, "messages": [{ "role": "user", "content": "1" }] })

@@ -189,12 +189,10 @@ fn prompts_are_texts_tokens_and_both_in_turns() {
 #[test]
 fn probabilities_are_the_models_or_those_after_sampling() {
     let server = Server::start(&[]);
-    let raw = complete(
-        &server,
-        json!({ "n_probs": 5, "n_predict": 3, "ignore_eos": true }),
-    );
+    let raw = complete(&server, json!({ "n_probs": 5 }));
     let all = array(&raw["completion_probabilities"]);
-    assert_eq!(all.len(), 3);
+    // The token that ends it is among them.
+    assert_eq!(all.len(), raw["tokens_predicted"]);
     for one in all {
         assert_eq!(one["top_logprobs"][0]["id"], one["id"], "greedy: {one}");
         assert_eq!(array(&one["top_logprobs"]).len(), 5);
