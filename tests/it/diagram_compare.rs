@@ -14,24 +14,10 @@ use crate::diagram_html::with_texts;
 use crate::diagrams::{all_variants, cases, check_layout};
 use crate::goldens::library;
 
-/// How two are compared by the program.
-const COMPARE: [&str; 2] = ["diagram", "--compare"];
-
 /// Pairs that are told apart by very different things.
-const PAIRS: [[&str; 2]; 12] = [
-    ["llama", "qwen3"],
-    ["llama", "gptneox"],
-    ["llama", "llama-moe"],
-    ["gemma3", "gemma4"],
-    ["mamba", "mamba2"],
-    ["bert", "llama"],
-    ["deepseek2", "llama-moe"],
-    ["falcon-h1", "granitehybrid"],
-    ["llada", "llama"],
-    ["gpt-oss", "qwen3moe"],
-    ["qwen35moe", "kimi-linear"],
-    ["gemma4-moe", "gemma4"],
-];
+const PAIRS: &str = "llama qwen3, llama gptneox, llama llama-moe, gemma3 gemma4, mamba mamba2, bert llama, \
+    deepseek2 llama-moe, falcon-h1 granitehybrid, llada llama, gpt-oss qwen3moe, qwen35moe kimi-linear, \
+    gemma4-moe gemma4";
 
 fn drawing_of(name: &str, def: &ArchDef, request: &Request) -> Drawing {
     let sample = Sample::of_definition(name, def, request).expect("it can be drawn");
@@ -53,18 +39,16 @@ fn check(name: &str, a: &Drawing, b: &Drawing) -> Comparison {
         let all: Vec<usize> = (0..drawing.parts().count()).collect();
         assert_eq!(found, all, "{name}: parts of side {side}");
     }
-    let other = Comparison::new(b, a);
-    let mut other = (other.findings, other.parts);
-    other.0.iter_mut().for_each(|finding| finding.of.swap(0, 1));
-    other.1.iter_mut().for_each(|pair| pair.swap(0, 1));
-    let mut own = (comparison.findings.clone(), comparison.parts.clone());
-    for (findings, parts) in [&mut own, &mut other] {
-        findings
-            .iter_mut()
-            .for_each(|finding| finding.places.sort());
+    let mut other = Comparison::new(b, a);
+    other.findings.iter_mut().for_each(|f| f.of.swap(0, 1));
+    other.parts.iter_mut().for_each(|pair| pair.swap(0, 1));
+    let [own, other] = [&comparison, &other].map(|own| {
+        let (mut findings, mut parts) = (own.findings.clone(), own.parts.clone());
+        findings.iter_mut().for_each(|f| f.places.sort());
         findings.sort_by(|a, b| (&a.what, &a.of).cmp(&(&b.what, &b.of)));
         parts.sort_unstable();
-    }
+        (findings, parts)
+    });
     assert_eq!(own, other, "{name}");
     comparison
 }
@@ -107,31 +91,30 @@ mamba2 | block = "mamba2"       | block = "short_conv"
 /// The edits, each with a definition before and after it.
 fn edits(library: &Library) -> Vec<(String, &'static str, [String; 2])> {
     let source = |arch: &str| library.source(arch).expect("built in").text.clone();
+    let edited = |what: &str, arch: &'static str, from: &str, to: &str| {
+        let before = source(arch);
+        assert!(before.contains(from), "{what}");
+        let after = before.replacen(from, to, 1);
+        (what.to_owned(), arch, [before, after])
+    };
     let of_line = |line: &'static str| {
         let columns: Vec<&str> = line.split('|').map(str::trim).collect();
         let [from, to] = [columns[1], columns[2]].map(|text| text.replace("\\n", "\n"));
-        let before = source(columns[0]);
-        assert!(before.contains(&from), "{line}");
-        let after = before.replacen(&from, &to, 1);
-        (format!("{from} -> {to}"), columns[0], [before, after])
+        edited(&format!("{from} -> {to}"), columns[0], &from, &to)
     };
     let lines = EDITS.lines().filter(|line| !line.is_empty());
     let mut all: Vec<_> = lines.map(of_line).collect();
-    let before = source("qwen3");
-    let (_, slots) = before.split_once("[[stack]]\n").expect("a stack");
+    let text = source("qwen3");
+    let (_, slots) = text.split_once("[[stack]]\n").expect("a stack");
     let (slots, _) = slots.split_once("\n[head]").expect("a head");
     let (attn, ffn) = slots.split_at(slots.rfind("[[stack.slot]]").expect("two slots"));
     // Layers of which every second one has a window are of two kinds.
     let window = "cache = \"if(il % 2 == 0, 'local', 'full')\"";
     let windowed = slots.replacen("cache = \"full\"", window, 1) + "\n[cache.local]\nsize = 64\n";
-    for (what, other) in [
-        ("slots swapped", format!("{ffn}\n{attn}")),
-        ("a window", windowed),
-    ] {
-        let after = before.replacen(slots, &other, 1);
-        all.push((what.to_owned(), "qwen3", [before.clone(), after]));
-    }
-    all.push(("biases".to_owned(), "qwen3", [before.clone(), before]));
+    let swapped = format!("{ffn}\n{attn}");
+    all.push(edited("slots swapped", "qwen3", slots, &swapped));
+    all.push(edited("a window", "qwen3", slots, &windowed));
+    all.push(edited("biases", "qwen3", "", ""));
     all
 }
 
@@ -141,9 +124,8 @@ fn one_edit_is_told_as_that_edit() {
     let mut all = String::new();
     for (what, arch, texts) in edits(&library) {
         let draw = |side: usize| {
-            let text = &texts[side];
-            let checked = library.check("edited.arch.toml", text);
-            let def = checked.unwrap_or_else(|e| panic!("{what}: {e:?}\n{text}"));
+            let checked = library.check("edited.arch.toml", &texts[side]);
+            let def = checked.unwrap_or_else(|e| panic!("{what}: {e:?}\n{}", texts[side]));
             let mut request = match arch {
                 "gemma3" => variants(&def).remove(0).1,
                 _ => Request::default(),
@@ -172,23 +154,19 @@ fn one_edit_is_told_as_that_edit() {
 /// Models of one definition that differ in sizes: numbers, and only with files.
 #[test]
 fn other_sizes_are_numbers_of_files() {
-    let library = library();
-    let def = library.get("llama").expect("sound");
+    let def = library().get("llama").expect("sound");
     let requests = [("2", "64"), ("3", "96")].map(|(layers, width)| {
         let set = [("block_count", layers), ("feed_forward_length", width)];
         Request {
-            set: set
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .to_vec(),
+            set: set.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
             ..Request::default()
         }
     });
-    let files = requests.each_ref().map(|request| {
+    let [a, b] = requests.each_ref().map(|request| {
         let (_, plan) = design(&def, request).expect("it can be made");
-        let sample = Sample::of_model("m", &plan).expect("a graph");
-        Drawing::new(&def, &sample)
+        Drawing::new(&def, &Sample::of_model("m", &plan).expect("a graph"))
     });
-    let comparison = check("sizes", &files[0], &files[1]);
+    let comparison = check("sizes", &a, &b);
     let mut levels = comparison.findings.iter().map(|finding| finding.level);
     assert!(levels.len() > 1 && levels.all(|level| level == Level::Sizes));
     let text = summary(&comparison);
@@ -204,10 +182,13 @@ const COMPARED_WITHIN: Duration = Duration::from_millis(600);
 #[test]
 fn pairs_are_whole_symmetric_legible_and_quick() {
     let mut out = String::new();
-    let named = PAIRS.map(|pair| pair.map(drawing));
+    let named = PAIRS.split(", ").map(|pair| {
+        let (a, b) = pair.split_once(' ').expect("two");
+        [a, b].map(drawing)
+    });
     let with_numbers = cases().windows(2).step_by(7);
     let with_numbers = with_numbers.map(|pair| [0, 1].map(|at| pair[at].drawings[at].clone()));
-    for (at, [a, b]) in named.into_iter().chain(with_numbers).enumerate() {
+    for (at, [a, b]) in named.chain(with_numbers).enumerate() {
         let name = format!("{} and {}", a.name, b.name);
         let start = Instant::now();
         let comparison = Comparison::new(&a, &b);
@@ -278,14 +259,22 @@ fn hostile_texts_stay_text() {
     check_layout("hostile", &svg::compared(&comparison));
 }
 
+/// The program, told to write into a folder.
+fn drawn(folder: &Path, arguments: &str) -> Ran {
+    let own = arguments.split(' ').filter(|own| !own.is_empty());
+    let all: Vec<&str> = ["diagram", "-o", text(folder)]
+        .into_iter()
+        .chain(own)
+        .collect();
+    bench(&all)
+}
+
 #[test]
 fn the_program_writes_a_picture_and_prints_words() {
     let scratch = scratch();
-    let folder = text(scratch.path());
     let model = made_up(scratch.path(), "qwen3", &[]);
     let of_file = format!("qwen3 {} --name file", text(&model));
-    let png = if cfg!(feature = "png") { " --png" } else { "" };
-    let with_png = format!("llama qwen3 --name mine{png}");
+    let png = if cfg!(feature = "png") { "--png" } else { "" };
     for (arguments, name, words) in [
         (
             "llama llama-moe",
@@ -297,76 +286,66 @@ fn the_program_writes_a_picture_and_prints_words() {
             "llama-vs-llama",
             "`0` in llama (A), `n_swa` in llama (B)",
         ),
-        (&with_png, "mine", "`none` in llama, `head` in qwen3"),
+        (
+            &format!("llama qwen3 --name mine {png}"),
+            "mine",
+            "`none` in llama, `head` in qwen3",
+        ),
         (&of_file, "file", "Both compute the same"),
     ] {
-        let own: Vec<&str> = arguments.split(' ').collect();
-        let Ran { code, out, err } = bench(&[&COMPARE[..], &["-o", folder], &own].concat());
-        assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}");
+        let Ran { code, out, err } = drawn(scratch.path(), &format!("--compare {arguments}"));
+        assert_eq!((code, err.as_str()), (0, ""), "{arguments}");
         let is_told = out.starts_with("# ") && out.contains(words);
-        assert!(is_told, "{arguments:?}: {out}");
+        assert!(is_told, "{arguments}: {out}");
         assert!(scratch.path().join(format!("{name}.svg")).exists());
     }
     let has_png = scratch.path().join("mine.png").exists();
     assert_eq!(has_png, cfg!(feature = "png"));
 }
 
-/// What a name stands for does not depend on whether it is compared.
+/// A variant by its name is drawn as it is with the others of its definition.
 #[test]
-fn names_and_requests_mean_the_same_with_one_and_with_two() {
-    let own = scratch();
-    let folder = text(own.path());
-    let Ran { code, out, err } = bench(&["diagram", "llama-moe", "-o", folder]);
+fn names_mean_the_same_with_one_and_with_all() {
+    let [own, all] = [scratch(), scratch()];
+    let Ran { code, out, err } = drawn(own.path(), "llama-moe");
     assert_eq!((code, err.as_str()), (0, ""));
-    let files: Vec<&str> = out.lines().map(|line| &line[folder.len() + 1..]).collect();
+    assert_eq!(drawn(all.path(), "llama").code, 0);
+    let files: Vec<&str> = out
+        .lines()
+        .map(|line| &line[text(own.path()).len() + 1..])
+        .collect();
     assert_eq!(files, ["llama-moe.arch.svg", "llama-moe.layers.svg"]);
-    let of_all = scratch();
-    let all = text(of_all.path());
-    assert_eq!(bench(&["diagram", "llama", "-o", all]).code, 0);
     for file in files {
         let read = |folder: &Path| std::fs::read(folder.join(file)).expect("it is written");
-        assert_eq!(read(own.path()), read(of_all.path()), "{file}");
+        assert_eq!(read(own.path()), read(all.path()), "{file}");
     }
 }
+
+/// Arguments and a part of the reason why they are refused.
+const REFUSED: &str = "
+llama-none => those of `llama` are `llama-moe`
+llama-moe --set n_expert=2 => llama-moe is a variant
+MODEL --set n_expert=2 => no parameters to set
+MODEL --with output => no parameters to set
+llama qwen3 => --compare
+--compare llama-none llama => those of `llama` are `llama-moe`
+--compare llama-moe llama --set n_expert=2 => llama-moe is a variant
+--compare MODEL llama --set n_expert=2 => no parameters to set
+--compare MODEL llama --with output => no parameters to set
+--compare llama => `--compare` takes two models or definitions, found 1
+--compare llama qwen3 bert => `--compare` takes two models or definitions, found 3
+--compare --all => cannot be used with
+--compare llama nothing => nothing
+--compare llama mamba-x => `mamba` has none
+";
 
 #[test]
 fn names_and_requests_that_mean_nothing_are_refused() {
     let scratch = scratch();
-    let alone = ["diagram", "-o", text(scratch.path())];
-    let two = "`--compare` takes two models or definitions, found";
-    let model = "models/tiny-chat.gguf";
-    let of_model = "no parameters to set";
-    for (is_compared, arguments, expected) in [
-        (false, "llama-none", "those of `llama` are `llama-moe`"),
-        (
-            false,
-            "llama-moe --set n_expert=2",
-            "llama-moe is a variant",
-        ),
-        (false, &format!("{model} --set n_expert=2"), of_model),
-        (false, &format!("{model} --with output"), of_model),
-        (false, "llama qwen3", "--compare"),
-        (true, "llama-none llama", "those of `llama` are `llama-moe`"),
-        (
-            true,
-            "llama-moe llama --set n_expert=2",
-            "llama-moe is a variant",
-        ),
-        (true, &format!("{model} llama --set n_expert=2"), of_model),
-        (true, &format!("{model} llama --with output"), of_model),
-        (true, "llama", &format!("{two} 1")),
-        (true, "llama qwen3 bert", &format!("{two} 3")),
-        (true, "--all", "cannot be used with"),
-        (true, "llama nothing", "nothing"),
-        (true, "llama mamba-x", "`mamba` has none"),
-    ] {
-        let own: Vec<&str> = arguments.split(' ').collect();
-        let begin = if is_compared {
-            &COMPARE[..]
-        } else {
-            &alone[..]
-        };
-        let Ran { code, err, .. } = bench(&[begin, &own].concat());
-        assert!(code != 0 && err.contains(expected), "{arguments:?}: {err}");
+    for line in REFUSED.lines().filter(|line| !line.is_empty()) {
+        let line = line.replace("MODEL", "models/tiny-chat.gguf");
+        let (arguments, expected) = line.split_once(" => ").expect("a reason");
+        let Ran { code, err, .. } = drawn(scratch.path(), arguments);
+        assert!(code != 0 && err.contains(expected), "{arguments}: {err}");
     }
 }

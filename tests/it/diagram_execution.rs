@@ -1,66 +1,44 @@
 //! What pictures say about execution, against the model that runs: its graph, its attention, its memory.
 //!
-//! Who writes and reads what is kept is read off the operations that ran; what is seen off the attention
-//! itself; bytes off the loaded model and the stored weights.
+//! Who writes and reads what is kept is read off the operations that ran, windows off the plan, bytes off
+//! the loaded model.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{LazyLock, OnceLock};
+use std::sync::LazyLock;
 
-use lab_bench::arch::Mode;
+use lab_bench::arch::{Mode, Resolved};
 use lab_bench::ggml::{Origin, Step};
+use lab_bench::inspect::describe::shares;
 use lab_bench::inspect::diagram::svg::{self, Item};
-use lab_bench::inspect::diagram::{Drawing, MASK, Picture, SMALL, Scene, WINDOW};
-use lab_bench::model::{Batch, Model, Options, Value};
-use lab_bench::plan::{Plan, Pooling};
+use lab_bench::inspect::diagram::{Drawing, Held, MASK, Picture, SMALL, WINDOW};
+use lab_bench::model::{Batch, Model, Options};
+use lab_bench::plan::{Plan, Pooling, StatePlan};
 
 use crate::command::scratch;
 use crate::diagrams::{Drawn, as_drawn, cases, check_layout};
-use crate::goldens::{Golden, goldens, library, options, run};
+use crate::goldens::{Golden, goldens, library};
 use crate::support::behind;
 
-/// Tokens of a text that is longer than every window of the goldens.
-const LONG: usize = 256;
-
-/// A golden, drawn with its numbers, and what its model did.
+/// A golden with its drawing.
 struct Seen {
     golden: Golden,
     plan: Plan,
     drawing: Drawing,
-    single: OnceLock<(u64, Vec<Step>)>,
-    views: OnceLock<Views>,
 }
 
-/// For each layer with attention the keys that each token of a text sees, by any head.
-type Views = BTreeMap<usize, Vec<Vec<bool>>>;
-
-fn all() -> &'static [Seen] {
-    static ALL: LazyLock<Vec<Seen>> = LazyLock::new(|| {
-        let (scratch, library) = (scratch(), library());
-        let seen = |golden: Golden| {
-            let drawn = Drawn::new(&library, &golden);
-            Seen {
-                plan: drawn.sample.plan().clone(),
-                drawing: drawn.drawing,
-                golden,
-                single: OnceLock::new(),
-                views: OnceLock::new(),
-            }
-        };
-        let all = goldens(scratch.path(), |_| true).into_iter();
-        all.map(seen).collect()
-    });
-    &ALL
-}
-
-/// The scenes with a picture of this form, or the only one.
-macro_rules! pick {
-    ($seen:ident.$which:ident, $form:pat => $value:expr) => {
-        $seen.$which(|picture| match picture {
-            $form => Some($value),
-            _ => None,
-        })
+static ALL: LazyLock<Vec<Seen>> = LazyLock::new(|| {
+    let (scratch, library) = (scratch(), library());
+    let seen = |golden: Golden| {
+        let drawn = Drawn::new(&library, &golden);
+        Seen {
+            plan: drawn.sample.plan().clone(),
+            drawing: drawn.drawing,
+            golden,
+        }
     };
-}
+    let all = goldens(scratch.path(), |_| true).into_iter();
+    all.map(seen).collect()
+});
 
 impl Seen {
     fn model(&self, options: Options) -> Model {
@@ -79,42 +57,24 @@ impl Seen {
         (model.weight_bytes_read(), model.steps())
     }
 
-    /// The same of a pass over one token.
-    fn single(&self) -> &(u64, Vec<Step>) {
-        self.single.get_or_init(|| self.steps(1))
-    }
-
-    /// What each token of a text sees that is longer than every window.
-    fn views(&self) -> &Views {
-        self.views.get_or_init(|| self.captured())
-    }
-
-    fn captured(&self) -> Views {
-        let n = match self.plan.n_ctx_train as usize {
-            0 => LONG,
-            longest => longest.min(LONG),
-        };
-        let mut model = self.model(Options {
-            n_ctx: 0,
-            n_batch: n,
-            capture: true,
-            ..options()
+    /// The rule and the size of the window of each layer that has one.
+    fn windows(&self) -> BTreeMap<usize, (&'static str, u64)> {
+        let layers = self.plan.layers.iter().enumerate();
+        let blocks = layers.flat_map(|(at, layer)| {
+            let branches = layer.slots.iter().flat_map(|slot| &slot.branches);
+            branches.map(move |branch| (at, &branch.block))
         });
-        let text: Vec<u32> = (0..n).map(|i| (i * 37 + i / 5) as u32 % 96).collect();
-        run(&mut model, &text, 0, 0);
-        let values = model.values().expect("captured");
-        let mut all = Views::new();
-        let weights = |value: &&Value| !value.is_per_token && value.path.ends_with(".weights");
-        for value in values.iter().filter(weights) {
-            let layer = self.layer(&value.path).expect("a layer looks");
-            assert_eq!(value.shape[..2], [n as u64, n as u64], "{}", value.path);
-            let mut rows = vec![vec![false; n]; n];
-            for (at, weight) in value.elements.iter().enumerate() {
-                rows[at / n % n][at % n] |= *weight > 0.0;
-            }
-            all.insert(layer, rows);
-        }
-        all
+        let windows = blocks.filter_map(|(at, block)| {
+            let Some(StatePlan::KeyValue(rows)) = &block.state else {
+                return None;
+            };
+            let cache = &self.plan.caches[rows.cache];
+            let Some(Resolved::Choice(rule)) = cache.unit.option("window") else {
+                panic!("{}: a window has a rule", self.golden.name);
+            };
+            Some((at, (*rule, cache.window()?)))
+        });
+        windows.collect()
     }
 
     fn layer(&self, path: &str) -> Option<usize> {
@@ -130,17 +90,8 @@ impl Seen {
         kinds.flatten().copied().collect()
     }
 
-    fn scenes<'s, T>(&'s self, pick: impl Fn(&'s Picture) -> Option<T>) -> Vec<(&'s Scene, T)> {
-        let scenes = self.drawing.scenes.iter();
-        scenes
-            .filter_map(|scene| Some((scene, pick(&scene.picture)?)))
-            .collect()
-    }
-
-    fn only<'s, T>(&'s self, pick: impl Fn(&'s Picture) -> Option<T>) -> Option<(&'s Scene, T)> {
-        let mut found = self.scenes(pick);
-        assert!(found.len() < 2, "{}: a scene twice", self.golden.name);
-        found.pop()
+    fn is_causal(&self) -> bool {
+        self.plan.mode == Mode::Causal
     }
 }
 
@@ -159,48 +110,37 @@ fn written(step: &Step) -> Option<&str> {
     names.next_back().filter(|_| step.op == "SET_ROWS")
 }
 
-/// Who writes and who reads what is kept, by layers.
-#[derive(Default)]
-struct Traffic {
-    /// Elements of a row of keys, of values, of each part of a state.
-    keys: BTreeMap<usize, u64>,
-    values: BTreeMap<usize, u64>,
-    states: BTreeMap<usize, Vec<u64>>,
-    /// Layers that read keys, and whose.
-    reads: BTreeMap<usize, usize>,
-    state_reads: BTreeSet<usize>,
-    /// Elements of what attention gives for each head.
-    heads: BTreeMap<usize, u64>,
-}
+/// What layers write and read of what is kept, by what it is and by layer: elements of a row of `keys` and
+/// `values`, of each part of a `state`; the layer whose keys it `reads`, and elements of what attention gives for
+/// each head; nothing for a state that it reads (`recurs`).
+type Traffic = BTreeMap<(&'static str, usize), Vec<u64>>;
 
 fn traffic(seen: &Seen, steps: &[Step]) -> Traffic {
-    let mut all = Traffic::default();
+    let mut all = Traffic::new();
     for step in steps {
         let Some(layer) = seen.layer(&step.path) else {
             continue;
         };
         if let Some(name) = written(step) {
-            let owner = seen.layer(name).expect("a layer keeps it");
-            assert_eq!(owner, layer, "{}: {name}", seen.golden.name);
-            let size = step.shape[0];
-            match name.rsplit('.').next().expect("a name") {
-                "cache_k" => assert_eq!(all.keys.insert(layer, size), None),
-                "cache_v" => assert_eq!(all.values.insert(layer, size), None),
-                _ => all.states.entry(layer).or_default().push(size),
-            }
+            assert_eq!(seen.layer(name), Some(layer), "{name}");
+            let what = match name.rsplit('.').next() {
+                Some("cache_k") => "keys",
+                Some("cache_v") => "values",
+                _ => "state",
+            };
+            all.entry((what, layer)).or_default().push(step.shape[0]);
             continue;
         }
-        for source in &step.sources {
+        for source in step.sources.iter().filter(|_| !step.is_view) {
             match behind(steps, source, is_view) {
-                Origin::Step(at) if !step.is_view => {
-                    if let Some(name) = written(&steps[at]).filter(|name| name.contains(".cache_"))
-                    {
-                        all.reads.insert(layer, seen.layer(name).expect("a layer"));
-                        all.heads.insert(layer, step.shape[0]);
-                    }
+                Origin::Step(at) => {
+                    let name = written(&steps[at]).filter(|name| name.contains(".cache_"));
+                    let owner = name.and_then(|name| seen.layer(name));
+                    let reads = owner.map(|owner| vec![owner as u64, step.shape[0]]);
+                    all.extend(reads.map(|reads| (("reads", layer), reads)));
                 }
                 Origin::Leaf(name) if name.contains(".state_") && step.op == "GET_ROWS" => {
-                    all.state_reads.insert(layer);
+                    all.insert(("recurs", layer), vec![]);
                 }
                 _ => {}
             }
@@ -209,107 +149,132 @@ fn traffic(seen: &Seen, steps: &[Step]) -> Traffic {
     all
 }
 
-fn set<T: Copy + Ord, V>(map: &BTreeMap<T, V>) -> BTreeSet<T> {
-    map.keys().copied().collect()
-}
+/// What layers do, by scenes or by operations that ran: what, the layer, numbers of it.
+type Facts = BTreeSet<(&'static str, usize, Vec<u64>)>;
 
-#[test]
-fn scenes_tell_who_writes_and_reads_what_is_kept() {
-    let mut counts = BTreeMap::new();
-    for seen in all() {
-        check_traffic(seen, &mut counts);
+fn facts_told(seen: &Seen) -> Facts {
+    let mut facts = Facts::new();
+    let mut tell = |what, layers: BTreeSet<usize>, numbers: &[u64]| {
+        for layer in layers {
+            let is_new = facts.insert((what, layer, numbers.to_vec()));
+            assert!(is_new, "{}: {what} in layer {layer}", seen.golden.name);
+        }
+    };
+    for scene in &seen.drawing.scenes {
+        let own = seen.layers(&scene.kinds);
+        match &scene.picture {
+            Picture::Prefill { keys, states } => {
+                tell("writes keys", seen.layers(keys), &[]);
+                tell("writes a state", seen.layers(states), &[]);
+            }
+            Picture::Decode { keys, states } => {
+                tell("reads keys", seen.layers(keys), &[]);
+                tell("reads a state", seen.layers(states), &[]);
+            }
+            Picture::State => {
+                let sizes = scene.facts.iter().flat_map(|fact| numbers(fact));
+                tell("state", own, &sorted(sizes));
+            }
+            Picture::Shared(loans) => {
+                for loan in loans {
+                    let readers = loan.readers.iter().copied().collect();
+                    assert!(own.is_superset(&readers), "{}", seen.golden.name);
+                    tell("borrows", readers, &[loan.owner as u64]);
+                }
+            }
+            Picture::Latent { row } => {
+                let (k, v) = row.expect("there is a file");
+                tell("latent", own, &[k, v]);
+            }
+            Picture::Experts { numbers } => {
+                let (used, all) = numbers.expect("there is a file");
+                tell("experts", own, &[used, all]);
+            }
+            _ => {}
+        }
     }
-    assert!(
-        counts.len() == 4 && counts.values().all(|n| *n > 0),
-        "{counts:?}"
-    );
+    facts
 }
 
-fn check_traffic(seen: &Seen, counts: &mut BTreeMap<&'static str, usize>) {
-    let name = &seen.golden.name;
+fn facts_run(seen: &Seen) -> Facts {
     let (_, steps) = seen.steps(seen.golden.tokens.len());
     let run = traffic(seen, &steps);
-    let same = |told: BTreeSet<usize>, run: BTreeSet<usize>, what: &str| {
-        assert_eq!(told, run, "{name}: {what}");
-    };
-    let prefill = pick!(seen.only, Picture::Prefill { keys, states } => (keys, states));
-    let decode = pick!(seen.only, Picture::Decode { keys, states } => (keys, states));
-    let is_causal = seen.plan.mode == Mode::Causal;
-    assert_eq!(
-        [prefill.is_some(), decode.is_some()],
-        [is_causal; 2],
-        "{name}"
-    );
-    if let (Some((_, written)), Some((_, read))) = (prefill, decode) {
-        same(seen.layers(written.0), set(&run.keys), "keys written");
-        same(seen.layers(written.1), set(&run.states), "states written");
-        same(seen.layers(read.0), set(&run.reads), "keys read");
-        same(seen.layers(read.1), run.state_reads.clone(), "states read");
-        *counts.entry("causal").or_default() += 1;
-    }
-    let states = pick!(seen.scenes, Picture::State => ());
-    let with_states = states
-        .iter()
-        .flat_map(|(scene, ())| seen.layers(&scene.kinds));
-    same(with_states.collect(), set(&run.states), "states");
-    for (scene, ()) in &states {
-        let mut said: Vec<u64> = scene.facts.iter().flat_map(|fact| numbers(fact)).collect();
-        said.sort_unstable();
-        for layer in seen.layers(&scene.kinds) {
-            let mut kept = run.states[&layer].clone();
-            kept.sort_unstable();
-            assert_eq!(said, kept, "{name}: a state in layer {layer}");
+    let mut facts = Facts::new();
+    for ((what, layer), numbers) in &run {
+        let mut add = |what, numbers| facts.insert((what, *layer, numbers));
+        match *what {
+            "keys" => {
+                add("writes keys", vec![]);
+                assert_eq!(numbers.len(), 1, "{}", seen.golden.name);
+                if !run.contains_key(&("values", *layer)) {
+                    add("latent", vec![numbers[0], run[&("reads", *layer)][1]]);
+                }
+            }
+            "reads" => {
+                add("reads keys", vec![]);
+                if numbers[0] != *layer as u64 {
+                    add("borrows", vec![numbers[0]]);
+                }
+            }
+            "state" => {
+                add("writes a state", vec![]);
+                add("state", sorted(numbers.iter().copied()));
+            }
+            "recurs" => {
+                add("reads a state", vec![]);
+            }
+            _ => {}
         }
     }
-    *counts.entry("states").or_default() += states.len();
-    let loans = pick!(seen.only, Picture::Shared(loans) => loans);
-    let told = loans.iter().flat_map(|(_, loans)| loans.iter());
-    let told = told.flat_map(|loan| loan.readers.iter().map(|reader| (*reader, loan.owner)));
-    let mut borrowed = run.reads.clone();
-    borrowed.retain(|reader, owner| reader != owner);
-    assert_eq!(told.collect::<BTreeMap<_, _>>(), borrowed, "{name}: shared");
-    if let Some((scene, _)) = &loans {
-        let kinds = seen.layers(&scene.kinds);
-        assert!(kinds.is_superset(&set(&borrowed)), "{name}");
-        *counts.entry("shared").or_default() += 1;
+    for step in steps.iter().filter(|step| step.op == "MUL_MAT_ID") {
+        let Origin::Weight(weight) = behind(&steps, &step.sources[0], is_view) else {
+            panic!("{}: experts are weights", seen.golden.name);
+        };
+        let numbers = vec![step.shape[1], seen.plan.tensors[weight].shape[2]];
+        let layer = seen.layer(&step.path).expect("a layer has them");
+        facts.insert(("experts", layer, numbers));
     }
-    let latent = pick!(seen.only, Picture::Latent { row } => row);
-    let mut no_values = run.keys.clone();
-    no_values.retain(|layer, _| !run.values.contains_key(layer));
-    let said = latent.map(|(scene, _)| seen.layers(&scene.kinds));
-    same(said.unwrap_or_default(), set(&no_values), "latent");
-    if let Some((_, row)) = latent {
-        for (layer, k) in &no_values {
-            assert_eq!(*row, Some((*k, run.heads[layer])), "{name}: a latent row");
-        }
-        *counts.entry("latent").or_default() += 1;
-    }
+    facts
+}
+
+fn sorted(all: impl Iterator<Item = u64>) -> Vec<u64> {
+    let mut all: Vec<u64> = all.collect();
+    all.sort_unstable();
+    all
 }
 
 #[test]
-fn scenes_tell_how_many_experts_run() {
-    let mut n_found = 0;
-    for seen in all() {
-        let name = &seen.golden.name;
-        let (_, steps) = seen.single();
-        let mut run: BTreeSet<(usize, (u64, u64))> = BTreeSet::new();
-        for step in steps.iter().filter(|step| step.op == "MUL_MAT_ID") {
-            let Origin::Weight(weight) = behind(steps, &step.sources[0], is_view) else {
-                panic!("{name}: experts are weights");
-            };
-            let numbers = (step.shape[1], seen.plan.tensors[weight].shape[2]);
-            run.insert((seen.layer(&step.path).expect("a layer has them"), numbers));
-        }
-        let scenes =
-            pick!(seen.scenes, Picture::Experts { numbers } => numbers.expect("there is a file"));
-        let said = scenes.iter().flat_map(|(scene, numbers)| {
-            let layers = seen.layers(&scene.kinds).into_iter();
-            layers.map(|layer| (layer, *numbers))
-        });
-        assert_eq!(said.collect::<BTreeSet<_>>(), run, "{name}");
-        n_found += scenes.len();
+fn scenes_tell_what_layers_do() {
+    let mut known = BTreeSet::new();
+    for seen in ALL.iter().filter(|seen| seen.is_causal()) {
+        let (told, run) = (facts_told(seen), facts_run(seen));
+        assert_eq!(told, run, "{}", seen.golden.name);
+        known.extend(run.into_iter().map(|(what, ..)| what));
     }
-    assert!(n_found > 5);
+    assert_eq!(known.len(), 8, "{known:?}");
+}
+
+/// Scenes of passes over further tokens are of autoregressive models, that of all tokens at once of others.
+#[test]
+fn scenes_are_those_of_the_mode() {
+    for seen in &*ALL {
+        let mut found = [0; 5];
+        for scene in &seen.drawing.scenes {
+            match &scene.picture {
+                Picture::Prefill { .. } => found[0] += 1,
+                Picture::Decode { .. } => found[1] += 1,
+                Picture::Reads { .. } => found[2] += 1,
+                Picture::Keeps(_) => found[3] += 1,
+                Picture::Whole { .. } => found[4] += 1,
+                _ => {}
+            }
+        }
+        let expected = match seen.is_causal() {
+            true => [1, 1, 1, 1, 0],
+            false => [0, 0, 0, 0, 1],
+        };
+        assert_eq!(found, expected, "{}", seen.golden.name);
+    }
 }
 
 /// The whole numbers of a sentence that stand for themselves.
@@ -318,17 +283,8 @@ fn numbers(text: &str) -> Vec<u64> {
     words.filter_map(|word| word.parse().ok()).collect()
 }
 
-/// The positions of a window, as its sentence tells them.
-fn told_size(scene: &Scene) -> u64 {
-    let told = numbers(&scene.line);
-    let [n] = told[..] else {
-        panic!("one number: {}", scene.line);
-    };
-    n
-}
-
 /// Whether a token at `q` sees one at `k`, by the words of a definition.
-fn is_seen(rule: &str, size: usize, q: usize, k: usize) -> bool {
+fn is_seen((rule, size): (&str, u64), q: u64, k: u64) -> bool {
     match rule {
         "standard" => k > q || q - k < size,
         "chunked" => k / size >= q / size,
@@ -338,193 +294,157 @@ fn is_seen(rule: &str, size: usize, q: usize, k: usize) -> bool {
 }
 
 #[test]
-fn windows_are_those_of_the_attention_that_ran() {
+fn windows_are_those_of_the_plan() {
     let mut rules = BTreeSet::new();
-    for seen in all() {
-        check_windows(seen, &mut rules);
+    for seen in &*ALL {
+        let (name, is_causal) = (&seen.golden.name, seen.is_causal());
+        let mut told = BTreeMap::new();
+        for scene in &seen.drawing.scenes {
+            let Picture::Window {
+                rule,
+                evicts,
+                views,
+            } = &scene.picture
+            else {
+                continue;
+            };
+            assert_eq!(*evicts, is_causal, "{name}");
+            let size = numbers(&scene.line)[0];
+            // The picture follows the same rule.
+            let small = (*rule, size.min(SMALL.into()));
+            for view in views {
+                let q = view.query.into();
+                let sees = |k: &u64| (*k <= q || !is_causal) && is_seen(small, q, *k);
+                let keys = (0..WINDOW.into()).filter(sees);
+                assert!(
+                    keys.eq(view.keys.clone().map(u64::from)),
+                    "{name}: {view:?}"
+                );
+            }
+            let layers = seen.layers(&scene.kinds).into_iter();
+            told.extend(layers.map(|layer| (layer, (*rule, size))));
+            rules.insert(*rule);
+        }
+        assert_eq!(told, seen.windows(), "{name}");
     }
     assert_eq!(rules, BTreeSet::from(["chunked", "standard", "symmetric"]));
 }
 
-fn check_windows(seen: &Seen, rules: &mut BTreeSet<&'static str>) {
-    let name = &seen.golden.name;
-    let is_causal = seen.plan.mode == Mode::Causal;
-    let scenes =
-        pick!(seen.scenes, Picture::Window { rule, evicts, views, } => (*rule, *evicts, views));
-    let mut windows = BTreeMap::new();
-    for (scene, (rule, evicts, views)) in &scenes {
-        let size = told_size(scene) as usize;
-        assert_eq!(*evicts, is_causal, "{name}");
-        // The picture follows the same rule.
-        let small = size.min(SMALL as usize);
-        for view in views.iter() {
-            let q = view.query as usize;
-            let sees = |k: &usize| (*k <= q || !is_causal) && is_seen(rule, small, q, *k);
-            let keys: Vec<usize> = (0..WINDOW as usize).filter(sees).collect();
-            let drawn: Vec<usize> = view.keys.clone().map(|k| k as usize).collect();
-            assert_eq!(drawn, keys, "{name}: {view:?}");
-        }
-        for layer in seen.layers(&scene.kinds) {
-            let known = windows.insert(layer, (*rule, size));
-            assert_eq!(known, None, "{name}: layer {layer}");
-        }
-        rules.insert(*rule);
-    }
-    for (layer, rows) in seen.views() {
-        for (q, keys) in rows.iter().enumerate() {
-            let rule = windows.get(layer);
-            let in_window = |k: usize| rule.is_none_or(|(rule, size)| is_seen(rule, *size, q, k));
-            let sees = |k: usize| (k <= q || !is_causal) && in_window(k);
-            let expected: Vec<bool> = (0..rows.len()).map(sees).collect();
-            assert_eq!(*keys, expected, "{name}: layer {layer}, token {q}");
+/// That every token sees all others is told where it is so, and what becomes the vector of a text.
+#[test]
+fn what_is_read_at_once_is_told_with_what_becomes_of_it() {
+    for seen in &*ALL {
+        let (name, plan) = (&seen.golden.name, &seen.plan);
+        for scene in &seen.drawing.scenes {
+            let Picture::Whole {
+                seen: drawn,
+                pooling,
+            } = &scene.picture
+            else {
+                continue;
+            };
+            let is_all = seen.windows().len() < plan.layers.len();
+            let is_drawn = drawn.iter().all(|keys| *keys == (0..MASK));
+            let is_told = scene.line.contains("sees all others");
+            assert_eq!([is_drawn, is_told], [is_all; 2], "{name}");
+            let expected = (plan.mode == Mode::Encoder).then(|| plan.pooling());
+            assert_eq!(*pooling, expected, "{name}");
+            let word = match pooling {
+                Some(Pooling::Mean) => "mean",
+                Some(Pooling::First) => "first",
+                Some(Pooling::Last) => "last",
+                Some(other) => panic!("no golden pools by {other:?}"),
+                None => continue,
+            };
+            assert!(scene.facts[0].contains(word), "{name}");
         }
     }
-    let mut layers = windows.keys();
-    assert!(
-        layers.all(|layer| seen.views().contains_key(layer)),
-        "{name}"
-    );
-    check_encoding(seen);
-}
-
-/// That everybody sees everybody is said where it is so, and what becomes the vector of a text.
-fn check_encoding(seen: &Seen) {
-    let name = &seen.golden.name;
-    let scene = pick!(seen.only, Picture::Whole { seen, pooling } => (seen, pooling));
-    assert_eq!(scene.is_some(), seen.plan.mode != Mode::Causal, "{name}");
-    let Some((scene, (drawn, pooling))) = scene else {
-        return;
-    };
-    let all = seen
-        .views()
-        .values()
-        .any(|rows| !rows.concat().contains(&false));
-    assert_eq!(drawn.iter().all(|keys| *keys == (0..MASK)), all, "{name}");
-    assert_eq!(scene.line.contains("sees all others"), all, "{name}");
-    let word = match pooling {
-        Some(Pooling::Mean) => "mean",
-        Some(Pooling::First) => "first",
-        Some(Pooling::Last) => "last",
-        Some(other) => panic!("no golden pools by {other:?}"),
-        None => return assert_eq!(seen.plan.mode, Mode::Diffusion, "{name}"),
-    };
-    assert_eq!(
-        (seen.plan.mode, *pooling),
-        (Mode::Encoder, Some(seen.plan.pooling())),
-        "{name}"
-    );
-    assert!(scene.facts[0].contains(word), "{name}");
-}
-
-/// Bytes of weights that an operation reads, by their dimensions.
-fn weight_bytes(seen: &Seen, steps: &[Step], step: &Step) -> u64 {
-    let elements = |shape: &[u64]| shape.iter().product::<u64>();
-    let read = |source: &Origin| {
-        let Origin::Weight(at) = behind(steps, source, is_view) else {
-            return 0;
-        };
-        let tensor = &seen.plan.tensors[at];
-        let all = elements(&tensor.shape);
-        let part = match (source, step.op.as_str()) {
-            (_, "GET_ROWS") => elements(&step.shape).min(all),
-            (_, "MUL_MAT_ID") => {
-                let n_all = *tensor.shape.get(2).unwrap_or(&1);
-                all / n_all * (step.shape[1] * step.shape[2]).min(n_all)
-            }
-            (Origin::Step(view), _) => elements(&steps[*view].shape),
-            _ => all,
-        };
-        let bytes = u128::from(tensor.bytes) * u128::from(part) / u128::from(all);
-        bytes as u64
-    };
-    step.sources
-        .iter()
-        .filter(|_| !step.is_view)
-        .map(read)
-        .sum()
 }
 
 #[test]
-fn what_a_token_reads_is_what_its_pass_reads() {
-    let found: Vec<usize> = all().iter().filter_map(check_reads).collect();
-    assert!(found.len() > 50 && found.iter().sum::<usize>() > 2 * found.len());
+fn what_a_token_reads_and_keeps_is_what_the_loaded_model_does() {
+    let mut n_compared = 0;
+    for seen in &*ALL {
+        let kept = &seen.drawing.kept;
+        let is_nothing = [kept.per_token, kept.per_sequence] == [None; 2];
+        assert!(seen.is_causal() || is_nothing, "{}", seen.golden.name);
+        for scene in &seen.drawing.scenes {
+            match &scene.picture {
+                Picture::Keeps(held) => check_keeps(seen, held),
+                Picture::Reads { .. } => {
+                    check_reads(seen, &scene.picture);
+                    n_compared += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(n_compared > 50, "{n_compared}");
 }
 
-/// How many contexts were compared, if bytes are told.
-fn check_reads(seen: &Seen) -> Option<usize> {
+fn check_reads(seen: &Seen, picture: &Picture) {
+    let Picture::Reads {
+        weights,
+        keys,
+        states,
+    } = picture
+    else {
+        return;
+    };
     let name = &seen.golden.name;
-    let scene =
-        pick!(seen.only, Picture::Reads { weights, keys, states, } => (weights, keys, states));
-    assert_eq!(scene.is_some(), seen.plan.mode == Mode::Causal, "{name}");
-    let (_, (weights, keys, states)) = scene?;
-    let (read, steps) = seen.single();
-    let said: u64 = weights.iter().map(|(_, bytes)| bytes).sum();
-    assert_eq!(said, *read, "{name}: weights");
-    let mut by_kind: BTreeMap<&str, u64> = BTreeMap::new();
-    for step in steps {
-        *by_kind.entry(step.kind).or_default() += weight_bytes(seen, steps, step);
+    let (read, steps) = seen.steps(1);
+    let told: u64 = weights.iter().map(|(_, bytes)| bytes).sum();
+    assert_eq!(told, read, "{name}: weights");
+    // Of experts and of tables some rows are read, of others all, by each that uses them.
+    let shares = shares(&seen.plan);
+    for (what, bytes) in weights {
+        let share = shares.iter().find(|share| share.what == *what);
+        let parts = ["token table", "experts", "inputs of layers"];
+        let is_part = parts.contains(&what.as_str());
+        let is_right = share.is_none_or(|share| is_part == (*bytes < share.bytes));
+        assert!(is_right, "{name}: {bytes} of {what}, stored are {share:?}");
     }
-    for (kind, what) in [
-        ("attention", &["attention"][..]),
-        ("ffn", &["MLP", "shared MLP", "per_layer MLP"]),
-        ("moe", &["experts"]),
-        ("head", &["head"]),
-        ("norm", &["norms"]),
-    ] {
-        let told = weights.iter().filter(|(name, _)| what.contains(&&**name));
-        let told: u64 = told.map(|(_, bytes)| bytes).sum();
-        let run = by_kind.get(kind).copied().unwrap_or(0);
-        assert_eq!(told, run, "{name}: {what:?}");
-    }
-    let run = traffic(seen, steps);
-    let sizes: u64 = run.states.values().flatten().sum();
+    let run = traffic(seen, &steps);
+    let of = |own: &str| {
+        let own = own.to_owned();
+        run.iter().filter(move |((what, _), _)| *what == own)
+    };
+    let sizes: u64 = of("state").flat_map(|(_, sizes)| sizes).sum();
     assert_eq!(*states, sizes * 4, "{name}: states");
-    assert_eq!(keys.is_empty(), run.reads.is_empty(), "{name}");
-    let short: Vec<_> = keys.iter().filter(|(n, _)| *n <= LONG as u64).collect();
-    for (n, bytes) in &short {
-        let of = |(layer, owner): (&usize, &usize)| {
-            let sizes = [run.keys.get(owner), run.values.get(owner)];
-            let row: u64 = sizes.into_iter().flatten().sum();
-            let seen = seen.views()[layer][*n as usize - 1]
-                .iter()
-                .filter(|key| **key);
-            seen.count() as u64 * row * 2
-        };
-        let read: u64 = run.reads.iter().map(of).sum();
+    assert_eq!(keys.is_empty(), of("reads").next().is_none(), "{name}");
+    let windows = seen.windows();
+    for (n, bytes) in keys {
+        let read = of("reads").map(|((_, layer), numbers)| {
+            let owner = numbers[0] as usize;
+            let sizes = ["keys", "values"].map(|what| run.get(&(what, owner)));
+            let row: u64 = sizes.into_iter().flatten().flatten().sum();
+            let sees = |k: &u64| {
+                windows
+                    .get(layer)
+                    .is_none_or(|rule| is_seen(*rule, n - 1, *k))
+            };
+            (0..*n).filter(sees).count() as u64 * row * 2
+        });
+        let read: u64 = read.sum();
         assert_eq!(*bytes, read, "{name}: keys of {n}");
     }
-    Some(short.len())
 }
 
-fn check_keeps(seen: &Seen) {
+fn check_keeps(seen: &Seen, held: &[Held]) {
     let name = &seen.golden.name;
-    let scene = pick!(seen.only, Picture::Keeps(held) => held);
     let bytes = |n_ctx: usize, n_seqs: usize| {
-        let room = Options {
+        let capacity = Options {
             n_ctx,
             n_seqs,
             ..as_drawn()
         };
-        seen.model(room).memory().cache
+        seen.model(capacity).memory().cache
     };
-    if seen.plan.mode != Mode::Causal {
-        let kept = &seen.drawing.kept;
-        let told = [kept.per_token, kept.per_sequence];
-        assert_eq!(
-            (scene.is_some(), told),
-            (false, [None; 2]),
-            "{name} keeps nothing"
-        );
-        return;
-    }
-    let (_, held) = scene.expect("something is kept");
-    let windows = pick!(seen.scenes, Picture::Window { rule, .. } => *rule);
-    let window = windows.first();
-    let window = window.map_or(0, |(scene, _)| told_size(scene));
-    // Beside the state of each text there is one of zeros, and a block of 16 is the least.
+    let window = seen.windows().values().next().map_or(0, |(_, size)| *size);
+    // Alongside the state of each sequence there is one of zeros, and a block of 16 is the least.
     let state = bytes(16, 2) - bytes(16, 1);
     let first_block = bytes(16, 1) - 2 * state;
-    // Windows have all their room long before this.
+    // Windows have all their slots long before this.
     let long = (4 * window + 1024).next_multiple_of(16);
     let grown = (bytes(2 * long as usize, 1) - bytes(long as usize, 1)) / long;
     let of_window = (first_block - grown * 16) / 16;
@@ -533,14 +453,9 @@ fn check_keeps(seen: &Seen) {
         let told = [held.state, held.all, held.window];
         let kept = [state, grown * n, of_window * n.min(window)];
         assert_eq!(told, kept, "{name}: states, keys and windows of {n}");
-        let room = bytes(n.next_multiple_of(16) as usize, 1);
-        assert!(held.bytes() <= room, "{name}");
+        let capacity = bytes(n.next_multiple_of(16) as usize, 1);
+        assert!(held.bytes() <= capacity, "{name}");
     }
-}
-
-#[test]
-fn what_a_text_keeps_is_what_the_loaded_model_has_room_for() {
-    all().iter().for_each(check_keeps);
 }
 
 /// Without a file no scene has a number of the model's; pictures and sentences have symbols.
