@@ -62,16 +62,14 @@ function pressed(event) {
   if (target.matches?.("input")) return;
   const box = target.closest?.("[data-at]");
   const isStage = target === document.body || target === by("stage");
-  let isDone = box ? boxKey(event, box) : false;
-  if (!isDone && isStage && DIRECTIONS[event.key]) {
+  if (box && boxKey(event, box)) event.preventDefault();
+  else if (isStage && DIRECTIONS[event.key]) {
     focusOn(boxOf(here) ?? boxes()[0]);
-    isDone = true;
-  }
-  if (!isDone && ACTIONS[event.key]) {
+    event.preventDefault();
+  } else if (ACTIONS[event.key]) {
     ACTIONS[event.key]();
-    isDone = true;
+    event.preventDefault();
   }
-  if (isDone) event.preventDefault();
 }
 
 function startKeys() {

@@ -19,28 +19,21 @@ use super::ids::WHOLE;
 use super::svg::{self, escape};
 
 /// A text that a page holds, and its SHA-256 sum as a policy names it.
-struct Own {
-    text: String,
-    sum: String,
+fn with_sum(files: &[&str]) -> (String, String) {
+    let text = files.concat();
+    let sum = base64::encode(Sha256::digest(text.as_bytes()));
+    (text, sum)
 }
 
-impl Own {
-    fn new(text: String) -> Self {
-        let sum = base64::encode(Sha256::digest(text.as_bytes()));
-        Self { text, sum }
-    }
-}
-
-static STYLE: LazyLock<Own> =
-    LazyLock::new(|| Own::new([svg::SHEET, include_str!("page.css")].concat()));
-static SCRIPT: LazyLock<Own> = LazyLock::new(|| {
-    let files = [
+static STYLE: LazyLock<(String, String)> =
+    LazyLock::new(|| with_sum(&[svg::SHEET, include_str!("page.css")]));
+static SCRIPT: LazyLock<(String, String)> = LazyLock::new(|| {
+    with_sum(&[
         include_str!("page.js"),
         include_str!("told.js"),
         include_str!("search.js"),
         include_str!("keys.js"),
-    ];
-    Own::new(files.concat())
+    ])
 });
 
 /// A page that is to be written.
@@ -57,6 +50,7 @@ impl Page<'_> {
     /// The page as a file.
     pub fn to_html(&self) -> String {
         let drawing = self.drawing;
+        let ((style, style_sum), (script, script_sum)) = (&*STYLE, &*SCRIPT);
         format!(
             include_str!("page.html"),
             name = escape(&drawing.name),
@@ -64,28 +58,22 @@ impl Page<'_> {
             facts = facts(drawing),
             levels = levels(drawing),
             views = views::views(drawing),
-            data = data::quoted(&data::data(self)),
-            style_sum = STYLE.sum,
-            script_sum = SCRIPT.sum,
-            style = STYLE.text,
-            script = SCRIPT.text,
+            data = data::data(self),
+            style_sum = style_sum,
+            script_sum = script_sum,
+            style = style,
+            script = script,
         )
     }
 }
 
 /// What holds for the whole model, as items of a list.
 fn facts(drawing: &Drawing) -> String {
-    let known = drawing
-        .facts
-        .iter()
-        .map(|(name, value)| format!("{name} {value}"));
-    let mut facts: Vec<String> = known.collect();
-    if drawing.is_symbolic {
-        facts.push("no model file: sizes are parameters, T tokens".into());
-    }
-    let items = facts
-        .iter()
-        .map(|fact| format!("<li>{}</li>", escape(fact)));
+    let known = drawing.facts.iter();
+    let known = known.map(|(name, value)| format!("{name} {value}"));
+    let note = "no model file: sizes are parameters, T tokens".to_owned();
+    let facts = known.chain(drawing.is_symbolic.then_some(note));
+    let items = facts.map(|fact| format!("<li>{}</li>", escape(&fact)));
     items.collect()
 }
 
@@ -93,12 +81,8 @@ fn facts(drawing: &Drawing) -> String {
 fn levels(drawing: &Drawing) -> String {
     let mut out = format!("<a href=\"#{WHOLE}\">Stack</a>\n");
     for kind in &drawing.kinds {
-        let at = &kind.id;
-        let label = escape(&kind.label);
-        let badge = badge(&kind.letter);
-        out.push_str(&format!(
-            "<a href=\"#{at}\" title=\"{label}\">{badge}<span>{label}</span></a>\n"
-        ));
+        let (at, label, badge) = (&kind.id, escape(&kind.label), badge(&kind.letter));
+        out += &format!("<a href=\"#{at}\" title=\"{label}\">{badge}<span>{label}</span></a>\n");
     }
     out
 }

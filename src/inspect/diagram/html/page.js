@@ -25,14 +25,12 @@ const isDark = () =>
 root.classList.add("js");
 if (["light", "dark"].includes(stored())) root.dataset.scheme = stored();
 
+const tellScheme = () => by("scheme").setAttribute("aria-pressed", String(isDark()));
+
 function toggleScheme() {
   root.dataset.scheme = isDark() ? "light" : "dark";
   stored(root.dataset.scheme);
   tellScheme();
-}
-
-function tellScheme() {
-  by("scheme").setAttribute("aria-pressed", String(isDark()));
 }
 
 const WHOLE = "stack";
@@ -60,9 +58,7 @@ function link(at, ...children) {
   return made;
 }
 
-function know(place) {
-  places.set(place.at, place);
-}
+const know = (place) => places.set(place.at, place);
 
 // Where something is seen is where its picture stands.
 function index() {
@@ -101,11 +97,8 @@ function label() {
 // The box that shows a place in the picture that is seen; what has none is shown by what holds it.
 function boxOf(place) {
   const names = [place.at, place.op?.at, place.part?.at, place.kind?.at].filter(Boolean);
-  for (const name of names) {
-    const box = all(`[data-at="${name}"]`, here.view).find(isShown);
-    if (box) return box;
-  }
-  return null;
+  const found = names.map((name) => all(`[data-at="${name}"]`, here.view).find(isShown));
+  return found.find(Boolean) ?? null;
 }
 
 // All boxes that can be reached, in order; of a block that is seen by itself, its own.
@@ -115,13 +108,7 @@ function boxes() {
   return scope ? [scope, ...found] : found;
 }
 
-function address() {
-  try {
-    return decodeURIComponent(location.hash.slice(1)) || WHOLE;
-  } catch {
-    return WHOLE;
-  }
-}
+const address = () => location.hash.slice(1) || WHOLE;
 
 function go(at, mark = null) {
   wanted = mark;
@@ -143,11 +130,9 @@ function show(at, isAsked) {
   magnify();
   fitTexts(place.view);
   trail(place);
-  for (const anchor of all(".levels a")) {
-    const isHere = anchor.hash === `#${place.kind?.at ?? WHOLE}`;
-    if (isHere) anchor.setAttribute("aria-current", "location");
-    else anchor.removeAttribute("aria-current");
-  }
+  const levels = all(".levels a");
+  for (const level of levels) level.removeAttribute("aria-current");
+  levels.find(({ hash }) => hash === `#${place.kind?.at ?? WHOLE}`)?.setAttribute("aria-current", "location");
   document.title = place.at === WHOLE ? data.name : `${place.title} \u00b7 ${data.name}`;
   const box = boxOf(inner ?? place);
   by("stage").scrollTo(0, 0);
@@ -266,19 +251,14 @@ function focusOn(box) {
   box.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
-function say(text) {
-  by("say").textContent = text;
-}
+const say = (text) => (by("say").textContent = text);
 
 function trail(place) {
   const steps = [];
   for (let at = place; at; at = places.get(at.up)) steps.unshift(at);
   const name = (step) => (step.type === "stack" ? "Stack" : step.type === "kind" ? `Layer ${step.kind.letter}` : step.title);
-  const items = steps.map((step, n) => {
-    const item = make("li", "", n + 1 < steps.length ? link(step.at, name(step)) : make("span", "", name(step)));
-    if (n + 1 === steps.length) item.setAttribute("aria-current", "page");
-    return item;
-  });
+  const items = steps.map((step) => make("li", "", step === place ? name(step) : link(step.at, name(step))));
+  items.at(-1).setAttribute("aria-current", "page");
   by("trail").replaceChildren(make("ol", "", ...items));
 }
 

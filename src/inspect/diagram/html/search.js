@@ -1,46 +1,28 @@
 // Search: every word must occur; names come before what is told of them.
 
 const MOST = 40;
-const RANK = { kind: 0, part: 1, weight: 2, op: 3 };
 let entries = [];
 let found = [];
 let chosen = -1;
 
 function entryOf(place) {
-  const { part, op, weight, kind } = place;
+  const { part, op, weight, kind, type } = place;
   const texts = {
     kind: () => kind.lines,
     part: () => [part.block, part.line, part.formula, ...part.facts, ...part.kept],
     op: () => [...op.ops, op.value ?? ""],
     weight: () => [weight.doc, numbers(weight), weight.key],
-  }[place.type]();
-  const where = [kind && place.type !== "kind" ? `Layer ${kind.letter}` : null, op || weight ? part.title : null];
-  return {
-    place,
-    texts,
-    where: where.filter(Boolean).join(" \u203a "),
-    title: place.title.toLowerCase(),
-    all: [place.title, place.at, ...texts].join("\n").toLowerCase(),
-  };
+  }[type]();
+  const where = [kind && type !== "kind" ? `Layer ${kind.letter}` : null, op || weight ? part.title : null];
+  const title = place.title.toLowerCase();
+  const all = [title, place.at, ...texts].join("\n").toLowerCase();
+  return { place, texts, title, all, where: where.filter(Boolean).join(" \u203a ") };
 }
 
-// Lower is better: begins with it, has a word that does, contains it, is told of it.
-function distance(entry, word) {
-  const at = entry.title.indexOf(word);
-  if (at === 0) return 0;
-  if (at > 0) return /[a-z0-9]/.test(entry.title[at - 1]) ? 2 : 1;
-  return entry.all.includes(word) ? 4 : Infinity;
-}
-
-function search(query) {
-  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
-  if (!words.length) return [];
-  const scored = entries.map((entry, order) => {
-    const sum = words.reduce((all, word) => all + distance(entry, word), 0);
-    return { entry, score: sum * 10 + RANK[entry.place.type], order };
-  });
-  const hits = scored.filter(({ score }) => score < Infinity);
-  return hits.sort((a, b) => a.score - b.score || a.order - b.order).map(({ entry }) => entry);
+function search(words) {
+  const isIn = (text) => words.every((word) => text.includes(word));
+  const hits = entries.filter(({ all }) => isIn(all));
+  return [...hits.filter(({ title }) => isIn(title)), ...hits.filter(({ title }) => !isIn(title))];
 }
 
 // A text with the first place of a word marked; long texts from a little before it.
@@ -61,7 +43,6 @@ function option(entry, at, words) {
   const item = make("li", "", head, below, make("span", "quiet where", entry.where));
   item.id = `found-${at}`;
   item.setAttribute("role", "option");
-  item.setAttribute("aria-selected", "false");
   item.addEventListener("click", () => take(at));
   return item;
 }
@@ -69,9 +50,8 @@ function option(entry, at, words) {
 function choose(at) {
   const items = all("#found [role=option]");
   if (!items.length) return;
-  items[chosen]?.setAttribute("aria-selected", "false");
   chosen = (at + items.length) % items.length;
-  items[chosen].setAttribute("aria-selected", "true");
+  items.forEach((item, n) => item.setAttribute("aria-selected", String(n === chosen)));
   items[chosen].scrollIntoView({ block: "nearest" });
   by("query").setAttribute("aria-activedescendant", items[chosen].id);
 }
@@ -90,7 +70,7 @@ function take(at) {
 
 function typed() {
   const words = by("query").value.toLowerCase().split(/\s+/).filter(Boolean);
-  found = search(by("query").value);
+  found = words.length ? search(words) : [];
   chosen = -1;
   const items = found.slice(0, MOST).map((entry, at) => option(entry, at, words));
   if (words.length && !found.length) items.push(make("li", "none", "nothing found"));

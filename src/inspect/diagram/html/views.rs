@@ -15,106 +15,87 @@ const EDGE: f64 = 3.0;
 
 /// All pictures as HTML.
 pub(super) fn views(drawing: &Drawing) -> String {
-    let mut views = Views(String::new());
-    views.stack(drawing);
-    for kind in &drawing.kinds {
-        views.layer(drawing, kind);
-    }
-    for part in drawing.begin.iter().chain(&drawing.end) {
-        views.stage(part);
-    }
-    views.0
+    let kinds = drawing.kinds.iter().map(|kind| layer(drawing, kind));
+    let stages = drawing.begin.iter().chain(&drawing.end).map(stage);
+    stack(drawing) + &kinds.chain(stages).collect::<String>()
 }
 
-struct Views(String);
-
-impl Views {
-    fn push(&mut self, text: &str) {
-        self.0.push_str(text);
-    }
-
-    fn begin_view(&mut self, name: &str, label: &str) {
-        let label = escape(label);
-        self.push(&format!(
-            "<section class=\"view\" data-view=\"{name}\" aria-label=\"{label}\">\n"
-        ));
-    }
-
-    fn stack(&mut self, drawing: &Drawing) {
-        self.begin_view(WHOLE, "The stack");
-        self.push("<div class=\"row\">\n");
-        let label = "The stack, from input to output";
-        self.picture(&edged(svg::column(drawing)), "whole", label);
-        let label = "Layers and numbers of the whole model";
-        self.picture(&edged(svg::notes(drawing)), "notes", label);
-        let name = "How it is executed";
-        self.push(&format!(
-            "</div>\n<section class=\"execution\" aria-label=\"{name}\">\n<h2>{name}</h2>\n"
-        ));
-        self.picture(&svg::execution(drawing, EXECUTION), "scenes", name);
-        self.push("</section>\n</section>\n");
-    }
-
-    fn layer(&mut self, drawing: &Drawing, kind: &Kind) {
-        self.begin_view(&kind.id, &format!("Layer {}: {}", kind.letter, kind.label));
-        self.push(&heading(drawing, kind));
-        if let Some(legend) = &drawing.overlay {
-            let legend = edged(svg::legend(legend, svg::LEGEND));
-            self.picture(&legend, "scale", "What the colours mean");
-        }
-        let begin = svg::stream("x: the hidden state, from the layer before", false);
-        self.picture(&edged(begin), "stream", "The hidden state comes in");
-        let room = svg::room(drawing);
-        for slot in &kind.slots {
-            self.slot(slot, room);
-        }
-        let end = svg::stream("x: to the next layer", true);
-        self.picture(&edged(end), "stream", "The hidden state goes out");
-        self.push("</section>\n");
-    }
-
-    /// A slot closed to a row of cards, and opened to its operations.
-    fn slot(&mut self, slot: &Slot, room: f64) {
-        let name = escape(&slot.name);
-        self.push(&format!(
-            "<section class=\"step\" aria-label=\"slot {name}\">\n<button \
-             class=\"fold\" type=\"button\" aria-expanded=\"false\" title=\"expand or collapse \
-             {name}\"><span class=\"sign\" aria-hidden=\"true\"></span>{name}</button>\n"
-        ));
-        let closed = svg::on_stream(svg::slot(slot, svg::Detail::cards(room)));
-        self.picture(
-            &edged(closed),
-            "closed",
-            &format!("{} collapsed", slot.name),
-        );
-        let opened = svg::on_stream(svg::slot(slot, svg::Detail::Full));
-        self.picture(&edged(opened), "opened", &format!("{} expanded", slot.name));
-        self.push("</section>\n");
-    }
-
-    /// A part before or after the layers.
-    fn stage(&mut self, part: &Part) {
-        self.begin_view(&part.id, &part.title);
-        self.push("<section class=\"step open\">\n");
-        self.picture(&edged(svg::opened(part)), "opened", &part.title);
-        self.push("</section>\n</section>\n");
-    }
-
-    fn picture(&mut self, piece: &Piece, class: &str, label: &str) {
-        let (w, h) = (piece.w.ceil(), piece.h.ceil());
-        let label = escape(label);
-        self.push(&format!(
-            "<svg class=\"{class}\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" \
-             role=\"group\" aria-label=\"{label}\">\n{}</svg>\n",
-            piece.elements()
-        ));
-    }
+fn view(name: &str, label: &str, inside: &str) -> String {
+    let label = escape(label);
+    format!(
+        "<section class=\"view\" data-view=\"{name}\" aria-label=\"{label}\">\n{inside}</section>\n"
+    )
 }
 
-fn edged(inner: Piece) -> Piece {
+fn stack(drawing: &Drawing) -> String {
+    let name = "How it is executed";
+    let column = "The stack, from input to output";
+    let notes = "Layers and numbers of the whole model";
+    let inside = format!(
+        "<div class=\"row\">\n{}{}</div>\n<section class=\"execution\" aria-label=\"{name}\">\n\
+         <h2>{name}</h2>\n{}</section>\n",
+        picture(svg::column(drawing), "whole", column),
+        picture(svg::notes(drawing), "notes", notes),
+        bare(&svg::execution(drawing, EXECUTION), "scenes", name),
+    );
+    view(WHOLE, "The stack", &inside)
+}
+
+fn layer(drawing: &Drawing, kind: &Kind) -> String {
+    let mut inside = heading(drawing, kind);
+    if let Some(legend) = &drawing.overlay {
+        let legend = svg::legend(legend, svg::LEGEND);
+        inside += &picture(legend, "scale", "What the colours mean");
+    }
+    let begin = svg::stream("x: the hidden state, from the layer before", false);
+    inside += &picture(begin, "stream", "The hidden state comes in");
+    let room = svg::room(drawing);
+    inside.extend(kind.slots.iter().map(|own| slot(own, room)));
+    let end = svg::stream("x: to the next layer", true);
+    inside += &picture(end, "stream", "The hidden state goes out");
+    let label = format!("Layer {}: {}", kind.letter, kind.label);
+    view(&kind.id, &label, &inside)
+}
+
+/// A slot closed to a row of cards, and opened to its operations.
+fn slot(slot: &Slot, room: f64) -> String {
+    let name = escape(&slot.name);
+    let [closed, opened] = [
+        (svg::Detail::cards(room), "closed", "collapsed"),
+        (svg::Detail::Full, "opened", "expanded"),
+    ]
+    .map(|(detail, class, state)| {
+        let piece = svg::on_stream(svg::slot(slot, detail));
+        picture(piece, class, &format!("{} {state}", slot.name))
+    });
+    format!(
+        "<section class=\"step\" aria-label=\"slot {name}\">\n<button class=\"fold\" type=\"button\" \
+         aria-expanded=\"false\" title=\"expand or collapse {name}\"><span class=\"sign\" \
+         aria-hidden=\"true\"></span>{name}</button>\n{closed}{opened}</section>\n"
+    )
+}
+
+/// A part before or after the layers.
+fn stage(part: &Part) -> String {
+    let opened = picture(svg::opened(part), "opened", &part.title);
+    let inside = format!("<section class=\"step open\">\n{opened}</section>\n");
+    view(&part.id, &part.title, &inside)
+}
+
+fn picture(inner: Piece, class: &str, label: &str) -> String {
     let mut piece = Piece::new(inner.w + 2.0 * EDGE, inner.h);
     piece.put(inner, EDGE, 0.0);
-    piece
+    bare(&piece, class, label)
+}
+
+fn bare(piece: &Piece, class: &str, label: &str) -> String {
+    let (w, h) = (piece.w.ceil(), piece.h.ceil());
+    format!(
+        "<svg class=\"{class}\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" role=\"group\" \
+         aria-label=\"{}\">\n{}</svg>\n",
+        escape(label),
+        piece.elements()
+    )
 }
 
 /// Letter, label, which layers, numbers, and what opens and closes all slots.
