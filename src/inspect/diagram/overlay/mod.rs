@@ -104,12 +104,9 @@ impl Note {
     pub(super) fn sentence(&self) -> String {
         let first = self.first.as_ref();
         let first = first.map(|first| format!("first difference: {first}"));
-        let number = Some(self.text.clone()).filter(|text| !text.is_empty());
-        number
-            .into_iter()
-            .chain(first)
-            .collect::<Vec<_>>()
-            .join("; ")
+        let number = (!self.text.is_empty()).then(|| self.text.clone());
+        let both: Vec<String> = number.into_iter().chain(first).collect();
+        both.join("; ")
     }
 }
 
@@ -173,11 +170,10 @@ impl Overlay {
         let measured = |of: &String| format!("measured on {}", read::short(of));
         let measured = other.clone().or_else(|| self.of.as_ref().map(measured));
         let (n, n_outside) = (self.numbers.len(), sums.outside.len());
-        let most = (n_outside > n - n_outside).then(|| {
-            format!(
-                "{n_outside} of {n} numbers of the file are in no box: they may be another model's"
-            )
-        });
+        let most = format!(
+            "{n_outside} of {n} numbers of the file are in no box: they may be another model's"
+        );
+        let most = (n_outside > n - n_outside).then_some(most);
         let lines = measured.into_iter().chain(most.clone()).collect();
         notes::write(self, &sums, lines, drawing);
         Ok(other.into_iter().chain(most).collect())

@@ -23,14 +23,12 @@ pub(super) struct Sum {
 impl Sum {
     /// This number and another one of the same box.
     fn with(self, rule: Rule, other: Self) -> Self {
-        match rule {
-            Rule::Time => Self {
-                value: self.value + other.value,
-                ..self
-            },
-            Rule::Largest if self.value >= other.value => self,
-            Rule::Largest => other,
-        }
+        let value = match rule {
+            Rule::Time => self.value + other.value,
+            Rule::Largest if self.value >= other.value => self.value,
+            Rule::Largest => return other,
+        };
+        Self { value, ..self }
     }
 }
 
@@ -145,13 +143,12 @@ pub(super) struct Finder<'a> {
 impl<'a> Finder<'a> {
     pub(super) fn new(drawing: &Drawing, sample: &'a Sample) -> Self {
         let layers = sample.plan().layers.iter().enumerate();
+        let layers = layers.map(|(at, layer)| (layer.path.as_str(), at));
         let mut of_kind = drawing.parts().map(|part| part.kind);
         let per_layer = of_kind.position(|kind| kind == "per_layer_input");
         let mut finder = Self {
             sample,
-            layers: layers
-                .map(|(at, layer)| (layer.path.as_str(), at))
-                .collect(),
+            layers: layers.collect(),
             paths: HashMap::new(),
             longest: 0,
             homes: HashMap::new(),
@@ -175,18 +172,22 @@ impl<'a> Finder<'a> {
             for (nth, slot) in own.slots.iter().enumerate() {
                 let home = Home::Slot(kind, nth);
                 drawn.extend(slot.wiring().map(|at| (at, home)));
-                let results = results(slot).map(|(value, maker)| {
-                    let made = parts
-                        .iter()
-                        .position(|part| maker.is_some_and(|maker| std::ptr::eq(*part, maker)));
+                // What goes into a slot, comes out of it, and leaves it as the hidden state.
+                let makers = [
+                    ("in", slot.pre.as_ref()),
+                    ("out", out(slot)),
+                    ("x", slot.after.as_ref()),
+                ];
+                let results = makers.map(|(value, maker)| {
+                    let is_maker = |part: &&Part| maker.is_some_and(|own| std::ptr::eq(*part, own));
+                    let made = parts.iter().position(is_maker);
                     (value, made.map_or(home, |at| result_of(at, parts[at])))
                 });
                 for at in &own.layers {
                     let path = &self.sample.plan().layers[*at].slots[nth].path;
                     self.paths.insert(path.clone(), (home, Some(*at)));
-                    joins.extend(
-                        results.map(|(value, home)| (format!("{path}.{value}"), (home, Some(*at)))),
-                    );
+                    let named = |(value, home)| (format!("{path}.{value}"), (home, Some(*at)));
+                    joins.extend(results.map(named));
                 }
             }
         }
@@ -209,9 +210,10 @@ impl<'a> Finder<'a> {
         for (at, step) in self.sample.steps().iter().enumerate() {
             match self.layer_of(&step.path) {
                 Some(layer) => of_layer[layer].push(at),
-                None => self
-                    .homes
-                    .extend(drawn.get(&at).map(|home| (at, (*home, None)))),
+                None => {
+                    let home = drawn.get(&at).map(|home| (at, (*home, None)));
+                    self.homes.extend(home);
+                }
             }
         }
         for (layer, steps) in of_layer.iter().enumerate() {
@@ -308,16 +310,6 @@ fn result_of(at: usize, part: &Part) -> Home {
         0 => Home::Part(at),
         n => Home::Op(at, n - 1),
     }
-}
-
-/// What goes into a slot, comes out of it, and leaves it as the hidden state, with the part that makes it.
-fn results(slot: &Slot) -> [(&'static str, Option<&Part>); 3] {
-    let before = slot.pre.as_ref();
-    [
-        ("in", before),
-        ("out", out(slot)),
-        ("x", slot.after.as_ref()),
-    ]
 }
 
 /// The part whose result a slot gives, if it is one part's.

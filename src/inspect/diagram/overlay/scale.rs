@@ -23,11 +23,10 @@ impl Scale {
     pub(super) fn new(values: &[f64]) -> Self {
         let finite = values.iter().copied().filter(|v| v.is_finite());
         let high = finite.clone().fold(f64::NEG_INFINITY, f64::max);
-        let least = finite.clone().fold(f64::INFINITY, f64::min);
-        let low = if least >= 0.0 && high > 0.0 {
-            least.max(high / SPAN)
-        } else {
-            least
+        let least = finite.fold(f64::INFINITY, f64::min);
+        let low = match least >= 0.0 && high > 0.0 {
+            true => least.max(high / SPAN),
+            false => least,
         };
         let border = |at: usize| {
             let share = at as f64 / LEVELS as f64;
@@ -37,16 +36,15 @@ impl Scale {
             }
         };
         let told = |n: usize| {
-            let borders = (1..LEVELS).map(|at| digits(border(at), n).parse().unwrap_or(f64::NAN));
+            let borders = (1..LEVELS).filter_map(|at| digits(border(at), n).parse().ok());
             let mut borders: Vec<f64> = borders.filter(|b| *b > least && *b <= high).collect();
             borders.dedup();
             borders
         };
         // Numbers of one value, and none at all, have no borders.
-        let is_one = least >= high;
-        let is_apart = |n: &usize| is_one || told(*n).len() == LEVELS - 1;
+        let is_apart = |n: &usize| least >= high || told(*n).len() == LEVELS - 1;
         let n_digits = DIGITS.clone().find(is_apart).unwrap_or(*DIGITS.end());
-        let borders = if is_one { Vec::new() } else { told(n_digits) };
+        let borders = told(n_digits);
         Self { borders, n_digits }
     }
 
@@ -99,24 +97,21 @@ impl Scale {
 
 /// A number with so many digits, without zeros at its end.
 fn digits(value: f64, n: usize) -> String {
-    let size = value.abs().log10().floor() as i32;
     if value == 0.0 {
         return "0".into();
     }
-    if !(-4..7).contains(&size) {
-        let text = format!("{value:.*e}", n - 1);
-        let (number, power) = text.split_once('e').unwrap_or((&text, "0"));
-        let number = match number.contains('.') {
-            true => number.trim_end_matches('0').trim_end_matches('.'),
-            false => number,
-        };
-        return format!("{number}e{power}");
-    }
-    let text = format!("{value:.*}", (n as i32 - 1 - size).clamp(0, 16) as usize);
-    match text.contains('.') {
+    let trimmed = |text: &str| match text.contains('.') {
         true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
+        false => text.to_owned(),
+    };
+    let size = value.abs().log10().floor() as i32;
+    if (-4..7).contains(&size) {
+        let n = (n as i32 - 1 - size).clamp(0, 16) as usize;
+        return trimmed(&format!("{value:.n$}"));
     }
+    let text = format!("{value:.*e}", n - 1);
+    let (number, power) = text.split_once('e').unwrap_or((&text, "0"));
+    format!("{}e{power}", trimmed(number))
 }
 
 #[cfg(test)]
@@ -150,33 +145,21 @@ mod tests {
                 };
                 // What is no number has the colour of the largest numbers.
                 let mut of_level = shades.iter().filter(|shade| shade.level == level);
-                assert!(
-                    of_level.any(holds),
-                    "{value} of level {level} in {shades:?}"
-                );
+                assert!(of_level.any(holds), "{value} of {level} in {shades:?}");
             }
         }
     }
 
     #[test]
     fn close_numbers_have_fewer_colours() {
-        let texts = |values: &[f64]| {
-            let shades = Scale::new(values).shades(values);
-            shades
-                .into_iter()
-                .map(|shade| shade.text)
-                .collect::<Vec<_>>()
+        let texts = |values: &[f64]| -> Vec<String> {
+            let shades = Scale::new(values).shades(values).into_iter();
+            shades.map(|shade| shade.text).collect()
         };
         assert_eq!(texts(&[7.0; 3]), ["all are 7"]);
         assert_eq!(texts(&[7.0, 7.000_000_000_1]), ["about 7"]);
-        assert_eq!(
-            texts(&[7.0, 7.000_000_02]),
-            [
-                "< 7.00000001",
-                "7.00000001 to 7.00000002",
-                "\u{2265} 7.00000002"
-            ]
-        );
+        let close = "< 7.00000001, 7.00000001 to 7.00000002, \u{2265} 7.00000002";
+        assert_eq!(texts(&[7.0, 7.000_000_02]).join(", "), close);
         assert_eq!(texts(&[1.0, 9.0]).len(), LEVELS);
     }
 }
