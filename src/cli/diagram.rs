@@ -1,19 +1,23 @@
 //! `bench diagram`: pictures of a model, drawn from what runs.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 
 use crate::arch::ArchDef;
+use crate::common::wording;
 use crate::files::models::{Definitions, Source};
 use crate::files::synth::Request;
 use crate::inspect::diagram::html::Page;
+use crate::inspect::diagram::overlay::Overlay;
 use crate::inspect::diagram::{Drawing, Sample, gallery, svg, variants};
 
 use super::diagram_compare::{self, CompareArgs};
 use super::options::ArchOptions;
 use super::synth::key_value;
-use super::{Failure, output, overlay};
+use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -71,14 +75,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
         return output::line(args.output.join("README.md").display().to_string());
     };
-    let request = request(&args.set, &args.with);
-    let (def, samples) = samples(
-        &definitions,
-        what,
-        args.name.as_deref(),
-        request,
-        usize::MAX,
-    )?;
+    let (name, request) = (args.name.as_deref(), request(&args.set, &args.with));
+    let (def, samples) = samples(&definitions, what, name, request, usize::MAX)?;
     for sample in &samples {
         draw(args, &definitions, &def, sample)?;
     }
@@ -120,12 +118,8 @@ pub(super) fn samples(
         true => Sample::of_definition(name, &def, request),
         false => Sample::of_definition(&format!("{name}-{tag}"), &def, request),
     };
-    let samples = requests
-        .iter()
-        .take(most)
-        .map(sample)
-        .collect::<Result<_, _>>()?;
-    Ok((def, samples))
+    let samples: Result<_, _> = requests.iter().take(most).map(sample).collect();
+    Ok((def, samples?))
 }
 
 /// A definition by its name, or one of its variants by the name of its picture.
@@ -140,11 +134,8 @@ fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<Reques
     let of_variant =
         names.filter_map(|name| Some((name, what.strip_prefix(name)?.strip_prefix('-')?)));
     let Some((name, tag)) = of_variant.max_by_key(|(name, _)| name.len()) else {
-        if what.contains('/')
-            || [".gguf", ".safetensors"]
-                .iter()
-                .any(|ending| what.ends_with(ending))
-        {
+        let mut endings = [".gguf", ".safetensors"].into_iter();
+        if what.contains('/') || endings.any(|ending| what.ends_with(ending)) {
             anyhow::bail!("{what}: no such file or folder");
         }
         return Ok((library.get(what)?, None));
@@ -185,8 +176,13 @@ fn draw(
         // The picture may be called otherwise.
         let what = args.what.as_deref().unwrap_or_default();
         let model = Source::File(what.into()).name();
-        let quantity = args.quantity.as_deref();
-        overlay::put(file, quantity, &mut drawing, sample, &model)?;
+        let doubts = numbers(file).and_then(|bytes| {
+            let overlay = Overlay::read(&bytes, args.quantity.as_deref())?;
+            Ok(overlay.put(&mut drawing, sample, &model)?)
+        });
+        for doubt in doubts.map_err(|e| anyhow::anyhow!("{}: {e}", file.display()))? {
+            tracing::warn!("{}: {doubt}", file.display());
+        }
     }
     if args.html {
         let page = Page {
@@ -212,6 +208,18 @@ fn draw(
         }
     }
     Ok(())
+}
+
+/// The file of `--overlay`, read within bounds.
+fn numbers(file: &Path) -> Result<Vec<u8>, Failure> {
+    /// A profile of a thousand layers is a few MB.
+    const MOST: u64 = 64 << 20;
+    let mut bytes = Vec::new();
+    File::open(file)?.take(MOST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MOST {
+        anyhow::bail!("expected at most {}, found more", wording::bytes(MOST));
+    }
+    Ok(bytes)
 }
 
 /// Writes a drawing as PNG; gives its path.

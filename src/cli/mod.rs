@@ -17,7 +17,6 @@ mod inspect;
 mod logits;
 mod options;
 mod output;
-mod overlay;
 mod perf;
 mod plan;
 mod run;

@@ -93,21 +93,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if !args.load.archs.definitions()?.strict {
         return Ok(());
     }
-    match &found.planned {
-        Err(error) => Err(anyhow::anyhow!("{error}")),
-        Ok(planned) => {
-            let unread = found.unread.iter().chain(&planned.plan.unclaimed);
-            let unread: Vec<&str> = unread.map(String::as_str).collect();
-            match unread.as_slice() {
-                [] => Ok(()),
-                names => Err(anyhow::anyhow!(
-                    "the definition `{}` does not read {}",
-                    planned.plan.arch,
-                    names.join(", ")
-                )),
-            }
-        }
+    let planned = found.planned.as_ref();
+    let planned = planned.map_err(|error| anyhow::anyhow!("{error}"))?;
+    let unread = [found.unread.as_slice(), &planned.plan.unclaimed].concat();
+    if !unread.is_empty() {
+        let (arch, names) = (&planned.plan.arch, unread.join(", "));
+        anyhow::bail!("the definition `{arch}` does not read {names}");
     }
+    Ok(())
 }
 
 /// All findings that are possible.
@@ -122,38 +115,52 @@ pub(super) fn findings(source: &Source, load: &LoadOptions) -> Result<Findings, 
         Err(error) => error,
     };
     // A file of an unknown architecture, or without tensors, is worth looking at too.
-    let (label, metadata, tensors, vocabulary) = match models::read(source, &definitions) {
+    let (label, header, tokenizer) = match models::read(source, &definitions) {
         Ok(contents) => {
             let weights = &contents.weights;
+            let header = (weights.metadata().clone(), weights.tensors().to_vec());
+            let label = weights.label().to_owned();
             (
-                weights.label().to_owned(),
-                weights.metadata().clone(),
-                weights.tensors().to_vec(),
-                contents.tokenizer().map_err(|error| error.to_string()),
+                label,
+                header,
+                contents.tokenizer().map_err(|e| e.to_string()),
             )
         }
         Err(broken) => {
             let Source::File(path) = source else {
                 return Err(broken.into());
             };
-            let Ok((metadata, tensors)) = weights::gguf::header(path) else {
+            let Ok(header) = weights::gguf::header(path) else {
                 return Err(broken.into());
             };
-            let tokenizer = Tokenizer::from_metadata(&metadata);
-            let tokenizer = tokenizer.map_err(|error| error.to_string());
-            (path.display().to_string(), metadata, tensors, tokenizer)
+            let tokenizer = Tokenizer::from_metadata(&header.0);
+            let tokenizer = tokenizer.map_err(|e| e.to_string());
+            (path.display().to_string(), header, tokenizer)
         }
     };
-    Ok(Findings {
-        template: probe(&metadata, &vocabulary),
-        templates: template::names(&metadata),
-        unread: Vec::new(),
-        label,
-        metadata,
-        tensors,
-        tokenizer: vocabulary,
-        planned: Err(unplanned.to_string()),
-    })
+    let why = unplanned.to_string();
+    Ok(Findings::new(label, header, tokenizer, why))
+}
+
+impl Findings {
+    /// Those without a plan, with the reason for that.
+    fn new(
+        label: String,
+        (metadata, tensors): (Metadata, Vec<TensorInfo>),
+        tokenizer: Result<Tokenizer, String>,
+        why: String,
+    ) -> Self {
+        Self {
+            template: probe(&metadata, &tokenizer),
+            templates: template::names(&metadata),
+            unread: Vec::new(),
+            label,
+            metadata,
+            tensors,
+            tokenizer,
+            planned: Err(why),
+        }
+    }
 }
 
 fn of_opened(load: &LoadOptions, opened: Opened) -> Result<Findings, Failure> {
@@ -167,34 +174,16 @@ fn of_opened(load: &LoadOptions, opened: Opened) -> Result<Findings, Failure> {
         n_batch: Options::N_BATCH,
     };
     let options = load.resolve(&opened, defaults);
-    let Opened {
-        weights,
-        vocabulary,
-        plan,
-        adapters,
-        ..
-    } = opened;
-    let tokenizer = tokenizer_of(vocabulary, &weights).map_err(|error| error.to_string());
-    let template = probe(weights.metadata(), &tokenizer);
-    let unread = unread_keys(&plan, weights.metadata());
-    let planned = planned(
-        plan,
-        (&weights, &adapters),
-        options,
-        load.ctx,
-        &tokenizer,
-        template.as_ref(),
-    );
-    Ok(Findings {
-        label: weights.label().to_owned(),
-        metadata: weights.metadata().clone(),
-        tensors: weights.tensors().to_vec(),
-        tokenizer,
-        template,
-        templates: template::names(weights.metadata()),
-        unread,
-        planned: Ok(planned),
-    })
+    let tokenizer = tokenizer_of(opened.vocabulary, &opened.weights);
+    let tokenizer = tokenizer.map_err(|error| error.to_string());
+    let weights = &opened.weights;
+    let header = (weights.metadata().clone(), weights.tensors().to_vec());
+    let label = weights.label().to_owned();
+    let mut found = Findings::new(label, header, tokenizer, String::new());
+    found.unread = unread_keys(&opened.plan, &found.metadata);
+    let weights = (weights, opened.adapters.as_slice());
+    found.planned = Ok(planned(opened.plan, weights, options, load.ctx, &found));
+    Ok(found)
 }
 
 /// What the chat template can do.
@@ -222,8 +211,7 @@ fn planned(
     (weights, adapters): (&Weights, &[Adapter]),
     options: Options,
     requested: Option<usize>,
-    tokenizer: &Result<Tokenizer, String>,
-    template: Option<&Result<Probe, String>>,
+    known: &Findings,
 ) -> Planned {
     let mut found = Planned {
         description: describe(&plan),
@@ -246,15 +234,13 @@ fn planned(
             return found;
         }
     };
-    let lengths = lengths(plan, requested);
-    let contexts = lengths
-        .iter()
-        .map(|n_ctx| context(plan, &mut estimator, options, *n_ctx))
-        .collect();
+    let lengths = lengths(plan, requested).into_iter();
+    let contexts = lengths.map(|n_ctx| context(plan, &mut estimator, options, n_ctx));
+    let contexts = contexts.collect();
     let subject = Subject {
         plan,
-        tokenizer: tokenizer.as_ref().map_err(Clone::clone),
-        template: match template {
+        tokenizer: known.tokenizer.as_ref().map_err(Clone::clone),
+        template: match &known.template {
             None => Err("the file has no chat template".to_owned()),
             Some(probed) => probed.as_ref().map_err(Clone::clone),
         },
@@ -326,19 +312,13 @@ pub(super) fn cache_bytes(plan: &Plan, n_ctx: u64) -> Option<u64> {
 
 /// Refuses weights with NaN or infinity in them.
 pub(super) fn check_tensors(opened: &Opened) -> Result<(), Failure> {
-    let names: Vec<&str> = opened
-        .plan
-        .tensors
-        .iter()
-        .map(|t| t.name.as_str())
-        .collect();
-    let results = weights::check(&opened.weights, &names)?;
-    for (name, _) in names
-        .iter()
-        .zip(results)
-        .filter(|(_, result)| *result == Checked::Missing)
-    {
-        tracing::warn!(tensor = name, "not in the file, so not checked");
+    let tensors = opened.plan.tensors.iter();
+    let names: Vec<&str> = tensors.map(|t| t.name.as_str()).collect();
+    let checked = weights::check(&opened.weights, &names)?;
+    for (name, result) in names.iter().zip(checked) {
+        if result == Checked::Missing {
+            tracing::warn!(tensor = name, "not in the file, so not checked");
+        }
     }
     Ok(())
 }

@@ -136,16 +136,20 @@ fn clip_to(text: &str, most: usize) -> String {
     escaped(&short)
 }
 
+fn row(name: &str, text: impl Into<String>) -> Vec<String> {
+    vec![name.to_owned(), text.into()]
+}
+
 fn about(page: &mut Page, found: &Findings) {
     page.line(&escaped(&found.label));
     let mut rows = Vec::new();
     for (name, keys) in ABOUT {
         let values = keys.iter().filter_map(|key| found.metadata.str(key));
         if let Some(value) = values.map(str::trim).find(|value| !value.is_empty()) {
-            rows.push(vec![name.to_owned(), clip(value)]);
+            rows.push(row(name, clip(value)));
         }
     }
-    rows.push(vec!["weights".to_owned(), weights(&found.tensors)]);
+    rows.push(row("weights", weights(&found.tensors)));
     page.table(&rows, "ll");
 }
 
@@ -164,10 +168,11 @@ fn of_types(tensors: &[TensorInfo]) -> BTreeMap<&str, (usize, u64, u64)> {
 /// How many weights there are, and in what.
 fn weights(tensors: &[TensorInfo]) -> String {
     let types = of_types(tensors);
-    let sums = types.values().fold((0u64, 0u64), |(n, size), of| {
-        (n.saturating_add(of.1), size.saturating_add(of.2))
-    });
-    let (n, size) = sums;
+    let sum = |part: fn(&(usize, u64, u64)) -> u64| {
+        let parts = types.values().map(part);
+        parts.fold(0, u64::saturating_add)
+    };
+    let (n, size) = (sum(|of| of.1), sum(|of| of.2));
     if n == 0 {
         return "none".into();
     }
@@ -198,10 +203,8 @@ fn by_use(planned: &Planned, found: &Findings) -> Vec<Vec<String>> {
         vec![share.what.clone(), types.join(", "), n, size, part]
     });
     let all: u64 = found.tensors.iter().map(|tensor| tensor.bytes).sum();
-    let n = found
-        .tensors
-        .len()
-        .saturating_sub(planned.plan.tensors.len());
+    let n_used = planned.plan.tensors.len();
+    let n = found.tensors.len().saturating_sub(n_used);
     let left = (n > 0).then(|| {
         let size = bytes(all.saturating_sub(whole));
         vec!["not used".to_owned(), n.to_string(), String::new(), size]
@@ -212,15 +215,11 @@ fn by_use(planned: &Planned, found: &Findings) -> Vec<Vec<String>> {
 /// Tensors by their element types.
 fn by_type(tensors: &[TensorInfo]) -> Vec<Vec<String>> {
     let types = of_types(tensors).into_iter();
-    let row = types.map(|(name, (n, n_weights, size))| {
-        vec![
-            name.to_owned(),
-            n.to_string(),
-            count(n_weights),
-            bytes(size),
-        ]
+    let rows = types.map(|(name, (n, weights, size))| {
+        let cells = [n.to_string(), count(weights), bytes(size)];
+        [&[name.to_owned()][..], &cells].concat()
     });
-    row.collect()
+    rows.collect()
 }
 
 fn unused(page: &mut Page, found: &Findings, planned: &Planned) {
@@ -237,13 +236,12 @@ fn unused(page: &mut Page, found: &Findings, planned: &Planned) {
 /// Tokenizer and chat template.
 fn texts(page: &mut Page, found: &Findings) {
     page.title("text");
-    let row = |name: &str, text: String| vec![name.to_owned(), text];
     let mut rows = vec![row("tokenizer", tokenizer(&found.tokenizer))];
     let special = found.tokenizer.as_ref().ok().map(special);
     let special = special.filter(|special| !special.is_empty());
     rows.extend(special.map(|special| row("tokens", special)));
     match &found.template {
-        None => rows.push(row("template", "none".to_owned())),
+        None => rows.push(row("template", "none")),
         Some(Err(error)) => rows.push(row("template", format!("not usable: {}", clip(error)))),
         Some(Ok(probe)) => rows.extend(template(probe)),
     }
@@ -319,7 +317,6 @@ fn template(probe: &Probe) -> Vec<Vec<String>> {
     if !probe.switches.is_empty() {
         shows.push_str(&format!("; set by {}", probe.switches.join(", ")));
     }
-    let row = |name: &str, text: String| vec![name.to_owned(), text];
     let mut rows = vec![row("template", format!("shows {shows}"))];
     let mut lacks = those(|probed| *probed == Probed::Ignored);
     if !probe.opens_answer {
@@ -345,15 +342,15 @@ fn memory(page: &mut Page, planned: &Planned) {
     }
     let options = &planned.options;
     let [k, v] = [options.k_type, options.v_type].map(TensorType::name);
-    let types = if k == v {
-        k.to_owned()
-    } else {
-        format!("{k} and {v}")
+    let types = match k == v {
+        true => k.to_owned(),
+        false => format!("{k} and {v}"),
     };
     page.title(&format!("memory of one sequence, cache of {types}"));
     let titles = "context,weights,cache,states,scratch,all,a token reads";
     let mut rows = vec![titles.split(',').map(str::to_owned).collect()];
-    rows.extend(planned.contexts.iter().map(|context| row(planned, context)));
+    let contexts = planned.contexts.iter();
+    rows.extend(contexts.map(|context| amounts(planned, context)));
     page.table(&rows, "rrrrrrr");
     let mut refusals = planned.contexts.iter().filter_map(|context| {
         let why = context.refusal.as_ref()?;
@@ -364,15 +361,14 @@ fn memory(page: &mut Page, planned: &Planned) {
     }
 }
 
-fn row(planned: &Planned, context: &Context) -> Vec<String> {
+fn amounts(planned: &Planned, context: &Context) -> Vec<String> {
     let n_ctx = context.n_ctx.to_string();
     let Some(memory) = &context.memory else {
         return vec![n_ctx, "refused".to_owned()];
     };
     let weights = memory.mapped + memory.copied;
-    let all = weights
-        .saturating_add(memory.cache)
-        .saturating_add(memory.compute);
+    let all = [weights, memory.cache, memory.compute];
+    let all = all.into_iter().fold(0, u64::saturating_add);
     let read = planned.weights_read.zip(context.read);
     let read = read.map(|(weights, rows)| bytes(weights.saturating_add(rows)));
     // Without the bytes of states those of the cache are not known either.
