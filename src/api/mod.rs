@@ -3,7 +3,7 @@
 //! The only module that knows HTTP and its JSON. Handlers extract, validate, submit to the engine
 //! and write its events; every refusal goes through `error`. What endpoints share: `fields` and `known`
 //! (bodies), `messages` and `dialogue` (conversations), `generation` and `sampling` (parameters), `answers` and `envelope`
-//! (responses, streamed or not), `parts` (reasoning and calls in them), `logprobs`. Around them: `listener`
+//! (responses, streamed or not), `parts` (reasoning and calls in them), `logprobs`, `places` (values within a body). Around them: `listener`
 //! (connections), `access` (who may), `intake` (bodies, threads), `record` (the log). Called by `bench serve`
 //! and by tests, which use the same [`app`]. `local` answers a chat request without HTTP, for `bench chat`.
 
@@ -38,6 +38,7 @@ mod openapi;
 mod page;
 mod parts;
 mod passages;
+mod places;
 mod pool;
 mod pooled;
 mod props;

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::text::calls::Tool;
 
 use super::error::{Error, quoted};
+use super::places::{object, wrong};
 
 /// Maximum number of tools of a request.
 const MAX_TOOLS: usize = 256;
@@ -80,19 +81,6 @@ impl Tools {
     pub(super) fn must_call(&self) -> bool {
         self.choice == Choice::Required
     }
-}
-
-fn wrong(param: &str, expected: &str) -> Error {
-    Error::value(
-        param,
-        format!("`{param}` is missing or wrong, expected {expected}"),
-    )
-}
-
-fn object<'a>(param: &str, value: Option<&'a Value>) -> Result<&'a Map<String, Value>, Error> {
-    value
-        .and_then(Value::as_object)
-        .ok_or_else(|| wrong(param, "an object"))
 }
 
 /// The tools, and whether one of them is strict.

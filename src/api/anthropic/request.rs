@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::api::dialogue;
 use crate::api::error::{Error, quoted};
 use crate::api::fields::{Body, Field, fields};
+use crate::api::places::{object, text, unserved, wrong};
 
 fields! {
     struct Own {
@@ -33,24 +34,6 @@ type Fields = Map<String, Value>;
 /// The fields of a request as they are documented.
 pub(in crate::api) fn fields() -> Vec<Field> {
     dialogue::fields_with::<Own>()
-}
-
-fn wrong(param: &str, expected: &str) -> Error {
-    let message = format!("`{param}` is missing or wrong, expected {expected}");
-    Error::value(param, message)
-}
-
-fn unserved(param: &str, what: &str) -> Error {
-    Error::unsupported(param, format!("`{param}`: {what}"))
-}
-
-fn object<'a>(param: &str, value: &'a Value) -> Result<&'a Fields, Error> {
-    value.as_object().ok_or_else(|| wrong(param, "an object"))
-}
-
-fn text<'a>(at: &str, fields: &'a Fields, name: &str) -> Result<&'a str, Error> {
-    let value = fields.get(name).and_then(Value::as_str);
-    value.ok_or_else(|| wrong(&format!("{at}.{name}"), "a text"))
 }
 
 /// The body of the chat completion that answers this message request; `counts` says whether only the prompt

@@ -11,6 +11,7 @@ use crate::api::dialogue;
 use crate::api::error::{Error, quoted};
 use crate::api::fields::{Body, Field, fields};
 use crate::api::generation::check_top;
+use crate::api::places::{object, text, unserved, wrong};
 use crate::api::record::Record;
 
 fields! {
@@ -69,24 +70,6 @@ const INCLUDES: &[&str] = &[
     "code_interpreter_call.outputs",
 ];
 const LOGPROBS: &str = "message.output_text.logprobs";
-
-fn wrong(param: &str, expected: &str) -> Error {
-    let message = format!("`{param}` is missing or wrong, expected {expected}");
-    Error::value(param, message)
-}
-
-fn unserved(param: &str, what: &str) -> Error {
-    Error::unsupported(param, format!("`{param}`: {what}"))
-}
-
-fn object<'a>(param: &str, value: &'a Value) -> Result<&'a Fields, Error> {
-    value.as_object().ok_or_else(|| wrong(param, "an object"))
-}
-
-fn text<'a>(at: &str, fields: &'a Fields, name: &str) -> Result<&'a str, Error> {
-    let value = fields.get(name).and_then(Value::as_str);
-    value.ok_or_else(|| wrong(&format!("{at}.{name}"), "a text"))
-}
 
 fn given<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())

@@ -1,0 +1,35 @@
+//! Values within a request's JSON, by the place that errors name: `tools[0].function.name`.
+
+use serde_json::{Map, Value};
+
+use super::error::Error;
+
+/// A value that is missing or of another form.
+pub(super) fn wrong(param: &str, expected: &str) -> Error {
+    let message = format!("`{param}` is missing or wrong, expected {expected}");
+    Error::value(param, message)
+}
+
+/// A value that is known and not served.
+pub(super) fn unserved(param: &str, what: &str) -> Error {
+    Error::unsupported(param, format!("`{param}`: {what}"))
+}
+
+/// The object at a place.
+pub(super) fn object<'a>(
+    param: &str,
+    value: impl Into<Option<&'a Value>>,
+) -> Result<&'a Map<String, Value>, Error> {
+    let fields = value.into().and_then(Value::as_object);
+    fields.ok_or_else(|| wrong(param, "an object"))
+}
+
+/// The text `name` of the object at `at`.
+pub(super) fn text<'a>(
+    at: &str,
+    fields: &'a Map<String, Value>,
+    name: &str,
+) -> Result<&'a str, Error> {
+    let value = fields.get(name).and_then(Value::as_str);
+    value.ok_or_else(|| wrong(&format!("{at}.{name}"), "a text"))
+}
