@@ -45,7 +45,6 @@ const CPP_FILES: &[&str] = &[
     "ggml-cpu/hbm.cpp",
     "ggml-cpu/llamafile/sgemm.cpp",
     "ggml-cpu/ops.cpp",
-    "ggml-cpu/repack.cpp",
     "ggml-cpu/tiled/tiled.cpp",
     "ggml-cpu/tiled/tiled-kernel.cpp",
     "ggml-cpu/traits.cpp",
@@ -87,7 +86,6 @@ fn main() {
     if let Some(arch) = arch {
         let folder = source.join("ggml-cpu/arch").join(arch);
         c.file(folder.join("quants.c"));
-        cpp.file(folder.join("repack.cpp"));
     } else {
         c.define("GGML_CPU_GENERIC", None);
         cpp.define("GGML_CPU_GENERIC", None);
@@ -138,7 +136,6 @@ fn compiler(ggml: &Path, out: &Path) -> cc::Build {
         .define("GGML_SCHED_MAX_COPIES", "4")
         .define("GGML_USE_CPU", None)
         .define("GGML_USE_LLAMAFILE", None)
-        .define("GGML_USE_CPU_REPACK", None)
         .flag_if_supported("-fno-finite-math-only");
     let march = env::var("GGML_MARCH").unwrap_or_else(|_| "native".into());
     build.flag_if_supported(format!("-march={march}"));

@@ -124,7 +124,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Number of tokens of a pair beside those of its texts.
+    /// Number of tokens of a pair in addition to those of its texts.
     fn n_special(&self) -> usize {
         self.parts.iter().map(|(tokens, _)| tokens.len()).sum()
     }

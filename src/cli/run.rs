@@ -123,34 +123,19 @@ pub(super) fn start(args: &Completing) -> Result<Served, Failure> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let (raw, prompt, args) = (args.raw, &args.prompt, &args.with);
-    let constraint = args.constraint.read()?;
-    let served = start(args)?;
-    let prompt = if raw || !served.has_template() {
-        served.text_prompt(prompt)?
-    } else {
-        let mut messages = Vec::new();
-        if let Some(system) = &args.system {
-            messages.push(json!({ "role": "system", "content": system }));
-        }
-        messages.push(json!({ "role": "user", "content": prompt }));
-        served.chat_prompt(&Conversation {
-            messages: messages.into(),
-            ..Conversation::default()
-        })?
-    };
+    let constraint = args.with.constraint.read()?;
+    let served = start(&args.with)?;
+    let prompt = prompt(args, &served)?;
+    let args = &args.with;
     let mut forming = Forming::new();
     let is_live = served.handle.is_diffusion() && forming.is_shown();
+    let stops = args.stop.iter().map(|stop| stop.clone().into_bytes());
     let mut events = served.handle.submit(Request {
         prompt,
         max_tokens: args.max_tokens,
         sampling: args.sampling.params(served.handle.tokenizer()),
         choice: 0,
-        stops: args
-            .stop
-            .iter()
-            .map(|stop| stop.clone().into_bytes())
-            .collect(),
+        stops: stops.collect(),
         ends: Ends::default(),
         cache_prompt: true,
         top_logprobs: None,
@@ -169,7 +154,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut held = String::new();
     while let Some(event) = events.blocking_recv() {
         match event {
-            // Not asked for.
+            // Never sent for this request.
             Event::Prompt(_) | Event::Progress(_) | Event::Ended(_) | Event::Pooled(_) => {}
             Event::Text { text, .. } if is_live => held.push_str(&text),
             Event::Text { text, .. } => output::bytes(text.as_bytes())?,
@@ -180,18 +165,28 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 forming.clear();
                 output::bytes(held.as_bytes())?;
                 output::bytes(b"\n")?;
-                writeln!(
-                    std::io::stderr().lock(),
-                    "[{}{}]",
-                    speed(&usage),
-                    cut(reason)
-                )?;
+                let line = format!("[{}{}]", speed(&usage), cut(reason));
+                writeln!(std::io::stderr().lock(), "{line}")?;
                 return Ok(());
             }
             Event::Failed(failure) => anyhow::bail!("{failure}"),
         }
     }
     anyhow::bail!("the engine stopped before the end of the completion")
+}
+
+/// The prompt's tokens: in the model's chat template, or as they are.
+fn prompt(args: &Args, served: &Served) -> Result<Vec<u32>, Failure> {
+    if args.raw || !served.has_template() {
+        return Ok(served.text_prompt(&args.prompt)?);
+    }
+    let system = args.with.system.iter();
+    let system = system.map(|text| json!({ "role": "system", "content": text }));
+    let user = json!({ "role": "user", "content": args.prompt });
+    Ok(served.chat_prompt(&Conversation {
+        messages: system.chain([user]).collect(),
+        ..Conversation::default()
+    })?)
 }
 
 /// Token counts and speeds of a completion, in words.

@@ -14,7 +14,7 @@ use super::scheduler::Job;
 use super::sequence::Sequence;
 use super::strategy::{Ending, Row, Strategy};
 
-/// Rows of a step whose hidden states are kept beside their logits, where a model has both.
+/// Rows of a step whose hidden states are kept alongside their logits, where a model has both.
 const N_ROWS: usize = 4 * BLOCK;
 
 /// A text of which a vector or scores are wanted.

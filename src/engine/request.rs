@@ -1,4 +1,4 @@
-//! What an engine is asked for, and why it is refused. Plain data; nothing here runs.
+//! A request to an engine, and why it is refused. Plain data; nothing here runs.
 
 use crate::constraint::Compiled;
 use crate::sampling::{ParamError, Params};
@@ -76,12 +76,12 @@ impl Request {
     }
 }
 
-/// What ends a completion beside stop sequences.
+/// What ends a completion other than stop sequences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
     /// Number of tokens that are generated before one may end the completion.
     pub min_tokens: usize,
-    /// Tokens that end the completion beside those of the vocabulary, and are not part of it.
+    /// Further tokens that end the completion, in addition to those of the vocabulary. The completion does not contain them.
     pub stop_tokens: Vec<u32>,
     /// Whether the stop sequence that ends the completion is part of it.
     pub keeps_stop: bool,

@@ -48,8 +48,8 @@ pub(super) struct Caller {
 pub(super) struct Ticket(Arc<AtomicUsize>);
 
 impl Ticket {
-    /// So many places, if fewer than `limit` are taken before: completions that are asked for together
-    /// are taken together, however many they are.
+    /// Takes `n` places if fewer than `limit` are taken: the completions of one request
+    /// are queued together, however many they are.
     pub(super) fn take(places: &Arc<AtomicUsize>, limit: usize, n: usize) -> Option<Vec<Self>> {
         let more = |taken| (taken < limit).then_some(taken + n);
         let taken = places.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);

@@ -461,7 +461,7 @@ pub fn list(folder: &Path) -> Result<Vec<Source>, Error> {
     Ok(found)
 }
 
-/// Models by name. Those that would have the same name, such as `m.gguf` beside the folder `m`, are called
+/// Models by name. Those that would have the same name, such as `m.gguf` and the folder `m`, are called
 /// like their files, with the ending.
 pub fn by_name(sources: Vec<Source>) -> BTreeMap<String, Source> {
     let mut all: BTreeMap<String, Vec<Source>> = BTreeMap::new();

@@ -1,6 +1,6 @@
 //! The prompts of an embedding model: texts that are put before a text, by the name of its purpose.
 //!
-//! Those of `config_sentence_transformers.json`, which sentence-transformers writes beside `modules.json`.
+//! Those of `config_sentence_transformers.json`, which sentence-transformers writes alongside `modules.json`.
 //! Not here: where they are put.
 
 use std::collections::BTreeMap;

@@ -18,6 +18,9 @@ use crate::plan::{self, Plan, TensorPlan, TensorSet};
 use crate::weights::gguf::{self, NewTensor};
 use crate::weights::{self, Array, Metadata, TensorType, Value as Meta};
 
+/// The parameter that a copied vocabulary sets.
+const VOCAB_SIZE: &str = "vocab_size";
+
 /// Description of a random model.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -168,49 +171,9 @@ pub fn synth(def: &ArchDef, request: &Request, path: &Path) -> Result<Plan, Erro
 /// # Errors
 /// Names that do not exist, numbers that do not go together.
 pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Error> {
-    let mut given: BTreeMap<&str, &str> = BTreeMap::new();
-    for (name, value) in &request.set {
-        given.insert(param_of(def, name)?, value);
-    }
-    let mut keyed: Vec<(String, Meta)> = Vec::new();
-    let mut n_vocab = 0;
-    for (name, param) in &def.params {
-        let ParamSource::Key {
-            keys,
-            absolute,
-            synth,
-            ..
-        } = &param.source
-        else {
-            continue;
-        };
-        let vocabulary = request.vocabulary.as_ref();
-        let value = match (given.get(name.as_str()), synth) {
-            (given, _) if name == "vocab_size" && vocabulary.is_some() => {
-                let given = given.map(|text| parse(text).as_i64().unwrap_or(-1));
-                let size = vocabulary.map(|v| vocabulary::size(v, given));
-                Meta::U32(size.transpose()?.unwrap_or(0))
-            }
-            (Some(text), _) => parse(text),
-            (None, Some(synth)) => match synth.as_literal().and_then(to_meta) {
-                Some(value) => value,
-                None => continue,
-            },
-            (None, None) => continue,
-        };
-        if name == "vocab_size" {
-            n_vocab = value.as_i64().unwrap_or(0);
-        }
-        let key = keys.first().cloned().unwrap_or_default();
-        keyed.push((
-            if *absolute {
-                key
-            } else {
-                format!("{}.{key}", def.name)
-            },
-            value,
-        ));
-    }
+    let params = params(def, request)?;
+    let n_vocab = params.iter().find(|(name, ..)| *name == VOCAB_SIZE);
+    let n_vocab = n_vocab.and_then(|(.., value)| value.as_i64()).unwrap_or(0);
 
     let mut metadata = Metadata::default();
     metadata.insert("general.architecture", Meta::Str(def.name.clone()));
@@ -223,7 +186,7 @@ pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Erro
         Some(vocabulary) => vocabulary::copy(vocabulary, n_vocab, &mut metadata),
         None => vocabulary::numbers(n_vocab, &mut metadata),
     }
-    for (key, value) in &keyed {
+    for (_, key, value) in &params {
         metadata.insert(key.clone(), value.clone());
     }
     let chosen = Chosen {
@@ -231,41 +194,80 @@ pub fn design(def: &ArchDef, request: &Request) -> Result<(Metadata, Plan), Erro
     };
     let plan = Plan::new(def, &metadata, &chosen)?;
     check_with(def, &plan, request)?;
+    check_set(def, &plan, request)?;
 
     // Keys that nothing reads are left out, unless they size the vocabulary.
-    let vocab_key = format!("{}.vocab_size", def.name);
     let mut lean = Metadata::default();
     for (key, value) in metadata.iter() {
-        let is_param = keyed.iter().any(|(k, _)| k == key);
-        if !is_param || plan.keys.contains(key) || key == vocab_key {
+        let param = params.iter().find(|(_, k, _)| k == key);
+        if param.is_none_or(|(name, ..)| *name == VOCAB_SIZE) || plan.keys.contains(key) {
             lean.insert(key, value.clone());
         }
     }
     for (key, text) in &request.meta {
         lean.insert(key.as_str(), parse(text));
     }
-    let unread = request.set.iter().find(|(name, _)| {
-        param_of(def, name).is_ok_and(|param| {
-            let ParamSource::Key { keys, absolute, .. } = &def.params[param].source else {
-                return false;
-            };
-            let full = |key: &String| {
-                if *absolute {
-                    key.clone()
-                } else {
-                    format!("{}.{key}", def.name)
-                }
-            };
-            param != "vocab_size" && !keys.iter().any(|key| plan.keys.contains(&full(key)))
-        })
-    });
-    match unread {
-        Some((name, _)) => Err(Error::Unread {
-            name: name.clone(),
-            arch: def.name.clone(),
-        }),
-        None => Ok((lean, plan)),
+    Ok((lean, plan))
+}
+
+/// Name, metadata key and value of each parameter that a key gives.
+fn params<'d>(def: &'d ArchDef, request: &Request) -> Result<Vec<(&'d str, String, Meta)>, Error> {
+    let mut given: BTreeMap<&str, &str> = BTreeMap::new();
+    for (name, value) in &request.set {
+        given.insert(param_of(def, name)?, value);
     }
+    let mut params = Vec::new();
+    for (name, param) in &def.params {
+        let ParamSource::Key { synth, .. } = &param.source else {
+            continue;
+        };
+        let text = given.get(name.as_str());
+        let synth = synth
+            .as_ref()
+            .and_then(|synth| to_meta(synth.as_literal()?));
+        let value = match (&request.vocabulary, text) {
+            (Some(vocabulary), _) if name == VOCAB_SIZE => {
+                let n = text.map(|text| parse(text).as_i64().unwrap_or(-1));
+                Some(Meta::U32(vocabulary::size(vocabulary, n)?))
+            }
+            (_, Some(text)) => Some(parse(text)),
+            (_, None) => synth,
+        };
+        if let Some(value) = value {
+            let key = keys_of(def, name).into_iter().next().unwrap_or_default();
+            params.push((name.as_str(), key, value));
+        }
+    }
+    Ok(params)
+}
+
+/// The metadata keys that give a parameter, in full.
+fn keys_of(def: &ArchDef, param: &str) -> Vec<String> {
+    match &def.params[param].source {
+        ParamSource::Key { keys, absolute, .. } if *absolute => keys.clone(),
+        ParamSource::Key { keys, .. } => {
+            let full = |key| format!("{}.{key}", def.name);
+            keys.iter().map(full).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Refuses values of parameters that the model does not read.
+fn check_set(def: &ArchDef, plan: &Plan, request: &Request) -> Result<(), Error> {
+    for (name, _) in &request.set {
+        let param = param_of(def, name)?;
+        let is_read = keys_of(def, param)
+            .iter()
+            .any(|key| plan.keys.contains(key));
+        if param != VOCAB_SIZE && !is_read {
+            return Err(Error::Unread {
+                name: name.clone(),
+                arch: def.name.clone(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The parameter of a name or a metadata key.

@@ -22,7 +22,7 @@ pub enum Error {
         "a cache of {ty} needs rows of whole blocks of {block}: the model's rows have {row} elements"
     )]
     CacheType {
-        /// The type asked for.
+        /// The requested type.
         ty: TensorType,
         /// Its block.
         block: u64,
@@ -49,9 +49,9 @@ pub enum Error {
         available: u64,
     },
     /// No slot is left for a token.
-    #[error("the cache is full: {needed} positions asked for, {free} of {n_ctx} free")]
+    #[error("the cache is full: {needed} positions needed, {free} of {n_ctx} free")]
     CacheFull {
-        /// Slots asked for.
+        /// Slots needed.
         needed: usize,
         /// Slots free.
         free: usize,

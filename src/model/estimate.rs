@@ -82,9 +82,8 @@ impl<'p> Estimator<'p> {
         })
     }
 
-    /// Whether loading would find the memory that it takes, by the same looks at the machine in the same
-    /// order. Where the loader looks for the last time the copied weights lie in memory already; here they
-    /// are asked for along with what it looks for.
+    /// Whether loading would find enough memory, by the loader's own checks in the same order. At the loader's
+    /// last check the copied weights are in memory already; here they are added to what the check needs.
     ///
     /// # Errors
     /// What [`Model::load`](super::Model::load) would say.
@@ -95,8 +94,8 @@ impl<'p> Estimator<'p> {
         memory::check(Purpose::Scratch, self.copied.saturating_add(compute))
     }
 
-    /// Bytes of weights that a pass of one token of one sequence reads: rows of tables as far as they are
-    /// asked for, and of experts at most as many as are asked for.
+    /// Bytes of weights that a pass of one token of one sequence reads: of tables the row of the
+    /// token, of experts at most as many as are selected.
     ///
     /// # Errors
     /// Blocks that refuse their arguments.

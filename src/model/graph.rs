@@ -150,7 +150,7 @@ struct Wants {
     n_outputs: u64,
     /// Whether the result is the hidden state after the final norm.
     is_headless: bool,
-    /// Whether that hidden state is wanted besides the result.
+    /// Whether that hidden state is needed in addition to the result.
     hidden: bool,
     /// Whether every value is wanted of every row.
     all_values: bool,
@@ -229,7 +229,7 @@ impl Assembly<'_> {
         Ok((x, Some(result), hidden))
     }
 
-    /// The rows of the hidden state that want a result; those that nobody asked for end here.
+    /// The rows of the hidden state that want a result; rows without a requested result end here.
     fn only_wanted(&mut self, x: Tensor, n_outputs: u64) -> Result<Tensor, Error> {
         let Some(rows) = self.rows.take() else {
             return Ok(x);

@@ -190,8 +190,8 @@ impl Model {
         }
     }
 
-    /// Positions for which there is room in the cache of every layer, what is only remembered not
-    /// counted: whole blocks. Layers with a window free theirs as a sequence goes on.
+    /// Positions that fit into the cache of every layer, in whole blocks. Blocks that are only cached
+    /// count as free. Layers with a window free theirs as a sequence goes on.
     pub fn free_slots(&self) -> usize {
         self.block_manager.free().unwrap_or(self.options.n_ctx)
     }

@@ -24,8 +24,8 @@ impl Model {
         graph.map_or_else(Vec::new, |graph| graph.walk(&self.loaded.tensors))
     }
 
-    /// Bytes of weights that a pass like the last one reads: rows of tables as far as they are asked
-    /// for, and of experts at most as many as are asked for. 0 before the first pass.
+    /// Bytes of weights that a pass like the last one reads: of tables the rows of its tokens, of experts
+    /// at most as many as are selected. 0 before the first pass.
     pub fn weight_bytes_read(&self) -> u64 {
         let graph = self.graphs.executor.graph();
         graph.map_or(0, |graph| graph.bytes_read(&self.loaded.tensors))

@@ -18,7 +18,7 @@ pub struct Options {
     pub n_ctx_seq: usize,
     /// Sequences that may run at the same time, where the model has recurrent states; at least 1.
     pub n_seqs: usize,
-    /// States of ended sequences, and of places within running ones, that are remembered so that a
+    /// States of ended sequences, and of places within running ones, that are cached so that a
     /// later sequence can go on from there; only of models that keep states.
     pub n_checkpoints: usize,
     /// Most tokens of a pass.

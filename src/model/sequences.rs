@@ -39,7 +39,7 @@ impl Model {
         self.copied(sequence, next as usize, copy) as u32
     }
 
-    /// Ends a sequence. What was computed of it is remembered while there is space.
+    /// Ends a sequence. What was computed of it stays cached while there is space.
     pub fn release(&mut self, sequence: SequenceId) {
         self.block_manager.release(sequence);
     }

@@ -318,7 +318,7 @@ fn a_batch_that_does_not_fit_is_refused_and_leaves_no_trace() {
     (0..17).for_each(|i| batch.push(1, 0, i, true));
     assert_eq!(
         refused(&mut model, &batch),
-        "the cache is full: 17 positions asked for, 16 of 16 free"
+        "the cache is full: 17 positions needed, 16 of 16 free"
     );
     assert_eq!(model.free_slots(), 16);
     batch.clear();

@@ -141,12 +141,8 @@ fn call(function: Function, arguments: &[Node], scope: &dyn Scope) -> Result<Val
     };
     match function {
         Function::If => {
-            let chosen = if evaluate(&arguments[0], scope)?.truth()? {
-                1
-            } else {
-                2
-            };
-            evaluate(&arguments[chosen], scope)
+            let is_true = evaluate(&arguments[0], scope)?.truth()?;
+            evaluate(&arguments[if is_true { 1 } else { 2 }], scope)
         }
         Function::Has => Ok(Value::Bool(scope.has(&text(&arguments[0])?)?)),
         Function::Dim => {
@@ -166,28 +162,25 @@ fn call(function: Function, arguments: &[Node], scope: &dyn Scope) -> Result<Val
             let Some(value) = arguments.get(1) else {
                 return Ok(Value::Int(scope.count(&key)?));
             };
-            let value = evaluate(value, scope)?;
+            let is_it = equals(value, scope)?;
             let items = elements(&scope.name(&key, true)?).unwrap_or_default();
-            let is_it = |item: &&Value| equal(item, &value).unwrap_or(false);
-            Ok(Value::Int(items.iter().filter(is_it).count() as i64))
+            Ok(Value::Int(items.iter().filter(|v| is_it(v)).count() as i64))
         }
         Function::Any | Function::All | Function::Sum => {
             over_list(function, &list(&arguments[0], scope)?)
         }
         Function::Contains => {
-            let value = evaluate(&arguments[1], scope)?;
+            let is_it = equals(&arguments[1], scope)?;
             let items = match &arguments[0] {
                 Node::Name(name, _) => scope.name(name, true)?,
                 _ => return Err("expected the name of an array or of a string".into()),
             };
             let items = elements(&items).unwrap_or_else(|| vec![items]);
-            let is_it = |item: &Value| equal(item, &value).unwrap_or(false);
             Ok(Value::Bool(items.iter().any(is_it)))
         }
         Function::Index => {
-            let value = evaluate(&arguments[1], scope)?;
+            let is_it = equals(&arguments[1], scope)?;
             let items = list(&arguments[0], scope)?;
-            let is_it = |item: &Value| equal(item, &value).unwrap_or(false);
             let place = items.iter().position(is_it).unwrap_or(items.len());
             Ok(Value::Int(place as i64))
         }
@@ -213,6 +206,12 @@ fn call(function: Function, arguments: &[Node], scope: &dyn Scope) -> Result<Val
             real_function(function, value.number()?)
         }
     }
+}
+
+/// Whether a value equals that of an expression. Values of types that cannot be compared are unequal.
+fn equals(node: &Node, scope: &dyn Scope) -> Result<impl Fn(&Value) -> bool, String> {
+    let value = evaluate(node, scope)?;
+    Ok(move |item: &Value| equal(item, &value).unwrap_or(false))
 }
 
 fn real_function(function: Function, x: f64) -> Result<Value, String> {

@@ -41,7 +41,7 @@ pub(super) struct Sequence {
     pub(super) row: Option<BlockId>,
     /// Whether its last pass was one token.
     is_answer: bool,
-    /// Row and node of a state from within its answer: only the latest is remembered.
+    /// Row and node of a state from within its answer: only the latest is cached.
     mark: Option<(BlockId, NodeId)>,
 }
 
@@ -399,7 +399,7 @@ impl BlockManager {
         }
     }
 
-    /// Ends a sequence. What it computed is remembered while there is space.
+    /// Ends a sequence. What it computed stays cached while there is space.
     pub(in crate::model) fn release(&mut self, id: SequenceId) {
         self.commit(id);
         self.commit_tail(id);

@@ -1,4 +1,4 @@
-//! Blocks of one pool: who uses them, which of them are remembered, which go first.
+//! Blocks of one pool: their users, which of them are cached, and the order in which cached ones are evicted.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,10 +13,10 @@ pub(super) struct BlockPool {
     users: Vec<u32>,
     /// The node that remembers each block.
     node: Vec<Option<NodeId>>,
-    /// Blocks that are neither used nor remembered; the lowest is taken first, so that those in use
+    /// Blocks that are neither used nor cached; the lowest is taken first, so that those in use
     /// stay together.
     free: BinaryHeap<Reverse<BlockId>>,
-    /// Blocks that are remembered and not used.
+    /// Blocks that are cached and not used.
     n_idle: usize,
     /// At least every such block, at most once, by a time not later than that of its last use.
     idle: BinaryHeap<Reverse<(u64, BlockId)>>,
@@ -39,12 +39,12 @@ impl BlockPool {
         self.users.len()
     }
 
-    /// Blocks that can be taken: free ones, and remembered ones that nobody uses.
+    /// Blocks that can be taken: free ones, and cached ones that nobody uses.
     pub(super) fn available(&self) -> usize {
         self.free.len() + self.n_idle
     }
 
-    /// A block for a new user. If none is free, the remembered one is forgotten that was used least
+    /// A block for a new user. If none is free, the cached one is evicted that was used least
     /// recently; `part` says which of a node's parts this pool's blocks are.
     pub(super) fn take(&mut self, tree: &mut PrefixTree, part: usize) -> Option<BlockId> {
         if self.free.is_empty() {
@@ -56,7 +56,7 @@ impl BlockPool {
         Some(block)
     }
 
-    /// The block that is only remembered and was used least recently.
+    /// The block that is only cached and was used least recently.
     fn oldest(&mut self, tree: &PrefixTree) -> Option<BlockId> {
         loop {
             let Reverse((time, block)) = self.idle.pop()?;
@@ -121,7 +121,7 @@ impl BlockPool {
         self.node[block as usize] = Some(node);
     }
 
-    /// Whether somebody besides its one user depends on the contents of a block.
+    /// Whether anything other than its one user depends on the contents of a block.
     pub(super) fn is_shared(&self, block: BlockId) -> bool {
         self.users[block as usize] > 1 || self.node(block).is_some()
     }

@@ -1,4 +1,4 @@
-//! The book-keeping over whole lives of sequences, beside a storage that remembers what was written.
+//! The KV block manager over whole lives of sequences, checked against a storage that records every write.
 
 use std::collections::HashMap;
 
@@ -343,7 +343,7 @@ fn what_was_used_least_recently_makes_room() {
 }
 
 #[test]
-fn a_window_and_what_is_remembered_of_it_do_not_grow() {
+fn a_window_and_its_cached_blocks_do_not_grow() {
     let mut mirror = Mirror::new(vec![group(64, 0), group(7, WINDOW)], None);
     for token in text(500) {
         assert!(mirror.pass(&[(0, &[token])], false), "{token}");
@@ -359,7 +359,7 @@ fn a_window_and_what_is_remembered_of_it_do_not_grow() {
 }
 
 #[test]
-fn states_are_remembered_where_blocks_and_passes_end() {
+fn states_are_cached_where_blocks_and_passes_end() {
     let mut mirror = Mirror::new(Vec::new(), Some(4));
     assert!(mirror.pass(&[(0, &text(32))], false));
     assert!(mirror.pass(&[(0, &text(60)[32..])], false));

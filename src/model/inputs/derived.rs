@@ -11,7 +11,7 @@ use super::super::batch::Batch;
 /// The derived inputs of a graph.
 pub(in crate::model) struct Derived {
     n_tokens: u64,
-    /// Those that some block asked for.
+    /// Those that some block declares.
     made: RefCell<Vec<(DerivedInput, Tensor)>>,
 }
 

@@ -28,11 +28,13 @@ impl Chain {
     }
 
     /// Number of pieces pushed.
+    #[inline]
     pub(super) fn len(&self) -> u32 {
         self.pieces.len() as u32
     }
 
     /// Appends a piece. `symbol` is the caller's; texts are shorter than 4 GiB.
+    #[inline]
     pub(super) fn push(&mut self, symbol: u32, start: u32, len: u32) {
         let index = self.len();
         if let Some(last) = self.pieces.last_mut() {
@@ -47,23 +49,27 @@ impl Chain {
         });
     }
 
+    #[inline]
     pub(super) fn symbol(&self, index: u32) -> u32 {
         self.pieces[index as usize].symbol
     }
 
     /// Bytes of the text from the start of `left` to the end of `right`.
+    #[inline]
     pub(super) fn span(&self, left: u32, right: u32) -> Range<usize> {
         let end = &self.pieces[right as usize];
         self.pieces[left as usize].start as usize..(end.start + end.len) as usize
     }
 
     /// Whether both are alive and together still have `bytes` bytes.
+    #[inline]
     pub(super) fn is_pair(&self, left: u32, right: u32, bytes: u32) -> bool {
         let (left, right) = (&self.pieces[left as usize], &self.pieces[right as usize]);
         left.len != 0 && right.len != 0 && left.len + right.len == bytes
     }
 
     /// Joins `right` to `left`, its neighbour, which becomes `symbol`.
+    #[inline]
     pub(super) fn join(&mut self, left: u32, right: u32, symbol: u32) {
         let Piece { len, next, .. } = self.pieces[right as usize];
         self.pieces[right as usize].len = 0;
@@ -77,6 +83,7 @@ impl Chain {
     }
 
     /// The indices before and after, [`NONE`] at the ends.
+    #[inline]
     pub(super) fn neighbours(&self, index: u32) -> (u32, u32) {
         let piece = &self.pieces[index as usize];
         (piece.prev, piece.next)

@@ -3,7 +3,10 @@
 //! Files come from strangers: whatever they say is checked here or made harmless by the part
 //! that reads it.
 
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::sync::{Arc, LazyLock};
+
+use serde::Deserialize;
 
 use crate::weights::{Metadata, StringArray};
 
@@ -22,101 +25,64 @@ use super::vocab::{Vocabulary, required_strings};
 use super::wordpiece::{self, WordPiece};
 use super::{Encoder, Error, Tokenizer, keys, normal_form, quirks, roles};
 
-/// The model that joins by score.
-pub(super) const SCORES_MODEL: &str = "llama";
-/// The model that joins by rank.
-pub(super) const MERGES_MODEL: &str = "gpt2";
-/// The model of words and what continues them.
-pub(super) const WORD_PIECE_MODEL: &str = "bert";
-/// The model of the likeliest tokens.
-pub(super) const LIKELIHOOD_MODEL: &str = "t5";
-
-/// What a tokenizer model implies.
+/// What a value of `tokenizer.ggml.model` implies.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Model {
-    name: &'static str,
+    name: Cow<'static, str>,
     algorithm: Algorithm,
     /// The pre-tokenizer, whatever the file says.
-    pre: Option<&'static str>,
+    pre: Option<String>,
+    #[serde(default)]
     defaults: Defaults,
 }
 
-#[derive(Clone, Copy)]
-enum Algorithm {
-    Spm,
-    Bpe,
+/// How texts become tokens; `models.toml` describes each.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Algorithm {
+    Scores,
+    Merges,
     WordPiece,
-    Unigram,
+    Likelihood,
     Longest,
     Costs,
     /// Token ids only.
     Absent,
 }
 
-const NO_DEFAULTS: Defaults = Defaults {
-    bos: None,
-    eos: None,
-    unk: None,
-    sep: None,
-};
-
-const fn model(name: &'static str, algorithm: Algorithm) -> Model {
-    Model {
-        name,
-        algorithm,
-        pre: None,
-        defaults: NO_DEFAULTS,
-    }
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    model: Vec<Model>,
 }
 
-/// The values of `tokenizer.ggml.model`.
-const MODELS: &[Model] = &[
-    Model {
-        defaults: Defaults {
-            bos: Some(1),
-            eos: Some(2),
-            unk: Some(0),
-            sep: None,
-        },
-        ..model(SCORES_MODEL, Algorithm::Spm)
+static MODELS: LazyLock<Vec<Model>> = LazyLock::new(|| {
+    // A test parses it, so that this cannot fail in a build that passed.
+    let table: Table = toml::from_str(include_str!("models.toml")).unwrap_or_default();
+    table.model
+});
+
+/// Of a vocabulary that no value stands for.
+static EXTERNAL: Model = Model {
+    name: Cow::Borrowed("external"),
+    algorithm: Algorithm::Absent,
+    pre: None,
+    defaults: Defaults {
+        bos: None,
+        eos: None,
+        unk: None,
+        sep: None,
     },
-    model(MERGES_MODEL, Algorithm::Bpe),
-    model("whitespace", Algorithm::Bpe),
-    Model {
-        pre: Some("gemma4"),
-        ..model("gemma4", Algorithm::Bpe)
-    },
-    Model {
-        defaults: Defaults {
-            bos: Some(101),
-            eos: None,
-            unk: Some(100),
-            sep: Some(102),
-        },
-        ..model(WORD_PIECE_MODEL, Algorithm::WordPiece)
-    },
-    Model {
-        defaults: Defaults {
-            bos: None,
-            eos: Some(1),
-            unk: Some(2),
-            sep: None,
-        },
-        ..model(LIKELIHOOD_MODEL, Algorithm::Unigram)
-    },
-    model("rwkv", Algorithm::Longest),
-    Model {
-        defaults: Defaults {
-            bos: Some(1),
-            eos: Some(2),
-            unk: Some(0),
-            sep: None,
-        },
-        ..model("plamo2", Algorithm::Costs)
-    },
-    model("none", Algorithm::Absent),
-    model("no_vocab", Algorithm::Absent),
-    model("test", Algorithm::Absent),
-];
+};
+
+impl Algorithm {
+    /// The value of `tokenizer.ggml.model` that stands for it.
+    pub(super) fn model_name(self) -> &'static str {
+        let model = MODELS.iter().find(|model| model.algorithm == self);
+        model.map_or("", |model| &model.name)
+    }
+}
 
 impl Tokenizer {
     /// Reads the `tokenizer.ggml.*` keys of a file.
@@ -129,17 +95,17 @@ impl Tokenizer {
             .find(|model| model.name == name)
             .ok_or_else(|| Error::UnsupportedModel(name.to_owned()))?;
         match model.algorithm {
-            Algorithm::Spm => Self::with_spm(metadata, model),
-            Algorithm::Bpe => Self::with_bpe(metadata, model),
+            Algorithm::Scores => Self::with_spm(metadata, model),
+            Algorithm::Merges => Self::with_bpe(metadata, model),
             Algorithm::WordPiece => Self::with_wordpiece(metadata, model),
-            Algorithm::Unigram => Self::with_unigram(metadata, model),
+            Algorithm::Likelihood => Self::with_unigram(metadata, model),
             Algorithm::Longest => Self::with_longest(metadata, model),
             Algorithm::Costs => Self::with_costs(metadata, model),
             Algorithm::Absent => Self::without_encoder(metadata, model),
         }
     }
 
-    fn with_spm(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
+    fn with_spm(metadata: &Metadata, model: &'static Model) -> Result<Self, Error> {
         let adds_space_prefix = flag(metadata, keys::ADD_SPACE_PREFIX, true);
         let mut this = Self::new(
             metadata,
@@ -157,8 +123,8 @@ impl Tokenizer {
         Ok(this)
     }
 
-    fn with_bpe(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
-        let name = match model.pre {
+    fn with_bpe(metadata: &Metadata, model: &'static Model) -> Result<Self, Error> {
+        let name = match &model.pre {
             Some(name) => name,
             None => pretokenizer_name(metadata)?,
         };
@@ -182,7 +148,7 @@ impl Tokenizer {
         Ok(this)
     }
 
-    fn with_wordpiece(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
+    fn with_wordpiece(metadata: &Metadata, model: &'static Model) -> Result<Self, Error> {
         let lowercase = flag(metadata, keys::LOWERCASE, true);
         let normaliser = wordpiece::Normaliser {
             lowercase,
@@ -199,7 +165,7 @@ impl Tokenizer {
         Ok(this)
     }
 
-    fn with_unigram(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
+    fn with_unigram(metadata: &Metadata, model: &'static Model) -> Result<Self, Error> {
         let adds_space_prefix = flag(metadata, keys::ADD_SPACE_PREFIX, false);
         let merges_spaces = flag(metadata, keys::REMOVE_EXTRA_SPACES, false);
         let vocab = Vocabulary::read(metadata)?;
@@ -213,7 +179,7 @@ impl Tokenizer {
         Ok(this)
     }
 
-    fn with_longest(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
+    fn with_longest(metadata: &Metadata, model: &'static Model) -> Result<Self, Error> {
         let vocab = Vocabulary::read(metadata)?;
         let mut this = Self::new(metadata, model, vocab, Spaces::Escapes);
         // Nothing is put before or after a text, whatever the file says.
@@ -223,7 +189,7 @@ impl Tokenizer {
         Ok(this)
     }
 
-    fn with_costs(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
+    fn with_costs(metadata: &Metadata, model: &'static Model) -> Result<Self, Error> {
         let vocab = Vocabulary::read(metadata)?;
         let mut this = Self::new(metadata, model, vocab, Spaces::AsIs);
         this.adds_bos = flag(metadata, keys::ADD_BOS, false);
@@ -238,8 +204,7 @@ impl Tokenizer {
         external: Arc<External>,
     ) -> Result<Self, Error> {
         let vocab = Vocabulary::read(metadata)?;
-        let model = model("external", Algorithm::Absent);
-        let mut this = Self::new(metadata, &model, vocab, external.spaces);
+        let mut this = Self::new(metadata, &EXTERNAL, vocab, external.spaces);
         this.adds_bos = this.roles.bos.is_some() && external.first() == this.roles.bos;
         this.adds_eos = this.roles.eos.is_some() && external.last() == this.roles.eos;
         this.drops_first_space = flag(metadata, keys::ADD_SPACE_PREFIX, false);
@@ -247,7 +212,7 @@ impl Tokenizer {
         Ok(this)
     }
 
-    fn without_encoder(metadata: &Metadata, model: &Model) -> Result<Self, Error> {
+    fn without_encoder(metadata: &Metadata, model: &'static Model) -> Result<Self, Error> {
         let vocab = match Vocabulary::read(metadata) {
             Err(Error::MissingKey(_) | Error::EmptyVocabulary) => Vocabulary::default(),
             vocab => vocab?,
@@ -262,7 +227,12 @@ impl Tokenizer {
     }
 
     /// The parts that all models share; without an encoder.
-    fn new(metadata: &Metadata, model: &Model, mut vocab: Vocabulary, spaces: Spaces) -> Self {
+    fn new(
+        metadata: &Metadata,
+        model: &'static Model,
+        mut vocab: Vocabulary,
+        spaces: Spaces,
+    ) -> Self {
         let own = Roles::read(metadata, &mut vocab, model.defaults);
         let mut specials = Specials::new(&vocab, metadata);
         quirks::apply(metadata, &mut specials);
@@ -272,7 +242,7 @@ impl Tokenizer {
         let is_whole = metadata.get(roles::ENDS).is_some();
         let separates = !is_whole && own.sep.is_some() && own.sep == own.eos;
         Self {
-            model: model.name,
+            model: &model.name,
             pieces: pieces.collect(),
             vocab_len: vocab.len(),
             vocab,
@@ -309,4 +279,21 @@ fn pretokenizer_name(metadata: &Metadata) -> Result<&str, Error> {
 /// A flag of the file; anything but a boolean counts as absent.
 fn flag(metadata: &Metadata, key: &str, default: bool) -> bool {
     metadata.bool(key).unwrap_or(default)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_parses_and_its_names_are_distinct() {
+        let table: Result<Table, _> = toml::from_str(include_str!("models.toml"));
+        let models = table.unwrap_or_else(|error| panic!("{error}")).model;
+        for (i, model) in models.iter().enumerate() {
+            assert!(models[..i].iter().all(|other| other.name != model.name));
+            let pre = model.pre.as_deref().map(pretokenizer::named);
+            assert!(pre.is_none_or(|row| row.is_some()), "{}", model.name);
+        }
+        assert!(!Algorithm::Costs.model_name().is_empty());
+    }
 }

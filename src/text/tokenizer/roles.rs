@@ -36,7 +36,8 @@ pub(super) struct Roles {
 }
 
 /// Ids that a tokenizer model implies where the file names none.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Defaults {
     pub(super) bos: Option<u32>,
     pub(super) eos: Option<u32>,

@@ -11,8 +11,9 @@ use tokenizers::ModelWrapper;
 
 use crate::weights::{Array, Metadata, StringArray, Value};
 
+use super::super::load::Algorithm;
 use super::super::vocab::Kind;
-use super::super::{SPACE, byte_level, keys, load, pretokenizer};
+use super::super::{SPACE, byte_level, keys, pretokenizer};
 use super::fit;
 use super::parsed::Parsed;
 use super::tokens::Token;
@@ -212,7 +213,7 @@ fn byte_level_words(parsed: &Parsed, ignore_merges: bool) -> Result<Vec<Layout>,
             .collect(),
         is_doubtful: found.row.ignore_merges != ignore_merges,
         differs: found.differs,
-        ..Layout::new(load::MERGES_MODEL, Spelling::AsIs)
+        ..Layout::new(Algorithm::Merges.model_name(), Spelling::AsIs)
     });
     Ok(layouts.collect())
 }
@@ -230,7 +231,7 @@ fn characters(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout>, String> 
         layouts.push(Layout {
             scores: Some(scores),
             more: vec![(keys::ADD_SPACE_PREFIX, Value::Bool(adds_space))],
-            ..Layout::new(load::SCORES_MODEL, Spelling::Escaped)
+            ..Layout::new(Algorithm::Scores.model_name(), Spelling::Escaped)
         });
     }
     let crosses_lines = |(left, right): &(String, String)| {
@@ -241,7 +242,7 @@ fn characters(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout>, String> 
         layouts.push(Layout {
             pre: pretokenizer::PLAIN,
             has_merges: true,
-            ..Layout::new(load::MERGES_MODEL, Spelling::Escaped)
+            ..Layout::new(Algorithm::Merges.model_name(), Spelling::Escaped)
         });
     }
     match layouts.is_empty() {
@@ -342,7 +343,7 @@ fn unigram(tokens: &[Token], parsed: &Parsed) -> Result<Vec<Layout>, String> {
         Layout {
             scores: Some(scores.clone()),
             more,
-            ..Layout::new(load::LIKELIHOOD_MODEL, Spelling::Escaped)
+            ..Layout::new(Algorithm::Likelihood.model_name(), Spelling::Escaped)
         }
     });
     Ok(layouts.collect())
@@ -357,7 +358,7 @@ fn word_pieces(parsed: &Parsed) -> Layout {
             (keys::LOWERCASE, Value::Bool(lowercase)),
             (keys::STRIP_ACCENTS, Value::Bool(strips)),
         ],
-        ..Layout::new(load::WORD_PIECE_MODEL, Spelling::Words)
+        ..Layout::new(Algorithm::WordPiece.model_name(), Spelling::Words)
     }
 }
 

@@ -117,8 +117,8 @@ fn write(
     metadata: &mut Metadata,
 ) -> Result<(), Error> {
     let name = match model.algorithm {
-        Algorithm::Unigram => load::LIKELIHOOD_MODEL,
-        Algorithm::Pairs => load::SCORES_MODEL,
+        Algorithm::Unigram => load::Algorithm::Likelihood.model_name(),
+        Algorithm::Pairs => load::Algorithm::Scores.model_name(),
     };
     metadata.insert(keys::MODEL, Value::Str(name.to_owned()));
     metadata.insert(
