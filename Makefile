@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench soak malformed lm-eval equiv-test perf-vs-llama cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams drive-page drive-chat-page bindings install
+.PHONY: help run serve test check fmt lint bench soak malformed lm-eval equiv-test llama-server-suite perf-vs-llama cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams drive-page drive-chat-page bindings install
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ lm-eval: ## lm-eval against the server: its log-likelihoods are those of bench l
 equiv-test: ## Compare with llama-server (LLAMA_SERVER, the PATH, or else llama-cpp-python), token by token
 	cargo build --release
 	scripts/equiv_test.sh --bench target/release/bench $(if $(MODEL),--model $(MODEL))
+
+llama-server-suite: ## llama-server's own tests against the server, except what scripts/llama_server_suite.toml lists
+	cargo build --release
+	python3 scripts/llama_server_suite.py --bench target/release/bench
 
 perf-vs-llama: ## Measure against llama-server (LLAMA_SERVER, the PATH, or else built): docs/performance.md
 	cargo build --release

@@ -68,21 +68,24 @@ def fetch(python):
 
 
 def make_models(bench, source, folder):
-    """The models that stand in for those of the suite."""
+    """The models that stand in for those of the suite; architecture and options of each."""
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     vocabulary = os.path.join(ROOT, "models", "tiny-chat.gguf")
-    size = ["context_length=8192", "block_count=8", "embedding_length=128", "feed_forward_length=512"]
+    # Flat logits, so that texts vary with the seed.
+    size = ["context_length=8192", "block_count=8", "embedding_length=128", "feed_forward_length=512", "logit_scale=50"]
     size = [word for pair in size for word in ("--set", pair)]
     gap = zip(("pre", "suf", "mid", "rep", "sep"), range(700, 705))
     gap = [word for name, token in gap for word in ("--meta", f"tokenizer.ggml.fim_{name}_token_id={token}")]
     bert = os.path.join(source, "models", "ggml-vocab-bert-bge.gguf")
-    for name, arch, options in [
-        ("text", "llama", ["--vocab", vocabulary, *size]),
-        ("infill", "llama", ["--vocab", vocabulary, *size, *gap]),
-        ("vectors", "bert", ["--vocab", bert, "--set", "context_length=512"]),
-    ]:
+    models = {
+        "text": ["granite", "--vocab", vocabulary, *size],
+        "infill": ["granite", "--vocab", vocabulary, *size, *gap],
+        "vectors": ["bert", "--vocab", bert, "--set", "context_length=512"],
+    }
+    for name, (arch, *options) in models.items():
         run([bench, "synth", arch, "-o", os.path.join(folder, name + ".gguf"), *options], stdout=subprocess.DEVNULL)
+    return models
 
 
 def model_names(tests):
@@ -101,7 +104,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def run_tests(python, bench, source, folder, only, absent):
+def run_tests(python, bench, source, folder, models, only, absent):
     """The outcomes by test."""
     tests = os.path.join(source, "tools", "server", "tests")
     shutil.copy(os.path.join(HERE, "llama_server_suite", "conftest.py"), os.path.join(tests, "conftest.py"))
@@ -114,6 +117,7 @@ def run_tests(python, bench, source, folder, only, absent):
         [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "--no-header", "-m", "not slow", *files],
         cwd=tests, stdout=open(os.path.join(folder, "pytest.log"), "w"), stderr=subprocess.STDOUT,
         env={**os.environ, "SUITE_BENCH": bench, "SUITE_MODELS": folder, "SUITE_RESULTS": results,
+             "SUITE_STAND_INS": json.dumps(models),
              "SUITE_NAMES": "\n".join(model_names(os.path.join(tests, "unit"))),
              "PORT": str(free_port()), "NO_PROXY": "127.0.0.1,localhost", "PYTHONDONTWRITEBYTECODE": "1"})
     outcomes = {}
@@ -143,8 +147,8 @@ def main():
     python = environment()
     source = fetch(python)
     folder = os.path.join(WORK, "run")
-    make_models(bench, source, folder)
-    outcomes = run_tests(python, bench, source, folder, args.only, listed["absent"])
+    models = make_models(bench, source, folder)
+    outcomes = run_tests(python, bench, source, folder, models, args.only, listed["absent"])
 
     faults, used = [], set()
     counts = collections.defaultdict(collections.Counter)

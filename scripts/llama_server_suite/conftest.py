@@ -31,24 +31,38 @@ WITHOUT_EFFECT = {
 }
 # Those that the adapter takes.
 TAKEN = {
-    "api_key", "chat_template_file", "cors_origins", "model_alias", "n_ctx", "n_predict", "n_slots", "seed", "server_host",
-    "server_port", "temperature",
+    "api_key", "chat_template", "chat_template_file", "cors_origins", "model_alias", "n_ctx", "n_predict", "n_slots", "pooling",
+    "reasoning", "seed", "server_host", "server_port", "temperature",
 }
-# Values of requests.
+POOLINGS = {"mean": 1, "cls": 2, "last": 3}
+# Of llama-server's templates with a name, those whose text is short.
+TEMPLATES = {
+    "chatml": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+              "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    "llama3": "{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content }}<|eot_id|>{% endfor %}"
+              "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
+}
+# Routes whose requests have the values that the suite gives as options.
 TEXT_ROUTES = ("/completion", "/completions", "/infill", "/v1/completions", "/chat/completions", "/v1/chat/completions")
 
 
 def stand_in(server):
     """The path of the model that stands in for the one a test asks for."""
-    for name in (server.model_hf_file, server.model_hf_repo):
-        if name in STAND_INS:
-            path = os.path.join(MODELS, STAND_INS[name] + ".gguf")
-            break
-    else:
-        raise AssertionError(f"no model stands in for {server.model_hf_repo} {server.model_hf_file}")
+    # A server without a model of its own is a router, which tests of other things use as well.
+    name = server.model_hf_file if server.model_hf_file in STAND_INS else server.model_hf_repo or "ggml-org/test-model-stories260K"
+    assert name in STAND_INS, f"no model stands in for {server.model_hf_repo} {server.model_hf_file}"
+    path = os.path.join(MODELS, STAND_INS[name] + ".gguf")
+    template = server.chat_template
     if server.chat_template_file:
         with open(server.chat_template_file, encoding="utf-8") as file:
-            path = with_template(path, file.read())
+            template = file.read()
+    if template:
+        text = TEMPLATES.get(template, template)
+        assert server.chat_template_file or template in TEMPLATES or " " in text, f"no text of the template {template} is known"
+        path = variant(path, f"tokenizer.chat_template={text}")
+    if server.pooling:
+        assert server.pooling in POOLINGS, f"there is no pooling `{server.pooling}`"
+        path = variant(path, f"bert.pooling_type={POOLINGS[server.pooling]}")
     # Its name is that of the file.
     alias = server.model_alias or os.path.splitext(os.path.basename(path))[0]
     folder = os.path.join(MODELS, "named", os.path.basename(path))
@@ -63,12 +77,14 @@ def stand_in(server):
     return named
 
 
-def with_template(path, template):
-    """A model with another chat template."""
-    out = f"{path[:-5]}-{hashlib.sha256(template.encode()).hexdigest()[:12]}.gguf"
+def variant(path, pair):
+    """A model with a piece of metadata that is otherwise."""
+    out = f"{path[:-5]}-{hashlib.sha256(pair.encode()).hexdigest()[:12]}.gguf"
     if not os.path.exists(out):
-        subprocess.run([BENCH, "synth", "llama", "-o", out, "--vocab", path, "--set", "context_length=8192",
-                        "--meta", f"tokenizer.chat_template={template}"], check=True, stdout=subprocess.DEVNULL)
+        arch, *options = json.loads(os.environ["SUITE_STAND_INS"])[os.path.basename(path)[:-5]]
+        key, value = pair.split("=", 1)
+        option = "--set" if key == "bert.pooling_type" else "--meta"
+        subprocess.run([BENCH, "synth", arch, "-o", out, *options, option, f"{key}={value}"], check=True, stdout=subprocess.DEVNULL)
     return out
 
 
@@ -106,9 +122,16 @@ def start(server, timeout_seconds=30):
 
 def with_defaults(server, path, data):
     """A request with the values that the suite gives llama-server as options."""
-    if path not in TEXT_ROUTES or not isinstance(data, dict):
+    if not isinstance(data, dict):
         return data
     data = dict(data)
+    if server.reasoning and path in (*TEXT_ROUTES, "/apply-template"):
+        # llama-server sets the variable; here it is set by requests alone.
+        data.setdefault("chat_template_kwargs", {"enable_thinking": server.reasoning != "off"})
+    if path not in TEXT_ROUTES:
+        return data
+    if server.debug and path.endswith("/chat/completions") and not data.get("stream"):
+        data.setdefault("verbose", True)
     data.setdefault("temperature", server.temperature)
     data.setdefault("seed", server.seed)
     lengths = ("n_predict", "max_tokens", "max_completion_tokens")

@@ -53,7 +53,7 @@ pub(super) async fn messages(
     let dialogue = parse(Body::read(&headers, body)?, false)?;
     let begun = dialogue.begin(&pool, None).await?;
     let envelope = Envelope::new(begun.served, "msg_", Reports::default());
-    let shape = Shape::new(envelope, begun.n_prompt);
+    let shape = Shape::new(envelope, begun.first.prompt.len());
     if dialogue.generation.is_streamed() {
         return Ok(begun.answers.stream(shape));
     }

@@ -24,6 +24,7 @@ use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::generation::check_top;
 use super::logprobs;
+use super::native;
 use super::parts::Piece;
 use super::reading::call_json;
 
@@ -31,6 +32,8 @@ fields! {
     pub(super) struct Chat {
         logprobs: Option<bool>,
         top_logprobs: Option<u32>,
+        /// Whether a whole response has `__verbose`: prompt, text and parameters as at `/completion` (llama-server).
+        verbose: Option<bool>,
     }
 }
 
@@ -76,6 +79,8 @@ pub(super) async fn completions(
         return Ok(begun.answers.stream(shape));
     }
     let (all, usage) = begun.answers.collect().await?;
+    let verbose = all.first().filter(|_| chat.verbose == Some(true));
+    let verbose = verbose.map(|one| native::verbose(&served, begun.first, generation, one));
     let choices = all.iter().enumerate().map(|(i, one)| {
         let mut choice = json!({
             "index": i,
@@ -91,6 +96,9 @@ pub(super) async fn completions(
     if generation.wants_prompt_logprobs() {
         let prompt = all.first().map_or(&[][..], |one| &one.prompt);
         answer["prompt_logprobs"] = logprobs::of_prompt(prompt, served.handle.tokenizer());
+    }
+    if let Some(verbose) = verbose {
+        answer["__verbose"] = verbose;
     }
     Ok(Json(answer).into_response())
 }

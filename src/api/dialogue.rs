@@ -45,8 +45,8 @@ pub(super) struct Ready {
 pub(super) struct Begun {
     pub(super) served: Arc<Served>,
     pub(super) answers: Answers,
-    /// Tokens of the prompt.
-    pub(super) n_prompt: usize,
+    /// The request of its first completion.
+    pub(super) first: Request,
 }
 
 /// The fields of a conversation as they are documented.
@@ -176,7 +176,7 @@ impl Ready {
         let requests = choices(&self.first, n).collect();
         let answers = Answers::submit(&self.served, requests, n)?;
         Ok(Begun {
-            n_prompt: self.first.prompt.len(),
+            first: self.first,
             served: self.served,
             answers: answers.read_by(self.reader),
         })

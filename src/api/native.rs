@@ -20,7 +20,7 @@ use crate::engine::Request;
 use crate::engine::serving::Served;
 
 use super::Pool;
-use super::answers::Answers;
+use super::answers::{Answers, Completion};
 use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::generation::{self, Generation, MAX_CHOICES, choices};
@@ -38,6 +38,7 @@ const MAX_FIELDS: usize = 64;
 
 fields! {
     /// What belongs to this shape, whatever the form of the prompt.
+    #[derive(Default)]
     pub(super) struct Native {
         /// Length of the list of most probable tokens; 0 = no probabilities.
         n_probs: Option<u32>,
@@ -83,6 +84,27 @@ pub(super) async fn completion(
     let encoded = prompts.iter().map(|parts| encode(&served, parts));
     let encoded = encoded.collect::<Result<_, _>>()?;
     parameters.answer(&served, encoded, PROMPT).await
+}
+
+/// A completion of another shape in this one, with its tokens.
+pub(super) fn verbose(
+    served: &Arc<Served>,
+    request: Request,
+    generation: &Generation,
+    one: &Completion,
+) -> Value {
+    let shape = Shape::new(Of {
+        served: Arc::clone(served),
+        settings: settings::of(&request, generation, &Native::default()),
+        prompts: vec![request.prompt],
+        n_choices: 1,
+        post_sampling: false,
+        has_probs: false,
+        has_tokens: true,
+        has_prompt_logprobs: false,
+        fields: Vec::new(),
+    });
+    shape.whole(0, one)
 }
 
 /// The tokens of a prompt: its first text gets the special tokens that the vocabulary asks for.

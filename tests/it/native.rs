@@ -520,3 +520,32 @@ fn what_cannot_be_completed_is_refused_with_its_field() {
         assert_eq!(found, (400, &json!(param)), "{extra}: {answer}");
     }
 }
+
+#[test]
+fn a_chat_tells_its_prompt_and_parameters_where_that_is_asked_for() {
+    let server = Server::start(&[]);
+    let asked = json!({ "verbose": true, "max_tokens": 4, "logit_bias": { "5": -100 } });
+    let (status, chat) = server.chat(asked);
+    assert_eq!(status, 200, "{chat}");
+    let told = &chat["__verbose"];
+    assert_eq!(told["content"], chat["choices"][0]["message"]["content"]);
+    let prompt = told["prompt"].as_str().expect("a text");
+    assert!(
+        prompt.contains("2+2=?") && prompt.contains("<|im_start|>"),
+        "{prompt}"
+    );
+    assert_eq!(told["tokens_evaluated"], chat["usage"]["prompt_tokens"]);
+    assert_eq!(
+        array(&told["tokens"]).len(),
+        chat["usage"]["completion_tokens"]
+    );
+    let settings = &told["generation_settings"];
+    assert_eq!(settings["n_predict"], 4);
+    assert_eq!(
+        settings["logit_bias"],
+        json!([{ "token": 5, "bias": null }]),
+        "a ban"
+    );
+    let (_, silent) = server.chat(json!({ "verbose": false }));
+    assert!(silent.get("__verbose").is_none());
+}

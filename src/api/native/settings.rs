@@ -63,9 +63,8 @@ pub(super) fn of(request: &Request, generation: &Generation, native: &Native) ->
     let most = request.max_tokens.and_then(|n| i64::try_from(n).ok());
     let most = most.unwrap_or(-1);
     let biases = request.sampling.logit_bias.iter();
-    // Minus infinity has no number in JSON.
-    let bias = |bias: f32| Some(bias).filter(|bias| bias.is_finite()).unwrap_or(-100.0);
-    let biases = biases.map(|(id, by)| json!({ "token": id, "bias": bias(*by) }));
+    // A ban is null: minus infinity has no number in JSON.
+    let biases = biases.map(|(id, bias)| json!({ "token": id, "bias": bias }));
     let stops = request.stops.iter();
     let adapters = request.adapters.iter().flatten();
     let others = json!({
