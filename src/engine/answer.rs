@@ -22,6 +22,16 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// What is reported of a token that was drawn so.
+    pub(super) fn drawn(drawn: &Drawn) -> Self {
+        Self {
+            id: drawn.chosen.id,
+            chosen: Some(drawn.chosen),
+            rank: drawn.rank,
+            top: drawn.top.clone(),
+        }
+    }
+
     /// The same with its bytes.
     fn of(self, bytes: Vec<u8>) -> AnswerToken {
         AnswerToken {
@@ -198,14 +208,9 @@ impl Answer {
         match self.top_logprobs {
             None => Ok(Entry::default()),
             // Nothing was drawn: no other token could have come.
-            Some(_) if self.post_sampling => Ok(entry_drawn(token, &Drawn::certain(token))),
+            Some(_) if self.post_sampling => Ok(Entry::drawn(&Drawn::certain(token))),
             Some(_) => Ok(self.entry_of(token, &Logprobs::new(logits)?)),
         }
-    }
-
-    /// What is reported of a token that was drawn from such candidates.
-    pub(super) fn entry_drawn(&self, token: u32, drawn: &Drawn) -> Entry {
-        entry_drawn(token, drawn)
     }
 
     /// How many of the most probable tokens are reported after all stages of sampling; none where those are not
@@ -329,14 +334,5 @@ fn entry_of(token: u32, logprobs: &Logprobs<'_>, n_top: usize) -> Entry {
         chosen: chosen.map(|logprob| TokenLogprob { id: token, logprob }),
         rank: logprobs.rank(token).unwrap_or(0),
         top: logprobs.top(n_top),
-    }
-}
-
-fn entry_drawn(token: u32, drawn: &Drawn) -> Entry {
-    Entry {
-        id: token,
-        chosen: Some(drawn.chosen),
-        rank: drawn.rank,
-        top: drawn.top.clone(),
     }
 }

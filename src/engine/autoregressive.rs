@@ -135,7 +135,7 @@ impl Autoregressive {
             thinking.push(tokenizer.piece(token));
         }
         let entry = match &drawn {
-            Some(drawn) => sequence.answer.entry_drawn(token, drawn),
+            Some(drawn) => Entry::drawn(drawn),
             None => sequence.answer.entry(token, logits)?,
         };
         sequence.push(token, entry, tokenizer);

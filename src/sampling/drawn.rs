@@ -95,8 +95,10 @@ mod tests {
     const LOGITS: [f32; 5] = [0.5, 2.0, -1.0, 2.0, 1.0];
 
     fn sampler(change: impl FnOnce(&mut Params)) -> Sampler {
-        let mut params = Params::default();
-        params.seed = 3;
+        let mut params = Params {
+            seed: 3,
+            ..Params::default()
+        };
         change(&mut params);
         Sampler::new(&params, 0).expect("good parameters")
     }

@@ -7,7 +7,8 @@ use crate::server::Server;
 
 const PATH: &str = "/completion";
 
-fn body(extra: Value) -> Value {
+fn body(extra: impl Into<Value>) -> Value {
+    let extra = extra.into();
     let mut body = json!({ "prompt": "2+2=", "temperature": 0, "n_predict": 6 });
     for (key, value) in extra.as_object().expect("an object") {
         body[key] = value.clone();
