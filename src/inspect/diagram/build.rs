@@ -59,11 +59,11 @@ impl Drawing {
         }
         let maker = Maker {
             def,
-            is_symbolic: sample.is_symbolic(),
+            is_symbolic: sample.is_symbolic,
             sample,
             plan,
             steps,
-            single: sample.single(),
+            single: sample.single.as_deref(),
             reader: Reader::new(steps),
             places,
             uses: uses(def, plan),
@@ -260,15 +260,12 @@ impl<'a> Maker<'a> {
         let steps: Vec<Vec<usize>> = all.iter().map(|norm| self.norm_steps(norm)).collect();
         // A norm of the plan as a use of its own, with its weights.
         let weights = |norm: &NormUse| {
-            let of_key = |key: &str| {
-                if key == "weight" {
-                    norm.weight
-                } else {
-                    norm.bias
-                }
-            };
             let specs = of.contract.0.weights.iter();
-            specs.map(|spec| of_key(spec.key)).collect()
+            let placed = specs.map(|spec| match spec.key {
+                "weight" => norm.weight,
+                _ => norm.bias,
+            });
+            placed.collect()
         };
         let units = all.iter().map(|norm| Unit {
             path: norm.path.clone(),
@@ -450,14 +447,11 @@ fn has_ops(part: &Part) -> bool {
     !part.ops.is_empty()
 }
 
-/// `A` to `Z`, then `AA`.
-fn letter(mut kind: usize) -> String {
-    let mut text = String::new();
-    loop {
-        text.insert(0, (b'A' + (kind % 26) as u8) as char);
-        if kind < 26 {
-            return text;
-        }
-        kind = kind / 26 - 1;
+/// `A` to `Z`, then `A1`.
+fn letter(kind: usize) -> String {
+    let letter = (b'A' + (kind % 26) as u8) as char;
+    match kind / 26 {
+        0 => letter.to_string(),
+        round => format!("{letter}{round}"),
     }
 }

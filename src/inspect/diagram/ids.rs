@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Drawing, Part};
+use super::{Drawing, Part, Slot};
 
 /// The name of the whole.
 pub(super) const WHOLE: &str = "stack";
@@ -20,19 +20,19 @@ pub(super) fn name(drawing: &mut Drawing) {
         let stack = path.split("{il}").next().unwrap_or("layers.");
         kind.id = names.unique(&format!("{stack}{}", kind.letter));
     }
-    let letters = drawing.kinds.iter().flat_map(|kind| {
-        let n = kind.slots.iter().map(|slot| slot.parts().count()).sum();
-        std::iter::repeat_n(kind.letter.clone(), n)
+    let begin = drawing.begin.iter_mut().map(|part| ("", part));
+    let inner = drawing.kinds.iter_mut().flat_map(|kind| {
+        let parts = kind.slots.iter_mut().flat_map(Slot::parts_mut);
+        parts.map(|part| (kind.letter.as_str(), part))
     });
-    let before = drawing.begin.iter().map(|_| String::new());
-    let letters: Vec<String> = before.chain(letters).collect();
-    let letter = |at: usize| letters.get(at).map_or("", String::as_str);
-    for (at, part) in drawing.parts_mut().enumerate() {
-        part.id = names.unique(&part.path.replace("{il}", letter(at)));
+    let end = drawing.end.iter_mut().map(|part| ("", part));
+    let mut parts: Vec<(&str, &mut Part)> = begin.chain(inner).chain(end).collect();
+    for (letter, part) in &mut parts {
+        part.id = names.unique(&part.path.replace("{il}", letter));
     }
     // What is inside comes last, so that parts have their plain names.
-    for (at, part) in drawing.parts_mut().enumerate() {
-        inside(&mut names, part, letter(at));
+    for (letter, part) in parts {
+        inside(&mut names, part, letter);
     }
 }
 

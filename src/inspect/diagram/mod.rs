@@ -231,9 +231,9 @@ pub struct Part {
     /// Every choice of the definition, those of its rotation, cache and norms among them.
     #[serde(skip)]
     pub options: Vec<PartOption>,
-    /// Small pictures.
+    /// Small pictures with their words.
     #[serde(skip)]
-    pub icons: Vec<Icon>,
+    pub icons: Vec<(Sign, String)>,
     /// Its weights, in the order of the contract.
     pub weights: Vec<Weight>,
     /// Its operations, in the order of execution.
@@ -271,15 +271,6 @@ pub struct PartOption {
     pub is_open: bool,
     /// Whether the contract computes its default from others.
     pub is_ruled: bool,
-}
-
-/// A small picture beside a title, with its words.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Icon {
-    /// What is drawn.
-    pub sign: Sign,
-    /// In words.
-    pub text: String,
 }
 
 /// What a small picture shows; numbers are there only with a file.

@@ -37,14 +37,6 @@ pub(super) fn root(steps: &[Step], origin: &Origin) -> Origin {
     }
 }
 
-/// The step that an origin is, if it is one.
-fn step_of(origin: &Origin) -> Option<usize> {
-    match origin {
-        Origin::Step(at) => Some(*at),
-        _ => None,
-    }
-}
-
 pub(super) fn elements(step: &Step) -> u64 {
     step.shape.iter().product()
 }
@@ -61,7 +53,12 @@ impl<'a> Reader<'a> {
         let mut uses = vec![0; steps.len()];
         for step in steps.iter().filter(|step| !is_folded(step)) {
             let roots = step.sources.iter().map(|source| root(steps, source));
-            let roots: BTreeSet<usize> = roots.filter_map(|root| step_of(&root)).collect();
+            let roots: BTreeSet<usize> = roots
+                .filter_map(|root| match root {
+                    Origin::Step(at) => Some(at),
+                    _ => None,
+                })
+                .collect();
             roots.into_iter().for_each(|at| uses[at] += 1);
         }
         Self { steps, uses }

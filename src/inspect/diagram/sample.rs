@@ -17,8 +17,9 @@ pub struct Sample {
     plan: Plan,
     steps: [Vec<Step>; 2],
     /// The pass of one token, of a model that generates token by token.
-    single: Option<Vec<Step>>,
-    is_symbolic: bool,
+    pub(super) single: Option<Vec<Step>>,
+    /// Whether sizes are symbols.
+    pub(super) is_symbolic: bool,
 }
 
 impl Sample {
@@ -59,11 +60,6 @@ impl Sample {
         &self.name
     }
 
-    /// Whether sizes are symbols.
-    pub fn is_symbolic(&self) -> bool {
-        self.is_symbolic
-    }
-
     /// The plan that is drawn.
     pub fn plan(&self) -> &Plan {
         &self.plan
@@ -72,10 +68,6 @@ impl Sample {
     /// The graph that is drawn.
     pub fn steps(&self) -> &[Step] {
         &self.steps[0]
-    }
-
-    pub(super) fn single(&self) -> Option<&[Step]> {
-        self.single.as_deref()
     }
 
     /// Dimensions of a step without trailing ones, ggml order: numbers, and `T` where they are of the tokens.

@@ -11,7 +11,7 @@ use crate::inspect::describe;
 use crate::plan::{Plan, StatePlan, Unit};
 
 use super::build::Maker;
-use super::{Icon, MASK, OpShape, Sign};
+use super::{MASK, OpShape, Sign};
 
 /// What is read under the name of a tap, after `verb`.
 pub(super) fn tap(verb: &str, name: &str) -> String {
@@ -67,7 +67,6 @@ pub(super) fn op(step: &Step, number: &dyn Fn(usize) -> String) -> (String, OpSh
         "RMS_NORM" => plain("RMS norm"),
         "NORM" => plain("Layer norm"),
         "L2_NORM" => plain("L2 norm"),
-        "GROUP_NORM" => plain("group norm"),
         "ROPE" => plain("rope: rotate by position"),
         "SOFT_MAX" => plain("softmax"),
         "GET_ROWS" => plain("take rows"),
@@ -78,21 +77,17 @@ pub(super) fn op(step: &Step, number: &dyn Fn(usize) -> String) -> (String, OpSh
         "CLAMP" if step.params[1] >= f32::MAX => plain(&format!("at least {}", number(0))),
         "CLAMP" => plain(&format!("between {} and {}", number(0), number(1))),
         "SILU" => plain("SiLU"),
+        "RELU" => plain("ReLU"),
         "GELU" => plain("GELU (tanh)"),
         "GELU_ERF" => plain("GELU"),
-        "RELU" => plain("ReLU"),
         "SQR" => plain("square"),
         "SQRT" => plain("square root"),
-        "NEG" => plain("negate"),
-        "XIELU" => plain("xIELU"),
         "SWIGLU" => plain("SiLU(gate) \u{d7} value"),
-        "GEGLU" => plain("GELU(gate) \u{d7} value"),
-        "GEGLU_ERF" => plain("GELU(gate) \u{d7} value"),
+        "GEGLU" | "GEGLU_ERF" => plain("GELU(gate) \u{d7} value"),
         "REGLU" => plain("ReLU(gate) \u{d7} value"),
         "SWIGLU_OAI" => plain("SwiGLU (clamped)"),
         "ARGSORT" | "TOP_K" => plain("top-k indices"),
         "SUM_ROWS" => plain("sum of each row"),
-        "CONCAT" => plain("concatenate"),
         "SSM_CONV" => plain("convolution over time"),
         "SSM_SCAN" => plain("selective scan"),
         "GATED_DELTA_NET" => plain("gated delta rule"),
@@ -208,7 +203,7 @@ impl Maker<'_> {
     }
 
     /// The small pictures of a unit: what is seen, heads that share keys, experts.
-    pub(super) fn icons(&self, unit: &Unit) -> Vec<Icon> {
+    pub(super) fn icons(&self, unit: &Unit) -> Vec<(Sign, String)> {
         let mut icons = Vec::new();
         let number = |name: &str| unit.option_int(name).filter(|_| !self.is_symbolic);
         let size = |name: &str| self.size(unit, name);
@@ -230,7 +225,6 @@ impl Maker<'_> {
             let text = format!("{} of {} experts", size("used"), size("experts"));
             icons.push((Sign::Experts(number("used").zip(number("experts"))), text));
         }
-        let icons = icons.into_iter();
-        icons.map(|(sign, text)| Icon { sign, text }).collect()
+        icons
     }
 }

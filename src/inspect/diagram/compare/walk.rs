@@ -379,29 +379,27 @@ struct Role<'d> {
     block: Option<&'d Part>,
 }
 
-impl<'d> Role<'d> {
-    fn of(name: &'static str, part: Option<&'d Part>, block: Option<&'d Part>) -> Option<Self> {
-        part.map(|part| Self { part, name, block })
-    }
-}
-
 /// The parts of a slot.
 fn roles(slot: &Slot) -> Vec<Role<'_>> {
-    let of_slot = [
-        ("before", &slot.pre),
-        ("after", &slot.post),
-        ("of the sum", &slot.after),
+    let mut out = vec![
+        ("before", slot.pre.as_ref(), None),
+        ("after", slot.post.as_ref(), None),
+        ("of the sum", slot.after.as_ref(), None),
     ];
-    let of_slot = of_slot.map(|(name, norm)| Role::of(name, norm.as_ref(), None));
-    let branches = slot.branches.iter().flat_map(|branch| {
+    for branch in &slot.branches {
         let block = Some(&branch.block);
-        [
-            Role::of("before the block", branch.pre.as_ref(), block),
-            Role::of("", block, block),
-            Role::of("after the block", branch.post.as_ref(), block),
-        ]
+        out.extend([
+            ("before the block", branch.pre.as_ref(), block),
+            ("", block, block),
+            ("after the block", branch.post.as_ref(), block),
+        ]);
+    }
+    let known = out.into_iter();
+    let known = known.filter_map(|(name, part, block)| {
+        let part = part?;
+        Some(Role { part, name, block })
     });
-    of_slot.into_iter().chain(branches).flatten().collect()
+    known.collect()
 }
 
 /// Which norms a slot has.

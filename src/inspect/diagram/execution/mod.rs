@@ -76,14 +76,7 @@ pub enum Picture {
         pooling: Option<Pooling>,
     },
     /// An answer that forms by denoising steps.
-    Denoising {
-        /// Tokens of the prompt.
-        n_prompt: u32,
-        /// Positions of the answer that are denoised together.
-        block: u32,
-        /// The positions of the answer that each step unmasks.
-        fixed: Vec<Vec<u32>>,
-    },
+    Denoising,
     /// A state that each token changes.
     State,
     /// Which keys are seen.

@@ -202,13 +202,8 @@ impl<'p> Stage<'_, 'p> {
             Remasking::Random => "unmasked in random order",
             Remasking::None => "each mask is unmasked at random by itself",
         });
-        let picture = Picture::Denoising {
-            n_prompt: 3,
-            block: 4,
-            fixed: [[1, 2], [0, 3], [4, 7], [5, 6]].map(Vec::from).into(),
-        };
         let kept = "nothing is kept between steps, unless approximate_cache is set";
-        Scene::new("Text diffusion", line, picture)
+        Scene::new("Text diffusion", line, Picture::Denoising)
             .with_facts(rule)
             .with_facts([kept])
     }
@@ -216,8 +211,8 @@ impl<'p> Stage<'_, 'p> {
     /// One scene for each group of layers that sees a window.
     fn windows(&self) -> Vec<Scene> {
         let caches = self.maker.plan.caches.iter().enumerate();
-        let windows = caches.filter(|(_, cache)| cache.window().is_some());
-        let scenes = windows.filter_map(|(at, cache)| {
+        let scenes = caches.filter_map(|(at, cache)| {
+            cache.window()?;
             let kinds = self.kinds(|unit| rows(unit).is_some_and(|rows| rows.cache == at));
             self.window(cache).of(kinds)
         });
@@ -378,15 +373,7 @@ impl<'p> Stage<'_, 'p> {
         let first = *held.first().filter(|held| held.bytes() > 0)?;
         let bytes = wording::bytes(self.maker.all_kept().per_token.unwrap_or(0));
         let fact = format!("KV cache: {bytes} per token");
-        let line = match (first.all > 0, first.window > 0, first.state > 0) {
-            (true, false, false) => "The KV cache grows with the context.",
-            (true, true, false) => {
-                "The KV cache grows where all is seen; a window keeps its last tokens."
-            }
-            (false, true, _) => "Only the tokens of the window are kept.",
-            (true, _, true) => "The KV cache grows with the context, recurrent states do not.",
-            (false, false, _) => "What is kept does not grow with the context.",
-        };
+        let line = "What a sequence keeps between passes, by the length of its context.";
         let scene = Scene::new("Memory per sequence", line, Picture::Keeps(held));
         Some(scene.with_facts((first.all > 0).then_some(fact)))
     }

@@ -2,7 +2,7 @@
 //!
 //! The layered method of Sugiyama, Tagawa and Toda (1981): every box lies below all it reads, long arrows
 //! go through places that are kept free for them, the order within a rank follows the middles of the
-//! neighbours, and the places are the nearest to those middles that keep the boxes apart.
+//! neighbours, and the places are near those middles and keep the boxes apart.
 
 use super::scene::{Point, Rect};
 
@@ -144,23 +144,18 @@ impl Net {
     }
 
     fn crossings(&self, ranks: &[Vec<usize>]) -> usize {
-        let mut n = 0;
-        for rank in ranks.iter().skip(1) {
-            let above = &ranks[self.rank[rank[0]] - 1];
-            let place = self.positions(above);
-            let ends: Vec<usize> = rank
-                .iter()
-                .flat_map(|at| {
-                    let mut ends: Vec<usize> = self.above[*at].iter().map(|e| place[*e]).collect();
-                    ends.sort_unstable();
-                    ends
-                })
-                .collect();
-            for (i, a) in ends.iter().enumerate() {
-                n += ends[i + 1..].iter().filter(|b| *b < a).count();
-            }
-        }
-        n
+        let pairs = ranks.windows(2).map(|pair| {
+            let place = self.positions(&pair[0]);
+            let ends = pair[1].iter().flat_map(|at| {
+                let mut ends: Vec<usize> = self.above[*at].iter().map(|e| place[*e]).collect();
+                ends.sort_unstable();
+                ends
+            });
+            let ends: Vec<usize> = ends.collect();
+            let crossed = |(i, a): (usize, &usize)| ends[i + 1..].iter().filter(|b| *b < a).count();
+            ends.iter().enumerate().map(crossed).sum::<usize>()
+        });
+        pairs.sum()
     }
 
     /// The middle of everything: near those of its neighbours, without meeting what is beside it.
@@ -199,7 +194,8 @@ impl Net {
         x
     }
 
-    /// Moves each rank after the other, downwards or upwards, towards what is wanted.
+    /// Moves each rank after the other, downwards or upwards, towards what is wanted, in this order and
+    /// without overlap.
     fn settle(
         &self,
         x: &mut [f64],
@@ -209,44 +205,23 @@ impl Net {
     ) {
         for i in 0..ranks.len() {
             let rank = &ranks[if down { i } else { ranks.len() - 1 - i }];
-            let own: Vec<f64> = rank.iter().map(|at| wanted(x, *at)).collect();
-            for (at, place) in rank.iter().zip(self.apart(rank, &own)) {
-                x[*at] = place;
+            let mut left: Vec<f64> = rank.iter().map(|at| wanted(x, *at)).collect();
+            let mut right = left.clone();
+            let apart = |i: usize| {
+                let [a, b] = [i - 1, i].map(|i| self.sizes[rank[i]].0);
+                (a + b) / 2.0 + GAP_X
+            };
+            // In the middle between all pushed to the right and all pushed to the left, as far as needed.
+            for i in 1..rank.len() {
+                left[i] = left[i].max(left[i - 1] + apart(i));
+            }
+            for i in (1..rank.len()).rev() {
+                right[i - 1] = right[i - 1].min(right[i] - apart(i));
+            }
+            for (i, at) in rank.iter().enumerate() {
+                x[*at] = f64::midpoint(left[i], right[i]);
             }
         }
-    }
-
-    /// The places nearest to the wanted ones, by squares, in this order and without overlap.
-    fn apart(&self, rank: &[usize], wanted: &[f64]) -> Vec<f64> {
-        let mut offset = Vec::with_capacity(rank.len());
-        let mut at = 0.0;
-        for (i, node) in rank.iter().enumerate() {
-            if i > 0 {
-                at += (self.sizes[rank[i - 1]].0 + self.sizes[*node].0) / 2.0 + GAP_X;
-            }
-            offset.push(at);
-        }
-        // Pool adjacent violators: sum, weight and length of groups that move together.
-        let mut groups: Vec<(f64, f64, usize)> = Vec::new();
-        for (i, node) in rank.iter().enumerate() {
-            let weight = if *node < self.n_boxes { 1.0 } else { 2.0 };
-            groups.push(((wanted[i] - offset[i]) * weight, weight, 1));
-            while let [.., a, b] = groups.as_slice() {
-                if a.0 / a.1 <= b.0 / b.1 {
-                    break;
-                }
-                let joined = (a.0 + b.0, a.1 + b.1, a.2 + b.2);
-                groups.truncate(groups.len() - 2);
-                groups.push(joined);
-            }
-        }
-        let starts = groups
-            .iter()
-            .flat_map(|(sum, weight, n)| vec![sum / weight; *n]);
-        starts
-            .zip(offset)
-            .map(|(start, offset)| start + offset)
-            .collect()
     }
 
     fn draw(&self, ranks: &[Vec<usize>], x: &[f64], arrows: &[(usize, usize)]) -> Flow {

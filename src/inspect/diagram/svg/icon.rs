@@ -5,19 +5,19 @@ use std::ops::Range;
 use super::scene::{Item, Piece, Rect};
 use super::shape::square;
 use super::text::{Style, width, wrap};
-use crate::inspect::diagram::{Icon, MASK, Sign};
+use crate::inspect::diagram::{MASK, Sign};
 
 const SIDE: f64 = 30.0;
 
 /// Pictures beside each other, with their words; as many rows as the room needs.
-pub(super) fn row(icons: &[Icon], room: f64) -> Piece {
-    let icons = icons.iter().map(|icon| {
-        let picture = match &icon.sign {
+pub(super) fn row(icons: &[(Sign, String)], room: f64) -> Piece {
+    let icons = icons.iter().map(|(sign, text)| {
+        let picture = match sign {
             Sign::Heads(per_group) => heads(*per_group),
             Sign::Experts(numbers) => experts(*numbers),
             Sign::Mask(seen) => mask(seen),
         };
-        worded(picture, &icon.text, room)
+        worded(picture, text, room)
     });
     Piece::wrapped(icons.collect(), (16.0, 6.0), room)
 }

@@ -64,22 +64,15 @@ pub(super) fn swatch(class: &'static str, text: &str) -> Piece {
 
 /// What the colours mean, in `room` pixels.
 pub(in crate::inspect::diagram) fn legend(legend: &Legend, room: f64) -> Piece {
-    const ROW: f64 = 20.0;
     let mut piece = Piece::new(room, 0.0);
     let title = cut(&legend.title, Style::Title, 2.0 * room);
     piece.write(0.0, Style::Title, &title);
     piece.skip(6.0);
     let shades = legend.shades.iter();
     let shades = shades.map(|shade| swatch(HOT[shade.level], &shade.text));
-    let entries: Vec<Piece> = shades.chain([swatch(COLD, "no number")]).collect();
-    let each = 12.0 + entries.iter().map(|entry| entry.w).fold(0.0, f64::max);
-    let columns = ((room + 12.0) / each).floor().clamp(1.0, 10.0) as usize;
-    let rows = entries.len().div_ceil(columns);
-    for (at, entry) in entries.into_iter().enumerate() {
-        let y = piece.h + (at % rows) as f64 * ROW;
-        piece.put(entry, (at / rows) as f64 * each, y);
-    }
-    piece.skip(rows as f64 * ROW + 2.0);
+    let entries = shades.chain([swatch(COLD, "no number")]).collect();
+    piece.add(0.0, Piece::wrapped(entries, (12.0, 5.0), room));
+    piece.skip(7.0);
     if let Some(first) = &legend.first {
         piece.write(0.0, Style::Line, &format!("{MARK}{first}"));
     }

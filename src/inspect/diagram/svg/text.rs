@@ -40,11 +40,7 @@ impl Style {
 
     /// Pixels from the base line of a line to its bottom.
     pub(super) fn drop(self) -> f64 {
-        match self {
-            Self::Heading => 7.0,
-            Self::Title => 5.0,
-            _ => 4.0,
-        }
+        (self.size() * 0.35).round()
     }
 
     /// Its class in the style sheet.

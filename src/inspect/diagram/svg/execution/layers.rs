@@ -123,16 +123,13 @@ pub(super) fn experts(numbers: Option<(u64, u64)>) -> Piece {
     /// Most experts that are drawn.
     const EXPERTS: u64 = 512;
     let shown = numbers.unwrap_or((2, 8)).1.clamp(1, EXPERTS) as usize;
-    let (side, columns): (f64, usize) = match shown {
-        0..=8 => (20.0, 8),
-        9..=32 => (14.0, 16),
-        33..=64 => (12.0, 16),
-        65..=128 => (10.0, 22),
-        129..=256 => (7.0, 32),
-        _ => (5.0, 42),
+    let columns = match shown {
+        0..=8 => shown,
+        n => (3.0 * n as f64).sqrt().ceil() as usize,
     };
-    let each = side + if side < 8.0 { 1.0 } else { 3.0 };
-    let grid = grid(numbers, shown, columns.min(shown), (side, each));
+    let each = (ROOM / columns as f64).floor().min(23.0);
+    let side = each - if each < 9.0 { 1.0 } else { 3.0 };
+    let grid = grid(numbers, shown, columns, (side, each));
     let pieces = vec![label("a token", "in"), label("router", "pill"), grid];
     graph(pieces, &[(0, 1), (1, 2)]).0
 }

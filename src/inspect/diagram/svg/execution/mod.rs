@@ -32,44 +32,27 @@ pub fn execution(drawing: &Drawing, room: f64) -> Piece {
     let mut rows = Vec::new();
     for scenes in [others, bars] {
         // As many rows as they need, with about as many in each.
-        let n_rows = scenes.len().div_ceil(most);
-        let mut rest = scenes.as_slice();
-        for left in (1..=n_rows).rev() {
-            let (now, later) = rest.split_at(rest.len().div_ceil(left));
-            rows.push(row(drawing, now, room));
-            rest = later;
-        }
+        let n_rows = scenes.len().div_ceil(most).max(1);
+        let each = scenes.len().div_ceil(n_rows).max(1);
+        rows.extend(scenes.chunks(each).map(|now| row(drawing, now, room)));
     }
     Piece::wrapped(rows, (0.0, GAP), room)
 }
 
-/// Cards beside each other, whose pictures begin at one height.
+/// Cards beside each other, of one height.
 fn row(drawing: &Drawing, scenes: &[&Scene], room: f64) -> Piece {
     let n = scenes.len().max(1) as f64;
     let w = ((room - GAP * (n - 1.0)) / n).floor().min(MAX_CARD);
-    let inner = w - 2.0 * PAD;
-    let cards = scenes.iter().map(|scene| {
-        let mut facts = Piece::new(inner, 0.0);
-        let lines = scene.facts.iter();
-        lines.for_each(|fact| facts.write(0.0, Style::Small, fact));
-        let picture = picture(drawing, &scene.picture, inner);
-        (above(drawing, scene, inner), picture, facts)
-    });
-    let cards: Vec<(Piece, Piece, Piece)> = cards.collect();
-    let above = cards.iter().map(|(above, ..)| above.h).fold(0.0, f64::max);
-    let top = PAD + above + 14.0;
-    let heights = cards
+    let cards = scenes
         .iter()
-        .map(|(_, picture, facts)| picture.h + 10.0 + facts.h);
-    let h = top + heights.fold(0.0, f64::max) + PAD;
-    let cards = cards.into_iter().map(|(above, picture, facts)| {
-        let mut card = Piece::new(w, h);
-        card.frame(10.0, "frame");
-        let (left, bottom) = (PAD + ((inner - picture.w) / 2.0).round(), h - PAD - facts.h);
-        card.put(above, PAD, PAD);
-        card.put(picture, left, top);
-        card.put(facts, PAD, bottom);
-        card
+        .map(|scene| card(drawing, scene, w - 2.0 * PAD));
+    let cards: Vec<Piece> = cards.collect();
+    let h = cards.iter().map(|card| card.h).fold(0.0, f64::max);
+    let cards = cards.into_iter().map(|card| {
+        let mut framed = Piece::new(w, h + 2.0 * PAD);
+        framed.frame(10.0, "frame");
+        framed.put(card, PAD, PAD);
+        framed
     });
     Piece {
         w: room,
@@ -77,8 +60,8 @@ fn row(drawing: &Drawing, scenes: &[&Scene], room: f64) -> Piece {
     }
 }
 
-/// What a scene is called, which layers it is about, and what happens.
-fn above(drawing: &Drawing, scene: &Scene, room: f64) -> Piece {
+/// What a scene is called, which layers it is about, what happens, its picture and its numbers.
+fn card(drawing: &Drawing, scene: &Scene, room: f64) -> Piece {
     let mut piece = Piece::new(room, 0.0);
     let about = about(drawing, &scene.kinds, room);
     piece.write(0.0, Style::Title, &scene.title);
@@ -92,6 +75,13 @@ fn above(drawing: &Drawing, scene: &Scene, room: f64) -> Piece {
     }
     piece.skip(4.0);
     piece.write(0.0, Style::Line, &scene.line);
+    piece.skip(14.0);
+    let picture = picture(drawing, &scene.picture, room);
+    piece.add(((room - picture.w) / 2.0).round(), picture);
+    piece.skip(10.0);
+    for fact in &scene.facts {
+        piece.write(0.0, Style::Small, fact);
+    }
     piece
 }
 
@@ -123,11 +113,7 @@ fn picture(drawing: &Drawing, picture: &Picture, room: f64) -> Piece {
         Picture::Prefill { keys, states } => passes::prefill(drawing, keys, states),
         Picture::Decode { keys, states } => passes::decode(drawing, keys, states),
         Picture::Whole { seen, pooling } => passes::whole(seen, *pooling),
-        Picture::Denoising {
-            n_prompt,
-            block,
-            fixed,
-        } => passes::denoising(*n_prompt, *block, fixed),
+        Picture::Denoising => passes::denoising(),
         Picture::State => layers::state(),
         Picture::Window {
             rule,

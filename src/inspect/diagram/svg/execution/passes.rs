@@ -1,5 +1,6 @@
 //! Pictures of passes: what goes through the layers together, what comes out, what stays.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use super::super::icon::mask;
@@ -106,24 +107,22 @@ pub(super) fn whole(seen: &[Range<u32>], pooling: Option<Pooling>) -> Piece {
 }
 
 /// A text from pass to pass: what is fixed last is filled, what is masked has a question mark.
-pub(super) fn denoising(n_prompt: u32, block: u32, fixed: &[Vec<u32>]) -> Piece {
+pub(super) fn denoising() -> Piece {
+    /// The step that unmasks each position of the answer, and how many are denoised together.
+    const STEPS: [usize; 8] = [2, 1, 1, 2, 3, 4, 4, 3];
+    const BLOCK: usize = 4;
     const CELL: f64 = 15.0;
     const NAMES: f64 = 42.0;
-    let n_answer = fixed.iter().map(Vec::len).sum::<usize>() as u32;
-    let answer: Vec<u32> = (0..n_answer).collect();
     let mut piece = Piece::default();
-    for pass in 0..=fixed.len() {
-        let state = |at: &u32| {
-            let known = fixed[..pass].iter().position(|step| step.contains(at));
-            match known {
-                None => ("gone", "?".to_owned()),
-                Some(step) if step + 1 == pass => ("now", String::new()),
-                Some(_) => ("tok", String::new()),
-            }
+    for pass in 0..=4 {
+        let state = |step: &usize| match step.cmp(&pass) {
+            Ordering::Greater => ("gone", "?".to_owned()),
+            Ordering::Equal => ("now", String::new()),
+            Ordering::Less => ("tok", String::new()),
         };
-        let prompt = vec![("tok", String::new()); n_prompt as usize];
+        let prompt = vec![("tok", String::new()); 3];
         let mut groups = vec![("prompt".to_owned(), prompt)];
-        for (nth, block) in (1..).zip(answer.chunks(block as usize)) {
+        for (nth, block) in (1..).zip(STEPS.chunks(BLOCK)) {
             groups.push((format!("block {nth}"), block.iter().map(state).collect()));
         }
         let (name, is_first) = match pass {
