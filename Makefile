@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench soak malformed lm-eval equiv-test llama-server-suite perf-vs-llama cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams drive-page drive-chat-page bindings install
+.PHONY: help run serve test check fmt lint bench soak malformed lm-eval equiv-test llama-server-suite perf-vs-llama hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams drive-page drive-chat-page bindings install
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ llama-server-suite: ## llama-server's own tests against the server, except what 
 perf-vs-llama: ## Measure against llama-server (LLAMA_SERVER, the PATH, or else built): docs/performance.md
 	cargo build --release
 	scripts/perf_vs_llama_server.py --bench target/release/bench --llama-server "$$(scripts/llama_server.sh)" $(PERF)
+
+hop-cost: ## Measure what the engine process of a model costs per token
+	cargo build --release
+	scripts/hop_cost.py --bench target/release/bench $(if $(MODEL),--model $(MODEL))
 
 cache-cost: ## Measure what quantised keys and values cost: docs/cache-cost.md
 	cargo build --release

@@ -262,7 +262,7 @@ class Server:
     def _is_healthy(self):
         try:
             with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
-                connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 return b" 200 " in connection.recv(4096).split(b"\r\n")[0] + b" "
         except OSError:
             return False
@@ -277,9 +277,12 @@ class Server:
         return answer
 
     def peak_bytes(self):
-        """The most memory that the process had resident."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1))
+        """The most memory that each process of the server had resident, in all."""
+        own = self.process.pid
+        children = (path.read_text().split() for path in Path(f"/proc/{own}/task").glob("*/children"))
+        pids = [own, *(pid for of_thread in children for pid in of_thread)]
+        peaks = (re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()) for pid in pids)
+        return 1024 * sum(int(peak.group(1)) for peak in peaks)
 
 
 class Bench:

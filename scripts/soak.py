@@ -6,6 +6,7 @@ or the resident memory has grown by more than 2 % since the end of the warm-up. 
 """
 
 import argparse
+import glob
 import http.client
 import json
 import os
@@ -41,8 +42,17 @@ class Server:
         self.port = int(line.rsplit(":", 1)[1])
 
     def resident(self):
-        """Resident bytes."""
-        with open(f"/proc/{self.process.pid}/status", encoding="utf-8") as status:
+        """Resident bytes of the server and its engine processes."""
+        pids = [self.process.pid]
+        # Of every thread.
+        for path in glob.glob(f"/proc/{self.process.pid}/task/*/children"):
+            with open(path, encoding="utf-8") as children:
+                pids += children.read().split()
+        return sum(self.resident_of(pid) for pid in pids)
+
+    @staticmethod
+    def resident_of(pid):
+        with open(f"/proc/{pid}/status", encoding="utf-8") as status:
             for line in status:
                 if line.startswith("VmRSS:"):
                     return int(line.split()[1]) * 1024

@@ -73,7 +73,7 @@ pub(super) async fn count_tokens(
 }
 
 /// An error in Anthropic's shape.
-fn error_body(status: StatusCode, message: &str) -> Value {
+pub(super) fn error_body(status: StatusCode, message: &str) -> Value {
     let kind = match status {
         StatusCode::UNAUTHORIZED => "authentication_error",
         StatusCode::FORBIDDEN => "permission_error",

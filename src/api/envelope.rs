@@ -34,7 +34,8 @@ impl Envelope {
         let (now, count) = (serving::now(), COUNT.fetch_add(1, Ordering::Relaxed));
         Self {
             served,
-            id: format!("{prefix}{now:x}{count:08x}"),
+            // Engine processes count for themselves.
+            id: format!("{prefix}{now:x}{:x}{count:08x}", std::process::id()),
             created: now,
             reports,
         }

@@ -27,6 +27,11 @@ pub(super) fn quoted(text: &str) -> String {
     }
 }
 
+/// Whole seconds, at least one.
+fn seconds(time: Duration) -> u64 {
+    time.as_millis().div_ceil(1000).max(1) as u64
+}
+
 /// The field of a conversation.
 const MESSAGES: &str = "messages";
 
@@ -75,6 +80,19 @@ pub(super) enum Error {
     /// The model could not be loaded.
     #[error("the model `{name}` could not be loaded")]
     Load { name: String, detail: String },
+    /// The engine process died while it had the request.
+    #[error(
+        "the engine process of the model `{name}` died: {how}; the next request starts it again"
+    )]
+    EngineDied { name: String, how: String },
+    /// The engine process died too often.
+    #[error("the engine process of the model `{name}` died {n} times within a minute, the last time: {how}; requests start it again in {} seconds", seconds(*after))]
+    EngineRests {
+        name: String,
+        how: String,
+        n: usize,
+        after: Duration,
+    },
     /// It took too long.
     #[error("{0}")]
     Time(Failure),
@@ -165,17 +183,23 @@ impl Error {
             Self::UnknownModel { .. } | Self::NoRoute(_) => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::Load { .. } | Self::Time(Failure::QueueTime(_)) => {
+            Self::Load { .. } | Self::EngineRests { .. } | Self::Time(Failure::QueueTime(_)) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Time(_) => StatusCode::GATEWAY_TIMEOUT,
-            Self::Engine { .. } | Self::NotFinite(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Engine { .. } | Self::EngineDied { .. } | Self::NotFinite(_) => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
         }
     }
 
-    /// Whether the same request may well be served a little later.
-    fn may_pass_later(&self) -> bool {
-        matches!(self, Self::Busy { .. } | Self::Time(Failure::QueueTime(_)))
+    /// After how many seconds the same request may well be served; none if it may not.
+    fn passes_after(&self) -> Option<u64> {
+        match self {
+            Self::Busy { .. } | Self::Time(Failure::QueueTime(_)) => Some(1),
+            Self::EngineRests { after, .. } => Some(seconds(*after)),
+            _ => None,
+        }
     }
 
     fn code(&self) -> &str {
@@ -191,6 +215,8 @@ impl Error {
             Self::ContextLength { .. } => "context_length_exceeded",
             Self::Busy { .. } => "rate_limit_exceeded",
             Self::Load { .. } => "model_not_available",
+            Self::EngineDied { .. } => "engine_died",
+            Self::EngineRests { .. } => "engine_restarting",
             Self::Time(_) => "timeout",
             Self::NotFinite(_) => "non_finite_logits",
             Self::Engine { .. } => "internal_error",
@@ -202,7 +228,9 @@ impl Error {
     fn param(&self) -> Option<&str> {
         match self {
             Self::Field { param, .. } => Some(param),
-            Self::UnknownModel { .. } | Self::Load { .. } => Some("model"),
+            Self::UnknownModel { .. } | Self::Load { .. } | Self::EngineRests { .. } => {
+                Some("model")
+            }
             Self::ContextLength { param, .. } => Some(param),
             _ => None,
         }
@@ -215,6 +243,9 @@ impl Error {
                 tracing::error!(model = name, detail, "a model could not be loaded");
             }
             Self::Engine { detail } => tracing::error!(detail, "a completion failed"),
+            Self::EngineDied { name, how } => {
+                tracing::error!(model = name, how, "a request ended with its engine process");
+            }
             Self::NotFinite(failure) => tracing::error!(%failure, "a completion failed"),
             other => tracing::info!(error = %other, "refused"),
         }
@@ -257,8 +288,8 @@ impl IntoResponse for Error {
             headers.insert(header::WWW_AUTHENTICATE, scheme);
         }
         // Clients retry 408, 409, 429 and 5xx unless they are told whether that helps.
-        if self.may_pass_later() {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        if let Some(seconds) = self.passes_after() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
             headers.insert("x-should-retry", HeaderValue::from_static("true"));
         } else if status.is_server_error() {
             headers.insert("x-should-retry", HeaderValue::from_static("false"));

@@ -145,7 +145,9 @@ pub(super) async fn layer(
     ) {
         return next.run(request).await;
     }
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
+    // What a handler opens for its answer belongs where the answer is sent.
+    head.extensions.insert(tokio::runtime::Handle::current());
     let limit = MAX_BODY_BYTES;
     let read = tokio::time::timeout(workers.read_time, to_bytes(body, limit));
     let body = match read.await {

@@ -12,18 +12,26 @@ use axum::response::{IntoResponse, Response};
 use crate::engine::stats::{Histogram, Now, Stats};
 
 use super::Pool;
+use super::forward;
 use super::pool::Info;
 
 /// The lines of a metric, one or more for each model.
 #[derive(Default)]
 struct Metric {
-    kind: &'static str,
-    help: &'static str,
+    kind: String,
+    help: String,
     lines: String,
 }
 
+/// Metrics of the server, which a page of an engine process has too.
+static OF_SERVER: &[&str] = &[
+    "bench_model_loads_total",
+    "bench_model_loaded",
+    "bench_engine_deaths_total",
+];
+
 #[derive(Default)]
-struct Page(BTreeMap<&'static str, Metric>);
+struct Page(BTreeMap<String, Metric>);
 
 /// The text of a label, so that nothing in it ends it.
 fn label(name: &str) -> String {
@@ -38,8 +46,10 @@ impl Page {
         kind: &'static str,
         help: &'static str,
     ) -> &mut String {
-        let metric = self.0.entry(name).or_default();
-        (metric.kind, metric.help) = (kind, help);
+        let metric = self.0.entry(name.to_owned()).or_default();
+        if metric.kind.is_empty() {
+            (metric.kind, metric.help) = (kind.to_owned(), help.to_owned());
+        }
         &mut metric.lines
     }
 
@@ -76,7 +86,11 @@ impl Page {
             let labels = format!("{model},outcome=\"{outcome}\"");
             self.number("bench_model_loads_total", "counter", LOADS, (&labels, n));
         }
-        let is_loaded = u64::from(info.served.is_some());
+        let help = "Times that the engine process of a model died.";
+        let deaths = (model, info.n_deaths);
+        self.number("bench_engine_deaths_total", "counter", help, deaths);
+        let is_loaded = info.served.is_some() || info.process.is_some();
+        let is_loaded = u64::from(is_loaded);
         let help = "Whether a model is loaded.";
         self.number("bench_model_loaded", "gauge", help, (model, is_loaded));
     }
@@ -143,6 +157,31 @@ impl Page {
         }
     }
 
+    /// Adds the metrics of another page that are none of this one's own.
+    fn add(&mut self, page: &str) {
+        let mut name = "";
+        for line in page.lines() {
+            let mut words = line.splitn(4, ' ');
+            let heading = (words.next(), words.next(), words.next(), words.next());
+            match heading {
+                (Some("#"), Some("HELP"), Some(of), help) => {
+                    name = if OF_SERVER.contains(&of) { "" } else { of };
+                    let metric = self.0.entry(name.to_owned()).or_default();
+                    help.unwrap_or_default().clone_into(&mut metric.help);
+                }
+                (Some("#"), Some("TYPE"), Some(_), Some(kind)) => {
+                    let metric = self.0.entry(name.to_owned()).or_default();
+                    kind.clone_into(&mut metric.kind);
+                }
+                _ => {
+                    let metric = self.0.entry(name.to_owned()).or_default();
+                    let _ = writeln!(metric.lines, "{line}");
+                }
+            }
+        }
+        self.0.remove("");
+    }
+
     fn text(&self) -> String {
         let mut out = String::new();
         for (name, metric) in &self.0 {
@@ -158,6 +197,11 @@ pub(super) async fn metrics(State(pool): State<Arc<Pool>>) -> Response {
     for info in pool.infos() {
         let model = format!("model=\"{}\"", label(&info.name));
         page.loads(&info, &model);
+        if let Some(process) = info.process
+            && let Some(own) = forward::metrics(process).await
+        {
+            page.add(&own);
+        }
         if let Some(served) = &info.served {
             let stats = served.handle.stats();
             page.counters(stats, &model);
@@ -177,6 +221,25 @@ pub(super) async fn metrics(State(pool): State<Arc<Pool>>) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_of_engine_processes_become_one() {
+        let page = |model: &str| {
+            let mut page = Page::default();
+            let of = (model, 3);
+            page.number("bench_model_loaded", "gauge", "Loaded.", of);
+            page.number("bench_some_total", "counter", "Some of them.", of);
+            page
+        };
+        let mut all = Page::default();
+        all.number("bench_model_loaded", "gauge", "Loaded.", ("a", 1));
+        all.add(&page("a").text());
+        all.add(&page("b").text());
+        let expected = "# HELP bench_model_loaded Loaded.\n# TYPE bench_model_loaded gauge\nbench_model_loaded{a} 1\n\
+            # HELP bench_some_total Some of them.\n# TYPE bench_some_total counter\n\
+            bench_some_total{a} 3\nbench_some_total{b} 3\n";
+        assert_eq!(all.text(), expected);
+    }
 
     #[test]
     fn a_label_stays_within_its_quotes() {

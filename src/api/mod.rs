@@ -4,7 +4,8 @@
 //! and write its events; every refusal goes through `error`. What endpoints share: `fields` and `known`
 //! (bodies), `messages` and `dialogue` (conversations), `generation` and `sampling` (parameters), `answers` and `envelope`
 //! (responses, streamed or not), `parts` (reasoning and calls in them), `logprobs`, `places` (values within a body). Around them: `listener`
-//! (connections), `access` (who may), `intake` (bodies, threads), `record` (the log). Called by `bench serve`
+//! (connections), `access` (who may), `intake` (bodies, threads), `forward` and `exchange` (requests to engine
+//! processes, whose life is `process`), `record` (the log). Called by `bench serve`
 //! and by tests, which use the same [`app`]. `local` answers a chat request without HTTP, for `bench chat`.
 
 mod access;
@@ -20,7 +21,9 @@ mod diffusion;
 mod embeddings;
 mod envelope;
 mod error;
+mod exchange;
 mod fields;
+mod forward;
 mod generation;
 mod health;
 mod infill;
@@ -41,6 +44,7 @@ mod passages;
 mod places;
 mod pool;
 mod pooled;
+mod process;
 mod props;
 mod reading;
 mod record;
@@ -68,7 +72,10 @@ pub use diagram::View;
 pub use listener::serve;
 pub use local::{Reply, Said, check, n_tokens, reply};
 pub use parts::Piece;
-pub use pool::{Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency};
+pub use pool::{
+    Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency, Started,
+};
+pub use process::{Process, Report, serve_socket};
 
 /// Largest request body: a long conversation, no images.
 const MAX_BODY_BYTES: usize = 16 << 20;
@@ -102,6 +109,7 @@ pub fn app(pool: Arc<Pool>, access: Access, read_time: Duration) -> std::io::Res
     Ok(routes::router()
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::wrong_method)
+        .layer(from_fn_with_state(Arc::clone(&pool), forward::layer))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(from_fn_with_state(workers, intake::layer))

@@ -12,7 +12,7 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
-use crate::engine::serving::{Facts, Pooled};
+use crate::engine::serving::{Facts, Pooled, Served};
 
 use super::Pool;
 use super::error::Error;
@@ -29,7 +29,6 @@ fields! {
 
 /// A model under one of its names.
 fn entry(pool: &Pool, id: &str, info: &Info) -> Value {
-    let served = info.served.as_ref();
     let n_ctx = info.description.as_ref().map(|of_model| of_model.n_ctx);
     let is_own = |(_, name): &(&String, &String)| **name == info.name;
     let aliases = pool.aliases().iter().filter(is_own);
@@ -39,20 +38,34 @@ fn entry(pool: &Pool, id: &str, info: &Info) -> Value {
         "state": info.state, "max_model_len": n_ctx, "context_length": n_ctx,
         "meta": info.description.as_ref().map(|of_model| meta(&of_model.facts)),
     });
-    if let Some(fault) = info.fault.as_ref().filter(|_| pool.is_managed()) {
+    // How a process died tells nothing of files.
+    let is_told = pool.is_managed() || info.state == "failed";
+    if let Some(fault) = info.fault.as_ref().filter(|_| is_told) {
         entry["error"] = json!(fault);
     }
-    if let Some(served) = served {
-        entry["created"] = served.created.into();
-        entry["capabilities"] = json!({
+    let loaded = match (&info.served, &info.process) {
+        (Some(served), _) => about(served),
+        (_, Some(process)) => process.about().clone(),
+        _ => Value::Null,
+    };
+    for (key, value) in loaded.as_object().into_iter().flatten() {
+        entry[key] = value.clone();
+    }
+    entry
+}
+
+/// What is known of a model once it is loaded.
+pub(super) fn about(served: &Served) -> Value {
+    json!({
+        "created": served.created,
+        "capabilities": {
             "completion": served.handle.writes_text(),
             "chat": served.handle.writes_text() && served.has_template(),
             "embedding": matches!(served.pooled, Ok(Pooled::Vector(_))),
             "rerank": rerank::is_scorer(served),
             "classify": matches!(served.pooled, Ok(Pooled::Scores { .. })),
-        });
-    }
-    entry
+        },
+    })
 }
 
 /// The numbers of a model in llama-server's words.
@@ -118,9 +131,10 @@ pub(super) async fn load(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, Error> {
     let name = read(&pool, &headers, body)?;
-    let served = pool.get(&name).await?;
+    pool.engine(&name).await?;
+    let name = pool.own_name(&name)?;
     Ok(Json(
-        json!({ "success": true, "model": served.name, "state": "loaded" }),
+        json!({ "success": true, "model": name, "state": "loaded" }),
     ))
 }
 

@@ -3,6 +3,8 @@
 //! A model is loaded once, however many requests wait for it, and goes on loading when they go away. One
 //! that is not loaded is described from its file, once. Not here: what a request is answered with.
 
+mod deaths;
+mod engine;
 mod residency;
 
 use std::collections::BTreeMap;
@@ -19,7 +21,12 @@ use crate::files::models::{self, Source};
 
 use super::diagram::View;
 use super::error::Error;
+use super::process::Process;
 
+use deaths::Deaths;
+
+pub(super) use engine::Engine;
+pub use engine::Started;
 pub use residency::Residency;
 
 /// Why a model could not be loaded.
@@ -29,6 +36,8 @@ pub struct LoadFault {
     pub message: String,
     /// Whether less used memory would help.
     pub lacks_memory: bool,
+    /// Whether an engine process died of it.
+    pub is_death: bool,
 }
 
 impl LoadFault {
@@ -37,12 +46,13 @@ impl LoadFault {
         Self {
             message: message.into(),
             lacks_memory: false,
+            is_death: false,
         }
     }
 }
 
-/// Loads a model and starts its engine.
-pub type Loader = Arc<dyn Fn(&Source) -> Result<Served, LoadFault> + Send + Sync>;
+/// Loads a model, which is served under this name, and starts its engine.
+pub type Loader = Arc<dyn Fn(&str, &Source) -> Result<Started, LoadFault> + Send + Sync>;
 /// Describes a model without loading it; the error says why it cannot be served.
 pub type Describer = Arc<dyn Fn(&Source) -> Result<Description, String> + Send + Sync>;
 /// Finds the models that there are now.
@@ -60,14 +70,14 @@ pub struct Description {
     pub n_ctx: usize,
 }
 
-type Loaded = Result<Arc<Served>, String>;
+type Loaded = Result<Engine, String>;
 
 /// Whether a model is loaded.
 enum State {
     NotLoaded,
     /// Whoever waits for it is told how it ended.
     Loading(watch::Receiver<Option<Loaded>>),
-    Loaded(Arc<Served>),
+    Loaded(Engine),
 }
 
 /// One model.
@@ -80,6 +90,7 @@ struct Place {
     description: Mutex<Option<Result<Description, String>>>,
     n_loads: AtomicU64,
     n_failures: AtomicU64,
+    deaths: Mutex<Deaths>,
 }
 
 /// What a model is and what has become of it.
@@ -87,15 +98,20 @@ pub(super) struct Info {
     pub(super) name: String,
     /// Where it is; the name of one that is built in.
     pub(super) path: String,
-    /// `loaded`, `loading`, `not loaded` or `not servable`.
+    /// `loaded`, `loading`, `not loaded`, `not servable`, or `failed` after the death of its engine process.
     pub(super) state: &'static str,
+    /// Its engine, if that is in this process.
     pub(super) served: Option<Arc<Served>>,
+    /// Its engine process, if it has one.
+    pub(super) process: Option<Arc<Process>>,
     pub(super) description: Option<Description>,
     /// Why it cannot be served.
     pub(super) fault: Option<String>,
     /// How often it was loaded, and how often that failed.
     pub(super) n_loads: u64,
     pub(super) n_failures: u64,
+    /// How often its engine process died.
+    pub(super) n_deaths: u64,
 }
 
 /// Models by name.
@@ -113,6 +129,10 @@ pub struct Pool {
     finder: Option<Finder>,
     /// Whether requests may load and unload models.
     is_managed: bool,
+    /// Whether every model has an engine process of its own.
+    is_split: bool,
+    /// Whether this is the pool of an engine process, whose one model has every name.
+    is_engine: bool,
     residency: Residency,
     created: u64,
 }
@@ -130,6 +150,7 @@ impl Place {
             description: Mutex::default(),
             n_loads: AtomicU64::new(0),
             n_failures: AtomicU64::new(0),
+            deaths: Mutex::default(),
         })
     }
 
@@ -150,28 +171,32 @@ impl Place {
     }
 
     /// Loads it on this thread.
-    fn try_load(&self, loader: &Loader) -> Result<Served, LoadFault> {
-        let load = AssertUnwindSafe(|| loader(&self.source));
+    fn try_load(&self, loader: &Loader) -> Result<Started, LoadFault> {
+        let load = AssertUnwindSafe(|| loader(&self.name, &self.source));
         catch_unwind(load).unwrap_or_else(|_| Err(LoadFault::new("loading panicked")))
     }
 
     /// Takes note of how loading it ended.
-    fn settle(&self, loaded: Result<Served, LoadFault>) -> Loaded {
-        let named = |mut served: Served| {
-            served.name.clone_from(&self.name);
-            Arc::new(served)
-        };
-        let loaded = loaded.map(named).map_err(|fault| fault.message);
+    fn settle(self: &Arc<Self>, loaded: Result<Started, LoadFault>) -> Loaded {
         self.touch();
+        if let Err(fault) = &loaded
+            && fault.is_death
+        {
+            self.deaths().note(&fault.message);
+        }
+        let loaded = loaded.map(|started| Engine::new(started, &self.name));
+        let loaded = loaded.map_err(|fault| fault.message);
         let mut state = self.state();
         match &loaded {
-            Ok(served) => {
+            Ok(engine) => {
                 self.n_loads.fetch_add(1, Ordering::Relaxed);
-                *self.description() = Some(Ok(Description {
-                    facts: served.facts.clone(),
-                    n_ctx: served.handle.limits().n_ctx,
-                }));
-                *state = State::Loaded(Arc::clone(served));
+                self.deaths().end();
+                if let Some(description) = engine.description() {
+                    *self.description() = Some(Ok(description));
+                }
+                *state = State::Loaded(engine.clone());
+                drop(state);
+                self.supervise(engine);
             }
             Err(_) => {
                 self.n_failures.fetch_add(1, Ordering::Relaxed);
@@ -185,11 +210,11 @@ impl Place {
     fn begin(
         self: &Arc<Self>,
         pool: &Arc<Pool>,
-    ) -> Result<Arc<Served>, watch::Receiver<Option<Loaded>>> {
+    ) -> Result<Engine, watch::Receiver<Option<Loaded>>> {
         self.touch();
         let mut state = self.state();
         match &*state {
-            State::Loaded(served) => return Ok(Arc::clone(served)),
+            State::Loaded(engine) => return Ok(engine.clone()),
             State::Loading(ended) => return Err(ended.clone()),
             State::NotLoaded => {}
         }
@@ -209,19 +234,24 @@ impl Place {
             Some(Ok(description)) => (Some(description), None),
             Some(Err(fault)) => (None, Some(fault)),
         };
-        let (state, served) = match &*self.state() {
+        let (n_deaths, death) = self.deaths().told();
+        let (state, engine) = match &*self.state() {
             State::NotLoaded if fault.is_some() => ("not servable", None),
+            State::NotLoaded if death.is_some() => ("failed", None),
             State::NotLoaded => ("not loaded", None),
             State::Loading(_) => ("loading", None),
-            State::Loaded(served) => ("loaded", Some(Arc::clone(served))),
+            State::Loaded(engine) => ("loaded", Some(engine.clone())),
         };
+        let (served, process) = engine.map_or((None, None), Engine::parts);
         Info {
             name: name.to_owned(),
             path: self.source.path(),
             state,
             served,
+            process,
             description,
-            fault,
+            fault: fault.or(death),
+            n_deaths,
             n_loads: self.n_loads.load(Ordering::Relaxed),
             n_failures: self.n_failures.load(Ordering::Relaxed),
         }
@@ -246,9 +276,37 @@ impl Pool {
             drawing: tokio::sync::Mutex::default(),
             finder: None,
             is_managed: false,
+            is_split: false,
+            is_engine: false,
             residency: Residency::default(),
             created: serving::now(),
         }
+    }
+
+    /// The pool of an engine process: this model is loaded, whatever the name by which requests call it.
+    pub fn of_engine(served: Served, source: Source) -> Self {
+        let loader: Loader = Arc::new(|_, _| Err(LoadFault::new("the model is loaded")));
+        let name = served.name.clone();
+        let place = Place::new(&name, source);
+        // It is loaded: nothing can fail.
+        let _ = place.settle(Ok(Started::from(served)));
+        Self {
+            places: RwLock::new(BTreeMap::from([(name, place)])),
+            is_engine: true,
+            ..Self::new(Vec::new(), loader)
+        }
+    }
+
+    /// The same pool, whose loader starts an engine process for every model.
+    #[must_use]
+    pub fn split(self) -> Self {
+        let is_split = true;
+        Self { is_split, ..self }
+    }
+
+    /// Whether every model has an engine process of its own.
+    pub(super) fn is_split(&self) -> bool {
+        self.is_split
     }
 
     /// The same pool, whose models have these names too.
@@ -391,7 +449,7 @@ impl Pool {
         let only = places.first_key_value().filter(|_| places.len() == 1);
         let found = own(name)
             .or_else(|| own(self.aliases.get(name)?))
-            .or(only.filter(|_| name == ALIAS));
+            .or(only.filter(|_| name == ALIAS || self.is_engine));
         match found {
             Some((name, place)) => Ok((name.clone(), Arc::clone(place))),
             None => Err(Error::UnknownModel {
@@ -405,11 +463,26 @@ impl Pool {
         }
     }
 
-    /// A model, loaded if need be.
+    /// A model's own name.
+    pub(super) fn own_name(&self, name: &str) -> Result<String, Error> {
+        Ok(self.place(name)?.0)
+    }
+
+    /// A model that is served in this process, loaded if need be.
     pub(super) async fn get(self: &Arc<Self>, name: &str) -> Result<Arc<Served>, Error> {
+        let engine = self.engine(name).await?;
+        engine.parts().0.ok_or_else(|| Error::Load {
+            name: name.to_owned(),
+            detail: "the request did not go to the model's engine process".into(),
+        })
+    }
+
+    /// The engine of a model, loaded if need be.
+    pub(super) async fn engine(self: &Arc<Self>, name: &str) -> Result<Engine, Error> {
         let (name, place) = self.place(name)?;
+        place.check_rest()?;
         let mut ended = match place.begin(self) {
-            Ok(served) => return Ok(served),
+            Ok(engine) => return Ok(engine),
             Err(ended) => ended,
         };
         let loaded = match ended.wait_for(Option::is_some).await {
@@ -418,6 +491,15 @@ impl Pool {
         };
         let loaded = loaded.unwrap_or_else(|| Err("the server is ending".into()));
         loaded.map_err(|detail| Error::Load { name, detail })
+    }
+
+    /// The engine process of a model, if it has one now. Is no use of it.
+    pub(super) fn process(&self, name: &str) -> Option<Arc<Process>> {
+        let (_, place) = self.place(name).ok()?;
+        match &*place.state() {
+            State::Loaded(engine) => engine.clone().parts().1,
+            _ => None,
+        }
     }
 
     /// Gives a model back: the requests that it has are completed, later ones load it again. Returns
@@ -431,10 +513,11 @@ impl Pool {
         if let Some(mut ended) = loading {
             let _ = ended.wait_for(Option::is_some).await;
         }
-        let mut state = place.state();
-        let was_loaded = matches!(*state, State::Loaded(_));
-        if was_loaded {
-            *state = State::NotLoaded;
+        let taken = place.take();
+        let was_loaded = taken.is_some();
+        // Where nobody holds it, its memory is back when this is answered.
+        if let Some(engine) = taken.filter(Engine::is_free) {
+            let _ = tokio::task::spawn_blocking(move || engine.end()).await;
         }
         Ok(was_loaded)
     }
@@ -488,7 +571,7 @@ mod tests {
     async fn many_requests_share_one_load_that_fails_and_the_next_loads_again() {
         let n_loads = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&n_loads);
-        let loader: Loader = Arc::new(move |_| {
+        let loader: Loader = Arc::new(move |_, _| {
             counted.fetch_add(1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(100));
             Err(LoadFault::new("no"))
@@ -516,7 +599,7 @@ mod tests {
     async fn a_load_goes_on_when_nobody_waits_for_it() {
         let n_loads = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&n_loads);
-        let loader: Loader = Arc::new(move |_| {
+        let loader: Loader = Arc::new(move |_, _| {
             std::thread::sleep(Duration::from_millis(100));
             counted.fetch_add(1, Ordering::SeqCst);
             panic!("a loader that panics")

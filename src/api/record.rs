@@ -45,6 +45,8 @@ struct Notes {
     /// Each once, in the order in which completions ended so.
     finish: Vec<&'static str>,
     is_answered: bool,
+    /// Whether an engine process writes its line.
+    is_elsewhere: bool,
 }
 
 impl Record {
@@ -82,6 +84,19 @@ impl Record {
     /// A field that has no effect.
     pub(super) fn ignore(&self, name: &'static str) {
         self.notes().ignored.insert(name);
+    }
+
+    /// An engine process serves it, and writes its line.
+    pub(super) fn hand_over(&self) {
+        self.notes().is_elsewhere = true;
+    }
+
+    /// The engine process of its model died.
+    pub(super) fn take_back(&self, model: &str) {
+        let mut notes = self.notes();
+        notes.is_elsewhere = false;
+        notes.model = Some(model.to_owned());
+        notes.finish("error");
     }
 
     /// The model that serves it.
@@ -138,6 +153,9 @@ impl Drop for Record {
             return;
         }
         let notes = self.notes.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if notes.is_elsewhere {
+            return;
+        }
         let (usage, took) = (notes.usage, self.started.elapsed());
         let milliseconds = |time: Duration| (time.as_secs_f64() * 1e4).round() / 10.0;
         // Of the time in which tokens came.

@@ -28,6 +28,9 @@ pub(super) use request::fields;
 use request::Rewritten;
 use response::Shape;
 
+/// The routes of responses.
+pub(super) const ROUTES: &[&str] = &["/v1/responses", "/responses"];
+
 /// The conversation of a request that was rewritten.
 fn dialogue(mut body: Body) -> Result<Dialogue, Error> {
     let dialogue = Dialogue::take(&mut body)?;

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::http::Method;
 use axum::routing::{get, post};
 
 use super::fields::{Field, of};
@@ -13,8 +14,20 @@ use super::{
     models, native, openapi, page, props, rerank, responses, settings, tokens,
 };
 
+/// Who answers the requests of a route where models have engine processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// The server.
+    Server,
+    /// The engine process of the model that the request names, which is loaded for it.
+    Model,
+    /// The same if the model is loaded, else the server.
+    Loaded,
+}
+
 /// A route as it is documented.
 pub(super) struct Route {
+    pub(super) owner: Owner,
     pub(super) method: &'static str,
     pub(super) path: &'static str,
     /// What it is for.
@@ -24,7 +37,7 @@ pub(super) struct Route {
 }
 
 macro_rules! routes {
-    ($($method:ident $path:literal, $handler:path, $summary:literal $(, $fields:expr)?;)*) => {
+    ($($owner:ident: $method:ident $path:literal, $handler:path, $summary:literal $(, $fields:expr)?;)*) => {
         /// The router without its layers.
         pub(super) fn router() -> Router<Arc<Pool>> {
             Router::new()$(.route($path, $method($handler)))*
@@ -32,6 +45,7 @@ macro_rules! routes {
 
         /// All routes.
         pub(super) static ROUTES: &[Route] = &[$(Route {
+            owner: Owner::$owner,
             method: stringify!($method),
             path: $path,
             summary: $summary,
@@ -43,52 +57,60 @@ macro_rules! routes {
 }
 
 routes! {
-    get "/", page::page, "A page to chat with the models.";
-    get "/page/{file}", page::file, "The files of that page.";
-    get "/health", health::health, "The server's state, and which models are loaded or being loaded.";
-    get "/v1/models", models::list, "The models, with their numbers and whether they are loaded.";
-    get "/models", models::list, "As `/v1/models`.";
-    get "/v1/models/{id}", models::one, "One model. Loads nothing.";
-    get "/v1/models/{id}/diagram", diagram::diagram, "The picture of a model as SVG; `view=layers` shows its kinds of layers. Loads nothing.";
-    get "/v1/sampling", settings::settings, "Every sampling parameter with its meaning, range and default.";
-    post "/models/load", models::load, "Loads a model.", of::<models::Which>;
-    post "/models/unload", models::unload, "Gives a model's memory back once its requests are complete.", of::<models::Which>;
-    post "/models/rescan", models::rescan, "Looks for models in the folder again.", Vec::new;
-    get "/props", props::props, "What a model is set to.";
-    get "/slots", props::slots, "The sequences of a model that are active.";
-    get "/metrics", metrics::metrics, "Counters, gauges and histograms for Prometheus.";
-    get "/lora-adapters", adapters::list, "The adapters of a model and their scales.";
-    post "/lora-adapters", adapters::set, "Sets the scales of the adapters of a model: a list of objects with `id` and `scale`.";
-    post "/v1/chat/completions", chat::completions, "Continues a conversation.", chat::fields;
-    post "/chat/completions", chat::completions, "As `/v1/chat/completions`.", chat::fields;
-    post "/v1/chat/completions/input_tokens", chat::input_tokens, "The number of tokens of a conversation's prompt.", chat::fields;
-    post "/chat/completions/input_tokens", chat::input_tokens, "As `/v1/chat/completions/input_tokens`.", chat::fields;
-    post "/v1/responses", responses::responses, "Continues a conversation, in the shape of OpenAI's responses.", responses::fields;
-    post "/responses", responses::responses, "As `/v1/responses`.", responses::fields;
-    post "/v1/responses/input_tokens", responses::input_tokens, "The number of tokens of a conversation's prompt.", responses::fields;
-    post "/responses/input_tokens", responses::input_tokens, "As `/v1/responses/input_tokens`.", responses::fields;
-    post "/v1/messages", anthropic::messages, "Continues a conversation, in Anthropic's shape.", anthropic::fields;
-    post "/v1/messages/count_tokens", anthropic::count_tokens, "The number of tokens of a conversation's prompt.", anthropic::fields;
-    post "/v1/completions", completions::completions, "Continues a text, or scores it.", completions::fields;
-    post "/completion", native::completion, "Continues a text, in the shape of llama-server.", native::fields;
-    post "/completions", native::completion, "As `/completion`.", native::fields;
-    post "/infill", infill::infill, "Text for the gap between two others, in the shape of llama-server.", infill::fields;
-    post "/v1/embeddings", embeddings::embeddings, "Vectors of texts.", embeddings::fields;
-    post "/embeddings", embeddings::embeddings, "As `/v1/embeddings`.", embeddings::fields;
-    post "/v1/rerank", rerank::rerank, "The order of documents by how well they answer a query.", rerank::fields::<rerank::Rerank>;
-    post "/v1/reranking", rerank::rerank, "As `/v1/rerank`.", rerank::fields::<rerank::Rerank>;
-    post "/v2/rerank", rerank::rerank, "As `/v1/rerank`.", rerank::fields::<rerank::Rerank>;
-    post "/rerank", rerank::rerank, "As `/v1/rerank`; with `texts` in the shape of TEI.", rerank::fields::<rerank::Rerank>;
-    post "/reranking", rerank::rerank, "As `/rerank`.", rerank::fields::<rerank::Rerank>;
-    post "/v1/score", rerank::score, "The scores of pairs of texts.", rerank::fields::<rerank::Score>;
-    post "/score", rerank::score, "As `/v1/score`.", rerank::fields::<rerank::Score>;
-    post "/classify", rerank::classify, "The scores of the classes of texts.", rerank::fields::<rerank::Classify>;
-    post "/tokenize", tokens::tokenize, "The tokens of a text or of a conversation.", tokens::tokenize_fields;
-    post "/detokenize", tokens::detokenize, "The text of tokens.", tokens::detokenize_fields;
-    get "/tokenizer_info", tokens::info, "The vocabulary's special tokens and numbers.";
-    post "/apply-template", tokens::apply_template, "The text that the chat template makes of a conversation.", tokens::template_fields;
-    get "/openapi.json", openapi::document, "This list in the form of OpenAPI 3.1.";
-    get "/docs", openapi::page, "This list as a page.";
+    Server: get "/", page::page, "A page to chat with the models.";
+    Server: get "/page/{file}", page::file, "The files of that page.";
+    Server: get "/health", health::health, "The server's state, and which models are loaded or being loaded.";
+    Server: get "/v1/models", models::list, "The models, with their numbers and whether they are loaded.";
+    Server: get "/models", models::list, "As `/v1/models`.";
+    Server: get "/v1/models/{id}", models::one, "One model. Loads nothing.";
+    Server: get "/v1/models/{id}/diagram", diagram::diagram, "The picture of a model as SVG; `view=layers` shows its kinds of layers. Loads nothing.";
+    Server: get "/v1/sampling", settings::settings, "Every sampling parameter with its meaning, range and default.";
+    Server: post "/models/load", models::load, "Loads a model.", of::<models::Which>;
+    Server: post "/models/unload", models::unload, "Gives a model's memory back once its requests are complete.", of::<models::Which>;
+    Server: post "/models/rescan", models::rescan, "Looks for models in the folder again.", Vec::new;
+    Loaded: get "/props", props::props, "What a model is set to.";
+    Loaded: get "/slots", props::slots, "The sequences of a model that are active.";
+    Server: get "/metrics", metrics::metrics, "Counters, gauges and histograms for Prometheus.";
+    Model: get "/lora-adapters", adapters::list, "The adapters of a model and their scales.";
+    Model: post "/lora-adapters", adapters::set, "Sets the scales of the adapters of a model: a list of objects with `id` and `scale`.";
+    Model: post "/v1/chat/completions", chat::completions, "Continues a conversation.", chat::fields;
+    Model: post "/chat/completions", chat::completions, "As `/v1/chat/completions`.", chat::fields;
+    Model: post "/v1/chat/completions/input_tokens", chat::input_tokens, "The number of tokens of a conversation's prompt.", chat::fields;
+    Model: post "/chat/completions/input_tokens", chat::input_tokens, "As `/v1/chat/completions/input_tokens`.", chat::fields;
+    Model: post "/v1/responses", responses::responses, "Continues a conversation, in the shape of OpenAI's responses.", responses::fields;
+    Model: post "/responses", responses::responses, "As `/v1/responses`.", responses::fields;
+    Model: post "/v1/responses/input_tokens", responses::input_tokens, "The number of tokens of a conversation's prompt.", responses::fields;
+    Model: post "/responses/input_tokens", responses::input_tokens, "As `/v1/responses/input_tokens`.", responses::fields;
+    Model: post "/v1/messages", anthropic::messages, "Continues a conversation, in Anthropic's shape.", anthropic::fields;
+    Model: post "/v1/messages/count_tokens", anthropic::count_tokens, "The number of tokens of a conversation's prompt.", anthropic::fields;
+    Model: post "/v1/completions", completions::completions, "Continues a text, or scores it.", completions::fields;
+    Model: post "/completion", native::completion, "Continues a text, in the shape of llama-server.", native::fields;
+    Model: post "/completions", native::completion, "As `/completion`.", native::fields;
+    Model: post "/infill", infill::infill, "Text for the gap between two others, in the shape of llama-server.", infill::fields;
+    Model: post "/v1/embeddings", embeddings::embeddings, "Vectors of texts.", embeddings::fields;
+    Model: post "/embeddings", embeddings::embeddings, "As `/v1/embeddings`.", embeddings::fields;
+    Model: post "/v1/rerank", rerank::rerank, "The order of documents by how well they answer a query.", rerank::fields::<rerank::Rerank>;
+    Model: post "/v1/reranking", rerank::rerank, "As `/v1/rerank`.", rerank::fields::<rerank::Rerank>;
+    Model: post "/v2/rerank", rerank::rerank, "As `/v1/rerank`.", rerank::fields::<rerank::Rerank>;
+    Model: post "/rerank", rerank::rerank, "As `/v1/rerank`; with `texts` in the shape of TEI.", rerank::fields::<rerank::Rerank>;
+    Model: post "/reranking", rerank::rerank, "As `/rerank`.", rerank::fields::<rerank::Rerank>;
+    Model: post "/v1/score", rerank::score, "The scores of pairs of texts.", rerank::fields::<rerank::Score>;
+    Model: post "/score", rerank::score, "As `/v1/score`.", rerank::fields::<rerank::Score>;
+    Model: post "/classify", rerank::classify, "The scores of the classes of texts.", rerank::fields::<rerank::Classify>;
+    Model: post "/tokenize", tokens::tokenize, "The tokens of a text or of a conversation.", tokens::tokenize_fields;
+    Model: post "/detokenize", tokens::detokenize, "The text of tokens.", tokens::detokenize_fields;
+    Model: get "/tokenizer_info", tokens::info, "The vocabulary's special tokens and numbers.";
+    Model: post "/apply-template", tokens::apply_template, "The text that the chat template makes of a conversation.", tokens::template_fields;
+    Server: get "/openapi.json", openapi::document, "This list in the form of OpenAPI 3.1.";
+    Server: get "/docs", openapi::page, "This list as a page.";
+}
+
+/// Who answers a request; the server, if there is no such route.
+pub(super) fn owner(method: &Method, path: &str) -> Owner {
+    let is_it =
+        |route: &&Route| route.path == path && route.method.eq_ignore_ascii_case(method.as_str());
+    let route = ROUTES.iter().find(is_it);
+    route.map_or(Owner::Server, |route| route.owner)
 }
 
 #[cfg(test)]

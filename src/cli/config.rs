@@ -7,7 +7,7 @@
 //! sets them.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
@@ -50,10 +50,13 @@ const OF_SERVER: &[&str] = &[
     "cors_origin",
     "allow_host",
     "read_time",
+    "in_process",
     "log",
     "log_level",
     "log_format",
 ];
+/// Those of them that engine processes have too.
+const OF_LOG: &[&str] = &["log", "log_level", "log_format"];
 /// Options that no file and no variable sets.
 const OF_LINE: &[&str] = &["config", "print_config", "help", "version"];
 /// Options that exclude each other: what a higher layer sets excludes the other in lower ones.
@@ -114,9 +117,9 @@ pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Fa
                 &Origin::File,
             );
         }
-        per_model.insert(name.clone(), args(&parsed(&added))?.1);
+        per_model.insert(name.clone(), args(&options, &parsed(&added))?.1);
     }
-    let (mut cli, mut own) = args(&whole)?;
+    let (mut cli, mut own) = args(&options, &whole)?;
     own.layers = Layers {
         aliases: file.aliases,
         per_model,
@@ -126,11 +129,13 @@ pub(super) fn layered(line: &[OsString], matches: &ArgMatches) -> Result<Cli, Fa
 }
 
 /// The options of `bench serve` in what was parsed.
-fn args(matches: &ArgMatches) -> Result<(Cli, Args), Failure> {
+fn args(options: &Options, matches: &ArgMatches) -> Result<(Cli, Args), Failure> {
     let cli = Cli::from_arg_matches(matches)?;
     let of_serve = matches.subcommand_matches("serve");
     let of_serve = of_serve.ok_or_else(|| anyhow::anyhow!("not `bench serve`"))?;
-    Ok((cli, Args::from_arg_matches(of_serve)?))
+    let mut own = Args::from_arg_matches(of_serve)?;
+    own.line = options.line(of_serve);
+    Ok((cli, own))
 }
 
 /// Adds a value of a layer, unless a higher one sets it or excludes it.
@@ -216,6 +221,31 @@ impl Options {
                 .map(|value| format!("--{long}={value}"))
                 .collect(),
         }
+    }
+
+    /// The options of the command line that set what is not of the server alone.
+    fn line(&self, matches: &ArgMatches) -> Vec<OsString> {
+        let is_needed = |arg: &&Arg| {
+            let id = arg.get_id().as_str();
+            let is_set = matches.value_source(id) == Some(ValueSource::CommandLine);
+            is_set && (!OF_SERVER.contains(&id) || OF_LOG.contains(&id))
+        };
+        let needed = self.args.iter().filter(is_needed);
+        let options = needed.flat_map(|arg| {
+            let option = OsString::from(format!("--{}", arg.get_long().unwrap_or_default()));
+            if matches!(arg.get_action(), ArgAction::SetTrue) {
+                return vec![option];
+            }
+            let values = matches.get_raw(arg.get_id().as_str());
+            let with = |value: &OsStr| {
+                let mut option = option.clone();
+                option.push("=");
+                option.push(value);
+                option
+            };
+            values.into_iter().flatten().map(with).collect()
+        });
+        options.collect()
     }
 
     /// Checks the values of a layer as clap checks options.

@@ -13,6 +13,7 @@ mod diagram;
 mod diagram_compare;
 mod diffusion;
 mod doctor;
+mod engine;
 mod inspect;
 mod logits;
 mod options;
@@ -48,6 +49,9 @@ enum Command {
     Chat(Box<chat::Args>),
     /// Serve models over HTTP
     Serve(Box<serve::Args>),
+    /// Load one model and serve it to the server that started this process
+    #[command(hide = true)]
+    Engine(Box<engine::EngineArgs>),
     /// Encode text as token ids
     Tokenize(tokenize::Args),
     /// Decode token ids to text
@@ -101,12 +105,17 @@ pub fn parse() -> Result<Cli, Failure> {
 /// # Errors
 /// The failure of the command, as one message.
 pub fn run(cli: Cli) -> Result<(), Failure> {
-    let is_server = matches!(cli.command, Command::Serve(_));
-    options::start_log(&cli.log, is_server)?;
+    let of_whom = match &cli.command {
+        Command::Serve(_) => options::Logs::Server,
+        Command::Engine(args) => options::Logs::Engine(args.name.clone()),
+        _ => options::Logs::Command,
+    };
+    options::start_log(&cli.log, of_whom)?;
     match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => chat::run(&args),
         Command::Serve(args) => serve::run(*args),
+        Command::Engine(args) => engine::run(*args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Detokenize(args) => tokenize::detokenize(&args),
         Command::Template(args) => template::run(&args),

@@ -1,15 +1,15 @@
 //! Options that several commands share, and what they resolve to.
 
 use std::fs::File;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::Arc;
 
 use clap::{ArgGroup, Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
-use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriter};
 
 use crate::arch::Library;
 use crate::blocks::REGISTRY;
@@ -45,11 +45,21 @@ pub(super) struct LogOptions {
     log: Option<PathBuf>,
 }
 
-/// Starts the log; that of a server has a line for each request.
-pub(super) fn start_log(options: &LogOptions, is_server: bool) -> Result<(), Failure> {
-    let usual = match is_server {
-        true => "warn,request=info,server=info",
-        false => "warn",
+/// Whose log it is.
+pub(super) enum Logs {
+    /// A command's.
+    Command,
+    /// A server's, with a line for each request.
+    Server,
+    /// The same of the engine process of a model, whose lines have its name.
+    Engine(String),
+}
+
+/// Starts the log.
+pub(super) fn start_log(options: &LogOptions, of_whom: Logs) -> Result<(), Failure> {
+    let usual = match of_whom {
+        Logs::Server | Logs::Engine(_) => "warn,request=info,server=info",
+        Logs::Command => "warn",
     };
     let level = options.log_level.as_deref().unwrap_or(usual);
     let filter =
@@ -58,23 +68,80 @@ pub(super) fn start_log(options: &LogOptions, is_server: bool) -> Result<(), Fai
         Some(path) => {
             let file = File::options().create(true).append(true).open(path);
             let file = file.map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
-            (BoxMakeWriter::new(Mutex::new(file)), false)
+            (BoxMakeWriter::new(Arc::new(file)), false)
         }
         None => {
             let is_terminal = std::io::stderr().is_terminal();
             (BoxMakeWriter::new(std::io::stderr), is_terminal)
         }
     };
+    let format = options.log_format;
+    let name = match of_whom {
+        Logs::Engine(name) => Some(name),
+        Logs::Server | Logs::Command => None,
+    };
+    let writer = Named {
+        inner: writer,
+        is_json: matches!(format, LogFormat::Json),
+        name,
+    };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_span_events(FmtSpan::CLOSE)
         .with_ansi(is_ansi)
         .with_writer(writer);
-    match options.log_format {
+    match format {
         LogFormat::Text => builder.init(),
         LogFormat::Json => builder.json().flatten_event(true).init(),
     }
     Ok(())
+}
+
+/// A log whose lines have the name of an engine process, if there is one.
+struct Named {
+    inner: BoxMakeWriter,
+    is_json: bool,
+    name: Option<String>,
+}
+
+/// A line of it.
+struct NamedLine<'a> {
+    out: Box<dyn Write + 'a>,
+    log: &'a Named,
+}
+
+impl<'a> MakeWriter<'a> for Named {
+    type Writer = NamedLine<'a>;
+
+    fn make_writer(&'a self) -> NamedLine<'a> {
+        NamedLine {
+            out: Box::new(self.inner.make_writer()),
+            log: self,
+        }
+    }
+}
+
+impl Write for NamedLine<'_> {
+    /// Writes a line, which comes whole.
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let Some(name) = &self.log.name else {
+            return self.out.write(line);
+        };
+        let written = match line.strip_prefix(b"{").filter(|_| self.log.is_json) {
+            Some(fields) => {
+                let name = serde_json::Value::from(name.as_str()).to_string();
+                [b"{\"engine\":", name.as_bytes(), b",", fields].concat()
+            }
+            None => [line.trim_ascii_end(), b" engine=", name.as_bytes(), b"\n"].concat(),
+        };
+        // In one piece, for others write there too.
+        self.out.write_all(&written)?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// Where definitions come from.

@@ -1,6 +1,7 @@
 //! `bench serve`: the HTTP server.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -10,10 +11,11 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 
 use crate::api::{
-    self, Access, Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency, View,
+    self, Access, Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Process,
+    Residency, Started, View,
 };
 use crate::engine::serving::{Facts, Served};
-use crate::engine::{self, Limits};
+use crate::engine::{Limits, ends_in_vectors};
 use crate::files::models::{self, Opened, Source};
 use crate::inspect::diagram::{Drawing, Sample, svg};
 use crate::model::{self, Options};
@@ -22,7 +24,7 @@ use crate::weights::TensorType;
 use super::config::Layers;
 use super::diffusion::DiffusionOptions;
 use super::options::{Defaults, LoadOptions};
-use super::{Failure, output};
+use super::{Failure, engine, output};
 
 /// Upper limit of the context length that a file gives, unless `--ctx` is set; in tokens.
 pub(super) const MAX_CTX: usize = 4096;
@@ -33,7 +35,7 @@ const READ_AT_ONCE: usize = 64;
 pub(super) struct Args {
     /// The model: a file, a folder, tiny-chat or tiny-diffusion; default: tiny-chat, which is built in
     #[arg(short, long, value_name = "MODEL", conflicts_with = "models")]
-    model: Option<PathBuf>,
+    pub(super) model: Option<PathBuf>,
     /// Folder whose models are served; each is loaded at its first request
     #[arg(long, value_name = "DIR", conflicts_with = "lora")]
     models: Option<PathBuf>,
@@ -44,6 +46,10 @@ pub(super) struct Args {
     /// Number of seconds after its last request after which a model is unloaded; default: never
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     idle_time: Option<Duration>,
+    /// Load models into the server's own process: what ends a model's engine then ends the server. Without it, every
+    /// model has an engine process of its own
+    #[arg(long)]
+    in_process: bool,
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]
     host: IpAddr,
@@ -108,6 +114,9 @@ pub(super) struct Args {
     /// What configuration adds.
     #[arg(skip)]
     pub(super) layers: Layers,
+    /// The options of a model as a command line, for its engine process.
+    #[arg(skip)]
+    pub(super) line: Vec<OsString>,
 }
 
 fn bytes(text: &str) -> Result<u64, String> {
@@ -160,6 +169,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         return Ok(());
     }
     crate::ggml::return_large_memory();
+    allow_connections();
     let keys = keys(&args)?;
     let access = Access::new(&keys, args.cors_origin.clone(), args.allow_host.clone());
     let sources = match &args.models {
@@ -184,7 +194,6 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         .enable_all()
         .build()?;
     let app = api::app(pool, access, read_time)?;
-    allow_connections();
     let ended = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let listener = tokio::net::TcpListener::bind((host, port))
@@ -223,8 +232,8 @@ fn allow_connections() {
     }
 }
 
-/// The signals that end a server: that of Ctrl-C, and that of service managers.
-struct Signals {
+/// The signals that end a server, which end nothing else as long as this is there: that of Ctrl-C, and that of service managers.
+pub(super) struct Signals {
     #[cfg(unix)]
     interrupt: tokio::signal::unix::Signal,
     #[cfg(unix)]
@@ -233,7 +242,7 @@ struct Signals {
 
 impl Signals {
     #[cfg(unix)]
-    fn new() -> std::io::Result<Self> {
+    pub(super) fn new() -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
@@ -250,7 +259,7 @@ impl Signals {
     }
 
     #[cfg(not(unix))]
-    fn new() -> std::io::Result<Self> {
+    pub(super) fn new() -> std::io::Result<Self> {
         Ok(Self {})
     }
 
@@ -284,12 +293,16 @@ fn pool_of(mut args: Args, sources: Vec<Source>, is_managed: bool) -> Result<Poo
     };
     let settings = Arc::new(Settings { args, per_model });
     let of_loader = Arc::clone(&settings);
-    let loader: Loader = Arc::new(move |source| {
-        let served = start(of_loader.of(source), source);
-        served.map_err(|error| LoadFault {
-            message: format!("{error:#}"),
-            lacks_memory: lacks_memory(&error),
-        })
+    let is_split = cfg!(unix) && !settings.args.in_process;
+    let loader: Loader = Arc::new(move |name, source| {
+        let args = of_loader.of(source);
+        match is_split {
+            true => {
+                let process = Process::start(name, engine::command(name, source, &args.line));
+                process.map(Started::Own)
+            }
+            false => start(args, source).map(Started::from).map_err(fault),
+        }
     });
     let of_drawer = Arc::clone(&settings);
     let drawer: Drawer = Arc::new(move |source, view| {
@@ -307,7 +320,17 @@ fn pool_of(mut args: Args, sources: Vec<Source>, is_managed: bool) -> Result<Poo
     let pool = pool.map_err(|e| anyhow::anyhow!("{e}"))?;
     let pool = pool.residing(residency);
     let pool = pool.managed(is_managed, describer, finder);
+    let pool = if is_split { pool.split() } else { pool };
     Ok(pool.drawn_by(drawer))
+}
+
+/// Why a model could not be loaded.
+#[expect(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
+pub(super) fn fault(error: Failure) -> LoadFault {
+    LoadFault {
+        lacks_memory: lacks_memory(&error),
+        ..LoadFault::new(format!("{error:#}"))
+    }
 }
 
 /// Whether a model could not be loaded because memory is used otherwise.
@@ -339,7 +362,8 @@ fn draw(args: &Args, source: &Source, view: View) -> Result<String, Failure> {
     Ok(svg::document(&drawing, &piece, what))
 }
 
-fn start(args: &Args, source: &Source) -> Result<Served, Failure> {
+/// Loads a model into this process.
+pub(super) fn start(args: &Args, source: &Source) -> Result<Served, Failure> {
     let opened = args.load.open(source)?;
     if args.load.check_tensors {
         super::inspect::check_tensors(&opened)?;
@@ -360,7 +384,7 @@ fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failur
     let mut options = args.load.resolve(opened, defaults);
     let mut n_parallel = args.parallel.max(1);
     // Nothing is generated: a text is read once, in one pass, and nothing of it is kept.
-    let only_reads = engine::ends_in_vectors(&opened.plan);
+    let only_reads = ends_in_vectors(&opened.plan);
     if only_reads {
         n_parallel = n_parallel.max(READ_AT_ONCE);
         options.n_batch = options.n_batch.max(options.n_ctx);

@@ -46,6 +46,8 @@ mod native;
 
 mod page;
 mod perf;
+#[cfg(target_os = "linux")]
+mod process;
 mod program;
 mod published;
 mod quantised;

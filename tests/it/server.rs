@@ -17,7 +17,13 @@ pub struct Server {
 }
 
 impl Server {
+    /// A server of one process.
     pub fn start(extra: &[&str]) -> Self {
+        Self::split(&[&["--in-process"], extra].concat())
+    }
+
+    /// A server whose models have processes of their own.
+    pub fn split(extra: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_bench"))
             .args(["serve", "--port", "0", "--threads", "1"])
             .args(extra)
@@ -53,6 +59,13 @@ impl Server {
     pub fn expecting_errors(mut self) -> Self {
         self.expects_errors = true;
         self
+    }
+
+    /// Ends the server at once; its log, all of it.
+    pub fn log(mut self) -> String {
+        let _ = self.child.kill();
+        let log = self.log.take().and_then(|log| log.join().ok());
+        log.unwrap_or_default()
     }
 
     pub fn send(&self, method: &str, path: &str, kind: &str, body: &str) -> TcpStream {

@@ -5,10 +5,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::engine::serving::Served;
-use crate::ggml;
-
-use super::{LoadFault, Loaded, Place, Pool, State};
+use super::{Engine, LoadFault, Loaded, Place, Pool, State};
 
 /// How many models stay loaded, and for how long.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,10 +30,10 @@ impl Place {
     /// When it was last used, if it is loaded and no request holds it.
     fn unused_since(&self) -> Option<Instant> {
         let state = self.state();
-        let State::Loaded(served) = &*state else {
+        let State::Loaded(engine) = &*state else {
             return None;
         };
-        if Arc::strong_count(served) > 1 {
+        if !engine.is_free() {
             self.touch();
             return None;
         }
@@ -44,16 +41,18 @@ impl Place {
     }
 
     /// Takes its model out, unless a request holds it.
-    fn take_unused(&self) -> Option<Arc<Served>> {
+    fn take_unused(&self) -> Option<Engine> {
         let mut state = self.state();
         match &*state {
-            State::Loaded(served) if Arc::strong_count(served) == 1 => {}
+            State::Loaded(engine) if engine.is_free() => {}
             _ => return None,
         }
-        match std::mem::replace(&mut *state, State::NotLoaded) {
-            State::Loaded(served) => Some(served),
-            _ => None,
-        }
+        taken(&mut state)
+    }
+
+    /// Takes its model out.
+    pub(super) fn take(&self) -> Option<Engine> {
+        taken(&mut self.state())
     }
 
     fn is_resident(&self) -> bool {
@@ -61,10 +60,20 @@ impl Place {
     }
 }
 
+/// The engine of a model that is loaded, which is not loaded then.
+fn taken(state: &mut State) -> Option<Engine> {
+    if !matches!(state, State::Loaded(_)) {
+        return None;
+    }
+    match std::mem::replace(state, State::NotLoaded) {
+        State::Loaded(engine) => Some(engine),
+        _ => None,
+    }
+}
+
 /// Gives a model's memory back.
-fn end(name: &str, served: Arc<Served>, why: &str) {
-    drop(served);
-    ggml::release_memory();
+fn end(name: &str, engine: Engine, why: &str) {
+    engine.end();
     tracing::info!(model = name, why, "unloaded");
 }
 
@@ -119,7 +128,7 @@ impl Pool {
             .into_iter()
             .find_map(|(_, name, other)| Some((name, other.take_unused()?)));
         taken
-            .map(|(name, served)| end(&name, served, why))
+            .map(|(name, engine)| end(&name, engine, why))
             .is_some()
     }
 
@@ -129,8 +138,8 @@ impl Pool {
             let is_idle = place
                 .unused_since()
                 .is_some_and(|since| since.elapsed() >= idle);
-            if let Some(served) = is_idle.then(|| place.take_unused()).flatten() {
-                end(&name, served, "not used");
+            if let Some(engine) = is_idle.then(|| place.take_unused()).flatten() {
+                end(&name, engine, "not used");
             }
         }
     }

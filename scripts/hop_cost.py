@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Measures what an engine process costs per token: two servers of the same model, one of them with `--in-process`.
+
+Usage: scripts/hop_cost.py [--bench target/release/bench] [--model FILE] [--repeats 20] [--threads 2]
+           [--clients 1,8] [--tokens 64]
+Needs: nothing besides Python's standard library.
+
+Without --model, a llama of 135 million random weights is made by `bench synth`. Both servers are up all the
+time and are asked in turns, in the order A B B A, greedy and with the end of text ignored. Printed for
+each number of clients: the median time per token (from the first request to the last token) and the CPU
+time per token of all processes of a server, each with the ratio of the medians and of the pairs; and the CPU time
+of the process that only passes requests on, which a busy machine disturbs least. Run it on a machine that does
+nothing else.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from perf_vs_llama_server import ROOT, Failure, Server, Texts, Bench
+
+# Layers, widths and heads of a small model that people serve.
+MODEL = {"block_count": 30, "n_embd": 576, "n_ff": 1536, "n_head": 9, "n_head_kv": 3, "vocab_size": 49152,
+         "n_ctx_train": 4096}
+KINDS = ["in process", "own process"]
+
+
+def processes(server):
+    """The server and the processes that it started."""
+    own, found = server.process.pid, [server.process.pid]
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == own:
+                found.append(int(entry.name))
+    return found
+
+
+def cpu_seconds(pids):
+    """CPU time of all threads that these processes have."""
+    found = 0
+    for pid in pids:
+        for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            found += int(path.read_text().split()[0])
+    return found / 1e9
+
+
+def once(server, prompts, n_tokens):
+    """Time, CPU time of all processes and that of the server's own process, per token in ms."""
+    pids = processes(server)
+    before, own_before = cpu_seconds(pids), cpu_seconds(pids[:1])
+    answers = [server.answer(prompt, n_tokens) for prompt in prompts]
+    for answer in answers:
+        answer.finish().check(n_tokens)
+    n = n_tokens * len(prompts)
+    time = max(answer.stamps[-1] for answer in answers) - min(answer.sent for answer in answers)
+    cpu, own = cpu_seconds(pids) - before, cpu_seconds(pids[:1]) - own_before
+    return 1e3 * time / n, 1e3 * cpu / n, 1e3 * own / n
+
+
+def shown(what, found):
+    medians = [statistics.median(found[kind]) for kind in KINDS]
+    pairs = statistics.median(b / a for a, b in zip(found[KINDS[0]], found[KINDS[1]]))
+    print(f"  {what}: {medians[0]:.4f} ms in process, {medians[1]:.4f} ms in a process of its own; "
+          f"ratio of medians {medians[1] / medians[0]:.4f}, median of ratios {pairs:.4f}", flush=True)
+
+
+def make_model(bench, folder):
+    path = folder / "small.gguf"
+    command = [bench, "synth", "llama", "-o", path, "--type", "q8_0", "--vocab", ROOT / "models" / "tiny-chat.gguf"]
+    for key, value in MODEL.items():
+        command += ["--set", f"{key}={value}"]
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Failure(f"bench synth: {done.stderr.strip()}")
+    return path
+
+
+def measure(args, folder):
+    model = args.model or make_model(args.bench, folder)
+    texts = Texts(Bench(args.bench, None, args.threads, folder), model, 1)
+    command = [args.bench, "serve", "-m", model, "--threads", args.threads, "--parallel", 8, "--ctx", 1024]
+    with Server("in-process", [*command, "--in-process"], model, folder) as here, \
+            Server("own-process", command, model, folder) as own:
+        servers = dict(zip(KINDS, [here, own]))
+        for n_clients in args.clients:
+            prompts = [texts.of(16) for _ in range(n_clients)]
+            time, cpu, hop = {kind: [] for kind in KINDS}, {kind: [] for kind in KINDS}, []
+            for server in servers.values():
+                once(server, prompts, args.tokens)
+            for repeat in range(args.repeats):
+                for kind in KINDS if repeat % 2 == 0 else reversed(KINDS):
+                    found = once(servers[kind], prompts, args.tokens)
+                    time[kind].append(found[0])
+                    cpu[kind].append(found[1])
+                    if kind == KINDS[1]:
+                        hop.append(found[2])
+            print(f"{n_clients} clients, {args.repeats} times {args.tokens} tokens each", flush=True)
+            shown("time per token", time)
+            shown("CPU time per token", cpu)
+            hop, whole = statistics.median(hop), statistics.median(cpu[KINDS[0]])
+            print(f"  CPU time per token of the process that passes requests on: {hop:.4f} ms, "
+                  f"{hop / whole:.2%} of a token's", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bench", type=Path, default=ROOT / "target/release/bench")
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--clients", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8])
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            measure(args, Path(folder))
+        except Failure as failure:
+            sys.exit(f"error: {failure}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,371 @@
+//! Requests to a model with an engine process: they go to that process as they came, its answer comes back as it is.
+//!
+//! A request that no model can be found for goes on to the server's own handlers, which say what is wrong with it. When
+//! the process dies, a request that was not answered yet gets an error; a stream gets the error event of its
+//! dialect after its last whole event. Decisions: `process`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, StreamExt};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::{Value, json};
+use tokio::runtime::Handle;
+
+use super::adapters::Which;
+use super::error::Error;
+use super::exchange::{Answer, exchange};
+use super::pool::{ALIAS, Engine, Pool};
+use super::process::Process;
+use super::record::Record;
+use super::routes::{self, Owner};
+use super::{MAX_BODY_BYTES, anthropic, responses};
+
+/// Headers of one connection, and those that only the server reads.
+static OWN_HEADERS: &[&str] = &[
+    "connection",
+    "keep-alive",
+    "transfer-encoding",
+    "content-length",
+    "expect",
+    "upgrade",
+    "host",
+    "origin",
+    "authorization",
+    "x-api-key",
+];
+/// Longest wait for the metrics of an engine process.
+const METRICS_TIME: Duration = Duration::from_secs(2);
+
+/// Passes requests to models on to their engine processes.
+pub(super) async fn layer(State(pool): State<Arc<Pool>>, request: Request, next: Next) -> Response {
+    let owner = match pool.is_split() {
+        true => routes::owner(request.method(), request.uri().path()),
+        false => Owner::Server,
+    };
+    if owner == Owner::Server {
+        return next.run(request).await;
+    }
+    let (head, body) = request.into_parts();
+    // Other bodies were read in time (`intake`); these mean nothing.
+    let body = match head.method {
+        Method::GET => Ok(Bytes::new()),
+        _ => to_bytes(body, MAX_BODY_BYTES).await,
+    };
+    let Ok(body) = body else {
+        return Error::Body("the body could not be read".into()).into_response();
+    };
+    let name = name(&head.uri, &body).filter(|name| pool.own_name(name).is_ok());
+    let request = || {
+        let mut request = Request::new(Body::from(body.clone()));
+        *request.method_mut() = head.method.clone();
+        *request.uri_mut() = head.uri.clone();
+        *request.headers_mut() = head.headers.clone();
+        *request.extensions_mut() = head.extensions.clone();
+        request
+    };
+    let Some(name) = name else {
+        return next.run(request()).await;
+    };
+    // Twice: a process that nobody used may have died unnoticed.
+    for is_last in [false, true] {
+        let process = match owner {
+            Owner::Loaded => pool.process(&name),
+            _ => match pool.engine(&name).await.map(Engine::parts) {
+                Ok((_, process)) => process,
+                Err(error) => return error.into_response(),
+            },
+        };
+        let Some(process) = process else {
+            return next.run(request()).await;
+        };
+        match forwarded(process, request()).await {
+            Err(Unsent(how)) if is_last => {
+                return Error::EngineDied { name, how }.into_response();
+            }
+            Err(Unsent(_)) => {}
+            Ok(response) => return response,
+        }
+    }
+    next.run(request()).await
+}
+
+/// The name of the model in a request; none if it has something else there.
+fn name(uri: &Uri, body: &[u8]) -> Option<String> {
+    match serde_json::from_slice::<Named>(body) {
+        Ok(Named(Value::Null)) => Some(ALIAS.to_owned()),
+        Ok(Named(Value::String(name))) => Some(name),
+        Ok(_) => None,
+        Err(_) => {
+            let which = Query::<Which>::try_from_uri(uri).ok()?;
+            Some(which.name().to_owned())
+        }
+    }
+}
+
+/// The field `model` of an object, the last one if there are several.
+struct Named(Value);
+
+impl<'de> Deserialize<'de> for Named {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Named;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Named, A::Error> {
+                let mut model = Value::Null;
+                while let Some(key) = map.next_key::<String>()? {
+                    match key.as_str() {
+                        "model" => model = map.next_value()?,
+                        _ => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                Ok(Named(model))
+            }
+        }
+        deserializer.deserialize_map(Fields)
+    }
+}
+
+/// A request that could not be sent: the process was dead before.
+struct Unsent(String);
+
+/// The answer of an engine process.
+async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, Unsent> {
+    let record = Record::current();
+    let dialect = Dialect::of(request.uri().path());
+    let runtime = request.extensions().get::<Handle>().cloned();
+    let (head, body) = request.into_parts();
+    let mut sent = Request::new(body);
+    *sent.method_mut() = head.method;
+    *sent.uri_mut() = head.uri;
+    *sent.headers_mut() = head.headers;
+    for name in OWN_HEADERS {
+        sent.headers_mut().remove(*name);
+    }
+    let host = HeaderValue::from_static("localhost");
+    sent.headers_mut().insert(header::HOST, host);
+    let runtime = runtime.unwrap_or_else(Handle::current);
+    let Ok(connection) = super::exchange::connect(&process.socket(), &runtime) else {
+        return Err(Unsent(process.death().await));
+    };
+    record.hand_over();
+    let Ok((mut head, answer)) = exchange(connection, sent).await else {
+        return Ok(died(&process, &record).await.into_response());
+    };
+    let is_stream = is_stream(&head.headers);
+    for name in OWN_HEADERS {
+        head.headers.remove(*name);
+    }
+    let body = match is_stream {
+        true => Body::from_stream(relayed(answer, dialect, process, record)),
+        // Whole, so that no part of an answer is sent before all of it is there.
+        false => match to_bytes(Body::from_stream(answer.into_stream()), usize::MAX).await {
+            Ok(body) => Body::from(body),
+            Err(_) => return Ok(died(&process, &record).await.into_response()),
+        },
+    };
+    Ok(Response::from_parts(head, body))
+}
+
+fn is_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
+/// What a request is told whose process died.
+async fn died(process: &Process, record: &Record) -> Error {
+    let (name, how) = (process.name().to_owned(), process.death().await);
+    record.take_back(&name);
+    Error::EngineDied { name, how }
+}
+
+/// How a stream writes its errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dialect {
+    Plain,
+    Messages,
+    Responses,
+}
+
+impl Dialect {
+    fn of(path: &str) -> Self {
+        match path {
+            _ if path.starts_with(anthropic::ROUTE) => Self::Messages,
+            _ if responses::ROUTES.contains(&path) => Self::Responses,
+            _ => Self::Plain,
+        }
+    }
+
+    /// The event of an error after so many others.
+    fn failed(self, error: &Error, n_events: usize) -> String {
+        match self {
+            Self::Plain => format!("data: {}\n\n", error.body()),
+            Self::Messages => {
+                let body = anthropic::error_body(error.status(), &error.to_string());
+                format!("event: error\ndata: {body}\n\n")
+            }
+            Self::Responses => {
+                let error = &error.body()["error"];
+                let data = json!({
+                    "type": "error", "code": error["code"], "message": error["message"],
+                    "param": error["param"], "sequence_number": n_events,
+                });
+                format!("event: error\ndata: {data}\n\n")
+            }
+        }
+    }
+}
+
+/// A stream on its way to the client.
+struct Relay {
+    answer: Answer,
+    /// The start of an event whose end has not come.
+    held: Vec<u8>,
+    dialect: Dialect,
+    n_events: usize,
+    /// Keeps it in use.
+    process: Arc<Process>,
+    record: Arc<Record>,
+}
+
+impl Relay {
+    /// What can be sent: whole events.
+    fn whole(&mut self, bytes: Bytes) -> Bytes {
+        let whole = if self.held.is_empty() && bytes.ends_with(b"\n\n") {
+            bytes
+        } else {
+            self.held.extend_from_slice(&bytes);
+            let end = self.held.windows(2).rposition(|pair| pair == b"\n\n");
+            let rest = self.held.split_off(end.map_or(0, |end| end + 2));
+            Bytes::from(std::mem::replace(&mut self.held, rest))
+        };
+        if self.dialect == Dialect::Responses {
+            let lines = whole.split(|byte| *byte == b'\n');
+            self.n_events += lines.filter(|line| line.starts_with(b"data:")).count();
+        }
+        whole
+    }
+}
+
+/// The events of an answer as they come, and an error event if the process dies.
+fn relayed(
+    answer: Answer,
+    dialect: Dialect,
+    process: Arc<Process>,
+    record: Arc<Record>,
+) -> impl stream::Stream<Item = std::io::Result<Bytes>> + Send {
+    let relay = Relay {
+        answer,
+        held: Vec::new(),
+        dialect,
+        n_events: 0,
+        process,
+        record,
+    };
+    stream::unfold(Some(relay), |relay| async {
+        let mut relay = relay?;
+        match relay.answer.next().await {
+            Some(Ok(bytes)) => {
+                let whole = relay.whole(bytes);
+                Some((Ok(whole), Some(relay)))
+            }
+            Some(Err(_)) => {
+                let error = died(&relay.process, &relay.record).await;
+                error.log();
+                let event = relay.dialect.failed(&error, relay.n_events);
+                Some((Ok(Bytes::from(event)), None))
+            }
+            None => None,
+        }
+    })
+    .filter(|part| {
+        let is_some = part.as_ref().is_ok_and(|bytes| !bytes.is_empty());
+        std::future::ready(is_some)
+    })
+}
+
+/// The metrics of an engine process; none if it does not tell them in time. Is no use of it.
+pub(super) async fn metrics(process: Arc<Process>) -> Option<String> {
+    let socket = process.socket();
+    drop(process);
+    let mut request = Request::new(Body::empty());
+    *request.method_mut() = Method::GET;
+    *request.uri_mut() = Uri::from_static("/metrics");
+    let host = HeaderValue::from_static("localhost");
+    request.headers_mut().insert(header::HOST, host);
+    let asked = async {
+        let connection = super::exchange::connect(&socket, &Handle::current()).ok()?;
+        let (_, answer) = exchange(connection, request).await.ok()?;
+        let body = to_bytes(Body::from_stream(answer.into_stream()), MAX_BODY_BYTES);
+        String::from_utf8(body.await.ok()?.to_vec()).ok()
+    };
+    tokio::time::timeout(METRICS_TIME, asked).await.ok()?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(uri: &'static str, body: &str) -> Option<String> {
+        name(&Uri::from_static(uri), body.as_bytes())
+    }
+
+    #[test]
+    fn the_model_is_named_by_the_body_or_the_query() {
+        assert_eq!(
+            of("/v1/x", "{\"a\": [1], \"model\": \"m\"}").as_deref(),
+            Some("m")
+        );
+        assert_eq!(
+            of("/v1/x", "{\"mod\\u0065l\": \"m\"}").as_deref(),
+            Some("m")
+        );
+        assert_eq!(
+            of("/v1/x", "{\"model\": 1, \"model\": \"m\"}").as_deref(),
+            Some("m")
+        );
+        assert_eq!(of("/v1/x", "{\"model\": null}").as_deref(), Some(ALIAS));
+        assert_eq!(of("/v1/x", "{}").as_deref(), Some(ALIAS));
+        assert_eq!(of("/v1/x", "{\"model\": 1}"), None);
+        assert_eq!(of("/props?model=a%20b", "").as_deref(), Some("a b"));
+        assert_eq!(of("/lora-adapters?model=m", "[]").as_deref(), Some("m"));
+        assert_eq!(of("/props", "").as_deref(), Some(ALIAS));
+    }
+
+    #[test]
+    fn an_error_ends_a_stream_in_its_dialect() {
+        let error = Error::EngineDied {
+            name: "m".into(),
+            how: "SIGKILL".into(),
+        };
+        let failed = |path: &str| {
+            let text = Dialect::of(path).failed(&error, 7);
+            let (_, data) = text.split_once("data: ").expect("data");
+            let is_named = text.starts_with("event: error\n");
+            let data: Value = serde_json::from_str(data).expect("JSON");
+            (is_named, data)
+        };
+        let (is_named, data) = failed("/v1/chat/completions");
+        assert!(!is_named);
+        assert_eq!(data["error"]["code"], "engine_died");
+        let (is_named, data) = failed("/v1/messages");
+        assert!(is_named);
+        assert_eq!(data["error"]["type"], "api_error");
+        let (is_named, data) = failed("/v1/responses");
+        assert!(is_named);
+        assert_eq!(
+            (&data["code"], &data["sequence_number"]),
+            (&json!("engine_died"), &json!(7))
+        );
+    }
+}

@@ -1,0 +1,364 @@
+//! An engine process: a model that is loaded in a process of its own, and the life of that process.
+//!
+//! The seam is HTTP. `bench engine` (hidden, the same executable) loads one model as the server would and serves it with
+//! the same router on a Unix-domain socket in a private folder; the server passes the body of a request on as it
+//! came and streams back the bytes of the answer (`forward`). The other seam, at the engine's handle (tokens in,
+//! events out), would need a second form of requests, sampling parameters, constraints, log-probabilities and
+//! denoising steps, a vocabulary in both processes, and would leave templates, tokenizers and grammars, which read what
+//! clients send, in the server. Here nothing of a request is written twice and an event costs no second
+//! encoding. The server keeps what is not of one model: access, bodies and their limits, the list of models,
+//! loading, eviction, and the sum of the metrics.
+//!
+//! Invariants: the process ends with its [`Process`], by SIGKILL, so that all its memory is back; it ends when
+//! its standard input closes, so that none outlives the server however that ends; whoever waits for it learns
+//! how it died. Not here: when one is started, and what a request is answered with.
+
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::engine::serving::Served;
+
+use super::models;
+use super::pool::LoadFault;
+
+/// Longest wait for the system to say how a process died whose connection broke.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest path of a folder for a socket, whose own path may have some 100 bytes.
+const MAX_PATH: usize = 60;
+
+/// What an engine process tells the server, once: a line of JSON on its standard output.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    /// It serves; what is known of its model.
+    Ready(Value),
+    /// The model could not be loaded.
+    Failed {
+        /// Why.
+        message: String,
+        /// Whether less used memory would help.
+        lacks_memory: bool,
+    },
+}
+
+impl Report {
+    /// That this model is served.
+    pub fn ready(served: &Served) -> Self {
+        Self::Ready(models::about(served))
+    }
+}
+
+type OnEnd = Box<dyn FnOnce(&str) + Send>;
+
+/// A process, as those see it who wait for its end.
+struct Life {
+    child: Mutex<Child>,
+    end: Mutex<End>,
+    /// How it ended, told after whoever is called back.
+    ended: watch::Sender<Option<String>>,
+}
+
+/// The end of a process: how it did, and who is called back.
+#[derive(Default)]
+struct End {
+    how: Option<String>,
+    call: Option<OnEnd>,
+}
+
+/// An engine process; it is ended when this is dropped.
+pub struct Process {
+    name: String,
+    id: u32,
+    folder: Folder,
+    about: Value,
+    life: Arc<Life>,
+}
+
+/// A folder that only this user can enter, with the socket; removed with this.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Folder {
+    fn new() -> io::Result<Self> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let usual = std::env::temp_dir();
+        let base = match usual.as_os_str().len() <= MAX_PATH {
+            true => usual,
+            false => PathBuf::from("/tmp"),
+        };
+        loop {
+            let n = COUNT.fetch_add(1, Ordering::Relaxed);
+            let path = base.join(format!("bench-{}-{n}", std::process::id()));
+            let mut builder = std::fs::DirBuilder::new();
+            #[cfg(unix)]
+            {
+                use std::os::unix::fs::DirBuilderExt;
+                builder.mode(0o700);
+            }
+            match builder.create(&path) {
+                Ok(()) => return Ok(Self(path)),
+                // Left by an earlier server, or somebody else's.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("socket")
+    }
+}
+
+impl Life {
+    fn child(&self) -> MutexGuard<'_, Child> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self) -> MutexGuard<'_, End> {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the end of the process. It stays there to be ended until the lock is held, so that no other
+    /// process can have got its number.
+    fn supervise(&self, id: u32) {
+        wait_unreaped(id);
+        let status = self.child().wait();
+        let how = status.map_or_else(|error| error.to_string(), how);
+        let mut end = self.end();
+        end.how = Some(how.clone());
+        let call = end.call.take();
+        drop(end);
+        if let Some(call) = call {
+            call(&how);
+        }
+        self.ended.send_replace(Some(how));
+    }
+}
+
+/// Waits until a child of this process has ended, and leaves it to be asked for its status.
+#[cfg(unix)]
+fn wait_unreaped(id: u32) {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+    let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) else {
+        return;
+    };
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while let Err(error) = waitid(WaitId::Pid(pid), options) {
+        if error != rustix::io::Errno::INTR {
+            return;
+        }
+    }
+}
+
+#[cfg(not(unix))]
+fn wait_unreaped(_id: u32) {}
+
+/// How a process ended, in words.
+fn how(status: ExitStatus) -> String {
+    #[cfg(unix)]
+    {
+        use rustix::process::Signal;
+        use std::os::unix::process::ExitStatusExt;
+        let known = [
+            (Signal::ABORT, "SIGABRT, an assertion in native code failed"),
+            (
+                Signal::BUS,
+                "SIGBUS, a mapped file was truncated or its disk failed",
+            ),
+            (Signal::SEGV, "SIGSEGV, a fault in native code"),
+            (
+                Signal::ILL,
+                "SIGILL, an instruction that this processor lacks",
+            ),
+            (Signal::FPE, "SIGFPE, a fault in native code"),
+            (Signal::KILL, "SIGKILL, by the system if memory ran out"),
+        ];
+        if let Some(signal) = status.signal() {
+            let words = known.iter().find(|(of, _)| of.as_raw() == signal);
+            return words.map_or_else(|| format!("signal {signal}"), |(_, words)| (*words).into());
+        }
+    }
+    match status.code() {
+        Some(code) => format!("it ended with code {code}"),
+        None => status.to_string(),
+    }
+}
+
+impl Process {
+    /// Starts the process of a model and waits until the model is loaded. The command gets the socket's path as
+    /// its last argument.
+    ///
+    /// # Errors
+    /// The process does not start, reports why the model cannot be loaded, or dies.
+    pub fn start(name: &str, mut command: Command) -> Result<Self, LoadFault> {
+        let fault = |error: io::Error| LoadFault::new(format!("no engine process: {error}"));
+        let folder = Folder::new().map_err(fault)?;
+        command.arg(folder.socket());
+        // Keys and ends of terminals are for the server, which lets requests come to their end.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        // A debugger that is called from a process about to end would keep it.
+        command.env("GGML_NO_BACKTRACE", "1");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(fault)?;
+        let (id, output) = (child.id(), child.stdout.take());
+        let mut process = Self {
+            name: name.to_owned(),
+            id,
+            folder,
+            about: Value::Null,
+            life: Arc::new(Life {
+                child: Mutex::new(child),
+                end: Mutex::default(),
+                ended: watch::Sender::new(None),
+            }),
+        };
+        let life = Arc::clone(&process.life);
+        let supervisor = std::thread::Builder::new().name("supervisor".into());
+        let supervisor = supervisor.spawn(move || life.supervise(id));
+        supervisor.map_err(fault)?;
+        match report(output) {
+            Some(Report::Ready(about)) => {
+                process.about = about;
+                tracing::info!(target: "server", model = name, pid = id, "an engine process serves it");
+                Ok(process)
+            }
+            Some(Report::Failed {
+                message,
+                lacks_memory,
+            }) => Err(LoadFault {
+                lacks_memory,
+                ..LoadFault::new(message)
+            }),
+            None => {
+                let how = process.wait();
+                Err(LoadFault {
+                    is_death: true,
+                    ..LoadFault::new(format!(
+                        "its engine process died while the model was loaded: {how}"
+                    ))
+                })
+            }
+        }
+    }
+
+    /// Waits for the end; one that goes on is ended.
+    fn wait(&self) -> String {
+        let started = std::time::Instant::now();
+        loop {
+            if let Some(how) = self.life.ended.borrow().clone() {
+                return how;
+            }
+            if started.elapsed() > PATIENCE {
+                self.kill();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn kill(&self) {
+        // One that has ended already is not there to be ended.
+        let _ = self.life.child().kill();
+    }
+
+    /// Ends the process and waits until its memory is back.
+    pub(super) fn end(&self) {
+        self.kill();
+        self.wait();
+    }
+
+    /// Name of its model.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its number in the system.
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Where it listens.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.folder.socket()
+    }
+
+    /// What is known of its model once that is loaded.
+    pub(super) fn about(&self) -> &Value {
+        &self.about
+    }
+
+    /// Calls back when it has ended, with how it did; at once if it has.
+    pub(super) fn on_end(&self, call: impl FnOnce(&str) + Send + 'static) {
+        let mut end = self.life.end();
+        match end.how.clone() {
+            None => end.call = Some(Box::new(call)),
+            Some(how) => {
+                drop(end);
+                call(&how);
+            }
+        }
+    }
+
+    /// How it died; to be asked when its connection broke.
+    pub(super) async fn death(&self) -> String {
+        let mut ended = self.life.ended.subscribe();
+        let known = tokio::time::timeout(PATIENCE, ended.wait_for(Option::is_some)).await;
+        let known = known.ok().and_then(|how| how.ok()?.clone());
+        known.unwrap_or_else(|| "it broke the connection and goes on".into())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The line of a process; none if it dies before.
+fn report(output: Option<ChildStdout>) -> Option<Report> {
+    let mut line = String::new();
+    BufReader::new(output?).read_line(&mut line).ok()?;
+    serde_json::from_str(&line).ok()
+}
+
+/// Serves a router on a socket, for ever. Calls `ready` when it can be connected to.
+///
+/// # Errors
+/// The socket cannot be made, or `ready` fails.
+#[cfg(unix)]
+pub async fn serve_socket(
+    path: &Path,
+    app: axum::Router,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    let listener = tokio::net::UnixListener::bind(path)?;
+    ready()?;
+    axum::serve(listener, app).await
+}
+
+/// The same where there are no such sockets: engine processes are not to be had.
+///
+/// # Errors
+/// Always.
+#[cfg(not(unix))]
+pub async fn serve_socket(
+    _path: &Path,
+    _app: axum::Router,
+    _ready: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}

@@ -1,0 +1,502 @@
+//! Engine processes: what their deaths do and what not, what is left of them, and that answers are the same.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::command::{made_up, scratch, text};
+use crate::embeddings::post;
+use crate::server::Server;
+
+const JSON: &str = "application/json";
+
+/// Processes that a process started, with their command lines.
+fn children(parent: u32) -> Vec<(u32, String)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("it is readable") {
+        let path = entry.expect("it is readable").path();
+        let id = path
+            .file_name()
+            .and_then(|name| name.to_str()?.parse().ok());
+        let (Some(id), Ok(stat)) = (id, std::fs::read_to_string(path.join("stat"))) else {
+            continue;
+        };
+        // After the name, which may have anything in it: state, parent.
+        let rest = stat.rsplit_once(')').expect("a name").1;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        if fields[1] == parent.to_string() && fields[0] != "Z" {
+            let line = std::fs::read(path.join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            found.push((id, line));
+        }
+    }
+    found
+}
+
+/// The engine process of a model.
+fn engine(server: &Server, model: &str) -> u32 {
+    let all = children(server.child.id());
+    let own = format!("--name={model} ");
+    let found = all.iter().find(|(_, line)| line.contains(&own));
+    found.unwrap_or_else(|| panic!("{model}: {all:?}")).0
+}
+
+fn kill(id: u32, signal: Signal) {
+    let id = Pid::from_raw(id as i32).expect("a process");
+    kill_process(id, signal).expect("it is there");
+}
+
+/// Resident memory of a process in KiB; 0 if it is gone.
+fn resident(id: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(30), "never: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A model of 28 MB that takes seconds for a long completion.
+fn model() -> &'static [u8] {
+    static MODEL: OnceLock<Vec<u8>> = OnceLock::new();
+    MODEL.get_or_init(|| {
+        let vocab = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
+        let sets = [
+            "block_count=8",
+            "n_embd=384",
+            "n_ff=1152",
+            "n_ctx_train=4096",
+        ];
+        let mut arguments = vec!["--vocab", vocab, "--type", "f16"];
+        arguments.extend(sets.iter().flat_map(|set| ["--set", set]));
+        let folder = scratch();
+        let path = made_up(folder.path(), "llama", &arguments);
+        std::fs::read(path).expect("it is readable")
+    })
+}
+
+fn two_models(folder: &Path, extra: &[&str]) -> Server {
+    for name in ["one.gguf", "two.gguf"] {
+        std::fs::write(folder.join(name), model()).expect("written");
+    }
+    Server::split(&[&["--models", text(folder)], extra].concat())
+}
+
+fn state(server: &Server, model: &str) -> Value {
+    let (status, model) = server.json("GET", &format!("/v1/models/{model}"), &Value::Null);
+    assert_eq!(status, 200, "{model}");
+    model
+}
+
+/// A long completion.
+fn long(model: &str) -> Value {
+    json!({
+        "model": model, "prompt": "1 2 3", "max_tokens": 600, "temperature": 0, "ignore_eos": true,
+        "stream": true,
+    })
+}
+
+/// A stream that is under way: its first event was read.
+struct Stream(BufReader<TcpStream>);
+
+impl Stream {
+    fn start(server: &Server, path: &str, body: &Value) -> Self {
+        let mut reader = BufReader::new(server.send("POST", path, JSON, &body.to_string()));
+        let mut line = String::new();
+        while !line.starts_with("data: ") {
+            line.clear();
+            assert!(reader.read_line(&mut line).expect("a line") > 0, "no event");
+        }
+        Self(reader)
+    }
+
+    /// What follows, and the name and the data of the last event but `[DONE]`. It must end as a body does.
+    fn rest(mut self) -> (String, String, Value) {
+        let mut rest = String::new();
+        self.0.read_to_string(&mut rest).expect("the rest");
+        assert!(rest.ends_with("0\r\n\r\n"), "cut off: {rest:?}");
+        let lines: Vec<&str> = rest.lines().collect();
+        let is_data = |line: &&str| line.starts_with("data: {");
+        let at = lines.iter().rposition(|line| is_data(line)).expect("data");
+        let data = serde_json::from_str(&lines[at]["data: ".len()..]).expect("whole JSON");
+        let name = at.checked_sub(1).map_or("", |before| lines[before]);
+        (rest.clone(), name.to_owned(), data)
+    }
+}
+
+#[test]
+fn a_death_ends_the_requests_of_its_model_with_an_error_and_no_others() {
+    let folder = scratch();
+    let server = two_models(folder.path(), &[]).expecting_errors();
+    let two = Stream::start(&server, "/v1/completions", &long("two"));
+    let plain = Stream::start(&server, "/v1/completions", &long("one"));
+    let mut whole = long("one");
+    whole["stream"] = json!(false);
+    let id = engine(&server, "one");
+    let of_two = engine(&server, "two");
+    assert_ne!(id, of_two);
+    std::thread::scope(|scope| {
+        let whole = scope.spawn(|| server.json("POST", "/v1/completions", &whole));
+        eventually("two requests are active", || {
+            let (_, slots) = server.json("GET", "/slots?model=one", &Value::Null);
+            let slots = slots.as_array().expect("slots").clone();
+            slots
+                .iter()
+                .filter(|slot| slot["is_processing"] == true)
+                .count()
+                == 2
+        });
+        kill(id, Signal::KILL);
+        let (status, answer) = whole.join().expect("it lives");
+        assert_eq!(status, 500, "{answer}");
+        assert_eq!(answer["error"]["code"], "engine_died", "{answer}");
+        let message = answer["error"]["message"].as_str().expect("a text");
+        assert!(
+            message.contains("`one`") && message.contains("SIGKILL"),
+            "{message}"
+        );
+    });
+    let (rest, _, last) = plain.rest();
+    assert_eq!(last["error"]["code"], "engine_died", "{last}");
+    assert!(!rest.contains("[DONE]"), "{rest}");
+
+    // Nobody else notices.
+    assert_eq!(
+        server.json("GET", "/health", &Value::Null).1["status"],
+        "ok"
+    );
+    let one = state(&server, "one");
+    assert_eq!(one["state"], "failed", "{one}");
+    assert!(
+        one["error"]
+            .as_str()
+            .is_some_and(|how| how.contains("SIGKILL")),
+        "{one}"
+    );
+    assert_eq!(state(&server, "two")["state"], "loaded");
+    let page = server.raw("GET", "/metrics", "text/plain", "").2;
+    for line in [
+        "bench_engine_deaths_total{model=\"one\"} 1\n",
+        "bench_engine_deaths_total{model=\"two\"} 0\n",
+        "bench_model_loaded{model=\"one\"} 0\n",
+        "bench_active_sequences{model=\"two\"} ",
+    ] {
+        assert!(page.contains(line), "{line}: {page}");
+    }
+    assert_eq!(engine(&server, "two"), of_two);
+    let (rest, _, _) = two.rest();
+    assert!(
+        rest.contains("data: [DONE]") && !rest.contains("\"error\""),
+        "{rest}"
+    );
+
+    // The next request starts it again. A stream ends in its dialect.
+    let short = json!({ "model": "one", "prompt": "1", "max_tokens": 2 });
+    post(&server, "/v1/completions", &short);
+    assert_eq!(state(&server, "one")["state"], "loaded");
+    let body = json!({
+        "model": "one", "max_tokens": 3000, "stream": true,
+        "messages": [{ "role": "user", "content": "1 2 3 4 5 6 7 8 9" }],
+    });
+    let (name, last) = aborted(&server, "/v1/messages", &body);
+    assert_eq!(
+        (name.as_str(), &last["type"]),
+        ("event: error", &json!("error"))
+    );
+    let message = last["error"]["message"].as_str().expect("a text");
+    assert!(message.contains("SIGABRT"), "{message}");
+
+    post(&server, "/v1/completions", &short);
+    let body = json!({ "model": "one", "stream": true, "input": "1 2 3 4 5 6 7 8 9" });
+    let (name, last) = aborted(&server, "/v1/responses", &body);
+    assert_eq!(
+        (name.as_str(), &last["type"]),
+        ("event: error", &json!("error"))
+    );
+    assert_eq!(last["code"], "engine_died", "{last}");
+    assert!(last["sequence_number"].as_u64() > Some(0), "{last}");
+
+    // Three within a minute are too many.
+    let body = json!({ "model": "one", "prompt": "1" }).to_string();
+    let (status, head, answer) = server.raw("POST", "/v1/completions", JSON, &body);
+    assert_eq!(status, 503, "{answer}");
+    let answer: Value = serde_json::from_str(&answer).expect("JSON");
+    assert_eq!(answer["error"]["code"], "engine_restarting", "{answer}");
+    let after = head
+        .lines()
+        .find_map(|line| line.strip_prefix("retry-after: "));
+    let after: u64 = after.and_then(|after| after.parse().ok()).expect("seconds");
+    assert!((1..=60).contains(&after), "{head}");
+    let body = json!({ "model": "two", "prompt": "1", "max_tokens": 2 });
+    assert_eq!(server.json("POST", "/v1/completions", &body).0, 200);
+}
+
+/// The last event of a stream whose engine process aborts after the first one.
+fn aborted(server: &Server, path: &str, body: &Value) -> (String, Value) {
+    let id = engine(server, "one");
+    let stream = Stream::start(server, path, body);
+    kill(id, Signal::ABORT);
+    let (_, name, last) = stream.rest();
+    (name, last)
+}
+
+#[test]
+fn a_truncated_mapped_file_ends_its_model_alone() {
+    let folder = scratch();
+    let server = two_models(folder.path(), &[]).expecting_errors();
+    post(&server, "/models/load", &json!({ "model": "two" }));
+    let stream = Stream::start(&server, "/v1/completions", &long("one"));
+    let file = std::fs::File::options()
+        .write(true)
+        .open(folder.path().join("one.gguf"))
+        .expect("it opens");
+    file.set_len(4096).expect("truncated");
+    let (_, _, last) = stream.rest();
+    let message = last["error"]["message"].as_str().expect("an error");
+    assert!(message.contains("SIGBUS"), "{message}");
+    // What is left cannot be loaded, which is another error.
+    let body = |model: &str| json!({ "model": model, "prompt": "1", "max_tokens": 2 });
+    let (status, answer) = server.json("POST", "/v1/completions", &body("one"));
+    assert_eq!(status, 503, "{answer}");
+    assert_eq!(answer["error"]["code"], "model_not_available", "{answer}");
+    assert_eq!(server.json("POST", "/v1/completions", &body("two")).0, 200);
+    // A file that is whole again is served again.
+    std::fs::write(folder.path().join("one.gguf"), model()).expect("written");
+    assert_eq!(server.json("POST", "/v1/completions", &body("one")).0, 200);
+}
+
+/// Folders of sockets that a server left.
+fn left_folders(id: u32) -> usize {
+    let start = format!("bench-{id}-");
+    let all = std::fs::read_dir(std::env::temp_dir()).expect("it is readable");
+    let names = all.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter(|name| name.starts_with(&start)).count()
+}
+
+#[test]
+fn no_engine_process_outlives_its_server() {
+    let folder = scratch();
+    let mut server = two_models(folder.path(), &[]);
+    let _one = Stream::start(&server, "/v1/completions", &long("one"));
+    let _two = Stream::start(&server, "/v1/completions", &long("two"));
+    let own = server.child.id();
+    let ids = [engine(&server, "one"), engine(&server, "two")];
+    assert_eq!(left_folders(own), 2);
+    server.child.kill().expect("it is there");
+    server.child.wait().expect("it ends");
+    eventually("they end", || ids.iter().all(|id| resident(*id) == 0));
+    eventually("nothing is left of them", || left_folders(own) == 0);
+}
+
+#[test]
+fn signals_let_requests_come_to_their_end() {
+    let folder = scratch();
+    let mut server = two_models(folder.path(), &[]);
+    let one = Stream::start(&server, "/v1/completions", &long("one"));
+    // As a manager of services sends it: to every process.
+    kill(engine(&server, "one"), Signal::TERM);
+    kill(server.child.id(), Signal::TERM);
+    let (rest, _, _) = one.rest();
+    assert!(
+        rest.contains("data: [DONE]") && !rest.contains("\"error\""),
+        "{rest}"
+    );
+    let own = server.child.id();
+    assert!(server.child.wait().expect("it ends").success());
+    eventually("nothing is left", || left_folders(own) == 0);
+}
+
+#[test]
+fn unloading_gives_all_memory_back() {
+    let folder = scratch();
+    let server = two_models(folder.path(), &["--max-loaded", "1", "--idle-time", "2"]);
+    let body = |model: &str| json!({ "model": model, "prompt": "1", "max_tokens": 2 });
+    post(&server, "/v1/completions", &body("one"));
+    post(&server, "/models/unload", &json!({ "model": "one" }));
+    let own = server.child.id();
+    assert_eq!(children(own), [], "none is left when that is answered");
+    let before = resident(own);
+    for _ in 0..4 {
+        post(&server, "/v1/completions", &body("one"));
+        let id = engine(&server, "one");
+        assert!(resident(id) > 4 << 10, "{}", resident(id));
+        // Another one takes its place.
+        post(&server, "/v1/completions", &body("two"));
+        assert_eq!(resident(id), 0);
+        let id = engine(&server, "two");
+        post(&server, "/models/unload", &json!({ "model": "two" }));
+        assert_eq!(resident(id), 0);
+    }
+    let after = resident(own);
+    assert!(after < before + (4 << 10), "{before} KiB, then {after} KiB");
+    post(&server, "/v1/completions", &body("one"));
+    eventually("it is unloaded", || children(own).is_empty());
+    assert_eq!(state(&server, "one")["state"], "not loaded");
+    let page = server.raw("GET", "/metrics", "text/plain", "").2;
+    assert!(
+        page.contains("bench_engine_deaths_total{model=\"one\"} 0\n"),
+        "{page}"
+    );
+}
+
+/// An answer without what differs from one to the next.
+fn lasting(mut answer: Value) -> Value {
+    for key in ["id", "created", "created_at", "timings", "completed_at"] {
+        if answer.get(key).is_some() {
+            answer[key] = json!("?");
+        }
+    }
+    if let Some(list) = answer.get_mut("output").and_then(Value::as_array_mut) {
+        for item in list {
+            item["id"] = json!("?");
+        }
+    }
+    answer
+}
+
+#[test]
+fn answers_are_those_of_a_single_process() {
+    let (own, split) = (Server::start(&[]), Server::split(&[]));
+    let messages = json!([{ "role": "user", "content": "2+2=?" }]);
+    let requests = [
+        (
+            "POST",
+            "/v1/chat/completions",
+            json!({
+                "messages": messages, "temperature": 0, "logprobs": true, "top_logprobs": 5,
+            }),
+        ),
+        (
+            "POST",
+            "/v1/chat/completions",
+            json!({
+                "messages": messages, "seed": 7, "temperature": 1.5, "n": 3, "model": "default",
+            }),
+        ),
+        (
+            "POST",
+            "/v1/completions",
+            json!({
+                "prompt": ["1 2 3", "a b"], "temperature": 0, "logprobs": 4, "echo": true, "max_tokens": 9,
+            }),
+        ),
+        (
+            "POST",
+            "/v1/completions",
+            json!({
+                "prompt": "1 2 3", "max_tokens": 5, "temperature": 0, "prompt_logprobs": 2,
+            }),
+        ),
+        (
+            "POST",
+            "/v1/chat/completions",
+            json!({
+                "messages": messages, "temperature": 0, "max_tokens": 40,
+                "response_format": { "type": "json_schema", "json_schema": { "name": "n", "schema": { "type": "integer" } } },
+            }),
+        ),
+        (
+            "POST",
+            "/v1/messages",
+            json!({ "messages": messages, "max_tokens": 20, "temperature": 0 }),
+        ),
+        (
+            "POST",
+            "/v1/responses",
+            json!({ "input": "2+2=?", "temperature": 0 }),
+        ),
+        ("POST", "/tokenize", json!({ "content": "2+2=?" })),
+        ("POST", "/apply-template", json!({ "messages": messages })),
+        ("POST", "/v1/embeddings", json!({ "input": "a" })),
+        ("GET", "/props", Value::Null),
+        ("GET", "/slots", Value::Null),
+        ("GET", "/lora-adapters", Value::Null),
+        ("GET", "/tokenizer_info", Value::Null),
+        ("GET", "/v1/models/tiny-chat", Value::Null),
+        // Refused by whoever finds it.
+        (
+            "POST",
+            "/v1/chat/completions",
+            json!({ "messages": messages, "temperatur": 0 }),
+        ),
+        (
+            "POST",
+            "/v1/chat/completions",
+            json!({ "messages": messages, "model": 3 }),
+        ),
+        (
+            "POST",
+            "/v1/chat/completions",
+            json!({ "messages": messages, "model": "tiny-cat" }),
+        ),
+        (
+            "POST",
+            "/v1/messages",
+            json!({ "messages": 3, "max_tokens": 1 }),
+        ),
+        (
+            "POST",
+            "/v1/messages",
+            json!({ "messages": messages, "max_tokens": 1, "model": "tiny-cat" }),
+        ),
+        ("POST", "/v1/completions", json!([])),
+        ("GET", "/v1/completions", Value::Null),
+        ("GET", "/props?model=tiny-cat", Value::Null),
+    ];
+    for (method, path, body) in requests {
+        let (expected, found) = (
+            own.json(method, path, &body),
+            split.json(method, path, &body),
+        );
+        assert_eq!(found.0, expected.0, "{path} {body}: {}", found.1);
+        assert_eq!(lasting(found.1), lasting(expected.1), "{path} {body}");
+    }
+    let streamed =
+        json!({ "messages": messages, "temperature": 0, "logprobs": true, "top_logprobs": 3 });
+    let events = |server: &Server| -> Vec<Value> {
+        let all = server.events("/v1/chat/completions", &streamed);
+        let value = |data: &String| serde_json::from_str(data).unwrap_or(Value::Null);
+        all.iter().map(|data| lasting(value(data))).collect()
+    };
+    assert_eq!(events(&split), events(&own));
+    let (_, head, _) = split.raw("POST", "/v1/chat/completions", "text/plain", "{}");
+    assert!(head.contains("x-request-id: "), "{head}");
+    assert_eq!(head.matches("content-length").count(), 1, "{head}");
+    assert_eq!(head.matches("x-request-id").count(), 1, "{head}");
+}
+
+#[test]
+fn a_client_that_leaves_stops_the_engine_process() {
+    let folder = scratch();
+    let server = two_models(folder.path(), &["--parallel", "1"]);
+    for _ in 0..3 {
+        drop(Stream::start(&server, "/v1/completions", &long("one")));
+    }
+    eventually("nothing is active", || {
+        let (_, slots) = server.json("GET", "/slots?model=one", &Value::Null);
+        slots[0]["is_processing"] == false
+    });
+    let page = server.raw("GET", "/metrics", "text/plain", "").2;
+    let cancelled = "bench_requests_total{model=\"one\",outcome=\"cancelled\"} 3\n";
+    assert!(page.contains(cancelled), "{page}");
+    // Each request has one line, with the name of its process.
+    let log = server.log();
+    let lines = log
+        .lines()
+        .filter(|line| line.contains("path=\"/v1/completions\""));
+    let lines: Vec<&str> = lines.collect();
+    assert_eq!(lines.len(), 3, "{log}");
+    let is_named = |line: &&str| line.ends_with("engine=one") && line.contains("cancelled");
+    assert!(lines.iter().all(is_named), "{log}");
+}
