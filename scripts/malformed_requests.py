@@ -45,6 +45,18 @@ SOUND = {
         {"model": "default", "prompt": ["a", "b"], "max_tokens": 2, "n": 2, "best_of": 3},
         {"model": "default", "prompt": "a", "suffix": "b", "max_tokens": 2, "stream": True},
     ],
+    "/completion": [
+        {"prompt": ["a", [5, "b", 6], {"prompt_string": "c"}], "n_predict": 2, "n_probs": 3, "return_tokens": True},
+        {"prompt": [5, "b", 6], "n_predict": 2, "n_probs": 3, "post_sampling_probs": True, "temperature": 2,
+         "top_k": 5, "stream": True, "return_progress": True, "logit_bias": [[5, -100], ["ab", 1.5], [6, False]]},
+        {"prompt": "a", "n_predict": 2, "response_fields": ["content", "generation_settings/seed"], "n_cmpl": 2},
+    ],
+    "/infill": [
+        {"input_prefix": "a", "input_suffix": "b", "prompt": "c", "n_predict": 2,
+         "input_extra": [{"filename": "f", "text": "d"}, {"text": "e"}]},
+    ],
+    "/v1/chat/completions/input_tokens": [CHAT],
+    "/v1/responses/input_tokens": [{"model": "default", "input": "2+2=?"}],
     "/v1/responses": [
         {"model": "default", "input": "2+2=?", "max_output_tokens": 3},
         {"model": "default", "max_output_tokens": 3, "stream": True, "input": [
