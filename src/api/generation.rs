@@ -11,7 +11,7 @@ use crate::engine::{Diffusion, Ends, Request};
 use super::adapters::{self, Scaled};
 use super::diffusion;
 use super::envelope::Reports;
-use super::error::Error;
+use super::error::{Error, quoted};
 use super::fields::{self, Body, Field, fields};
 use super::pool::ALIAS;
 use super::response_format::{self, Wanted};
@@ -52,6 +52,9 @@ fields! {
         cache_prompt: Option<bool>,
         /// Length of the list of most probable tokens of each prompt position (vLLM).
         prompt_logprobs: Option<u32>,
+        /// Log-probabilities of the model (`raw_logprobs`) or those after all stages of sampling
+        /// (`processed_logprobs`) (vLLM).
+        logprobs_mode: Option<String>,
         draft: Option<u64>,
         /// Whether the response has times and rates (llama-server).
         timings_per_token: Option<bool>,
@@ -233,6 +236,20 @@ impl Generation {
         all.filter(|text| !text.is_empty()).collect()
     }
 
+    /// Whether log-probabilities are those after all stages of sampling.
+    fn are_logprobs_processed(&self) -> Result<bool, Error> {
+        match self.common.logprobs_mode.as_deref() {
+            None | Some("raw_logprobs") => Ok(false),
+            Some("processed_logprobs") => Ok(true),
+            Some(other) => {
+                let other = quoted(other);
+                let expected = "expected raw_logprobs or processed_logprobs";
+                let message = format!("`logprobs_mode` is {other}, {expected}");
+                Err(Error::value("logprobs_mode", message))
+            }
+        }
+    }
+
     /// The request for the engine: the first completion of a prompt.
     ///
     /// # Errors
@@ -266,7 +283,7 @@ impl Generation {
             },
             cache_prompt: common.cache_prompt != Some(false),
             top_logprobs,
-            post_sampling: false,
+            post_sampling: self.are_logprobs_processed()?,
             progress: common.return_progress == Some(true) && self.is_streamed(),
             prompt_logprobs: common.prompt_logprobs.map(|top| top as usize),
             n_drafted: common.draft.map(count),

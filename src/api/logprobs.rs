@@ -1,5 +1,5 @@
 //! Log-probabilities of tokens as JSON: the model's own, before temperature, biases and every other
-//! stage; natural logarithms, at least -9999.
+//! stage, unless a request wants those after all stages; natural logarithms, at least -9999.
 //!
 //! Three shapes: chat completions, legacy completions (OpenAI), and those of prompts (vLLM).
 

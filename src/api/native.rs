@@ -191,10 +191,9 @@ impl Parameters {
         let mut firsts: Vec<Request> = Vec::new();
         for prompt in &prompts {
             let first = generation.request(served, prompt, top, constraint.as_ref());
-            firsts.push(Request {
-                post_sampling: native.post_sampling_probs == Some(true),
-                ..first.map_err(|error| error.of_prompt(field))?
-            });
+            let mut first = first.map_err(|error| error.of_prompt(field))?;
+            first.post_sampling |= native.post_sampling_probs == Some(true);
+            firsts.push(first);
         }
         let n = generation.n_choices();
         let settings = firsts
@@ -208,7 +207,7 @@ impl Parameters {
             prompts,
             n_choices: n,
             settings: settings.unwrap_or_default(),
-            post_sampling: native.post_sampling_probs == Some(true),
+            post_sampling: firsts.iter().any(|first| first.post_sampling),
             has_probs: top.is_some(),
             has_tokens: native.return_tokens == Some(true),
             has_prompt_logprobs: generation.wants_prompt_logprobs(),

@@ -157,8 +157,9 @@ impl Handle {
             }
         }
         if request.post_sampling && (is_diffusion || searches) {
-            let field = "post_sampling_probs";
-            let message = "only where tokens are sampled one by one".into();
+            let field = "logprobs_mode";
+            let message =
+                "log-probabilities after sampling need tokens that are sampled one by one".into();
             return Err(Rejected::Field { field, message });
         }
         match self.kind {

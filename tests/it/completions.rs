@@ -440,3 +440,66 @@ fn texts_and_tokens_are_turned_into_each_other() {
         (400, &json!("tokens[0]"))
     );
 }
+
+#[test]
+fn processed_log_probabilities_are_those_after_all_stages() {
+    let server = Server::start(&[]);
+    let sampling = json!({
+        "max_tokens": 6, "logprobs": 20, "temperature": 2, "top_k": 4, "seed": 5, "ignore_eos": true,
+    });
+    let with = |more: Value| {
+        let mut body = sampling.clone();
+        for (key, value) in more.as_object().expect("an object") {
+            body[key] = value.clone();
+        }
+        complete(&server, body)["choices"][0].clone()
+    };
+    let raw = with(json!({ "logprobs_mode": "raw_logprobs" }));
+    let processed = with(json!({ "logprobs_mode": "processed_logprobs" }));
+    assert_eq!(with(json!({}))["logprobs"], raw["logprobs"], "the default");
+    assert_eq!(raw["text"], processed["text"]);
+    let tokens = raw["logprobs"]["tokens"].as_array().expect("an array");
+    assert_eq!(tokens.len(), 6);
+    for at in 0..tokens.len() {
+        let list = |choice: &Value| {
+            let top = choice["logprobs"]["top_logprobs"][at].as_object().cloned();
+            let top = top.expect("an object").into_iter();
+            let mut top: Vec<(String, f64)> = top
+                .map(|(token, l)| (token, l.as_f64().expect("a number")))
+                .collect();
+            top.sort_by(|a, b| b.1.total_cmp(&a.1));
+            top
+        };
+        // The four best that `ignore_eos` leaves, of the model's own log-probabilities at temperature 2.
+        let best = list(&raw)
+            .into_iter()
+            .filter(|(token, _)| token != "<|im_end|>");
+        let best: Vec<_> = best.take(4).collect();
+        let sum: f64 = best.iter().map(|(_, l)| (l / 2.0).exp()).sum();
+        let found = list(&processed);
+        assert_eq!(found.len(), 4, "{found:?}");
+        for ((token, logprob), (expected, own)) in found.iter().zip(&best) {
+            assert_eq!(token, expected);
+            assert!(
+                (logprob - (own / 2.0 - sum.ln())).abs() < 1e-5,
+                "{found:?} {best:?}"
+            );
+        }
+    }
+    let (status, answer) = server.json(
+        "POST",
+        PATH,
+        &body(json!({ "logprobs_mode": "raw_logits" })),
+    );
+    assert_eq!(
+        (status, &answer["error"]["param"]),
+        (400, &json!("logprobs_mode"))
+    );
+    let diffusion = Server::start(&["-m", "tiny-diffusion"]);
+    let refused = json!({ "logprobs": 1, "logprobs_mode": "processed_logprobs" });
+    let (status, answer) = diffusion.json("POST", PATH, &body(refused));
+    assert_eq!(
+        (status, &answer["error"]["param"]),
+        (400, &json!("logprobs_mode"))
+    );
+}
