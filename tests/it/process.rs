@@ -416,6 +416,11 @@ fn answers_are_those_of_a_single_process() {
             "/v1/responses",
             json!({ "input": "2+2=?", "temperature": 0 }),
         ),
+        (
+            "POST",
+            "/completion",
+            json!({ "prompt": "1 2 3", "n_predict": 5, "temperature": 0, "n_probs": 3, "seed": 1 }),
+        ),
         ("POST", "/tokenize", json!({ "content": "2+2=?" })),
         ("POST", "/apply-template", json!({ "messages": messages })),
         ("POST", "/v1/embeddings", json!({ "input": "a" })),
