@@ -65,7 +65,7 @@ fn program() -> PathBuf {
     }
 }
 
-pub(super) fn run(args: EngineArgs) -> Result<(), Failure> {
+pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
     crate::ggml::return_large_memory();
     end_with_server(args.socket.clone())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -78,7 +78,7 @@ pub(super) fn run(args: EngineArgs) -> Result<(), Failure> {
     let _signals = Signals::new()?;
     drop(entered);
     let source = Source::of(args.serve.model.as_deref());
-    let served = match load(&args, &source) {
+    let served = match load(args, &source) {
         Ok(served) => served,
         Err(error) => {
             let fault = serve::fault(error);

@@ -115,7 +115,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => chat::run(&args),
         Command::Serve(args) => serve::run(*args),
-        Command::Engine(args) => engine::run(*args),
+        Command::Engine(args) => engine::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Detokenize(args) => tokenize::detokenize(&args),
         Command::Template(args) => template::run(&args),

@@ -128,7 +128,7 @@ impl Stream {
         assert!(rest.ends_with("0\r\n\r\n"), "cut off: {rest:?}");
         let lines: Vec<&str> = rest.lines().collect();
         let is_data = |line: &&str| line.starts_with("data: {");
-        let at = lines.iter().rposition(|line| is_data(line)).expect("data");
+        let at = lines.iter().rposition(is_data).expect("data");
         let data = serde_json::from_str(&lines[at]["data: ".len()..]).expect("whole JSON");
         let name = at.checked_sub(1).map_or("", |before| lines[before]);
         (rest.clone(), name.to_owned(), data)
