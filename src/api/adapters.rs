@@ -17,6 +17,7 @@ use crate::engine::serving::Served;
 
 use super::Pool;
 use super::error::Error;
+use super::fields::plain;
 
 /// Maximum number of adapters in a list.
 const MAX_NAMED: usize = 1024;
@@ -98,6 +99,7 @@ pub(super) async fn set(
     body: Bytes,
 ) -> Result<Json<Value>, Error> {
     let list: Vec<Scaled> = serde_json::from_slice(&body).map_err(|error| {
+        let error = plain(&error.to_string());
         Error::Body(format!(
             "expected a list such as [{{\"id\": 0, \"scale\": 0.5}}]: {error}"
         ))

@@ -183,7 +183,8 @@ impl Body {
 
     fn typed<T: DeserializeOwned>(&self, fields: Map<String, Value>) -> Result<T, Error> {
         serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
-            let path = error.path().to_string();
+            // A key of an object within is the client's, as long as it likes.
+            let path = quoted(&error.path().to_string());
             let inner = error.into_inner().to_string();
             let missing = inner.strip_prefix("missing field `");
             match missing.and_then(|rest| rest.split_once('`')) {
@@ -229,7 +230,7 @@ impl Body {
 }
 
 /// A message of serde's in plain words, with a short quotation.
-fn plain(message: &str) -> String {
+pub(super) fn plain(message: &str) -> String {
     let Some((found, expected)) = message.rsplit_once(", expected ") else {
         return quoted(message);
     };

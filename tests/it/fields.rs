@@ -138,6 +138,9 @@ fn fields_that_would_change_the_result_are_refused() {
         message.len() < 200 && message.contains("a whole number"),
         "{message}"
     );
+    let (status, answer) = server.chat(json!({ "stream_options": { "x".repeat(5000): 1 } }));
+    assert_eq!(status, 400);
+    assert!(answer.to_string().len() < 500, "{answer}");
     let (_, answer) = server.chat(json!({ "metadate": {} }));
     let message = answer["error"]["message"].as_str().expect("a text");
     assert!(message.contains("did you mean `metadata`?"), "{message}");
