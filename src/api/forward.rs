@@ -244,9 +244,13 @@ impl Relay {
         let whole = if self.held.is_empty() && bytes.ends_with(b"\n\n") {
             bytes
         } else {
+            // The end of an event lies within the new bytes, or a byte before them.
+            let new = self.held.len().saturating_sub(1);
             self.held.extend_from_slice(&bytes);
-            let end = self.held.windows(2).rposition(|pair| pair == b"\n\n");
-            let rest = self.held.split_off(end.map_or(0, |end| end + 2));
+            let end = self.held[new..]
+                .windows(2)
+                .rposition(|pair| pair == b"\n\n");
+            let rest = self.held.split_off(end.map_or(0, |end| new + end + 2));
             Bytes::from(std::mem::replace(&mut self.held, rest))
         };
         if self.dialect == Dialect::Responses {

@@ -29,13 +29,15 @@ fn sampling(params: &Params) -> Map<String, Value> {
         "dynatemp_range": 0.0, "dynatemp_exponent": 1.0, "adaptive_target": -1.0,
         "adaptive_decay": 0.0, "min_keep": 0, "n_keep": 0, "n_discard": 0,
     });
-    out.extend(
-        off.as_object()
-            .into_iter()
-            .flatten()
-            .map(|(k, v)| (k.clone(), v.clone())),
-    );
+    add(&mut out, off);
     out
+}
+
+/// Adds the fields of an object.
+fn add(out: &mut Map<String, Value>, fields: Value) {
+    if let Value::Object(fields) = fields {
+        out.extend(fields);
+    }
 }
 
 /// The parameters of a request that sets none.
@@ -47,13 +49,7 @@ pub(in crate::api) fn defaults(params: &Params) -> Value {
         "stop": [], "logit_bias": [], "n_probs": 0, "timings_per_token": false,
         "post_sampling_probs": false, "return_progress": false, "cache_prompt": true, "lora": [],
     });
-    out.extend(
-        others
-            .as_object()
-            .into_iter()
-            .flatten()
-            .map(|(k, v)| (k.clone(), v.clone())),
-    );
+    add(&mut out, others);
     out.into()
 }
 
@@ -74,16 +70,10 @@ pub(super) fn of(request: &Request, generation: &Generation, native: &Native) ->
         "logit_bias": biases.collect::<Vec<_>>(),
         "n_probs": native.n_probs.unwrap_or(0),
         "timings_per_token": generation.reports().timings,
-        "post_sampling_probs": native.post_sampling_probs == Some(true),
+        "post_sampling_probs": request.post_sampling,
         "return_progress": request.progress, "cache_prompt": request.cache_prompt,
         "lora": adapters.map(|(id, scale)| json!({ "id": id, "scale": scale })).collect::<Vec<_>>(),
     });
-    out.extend(
-        others
-            .as_object()
-            .into_iter()
-            .flatten()
-            .map(|(k, v)| (k.clone(), v.clone())),
-    );
+    add(&mut out, others);
     out.into()
 }

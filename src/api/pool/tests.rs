@@ -1,0 +1,52 @@
+//! Loads that many requests wait for, and that nobody waits for.
+
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use super::*;
+
+#[tokio::test]
+async fn many_requests_share_one_load_that_fails_and_the_next_loads_again() {
+    let n_loads = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&n_loads);
+    let loader: Loader = Arc::new(move |_, _| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(100));
+        Err(LoadFault::new("no"))
+    });
+    let pool = Arc::new(Pool::new(vec![Source::Shipped("some")], loader));
+    let all = (0..32).map(|_| pool.get("some"));
+    let all = futures_util::future::join_all(all).await;
+    assert!(all.iter().all(|got| matches!(got, Err(Error::Load { .. }))));
+    assert_eq!(n_loads.load(Ordering::SeqCst), 1);
+    assert!(pool.get("default").await.is_err(), "the only model");
+    assert_eq!(n_loads.load(Ordering::SeqCst), 2);
+    let info = &pool.infos()[0];
+    assert_eq!(
+        (info.state, info.n_loads, info.n_failures),
+        ("not loaded", 0, 2)
+    );
+    assert!(!pool.unload("some").await.expect("it exists"));
+    assert!(matches!(
+        pool.get("sone").await,
+        Err(Error::UnknownModel { .. })
+    ));
+}
+
+#[tokio::test]
+async fn a_load_goes_on_when_nobody_waits_for_it() {
+    let n_loads = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&n_loads);
+    let loader: Loader = Arc::new(move |_, _| {
+        std::thread::sleep(Duration::from_millis(100));
+        counted.fetch_add(1, Ordering::SeqCst);
+        panic!("a loader that panics")
+    });
+    let pool = Arc::new(Pool::new(vec![Source::Shipped("some")], loader));
+    let given_up = tokio::time::timeout(Duration::from_millis(10), pool.get("some"));
+    assert!(given_up.await.is_err());
+    assert_eq!(pool.infos()[0].state, "loading");
+    assert!(pool.get("some").await.is_err());
+    assert_eq!(n_loads.load(Ordering::SeqCst), 1);
+    assert_eq!(pool.infos()[0].state, "not loaded");
+}
