@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Runs the official client packages, unmodified, against a server, in a virtual environment of their own.
-# Usage: scripts/clients.sh http://127.0.0.1:11116 [VENV_FOLDER]
+# Runs the official client packages for Python and Node, unmodified, against a server. They are installed into a folder
+# of their own. python3 has to be on the machine; without node (18 or newer) and npm its clients are left out.
+# Usage: scripts/clients.sh http://127.0.0.1:11116 [FOLDER [URL of a server with --parallel 1 --queue 1]]
 set -euo pipefail
 
 url=$1
-venv=${2:-target/clients-venv}
+folder=${2:-target/clients}
+small=${3:-}
 here=$(cd "$(dirname "$0")" && pwd)
 wanted=$here/requirements-clients.txt
-
+venv=$folder/venv
 if ! cmp -s "$wanted" "$venv/installed.txt"; then
     python3 -m venv "$venv"
     "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$wanted"
@@ -16,3 +18,17 @@ fi
 "$venv/bin/python" "$here/openai_client.py" "$url/v1"
 "$venv/bin/python" "$here/anthropic_client.py" "$url"
 "$venv/bin/python" "$here/langchain_client.py" "$url/v1"
+
+if ! command -v node >/dev/null || ! command -v npm >/dev/null; then
+    echo "NOT RUN: there is no node with npm on this machine"
+    exit
+fi
+wanted=$here/node_clients/package.json
+node=$folder/node
+if ! cmp -s "$wanted" "$node/installed.json"; then
+    mkdir -p "$node"
+    cp "$wanted" "$node/package.json"
+    npm install --prefix "$node" --silent --no-audit --no-fund --no-update-notifier
+    cp "$wanted" "$node/installed.json"
+fi
+NODE_MODULES=$node/node_modules node "$here/openai_client.mjs" "$url/v1" ${small:+"$small/v1"}

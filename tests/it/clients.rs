@@ -1,4 +1,4 @@
-//! Client packages for Python, unmodified, against the server.
+//! Client packages for Python and Node, unmodified, against the server.
 
 use std::process::Command;
 
@@ -7,50 +7,67 @@ use crate::embeddings::with_vocabulary;
 use crate::hf;
 use crate::server::Server;
 
-#[test]
-fn client_packages_work_unmodified() {
-    let has_python = Command::new("python3")
-        .arg("--version")
-        .output()
-        .is_ok_and(|o| o.status.success());
-    if !has_python {
-        let is_ci = std::env::var_os("CI").is_some();
-        assert!(!is_ci, "CI needs python3 for the client packages");
-        println!("NOT RUN: there is no python3 on this machine");
-        return;
+/// Where the script installs the packages.
+const FOLDER: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/clients");
+
+/// Whether a program is on this machine. CI needs it.
+fn has(program: &str) -> bool {
+    let version = Command::new(program).arg("--version").output();
+    let has = version.is_ok_and(|output| output.status.success());
+    let is_ci = std::env::var_os("CI").is_some();
+    assert!(has || !is_ci, "CI needs {program} for the client packages");
+    if !has {
+        println!("NOT RUN: there is no {program} on this machine");
     }
-    let server = Server::start(&[]);
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/clients.sh");
-    let output = Command::new("bash")
-        .arg(script)
-        .arg(format!("http://{}", server.address))
-        .arg(concat!(env!("CARGO_TARGET_TMPDIR"), "/clients-venv"))
-        .output()
-        .expect("bash runs");
+    has
+}
+
+/// Runs a client, which has to say that it is content.
+fn content(command: &mut Command, expected: &[&str]) {
+    let output = command.output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "the client is not content");
-    for client in ["openai", "anthropic", "langchain"] {
-        assert!(
-            said.contains(&format!("{client} client: content")),
-            "{client}: nothing was said of its checks"
-        );
+    assert!(output.status.success(), "a client is not content");
+    for client in expected {
+        let expected = format!("{client}: content");
+        assert!(said.contains(&expected), "{client}: nothing was said of it");
     }
+}
+
+#[test]
+fn client_packages_work_unmodified() {
+    if !has("python3") {
+        return;
+    }
+    let has_node = has("node") && has("npm");
+    let url = |server: &Server| format!("http://{}", server.address);
+    let server = Server::start(&[]);
+    let small = Server::start(&["--parallel", "1", "--queue", "1", "--ctx", "4096"]);
+    let script = |name: &str| format!("{}/scripts/{name}", env!("CARGO_MANIFEST_DIR"));
+    let mut expected = vec!["openai client", "anthropic client", "langchain client"];
+    expected.extend(has_node.then_some("openai client for Node"));
+    content(
+        Command::new("bash")
+            .arg(script("clients.sh"))
+            .args([&url(&server), FOLDER, &url(&small)]),
+        &expected,
+    );
+
     let root = scratch();
     let model = with_vocabulary(&hf::open("bert"), root.path());
     let server = Server::start(&["-m", text(&model)]);
-    let output = Command::new(concat!(
-        env!("CARGO_TARGET_TMPDIR"),
-        "/clients-venv/bin/python"
-    ))
-    .arg(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/scripts/embeddings_client.py"
-    ))
-    .arg(format!("http://{}/v1", server.address))
-    .output()
-    .expect("it is installed");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    println!("{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && said.contains("embeddings client: content"));
+    let url = format!("{}/v1", url(&server));
+    content(
+        Command::new(format!("{FOLDER}/venv/bin/python"))
+            .args([&script("embeddings_client.py"), &url]),
+        &["embeddings client"],
+    );
+    if has_node {
+        content(
+            Command::new("node")
+                .env("NODE_MODULES", format!("{FOLDER}/node/node_modules"))
+                .args([&script("embeddings_client.mjs"), &url]),
+            &["embeddings client for Node"],
+        );
+    }
 }
