@@ -4,10 +4,11 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::{self, SelectAll, StreamExt};
+use futures_util::stream::{self, SelectAll, Stream, StreamExt};
 use serde_json::{Value, json};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
@@ -17,6 +18,9 @@ use crate::engine::{AnswerToken, Event, FinishReason, Fixed, Progress, Request, 
 use super::error::Error;
 use super::parts::{Piece, Reader};
 use super::record::Record;
+
+/// How long a stream may be silent.
+const PING: Duration = Duration::from_secs(15);
 
 /// Events of all completions, each with the completion's index.
 pub(super) struct Answers {
@@ -299,8 +303,7 @@ impl Answers {
             Some((out, next))
         });
         let all = stream::iter(sse_events::<F>(first)).chain(rest.flat_map(stream::iter));
-        let sse = Sse::new(all.map(Ok::<_, Infallible>)).keep_alive(KeepAlive::default());
-        sse.into_response()
+        sse(all, PING)
     }
 
     /// The data of an event, and where the stream is then.
@@ -345,6 +348,13 @@ impl Answers {
         };
         (data, Stage::Open)
     }
+}
+
+/// A response of these events; a comment where none comes for so long, so that nobody takes it for dead.
+fn sse(all: impl Stream<Item = SseEvent> + Send + 'static, ping: Duration) -> Response {
+    let pings = KeepAlive::new().interval(ping);
+    let sse = Sse::new(all.map(Ok::<_, Infallible>)).keep_alive(pings);
+    sse.into_response()
 }
 
 /// The events of a stream with these data.
@@ -416,4 +426,28 @@ pub(super) fn usage_json(usage: &Usage) -> Value {
         out["diffusion"] = json!({ "passes": usage.passes, "positions": usage.positions });
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn item_24_a_stream_that_waits_sends_comments() {
+        let first = stream::iter([SseEvent::default().data("{}")]);
+        let response = sse(first.chain(stream::pending()), Duration::from_millis(5));
+        let mut body = response.into_body().into_data_stream();
+        let mut text = String::new();
+        for _ in 0..3 {
+            let part = body.next().await.expect("more").expect("no failure");
+            text += std::str::from_utf8(&part).expect("UTF-8");
+        }
+        let (event, comments) = text.split_once("\n\n").expect("an event");
+        assert_eq!(event, "data: {}");
+        let mut lines = comments.lines().filter(|line| !line.is_empty());
+        assert!(
+            lines.clone().count() == 2 && lines.all(|line| line.starts_with(':')),
+            "{text:?}"
+        );
+    }
 }

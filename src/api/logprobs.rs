@@ -113,3 +113,31 @@ fn name(bytes: &[u8]) -> String {
 pub(super) fn n_characters(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| **byte & 0xc0 != 0x80).count()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights;
+
+    #[test]
+    fn item_17_of_tokens_with_the_same_text_the_more_probable_one_stays() {
+        let model = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
+        let model = weights::open(model.as_ref()).expect("it is there");
+        let tokenizer = Tokenizer::from_metadata(model.metadata()).expect("a vocabulary");
+        let [a, b] = ["a", "b"].map(|text| tokenizer.id_of(text).expect("a token"));
+        let of = |id, logprob| TokenLogprob { id, logprob };
+        // A token of which a stop sequence leaves the text of another.
+        for (own, expected) in [(-0.5, -0.5), (-3.0, -1.0)] {
+            let chosen = of(300, own);
+            let token = AnswerToken {
+                id: 300,
+                bytes: b"a".to_vec(),
+                chosen: Some(chosen),
+                rank: 1,
+                top: vec![of(a, -1.0), of(b, -2.0)],
+            };
+            let found = Value::Object(top(&token, &chosen, &tokenizer));
+            assert_eq!(found, json!({ "a": expected, "b": -2.0 }));
+        }
+    }
+}

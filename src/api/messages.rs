@@ -221,9 +221,12 @@ fn check_parts(message: &str, parts: &[Value]) -> Result<(), Error> {
 }
 
 /// A message as templates expect it: one text, reasoning under each name that is used for it, the
-/// arguments of calls in the form that this template takes.
+/// arguments of calls in the form that this template takes, no role that it does not have.
 fn for_template(message: &Value, dialect: &Dialect) -> Value {
     let mut message = message.clone();
+    if message["role"] == "developer" && !dialect.has_developer {
+        message["role"] = "system".into();
+    }
     let text = |name: &str| message.get(name).filter(|value| value.is_string());
     let reasoning = text("reasoning_content").or(text("reasoning")).cloned();
     if let Some(reasoning) = reasoning {

@@ -163,7 +163,12 @@ impl Writer<'_> {
                 let rule = self.rule("[lazy]", &format!("/(?s:.*)/ {}", quoted(mark)));
                 format!("{rule} {space}")
             }
-            Some(parts) => format!("/(?s:.*)/ {} {space}", parts.join(" ")),
+            Some(parts) => {
+                // Any text takes what it can, the text before the first control token too.
+                let (before, rest) = parts.split_first().map_or(("", &[][..]), |(a, b)| (a, b));
+                let before: String = serde_json::from_str(before).unwrap_or_default();
+                format!("/(?s:.*){}/ {} {space}", escaped(&before), rest.join(" "))
+            }
         }
     }
 
@@ -282,36 +287,45 @@ impl Writer<'_> {
             true => quoted(&first[first.trim_end().len()..]),
             false => self.mark(first),
         };
-        let open = format.opens.first().map_or("", String::as_str);
         // Where calls may come bare they do.
-        let (start, open) = match (format.bare, format.section.open.is_empty()) {
-            (true, _) => (String::new(), String::new()),
-            (false, true) => (start, self.mark(open)),
-            (false, false) => (start, self.mark(open)),
+        let (start, open, close) = match format.bare {
+            true => (String::new(), "", ""),
+            false => {
+                let open = format.opens.first().map_or("", String::as_str);
+                (start, open, format.close.as_str())
+            }
         };
         let mut bodies = Vec::new();
         for tool in &self.answer.tools {
             bodies.push(self.call(tool)?);
         }
-        let close = match format.bare {
-            true => String::new(),
-            false => self.mark(&format.close),
-        };
         let bodies = self.rule("", &bodies.join(" | "));
-        let has_section = !format.section.open.is_empty();
         // The first mark of a format without sections is that of the first call.
-        let first = if has_section {
-            format!("{open} {bodies} {close}")
-        } else {
-            format!("{bodies} {close}")
+        let has_section = !format.section.open.is_empty();
+        let first_open = self.mark(if has_section { open } else { "" });
+        let section_close = format.section.close.as_str();
+        let (next, close, section_close) = match format.own_sections {
+            true => (
+                format!("{}{open}", format.section.open),
+                format!("{close}{section_close}"),
+                "",
+            ),
+            false => (open.to_owned(), close.to_owned(), section_close),
         };
-        let separator = match (format.list, format.separator.as_str()) {
-            (_, text) if !text.is_empty() => quoted(text),
-            (true, _) => "\", \"".into(),
-            (false, _) => "/\\n?/".into(),
+        let close = self.mark(&close);
+        let next = match (format.list, format.separator.as_str(), next.as_str()) {
+            (_, separator, _) if !separator.is_empty() => self.mark(&format!("{separator}{next}")),
+            (true, _, _) => self.mark(&format!(", {next}")),
+            (false, _, "") => "\"\\n\"?".into(),
+            // One mark of both: the first character of it may be that of what ends the calls.
+            (false, _, next) => format!(
+                "({} | {})",
+                self.mark(next),
+                self.mark(&format!("\n{next}"))
+            ),
         };
         let more = match self.answer.many && format.body != Body::Channels {
-            true => format!("({separator} {open} {bodies} {close})*"),
+            true => format!("({next} {bodies} {close})*"),
             false => String::new(),
         };
         let (list, end) = if format.list {
@@ -319,14 +333,14 @@ impl Writer<'_> {
         } else {
             ("", "")
         };
-        let section_close = self.mark(&format.section.close);
+        let section_close = self.mark(section_close);
         let start = if format.body == Body::Channels {
             String::new()
         } else {
             start
         };
         Ok(format!(
-            "{start} {list} {first} {more} {end} {section_close}"
+            "{start} {list} {first_open} {bodies} {close} {more} {end} {section_close}"
         ))
     }
 
@@ -375,7 +389,7 @@ impl Writer<'_> {
         };
         let arguments = match format.body {
             Body::Parameters => self.parameters(&tool.parameters)?,
-            Body::Notation => self.notation(&tool.parameters),
+            Body::Notation => self.notation(&tool.parameters)?,
             _ => self.json(tool.parameters.clone())?,
         };
         Ok(self.rule("", &format!("{head} {arguments}")))
@@ -423,19 +437,18 @@ impl Writer<'_> {
         Ok(all.join(" "))
     }
 
-    /// Arguments in the format's notation; values have the type of their schemas, no more.
-    fn notation(&mut self, schema: &Value) -> String {
+    /// Arguments in the format's notation; values have the type of their schemas, numbers also its range, no more.
+    fn notation(&mut self, schema: &Value) -> Result<String, Error> {
         let Some(notation) = self.format.notation.clone() else {
-            return String::new();
+            return Ok(String::new());
         };
         let quote = notation.quotes.first().cloned().unwrap_or_default();
-        let quote = self.mark(&quote);
-        let inner = if notation.escapes {
-            r"/([^'\\\n]|\\['\\n])*/"
-        } else {
-            "/(?s:.*)/"
+        let rest = match notation.escapes {
+            true => format!(r"/([^'\\\n]|\\['\\n])*/ {}", self.mark(&quote)),
+            false => self.up_to(&quote),
         };
-        let string = self.rule("", &format!("{quote} {inner} {quote}"));
+        let quote = self.mark(&quote);
+        let string = self.rule("", &format!("{quote} {rest}"));
         let [yes, no] = if notation.escapes {
             ["True", "False"]
         } else {
@@ -477,6 +490,8 @@ impl Writer<'_> {
                     let values: Vec<String> = values.filter(|value| !value.is_empty()).collect();
                     format!("{quote} ({}) {quote}", values.join(" | "))
                 }
+                // Numbers are written as in JSON.
+                None if is_bounded(own) => self.json(own.clone())?,
                 None => typed(&own["type"]),
             };
             let pair = format!("{} {value}", quoted(&format!("{key}{}", notation.assign)));
@@ -499,12 +514,24 @@ impl Writer<'_> {
                 )
             }
         };
-        format!(
-            "{} {pairs} {}",
-            quoted(&notation.open),
-            quoted(&notation.close)
-        )
+        let (open, close) = (quoted(&notation.open), quoted(&notation.close));
+        Ok(format!("{open} {pairs} {close}"))
     }
+}
+
+/// Whether a schema is that of some numbers.
+fn is_bounded(schema: &Value) -> bool {
+    const BOUNDS: &[&str] = &[
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "enum",
+        "const",
+    ];
+    let is_number = schema["type"] == "integer" || schema["type"] == "number";
+    is_number && BOUNDS.iter().any(|key| schema.get(key).is_some())
 }
 
 /// The properties of an object's schema, and whether each is required.

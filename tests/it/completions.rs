@@ -32,7 +32,7 @@ fn text_of(choice: &Value) -> &str {
 }
 
 #[test]
-fn items_12_to_15_scored_prompts_have_the_log_probabilities_of_decoding() {
+fn items_12_to_15_17_scored_prompts_have_the_log_probabilities_of_decoding() {
     let server = Server::start(&[]);
     let generated = complete(&server, json!({ "max_tokens": 6, "logprobs": 3 }));
     let choice = &generated["choices"][0];
@@ -442,7 +442,7 @@ fn texts_and_tokens_are_turned_into_each_other() {
 }
 
 #[test]
-fn processed_log_probabilities_are_those_after_all_stages() {
+fn items_05_10_processed_log_probabilities_are_those_after_all_stages() {
     let server = Server::start(&[]);
     let sampling = json!({
         "max_tokens": 6, "logprobs": 20, "temperature": 2, "top_k": 4, "seed": 5, "ignore_eos": true,

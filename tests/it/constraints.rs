@@ -104,7 +104,7 @@ fn content(answer: &Value, choice: usize) -> &str {
 }
 
 #[test]
-fn the_server_answers_as_it_is_told() {
+fn item_37_the_server_answers_as_it_is_told() {
     let server = Server::start(&[]);
     let format = json!({ "type": "json_schema",
         "json_schema": { "name": "person", "strict": true, "schema": person() } });
@@ -227,7 +227,7 @@ fn forced_tokens_have_the_models_probabilities_and_keep_the_limits() {
 }
 
 #[test]
-fn constraints_that_cannot_be_used_are_refused_with_their_place() {
+fn item_37_constraints_that_cannot_be_used_are_refused_with_their_place() {
     let server = Server::start(&[]);
     let schema = |schema: Value| {
         json!({ "response_format": { "type": "json_schema",

@@ -113,7 +113,7 @@ fn logits_that_are_not_finite_end_the_answer_with_the_first_value() {
 }
 
 #[test]
-fn the_server_tells_values_that_are_not_finite_by_an_error_of_its_own() {
+fn item_25_an_error_is_a_status_before_the_first_byte_and_an_event_after_it() {
     let folder = scratch();
     let server = Server::start(&["-m", text(&overflowing(folder.path()))]).expecting_errors();
     let messages = json!([{ "role": "user", "content": "2+2=?" }]);
@@ -127,12 +127,13 @@ fn the_server_tells_values_that_are_not_finite_by_an_error_of_its_own() {
         .to_owned();
     assert!(message.contains("`layers.0.attn."), "{message}");
     let events = server.stream(json!({ "model": "overflowing", "messages": messages }));
-    let last: Value = events
-        .iter()
-        .rev()
-        .find_map(|event| serde_json::from_str(event).ok())
-        .expect("an event");
+    let last: Value =
+        serde_json::from_str(events.last().expect("an event")).expect("nothing follows an error");
     assert_eq!(last["error"]["code"], "non_finite_logits", "{events:?}");
+    // What is known before is told by the status, streamed or not.
+    let long = json!([{ "role": "user", "content": "2+2=".repeat(1000) }]);
+    let long = json!({ "model": "overflowing", "messages": long, "stream": true });
+    server.refused(long, 400, "context_length_exceeded", "messages");
 }
 
 #[test]

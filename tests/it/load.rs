@@ -119,7 +119,7 @@ fn sixteen_schemas_at_once_are_all_served() {
 }
 
 #[test]
-fn half_sent_heads_and_bodies_end() {
+fn item_44_half_sent_heads_and_bodies_end() {
     let server = Server::start(&["--read-time", "1"]);
     let start = Instant::now();
     let mut head = connect(
@@ -279,7 +279,7 @@ fn signals_drain_and_a_second_one_ends() {
 }
 
 #[test]
-fn refusals_agree_about_retries() {
+fn items_44_45_refusals_agree_about_retries() {
     let server = Server::start(&[
         "--parallel",
         "1",

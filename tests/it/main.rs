@@ -9,6 +9,7 @@
 
 mod bad_definitions;
 mod bad_folders;
+mod behaviours;
 mod chat;
 mod clients;
 mod command;

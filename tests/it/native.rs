@@ -252,7 +252,7 @@ fn a_response_is_reduced_to_the_fields_that_are_asked_for() {
 }
 
 #[test]
-fn a_bias_is_for_tokens_or_for_the_tokens_of_a_text() {
+fn item_32_a_bias_is_for_tokens_or_for_the_tokens_of_a_text() {
     let server = Server::start(&[]);
     let free = complete(&server, json!({ "return_tokens": true, "n_predict": 1 }));
     let first = free["tokens"][0].clone();
@@ -280,6 +280,8 @@ fn a_bias_is_for_tokens_or_for_the_tokens_of_a_text() {
     }
     let (status, chat) = server.chat(json!({ "logit_bias": [[first, -1]], "max_tokens": 2 }));
     assert_eq!(status, 200, "{chat}");
+    let forced = json!({ "logit_bias": { "300": 100 }, "return_tokens": true, "n_predict": 3 });
+    assert_eq!(complete(&server, forced)["tokens"], json!([300, 300, 300]));
     for bias in [
         json!([[1]]),
         json!([[4_000_000, 1]]),

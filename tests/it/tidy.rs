@@ -8,7 +8,7 @@ fn root() -> &'static Path {
 }
 
 /// Every Rust file below a folder, with its path from the root and its text.
-fn sources(folder: &str) -> Vec<(String, String)> {
+pub fn sources(folder: &str) -> Vec<(String, String)> {
     fn walk(folder: &Path, out: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).expect("the tree is readable") {
             let path = entry.expect("the tree is readable").path();

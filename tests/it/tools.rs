@@ -227,7 +227,7 @@ fn chunks(server: &Server, body: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn item_38_a_required_call_is_enforced_and_streamed_in_every_kind_of_format() {
+fn items_23_38_39_a_required_call_is_enforced_and_streamed_in_every_kind_of_format() {
     let folder = scratch();
     for (format, calls) in samples() {
         let path = model(
@@ -244,7 +244,16 @@ fn item_38_a_required_call_is_enforced_and_streamed_in_every_kind_of_format() {
             assert_eq!(status, 200, "{format}: {answer}");
             let choice = &answer["choices"][0];
             assert_eq!(choice["finish_reason"], "tool_calls", "{format}: {answer}");
-            assert!(choice["message"]["content"].is_null(), "{format}: {answer}");
+            let (status, cut) = {
+                let mut cut = body.clone();
+                cut["max_tokens"] = json!(5);
+                server.json("POST", CHAT, &cut)
+            };
+            let reason = &cut["choices"][0]["finish_reason"];
+            assert_eq!((status, reason), (200, &json!("length")), "{format}: {cut}");
+            let message = choice["message"].as_object().expect("a message");
+            assert_eq!(message.get("content"), Some(&Value::Null), "{answer}");
+            assert_eq!(message.get("refusal"), Some(&Value::Null), "{answer}");
             let calls = choice["message"]["tool_calls"].as_array().expect("calls");
             assert_eq!(calls.len(), 1, "{format}: {answer}");
             assert_eq!(calls[0]["type"], "function");
@@ -269,6 +278,7 @@ fn item_38_a_required_call_is_enforced_and_streamed_in_every_kind_of_format() {
             for chunk in chunks(&server, &body) {
                 let choice = &chunk["choices"][0];
                 let delta = &choice["delta"];
+                assert!(choice.get("finish_reason").is_some(), "{chunk}");
                 assert!(
                     delta["content"].as_str().is_none_or(str::is_empty),
                     "{format}: {chunk}"
@@ -418,7 +428,7 @@ fn item_46_malformed_calls_in_a_conversation_are_named_by_their_place() {
 }
 
 #[test]
-fn calls_in_a_conversation_reach_the_template_in_its_form() {
+fn item_40_calls_in_a_conversation_reach_the_template_in_its_form() {
     let folder = scratch();
     let text_form = TAGGED.replace("c.arguments | tojson", "'' + c.arguments");
     for (name, each) in [("objects", TAGGED), ("texts", text_form.as_str())] {
@@ -452,7 +462,7 @@ fn calls_in_a_conversation_reach_the_template_in_its_form() {
 }
 
 #[test]
-fn reasoning_is_told_from_content_and_limited() {
+fn item_41_reasoning_is_told_from_content_and_limited() {
     let folder = scratch();
     let path = model(folder.path(), "thinking.gguf", &template("", "<think>\n"));
     let server = serve(&path);

@@ -112,6 +112,9 @@ pub struct Format {
     /// Around all calls that follow each other.
     #[serde(default)]
     pub section: Marks,
+    /// Whether each call has such marks around it, for writing.
+    #[serde(default)]
+    pub own_sections: bool,
     /// Whether the calls are the elements of a list.
     #[serde(default)]
     pub list: bool,

@@ -2,9 +2,10 @@
 //!
 //! A header is read anew when text is added, so it may only be so long.
 
+use super::cursor::{Cursor, get};
 use super::format::{Body, Format};
 use super::json::{self, Found, string};
-use super::notation::{self, get};
+use super::notation;
 
 /// Longest header, in bytes.
 pub(super) const MAX: usize = 16 << 10;
@@ -39,57 +40,9 @@ pub(super) enum Arguments {
     Parameters,
 }
 
-/// Reads marks and names.
-struct Cursor<'a> {
-    text: &'a str,
-    at: usize,
-}
-
-impl<'a> Cursor<'a> {
-    fn rest(&self) -> &'a str {
-        &self.text[self.at..]
-    }
-
-    fn space(&mut self) {
-        let rest = self.rest();
-        self.at += rest.len() - rest.trim_start().len();
-    }
-
-    /// Takes a mark after white space; one that is only white space is always there.
-    fn mark(&mut self, mark: &str) -> Found<()> {
-        let mark = mark.trim();
-        self.space();
-        let rest = self.rest();
-        if rest.starts_with(mark) {
-            self.at += mark.len();
-            return Found::Yes(());
-        }
-        match mark.starts_with(rest) {
-            true => Found::More,
-            false => Found::No,
-        }
-    }
-
-    /// Takes the first of these marks that is there.
-    fn any(&mut self, marks: &[String]) -> Found<()> {
-        let mut may_come = false;
-        for mark in marks {
-            match self.mark(mark) {
-                Found::Yes(()) => return Found::Yes(()),
-                Found::More => may_come = true,
-                Found::No => {}
-            }
-        }
-        match may_come {
-            true => Found::More,
-            false => Found::No,
-        }
-    }
-}
-
 /// The header at the start of a text. Where `is_next`, other calls came before it.
 pub(super) fn header(text: &str, format: &Format, is_next: bool) -> Found<Header> {
-    let mut cursor = Cursor { text, at: 0 };
+    let mut cursor = Cursor::new(text);
     let section = format.section.open.trim();
     if !section.is_empty() {
         match cursor.mark(section) {

@@ -7,6 +7,7 @@
 
 mod body;
 mod channels;
+mod cursor;
 mod format;
 mod header;
 mod json;

@@ -32,6 +32,8 @@ pub struct Dialect {
     pub takes_text: bool,
     /// Whether its template shows calls.
     pub shows_calls: bool,
+    /// Whether its template has a role `developer`; others drop or refuse messages of that role.
+    pub has_developer: bool,
 }
 
 struct Prober<'a> {
@@ -192,6 +194,7 @@ impl Dialect {
             reasoning: reasoning(&prober, &is_token),
             takes_text,
             shows_calls,
+            has_developer: template.mentions("developer"),
         }
     }
 
@@ -202,6 +205,7 @@ impl Dialect {
             reasoning: None,
             takes_text: true,
             shows_calls: false,
+            has_developer: false,
         }
     }
 

@@ -158,6 +158,11 @@ impl ChatTemplate {
         })
     }
 
+    /// Whether this word is in its text.
+    pub fn mentions(&self, word: &str) -> bool {
+        self.0.borrow_owner().contains(word)
+    }
+
     /// Renders a conversation.
     pub fn render(&self, input: &RenderInput<'_>) -> Result<String, RenderError> {
         if !input.continue_final_message {

@@ -97,7 +97,7 @@ fn equal_scores_join_from_the_left() {
 }
 
 #[test]
-fn a_space_goes_before_each_text_and_off_the_first_decoded_one() {
+fn item_29_a_space_goes_before_each_text_and_off_the_first_decoded_one() {
     let tokenizer = spm(&["a", "b", "▁"]);
     let ids = tokenizer.encode("a<s>b", true, true).unwrap();
     let spelled: Vec<_> = ids
