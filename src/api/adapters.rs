@@ -19,6 +19,8 @@ use super::Pool;
 use super::error::Error;
 use super::fields::plain;
 
+/// The route.
+pub(super) const ROUTE: &str = "/lora-adapters";
 /// Maximum number of adapters in a list.
 const MAX_NAMED: usize = 1024;
 
@@ -72,6 +74,17 @@ impl Which {
     }
 }
 
+/// The scales that a body sets.
+pub(super) fn scales(body: &[u8]) -> Result<Vec<(usize, f32)>, Error> {
+    let list: Vec<Scaled> = serde_json::from_slice(body).map_err(|error| {
+        let error = plain(&error.to_string());
+        Error::Body(format!(
+            "expected a list such as [{{\"id\": 0, \"scale\": 0.5}}]: {error}"
+        ))
+    })?;
+    named(&list)
+}
+
 async fn served(pool: &Arc<Pool>, which: &Which) -> Result<Arc<Served>, Error> {
     match (&which.model, pool.names().as_slice()) {
         (Some(name), _) => pool.get(name).await,
@@ -98,13 +111,10 @@ pub(super) async fn set(
     which: Which,
     body: Bytes,
 ) -> Result<Json<Value>, Error> {
-    let list: Vec<Scaled> = serde_json::from_slice(&body).map_err(|error| {
-        let error = plain(&error.to_string());
-        Error::Body(format!(
-            "expected a list such as [{{\"id\": 0, \"scale\": 0.5}}]: {error}"
-        ))
-    })?;
+    let scales = scales(&body)?;
     let served = served(&pool, &which).await?;
-    served.handle.adapters().set(&named(&list)?)?;
+    let _turn = pool.scaling.lock().await;
+    served.handle.adapters().set(&scales)?;
+    pool.keep_scales(&served.name, scales);
     Ok(Json(json!({ "success": true })))
 }

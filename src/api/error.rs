@@ -80,6 +80,12 @@ pub(super) enum Error {
     /// The model could not be loaded.
     #[error("the model `{name}` could not be loaded")]
     Load { name: String, detail: String },
+    /// The file is no model, or one that cannot be served.
+    #[error("the model `{name}` cannot be served{}", .why.as_deref().map(|why| format!(": {why}")).unwrap_or_default())]
+    NotServable { name: String, why: Option<String> },
+    /// There is no picture of the model.
+    #[error("the model `{name}` could not be drawn")]
+    Drawing { name: String, detail: String },
     /// The engine process died while it had the request.
     #[error(
         "the engine process of the model `{name}` died: {how}; the next request starts it again"
@@ -180,16 +186,19 @@ impl Error {
             Self::Key { .. } => StatusCode::UNAUTHORIZED,
             Self::Forbidden { .. } => StatusCode::FORBIDDEN,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::UnknownModel { .. } | Self::NoRoute(_) => StatusCode::NOT_FOUND,
+            Self::UnknownModel { .. } | Self::NotServable { .. } | Self::NoRoute(_) => {
+                StatusCode::NOT_FOUND
+            }
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Load { .. } | Self::EngineRests { .. } | Self::Time(Failure::QueueTime(_)) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Time(_) => StatusCode::GATEWAY_TIMEOUT,
-            Self::Engine { .. } | Self::EngineDied { .. } | Self::NotFinite(_) => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
+            Self::Engine { .. }
+            | Self::EngineDied { .. }
+            | Self::Drawing { .. }
+            | Self::NotFinite(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 
@@ -219,7 +228,8 @@ impl Error {
             Self::EngineRests { .. } => "engine_restarting",
             Self::Time(_) => "timeout",
             Self::NotFinite(_) => "non_finite_logits",
-            Self::Engine { .. } => "internal_error",
+            Self::NotServable { .. } => "model_not_servable",
+            Self::Engine { .. } | Self::Drawing { .. } => "internal_error",
             Self::NoRoute(_) => "unknown_url",
             Self::Method => "method_not_allowed",
         }
@@ -228,9 +238,10 @@ impl Error {
     fn param(&self) -> Option<&str> {
         match self {
             Self::Field { param, .. } => Some(param),
-            Self::UnknownModel { .. } | Self::Load { .. } | Self::EngineRests { .. } => {
-                Some("model")
-            }
+            Self::UnknownModel { .. }
+            | Self::NotServable { .. }
+            | Self::Load { .. }
+            | Self::EngineRests { .. } => Some("model"),
             Self::ContextLength { param, .. } => Some(param),
             _ => None,
         }
@@ -241,6 +252,9 @@ impl Error {
         match self {
             Self::Load { name, detail } => {
                 tracing::error!(model = name, detail, "a model could not be loaded");
+            }
+            Self::Drawing { name, detail } => {
+                tracing::error!(model = name, detail, "a model could not be drawn");
             }
             Self::Engine { detail } => tracing::error!(detail, "a completion failed"),
             Self::EngineDied { name, how } => {

@@ -1,15 +1,19 @@
 //! Requests to a model with an engine process: they go to that process as they came, its answer comes back as it is.
 //!
+//! A stream that waits for a model to be loaded, in this process or another, is kept alive (`waiting`).
 //! A request that no model can be found for goes on to the server's own handlers, which say what is wrong with it. When
 //! the process dies, a request that was not answered yet gets an error; a stream gets the error event of its
 //! dialect after its last whole event. Decisions: `process`.
+
+mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Query, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, StreamExt};
@@ -17,7 +21,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
-use super::adapters::Which;
+use super::adapters::{self, Which};
 use super::error::Error;
 use super::exchange::{Answer, exchange};
 use super::pool::{ALIAS, Engine, Pool};
@@ -42,13 +46,11 @@ static OWN_HEADERS: &[&str] = &[
 /// Longest wait for the metrics of an engine process.
 const METRICS_TIME: Duration = Duration::from_secs(2);
 
-/// Passes requests to models on to their engine processes.
+/// Passes requests to models on to their engine processes, and keeps streams alive whose model is being loaded.
 pub(super) async fn layer(State(pool): State<Arc<Pool>>, request: Request, next: Next) -> Response {
-    let owner = match pool.is_split() {
-        true => routes::owner(request.method(), request.uri().path()),
-        false => Owner::Server,
-    };
-    if owner == Owner::Server {
+    let owner = routes::owner(request.method(), request.uri().path());
+    let has_part = pool.is_split() || (owner == Owner::Model && pool.lacks_one());
+    if owner == Owner::Server || !has_part {
         return next.run(request).await;
     }
     let (head, body) = request.into_parts();
@@ -60,79 +62,152 @@ pub(super) async fn layer(State(pool): State<Arc<Pool>>, request: Request, next:
     let Ok(body) = body else {
         return Error::Body("the body could not be read".into()).into_response();
     };
-    let name = name(&head.uri, &body).filter(|name| pool.own_name(name).is_ok());
-    let request = || {
-        let mut request = Request::new(Body::from(body.clone()));
-        *request.method_mut() = head.method.clone();
-        *request.uri_mut() = head.uri.clone();
-        *request.headers_mut() = head.headers.clone();
-        *request.extensions_mut() = head.extensions.clone();
-        request
+    let Asked { model, is_streamed } = Asked::of(&head.uri, &body);
+    let call = Call {
+        owner,
+        name: model.filter(|name| pool.own_name(name).is_ok()),
+        pool,
+        head,
+        body,
+        next,
     };
-    let Some(name) = name else {
-        return next.run(request()).await;
-    };
-    // Twice: a process that nobody used may have died unnoticed.
-    for is_last in [false, true] {
-        let process = match owner {
-            Owner::Loaded => pool.process(&name),
-            _ => match pool.engine(&name).await.map(Engine::parts) {
-                Ok((_, process)) => process,
-                Err(error) => return error.into_response(),
-            },
+    let is_streamed = is_streamed && owner == Owner::Model;
+    if is_streamed && routes::can_stream(call.head.uri.path()) {
+        let begun = call.name.as_ref().map(|name| call.pool.begin(name));
+        match begun {
+            Some(Err(error)) => return error.into_response(),
+            Some(Ok(Err(load))) => return waiting::answer(call, load).await,
+            Some(Ok(Ok(_))) | None => {}
+        }
+    }
+    call.run().await
+}
+
+/// A request whose body is there, and what answers it.
+struct Call {
+    pool: Arc<Pool>,
+    owner: Owner,
+    /// The model that it names, if there is such a model.
+    name: Option<String>,
+    head: Parts,
+    body: Bytes,
+    next: Next,
+}
+
+impl Call {
+    fn request(&self) -> Request {
+        Request::from_parts(self.head.clone(), Body::from(self.body.clone()))
+    }
+
+    /// Its answer: of the model's engine process, or of a handler.
+    async fn run(self) -> Response {
+        let Some(name) = self.name.as_ref().filter(|_| self.pool.is_split()) else {
+            return self.next.clone().run(self.request()).await;
         };
-        let Some(process) = process else {
-            return next.run(request()).await;
-        };
-        match forwarded(process, request()).await {
-            Err(Unsent(how)) if is_last => {
-                return Error::EngineDied { name, how }.into_response();
+        // Twice: a process that nobody used may have died unnoticed.
+        for is_last in [false, true] {
+            let process = match self.owner {
+                Owner::Loaded => self.pool.process(name),
+                _ => match self.pool.engine(name).await.map(Engine::parts) {
+                    Ok((_, process)) => process,
+                    Err(error) => return error.into_response(),
+                },
+            };
+            let Some(process) = process else {
+                break;
+            };
+            let answer = match self.sets_scales() {
+                true => self.scaled(process).await,
+                false => forwarded(process, self.request()).await,
+            };
+            match answer {
+                Err(Unsent(how)) if is_last => {
+                    let name = name.clone();
+                    return Error::EngineDied { name, how }.into_response();
+                }
+                Err(Unsent(_)) => {}
+                Ok(response) => return response,
             }
-            Err(Unsent(_)) => {}
-            Ok(response) => return response,
         }
+        self.next.clone().run(self.request()).await
     }
-    next.run(request()).await
+
+    fn sets_scales(&self) -> bool {
+        self.head.method == Method::POST && self.head.uri.path() == adapters::ROUTE
+    }
+
+    /// Has a process set the scales of adapters, and keeps them for the next one.
+    async fn scaled(&self, process: Arc<Process>) -> Result<Response, Unsent> {
+        let _turn = self.pool.scaling.lock().await;
+        let response = forwarded(process, self.request()).await?;
+        if let (Some(name), Ok(scales)) = (&self.name, adapters::scales(&self.body))
+            && response.status().is_success()
+        {
+            self.pool.keep_scales(name, scales);
+        }
+        Ok(response)
+    }
 }
 
-/// The name of the model in a request; none if it has something else there.
-fn name(uri: &Uri, body: &[u8]) -> Option<String> {
-    match serde_json::from_slice::<Named>(body) {
-        Ok(Named(Value::Null)) => Some(ALIAS.to_owned()),
-        Ok(Named(Value::String(name))) => Some(name),
-        Ok(_) => None,
-        Err(_) => {
-            let which = Query::<Which>::try_from_uri(uri).ok()?;
-            Some(which.name().to_owned())
+/// What a request says of who answers it, and how.
+struct Asked {
+    /// The name of the model; none if it has something else there.
+    model: Option<String>,
+    is_streamed: bool,
+}
+
+impl Asked {
+    fn of(uri: &Uri, body: &[u8]) -> Self {
+        match serde_json::from_slice::<Fields>(body) {
+            Ok(Fields { model, stream }) => Self {
+                model: match model {
+                    Value::Null => Some(ALIAS.to_owned()),
+                    Value::String(name) => Some(name),
+                    _ => None,
+                },
+                is_streamed: stream == Value::Bool(true),
+            },
+            Err(_) => {
+                let which = Query::<Which>::try_from_uri(uri).ok();
+                Self {
+                    model: which.map(|which| which.name().to_owned()),
+                    is_streamed: false,
+                }
+            }
         }
     }
 }
 
-/// The field `model` of an object, the last one if there are several.
-struct Named(Value);
+/// The fields `model` and `stream` of an object, the last ones if there are several.
+#[derive(Default)]
+struct Fields {
+    model: Value,
+    stream: Value,
+}
 
-impl<'de> Deserialize<'de> for Named {
+impl<'de> Deserialize<'de> for Fields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Named;
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Fields;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Named, A::Error> {
-                let mut model = Value::Null;
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = Fields::default();
                 while let Some(key) = map.next_key::<String>()? {
                     match key.as_str() {
-                        "model" => model = map.next_value()?,
+                        "model" => fields.model = map.next_value()?,
+                        "stream" => fields.stream = map.next_value()?,
                         _ => drop(map.next_value::<IgnoredAny>()?),
                     }
                 }
-                Ok(Named(model))
+                Ok(fields)
             }
         }
-        deserializer.deserialize_map(Fields)
+        deserializer.deserialize_map(Object)
     }
 }
 
@@ -159,7 +234,8 @@ async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, 
         return Err(Unsent(process.death().await));
     };
     record.hand_over();
-    let Ok((mut head, answer)) = exchange(connection, sent).await else {
+    let begun = unless_lost(&process, exchange(connection, sent)).await;
+    let Some(Ok((mut head, answer))) = begun else {
         return Ok(died(&process, &record).await.into_response());
     };
     let is_stream = is_stream(&head.headers);
@@ -169,12 +245,24 @@ async fn forwarded(process: Arc<Process>, request: Request) -> Result<Response, 
     let body = match is_stream {
         true => Body::from_stream(relayed(answer, dialect, process, record)),
         // Whole, so that no part of an answer is sent before all of it is there.
-        false => match to_bytes(Body::from_stream(answer.into_stream()), usize::MAX).await {
-            Ok(body) => Body::from(body),
-            Err(_) => return Ok(died(&process, &record).await.into_response()),
-        },
+        false => {
+            let whole = to_bytes(Body::from_stream(answer.into_stream()), usize::MAX);
+            match unless_lost(&process, whole).await {
+                Some(Ok(body)) => Body::from(body),
+                _ => return Ok(died(&process, &record).await.into_response()),
+            }
+        }
     };
     Ok(Response::from_parts(head, body))
+}
+
+/// What comes from a process; none if that was given up and its connections stay open.
+async fn unless_lost<T>(process: &Process, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = process.lost() => None,
+    }
 }
 
 fn is_stream(headers: &HeaderMap) -> bool {
@@ -206,16 +294,19 @@ impl Dialect {
         }
     }
 
-    /// The event of an error after so many others.
-    fn failed(self, error: &Error, n_events: usize) -> String {
+    /// The event of an error with this body after so many others.
+    fn failed(self, status: StatusCode, body: &Value, n_events: usize) -> String {
+        let error = &body["error"];
         match self {
-            Self::Plain => format!("data: {}\n\n", error.body()),
+            Self::Plain => format!("data: {body}\n\n"),
+            // An engine process has written it so.
+            Self::Messages if body["type"] == "error" => format!("event: error\ndata: {body}\n\n"),
             Self::Messages => {
-                let body = anthropic::error_body(error.status(), &error.to_string());
+                let message = error["message"].as_str().unwrap_or_default();
+                let body = anthropic::error_body(status, message);
                 format!("event: error\ndata: {body}\n\n")
             }
             Self::Responses => {
-                let error = &error.body()["error"];
                 let data = json!({
                     "type": "error", "code": error["code"], "message": error["message"],
                     "param": error["param"], "sequence_number": n_events,
@@ -278,18 +369,20 @@ fn relayed(
     };
     stream::unfold(Some(relay), |relay| async {
         let mut relay = relay?;
-        match relay.answer.next().await {
-            Some(Ok(bytes)) => {
+        let part = unless_lost(&relay.process, relay.answer.next()).await;
+        match part {
+            Some(Some(Ok(bytes))) => {
                 let whole = relay.whole(bytes);
                 Some((Ok(whole), Some(relay)))
             }
-            Some(Err(_)) => {
+            Some(Some(Err(_))) | None => {
                 let error = died(&relay.process, &relay.record).await;
                 error.log();
-                let event = relay.dialect.failed(&error, relay.n_events);
+                let (status, body) = (error.status(), error.body());
+                let event = relay.dialect.failed(status, &body, relay.n_events);
                 Some((Ok(Bytes::from(event)), None))
             }
-            None => None,
+            Some(None) => None,
         }
     })
     .filter(|part| {
@@ -321,7 +414,7 @@ mod tests {
     use super::*;
 
     fn of(uri: &'static str, body: &str) -> Option<String> {
-        name(&Uri::from_static(uri), body.as_bytes())
+        Asked::of(&Uri::from_static(uri), body.as_bytes()).model
     }
 
     #[test]
@@ -344,6 +437,16 @@ mod tests {
         assert_eq!(of("/props?model=a%20b", "").as_deref(), Some("a b"));
         assert_eq!(of("/lora-adapters?model=m", "[]").as_deref(), Some("m"));
         assert_eq!(of("/props", "").as_deref(), Some(ALIAS));
+        let is_streamed = |body: &str| {
+            let uri = Uri::from_static("/v1/x");
+            Asked::of(&uri, body.as_bytes()).is_streamed
+        };
+        assert!(is_streamed(
+            "{\"stream\": true, \"x\": {\"stream\": false}}"
+        ));
+        for other in ["{}", "{\"stream\": 1}", "{\"x\": {\"stream\": true}}", "[]"] {
+            assert!(!is_streamed(other), "{other}");
+        }
     }
 
     #[test]
@@ -353,7 +456,7 @@ mod tests {
             how: "SIGKILL".into(),
         };
         let failed = |path: &str| {
-            let text = Dialect::of(path).failed(&error, 7);
+            let text = Dialect::of(path).failed(error.status(), &error.body(), 7);
             let (_, data) = text.split_once("data: ").expect("data");
             let is_named = text.starts_with("event: error\n");
             let data: Value = serde_json::from_str(data).expect("JSON");

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, HttpBody, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
@@ -149,6 +149,9 @@ pub(super) async fn layer(
     // What a handler opens for its answer belongs where the answer is sent.
     head.extensions.insert(tokio::runtime::Handle::current());
     let limit = MAX_BODY_BYTES;
+    if body.size_hint().lower() > limit as u64 {
+        return Error::TooLarge { limit }.into_response();
+    }
     let read = tokio::time::timeout(workers.read_time, to_bytes(body, limit));
     let body = match read.await {
         Ok(Ok(body)) => body,

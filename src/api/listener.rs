@@ -3,7 +3,9 @@
 //! A client may close its half of a connection and still wait for its answer, or it may be gone: both look
 //! alike until something is sent. A request whose response has not begun is told `100 Continue`, which every
 //! client skips; one that is gone refuses it, and its request ends. A body that the client's end cuts off is
-//! an error at once. Not here: what is answered.
+//! an error at once. A client that is answered before its body was read may still be sending it: a connection that is
+//! closed then is reset, and the answer may be lost on the way. So what comes is dropped for a while. Not here: what is
+//! answered.
 
 use std::io;
 use std::pin::Pin;
@@ -28,8 +30,13 @@ use tokio::task::JoinSet;
 use tokio::time::Sleep;
 use tower_service::Service;
 
+use super::MAX_BODY_BYTES;
+
 /// How long the rest of a body may take from the wire to its reader.
 const GRACE: Duration = Duration::from_millis(250);
+
+/// Most of a body that is dropped after its answer, in bytes.
+const MAX_DROPPED: usize = 2 * MAX_BODY_BYTES;
 
 /// Serves connections until `stop` ends, then lets the requests under way come to their end. A head that is
 /// not there after `read_time`, or a next request on a connection, ends the connection.
@@ -73,7 +80,9 @@ async fn connection(
     // Tokens are small and shall not wait for each other.
     let _ = stream.set_nodelay(true);
     let state = Arc::new(State::default());
-    let io = TokioIo::new(Wire::new(stream, Arc::clone(&state)));
+    let wire = Wire::new(stream, Arc::clone(&state));
+    let stream = Arc::clone(&wire.stream);
+    let io = TokioIo::new(wire);
     let of_service = Arc::clone(&state);
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let busy = Busy::start(&of_service, request.version());
@@ -85,16 +94,52 @@ async fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(read_time)
         .serve_connection(io, service);
-    let mut serving = std::pin::pin!(serving);
-    tokio::select! {
-        // How a connection ends is the client's matter.
-        _ = serving.as_mut() => return,
-        _ = stopped.wait_for(|is_stopping| *is_stopping) => {}
+    {
+        let mut serving = std::pin::pin!(serving);
+        tokio::select! {
+            // How a connection ends is the client's matter.
+            _ = serving.as_mut() => {}
+            () = stopping(&mut stopped) => {
+                if state.is_busy.load(Ordering::Acquire) {
+                    serving.as_mut().graceful_shutdown();
+                    let _ = serving.await;
+                }
+            }
+        }
     }
-    if state.is_busy.load(Ordering::Acquire) {
-        serving.as_mut().graceful_shutdown();
-        let _ = serving.await;
+    let is_read = state.is_read.load(Ordering::Acquire);
+    if !is_read && state.has_sent.load(Ordering::Acquire) {
+        let dropped = tokio::time::timeout(read_time, drop_rest(stream));
+        tokio::select! {
+            _ = dropped => {}
+            () = stopping(&mut stopped) => {}
+        }
     }
+}
+
+/// Waits until the server is ending.
+async fn stopping(stopped: &mut watch::Receiver<bool>) {
+    // Without its sender it has ended.
+    let _ = stopped.wait_for(|is_stopping| *is_stopping).await;
+}
+
+/// Sends no more on a connection and drops what still comes.
+async fn drop_rest(stream: Arc<TcpStream>) -> io::Result<()> {
+    let Ok(mut stream) = Arc::try_unwrap(stream) else {
+        return Ok(());
+    };
+    std::future::poll_fn(|cx| Pin::new(&mut stream).poll_shutdown(cx)).await?;
+    let (mut buffer, mut left) = (vec![0; 16 << 10], MAX_DROPPED);
+    while left > 0 {
+        stream.readable().await?;
+        match stream.try_read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => left = left.saturating_sub(n),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// A response whose body keeps the connection busy.

@@ -46,6 +46,7 @@ mod pool;
 mod pooled;
 mod process;
 mod props;
+mod quit;
 mod reading;
 mod record;
 mod rerank;
@@ -54,6 +55,8 @@ mod responses;
 mod routes;
 mod sampling;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod tokens;
 mod tools;
 
@@ -73,9 +76,9 @@ pub use listener::serve;
 pub use local::{Reply, Said, check, n_tokens, reply};
 pub use parts::Piece;
 pub use pool::{
-    Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency, Started,
+    Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Residency, Started, Wanted,
 };
-pub use process::{Process, Report, serve_socket};
+pub use process::{Launch, OnLine, Process, Report, serve_socket};
 
 /// Largest request body: a long conversation, no images.
 const MAX_BODY_BYTES: usize = 16 << 20;

@@ -3,13 +3,18 @@
 //!
 //! Shapes: OpenAI's, with vLLM's `max_model_len` and llama-server's `meta`.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
 use crate::engine::serving::{Facts, Pooled, Served};
@@ -17,7 +22,7 @@ use crate::engine::serving::{Facts, Pooled, Served};
 use super::Pool;
 use super::error::Error;
 use super::fields::{Body, fields};
-use super::pool::Info;
+use super::pool::{Info, Load, Share};
 use super::rerank;
 
 fields! {
@@ -26,6 +31,18 @@ fields! {
         model: String,
     }
 }
+
+fields! {
+    /// What is loaded, and how that is told.
+    pub(super) struct Order {
+        model: String,
+        /// Whether events tell how much is loaded; default: whether `Accept` is `text/event-stream`
+        stream: Option<bool>,
+    }
+}
+
+/// Shortest time between two events that tell how much is loaded.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A model under one of its names.
 fn entry(pool: &Pool, id: &str, info: &Info) -> Value {
@@ -38,6 +55,9 @@ fn entry(pool: &Pool, id: &str, info: &Info) -> Value {
         "state": info.state, "max_model_len": n_ctx, "context_length": n_ctx,
         "meta": info.description.as_ref().map(|of_model| meta(&of_model.facts)),
     });
+    if let Some(share) = info.share {
+        entry["progress"] = progress(share);
+    }
     // How a process died tells nothing of files.
     let is_told = pool.is_managed() || info.state == "failed";
     if let Some(fault) = info.fault.as_ref().filter(|_| is_told) {
@@ -102,40 +122,84 @@ pub(super) async fn one(
     Ok(Json(entry(&pool, id, &info)))
 }
 
-/// Refuses to load and unload for requests that may not.
-fn check_managed(pool: &Pool) -> Result<(), Error> {
+/// Refuses to manage models, or the server, for requests that may not.
+pub(super) fn check_managed(pool: &Pool) -> Result<(), Error> {
     match pool.is_managed() {
         true => Ok(()),
         false => Err(Error::Forbidden {
             code: "management_not_allowed",
-            message: "models are loaded and unloaded for clients with an API key only, where the address is not loopback; set `--api-key`".into(),
+            message: "models and the server are managed by clients with an API key only, where the address is not loopback; set `--api-key`".into(),
         }),
     }
 }
 
-fn read(
-    pool: &Pool,
-    headers: &HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<String, Error> {
-    check_managed(pool)?;
-    let mut body = Body::read(headers, body)?;
-    let which: Which = body.take()?;
-    body.finish()?;
-    Ok(which.model)
+/// How much of a model is loaded.
+fn progress(share: Share) -> Value {
+    let Share { loaded, total } = share;
+    let fraction = (total > 0).then(|| loaded as f64 / total as f64);
+    json!({ "loaded_bytes": loaded, "total_bytes": total, "fraction": fraction })
+}
+
+fn loaded(name: &str) -> Value {
+    json!({ "success": true, "model": name, "state": "loaded" })
 }
 
 pub(super) async fn load(
     State(pool): State<Arc<Pool>>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Error> {
-    let name = read(&pool, &headers, body)?;
+) -> Result<Response, Error> {
+    check_managed(&pool)?;
+    let mut body = Body::read(&headers, body)?;
+    let order: Order = body.take()?;
+    body.finish()?;
+    let accept = headers.get(header::ACCEPT).map(HeaderValue::as_bytes);
+    let is_streamed = accept.is_some_and(|accept| accept.starts_with(b"text/event-stream"));
+    let name = pool.own_name(&order.model)?;
+    if order.stream.unwrap_or(is_streamed) {
+        let load = pool.begin(&name)?.err();
+        return Ok(told(name, load));
+    }
     pool.engine(&name).await?;
-    let name = pool.own_name(&name)?;
-    Ok(Json(
-        json!({ "success": true, "model": name, "state": "loaded" }),
-    ))
+    Ok(Json(loaded(&name)).into_response())
+}
+
+/// Events that tell how much of a model is loaded, and how that ends. Without a load it is loaded.
+fn told(name: String, load: Option<Load>) -> Response {
+    let first = load.as_ref().map(|load| load.share());
+    let first = first.map(|share| event(&loading(&name, share)));
+    let rest = stream::unfold(Some((name, load)), |state| async {
+        let (name, load) = state?;
+        let Some(mut load) = load else {
+            let end = [event(&loaded(&name)), SseEvent::default().data("[DONE]")];
+            return Some((end.to_vec(), None));
+        };
+        tokio::time::sleep(PAUSE).await;
+        match load.next().await {
+            Ok(Some(share)) => Some((
+                vec![event(&loading(&name, share))],
+                Some((name, Some(load))),
+            )),
+            Ok(None) => Some((Vec::new(), Some((name, None)))),
+            Err(error) => {
+                error.log();
+                Some((vec![event(&error.body())], None))
+            }
+        }
+    });
+    let all = stream::iter(first).chain(rest.flat_map(stream::iter));
+    let sse = Sse::new(all.map(Ok::<_, Infallible>)).keep_alive(KeepAlive::default());
+    sse.into_response()
+}
+
+fn loading(name: &str, share: Share) -> Value {
+    let mut event = json!({ "model": name, "state": "loading" });
+    event["progress"] = progress(share);
+    event
+}
+
+fn event(data: &Value) -> SseEvent {
+    SseEvent::default().data(data.to_string())
 }
 
 pub(super) async fn unload(
@@ -143,8 +207,11 @@ pub(super) async fn unload(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, Error> {
-    let name = read(&pool, &headers, body)?;
-    let was_loaded = pool.unload(&name).await?;
+    check_managed(&pool)?;
+    let mut body = Body::read(&headers, body)?;
+    let which: Which = body.take()?;
+    body.finish()?;
+    let was_loaded = pool.unload(&which.model).await?;
     Ok(Json(json!({ "success": true, "was_loaded": was_loaded })))
 }
 

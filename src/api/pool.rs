@@ -5,10 +5,10 @@
 
 mod deaths;
 mod engine;
+mod loading;
 mod residency;
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
@@ -27,39 +27,17 @@ use deaths::Deaths;
 
 pub(super) use engine::Engine;
 pub use engine::Started;
+pub(super) use loading::{Load, Share};
+pub use loading::{LoadFault, Loader, Wanted};
 pub use residency::Residency;
 
-/// Why a model could not be loaded.
-#[derive(Clone, Debug)]
-pub struct LoadFault {
-    /// For the log.
-    pub message: String,
-    /// Whether less used memory would help.
-    pub lacks_memory: bool,
-    /// Whether an engine process died of it.
-    pub is_death: bool,
-}
-
-impl LoadFault {
-    /// A fault that memory would not help.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            lacks_memory: false,
-            is_death: false,
-        }
-    }
-}
-
-/// Loads a model, which is served under this name, and starts its engine.
-pub type Loader = Arc<dyn Fn(&str, &Source) -> Result<Started, LoadFault> + Send + Sync>;
-/// Describes a model without loading it; the error says why it cannot be served.
-pub type Describer = Arc<dyn Fn(&Source) -> Result<Description, String> + Send + Sync>;
+/// Describes a model that is served under this name, without loading it; the error says why it cannot be served.
+pub type Describer = Arc<dyn Fn(&str, &Source) -> Result<Description, String> + Send + Sync>;
 /// Finds the models that there are now.
 pub type Finder = Arc<dyn Fn() -> Result<Vec<Source>, String> + Send + Sync>;
 
-/// Draws a model without loading it, as SVG; the error says why it cannot be served.
-pub type Drawer = Arc<dyn Fn(&Source, View) -> Result<String, String> + Send + Sync>;
+/// Draws a model that is served under this name, without loading it, as SVG; the error says why that is impossible.
+pub type Drawer = Arc<dyn Fn(&str, &Source, View) -> Result<String, String> + Send + Sync>;
 
 /// What is known of a model without loading it.
 #[derive(Clone, Debug)]
@@ -70,13 +48,11 @@ pub struct Description {
     pub n_ctx: usize,
 }
 
-type Loaded = Result<Engine, String>;
-
 /// Whether a model is loaded.
 enum State {
     NotLoaded,
-    /// Whoever waits for it is told how it ended.
-    Loading(watch::Receiver<Option<Loaded>>),
+    /// Whoever waits for it is told how it ends.
+    Loading(Load),
     Loaded(Engine),
 }
 
@@ -91,6 +67,10 @@ struct Place {
     n_loads: AtomicU64,
     n_failures: AtomicU64,
     deaths: Mutex<Deaths>,
+    /// How much of it was loaded when it was last loaded.
+    share: watch::Sender<Share>,
+    /// Scales of its adapters that a request has set.
+    scales: Mutex<Option<Vec<(usize, f32)>>>,
 }
 
 /// What a model is and what has become of it.
@@ -105,6 +85,8 @@ pub(super) struct Info {
     /// Its engine process, if it has one.
     pub(super) process: Option<Arc<Process>>,
     pub(super) description: Option<Description>,
+    /// How much of it is loaded, while it is being loaded.
+    pub(super) share: Option<Share>,
     /// Why it cannot be served.
     pub(super) fault: Option<String>,
     /// How often it was loaded, and how often that failed.
@@ -135,6 +117,10 @@ pub struct Pool {
     is_engine: bool,
     residency: Residency,
     created: u64,
+    /// Whether a request has asked the server to end.
+    quits: watch::Sender<bool>,
+    /// Held while scales of adapters are set, so that those that are kept are those in force.
+    pub(super) scaling: tokio::sync::Mutex<()>,
 }
 
 /// A name that selects the only model, whatever its name.
@@ -151,6 +137,8 @@ impl Place {
             n_loads: AtomicU64::new(0),
             n_failures: AtomicU64::new(0),
             deaths: Mutex::default(),
+            share: watch::Sender::default(),
+            scales: Mutex::default(),
         })
     }
 
@@ -170,62 +158,8 @@ impl Place {
         description.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Loads it on this thread.
-    fn try_load(&self, loader: &Loader) -> Result<Started, LoadFault> {
-        let load = AssertUnwindSafe(|| loader(&self.name, &self.source));
-        catch_unwind(load).unwrap_or_else(|_| Err(LoadFault::new("loading panicked")))
-    }
-
-    /// Takes note of how loading it ended.
-    fn settle(self: &Arc<Self>, loaded: Result<Started, LoadFault>) -> Loaded {
-        self.touch();
-        if let Err(fault) = &loaded
-            && fault.is_death
-        {
-            self.deaths().note(&fault.message);
-        }
-        let loaded = loaded.map(|started| Engine::new(started, &self.name));
-        let loaded = loaded.map_err(|fault| fault.message);
-        let mut state = self.state();
-        match &loaded {
-            Ok(engine) => {
-                self.n_loads.fetch_add(1, Ordering::Relaxed);
-                self.deaths().end();
-                if let Some(description) = engine.description() {
-                    *self.description() = Some(Ok(description));
-                }
-                *state = State::Loaded(engine.clone());
-                drop(state);
-                self.supervise(engine);
-            }
-            Err(_) => {
-                self.n_failures.fetch_add(1, Ordering::Relaxed);
-                *state = State::NotLoaded;
-            }
-        }
-        loaded
-    }
-
-    /// The model if it is loaded, else where its end of loading is told; starts that if need be.
-    fn begin(
-        self: &Arc<Self>,
-        pool: &Arc<Pool>,
-    ) -> Result<Engine, watch::Receiver<Option<Loaded>>> {
-        self.touch();
-        let mut state = self.state();
-        match &*state {
-            State::Loaded(engine) => return Ok(engine.clone()),
-            State::Loading(ended) => return Err(ended.clone()),
-            State::NotLoaded => {}
-        }
-        let (tell, ended) = watch::channel(None);
-        *state = State::Loading(ended.clone());
-        let (place, pool) = (Arc::clone(self), Arc::clone(pool));
-        tokio::task::spawn_blocking(move || {
-            // Nobody may wait any more.
-            let _ = tell.send(Some(pool.load_resident(&place)));
-        });
-        Err(ended)
+    fn scales(&self) -> MutexGuard<'_, Option<Vec<(usize, f32)>>> {
+        self.scales.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn info(&self, name: &str) -> Info {
@@ -242,6 +176,7 @@ impl Place {
             State::Loading(_) => ("loading", None),
             State::Loaded(engine) => ("loaded", Some(engine.clone())),
         };
+        let share = (state == "loading").then(|| *self.share.borrow());
         let (served, process) = engine.map_or((None, None), Engine::parts);
         Info {
             name: name.to_owned(),
@@ -250,6 +185,7 @@ impl Place {
             served,
             process,
             description,
+            share,
             fault: fault.or(death),
             n_deaths,
             n_loads: self.n_loads.load(Ordering::Relaxed),
@@ -280,12 +216,14 @@ impl Pool {
             is_engine: false,
             residency: Residency::default(),
             created: serving::now(),
+            quits: watch::Sender::default(),
+            scaling: tokio::sync::Mutex::default(),
         }
     }
 
     /// The pool of an engine process: this model is loaded, whatever the name by which requests call it.
     pub fn of_engine(served: Served, source: Source) -> Self {
-        let loader: Loader = Arc::new(|_, _| Err(LoadFault::new("the model is loaded")));
+        let loader: Loader = Arc::new(|_| Err(LoadFault::new("the model is loaded")));
         let name = served.name.clone();
         let place = Place::new(&name, source);
         // It is loaded: nothing can fail.
@@ -360,17 +298,6 @@ impl Pool {
             .collect()
     }
 
-    /// Loads every model now.
-    ///
-    /// # Errors
-    /// The first model that cannot be loaded, with its reason.
-    pub fn load_all(&self) -> Result<(), String> {
-        for (_, place) in self.all() {
-            self.load_resident(&place)?;
-        }
-        Ok(())
-    }
-
     pub(super) fn names(&self) -> Vec<String> {
         self.all().into_iter().map(|(name, _)| name).collect()
     }
@@ -420,7 +347,9 @@ impl Pool {
             return;
         }
         let of_thread = Arc::clone(place);
-        let described = tokio::task::spawn_blocking(move || describer(&of_thread.source)).await;
+        let described =
+            tokio::task::spawn_blocking(move || describer(&of_thread.name, &of_thread.source))
+                .await;
         let described = described.unwrap_or_else(|error| Err(error.to_string()));
         if let Err(fault) = &described {
             tracing::warn!(fault, "a model cannot be served");
@@ -436,10 +365,17 @@ impl Pool {
             let message = "models are not drawn here";
             return Err(Error::unsupported("view", message));
         };
+        self.describe(&place).await;
+        let fault = place.description().clone().and_then(Result::err);
+        if let Some(fault) = fault {
+            let why = Some(fault).filter(|_| self.is_managed);
+            return Err(Error::NotServable { name, why });
+        }
         let _turn = self.drawing.lock().await;
-        let drawn = tokio::task::spawn_blocking(move || drawer(&place.source, view)).await;
+        let drawn = tokio::task::spawn_blocking(move || drawer(&place.name, &place.source, view));
+        let drawn = drawn.await;
         let drawn = drawn.unwrap_or_else(|error| Err(error.to_string()));
-        drawn.map_err(|detail| Error::Load { name, detail })
+        drawn.map_err(|detail| Error::Drawing { name, detail })
     }
 
     /// A model by the name in a request, and its own name.
@@ -477,22 +413,6 @@ impl Pool {
         })
     }
 
-    /// The engine of a model, loaded if need be.
-    pub(super) async fn engine(self: &Arc<Self>, name: &str) -> Result<Engine, Error> {
-        let (name, place) = self.place(name)?;
-        place.check_rest()?;
-        let mut ended = match place.begin(self) {
-            Ok(engine) => return Ok(engine),
-            Err(ended) => ended,
-        };
-        let loaded = match ended.wait_for(Option::is_some).await {
-            Ok(loaded) => loaded.clone(),
-            Err(_) => None,
-        };
-        let loaded = loaded.unwrap_or_else(|| Err("the server is ending".into()));
-        loaded.map_err(|detail| Error::Load { name, detail })
-    }
-
     /// The engine process of a model, if it has one now. Is no use of it.
     pub(super) fn process(&self, name: &str) -> Option<Arc<Process>> {
         let (_, place) = self.place(name).ok()?;
@@ -507,11 +427,11 @@ impl Pool {
     pub(super) async fn unload(&self, name: &str) -> Result<bool, Error> {
         let (_, place) = self.place(name)?;
         let loading = match &*place.state() {
-            State::Loading(ended) => Some(ended.clone()),
+            State::Loading(load) => Some(load.clone()),
             _ => None,
         };
-        if let Some(mut ended) = loading {
-            let _ = ended.wait_for(Option::is_some).await;
+        if let Some(mut load) = loading {
+            let _ = load.ended().await;
         }
         let taken = place.take();
         let was_loaded = taken.is_some();
@@ -552,6 +472,41 @@ impl Pool {
             }
         }
         Ok((new, gone))
+    }
+
+    /// Keeps the scales of a model's adapters that a request has set: they are those of every later load.
+    pub(super) fn keep_scales(&self, name: &str, scales: Vec<(usize, f32)>) {
+        if let Ok((_, place)) = self.place(name) {
+            *place.scales() = Some(scales);
+        }
+    }
+
+    /// Whether a model is not loaded.
+    pub(super) fn lacks_one(&self) -> bool {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        let is_loaded = |place: &Arc<Place>| matches!(*place.state(), State::Loaded(_));
+        !places.values().all(is_loaded)
+    }
+
+    /// Asks the server to end.
+    pub(super) fn ask_to_quit(&self) {
+        self.quits.send_replace(true);
+    }
+
+    /// Waits until a request asks the server to end.
+    pub async fn quit(&self) {
+        let mut quits = self.quits.subscribe();
+        // The sender is as old as this.
+        let _ = quits.wait_for(|quits| *quits).await;
+    }
+
+    /// Ends the engine processes, whose last lines are in the log then.
+    pub fn end(&self) {
+        for (_, place) in self.all() {
+            if let Some(Engine::Own(process)) = place.take() {
+                process.end();
+            }
+        }
     }
 
     /// Whether requests may load and unload models, and be told why one cannot be served.

@@ -9,20 +9,26 @@
 //! encoding. The server keeps what is not of one model: access, bodies and their limits, the list of models,
 //! loading, eviction, and the sum of the metrics.
 //!
+//! Two threads attend a process: one waits for its end, one asks whether it still answers (`watch`); a third hands on
+//! what it writes to its standard error (`lines`).
+//!
 //! Invariants: the process ends with its [`Process`], by SIGKILL, so that all its memory is back; it ends when
 //! its standard input closes, so that none outlives the server however that ends; whoever waits for it learns
 //! how it died. Not here: when one is started, and what a request is answered with.
+
+mod lines;
+mod watch;
 
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::watch::Sender;
 
 use crate::engine::serving::Served;
 
@@ -34,10 +40,21 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest path of a folder for a socket, whose own path may have some 100 bytes.
 const MAX_PATH: usize = 60;
 
-/// What an engine process tells the server, once: a line of JSON on its standard output.
+/// Longest wait for the last lines of a process that ended: what it started may hold its standard error open.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// What an engine process tells the server: a line of JSON on its standard output. The last one says how loading
+/// ended.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
+    /// The model is being loaded.
+    Loading {
+        /// Bytes that are there.
+        loaded: u64,
+        /// Bytes in all.
+        total: u64,
+    },
     /// It serves; what is known of its model.
     Ready(Value),
     /// The model could not be loaded.
@@ -56,6 +73,19 @@ impl Report {
     }
 }
 
+/// How an engine process is started and attended.
+pub struct Launch {
+    /// What starts it; it gets the socket's path as its last argument.
+    pub command: Command,
+    /// Time without an answer after which it is ended; zero: never.
+    pub hang_time: Duration,
+    /// Called with each line that it writes to its standard error.
+    pub on_line: OnLine,
+}
+
+/// Takes a line, without its end.
+pub type OnLine = Box<dyn FnMut(&[u8]) + Send>;
+
 type OnEnd = Box<dyn FnOnce(&str) + Send>;
 
 /// A process, as those see it who wait for its end.
@@ -63,13 +93,17 @@ struct Life {
     child: Mutex<Child>,
     end: Mutex<End>,
     /// How it ended, told after whoever is called back.
-    ended: watch::Sender<Option<String>>,
+    ended: Sender<Option<String>>,
+    /// Whether it was given up and cannot be ended: its connections stay open.
+    is_lost: Sender<bool>,
 }
 
 /// The end of a process: how it did, and who is called back.
 #[derive(Default)]
 struct End {
     how: Option<String>,
+    /// Why it is being ended; none if it ends by itself.
+    verdict: Option<String>,
     call: Option<OnEnd>,
 }
 
@@ -132,13 +166,23 @@ impl Life {
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the end of the process. It stays there to be ended until the lock is held, so that no other
-    /// process can have got its number.
-    fn supervise(&self, id: u32) {
+    /// Waits for the end of the process and for its last lines. It stays there to be ended until the lock is held, so
+    /// that no other process can have got its number.
+    fn supervise(&self, id: u32, lines: &mpsc::Receiver<()>) {
         wait_unreaped(id);
         let status = self.child().wait();
+        let _ = lines.recv_timeout(LAST_LINES);
         let how = status.map_or_else(|error| error.to_string(), how);
+        self.conclude(how);
+    }
+
+    /// Tells how it ended, once.
+    fn conclude(&self, how: String) {
         let mut end = self.end();
+        if end.how.is_some() {
+            return;
+        }
+        let how = end.verdict.take().unwrap_or(how);
         end.how = Some(how.clone());
         let call = end.call.take();
         drop(end);
@@ -146,6 +190,29 @@ impl Life {
             call(&how);
         }
         self.ended.send_replace(Some(how));
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.borrow().is_some()
+    }
+
+    fn kill(&self) {
+        // One that has ended already is not there to be ended.
+        let _ = self.child().kill();
+    }
+
+    /// Ends a process that hangs. One that cannot be ended, because it waits for a device, is left behind.
+    fn give_up(&self, why: String) {
+        self.end().verdict = Some(why.clone());
+        let started = Instant::now();
+        while !self.has_ended() && started.elapsed() < PATIENCE {
+            self.kill();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if !self.has_ended() {
+            self.conclude(why);
+            self.is_lost.send_replace(true);
+        }
     }
 }
 
@@ -199,13 +266,22 @@ fn how(status: ExitStatus) -> String {
 }
 
 impl Process {
-    /// Starts the process of a model and waits until the model is loaded. The command gets the socket's path as
-    /// its last argument.
+    /// Starts the process of a model and waits until the model is loaded. `progress` is called with the bytes
+    /// loaded and the bytes in all.
     ///
     /// # Errors
     /// The process does not start, reports why the model cannot be loaded, or dies.
-    pub fn start(name: &str, mut command: Command) -> Result<Self, LoadFault> {
+    pub fn start(
+        name: &str,
+        launch: Launch,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, LoadFault> {
         let fault = |error: io::Error| LoadFault::new(format!("no engine process: {error}"));
+        let Launch {
+            mut command,
+            hang_time,
+            on_line,
+        } = launch;
         let folder = Folder::new().map_err(fault)?;
         command.arg(folder.socket());
         // Keys and ends of terminals are for the server, which lets requests come to their end.
@@ -214,8 +290,8 @@ impl Process {
         // A debugger that is called from a process about to end would keep it.
         command.env("GGML_NO_BACKTRACE", "1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(fault)?;
-        let (id, output) = (child.id(), child.stdout.take());
+        let mut child = command.stderr(Stdio::piped()).spawn().map_err(fault)?;
+        let (id, output, errors) = (child.id(), child.stdout.take(), child.stderr.take());
         let mut process = Self {
             name: name.to_owned(),
             id,
@@ -224,17 +300,18 @@ impl Process {
             life: Arc::new(Life {
                 child: Mutex::new(child),
                 end: Mutex::default(),
-                ended: watch::Sender::new(None),
+                ended: Sender::new(None),
+                is_lost: Sender::new(false),
             }),
         };
+        let lines = lines::hand_on(errors, on_line).map_err(fault)?;
         let life = Arc::clone(&process.life);
-        let supervisor = std::thread::Builder::new().name("supervisor".into());
-        let supervisor = supervisor.spawn(move || life.supervise(id));
-        supervisor.map_err(fault)?;
-        match report(output) {
+        thread("supervisor", move || life.supervise(id, &lines)).map_err(fault)?;
+        match report(output, progress) {
             Some(Report::Ready(about)) => {
                 process.about = about;
                 tracing::info!(target: "server", model = name, pid = id, "an engine process serves it");
+                process.watch(hang_time).map_err(fault)?;
                 Ok(process)
             }
             Some(Report::Failed {
@@ -244,7 +321,7 @@ impl Process {
                 lacks_memory,
                 ..LoadFault::new(message)
             }),
-            None => {
+            Some(Report::Loading { .. }) | None => {
                 let how = process.wait();
                 Err(LoadFault {
                     is_death: true,
@@ -256,28 +333,32 @@ impl Process {
         }
     }
 
+    /// Watches whether it still answers.
+    fn watch(&self, hang_time: Duration) -> io::Result<()> {
+        if hang_time.is_zero() {
+            return Ok(());
+        }
+        let (life, socket) = (Arc::clone(&self.life), self.socket());
+        thread("watch", move || watch::watch(&life, &socket, hang_time))
+    }
+
     /// Waits for the end; one that goes on is ended.
     fn wait(&self) -> String {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         loop {
             if let Some(how) = self.life.ended.borrow().clone() {
                 return how;
             }
             if started.elapsed() > PATIENCE {
-                self.kill();
+                self.life.kill();
             }
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    fn kill(&self) {
-        // One that has ended already is not there to be ended.
-        let _ = self.life.child().kill();
-    }
-
     /// Ends the process and waits until its memory is back.
     pub(super) fn end(&self) {
-        self.kill();
+        self.life.kill();
         self.wait();
     }
 
@@ -313,6 +394,13 @@ impl Process {
         }
     }
 
+    /// Waits until it was given up without ending, which breaks no connection.
+    pub(super) async fn lost(&self) {
+        let mut is_lost = self.life.is_lost.subscribe();
+        // The sender is as old as this.
+        let _ = is_lost.wait_for(|is_lost| *is_lost).await;
+    }
+
     /// How it died; to be asked when its connection broke.
     pub(super) async fn death(&self) -> String {
         let mut ended = self.life.ended.subscribe();
@@ -324,15 +412,25 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.kill();
+        self.life.kill();
     }
 }
 
-/// The line of a process; none if it dies before.
-fn report(output: Option<ChildStdout>) -> Option<Report> {
-    let mut line = String::new();
-    BufReader::new(output?).read_line(&mut line).ok()?;
-    serde_json::from_str(&line).ok()
+/// How loading ended in a process; none if it dies before.
+fn report(output: Option<ChildStdout>, progress: &mut dyn FnMut(u64, u64)) -> Option<Report> {
+    let mut lines = BufReader::new(output?).lines();
+    loop {
+        let line = lines.next()?.ok()?;
+        match serde_json::from_str(&line).ok()? {
+            Report::Loading { loaded, total } => progress(loaded, total),
+            end => return Some(end),
+        }
+    }
+}
+
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name(name.into());
+    thread.spawn(work).map(drop)
 }
 
 /// Serves a router on a socket, for ever. Calls `ready` when it can be connected to.

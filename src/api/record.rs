@@ -99,6 +99,11 @@ impl Record {
         notes.finish("error");
     }
 
+    /// It is refused after its status was sent.
+    pub(super) fn fail(&self) {
+        self.notes().finish("error");
+    }
+
     /// The model that serves it.
     pub(super) fn model(&self, name: &str) {
         self.notes().model = Some(name.to_owned());

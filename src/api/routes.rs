@@ -11,7 +11,7 @@ use axum::routing::{get, post};
 use super::fields::{Field, of};
 use super::{
     Pool, adapters, anthropic, chat, completions, diagram, embeddings, health, infill, metrics,
-    models, native, openapi, page, props, rerank, responses, settings, tokens,
+    models, native, openapi, page, props, quit, rerank, responses, settings, tokens,
 };
 
 /// Who answers the requests of a route where models have engine processes.
@@ -65,9 +65,10 @@ routes! {
     Server: get "/v1/models/{id}", models::one, "One model. Loads nothing.";
     Server: get "/v1/models/{id}/diagram", diagram::diagram, "The picture of a model as SVG; `view=layers` shows its kinds of layers. Loads nothing.";
     Server: get "/v1/sampling", settings::settings, "Every sampling parameter with its meaning, range and default.";
-    Server: post "/models/load", models::load, "Loads a model.", of::<models::Which>;
+    Server: post "/models/load", models::load, "Loads a model; with `stream`, events tell how much is loaded.", of::<models::Order>;
     Server: post "/models/unload", models::unload, "Gives a model's memory back once its requests are complete.", of::<models::Which>;
     Server: post "/models/rescan", models::rescan, "Looks for models in the folder again.", Vec::new;
+    Server: post "/quit", quit::quit, "Ends the server when the requests under way are complete.", Vec::new;
     Loaded: get "/props", props::props, "What a model is set to.";
     Loaded: get "/slots", props::slots, "The sequences of a model that are active.";
     Server: get "/metrics", metrics::metrics, "Counters, gauges and histograms for Prometheus.";
@@ -111,6 +112,13 @@ pub(super) fn owner(method: &Method, path: &str) -> Owner {
         |route: &&Route| route.path == path && route.method.eq_ignore_ascii_case(method.as_str());
     let route = ROUTES.iter().find(is_it);
     route.map_or(Owner::Server, |route| route.owner)
+}
+
+/// Whether the answers of a route can be streams.
+pub(super) fn can_stream(path: &str) -> bool {
+    let route = ROUTES.iter().find(|route| route.path == path);
+    let fields = route.and_then(|route| route.fields);
+    fields.is_some_and(|fields| fields().iter().any(|field| field.name == "stream"))
 }
 
 #[cfg(test)]

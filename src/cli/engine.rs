@@ -3,37 +3,54 @@
 //! It ends when its standard input closes, which the server holds open as long as it lives.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use crate::api::{self, Access, Pool, Report};
+use crate::api::{self, Access, OnLine, Pool, Report, Wanted};
 use crate::engine::serving::Served;
 use crate::files::models::{self, Source};
 
 use super::serve::{self, Signals};
-use super::{Failure, output};
+use super::{Failure, options, output};
 
 /// Time for the body of a request, which the server has read.
 const READ_TIME: Duration = Duration::from_secs(600);
+/// Shortest time between two reports of how far a load is.
+const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Args)]
 pub(super) struct EngineArgs {
     /// Name under which the model is served
     #[arg(long)]
     pub(super) name: String,
+    /// Scale of an adapter that a request has set; may be repeated
+    #[arg(long, value_name = "ID=SCALE", value_parser = scale)]
+    scale: Vec<(usize, f32)>,
+    /// Whether none is set but those of `--scale`
+    #[arg(long)]
+    only_scales: bool,
+    /// Write the log in colour
+    #[arg(long)]
+    pub(super) colour: bool,
     /// Path of the socket to listen on
     socket: PathBuf,
     #[command(flatten)]
     serve: serve::Args,
 }
 
+fn scale(text: &str) -> Result<(usize, f32), String> {
+    let parts = text.split_once('=');
+    let parsed = parts.and_then(|(id, scale)| Some((id.parse().ok()?, scale.parse().ok()?)));
+    parsed.ok_or_else(|| format!("expected an id and a scale, found `{text}`"))
+}
+
 /// The command that starts the engine process of a model with these options, apart from its socket.
-pub(super) fn command(name: &str, source: &Source, options: &[OsString]) -> Command {
+pub(super) fn command(wanted: &Wanted<'_>, options: &[OsString]) -> Command {
     let with = |option: &str, value: &std::ffi::OsStr| {
         let mut option = OsString::from(option);
         option.push(value);
@@ -43,8 +60,8 @@ pub(super) fn command(name: &str, source: &Source, options: &[OsString]) -> Comm
     #[cfg(unix)]
     std::os::unix::process::CommandExt::arg0(&mut command, "bench");
     command.arg("engine").args(options);
-    command.arg(with("--name=", name.as_ref()));
-    match source {
+    command.arg(with("--name=", wanted.name.as_ref()));
+    match wanted.source {
         Source::Shipped(models::SHIPPED) => {}
         Source::Shipped(name) => {
             command.arg(with("--model=", name.as_ref()));
@@ -53,7 +70,36 @@ pub(super) fn command(name: &str, source: &Source, options: &[OsString]) -> Comm
             command.arg(with("--model=", path.as_os_str()));
         }
     }
+    if let Some(scales) = &wanted.scales {
+        command.arg("--only-scales");
+        let scales = scales
+            .iter()
+            .map(|(id, scale)| format!("--scale={id}={scale}"));
+        command.args(scales);
+    }
+    if std::io::stderr().is_terminal() {
+        command.arg("--colour");
+    }
     command
+}
+
+/// Writes the lines of the standard error of a model's engine process: those of its log as they are, others, such as
+/// an assertion of ggml, as lines of this log with the model's name.
+pub(super) fn relay(name: &str) -> OnLine {
+    let name = name.to_owned();
+    let (end, start) = options::marks_of(&name);
+    Box::new(move |line| {
+        if line.ends_with(end.as_bytes()) || line.starts_with(start.as_bytes()) {
+            // In one piece, for others write there too. Nobody else can be told that it failed.
+            let _ = std::io::stderr().write_all(&[line, b"\n"].concat());
+            return;
+        }
+        let text = String::from_utf8_lossy(line);
+        let text = output::shown(text.trim_end());
+        if !text.is_empty() {
+            tracing::warn!(target: "engine", engine = %name, "{text}");
+        }
+    })
 }
 
 /// This program, even where another has taken its place on disk.
@@ -98,8 +144,19 @@ pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
 }
 
 fn load(args: &EngineArgs, source: &Source) -> Result<Served, Failure> {
-    let mut served = serve::start(&args.serve, source)?;
+    let mut told: Option<Instant> = None;
+    let progress = move |loaded, total| {
+        if loaded == total || told.is_none_or(|told| told.elapsed() >= PAUSE) {
+            told = Some(Instant::now());
+            // A server that does not listen has ended, and so will this process.
+            let _ = report(&Report::Loading { loaded, total });
+        }
+    };
+    let mut served = serve::start(&args.serve, source, Box::new(progress))?;
     served.name.clone_from(&args.name);
+    if args.only_scales {
+        served.handle.adapters().set(&args.scale)?;
+    }
     Ok(served)
 }
 

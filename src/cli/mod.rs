@@ -107,7 +107,10 @@ pub fn parse() -> Result<Cli, Failure> {
 pub fn run(cli: Cli) -> Result<(), Failure> {
     let of_whom = match &cli.command {
         Command::Serve(_) => options::Logs::Server,
-        Command::Engine(args) => options::Logs::Engine(args.name.clone()),
+        Command::Engine(args) => options::Logs::Engine {
+            name: args.name.clone(),
+            is_ansi: args.colour,
+        },
         _ => options::Logs::Command,
     };
     options::start_log(&cli.log, of_whom)?;

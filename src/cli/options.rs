@@ -52,13 +52,18 @@ pub(super) enum Logs {
     /// A server's, with a line for each request.
     Server,
     /// The same of the engine process of a model, whose lines have its name.
-    Engine(String),
+    Engine {
+        /// The name.
+        name: String,
+        /// Whether the server writes to a terminal.
+        is_ansi: bool,
+    },
 }
 
 /// Starts the log.
 pub(super) fn start_log(options: &LogOptions, of_whom: Logs) -> Result<(), Failure> {
     let usual = match of_whom {
-        Logs::Server | Logs::Engine(_) => "warn,request=info,server=info",
+        Logs::Server | Logs::Engine { .. } => "warn,request=info,server=info",
         Logs::Command => "warn",
     };
     let level = options.log_level.as_deref().unwrap_or(usual);
@@ -71,19 +76,22 @@ pub(super) fn start_log(options: &LogOptions, of_whom: Logs) -> Result<(), Failu
             (BoxMakeWriter::new(Arc::new(file)), false)
         }
         None => {
-            let is_terminal = std::io::stderr().is_terminal();
-            (BoxMakeWriter::new(std::io::stderr), is_terminal)
+            let is_ansi = match of_whom {
+                Logs::Engine { is_ansi, .. } => is_ansi,
+                _ => std::io::stderr().is_terminal(),
+            };
+            (BoxMakeWriter::new(std::io::stderr), is_ansi)
         }
     };
     let format = options.log_format;
-    let name = match of_whom {
-        Logs::Engine(name) => Some(name),
+    let marks = match of_whom {
+        Logs::Engine { name, .. } => Some(marks_of(&name)),
         Logs::Server | Logs::Command => None,
     };
     let writer = Named {
         inner: writer,
         is_json: matches!(format, LogFormat::Json),
-        name,
+        marks,
     };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -97,11 +105,17 @@ pub(super) fn start_log(options: &LogOptions, of_whom: Logs) -> Result<(), Failu
     Ok(())
 }
 
+/// The end of each line of an engine process's log, and the start of each that is JSON.
+pub(super) fn marks_of(name: &str) -> (String, String) {
+    let quoted = serde_json::Value::from(name);
+    (format!(" engine={name}"), format!("{{\"engine\":{quoted},"))
+}
+
 /// A log whose lines have the name of an engine process, if there is one.
 struct Named {
     inner: BoxMakeWriter,
     is_json: bool,
-    name: Option<String>,
+    marks: Option<(String, String)>,
 }
 
 /// A line of it.
@@ -124,15 +138,12 @@ impl<'a> MakeWriter<'a> for Named {
 impl Write for NamedLine<'_> {
     /// Writes a line, which comes whole.
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        let Some(name) = &self.log.name else {
+        let Some((end, start)) = &self.log.marks else {
             return self.out.write(line);
         };
         let written = match line.strip_prefix(b"{").filter(|_| self.log.is_json) {
-            Some(fields) => {
-                let name = serde_json::Value::from(name.as_str()).to_string();
-                [b"{\"engine\":", name.as_bytes(), b",", fields].concat()
-            }
-            None => [line.trim_ascii_end(), b" engine=", name.as_bytes(), b"\n"].concat(),
+            Some(fields) => [start.as_bytes(), fields].concat(),
+            None => [line.trim_ascii_end(), end.as_bytes(), b"\n"].concat(),
         };
         // In one piece, for others write there too.
         self.out.write_all(&written)?;

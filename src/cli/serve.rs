@@ -11,11 +11,11 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 
 use crate::api::{
-    self, Access, Describer, Description, Drawer, Finder, LoadFault, Loader, Pool, Process,
-    Residency, Started, View,
+    self, Access, Describer, Description, Drawer, Finder, Launch, LoadFault, Loader, Pool, Process,
+    Residency, Started, View, Wanted,
 };
-use crate::engine::serving::{Facts, Served};
-use crate::engine::{Limits, ends_in_vectors};
+use crate::engine::serving::{Facts, Progress, Served};
+use crate::engine::{Limits, StartError, ends_in_vectors};
 use crate::files::models::{self, Opened, Source};
 use crate::inspect::diagram::{Drawing, Sample, svg};
 use crate::model::{self, Options};
@@ -46,6 +46,10 @@ pub(super) struct Args {
     /// Number of seconds after its last request after which a model is unloaded; default: never
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     idle_time: Option<Duration>,
+    /// Number of seconds without an answer after which the engine process of a model is ended as one that hangs; a
+    /// long prefill does not count, for another part of the process answers; 0 = off
+    #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds)]
+    hang_time: Duration,
     /// Load models into the server's own process: what ends a model's engine then ends the server. Without it, every
     /// model has an engine process of its own
     #[arg(long)]
@@ -193,7 +197,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let app = api::app(pool, access, read_time)?;
+    let app = api::app(Arc::clone(&pool), access, read_time)?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let listener = tokio::net::TcpListener::bind((host, port))
@@ -205,14 +209,19 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         tokio::select! {
             () = api::serve(listener, app, read_time, stopped) => Ok(()),
             () = async {
-                signals.next().await;
-                tracing::info!(target: "server", "requests under way are completed; a second signal ends at once");
+                tokio::select! {
+                    () = signals.next() => {}
+                    () = pool.quit() => {}
+                }
+                tracing::info!(target: "server", "requests under way are completed; a signal ends at once");
                 let _ = stop.send(());
                 signals.next().await;
-            } => Err(anyhow::anyhow!("ended by a second signal; requests under way were cut off")),
+            } => Err(anyhow::anyhow!("ended by a signal; requests under way were cut off")),
         }
     });
     runtime.shutdown_background();
+    // With their last lines in the log.
+    pool.end();
     ended
 }
 
@@ -278,8 +287,9 @@ struct Settings {
 }
 
 impl Settings {
-    fn of(&self, source: &Source) -> &Args {
-        self.per_model.get(&source.name()).unwrap_or(&self.args)
+    /// Of the model that is served under this name.
+    fn of(&self, name: &str) -> &Args {
+        self.per_model.get(name).unwrap_or(&self.args)
     }
 }
 
@@ -294,23 +304,20 @@ fn pool_of(mut args: Args, sources: Vec<Source>, is_managed: bool) -> Result<Poo
     let settings = Arc::new(Settings { args, per_model });
     let of_loader = Arc::clone(&settings);
     let is_split = cfg!(unix) && !settings.args.in_process;
-    let loader: Loader = Arc::new(move |name, source| {
-        let args = of_loader.of(source);
+    let loader: Loader = Arc::new(move |wanted| {
+        let args = of_loader.of(wanted.name);
         match is_split {
-            true => {
-                let process = Process::start(name, engine::command(name, source, &args.line));
-                process.map(Started::Own)
-            }
-            false => start(args, source).map(Started::from).map_err(fault),
+            true => start_process(args, wanted).map(Started::Own),
+            false => start_here(args, wanted).map_err(fault),
         }
     });
     let of_drawer = Arc::clone(&settings);
-    let drawer: Drawer = Arc::new(move |source, view| {
-        let drawn = draw(of_drawer.of(source), source, view);
+    let drawer: Drawer = Arc::new(move |name, source, view| {
+        let drawn = draw(of_drawer.of(name), source, view);
         drawn.map_err(|e| format!("{e:#}"))
     });
-    let describer: Describer = Arc::new(move |source| {
-        let described = describe(settings.of(source), source);
+    let describer: Describer = Arc::new(move |name, source| {
+        let described = describe(settings.of(name), source);
         described.map_err(|e| format!("{e:#}"))
     });
     let finder = folder.map(|folder| -> Finder {
@@ -336,8 +343,10 @@ pub(super) fn fault(error: Failure) -> LoadFault {
 /// Whether a model could not be loaded because memory is used otherwise.
 fn lacks_memory(error: &Failure) -> bool {
     let is_memory = |cause: &model::Error| matches!(cause, model::Error::Memory { .. });
-    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
-    causes.any(is_memory)
+    error.chain().any(|cause| match cause.downcast_ref() {
+        Some(StartError::Load(cause)) => is_memory(cause),
+        _ => cause.downcast_ref().is_some_and(is_memory),
+    })
 }
 
 /// What is known of a model without loading it.
@@ -362,15 +371,34 @@ fn draw(args: &Args, source: &Source, view: View) -> Result<String, Failure> {
     Ok(svg::document(&drawing, &piece, what))
 }
 
+/// Starts the engine process of a model.
+fn start_process(args: &Args, mut wanted: Wanted<'_>) -> Result<Process, LoadFault> {
+    let launch = Launch {
+        command: engine::command(&wanted, &args.line),
+        hang_time: args.hang_time,
+        on_line: engine::relay(wanted.name),
+    };
+    Process::start(wanted.name, launch, &mut *wanted.progress)
+}
+
 /// Loads a model into this process.
-pub(super) fn start(args: &Args, source: &Source) -> Result<Served, Failure> {
+fn start_here(args: &Args, wanted: Wanted<'_>) -> Result<Started, Failure> {
+    let served = start(args, wanted.source, wanted.progress)?;
+    if let Some(scales) = &wanted.scales {
+        served.handle.adapters().set(scales)?;
+    }
+    Ok(served.into())
+}
+
+/// Loads a model. `progress` is called with the bytes loaded and the bytes in all.
+pub(super) fn start(args: &Args, source: &Source, progress: Progress) -> Result<Served, Failure> {
     let opened = args.load.open(source)?;
     if args.load.check_tensors {
         super::inspect::check_tensors(&opened)?;
     }
     let (options, limits) = settings_of(args, &opened)?;
     tracing::info!(model = opened.name, "loading");
-    Ok(Served::start(opened, options, limits, Box::new(|_, _| {}))?)
+    Ok(Served::start(opened, options, limits, progress)?)
 }
 
 /// How a model runs.
@@ -414,4 +442,27 @@ fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failur
         answer_time: args.answer_time,
     };
     Ok((options, limits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::serving;
+
+    #[test]
+    fn a_load_that_lacks_memory_is_told_from_others() {
+        let memory = || model::Error::Memory {
+            what: model::Purpose::Weights,
+            needed: 2,
+            available: 1,
+        };
+        let start = |cause| serving::Error::Start {
+            model: "m".into(),
+            source: StartError::Load(cause),
+        };
+        assert!(fault(memory().into()).lacks_memory);
+        assert!(fault(start(memory()).into()).lacks_memory);
+        assert!(!fault(start(model::Error::NotDeterministic).into()).lacks_memory);
+        assert!(!fault(anyhow::anyhow!("another")).lacks_memory);
+    }
 }

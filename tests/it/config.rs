@@ -134,6 +134,40 @@ fn aliases_and_settings_of_a_model_are_in_force() {
 }
 
 #[test]
+fn settings_of_a_model_are_those_of_its_served_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let models = folder.path().join("models");
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("models");
+    let both = models.join("m");
+    std::fs::create_dir_all(&both).expect("a folder");
+    for entry in std::fs::read_dir(shipped.join("tiny-chat")).expect("it is there") {
+        let entry = entry.expect("it is readable").path();
+        let name = entry.file_name().expect("a name");
+        std::fs::copy(&entry, both.join(name)).expect("copied");
+    }
+    std::fs::copy(shipped.join("tiny-chat.gguf"), models.join("m.gguf")).expect("copied");
+    let path = file(
+        folder.path(),
+        "ctx = 64\n[per_model.m]\nctx = 128\n[per_model.\"m.gguf\"]\nctx = 256\n",
+    );
+    let models = models.to_str().expect("UTF-8");
+    for start in [Server::start, Server::split] {
+        let server = start(&["--config", &path, "--models", models]);
+        for (name, n_ctx) in [("m", 128), ("m.gguf", 256)] {
+            let described = || {
+                let (_, model) = server.json("GET", &format!("/v1/models/{name}"), &Value::Null);
+                (model["state"].clone(), model["max_model_len"].clone())
+            };
+            assert_eq!(described(), (json!("not loaded"), json!(n_ctx)));
+            let path = format!("/tokenizer_info?model={name}");
+            let (_, info) = server.json("GET", &path, &Value::Null);
+            assert_eq!(info["model_max_length"], n_ctx, "{info}");
+            assert_eq!(described(), (json!("loaded"), json!(n_ctx)));
+        }
+    }
+}
+
+#[test]
 fn an_open_address_needs_a_key() {
     let out = serve(&["--host", "0.0.0.0", "--port", "0"], &[]);
     let text = String::from_utf8_lossy(&out.stderr).into_owned();

@@ -341,3 +341,52 @@ fn memory_comes_back_after_large_bodies() {
         "{before} kB before, {after} kB after"
     );
 }
+
+#[test]
+fn a_client_that_is_refused_while_it_sends_reads_why() {
+    const N_BYTES: usize = 5_000_000;
+    let server = Server::start(&["--api-key", "secret"]);
+    let head = |path: &str, key: &str, n: usize| {
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\nx-api-key: {key}\r\n\
+             content-type: application/json\r\ncontent-length: {n}\r\n\r\n"
+        )
+    };
+    let chat = "/v1/chat/completions";
+    for (head, status) in [
+        (head(chat, "wrong", N_BYTES), "401"),
+        (head(chat, "secret", 17 << 20), "413"),
+        (head("/v1/chat", "secret", N_BYTES), "404"),
+    ] {
+        let mut stream = connect(&server, &head);
+        // Slower than it is refused: a hundred pieces, and then the answer.
+        for _ in 0..100 {
+            stream
+                .write_all(&vec![b' '; N_BYTES / 100])
+                .expect("it is taken");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if status == "413" {
+            stream.shutdown(Shutdown::Write).expect("the end");
+        }
+        let mut answer = Vec::new();
+        let read = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(read.is_ok(), "{status}: {read:?} {answer}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{answer}"
+        );
+    }
+    // One that never ends is not read for ever.
+    let started = Instant::now();
+    let server = Server::start(&["--api-key", "secret", "--read-time", "1"]);
+    let mut stream = connect(&server, &head(chat, "wrong", N_BYTES));
+    while stream.write_all(b" ").is_ok() {
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "it is still taken"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1053,3 +1053,43 @@ fn a_server_has_scales_for_requests_and_for_all() {
     let (status, answer) = server.json("POST", path, &json!({ "id": 0 }));
     assert_eq!(status, 400, "{answer}");
 }
+
+#[test]
+fn scales_that_were_set_outlive_the_engine() {
+    let scratch = scratch();
+    let shipped = models::open(&models::Source::of(None), &definitions()).expect("built in");
+    let lows = updates("chat", &shipped.plan, 2);
+    let tensors: Vec<_> = lows.iter().flat_map(Low::tensors).collect();
+    let path = scratch.path().join("chat.gguf");
+    write_adapter(&path, &metadata(&shipped.plan.arch, 0.0), &tensors);
+    let file = path.to_str().expect("UTF-8");
+    let options = ["--lora", &format!("{file}=0.25"), "--lora", file];
+    let path = "/lora-adapters";
+    for server in [Server::start(&options), Server::split(&options)] {
+        let scales = || {
+            let (_, list) = server.json("GET", path, &Json::Null);
+            let list = list.as_array().expect("a list").iter();
+            list.map(|a| a["scale"].as_f64().expect("a number"))
+                .collect::<Vec<_>>()
+        };
+        let again = || {
+            let which = json!({ "model": "tiny-chat" });
+            let (_, answer) = server.json("POST", "/models/unload", &which);
+            assert_eq!(answer["was_loaded"], true, "{answer}");
+        };
+        assert_eq!(scales(), [0.25, 1.0]);
+        again();
+        assert_eq!(scales(), [0.25, 1.0], "those of the command line");
+        let set = |list: Json| server.json("POST", path, &list).0;
+        assert_eq!(set(json!([{ "id": 1, "scale": -0.5 }])), 200);
+        again();
+        assert_eq!(scales(), [0.0, -0.5]);
+        // What is refused changes nothing.
+        assert_eq!(set(json!([{ "id": 2, "scale": 1 }])), 400);
+        again();
+        assert_eq!(scales(), [0.0, -0.5]);
+        assert_eq!(set(json!([])), 200);
+        again();
+        assert_eq!(scales(), [0.0, 0.0]);
+    }
+}

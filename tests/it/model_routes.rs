@@ -160,7 +160,7 @@ fn the_document_lists_the_routes_that_there_are_and_their_fields() {
         "/detokenize" => json!({ "tokens": [5] }),
         "/tokenize" => json!({ "prompt": "1" }),
         "/apply-template" => json!({ "messages": [{ "role": "user", "content": "1" }] }),
-        "/models/rescan" => json!({}),
+        "/models/rescan" | "/quit" => json!({}),
         path if path.contains("rerank") => json!({ "query": "1", "documents": ["1"] }),
         path if path.ends_with("score") => json!({ "text_1": "1", "text_2": "1" }),
         _ => json!({ "input": "1" }),
@@ -295,6 +295,13 @@ fn a_file_that_is_no_model_is_listed_as_such_until_it_is_one() {
         "{answer}"
     );
     assert!(head.contains("x-should-retry: false"), "{head}");
+    // There is no picture of it either, which is no fault of the server.
+    let (status, answer) = server.json("GET", "/v1/models/broken/diagram", &Value::Null);
+    assert_eq!(status, 404, "{answer}");
+    assert_eq!(answer["error"]["code"], "model_not_servable", "{answer}");
+    let message = answer["error"]["message"].as_str().expect("a text");
+    let fault = models[0]["error"].as_str().expect("a text");
+    assert!(message.contains(fault), "{message}");
     std::fs::write(&broken, &whole).expect("written");
     post(&server, "/models/rescan", &json!({}));
     assert_eq!(
@@ -374,6 +381,59 @@ fn models_are_managed_with_a_key_or_from_this_machine() {
             "{path} {body}: {answer}"
         );
     }
+}
+
+#[test]
+fn a_server_is_asked_to_end_by_those_who_may_manage_it() {
+    let with_key = Server::start(&["--host", "0.0.0.0", "--api-key", "secret"]);
+    let without = Server::start(&["--host", "0.0.0.0", "--no-api-key"]);
+    for key in [None, Some("wrong")] {
+        assert_eq!(keyed(&with_key, "/quit", "", key).0, 401);
+    }
+    let (status, answer) = keyed(&without, "/quit", "", None);
+    assert!(
+        status == 403 && answer.contains("management_not_allowed"),
+        "{answer}"
+    );
+    let (status, answer) = keyed(&with_key, "/quit", "{\"now\": true}", Some("secret"));
+    assert!(
+        status == 400 && answer.contains("unknown_parameter"),
+        "{answer}"
+    );
+    for server in [&with_key, &without] {
+        assert_eq!(server.json("GET", "/health", &Value::Null).0, 200);
+    }
+    let (status, answer) = keyed(&with_key, "/quit", "", Some("secret"));
+    assert!(
+        status == 202 && answer.contains("\"success\":true"),
+        "{answer}"
+    );
+    with_key.ended();
+
+    // On this machine no key is needed. What is under way is completed.
+    let local = Server::split(&[]);
+    let body = json!({
+        "model": "tiny-chat", "prompt": "2+2=", "max_tokens": 200, "ignore_eos": true, "stream": true,
+    });
+    let mut stream = local.send(
+        "POST",
+        "/v1/completions",
+        "application/json",
+        &body.to_string(),
+    );
+    let mut start = [0; 64];
+    stream.read_exact(&mut start).expect("the head");
+    assert_eq!(keyed(&local, "/quit", "{}", None).0, 202);
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).expect("the rest");
+    assert!(
+        rest.contains("data: [DONE]") && !rest.contains("\"error\""),
+        "{rest}"
+    );
+    let log = local.ended();
+    // The engine process's line of the request is there, and no death.
+    assert_eq!(log.matches("path=\"/v1/completions\"").count(), 1, "{log}");
+    assert!(!log.contains("died"), "{log}");
 }
 
 #[test]
@@ -667,6 +727,31 @@ fn the_least_recently_used_model_gives_way_and_one_in_use_never() {
         waiting.join().expect("answered in its turn");
     });
     assert_eq!(states(&server), ["loaded", "not loaded"]);
+}
+
+#[test]
+fn a_picture_of_what_cannot_be_served_is_no_error_of_the_server() {
+    let folder = scratch();
+    let whole = std::fs::read(shipped()).expect("readable");
+    std::fs::write(folder.path().join("broken.gguf"), &whole[..5000]).expect("written");
+    // An error in the log would fail this test.
+    let server = Server::start(&["--models", text(folder.path())]);
+    let (status, answer) = server.json("GET", "/v1/models/broken/diagram", &Value::Null);
+    assert_eq!(status, 404, "{answer}");
+    // Why is told to those who may manage the models.
+    let server = Server::start(&[
+        "--models",
+        text(folder.path()),
+        "--host",
+        "0.0.0.0",
+        "--no-api-key",
+    ]);
+    let (status, answer) = server.json("GET", "/v1/models/broken/diagram", &Value::Null);
+    let message = answer["error"]["message"].as_str().expect("a text");
+    assert_eq!(
+        (status, message),
+        (404, "the model `broken` cannot be served")
+    );
 }
 
 #[test]

@@ -276,6 +276,155 @@ fn a_truncated_mapped_file_ends_its_model_alone() {
     assert_eq!(server.json("POST", "/v1/completions", &body("one")).0, 200);
 }
 
+#[test]
+fn a_process_that_hangs_is_ended_and_its_requests_with_it() {
+    let folder = scratch();
+    let server = two_models(folder.path(), &["--hang-time", "2"]).expecting_errors();
+    let two = Stream::start(&server, "/v1/completions", &long("two"));
+    let stream = Stream::start(&server, "/v1/completions", &long("one"));
+    let mut whole = long("one");
+    whole["stream"] = json!(false);
+    let id = engine(&server, "one");
+    let started = Instant::now();
+    kill(id, Signal::STOP);
+    std::thread::scope(|scope| {
+        let whole = scope.spawn(|| server.json("POST", "/v1/completions", &whole));
+        let (rest, _, last) = stream.rest();
+        // Two seconds without an answer, and one for an answer that is on its way.
+        let took = started.elapsed();
+        assert!(took > Duration::from_secs(1), "{took:?}");
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        assert_eq!(last["error"]["code"], "engine_died", "{last}");
+        let message = last["error"]["message"].as_str().expect("a text");
+        assert!(message.contains("`one`"), "{message}");
+        assert!(message.contains("did not answer for 2s"), "{message}");
+        assert!(!rest.contains("[DONE]"), "{rest}");
+        let (status, answer) = whole.join().expect("it lives");
+        assert_eq!(status, 500, "{answer}");
+        assert_eq!(answer["error"]["code"], "engine_died", "{answer}");
+    });
+    eventually("its memory is back", || resident(id) == 0);
+    assert_eq!(state(&server, "one")["state"], "failed");
+    assert_eq!(state(&server, "two")["state"], "loaded");
+    let (rest, _, _) = two.rest();
+    assert!(
+        rest.contains("data: [DONE]") && !rest.contains("\"error\""),
+        "{rest}"
+    );
+    let short = json!({ "model": "one", "prompt": "1", "max_tokens": 2 });
+    post(&server, "/v1/completions", &short);
+    let page = server.raw("GET", "/metrics", "text/plain", "").2;
+    assert!(
+        page.contains("bench_engine_deaths_total{model=\"one\"} 1\n"),
+        "{page}"
+    );
+    assert!(
+        page.contains("bench_engine_deaths_total{model=\"two\"} 0\n"),
+        "{page}"
+    );
+}
+
+#[test]
+fn a_long_prefill_is_no_hang_and_a_process_may_hang_where_nobody_watches() {
+    let folder = scratch();
+    let server = two_models(folder.path(), &["--hang-time", "1"]);
+    let started = Instant::now();
+    let mut took = Duration::ZERO;
+    // Each takes a while, whatever the machine: none of what was read before is read again.
+    for first in 0..20 {
+        let prompt = format!("{first} {}", "1 2 3 4 5 6 7 8 9 ".repeat(80));
+        let body = json!({ "model": "one", "prompt": prompt, "max_tokens": 1 });
+        post(&server, "/v1/completions", &body);
+        took = started.elapsed();
+        if took > Duration::from_secs(5) {
+            break;
+        }
+    }
+    let page = server.raw("GET", "/metrics", "text/plain", "").2;
+    let deaths = "bench_engine_deaths_total{model=\"one\"} 0\n";
+    assert!(page.contains(deaths), "after {took:?}: {page}");
+    drop(server);
+
+    let server = two_models(folder.path(), &["--hang-time", "0"]);
+    let stream = Stream::start(&server, "/v1/completions", &long("one"));
+    let id = engine(&server, "one");
+    kill(id, Signal::STOP);
+    std::thread::sleep(Duration::from_secs(2));
+    kill(id, Signal::CONT);
+    assert!(stream.rest().0.contains("data: [DONE]"));
+}
+
+#[test]
+fn lines_of_a_process_that_are_not_of_its_log_have_its_name() {
+    let folder = scratch();
+    std::fs::write(folder.path().join("one.gguf"), model()).expect("written");
+    // What the dynamic linker writes of it comes from no log.
+    let odd = "/nowhere/marker.so";
+    for format in ["text", "json"] {
+        let options = ["--models", text(folder.path()), "--log-format", format];
+        let server = Server::with(&options, &[("LD_PRELOAD", odd)]);
+        let body = json!({ "model": "one", "prompt": "1", "max_tokens": 2 });
+        post(&server, "/v1/completions", &body);
+        assert_eq!(server.json("POST", "/quit", &json!({})).0, 202);
+        let log = server.ended();
+        let lines =
+            |part: &str| -> Vec<&str> { log.lines().filter(|line| line.contains(part)).collect() };
+        // The server's own comes before its log is.
+        let (raw, named): (Vec<&str>, Vec<&str>) = lines(odd)
+            .into_iter()
+            .partition(|line| line.starts_with("ERROR: ld.so"));
+        assert_eq!((raw.len(), named.len()), (1, 1), "{log}");
+        // That of a request is as its process wrote it.
+        let of_request = lines("/v1/completions");
+        assert_eq!(of_request.len(), 1, "{log}");
+        if format == "text" {
+            assert!(named[0].contains(" WARN engine: ERROR: ld.so"), "{log}");
+            assert!(named[0].ends_with(" engine=one"), "{log}");
+            assert!(of_request[0].ends_with(" engine=one"), "{log}");
+        } else {
+            let fields = |line: &str| -> Value { serde_json::from_str(line).expect("JSON") };
+            assert_eq!(fields(named[0])["engine"], "one", "{log}");
+            assert!(
+                fields(named[0])["message"]
+                    .as_str()
+                    .is_some_and(|m| m.contains(odd)),
+                "{log}"
+            );
+            assert_eq!(fields(of_request[0])["engine"], "one", "{log}");
+        }
+    }
+}
+
+#[test]
+fn the_load_of_a_process_tells_how_far_it_is() {
+    let folder = scratch();
+    let server = two_models(folder.path(), &["--type", "q8_0"]);
+    let body = json!({ "model": "one", "stream": true });
+    let events = server.events("/models/load", &body);
+    let (done, events) = events.split_last().expect("events");
+    assert_eq!(done, "[DONE]");
+    let events: Vec<Value> = events
+        .iter()
+        .map(|event| serde_json::from_str(event).expect("JSON"))
+        .collect();
+    let (last, loading) = events.split_last().expect("events");
+    assert_eq!(last["state"], "loaded", "{events:?}");
+    let shares = loading.iter().map(|event| &event["progress"]);
+    let shares: Vec<u64> = shares
+        .filter_map(|share| share["loaded_bytes"].as_u64())
+        .collect();
+    assert!(shares.is_sorted(), "{events:?}");
+    let totals: Vec<u64> = loading
+        .iter()
+        .filter_map(|event| event["progress"]["total_bytes"].as_u64())
+        .collect();
+    assert!(
+        totals.contains(&0) && totals.iter().any(|total| *total > 1 << 20),
+        "{events:?}"
+    );
+    assert_eq!(state(&server, "one")["state"], "loaded");
+}
+
 /// Folders of sockets that a server left.
 fn left_folders(id: u32) -> usize {
     let start = format!("bench-{id}-");

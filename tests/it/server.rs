@@ -36,9 +36,15 @@ impl Server {
 
     /// A server whose models have processes of their own.
     pub fn split(extra: &[&str]) -> Self {
+        Self::with(extra, &[])
+    }
+
+    /// The same with variables of the environment.
+    pub fn with(extra: &[&str], environment: &[(&str, &str)]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_bench"))
             .args(["serve", "--port", "0", "--threads", "1"])
             .args(extra)
+            .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -71,6 +77,13 @@ impl Server {
     pub fn expecting_errors(mut self) -> Self {
         self.expects_errors = true;
         self
+    }
+
+    /// Waits until the server has ended by itself; its log.
+    pub fn ended(mut self) -> String {
+        assert!(self.child.wait().expect("it ends").success());
+        let log = self.log.take().and_then(|log| log.join().ok());
+        log.unwrap_or_default()
     }
 
     /// Ends the server at once; its log, all of it.

@@ -5,7 +5,8 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::{Engine, LoadFault, Loaded, Place, Pool, State};
+use super::loading::Loaded;
+use super::{Engine, LoadFault, Place, Pool, State};
 
 /// How many models stay loaded, and for how long.
 #[derive(Clone, Copy, Debug, Default)]

@@ -9,7 +9,7 @@ use super::*;
 async fn many_requests_share_one_load_that_fails_and_the_next_loads_again() {
     let n_loads = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&n_loads);
-    let loader: Loader = Arc::new(move |_, _| {
+    let loader: Loader = Arc::new(move |_| {
         counted.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(100));
         Err(LoadFault::new("no"))
@@ -37,7 +37,7 @@ async fn many_requests_share_one_load_that_fails_and_the_next_loads_again() {
 async fn a_load_goes_on_when_nobody_waits_for_it() {
     let n_loads = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&n_loads);
-    let loader: Loader = Arc::new(move |_, _| {
+    let loader: Loader = Arc::new(move |_| {
         std::thread::sleep(Duration::from_millis(100));
         counted.fetch_add(1, Ordering::SeqCst);
         panic!("a loader that panics")

@@ -1,0 +1,143 @@
+//! A stream whose model is being loaded: comments tell how much of it is there, so that nobody between here and the
+//! client takes the silence for an end; the answer follows.
+//!
+//! A load that is short holds up nothing: its answer has its own status. After that the status has been sent, and a
+//! refusal is an event of the stream.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream, Bytes, to_bytes};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, StreamExt};
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+use crate::api::MAX_BODY_BYTES;
+use crate::api::error::Error;
+use crate::api::pool::Load;
+use crate::api::record::Record;
+
+use super::{Call, Dialect, is_stream};
+
+/// How long a load holds up the head of an answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Time between two comments while a model is loaded, and after that.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
+
+/// A call that ends when nobody waits for it any more.
+struct Task(JoinHandle<Response>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Task {
+    async fn response(&mut self) -> Response {
+        let ended = || Error::Engine {
+            detail: "a handler ended without a response".into(),
+        };
+        let response = (&mut self.0).await;
+        response.unwrap_or_else(|_| ended().into_response())
+    }
+}
+
+/// A stream on its way to the client.
+enum State {
+    /// Nothing of the answer is there.
+    Waiting {
+        task: Task,
+        load: Load,
+        dialect: Dialect,
+        record: Arc<Record>,
+        /// Time until the next comment.
+        pause: Duration,
+    },
+    Answering(BodyDataStream),
+}
+
+/// The answer to a call whose model is being loaded.
+pub(super) async fn answer(call: Call, mut load: Load) -> Response {
+    let (dialect, record) = (Dialect::of(call.head.uri.path()), Record::current());
+    let work = Arc::clone(&record).scope(call.run());
+    let mut task = Task(tokio::spawn(work));
+    let is_long = {
+        let ended = load.ended();
+        tokio::time::timeout(PATIENCE, ended).await.is_err()
+    };
+    if !is_long {
+        return task.response().await;
+    }
+    let state = State::Waiting {
+        task,
+        load,
+        dialect,
+        record,
+        pause: Duration::ZERO,
+    };
+    let parts = stream::unfold(Some(state), |state| async { next(state?).await });
+    let body = Body::from_stream(parts.map(Ok::<_, Infallible>));
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, body).into_response()
+}
+
+/// The next part, and what follows.
+async fn next(state: State) -> Option<(Bytes, Option<State>)> {
+    match state {
+        State::Answering(mut data) => {
+            // A stream that breaks has said so.
+            let part = data.next().await?.ok()?;
+            Some((part, Some(State::Answering(data))))
+        }
+        State::Waiting {
+            mut task,
+            load,
+            dialect,
+            record,
+            pause,
+        } => {
+            let response = tokio::time::timeout(pause, task.response()).await;
+            if let Ok(response) = response {
+                return Some(begun(response, dialect, &record).await);
+            }
+            let [often, rarely] = PAUSES;
+            let (comment, pause) = match load.is_over() {
+                true => (": loaded\n\n".to_owned(), rarely),
+                false => match load.share().percent() {
+                    Some(percent) => (format!(": loading, {percent} %\n\n"), often),
+                    None => (": loading\n\n".to_owned(), often),
+                },
+            };
+            let state = State::Waiting {
+                task,
+                load,
+                dialect,
+                record,
+                pause,
+            };
+            Some((comment.into(), Some(state)))
+        }
+    }
+}
+
+/// The start of an answer, whose head has been sent: its events, or what refuses it as an event.
+async fn begun(response: Response, dialect: Dialect, record: &Record) -> (Bytes, Option<State>) {
+    let (head, body) = response.into_parts();
+    if head.status == StatusCode::OK && is_stream(&head.headers) {
+        return (
+            Bytes::new(),
+            Some(State::Answering(body.into_data_stream())),
+        );
+    }
+    record.fail();
+    let body = to_bytes(body, MAX_BODY_BYTES).await.unwrap_or_default();
+    let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    (dialect.failed(head.status, &body, 0).into(), None)
+}

@@ -1,0 +1,230 @@
+//! Loading a model: once, however many requests wait for it, and told as far as it has come.
+//!
+//! A load goes on when nobody waits for it any more. Not here: which other models give way for it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::watch;
+
+use crate::engine::serving;
+use crate::files::models::Source;
+
+use super::super::error::Error;
+use super::{Engine, Place, Pool, Started, State};
+
+/// Why a model could not be loaded.
+#[derive(Clone, Debug)]
+pub struct LoadFault {
+    /// For the log.
+    pub message: String,
+    /// Whether less used memory would help.
+    pub lacks_memory: bool,
+    /// Whether an engine process died of it.
+    pub is_death: bool,
+}
+
+impl LoadFault {
+    /// A fault that memory would not help.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            lacks_memory: false,
+            is_death: false,
+        }
+    }
+}
+
+/// A model to be loaded.
+pub struct Wanted<'a> {
+    /// Name under which it is served.
+    pub name: &'a str,
+    /// Where it is.
+    pub source: &'a Source,
+    /// Scales of its adapters that a request has set; none: those of its options.
+    pub scales: Option<Vec<(usize, f32)>>,
+    /// Called with the bytes loaded and the bytes in all.
+    pub progress: serving::Progress,
+}
+
+/// Loads a model and starts its engine.
+pub type Loader = Arc<dyn Fn(Wanted<'_>) -> Result<Started, LoadFault> + Send + Sync>;
+
+pub(super) type Loaded = Result<Engine, String>;
+
+/// How much of a model is loaded, in bytes; nothing of nothing until that is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::api) struct Share {
+    pub(in crate::api) loaded: u64,
+    pub(in crate::api) total: u64,
+}
+
+impl Share {
+    /// In whole percent.
+    pub(in crate::api) fn percent(self) -> Option<u64> {
+        let loaded = u128::from(self.loaded.min(self.total));
+        (loaded * 100)
+            .checked_div(self.total.into())
+            .map(|percent| percent as u64)
+    }
+}
+
+/// A load under way, as those see it who wait for it.
+#[derive(Clone)]
+pub(in crate::api) struct Load {
+    name: String,
+    ended: watch::Receiver<Option<Loaded>>,
+    share: watch::Receiver<Share>,
+}
+
+impl Load {
+    /// How far it is.
+    pub(in crate::api) fn share(&self) -> Share {
+        *self.share.borrow()
+    }
+
+    /// Whether it has ended.
+    pub(in crate::api) fn is_over(&self) -> bool {
+        self.ended.borrow().is_some()
+    }
+
+    /// Waits until it is further; none at its end.
+    pub(in crate::api) async fn next(&mut self) -> Result<Option<Share>, Error> {
+        let mut share = self.share.clone();
+        let is_further = tokio::select! {
+            biased;
+            ended = self.ended() => return ended.map(|_| None),
+            changed = share.changed() => changed,
+        };
+        self.share = share;
+        match is_further {
+            Ok(()) => Ok(Some(self.share())),
+            // Its model is gone.
+            Err(_) => self.ended().await.map(|_| None),
+        }
+    }
+
+    /// Waits for its end.
+    pub(in crate::api) async fn ended(&mut self) -> Result<Engine, Error> {
+        let loaded = match self.ended.wait_for(Option::is_some).await {
+            Ok(loaded) => loaded.clone(),
+            Err(_) => None,
+        };
+        let loaded = loaded.unwrap_or_else(|| Err("the server is ending".into()));
+        loaded.map_err(|detail| Error::Load {
+            name: self.name.clone(),
+            detail,
+        })
+    }
+}
+
+impl Place {
+    /// Tells how much of it is loaded, where that is news.
+    fn share_is(&self, share: Share) {
+        let is_new = |own: &mut Share| std::mem::replace(own, share) != share;
+        self.share.send_if_modified(is_new);
+    }
+
+    /// Loads it on this thread.
+    pub(super) fn try_load(&self, loader: &Loader) -> Result<Started, LoadFault> {
+        self.share_is(Share::default());
+        let share = self.share.clone();
+        let wanted = Wanted {
+            name: &self.name,
+            source: &self.source,
+            scales: self.scales().clone(),
+            progress: Box::new(move |loaded, total| {
+                share.send_replace(Share { loaded, total });
+            }),
+        };
+        let load = AssertUnwindSafe(|| loader(wanted));
+        catch_unwind(load).unwrap_or_else(|_| Err(LoadFault::new("loading panicked")))
+    }
+
+    /// Takes note of how loading it ended.
+    pub(super) fn settle(self: &Arc<Self>, loaded: Result<Started, LoadFault>) -> Loaded {
+        self.touch();
+        if let Err(fault) = &loaded
+            && fault.is_death
+        {
+            self.deaths().note(&fault.message);
+        }
+        let loaded = loaded.map(|started| Engine::new(started, &self.name));
+        let loaded = loaded.map_err(|fault| fault.message);
+        let mut state = self.state();
+        match &loaded {
+            Ok(engine) => {
+                self.n_loads.fetch_add(1, Ordering::Relaxed);
+                self.deaths().end();
+                if let Some(description) = engine.description() {
+                    *self.description() = Some(Ok(description));
+                }
+                *state = State::Loaded(engine.clone());
+                drop(state);
+                self.supervise(engine);
+            }
+            Err(_) => {
+                self.n_failures.fetch_add(1, Ordering::Relaxed);
+                *state = State::NotLoaded;
+            }
+        }
+        loaded
+    }
+
+    /// The model if it is loaded, else its load, which is started if need be.
+    fn begin(self: &Arc<Self>, pool: &Arc<Pool>) -> Result<Engine, Load> {
+        self.touch();
+        let mut state = self.state();
+        match &*state {
+            State::Loaded(engine) => return Ok(engine.clone()),
+            State::Loading(load) => return Err(load.clone()),
+            State::NotLoaded => {}
+        }
+        let (tell, ended) = watch::channel(None);
+        self.share_is(Share::default());
+        let load = Load {
+            name: self.name.clone(),
+            ended,
+            share: self.share.subscribe(),
+        };
+        *state = State::Loading(load.clone());
+        let (place, pool) = (Arc::clone(self), Arc::clone(pool));
+        tokio::task::spawn_blocking(move || {
+            // Nobody may wait any more.
+            let _ = tell.send(Some(pool.load_resident(&place)));
+        });
+        Err(load)
+    }
+}
+
+impl Pool {
+    /// The engine of a model, or its load, which is started if need be.
+    pub(in crate::api) fn begin(
+        self: &Arc<Self>,
+        name: &str,
+    ) -> Result<Result<Engine, Load>, Error> {
+        let (_, place) = self.place(name)?;
+        place.check_rest()?;
+        Ok(place.begin(self))
+    }
+
+    /// The engine of a model, loaded if need be.
+    pub(in crate::api) async fn engine(self: &Arc<Self>, name: &str) -> Result<Engine, Error> {
+        match self.begin(name)? {
+            Ok(engine) => Ok(engine),
+            Err(mut load) => load.ended().await,
+        }
+    }
+
+    /// Loads every model now.
+    ///
+    /// # Errors
+    /// The first model that cannot be loaded, with its reason.
+    pub fn load_all(&self) -> Result<(), String> {
+        for (_, place) in self.all() {
+            self.load_resident(&place)?;
+        }
+        Ok(())
+    }
+}
