@@ -2,9 +2,9 @@
 """Opens the page of `bench serve` in headless Chromium and uses it as a person does.
 
 Chats, looks at alternatives and continues from one, folds reasoning, calls a tool, watches text diffusion, stops,
-edits, enters an API key, goes without a mouse, narrows the window, changes colours, and fails if what is seen is
-not what should be. An error in the console or a request to another origin is a failure too. Leaves screenshots in a
-folder.
+edits, loads and unloads a model, enters an API key, goes without a mouse, narrows the window, changes colours, and
+fails if what is seen is not what should be. An error in the console or a request to another origin is a failure too.
+Leaves screenshots in a folder.
 
 Needs scripts/requirements-page.txt and a Chromium (CHROMIUM, else the PATH).
 """
@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -131,8 +132,9 @@ class Drive:
 
 
 def fits(drive):
-    """Whether nothing is wider than the window."""
-    return drive.js("document.documentElement.scrollWidth <= innerWidth && document.querySelector('.log').scrollWidth <= document.querySelector('.log').clientWidth")
+    """Whether nothing is wider than the window, and no button of the head is cut off."""
+    ends = drive.js("[...document.querySelectorAll('header button')].map(button => button.getBoundingClientRect().right - innerWidth)")
+    return max(ends) <= -8 and drive.js("document.documentElement.scrollWidth <= innerWidth && document.querySelector('.log').scrollWidth <= document.querySelector('.log').clientWidth")
 
 
 def chats(drive):
@@ -399,6 +401,78 @@ def looks(drive):
     drive.page.set_viewport_size(WIDE)
 
 
+def loads(drive):
+    """A model is loaded and unloaded, without a mouse too, in every width and colour."""
+    drive.page.set_viewport_size(WIDE)
+    drive.page.emulate_media(color_scheme="light")
+    drive.at("#new").click()
+    drive.model("big")
+    load, share = drive.at("#load"), drive.at("#share")
+    expect(load).to_have_text("Load")
+    drive.check(share.is_hidden(), "something is being loaded")
+    # By keyboard: after the list of models.
+    drive.at("#model").focus()
+    drive.page.keyboard.press("Tab")
+    drive.check(drive.js("document.activeElement.id") == "load", "the button does not follow the list")
+    drive.js("window.seen = []; new MutationObserver(() => seen.push(document.getElementById('load').textContent))"
+             ".observe(document.getElementById('load'), { childList: true, characterData: true, subtree: true })")
+    drive.page.keyboard.press("Enter")
+    expect(share).to_be_visible()
+    expect(load).to_have_text(re.compile("%$"))
+    drive.shot("loading")
+    drive.page.keyboard.press("Enter")
+    expect(load).to_have_text("Unload")
+    drive.check(share.is_hidden() and "loaded" in drive.at("#facts").inner_text(), "it is not shown that it is loaded")
+    drive.check(drive.js("document.activeElement.id") == "load", "the focus is lost")
+    seen = drive.js("seen.filter(text => text.endsWith('%')).map(text => parseInt(text))")
+    drive.check(len(seen) > 1 and seen == sorted(seen), f"progress {seen}")
+    expect(drive.at("#say")).to_have_text("big is loaded")
+    drive.page.keyboard.press("Space")
+    expect(load).to_have_text("Load")
+    drive.check("not loaded" in drive.at("#facts").inner_text(), "it is not unloaded")
+    for size in [WIDE, {"width": 768, "height": 1024}, NARROW]:
+        for scheme in ["light", "dark"]:
+            drive.page.set_viewport_size(size)
+            drive.page.emulate_media(color_scheme=scheme)
+            load.click()
+            expect(share).to_be_visible()
+            drive.page.wait_for_timeout(400)
+            name = f"loading.{size['width']}.{scheme}"
+            drive.check(fits(drive), f"{name}: wider than the window")
+            worst = drive.js(CONTRAST)
+            drive.check(worst[0] >= 4.5, f"{name}: contrast {worst}")
+            drive.shot(name)
+            expect(load).to_have_text("Unload")
+            drive.check(fits(drive), f"{name}: wider than the window, loaded")
+            load.click()
+            expect(load).to_have_text("Load")
+    # What a message waits for is told below it, and beside the model.
+    drive.page.set_viewport_size(WIDE)
+    drive.page.emulate_media(color_scheme="light")
+    drive.page.fill("#max_tokens", "4")
+    drive.page.fill("#input", "2+2=?")
+    drive.page.keyboard.press("Enter")
+    expect(drive.last(".foot")).to_contain_text("Loading the model")
+    expect(share).to_be_visible()
+    drive.shot("loading.message")
+    drive.settled()
+    drive.check(drive.at(".fault:visible").count() == 0, "the answer fails")
+    expect(load).to_have_text("Unload")
+    load.click()
+    expect(load).to_have_text("Load")
+    # A failure is told.
+    drive.page.route("**/models/load", lambda route: route.fulfill(
+        status=403, content_type="application/json", body='{"error": {"message": "models are managed by others"}}'))
+    load.click()
+    expect(drive.at("#facts.fault")).to_have_text("models are managed by others")
+    drive.shot("loading.refused")
+    drive.page.unroute("**/models/load")
+    drive.complaints.clear()
+    drive.model("tiny-chat")
+    expect(drive.at("#facts.fault")).to_have_count(0)
+    drive.page.fill("#max_tokens", "")
+
+
 def calm(drive):
     """Nothing moves where that is not wanted."""
     drive.page.emulate_media(color_scheme="light")
@@ -439,11 +513,16 @@ def keyed(drive):
     drive.check(kept == [True, False], f"the key is kept in {kept}")
 
 
-STEPS = [chats, alternatives, stops, changes, settings, diagram, reasons, calls, diffuses, keyboard, safe, looks, calm]
+STEPS = [chats, alternatives, stops, changes, settings, diagram, reasons, calls, diffuses, keyboard, safe, looks, loads, calm]
 
 
-def models(folder):
-    """A folder of models: the built-in ones, and one of them with other chat templates."""
+def models(folder, bench):
+    """A folder of models: the built-in ones, one of them with other chat templates, and a large one."""
+    sizes = ["block_count=8", "n_embd=1024", "n_ff=3072"]
+    command = [bench, "synth", "llama", "--vocab", ROOT / "models/tiny-chat.gguf", "--type", "f16", "-o", folder / "big.gguf"]
+    subprocess.run(command + [part for size in sizes for part in ("--set", size)], check=True, stdout=subprocess.DEVNULL)
+    # So that loading it takes a while.
+    (folder / "bench.toml").write_text('[per_model.big]\ntype = "q4_k"\n')
     for name in ["tiny-chat.gguf", "tiny-diffusion.gguf"]:
         shutil.copy(ROOT / "models" / name, folder)
     for name, template in TEMPLATES.items():
@@ -467,7 +546,8 @@ def main():
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         try:
-            with Server(args.bench, "--models", models(pathlib.Path(folder)), "--ctx", "4096") as server:
+            folder = models(pathlib.Path(folder), args.bench)
+            with Server(args.bench, "--models", folder, "--ctx", "4096", "--config", folder / "bench.toml") as server:
                 drive = Drive(browser, server.url, args.out, permissions=["clipboard-read", "clipboard-write"])
                 for step in steps:
                     step(drive)

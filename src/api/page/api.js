@@ -35,11 +35,15 @@ export async function diagram(model, view) {
     return URL.createObjectURL(await response.blob());
 }
 
-/// Posts a request and hands over each chunk of its stream.
-export async function stream(path, body, signal, take) {
-    const response = await ask(path, {
-        method: 'POST', signal, headers: { 'content-type': 'application/json' }, body: JSON.stringify(body),
-    });
+const send = (path, body, signal) => ask(path, {
+    method: 'POST', signal, headers: { 'content-type': 'application/json' }, body: JSON.stringify(body),
+});
+
+export const post = async (path, body) => (await send(path, body)).json();
+
+/// Posts a request and hands over each chunk of its stream, and what its comments say.
+export async function stream(path, body, signal, take, note = () => {}) {
+    const response = await send(path, body, signal);
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = '';
     for (;;) {
@@ -48,6 +52,7 @@ export async function stream(path, body, signal, take) {
         const events = (rest + value).split('\n\n');
         rest = events.pop();
         for (const event of events) {
+            if (event.startsWith(': ')) note(event.slice(2));
             const data = event.startsWith('data:') ? event.slice(5).trim() : '';
             if (data === '[DONE]') return;
             if (!data) continue;

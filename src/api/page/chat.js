@@ -127,7 +127,7 @@ async function run(isContinued) {
             clock.tick(chunk);
             waiting.push(chunk);
             timer ||= setTimeout(draw, 40);
-        });
+        }, comment => turn.progress(model.heard(comment)));
     } catch (error) {
         reason = own.signal.aborted ? 'stopped' : 'failed';
         if (!own.signal.aborted) fault(turn, error);

@@ -1,13 +1,17 @@
-// The models: which there are, their numbers, the one that answers, and its diagram.
+// The models: which there are, their numbers, the one that answers, whether it is loaded, and its diagram.
 
-import { diagram, json } from './api.js';
-import { by, element } from './dom.js';
+import { diagram, json, post, stream } from './api.js';
+import { by, element, say } from './dom.js';
 
 const STORE = 'bench.model';
 
 let models = [];
 let known = '';
 let view = 'stack';
+// What this page does to a model now, and how much of it is loaded; why the last of it failed.
+let doing = null;
+let fault = '';
+let timer = 0;
 
 export const selected = () => by('model').value;
 const entry = () => models.find(({ id }) => id === selected());
@@ -36,9 +40,61 @@ function numbers(model) {
 
 function tell() {
     const model = entry(), meta = model?.meta;
-    const facts = [meta?.arch, meta?.n_params && `${count(meta.n_params)} parameters`, meta?.size && bytes(meta.size), model?.state];
-    by('facts').textContent = facts.filter(Boolean).join(' · ');
+    const state = !doing || doing.id !== model?.id ? model?.state : doing.unloads ? 'unloading' : 'loading';
+    const facts = [meta?.arch, meta?.n_params && `${count(meta.n_params)} parameters`, meta?.size && bytes(meta.size), state];
+    by('facts').textContent = fault || facts.filter(Boolean).join(' · ');
+    by('facts').classList.toggle('fault', fault !== '');
     by('show-model').disabled = !model;
+    tellLoad(model);
+}
+
+/// Shows what can be done with the memory of a model, or how far that is.
+function tellLoad(model) {
+    const own = doing && doing.id === model?.id ? doing : null, isBusy = own !== null || model?.state === 'loading';
+    const isLoaded = model?.state === 'loaded', share = own ? own.share : model?.progress?.fraction;
+    const words = !isBusy ? (isLoaded ? 'Unload' : 'Load') : own?.unloads ? 'Unloading' : share == null ? 'Loading' : `${Math.floor(share * 100)} %`;
+    const button = by('load');
+    button.textContent = words;
+    button.title = isLoaded ? 'Give the memory of the model back' : 'Load the model into memory';
+    button.disabled = !model || model.state === 'not servable';
+    button.setAttribute('aria-disabled', isBusy);
+    by('share').hidden = !isBusy;
+    if (share == null) by('share').removeAttribute('value');
+    else by('share').value = share;
+    clearTimeout(timer);
+    // Somebody else loads it, who tells this page nothing.
+    if (isBusy && !own) timer = setTimeout(refresh, 1000);
+}
+
+/// Loads the model that is selected, or gives its memory back.
+async function toggle() {
+    const { id, state } = entry() ?? {};
+    if (!id || doing || state === 'loading') return;
+    doing = { id, share: null, unloads: state === 'loaded' };
+    fault = '';
+    tell();
+    say(doing.unloads ? `Unloading ${id}` : `Loading ${id}`);
+    try {
+        if (doing.unloads) await post('/models/unload', { model: id });
+        else await stream('/models/load', { model: id, stream: true }, null, ({ progress }) => {
+            doing.share = progress?.fraction ?? doing.share;
+            tell();
+        });
+        say(doing.unloads ? `${id} is unloaded` : `${id} is loaded`);
+    } catch (error) {
+        fault = error instanceof TypeError ? 'The server cannot be reached.' : error.message;
+        say(fault);
+    }
+    doing = null;
+    await refresh();
+    tell();
+}
+
+/// What a comment of a stream says of the model that has to be loaded for it.
+export function heard(comment) {
+    if (!comment.startsWith('loading')) return 'Waiting …';
+    refresh();
+    return comment.replace('loading', 'Loading the model');
 }
 
 function option({ id, state, meta }) {
@@ -50,16 +106,20 @@ function option({ id, state, meta }) {
 /// Asks which models there are and what has become of them.
 export async function load() {
     const { data } = await json('/v1/models');
-    // A list that is open stays open.
-    if (JSON.stringify(data) === known) return;
-    known = JSON.stringify(data);
     models = data;
+    const listed = JSON.stringify(data.map(({ progress, ...rest }) => rest));
+    // A list that is open stays open.
+    if (listed !== known) list();
+    known = listed;
+    tell();
+}
+
+function list() {
     const had = selected() || localStorage.getItem(STORE);
     by('model').replaceChildren(...models.map(option));
     const isThere = models.some(({ id }) => id === had);
     const first = by('model').querySelector('option:not([disabled])');
     by('model').value = isThere ? had : first?.value ?? '';
-    tell();
 }
 
 export const refresh = () => load().catch(() => {});
@@ -85,8 +145,10 @@ async function draw() {
 export function listen() {
     by('model').addEventListener('change', () => {
         localStorage.setItem(STORE, selected());
+        fault = '';
         tell();
     });
+    by('load').addEventListener('click', toggle);
     by('show-model').addEventListener('click', () => {
         by('dialog').showModal();
         draw();
