@@ -518,7 +518,7 @@ STEPS = [chats, alternatives, stops, changes, settings, diagram, reasons, calls,
 
 def models(folder, bench):
     """A folder of models: the built-in ones, one of them with other chat templates, and a large one."""
-    sizes = ["block_count=8", "n_embd=1024", "n_ff=3072"]
+    sizes = ["block_count=4", "n_embd=768", "n_ff=2048"]
     command = [bench, "synth", "llama", "--vocab", ROOT / "models/tiny-chat.gguf", "--type", "f16", "-o", folder / "big.gguf"]
     subprocess.run(command + [part for size in sizes for part in ("--set", size)], check=True, stdout=subprocess.DEVNULL)
     # So that loading it takes a while.

@@ -86,6 +86,9 @@ pub(super) enum Error {
     /// There is no picture of the model.
     #[error("the model `{name}` could not be drawn")]
     Drawing { name: String, detail: String },
+    /// The request is sound as far as this process can say: the model's engine process has to answer it.
+    #[error("the request did not go to the model's engine process")]
+    Elsewhere,
     /// The engine process died while it had the request.
     #[error(
         "the engine process of the model `{name}` died: {how}; the next request starts it again"
@@ -198,6 +201,7 @@ impl Error {
             Self::Engine { .. }
             | Self::EngineDied { .. }
             | Self::Drawing { .. }
+            | Self::Elsewhere
             | Self::NotFinite(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -229,7 +233,7 @@ impl Error {
             Self::Time(_) => "timeout",
             Self::NotFinite(_) => "non_finite_logits",
             Self::NotServable { .. } => "model_not_servable",
-            Self::Engine { .. } | Self::Drawing { .. } => "internal_error",
+            Self::Engine { .. } | Self::Drawing { .. } | Self::Elsewhere => "internal_error",
             Self::NoRoute(_) => "unknown_url",
             Self::Method => "method_not_allowed",
         }
@@ -261,6 +265,7 @@ impl Error {
                 tracing::error!(model = name, how, "a request ended with its engine process");
             }
             Self::NotFinite(failure) => tracing::error!(%failure, "a completion failed"),
+            Self::Elsewhere => {}
             other => tracing::info!(error = %other, "refused"),
         }
     }
@@ -286,6 +291,10 @@ impl Error {
     }
 }
 
+/// Marks the response of [`Error::Elsewhere`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IsElsewhere;
+
 /// What a response refuses with, for a route that writes errors in another shape.
 #[derive(Clone, Debug)]
 pub(super) struct Refusal(pub(super) String);
@@ -296,6 +305,9 @@ impl IntoResponse for Error {
         let status = self.status();
         let mut response = (status, Json(self.body())).into_response();
         response.extensions_mut().insert(Refusal(self.to_string()));
+        if matches!(self, Self::Elsewhere) {
+            response.extensions_mut().insert(IsElsewhere);
+        }
         let headers = response.headers_mut();
         if status == StatusCode::UNAUTHORIZED {
             let scheme = HeaderValue::from_static("Bearer realm=\"bench\"");

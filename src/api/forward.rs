@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use super::adapters::{self, Which};
-use super::error::Error;
+use super::error::{Error, IsElsewhere};
 use super::exchange::{Answer, exchange};
 use super::pool::{ALIAS, Engine, Pool};
 use super::process::Process;
@@ -71,14 +71,9 @@ pub(super) async fn layer(State(pool): State<Arc<Pool>>, request: Request, next:
         body,
         next,
     };
-    let is_streamed = is_streamed && owner == Owner::Model;
-    if is_streamed && routes::can_stream(call.head.uri.path()) {
-        let begun = call.name.as_ref().map(|name| call.pool.begin(name));
-        match begun {
-            Some(Err(error)) => return error.into_response(),
-            Some(Ok(Err(load))) => return waiting::answer(call, load).await,
-            Some(Ok(Ok(_))) | None => {}
-        }
+    let may_wait = is_streamed && call.is_first() && routes::can_stream(call.head.uri.path());
+    if may_wait {
+        return waiting::answer(call).await;
     }
     call.run().await
 }
@@ -99,11 +94,29 @@ impl Call {
         Request::from_parts(self.head.clone(), Body::from(self.body.clone()))
     }
 
+    /// Whether its model is to be loaded for it.
+    fn is_first(&self) -> bool {
+        let name = self.name.as_ref().filter(|_| self.owner == Owner::Model);
+        name.is_some_and(|name| !self.pool.is_loaded(name))
+    }
+
+    /// The answer of a handler of this process.
+    async fn own(&self) -> Response {
+        self.next.clone().run(self.request()).await
+    }
+
     /// Its answer: of the model's engine process, or of a handler.
     async fn run(self) -> Response {
         let Some(name) = self.name.as_ref().filter(|_| self.pool.is_split()) else {
-            return self.next.clone().run(self.request()).await;
+            return self.own().await;
         };
+        if self.is_first() {
+            // Nothing is loaded for a request that no model would take.
+            let response = self.own().await;
+            if response.extensions().get::<IsElsewhere>().is_none() {
+                return response;
+            }
+        }
         // Twice: a process that nobody used may have died unnoticed.
         for is_last in [false, true] {
             let process = match self.owner {
@@ -129,7 +142,7 @@ impl Call {
                 Ok(response) => return response,
             }
         }
-        self.next.clone().run(self.request()).await
+        self.own().await
     }
 
     fn sets_scales(&self) -> bool {

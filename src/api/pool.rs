@@ -406,11 +406,11 @@ impl Pool {
 
     /// A model that is served in this process, loaded if need be.
     pub(super) async fn get(self: &Arc<Self>, name: &str) -> Result<Arc<Served>, Error> {
+        if self.is_split {
+            return self.place(name).and(Err(Error::Elsewhere));
+        }
         let engine = self.engine(name).await?;
-        engine.parts().0.ok_or_else(|| Error::Load {
-            name: name.to_owned(),
-            detail: "the request did not go to the model's engine process".into(),
-        })
+        engine.parts().0.ok_or(Error::Elsewhere)
     }
 
     /// The engine process of a model, if it has one now. Is no use of it.
@@ -426,11 +426,7 @@ impl Pool {
     /// whether it was loaded.
     pub(super) async fn unload(&self, name: &str) -> Result<bool, Error> {
         let (_, place) = self.place(name)?;
-        let loading = match &*place.state() {
-            State::Loading(load) => Some(load.clone()),
-            _ => None,
-        };
-        if let Some(mut load) = loading {
+        if let Some(mut load) = self.loading(name) {
             let _ = load.ended().await;
         }
         let taken = place.take();
@@ -478,6 +474,21 @@ impl Pool {
     pub(super) fn keep_scales(&self, name: &str, scales: Vec<(usize, f32)>) {
         if let Ok((_, place)) = self.place(name) {
             *place.scales() = Some(scales);
+        }
+    }
+
+    /// Whether a model is loaded.
+    pub(super) fn is_loaded(&self, name: &str) -> bool {
+        let place = self.place(name);
+        place.is_ok_and(|(_, place)| matches!(*place.state(), State::Loaded(_)))
+    }
+
+    /// The load of a model, if one is under way.
+    pub(super) fn loading(&self, name: &str) -> Option<Load> {
+        let (_, place) = self.place(name).ok()?;
+        match &*place.state() {
+            State::Loading(load) => Some(load.clone()),
+            _ => None,
         }
     }
 

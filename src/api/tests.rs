@@ -168,6 +168,26 @@ async fn a_load_that_is_short_or_asked_for_no_stream_has_its_own_status() {
 }
 
 #[tokio::test]
+async fn nothing_is_loaded_for_a_request_that_no_model_would_take() {
+    let loader: Loader = Arc::new(|_| panic!("nothing is to be loaded"));
+    let split = pool(&["one"], Arc::clone(&loader));
+    let split = Arc::into_inner(split).expect("nobody else has it").split();
+    for pool in [pool(&["one"], loader), Arc::new(split)] {
+        let of_app = Arc::clone(&pool);
+        let router = app(of_app, Access::default(), Duration::from_secs(30)).expect("threads");
+        for is_streamed in [false, true] {
+            let mut body = completion(is_streamed);
+            body["temperature"] = json!(-1);
+            let (status, _, text) = post(&router, "/v1/completions", &body).await;
+            assert_eq!(status, StatusCode::BAD_REQUEST, "{text}");
+            assert!(text.contains("\"param\":\"temperature\""), "{text}");
+        }
+        assert_eq!(states(&pool), ["not loaded"]);
+        assert_eq!(pool.infos()[0].n_failures, 0);
+    }
+}
+
+#[tokio::test]
 async fn a_refusal_after_a_long_load_is_an_event_in_the_dialect_of_the_stream() {
     let router = router(slow(LONG, failed));
     let (status, _, text) = post(&router, "/v1/completions", &completion(true)).await;

@@ -60,18 +60,18 @@ enum State {
     Answering(BodyDataStream),
 }
 
-/// The answer to a call whose model is being loaded.
-pub(super) async fn answer(call: Call, mut load: Load) -> Response {
+/// The answer to a call whose model is not loaded.
+pub(super) async fn answer(call: Call) -> Response {
     let (dialect, record) = (Dialect::of(call.head.uri.path()), Record::current());
+    let (pool, name) = (Arc::clone(&call.pool), call.name.clone());
     let work = Arc::clone(&record).scope(call.run());
     let mut task = Task(tokio::spawn(work));
-    let is_long = {
-        let ended = load.ended();
-        tokio::time::timeout(PATIENCE, ended).await.is_err()
-    };
-    if !is_long {
-        return task.response().await;
+    if let Ok(response) = tokio::time::timeout(PATIENCE, task.response()).await {
+        return response;
     }
+    let Some(load) = name.and_then(|name| pool.loading(&name)) else {
+        return task.response().await;
+    };
     let state = State::Waiting {
         task,
         load,
