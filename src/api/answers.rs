@@ -14,6 +14,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use crate::engine::serving::Served;
 use crate::engine::{AnswerToken, Event, FinishReason, Fixed, Progress, Request, Stopped, Usage};
+use crate::text::tokenizer::Tokenizer;
 
 use super::error::Error;
 use super::parts::{Piece, Reader};
@@ -34,6 +35,8 @@ pub(super) struct Answers {
     record: Arc<Record>,
     /// What reads each completion; none if they are plain text.
     readers: Vec<Reader>,
+    /// Where special tokens are left out: what knows them.
+    hides: Option<Arc<Tokenizer>>,
 }
 
 /// A completion.
@@ -181,7 +184,14 @@ impl Answers {
             n_open,
             record,
             readers: Vec::new(),
+            hides: None,
         })
+    }
+
+    /// The same, with special tokens left out of what it says, if they are to be.
+    pub(super) fn hiding(mut self, is_wanted: bool, served: &Served) -> Self {
+        self.hides = is_wanted.then(|| Arc::clone(served.handle.tokenizer()));
+        self
     }
 
     /// The same, with reasoning and calls told from content.
@@ -198,16 +208,36 @@ impl Answers {
         text: String,
         tokens: Vec<AnswerToken>,
     ) -> Vec<Piece> {
-        match self.readers.get_mut(choice as usize) {
+        let pieces = match self.readers.get_mut(choice as usize) {
             Some(reader) => reader.push(&text, tokens),
             None => vec![Piece::Content(text, tokens)],
-        }
+        };
+        self.shown(pieces)
     }
 
     /// The pieces that are left at the end.
     pub(super) fn rest(&mut self, choice: u32, reason: FinishReason) -> Vec<Piece> {
         let reader = self.readers.get_mut(choice as usize);
-        reader.map_or_else(Vec::new, |reader| reader.finish(reason))
+        let pieces = reader.map_or_else(Vec::new, |reader| reader.finish(reason));
+        self.shown(pieces)
+    }
+
+    /// Pieces without the special tokens of their content, where these are left out.
+    fn shown(&self, pieces: Vec<Piece>) -> Vec<Piece> {
+        let Some(tokenizer) = &self.hides else {
+            return pieces;
+        };
+        let of_text = |piece| match piece {
+            Piece::Content(_, tokens) if tokens.iter().any(|t| !tokenizer.is_text(t.id)) => {
+                let shown = tokens.into_iter().filter(|t| tokenizer.is_text(t.id));
+                let shown: Vec<AnswerToken> = shown.collect();
+                let bytes: Vec<u8> = shown.iter().flat_map(|t| t.bytes.clone()).collect();
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                (!shown.is_empty()).then_some(Piece::Content(text, shown))
+            }
+            other => Some(other),
+        };
+        pieces.into_iter().filter_map(of_text).collect()
     }
 
     /// All completions by their index, and their usage in all.

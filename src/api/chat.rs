@@ -23,7 +23,7 @@ use super::envelope::Envelope;
 use super::error::Error;
 use super::fields::{self, Body, Field, fields};
 use super::generation::check_top;
-use super::logprobs;
+use super::logprobs::{self, Names};
 use super::native;
 use super::parts::Piece;
 use super::reading::call_json;
@@ -32,6 +32,8 @@ fields! {
     pub(super) struct Chat {
         logprobs: Option<bool>,
         top_logprobs: Option<u32>,
+        /// Whether log-probabilities name tokens as `token_id:ID` (vLLM).
+        return_tokens_as_token_ids: Option<bool>,
         /// Whether a whole response has `__verbose`: prompt, text and parameters as at `/completion` (llama-server).
         verbose: Option<bool>,
     }
@@ -73,6 +75,7 @@ pub(super) async fn completions(
     let shape = Shape {
         envelope: Envelope::new(Arc::clone(&served), "chatcmpl-", generation.reports()),
         wants_logprobs: top.is_some(),
+        names: Names::of(chat.return_tokens_as_token_ids),
         calling: HashSet::new(),
     };
     if generation.is_streamed() {
@@ -153,6 +156,7 @@ pub(super) fn message(one: &Completion) -> Value {
 struct Shape {
     envelope: Envelope,
     wants_logprobs: bool,
+    names: Names,
     /// Completions that call tools.
     calling: HashSet<u32>,
 }
@@ -162,7 +166,7 @@ const CHUNK: &str = "chat.completion.chunk";
 impl Shape {
     fn logprobs(&self, tokens: &[AnswerToken]) -> Option<Value> {
         let tokenizer = self.envelope.served.handle.tokenizer();
-        let entries = || logprobs::entries(tokens, tokenizer);
+        let entries = || logprobs::entries(tokens, self.names, tokenizer);
         self.wants_logprobs
             .then(|| json!({ "content": entries(), "refusal": null }))
     }

@@ -22,9 +22,9 @@ use super::diffusion::step_json;
 use super::envelope::Envelope;
 use super::error::Error;
 use super::fields::{self, Body, Field, fields};
-use super::generation::{self, Generation, MAX_CHOICES, check_top, choices};
+use super::generation::{self, Fitting, Generation, MAX_CHOICES, check_top, choices};
 use super::input::{Input, check_ids, inputs};
-use super::logprobs::{self, Arrays};
+use super::logprobs::{self, Arrays, Names};
 
 /// Maximum number of tokens of a completion where the request has none.
 const DEFAULT_TOKENS: usize = 16;
@@ -44,18 +44,40 @@ fields! {
         best_of: Option<u32>,
         /// Whether a text gets the BOS and EOS tokens that the vocabulary asks for.
         add_special_tokens: Option<bool>,
+        /// Whether log-probabilities name tokens as `token_id:ID` (vLLM).
+        return_tokens_as_token_ids: Option<bool>,
     }
 }
 
 /// The fields of a request as they are documented.
 pub(super) fn fields() -> Vec<Field> {
-    [generation::fields(), fields::of::<Legacy>()].concat()
+    let own = [fields::of::<Legacy>(), fields::of::<Fitting>()].concat();
+    [generation::fields(), own].concat()
 }
 
 /// A prompt as the model reads it.
 struct Encoded {
     text: String,
     tokens: Vec<u32>,
+    /// Number of special tokens that the vocabulary puts first.
+    n_first: usize,
+}
+
+impl Encoded {
+    /// The same without what the request drops.
+    fn fitted(
+        mut self,
+        fitting: &Fitting,
+        served: &Served,
+        generation: &Generation,
+    ) -> Result<Self, Error> {
+        if fitting.cut(&mut self.tokens, self.n_first, served, generation)? {
+            let tokens = &self.tokens[self.n_first..];
+            let text = served.handle.tokenizer().decode(tokens);
+            self.text = String::from_utf8_lossy(&text).into_owned();
+        }
+        Ok(self)
+    }
 }
 
 pub(super) async fn completions(
@@ -66,14 +88,16 @@ pub(super) async fn completions(
     let mut body = Body::read(&headers, body)?;
     let generation = Generation::take(&mut body, 0)?;
     let legacy: Legacy = body.take()?;
+    let fitting: Fitting = body.take()?;
     body.finish()?;
     let prompts = inputs(PROMPT, &legacy.prompt)?;
     legacy.check(&generation, prompts.len())?;
     let wanted = generation.constraint()?;
     let served = pool.get(generation.model()).await?;
-    let encoded = prompts
-        .into_iter()
-        .map(|prompt| legacy.encode(&served, prompt));
+    let encoded = prompts.into_iter().map(|prompt| {
+        let encoded = legacy.encode(&served, prompt)?;
+        encoded.fitted(&fitting, &served, &generation)
+    });
     let encoded: Vec<Encoded> = encoded.collect::<Result<_, _>>()?;
     let constraint = match wanted {
         Some(wanted) => Some(wanted.compile(&served).await?),
@@ -100,12 +124,14 @@ pub(super) async fn completions(
     }
     let answers = Answers::submit(&served, requests, n);
     let answers = answers.map_err(|error| error.of_prompt(PROMPT))?;
+    let answers = answers.hiding(generation.hides_special(), &served);
     let envelope = Envelope::new(Arc::clone(&served), "cmpl-", generation.reports());
     let encoded_choices = encoded.len() as u32 * n;
     let mut shape = Shape {
         prompts: encoded,
         n_choices: n,
         wants_logprobs: legacy.logprobs.is_some(),
+        names: Names::of(legacy.return_tokens_as_token_ids),
         is_echoed: legacy.is_echoed(),
         offsets: Vec::new(),
         envelope,
@@ -209,7 +235,13 @@ impl Legacy {
             (Input::Text(text), None) => {
                 let adds = self.add_special_tokens != Some(false);
                 let tokens = tokenizer.encode(&text, adds, true).map_err(|e| fault(&e))?;
-                Ok(Encoded { text, tokens })
+                let has_bos =
+                    adds && tokenizer.adds_bos() && tokens.first() == tokenizer.bos().as_ref();
+                Ok(Encoded {
+                    text,
+                    tokens,
+                    n_first: usize::from(has_bos),
+                })
             }
             (Input::Text(text), Some(suffix)) => {
                 let tokens = tokenizer.encode_gap(&text, suffix).map_err(|e| fault(&e))?;
@@ -217,7 +249,11 @@ impl Legacy {
                     let message = "`suffix`: the vocabulary has no tokens for fill-in-the-middle";
                     Error::unsupported("suffix", message)
                 })?;
-                Ok(Encoded { text, tokens })
+                Ok(Encoded {
+                    text,
+                    tokens,
+                    n_first: 0,
+                })
             }
             (Input::Tokens(_), Some(_)) => {
                 let message = "`suffix` needs a prompt that is text";
@@ -226,7 +262,11 @@ impl Legacy {
             (Input::Tokens(tokens), None) => {
                 check_ids(PROMPT, &tokens, served)?;
                 let text = String::from_utf8_lossy(&tokenizer.decode(&tokens)).into_owned();
-                Ok(Encoded { text, tokens })
+                Ok(Encoded {
+                    text,
+                    tokens,
+                    n_first: 0,
+                })
             }
         }
     }
@@ -249,6 +289,7 @@ struct Shape {
     prompts: Vec<Encoded>,
     n_choices: u32,
     wants_logprobs: bool,
+    names: Names,
     is_echoed: bool,
     /// Characters of each completion that a stream has sent.
     offsets: Vec<isize>,
@@ -269,7 +310,7 @@ impl Shape {
 
     fn choice(&self, prompt: &Encoded, scored: &[AnswerToken], one: &Completion) -> Value {
         let tokenizer = self.envelope.served.handle.tokenizer();
-        let mut arrays = Arrays::default();
+        let mut arrays = Arrays::new(self.names);
         let (mut text, mut offset) = (String::new(), 0);
         if self.is_echoed {
             text.push_str(&prompt.text);
@@ -300,7 +341,7 @@ impl Shape {
     }
 
     fn arrays(&self, tokens: &[AnswerToken], offset: isize) -> (Option<Value>, isize) {
-        let mut arrays = Arrays::default();
+        let mut arrays = Arrays::new(self.names);
         let tokenizer = self.envelope.served.handle.tokenizer();
         let end = arrays.push(tokens, offset, tokenizer);
         (self.wants_logprobs.then(|| arrays.json()), end)

@@ -14,7 +14,7 @@ use super::Pool;
 use super::answers::Answers;
 use super::error::Error;
 use super::fields::{self, Body, Field, Fields};
-use super::generation::{self, Generation, choices};
+use super::generation::{self, Fitting, Generation, choices};
 use super::messages::Messages;
 use super::parts::Reader;
 use super::reading::Reading;
@@ -24,6 +24,7 @@ use super::tools::Tools;
 pub(super) struct Dialogue {
     messages: Messages,
     pub(super) generation: Generation,
+    fitting: Fitting,
 }
 
 /// The prompt of a conversation.
@@ -39,6 +40,7 @@ pub(super) struct Ready {
     served: Arc<Served>,
     first: Request,
     reader: Option<Reader>,
+    hides_special: bool,
 }
 
 /// A conversation whose completions are under way.
@@ -51,7 +53,8 @@ pub(super) struct Begun {
 
 /// The fields of a conversation as they are documented.
 pub(super) fn fields() -> Vec<Field> {
-    [generation::fields(), fields::of::<Messages>()].concat()
+    let own = [fields::of::<Fitting>(), fields::of::<Messages>()].concat();
+    [generation::fields(), own].concat()
 }
 
 /// The same for a shape with fields of its own, which come before others of the same name.
@@ -70,10 +73,10 @@ impl Dialogue {
     /// A field that is missing, of another type or out of range.
     pub(super) fn take(body: &mut Body) -> Result<Self, Error> {
         let generation = Generation::take(body, 1)?;
-        let messages = body.take()?;
         Ok(Self {
-            messages,
+            messages: body.take()?,
             generation,
+            fitting: body.take()?,
         })
     }
 
@@ -111,7 +114,9 @@ impl Dialogue {
     pub(super) fn prompt_for(&self, served: Arc<Served>) -> Result<Prompt, Error> {
         let tools = self.messages.tools()?;
         let text = served.chat_text(&self.messages.conversation(&tools, &served.dialect))?;
-        let tokens = served.prompt_of(&text)?;
+        let mut tokens = served.prompt_of(&text)?;
+        self.fitting
+            .cut(&mut tokens, 0, &served, &self.generation)?;
         Ok(Prompt {
             served,
             tools,
@@ -163,6 +168,7 @@ impl Dialogue {
             reader: reading.reader(),
             served,
             first,
+            hides_special: generation.hides_special(),
         })
     }
 }
@@ -175,10 +181,11 @@ impl Ready {
     pub(super) fn submit(self, n: u32) -> Result<Begun, Error> {
         let requests = choices(&self.first, n).collect();
         let answers = Answers::submit(&self.served, requests, n)?;
+        let answers = answers.read_by(self.reader);
         Ok(Begun {
             first: self.first,
+            answers: answers.hiding(self.hides_special, &self.served),
             served: self.served,
-            answers: answers.read_by(self.reader),
         })
     }
 }

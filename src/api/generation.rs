@@ -48,6 +48,8 @@ fields! {
         stop_token_ids: Option<Vec<u32>>,
         /// Whether the stop sequence is part of the completion (vLLM).
         include_stop_str_in_output: Option<bool>,
+        /// Whether special tokens that the model writes are left out of the completion (vLLM); default: false.
+        skip_special_tokens: Option<bool>,
         /// Whether the prefix cache is read (llama-server).
         cache_prompt: Option<bool>,
         /// Length of the list of most probable tokens of each prompt position (vLLM).
@@ -66,6 +68,15 @@ fields! {
         diffusion: Option<Map<String, Value>>,
         /// Whether the stream reports every denoising step.
         diffusion_trace: Option<bool>,
+    }
+}
+
+fields! {
+    /// How a prompt is fitted into the context.
+    pub(super) struct Fitting {
+        /// Number of tokens of the prompt that are kept, the last ones; -1 = as many as leave room for the completion
+        /// (vLLM).
+        truncate_prompt_tokens: Option<i64>,
     }
 }
 
@@ -216,6 +227,11 @@ impl Generation {
         self.sampling.ignores_eos()
     }
 
+    /// Whether special tokens are left out of the completions.
+    pub(super) fn hides_special(&self) -> bool {
+        self.common.skip_special_tokens == Some(true)
+    }
+
     /// Number of completions of a prompt.
     pub(super) fn n_choices(&self) -> u32 {
         self.common.n.or(self.common.n_cmpl).unwrap_or(1)
@@ -293,6 +309,42 @@ impl Generation {
             diffusion: self.diffusion,
             trace: common.diffusion_trace == Some(true),
         })
+    }
+}
+
+impl Fitting {
+    /// Drops tokens of a prompt, after its first `n_first`, which stay. Whether it dropped any.
+    ///
+    /// # Errors
+    /// A number that the model's context does not hold.
+    pub(super) fn cut(
+        &self,
+        tokens: &mut Vec<u32>,
+        n_first: usize,
+        served: &Served,
+        generation: &Generation,
+    ) -> Result<bool, Error> {
+        let param = "truncate_prompt_tokens";
+        let Some(kept) = self.truncate_prompt_tokens else {
+            return Ok(false);
+        };
+        let n_ctx = served.handle.limits().n_ctx;
+        let kept = match usize::try_from(kept) {
+            Ok(kept) if (n_first.max(1)..=n_ctx).contains(&kept) => kept,
+            Err(_) if kept == -1 => {
+                let most = generation.most_tokens().unwrap_or(1).max(1);
+                let most = usize::try_from(most).unwrap_or(usize::MAX);
+                n_ctx.saturating_sub(most).max(n_first + 1)
+            }
+            _ => {
+                let least = n_first.max(1);
+                let message = format!("`{param}` is {kept}, expected -1 or {least} to {n_ctx}");
+                return Err(Error::value(param, message));
+            }
+        };
+        let n_over = tokens.len().saturating_sub(kept);
+        tokens.drain(n_first..n_first + n_over);
+        Ok(n_over > 0)
     }
 }
 

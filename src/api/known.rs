@@ -73,7 +73,6 @@ const KNOWN: &[Known] = &[
     refused("use_beam_search", &["false"]),
     refused("length_penalty", &["1"]),
     refused("early_stopping", &["false"]),
-    refused("skip_special_tokens", &["true"]),
     refused("truncate_prompt_tokens", &["-1"]),
     refused("allowed_token_ids", &[]),
     refused("bad_words", &["[]"]),

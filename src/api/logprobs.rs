@@ -8,21 +8,51 @@ use serde_json::{Map, Value, json};
 use crate::engine::{AnswerToken, TokenLogprob};
 use crate::text::tokenizer::Tokenizer;
 
-fn entry(bytes: &[u8], token: &TokenLogprob) -> Value {
+/// How tokens are named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Names {
+    /// By their texts.
+    #[default]
+    Texts,
+    /// By their ids, for those whose bytes are no text (vLLM).
+    Ids,
+}
+
+impl Names {
+    /// What a request asks for.
+    pub(super) fn of(are_ids: Option<bool>) -> Self {
+        match are_ids {
+            Some(true) => Self::Ids,
+            _ => Self::Texts,
+        }
+    }
+
+    /// The name of a token, whose text is `text`.
+    fn name(self, id: u32, text: impl FnOnce() -> String) -> String {
+        match self {
+            Self::Texts => text(),
+            Self::Ids => format!("token_id:{id}"),
+        }
+    }
+}
+
+fn entry(bytes: &[u8], token: &TokenLogprob, names: Names) -> Value {
+    let text = || String::from_utf8_lossy(bytes).into_owned();
     json!({
-        "token": String::from_utf8_lossy(bytes), "logprob": token.logprob, "bytes": bytes,
+        "token": names.name(token.id, text), "logprob": token.logprob, "bytes": bytes,
         "id": token.id,
     })
 }
 
 /// Chat completions: one entry for each token whose bytes are in the text, with its list of most
 /// probable tokens.
-pub(super) fn entries(tokens: &[AnswerToken], tokenizer: &Tokenizer) -> Vec<Value> {
+pub(super) fn entries(tokens: &[AnswerToken], names: Names, tokenizer: &Tokenizer) -> Vec<Value> {
     let of_token = |token: &AnswerToken| {
-        let mut value = entry(&token.bytes, token.chosen.as_ref()?);
+        let mut value = entry(&token.bytes, token.chosen.as_ref()?, names);
         value["rank"] = token.rank.into();
         let top = token.top.iter();
-        value["top_logprobs"] = top.map(|top| entry(tokenizer.piece(top.id), top)).collect();
+        let top = top.map(|top| entry(tokenizer.piece(top.id), top, names));
+        value["top_logprobs"] = top.collect();
         Some(value)
     };
     tokens.iter().filter_map(of_token).collect()
@@ -48,6 +78,7 @@ pub(super) fn of_prompt(tokens: &[AnswerToken], tokenizer: &Tokenizer) -> Value 
 /// Legacy completions: four parallel arrays.
 #[derive(Debug, Default)]
 pub(super) struct Arrays {
+    names: Names,
     tokens: Vec<Value>,
     token_logprobs: Vec<Value>,
     top_logprobs: Vec<Value>,
@@ -55,6 +86,14 @@ pub(super) struct Arrays {
 }
 
 impl Arrays {
+    /// Empty ones.
+    pub(super) fn new(names: Names) -> Self {
+        Self {
+            names,
+            ..Self::default()
+        }
+    }
+
     /// Adds tokens whose text starts at character `offset`. Returns where it ends. Tokens that are not
     /// in the text, such as BOS, make the offset of a prompt negative; they count as its start.
     pub(super) fn push(
@@ -64,12 +103,13 @@ impl Arrays {
         tokenizer: &Tokenizer,
     ) -> isize {
         for token in tokens {
-            self.tokens.push(name(&token.bytes).into());
+            let own = self.names.name(token.id, || name(&token.bytes));
+            self.tokens.push(own.into());
             self.text_offset.push(offset.max(0) as usize);
             let chosen = token.chosen.as_ref();
             self.token_logprobs.push(chosen.map(|c| c.logprob).into());
             self.top_logprobs
-                .push(chosen.map(|c| top(token, c, tokenizer)).into());
+                .push(chosen.map(|c| top(token, c, self.names, tokenizer)).into());
             offset += n_characters(&token.bytes) as isize;
         }
         offset
@@ -86,11 +126,17 @@ impl Arrays {
 
 /// Log-probabilities by token text, the token itself among them. Where two tokens have one text, the
 /// more probable one stays.
-fn top(token: &AnswerToken, chosen: &TokenLogprob, tokenizer: &Tokenizer) -> Map<String, Value> {
+fn top(
+    token: &AnswerToken,
+    chosen: &TokenLogprob,
+    names: Names,
+    tokenizer: &Tokenizer,
+) -> Map<String, Value> {
     let mut out = Map::new();
-    let others = token.top.iter().map(|t| (tokenizer.piece(t.id), t.logprob));
-    for (bytes, logprob) in others.chain([(token.bytes.as_slice(), chosen.logprob)]) {
-        let value = out.entry(name(bytes)).or_insert_with(|| logprob.into());
+    let others = token.top.iter().map(|t| (tokenizer.piece(t.id), t));
+    for (bytes, of) in others.chain([(token.bytes.as_slice(), chosen)]) {
+        let (own, logprob) = (names.name(of.id, || name(bytes)), of.logprob);
+        let value = out.entry(own).or_insert_with(|| logprob.into());
         if value.as_f64().is_some_and(|known| known < logprob) {
             *value = logprob.into();
         }
@@ -136,7 +182,7 @@ mod tests {
                 rank: 1,
                 top: vec![of(a, -1.0), of(b, -2.0)],
             };
-            let found = Value::Object(top(&token, &chosen, &tokenizer));
+            let found = Value::Object(top(&token, &chosen, Names::Texts, &tokenizer));
             assert_eq!(found, json!({ "a": expected, "b": -2.0 }));
         }
     }

@@ -202,6 +202,7 @@ impl Parameters {
         let requests = firsts.iter().flat_map(|first| choices(first, n));
         let answers = Answers::submit(served, requests.collect(), n);
         let answers = answers.map_err(|error| error.of_prompt(field))?;
+        let answers = answers.hiding(generation.hides_special(), served);
         let shape = Shape::new(Of {
             served: Arc::clone(served),
             prompts,

@@ -1,7 +1,10 @@
 //! Fields of other servers: honoured, without effect, refused (docs/compatibility.md).
 
+use lab_bench::weights::Value as Meta;
 use serde_json::{Value, json};
 
+use crate::command::{scratch, text};
+use crate::contact::changed;
 use crate::server::Server;
 
 fn body(extra: &Value) -> Value {
@@ -36,8 +39,8 @@ fn fields_without_effect_are_accepted_and_listed() {
         }
         for stream in [false, true] {
             body["stream"] = stream.into();
-            let text = body.to_string();
-            let (status, head, answer) = server.raw("POST", path, "application/json", &text);
+            let body = body.to_string();
+            let (status, head, answer) = server.raw("POST", path, "application/json", &body);
             assert_eq!(status, 200, "{answer}");
             let listed = "x-bench-ignored: id_slot, metadata, store, user, verbosity\r\n";
             assert!(head.contains(listed), "{head}");
@@ -225,4 +228,149 @@ fn the_cache_and_the_penalty_have_two_names() {
     let theirs = ask(json!({ "repetition_penalty": 5 }));
     assert_eq!(ours.0, theirs.0);
     assert_ne!(ours.0, first);
+}
+
+#[test]
+fn prompts_are_cut_at_their_start_if_that_is_asked_for() {
+    let server = Server::shared();
+    let complete = |extra: Value| {
+        let mut body = json!({ "model": "default", "temperature": 0, "max_tokens": 5, "echo": true, "logprobs": 0, "ignore_eos": true });
+        for (key, value) in extra.as_object().expect("an object") {
+            body[key] = value.clone();
+        }
+        server.json("POST", "/v1/completions", &body)
+    };
+    let words = json!({ "content": "Count from 1 to 9. 2+2=" });
+    let (_, tokens) = server.json("POST", "/tokenize", &words);
+    let ids = tokens["tokens"].as_array().expect("tokens");
+    let last = &ids[ids.len() - 4..];
+    let (_, expected) = complete(json!({ "prompt": last }));
+    assert_eq!(expected["usage"]["prompt_tokens"], 4);
+    for prompt in [json!(ids), words["content"].clone()] {
+        let (status, cut) = complete(json!({ "prompt": prompt, "truncate_prompt_tokens": 4 }));
+        assert_eq!(status, 200, "{cut}");
+        assert_eq!(cut["choices"], expected["choices"], "{prompt}");
+        assert_eq!(cut["usage"]["prompt_tokens"], 4);
+    }
+    // What fits is whole; what does not is cut so that there is room for the completion.
+    let (_, whole) = complete(json!({ "prompt": ids, "truncate_prompt_tokens": -1 }));
+    assert_eq!(whole["usage"]["prompt_tokens"], ids.len());
+    let n_ctx = tokens["max_model_len"].as_u64().expect("a number");
+    let long = "1+2=3 ".repeat(400);
+    let (_, fitted) = complete(json!({ "prompt": long, "truncate_prompt_tokens": -1 }));
+    assert_eq!(fitted["usage"]["total_tokens"], n_ctx, "{fitted}");
+    let talk = json!([{ "role": "user", "content": long }]);
+    for (kept, expected) in [(json!(-1), n_ctx - 5), (json!(20), 20)] {
+        let chat = json!({ "messages": talk, "max_tokens": 5, "truncate_prompt_tokens": kept });
+        let (status, answer) = server.chat(chat);
+        assert_eq!(
+            (status, &answer["usage"]["prompt_tokens"]),
+            (200, &json!(expected))
+        );
+    }
+    for wrong in [json!(0), json!(-2), json!(n_ctx + 1)] {
+        let extra = json!({ "truncate_prompt_tokens": wrong });
+        server.refused(extra, 400, "invalid_value", "truncate_prompt_tokens");
+    }
+    // The token that the vocabulary puts first stays.
+    let folder = scratch();
+    let bos = [
+        ("tokenizer.ggml.bos_token_id", Meta::U32(1)),
+        ("tokenizer.ggml.add_bos_token", Meta::Bool(true)),
+    ];
+    let model = changed(folder.path(), "bos.gguf", &bos, true);
+    let server = Server::start(&["-m", text(&model)]);
+    let body = json!({ "prompt": words["content"], "truncate_prompt_tokens": 4, "prompt_logprobs": 0, "max_tokens": 0, "echo": true });
+    let (_, answer) = server.json("POST", "/v1/completions", &body);
+    assert_eq!(answer["usage"]["prompt_tokens"], 4);
+    let (_, tail) = server.json("POST", "/detokenize", &json!({ "tokens": last[1..] }));
+    assert_eq!(answer["choices"][0]["text"], tail["content"]);
+}
+
+#[test]
+fn tokens_are_named_by_their_ids_if_that_is_asked_for() {
+    let server = Server::shared();
+    let wanted = json!({ "logprobs": true, "top_logprobs": 2, "return_tokens_as_token_ids": true });
+    let mut all = server.chat(wanted.clone()).1["choices"][0]["logprobs"]["content"].clone();
+    for event in server.stream(wanted) {
+        let chunk: Value = serde_json::from_str(&event).unwrap_or_default();
+        let own = chunk["choices"][0]["logprobs"]["content"]
+            .as_array()
+            .cloned();
+        all.as_array_mut()
+            .expect("entries")
+            .extend(own.unwrap_or_default());
+    }
+    let entries = all.as_array().expect("entries");
+    assert!(
+        entries.len() > 4 && entries.len().is_multiple_of(2),
+        "as many in the stream"
+    );
+    for entry in entries {
+        for entry in entry["top_logprobs"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .chain([entry])
+        {
+            assert_eq!(entry["token"], format!("token_id:{}", entry["id"]));
+            assert!(entry["bytes"].is_array());
+        }
+    }
+    let body = json!({
+        "model": "default", "prompt": "2+2=", "echo": true, "logprobs": 1, "max_tokens": 2,
+        "return_tokens_as_token_ids": true,
+    });
+    let (_, answer) = server.json("POST", "/v1/completions", &body);
+    let arrays = &answer["choices"][0]["logprobs"];
+    let (_, tokens) = server.json("POST", "/tokenize", &json!({ "prompt": "2+2=" }));
+    let ids = tokens["tokens"].as_array().expect("tokens").iter();
+    let names: Vec<String> = ids.map(|id| format!("token_id:{id}")).collect();
+    let found = arrays["tokens"].as_array().expect("names");
+    assert_eq!(
+        found[..names.len()],
+        names.iter().map(|n| json!(n)).collect::<Vec<_>>()
+    );
+    let top = arrays["top_logprobs"][1].as_object().expect("a map");
+    assert!(
+        top.keys().all(|name| name.starts_with("token_id:")),
+        "{top:?}"
+    );
+}
+
+#[test]
+fn special_tokens_are_shown_or_left_out() {
+    let server = Server::shared();
+    let words = json!({ "content": "<|im_start|>", "with_pieces": true });
+    let (_, tokens) = server.json("POST", "/tokenize", &words);
+    assert_eq!(tokens["count"], 1, "{tokens}");
+    let id = tokens["tokens"][0]["id"].to_string();
+    let ask = |skip: Value, stream: bool| {
+        let body = json!({
+            "model": "default", "prompt": "2+2=", "max_tokens": 3, "temperature": 0, "logprobs": 0,
+            "logit_bias": { &id: 100 }, "skip_special_tokens": skip, "stream": stream,
+        });
+        if !stream {
+            let (status, answer) = server.json("POST", "/v1/completions", &body);
+            assert_eq!(status, 200, "{answer}");
+            let choice = &answer["choices"][0];
+            let n = choice["logprobs"]["tokens"].as_array().map_or(0, Vec::len);
+            assert_eq!(answer["usage"]["completion_tokens"], 3);
+            return (choice["text"].as_str().expect("a text").to_owned(), n);
+        }
+        let mut out = (String::new(), 0);
+        for event in server.events("/v1/completions", &body) {
+            let chunk: Value = serde_json::from_str(&event).unwrap_or_default();
+            let choice = &chunk["choices"][0];
+            out.0 += choice["text"].as_str().unwrap_or_default();
+            out.1 += choice["logprobs"]["tokens"].as_array().map_or(0, Vec::len);
+        }
+        out
+    };
+    for stream in [false, true] {
+        assert_eq!(ask(json!(true), stream), (String::new(), 0));
+        for shown in [json!(false), json!(null)] {
+            assert_eq!(ask(shown, stream), ("<|im_start|>".repeat(3), 3));
+        }
+    }
 }

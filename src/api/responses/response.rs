@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::api::answers::{Completion, Format};
 use crate::api::envelope::Envelope;
 use crate::api::error::Error;
-use crate::api::logprobs;
+use crate::api::logprobs::{self, Names};
 use crate::api::parts::Piece;
 use crate::engine::serving;
 use crate::engine::{AnswerToken, FinishReason, Fixed, Stopped, Usage};
@@ -170,7 +170,11 @@ impl Shape {
 
     fn logprobs(&self, tokens: &[AnswerToken]) -> Vec<Value> {
         match self.wants_logprobs {
-            true => logprobs::entries(tokens, self.envelope.served.handle.tokenizer()),
+            true => logprobs::entries(
+                tokens,
+                Names::Texts,
+                self.envelope.served.handle.tokenizer(),
+            ),
             false => Vec::new(),
         }
     }
