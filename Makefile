@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench soak malformed lm-eval equiv-test llama-server-suite perf-vs-llama hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams drive-page drive-chat-page bindings install
+.PHONY: help run serve test check fmt lint bench soak malformed schema load lm-eval equiv-test llama-server-suite perf-vs-llama hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams drive-page drive-chat-page bindings install
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,16 @@ malformed: ## Malformed requests over all routes, and clients that leave: no 5xx
 	cargo build --release
 	python3 scripts/malformed_requests.py --bench target/release/bench $(if $(MODEL),--model $(MODEL))
 
+schema: ## Requests that schemathesis makes of /openapi.json: no 5xx, answers as the document has them
+	cargo build --release
+	python3 -m venv target/schema-venv
+	target/schema-venv/bin/pip install --quiet -r scripts/requirements-schema.txt
+	target/schema-venv/bin/python scripts/schema_requests.py --bench target/release/bench $(if $(MODEL),--model $(MODEL))
+
+load: ## Idle and slow connections and large bodies: nobody is delayed, memory comes back
+	cargo build --release
+	python3 scripts/load_requests.py --bench target/release/bench $(if $(MODEL),--model $(MODEL))
+
 lm-eval: ## lm-eval against the server: its log-likelihoods are those of bench logits (installs 760 MB)
 	cargo build --release
 	python3 -m venv target/lm-eval-venv
@@ -58,7 +68,7 @@ perf-vs-llama: ## Measure against llama-server (LLAMA_SERVER, the PATH, or else 
 	cargo build --release
 	scripts/perf_vs_llama_server.py --bench target/release/bench --llama-server "$$(scripts/llama_server.sh)" $(PERF)
 
-hop-cost: ## Measure what the engine process of a model costs per token
+hop-cost: ## Measure what the engine process of a model and HTTP cost
 	cargo build --release
 	scripts/hop_cost.py --bench target/release/bench $(if $(MODEL),--model $(MODEL))
 

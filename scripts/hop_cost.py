@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Measures what an engine process costs per token: two servers of the same model, one of them with `--in-process`.
+"""Measures what an engine process costs per token: two servers of the same model, one of them with `--in-process`; and
+what HTTP costs: throughput beside that of `bench perf`, and the time to the first byte beside the engine's own.
 
 Usage: scripts/hop_cost.py [--bench target/release/bench] [--model FILE] [--repeats 20] [--threads 2]
            [--clients 1,8] [--tokens 64]
@@ -9,11 +10,16 @@ Without --model, a llama of 135 million random weights is made by `bench synth`.
 time and are asked in turns, in the order A B B A, greedy and with the end of text ignored. Printed for
 each number of clients: the median time per token (from the first request to the last token) and the CPU
 time per token of all processes of a server, each with the ratio of the medians and of the pairs; and the CPU time
-of the process that only passes requests on, which a busy machine disturbs least. Run it on a machine that does
-nothing else.
+of the process that only passes requests on, which a busy machine disturbs least. For the most clients: tokens per
+second while all of them have answers, and that of `bench perf` for as many sequences with as many tokens before them,
+in turns (to be within 3 %). For one client: the time from the request to the first byte of text, less the time that the
+engine took for the prompt, as the answer's `timings` have it (to be under 1 ms; tokenizing, the template and the drawing
+of the first token count as HTTP's here). Run it on a machine that does nothing else.
 """
 
 import argparse
+import json
+import re
 import statistics
 import subprocess
 import sys
@@ -71,6 +77,66 @@ def shown(what, found):
           f"ratio of medians {medians[1] / medians[0]:.4f}, median of ratios {pairs:.4f}", flush=True)
 
 
+def throughput(server, prompts, n_tokens):
+    """Tokens per second while all clients get text."""
+    answers = [server.answer(prompt, n_tokens) for prompt in prompts]
+    for answer in answers:
+        answer.finish().check(n_tokens)
+    start, end = max(a.stamps[0] for a in answers), min(a.stamps[-1] for a in answers)
+    # Some tokens have no text of their own.
+    within = [sum(start < stamp <= end for stamp in a.stamps) * n_tokens / len(a.stamps) for a in answers]
+    return sum(within) / (end - start)
+
+
+def of_engine(args, model, n_sequences, depth):
+    """Tokens per second of the engine alone."""
+    command = [args.bench, "perf", "-m", model, "--threads", args.threads, "-s", n_sequences, "-d", depth,
+               "-n", args.tokens, "-p", 16, "-r", 1, "--ctx", 1024, "--json"]
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Failure(f"bench perf: {done.stderr.strip()}")
+    return json.loads(done.stdout)["decode"]["tokens_per_second"]
+
+
+def added(server, prompt):
+    """Time to the first byte of text, and the part of it that is not the engine's reading of the prompt, in ms."""
+    answer = server.ready(prompt, 4)
+    answer.body["timings_per_token"] = True
+    answer.start()
+    answer.finish()
+    own = re.search(rb'"prompt_ms":\s*([0-9.eE+-]+)', b"".join(answer.parts))
+    if not own:
+        raise Failure("the answer has no timings")
+    return 1e3 * answer.first, 1e3 * answer.first - float(own[1])
+
+
+def beside_engine(args, model, texts, servers):
+    """Prints what HTTP costs."""
+    n_clients = max(args.clients)
+    prompts = [texts.of(16) for _ in range(n_clients)]
+    rates, firsts = {kind: [] for kind in [*KINDS, "engine"]}, {kind: [] for kind in KINDS}
+    depth = None
+    for _ in range(args.repeats):
+        for kind, server in servers.items():
+            rates[kind].append(throughput(server, prompts, args.tokens))
+        if depth is None:
+            answer = servers[KINDS[0]].answer(prompts[0], 2).finish()
+            depth = answer.usage["prompt_tokens"]
+        rates["engine"].append(of_engine(args, model, n_clients, depth))
+        for kind, server in servers.items():
+            # Another text each time: the prefix cache has none of them.
+            firsts[kind].append(added(server, texts.of(16)))
+    engine = statistics.median(rates["engine"])
+    print(f"{n_clients} clients, decoding: the engine alone {engine:.1f} tokens/s", flush=True)
+    for kind in KINDS:
+        own = statistics.median(rates[kind])
+        print(f"  through HTTP, {kind}: {own:.1f} tokens/s, {own / engine - 1:+.1%}", flush=True)
+    print("1 client, time to the first byte of text", flush=True)
+    for kind in KINDS:
+        first, more = (statistics.median(column) for column in zip(*firsts[kind]))
+        print(f"  {kind}: {first:.2f} ms, of which {more:.3f} ms are not the engine's", flush=True)
+
+
 def make_model(bench, folder):
     path = folder / "small.gguf"
     command = [bench, "synth", "llama", "-o", path, "--type", "q8_0", "--vocab", ROOT / "models" / "tiny-chat.gguf"]
@@ -107,6 +173,7 @@ def measure(args, folder):
             hop, whole = statistics.median(hop), statistics.median(cpu[KINDS[0]])
             print(f"  CPU time per token of the process that passes requests on: {hop:.4f} ms, "
                   f"{hop / whole:.2%} of a token's", flush=True)
+        beside_engine(args, model, texts, servers)
 
 
 def main():

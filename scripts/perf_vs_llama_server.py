@@ -272,9 +272,13 @@ class Server:
 
     def answer(self, text, n_tokens, system=None):
         """A request that is on its way."""
-        answer = Answer(self.port, text, n_tokens, system).named(self.model.stem)
+        answer = self.ready(text, n_tokens, system)
         answer.start()
         return answer
+
+    def ready(self, text, n_tokens, system=None):
+        """A request that is not sent yet."""
+        return Answer(self.port, text, n_tokens, system).named(self.model.stem)
 
     def peak_bytes(self):
         """The most memory that each process of the server had resident, in all."""

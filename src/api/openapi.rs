@@ -41,6 +41,18 @@ fn schema(ty: &str) -> Value {
     }
 }
 
+/// A value of a field that every model can do something with, where its type alone does not say what that is.
+fn example(name: &str) -> Option<Value> {
+    Some(match name {
+        "messages" => json!([{ "role": "user", "content": "2+2=?" }]),
+        "prompt" | "input" | "query" | "text_1" | "text_2" => json!("2+2=?"),
+        "documents" => json!(["4", "5"]),
+        "tokens" => json!([5, 6, 7]),
+        "max_tokens" | "max_output_tokens" | "n_predict" => json!(16),
+        _ => return None,
+    })
+}
+
 fn is_required(field: &Field) -> bool {
     !field.ty.starts_with("Option")
 }
@@ -50,6 +62,9 @@ fn object(fields: &[Field]) -> Value {
         let mut schema = schema(&field.ty);
         if !field.doc.is_empty() {
             schema["description"] = field.doc.clone().into();
+        }
+        if let Some(example) = example(field.name) {
+            schema["examples"] = json!([example]);
         }
         (field.name.to_owned(), schema)
     };
@@ -78,11 +93,76 @@ fn parameters(route: &Route) -> Vec<Value> {
     names.chain(model).collect()
 }
 
+/// What every answer of a route has, by the end of its path; other answers are not described.
+const ANSWERS: &[(&str, &[&str])] = &[
+    ("/chat/completions", &OF_COMPLETIONS),
+    ("/v1/completions", &OF_COMPLETIONS),
+    (
+        "/responses",
+        &["id", "object", "created_at", "model", "status", "output"],
+    ),
+    (
+        "/v1/messages",
+        &[
+            "id",
+            "type",
+            "role",
+            "content",
+            "model",
+            "stop_reason",
+            "usage",
+        ],
+    ),
+    ("/embeddings", &["object", "data", "model", "usage"]),
+    ("/input_tokens", &["object", "input_tokens"]),
+    ("/count_tokens", &["input_tokens"]),
+    ("/detokenize", &["prompt", "content"]),
+    ("/tokenize", &["count", "max_model_len", "tokens"]),
+    ("/tokenizer_info", &["vocab_size", "eos_token"]),
+    ("/apply-template", &["prompt"]),
+    ("/v1/models", &["object", "data"]),
+    ("/v1/models/{id}", &["id", "object", "created", "owned_by"]),
+    ("/health", &["status", "loaded"]),
+];
+const OF_COMPLETIONS: [&str; 6] = ["id", "object", "created", "model", "choices", "usage"];
+/// Types of answers that are not JSON.
+const TYPES: [(&str, &[&str]); 5] = [
+    ("/", &["text/html"]),
+    ("/docs", &["text/html"]),
+    ("/metrics", &["text/plain"]),
+    ("/v1/models/{id}/diagram", &["image/svg+xml"]),
+    ("/page/{file}", &["text/javascript", "text/css"]),
+];
+
+/// The answer of a route.
+fn answer(route: &Route) -> Value {
+    let own = TYPES.iter().find(|(path, _)| *path == route.path);
+    if let Some((_, types)) = own {
+        let types = types.iter().map(|name| ((*name).to_owned(), json!({})));
+        return json!({ "description": "The answer", "content": types.collect::<Map<_, _>>() });
+    }
+    let required = ANSWERS.iter().find(|(end, _)| route.path.ends_with(end));
+    let schema = required.map_or_else(
+        || json!({}),
+        |(_, names)| json!({ "type": "object", "required": names }),
+    );
+    let mut content = json!({ "application/json": { "schema": schema } });
+    let fields = route.fields.map_or_else(Vec::new, |fields| fields());
+    if fields.iter().any(|field| field.name == "stream") {
+        content["text/event-stream"] = json!({ "schema": { "type": "string" } });
+    }
+    json!({ "description": "The answer", "content": content })
+}
+
 fn operation(route: &Route) -> Value {
-    let error = json!({ "$ref": "#/components/responses/Error" });
+    let shape = match route.path.starts_with("/v1/messages") {
+        true => "AnthropicError",
+        false => "Error",
+    };
+    let error = json!({ "$ref": format!("#/components/responses/{shape}") });
     let mut operation = json!({
         "summary": route.summary,
-        "responses": { "200": { "description": "The answer" }, "4XX": error, "5XX": error },
+        "responses": { "200": answer(route), "4XX": error, "5XX": error },
     });
     let parameters = parameters(route);
     if !parameters.is_empty() {
@@ -111,14 +191,27 @@ pub(super) async fn document() -> Json<Value> {
         },
         "required": ["message", "type", "param", "code"],
     } }, "required": ["error"] });
+    let of_anthropic = json!({ "type": "object", "properties": {
+        "type": { "const": "error" },
+        "error": {
+            "type": "object",
+            "properties": { "type": { "type": "string" }, "message": { "type": "string" } },
+            "required": ["type", "message"],
+        },
+    }, "required": ["type", "error"] });
+    let response = |schema: Value| {
+        json!({
+            "description": "A refusal or a failure",
+            "content": { "application/json": { "schema": schema } },
+        })
+    };
     Json(json!({
         "openapi": "3.1.0",
         "info": { "title": "Inference Lab Bench", "version": env!("CARGO_PKG_VERSION") },
         "paths": paths,
-        "components": { "responses": { "Error": {
-            "description": "A refusal or a failure",
-            "content": { "application/json": { "schema": error } },
-        } } },
+        "components": { "responses": {
+            "Error": response(error), "AnthropicError": response(of_anthropic),
+        } },
     }))
 }
 
