@@ -89,13 +89,9 @@ impl Maps {
 
     /// The sound maps of an architecture, with their names.
     pub(super) fn of_arch(&self, arch: &str) -> Vec<(String, Map)> {
-        self.all().filter(|(_, map)| map.arch == arch).collect()
-    }
-
-    /// All sound maps, with their names.
-    pub(super) fn all(&self) -> impl Iterator<Item = (String, Map)> {
-        let sources = self.sources.iter();
-        sources.filter_map(|(name, source)| Some((name.clone(), self.parse(source).ok()?)))
+        let names = [arch];
+        let maps = self.sound(&names).filter(|(.., map)| map.arch == arch);
+        maps.map(|(name, _, map)| (name.clone(), map)).collect()
     }
 
     /// The map for a configuration. A broken map affects only its own classes.
@@ -114,23 +110,19 @@ impl Maps {
             return Err(refuse("`architectures` names no class".into()));
         }
         let wanted = self.served(&classes);
-        let mut known = Vec::new();
         let mut best: Option<(usize, &Source, Map)> = None;
-        for source in self.sources.values() {
+        for (_, source) in self.naming(&wanted) {
             match self.parse(source) {
                 Ok(map) => {
                     let names = map.classes.iter().map(|class| &class.value);
-                    let ranks = names
-                        .clone()
-                        .filter_map(|n| wanted.iter().position(|w| w == n));
+                    let ranks = names.filter_map(|n| wanted.iter().position(|w| w == n));
                     match ranks.min() {
                         // The class itself: no other map is nearer.
                         Some(0) => return Ok((source, map)),
                         Some(rank) if best.as_ref().is_none_or(|(other, ..)| rank < *other) => {
                             best = Some((rank, source, map));
                         }
-                        Some(_) => {}
-                        None => known.extend(names.cloned()),
+                        Some(_) | None => {}
                     }
                 }
                 // Its classes cannot be read, but may be seen.
@@ -154,12 +146,13 @@ impl Maps {
         }
         // A common ending such as `ForCausalLM` does not make classes similar.
         let family = |class: &'_ str| class.split("For").next().map_or(0, str::len);
-        let families = known.iter().map(|class| &class[..family(class)]);
+        let known = self.classes().0;
+        let known = || known.iter().map(|(class, _)| class.as_str());
+        let families = known().map(|class| &class[..family(class)]);
         let near = nearest(&classes[0][..family(classes[0])], families);
         let near = near
             .and_then(|near| {
-                let own = known.iter().map(String::as_str);
-                let own = own.filter(|class| class[..family(class)] == *near);
+                let own = known().filter(|class| class[..family(class)] == *near);
                 nearest(classes[0], own.clone()).or_else(|| own.clone().next())
             })
             .map(|near| format!("; the nearest is `{near}`"))
@@ -173,16 +166,24 @@ impl Maps {
     /// The map for the configuration of a text model that another model contains, by its class or
     /// else by its type.
     pub(super) fn of_text(&self, classes: &[&str], model_type: &[&str]) -> Option<(&Source, Map)> {
-        let sound = |source| {
-            let map = self.parse(source).ok()?;
-            map.text.is_none().then_some((source, map))
+        let find = |names: &[&str], of: fn(&Map) -> &[Spanned<String>]| {
+            let is_it = |map: &Map| map.text.is_none() && contains(of(map), names);
+            let mut maps = self.sound(names);
+            maps.find_map(|(_, source, map)| is_it(&map).then_some((source, map)))
         };
-        let find = |fits: &dyn Fn(&Map) -> bool| {
-            let mut found = self.sources.values().filter_map(sound);
-            found.find(|(_, map)| fits(map))
-        };
-        find(&|map| contains(&map.classes, classes))
-            .or_else(|| find(&|map| contains(&map.types, model_type)))
+        find(classes, |map| &map.classes).or_else(|| find(model_type, |map| &map.types))
+    }
+
+    /// The maps with one of these names in their texts. To read a map takes far longer than to search its text.
+    fn naming(&self, names: &[impl AsRef<str>]) -> impl Iterator<Item = (&String, &Source)> {
+        let has = |source: &Source| names.iter().any(|name| source.text.contains(name.as_ref()));
+        self.sources.iter().filter(move |(_, source)| has(source))
+    }
+
+    /// Those of them that are sound, with their names.
+    pub(super) fn sound(&self, names: &[&str]) -> impl Iterator<Item = (&String, &Source, Map)> {
+        let maps = self.naming(names);
+        maps.filter_map(|(name, source)| Some((name, source, self.parse(source).ok()?)))
     }
 
     fn parse(&self, source: &Source) -> Result<Map, Diagnostics> {
