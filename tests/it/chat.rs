@@ -7,7 +7,7 @@ use std::process::Command;
 use lab_bench::sampling::PARAMETERS;
 use serde_json::{Value, json};
 
-use crate::command::{Ran, ended, printed, scratch, text};
+use crate::command::{Ran, ended, printed, program, scratch, text};
 use crate::server::Server;
 use crate::tools::{TAGGED, calling, model, plain_template, serve, template};
 
@@ -16,8 +16,7 @@ fn talk(arguments: &[&str], lines: &str) -> Ran {
     let folder = scratch();
     let path = written(folder.path(), "lines", lines);
     let lines = File::open(path).expect("it was written");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bench"));
-    ended(command.arg("chat").args(arguments).stdin(lines))
+    ended(program(&[&["chat"], arguments].concat()).stdin(lines))
 }
 
 /// What is printed in a conversation without failures.
@@ -484,9 +483,11 @@ fn shown(arguments: &[&str], steps: &[(&str, &str)], settings: &[(&str, &str)]) 
     }
     let mut command = Command::new("python3");
     let steps = serde_json::to_string(steps).expect("texts");
-    command.args(["-c", TERMINAL, &steps, env!("CARGO_BIN_EXE_bench"), "chat"]);
+    let chat = program(&[&["chat"], arguments].concat());
     command
-        .args(arguments)
+        .args(["-c", TERMINAL, &steps])
+        .arg(chat.get_program())
+        .args(chat.get_args())
         .env("TERM", "xterm-256color")
         .env_remove("NO_COLOR");
     let ran = ended(command.envs(settings.iter().copied()));

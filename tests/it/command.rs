@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use lab_bench::files::models::Definitions;
 
@@ -20,15 +21,34 @@ impl Ran {
     }
 }
 
+/// Commands that compute with a model.
+const COMPUTING: [&str; 4] = ["chat", "compare", "logits", "run"];
+
+/// The program with these arguments. A command that computes gets one thread unless a number is given: the
+/// threads of a graph wait for each other without sleeping, and tests at the same time use the other cores.
+pub(crate) fn program(arguments: &[impl AsRef<OsStr>]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bench"));
+    let arguments: Vec<&OsStr> = arguments.iter().map(AsRef::as_ref).collect();
+    let mut rest = arguments.as_slice();
+    if let [name, others @ ..] = rest
+        && COMPUTING.iter().any(|computing| name == computing)
+        && !others.contains(&OsStr::new("--threads"))
+    {
+        command.arg(name).args(["--threads", "1"]);
+        rest = others;
+    }
+    command.args(rest);
+    command
+}
+
 /// Runs the program.
 pub(crate) fn bench(arguments: &[impl AsRef<OsStr>]) -> Ran {
-    ended(Command::new(env!("CARGO_BIN_EXE_bench")).args(arguments))
+    ended(&mut program(arguments))
 }
 
 /// Runs the program in a folder.
 pub(crate) fn bench_in(folder: &Path, arguments: &[impl AsRef<OsStr>]) -> Ran {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bench"));
-    ended(command.args(arguments).current_dir(folder))
+    ended(program(arguments).current_dir(folder))
 }
 
 /// What a command said once it has ended; all of it has to be UTF-8.
@@ -69,5 +89,7 @@ pub(crate) fn made_up(folder: &Path, arch: &str, arguments: &[&str]) -> PathBuf 
 
 /// What is built in.
 pub(crate) fn definitions() -> Definitions {
-    Definitions::open(&[]).expect("the built-in definitions are readable")
+    static ALL: LazyLock<Definitions> =
+        LazyLock::new(|| Definitions::open(&[]).expect("the built-in definitions are readable"));
+    ALL.clone()
 }

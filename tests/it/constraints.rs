@@ -6,7 +6,7 @@ use crate::command::{Ran, bench, scratch, text};
 use crate::server::Server;
 
 fn run(arguments: &[&str]) -> Ran {
-    bench(&[&["run", "2+2=?", "--threads", "1"], arguments].concat())
+    bench(&[&["run", "2+2=?"], arguments].concat())
 }
 
 fn answer(ran: &Ran) -> &str {

@@ -199,16 +199,14 @@ fn edited(
 }
 
 /// The NMSE that a fault causes.
-fn effect(golden: &Golden, fault: &Fault) -> Result<f64, String> {
-    let library = library();
+fn effect(library: &Library, golden: &Golden, fault: &Fault) -> Result<f64, String> {
     let found = match fault {
         Edit(edits) => {
-            let def = edited(&library, golden, edits)?;
+            let def = edited(library, golden, edits)?;
             logits(&def, &golden.weights, &golden.tokens, &PATHS[0]).expect("an f32 cache")?
         }
         Drive(drive) => {
-            let def = library.get(&golden.arch).expect("built in");
-            let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights)
+            let plan = Plan::new(&golden.def, golden.weights.metadata(), &golden.weights)
                 .map_err(|error| error.to_string())?;
             let mut model = Model::load(plan, &golden.weights, options(), &mut |_, _| {})
                 .map_err(|error| error.to_string())?;
@@ -227,12 +225,13 @@ fn the_gate_catches_deliberate_faults() {
     .into_iter()
     .map(|golden| (golden.name.clone(), golden))
     .collect();
+    let library = library();
     let mut missed = Vec::new();
     for (name, on, fault) in FAULTS {
         let golden = goldens
             .get(*on)
             .unwrap_or_else(|| panic!("there is no golden `{on}`"));
-        match effect(golden, fault) {
+        match effect(&library, golden, fault) {
             Ok(error) if error > EXACT => println!("{name:48} {on:18} NMSE {error:.1e}"),
             Ok(error) => missed.push(format!("{name} on {on}: NMSE {error:.1e}")),
             Err(error) => missed.push(format!("{name} on {on}: does not run: {error}")),
@@ -287,7 +286,7 @@ pub(crate) const FIRST: &[(&str, Edits, &str)] = &[
 
 /// How the values of a golden differ from those of its definition with some values changed.
 pub(crate) fn compared(library: &Library, golden: &Golden, edits: Edits) -> Report {
-    let right = values(&library.get(&golden.arch).expect("built in"), golden);
+    let right = values(&golden.def, golden);
     let wrong = values(&edited(library, golden, edits).expect("sound"), golden);
     assert_eq!(compare(&right, &right, EXACT).divergence(EXACT), None);
     compare(&right, &wrong, EXACT)

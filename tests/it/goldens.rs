@@ -3,10 +3,11 @@
 //! `tests/goldens/` holds logits that llama.cpp computed for models that `synth` makes from a seed
 //! (`scripts/make_goldens.py`). The models are made anew here; their hash is checked first.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::{LazyLock, OnceLock};
 
-use lab_bench::arch::Library;
+use lab_bench::arch::{ArchDef, Library};
 use lab_bench::blocks::REGISTRY;
 use lab_bench::files::synth::{Request, synth};
 use lab_bench::model::{Batch, Model, Options};
@@ -29,6 +30,7 @@ const Q4: f64 = 1e-1;
 pub(crate) struct Golden {
     pub name: String,
     pub arch: String,
+    pub def: ArchDef,
     pub tokens: Vec<u32>,
     pub weights: Weights,
     pub expected: Vec<f64>,
@@ -42,7 +44,10 @@ fn folder() -> &'static Path {
 }
 
 pub(crate) fn library() -> Library {
-    Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable")
+    static ALL: LazyLock<Library> = LazyLock::new(|| {
+        Library::open(&REGISTRY, &[]).expect("the built-in definitions are readable")
+    });
+    ALL.clone()
 }
 
 /// The architecture of a golden, and what its model is made of.
@@ -73,24 +78,52 @@ pub(crate) fn request(name: &str, entry: &Value) -> (String, Request) {
     (arguments[0].to_owned(), request)
 }
 
+/// The definition and the file of a golden's model.
+struct Made {
+    def: ArchDef,
+    file: Vec<u8>,
+}
+
+/// What was made of each entry of the index so far, once for all tests.
+static MADE: LazyLock<BTreeMap<String, OnceLock<Made>>> = LazyLock::new(|| {
+    let names = index().into_iter().map(|entry| name(&entry).to_owned());
+    names.map(|name| (name, OnceLock::new())).collect()
+});
+
+fn name(entry: &Value) -> &str {
+    entry["name"].as_str().expect("a name")
+}
+
 /// Makes the model of a golden again and checks that it is the one the reference ran.
-fn load(name: &str, entry: &Value, library: &Library, scratch: &Path) -> Golden {
+fn make(name: &str, entry: &Value) -> Made {
     let (arch, request) = request(name, entry);
-    let def = library.get(&arch).expect("the architecture is built in");
-    let path = scratch.join(format!("{name}.gguf"));
+    let def = library().get(&arch).expect("the architecture is built in");
+    let scratch = scratch();
+    let path = scratch.path().join("model.gguf");
     synth(&def, &request, &path).expect("the model can be made");
-    let hash = Sha256::digest(std::fs::read(&path).expect("the model was written"));
+    let file = std::fs::read(&path).expect("the model was written");
+    let hash = Sha256::digest(&file);
     let hash: String = hash.iter().map(|b| format!("{b:02x}")).collect();
     assert_eq!(
         hash,
         entry["gguf_sha256"].as_str().expect("a hash"),
         "{name}: synth makes another file than the reference ran; if that is meant, run scripts/make_goldens.py"
     );
+    Made { def, file }
+}
+
+/// The golden of an entry, with its model in a file of the folder.
+fn load(name: &str, entry: &Value, scratch: &Path) -> Golden {
+    let (arch, request) = request(name, entry);
+    let Made { def, file } = MADE[name].get_or_init(|| make(name, entry));
+    let path = scratch.join(format!("{name}.gguf"));
+    std::fs::write(&path, file).expect("the model can be written");
     let npy = std::fs::read(folder().join(entry["logits"].as_str().expect("a file")))
         .expect("the golden is there");
     Golden {
         name: name.to_owned(),
         arch,
+        def: def.clone(),
         tokens: entry["tokens"]
             .as_array()
             .expect("tokens")
@@ -116,13 +149,10 @@ pub(crate) fn index() -> Vec<Value> {
 
 /// The goldens of which `wanted` is true, in the order of the index.
 pub(crate) fn goldens(scratch: &Path, wanted: impl Fn(&str) -> bool) -> Vec<Golden> {
-    let library = library();
-    index()
-        .iter()
-        .filter_map(|entry| {
-            let name = entry["name"].as_str().expect("a name");
-            wanted(name).then(|| load(name, entry, &library, scratch))
-        })
+    let all = index();
+    let wanted = all.iter().filter(|entry| wanted(name(entry)));
+    wanted
+        .map(|entry| load(name(entry), entry, scratch))
         .collect()
 }
 
@@ -145,16 +175,15 @@ fn bound(golden: &Golden, path: &ExecutionPath) -> f64 {
 #[test]
 fn every_architecture_equals_the_reference_along_every_path() {
     let scratch = scratch();
-    let library = library();
     let (mut failures, mut compared) = (Vec::new(), 0);
     let mut covered = BTreeSet::new();
     for golden in goldens(scratch.path(), |_| true) {
-        let def = library.get(&golden.arch).expect("built in");
-        let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
+        let def = &golden.def;
+        let plan = Plan::new(def, golden.weights.metadata(), &golden.weights).expect("it fits");
         assert!(plan.unread.is_empty(), "{}: {:?}", golden.name, plan.unread);
         let mut row = format!("{:18}", golden.name);
         for path in &PATHS {
-            let Some(result) = logits(&def, &golden.weights, &golden.tokens, path) else {
+            let Some(result) = logits(def, &golden.weights, &golden.tokens, path) else {
                 row.push_str("        -");
                 continue;
             };
@@ -183,7 +212,10 @@ fn every_architecture_equals_the_reference_along_every_path() {
         covered.insert(golden.arch);
     }
     println!("paths: {}", PATHS.map(|p| p.name).join(", "));
-    let all: BTreeSet<String> = library.sources().map(|(name, _)| name.to_owned()).collect();
+    let all: BTreeSet<String> = library()
+        .sources()
+        .map(|(name, _)| name.to_owned())
+        .collect();
     assert_eq!(
         all, covered,
         "an architecture without goldens is not proven"
@@ -244,8 +276,7 @@ pub(crate) fn options() -> Options {
 
 /// The model of a golden.
 pub(crate) fn model(golden: &Golden, options: Options) -> Model {
-    let def = library().get(&golden.arch).expect("built in");
-    let plan = Plan::new(&def, golden.weights.metadata(), &golden.weights).expect("it fits");
+    let plan = Plan::new(&golden.def, golden.weights.metadata(), &golden.weights).expect("it fits");
     Model::load(plan, &golden.weights, options, &mut |_, _| {}).expect("it loads")
 }
 

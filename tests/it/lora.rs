@@ -19,7 +19,7 @@ use lab_bench::weights::{Data, Entry, LazyTensor, Metadata, TensorType, Value, W
 use serde_json::{Value as Json, json};
 
 use crate::command::{definitions, scratch};
-use crate::goldens::{EXACT, Golden, goldens, library, options, run};
+use crate::goldens::{EXACT, Golden, goldens, options, run};
 use crate::hf;
 use crate::server::Server;
 use crate::support::{nmse, parse_npy};
@@ -180,8 +180,7 @@ fn merged(weights: &Weights, updates: &[(&Low, f32)]) -> Weights {
 }
 
 fn plan(golden: &Golden, weights: &Weights) -> Plan {
-    let def = library().get(&golden.arch).expect("built in");
-    Plan::new(&def, weights.metadata(), weights).expect("it fits")
+    Plan::new(&golden.def, weights.metadata(), weights).expect("it fits")
 }
 
 fn load(plan: Plan, weights: &Weights, adapters: &[Adapter], options: Options) -> Model {

@@ -5,14 +5,13 @@
 
 use std::collections::BTreeSet;
 
-use lab_bench::arch::Library;
 use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::Plan;
 use lab_bench::weights::{Array, Metadata, Value as Meta};
 use serde_json::Value;
 
 use crate::command::scratch;
-use crate::goldens::{EXACT, Golden, goldens, library, options};
+use crate::goldens::{EXACT, Golden, goldens, options};
 use crate::support::{nmse, parse_npy};
 
 /// Sums in a digest.
@@ -112,9 +111,8 @@ impl Stored<'_> {
 }
 
 /// The digest of a golden with other metadata, or why it is refused.
-fn run(library: &Library, golden: &Golden, metadata: &Metadata) -> Result<Vec<f32>, String> {
-    let def = library.get(&golden.arch).expect("built in");
-    let plan = Plan::new(&def, metadata, &golden.weights).map_err(|e| e.to_string())?;
+fn run(golden: &Golden, metadata: &Metadata) -> Result<Vec<f32>, String> {
+    let plan = Plan::new(&golden.def, metadata, &golden.weights).map_err(|e| e.to_string())?;
     let options = Options {
         n_ctx: 256,
         n_seqs: 1,
@@ -145,7 +143,6 @@ fn changed_metadata_has_the_meaning_that_llama_cpp_gives_it() {
     let models = results["models"].as_object().expect("models by name");
     let scratch = scratch();
     let (mut failures, mut compared) = (Vec::new(), 0);
-    let library = library();
     for (at, golden) in goldens(scratch.path(), |name| models.contains_key(name))
         .into_iter()
         .enumerate()
@@ -160,7 +157,7 @@ fn changed_metadata_has_the_meaning_that_llama_cpp_gives_it() {
             }
             compared += 1;
             let metadata = changed(golden.weights.metadata(), &golden.arch, names[n]);
-            match (run(&library, &golden, &metadata), row) {
+            match (run(&golden, &metadata), row) {
                 (Ok(found), Some(row)) => {
                     let expected = &rows.values[row * N_DIGEST..(row + 1) * N_DIGEST];
                     let error = nmse(&found, expected);

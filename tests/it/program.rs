@@ -1,8 +1,9 @@
 //! The program as its users meet it: answers, exit codes, messages.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::command::{bench, bench_in, made_up, printed, scratch, text};
+use crate::server::Server;
 
 fn check_refused(arguments: &[&str], code: i32, parts: &[&str]) {
     let ran = bench(arguments);
@@ -32,11 +33,16 @@ fn two_and_two_is_four_and_held_out_sums_are_right() {
     let held_out: Value =
         serde_json::from_str(&std::fs::read_to_string(path).expect("held-out sums")).expect("JSON");
     let sums = held_out["sums"].as_array().expect("sums");
+    let server = Server::start(&[]);
     let mut right = 0;
     for sum in &sums[..100] {
-        let answer = printed(&["run", sum["prompt"].as_str().expect("a prompt")]);
+        let question = json!([{ "role": "user", "content": sum["prompt"] }]);
+        let (status, answer) = server.chat(json!({ "messages": question, "temperature": 0 }));
+        assert_eq!(status, 200, "{answer}");
+        let answer = answer["choices"][0]["message"]["content"].as_str();
         let expected = sum["answer"].as_str().and_then(|a| a.parse().ok());
-        right += usize::from(expected.is_some() && last_number(&answer) == expected);
+        let is_right = expected.is_some() && last_number(answer.expect("a text")) == expected;
+        right += usize::from(is_right);
     }
     println!("{right} of 100 held-out sums are right");
     assert!(right >= 95, "{right} of 100");
@@ -46,7 +52,7 @@ fn two_and_two_is_four_and_held_out_sums_are_right() {
 fn the_stateless_path_gives_the_same_answer() {
     for prompt in ["17+25=?", "Spell the word lamp.", "Hello!"] {
         assert_eq!(
-            printed(&["run", prompt]),
+            printed(&["run", "--threads", "2", prompt]),
             printed(&["run", "--stateless", prompt]),
             "{prompt}"
         );

@@ -15,10 +15,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-pub(super) use {
-    parse::{Rules, parse},
-    tests::Naive,
-};
+pub(super) use {parse::parse, tests::Naive};
 
 use super::Error;
 

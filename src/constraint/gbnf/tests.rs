@@ -42,13 +42,15 @@ impl<'a> Naive<'a> {
 
     fn improve(&mut self) -> bool {
         let mut is_changed = false;
-        for rule in 0..self.rules.bodies.len() {
-            let body = &self.rules.bodies[rule];
+        for (rule, body) in self.rules.bodies.iter().enumerate() {
             if !self.productive[rule] && self.is_productive(body) {
                 self.productive[rule] = true;
                 is_changed = true;
             }
-            for from in 0..=self.text.len() {
+        }
+        // From the last start, since a match depends on those of its parts, which start later.
+        for from in (0..=self.text.len()).rev() {
+            for (rule, body) in self.rules.bodies.iter().enumerate() {
                 let ends = self.ends_of(body, from);
                 let begins = self.is_begun(body, from);
                 is_changed |= ends != self.ends[rule][from] || begins != self.begins[rule][from];

@@ -7,6 +7,8 @@ mod calls;
 #[cfg(test)]
 mod hostile;
 
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
@@ -120,7 +122,7 @@ fn compare(
 ) {
     let tokenizer = &compiler.tokenizer;
     let mut open = vec![(compiled.matcher(), Vec::new())];
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     let mut n_done = 0;
     while let Some((mut matcher, text)) = open.pop() {
         if n_done == n_steps {
@@ -175,18 +177,15 @@ fn show(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
 }
 
 /// What `naive` says of bytes that may end inside a character.
-fn judge_bytes(rules: &super::gbnf::Rules, bytes: &[u8]) -> (bool, bool) {
+fn judge_bytes(naive: &dyn Fn(&str) -> (bool, bool), bytes: &[u8]) -> (bool, bool) {
     match std::str::from_utf8(bytes) {
-        Ok(text) => {
-            let naive = Naive::new(rules, text);
-            (naive.is_beginning(), naive.is_whole())
-        }
+        Ok(text) => naive(text),
         Err(error) if error.error_len().is_none() => {
             // Some character that begins so must fit: the first and the last one, and those that
             // the tests use.
             let (whole, rest) = bytes.split_at(error.valid_up_to());
             let whole = std::str::from_utf8(whole).expect("valid");
-            let fits = |c| Naive::new(rules, &format!("{whole}{c}")).is_beginning();
+            let fits = |c| naive(&format!("{whole}{c}")).0;
             let used = ['é', 'è', 'ж', '日', '本', '月', '😀'];
             let used = used
                 .into_iter()
@@ -212,13 +211,22 @@ fn ends(beginning: &[u8]) -> Vec<char> {
 
 fn check_gbnf(text: &str, n_steps: usize) {
     let rules = super::gbnf::parse(text).expect("a grammar");
+    // Tokens of both vocabularies often make the same texts.
+    let known = RefCell::new(HashMap::new());
+    let naive = |text: &str| {
+        let mut known = known.borrow_mut();
+        *known.entry(text.to_owned()).or_insert_with(|| {
+            let naive = Naive::new(&rules, text);
+            (naive.is_beginning(), naive.is_whole())
+        })
+    };
     for (name, compiler) in VOCABULARIES.iter() {
         let compiled = compiler.compile(Constraint::Gbnf(text.to_owned()));
         let compiled = compiled.unwrap_or_else(|error| panic!("{name}: {error}: {text}"));
         compare(
             compiler,
             &compiled,
-            &|bytes| judge_bytes(&rules, bytes),
+            &|bytes| judge_bytes(&naive, bytes),
             n_steps,
         );
     }
