@@ -37,6 +37,8 @@ use super::pool::LoadFault;
 
 /// Longest wait for the system to say how a process died whose connection broke.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest wait for the end of a process: giving back hundreds of gigabytes takes a while.
+const LONGEST: Duration = Duration::from_secs(60);
 /// Longest path of a folder for a socket, whose own path may have some 100 bytes.
 const MAX_PATH: usize = 60;
 
@@ -201,7 +203,7 @@ impl Life {
         let _ = self.child().kill();
     }
 
-    /// Ends a process that hangs. One that cannot be ended, because it waits for a device, is left behind.
+    /// Ends a process that does not end by itself. One that cannot be ended, because it waits for a device, is left behind.
     fn give_up(&self, why: String) {
         self.end().verdict = Some(why.clone());
         let started = Instant::now();
@@ -342,15 +344,17 @@ impl Process {
         thread("watch", move || watch::watch(&life, &socket, hang_time))
     }
 
-    /// Waits for the end; one that goes on is ended.
+    /// Waits for the end; one that goes on is ended, and left behind where that is impossible.
     fn wait(&self) -> String {
         let started = Instant::now();
         loop {
             if let Some(how) = self.life.ended.borrow().clone() {
                 return how;
             }
-            if started.elapsed() > PATIENCE {
-                self.life.kill();
+            match started.elapsed() {
+                time if time > LONGEST => self.life.give_up("it cannot be ended".into()),
+                time if time > PATIENCE => self.life.kill(),
+                _ => {}
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -459,4 +463,47 @@ pub async fn serve_socket(
     _ready: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    /// The life of a process whose end nobody waits for: it seems to go on whatever is done to it.
+    fn endless() -> Life {
+        let child = Command::new("sleep").arg("60").spawn();
+        Life {
+            child: Mutex::new(child.expect("it starts")),
+            end: Mutex::default(),
+            ended: Sender::new(None),
+            is_lost: Sender::new(false),
+        }
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_ended_is_left_behind() {
+        let (life, (tell, told)) = (endless(), mpsc::channel());
+        life.end().call = Some(Box::new(move |how| {
+            let _ = tell.send(how.to_owned());
+        }));
+        life.give_up("it hangs".into());
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), ["it hangs"]);
+        assert!(*life.is_lost.borrow());
+        // Its end, if it comes, is no news.
+        life.conclude("SIGKILL".into());
+        assert_eq!(life.ended.borrow().as_deref(), Some("it hangs"));
+        assert!(!life.child().wait().expect("it has ended").success());
+    }
+
+    #[test]
+    fn one_that_can_be_ended_is_not_lost() {
+        let life = Arc::new(endless());
+        let (of_thread, id) = (Arc::clone(&life), life.child().id());
+        let (_, lines) = mpsc::channel();
+        let supervisor = std::thread::spawn(move || of_thread.supervise(id, &lines));
+        life.give_up("it hangs".into());
+        supervisor.join().expect("it lives");
+        assert!(!*life.is_lost.borrow());
+        assert_eq!(life.ended.borrow().as_deref(), Some("it hangs"));
+    }
 }

@@ -1,5 +1,6 @@
 //! The commands of a conversation: what starts with a slash.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -11,7 +12,6 @@ use crate::cli::output::{self, shown};
 use crate::cli::sampling::number;
 use crate::sampling::{LISTS, PARAMETERS, Params, StageName};
 
-use super::Next;
 use super::session::{Session, role};
 
 /// A command.
@@ -137,8 +137,8 @@ const NOT_SET: &[&str] = &[
     "diffusion_trace",
 ];
 
-/// Runs a command, without its slash.
-pub(super) fn run(session: &mut Session, line: &str) -> Result<Next, Failure> {
+/// Runs a command, without its slash; the conversation may end with it.
+pub(super) fn run(session: &mut Session, line: &str) -> Result<ControlFlow<()>, Failure> {
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
         let near = nearest(name, COMMANDS.iter().map(|command| command.name));
@@ -156,10 +156,9 @@ pub(super) fn run(session: &mut Session, line: &str) -> Result<Next, Failure> {
         "FILE" if rest.is_empty() => anyhow::bail!("/{name} needs the name of a file"),
         _ => (command.run)(session, rest)?,
     }
-    Ok(if name == "quit" {
-        Next::End
-    } else {
-        Next::More
+    Ok(match name {
+        "quit" => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
     })
 }
 

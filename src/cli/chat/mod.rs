@@ -9,6 +9,7 @@ mod screen;
 mod session;
 
 use std::io::IsTerminal as _;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use clap::Args as ClapArgs;
@@ -24,12 +25,6 @@ use session::Session;
 pub(super) struct Args {
     #[command(flatten)]
     with: Completing,
-}
-
-/// Whether the conversation goes on after a command.
-enum Next {
-    More,
-    End,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -62,16 +57,17 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn talk(session: &mut Session, input: &mut Input) -> Result<usize, Failure> {
     let mut n_failed = 0;
     loop {
+        let go_on = |()| ControlFlow::Continue(());
         let done = match input.read(&session.prompt())? {
             Entry::End => return Ok(n_failed),
-            Entry::Interrupted => session.screen.note("Ctrl-D ends").map(|()| Next::More),
+            Entry::Interrupted => session.screen.note("Ctrl-D ends").map(go_on),
             Entry::Fault(fault) => Err(Failure::msg(fault)),
-            Entry::Text(text) => session.say(&text).map(|()| Next::More),
+            Entry::Text(text) => session.say(&text).map(go_on),
             Entry::Command(line) => commands::run(session, &line),
         };
         match done {
-            Ok(Next::More) => {}
-            Ok(Next::End) => return Ok(n_failed),
+            Ok(ControlFlow::Continue(())) => {}
+            Ok(ControlFlow::Break(())) => return Ok(n_failed),
             Err(failure) if is_closed_pipe(&failure) => return Err(failure),
             Err(failure) => {
                 n_failed += 1;

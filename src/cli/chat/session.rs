@@ -55,6 +55,16 @@ impl Heard {
     }
 }
 
+/// An answer that is coming.
+struct Hearing {
+    forming: Forming,
+    /// Whether it is shown while it forms, and its pieces at the end.
+    is_live: bool,
+    held: Vec<Piece>,
+    /// Tokens that are listed.
+    listed: Vec<AnswerToken>,
+}
+
 /// The role of a message.
 pub(super) fn role(message: &Value) -> &str {
     let role = message.get("role").and_then(Value::as_str);
@@ -246,52 +256,74 @@ impl Session {
 
     /// Shows an answer as it comes.
     async fn hear(&mut self, is_continued: bool) -> Result<Heard, Failure> {
-        let mut forming = Forming::new();
+        let forming = Forming::new();
         let is_live = self.served.handle.is_diffusion() && forming.is_shown();
         let stop = stopped(self.is_terminal);
         tokio::pin!(stop);
         let request = self.request(is_continued, is_live);
-        let reply = api::reply(&self.served, request);
         let mut reply: Reply = tokio::select! {
             biased;
-            () = &mut stop => {
-                let message = Value::Null;
-                return Ok(Heard { message, is_stopped: true });
-            }
-            reply = reply => reply.map_err(Failure::msg)?,
+            () = &mut stop => return Ok(Heard { message: Value::Null, is_stopped: true }),
+            reply = api::reply(&self.served, request) => reply.map_err(Failure::msg)?,
         };
-        // Of a text that is shown while it forms; tokens that are listed.
-        let (mut held, mut listed) = (Vec::new(), Vec::new());
-        let mut ending = None;
+        let mut heard = Hearing {
+            forming,
+            is_live,
+            held: Vec::new(),
+            listed: Vec::new(),
+        };
+        let ending = self.follow(&mut reply, &mut heard, stop).await;
+        heard.forming.clear();
+        match ending {
+            Ok(ending) => self.finish(reply, heard, ending),
+            Err(failure) => self.screen.end().and(Err(failure)),
+        }
+    }
+
+    /// Shows what comes of an answer; gives its end, none if it is stopped before.
+    async fn follow(
+        &mut self,
+        reply: &mut Reply,
+        heard: &mut Hearing,
+        mut stop: impl Future<Output = ()> + Unpin,
+    ) -> Result<Option<FinishReason>, Failure> {
         loop {
             let said = tokio::select! {
                 biased;
-                () = &mut stop => break,
-                said = reply.next() => said,
+                () = &mut stop => return Ok(None),
+                said = reply.next() => said.map_err(Failure::msg)?,
             };
-            match said.map_err(|fault| self.failed(&forming, &fault))? {
+            match said {
                 None => anyhow::bail!("the engine stopped before the end of the answer"),
                 Some(Said::Step { fixed, n_masked }) => {
-                    forming.step(&fixed, n_masked, self.served.handle.tokenizer());
+                    let tokenizer = self.served.handle.tokenizer();
+                    heard.forming.step(&fixed, n_masked, tokenizer);
                 }
-                Some(Said::Piece(piece)) if is_live => held.push(piece),
-                Some(Said::Piece(piece)) => self.show(&piece, &mut listed)?,
+                Some(Said::Piece(piece)) if heard.is_live => heard.held.push(piece),
+                Some(Said::Piece(piece)) => self.show(&piece, &mut heard.listed)?,
                 Some(Said::Done { reason, usage }) => {
                     self.speed = Some(speed(&usage));
-                    ending = Some(reason);
-                    break;
+                    return Ok(Some(reason));
                 }
             }
         }
-        forming.clear();
+    }
+
+    /// Shows what is left of an answer, and how it ended.
+    fn finish(
+        &mut self,
+        mut reply: Reply,
+        mut heard: Hearing,
+        ending: Option<FinishReason>,
+    ) -> Result<Heard, Failure> {
         if ending.is_none() {
-            held.extend(reply.stop());
+            heard.held.extend(reply.stop());
         }
-        for piece in held {
-            self.show(&piece, &mut listed)?;
+        for piece in &heard.held {
+            self.show(piece, &mut heard.listed)?;
         }
         self.screen.end()?;
-        self.list(&listed)?;
+        self.list(&heard.listed)?;
         match ending {
             None => self.screen.note("stopped")?,
             Some(FinishReason::Length) => self.screen.note("cut at the limit")?,
@@ -305,14 +337,6 @@ impl Session {
             message: reply.message(),
             is_stopped: ending.is_none(),
         })
-    }
-
-    fn failed(&mut self, forming: &Forming, fault: &str) -> Failure {
-        forming.clear();
-        match self.screen.end() {
-            Ok(()) => Failure::msg(fault.to_owned()),
-            Err(failure) => failure,
-        }
     }
 
     fn show(&mut self, piece: &Piece, listed: &mut Vec<AnswerToken>) -> Result<(), Failure> {
