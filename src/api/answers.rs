@@ -217,8 +217,11 @@ impl Answers {
 
     /// The pieces that are left at the end.
     pub(super) fn rest(&mut self, choice: u32, reason: FinishReason) -> Vec<Piece> {
-        let reader = self.readers.get_mut(choice as usize);
-        let pieces = reader.map_or_else(Vec::new, |reader| reader.finish(reason));
+        let Some(reader) = self.readers.get_mut(choice as usize) else {
+            return Vec::new();
+        };
+        let pieces = reader.finish(reason);
+        self.record.thought(&reader.thought);
         self.shown(pieces)
     }
 

@@ -47,7 +47,12 @@ pub(super) struct Reader {
     withheld: (String, Vec<AnswerToken>),
     /// Tokens of reasoning.
     pub(super) n_reasoning: usize,
+    /// The start of all reasoning, for the log.
+    pub(super) thought: String,
 }
+
+/// Characters of reasoning that the log has.
+const MAX_THOUGHT: usize = 500;
 
 /// A new id of a call, in the form that the strictest templates ask for: nine letters and digits.
 pub(super) fn new_id() -> String {
@@ -72,6 +77,7 @@ impl Reader {
             shows_reasoning,
             withheld: (String::new(), Vec::new()),
             n_reasoning: 0,
+            thought: String::new(),
         }
     }
 
@@ -129,10 +135,14 @@ impl Reader {
                         self.flush(&mut out);
                     }
                 }
-                Some(Part::Reasoning(text)) if self.shows_reasoning => {
-                    out.push(Piece::Reasoning(text));
+                Some(Part::Reasoning(text)) => {
+                    let n = MAX_THOUGHT.saturating_sub(self.thought.chars().count());
+                    self.thought.extend(text.chars().take(n));
+                    match self.shows_reasoning {
+                        true => out.push(Piece::Reasoning(text)),
+                        false => self.withheld.0.push_str(&text),
+                    }
                 }
-                Some(Part::Reasoning(text)) => self.withheld.0.push_str(&text),
                 Some(Part::Call { index, .. } | Part::Arguments { index, .. })
                     if index > 0 && !self.many => {}
                 Some(Part::Call { index, id, name }) => {

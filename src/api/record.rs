@@ -114,6 +114,13 @@ impl Record {
         self.notes().usage = Some(usage);
     }
 
+    /// The start of the reasoning of one of its completions, which only logs at the level `debug` have.
+    pub(super) fn thought(&self, text: &str) {
+        if !text.is_empty() {
+            tracing::debug!(target: "request", id = self.id, reasoning = text);
+        }
+    }
+
     /// What the engine reports of one of its completions.
     pub(super) fn event(&self, event: &Event) {
         let mut notes = self.notes();

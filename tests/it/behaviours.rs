@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::server::Server;
+use crate::server::{Server, with};
 use crate::tidy::sources;
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -295,13 +295,13 @@ fn item_33_penalties_count_generated_tokens_alone() {
     let (_, tokens) = server.json("POST", "/tokenize", &json!({ "content": "4" }));
     let id = tokens["tokens"][0].to_string();
     let lists = |extra: Value| -> Vec<Value> {
-        let mut body = json!({
-            "model": "default", "prompt": "4444", "max_tokens": 3, "logprobs": 20, "temperature": 1, "seed": 1,
-            "logprobs_mode": "processed_logprobs", "logit_bias": { &id: 20 }, "ignore_eos": true,
-        });
-        for (name, value) in extra.as_object().expect("an object") {
-            body[name] = value.clone();
-        }
+        let body = with(
+            json!({
+                "model": "default", "prompt": "4444", "max_tokens": 3, "logprobs": 20, "temperature": 1, "seed": 1,
+                "logprobs_mode": "processed_logprobs", "logit_bias": { &id: 20 }, "ignore_eos": true,
+            }),
+            &extra,
+        );
         let (status, answer) = server.json("POST", COMPLETIONS, &body);
         assert_eq!(status, 200, "{answer}");
         assert_eq!(choice(&answer)["text"], "444", "{answer}");

@@ -3,23 +3,19 @@
 
 use serde_json::{Value, json};
 
-use crate::server::Server;
+use crate::server::{Server, with};
 
 const PATH: &str = "/v1/completions";
 
 fn body(extra: impl Into<Value>) -> Value {
-    let mut body = json!({ "model": "default", "prompt": "2+2=", "temperature": 0 });
-    let extra = extra.into();
-    for (key, value) in extra.as_object().expect("an object") {
-        body[key] = value.clone();
-    }
-    body
+    with(
+        json!({ "model": "default", "prompt": "2+2=", "temperature": 0 }),
+        &extra.into(),
+    )
 }
 
 fn complete(server: &Server, extra: Value) -> Value {
-    let (status, answer) = server.json("POST", PATH, &body(extra));
-    assert_eq!(status, 200, "{answer}");
-    answer
+    server.post(PATH, &body(extra))
 }
 
 fn numbers(value: &Value) -> Vec<Option<f64>> {
@@ -448,10 +444,7 @@ fn items_05_10_processed_log_probabilities_are_those_after_all_stages() {
         "max_tokens": 6, "logprobs": 20, "temperature": 2, "top_k": 4, "seed": 5, "ignore_eos": true,
     });
     let with = |more: Value| {
-        let mut body = sampling.clone();
-        for (key, value) in more.as_object().expect("an object") {
-            body[key] = value.clone();
-        }
+        let body = with(sampling.clone(), &more);
         complete(&server, body)["choices"][0].clone()
     };
     let raw = with(json!({ "logprobs_mode": "raw_logprobs" }));

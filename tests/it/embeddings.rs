@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::command::{made_up, printed, scratch, text};
 use crate::hf;
-use crate::server::Server;
+use crate::server::{Server, with};
 use crate::support::{Output, nmse, parse_npy};
 
 const BOUND: f64 = 1e-6;
@@ -79,13 +79,6 @@ pub(crate) fn with_vocabulary(folder: &hf::Folder, root: &Path) -> PathBuf {
 }
 
 #[track_caller]
-pub(crate) fn post(server: &Server, path: &str, body: &Value) -> Value {
-    let (status, answer) = server.json("POST", path, body);
-    assert_eq!(status, 200, "{body}: {answer}");
-    answer
-}
-
-#[track_caller]
 fn refused(server: &Server, path: &str, body: &Value, code: &str, param: &str) {
     let (status, answer) = server.json("POST", path, body);
     assert_eq!(status, 400, "{body}: {answer}");
@@ -135,14 +128,14 @@ fn classes_have_the_scores_that_transformers_gives() {
         let into = with_vocabulary(&folder, root.path());
         let server = Server::start(&["-m", text(&into)]);
         let body = json!({ "input": folder.tokens, "use_activation": false });
-        let answer = post(&server, "/classify", &body);
+        let answer = server.post("/classify", &body);
         let found = floats(&answer["data"][0]["probs"]);
         let error = nmse(&found, &folder.expected);
         println!("{:24} NMSE {error:.1e}", folder.name);
         assert!(error < BOUND, "{}: {error:.1e}", folder.name);
         assert_eq!(answer["usage"]["prompt_tokens"], folder.tokens.len());
         // Without the field they are probabilities.
-        let answer = post(&server, "/classify", &json!({ "input": [folder.tokens] }));
+        let answer = server.post("/classify", &json!({ "input": [folder.tokens] }));
         let sum: f32 = floats(&answer["data"][0]["probs"]).iter().sum();
         assert!((sum - 1.0).abs() < 1e-5, "{answer}");
         n += 1;
@@ -159,11 +152,11 @@ fn vectors_are_the_pooled_states_that_transformers_gives() {
         let into = with_vocabulary(&folder, root.path());
         let server = Server::start(&["-m", text(&into)]);
         let ask = |extra: Value| {
-            let mut body = json!({ "model": "default", "input": folder.tokens });
-            for (key, value) in extra.as_object().expect("an object") {
-                body[key] = value.clone();
-            }
-            post(&server, "/v1/embeddings", &body)
+            let body = with(
+                json!({ "model": "default", "input": folder.tokens }),
+                &extra,
+            );
+            server.post("/v1/embeddings", &body)
         };
         let answer = ask(json!({}));
         let vector = floats(&answer["data"][0]["embedding"]);
@@ -245,11 +238,11 @@ fn pairs_have_the_scores_that_transformers_gives() {
         );
     };
     let ask = |extra: Value| {
-        let mut body = json!({ "model": "default", "query": QUERY, "documents": DOCUMENTS });
-        for (key, value) in extra.as_object().expect("an object") {
-            body[key] = value.clone();
-        }
-        post(&server, "/v1/rerank", &body)
+        let body = with(
+            json!({ "model": "default", "query": QUERY, "documents": DOCUMENTS }),
+            &extra,
+        );
+        server.post("/v1/rerank", &body)
     };
     let answer = ask(json!({ "return_documents": true }));
     let results = answer["results"].as_array().expect("an array");
@@ -271,12 +264,12 @@ fn pairs_have_the_scores_that_transformers_gives() {
 
     let body =
         json!({ "query": QUERY, "texts": DOCUMENTS, "raw_scores": true, "return_text": true });
-    let tei = post(&server, "/rerank", &body);
+    let tei = server.post("/rerank", &body);
     close(&tei[0]["score"], SCORES[1]);
     close(&tei[1]["score"], SCORES[0]);
     assert_eq!(tei[1]["text"], DOCUMENTS[0]);
     let body = json!({ "text_1": QUERY, "text_2": DOCUMENTS, "raw_scores": true });
-    let scored = post(&server, "/v1/score", &body);
+    let scored = server.post("/v1/score", &body);
     close(&scored["data"][0]["score"], SCORES[0]);
     close(&scored["data"][1]["score"], SCORES[1]);
 
@@ -321,7 +314,7 @@ fn prompts_of_a_folder_are_put_before_texts() {
     std::fs::write(path, prompts.to_string()).expect("writable");
     let server = Server::start(&["-m", text(&into)]);
     let vector = |body: Value| {
-        let answer = post(&server, "/v1/embeddings", &body);
+        let answer = server.post("/v1/embeddings", &body);
         answer["data"][0]["embedding"].clone()
     };
     let plain = vector(json!({ "input": "w20" }));
@@ -422,10 +415,7 @@ fn prompts_of_a_folder_are_put_before_texts() {
         ),
         (json!({ "dimension": 3 }), "unknown_parameter", "dimension"),
     ] {
-        let mut body = json!({ "input": "w20" });
-        for (key, value) in extra.as_object().expect("an object") {
-            body[key] = value.clone();
-        }
+        let body = with(json!({ "input": "w20" }), &extra);
         refused(&server, "/v1/embeddings", &body, code, param);
     }
 }
@@ -463,7 +453,7 @@ fn a_model_that_writes_text_gives_vectors_if_it_names_a_pooling() {
 
         let tokens: Vec<u32> = (0..100).map(|i| 5 + i % 30).collect();
         let server = Server::start(&["-m", text(&into), "--kv-type", "f32", "--flash-attn", "off"]);
-        let answer = post(&server, "/v1/embeddings", &json!({ "input": tokens }));
+        let answer = server.post("/v1/embeddings", &json!({ "input": tokens }));
         let found = floats(&answer["data"][0]["embedding"]);
         let out = root.path().join(format!("{mode}.npy"));
         let ids: Vec<String> = tokens.iter().map(u32::to_string).collect();
@@ -482,13 +472,13 @@ fn a_model_that_writes_text_gives_vectors_if_it_names_a_pooling() {
         assert!(error < BOUND, "{mode}: {error:.1e}");
         // It still writes.
         let body = json!({ "model": "default", "prompt": "2+2=", "max_tokens": 3 });
-        post(&server, "/v1/completions", &body);
+        server.post("/v1/completions", &body);
     }
 }
 
 /// The first vector of an answer.
 fn vector(server: &Server, body: &Value) -> Vec<f32> {
-    floats(&post(server, "/v1/embeddings", body)["data"][0]["embedding"])
+    floats(&server.post("/v1/embeddings", body)["data"][0]["embedding"])
 }
 
 /// Lists of token ids of many lengths.
@@ -534,7 +524,7 @@ fn vectors_are_those_of_bench_logits_and_those_of_texts_alone() {
         close(&found, &expected, "bench logits");
     }
     let many = |server: &Server| {
-        let answer = post(server, "/v1/embeddings", &json!({ "input": lists }));
+        let answer = server.post("/v1/embeddings", &json!({ "input": lists }));
         let data = answer["data"].as_array().expect("an array").iter();
         data.map(|entry| floats(&entry["embedding"]))
             .collect::<Vec<_>>()
@@ -570,11 +560,8 @@ fn texts_that_are_too_long_are_cut_if_that_is_asked_for() {
         ),
         (json!({ "truncate_prompt_tokens": 3 }), 3),
     ] {
-        let mut body = json!({ "input": words(long.iter().copied()) });
-        for (key, value) in extra.as_object().expect("an object") {
-            body[key] = value.clone();
-        }
-        let answer = post(&server, "/v1/embeddings", &body);
+        let body = with(json!({ "input": words(long.iter().copied()) }), &extra);
+        let answer = server.post("/v1/embeddings", &body);
         assert_eq!(answer["usage"]["prompt_tokens"], n, "{extra}");
         assert_eq!(floats(&answer["data"][0]["embedding"]), of(n), "{extra}");
     }
@@ -585,7 +572,7 @@ fn texts_that_are_too_long_are_cut_if_that_is_asked_for() {
         let body = json!({
             "query": query, "texts": [document], "raw_scores": true, "truncate": true,
         });
-        post(&server, "/rerank", &body)[0]["score"]
+        server.post("/rerank", &body)[0]["score"]
             .as_f64()
             .expect("a number")
     };
@@ -602,12 +589,12 @@ fn tokens_of_the_second_text_of_a_pair_are_of_type_1() {
     let root = scratch();
     let server = reranker(root.path());
     let body = json!({ "text_1": QUERY, "text_2": DOCUMENTS[0], "raw_scores": true });
-    let typed = post(&server, "/v1/score", &body);
+    let typed = server.post("/v1/score", &body);
     let typed = typed["data"][0]["score"].as_f64().expect("a number");
     // The same tokens as one text, all of type 0.
     let tokens = [1, 17, 63, 5, 2, 30, 95, 2];
     let body = json!({ "input": tokens, "use_activation": false });
-    let plain = post(&server, "/classify", &body);
+    let plain = server.post("/classify", &body);
     let plain = plain["data"][0]["probs"][0].as_f64().expect("a number");
     assert!((typed - SCORES[0]).abs() < 1e-5, "{typed}");
     assert!(
@@ -655,13 +642,7 @@ fn answers_have_their_shapes() {
     let vectors = Server::start(&["-m", text(&with_vocabulary(&hf::open("bert"), root.path()))]);
     let scores = reranker(root.path());
     let pair = json!({ "model": "default", "query": QUERY, "documents": DOCUMENTS });
-    let with = |extra: &Value| {
-        let mut body = pair.clone();
-        for (key, value) in extra.as_object().expect("an object") {
-            body[key] = value.clone();
-        }
-        body
-    };
+    let with = |extra: &Value| with(pair.clone(), extra);
     let tei = json!({ "query": QUERY, "texts": DOCUMENTS, "return_text": true });
     let none = Value::Null;
     let mut out = String::new();
@@ -869,7 +850,7 @@ fn a_long_query_and_many_documents_cost_what_they_are_long() {
     assert!(took.as_secs() < 60, "{took:?}");
     // As many as may be are all served, though fewer may wait.
     let body = json!({ "query": QUERY, "documents": vec!["w5 w6"; 2048] });
-    let answer = post(&server, "/v1/rerank", &body);
+    let answer = server.post("/v1/rerank", &body);
     let results = answer["results"].as_array().expect("an array");
     let mut indices: Vec<u64> = results.iter().filter_map(|r| r["index"].as_u64()).collect();
     indices.sort_unstable();
@@ -925,7 +906,7 @@ fn a_template_makes_one_text_of_a_pair() {
     let server = Server::start(&["-m", text(&into)]);
     let ask = |documents: &[&str]| {
         let body = json!({ "query": "w17 w63", "documents": documents, "raw_scores": true });
-        let answer = post(&server, "/v1/rerank", &body);
+        let answer = server.post("/v1/rerank", &body);
         let mut results = answer["results"].as_array().expect("an array").clone();
         results.sort_by_key(|result| result["index"].as_u64());
         let score = |result: &Value| result["relevance_score"].as_f64().expect("a number");
@@ -933,7 +914,7 @@ fn a_template_makes_one_text_of_a_pair() {
     };
     let one_text = |tokens: &[u32]| {
         let body = json!({ "input": tokens, "use_activation": false });
-        let answer = post(&server, "/classify", &body);
+        let answer = server.post("/classify", &body);
         answer["data"][0]["probs"][0].as_f64().expect("a number")
     };
     let found = ask(&["w30", "w88 w42"]);

@@ -5,17 +5,16 @@ use serde_json::{Value, json};
 
 use crate::command::{scratch, text};
 use crate::contact::changed;
-use crate::server::Server;
+use crate::server::{Server, with};
 
 fn body(extra: &Value) -> Value {
-    let mut body = json!({
-        "model": "tiny-chat", "temperature": 0, "max_tokens": 40,
-        "messages": [{ "role": "user", "content": "Count from 1 to 9." }],
-    });
-    for (key, value) in extra.as_object().expect("an object") {
-        body[key] = value.clone();
-    }
-    body
+    with(
+        json!({
+            "model": "tiny-chat", "temperature": 0, "max_tokens": 40,
+            "messages": [{ "role": "user", "content": "Count from 1 to 9." }],
+        }),
+        extra,
+    )
 }
 
 fn content(answer: &Value) -> &str {
@@ -234,10 +233,10 @@ fn the_cache_and_the_penalty_have_two_names() {
 fn prompts_are_cut_at_their_start_if_that_is_asked_for() {
     let server = Server::shared();
     let complete = |extra: Value| {
-        let mut body = json!({ "model": "default", "temperature": 0, "max_tokens": 5, "echo": true, "logprobs": 0, "ignore_eos": true });
-        for (key, value) in extra.as_object().expect("an object") {
-            body[key] = value.clone();
-        }
+        let body = with(
+            json!({ "model": "default", "temperature": 0, "max_tokens": 5, "echo": true, "logprobs": 0, "ignore_eos": true }),
+            &extra,
+        );
         server.json("POST", "/v1/completions", &body)
     };
     let words = json!({ "content": "Count from 1 to 9. 2+2=" });

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::server::Server;
+use crate::server::{Server, with};
 
 /// The longest that `/health` took while `work` ran.
 fn slowest_health(server: &Server, work: impl FnOnce() + Send) -> Duration {
@@ -53,10 +53,10 @@ fn post(body: &str, n_bytes: usize) -> String {
 }
 
 fn chat(extra: &Value) -> String {
-    let mut body = json!({ "model": "tiny-chat", "messages": [{ "role": "user", "content": "2+2=?" }], "temperature": 0 });
-    for (key, value) in extra.as_object().expect("an object") {
-        body[key] = value.clone();
-    }
+    let body = with(
+        json!({ "model": "tiny-chat", "messages": [{ "role": "user", "content": "2+2=?" }], "temperature": 0 }),
+        extra,
+    );
     body.to_string()
 }
 

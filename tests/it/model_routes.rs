@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use crate::command::{scratch, text};
 use crate::config::sent;
-use crate::embeddings::post;
 use crate::server::Server;
 
 fn shipped() -> std::path::PathBuf {
@@ -49,7 +48,7 @@ fn models_tell_their_numbers_and_are_loaded_and_unloaded() {
         "nothing of this loads it"
     );
 
-    post(&server, "/models/load", &json!({ "model": "one" }));
+    server.post("/models/load", &json!({ "model": "one" }));
     let model = state("one");
     assert_eq!(model["state"], "loaded");
     assert_eq!(model["max_model_len"], n_ctx);
@@ -62,15 +61,15 @@ fn models_tell_their_numbers_and_are_loaded_and_unloaded() {
     assert_eq!(slots[0]["is_processing"], false);
 
     std::fs::copy(&shipped, folder.path().join("two.gguf")).expect("copied");
-    let scan = post(&server, "/models/rescan", &json!({}));
+    let scan = server.post("/models/rescan", &json!({}));
     assert_eq!((&scan["new"], &scan["gone"]), (&json!(["two"]), &json!([])));
     assert_eq!(state("one")["state"], "loaded", "what is there stays");
     std::fs::remove_file(folder.path().join("two.gguf")).expect("removed");
-    let scan = post(&server, "/models/rescan", &json!({}));
+    let scan = server.post("/models/rescan", &json!({}));
     assert_eq!(scan["gone"], json!(["two"]));
 
     assert_eq!(
-        post(&server, "/models/unload", &json!({ "model": "one" }))["was_loaded"],
+        server.post("/models/unload", &json!({ "model": "one" }))["was_loaded"],
         true
     );
     assert_eq!(state("one")["state"], "not loaded");
@@ -81,7 +80,7 @@ fn models_tell_their_numbers_and_are_loaded_and_unloaded() {
     );
     // A request loads it again.
     let body = json!({ "model": "one", "prompt": "2+2=", "max_tokens": 3 });
-    post(&server, "/v1/completions", &body);
+    server.post("/v1/completions", &body);
     assert_eq!(state("one")["state"], "loaded");
     let (status, _) = server.json("POST", "/models/load", &json!({ "model": "three" }));
     assert_eq!(status, 404);
@@ -101,7 +100,7 @@ fn metrics_count_what_was_done() {
     let body = json!({
         "model": "default", "prompt": "1 2 3 1 2 3 1 2 3", "max_tokens": 12, "ignore_eos": true,
     });
-    let answer = post(&server, "/v1/completions", &body);
+    let answer = server.post("/v1/completions", &body);
     let (status, head, page) = server.raw("GET", "/metrics", "text/plain", "");
     assert_eq!(status, 200);
     assert!(head.contains("content-type: text/plain"), "{head}");
@@ -303,12 +302,12 @@ fn a_file_that_is_no_model_is_listed_as_such_until_it_is_one() {
     let fault = models[0]["error"].as_str().expect("a text");
     assert!(message.contains(fault), "{message}");
     std::fs::write(&broken, &whole).expect("written");
-    post(&server, "/models/rescan", &json!({}));
+    server.post("/models/rescan", &json!({}));
     assert_eq!(
         list().0,
         [pair("broken", "not loaded"), pair("good", "not loaded")]
     );
-    post(&server, "/v1/completions", &body);
+    server.post("/v1/completions", &body);
 }
 
 /// Answers of a request with an API key, or without one.
@@ -467,7 +466,7 @@ fn models_are_loaded_and_unloaded_under_running_requests() {
     };
     // Eight at once load it once.
     let expected: Vec<String> = std::thread::scope(|scope| {
-        let ask = || scope.spawn(|| whole(&post(&server, "/v1/completions", &body("one"))));
+        let ask = || scope.spawn(|| whole(&server.post("/v1/completions", &body("one"))));
         let all: Vec<_> = (0..8).map(|_| ask()).collect();
         all.into_iter()
             .map(|one| one.join().expect("it lives"))
@@ -496,10 +495,10 @@ fn models_are_loaded_and_unloaded_under_running_requests() {
         let manage = scope.spawn(|| {
             let mut n_unloaded = 0;
             while !is_over.load(Ordering::Relaxed) {
-                let answer = post(&server, "/models/unload", &json!({ "model": "one" }));
+                let answer = server.post("/models/unload", &json!({ "model": "one" }));
                 n_unloaded += u32::from(answer["was_loaded"] == true);
-                post(&server, "/models/load", &json!({ "model": "one" }));
-                post(&server, "/models/rescan", &json!({}));
+                server.post("/models/load", &json!({ "model": "one" }));
+                server.post("/models/rescan", &json!({}));
             }
             n_unloaded
         });
@@ -512,7 +511,7 @@ fn models_are_loaded_and_unloaded_under_running_requests() {
 
     // A model whose file is gone is not found any more; what it was asked before is completed.
     let events = std::thread::scope(|scope| {
-        post(&server, "/models/load", &json!({ "model": "two" }));
+        server.post("/models/load", &json!({ "model": "two" }));
         let reader = scope.spawn(|| server.events("/v1/completions", &body("two")));
         let start = Instant::now();
         let is_active = || {
@@ -524,7 +523,7 @@ fn models_are_loaded_and_unloaded_under_running_requests() {
         while !is_active() && !reader.is_finished() && start.elapsed() < Duration::from_secs(10) {}
         std::fs::remove_file(folder.path().join("two.gguf")).expect("removed");
         assert_eq!(
-            post(&server, "/models/rescan", &json!({}))["gone"],
+            server.post("/models/rescan", &json!({}))["gone"],
             json!(["two"])
         );
         let (status, _) = server.json("POST", "/v1/completions", &body("two"));
@@ -585,7 +584,7 @@ fn metrics_are_text_that_prometheus_reads() {
     let server = Server::start(&["--models", text(folder.path())]);
     for model in [odd, "plain"] {
         let body = json!({ "model": model, "prompt": "1", "max_tokens": 5 });
-        post(&server, "/v1/completions", &body);
+        server.post("/v1/completions", &body);
     }
     let page = server.raw("GET", "/metrics", "text/plain", "").2;
     assert!(page.ends_with('\n'));
@@ -698,7 +697,7 @@ fn states(server: &Server) -> Vec<String> {
 
 fn ask(server: &Server, model: &str) {
     let body = json!({ "model": model, "prompt": "2+2=", "max_tokens": 1 });
-    post(server, "/v1/completions", &body);
+    server.post("/v1/completions", &body);
 }
 
 #[test]

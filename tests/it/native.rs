@@ -3,23 +3,17 @@
 use serde_json::{Value, json};
 
 use crate::command::{made_up, scratch};
-use crate::server::Server;
+use crate::server::{Server, with};
 
 const PATH: &str = "/completion";
 
 fn body(extra: impl Into<Value>) -> Value {
-    let extra = extra.into();
-    let mut body = json!({ "prompt": "2+2=", "temperature": 0, "n_predict": 6 });
-    for (key, value) in extra.as_object().expect("an object") {
-        body[key] = value.clone();
-    }
-    body
+    let own = json!({ "prompt": "2+2=", "temperature": 0, "n_predict": 6 });
+    with(own, &extra.into())
 }
 
 fn complete(server: &Server, extra: Value) -> Value {
-    let (status, answer) = server.json("POST", PATH, &body(extra));
-    assert_eq!(status, 200, "{answer}");
-    answer
+    server.post(PATH, &body(extra))
 }
 
 fn events(server: &Server, path: &str, body: &Value) -> Vec<Value> {
@@ -439,14 +433,13 @@ fn a_gap_is_filled_with_the_vocabularys_tokens() {
     let path = made_up(folder.path(), "llama", &arguments);
     let server = Server::start(&["--model", path.to_str().expect("UTF-8")]);
     let body = |extra: Value| {
-        let mut body = json!({
-            "input_prefix": "1+2", "input_suffix": "=", "prompt": "+", "n_predict": 4,
-            "ignore_eos": true,
-        });
-        for (key, value) in extra.as_object().expect("an object") {
-            body[key] = value.clone();
-        }
-        body
+        with(
+            json!({
+                "input_prefix": "1+2", "input_suffix": "=", "prompt": "+", "n_predict": 4,
+                "ignore_eos": true,
+            }),
+            &extra,
+        )
     };
     let fill = |extra: Value| server.json("POST", "/infill", &body(extra));
     let (status, bare) = fill(json!({}));

@@ -145,6 +145,14 @@ impl Server {
         )
     }
 
+    /// The answer to a request that is served.
+    #[track_caller]
+    pub fn post(&self, path: &str, body: &Value) -> Value {
+        let (status, answer) = self.json("POST", path, body);
+        assert_eq!(status, 200, "{path} {body}: {answer}");
+        answer
+    }
+
     pub fn chat(&self, extra: Value) -> (u16, Value) {
         self.json("POST", "/v1/chat/completions", &request(extra))
     }
@@ -219,16 +227,23 @@ fn unchunk(mut body: &str) -> String {
     out
 }
 
-fn request(extra: impl Into<Value>) -> Value {
-    let mut request = json!({
-        "model": "tiny-chat",
-        "messages": [{ "role": "user", "content": "2+2=?" }],
-        "temperature": 0,
-    });
-    for (key, value) in extra.into().as_object().expect("an object") {
-        request[key] = value.clone();
+/// An object with further fields, or others in place of its own.
+pub fn with(mut object: Value, extra: &Value) -> Value {
+    for (key, value) in extra.as_object().expect("an object") {
+        object[key] = value.clone();
     }
-    request
+    object
+}
+
+fn request(extra: impl Into<Value>) -> Value {
+    with(
+        json!({
+            "model": "tiny-chat",
+            "messages": [{ "role": "user", "content": "2+2=?" }],
+            "temperature": 0,
+        }),
+        &extra.into(),
+    )
 }
 
 #[test]

@@ -4,18 +4,18 @@ use std::io::Read;
 
 use serde_json::{Value, json};
 
-use crate::server::Server;
+use crate::server::{Server, with};
 
 const TALK: &str = "You are kind and you count well. Please tell me in a few words: what is 12+7?";
 
 fn ask(server: &Server, text: &str, extra: &Value) -> Value {
-    let mut body = json!({
-        "messages": [{ "role": "user", "content": text }],
-        "logprobs": true, "max_tokens": 24,
-    });
-    for (key, value) in extra.as_object().expect("an object") {
-        body[key] = value.clone();
-    }
+    let body = with(
+        json!({
+            "messages": [{ "role": "user", "content": text }],
+            "logprobs": true, "max_tokens": 24,
+        }),
+        extra,
+    );
     let (status, answer) = server.chat(body);
     assert_eq!(status, 200, "{answer}");
     answer

@@ -4,18 +4,12 @@
 use serde_json::{Value, json};
 
 use crate::command::scratch;
-use crate::server::Server;
+use crate::server::{Server, with};
 use crate::tools::{TAGGED, calling, model, plain_template, serve, template};
 
 const MESSAGES: &str = "/v1/messages";
 const COUNT: &str = "/v1/messages/count_tokens";
 const RESPONSES: &str = "/v1/responses";
-
-fn post(server: &Server, path: &str, body: &Value) -> Value {
-    let (status, answer) = server.json("POST", path, body);
-    assert_eq!(status, 200, "{body}: {answer}");
-    answer
-}
 
 /// The events of a stream, each under the name that it gives itself.
 fn events(server: &Server, path: &str, body: &Value) -> Vec<Value> {
@@ -41,14 +35,13 @@ fn events(server: &Server, path: &str, body: &Value) -> Vec<Value> {
 }
 
 fn asking(extra: &Value) -> Value {
-    let mut body = json!({
-        "model": "default", "max_tokens": 40, "temperature": 0,
-        "messages": [{ "role": "user", "content": "2+2=?" }],
-    });
-    for (key, value) in extra.as_object().expect("an object") {
-        body[key] = value.clone();
-    }
-    body
+    with(
+        json!({
+            "model": "default", "max_tokens": 40, "temperature": 0,
+            "messages": [{ "role": "user", "content": "2+2=?" }],
+        }),
+        extra,
+    )
 }
 
 /// The message that the events of a stream add up to.
@@ -123,7 +116,7 @@ fn comparable(mut message: Value) -> Value {
 #[test]
 fn a_message_has_anthropics_shape_whole_and_streamed() {
     let server = Server::start(&[]);
-    let message = comparable(post(&server, MESSAGES, &asking(&json!({}))));
+    let message = comparable(server.post(MESSAGES, &asking(&json!({}))));
     let golden = json!({
         "id": "msg", "type": "message", "role": "assistant", "model": "tiny-chat",
         "content": [{ "type": "text", "text": "2+2=4" }],
@@ -136,7 +129,7 @@ fn a_message_has_anthropics_shape_whole_and_streamed() {
         golden
     );
     assert_eq!(
-        post(&server, COUNT, &asking(&json!({}))),
+        server.post(COUNT, &asking(&json!({}))),
         json!({ "input_tokens": 13 })
     );
 
@@ -156,7 +149,7 @@ fn a_message_has_anthropics_shape_whole_and_streamed() {
             "=4",
         ),
     ] {
-        let message = post(&server, MESSAGES, &asking(&extra));
+        let message = server.post(MESSAGES, &asking(&extra));
         assert_eq!(message["stop_reason"], reason, "{message}");
         assert_eq!(message["stop_sequence"], stop, "{message}");
         assert_eq!(message["content"][0]["text"], text, "{message}");
@@ -186,7 +179,7 @@ fn thinking_and_calls_are_blocks_of_a_message() {
     let server = serve(&path);
     let thinking = json!({ "type": "enabled", "budget_tokens": 3 });
     let extra = json!({ "max_tokens": 200, "thinking": thinking, "tools": [tool()], "tool_choice": { "type": "any", "disable_parallel_tool_use": true } });
-    let message = post(&server, MESSAGES, &asking(&extra));
+    let message = server.post(MESSAGES, &asking(&extra));
     let blocks = message["content"].as_array().expect("blocks");
     let kinds: Vec<&Value> = blocks.iter().map(|block| &block["type"]).collect();
     assert_eq!(kinds, ["thinking", "tool_use"], "{message}");
@@ -199,7 +192,7 @@ fn thinking_and_calls_are_blocks_of_a_message() {
     assert_eq!(comparable(streamed), comparable(message.clone()));
 
     // Unless it is asked for, there is no thinking in the message.
-    let plain = post(&server, MESSAGES, &asking(&json!({})));
+    let plain = server.post(MESSAGES, &asking(&json!({})));
     let blocks = plain["content"].as_array().expect("blocks");
     let kinds: Vec<&Value> = blocks.iter().map(|block| &block["type"]).collect();
     assert_eq!(kinds, ["text"], "{plain}");
@@ -225,9 +218,9 @@ fn thinking_and_calls_are_blocks_of_a_message() {
     ] });
     let counted =
         asking(&json!({ "messages": conversation, "thinking": thinking, "tools": [tool()] }));
-    let expected = post(&server, "/tokenize", &chat);
+    let expected = server.post("/tokenize", &chat);
     assert_eq!(
-        post(&server, COUNT, &counted)["input_tokens"],
+        server.post(COUNT, &counted)["input_tokens"],
         expected["count"]
     );
 
@@ -243,7 +236,7 @@ fn thinking_and_calls_are_blocks_of_a_message() {
     flat["type"] = "function".into();
     let body =
         json!({ "model": "thinks", "input": items, "tools": [flat], "max_output_tokens": 1 });
-    let response = post(&server, RESPONSES, &body);
+    let response = server.post(RESPONSES, &body);
     assert_eq!(response["usage"]["input_tokens"], expected["count"]);
     assert_eq!(
         response["incomplete_details"],
@@ -259,9 +252,9 @@ fn a_billing_header_in_the_system_prompt_does_not_reach_the_model() {
             { "type": "text", "text": format!("x-anthropic-billing-header: cch={header};") },
             { "type": "text", "text": "Add.", "cache_control": { "type": "ephemeral" } },
         ]);
-        post(&server, MESSAGES, &asking(&json!({ "system": blocks })))
+        server.post(MESSAGES, &asking(&json!({ "system": blocks })))
     };
-    let plain = post(&server, MESSAGES, &asking(&json!({ "system": "Add." })));
+    let plain = server.post(MESSAGES, &asking(&json!({ "system": "Add." })));
     assert_eq!(comparable(with("a1")), comparable(plain));
     let again = with("b2");
     assert_eq!(again["usage"]["input_tokens"], 1, "{again}");
@@ -371,10 +364,7 @@ fn refusals_name_the_place_in_the_shape_that_the_client_wrote() {
         ),
         (json!({ "max_tokens_out": 3 }), "max_tokens_out"),
     ] {
-        let mut body = json!({ "model": "default", "input": "2+2=?" });
-        for (key, value) in extra.as_object().expect("an object") {
-            body[key] = value.clone();
-        }
+        let body = with(json!({ "model": "default", "input": "2+2=?" }), &extra);
         let (status, answer) = server.json("POST", RESPONSES, &body);
         assert_eq!(
             (status, &answer["error"]["param"]),
@@ -485,7 +475,7 @@ fn a_response_has_openais_shape_and_says_that_nothing_is_stored() {
     assert_eq!(last, response);
 
     let scored = json!({ "model": "default", "input": "2+2=?", "include": ["message.output_text.logprobs"], "top_logprobs": 2 });
-    let scored = post(&server, RESPONSES, &scored);
+    let scored = server.post(RESPONSES, &scored);
     let entries = scored["output"][0]["content"][0]["logprobs"]
         .as_array()
         .expect("entries");
@@ -507,7 +497,7 @@ fn calls_are_items_of_a_response_and_free_text_is_one_of_their_forms() {
         "model": "calls", "input": "Hi", "temperature": 0, "max_output_tokens": 200, "parallel_tool_calls": false,
         "tools": [function, { "type": "web_search" }], "tool_choice": { "type": "function", "name": "get_weather" },
     });
-    let response = post(&server, RESPONSES, &body);
+    let response = server.post(RESPONSES, &body);
     let item = &response["output"][0];
     assert_eq!(item["type"], "function_call", "{response}");
     assert_eq!(
@@ -533,7 +523,7 @@ fn calls_are_items_of_a_response_and_free_text_is_one_of_their_forms() {
         "model": "calls", "input": "Hi", "temperature": 0, "max_output_tokens": 400, "parallel_tool_calls": false,
         "tools": [{ "type": "custom", "name": "apply_patch" }], "tool_choice": "required",
     });
-    let response = post(&server, RESPONSES, &body);
+    let response = server.post(RESPONSES, &body);
     let item = &response["output"][0];
     assert_eq!(item["type"], "custom_tool_call", "{response}");
     assert_eq!(item["name"], "apply_patch");

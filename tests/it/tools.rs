@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::command::{scratch, text};
 use crate::contact::{changed, string};
-use crate::server::Server;
+use crate::server::{Server, with};
 use crate::support::shared;
 
 /// Templates of models, the format of their calls, and the mark that opens their reasoning.
@@ -204,14 +204,13 @@ fn weather() -> Value {
 }
 
 fn asking(name: &str, extra: &Value) -> Value {
-    let mut body = json!({
-        "model": name, "temperature": 0, "max_tokens": 200,
-        "messages": [{ "role": "user", "content": "What is the weather in Bonn?" }],
-    });
-    for (key, value) in extra.as_object().expect("an object") {
-        body[key] = value.clone();
-    }
-    body
+    with(
+        json!({
+            "model": name, "temperature": 0, "max_tokens": 200,
+            "messages": [{ "role": "user", "content": "What is the weather in Bonn?" }],
+        }),
+        extra,
+    )
 }
 
 const CHAT: &str = "/v1/chat/completions";
@@ -606,5 +605,25 @@ fn settings_of_reasoning_are_checked() {
     for effort in ["none", "minimal", "low", "medium", "high", "xhigh"] {
         let (status, answer) = server.chat(json!({ "reasoning_effort": effort }));
         assert_eq!(status, 200, "{answer}");
+    }
+}
+
+#[test]
+fn the_start_of_reasoning_is_in_the_log_if_that_is_asked_for() {
+    let folder = scratch();
+    let path = model(folder.path(), "thinking.gguf", &template("", "<think>\n"));
+    for (level, expected) in [("request=debug", 1), ("request=info", 0)] {
+        let log = folder.path().join(level);
+        let server = Server::start(&["-m", text(&path), "--log", text(&log), "--log-level", level]);
+        let asked = asking(
+            "thinking",
+            &json!({ "max_tokens": 40, "include_reasoning": false }),
+        );
+        let answer = server.post(CHAT, &asked);
+        let n = &answer["usage"]["completion_tokens_details"]["reasoning_tokens"];
+        assert!(n.as_u64() > Some(0), "{answer}");
+        drop(server);
+        let log = std::fs::read_to_string(&log).expect("a log");
+        assert_eq!(log.matches("reasoning=").count(), expected, "{log}");
     }
 }
