@@ -20,7 +20,7 @@ import threading
 import time
 
 # Routes that end or change what the others need, and are asked with wrong bodies only.
-MANAGING = {"/models/load", "/models/unload", "/models/rescan"}
+MANAGING = {"/models/load", "/models/unload", "/models/rescan", "/quit"}
 CHAT = {"model": "default", "messages": [{"role": "user", "content": "2+2=?"}], "max_tokens": 3}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {
     "type": "object", "properties": {"a": {"type": "integer"}}}}}

@@ -160,9 +160,11 @@ fn operation(route: &Route) -> Value {
         false => "Error",
     };
     let error = json!({ "$ref": format!("#/components/responses/{shape}") });
+    // What is only begun has another status.
+    let status = if route.path == "/quit" { "202" } else { "200" };
     let mut operation = json!({
         "summary": route.summary,
-        "responses": { "200": answer(route), "4XX": error, "5XX": error },
+        "responses": { status: answer(route), "4XX": error, "5XX": error },
     });
     let parameters = parameters(route);
     if !parameters.is_empty() {
