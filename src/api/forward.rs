@@ -56,7 +56,7 @@ pub(super) async fn layer(State(pool): State<Arc<Pool>>, request: Request, next:
     let (head, body) = request.into_parts();
     // Other bodies were read in time (`intake`); these mean nothing.
     let body = match head.method {
-        Method::GET => Ok(Bytes::new()),
+        Method::GET | Method::HEAD => Ok(Bytes::new()),
         _ => to_bytes(body, MAX_BODY_BYTES).await,
     };
     let Ok(body) = body else {

@@ -108,6 +108,12 @@ routes! {
 
 /// Who answers a request; the server, if there is no such route.
 pub(super) fn owner(method: &Method, path: &str) -> Owner {
+    // The head of an answer comes from whoever has the answer.
+    let method = if *method == Method::HEAD {
+        &Method::GET
+    } else {
+        method
+    };
     let is_it =
         |route: &&Route| route.path == path && route.method.eq_ignore_ascii_case(method.as_str());
     let route = ROUTES.iter().find(is_it);

@@ -623,6 +623,10 @@ fn answers_are_those_of_a_single_process() {
         all.iter().map(|data| lasting(value(data))).collect()
     };
     assert_eq!(events(&split), events(&own));
+    for path in ["/lora-adapters", "/props", "/tokenizer_info", "/health"] {
+        let (status, _, body) = split.raw("HEAD", path, "text/plain", "");
+        assert_eq!((status, body.as_str()), (200, ""), "{path}");
+    }
     let (_, head, _) = split.raw("POST", "/v1/chat/completions", "text/plain", "{}");
     assert!(head.contains("x-request-id: "), "{head}");
     assert_eq!(head.matches("content-length").count(), 1, "{head}");
