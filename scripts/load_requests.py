@@ -134,12 +134,11 @@ def connections(server, args, faults):
     alone, loaded = [], []
     health = Health(server)
     rate(server, args)
-    for turn in range(args.repeats):
+    # Without a break, so that opening and closing connections counts too.
+    health.start()
+    for _ in range(args.repeats):
         alone.append(rate(server, args))
         load = Load(server, args.idle, args.slow)
-        if turn == 0:
-            # From here on without a break, so that opening and closing count too.
-            health.start()
         loaded.append(rate(server, args))
         time.sleep(1.5)
         load.close()
