@@ -75,7 +75,6 @@ qwen3  | kind = "neox"          | kind = "norm"
 qwen3  | [cache.full]           | [cache.full]\nsize = 64
 qwen3  | pre    = "ffn_norm"\n  |
 qwen3  | pre    = "ffn_norm"    | post   = "ffn_norm"
-qwen3  | pre    = "ffn_norm"    | pre    = "norm_before"
 qwen3  | name   = "ffn"         | name   = "ffn"\nscale  = 0.5
 qwen3  | name   = "ffn"         | name   = "ffn"\njoin   = "set"
 qwen3  | kind = "rms"           | kind = "layer"

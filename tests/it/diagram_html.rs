@@ -110,10 +110,9 @@ impl<'a> Reader<'a, '_> {
     /// A part that is seen in a view, with its operations and weights.
     fn part(&mut self, view: &str, is_kind: bool, part: &'a Part) {
         let (name, at) = (&self.case.drawing.name, part.id.as_str());
-        let [opened, closed] = ["opened", "closed"].map(|class| groups(self.views[view], class));
+        let opened = groups(self.views[view], "opened");
         self.learn(at);
         assert!(self.whole.contains_key(at), "{name}: {at}");
-        assert_eq!(closed.contains_key(at), is_kind, "{name}: {at}");
         assert!(!part.formula.is_empty(), "{name}: {at} has no formula");
         self.check_line(part, is_kind);
         let is_single = part.kind == "norm" && part.ops.len() == 1;

@@ -2,18 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use crate::arch::Resolved;
 use crate::plan::{BranchPlan, LayerPlan, StatePlan};
 
 use super::build::Maker;
-use super::words;
 use super::{Kind, Slot};
 
 /// Facts of a kind that others lack, that are worth a place in its label.
 const SHOWN: usize = 2;
 
 impl Maker<'_> {
-    /// Gives kinds their labels, and the conditions of the definition under which they occur.
+    /// Gives kinds their labels.
     pub(super) fn tell_apart(&self, kinds: &mut [Kind]) {
         let layer = |kind: &Kind| &self.plan.layers[kind.layers[0]];
         let mut labels: Vec<String> = kinds.iter().map(|kind| self.label(layer(kind))).collect();
@@ -33,16 +31,8 @@ impl Maker<'_> {
                 label.push_str(&format!(", {}", shown.join(", ")));
             }
         }
-        let conditions: Vec<Vec<String>> =
-            kinds.iter().map(|k| self.conditions(layer(k))).collect();
-        for (at, kind) in kinds.iter_mut().enumerate() {
-            kind.label = std::mem::take(&mut labels[at]);
-            let everywhere = |text: &String| conditions.iter().all(|all| all.contains(text));
-            kind.when = conditions[at]
-                .iter()
-                .filter(|text| !everywhere(text))
-                .cloned()
-                .collect();
+        for (kind, label) in kinds.iter_mut().zip(labels) {
+            kind.label = label;
         }
     }
 
@@ -76,39 +66,6 @@ impl Maker<'_> {
             true => "nothing".into(),
             false => slots.join(" + "),
         }
-    }
-
-    /// Conditions of the definition that hold for a layer, and choices that depend on it.
-    fn conditions(&self, layer: &LayerPlan) -> Vec<String> {
-        let mut out = Vec::new();
-        for slot in &layer.slots {
-            let of = self.slot_def(layer, slot);
-            out.extend(of.when.as_ref().map(|when| when.source().to_owned()));
-            for branch in &slot.branches {
-                let def = &of.branches[branch.at];
-                out.extend(def.when.as_ref().map(|when| when.source().to_owned()));
-                let unit = &branch.block;
-                let specs = unit.contract.0.options.iter().zip(&unit.options);
-                for ((spec, value), setting) in specs.zip(&def.block.options) {
-                    let is_choice = setting.span.is_some() && setting.expr.source().contains("if(");
-                    if is_choice && spec.default != Some("il") {
-                        let is_number = matches!(value, Resolved::Int(_) | Resolved::Float(_));
-                        if is_number && self.is_symbolic {
-                            continue;
-                        }
-                        let value = words::option(self.plan, spec.kind, value);
-                        out.push(format!(
-                            "{} = {} is {value}",
-                            spec.name,
-                            setting.expr.source()
-                        ));
-                    }
-                }
-            }
-        }
-        let mut once = BTreeSet::new();
-        out.retain(|text: &String| once.insert(text.clone()));
-        out
     }
 }
 

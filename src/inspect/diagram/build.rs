@@ -6,13 +6,11 @@ use std::fmt::Write;
 use crate::arch::{self, ArchDef, Instance, Join, Resource, Setting, Span};
 use crate::common::wording;
 use crate::ggml::{self, Step};
-use crate::inspect::describe;
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
 
 use super::kinds::{self, kinds, without_index};
 use super::ops::{Reader, is_folded};
 use super::sample::Sample;
-use super::variants::absent;
 use super::words;
 use super::{Branch, Cost, Drawing, Factor, Kept, Kind, Note, Part, Slot};
 use super::{execution, ids};
@@ -108,14 +106,7 @@ impl<'a> Maker<'a> {
                 .collect(),
             pattern: kinds::pattern(&layers),
             cost: self.cost(&(0..plan.tensors.len()).collect()),
-            shares: self.shares(),
             kept: self.all_kept(),
-            absent: absent(self.def, plan),
-            optional: if self.is_symbolic {
-                self.optional()
-            } else {
-                Vec::new()
-            },
             scenes: execution::scenes(&self, &layers),
             kinds: drawn,
             layers,
@@ -166,7 +157,6 @@ impl<'a> Maker<'a> {
             label: String::new(),
             cost: self.cost(&tensors.collect()),
             layers: places,
-            when: Vec::new(),
             slots,
             note: Note::default(),
         }
@@ -316,20 +306,6 @@ impl<'a> Maker<'a> {
         }
         cost.share = cost.bytes as f64 / self.plan.weight_bytes().max(1) as f64;
         Some(cost)
-    }
-
-    /// Shares of the bytes by what they are for, largest first, without those that nobody sees.
-    fn shares(&self) -> Vec<(String, f64)> {
-        if self.is_symbolic {
-            return Vec::new();
-        }
-        let all = self.plan.weight_bytes().max(1) as f64;
-        let shares = describe::shares(self.plan).into_iter();
-        let shares = shares.map(|share| (share.what, share.bytes as f64 / all));
-        let mut shares: Vec<(String, f64)> = shares.collect();
-        shares.sort_by(|a, b| b.1.total_cmp(&a.1));
-        shares.retain(|(_, share)| *share >= 0.0005);
-        shares
     }
 
     fn facts(&self) -> Vec<(String, String)> {

@@ -49,11 +49,11 @@ pub fn gallery(library: &Library) -> Result<Vec<(String, String)>, GalleryError>
             let sample = Sample::of_definition(&name, &def, &request).map_err(failed)?;
             let drawing = Drawing::new(&def, &sample);
             let file = format!("{name}.svg");
-            files.push((file.clone(), svg::small_stack(&drawing)));
+            let stack = svg::document(&drawing, &svg::stack(&drawing), "the whole model");
+            files.push((file.clone(), stack));
             let mut links = Vec::new();
             for kind in &drawing.kinds {
-                // Without a name, so that equal ones are equal.
-                let text = svg::small_kind(kind);
+                let text = svg::kind(kind);
                 let own = format!("{name}.{}.svg", kind.letter);
                 let file = known.entry(text.clone()).or_insert_with(|| {
                     files.push((own.clone(), text));

@@ -102,37 +102,6 @@ pub(super) fn without_index(name: &str, il: u64) -> String {
     name.replacen(&own, ".{il}.", 1)
 }
 
-/// How often each piece of a pattern comes, as text, asked from the outer to the inner, from the first to
-/// the last.
-pub(super) struct Times {
-    is_known: bool,
-    n_told: usize,
-}
-
-impl Times {
-    /// Without a file counts are not known, and each is a letter of its own.
-    pub(super) fn new(is_symbolic: bool) -> Self {
-        Self {
-            is_known: !is_symbolic,
-            n_told: 0,
-        }
-    }
-
-    /// `3 ×` or `n ×`; empty for what comes once within a repetition.
-    pub(super) fn next(&mut self, count: usize, is_inner: bool) -> String {
-        const LETTERS: &[u8; 23] = b"nmkjpqrsuvwxyzabcdefghi";
-        if is_inner && count == 1 {
-            return String::new();
-        }
-        if self.is_known {
-            return format!("{count} \u{d7}");
-        }
-        let letter = LETTERS[self.n_told % LETTERS.len()] as char;
-        self.n_told += 1;
-        format!("{letter} \u{d7}")
-    }
-}
-
 /// Runs of equal kinds, and repetitions of runs, counted.
 pub(super) fn pattern(kinds: &[usize]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();

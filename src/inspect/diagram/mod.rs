@@ -30,14 +30,12 @@ mod variants;
 mod words;
 
 pub use build::Error;
-pub use execution::{Held, Loan, Picture, SMALL, Scene, View, WINDOW};
+pub use execution::{Held, Loan, MASK, Picture, SMALL, Scene, View, WINDOW};
 pub use gallery::{GalleryError, gallery};
 pub use kinds::Run;
 pub use overlay::{Legend, Note};
 pub use sample::Sample;
 pub use variants::variants;
-
-use std::ops::Range;
 
 use serde::Serialize;
 
@@ -69,16 +67,10 @@ pub struct Drawing {
     pub end: Vec<Part>,
     /// All weights; none without a file.
     pub cost: Option<Cost>,
-    /// Shares of their bytes by what they are for, largest first; none without a file.
-    pub shares: Vec<(String, f64)>,
     /// What all layers keep between passes.
     pub kept: Kept,
     /// What happens when it runs.
     pub scenes: Vec<Scene>,
-    /// What the definition can do and this model does not, with the condition.
-    pub absent: Vec<String>,
-    /// Without a file: tensors that are used where a file has them, and that are not drawn.
-    pub optional: Vec<String>,
     /// Operations of the graph that were executed and belong to nothing drawn.
     pub unplaced: Vec<usize>,
     /// What the colours mean, if numbers are shown.
@@ -135,8 +127,6 @@ pub struct Kind {
     pub label: String,
     /// Indices of the layers, counted over all stacks.
     pub layers: Vec<usize>,
-    /// Conditions of the definition that hold for these layers and not for all.
-    pub when: Vec<String>,
     /// What they do, in order.
     pub slots: Vec<Slot>,
     /// All layers of the kind together.
@@ -231,9 +221,6 @@ pub struct Part {
     /// Every choice of the definition, those of its rotation, cache and norms among them.
     #[serde(skip)]
     pub options: Vec<PartOption>,
-    /// Small pictures with their words.
-    #[serde(skip)]
-    pub icons: Vec<(Sign, String)>,
     /// Its weights, in the order of the contract.
     pub weights: Vec<Weight>,
     /// Its operations, in the order of execution.
@@ -272,20 +259,6 @@ pub struct PartOption {
     /// Whether the contract computes its default from others.
     pub is_ruled: bool,
 }
-
-/// What a small picture shows; numbers are there only with a file.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Sign {
-    /// So many query heads over each head of keys and values that they share.
-    Heads(Option<u64>),
-    /// Experts that are used, and all.
-    Experts(Option<(u64, u64)>),
-    /// Of a text of [`MASK`] tokens, the keys that each query sees, with a window of half of them.
-    Mask(Vec<Range<u32>>),
-}
-
-/// Tokens of the text in the picture of what is seen.
-pub const MASK: u32 = 6;
 
 /// A weight of a part.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::arch::formula::{general, particular};
 use crate::arch::{Instance, Mode, OptionKind, OptionSpec, Resolved, Resource};
+use crate::common::wording;
 use crate::ggml::{Origin, Step};
 use crate::inspect::describe::{self, Use};
 use crate::plan::{StatePlan, Unit};
@@ -70,7 +71,6 @@ impl Maker<'_> {
             formula: self.formula(unit, instance),
             facts: shown.map(|o| format!("{} = {}", o.name, o.value)).collect(),
             options,
-            icons: self.icons(unit),
             cost: self.cost(&tensors),
             weights,
             ops,
@@ -149,7 +149,7 @@ impl Maker<'_> {
     ) -> Op {
         let step = |at: &usize| &self.steps[*at];
         let first = step(&raw.steps[0]);
-        let number = |nth: usize| self.factor_text(&first.path, first.params[nth]);
+        let number = |nth: usize| wording::tidy(first.params[nth].into());
         let (mut title, mut shape) = words::op(first, &number);
         if let Some(at) = places.first() {
             title = words::weighted(first, &weights[*at].key);

@@ -2,8 +2,8 @@
 
 use super::build::Maker;
 use super::words;
-use crate::arch::expr::{Expr, Value};
-use crate::arch::{Instance, Presence, Resolved};
+use crate::arch::expr::Expr;
+use crate::arch::{Instance, Resolved};
 use crate::inspect::describe::Use;
 use crate::plan::{StatePlan, Unit};
 
@@ -89,26 +89,6 @@ impl Maker<'_> {
         sizes.join(" + ")
     }
 
-    /// A factor or bound of an operation: in a drawing with symbols an option of its unit.
-    pub(super) fn factor_text(&self, path: &str, value: f32) -> String {
-        let value = f64::from(value);
-        if !self.is_symbolic {
-            return crate::common::wording::tidy(value);
-        }
-        let is = |other: f64| (other - value).abs() <= 1e-5 * value.abs();
-        let named = self.unit(path).and_then(|unit| {
-            let mut options = unit.options.iter().enumerate();
-            options.find_map(|(at, option)| match option {
-                Resolved::Float(own) if is(*own) => Some(self.value(unit, at)),
-                Resolved::Float(own) if is(1.0 / own) => {
-                    Some(format!("1/{}", self.value(unit, at)))
-                }
-                _ => None,
-            })
-        });
-        named.unwrap_or_else(|| "a constant".into())
-    }
-
     /// The definition's text of a choice, if the file decides it: all its uses in the drawn model are alike,
     /// and another model may choose otherwise.
     pub(super) fn open(&self, unit: &Unit, instance: &Instance, at: usize) -> Option<String> {
@@ -125,33 +105,5 @@ impl Maker<'_> {
         let is_same = likes.all(|like| like.options[at] == unit.options[at]);
         let name = setting.expr.as_name().unwrap_or(setting.expr.source());
         is_same.then(|| name.to_owned())
-    }
-
-    /// For each part of the definition the optional weights that the drawn model does not have.
-    pub(super) fn optional(&self) -> Vec<String> {
-        let mut out: Vec<(String, Vec<&str>)> = Vec::new();
-        let plan = self.plan;
-        let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
-        for unit in [&plan.embed].into_iter().chain(plan.units()).chain(head) {
-            let Some(instance) = self.instance(&unit.path) else {
-                continue;
-            };
-            let has = |at: usize| unit.weights[at].is_some();
-            let scope = Use { unit, has: &has };
-            let weights = instance.weights.iter().zip(&unit.weights);
-            let absent = weights.filter(|(weight, place)| {
-                weight.presence == Presence::Optional
-                    && place.is_none()
-                    && weight.when.evaluate(&scope) == Ok(Value::Bool(true))
-            });
-            let names: Vec<&str> = absent.map(|(weight, _)| weight.tensor.as_str()).collect();
-            let what = self.purpose(unit.contract.0.name, &unit.path);
-            if !names.is_empty() && !out.iter().any(|(known, _)| *known == what) {
-                out.push((what, names));
-            }
-        }
-        out.into_iter()
-            .map(|(what, names)| format!("{what}: {}", names.join(", ")))
-            .collect()
     }
 }

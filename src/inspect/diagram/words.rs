@@ -10,8 +10,8 @@ use crate::ggml::Step;
 use crate::inspect::describe;
 use crate::plan::{Plan, StatePlan, Unit};
 
+use super::OpShape;
 use super::build::Maker;
-use super::{MASK, OpShape, Sign};
 
 /// What is read under the name of a tap, after `verb`.
 pub(super) fn tap(verb: &str, name: &str) -> String {
@@ -191,40 +191,36 @@ impl Maker<'_> {
         describe::seen(self.plan, cache, &value)
     }
 
-    /// What a part does, in one plain line.
+    /// What a part does and how many heads or experts it has, in one plain line.
     pub(super) fn line(&self, unit: &Unit) -> String {
-        match &unit.state {
+        let mut line = match &unit.state {
             Some(StatePlan::KeyValue(rows)) => {
                 let seen = self.seen(&self.plan.caches[rows.cache].unit);
                 format!("each token attends to {seen}")
             }
             _ => unit.contract.0.summary.trim_end_matches('.').to_owned(),
-        }
+        };
+        let counts = self.counts(unit);
+        line.extend(counts.map(|counts| format!(": {counts}")));
+        line
     }
 
-    /// The small pictures of a unit: what is seen, heads that share keys, experts.
-    pub(super) fn icons(&self, unit: &Unit) -> Vec<(Sign, String)> {
-        let mut icons = Vec::new();
-        let number = |name: &str| unit.option_int(name).filter(|_| !self.is_symbolic);
-        let size = |name: &str| self.size(unit, name);
+    /// How many heads and experts a unit has, in words.
+    fn counts(&self, unit: &Unit) -> Option<String> {
         let has = |name: &str| unit.contract.0.option(name).is_some();
-        if let Some(StatePlan::KeyValue(rows)) = &unit.state {
-            let cache = &self.plan.caches[rows.cache].unit;
-            let small = small(self.plan, cache, MASK / 2);
-            let seen = (0..MASK).map(|query| small.visible(query, MASK));
-            let (groups, keys) = match has("kv_heads") {
-                true => (number("kv_heads"), format!("{} KV heads", size("kv_heads"))),
-                false => (Some(1), "one latent row".into()),
-            };
-            let heads = number("heads").zip(groups).map(|(h, g)| h / g.max(1));
-            icons.push((Sign::Mask(seen.collect()), self.seen(cache)));
-            let text = format!("{} query heads, {keys}", size("heads"));
-            icons.push((Sign::Heads(heads), text));
+        let size = |name: &str| self.size(unit, name);
+        let is_attention = matches!(unit.state, Some(StatePlan::KeyValue(_)));
+        match (is_attention, has("kv_heads")) {
+            (true, true) => {
+                let [heads, keys] = ["heads", "kv_heads"].map(size);
+                Some(format!("{heads} query heads, {keys} KV heads"))
+            }
+            (true, false) => Some(format!("{} query heads, one latent row", size("heads"))),
+            _ if has("used") && has("experts") => {
+                let [used, all] = ["used", "experts"].map(size);
+                Some(format!("{used} of {all} experts"))
+            }
+            _ => None,
         }
-        if has("used") && has("experts") {
-            let text = format!("{} of {} experts", size("used"), size("experts"));
-            icons.push((Sign::Experts(number("used").zip(number("experts"))), text));
-        }
-        icons
     }
 }

@@ -22,8 +22,6 @@ pub enum Level {
     Computation,
     /// The same is computed with other numbers.
     Sizes,
-    /// Only tensors are called otherwise.
-    Names,
 }
 
 /// One difference.
@@ -129,7 +127,6 @@ impl Comparison {
         let levels = [
             (Level::Computation, "What is computed"),
             (Level::Sizes, "Sizes"),
-            (Level::Names, "Names"),
         ];
         let sections = levels.map(|(level, title)| {
             let is_same = level == Level::Computation && self.is_same();
@@ -144,7 +141,7 @@ impl Comparison {
         sections.filter(|(_, lines)| !lines.is_empty()).collect()
     }
 
-    /// Whether both compute the same, but for sizes and names.
+    /// Whether both compute the same, but for sizes.
     pub fn is_same(&self) -> bool {
         !self.findings.iter().any(|f| f.level == Level::Computation)
     }
@@ -153,8 +150,8 @@ impl Comparison {
 /// Marks what differs in a drawing.
 fn note(drawing: &mut Drawing, side: usize, found: &[(Finding, Vec<[Option<Home>; 2]>)]) {
     let mut marks: HashMap<Home, (Vec<String>, bool)> = HashMap::new();
-    for (n, (finding, spots)) in (1..).zip(found) {
-        for pair in spots.iter().filter(|_| finding.level != Level::Names) {
+    for (n, (_, spots)) in (1..).zip(found) {
+        for pair in spots {
             if let Some(spot) = pair[side] {
                 let mark = marks.entry(spot).or_default();
                 mark.0.push(n.to_string());

@@ -246,14 +246,6 @@ impl<'d> Comparer<'d> {
         } else if changed.is_empty() && ops[0] != ops[1] {
             self.differ(&place, "operations", ops, spots);
         }
-        // Weights of one key under other names.
-        for weight in a.weights.iter().filter(|_| a.title == b.title) {
-            let other = b.weights.iter().find(|other| other.key == weight.key);
-            if let Some(other) = other.filter(|other| other.name != weight.name) {
-                let of = [weight, other].map(|weight| Some(weight.name.clone()));
-                self.add(Level::Names, "tensors", "name", of, spots);
-            }
-        }
     }
 
     /// How much two values of an option differ. Without a file numbers are expressions that no two

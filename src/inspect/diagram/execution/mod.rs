@@ -70,7 +70,7 @@ pub enum Picture {
     },
     /// A text through all layers, and what comes of it.
     Whole {
-        /// Of a text of [`super::MASK`] tokens, the tokens that each sees in some layer.
+        /// Of a text of [`MASK`] tokens, the tokens that each sees in some layer.
         seen: Vec<Range<u32>>,
         /// What becomes the vector of the text; none if tokens come out.
         pooling: Option<Pooling>,
@@ -114,6 +114,8 @@ pub enum Picture {
     Keeps(Vec<Held>),
 }
 
+/// Tokens of the text in the picture of who sees whom, whose window is half of them.
+pub const MASK: u32 = 6;
 /// Tokens of the text in the picture of a window, and positions of its window.
 pub const WINDOW: u32 = 10;
 /// Positions of the window in that picture.

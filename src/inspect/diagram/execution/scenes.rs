@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::{Held, Loan, Picture, SMALL, Scene, View, WINDOW};
+use super::{Held, Loan, MASK, Picture, SMALL, Scene, View, WINDOW};
 use crate::arch::{Mode, ParamSource};
 use crate::blocks::cache::Window;
 use crate::common::wording;
@@ -11,7 +11,7 @@ use crate::engine::Remasking;
 use crate::inspect::describe::pooled;
 use crate::inspect::diagram::build::Maker;
 use crate::inspect::diagram::kinds::is_within;
-use crate::inspect::diagram::{MASK, words};
+use crate::inspect::diagram::words;
 use crate::model::Options;
 use crate::plan::{BLOCK_LEN, CachePlan, KeyValuePlan, StatePlan, Unit};
 use crate::weights::TensorType;

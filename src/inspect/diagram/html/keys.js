@@ -29,30 +29,19 @@ function move(box, direction) {
   if (next) focusOn(next);
 }
 
-function boxKey(event, box) {
+function boxKey({ key }, box) {
   const order = boxes();
-  if (DIRECTIONS[event.key]) move(box, DIRECTIONS[event.key]);
-  else if (event.key === "Home") focusOn(order[0]);
-  else if (event.key === "End") focusOn(order[order.length - 1]);
-  else if (event.key === "Enter") enter(box);
-  else if (event.key === " ") {
-    const step = box.closest(".step");
-    if (here.type === "kind" && step) toggle(step);
-    else enter(box);
-  } else return false;
+  if (DIRECTIONS[key]) move(box, DIRECTIONS[key]);
+  else if (key === "Home") focusOn(order[0]);
+  else if (key === "End") focusOn(order[order.length - 1]);
+  else if (key === "Enter" || key === " ") enter(box);
+  else return false;
   return true;
 }
 
 const ACTIONS = {
   "/": () => by("query").select(),
   "?": () => by("keys").showModal(),
-  "+": () => zoomBy(1.2),
-  "=": () => zoomBy(1.2),
-  "-": () => zoomBy(1 / 1.2),
-  "0": () => zoomBy(0),
-  d: toggleScheme,
-  e: () => foldAll(false),
-  c: () => foldAll(true),
   Escape: leave,
 };
 
@@ -70,8 +59,4 @@ function pressed(event) {
     ACTIONS[event.key]();
     event.preventDefault();
   }
-}
-
-function startKeys() {
-  document.addEventListener("keydown", pressed);
 }

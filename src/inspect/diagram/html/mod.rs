@@ -1,6 +1,6 @@
 //! A drawing as one HTML file with three levels: stack, layer, block.
 //!
-//! Everything is laid out by `svg`; the script shows, hides, magnifies and marks, and lays nothing out.
+//! Everything is laid out by `svg`; the script shows, hides and marks, and lays nothing out.
 //! The file asks nobody for anything: its policy forbids every source but the style and the script that
 //! it holds, which it names by their SHA-256 sums. Pictures, data and the address in the browser meet by
 //! the names of `ids`. What comes from models and definitions is text in it, never markup.
@@ -30,7 +30,7 @@ static STYLE: LazyLock<(String, String)> =
 static SCRIPT: LazyLock<(String, String)> = LazyLock::new(|| {
     with_sum(&[
         include_str!("page.js"),
-        include_str!("told.js"),
+        include_str!("panel.js"),
         include_str!("search.js"),
         include_str!("keys.js"),
     ])

@@ -1,4 +1,4 @@
-// Search: every word must occur; names come before what is told of them.
+// Search: every word must occur; names come before their details.
 
 const MOST = 40;
 let entries = [];
@@ -25,22 +25,10 @@ function search(words) {
   return [...hits.filter(({ title }) => isIn(title)), ...hits.filter(({ title }) => !isIn(title))];
 }
 
-// A text with the first place of a word marked; long texts from a little before it.
-function marked(text, words) {
-  const lower = text.toLowerCase();
-  const word = words.find((word) => lower.includes(word));
-  if (!word || lower.length !== text.length) return [text];
-  const at = lower.indexOf(word);
-  const from = at > 60 ? at - 40 : 0;
-  const to = at + word.length;
-  return [from ? "\u2026" : "", text.slice(from, at), make("mark", "", text.slice(at, to)), text.slice(to)];
-}
-
 function option(entry, at, words) {
-  const told = entry.texts.find((text) => words.some((word) => text.toLowerCase().includes(word))) ?? entry.texts[0] ?? "";
-  const head = make("span", "what", make("b", "", ...marked(entry.place.title, words)), make("i", "chip", entry.place.type));
-  const below = make("span", "quiet told", ...marked(told, words));
-  const item = make("li", "", head, below, make("span", "quiet where", entry.where));
+  const detail = entry.texts.find((text) => words.some((word) => text.toLowerCase().includes(word))) ?? entry.texts[0] ?? "";
+  const head = make("span", "what", make("b", "", entry.place.title), make("i", "chip", entry.place.type));
+  const item = make("li", "", head, make("span", "quiet where", entry.where), make("span", "quiet detail", detail));
   item.id = `found-${at}`;
   item.setAttribute("role", "option");
   item.addEventListener("click", () => take(at));

@@ -1,12 +1,12 @@
-//! The pictures of a page: the stack, and each kind of layers slot by slot, closed and opened.
+//! The pictures of a page: the stack, and each kind of layers down to operations and weights.
 //!
 //! Every picture is a piece of `svg` whose groups have the names of what they show. A block by itself is
-//! its slot's picture, seen closer: no block is drawn opened twice.
+//! its layer's picture, seen closer: no block is drawn opened twice.
 
 use super::badge;
 use crate::inspect::diagram::ids::WHOLE;
 use crate::inspect::diagram::svg::{self, Piece, escape};
-use crate::inspect::diagram::{Drawing, Kind, Part, Slot};
+use crate::inspect::diagram::{Drawing, Kind, Part};
 
 /// Width of the pictures of execution, in pixels.
 const EXECUTION: f64 = 1000.0;
@@ -47,39 +47,15 @@ fn layer(drawing: &Drawing, kind: &Kind) -> String {
         let legend = svg::legend(legend, svg::LEGEND);
         inside += &picture(legend, "scale", "What the colours mean");
     }
-    let begin = svg::stream("x: the hidden state, from the layer before", false);
-    inside += &picture(begin, "stream", "The hidden state comes in");
-    let room = svg::room(drawing);
-    inside.extend(kind.slots.iter().map(|own| slot(own, room)));
-    let end = svg::stream("x: to the next layer", true);
-    inside += &picture(end, "stream", "The hidden state goes out");
     let label = format!("Layer {}: {}", kind.letter, kind.label);
+    inside += &picture(svg::slots(kind), "opened", &label);
     view(&kind.id, &label, &inside)
-}
-
-/// A slot closed to a row of cards, and opened to its operations.
-fn slot(slot: &Slot, room: f64) -> String {
-    let name = escape(&slot.name);
-    let [closed, opened] = [
-        (svg::Detail::cards(room), "closed", "collapsed"),
-        (svg::Detail::Full, "opened", "expanded"),
-    ]
-    .map(|(detail, class, state)| {
-        let piece = svg::on_stream(svg::slot(slot, detail));
-        picture(piece, class, &format!("{} {state}", slot.name))
-    });
-    format!(
-        "<section class=\"step\" aria-label=\"slot {name}\">\n<button class=\"fold\" type=\"button\" \
-         aria-expanded=\"false\" title=\"expand or collapse {name}\"><span class=\"sign\" \
-         aria-hidden=\"true\"></span>{name}</button>\n{closed}{opened}</section>\n"
-    )
 }
 
 /// A part before or after the layers.
 fn stage(part: &Part) -> String {
     let opened = picture(svg::opened(part), "opened", &part.title);
-    let inside = format!("<section class=\"step open\">\n{opened}</section>\n");
-    view(&part.id, &part.title, &inside)
+    view(&part.id, &part.title, &opened)
 }
 
 fn picture(inner: Piece, class: &str, label: &str) -> String {
@@ -98,20 +74,17 @@ fn bare(piece: &Piece, class: &str, label: &str) -> String {
     )
 }
 
-/// Letter, label, which layers, numbers, and what opens and closes all slots.
+/// Letter, label, which layers, and numbers.
 fn heading(drawing: &Drawing, kind: &Kind) -> String {
     let mut lines = vec![svg::layers_of(drawing, kind)];
     lines.extend(kind.cost.as_ref().map(svg::cost_text));
-    lines.extend(kind.when.iter().map(|when| format!("where {when}")));
     let measured = Some(kind.note.sentence()).filter(|note| !note.is_empty());
     let measured = drawing.overlay.as_ref().zip(measured);
     lines.extend(measured.map(|(legend, note)| format!("{}: {note}", legend.title)));
     lines.retain(|line| !line.is_empty());
     let lines = lines.iter().map(|line| format!("<p>{}</p>", escape(line)));
     format!(
-        "<header class=\"kindhead\">{}<div><h2>{}</h2>{}</div><span class=\"folds\"><button \
-         type=\"button\" data-key=\"e\">Expand all</button><button type=\"button\" \
-         data-key=\"c\">Collapse all</button></span></header>\n",
+        "<header class=\"kindhead\">{}<div><h2>{}</h2>{}</div></header>\n",
         badge(&kind.letter),
         escape(&kind.label),
         lines.collect::<String>()

@@ -111,12 +111,6 @@ impl Writer {
             ),
             Rule::Largest => "a box has the largest number of its values and layers".into(),
         });
-        if sums.n_otherwise > 0 {
-            lines.push(format!(
-                "uses that ran other operations than are drawn: {}; their time is the block's alone",
-                sums.n_otherwise
-            ));
-        }
         lines.extend(self.outside(sums));
         let first = overlay.first.as_ref().map(|first| {
             let above = first.tolerance.map(show);

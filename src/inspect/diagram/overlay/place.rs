@@ -93,8 +93,6 @@ pub(super) struct Sums {
     pub(super) outside: Vec<(String, f64)>,
     /// Numbers in boxes.
     pub(super) n_placed: usize,
-    /// Units and places that ran other operations than are drawn.
-    pub(super) n_otherwise: usize,
     /// Where the first difference is.
     pub(super) first: Option<Place>,
 }
@@ -110,7 +108,6 @@ pub(super) fn sums(overlay: &Overlay, drawing: &Drawing, sample: &Sample) -> Sum
             continue;
         };
         sums.n_placed += 1;
-        sums.n_otherwise += usize::from(finder.ran_otherwise(number));
         let layer = place.1;
         let own = Sum { value, layer };
         for home in holders(drawing, place) {
@@ -282,15 +279,6 @@ impl<'a> Finder<'a> {
     fn is_drawn(&self, steps: &[usize], op: &Operation) -> bool {
         let drawn = steps.iter().map(|at| &self.sample.steps()[*at].op);
         drawn.eq(op.all.iter())
-    }
-
-    /// Whether this is the first operation of a unit that ran other ones than are drawn.
-    fn ran_otherwise(&self, number: &Number) -> bool {
-        number.op.as_ref().is_some_and(|op| {
-            let is_unit = !matches!(op.kind.as_str(), "wiring" | "per_layer");
-            let steps = self.steps(&number.path, op);
-            op.at == 0 && is_unit && !steps.is_some_and(|steps| self.is_drawn(steps, op))
-        })
     }
 
     /// The box of a value, a unit, a slot or a layer: of itself, or of the longest path above it.

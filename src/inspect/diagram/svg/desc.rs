@@ -44,10 +44,10 @@ pub(super) fn kind(kind: &Kind) -> String {
 pub(super) fn comparison(comparison: &Comparison) -> String {
     let [a, b] = comparison.names();
     let of = |level: Level| comparison.sentences(level).len();
-    let found = match [Level::Computation, Level::Sizes, Level::Names].map(of) {
-        [0, 0, 0] => "They are the same".to_owned(),
-        [0, sizes, _] => format!("Both compute the same, {sizes} sizes differ"),
-        [n, sizes, _] => format!("{n} differences in what is computed, {sizes} in sizes"),
+    let found = match [Level::Computation, Level::Sizes].map(of) {
+        [0, 0] => "They are the same".to_owned(),
+        [0, sizes] => format!("Both compute the same, {sizes} sizes differ"),
+        [n, sizes] => format!("{n} differences in what is computed, {sizes} in sizes"),
     };
     format!(
         "{a} and {b} side by side: two stacks with the differing parts marked, and a list of the differences. \

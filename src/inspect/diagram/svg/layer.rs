@@ -19,28 +19,27 @@ const BESIDE: f64 = 30.0;
 
 /// One kind of layer; `layers` says which are of it, if the kind is one of several in a picture.
 pub(super) fn kind(kind: &Kind, layers: Option<&str>) -> Piece {
-    let slots = kind.slots.iter().map(|own| slot(own, Detail::Full));
-    let slots: Vec<Piece> = slots.collect();
-    let w = slots.iter().map(|slot| slot.w).fold(420.0, f64::max);
-    let mut piece = Piece::new(w, 0.0);
+    let slots = slots(kind);
+    let mut piece = Piece::new(slots.w, 0.0);
     match layers {
         None => piece.write(0.0, Style::Title, &kind.label),
         Some(layers) => {
-            let when = kind.when.iter().map(|when| format!("where {when}"));
-            let small = kind.cost.as_ref().map(cost_text).into_iter().chain(when);
-            let mut lines = vec![(Style::Line, layers.to_owned())];
-            lines.extend(small.map(|text| (Style::Small, text)));
-            piece.add(0.0, heading(kind, 40.0, w, &lines));
+            let cost = kind.cost.as_ref().map(cost_text).unwrap_or_default();
+            let lines = [(Style::Line, layers.to_owned()), (Style::Small, cost)];
+            piece.add(0.0, heading(kind, 40.0, slots.w, &lines));
         }
     }
     piece.skip(8.0);
-    piece.add(
-        0.0,
-        stream("x: the hidden state, from the layer before", false),
-    );
-    slots
-        .into_iter()
-        .for_each(|slot| piece.add(0.0, on_stream(slot)));
+    piece.add(0.0, slots);
+    piece
+}
+
+/// The slots of a kind of layer along the hidden state, down to operations and weights.
+pub(in crate::inspect::diagram) fn slots(kind: &Kind) -> Piece {
+    let mut piece = stream("x: the hidden state, from the layer before", false);
+    for own in &kind.slots {
+        piece.add(0.0, on_stream(slot(own, Detail::Full)));
+    }
     piece.add(0.0, stream("x: to the next layer", true));
     piece
 }
@@ -81,7 +80,7 @@ pub(super) fn heading(kind: &Kind, side: f64, room: f64, lines: &[(Style, String
 
 /// How much of the parts of a slot is drawn: all, or cards in so many pixels.
 #[derive(Clone, Copy)]
-pub(in crate::inspect::diagram) enum Detail {
+pub(super) enum Detail {
     /// Operations and weights.
     Full,
     /// Cards, the room of all branches together.
@@ -90,7 +89,7 @@ pub(in crate::inspect::diagram) enum Detail {
 
 impl Detail {
     /// Cards in a slot of a width.
-    pub(in crate::inspect::diagram) fn cards(room: f64) -> Self {
+    pub(super) fn cards(room: f64) -> Self {
         Self::Cards(room - SPINE - OUT)
     }
 
@@ -176,7 +175,7 @@ fn branches(slot: &Slot, detail: Detail) -> Piece {
 }
 
 /// One slot: away from the hidden state to the right, and back.
-pub(in crate::inspect::diagram) fn slot(slot: &Slot, detail: Detail) -> Piece {
+pub(super) fn slot(slot: &Slot, detail: Detail) -> Piece {
     let tapped = slot.from.as_ref().filter(|name| *name != "x");
     let column = [
         self::tapped("reads", tapped),
@@ -217,7 +216,7 @@ pub(in crate::inspect::diagram) fn slot(slot: &Slot, detail: Detail) -> Piece {
         piece.add(0.0, norm);
         piece.skip(8.0);
     }
-    piece.grouped("slot", "", format!("slot {}", slot.name))
+    piece.grouped("slot", "")
 }
 
 /// An arrow from a point to another one, round in the corner between them.
@@ -237,7 +236,7 @@ fn turn(piece: &mut Piece, [from, corner, to]: [Point; 3]) {
 }
 
 /// The begin or the end of the hidden state in a layer.
-pub(in crate::inspect::diagram) fn stream(text: &str, is_end: bool) -> Piece {
+pub(super) fn stream(text: &str, is_end: bool) -> Piece {
     let mut piece = Piece::new(420.0, if text.is_empty() { 20.0 } else { 30.0 });
     let end = piece.h - if is_end { 10.0 } else { 0.0 };
     piece.line(&[(SPINE, 0.0), (SPINE, end)], "spine");
@@ -249,7 +248,7 @@ pub(in crate::inspect::diagram) fn stream(text: &str, is_end: bool) -> Piece {
 }
 
 /// A slot with the hidden state's line below all else.
-pub(in crate::inspect::diagram) fn on_stream(slot: Piece) -> Piece {
+pub(super) fn on_stream(slot: Piece) -> Piece {
     let mut piece = Piece::new(slot.w, slot.h);
     piece.line(&[(SPINE, 0.0), (SPINE, slot.h)], "spine");
     piece.put(slot, 0.0, 0.0);

@@ -8,7 +8,6 @@ mod compare;
 mod desc;
 mod execution;
 mod flow;
-mod icon;
 mod layer;
 mod notes;
 mod overlay;
@@ -26,11 +25,11 @@ pub use stack::stack;
 pub use style::SHEET;
 pub use text::{Style, width};
 
-pub(super) use layer::{Detail, on_stream, slot, stream};
+pub(super) use layer::slots;
 pub(super) use notes::notes;
 pub(super) use overlay::legend;
 pub(super) use part::{cost_text, dims, opened};
-pub(super) use stack::{column, room};
+pub(super) use stack::column;
 #[cfg(feature = "png")]
 pub(super) use style::light;
 
@@ -60,11 +59,6 @@ pub fn layers(drawing: &Drawing) -> Piece {
     stack::framed(all)
 }
 
-/// A kind of layer by itself, without a name, so that equal ones are equal.
-pub fn kind(kind: &Kind) -> Piece {
-    stack::framed(layer::kind(kind, None))
-}
-
 /// Which layers a kind stands for, in words; empty if nobody can know.
 pub(super) fn layers_of(drawing: &Drawing, kind: &Kind) -> String {
     let (n, n_all) = (kind.layers.len(), drawing.layers.len());
@@ -90,15 +84,8 @@ pub fn comparison(comparison: &Comparison, name: &str) -> String {
     compared(comparison).to_svg(name, &desc::comparison(comparison))
 }
 
-/// The whole model as a small SVG document, without tooltips.
-pub fn small_stack(drawing: &Drawing) -> String {
-    let desc = desc::drawing(drawing, "the whole model");
-    let piece = stack(drawing).without_tooltips();
-    piece.to_svg(&drawing.name, &desc)
-}
-
-/// A kind of layer as a small SVG document: the same for equal ones, whoever has them.
-pub fn small_kind(kind: &Kind) -> String {
-    let piece = self::kind(kind).without_tooltips();
+/// A kind of layer as an SVG document without a name: the same for equal ones, whoever has them.
+pub fn kind(kind: &Kind) -> String {
+    let piece = stack::framed(layer::kind(kind, None));
     piece.to_svg(&kind.label, &desc::kind(kind))
 }

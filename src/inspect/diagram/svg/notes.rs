@@ -1,4 +1,4 @@
-//! The column beside the stack: every layer as a cell, names of kinds, sums over all weights.
+//! The column alongside the stack: every layer as a cell, names of kinds, memory.
 
 use super::overlay;
 use super::scene::Piece;
@@ -11,7 +11,7 @@ pub(super) const NOTES: f64 = 330.0;
 /// Classes of cells, by the kind of the layer.
 pub(super) const KINDS: [&str; 4] = ["k0", "k1", "k2", "k3"];
 
-/// The column beside the stack.
+/// The column alongside the stack.
 pub(in crate::inspect::diagram) fn notes(drawing: &Drawing) -> Piece {
     let mut piece = Piece::new(NOTES, 0.0);
     if let Some(legend) = &drawing.overlay {
@@ -28,33 +28,17 @@ pub(in crate::inspect::diagram) fn notes(drawing: &Drawing) -> Piece {
             Style::Name,
             &format!("{}: {}", kind.letter, kind.label),
         );
-        for when in &kind.when {
-            piece.write(0.0, Style::Small, &format!("where {when}"));
-        }
     }
-    let has_cache = drawing.kept.per_token.or(drawing.kept.in_window).is_some();
-    let own = has_cache.then(|| "KV cache of 16 bits".to_owned());
-    let share = |(name, share): &(String, f64)| format!("{name}: {:.1} %", share * 100.0);
-    let shares = drawing.shares.iter().map(share).collect();
-    let sections = [
-        ("Memory between passes", drawing.kept.amounts(), Style::Line),
-        ("", own.into_iter().collect(), Style::Small),
-        ("Where the bytes are", shares, Style::Line),
-        (
-            "Other models of this architecture have",
-            drawing.absent.clone(),
-            Style::Small,
-        ),
-        (
-            "Used where a file has them",
-            drawing.optional.clone(),
-            Style::Small,
-        ),
-    ];
-    for (title, lines, style) in sections.iter().filter(|(_, lines, _)| !lines.is_empty()) {
-        piece.skip(if title.is_empty() { 0.0 } else { 10.0 });
-        piece.write(0.0, Style::Title, title);
-        lines.iter().for_each(|line| piece.write(0.0, *style, line));
+    let amounts = drawing.kept.amounts();
+    if !amounts.is_empty() {
+        piece.skip(10.0);
+        piece.write(0.0, Style::Title, "Memory between passes");
+    }
+    for line in &amounts {
+        piece.write(0.0, Style::Line, line);
+    }
+    if drawing.kept.per_token.or(drawing.kept.in_window).is_some() {
+        piece.write(0.0, Style::Small, "KV cache of 16 bits");
     }
     piece
 }

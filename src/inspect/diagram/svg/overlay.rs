@@ -22,8 +22,7 @@ pub(super) fn heat(mut piece: Piece, class: &'static str) -> Piece {
     let is_shape = |item: &Item| matches!(item, Item::Box(..) | Item::Circle(..) | Item::Path(..));
     if let Some(at) = piece.items.iter().position(is_shape) {
         piece.items.insert(at + 1, Item::Close);
-        let open = Item::Open(class, String::new(), String::new());
-        piece.items.insert(at, open);
+        piece.items.insert(at, Item::Open(class, String::new()));
     }
     for item in &mut piece.items {
         if let Item::Text(_, _, _, Style::Small, class, _) = item {

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use super::icon;
 use super::overlay::{self, heat};
 use super::scene::{Item, Piece, Rect};
 use super::shape::{MAX_ROW, drum, graph, label, sign};
@@ -38,16 +37,6 @@ pub(in crate::inspect::diagram) fn cost_text(cost: &Cost) -> String {
     format!("{n} \u{b7} {size} \u{b7} {}", percent(cost.share))
 }
 
-/// The tooltip of a part.
-fn tooltip(part: &Part) -> String {
-    let line = part.source_line;
-    let line = line.map(|line| format!("{}, line {line} of the definition", part.path));
-    let mut lines = vec![part.title.clone(), part.formula.clone()];
-    lines.extend(line);
-    lines.retain(|line| !line.is_empty());
-    lines.join("\n")
-}
-
 /// A part with its operations: a block, or a norm as one box.
 pub(in crate::inspect::diagram) fn opened(part: &Part) -> Piece {
     match part.kind {
@@ -76,7 +65,7 @@ fn block(part: &Part) -> Piece {
     piece.ports = Some([into, out]);
     piece.line(&[(out, top + inside.h), (out, piece.h)], "wire");
     piece.put(inside, left, top);
-    piece.grouped(part.class, &part.id, tooltip(part))
+    piece.grouped(part.class, &part.id)
 }
 
 /// A norm, or another part of one operation, as one box with the name of the part.
@@ -85,7 +74,7 @@ pub(super) fn single(part: &Part) -> Piece {
         return Piece::new(10.0, 0.0);
     };
     let inner = op_box(part, op, &part.id, None, &part.note);
-    inner.grouped(part.class, "", tooltip(part))
+    inner.grouped(part.class, "")
 }
 
 /// A block without its inside: its heading alone.
@@ -94,10 +83,7 @@ pub(super) fn card(part: &Part, room: f64) -> Piece {
     let mut piece = Piece::new(room + 2.0 * PAD, heading.h + 8.0);
     piece.frame(10.0, "frame");
     piece.put(heading, PAD, 0.0);
-    heat(
-        piece.grouped(part.class, &part.id, tooltip(part)),
-        part.note.class,
-    )
+    heat(piece.grouped(part.class, &part.id), part.note.class)
 }
 
 /// A norm as a card: its name, and what is noted of it.
@@ -105,10 +91,7 @@ pub(super) fn small(part: &Part) -> Piece {
     let mut rows = vec![(part.title.clone(), Style::Line)];
     rows.extend(noted(&part.note));
     let piece = boxed(&rows, "frame");
-    heat(
-        piece.grouped(part.class, &part.id, String::new()),
-        part.note.class,
-    )
+    heat(piece.grouped(part.class, &part.id), part.note.class)
 }
 
 /// What is noted of a box, as its lines.
@@ -117,7 +100,7 @@ fn noted(note: &Note) -> impl Iterator<Item = (String, Style)> {
     lines.map(|line| (line.to_owned(), Style::Line))
 }
 
-/// Title, words, formula, numbers and small pictures.
+/// Title, words, formula and numbers.
 fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
     let mut piece = Piece::new(room, 8.0);
     let cost = part.cost.as_ref().map(cost_text);
@@ -148,10 +131,6 @@ fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
     for text in part.kept.text.iter().chain(&part.kept.amounts()) {
         piece.write(0.0, Style::Small, text);
     }
-    if !part.icons.is_empty() {
-        piece.skip(6.0);
-        piece.add(0.0, icon::row(&part.icons, room));
-    }
     piece.skip(2.0);
     piece
 }
@@ -179,22 +158,20 @@ fn op_box(part: &Part, op: &Op, id: &str, result: Option<String>, note: &Note) -
     let weights: Vec<&Weight> = op.weights.iter().map(|at| &part.weights[*at]).collect();
     if let OpShape::Sign(text) = op.shape {
         let piece = signed(text, note);
-        return heat(piece.grouped("op", id, op.title.clone()), note.class);
+        return heat(piece.grouped("op", id), note.class);
     }
     let mut rows = vec![(op.title.clone(), Style::Name)];
     rows.extend(noted(note));
     let of_weights = weights.iter().flat_map(|weight| weight_rows(weight));
     rows.extend(of_weights.map(|row| (row, Style::Small)));
     rows.extend(result.map(|result| (format!("gives {result}"), Style::Small)));
-    let docs = weights.iter().map(|w| format!("{}: {}", w.name, w.doc));
-    let lines: Vec<String> = op.ops.iter().cloned().chain(docs).collect();
     let frame = match op.shape {
         OpShape::Kept => "drum",
         OpShape::Weighted => "wbox",
         _ => "pill",
     };
     let piece = boxed(&rows, frame);
-    heat(piece.grouped("op", id, lines.join("\n")), note.class)
+    heat(piece.grouped("op", id), note.class)
 }
 
 /// A circle in the middle of its room, with what is noted of it on the right.

@@ -75,8 +75,8 @@ pub enum Item {
     Path(Vec<Seg>, &'static str),
     /// A text: x, base line, anchor, style, further class.
     Text(f64, f64, Anchor, Style, &'static str, String),
-    /// A group begins: class, name of what it shows, and its tooltip.
-    Open(&'static str, String, String),
+    /// A group begins: class, and the name of what it shows.
+    Open(&'static str, String),
     /// The group ends.
     Close,
 }
@@ -213,11 +213,10 @@ impl Piece {
         self.push(Item::Box(frame, rx, class));
     }
 
-    /// The piece as a group with the name of what it shows, and a tooltip.
+    /// The piece as a group with the name of what it shows.
     #[must_use]
-    pub(super) fn grouped(mut self, class: &'static str, id: &str, tooltip: String) -> Self {
-        self.items
-            .insert(0, Item::Open(class, id.to_owned(), tooltip));
+    pub(super) fn grouped(mut self, class: &'static str, id: &str) -> Self {
+        self.items.insert(0, Item::Open(class, id.to_owned()));
         self.push(Item::Close);
         self
     }
@@ -274,18 +273,6 @@ impl Piece {
         out
     }
 
-    /// The same without names and tooltips.
-    #[must_use]
-    pub fn without_tooltips(mut self) -> Self {
-        for item in &mut self.items {
-            if let Item::Open(_, id, tooltip) = item {
-                id.clear();
-                tooltip.clear();
-            }
-        }
-        self
-    }
-
     /// Classes that occur.
     pub fn classes(&self) -> BTreeSet<&'static str> {
         let mut all = BTreeSet::from(["paper"]);
@@ -319,7 +306,7 @@ fn attribute(name: &str, value: &str) -> String {
 }
 
 /// Writes an item; in a page texts have the width that was measured, into which a script fits them, and
-/// groups have names instead of tooltips.
+/// groups have names.
 fn write_item(out: &mut String, item: &Item, is_page: bool) {
     let result = match item {
         Item::Box(r, rx, class) => {
@@ -351,16 +338,9 @@ fn write_item(out: &mut String, item: &Item, is_page: bool) {
                 "<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{room}>{text}</text>"
             )
         }
-        Item::Open(class, id, _) if is_page => {
-            writeln!(out, "<g class=\"{class}\"{}>", attribute("data-at", id))
-        }
-        Item::Open(class, id, tooltip) => {
-            let tooltip = match tooltip.as_str() {
-                "" => String::new(),
-                text => format!("<title>{}</title>", escape(text)),
-            };
-            let id = attribute("data-path", id);
-            writeln!(out, "<g class=\"{class}\"{id}>{tooltip}")
+        Item::Open(class, id) => {
+            let id = attribute("data-at", if is_page { id } else { "" });
+            writeln!(out, "<g class=\"{class}\"{id}>")
         }
         Item::Close => writeln!(out, "</g>"),
     };

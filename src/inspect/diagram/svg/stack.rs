@@ -8,13 +8,12 @@ use super::scene::{Item, Piece};
 use super::shape::{Link, chain, label, square};
 use super::text::{Style, cut, wrap};
 use crate::arch::Mode;
-use crate::inspect::diagram::kinds::Times;
 use crate::inspect::diagram::{Drawing, Kind, Part, Run};
 
 /// Width of a card, and of one of several side by side.
 const ROOM: f64 = 440.0;
 const BRANCH: f64 = 280.0;
-/// Room beside a repeated piece for how often it repeats.
+/// Room on the left of a repeated piece for how often it repeats.
 const SIDE: f64 = 74.0;
 /// Lines that a name may take.
 const NAMES: usize = 3;
@@ -36,7 +35,7 @@ pub fn stack(drawing: &Drawing) -> Piece {
 }
 
 /// Width of a kind of layer.
-pub(in crate::inspect::diagram) fn room(drawing: &Drawing) -> f64 {
+fn room(drawing: &Drawing) -> f64 {
     let slots = drawing.kinds.iter().flat_map(|kind| &kind.slots);
     let most = slots.map(|slot| slot.branches.len()).max().unwrap_or(1);
     ROOM.max(SPINE + OUT + most as f64 * BRANCH)
@@ -58,7 +57,6 @@ pub(in crate::inspect::diagram) fn column(drawing: &Drawing) -> Piece {
         drawing,
         room: room(drawing),
         is_shown: vec![false; drawing.kinds.len()],
-        times: Times::new(drawing.is_symbolic),
     };
     rows.push(runs.all(&drawing.pattern, false));
     rows.extend(drawing.end.iter().map(|part| match part.kind {
@@ -73,7 +71,7 @@ pub(in crate::inspect::diagram) fn column(drawing: &Drawing) -> Piece {
     chain(rows, Link::Spine)
 }
 
-/// A part beside the hidden state, which it reads and does not change.
+/// A part alongside the hidden state, which it reads and does not change.
 fn aside(part: &Part, w: f64) -> Piece {
     let middle = (w / 2.0).round();
     let left = middle + 30.0;
@@ -120,8 +118,7 @@ pub(super) fn heading(drawing: &Drawing, room: f64) -> Piece {
         facts.insert(0, format!("architecture {}", drawing.arch));
     }
     if drawing.is_symbolic {
-        let text =
-            "no model file: sizes are the definition's parameters, T is the number of tokens";
+        let text = "no model file: sizes are the definition's parameters, T is the number of tokens; the layers are an example";
         facts.push(text.into());
     }
     piece.write(0.0, Style::Line, &facts.join(" \u{b7} "));
@@ -134,7 +131,6 @@ struct Runs<'d> {
     drawing: &'d Drawing,
     room: f64,
     is_shown: Vec<bool>,
-    times: Times,
 }
 
 impl Runs<'_> {
@@ -146,25 +142,29 @@ impl Runs<'_> {
     fn one(&mut self, run: &Run, is_inner: bool) -> Piece {
         match run {
             Run::Layers { kind, count } => {
-                let often = self.times.next(*count, is_inner);
                 let is_known = std::mem::replace(&mut self.is_shown[*kind], true);
                 let kind = &self.drawing.kinds[*kind];
                 let inner = match is_known {
                     true => again(kind, self.room),
                     false => layer(kind, self.room),
                 };
-                beside(inner, &often, "run")
+                let often = match (is_inner, count) {
+                    (true, 1) => String::new(),
+                    _ => times(*count),
+                };
+                repeated(inner, &often, "run")
             }
-            Run::Repeat { count, of } => {
-                let often = self.times.next(*count, is_inner);
-                beside(self.all(of, true), &often, "repeat")
-            }
+            Run::Repeat { count, of } => repeated(self.all(of, true), &times(*count), "repeat"),
         }
     }
 }
 
+fn times(count: usize) -> String {
+    format!("{count} \u{d7}")
+}
+
 /// A frame around a piece, with how often it repeats.
-fn beside(inner: Piece, times: &str, class: &'static str) -> Piece {
+fn repeated(inner: Piece, times: &str, class: &'static str) -> Piece {
     const PAD: f64 = 12.0;
     let mut piece = Piece::new(inner.w + SIDE + 2.0 * PAD, inner.h + 2.0 * PAD);
     piece.frame(12.0, class);
@@ -181,7 +181,7 @@ fn again(kind: &Kind, room: f64) -> Piece {
     let text = format!("{}, as above", kind.label);
     let text = cut(&text, Style::Line, room - 50.0);
     piece.start(46.0, 25.0, Style::Line, &text);
-    piece.grouped("kind", &kind.id, String::new())
+    piece.grouped("kind", &kind.id)
 }
 
 /// The letter of a kind of layers in its box.
@@ -200,5 +200,5 @@ fn layer(kind: &Kind, room: f64) -> Piece {
         piece.add(0.0, on_stream(layer::slot(slot, Detail::cards(room))));
     }
     piece.add(0.0, stream("", true));
-    piece.grouped("kind", &kind.id, String::new())
+    piece.grouped("kind", &kind.id)
 }

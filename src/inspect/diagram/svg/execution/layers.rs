@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::super::icon::grid;
 use super::super::scene::{Item, Piece, Rect};
-use super::super::shape::{cell, graph, label};
+use super::super::shape::{cell, graph, label, square};
 use super::super::text::Style;
 use super::{ROOM, SIDE, arrow, cells, kept, legend, lettered};
 use crate::inspect::diagram::{Drawing, Loan, View, WINDOW};
@@ -129,7 +128,17 @@ pub(super) fn experts(numbers: Option<(u64, u64)>) -> Piece {
     };
     let each = (ROOM / columns as f64).floor().min(23.0);
     let side = each - if each < 9.0 { 1.0 } else { 3.0 };
-    let grid = grid(numbers, shown, columns, (side, each));
+    // Which ones are used depends on the token: they are spread over the grid.
+    let filled = (numbers.unwrap_or((2, 8)).0 as usize).min(shown);
+    let used = (0..filled).map(|i| (i * shown + shown / 2) / filled % shown);
+    let used: Vec<usize> = used.collect();
+    let rows = shown.div_ceil(columns);
+    let mut grid = Piece::new(columns as f64 * each - (each - side), rows as f64 * each);
+    for i in 0..shown {
+        let (x, y) = ((i % columns) as f64 * each, (i / columns) as f64 * each);
+        let class = if used.contains(&i) { "key" } else { "cell" };
+        grid.push(Item::Box(square(x, y, side), 1.0, class));
+    }
     let pieces = vec![label("a token", "in"), label("router", "pill"), grid];
     graph(pieces, &[(0, 1), (1, 2)]).0
 }

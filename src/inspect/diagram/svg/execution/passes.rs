@@ -3,12 +3,11 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::super::icon::mask;
-use super::super::scene::Piece;
+use super::super::scene::{Item, Piece, Rect};
 use super::super::shape::{graph, label};
 use super::super::text::{Style, width};
 use super::{SIDE, cells, kept, legend};
-use crate::inspect::diagram::Drawing;
+use crate::inspect::diagram::{Drawing, MASK};
 use crate::plan::Pooling;
 
 /// A cell: its class and its text.
@@ -104,6 +103,19 @@ pub(super) fn whole(seen: &[Range<u32>], pooling: Option<Pooling>) -> Piece {
     let arrows = [(0, 2), (1, 2), (2, 3), (3, 4)];
     let n_arrows = pieces.len() - 1;
     graph(pieces, &arrows[..n_arrows]).0
+}
+
+/// Queries downwards, keys to the right; what is seen is filled.
+fn mask(seen: &[Range<u32>]) -> Piece {
+    const CELL: f64 = 5.0;
+    let side = CELL * f64::from(MASK);
+    let mut piece = Piece::new(side, side);
+    piece.frame(1.0, "cell");
+    for (query, keys) in (0u32..).zip(seen) {
+        let [x, y, n] = [keys.start, query, keys.end - keys.start].map(|n| f64::from(n) * CELL);
+        piece.push(Item::Box(Rect::new(x, y, n, CELL), 0.0, "seen"));
+    }
+    piece
 }
 
 /// A text from pass to pass: what is fixed last is filled, what is masked has a question mark.
