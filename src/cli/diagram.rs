@@ -33,7 +33,7 @@ pub(super) struct Args {
     /// Folder to write into
     #[arg(short, long, default_value = ".", value_name = "DIR")]
     pub(super) output: PathBuf,
-    /// Also write PNG files, with light colours and a built-in font
+    /// Also write PNG files, with a built-in font
     #[arg(long)]
     pub(super) png: bool,
     /// Write one self-contained HTML page instead, with search and three levels of detail
@@ -176,11 +176,11 @@ fn draw(
         // The picture may be called otherwise.
         let what = args.what.as_deref().unwrap_or_default();
         let model = Source::File(what.into()).name();
-        let doubts = numbers(file).and_then(|bytes| {
+        let doubt = numbers(file).and_then(|bytes| {
             let overlay = Overlay::read(&bytes, args.quantity.as_deref())?;
             Ok(overlay.put(&mut drawing, sample, &model)?)
         });
-        for doubt in doubts.map_err(|e| anyhow::anyhow!("{}: {e}", file.display()))? {
+        if let Some(doubt) = doubt.map_err(|e| anyhow::anyhow!("{}: {e}", file.display()))? {
             tracing::warn!("{}: {doubt}", file.display());
         }
     }

@@ -9,7 +9,6 @@ use crate::inspect::diagram::compare::{Comparison, summary};
 use crate::inspect::diagram::{Drawing, svg};
 
 use super::diagram::{Args, request, samples, save_png};
-use super::synth::key_value;
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -20,17 +19,6 @@ pub(super) struct CompareArgs {
     /// Compare two: one picture that marks what differs, and a summary in Markdown
     #[arg(long, conflicts_with_all = ["all", "html", "overlay"])]
     pub(super) compare: bool,
-    /// Of the second definition: a parameter, as `--set` is of the first; may be repeated
-    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value, requires = "compare")]
-    set_b: Vec<(String, String)>,
-    /// Of the second definition: optional tensors, as `--with` is of the first
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_name = "NAMES",
-        requires = "compare"
-    )]
-    with_b: Vec<String>,
 }
 
 /// Draws the differences and lists them.
@@ -39,9 +27,8 @@ pub(super) fn run(args: &Args, definitions: &Definitions) -> Result<(), Failure>
         let found = usize::from(args.what.is_some()) + args.comparison.others.len();
         anyhow::bail!("`--compare` takes two models or definitions, found {found}");
     };
-    let second = &args.comparison;
     let a = drawing(definitions, a, request(&args.set, &args.with))?;
-    let b = drawing(definitions, b, request(&second.set_b, &second.with_b))?;
+    let b = drawing(definitions, b, None)?;
     let comparison = Comparison::new(&a, &b);
     let name = match &args.name {
         Some(name) => name.clone(),

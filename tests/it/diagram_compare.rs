@@ -281,9 +281,9 @@ fn the_program_writes_a_picture_and_prints_words() {
             "Mixture of experts in llama-moe",
         ),
         (
-            "llama llama --set-b n_swa=4",
+            "llama llama --set n_swa=4",
             "llama-vs-llama",
-            "`0` in llama (A), `n_swa` in llama (B)",
+            "`n_swa` in llama (A), `0` in llama (B)",
         ),
         (
             &format!("llama qwen3 --name mine {png}"),

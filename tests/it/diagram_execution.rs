@@ -10,7 +10,7 @@ use lab_bench::arch::{Mode, Resolved};
 use lab_bench::ggml::{Origin, Step};
 use lab_bench::inspect::describe::shares;
 use lab_bench::inspect::diagram::svg::{self, Item};
-use lab_bench::inspect::diagram::{Drawing, Held, MASK, Picture, SMALL, WINDOW};
+use lab_bench::inspect::diagram::{Drawing, Held, MASK, Picture, SMALL, Scene, WINDOW};
 use lab_bench::model::{Batch, Model, Options};
 use lab_bench::plan::{Plan, Pooling, StatePlan};
 
@@ -254,29 +254,6 @@ fn scenes_tell_what_layers_do() {
     assert_eq!(known.len(), 8, "{known:?}");
 }
 
-/// Scenes of passes over further tokens are of autoregressive models, that of all tokens at once of others.
-#[test]
-fn scenes_are_those_of_the_mode() {
-    for seen in &*ALL {
-        let mut found = [0; 5];
-        for scene in &seen.drawing.scenes {
-            match &scene.picture {
-                Picture::Prefill { .. } => found[0] += 1,
-                Picture::Decode { .. } => found[1] += 1,
-                Picture::Reads { .. } => found[2] += 1,
-                Picture::Keeps(_) => found[3] += 1,
-                Picture::Whole { .. } => found[4] += 1,
-                _ => {}
-            }
-        }
-        let expected = match seen.is_causal() {
-            true => [1, 1, 1, 1, 0],
-            false => [0, 0, 0, 0, 1],
-        };
-        assert_eq!(found, expected, "{}", seen.golden.name);
-    }
-}
-
 /// The whole numbers of a sentence that stand for themselves.
 fn numbers(text: &str) -> Vec<u64> {
     let words = text.split([' ', ',', ':', ';']);
@@ -335,6 +312,9 @@ fn windows_are_those_of_the_plan() {
 fn what_is_read_at_once_is_told_with_what_becomes_of_it() {
     for seen in &*ALL {
         let (name, plan) = (&seen.golden.name, &seen.plan);
+        let is_whole = |scene: &&Scene| matches!(scene.picture, Picture::Whole { .. });
+        let n_whole = seen.drawing.scenes.iter().filter(is_whole).count();
+        assert_eq!(n_whole, usize::from(!seen.is_causal()), "{name}");
         for scene in &seen.drawing.scenes {
             let Picture::Whole {
                 seen: drawn,

@@ -356,7 +356,6 @@ llama {"runs":[]}
 llama {"runs":[{}]}
 llama {"runs":[{"profiles":[{"what":7}]}]}
 llama {"runs":[{"profiles":[]}]}
-llama {"positions":1,"mean":null,"same_top":1}
 llama PLACE()
 llama PLACE({"kind":"ffn","path":"a","use":-1})
 llama OP({"name":"ADD"})
@@ -372,8 +371,8 @@ fn files_are_told_in_words() {
     let put = |file: &str, model: &str| {
         let overlay = Overlay::read(file.as_bytes(), None)?;
         let mut drawing = drawn.drawing.clone();
-        let doubts = overlay.put(&mut drawing, &drawn.sample, model)?;
-        Ok(format!("{}\nwarnings: {doubts:?}", told(&drawing)))
+        let doubt = overlay.put(&mut drawing, &drawn.sample, model)?;
+        Ok(format!("{}\nwarning: {doubt:?}", told(&drawing)))
     };
     let mut all = String::new();
     for line in FILES.lines().filter(|line| !line.is_empty()) {
@@ -481,6 +480,9 @@ fn contrast(colours: [&str; 2]) -> f64 {
     (both[1] + 0.05) / (both[0] + 0.05)
 }
 
+/// Colours of boxes with text.
+const PAPERS: &str = "--paper --panel --run --pill --mix --rec --net --moe --nrm --end --kept --tap";
+
 #[test]
 fn text_is_readable_on_every_colour() {
     let colours = |name: &str| {
@@ -494,6 +496,10 @@ fn text_is_readable_on_every_colour() {
         let on = |a: &str, b: &str| contrast([a, b].map(|name| side(colours(name))));
         for name in names.iter().map(String::as_str).chain(["--cold"]) {
             assert!(on("--ink", name) >= 4.5, "text on {name}");
+        }
+        for name in PAPERS.split(' ') {
+            let least = on("--ink", name).min(on("--quiet", name));
+            assert!(least >= 4.5, "text on {name}");
         }
         // Each colour is further from the paper than the one before it.
         let steps = names.iter().map(|name| on(name, "--paper"));

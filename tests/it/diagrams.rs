@@ -395,7 +395,7 @@ fn check_words(drawing: &Drawing, told: &str) {
     for part in labels.chain([mode, &drawing.name]) {
         assert!(told.contains(part), "{part}: {told}");
     }
-    let n_layers = format!(" {} layer", drawing.layers.len());
+    let n_layers = format!(" Layers: {}.", drawing.layers.len());
     assert_eq!(told.contains(&n_layers), !drawing.is_symbolic, "{told}");
 }
 

@@ -203,12 +203,7 @@ fn broken_files_are_told_as_far_as_they_go() {
         inspect(&[text(&path)])
     };
     let cut = of(&whole[..whole.len() - 100]).out;
-    for part in [
-        "architecture: not known",
-        "ends at byte",
-        "\ntensors\n",
-        "f32",
-    ] {
+    for part in ["architecture: not known", "ends at byte", "f32 100"] {
         assert!(cut.contains(part), "no `{part}` in\n{cut}");
     }
     let found: Value = serde_json::from_str(&page(&[text(&path), "--json"])).expect("JSON");

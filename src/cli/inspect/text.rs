@@ -51,8 +51,6 @@ pub(super) fn of(found: &Findings, all: bool) -> String {
         Err(error) => {
             page.title("architecture: not known");
             page.block(error);
-            page.title("tensors");
-            page.table(&by_type(&found.tensors), "lrrr");
         }
     }
     texts(&mut page, found);
@@ -153,30 +151,20 @@ fn about(page: &mut Page, found: &Findings) {
     page.table(&rows, "ll");
 }
 
-/// Tensors, weights and bytes of each element type.
-fn of_types(tensors: &[TensorInfo]) -> BTreeMap<&str, (usize, u64, u64)> {
-    let mut types: BTreeMap<&str, (usize, u64, u64)> = BTreeMap::new();
-    for tensor in tensors {
-        let (n, n_weights, size) = types.entry(tensor.ty.name()).or_default();
-        *n += 1;
-        *n_weights = n_weights.saturating_add(tensor.elements());
-        *size = size.saturating_add(tensor.bytes);
-    }
-    types
-}
-
 /// How many weights there are, and in what.
 fn weights(tensors: &[TensorInfo]) -> String {
-    let types = of_types(tensors);
-    let sum = |part: fn(&(usize, u64, u64)) -> u64| {
-        let parts = types.values().map(part);
-        parts.fold(0, u64::saturating_add)
-    };
-    let (n, size) = (sum(|of| of.1), sum(|of| of.2));
+    let (mut n, mut size) = (0u64, 0u64);
+    let mut types: BTreeMap<&str, u64> = BTreeMap::new();
+    for tensor in tensors {
+        n = n.saturating_add(tensor.elements());
+        size = size.saturating_add(tensor.bytes);
+        let own = types.entry(tensor.ty.name()).or_default();
+        *own = own.saturating_add(tensor.bytes);
+    }
     if n == 0 {
         return "none".into();
     }
-    let mut types: Vec<(&str, u64)> = types.iter().map(|(name, of)| (*name, of.2)).collect();
+    let mut types: Vec<(&str, u64)> = types.into_iter().collect();
     types.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
     let share = |(name, part): &(&str, u64)| format!("{name} {}", percent(*part, size));
     let types: Vec<String> = types.iter().map(share).collect();
@@ -210,16 +198,6 @@ fn by_use(planned: &Planned, found: &Findings) -> Vec<Vec<String>> {
         vec!["not used".to_owned(), n.to_string(), String::new(), size]
     });
     shares.chain(left).collect()
-}
-
-/// Tensors by their element types.
-fn by_type(tensors: &[TensorInfo]) -> Vec<Vec<String>> {
-    let types = of_types(tensors).into_iter();
-    let rows = types.map(|(name, (n, weights, size))| {
-        let cells = [n.to_string(), count(weights), bytes(size)];
-        [&[name.to_owned()][..], &cells].concat()
-    });
-    rows.collect()
 }
 
 fn unused(page: &mut Page, found: &Findings, planned: &Planned) {

@@ -15,7 +15,7 @@ const SCALE: f32 = 1.5;
 /// More pixels than any drawing of a sound model has.
 const MAX_PIXELS: f32 = 3e8;
 /// The font has one weight: what is bold in the drawing gets a thin border here.
-const BOLD: &str = "<style>.th,.tt,.tn{stroke:#1c2330;stroke-width:.5}</style>";
+const BOLD: &str = ".th,.tt,.tn{stroke:#1c2330;stroke-width:.5}</style>";
 
 /// Why there is no PNG.
 #[derive(Debug, thiserror::Error)]
@@ -31,15 +31,7 @@ pub enum Error {
     Write(String),
 }
 
-/// The drawing without its dark colours, which end its style sheet.
-fn light(drawing: &str) -> String {
-    match drawing.split_once("</style>") {
-        Some((head, rest)) => format!("{}</style>{BOLD}{rest}", super::svg::light(head)),
-        None => drawing.to_owned(),
-    }
-}
-
-/// A drawing as PNG, with light colours.
+/// A drawing as PNG.
 ///
 /// # Errors
 /// What is no SVG, or too large.
@@ -63,7 +55,7 @@ pub fn png(svg: &str) -> Result<Vec<u8>, Error> {
         },
         ..usvg::Options::default()
     };
-    let tree = usvg::Tree::from_str(&light(svg), &options)?;
+    let tree = usvg::Tree::from_str(&svg.replacen("</style>", BOLD, 1), &options)?;
     let [w, h] = [tree.size().width(), tree.size().height()].map(|n| (n * SCALE).ceil());
     let size = Error::Size(w as u32, h as u32);
     if w * h > MAX_PIXELS {

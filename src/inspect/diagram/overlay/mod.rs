@@ -124,7 +124,7 @@ pub(super) const COLD: &str = "hot none";
 pub struct Shade {
     /// Which of the [`LEVELS`] colours.
     pub level: usize,
-    /// Their range: `< 1`, `1 to 2`, or `all are 7`.
+    /// Their range: `< 1`, `1 to 2`, or `about 7`.
     pub text: String,
 }
 
@@ -145,8 +145,8 @@ pub struct Legend {
 
 impl Overlay {
     /// Notes every number on the drawing of `sample`, and what the colours mean. `model` is the name of
-    /// the model that is drawn, whose drawing may be called otherwise. What makes it doubtful that the
-    /// numbers are this model's comes back, and is told in the legend.
+    /// the model that is drawn, whose drawing may be called otherwise. That the numbers are of another
+    /// model comes back, and is a line of the legend.
     ///
     /// # Errors
     /// A drawing without sizes, or one to which no number belongs.
@@ -155,7 +155,7 @@ impl Overlay {
         drawing: &mut Drawing,
         sample: &Sample,
         model: &str,
-    ) -> Result<Vec<String>, Problem> {
+    ) -> Result<Option<String>, Problem> {
         if drawing.is_symbolic {
             let name = &drawing.name;
             return Err(Problem(format!(
@@ -169,14 +169,8 @@ impl Overlay {
         let other = self.other(model);
         let measured = |of: &String| format!("measured on {}", read::short(of));
         let measured = other.clone().or_else(|| self.of.as_ref().map(measured));
-        let (n, n_outside) = (self.numbers.len(), sums.outside.len());
-        let most = format!(
-            "{n_outside} of {n} numbers of the file are in no box: they may be another model's"
-        );
-        let most = (n_outside > n - n_outside).then_some(most);
-        let lines = measured.into_iter().chain(most.clone()).collect();
-        notes::write(self, &sums, lines, drawing);
-        Ok(other.into_iter().chain(most).collect())
+        notes::write(self, &sums, measured.into_iter().collect(), drawing);
+        Ok(other)
     }
 
     /// That the file speaks of another model, if it does.
@@ -197,17 +191,12 @@ impl Overlay {
     }
 
     fn elsewhere(&self, drawing: &Drawing, sample: &Sample) -> Problem {
-        let (model, layers) = (&drawing.name, &sample.plan().layers);
-        let path = |at: usize| layers.get(at).map_or("", |layer| layer.path.as_str());
-        let layers = match layers.len() {
-            0 => "no layers".to_owned(),
-            n => format!("{n} layers, `{}` to `{}`", path(0), path(n - 1)),
-        };
+        let (model, n) = (&drawing.name, sample.plan().layers.len());
         let known = drawing.parts().find_map(|part| part.paths.last());
         let known = known.map_or("", String::as_str);
         let found = read::short(self.numbers.first().map_or("", |n| &n.path));
         Problem(format!(
-            "nothing of it belongs to `{model}`, which has {layers}: expected paths such as \
+            "nothing of it belongs to `{model}`, which has {n} layers: expected paths such as \
              `{known}`, found `{found}`"
         ))
     }

@@ -119,10 +119,6 @@ impl Overlay {
         if has("values") {
             return comparison(serde_json::from_slice(bytes)?, quantity);
         }
-        if has("positions") && has("same_top") {
-            let found = "of `bench compare --kl --json`, which has no numbers of values";
-            return Err(other_report(COMPARE, found));
-        }
         let Paths(paths) = serde_json::from_slice(bytes)?;
         let numbers = paths.into_iter();
         let numbers = numbers.map(|(path, value)| number(path, None, value));

@@ -6,8 +6,8 @@
 
 use super::{LEVELS, Shade};
 
-/// Digits of a number, and the most where borders of colours would look alike.
-const DIGITS: std::ops::RangeInclusive<usize> = 3..=9;
+/// Digits of a number.
+const DIGITS: usize = 3;
 /// Below the largest number over this all have the palest colour.
 const SPAN: f64 = 1e4;
 
@@ -16,7 +16,6 @@ const SPAN: f64 = 1e4;
 pub(super) struct Scale {
     /// Between the colours, ascending.
     borders: Vec<f64>,
-    n_digits: usize,
 }
 
 impl Scale {
@@ -35,17 +34,10 @@ impl Scale {
                 false => low + (high - low) * share,
             }
         };
-        let told = |n: usize| {
-            let borders = (1..LEVELS).filter_map(|at| digits(border(at), n).parse().ok());
-            let mut borders: Vec<f64> = borders.filter(|b| *b > least && *b <= high).collect();
-            borders.dedup();
-            borders
-        };
-        // Numbers of one value, and none at all, have no borders.
-        let is_apart = |n: &usize| least >= high || told(*n).len() == LEVELS - 1;
-        let n_digits = DIGITS.clone().find(is_apart).unwrap_or(*DIGITS.end());
-        let borders = told(n_digits);
-        Self { borders, n_digits }
+        let borders = (1..LEVELS).filter_map(|at| digits(border(at)).parse().ok());
+        let mut borders: Vec<f64> = borders.filter(|b| *b > least && *b <= high).collect();
+        borders.dedup();
+        Self { borders }
     }
 
     /// The colour of a number.
@@ -61,7 +53,7 @@ impl Scale {
     /// A number as text.
     pub(super) fn show(&self, value: f64) -> String {
         match value.is_finite() {
-            true => digits(value, self.n_digits),
+            true => digits(value),
             false => "no number".into(),
         }
     }
@@ -75,10 +67,7 @@ impl Scale {
             (Some(from), None) => format!("\u{2265} {from}"),
             (None, None) => {
                 let about = values.first().map_or_else(String::new, |v| self.show(*v));
-                match values.iter().all(|v| Some(v) == values.first()) {
-                    true => format!("all are {about}"),
-                    false => format!("about {about}"),
-                }
+                format!("about {about}")
             }
         };
         let n = self.borders.len();
@@ -95,8 +84,8 @@ impl Scale {
     }
 }
 
-/// A number with so many digits, without zeros at its end.
-fn digits(value: f64, n: usize) -> String {
+/// A number with its first digits, without zeros at its end.
+fn digits(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
     }
@@ -106,10 +95,10 @@ fn digits(value: f64, n: usize) -> String {
     };
     let size = value.abs().log10().floor() as i32;
     if (-4..7).contains(&size) {
-        let n = (n as i32 - 1 - size).clamp(0, 16) as usize;
+        let n = (DIGITS as i32 - 1 - size).clamp(0, 16) as usize;
         return trimmed(&format!("{value:.n$}"));
     }
-    let text = format!("{value:.*e}", n - 1);
+    let text = format!("{value:.*e}", DIGITS - 1);
     let (number, power) = text.split_once('e').unwrap_or((&text, "0"));
     format!("{}e{power}", trimmed(number))
 }
@@ -125,7 +114,7 @@ mod tests {
             vec![1e-9, 1e-3, 1.0],
             vec![-2.0, 0.0, 2.0],
             vec![0.0, 0.02, 50.0],
-            vec![7.0, 7.0001, 7.0004],
+            vec![7.0, 7.1, 7.4],
             vec![1e-200, 1e200, f64::INFINITY],
         ] {
             let scale = Scale::new(&values);
@@ -156,10 +145,10 @@ mod tests {
             let shades = Scale::new(values).shades(values).into_iter();
             shades.map(|shade| shade.text).collect()
         };
-        assert_eq!(texts(&[7.0; 3]), ["all are 7"]);
-        assert_eq!(texts(&[7.0, 7.000_000_000_1]), ["about 7"]);
-        let close = "< 7.00000001, 7.00000001 to 7.00000002, \u{2265} 7.00000002";
-        assert_eq!(texts(&[7.0, 7.000_000_02]).join(", "), close);
+        assert_eq!(texts(&[7.0; 3]), ["about 7"]);
+        assert_eq!(texts(&[7.0, 7.000_1]), ["about 7"]);
+        let close = "< 7.01, 7.01 to 7.02, \u{2265} 7.02";
+        assert_eq!(texts(&[7.0, 7.02]).join(", "), close);
         assert_eq!(texts(&[1.0, 9.0]).len(), LEVELS);
     }
 }

@@ -1,8 +1,8 @@
 //! Pictures of a drawing: places of boxes first, then text.
 //!
 //! Everything is laid out in pixels by code of this folder ([`flow`] within blocks), so that pictures are
-//! the same on every machine and tests can look at the rectangles. Colours are classes of a style sheet
-//! with a light and a dark set; whatever a colour says, a word, a letter or a shape says too.
+//! the same on every machine and tests can look at the rectangles. Colours are classes of a style
+//! sheet; whatever a colour says, a word, a letter or a shape says too.
 
 mod compare;
 mod desc;
@@ -30,8 +30,6 @@ pub(super) use notes::notes;
 pub(super) use overlay::legend;
 pub(super) use part::{cost_text, dims, opened};
 pub(super) use stack::column;
-#[cfg(feature = "png")]
-pub(super) use style::light;
 
 use super::compare::Comparison;
 use super::{Drawing, Kind};
@@ -81,11 +79,17 @@ pub fn document(drawing: &Drawing, piece: &Piece, what: &str) -> String {
 
 /// Two drawings side by side as an SVG document.
 pub fn comparison(comparison: &Comparison, name: &str) -> String {
-    compared(comparison).to_svg(name, &desc::comparison(comparison))
+    let [a, b] = comparison.names();
+    let n = comparison.findings.len();
+    let desc = format!("{a} and {b} side by side, with the list of their differences: {n}.");
+    compared(comparison).to_svg(name, &desc)
 }
 
 /// A kind of layer as an SVG document without a name: the same for equal ones, whoever has them.
 pub fn kind(kind: &Kind) -> String {
     let piece = stack::framed(layer::kind(kind, None));
-    piece.to_svg(&kind.label, &desc::kind(kind))
+    piece.to_svg(
+        &kind.label,
+        "One kind of layers, down to operations and weights.",
+    )
 }

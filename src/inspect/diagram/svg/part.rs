@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::overlay::{self, heat};
-use super::scene::{Item, Piece, Rect};
+use super::scene::{Piece, Rect};
 use super::shape::{MAX_ROW, drum, graph, label, sign};
 use super::text::{Style, cut, width, wrap};
 use crate::common::wording::{bytes, count, percent};
@@ -112,13 +112,6 @@ fn heading(part: &Part, room: f64, is_full: bool) -> Piece {
     match last + width(&cost, Style::Small) + 12.0 <= room {
         true => piece.end(room, piece.h - 5.0, Style::Small, &cost),
         false => piece.write(0.0, Style::Small, &cost),
-    }
-    if let Some(cost) = &part.cost {
-        for (w, class) in [(room, "bar0"), ((room * cost.share).max(1.0), "bar1")] {
-            let bar = Rect::new(0.0, piece.h, w, 4.0);
-            piece.push(Item::Box(bar, 2.0, class));
-        }
-        piece.skip(8.0);
     }
     for line in overlay::lines(&part.note) {
         piece.write(0.0, Style::Name, line);
