@@ -10,7 +10,7 @@ use crate::arch::ArchDef;
 use crate::common::wording;
 use crate::files::models::{Definitions, Source};
 use crate::files::synth::Request;
-use crate::inspect::diagram::html::Page;
+use crate::inspect::diagram::html::page;
 use crate::inspect::diagram::overlay::Overlay;
 use crate::inspect::diagram::{Drawing, Sample, gallery, svg, variants};
 
@@ -78,7 +78,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (name, request) = (args.name.as_deref(), request(&args.set, &args.with));
     let (def, samples) = samples(&definitions, what, name, request, usize::MAX)?;
     for sample in &samples {
-        draw(args, &definitions, &def, sample)?;
+        draw(args, &def, sample)?;
     }
     Ok(())
 }
@@ -145,13 +145,11 @@ fn find(definitions: &Definitions, what: &str) -> Result<(ArchDef, Option<Reques
     if let Some(at) = all.iter().position(|(known, _)| known == tag) {
         return Ok((def, Some(all.swap_remove(at).1)));
     }
-    let known = all.iter().filter(|(tag, _)| !tag.is_empty());
-    let known: Vec<String> = known.map(|(tag, _)| format!("`{name}-{tag}`")).collect();
-    let known = match known.is_empty() {
-        true => format!("`{name}` has none"),
-        false => format!("those of `{name}` are {}", known.join(", ")),
-    };
-    anyhow::bail!("`{what}`: no file, definition or variant of this name; {known}")
+    let known: Vec<&str> = all.iter().map(|(tag, _)| tag.as_str()).collect();
+    let known = known.join(" ");
+    anyhow::bail!(
+        "`{what}`: no file, definition or variant of this name; variants of `{name}`:{known}"
+    )
 }
 
 /// The parameters and tensors of `--set` and `--with`, if there are any.
@@ -164,13 +162,7 @@ pub(super) fn request(set: &[(String, String)], with: &[String]) -> Option<Reque
     })
 }
 
-fn draw(
-    args: &Args,
-    definitions: &Definitions,
-    def: &ArchDef,
-    sample: &Sample,
-) -> Result<(), Failure> {
-    let source = definitions.archs.source(&def.name)?;
+fn draw(args: &Args, def: &ArchDef, sample: &Sample) -> Result<(), Failure> {
     let mut drawing = Drawing::new(def, sample);
     if let Some(file) = &args.overlay {
         // The picture may be called otherwise.
@@ -185,13 +177,8 @@ fn draw(
         }
     }
     if args.html {
-        let page = Page {
-            drawing: &drawing,
-            path: &source.path,
-            definition: &source.text,
-        };
         let name = format!("{}.html", drawing.name);
-        let file = output::save(&args.output, &name, page.to_html().as_bytes())?;
+        let file = output::save(&args.output, &name, page(&drawing).as_bytes())?;
         return output::line(file.display().to_string());
     }
     for (ending, what, piece) in [

@@ -75,7 +75,7 @@ pub fn capabilities(subject: &Subject<'_>, estimator: &mut Estimator<'_>) -> Vec
     };
     let deterministic = estimator.memory(&deterministic);
     let deterministic =
-        deterministic.map(|_| "`--deterministic`: the same bits whatever runs beside it");
+        deterministic.map(|_| "`--deterministic`: the same bits whatever runs alongside it");
     let fits = estimator.check(subject.options);
     let fits = fits.map(|()| format!("a context of {} tokens fits", subject.options.n_ctx));
     let all: [(&'static str, Answer); 11] = [

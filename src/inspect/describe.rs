@@ -1,7 +1,7 @@
 //! A plan in words: what a model is, its layers, positions, ends and memory.
 //!
 //! What is said of a block is the phrase of its contract with the numbers of the plan. Layers with the same
-//! phrases are told once, as a [`Group`]; if that would be too many, numbers become bounds.
+//! phrases are described once, as a [`Group`]; if that would be too many, numbers become bounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -18,7 +18,7 @@ use crate::plan::{
 };
 use crate::weights::TensorType;
 
-/// More groups of layers than this are told with bounds for numbers.
+/// More groups of layers than this are described with bounds for numbers.
 const MAX_GROUPS: usize = 4;
 
 /// Layers of which the same is said.
@@ -34,12 +34,12 @@ pub struct Group {
 pub fn describe(plan: &Plan) -> String {
     let mut all = vec![whole(plan)];
     all.extend(groups(plan).into_iter().map(|group| group.text));
-    let told = |unit: &Unit| phrase(plan, &[unit]);
-    let norms: BTreeSet<String> = plan.norms.iter().map(told).collect();
+    let one = |unit: &Unit| phrase(plan, &[unit]);
+    let norms: BTreeSet<String> = plan.norms.iter().map(one).collect();
     all.extend(norms.into_iter().map(|norm| format!("norms: {norm}")));
     let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
     let units = plan.ropes.iter().chain([&plan.embed]);
-    all.extend(units.chain(&plan.per_layer).chain(head).map(told));
+    all.extend(units.chain(&plan.per_layer).chain(head).map(one));
     match head {
         None => all.push(format!("embedding of a text: {}", pooled(plan.pooling()))),
         Some(head) if head.weight("output") == plan.embed.weight("tokens") => {
@@ -99,7 +99,7 @@ pub(crate) fn pooled(pooling: Pooling) -> &'static str {
 pub fn groups(plan: &Plan) -> Vec<Group> {
     let exact = grouped(plan, &|units| phrase(plan, units));
     match exact.len() > MAX_GROUPS {
-        // Layers that differ in numbers alone are told together.
+        // Layers that differ in numbers alone are described together.
         true => grouped(plan, &|units| template(plan, units, &|_| Some("#".into()))),
         false => exact,
     }
@@ -291,11 +291,11 @@ fn memory(plan: &Plan) -> Option<String> {
         (row(true), "KV cache (f16)", "per token within the window"),
         (plan.recurrent_bytes(1), "recurrent state", "per sequence"),
     ];
-    let told = all.iter().filter(|(n, ..)| *n != Some(0));
-    let told: Vec<String> = told
+    let known = all.iter().filter(|(n, ..)| *n != Some(0));
+    let known: Vec<String> = known
         .map(|(n, what, per)| format!("{what}: {} {per}", amount(*n)))
         .collect();
-    (!told.is_empty()).then(|| told.join(", "))
+    (!known.is_empty()).then(|| known.join(", "))
 }
 
 /// The weights of one use.

@@ -322,12 +322,12 @@ fn names_mean_the_same_with_one_and_with_all() {
 
 /// Arguments and a part of the reason why they are refused.
 const REFUSED: &str = "
-llama-none => those of `llama` are `llama-moe`
+llama-none => variants of `llama`: moe
 llama-moe --set n_expert=2 => llama-moe is a variant
 MODEL --set n_expert=2 => no parameters to set
 MODEL --with output => no parameters to set
 llama qwen3 => --compare
---compare llama-none llama => those of `llama` are `llama-moe`
+--compare llama-none llama => variants of `llama`: moe
 --compare llama-moe llama --set n_expert=2 => llama-moe is a variant
 --compare MODEL llama --set n_expert=2 => no parameters to set
 --compare MODEL llama --with output => no parameters to set
@@ -335,7 +335,7 @@ llama qwen3 => --compare
 --compare llama qwen3 bert => `--compare` takes two models or definitions, found 3
 --compare --all => cannot be used with
 --compare llama nothing => nothing
---compare llama mamba-x => `mamba` has none
+--compare llama mamba-x => variants of `mamba`:
 ";
 
 #[test]

@@ -338,11 +338,6 @@ llama {"model":"llama","runs":[{"profiles":[{"what":"p","places":[{"kind":"ffn",
 x {"model":"llama","runs":[{"profiles":[{"what":"p","places":[{"kind":"ffn","path":"layers.0.ffn","use":0,"operations":[{"name":"ADD","seconds":1}]}]}]}]}
 llama {"first_divergence":"layers.0.attn.q","values":[{"path":"embed.x","nmse":0},{"path":"layers.0.attn.q","nmse":null}]}
 llama {"":1}
-llama {".":1}
-llama {"layers":1}
-llama {"layers.0x.attn":1}
-llama {"layers.00.attn":1}
-llama {"embedded.x":1}
 llama {"layers.0.conv.q":1}
 llama {
 llama []
@@ -481,7 +476,8 @@ fn contrast(colours: [&str; 2]) -> f64 {
 }
 
 /// Colours of boxes with text.
-const PAPERS: &str = "--paper --panel --run --pill --mix --rec --net --moe --nrm --end --kept --tap";
+const PAPERS: &str =
+    "--paper --panel --run --pill --mix --rec --net --moe --nrm --end --kept --tap";
 
 #[test]
 fn text_is_readable_on_every_colour() {

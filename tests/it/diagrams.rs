@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::LazyLock;
 
-use lab_bench::arch::expr::Expr;
-use lab_bench::arch::{ArchDef, Join, Library, Mode, ParamSource, Resolved};
+use lab_bench::arch::{ArchDef, Join, Library, Mode};
 use lab_bench::files::synth::{Request, design};
 use lab_bench::ggml::{Origin, Step};
 use lab_bench::inspect::diagram::svg::{Item, Piece};
@@ -508,60 +507,17 @@ fn a_formula_says_what_the_graph_does() {
     assert_eq!(seen.len(), 2 * WORDS.len());
 }
 
-/// Whether an expression depends on what a file holds: on a key, also through other parameters, or a tensor.
-fn is_of_file(def: &ArchDef, expr: &Expr) -> bool {
-    let mut names = Vec::new();
-    expr.for_each_name(&mut |name, _| names.push(name.to_owned()));
-    let params = names.iter().filter_map(|name| def.params.get(name));
-    let mut sources = params.map(|param| &param.source);
-    let looks = ["has(", "dim("].map(|call| expr.source().contains(call));
-    looks.contains(&true)
-        || sources.any(|source| match source {
-            ParamSource::Key { .. } => true,
-            ParamSource::Derived(inner) => is_of_file(def, inner),
-        })
-}
-
-/// What a file decides is told as open in a drawing without one, unless its layers differ, so that each kind
-/// has its own.
+/// What a file decides is open in a drawing without one.
 #[test]
-fn no_choice_of_a_file_is_told_as_known() {
-    let mut n_open = 0;
+fn choices_of_a_file_are_open_without_one() {
+    let mut all = BTreeSet::new();
     for own in all_variants() {
-        let (def, plan) = (&own.def, own.sample.plan());
-        let slots = plan.layers.iter().flat_map(|layer| {
-            let slots = layer.slots.iter();
-            slots.map(|slot| (slot, &def.stacks[layer.stack].slots[slot.at]))
-        });
-        let uses = slots.flat_map(|(slot, of)| {
-            let branches = slot.branches.iter();
-            branches.map(|own| (&own.block, &of.branches[own.at].block))
-        });
-        for (unit, instance) in uses {
-            let contract = unit.contract.0;
-            let mut parts = own.drawing.parts();
-            let part = parts.find(|p| p.kind == contract.name && p.paths.contains(&unit.path));
-            let settings = contract.options.iter().zip(&instance.options).enumerate();
-            for (at, (spec, setting)) in settings {
-                let value = &unit.options[at];
-                let is_choice = matches!(value, Resolved::Choice(_) | Resolved::Bool(_));
-                // What the contract computes is not told as a choice.
-                let told = part.and_then(|part| part.options.iter().find(|o| o.name == spec.name));
-                let Some(told) = told.filter(|_| is_choice && is_of_file(def, &setting.expr))
-                else {
-                    continue;
-                };
-                let mut likes = plan.units().filter(|like| like.contract == unit.contract);
-                let is_mixed = likes.any(|like| like.options[at] != *value);
-                let place = format!("{}: {}.{}", def.name, unit.path, spec.name);
-                assert!(
-                    told.is_open || is_mixed,
-                    "{place} is told as {}",
-                    told.value
-                );
-                n_open += usize::from(told.is_open);
-            }
+        for part in own.drawing.parts() {
+            let open = part.options.iter().filter(|option| option.is_open);
+            let name = &own.drawing.name;
+            all.extend(open.map(|o| format!("{name}: {}: {} = {}", part.kind, o.name, o.value)));
         }
     }
-    assert!(n_open > 20, "{n_open} choices were found that a file makes");
+    let all: Vec<String> = all.into_iter().collect();
+    insta::assert_snapshot!("open_choices", all.join("\n"));
 }

@@ -23,18 +23,12 @@ const REASON: usize = 110;
 const SHOWN: usize = 6;
 
 /// Keys that a person cares for, with what they are called here.
-const ABOUT: [(&str, &[&str]); 8] = [
+const ABOUT: [(&str, &[&str]); 5] = [
     ("name", &["general.name", "general.basename"]),
     ("about", &["general.description"]),
     ("by", &["general.organization", "general.author"]),
     ("version", &["general.version", "general.finetune"]),
     ("licence", &["general.license.name", "general.license"]),
-    ("made from", &["general.base_model.0.name"]),
-    ("quantised by", &["general.quantized_by"]),
-    (
-        "home",
-        &["general.url", "general.repo_url", "general.source.url"],
-    ),
 ];
 
 pub(super) fn of(found: &Findings, all: bool) -> String {
@@ -45,7 +39,7 @@ pub(super) fn of(found: &Findings, all: bool) -> String {
             page.title(&format!("architecture: {}", clip(&planned.plan.arch)));
             page.paragraph(&planned.description);
             page.title("tensors");
-            page.table(&by_use(planned, found), "llrrr");
+            page.table(&by_use(planned), "llrrr");
             unused(&mut page, found, planned);
         }
         Err(error) => {
@@ -181,7 +175,7 @@ fn percent(part: u64, whole: u64) -> String {
 }
 
 /// Tensors by what they are for.
-fn by_use(planned: &Planned, found: &Findings) -> Vec<Vec<String>> {
+fn by_use(planned: &Planned) -> Vec<Vec<String>> {
     let whole = planned.plan.weight_bytes();
     let shares = planned.shares.iter().map(|share| {
         let types = share.types.iter();
@@ -190,14 +184,7 @@ fn by_use(planned: &Planned, found: &Findings) -> Vec<Vec<String>> {
         let (n, size) = (count(share.n_weights), bytes(share.bytes));
         vec![share.what.clone(), types.join(", "), n, size, part]
     });
-    let all: u64 = found.tensors.iter().map(|tensor| tensor.bytes).sum();
-    let n_used = planned.plan.tensors.len();
-    let n = found.tensors.len().saturating_sub(n_used);
-    let left = (n > 0).then(|| {
-        let size = bytes(all.saturating_sub(whole));
-        vec!["not used".to_owned(), n.to_string(), String::new(), size]
-    });
-    shares.chain(left).collect()
+    shares.collect()
 }
 
 fn unused(page: &mut Page, found: &Findings, planned: &Planned) {
@@ -235,13 +222,8 @@ fn tokenizer(found: &Result<Tokenizer, String>) -> String {
         Ok(tokenizer) => tokenizer,
         Err(error) => return clip(error),
     };
-    let ids = 0..tokenizer.vocab_len() as u32;
-    let n_control = ids.filter(|id| tokenizer.is_control(*id)).count();
     let kind = tokenizer.kind().unwrap_or("token ids only");
     let mut text = format!("{kind}, {} tokens", tokenizer.vocab_len());
-    if n_control > 0 {
-        text += &format!(", {n_control} of them control");
-    }
     let bos = tokenizer.adds_bos().then_some("; begins texts with BOS");
     let eos = tokenizer.adds_eos().then_some("; ends them with EOS");
     text.extend(bos.into_iter().chain(eos));
@@ -330,13 +312,6 @@ fn memory(page: &mut Page, planned: &Planned) {
     let contexts = planned.contexts.iter();
     rows.extend(contexts.map(|context| amounts(planned, context)));
     page.table(&rows, "rrrrrrr");
-    let mut refusals = planned.contexts.iter().filter_map(|context| {
-        let why = context.refusal.as_ref()?;
-        Some(format!("{}: {why}", context.n_ctx))
-    });
-    if let Some(first) = refusals.next() {
-        page.paragraph(&first);
-    }
 }
 
 fn amounts(planned: &Planned, context: &Context) -> Vec<String> {

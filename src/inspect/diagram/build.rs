@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
-use crate::arch::{self, ArchDef, Instance, Join, Resource, Setting, Span};
+use crate::arch::{self, ArchDef, Instance, Join, Resource, Setting};
 use crate::common::wording;
 use crate::ggml::{self, Step};
 use crate::plan::{BranchPlan, LayerPlan, NormUse, Plan, SlotPlan, Unit};
@@ -87,7 +87,7 @@ impl<'a> Maker<'a> {
         self.tell_apart(&mut drawn);
         let mut end = Vec::new();
         if let Some(head) = &plan.head {
-            end.extend(head.norm.as_ref().and_then(|norm| self.head_norm(norm)));
+            end.extend(head.norm.as_ref().and_then(|norm| self.norm(&[norm], None)));
             end.extend(head.unit.as_ref().map(|unit| self.stage(unit, "head")));
         }
         let unplaced = (0..self.steps.len())
@@ -102,7 +102,7 @@ impl<'a> Maker<'a> {
             begin: [embed]
                 .into_iter()
                 .chain(per_layer)
-                .filter(has_ops)
+                .filter(|part: &Part| !part.ops.is_empty())
                 .collect(),
             pattern: kinds::pattern(&layers),
             cost: self.cost(&(0..plan.tensors.len()).collect()),
@@ -165,7 +165,7 @@ impl<'a> Maker<'a> {
     fn slot(&mut self, slots: &[&SlotPlan], layers: &[&LayerPlan]) -> Slot {
         let (slot, il, steps) = (slots[0], layers[0].il, self.steps);
         let def = self.slot_def(layers[0], slot);
-        let pre = self.norm_of(slots.iter().map(|s| &s.pre), (&def.pre, &def.span), il);
+        let pre = self.norm_of(slots.iter().map(|s| &s.pre), il);
         let wires = self.steps_at("wiring", &slot.path);
         let n_wires = wires.len();
         let drawn = wires.into_iter().filter(|at| !is_folded(&steps[*at]));
@@ -180,7 +180,7 @@ impl<'a> Maker<'a> {
             sums.extend((at > 0).then(|| take("ADD")).flatten());
             branches.push(Branch {
                 factor: factor.map(|factor| self.factor(factor, def.factor.as_ref())),
-                ..self.branch(&same, def, il)
+                ..self.branch(&same, il)
             });
         }
         let scale = slot.scale.and_then(|f| Some((f, take("SCALE")?)));
@@ -199,18 +199,18 @@ impl<'a> Maker<'a> {
             pre,
             branches,
             sums,
-            post: self.norm_of(slots.iter().map(|s| &s.post), (&def.post, &def.span), il),
+            post: self.norm_of(slots.iter().map(|s| &s.post), il),
             scale: scale.map(|scale| self.factor(scale, def.scale.as_ref())),
             join: slot.join,
             joined,
-            after: self.norm_of(slots.iter().map(|s| &s.after), (&def.after, &def.span), il),
+            after: self.norm_of(slots.iter().map(|s| &s.after), il),
             note: Note::default(),
         }
     }
 
-    fn branch(&mut self, branches: &[&BranchPlan], def: &arch::Branch, il: u64) -> Branch {
-        let (branch, span) = (branches[0], &def.block.span);
-        let pre = self.norm_of(branches.iter().map(|b| &b.pre), (&def.pre, span), il);
+    fn branch(&mut self, branches: &[&BranchPlan], il: u64) -> Branch {
+        let branch = branches[0];
+        let pre = self.norm_of(branches.iter().map(|b| &b.pre), il);
         let units: Vec<&Unit> = branches.iter().map(|branch| &branch.block).collect();
         let mut block = self.unit_part(&units, units[0].contract.0.name, Some(il));
         if let Some(role) = branch.role() {
@@ -221,31 +221,22 @@ impl<'a> Maker<'a> {
             side: branch.side.clone(),
             pre,
             block,
-            post: self.norm_of(branches.iter().map(|b| &b.post), (&def.post, span), il),
+            post: self.norm_of(branches.iter().map(|b| &b.post), il),
             factor: None,
             save: branch.save.clone(),
         }
     }
 
-    /// The norms of one place in several layers; a norm without a line has that of what it is of.
     fn norm_of<'p>(
         &mut self,
         all: impl Iterator<Item = &'p Option<NormUse>>,
-        (setting, of): (&Option<Setting>, &Span),
         il: u64,
     ) -> Option<Part> {
-        let all: Vec<&NormUse> = all.flatten().collect();
-        self.norm(&all, Some(il), self.line_in(setting.as_ref(), of))
+        self.norm(&all.flatten().collect::<Vec<_>>(), Some(il))
     }
 
-    fn head_norm(&mut self, norm: &NormUse) -> Option<Part> {
-        let head = self.def.head.as_ref();
-        let line = head.and_then(|head| self.line_in(head.norm.as_ref(), &head.unit.span));
-        self.norm(&[norm], None, line)
-    }
-
-    /// The norms of one place in several layers; `line` is that of the definition.
-    fn norm(&mut self, all: &[&NormUse], il: Option<u64>, line: Option<usize>) -> Option<Part> {
+    /// The norms of one place in several layers.
+    fn norm(&mut self, all: &[&NormUse], il: Option<u64>) -> Option<Part> {
         let of = &self.plan.norms[all.first()?.norm];
         let steps: Vec<Vec<usize>> = all.iter().map(|norm| self.norm_steps(norm)).collect();
         // A norm of the plan as a use of its own, with its weights.
@@ -268,12 +259,11 @@ impl<'a> Maker<'a> {
         let instance = self.instance(&of.path).or_else(default);
         Some(Part {
             title: words::norm(of),
-            source_line: line,
             ..self.part(&units.iter().collect::<Vec<_>>(), &steps, instance, il)
         })
     }
 
-    /// The operations of a norm; those before and behind a block without a name of its own share a path.
+    /// The operations of a norm; those before and after a block without a name of its own share a path.
     fn norm_steps(&mut self, norm: &NormUse) -> Vec<usize> {
         let all = self.steps_at("norm", &norm.path);
         let begins = |at: &usize| matches!(self.steps[*at].op.as_str(), "RMS_NORM" | "NORM");
@@ -358,20 +348,6 @@ impl<'a> Maker<'a> {
     pub(super) fn instance(&self, path: &str) -> Option<&'a Instance> {
         self.uses.get(path)?.1
     }
-
-    /// Line of a setting, or of what it is a setting of.
-    fn line_in(&self, setting: Option<&Setting>, of: &Span) -> Option<usize> {
-        let own = setting.and_then(|setting| setting.span.as_ref());
-        self.line_at(own.unwrap_or(of))
-    }
-
-    /// Line of the definition in which something stands, counted from 1.
-    pub(super) fn line_at(&self, span: &Span) -> Option<usize> {
-        // What a definition leaves to a default has no line.
-        let source = &self.def.text.source;
-        let before = source.get(..span.start).filter(|_| !span.is_empty())?;
-        Some(before.matches('\n').count() + 1)
-    }
 }
 
 /// Every use of a contract by its path, with what the definition says of it.
@@ -417,10 +393,6 @@ fn roles(plan: &Plan) -> HashMap<&str, String> {
     with_role
         .map(|branch| (branch.block.path.as_str(), branch.short()))
         .collect()
-}
-
-fn has_ops(part: &Part) -> bool {
-    !part.ops.is_empty()
 }
 
 /// `A` to `Z`, then `A1`.

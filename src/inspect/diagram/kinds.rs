@@ -10,7 +10,7 @@ use crate::plan::{LayerPlan, Plan, StatePlan};
 /// A piece of the stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Run {
-    /// Layers of one kind, one behind the other.
+    /// Layers of one kind, one after the other.
     Layers {
         /// The kind.
         kind: usize,

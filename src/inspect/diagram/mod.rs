@@ -55,7 +55,7 @@ pub struct Drawing {
     pub is_symbolic: bool,
     /// Name and value of what holds for the whole model.
     pub facts: Vec<(String, String)>,
-    /// Tokens to the stream, and further inputs of layers.
+    /// Tokens to the hidden state, and further inputs of layers.
     pub begin: Vec<Part>,
     /// Distinct kinds of layers, in the order in which they first occur.
     pub kinds: Vec<Kind>,
@@ -63,7 +63,7 @@ pub struct Drawing {
     pub layers: Vec<usize>,
     /// The same, with repetitions counted.
     pub pattern: Vec<Run>,
-    /// The stream to the result.
+    /// The hidden state to the result.
     pub end: Vec<Part>,
     /// All weights; none without a file.
     pub cost: Option<Cost>,
@@ -104,8 +104,8 @@ pub struct Kept {
 impl Kept {
     /// The bytes in words.
     fn amounts(&self) -> Vec<String> {
-        let of = |amount: Option<u64>, before: &str, behind: &str| {
-            amount.map(|n| format!("{before}: {} {behind}", wording::bytes(n)))
+        let of = |amount: Option<u64>, before: &str, after: &str| {
+            amount.map(|n| format!("{before}: {} {after}", wording::bytes(n)))
         };
         let all = [
             of(self.per_token, "KV cache", "per token"),
@@ -135,14 +135,14 @@ pub struct Kind {
     pub note: Note,
 }
 
-/// One sublayer: what leaves the stream, and how it comes back.
+/// One sublayer: what leaves the hidden state, and how it comes back.
 #[derive(Clone, Debug)]
 pub struct Slot {
     /// Its name in the definition.
     pub name: String,
     /// Path with `{il}` for the index of the layer.
     pub path: String,
-    /// The tap that is read instead of the stream.
+    /// The tap that is read instead of the hidden state.
     pub from: Option<String>,
     /// Before the branches.
     pub pre: Option<Part>,
@@ -150,13 +150,13 @@ pub struct Slot {
     pub branches: Vec<Branch>,
     /// The additions that sum the branches, as places in the graph.
     pub sums: Vec<usize>,
-    /// Behind the sum.
+    /// After the sum.
     pub post: Option<Part>,
-    /// Factor behind that.
+    /// Factor after that.
     pub scale: Option<Factor>,
-    /// How it meets the stream.
+    /// How it meets the hidden state.
     pub join: Join,
-    /// The addition to the stream, as a place in the graph.
+    /// The addition to the hidden state, as a place in the graph.
     pub joined: Option<usize>,
     /// Norm of the hidden state after it.
     pub after: Option<Part>,
@@ -175,9 +175,9 @@ pub struct Branch {
     pub pre: Option<Part>,
     /// The block.
     pub block: Part,
-    /// Behind the block.
+    /// After the block.
     pub post: Option<Part>,
-    /// Factor behind that.
+    /// Factor after that.
     pub factor: Option<Factor>,
     /// The name under which later slots and layers read the result.
     pub save: Option<String>,
@@ -232,9 +232,6 @@ pub struct Part {
     pub cost: Option<Cost>,
     /// What it keeps between passes.
     pub kept: Kept,
-    /// Line of the definition that it comes from, counted from 1.
-    #[serde(rename = "source")]
-    pub source_line: Option<usize>,
     /// What a measurement says of it, if one is shown.
     pub note: Note,
 }
@@ -242,7 +239,7 @@ pub struct Part {
 /// A choice of the definition for a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartOption {
-    /// Its name in the contract, behind those of the resources it is of: `qk_norm`, `rope.kind`.
+    /// Its name in the contract, after those of the resources it is of: `qk_norm`, `rope.kind`.
     pub name: String,
     /// As resolved; a number without a file is what the definition says.
     pub value: String,

@@ -26,7 +26,7 @@ pub(super) fn is_folded(step: &Step) -> bool {
     step.is_view || layout || bounds_nothing
 }
 
-/// What a value is made of behind everything that is folded.
+/// What a value is made of, through everything that is folded.
 pub(super) fn root(steps: &[Step], origin: &Origin) -> Origin {
     match origin {
         Origin::Step(at) if is_folded(&steps[*at]) => match steps[*at].sources.first() {
@@ -142,12 +142,12 @@ impl<'a> Reader<'a> {
         let Origin::Step(before) = root(self.steps, step.sources.first()?) else {
             return None;
         };
-        let beside = step.sources.get(1).map(|source| root(self.steps, source));
+        let operand = step.sources.get(1).map(|source| root(self.steps, source));
         let place = *owner.get(&before)?;
         let known = &boxes[place];
         let leads = LEADERS.contains(&self.steps[known.steps[0]].op.as_str());
         let is_last = known.steps.last() == Some(&before) && self.uses[before] == 1;
-        (leads && is_last && matches!(beside, Some(Origin::Weight(_)))).then_some(place)
+        (leads && is_last && matches!(operand, Some(Origin::Weight(_)))).then_some(place)
     }
 
     /// The box of the additions before this one, if both sum parts of one value.

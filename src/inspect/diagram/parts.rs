@@ -24,10 +24,7 @@ impl Maker<'_> {
         let steps = all.iter().map(|unit| self.steps_at(kind, &unit.path));
         let steps: Vec<Vec<usize>> = steps.collect();
         let instance = self.instance(&all[0].path);
-        Part {
-            source_line: instance.and_then(|instance| self.line_at(&instance.span)),
-            ..self.part(all, &steps, instance, il)
-        }
+        self.part(all, &steps, instance, il)
     }
 
     /// Uses of a contract alike in several layers, with the operations of each.

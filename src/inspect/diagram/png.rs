@@ -67,20 +67,3 @@ pub fn png(svg: &str) -> Result<Vec<u8>, Error> {
     let bytes = pixels.encode_png();
     bytes.map_err(|error| Error::Write(error.to_string()))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn drawn(text: &str) -> Vec<u8> {
-        let begin = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 200 30\" font-family=\"sans-serif\">";
-        let svg = format!("{begin}<desc>\u{4e00}</desc><text x=\"5\" y=\"20\">{text}</text></svg>");
-        png(&svg).expect("a picture")
-    }
-
-    #[test]
-    fn characters_without_a_glyph_are_drawn_as_boxes() {
-        assert_ne!(drawn("\u{6f22}"), drawn(""));
-        assert_eq!(drawn("\u{6f22}"), drawn("\u{5b57}"));
-    }
-}

@@ -2,7 +2,7 @@
 //!
 //! Kinds are matched by their labels and blocks, slots by their names, branches by their blocks.
 //! What can differ is what the definition says: options, weights, wiring; that a weight follows from an
-//! option is no difference of its own. A difference is told once with all its places, and swapping the two
+//! option is no difference of its own. A difference is reported once with all its places, and swapping the two
 //! drawings swaps the sides of each difference and changes nothing else.
 
 mod walk;

@@ -160,7 +160,7 @@ impl<'d> Comparer<'d> {
             _ => {}
         }
         // That one side has no such slot, kind or norm is one difference for all in it.
-        let told = self.last;
+        let known = self.last;
         let is_alone = pair.iter().any(Option::is_none);
         let [a, b] = pair.map(|slot| slot.map_or_else(Vec::new, roles));
         let role = |own: &Role<'_>| own.name.to_owned();
@@ -174,7 +174,7 @@ impl<'d> Comparer<'d> {
             let spots = self.at(parts);
             let is_norm = !role.is_empty();
             if is_alone || is_norm && parts.iter().any(Option::is_none) {
-                let known = self.found.get_mut(told);
+                let known = self.found.get_mut(known);
                 known.into_iter().for_each(|(_, all)| all.push(spots));
                 continue;
             }

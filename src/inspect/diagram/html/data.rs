@@ -4,18 +4,14 @@
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
-use super::Page;
-use crate::inspect::diagram::{Cost, Kept, Note, Part, svg};
+use crate::inspect::diagram::{Cost, Drawing, Kept, Note, Part, svg};
 
-/// The parts with their operations and weights, and the text of the definition, without a character that markup
-/// knows. What holds for a kind of layers stands in its picture.
-pub(super) fn data(page: &Page<'_>) -> String {
-    let drawing = page.drawing;
+/// The parts with their operations and weights, without a character that markup knows. What holds for a kind of layers stands in its picture.
+pub(super) fn data(drawing: &Drawing) -> String {
     let value = json!({
         "name": drawing.name,
         "symbolic": drawing.is_symbolic,
         "measured": drawing.overlay.as_ref().map(|legend| &legend.title),
-        "definition": { "path": page.path, "text": page.definition },
         "parts": drawing.parts().collect::<Vec<&Part>>(),
     });
     let known = ['<', '>', '&', '\u{2028}', '\u{2029}'];

@@ -36,35 +36,22 @@ static SCRIPT: LazyLock<(String, String)> = LazyLock::new(|| {
     ])
 });
 
-/// A page that is to be written.
-pub struct Page<'d> {
-    /// What it shows.
-    pub drawing: &'d Drawing,
-    /// Where the definition is.
-    pub path: &'d str,
-    /// The text of the definition.
-    pub definition: &'d str,
-}
-
-impl Page<'_> {
-    /// The page as a file.
-    pub fn to_html(&self) -> String {
-        let drawing = self.drawing;
-        let ((style, style_sum), (script, script_sum)) = (&*STYLE, &*SCRIPT);
-        format!(
-            include_str!("page.html"),
-            name = escape(&drawing.name),
-            arch = escape(&drawing.arch),
-            facts = facts(drawing),
-            levels = levels(drawing),
-            views = views::views(drawing),
-            data = data::data(self),
-            style_sum = style_sum,
-            script_sum = script_sum,
-            style = style,
-            script = script,
-        )
-    }
+/// The page of a drawing.
+pub fn page(drawing: &Drawing) -> String {
+    let ((style, style_sum), (script, script_sum)) = (&*STYLE, &*SCRIPT);
+    format!(
+        include_str!("page.html"),
+        name = escape(&drawing.name),
+        arch = escape(&drawing.arch),
+        facts = facts(drawing),
+        levels = levels(drawing),
+        views = views::views(drawing),
+        data = data::data(drawing),
+        style_sum = style_sum,
+        script_sum = script_sum,
+        style = style,
+        script = script,
+    )
 }
 
 /// What holds for the whole model, as items of a list.

@@ -13,8 +13,6 @@ root.classList.add("js");
 const WHOLE = "stack";
 let data;
 let views;
-// The definition's text, made once.
-let definition;
 // Names to what they name: { at, type, title, view, kind, part, op, weight }.
 const places = new Map();
 let here;
@@ -100,6 +98,7 @@ function show(at, isRequested) {
   const inner = places.get(wanted);
   wanted = null;
   fitTexts(place.view);
+  closeSearch();
   const levels = all(".levels a");
   for (const level of levels) level.removeAttribute("aria-current");
   levels.find(({ hash }) => hash === `#${place.kind?.at ?? WHOLE}`)?.setAttribute("aria-current", "location");
@@ -182,7 +181,6 @@ const say = (text) => (by("say").textContent = text);
 function start() {
   data = JSON.parse(by("data").textContent);
   views = all(".view");
-  definition = definitionText();
   index();
   label();
   const stage = by("stage");
@@ -195,10 +193,6 @@ function start() {
     if (at && boxOf(here) !== target) showDetails(places.get(at));
   });
   by("help").addEventListener("click", ACTIONS["?"]);
-  by("skip").addEventListener("click", (event) => {
-    event.preventDefault();
-    focusOn(boxOf(here));
-  });
   addEventListener("hashchange", () => show(address(), true));
   document.addEventListener("keydown", pressed);
   startSearch();

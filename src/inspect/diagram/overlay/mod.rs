@@ -4,7 +4,7 @@
 //! `bench compare --json`, and an object of paths with numbers. [`Overlay::put`] finds the one box of
 //! each number and notes there, and in all that contains it, what it comes to: times add up, of other
 //! quantities the largest stands for all and says its layer. Nothing is measured here and nothing has
-//! coordinates. Every number of the file is in one box or told in the legend as outside.
+//! coordinates. Every number of the file is in one box or named in the legend as outside.
 
 mod notes;
 mod place;

@@ -87,7 +87,7 @@ impl Writer {
         }
     }
 
-    /// A number alone; times that are nothing beside the others are not told exactly.
+    /// A number alone; times that are very small next to the others are bounds.
     fn short(&self, value: f64) -> String {
         const LEAST: f64 = 0.001;
         match value / self.unit {

@@ -114,8 +114,8 @@ impl Net {
                 false => (0..n_ranks.saturating_sub(1)).rev().collect(),
             };
             for rank in order {
-                let beside = if down { rank - 1 } else { rank + 1 };
-                let place = self.positions(&ranks[beside]);
+                let neighbour = if down { rank - 1 } else { rank + 1 };
+                let place = self.positions(&ranks[neighbour]);
                 let ends = if down { &self.above } else { &self.below };
                 let own = self.positions(&ranks[rank]);
                 let middle = |at: &usize| {
@@ -158,7 +158,7 @@ impl Net {
         pairs.sum()
     }
 
-    /// The middle of everything: near those of its neighbours, without meeting what is beside it.
+    /// The middle of everything: near those of its neighbours, without meeting its neighbours.
     fn places(&self, ranks: &[Vec<usize>]) -> Vec<f64> {
         let mut x = vec![0.0; self.sizes.len()];
         for rank in ranks {

@@ -9,7 +9,7 @@ use crate::inspect::diagram::Drawing;
 /// Width of the column.
 pub(super) const NOTES: f64 = 330.0;
 /// Classes of cells, by the kind of the layer.
-pub(super) const KINDS: [&str; 4] = ["k0", "k1", "k2", "k3"];
+const KINDS: [&str; 4] = ["k0", "k1", "k2", "k3"];
 
 /// The column alongside the stack.
 pub(in crate::inspect::diagram) fn notes(drawing: &Drawing) -> Piece {

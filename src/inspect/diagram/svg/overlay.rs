@@ -11,7 +11,7 @@ use crate::inspect::diagram::{Legend, Note};
 const FIRST: &str = "\u{25b2} first difference";
 /// The mark alone, where there is little room.
 const MARK: &str = "\u{25b2} ";
-/// Width of a small box of a colour, with the room behind it.
+/// Width of a small box of a colour, with the room after it.
 const SWATCH: f64 = 32.0;
 
 /// Colours the first shape of a piece, which is its frame, and makes its texts readable on that.

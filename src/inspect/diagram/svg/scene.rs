@@ -190,7 +190,7 @@ impl Piece {
         }));
     }
 
-    /// Pieces beside each other, in as many rows as they need in `room` pixels.
+    /// Pieces side by side, in as many rows as they need in `room` pixels.
     pub(super) fn wrapped(pieces: Vec<Self>, gap: Point, room: f64) -> Self {
         let mut all = Self::default();
         let (mut x, mut y) = (0.0, 0.0);

@@ -106,7 +106,7 @@ pub(super) fn tip(piece: &mut Piece, (x, y): Point, (dx, dy): Point) {
     piece.outline(&[(a - side, b - up), (a + side, b + up), (x, y)], "tip");
 }
 
-/// The direction from a point to another one that is straight above, below or beside it.
+/// The direction from a point to another one that is on the same vertical or horizontal line.
 pub(super) fn toward(from: Point, to: Point) -> Point {
     let sign = |n: f64| if n.abs() > 0.5 { n.signum() } else { 0.0 };
     (sign(to.0 - from.0), sign(to.1 - from.1))

@@ -89,9 +89,10 @@ pub(super) fn shared(drawing: &Drawing, loans: &[Loan]) -> Piece {
         };
         readers.truncate(READERS);
         let keys = kept(drawing, "keys", &[]);
-        let writer = lettered(drawing, "written by", &[kind(&loan.owner)], ROOM);
-        let readers = lettered(drawing, &word, &readers, ROOM);
-        graph(vec![writer, keys, readers], &[(0, 1), (1, 2)]).0
+        let writer = lettered(drawing, "written by", &[kind(&loan.owner)]);
+        let readers = lettered(drawing, &word, &readers);
+        let pieces = vec![label(&writer, "in"), keys, label(&readers, "in")];
+        graph(pieces, &[(0, 1), (1, 2)]).0
     });
     Piece::wrapped(loans.collect(), (24.0, 14.0), ROOM)
 }

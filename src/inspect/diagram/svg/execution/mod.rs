@@ -4,7 +4,6 @@ mod bars;
 mod layers;
 mod passes;
 
-use super::notes::KINDS;
 use super::scene::{Piece, Point};
 use super::shape::{cell, drum, tip, toward};
 use super::text::{Style, cut, width};
@@ -17,30 +16,23 @@ const GAP: f64 = 16.0;
 const PAD: f64 = 12.0;
 /// Width of a picture.
 const ROOM: f64 = MIN_CARD - 2.0 * PAD;
-/// Side of a token's box, and of a badge with a letter.
+/// Side of a token's box.
 const SIDE: f64 = 18.0;
-const BADGE: f64 = 19.0;
 
-/// How the model is executed, as cards in rows of `room` pixels; scenes about bytes, which are higher, have
-/// rows of their own.
+/// How the model is executed, as cards in rows of `room` pixels.
 pub fn execution(drawing: &Drawing, room: f64) -> Piece {
     let room = room.max(MIN_CARD);
-    let is_bars =
-        |scene: &&Scene| matches!(scene.picture, Picture::Reads { .. } | Picture::Keeps(_));
-    let (bars, others): (Vec<&Scene>, Vec<&Scene>) = drawing.scenes.iter().partition(is_bars);
     let most = (((room + GAP) / (MIN_CARD + GAP)) as usize).max(1);
-    let mut rows = Vec::new();
-    for scenes in [others, bars] {
-        // As many rows as they need, with about as many in each.
-        let n_rows = scenes.len().div_ceil(most).max(1);
-        let each = scenes.len().div_ceil(n_rows).max(1);
-        rows.extend(scenes.chunks(each).map(|now| row(drawing, now, room)));
-    }
+    // As many rows as they need, with about as many in each.
+    let n_rows = drawing.scenes.len().div_ceil(most).max(1);
+    let each = drawing.scenes.len().div_ceil(n_rows).max(1);
+    let rows = drawing.scenes.chunks(each);
+    let rows = rows.map(|now| row(drawing, now, room)).collect();
     Piece::wrapped(rows, (0.0, GAP), room)
 }
 
-/// Cards beside each other, of one height.
-fn row(drawing: &Drawing, scenes: &[&Scene], room: f64) -> Piece {
+/// Cards side by side, of one height.
+fn row(drawing: &Drawing, scenes: &[Scene], room: f64) -> Piece {
     let n = scenes.len().max(1) as f64;
     let w = ((room - GAP * (n - 1.0)) / n).floor().min(MAX_CARD);
     let cards = scenes
@@ -63,15 +55,14 @@ fn row(drawing: &Drawing, scenes: &[&Scene], room: f64) -> Piece {
 /// What a scene is called, which layers it is about, what happens, its picture and its numbers.
 fn card(drawing: &Drawing, scene: &Scene, room: f64) -> Piece {
     let mut piece = Piece::new(room, 0.0);
-    let about = about(drawing, &scene.kinds, room);
     piece.write(0.0, Style::Title, &scene.title);
-    if width(&scene.title, Style::Title) + 12.0 + about.w <= room {
-        let x = room - about.w;
-        piece.put(about, x, 0.0);
-    } else {
-        piece.skip(2.0);
-        piece.add(0.0, about);
-        piece.skip(2.0);
+    match scene.kinds.len() {
+        0 => {}
+        n if n == drawing.kinds.len() => piece.write(0.0, Style::Small, "all layers"),
+        _ => {
+            let layers = lettered(drawing, "layers", &scene.kinds);
+            piece.write(0.0, Style::Small, &layers);
+        }
     }
     piece.skip(4.0);
     piece.write(0.0, Style::Line, &scene.line);
@@ -85,27 +76,11 @@ fn card(drawing: &Drawing, scene: &Scene, room: f64) -> Piece {
     piece
 }
 
-/// The letters of kinds of layers; nothing if a scene is about the whole model.
-fn about(drawing: &Drawing, kinds: &[usize], room: f64) -> Piece {
-    match kinds.len() {
-        0 => Piece::default(),
-        n if n == drawing.kinds.len() => lettered(drawing, "all layers", &[], room),
-        _ => lettered(drawing, "layers", kinds, room),
-    }
-}
-
-/// A word and the letters of kinds of layers in their boxes.
-fn lettered(drawing: &Drawing, word: &str, kinds: &[usize], room: f64) -> Piece {
-    let left = width(word, Style::Small) + 6.0;
-    let badges = kinds.iter().map(|kind| {
-        let letter = drawing.kinds.get(*kind).map_or("", |kind| &kind.letter);
-        cell(BADGE, KINDS[kind % 4], letter)
-    });
-    let badges = Piece::wrapped(badges.collect(), (3.0, 3.0), room - left);
-    let mut piece = Piece::new(left + badges.w, badges.h.max(BADGE));
-    piece.start(0.0, 13.5, Style::Small, word);
-    piece.put(badges, left, 0.0);
-    piece
+/// The letters of kinds of layers after a word.
+fn lettered(drawing: &Drawing, word: &str, kinds: &[usize]) -> String {
+    let letters = kinds.iter().filter_map(|kind| drawing.kinds.get(*kind));
+    let letters: Vec<&str> = letters.map(|kind| kind.letter.as_str()).collect();
+    format!("{word} {}", letters.join(", "))
 }
 
 fn picture(drawing: &Drawing, picture: &Picture, room: f64) -> Piece {
@@ -143,7 +118,7 @@ fn legend(meanings: &[(&'static str, &str)]) -> Piece {
     Piece::wrapped(entries.collect(), (12.0, 4.0), f64::MAX)
 }
 
-/// Boxes from left to right, each `each` pixels behind the one before it.
+/// Boxes from left to right, each `each` pixels after the one before it.
 fn cells(side: f64, each: f64, all: &[(&'static str, String)]) -> Piece {
     let all = all.iter().map(|(class, text)| cell(side, class, text));
     Piece::wrapped(all.collect(), (each - side, 0.0), f64::MAX)

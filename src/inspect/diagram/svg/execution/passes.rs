@@ -18,7 +18,7 @@ fn numbered(class: &'static str, numbers: Range<u32>) -> Vec<Cell> {
     numbers.map(|n| (class, n.to_string())).collect()
 }
 
-/// Tokens beside each other, below a word.
+/// Tokens side by side, below a word.
 fn tokens(word: &str, side: f64, all: &[Cell]) -> Piece {
     let row = cells(side, side + 3.0, all);
     titled(word, row)
