@@ -326,20 +326,25 @@ fn memory_comes_back_after_large_bodies() {
                 server.raw("POST", "/v1/chat/completions", "application/json", &body);
             assert_eq!(status, 400);
         }
-        std::thread::sleep(Duration::from_secs(2));
     };
     // Once for what stays.
     flood(2);
+    std::thread::sleep(Duration::from_secs(2));
     let Some(before) = resident() else {
         // Only Linux says.
         return;
     };
     flood(3);
-    let after = resident().expect("it lives");
-    assert!(
-        after < before * 1.05 + 4_000.0,
-        "{before} kB before, {after} kB after"
-    );
+    let flooded = Instant::now();
+    loop {
+        let after = resident().expect("it lives");
+        if after < before * 1.05 + 4_000.0 {
+            break;
+        }
+        let is_late = flooded.elapsed() > Duration::from_secs(10);
+        assert!(!is_late, "{before} kB before, {after} kB after");
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 #[test]
