@@ -52,7 +52,7 @@ fn two_and_two_is_four_and_held_out_sums_are_right() {
 fn the_stateless_path_gives_the_same_answer() {
     for prompt in ["17+25=?", "Spell the word lamp.", "Hello!"] {
         assert_eq!(
-            printed(&["run", "--threads", "2", prompt]),
+            printed(&["run", prompt]),
             printed(&["run", "--stateless", prompt]),
             "{prompt}"
         );
