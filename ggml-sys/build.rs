@@ -50,6 +50,8 @@ const CPP_FILES: &[&str] = &[
     "ggml-cpu/traits.cpp",
     "ggml-cpu/unary-ops.cpp",
     "ggml-cpu/vec.cpp",
+    "ggml-rpc/ggml-rpc.cpp",
+    "ggml-rpc/transport.cpp",
 ];
 
 fn main() {

@@ -216,10 +216,10 @@ unsafe extern "C" {
     pub fn ggml_type_name(type_: ggml_type) -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
-    pub fn ggml_op_desc(t: *const ggml_tensor) -> *const ::core::ffi::c_char;
+    pub fn ggml_op_name(op: ggml_op) -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
-    pub fn ggml_op_name(op: ggml_op) -> *const ::core::ffi::c_char;
+    pub fn ggml_op_desc(t: *const ggml_tensor) -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
     pub fn ggml_tensor_overhead() -> usize;
@@ -803,6 +803,9 @@ unsafe extern "C" {
 unsafe extern "C" {
     pub fn ggml_backend_buft_is_host(buft: ggml_backend_buffer_type_t) -> bool;
 }
+unsafe extern "C" {
+    pub fn ggml_backend_buft_get_device(buft: ggml_backend_buffer_type_t) -> ggml_backend_dev_t;
+}
 pub const GGML_BACKEND_BUFFER_USAGE_ANY: ggml_backend_buffer_usage = 0;
 pub const GGML_BACKEND_BUFFER_USAGE_WEIGHTS: ggml_backend_buffer_usage = 1;
 pub const GGML_BACKEND_BUFFER_USAGE_COMPUTE: ggml_backend_buffer_usage = 2;
@@ -821,6 +824,11 @@ unsafe extern "C" {
         buffer: ggml_backend_buffer_t,
         usage: ggml_backend_buffer_usage,
     );
+}
+unsafe extern "C" {
+    pub fn ggml_backend_buffer_get_type(
+        buffer: ggml_backend_buffer_t,
+    ) -> ggml_backend_buffer_type_t;
 }
 unsafe extern "C" {
     pub fn ggml_backend_name(backend: ggml_backend_t) -> *const ::core::ffi::c_char;
@@ -886,6 +894,15 @@ unsafe extern "C" {
         device: ggml_backend_dev_t,
         buft: ggml_backend_buffer_type_t,
     ) -> bool;
+}
+unsafe extern "C" {
+    pub fn ggml_backend_reg_dev_count(reg: ggml_backend_reg_t) -> usize;
+}
+unsafe extern "C" {
+    pub fn ggml_backend_reg_dev_get(reg: ggml_backend_reg_t, index: usize) -> ggml_backend_dev_t;
+}
+unsafe extern "C" {
+    pub fn ggml_backend_register(reg: ggml_backend_reg_t);
 }
 unsafe extern "C" {
     pub fn ggml_backend_dev_count() -> usize;
@@ -1026,6 +1043,18 @@ unsafe extern "C" {
     );
 }
 unsafe extern "C" {
+    pub fn ggml_backend_rpc_start_server(
+        endpoint: *const ::core::ffi::c_char,
+        cache_dir: *const ::core::ffi::c_char,
+        n_threads: usize,
+        n_devices: usize,
+        devices: *mut ggml_backend_dev_t,
+    );
+}
+unsafe extern "C" {
+    pub fn ggml_backend_rpc_add_server(endpoint: *const ::core::ffi::c_char) -> ggml_backend_reg_t;
+}
+unsafe extern "C" {
     pub fn shim_paged_attention(
         ctx: *mut ggml_context,
         q: *mut ggml_tensor,
@@ -1062,10 +1091,7 @@ unsafe extern "C" {
     pub fn shim_tensor_op(t: *const ggml_tensor) -> ::core::ffi::c_int;
 }
 unsafe extern "C" {
-    pub fn shim_tensor_op_param(
-        t: *const ggml_tensor,
-        index: ::core::ffi::c_int,
-    ) -> ::core::ffi::c_float;
+    pub fn shim_tensor_op_param(t: *const ggml_tensor, index: ::core::ffi::c_int) -> f32;
 }
 unsafe extern "C" {
     pub fn shim_tensor_is_allocated(t: *const ggml_tensor) -> bool;
@@ -1075,6 +1101,9 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn shim_tensor_view_src(t: *const ggml_tensor) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn shim_tensor_set_buffer(t: *mut ggml_tensor, buffer: ggml_backend_buffer_t);
 }
 unsafe extern "C" {
     pub fn shim_tensor_in_host_memory(t: *const ggml_tensor) -> bool;

@@ -30,6 +30,8 @@ bool shim_tensor_is_allocated(const struct ggml_tensor * t) {
 struct ggml_tensor * shim_tensor_src(const struct ggml_tensor * t, int index) { return t->src[index]; }
 struct ggml_tensor * shim_tensor_view_src(const struct ggml_tensor * t) { return t->view_src; }
 
+void shim_tensor_set_buffer(struct ggml_tensor * t, ggml_backend_buffer_t buffer) { t->buffer = buffer; }
+
 bool shim_tensor_in_host_memory(const struct ggml_tensor * t) {
     const struct ggml_tensor * base = t->view_src ? t->view_src : t;
     return base->buffer != NULL && t->data != NULL && ggml_backend_buffer_is_host(base->buffer);

@@ -6,6 +6,7 @@
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
+#include "ggml-rpc.h"
 #include "attention.h"
 
 #ifdef __cplusplus
@@ -23,6 +24,8 @@ float   shim_tensor_op_param(const struct ggml_tensor * t, int index);
 bool    shim_tensor_is_allocated(const struct ggml_tensor * t);
 struct ggml_tensor * shim_tensor_src(const struct ggml_tensor * t, int index);
 struct ggml_tensor * shim_tensor_view_src(const struct ggml_tensor * t);
+// Notes the buffer that a tensor will lie in, without a place in it.
+void    shim_tensor_set_buffer(struct ggml_tensor * t, ggml_backend_buffer_t buffer);
 bool    shim_tensor_in_host_memory(const struct ggml_tensor * t);
 void *  shim_tensor_data(const struct ggml_tensor * t);
 int     shim_max_src(void);

@@ -9,6 +9,7 @@ mod compare;
 mod config;
 mod constraint;
 mod convert;
+mod devices;
 mod diagram;
 mod diagram_compare;
 mod diffusion;
@@ -19,6 +20,7 @@ mod logits;
 mod options;
 mod output;
 mod perf;
+mod placement;
 mod plan;
 mod run;
 mod sampling;
@@ -79,6 +81,10 @@ enum Command {
     Synth(synth::Args),
     /// Measure prefill and decode speed in tokens per second
     Perf(perf::Args),
+    /// List the devices that can compute: processor, GPUs, RPC workers
+    Devices(devices::Args),
+    /// Lend this machine's devices to other machines (llama.cpp's RPC protocol)
+    RpcWorker(devices::WorkerArgs),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -132,6 +138,8 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Diagram(args) => diagram::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Perf(args) => perf::run(&args),
+        Command::Devices(args) => devices::run(&args),
+        Command::RpcWorker(args) => devices::lend(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "bench", &mut script);

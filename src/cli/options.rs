@@ -20,6 +20,7 @@ use crate::model::{Model, Options};
 use crate::weights::TensorType;
 
 use super::Failure;
+use super::placement::PlacementOptions;
 
 /// Form of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -232,6 +233,8 @@ pub(super) struct LoadOptions {
     /// Name of the model's chat template; default: `tool_use` for requests with tools, else `default`
     #[arg(long, value_name = "NAME")]
     chat_template: Option<String>,
+    #[command(flatten)]
+    placement: PlacementOptions,
     /// Check every weight for NaN and infinity before loading, and refuse a model that has any
     #[arg(long)]
     pub(super) check_tensors: bool,
@@ -265,6 +268,13 @@ impl LoadOptions {
     /// Opens a model and logs its warnings.
     pub(super) fn open(&self, source: &Source) -> Result<Opened, Failure> {
         self.open_with(source, &self.archs.definitions()?)
+    }
+
+    /// [`Self::open`] for running it: its layers are placed on devices.
+    pub(super) fn open_placed(&self, source: &Source) -> Result<Opened, Failure> {
+        let mut opened = self.open(source)?;
+        self.placement.place(&mut opened.plan)?;
+        Ok(opened)
     }
 
     /// [`Self::open`] with given definitions.

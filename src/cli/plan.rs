@@ -27,7 +27,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let opened = args.load.open(&Source::of(args.model.as_deref()))?;
+    let opened = args.load.open_placed(&Source::of(args.model.as_deref()))?;
     let plan = &opened.plan;
     let unread = unread_keys(plan, opened.weights.metadata());
     if args.json {
@@ -135,10 +135,14 @@ fn norm_text(text: &mut String, plan: &Plan, norm: Option<&NormUse>) {
 
 fn unit_text(text: &mut String, plan: &Plan, unit: &Unit) {
     text.push_str(&format!(
-        "  {}: {} {}\n",
+        "  {}: {} {}{}\n",
         unit.path,
         unit.contract.0.name,
-        options(plan, unit)
+        options(plan, unit),
+        match device(plan, unit.device) {
+            Some(name) => format!(" on {name}"),
+            None => String::new(),
+        }
     ));
     for (spec, weight) in unit.contract.0.weights.iter().zip(&unit.weights) {
         if let Some(at) = weight {
@@ -191,6 +195,12 @@ fn options(plan: &Plan, unit: &Unit) -> String {
         .map(|(spec, value)| format!("{}={value}", spec.name))
         .collect();
     shown.join(" ")
+}
+
+/// The name of a part's device; none for the processor.
+fn device(plan: &Plan, device: usize) -> Option<&str> {
+    let at = device.checked_sub(1)?;
+    plan.devices.get(at).map(String::as_str)
 }
 
 /// The layers whose blocks use a rope, as runs of numbers.
@@ -261,6 +271,7 @@ fn to_json(plan: &Plan, unread: &[String]) -> Value {
         "params": plan.params.iter().map(|(k, v)| (k.clone(), json!(v.to_string()))).collect::<serde_json::Map<_, _>>(),
         "tensors": plan.tensors.iter().map(|t| json!({
             "name": t.name, "shape": t.shape, "type": t.ty.map(|ty| ty.name()), "bytes": t.bytes,
+            "device": device(plan, t.device),
         })).collect::<Vec<_>>(),
         "acts": plan.acts.iter().map(|unit| unit_json(plan, unit)).collect::<Vec<_>>(),
         "ropes": plan.ropes.iter().map(|unit| unit_json(plan, unit)).collect::<Vec<_>>(),
@@ -338,6 +349,7 @@ fn unit_json(plan: &Plan, unit: &Unit) -> Value {
     json!({
         "path": unit.path,
         "block": unit.contract.0.name,
+        "device": device(plan, unit.device),
         "options": options_json(unit),
         "weights": weights
             .filter_map(|(spec, at)| Some((spec.key.to_owned(), json!(plan.tensors[(*at)?].name))))

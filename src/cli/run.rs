@@ -78,7 +78,7 @@ impl Completing {
 
 /// Loads the model, with a bar on a terminal.
 pub(super) fn start(args: &Completing) -> Result<Served, Failure> {
-    let opened = args.load.open(&Source::of(args.model.as_deref()))?;
+    let opened = args.load.open_placed(&Source::of(args.model.as_deref()))?;
     if args.load.check_tensors {
         super::inspect::check_tensors(&opened)?;
     }

@@ -392,7 +392,7 @@ fn start_here(args: &Args, wanted: Wanted<'_>) -> Result<Started, Failure> {
 
 /// Loads a model. `progress` is called with the bytes loaded and the bytes in all.
 pub(super) fn start(args: &Args, source: &Source, progress: Progress) -> Result<Served, Failure> {
-    let opened = args.load.open(source)?;
+    let opened = args.load.open_placed(source)?;
     if args.load.check_tensors {
         super::inspect::check_tensors(&opened)?;
     }

@@ -27,7 +27,7 @@ pub enum DeviceKind {
 
 /// A device of ggml's registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Device(NonNull<sys::ggml_backend_device>);
+pub struct Device(pub(super) NonNull<sys::ggml_backend_device>);
 
 /// All devices, in the order of the registry.
 pub fn devices() -> Vec<Device> {
@@ -72,6 +72,22 @@ fn element_align(ty: TensorType) -> usize {
 impl Device {
     pub(super) fn as_ptr(self) -> sys::ggml_backend_dev_t {
         self.0.as_ptr()
+    }
+
+    /// The device of that name.
+    ///
+    /// # Errors
+    /// There is none; the message names those that are there.
+    pub fn named(name: &str) -> Result<Self, Error> {
+        let all = devices();
+        let found = all.iter().find(|device| device.name() == name);
+        found.copied().ok_or_else(|| {
+            let names: Vec<String> = all.into_iter().map(Self::name).collect();
+            Error::Device(format!(
+                "there is no device `{name}`; found {}",
+                names.join(", ")
+            ))
+        })
     }
 
     /// The processor.
@@ -127,6 +143,23 @@ impl Device {
     /// # Errors
     /// Not enough memory.
     pub fn allocate(self, arena: &Arena, what: &'static str) -> Result<usize, Error> {
+        self.take(arena, what, sys::GGML_BACKEND_BUFFER_USAGE_ANY)
+    }
+
+    /// [`Self::allocate`] for weights: operations on them run on this device.
+    ///
+    /// # Errors
+    /// Not enough memory.
+    pub fn allocate_weights(self, arena: &Arena) -> Result<usize, Error> {
+        self.take(arena, "weights", sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
+    }
+
+    fn take(
+        self,
+        arena: &Arena,
+        what: &'static str,
+        usage: sys::ggml_backend_buffer_usage,
+    ) -> Result<usize, Error> {
         // SAFETY: the context and the buffer type are alive; ggml skips tensors that have memory.
         let ptr = unsafe {
             sys::ggml_backend_alloc_ctx_tensors_from_buft(arena.0.ctx.as_ptr(), self.buffer_type())
@@ -142,7 +175,10 @@ impl Device {
         let buffer = Buffer(ptr);
         let bytes = buffer.bytes();
         // SAFETY: the buffer was just made.
-        unsafe { sys::shim_buffer_zero(ptr.as_ptr()) };
+        unsafe {
+            sys::ggml_backend_buffer_set_usage(ptr.as_ptr(), usage);
+            sys::shim_buffer_zero(ptr.as_ptr());
+        }
         arena.own(buffer, None);
         Ok(bytes)
     }
@@ -235,6 +271,9 @@ impl Device {
         let Some(largest) = tensors.iter().map(|tensor| tensor.bytes()).max() else {
             return Ok(());
         };
+        if self.kind() != DeviceKind::Cpu {
+            return self.stand_in_elsewhere(arena, tensors);
+        }
         // SAFETY: the buffer type lives as long as the program.
         let align = unsafe { sys::ggml_backend_buft_get_alignment(self.buffer_type()) };
         let nowhere = std::ptr::without_provenance_mut::<std::ffi::c_void>(align);
@@ -264,6 +303,24 @@ impl Device {
                 });
             }
         }
+        Ok(())
+    }
+
+    /// [`Self::stand_in`] on a device whose memory the host does not address: an empty buffer, which
+    /// tells the scheduler where the tensors belong.
+    fn stand_in_elsewhere(self, arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
+        // SAFETY: the buffer type lives as long as the program; a buffer of no bytes takes no memory.
+        let ptr = unsafe { sys::ggml_backend_buft_alloc_buffer(self.buffer_type(), 0) };
+        let buffer = NonNull::new(ptr)
+            .map(Buffer)
+            .ok_or_else(|| Error::Device(format!("{} refused an empty buffer", self.name())))?;
+        for tensor in tensors.iter().filter(|tensor| !tensor.is_allocated()) {
+            // SAFETY: both are alive as long as the arena, which is marked below: no graph over the
+            // tensor runs, and nothing reads or writes it.
+            unsafe { sys::shim_tensor_set_buffer(tensor.as_ptr(), buffer.0.as_ptr()) };
+        }
+        arena.mark_stand_in();
+        arena.own(buffer, None);
         Ok(())
     }
 

@@ -203,9 +203,33 @@ impl Executor {
         // SAFETY: the graph fits the scheduler.
         let done = unsafe {
             sys::ggml_backend_sched_reset(self.sched());
+            self.pin(graph);
             sys::ggml_backend_sched_reserve(self.sched(), graph.as_ptr())
         };
         done.then_some(()).ok_or_else(|| self.no_scratch())
+    }
+
+    /// Puts the operations of this program's own on the processor. A worker on another machine claims to
+    /// support every operation, and these are addresses of functions.
+    ///
+    /// # Safety
+    /// The graph fits the scheduler, which was just reset.
+    unsafe fn pin(&self, graph: &Graph) {
+        let [.., cpu] = self.backends.as_slice() else {
+            return;
+        };
+        if self.backends.len() == 1 {
+            return;
+        }
+        for i in 0..graph.n_nodes() {
+            // SAFETY: the index is below the number of nodes, and the backend is the scheduler's.
+            unsafe {
+                let node = sys::ggml_graph_node(graph.as_ptr(), i as i32);
+                if sys::shim_tensor_op(node) as sys::ggml_op == sys::GGML_OP_CUSTOM {
+                    sys::ggml_backend_sched_set_tensor_backend(self.sched(), node, cpu.0.as_ptr());
+                }
+            }
+        }
     }
 
     fn no_scratch(&self) -> Error {
@@ -236,6 +260,7 @@ impl Executor {
         // have places already lie in the scratch memory as it is now, and keep them.
         let (done, bytes) = unsafe {
             sys::ggml_backend_sched_reset(self.sched());
+            self.pin(&graph);
             let done = sys::ggml_backend_sched_alloc_graph(self.sched(), graph.as_ptr());
             let bytes =
                 |b: &Backend| sys::ggml_backend_sched_get_buffer_size(self.sched(), b.0.as_ptr());

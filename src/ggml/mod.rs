@@ -17,6 +17,7 @@ mod memory;
 mod ops;
 mod profile;
 mod quantize;
+pub mod rpc;
 mod scope;
 mod scratch;
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use crate::arch::WeightRole;
 use crate::blocks::{AtWork, MAX_UPDATE_NODES, Update, Updates};
 use crate::files::lora::Adapter;
-use crate::ggml::Tensor;
+use crate::ggml::{Device, Tensor};
 use crate::plan::{Plan, TensorPlan};
 
 use super::cache::SequenceId;
@@ -75,7 +75,7 @@ impl Adapters {
     /// Loads adapters of a plan.
     pub(super) fn load(plan: &Plan, adapters: &[Adapter]) -> Result<Self, Error> {
         Self::place(plan, adapters, |planned, adapter| {
-            let loaded = load::load(planned, &adapter.weights, &mut |_, _| {})?;
+            let loaded = load::load(planned, &[Device::cpu()?], &adapter.weights, &mut |_, _| {})?;
             Ok((loaded.tensors, loaded.mapped_bytes, loaded.copied_bytes))
         })
     }
@@ -85,7 +85,7 @@ impl Adapters {
         Self::place(plan, adapters, |planned, adapter| {
             let layout = Layout::new(planned, &adapter.weights, &mut |_, _| {})?;
             let mapped = layout.mapped_bytes;
-            let (tensors, copied) = layout.stand_in(planned)?;
+            let (tensors, copied) = layout.stand_in(planned, &[Device::cpu()?])?;
             Ok((tensors, mapped, copied))
         })
     }
@@ -106,6 +106,7 @@ impl Adapters {
                     ty: Some(tensor.ty),
                     bytes: tensor.bytes,
                     role: WeightRole::Matrix,
+                    device: 0,
                 })
                 .collect();
             let (tensors, mapped, copied) = place(&planned, adapter)?;

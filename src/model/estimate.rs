@@ -7,13 +7,14 @@
 use crate::arch::Mode;
 use crate::blocks::cache::Cache;
 use crate::files::lora::Adapter;
-use crate::ggml::{Arena, Device, Executor, Graph, Tensor};
+use crate::ggml::{Device, Executor, Graph, Tensor};
 use crate::plan::{Plan, StatePlan};
 use crate::weights::{TensorType, Weights};
 
 use super::adapters::{Adapters, OnDevice};
 use super::cache::states::States;
 use super::cache::store::KeyValues;
+use super::devices;
 use super::error::{Error, Purpose};
 use super::graph;
 use super::load::{self, Layout};
@@ -30,6 +31,7 @@ pub struct Estimator<'p> {
     mapped: u64,
     copied: u64,
     executor: Executor,
+    devices: Vec<Device>,
 }
 
 impl<'p> Estimator<'p> {
@@ -48,7 +50,8 @@ impl<'p> Estimator<'p> {
     pub fn with(plan: &'p Plan, weights: &Weights, adapters: &[Adapter]) -> Result<Self, Error> {
         let layout = Layout::new(&plan.tensors, weights, &mut |_, _| {})?;
         let mapped = layout.mapped_bytes;
-        let (tensors, copied) = layout.stand_in(&plan.tensors)?;
+        let devices = devices::of_plan(plan)?;
+        let (tensors, copied) = layout.stand_in(&plan.tensors, &devices)?;
         let adapters = Adapters::stand_in(plan, adapters)?;
         let capacity = graph::capacity(plan, adapters.capacity());
         Ok(Self {
@@ -57,7 +60,8 @@ impl<'p> Estimator<'p> {
             mapped: mapped + adapters.mapped_bytes,
             copied: copied + adapters.copied_bytes,
             adapters,
-            executor: Executor::new(&[], 1, capacity)?,
+            executor: Executor::new(&devices, 1, capacity)?,
+            devices,
         })
     }
 
@@ -112,10 +116,11 @@ impl<'p> Estimator<'p> {
     fn graph(&self, options: &Options, shape: &Shape) -> Result<Graph, Error> {
         let plan = self.plan;
         let n_slots = options.n_slots(plan);
-        let (cache, rows) = KeyValues::describe(plan, &n_slots, options.k_type, options.v_type)?;
-        stand_in(&rows, &cache.tensors())?;
-        let (states, rows) = States::describe(plan, options.n_rows())?;
-        stand_in(&rows, &states.tensors())?;
+        let types = [options.k_type, options.v_type];
+        let (cache, rows) = KeyValues::describe(plan, &self.devices, &n_slots, types)?;
+        rows.stand_in()?;
+        let (states, rows) = States::describe(plan, &self.devices, options.n_rows())?;
+        rows.stand_in()?;
         let weights = OnDevice {
             tensors: &self.tensors,
             updates: Some(&self.adapters.updates),
@@ -136,10 +141,6 @@ impl<'p> Estimator<'p> {
         let (graph, _) = graph::build(&sources, &shape)?;
         Ok(graph)
     }
-}
-
-fn stand_in(arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
-    Ok(Device::cpu()?.stand_in(arena, tensors)?)
 }
 
 impl Plan {

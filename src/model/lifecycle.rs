@@ -9,6 +9,7 @@ use super::adapters::{Adapters, OnDevice};
 use super::cache::states::States;
 use super::cache::store::KeyValues;
 use super::cache::{BlockManager, Group};
+use super::devices;
 use super::error::{Error, Purpose};
 use super::graph;
 use super::graphs::Graphs;
@@ -70,7 +71,8 @@ impl Model {
         }
         let cache_bytes = options.check_cache(&plan)?;
         memory::check(Purpose::Cache, cache_bytes)?;
-        let loaded = load::load(&plan.tensors, weights, progress)?;
+        let devices = devices::of_plan(&plan)?;
+        let loaded = load::load(&plan.tensors, &devices, weights, progress)?;
         let adapters = Adapters::load(&plan, adapters)?;
         Self::of_loaded(plan, loaded, adapters, options)
     }
@@ -93,13 +95,15 @@ impl Model {
                 rule: options.visibility(&plan, cache),
             });
         let groups = groups.collect();
-        let cache = KeyValues::new(&plan, &n_slots, options.k_type, options.v_type)?;
-        let states = States::new(&plan, options.n_rows())?;
+        let devices = devices::of_plan(&plan)?;
+        let types = [options.k_type, options.v_type];
+        let cache = KeyValues::new(&plan, &devices, &n_slots, types)?;
+        let states = States::new(&plan, &devices, options.n_rows())?;
         let n_rows = (!states.is_empty()).then(|| options.n_rows());
         let mut block_manager = BlockManager::new(groups, n_rows);
         block_manager.set_default_key(&adapters.default_key());
         let capacity = graph::capacity(&plan, adapters.capacity());
-        let executor = Executor::new(&[], options.n_threads, capacity)?;
+        let executor = Executor::new(&devices, options.n_threads, capacity)?;
         let mut model = Self {
             plan,
             options,

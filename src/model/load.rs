@@ -11,6 +11,7 @@ use crate::ggml::{self, Arena, Device, Tensor};
 use crate::plan::TensorPlan;
 use crate::weights::{Bytes, TensorInfo, TensorType, Weights};
 
+use super::devices::Arenas;
 use super::error::{Error, Purpose};
 use super::memory;
 
@@ -53,7 +54,8 @@ impl Layout {
         for (i, tensor) in planned.iter().enumerate() {
             let info = find(weights, tensor)?;
             let ty = target_type(tensor, info)?;
-            let Some((bytes, offset)) = weights.place(info).filter(|_| ty == info.ty) else {
+            let is_usable = ty == info.ty && tensor.device == 0;
+            let Some((bytes, offset)) = weights.place(info).filter(|_| is_usable) else {
                 copies.push((i, ty));
                 continue;
             };
@@ -95,12 +97,17 @@ impl Layout {
         })
     }
 
-    /// Describes the tensors that are copied, in an arena of their own.
-    fn describe_copies(&mut self, planned: &[TensorPlan]) -> Result<Arena, Error> {
-        let copied = Arena::new(self.copies.len(), 0)?;
+    /// Describes the tensors that are copied.
+    fn describe_copies<'d>(
+        &mut self,
+        planned: &[TensorPlan],
+        devices: &'d [Device],
+    ) -> Result<Arenas<'d>, Error> {
+        let mut copied = Arenas::new(devices, self.copies.len());
         for (i, ty) in &self.copies {
             let tensor = &planned[*i];
-            self.slots[*i] = Some(copied.tensor(&tensor.name, *ty, &tensor.shape)?);
+            let described = copied.tensor(tensor.device, &tensor.name, *ty, &tensor.shape)?;
+            self.slots[*i] = Some(described);
         }
         Ok(copied)
     }
@@ -114,10 +121,14 @@ impl Layout {
     }
 
     /// All tensors, those to be copied without memory, and the bytes of these.
-    pub(super) fn stand_in(mut self, planned: &[TensorPlan]) -> Result<(Vec<Tensor>, u64), Error> {
-        let arena = self.describe_copies(planned)?;
+    pub(super) fn stand_in(
+        mut self,
+        planned: &[TensorPlan],
+        devices: &[Device],
+    ) -> Result<(Vec<Tensor>, u64), Error> {
+        let copied = self.describe_copies(planned, devices)?;
         let bytes = self.copied_bytes();
-        Device::cpu()?.stand_in(&arena, &self.copies())?;
+        copied.stand_in()?;
         Ok((self.into_tensors(), bytes))
     }
 
@@ -145,19 +156,20 @@ pub(super) fn check(copied_bytes: u64) -> Result<(), Error> {
     memory::check(Purpose::Weights, copied_bytes)
 }
 
-/// Loads every planned tensor from `weights`.
+/// Loads every planned tensor from `weights` onto its device.
 pub(super) fn load(
     planned: &[TensorPlan],
+    devices: &[Device],
     weights: &Weights,
     progress: Progress<'_>,
 ) -> Result<Loaded, Error> {
     let mut layout = Layout::new(planned, weights, progress)?;
     let (mapped_bytes, total) = (layout.mapped_bytes, bytes_of(planned));
-    let arena = layout.describe_copies(planned)?;
+    let copied = layout.describe_copies(planned, devices)?;
     let mut copied_bytes = 0;
     if !layout.copies.is_empty() {
         check(layout.copied_bytes())?;
-        Device::cpu()?.allocate(&arena, "weights")?;
+        copied.allocate(Device::allocate_weights)?;
         let sources: Vec<&TensorInfo> = layout
             .copies
             .iter()

@@ -8,6 +8,7 @@
 mod adapters;
 mod batch;
 mod cache;
+mod devices;
 mod error;
 mod estimate;
 mod finite;

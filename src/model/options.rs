@@ -3,7 +3,7 @@
 use crate::arch::Mode;
 use crate::blocks::cache::Cache as Visibility;
 use crate::ggml::KvBlocks;
-use crate::plan::{BLOCK_LEN, CachePlan, Capacity, KeyValuePlan, Plan};
+use crate::plan::{BLOCK_LEN, CachePlan, Capacity, KeyValuePlan, Plan, Unit};
 use crate::weights::TensorType;
 
 use super::error::Error;
@@ -113,18 +113,19 @@ impl Options {
         groups.map(|group| capacity.slots(group) as usize).collect()
     }
 
-    /// Whether attention reads block tables rather than masks.
+    /// Whether attention reads block tables rather than masks: an operation of the processor alone.
     pub(super) fn is_paged(&self, plan: &Plan) -> bool {
-        let fits = |rows: &KeyValuePlan| {
+        let fits = |(unit, rows): (&Unit, &KeyValuePlan)| {
             let (k, v) = (rows.k / rows.heads, rows.v / rows.heads);
             let v_type = if rows.v_in_k {
                 self.k_type
             } else {
                 self.v_type
             };
-            KvBlocks::can_hold(self.k_type, k) && KvBlocks::can_hold(v_type, v)
+            let can_hold = KvBlocks::can_hold;
+            unit.device == 0 && can_hold(self.k_type, k) && can_hold(v_type, v)
         };
-        self.flash_attn && self.n_ctx > 0 && plan.key_values().all(|(_, rows)| fits(rows))
+        self.flash_attn && self.n_ctx > 0 && plan.key_values().all(fits)
     }
 
     pub(super) fn check_deterministic(&self, plan: &Plan) -> Result<(), Error> {

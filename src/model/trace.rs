@@ -12,6 +12,7 @@ use crate::weights::TensorType;
 use super::adapters::OnDevice;
 use super::cache::states::States;
 use super::cache::store::KeyValues;
+use super::devices;
 use super::graph;
 use super::options::Options;
 use super::shape::{Shape, Sources};
@@ -48,8 +49,10 @@ pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<Step>, Error> {
         .iter()
         .map(|tensor| weights.tensor(&tensor.name, type_in_memory(tensor), &tensor.shape))
         .collect::<Result<Vec<_>, _>>()?;
-    let (cache, _) = KeyValues::describe(plan, &n_slots, options.k_type, options.v_type)?;
-    let (states, _) = States::describe(plan, options.n_rows())?;
+    let devices = devices::of_plan(plan)?;
+    let types = [options.k_type, options.v_type];
+    let (cache, _) = KeyValues::describe(plan, &devices, &n_slots, types)?;
+    let (states, _) = States::describe(plan, &devices, options.n_rows())?;
     let sources = Sources {
         plan,
         weights: OnDevice::plain(&tensors),

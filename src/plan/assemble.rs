@@ -152,6 +152,7 @@ impl<'a> Planner<'a> {
             n_ctx_train,
             params: params.collect(),
             keys: self.facts.keys.take(),
+            devices: Vec::new(),
             tensors: std::mem::take(&mut self.tensors),
             norms: std::mem::take(&mut self.norms),
             acts: std::mem::take(&mut self.acts),

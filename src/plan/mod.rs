@@ -8,8 +8,11 @@
 
 mod assemble;
 mod facts;
+mod placement;
 mod rows;
 mod unit;
+
+pub use placement::Share;
 
 use assemble::Planner;
 use facts::{Facts, LayerScope};
@@ -45,7 +48,9 @@ pub struct Plan {
     pub params: BTreeMap<String, Value>,
     /// Metadata keys that parameters were read from, whether set or not.
     pub keys: BTreeSet<String>,
-    /// Tensors that something uses, once each.
+    /// Devices other than the processor that parts of it are placed on, by name.
+    pub devices: Vec<String>,
+    /// Tensors that something uses, once for each device that uses them.
     pub tensors: Vec<TensorPlan>,
     /// Distinct norms.
     pub norms: Vec<Unit>,
@@ -87,6 +92,8 @@ pub struct TensorPlan {
     pub bytes: u64,
     /// Its role in the contract.
     pub role: WeightRole,
+    /// Where it is kept: 0 is the processor, others count through [`Plan::devices`] from 1.
+    pub device: usize,
 }
 
 /// A use of a contract with all its numbers.
@@ -102,6 +109,8 @@ pub struct Unit {
     pub weights: Vec<Option<usize>>,
     /// Its state between passes.
     pub state: Option<StatePlan>,
+    /// Where its weights and its state are kept; see [`TensorPlan::device`].
+    pub device: usize,
 }
 
 impl Unit {

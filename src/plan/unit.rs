@@ -75,6 +75,7 @@ impl Planner<'_> {
             options,
             weights: weights?,
             state,
+            device: 0,
         })
     }
 
@@ -324,6 +325,7 @@ impl Planner<'_> {
             ty,
             bytes,
             role,
+            device: 0,
         });
         Some(self.tensors.len() - 1)
     }

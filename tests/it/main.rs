@@ -19,6 +19,7 @@ mod constraints;
 mod contact;
 mod convert;
 mod describe;
+mod devices;
 mod diagram_compare;
 mod diagram_execution;
 mod diagram_html;

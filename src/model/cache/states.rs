@@ -7,9 +7,11 @@
 use std::collections::HashMap;
 
 use crate::blocks::StateStore;
-use crate::ggml::{Arena, Device, Error, Graph, Tensor};
+use crate::ggml::{Device, Error, Graph, Tensor};
 use crate::plan::Plan;
 use crate::weights::TensorType;
+
+use super::super::devices::Arenas;
 
 /// The rows.
 pub(in crate::model) struct States {
@@ -19,34 +21,36 @@ pub(in crate::model) struct States {
 }
 
 impl States {
-    pub(in crate::model) fn new(plan: &Plan, n_rows: usize) -> Result<Self, Error> {
-        let (mut described, arena) = Self::describe(plan, n_rows)?;
-        if !described.is_empty() {
-            described.bytes = Device::cpu()?.allocate(&arena, "the states of sequences")?;
-        }
+    pub(in crate::model) fn new(
+        plan: &Plan,
+        devices: &[Device],
+        n_rows: usize,
+    ) -> Result<Self, Error> {
+        let (mut described, arenas) = Self::describe(plan, devices, n_rows)?;
+        described.bytes =
+            arenas.allocate(|device, arena| device.allocate(arena, "the states of sequences"))?;
         Ok(described)
     }
 
-    /// The same without memory, and the arena that describes it.
-    pub(in crate::model) fn describe(plan: &Plan, n_rows: usize) -> Result<(Self, Arena), Error> {
+    /// The same without memory, and what describes it.
+    pub(in crate::model) fn describe<'d>(
+        plan: &Plan,
+        devices: &'d [Device],
+        n_rows: usize,
+    ) -> Result<(Self, Arenas<'d>), Error> {
         let all: Vec<_> = plan
             .recurrent()
             .flat_map(|(unit, parts)| parts.iter().map(move |part| (unit, part)))
             .collect();
-        let arena = Arena::new(all.len(), 0)?;
+        let mut arenas = Arenas::new(devices, all.len());
         let mut parts = HashMap::with_capacity(all.len());
         for (unit, part) in all {
             let name = format!("{}.state_{}", unit.path, part.name);
             let shape = [part.size, n_rows as u64 + 1];
-            let rows = arena.tensor(&name, TensorType::F32, &shape)?;
+            let rows = arenas.tensor(unit.device, &name, TensorType::F32, &shape)?;
             parts.insert((unit.path.clone(), part.name), rows);
         }
-        Ok((Self { parts, bytes: 0 }, arena))
-    }
-
-    /// The rows of all parts.
-    pub(in crate::model) fn tensors(&self) -> Vec<&Tensor> {
-        self.parts.values().collect()
+        Ok((Self { parts, bytes: 0 }, arenas))
     }
 
     pub(in crate::model) fn bytes(&self) -> usize {

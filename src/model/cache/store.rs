@@ -4,9 +4,10 @@
 
 use std::collections::HashMap;
 
+use super::super::devices::Arenas;
 use super::{BLOCK, BlockCopy};
 use crate::blocks::{AttentionView, KeyValueStore, VisibleKeyValues};
-use crate::ggml::{Arena, Device, Error, Graph, Tensor};
+use crate::ggml::{Device, Error, Graph, Tensor};
 use crate::plan::{KeyValuePlan, Plan};
 use crate::weights::TensorType;
 
@@ -22,46 +23,47 @@ pub(in crate::model) struct KeyValues {
 impl KeyValues {
     pub(in crate::model) fn new(
         plan: &Plan,
+        devices: &[Device],
         n_slots: &[usize],
-        k: TensorType,
-        v: TensorType,
+        [k, v]: [TensorType; 2],
     ) -> Result<Self, Error> {
-        let (mut described, arena) = Self::describe(plan, n_slots, k, v)?;
-        if !described.rows.is_empty() {
-            described.bytes = Device::cpu()?.allocate(&arena, "the key/value cache")?;
-        }
+        let (mut described, arenas) = Self::describe(plan, devices, n_slots, [k, v])?;
+        described.bytes =
+            arenas.allocate(|device, arena| device.allocate(arena, "the key/value cache"))?;
         Ok(described)
     }
 
-    /// The same without memory, and the arena that describes it.
-    pub(in crate::model) fn describe(
+    /// The same without memory, and what describes it.
+    pub(in crate::model) fn describe<'d>(
         plan: &Plan,
+        devices: &'d [Device],
         n_slots: &[usize],
-        k: TensorType,
-        v: TensorType,
-    ) -> Result<(Self, Arena), Error> {
+        [k, v]: [TensorType; 2],
+    ) -> Result<(Self, Arenas<'d>), Error> {
         let states: Vec<_> = plan
             .key_values()
             .filter(|(_, rows)| n_slots[rows.cache] > 0)
             .collect();
-        let arena = Arena::new(2 * states.len(), 0)?;
+        let mut arenas = Arenas::new(devices, 2 * states.len());
         let mut rows = HashMap::with_capacity(states.len());
         let mut pools = Vec::with_capacity(2 * states.len());
         for (unit, state) in states {
             let n_slots = n_slots[state.cache] as u64;
-            let keys = arena.tensor(&format!("{}.cache_k", unit.path), k, &[state.k, n_slots])?;
-            let values = if state.v_in_k {
-                None
-            } else {
-                let name = format!("{}.cache_v", unit.path);
-                Some(arena.tensor(&name, v, &[state.v, n_slots])?)
+            let mut rows_of = |name: &str, ty: TensorType, width: u64| {
+                let name = format!("{}.{name}", unit.path);
+                arenas.tensor(unit.device, &name, ty, &[width, n_slots])
+            };
+            let keys = rows_of("cache_k", k, state.k)?;
+            let values = match state.v_in_k {
+                true => None,
+                false => Some(rows_of("cache_v", v, state.v)?),
             };
             let both = std::iter::once(&keys).chain(&values).cloned();
             pools.extend(both.map(|tensor| (state.cache, tensor)));
             rows.insert(unit.path.clone(), (keys, values));
         }
         let bytes = 0;
-        Ok((Self { rows, pools, bytes }, arena))
+        Ok((Self { rows, pools, bytes }, arenas))
     }
 
     /// Copies the start of blocks, in all layers.
@@ -76,11 +78,6 @@ impl KeyValues {
             }
         }
         Ok(())
-    }
-
-    /// Keys and values of all units.
-    pub(in crate::model) fn tensors(&self) -> Vec<&Tensor> {
-        self.pools.iter().map(|(_, tensor)| tensor).collect()
     }
 
     pub(in crate::model) fn bytes(&self) -> usize {
