@@ -68,9 +68,19 @@ impl Worker {
         let n_bytes = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&n_bytes);
         std::thread::spawn(move || {
+            let mut before: Option<TcpStream> = None;
             for client in proxy.incoming().flatten() {
+                // A worker serves one client after another. The one before is done: where its connection is
+                // still open, a process that another test started has inherited it.
+                if let Some(before) = before.take() {
+                    let _ = before.shutdown(Shutdown::Both);
+                }
                 let server = TcpStream::connect(worker).expect("the worker listens");
+                for end in [&client, &server] {
+                    end.set_nodelay(true).expect("an open connection");
+                }
                 let pair = |a: &TcpStream| a.try_clone().expect("a handle");
+                before = Some(pair(&server));
                 let ways = [(pair(&client), pair(&server)), (server, client)];
                 for (from, to) in ways {
                     let counted = Arc::clone(&counted);
