@@ -114,20 +114,26 @@ impl Adapters {
             out.copied_bytes += copied;
             let at = |name: &str| planned.iter().position(|tensor| tensor.name == name);
             for pair in &adapter.pairs {
-                let target = plan.tensors.iter().position(|t| t.name == pair.target);
-                let (Some(target), Some(down), Some(up)) = (target, at(&pair.down), at(&pair.up))
+                let places = plan.tensors.iter().enumerate();
+                let places = places.filter(|(_, tensor)| tensor.name == pair.target);
+                let targets: Vec<usize> = places.map(|(place, _)| place).collect();
+                let (false, Some(down), Some(up)) =
+                    (targets.is_empty(), at(&pair.down), at(&pair.up))
                 else {
                     return Err(Error::Weight {
                         tensor: pair.target.clone(),
                         message: "is not there, and an adapter updates it".into(),
                     });
                 };
-                out.updates.entry(target).or_default().push(Update {
-                    adapter: id,
-                    down: tensors[down].clone(),
-                    up: tensors[up].clone(),
-                    factor: pair.factor,
-                });
+                // A tensor that several devices use is planned for each of them.
+                for target in targets {
+                    out.updates.entry(target).or_default().push(Update {
+                        adapter: id,
+                        down: tensors[down].clone(),
+                        up: tensors[up].clone(),
+                        factor: pair.factor,
+                    });
+                }
             }
             out.all.push(LoadedAdapter {
                 path: adapter.path.clone(),
