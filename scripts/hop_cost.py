@@ -26,26 +26,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+from load_requests import processes
 from perf_vs_llama_server import ROOT, Failure, Server, Texts, Bench
 
 # Layers, widths and heads of a small model that people serve.
 MODEL = {"block_count": 30, "n_embd": 576, "n_ff": 1536, "n_head": 9, "n_head_kv": 3, "vocab_size": 49152,
          "n_ctx_train": 4096}
 KINDS = ["in process", "own process"]
-
-
-def processes(server):
-    """The server and the processes that it started."""
-    own, found = server.process.pid, [server.process.pid]
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == own:
-                found.append(int(entry.name))
-    return found
 
 
 def cpu_seconds(pids):
@@ -59,7 +46,7 @@ def cpu_seconds(pids):
 
 def once(server, prompts, n_tokens):
     """Time, CPU time of all processes and that of the server's own process, per token in ms."""
-    pids = processes(server)
+    pids = processes(server.process.pid)
     before, own_before = cpu_seconds(pids), cpu_seconds(pids[:1])
     answers = [server.answer(prompt, n_tokens) for prompt in prompts]
     for answer in answers:

@@ -12,13 +12,12 @@ import argparse
 import json
 import resource
 import statistics
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
-from malformed_requests import CHAT, Health, Server, percentile, request
+from malformed_requests import CHAT, Health, Server, percentile, report, request
 
 STREAM = {**CHAT, "stream": True, "ignore_eos": True, "temperature": 0}
 SLOW_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -208,15 +207,8 @@ def main():
             if server.process.poll() is not None:
                 faults.append(f"the server ended with {server.process.returncode}")
         finally:
-            server.process.terminate()
-            server.process.wait(30)
-        with open(server.log, encoding="utf-8", errors="replace") as log:
-            faults += [f"the log: {line.rstrip()[:300]}" for line in log if "ERROR" in line or "panic" in line]
-    for fault in faults[:40]:
-        print(fault)
-    if faults:
-        sys.exit(f"{len(faults)} faults")
-    print("content")
+            faults += server.end()
+    report(faults)
 
 
 if __name__ == "__main__":

@@ -329,6 +329,13 @@ class Server:
         status, body = self.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         return status, body
 
+    def end(self):
+        """Ends it. Returns the errors of its log as faults."""
+        self.process.terminate()
+        self.process.wait(30)
+        with open(self.log, encoding="utf-8", errors="replace") as log:
+            return [f"the log: {line.rstrip()[:300]}" for line in log if "ERROR" in line or "panic" in line]
+
 
 class Health(threading.Thread):
     """Asks for `/health` all the while."""
@@ -448,6 +455,15 @@ def percentile(times, part):
     return times[min(int(len(times) * part), len(times) - 1)] * 1000
 
 
+def report(faults):
+    """Ends the script: with the first faults, if there are any."""
+    for fault in faults[:40]:
+        print(fault)
+    if faults:
+        sys.exit(f"{len(faults)} faults")
+    print("content")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bench", required=True, help="the program")
@@ -493,16 +509,8 @@ def main():
             if args.health_ms and slowest > args.health_ms:
                 faults.append(f"/health took {slowest:.0f} ms")
         finally:
-            server.process.terminate()
-            server.process.wait(30)
-        with open(server.log, encoding="utf-8", errors="replace") as log:
-            lines = [line.rstrip() for line in log if "ERROR" in line or "panic" in line]
-        faults += [f"the log: {line[:300]}" for line in lines]
-    for fault in faults[:40]:
-        print(fault)
-    if faults:
-        sys.exit(f"{len(faults)} faults")
-    print("content")
+            faults += server.end()
+    report(faults)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from malformed_requests import MANAGING, Server
+from malformed_requests import MANAGING, Server, report
 
 CHECKS = ["not_a_server_error", "status_code_conformance", "content_type_conformance",
           "response_headers_conformance", "response_schema_conformance", "unsupported_method"]
@@ -42,27 +42,19 @@ def main():
             done = subprocess.run([str(part) for part in command], cwd=folder, capture_output=True, text=True)
             is_alive = server.process.poll() is None
         finally:
-            server.process.terminate()
-            server.process.wait(30)
+            faults = server.end()
         took = time.monotonic() - start
-        with open(server.log, encoding="utf-8", errors="replace") as log:
-            errors = [line.rstrip() for line in log if "ERROR" in line or "panic" in line]
     found = re.search(r"(\d+) generated", done.stdout)
     n_requests = int(found[1]) if found else 0
     operations = re.search(r"Tested: (\d+)", done.stdout)
     print(f"{n_requests} requests over {operations[1] if operations else 0} operations in {took:.0f} s")
-    faults = [f"the log: {line[:300]}" for line in errors]
     if done.returncode != 0:
         faults.append(done.stdout[-12000:] + done.stderr[-2000:])
     if n_requests < args.requests:
         faults.append(f"{n_requests} requests were made, expected at least {args.requests}")
     if not is_alive:
         faults.append(f"the server ended with {server.process.returncode}")
-    for fault in faults[:40]:
-        print(fault)
-    if faults:
-        sys.exit(f"{len(faults)} faults")
-    print("content")
+    report(faults)
 
 
 if __name__ == "__main__":

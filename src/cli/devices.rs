@@ -9,7 +9,7 @@ use crate::common::wording::bytes;
 use crate::ggml::{Device, DeviceKind, devices, rpc};
 
 use super::options::cores;
-use super::placement::PlacementOptions;
+use super::placement::Workers;
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
@@ -18,7 +18,7 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    placement: PlacementOptions,
+    workers: Workers,
 }
 
 fn kind(device: Device) -> &'static str {
@@ -32,7 +32,7 @@ fn kind(device: Device) -> &'static str {
 
 /// Lists all devices.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    args.placement.connect()?;
+    args.workers.connect()?;
     let all = devices();
     if args.json {
         let all = all.into_iter().map(|device| {

@@ -42,13 +42,20 @@ pub(super) struct PlacementOptions {
     /// Shares of the layers of each device, such as 3,1; default: by free memory
     #[arg(long, value_name = "SHARE,...", value_delimiter = ',')]
     tensor_split: Vec<f64>,
+    #[command(flatten)]
+    workers: Workers,
+}
+
+/// Devices of other machines.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct Workers {
     /// RPC workers (`bench rpc-worker`) whose devices are used. The protocol has neither encryption nor
     /// authentication: use it only in networks that you trust
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     rpc: Vec<String>,
 }
 
-impl PlacementOptions {
+impl Workers {
     /// Connects to the workers, if any are named.
     ///
     /// # Errors
@@ -59,13 +66,15 @@ impl PlacementOptions {
         }
         Ok(())
     }
+}
 
+impl PlacementOptions {
     /// Places the layers of a plan.
     ///
     /// # Errors
     /// A worker or a device that is not there, shares that do not fit the devices.
     pub(super) fn place(&self, plan: &mut Plan) -> Result<(), Failure> {
-        self.connect()?;
+        self.workers.connect()?;
         let devices = self.devices()?;
         let weights = self.weights(&devices)?;
         let n = match self.gpu_layers {
