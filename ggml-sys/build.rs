@@ -60,6 +60,7 @@ fn main() {
     println!("cargo::rerun-if-changed=src/shim.h");
     println!("cargo::rerun-if-changed=src/attention.c");
     println!("cargo::rerun-if-changed=src/attention.h");
+    println!("cargo::rerun-if-changed=src/devices.c");
     println!("cargo::rerun-if-changed=src/vec.h");
     println!("cargo::rerun-if-changed=src/matmul");
     println!("cargo::rerun-if-env-changed=GGML_SOURCE_DIR");
@@ -82,6 +83,7 @@ fn main() {
     c.files(C_FILES.iter().map(|file| source.join(file)));
     c.file("src/shim.c");
     c.file("src/attention.c");
+    c.file("src/devices.c");
     let mut cpp = compiler(&ggml, &out);
     cpp.cpp(true).std("c++17");
     cpp.files(CPP_FILES.iter().map(|file| source.join(file)));

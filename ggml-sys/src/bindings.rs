@@ -762,6 +762,12 @@ pub struct ggml_backend {
 }
 pub type ggml_backend_t = *mut ggml_backend;
 unsafe extern "C" {
+    pub fn ggml_backend_alloc_ctx_tensors_from_buft_size(
+        ctx: *mut ggml_context,
+        buft: ggml_backend_buffer_type_t,
+    ) -> usize;
+}
+unsafe extern "C" {
     pub fn ggml_backend_alloc_ctx_tensors_from_buft(
         ctx: *mut ggml_context,
         buft: ggml_backend_buffer_type_t,
@@ -968,13 +974,6 @@ unsafe extern "C" {
     ) -> usize;
 }
 unsafe extern "C" {
-    pub fn ggml_backend_sched_set_tensor_backend(
-        sched: ggml_backend_sched_t,
-        node: *mut ggml_tensor,
-        backend: ggml_backend_t,
-    );
-}
-unsafe extern "C" {
     pub fn ggml_backend_sched_alloc_graph(
         sched: ggml_backend_sched_t,
         graph: *mut ggml_cgraph,
@@ -1125,6 +1124,12 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn shim_device_takes_host_ptr(device: ggml_backend_dev_t) -> bool;
+}
+unsafe extern "C" {
+    pub fn shim_device_refuse_own_ops(device: ggml_backend_dev_t);
+}
+unsafe extern "C" {
+    pub fn shim_device_limit_memory(device: ggml_backend_dev_t, limit: usize) -> bool;
 }
 unsafe extern "C" {
     pub fn shim_buffer_zero(buffer: ggml_backend_buffer_t);

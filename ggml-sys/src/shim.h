@@ -38,6 +38,14 @@ bool shim_backend_set_n_threads(ggml_backend_t backend, int n_threads);
 // Whether a device can use memory of the host in place.
 bool shim_device_takes_host_ptr(ggml_backend_dev_t device);
 
+// Has a device of another machine, which claims to compute every operation, refuse those that are
+// addresses of functions of this process.
+void shim_device_refuse_own_ops(ggml_backend_dev_t device);
+
+// Has a device report at most this much memory, and refuse buffers beyond it; false if it is limited
+// already, or too many are. Counts the buffers of the device's own type that are made from now on.
+bool shim_device_limit_memory(ggml_backend_dev_t device, size_t limit);
+
 // Makes all bytes of a new buffer zero, on Linux without touching its pages: memory becomes
 // resident as it is used.
 void shim_buffer_zero(ggml_backend_buffer_t buffer);

@@ -69,7 +69,10 @@ fn entry(pool: &Pool, id: &str, info: &Info) -> Value {
         _ => Value::Null,
     };
     for (key, value) in loaded.as_object().into_iter().flatten() {
-        entry[key] = value.clone();
+        match key.as_str() {
+            "memory" => entry["meta"][key] = value.clone(),
+            _ => entry[key] = value.clone(),
+        }
     }
     entry
 }
@@ -85,6 +88,7 @@ pub(super) fn about(served: &Served) -> Value {
             "rerank": rerank::is_scorer(served),
             "classify": matches!(served.pooled, Ok(Pooled::Scores { .. })),
         },
+        "memory": served.memory,
     })
 }
 

@@ -125,7 +125,7 @@ fn kl(args: &Args, a: &[Value], b: &[Value]) -> Result<(), Failure> {
 
 /// The values of a model on an execution path.
 fn values(args: &Args, model: &Path, path: &[Step]) -> Result<Vec<Value>, Failure> {
-    let opened = args.load.open_placed(&Source::of(Some(model)))?;
+    let opened = args.load.open(&Source::of(Some(model)))?;
     let n = args.tokens.len();
     let defaults = Defaults {
         kv_type: TensorType::F32,

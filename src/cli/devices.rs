@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::common::wording::bytes;
 use crate::ggml::{Device, DeviceKind, devices, rpc};
 
-use super::options::cores;
+use super::options::{byte_count, cores};
 use super::placement::Workers;
 use super::{Failure, output};
 
@@ -70,6 +70,10 @@ pub(super) struct WorkerArgs {
     /// Number of compute threads; default: the cores of the machine
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Memory to lend of each device, in bytes, such as 512M or 8G: no more is reported, and what would need
+    /// more is refused; default: what is free
+    #[arg(long, value_name = "BYTES", value_parser = byte_count)]
+    mem: Option<u64>,
     /// Devices to lend, by the names that `bench devices` prints; default: the GPUs, or else the processor
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     device: Vec<String>,
@@ -100,5 +104,6 @@ pub(super) fn lend(args: &WorkerArgs) -> Result<(), Failure> {
         &format!("{}:{}", args.host, args.port),
         &lent,
         n_threads,
+        args.mem,
     )?)
 }

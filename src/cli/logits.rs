@@ -42,7 +42,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let opened = args.load.open_placed(&Source::of(Some(&args.model)))?;
+    let opened = args.load.open(&Source::of(Some(&args.model)))?;
     if args.load.check_tensors {
         super::inspect::check_tensors(&opened)?;
     }

@@ -253,6 +253,18 @@ pub(super) fn matrix_type(text: &str) -> Result<TensorType, String> {
     }
 }
 
+/// Parses a number of bytes, as it is or in a unit.
+pub(super) fn byte_count(text: &str) -> Result<u64, String> {
+    let fault = || format!("expected a number of bytes such as 512M or 4G, found `{text}`");
+    let units = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
+    let unit = units
+        .into_iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
+    let (number, shift) = unit.unwrap_or((text, 0));
+    let number: u64 = number.trim().parse().map_err(|_| fault())?;
+    number.checked_mul(1 << shift).ok_or_else(fault)
+}
+
 /// Values of a command for options that are not set.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Defaults {
@@ -270,11 +282,9 @@ impl LoadOptions {
         self.open_with(source, &self.archs.definitions()?)
     }
 
-    /// [`Self::open`] for running it: its layers are placed on devices.
-    pub(super) fn open_placed(&self, source: &Source) -> Result<Opened, Failure> {
-        let mut opened = self.open(source)?;
-        self.placement.place(&mut opened.plan)?;
-        Ok(opened)
+    /// Places the layers of a model that is to run with these options.
+    pub(super) fn place(&self, opened: &mut Opened, options: &Options) -> Result<(), Failure> {
+        self.placement.place(opened, options)
     }
 
     /// [`Self::open`] with given definitions.
@@ -329,8 +339,9 @@ impl LoadOptions {
         }
     }
 
-    /// Loads a model with a progress bar.
-    pub(super) fn load(&self, opened: Opened, options: Options) -> Result<Model, Failure> {
+    /// Places the layers of a model and loads it with a progress bar.
+    pub(super) fn load(&self, mut opened: Opened, options: Options) -> Result<Model, Failure> {
+        self.place(&mut opened, &options)?;
         let bar = progress_bar("loading", &opened.name);
         let Opened {
             plan,

@@ -2,14 +2,19 @@
 
 use clap::Args;
 
+use crate::files::models::Opened;
 use crate::ggml::{Device, DeviceKind, devices, rpc};
-use crate::plan::{Plan, Share};
+use crate::model::{Options, Placing};
+use crate::plan::{Move, PROCESSOR, Plan};
 
 use super::Failure;
 
 /// Number of layers that are not on the processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum GpuLayers {
+    /// As many as fit.
+    #[default]
+    Auto,
     All,
     Count(usize),
 }
@@ -19,29 +24,50 @@ impl std::str::FromStr for GpuLayers {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
+            "auto" => Ok(Self::Auto),
             "all" => Ok(Self::All),
             n => match n.parse() {
                 Ok(n) => Ok(Self::Count(n)),
-                Err(_) => Err("expected a number of layers or `all`".to_owned()),
+                Err(_) => Err("expected a number of layers, `auto` or `all`".to_owned()),
             },
         }
     }
 }
 
+/// Parses `PATTERN=DEVICE`.
+fn to_move(text: &str) -> Result<Move, String> {
+    let parts = text.rsplit_once('=');
+    let parts = parts.filter(|(pattern, device)| !pattern.is_empty() && !device.is_empty());
+    let (pattern, device) =
+        parts.ok_or("expected PATTERN=DEVICE, such as 'layers.*.moe=CPU'".to_owned())?;
+    Ok(Move {
+        pattern: pattern.to_owned(),
+        device: device.to_owned(),
+    })
+}
+
 /// Which layers run on which devices.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct PlacementOptions {
-    /// Number of layers on GPUs and other machines, counted from the last one; the head counts as a layer. A
-    /// number or all; default: all if there is such a device
-    #[arg(long, value_name = "N|all")]
+    /// Number of layers on GPUs and other machines, counted from the last one; the head counts as a layer.
+    /// auto = as many as fit; all = all, refused if they do not fit; default: auto
+    #[arg(long, value_name = "N|auto|all")]
     gpu_layers: Option<GpuLayers>,
+    /// Memory of each device that `--gpu-layers auto` leaves free, in MiB; default: 1024
+    #[arg(long, value_name = "MIB")]
+    fit_target: Option<u64>,
     /// GPUs and other machines to use, by the names that `bench devices` prints, in the order of the layers;
     /// none = only the processor; default: all of them
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     device: Vec<String>,
-    /// Shares of the layers of each device, such as 3,1; default: by free memory
+    /// Shares of the layers of each device, such as 3,1; default: `auto` fills one device after another, a
+    /// number of layers is shared by free memory
     #[arg(long, value_name = "SHARE,...", value_delimiter = ',')]
     tensor_split: Vec<f64>,
+    /// Blocks on another device than their layer, by the paths that `bench plan` prints, where * stands for
+    /// any characters, such as 'layers.*.moe=CPU'; may be repeated, the first match counts
+    #[arg(long, value_name = "PATTERN=DEVICE", value_parser = to_move)]
+    place: Vec<Move>,
     #[command(flatten)]
     workers: Workers,
 }
@@ -68,52 +94,77 @@ impl Workers {
     }
 }
 
+/// MiB of each device that stay free where layers are placed automatically: for what other programs and the
+/// device's own libraries take later.
+const MARGIN: u64 = 1024;
+/// Most paths that are named where a pattern matches none.
+const SHOWN: usize = 12;
+
 impl PlacementOptions {
-    /// Places the layers of a plan.
+    /// Places the layers of a model that is to run with these options.
     ///
     /// # Errors
-    /// A worker or a device that is not there, shares that do not fit the devices.
-    pub(super) fn place(&self, plan: &mut Plan) -> Result<(), Failure> {
+    /// A worker or a device that is not there, shares that do not fit the devices, patterns that match
+    /// nothing, layers that do not fit.
+    pub(super) fn place(&self, opened: &mut Opened, options: &Options) -> Result<(), Failure> {
         self.workers.connect()?;
         let devices = self.devices()?;
-        let weights = self.weights(&devices)?;
-        let n = match self.gpu_layers {
-            None | Some(GpuLayers::All) => plan.n_placeable(),
-            Some(GpuLayers::Count(n)) => n.min(plan.n_placeable()),
+        let shares = self.shares(&devices)?;
+        self.check_moves(&opened.plan)?;
+        let placing = Placing {
+            plan: &opened.plan,
+            weights: &opened.weights,
+            adapters: &opened.adapters,
+            options,
+            devices: &devices,
+            shares,
+            moves: &self.place,
+            margin: self.fit_target.unwrap_or(MARGIN).saturating_mul(1 << 20),
         };
-        let shares = devices.iter().zip(split(n, &weights));
-        let shares = shares.map(|(device, n_layers)| Share {
-            device: device.name(),
-            n_layers,
-        });
-        plan.place(&shares.collect::<Vec<_>>());
+        let n_placeable = opened.plan.n_placeable();
+        let split = match self.gpu_layers.unwrap_or_default() {
+            _ if devices.is_empty() => Vec::new(),
+            GpuLayers::Auto => placing.auto()?,
+            GpuLayers::All => placing.count(n_placeable)?,
+            GpuLayers::Count(n) => placing.count(n.min(n_placeable))?,
+        };
+        opened.plan = placing.placed(&split);
         Ok(())
     }
 
     /// The devices to use besides the processor.
     fn devices(&self) -> Result<Vec<Device>, Failure> {
+        let is_gpu =
+            |device: &Device| matches!(device.kind(), DeviceKind::Gpu | DeviceKind::IntegratedGpu);
         if self.device.is_empty() {
-            let is_gpu = |device: &Device| {
-                matches!(device.kind(), DeviceKind::Gpu | DeviceKind::IntegratedGpu)
-            };
             return Ok(devices().into_iter().filter(is_gpu).collect());
         }
-        let named = self.device.iter().filter(|name| *name != "none");
-        Ok(named
-            .map(|name| Device::named(name))
-            .collect::<Result<_, _>>()?)
+        let mut named: Vec<Device> = Vec::with_capacity(self.device.len());
+        for name in self.device.iter().filter(|name| *name != "none") {
+            let device = Device::named(name)?;
+            if device.kind() == DeviceKind::Cpu {
+                anyhow::bail!(
+                    "--device {name}: the processor has the layers that no other device has; none = only the processor"
+                );
+            }
+            if named.contains(&device) {
+                anyhow::bail!("--device: {name} is named twice");
+            }
+            named.push(device);
+        }
+        Ok(named)
     }
 
-    /// How the layers are shared out among the devices.
-    fn weights(&self, devices: &[Device]) -> Result<Vec<f64>, Failure> {
+    /// The given shares of the devices.
+    fn shares(&self, devices: &[Device]) -> Result<Option<&[f64]>, Failure> {
         if self.tensor_split.is_empty() {
-            let free = |device: &Device| device.memory().0.max(1) as f64;
-            return Ok(devices.iter().map(free).collect());
+            return Ok(None);
         }
         let is_share = |share: &f64| share.is_finite() && *share >= 0.0;
         let total: f64 = self.tensor_split.iter().sum();
         if self.tensor_split.len() != devices.len()
             || !self.tensor_split.iter().all(is_share)
+            || !total.is_finite()
             || total <= 0.0
         {
             anyhow::bail!(
@@ -122,23 +173,41 @@ impl PlacementOptions {
                 self.tensor_split
             );
         }
-        Ok(self.tensor_split.clone())
+        Ok(Some(&self.tensor_split))
+    }
+
+    /// Refuses moves that move nothing, or to nowhere.
+    fn check_moves(&self, plan: &Plan) -> Result<(), Failure> {
+        for to in &self.place {
+            if to.device != PROCESSOR {
+                Device::named(&to.device)?;
+            }
+            if !plan.placeable().any(|path| to.matches(path)) {
+                anyhow::bail!(
+                    "--place: `{}` matches no block; found {}",
+                    to.pattern,
+                    kinds_of_paths(plan).join(", ")
+                );
+            }
+        }
+        Ok(())
     }
 }
 
-/// Splits `n` in proportion to weights: the sums of the parts up to each are rounded, so that the parts
-/// add up to `n`.
-fn split(n: usize, weights: &[f64]) -> Vec<usize> {
-    let total: f64 = weights.iter().sum();
-    let (mut sum, mut before) = (0.0, 0);
-    let part = |weight: &f64| {
-        sum += weight;
-        let end = (n as f64 * sum / total).round() as usize;
-        let part = end - before;
-        before = end;
-        part
-    };
-    weights.iter().map(part).collect()
+/// The paths of a plan, those that differ in the number of a layer alone as one pattern.
+fn kinds_of_paths(plan: &Plan) -> Vec<String> {
+    let mut kinds: Vec<String> = Vec::new();
+    for path in plan.placeable() {
+        let parts = path.split('.');
+        let is_number = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
+        let parts = parts.map(|part| if is_number(part) { "*" } else { part });
+        let kind = parts.collect::<Vec<_>>().join(".");
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    kinds.truncate(SHOWN);
+    kinds
 }
 
 #[cfg(test)]
@@ -146,12 +215,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_follow_the_weights_and_add_up() {
-        assert_eq!(split(10, &[1.0, 1.0]), [5, 5]);
-        assert_eq!(split(10, &[3.0, 1.0]), [8, 2]);
-        assert_eq!(split(3, &[1.0, 1.0]), [2, 1]);
-        assert_eq!(split(1, &[0.0, 1.0]), [0, 1]);
-        assert_eq!(split(0, &[2.0]), [0]);
-        assert_eq!(split(7, &[]), [0usize; 0]);
+    fn moves_and_numbers_of_layers_are_read() {
+        let found = to_move("layers.*.moe=RPC0[1.2.3.4:5]").expect("a move");
+        assert_eq!(
+            (&*found.pattern, &*found.device),
+            ("layers.*.moe", "RPC0[1.2.3.4:5]")
+        );
+        for wrong in ["", "x", "=CPU", "x="] {
+            assert!(to_move(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!("auto".parse(), Ok(GpuLayers::Auto));
+        assert_eq!("3".parse(), Ok(GpuLayers::Count(3)));
+        assert!("-1".parse::<GpuLayers>().is_err());
     }
 }

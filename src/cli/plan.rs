@@ -9,6 +9,7 @@ use crate::arch::{Join, OptionKind, Resolved, Resource};
 use crate::common::wording::bytes;
 use crate::files::models::{Source, unread_keys};
 use crate::inspect::describe::has_effect;
+use crate::model::{DeviceUse, Estimator};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan, StatePlan, Unit};
 
 use super::options::LoadOptions;
@@ -27,11 +28,23 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let opened = args.load.open_placed(&Source::of(args.model.as_deref()))?;
+    let mut opened = args.load.open(&Source::of(args.model.as_deref()))?;
+    let settings = args.load.resolve(&opened, super::run::DEFAULTS);
+    args.load.place(&mut opened, &settings)?;
     let plan = &opened.plan;
+    // Where there is the processor alone, `bench inspect` says more.
+    let memory = match plan.devices.is_empty() {
+        true => Vec::new(),
+        false => {
+            let mut estimator = Estimator::with(plan, &opened.weights, &opened.adapters)?;
+            estimator.memory(&settings)?.devices
+        }
+    };
     let unread = unread_keys(plan, opened.weights.metadata());
     if args.json {
-        return output::line(serde_json::to_string_pretty(&to_json(plan, &unread))?);
+        return output::line(serde_json::to_string_pretty(&to_json(
+            plan, &unread, &memory,
+        ))?);
     }
     let mut text = format!(
         "{} ({}): {} layers, {} weights in {}, vocabulary {}, trained on {} positions\n",
@@ -43,6 +56,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         plan.n_vocab,
         plan.n_ctx_train
     );
+    for used in &memory {
+        text.push_str(&format!(
+            "{}: weights {}, key/value cache and states {}, scratch memory {} for {} tokens\n",
+            used.device,
+            bytes(used.mapped.saturating_add(used.weights)),
+            bytes(used.cache),
+            bytes(used.compute),
+            settings.n_ctx
+        ));
+    }
     for (at, rope) in plan.ropes.iter().enumerate() {
         let users = match plan
             .ropes
@@ -259,7 +282,7 @@ fn option(plan: &Plan, kind: OptionKind, value: &Resolved) -> String {
 }
 
 /// The plan as JSON.
-fn to_json(plan: &Plan, unread: &[String]) -> Value {
+fn to_json(plan: &Plan, unread: &[String], memory: &[DeviceUse]) -> Value {
     json!({
         "arch": plan.arch,
         "mode": plan.mode.name(),
@@ -296,6 +319,7 @@ fn to_json(plan: &Plan, unread: &[String]) -> Value {
         })),
         "unclaimed": plan.unclaimed,
         "unread": unread,
+        "memory": memory,
     })
 }
 

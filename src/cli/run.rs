@@ -76,19 +76,21 @@ impl Completing {
     }
 }
 
+/// How a model runs for one person.
+pub(super) const DEFAULTS: Defaults = Defaults {
+    kv_type: TensorType::F16,
+    flash_attn: true,
+    max_ctx: super::serve::MAX_CTX,
+    n_batch: Options::N_BATCH,
+};
+
 /// Loads the model, with a bar on a terminal.
 pub(super) fn start(args: &Completing) -> Result<Served, Failure> {
-    let opened = args.load.open_placed(&Source::of(args.model.as_deref()))?;
+    let mut opened = args.load.open(&Source::of(args.model.as_deref()))?;
     if args.load.check_tensors {
         super::inspect::check_tensors(&opened)?;
     }
-    let defaults = Defaults {
-        kv_type: TensorType::F16,
-        flash_attn: true,
-        max_ctx: super::serve::MAX_CTX,
-        n_batch: Options::N_BATCH,
-    };
-    let mut options = args.load.resolve(&opened, defaults);
+    let mut options = args.load.resolve(&opened, DEFAULTS);
     let limits = Limits {
         n_ctx: options.n_ctx,
         n_parallel: 1,
@@ -98,7 +100,6 @@ pub(super) fn start(args: &Completing) -> Result<Served, Failure> {
         diffusion: Diffusion::default(),
         queue_time: None,
         answer_time: None,
-        step_time: None,
     };
     if args.stateless {
         options.n_batch = options.n_ctx;
@@ -108,6 +109,7 @@ pub(super) fn start(args: &Completing) -> Result<Served, Failure> {
         let n_embd = opened.plan.n_embd;
         return Err(Unfit::Vectors { n_embd }.into());
     }
+    args.load.place(&mut opened, &options)?;
     let bar = progress_bar("loading", &opened.name);
     let of_thread = bar.clone();
     let served = Served::start(

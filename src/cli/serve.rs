@@ -19,11 +19,10 @@ use crate::engine::{Limits, StartError, ends_in_vectors};
 use crate::files::models::{self, Opened, Source};
 use crate::inspect::diagram::{Drawing, Sample, svg};
 use crate::model::{self, Options};
-use crate::weights::TensorType;
 
 use super::config::Layers;
 use super::diffusion::DiffusionOptions;
-use super::options::{Defaults, LoadOptions};
+use super::options::{LoadOptions, byte_count};
 use super::{Failure, engine, output};
 
 /// Upper limit of the context length that a file gives, unless `--ctx` is set; in tokens.
@@ -50,10 +49,6 @@ pub(super) struct Args {
     /// long prefill does not count, for another part of the process answers; 0 = off
     #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds)]
     hang_time: Duration,
-    /// Number of seconds that one step of a model's engine, or loading without any progress, may take: the engine process
-    /// is ended then as one that hangs, such as where an RPC worker or a driver does not answer; 0 = no limit
-    #[arg(long, default_value = "300", value_name = "SECONDS", value_parser = seconds)]
-    step_time: Duration,
     /// Load models into the server's own process: what ends a model's engine then ends the server. Without it, every
     /// model has an engine process of its own
     #[arg(long)]
@@ -72,7 +67,7 @@ pub(super) struct Args {
     queue: usize,
     /// Size of the KV cache that all requests share, in bytes, such as 512M or 4G; default: a whole context
     /// for each parallel request
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = byte_count)]
     cache: Option<u64>,
     /// Maximum number of recurrent-state checkpoints in the prefix cache; 0 = off
     #[arg(long, default_value_t = 16, value_name = "N")]
@@ -125,17 +120,6 @@ pub(super) struct Args {
     /// The options of a model as a command line, for its engine process.
     #[arg(skip)]
     pub(super) line: Vec<OsString>,
-}
-
-fn bytes(text: &str) -> Result<u64, String> {
-    let fault = || format!("expected a number of bytes such as 512M or 4G, found `{text}`");
-    let units = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
-    let unit = units
-        .into_iter()
-        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)));
-    let (number, shift) = unit.unwrap_or((text, 0));
-    let number: u64 = number.trim().parse().map_err(|_| fault())?;
-    number.checked_mul(1 << shift).ok_or_else(fault)
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -346,7 +330,8 @@ pub(super) fn fault(error: Failure) -> LoadFault {
 
 /// Whether a model could not be loaded because memory is used otherwise.
 fn lacks_memory(error: &Failure) -> bool {
-    let is_memory = |cause: &model::Error| matches!(cause, model::Error::Memory { .. });
+    use model::Error::{DeviceMemory, Memory};
+    let is_memory = |cause: &model::Error| matches!(cause, Memory { .. } | DeviceMemory { .. });
     error.chain().any(|cause| match cause.downcast_ref() {
         Some(StartError::Load(cause)) => is_memory(cause),
         _ => cause.downcast_ref().is_some_and(is_memory),
@@ -380,7 +365,6 @@ fn start_process(args: &Args, mut wanted: Wanted<'_>) -> Result<Process, LoadFau
     let launch = Launch {
         command: engine::command(&wanted, &args.line),
         hang_time: args.hang_time,
-        step_time: args.step_time,
         on_line: engine::relay(wanted.name),
     };
     Process::start(wanted.name, launch, &mut *wanted.progress)
@@ -397,24 +381,19 @@ fn start_here(args: &Args, wanted: Wanted<'_>) -> Result<Started, Failure> {
 
 /// Loads a model. `progress` is called with the bytes loaded and the bytes in all.
 pub(super) fn start(args: &Args, source: &Source, progress: Progress) -> Result<Served, Failure> {
-    let opened = args.load.open_placed(source)?;
+    let mut opened = args.load.open(source)?;
     if args.load.check_tensors {
         super::inspect::check_tensors(&opened)?;
     }
     let (options, limits) = settings_of(args, &opened)?;
+    args.load.place(&mut opened, &options)?;
     tracing::info!(model = opened.name, "loading");
     Ok(Served::start(opened, options, limits, progress)?)
 }
 
 /// How a model runs.
 fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failure> {
-    let defaults = Defaults {
-        kv_type: TensorType::F16,
-        flash_attn: true,
-        max_ctx: MAX_CTX,
-        n_batch: Options::N_BATCH,
-    };
-    let mut options = args.load.resolve(opened, defaults);
+    let mut options = args.load.resolve(opened, super::run::DEFAULTS);
     let mut n_parallel = args.parallel.max(1);
     // Nothing is generated: a text is read once, in one pass, and nothing of it is kept.
     let only_reads = ends_in_vectors(&opened.plan);
@@ -445,7 +424,6 @@ fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failur
         diffusion: args.diffusion.set(),
         queue_time: args.queue_time,
         answer_time: args.answer_time,
-        step_time: (!args.step_time.is_zero()).then_some(args.step_time),
     };
     Ok((options, limits))
 }

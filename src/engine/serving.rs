@@ -3,7 +3,7 @@
 //! Joins what the command line and the API both need, so that they serve the same thing.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
@@ -13,7 +13,7 @@ use crate::arch::{Mode, Resolved};
 use crate::engine::{self, Handle, Limits, StartError, Unfit};
 use crate::files::models::{Opened, tokenizer_of};
 use crate::files::prompts::Prompts;
-use crate::model::{self, Model, Options};
+use crate::model::{self, DeviceUse, Model, Options};
 use crate::plan::Plan;
 use crate::text::calls::Dialect;
 use crate::text::template::{
@@ -55,6 +55,8 @@ pub struct Served {
     pub labels: Vec<String>,
     /// Its numbers.
     pub facts: Facts,
+    /// What it takes on each device.
+    pub memory: Vec<DeviceUse>,
 }
 
 /// What a model gives of a whole text.
@@ -285,8 +287,12 @@ impl Served {
         let labels = labels(&plan.arch, weights.metadata());
         let rerank_template = weights.metadata().str(RERANK_TEMPLATE).map(str::to_owned);
         let fingerprint = fingerprint(&name, &plan, &options);
+        let taken = Arc::new(OnceLock::new());
+        let of_engine = Arc::clone(&taken);
         let (handle, _thread) = engine::start(Arc::new(tokenizer), limits, move || {
-            Model::load_with(plan, &weights, &adapters, options, &mut *progress)
+            let model = Model::load_with(plan, &weights, &adapters, options, &mut *progress)?;
+            let _ = of_engine.set(model.memory());
+            Ok(model)
         })
         .map_err(|source| Error::Start { model, source })?;
         Ok(Self {
@@ -305,6 +311,9 @@ impl Served {
             rerank_template,
             labels,
             facts,
+            memory: taken
+                .get()
+                .map_or_else(Vec::new, |taken| taken.devices.clone()),
         })
     }
 

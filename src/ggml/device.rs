@@ -132,9 +132,27 @@ impl Device {
         (free, total)
     }
 
+    /// Bytes that can be taken; `None` where the device does not say.
+    pub fn free_memory(self) -> Option<u64> {
+        let (free, total) = self.memory();
+        (total > 0).then_some(free as u64)
+    }
+
     fn buffer_type(self) -> sys::ggml_backend_buffer_type_t {
         // SAFETY: every device has a default buffer type that lives as long as the program.
         unsafe { sys::ggml_backend_dev_buffer_type(self.as_ptr()) }
+    }
+
+    /// Bytes that [`Self::allocate`] would take for an arena whose tensors have no memory yet.
+    pub fn bytes_for(self, arena: &Arena) -> u64 {
+        // SAFETY: the context and the buffer type are alive; sizes are computed, no memory is taken.
+        let bytes = unsafe {
+            sys::ggml_backend_alloc_ctx_tensors_from_buft_size(
+                arena.0.ctx.as_ptr(),
+                self.buffer_type(),
+            )
+        };
+        bytes as u64
     }
 
     /// Gives every tensor of an arena that has no memory yet memory on this device, zeroed. Where the
@@ -222,6 +240,11 @@ impl Device {
             return Err(fault("ggml refused the memory".into()));
         };
         let buffer = Buffer(buffer);
+        // SAFETY: the buffer was just made.
+        unsafe {
+            let usage = sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+            sys::ggml_backend_buffer_set_usage(buffer.0.as_ptr(), usage);
+        }
         let mut unaligned = Vec::new();
         for &(tensor, offset) in places {
             if tensor.is_allocated() {
@@ -268,11 +291,28 @@ impl Device {
     /// # Errors
     /// A refusal by ggml.
     pub fn stand_in(self, arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
+        self.stand_in_for(arena, tensors, sys::GGML_BACKEND_BUFFER_USAGE_ANY)
+    }
+
+    /// [`Self::stand_in`] for weights, as [`Self::allocate_weights`] takes memory for them.
+    ///
+    /// # Errors
+    /// A refusal by ggml.
+    pub fn stand_in_weights(self, arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
+        self.stand_in_for(arena, tensors, sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
+    }
+
+    fn stand_in_for(
+        self,
+        arena: &Arena,
+        tensors: &[&Tensor],
+        usage: sys::ggml_backend_buffer_usage,
+    ) -> Result<(), Error> {
         let Some(largest) = tensors.iter().map(|tensor| tensor.bytes()).max() else {
             return Ok(());
         };
         if self.kind() != DeviceKind::Cpu {
-            return self.stand_in_elsewhere(arena, tensors);
+            return self.stand_in_elsewhere(arena, tensors, usage);
         }
         // SAFETY: the buffer type lives as long as the program.
         let align = unsafe { sys::ggml_backend_buft_get_alignment(self.buffer_type()) };
@@ -287,6 +327,8 @@ impl Device {
                 message: "ggml refused the place".into(),
             })?;
         let place = buffer.0.as_ptr();
+        // SAFETY: the buffer was just made.
+        unsafe { sys::ggml_backend_buffer_set_usage(place, usage) };
         arena.mark_stand_in();
         arena.own(buffer, None);
         for tensor in tensors {
@@ -308,12 +350,19 @@ impl Device {
 
     /// [`Self::stand_in`] on a device whose memory the host does not address: an empty buffer, which
     /// tells the scheduler where the tensors belong.
-    fn stand_in_elsewhere(self, arena: &Arena, tensors: &[&Tensor]) -> Result<(), Error> {
+    fn stand_in_elsewhere(
+        self,
+        arena: &Arena,
+        tensors: &[&Tensor],
+        usage: sys::ggml_backend_buffer_usage,
+    ) -> Result<(), Error> {
         // SAFETY: the buffer type lives as long as the program; a buffer of no bytes takes no memory.
         let ptr = unsafe { sys::ggml_backend_buft_alloc_buffer(self.buffer_type(), 0) };
         let buffer = NonNull::new(ptr)
             .map(Buffer)
             .ok_or_else(|| Error::Device(format!("{} refused an empty buffer", self.name())))?;
+        // SAFETY: the buffer was just made.
+        unsafe { sys::ggml_backend_buffer_set_usage(buffer.0.as_ptr(), usage) };
         for tensor in tensors.iter().filter(|tensor| !tensor.is_allocated()) {
             // SAFETY: both are alive as long as the arena, which is marked below: no graph over the
             // tensor runs, and nothing reads or writes it.

@@ -169,12 +169,14 @@ impl Executor {
         }
     }
 
-    /// Scratch bytes that a graph would need on each device, without taking them.
+    /// Scratch bytes that a graph would need on each device, the processor first, without taking them. The
+    /// graph is used up where there are several devices: it refers to copies of values that the next one
+    /// replaces.
     ///
     /// # Errors
     /// The graph is larger than the executor's capacity.
-    pub fn measure(&mut self, graph: &Graph) -> Result<Vec<(String, usize)>, Error> {
-        self.fits(graph)?;
+    pub fn measure(&mut self, graph: Graph) -> Result<Vec<u64>, Error> {
+        self.fits(&graph)?;
         self.graph = None;
         self.scratch = ScratchId::new();
         let mut sizes = vec![0usize; self.backends.len()];
@@ -184,52 +186,25 @@ impl Executor {
         };
         // SAFETY: the scheduler is alive; measuring leaves assignments that must be reset.
         unsafe { sys::ggml_backend_sched_reset(self.sched()) };
-        // SAFETY: backends are alive and have static names.
-        let names = self
-            .backends
-            .iter()
-            .map(|b| unsafe { text(sys::ggml_backend_name(b.0.as_ptr())) });
-        Ok(names.zip(sizes).collect())
+        sizes.rotate_right(1);
+        Ok(sizes.into_iter().map(|bytes| bytes as u64).collect())
     }
 
-    /// Takes the scratch memory that a graph needs, so that smaller ones need none.
+    /// Takes the scratch memory that a graph needs, so that smaller ones need none. Uses the graph up as
+    /// [`Self::measure`] does.
     ///
     /// # Errors
     /// Not enough memory.
-    pub fn reserve(&mut self, graph: &Graph) -> Result<(), Error> {
-        self.has_memory(graph)?;
+    pub fn reserve(&mut self, graph: Graph) -> Result<(), Error> {
+        self.has_memory(&graph)?;
         self.graph = None;
         self.scratch = ScratchId::new();
         // SAFETY: the graph fits the scheduler.
         let done = unsafe {
             sys::ggml_backend_sched_reset(self.sched());
-            self.pin(graph);
             sys::ggml_backend_sched_reserve(self.sched(), graph.as_ptr())
         };
         done.then_some(()).ok_or_else(|| self.no_scratch())
-    }
-
-    /// Puts the operations of this program's own on the processor. A worker on another machine claims to
-    /// support every operation, and these are addresses of functions.
-    ///
-    /// # Safety
-    /// The graph fits the scheduler, which was just reset.
-    unsafe fn pin(&self, graph: &Graph) {
-        let [.., cpu] = self.backends.as_slice() else {
-            return;
-        };
-        if self.backends.len() == 1 {
-            return;
-        }
-        for i in 0..graph.n_nodes() {
-            // SAFETY: the index is below the number of nodes, and the backend is the scheduler's.
-            unsafe {
-                let node = sys::ggml_graph_node(graph.as_ptr(), i as i32);
-                if sys::shim_tensor_op(node) as sys::ggml_op == sys::GGML_OP_CUSTOM {
-                    sys::ggml_backend_sched_set_tensor_backend(self.sched(), node, cpu.0.as_ptr());
-                }
-            }
-        }
     }
 
     fn no_scratch(&self) -> Error {
@@ -260,7 +235,6 @@ impl Executor {
         // have places already lie in the scratch memory as it is now, and keep them.
         let (done, bytes) = unsafe {
             sys::ggml_backend_sched_reset(self.sched());
-            self.pin(&graph);
             let done = sys::ggml_backend_sched_alloc_graph(self.sched(), graph.as_ptr());
             let bytes =
                 |b: &Backend| sys::ggml_backend_sched_get_buffer_size(self.sched(), b.0.as_ptr());

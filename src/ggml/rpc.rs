@@ -48,6 +48,10 @@ pub fn connect(endpoint: &str) -> Result<Vec<Device>, Error> {
             .filter_map(|i| NonNull::new(sys::ggml_backend_reg_dev_get(reg, i)).map(Device))
             .collect()
     };
+    for device in &found {
+        // SAFETY: the device is one of another machine; no graph of this program has been scheduled on it.
+        unsafe { sys::shim_device_refuse_own_ops(device.as_ptr()) };
+    }
     if !found.iter().all(|device| super::devices().contains(device)) {
         // SAFETY: as above; the registry has none of these devices yet.
         unsafe { sys::ggml_backend_register(reg) };
@@ -55,12 +59,27 @@ pub fn connect(endpoint: &str) -> Result<Vec<Device>, Error> {
     Ok(found)
 }
 
-/// Lends devices to other machines on `HOST:PORT`: one client at a time, until the process ends.
+/// Lends devices to other machines on `HOST:PORT`: one client at a time, until the process ends. Of each
+/// device at most `most` bytes are lent, if that is given.
 ///
 /// # Errors
-/// The address cannot be listened on, or a device does not start.
-pub fn serve(endpoint: &str, devices: &[Device], n_threads: usize) -> Result<(), Error> {
+/// The address cannot be listened on, or a device does not start or cannot be limited.
+pub fn serve(
+    endpoint: &str,
+    devices: &[Device],
+    n_threads: usize,
+    most: Option<u64>,
+) -> Result<(), Error> {
     let fault = |message: &str| Error::Device(format!("RPC worker {endpoint}: {message}"));
+    for device in devices {
+        let Some(most) = most else { break };
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        // SAFETY: the device lives as long as the program, which has made no buffer of it yet and from here
+        // on uses it on this thread alone.
+        if !unsafe { sys::shim_device_limit_memory(device.as_ptr(), most) } {
+            return Err(fault(&format!("{} cannot be limited", device.name())));
+        }
+    }
     let name = CString::new(endpoint).map_err(|_| fault("the name has a zero byte"))?;
     let mut raw: Vec<_> = devices.iter().map(|device| device.as_ptr()).collect();
     // SAFETY: the name is NUL-terminated, the devices live as long as the program, and the call does

@@ -84,9 +84,9 @@ impl Adapters {
     pub(super) fn stand_in(plan: &Plan, adapters: &[Adapter]) -> Result<Self, Error> {
         Self::place(plan, adapters, |planned, adapter| {
             let layout = Layout::new(planned, &adapter.weights, &mut |_, _| {})?;
-            let mapped = layout.mapped_bytes;
-            let (tensors, copied) = layout.stand_in(planned, &[Device::cpu()?])?;
-            Ok((tensors, mapped, copied))
+            let laid_out = layout.stand_in(planned, &[Device::cpu()?])?;
+            let (mapped, copied) = (laid_out.mapped_bytes, laid_out.copied_bytes);
+            Ok((laid_out.tensors, mapped, copied))
         })
     }
 

@@ -57,18 +57,28 @@ impl<'d> Arenas<'d> {
         arenas.filter_map(|(device, arena)| Some((*device, arena.as_ref()?)))
     }
 
-    /// Takes memory for all tensors, `allocate` for those of one device; returns its bytes.
+    /// Bytes that the tensors take on each device, before they have memory.
+    pub(super) fn bytes(&self) -> Vec<u64> {
+        let of = |(device, arena): (&Device, &Option<(Arena, Vec<Tensor>)>)| {
+            let arena = arena.as_ref();
+            arena.map_or(0, |(arena, _)| device.bytes_for(arena))
+        };
+        self.devices.iter().zip(&self.arenas).map(of).collect()
+    }
+
+    /// Takes memory for all tensors, `allocate` for those of one device; returns the bytes on each.
     ///
     /// # Errors
     /// As `allocate`.
     pub(super) fn allocate(
         &self,
         allocate: impl Fn(Device, &Arena) -> Result<usize, Error>,
-    ) -> Result<usize, Error> {
-        let mut each = self.each();
-        each.try_fold(0, |sum, (device, (arena, _))| {
-            Ok(sum + allocate(device, arena)?)
-        })
+    ) -> Result<Vec<u64>, Error> {
+        let of = |(device, arena): (&Device, &Option<(Arena, Vec<Tensor>)>)| match arena {
+            Some((arena, _)) => Ok(allocate(*device, arena)? as u64),
+            None => Ok(0),
+        };
+        self.devices.iter().zip(&self.arenas).map(of).collect()
     }
 
     /// Gives all tensors places without memory, for measuring.
@@ -78,6 +88,16 @@ impl<'d> Arenas<'d> {
     pub(super) fn stand_in(&self) -> Result<(), Error> {
         self.each().try_for_each(|(device, (arena, tensors))| {
             device.stand_in(arena, &tensors.iter().collect::<Vec<_>>())
+        })
+    }
+
+    /// The same for weights.
+    ///
+    /// # Errors
+    /// As [`Device::stand_in_weights`].
+    pub(super) fn stand_in_weights(&self) -> Result<(), Error> {
+        self.each().try_for_each(|(device, (arena, tensors))| {
+            device.stand_in_weights(arena, &tensors.iter().collect::<Vec<_>>())
         })
     }
 }

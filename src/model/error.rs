@@ -6,6 +6,8 @@ use crate::common::wording::bytes;
 use crate::ggml;
 use crate::weights::{self, TensorType};
 
+use super::results::DeviceUse;
+
 /// Why a model could not be loaded or run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -47,6 +49,19 @@ pub enum Error {
         needed: u64,
         /// Bytes available.
         available: u64,
+    },
+    /// What is placed on a device would not fit there.
+    #[error(
+        "not enough memory on {}: {} needed (weights {}, key/value cache and states {}, scratch memory {}), {} free{advice}",
+        used.device, bytes(used.taken()), bytes(used.weights), bytes(used.cache), bytes(used.compute), bytes(*free)
+    )]
+    DeviceMemory {
+        /// What would be taken there.
+        used: Box<DeviceUse>,
+        /// Bytes that the device has free.
+        free: u64,
+        /// Settings with which it would fit, after a separator; empty if none is known.
+        advice: String,
     },
     /// No slot is left for a token.
     #[error("the cache is full: {needed} positions needed, {free} of {n_ctx} free")]

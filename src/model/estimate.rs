@@ -7,7 +7,7 @@
 use crate::arch::Mode;
 use crate::blocks::cache::Cache;
 use crate::files::lora::Adapter;
-use crate::ggml::{Device, Executor, Graph, Tensor};
+use crate::ggml::{Device, Executor, Graph};
 use crate::plan::{Plan, StatePlan};
 use crate::weights::{TensorType, Weights};
 
@@ -17,19 +17,17 @@ use super::cache::store::KeyValues;
 use super::devices;
 use super::error::{Error, Purpose};
 use super::graph;
-use super::load::{self, Layout};
+use super::load::{self, Layout, StandIns};
 use super::memory;
 use super::options::Options;
-use super::results::MemoryUse;
+use super::results::{DeviceUse, MemoryUse};
 use super::shape::{Shape, Sources};
 
 /// A model that is laid out and not loaded.
 pub struct Estimator<'p> {
     plan: &'p Plan,
-    tensors: Vec<Tensor>,
+    laid_out: StandIns,
     adapters: Adapters,
-    mapped: u64,
-    copied: u64,
     executor: Executor,
     devices: Vec<Device>,
 }
@@ -49,24 +47,20 @@ impl<'p> Estimator<'p> {
     /// As [`Self::new`].
     pub fn with(plan: &'p Plan, weights: &Weights, adapters: &[Adapter]) -> Result<Self, Error> {
         let layout = Layout::new(&plan.tensors, weights, &mut |_, _| {})?;
-        let mapped = layout.mapped_bytes;
         let devices = devices::of_plan(plan)?;
-        let (tensors, copied) = layout.stand_in(&plan.tensors, &devices)?;
+        let laid_out = layout.stand_in(&plan.tensors, &devices)?;
         let adapters = Adapters::stand_in(plan, adapters)?;
         let capacity = graph::capacity(plan, adapters.capacity());
         Ok(Self {
             plan,
-            tensors,
-            mapped: mapped + adapters.mapped_bytes,
-            copied: copied + adapters.copied_bytes,
+            laid_out,
             adapters,
             executor: Executor::new(&devices, 1, capacity)?,
             devices,
         })
     }
 
-    /// What the model would take with these settings, in bytes; caches without what rounds their parts up
-    /// to the machine's boundaries.
+    /// What the model would take with these settings, in bytes.
     ///
     /// # Errors
     /// What [`Model::load`](super::Model::load) says of the settings, but for memory that is not there.
@@ -74,28 +68,53 @@ impl<'p> Estimator<'p> {
         if options.deterministic {
             options.check_deterministic(self.plan)?;
         }
-        let cache = options.check_cache(self.plan)?;
-        let shape = Shape::largest(options, self.plan, &options.n_slots(self.plan));
+        options.check_cache(self.plan)?;
+        let n_slots = options.n_slots(self.plan);
+        let types = [options.k_type, options.v_type];
+        let (_, rows) = KeyValues::describe(self.plan, &self.devices, &n_slots, types)?;
+        let (_, states) = States::describe(self.plan, &self.devices, options.n_rows())?;
+        let caches = [rows.bytes(), states.bytes()];
+        let shape = Shape::largest(options, self.plan, &n_slots);
         let graph = self.graph(options, &shape)?;
-        let sizes = self.executor.measure(&graph)?;
+        let compute = self.executor.measure(graph)?;
+        let mapped = self.laid_out.mapped_bytes + self.adapters.mapped_bytes;
+        let total = |parts: &[u64]| parts.iter().copied().fold(0, u64::saturating_add);
         Ok(MemoryUse {
-            mapped: self.mapped,
-            copied: self.copied,
-            cache,
-            compute: sizes.iter().map(|(_, bytes)| *bytes as u64).sum(),
+            mapped,
+            copied: self.laid_out.copied_bytes + self.adapters.copied_bytes,
+            cache: total(&caches[0]).saturating_add(total(&caches[1])),
+            compute: total(&compute),
+            devices: DeviceUse::of_plan(
+                self.plan,
+                [mapped, self.adapters.copied_bytes],
+                &self.laid_out.taken,
+                caches.each_ref().map(Vec::as_slice),
+                &compute,
+            ),
         })
     }
 
-    /// Whether loading would find enough memory, by the loader's own checks in the same order. At the loader's
-    /// last check the copied weights are in memory already; here they are added to what the check needs.
+    /// Whether loading would find enough memory on every device, by the loader's own checks in the same order.
+    /// At the loader's last check the copied weights are in memory already; here they are added to what the
+    /// check needs.
     ///
     /// # Errors
     /// What [`Model::load`](super::Model::load) would say.
     pub fn check(&mut self, options: &Options) -> Result<(), Error> {
-        memory::check(Purpose::Cache, options.check_cache(self.plan)?)?;
-        load::check(self.copied)?;
-        let compute = self.memory(options)?.compute;
-        memory::check(Purpose::Scratch, self.copied.saturating_add(compute))
+        if self.plan.devices.is_empty() {
+            memory::check(Purpose::Cache, options.check_cache(self.plan)?)?;
+        }
+        let used = self.memory(options)?.devices;
+        for (device, used) in self.devices.iter().zip(&used).skip(1) {
+            memory::check_device(used, device.free_memory())?;
+        }
+        let processor = &used[0];
+        if !self.plan.devices.is_empty() {
+            memory::check(Purpose::Cache, processor.cache)?;
+        }
+        load::check(processor.weights)?;
+        let compute = processor.weights.saturating_add(processor.compute);
+        memory::check(Purpose::Scratch, compute)
     }
 
     /// Bytes of weights that a pass of one token of one sequence reads: of tables the row of the
@@ -109,7 +128,9 @@ impl<'p> Estimator<'p> {
             ..options.clone()
         };
         let shape = Shape::largest(&one, self.plan, &options.n_slots(self.plan));
-        Ok(self.graph(options, &shape)?.bytes_read(&self.tensors))
+        Ok(self
+            .graph(options, &shape)?
+            .bytes_read(&self.laid_out.tensors))
     }
 
     /// The graph of a pass, over caches without memory.
@@ -122,7 +143,7 @@ impl<'p> Estimator<'p> {
         let (states, rows) = States::describe(plan, &self.devices, options.n_rows())?;
         rows.stand_in()?;
         let weights = OnDevice {
-            tensors: &self.tensors,
+            tensors: &self.laid_out.tensors,
             updates: Some(&self.adapters.updates),
             update_nodes: self.adapters.capacity(),
         };

@@ -11,12 +11,13 @@ use super::cache::store::KeyValues;
 use super::cache::{BlockManager, Group};
 use super::devices;
 use super::error::{Error, Purpose};
+use super::estimate::Estimator;
 use super::graph;
 use super::graphs::Graphs;
 use super::load::{self, Loaded, Progress};
 use super::memory;
 use super::options::Options;
-use super::results::MemoryUse;
+use super::results::{DeviceUse, MemoryUse};
 use super::shape::{Shape, Sources};
 
 /// A loaded model.
@@ -35,7 +36,8 @@ pub struct Model {
     pub(super) graphs: Graphs,
     pub(super) logits: Vec<f32>,
     pub(super) hidden: Vec<f32>,
-    pub(super) compute_bytes: u64,
+    /// Scratch memory on each device.
+    pub(super) compute_bytes: Vec<u64>,
 }
 
 impl Model {
@@ -70,7 +72,10 @@ impl Model {
             ggml::set_batch_invariant(true);
         }
         let cache_bytes = options.check_cache(&plan)?;
-        memory::check(Purpose::Cache, cache_bytes)?;
+        match plan.devices.is_empty() {
+            true => memory::check(Purpose::Cache, cache_bytes)?,
+            false => Estimator::with(&plan, weights, adapters)?.check(&options)?,
+        }
         let devices = devices::of_plan(&plan)?;
         let loaded = load::load(&plan.tensors, &devices, weights, progress)?;
         let adapters = Adapters::load(&plan, adapters)?;
@@ -117,7 +122,7 @@ impl Model {
             graphs: Graphs::new(executor),
             logits: Vec::new(),
             hidden: Vec::new(),
-            compute_bytes: 0,
+            compute_bytes: Vec::new(),
         };
         model.reserve()?;
         Ok(model)
@@ -130,13 +135,14 @@ impl Model {
         let (graph, pass) = graph::build(&self.sources(), &shape)?;
         self.adapters
             .check(&self.plan, &self.options, &pass.updated)?;
-        let sizes = self.graphs.executor.measure(&graph)?;
-        self.compute_bytes = sizes.iter().map(|(_, bytes)| *bytes as u64).sum();
-        memory::check(Purpose::Scratch, self.compute_bytes)?;
-        self.graphs.executor.reserve(&graph)?;
+        let n_nodes = graph.n_nodes();
+        self.compute_bytes = self.graphs.executor.measure(graph)?;
+        memory::check(Purpose::Scratch, self.compute_bytes[0])?;
+        let (graph, _) = graph::build(&self.sources(), &shape)?;
+        self.graphs.executor.reserve(graph)?;
         tracing::debug!(
-            compute = self.compute_bytes,
-            nodes = graph.n_nodes(),
+            compute = self.compute_bytes.iter().sum::<u64>(),
+            nodes = n_nodes,
             "reserved"
         );
         Ok(())
@@ -186,11 +192,20 @@ impl Model {
 
     /// What it takes.
     pub fn memory(&self) -> MemoryUse {
+        let mapped = self.loaded.mapped_bytes + self.adapters.mapped_bytes;
+        let caches = [self.cache.bytes(), self.states.bytes()];
         MemoryUse {
-            mapped: self.loaded.mapped_bytes + self.adapters.mapped_bytes,
+            mapped,
             copied: self.loaded.copied_bytes + self.adapters.copied_bytes,
-            cache: (self.cache.bytes() + self.states.bytes()) as u64,
-            compute: self.compute_bytes,
+            cache: caches.iter().copied().flatten().sum(),
+            compute: self.compute_bytes.iter().sum(),
+            devices: DeviceUse::of_plan(
+                &self.plan,
+                [mapped, self.adapters.copied_bytes],
+                &self.loaded.taken,
+                caches,
+                &self.compute_bytes,
+            ),
         }
     }
 

@@ -24,6 +24,17 @@ pub(super) struct Loaded {
     pub(super) mapped_bytes: u64,
     /// Bytes copied into memory of our own.
     pub(super) copied_bytes: u64,
+    /// Bytes that memory takes on each device, with what rounds its parts up.
+    pub(super) taken: Vec<u64>,
+}
+
+/// The tensors of a plan that are laid out and not loaded.
+pub(super) struct StandIns {
+    pub(super) tensors: Vec<Tensor>,
+    pub(super) mapped_bytes: u64,
+    pub(super) copied_bytes: u64,
+    /// As [`Loaded::taken`].
+    pub(super) taken: Vec<u64>,
 }
 
 /// Called with the bytes done and the bytes in all.
@@ -120,16 +131,21 @@ impl Layout {
             .collect()
     }
 
-    /// All tensors, those to be copied without memory, and the bytes of these.
+    /// All tensors, those to be copied without memory.
     pub(super) fn stand_in(
         mut self,
         planned: &[TensorPlan],
         devices: &[Device],
-    ) -> Result<(Vec<Tensor>, u64), Error> {
+    ) -> Result<StandIns, Error> {
         let copied = self.describe_copies(planned, devices)?;
-        let bytes = self.copied_bytes();
-        copied.stand_in()?;
-        Ok((self.into_tensors(), bytes))
+        let taken = copied.bytes();
+        copied.stand_in_weights()?;
+        Ok(StandIns {
+            mapped_bytes: self.mapped_bytes,
+            copied_bytes: self.copied_bytes(),
+            tensors: self.into_tensors(),
+            taken,
+        })
     }
 
     /// Bytes of the tensors that are copied, once they are described.
@@ -167,9 +183,10 @@ pub(super) fn load(
     let (mapped_bytes, total) = (layout.mapped_bytes, bytes_of(planned));
     let copied = layout.describe_copies(planned, devices)?;
     let mut copied_bytes = 0;
+    let mut taken = copied.bytes();
     if !layout.copies.is_empty() {
-        check(layout.copied_bytes())?;
-        copied.allocate(Device::allocate_weights)?;
+        check(taken[0])?;
+        taken = copied.allocate(Device::allocate_weights)?;
         let sources: Vec<&TensorInfo> = layout
             .copies
             .iter()
@@ -188,6 +205,7 @@ pub(super) fn load(
         tensors: layout.into_tensors(),
         mapped_bytes,
         copied_bytes,
+        taken,
     })
 }
 

@@ -1,6 +1,7 @@
 //! How much memory there is, asked before any is taken.
 
 use super::error::{Error, Purpose};
+use super::results::DeviceUse;
 
 /// Refuses to take `needed` bytes if the machine does not have them.
 pub(super) fn check(what: Purpose, needed: u64) -> Result<(), Error> {
@@ -9,6 +10,18 @@ pub(super) fn check(what: Purpose, needed: u64) -> Result<(), Error> {
             what,
             needed,
             available,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what a device other than the processor has no memory for; `free` is `None` where it does not say.
+pub(super) fn check_device(used: &DeviceUse, free: Option<u64>) -> Result<(), Error> {
+    match free {
+        Some(free) if used.taken() > free => Err(Error::DeviceMemory {
+            used: Box::new(used.clone()),
+            free,
+            advice: String::new(),
         }),
         _ => Ok(()),
     }

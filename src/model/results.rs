@@ -1,6 +1,9 @@
 //! What a model gives: results of the last pass, captured values, what it takes.
 
+use serde::Serialize;
+
 use crate::ggml::Executor;
+use crate::plan::{PROCESSOR, Plan};
 use crate::weights::TensorType;
 
 use super::error::Error;
@@ -42,8 +45,55 @@ impl Value {
     }
 }
 
-/// What a loaded model takes, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a model takes on a device, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceUse {
+    /// Its name.
+    pub device: String,
+    /// Weights used in the mapped file, of which nothing is in memory of its own.
+    pub mapped: u64,
+    /// Weights in memory of its own.
+    pub weights: u64,
+    /// Caches and states.
+    pub cache: u64,
+    /// Scratch memory of the largest pass.
+    pub compute: u64,
+}
+
+impl DeviceUse {
+    /// Bytes that are taken.
+    pub fn taken(&self) -> u64 {
+        let all = [self.weights, self.cache, self.compute];
+        all.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// The parts of a model on the devices of its plan. Adapters are on the processor, and so is what is
+    /// used in a mapped file.
+    pub(super) fn of_plan(
+        plan: &Plan,
+        [mapped, adapters]: [u64; 2],
+        weights: &[u64],
+        caches: [&[u64]; 2],
+        compute: &[u64],
+    ) -> Vec<Self> {
+        let devices = std::iter::once(PROCESSOR).chain(plan.devices.iter().map(String::as_str));
+        let of = |(at, device): (usize, &str)| {
+            let part = |bytes: &[u64]| bytes.get(at).copied().unwrap_or(0);
+            let only_first = |bytes: u64| if at == 0 { bytes } else { 0 };
+            Self {
+                device: device.to_owned(),
+                mapped: only_first(mapped),
+                weights: part(weights) + only_first(adapters),
+                cache: part(caches[0]).saturating_add(part(caches[1])),
+                compute: part(compute),
+            }
+        };
+        devices.enumerate().map(of).collect()
+    }
+}
+
+/// What a model takes, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryUse {
     /// Weights used in the mapped file.
     pub mapped: u64,
@@ -53,4 +103,6 @@ pub struct MemoryUse {
     pub cache: u64,
     /// Scratch memory of the largest pass.
     pub compute: u64,
+    /// The parts on each device, the processor first.
+    pub devices: Vec<DeviceUse>,
 }

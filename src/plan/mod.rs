@@ -8,11 +8,12 @@
 
 mod assemble;
 mod facts;
+pub mod fill;
 mod placement;
 mod rows;
 mod unit;
 
-pub use placement::Share;
+pub use placement::{Move, PROCESSOR, Share};
 
 use assemble::Planner;
 use facts::{Facts, LayerScope};

@@ -6,7 +6,10 @@
 
 use std::collections::HashMap;
 
-use super::{NormUse, Plan, TensorPlan, Unit};
+use super::{NormUse, Plan, StatePlan, TensorPlan, Unit};
+
+/// The word for the processor where devices are named.
+pub const PROCESSOR: &str = "CPU";
 
 /// A device and the number of layers it gets. The head counts as the last layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,17 +20,84 @@ pub struct Share {
     pub n_layers: usize,
 }
 
+/// Parts that lie on another device than their layer: those whose path matches a pattern, in which `*`
+/// stands for any characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The pattern.
+    pub pattern: String,
+    /// The device's name, or [`PROCESSOR`].
+    pub device: String,
+}
+
+impl Move {
+    /// Whether it moves the part with this path.
+    pub fn matches(&self, path: &str) -> bool {
+        let mut parts = self.pattern.split('*');
+        let first = parts.next().unwrap_or_default();
+        let Some(mut rest) = path.strip_prefix(first) else {
+            return false;
+        };
+        let mut parts: Vec<&str> = parts.collect();
+        let Some(last) = parts.pop() else {
+            return rest.is_empty();
+        };
+        for part in parts {
+            match rest.find(part) {
+                Some(at) => rest = &rest[at + part.len()..],
+                None => return false,
+            }
+        }
+        rest.ends_with(last)
+    }
+}
+
 impl Plan {
     /// Layers that can be placed, the head included.
     pub fn n_placeable(&self) -> usize {
         self.layers.len() + usize::from(self.head.is_some())
     }
 
-    /// Places the last layers on devices, in the order of the shares; what the shares leave stays on
-    /// the processor. A plan is placed once.
+    /// Paths of the parts that [`Move`]s can move, in the order of execution.
+    pub fn placeable(&self) -> impl Iterator<Item = &str> {
+        let head = self.head.as_ref().and_then(|head| head.unit.as_ref());
+        let first = std::iter::once(&self.embed).chain(&self.per_layer);
+        first
+            .chain(self.units())
+            .chain(head)
+            .map(|unit| unit.path.as_str())
+    }
+
+    /// [`Self::place_with`] without moves.
     pub fn place(&mut self, shares: &[Share]) {
+        self.place_with(shares, &[]);
+    }
+
+    /// Places the last layers on devices, in the order of the shares; what the shares leave stays on
+    /// the processor. The first move that matches a part counts, for its weights, its state and its
+    /// computation. A part that reads keys and values of another is placed with it, so that no cache is copied
+    /// between devices. A plan is placed once.
+    pub fn place_with(&mut self, shares: &[Share], moves: &[Move]) {
         let shares = || shares.iter().filter(|share| share.n_layers > 0);
         self.devices = shares().map(|share| share.device.clone()).collect();
+        let used: Vec<&Move> = self
+            .placeable()
+            .filter_map(|path| moved(moves, path))
+            .collect();
+        for Move { device, .. } in used {
+            if device != PROCESSOR && !self.devices.contains(device) {
+                self.devices.push(device.clone());
+            }
+        }
+        let names = self.devices.clone();
+        let at = |path: &str, otherwise: usize| match moved(moves, path) {
+            Some(to) => names
+                .iter()
+                .position(|name| *name == to.device)
+                .map_or(0, |at| at + 1),
+            None => otherwise,
+        };
+        let mut owners: HashMap<String, usize> = HashMap::new();
         let n_placed = shares().map(|share| share.n_layers).sum::<usize>();
         let n_kept = self.n_placeable().saturating_sub(n_placed);
         let mut devices = vec![0; n_kept];
@@ -41,7 +111,8 @@ impl Plan {
         };
         let ends = [Some(&mut self.embed), self.per_layer.as_mut()];
         for unit in ends.into_iter().flatten() {
-            tensors.unit(unit, 0);
+            let device = at(&unit.path, 0);
+            tensors.unit(unit, device);
         }
         let resources = self.norms.iter_mut().chain(&mut self.acts);
         let resources = resources.chain(&mut self.ropes);
@@ -58,18 +129,34 @@ impl Plan {
                 for branch in &mut slot.branches {
                     tensors.norm(branch.pre.as_mut(), device);
                     tensors.norm(branch.post.as_mut(), device);
-                    tensors.unit(&mut branch.block, device);
+                    let block = &mut branch.block;
+                    let own = at(&block.path, device);
+                    let place = match &block.state {
+                        Some(StatePlan::KeyValue(rows)) => {
+                            let owner = rows.owner.as_ref().and_then(|owner| owners.get(owner));
+                            owner.copied().unwrap_or(own)
+                        }
+                        _ => own,
+                    };
+                    owners.insert(block.path.clone(), place);
+                    tensors.unit(block, place);
                 }
             }
         }
         if let (Some(head), Some(device)) = (&mut self.head, devices.next()) {
             tensors.norm(head.norm.as_mut(), device);
             if let Some(unit) = &mut head.unit {
+                let device = at(&unit.path, device);
                 tensors.unit(unit, device);
             }
         }
         self.tensors = tensors.all;
     }
+}
+
+/// The move of a part, if there is one.
+fn moved<'m>(moves: &'m [Move], path: &str) -> Option<&'m Move> {
+    moves.iter().find(|to| to.matches(path))
 }
 
 /// The tensors of a plan while they are placed.

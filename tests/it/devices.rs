@@ -20,10 +20,10 @@ use crate::goldens::{EXACT, Golden, goldens, options};
 use crate::support::nmse;
 
 /// A worker process, and the bytes that went to and from it.
-struct Worker {
+pub(crate) struct Worker {
     child: Child,
     /// Name of its device.
-    device: String,
+    pub(crate) device: String,
     n_bytes: Arc<AtomicU64>,
 }
 
@@ -47,13 +47,19 @@ fn copy(mut from: TcpStream, mut to: TcpStream, n_bytes: &AtomicU64) {
 }
 
 impl Worker {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// One with further options.
+    pub(crate) fn start_with(options: &[&str]) -> Self {
         let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let worker = free.local_addr().expect("it is bound");
         drop(free);
         let child = Command::new(env!("CARGO_BIN_EXE_bench"))
             .args(["rpc-worker", "--threads", "1", "--port"])
             .arg(worker.port().to_string())
+            .args(options)
             .stdout(Stdio::null())
             .stdin(Stdio::null())
             .spawn()

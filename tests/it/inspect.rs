@@ -60,8 +60,8 @@ fn compare(name: &str, plan: &Plan, weights: &Weights, token: u32, options: Opti
     let of = format!("{name} with {options:?}");
     let mut model = Model::load(plan.clone(), weights, options, &mut |_, _| {}).expect("loads");
     let loaded = model.memory();
-    let known = |memory: MemoryUse| (memory.mapped, memory.copied, memory.compute);
-    assert_eq!(known(estimate), known(loaded), "{of}");
+    let known = |memory: &MemoryUse| (memory.mapped, memory.copied, memory.compute);
+    assert_eq!(known(&estimate), known(&loaded), "{of}");
     // Each part of a cache is rounded up to the machine's boundaries.
     let parts = plan.recurrent().map(|(_, parts)| parts.len());
     let n_parts = 2 * plan.key_values().count() + parts.sum::<usize>() + 1;

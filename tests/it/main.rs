@@ -40,7 +40,6 @@ mod keys;
 mod load;
 mod lora;
 mod lora_origin;
-mod lost_workers;
 mod metadata;
 mod model_routes;
 mod models_page;
@@ -49,6 +48,7 @@ mod native;
 
 mod page;
 mod perf;
+mod placement;
 #[cfg(target_os = "linux")]
 mod process;
 mod program;

@@ -127,7 +127,7 @@ fn measure(
     n_threads: Option<usize>,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    let opened = args.load.open_placed(&Source::of(args.model.as_deref()))?;
+    let opened = args.load.open(&Source::of(args.model.as_deref()))?;
     report.model.clone_from(&opened.name);
     report.weight_bytes = opened.plan.weight_bytes();
     let mut options = resolve(args, cases, &opened);

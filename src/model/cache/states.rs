@@ -17,7 +17,8 @@ use super::super::devices::Arenas;
 pub(in crate::model) struct States {
     /// `[size, n_rows + 1]` by path and part.
     parts: HashMap<(String, &'static str), Tensor>,
-    bytes: usize,
+    /// On each device.
+    bytes: Vec<u64>,
 }
 
 impl States {
@@ -50,11 +51,12 @@ impl States {
             let rows = arenas.tensor(unit.device, &name, TensorType::F32, &shape)?;
             parts.insert((unit.path.clone(), part.name), rows);
         }
-        Ok((Self { parts, bytes: 0 }, arenas))
+        let bytes = Vec::new();
+        Ok((Self { parts, bytes }, arenas))
     }
 
-    pub(in crate::model) fn bytes(&self) -> usize {
-        self.bytes
+    pub(in crate::model) fn bytes(&self) -> &[u64] {
+        &self.bytes
     }
 
     pub(in crate::model) fn is_empty(&self) -> bool {

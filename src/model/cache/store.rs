@@ -17,7 +17,8 @@ pub(in crate::model) struct KeyValues {
     rows: HashMap<String, (Tensor, Option<Tensor>)>,
     /// The same tensors with the pool of their slots.
     pools: Vec<(usize, Tensor)>,
-    bytes: usize,
+    /// On each device.
+    bytes: Vec<u64>,
 }
 
 impl KeyValues {
@@ -62,7 +63,7 @@ impl KeyValues {
             pools.extend(both.map(|tensor| (state.cache, tensor)));
             rows.insert(unit.path.clone(), (keys, values));
         }
-        let bytes = 0;
+        let bytes = Vec::new();
         Ok((Self { rows, pools, bytes }, arenas))
     }
 
@@ -80,8 +81,8 @@ impl KeyValues {
         Ok(())
     }
 
-    pub(in crate::model) fn bytes(&self) -> usize {
-        self.bytes
+    pub(in crate::model) fn bytes(&self) -> &[u64] {
+        &self.bytes
     }
 }
 

@@ -1,0 +1,199 @@
+//! How many layers each device gets, so that what it would take fits.
+//!
+//! Pure: what a part takes is asked of a function, so that made-up devices are as good as real ones. Layers
+//! lie on devices in their order, the last ones first: a split is a number of layers for each device, the
+//! head included, and what it leaves stays on the processor.
+
+/// Answers whether a device's part of a split fits there.
+pub type Fits<'a, E> = &'a mut dyn FnMut(&[usize], usize) -> Result<bool, E>;
+
+/// The most layers of `n` that the devices hold, the first devices filled first. None of them need fit.
+///
+/// # Errors
+/// Those of `fits`.
+pub fn fill<E>(n: usize, n_devices: usize, fits: Fits<'_, E>) -> Result<Vec<usize>, E> {
+    // From the end, which finds how many layers there can be: no device could hold one more of those before.
+    let mut split = vec![0; n_devices];
+    let mut left = n;
+    for device in (0..n_devices).rev() {
+        let n_here = largest(left, &mut |k| {
+            let mut split = split.clone();
+            split[device] = k;
+            fits(&split, device)
+        })?;
+        split[device] = n_here;
+        left -= n_here;
+    }
+    // The same layers from the front.
+    let mut packed = vec![0; n_devices];
+    let mut left = n - left;
+    for device in 0..n_devices {
+        let last = n_devices - 1;
+        let n_here = largest(left, &mut |k| {
+            let mut split = packed.clone();
+            split[last] += left - k;
+            split[device] = k + if device == last { left - k } else { 0 };
+            fits(&split, device)
+        })?;
+        packed[device] = n_here;
+        left -= n_here;
+    }
+    // What takes less in another company may leave a layer over.
+    Ok(if left == 0 { packed } else { split })
+}
+
+/// The most layers of `n` that the devices hold with such shares of them, and their split.
+///
+/// # Errors
+/// Those of `fits`.
+pub fn fill_shares<E>(n: usize, shares: &[f64], fits: Fits<'_, E>) -> Result<Vec<usize>, E> {
+    let n = largest(n, &mut |n| all_fit(&split(n, shares), fits))?;
+    Ok(split(n, shares))
+}
+
+/// Whether every device's part of a split fits.
+///
+/// # Errors
+/// Those of `fits`.
+pub fn all_fit<E>(split: &[usize], fits: Fits<'_, E>) -> Result<bool, E> {
+    for device in 0..split.len() {
+        if !fits(split, device)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The largest number up to `most` that fits, found in few steps: what fits is taken to fit with less, too.
+///
+/// # Errors
+/// Those of `fits`.
+pub fn largest<E>(most: usize, fits: &mut dyn FnMut(usize) -> Result<bool, E>) -> Result<usize, E> {
+    if most == 0 || fits(most)? {
+        return Ok(most);
+    }
+    let (mut fitting, mut too_many) = (0, most);
+    while fitting + 1 < too_many {
+        let middle = fitting.midpoint(too_many);
+        if fits(middle)? {
+            fitting = middle;
+        } else {
+            too_many = middle;
+        }
+    }
+    Ok(fitting)
+}
+
+/// Splits `n` in proportion to shares: the sums of the parts up to each are rounded, so that the parts
+/// add up to `n`.
+pub fn split(n: usize, shares: &[f64]) -> Vec<usize> {
+    let total: f64 = shares.iter().sum();
+    let (mut sum, mut before) = (0.0, 0);
+    let part = |share: &f64| {
+        sum += share;
+        let end = (n as f64 * sum / total).round() as usize;
+        let part = end - before;
+        before = end;
+        part
+    };
+    shares.iter().map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fills made-up devices with layers of these bytes; every device that computes takes `scratch` too.
+    fn filled(layers: &[u64], scratch: u64, free: &[u64]) -> Vec<usize> {
+        fill(layers.len(), free.len(), &mut |split, device| {
+            let end = layers.len() - split[device + 1..].iter().sum::<usize>();
+            let part = &layers[end - split[device]..end];
+            let taken = part.iter().sum::<u64>() + if part.is_empty() { 0 } else { scratch };
+            Ok::<_, ()>(taken <= free[device])
+        })
+        .expect("nothing fails")
+    }
+
+    #[test]
+    fn devices_are_filled_to_the_last_byte_and_no_further() {
+        let even = [10; 5];
+        let unequal = [40, 5, 5, 30, 20];
+        let cases: [(&[u64], u64, &[u64], &[usize]); 14] = [
+            // Exact fit, one byte too little, one layer's worth, nothing.
+            (&even, 7, &[57], &[5]),
+            (&even, 7, &[56], &[4]),
+            (&even, 7, &[17], &[1]),
+            (&even, 7, &[16], &[0]),
+            (&even, 7, &[0], &[0]),
+            // The first device is filled first; the rest goes to the next.
+            (&even, 7, &[57, 57], &[5, 0]),
+            (&even, 7, &[47, 57], &[4, 1]),
+            (&even, 7, &[27, 37], &[2, 3]),
+            (&even, 7, &[27, 17, 27], &[2, 1, 2]),
+            // A device that holds nothing is left out.
+            (&even, 7, &[6, 57], &[0, 5]),
+            (&even, 7, &[27, 6, 17], &[2, 0, 1]),
+            // Layers of unequal size: counted from the last one, the largest stays behind.
+            (&unequal, 0, &[60], &[4]),
+            (&unequal, 0, &[10, 50], &[2, 2]),
+            (&unequal, 0, &[9, 50], &[1, 2]),
+        ];
+        for (layers, scratch, free, expected) in cases {
+            let found = filled(layers, scratch, free);
+            assert_eq!(found, expected, "{layers:?} + {scratch} in {free:?}");
+        }
+        assert_eq!(filled(&[], 0, &[10]), [0]);
+        assert_eq!(filled(&even, 0, &[]), [0usize; 0]);
+    }
+
+    /// Against all splits: as many layers as any, on the first devices if there is a choice.
+    #[test]
+    fn no_split_holds_more_layers() {
+        let mut state = 1u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+            (state >> 33) % below
+        };
+        for _ in 0..300 {
+            let layers: Vec<u64> = (0..random(7)).map(|_| 1 + random(20)).collect();
+            let free = [random(60), random(60)];
+            let found = filled(&layers, 3, &free);
+            let sum = |part: &[u64]| match part {
+                [] => 0,
+                part => 3 + part.iter().sum::<u64>(),
+            };
+            let mut best = [0, 0];
+            for b in 0..=layers.len() {
+                for a in 0..=layers.len() - b {
+                    let end = layers.len() - b;
+                    let fits =
+                        sum(&layers[end - a..end]) <= free[0] && sum(&layers[end..]) <= free[1];
+                    let is_better = (a + b, a) > (best[0] + best[1], best[0]);
+                    if fits && is_better {
+                        best = [a, b];
+                    }
+                }
+            }
+            assert_eq!(found, best, "{layers:?} in {free:?}");
+        }
+    }
+
+    #[test]
+    fn given_shares_are_kept() {
+        let mut fits =
+            |split: &[usize], device: usize| Ok::<_, ()>(split[device] <= [4, 1][device]);
+        assert_eq!(fill_shares(10, &[1.0, 1.0], &mut fits), Ok(vec![2, 1]));
+        assert_eq!(fill_shares(10, &[4.0, 1.0], &mut fits), Ok(vec![4, 1]));
+        assert_eq!(fill_shares(10, &[0.0, 1.0], &mut fits), Ok(vec![0, 1]));
+    }
+
+    #[test]
+    fn parts_follow_the_shares_and_add_up() {
+        assert_eq!(split(10, &[1.0, 1.0]), [5, 5]);
+        assert_eq!(split(10, &[3.0, 1.0]), [8, 2]);
+        assert_eq!(split(3, &[1.0, 1.0]), [2, 1]);
+        assert_eq!(split(1, &[0.0, 1.0]), [0, 1]);
+        assert_eq!(split(0, &[2.0]), [0]);
+        assert_eq!(split(7, &[]), [0usize; 0]);
+    }
+}
