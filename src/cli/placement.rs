@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use crate::common::wording::bytes;
 use crate::files::models::Opened;
 use crate::ggml::{Device, DeviceKind, devices, rpc};
 use crate::model::{Options, Placing};
@@ -39,7 +40,7 @@ fn to_move(text: &str) -> Result<Move, String> {
     let parts = text.rsplit_once('=');
     let parts = parts.filter(|(pattern, device)| !pattern.is_empty() && !device.is_empty());
     let (pattern, device) =
-        parts.ok_or("expected PATTERN=DEVICE, such as 'layers.*.moe=CPU'".to_owned())?;
+        parts.ok_or("expected PATTERN=DEVICE, such as 'layers.*.ffn=CPU'".to_owned())?;
     Ok(Move {
         pattern: pattern.to_owned(),
         device: device.to_owned(),
@@ -65,7 +66,7 @@ pub(super) struct PlacementOptions {
     #[arg(long, value_name = "SHARE,...", value_delimiter = ',')]
     tensor_split: Vec<f64>,
     /// Blocks on another device than their layer, by the paths that `bench plan` prints, where * stands for
-    /// any characters, such as 'layers.*.moe=CPU'; may be repeated, the first match counts
+    /// any characters, such as 'layers.*.ffn=CPU'; may be repeated, the first match counts
     #[arg(long, value_name = "PATTERN=DEVICE", value_parser = to_move)]
     place: Vec<Move>,
     #[command(flatten)]
@@ -124,7 +125,16 @@ impl PlacementOptions {
         let n_placeable = opened.plan.n_placeable();
         let split = match self.gpu_layers.unwrap_or_default() {
             _ if devices.is_empty() => Vec::new(),
-            GpuLayers::Auto => placing.auto()?,
+            GpuLayers::Auto => {
+                let split = placing.auto()?;
+                if split.iter().all(|n| *n == 0) {
+                    tracing::warn!(
+                        margin = bytes(placing.margin),
+                        "no layer fits on the other devices beside what stays free there (--fit-target)"
+                    );
+                }
+                split
+            }
             GpuLayers::All => placing.count(n_placeable)?,
             GpuLayers::Count(n) => placing.count(n.min(n_placeable))?,
         };

@@ -4,7 +4,7 @@
 //! program's own. Their traffic goes through a proxy that counts it.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,8 +51,8 @@ impl Worker {
         Self::start_with(&[])
     }
 
-    /// One with further options.
-    pub(crate) fn start_with(options: &[&str]) -> Self {
+    /// The process of one with further options, and where it listens.
+    pub(crate) fn listening(options: &[&str]) -> (Child, SocketAddr) {
         let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let worker = free.local_addr().expect("it is bound");
         drop(free);
@@ -69,6 +69,12 @@ impl Worker {
             assert!(Instant::now() < deadline, "the worker listens");
             std::thread::sleep(Duration::from_millis(10));
         }
+        (child, worker)
+    }
+
+    /// One with further options.
+    pub(crate) fn start_with(options: &[&str]) -> Self {
+        let (child, worker) = Self::listening(options);
         let proxy = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = proxy.local_addr().expect("it is bound");
         let n_bytes = Arc::new(AtomicU64::new(0));

@@ -2,10 +2,14 @@
 //!
 //! Workers that lend a limited number of bytes report what they have left.
 
+use std::process::{Child, Command};
+
 use lab_bench::ggml::{Arena, Device};
 use lab_bench::model::{Batch, Error, Estimator, Model, Options, Placing};
 use lab_bench::plan::{Move, PROCESSOR, Plan, Share, StatePlan};
 use lab_bench::weights::TensorType;
+
+use serde_json::{Value, json};
 
 use crate::command::scratch;
 use crate::devices::Worker;
@@ -260,4 +264,138 @@ fn what_reads_the_rows_of_another_layer_is_where_they_are() {
         }
     }
     assert!(n_readers > 0);
+}
+
+/// Bytes of the weights on each device, the processor first.
+fn weights_on(plan: &Plan) -> Vec<u64> {
+    let on = |device: usize| {
+        let there = plan.tensors.iter().filter(|tensor| tensor.device == device);
+        there.map(|tensor| tensor.bytes).sum()
+    };
+    (0..=plan.devices.len()).map(on).collect()
+}
+
+#[test]
+fn a_weight_is_kept_once_on_each_device_that_uses_it() {
+    let scratch = scratch();
+    let is_tied = |plan: &Plan| {
+        let head = plan.head.as_ref().and_then(|head| head.unit.as_ref());
+        let of_head = head
+            .and_then(|head| head.weight("output"))
+            .or_else(|| head?.weights[0]);
+        of_head.is_some_and(|at| plan.embed.weights.contains(&Some(at)))
+    };
+    let mut n_tied = 0;
+    for golden in goldens(scratch.path(), |_| true) {
+        let unplaced = plan(&golden);
+        let all = unplaced.weight_bytes();
+        let n = unplaced.n_placeable();
+        let split = [n / 3, n / 3, n - 2 * (n / 3)];
+        let mut placed = plan(&golden);
+        let share = |(at, n_layers): (usize, &usize)| Share {
+            device: format!("made up {at}"),
+            n_layers: *n_layers,
+        };
+        placed.place(&split.iter().enumerate().map(share).collect::<Vec<_>>());
+        let on = weights_on(&placed);
+        // What several use is there several times, everything else once.
+        let mut seen: Vec<(&str, usize)> = Vec::new();
+        for tensor in &placed.tensors {
+            let at = (tensor.name.as_str(), tensor.device);
+            assert!(!seen.contains(&at), "{}: {at:?}", golden.name);
+            seen.push(at);
+        }
+        assert!(
+            on.iter().sum::<u64>() >= all,
+            "{}: {on:?} of {all}",
+            golden.name
+        );
+        if is_tied(&unplaced) {
+            n_tied += 1;
+            let table = unplaced
+                .embed
+                .weights
+                .iter()
+                .flatten()
+                .next()
+                .expect("a table");
+            let bytes = unplaced.tensors[*table].bytes;
+            assert!(
+                on.iter().sum::<u64>() >= all + bytes,
+                "{}: {on:?}",
+                golden.name
+            );
+        }
+    }
+    assert!(n_tied > 0);
+}
+
+/// A worker that the tests' own process is not connected to.
+struct Lent(Child, String);
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_program_places_tells_and_refuses() {
+    let (child, address) = Worker::listening(&["--mem", "8M"]);
+    let worker = Lent(child, address.to_string());
+    let planned = |options: &[&str]| {
+        let out = Command::new(env!("CARGO_BIN_EXE_bench"))
+            .args(["plan", "--json", "--rpc", &worker.1])
+            .args(options)
+            .output()
+            .expect("the program runs");
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        match out.status.success() {
+            true => Ok(serde_json::from_slice::<Value>(&out.stdout).expect("JSON")),
+            false => Err(said),
+        }
+    };
+    let on_worker = |plan: &Value| {
+        let tensors = plan["tensors"].as_array().expect("a list");
+        let of_worker = tensors.iter().filter(|t| t["device"] != Value::Null);
+        of_worker
+            .map(|t| t["bytes"].as_u64().expect("bytes"))
+            .sum::<u64>()
+    };
+    // The usual margin is more than it lends.
+    let left_free = planned(&[]).expect("a plan");
+    assert_eq!(
+        (on_worker(&left_free), &left_free["memory"]),
+        (0, &json!([]))
+    );
+    let filled = planned(&["--fit-target", "0"]).expect("a plan");
+    assert!(on_worker(&filled) > 0);
+    let told = &filled["memory"][1];
+    assert_eq!(told["weights"].as_u64(), Some(on_worker(&filled)), "{told}");
+    let taken = ["weights", "cache", "compute"].map(|part| told[part].as_u64().expect("bytes"));
+    assert!(taken.iter().sum::<u64>() <= 8 << 20, "{told}");
+    let moved = planned(&["--fit-target", "0", "--place", "layers.*.ffn=CPU"]).expect("a plan");
+    assert!(on_worker(&moved) < on_worker(&filled));
+    let refused = [
+        (
+            &["--gpu-layers", "all", "--ctx", "100000"][..],
+            "would fit: --gpu-layers",
+        ),
+        (
+            &["--place", "layers.*.none=CPU"],
+            "found embed, layers.*.attn",
+        ),
+        (
+            &["--place", "head=GPU7"],
+            "there is no device `GPU7`; found CPU, RPC",
+        ),
+        (&["--place", "head"], "expected PATTERN=DEVICE"),
+        (&["--device", "CPU"], "none = only the processor"),
+        (&["--tensor-split", "1,2"], "for each of 1 devices"),
+    ];
+    for (options, expected) in refused {
+        let said = planned(options).expect_err("refused");
+        assert!(said.contains(expected), "{options:?}: {said}");
+    }
 }
