@@ -7,7 +7,7 @@ PERF ?=
 model = $(if $(MODEL),-m $(MODEL))
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test check fmt lint bench soak malformed schema load lm-eval equiv-test llama-server-suite perf-vs-llama hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams drive-page drive-chat-page bindings install
+.PHONY: help run serve test check fmt lint bench soak malformed schema load lm-eval equiv-test llama-server-suite perf-vs-llama hop-cost cache-cost goldens hf-goldens models converted-vs-llama metadata-vs-llama diagrams backend-cuda backend-metal backend-vulkan vulkan-check drive-page drive-chat-page bindings install
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,12 @@ drive-chat-page: ## Use the page of bench serve in headless Chromium, with scree
 	python3 -m venv target/page-venv
 	target/page-venv/bin/pip install --quiet -r scripts/requirements-page.txt
 	target/page-venv/bin/python scripts/drive_chat_page.py --bench target/debug/bench --out target/chat-page
+
+backend-cuda backend-metal backend-vulkan: backend-%: ## Build a backend as a library beside target/release/bench
+	scripts/backend.sh $* target/release
+
+vulkan-check: ## All architectures on ggml's Vulkan backend with Mesa's software driver (Linux, root, debootstrap, 30 minutes)
+	scripts/vulkan_check.sh
 
 bindings: ## Renew ggml-sys/src/bindings.rs (needs libclang)
 	scripts/bindings.sh

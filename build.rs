@@ -1,5 +1,7 @@
 //! Lists the definitions of `archs/`, the maps of `stmaps/` and the formats of `tools/` for embedding:
-//! adding a file adds an architecture, a kind of folder, or a way in which models write tool calls.
+//! adding a file adds an architecture, a kind of folder, or a way in which models write tool calls. Has the
+//! program and its tests export ggml's functions: backend libraries that are loaded at run time call them, so that
+//! there is one copy of ggml's core.
 
 use std::env;
 use std::fmt::Write as _;
@@ -10,6 +12,16 @@ fn main() {
     embed("archs", ".arch.toml", "EMBEDDED_ARCHS");
     embed("stmaps", ".arch.stmap.toml", "EMBEDDED_STMAPS");
     embed("tools", ".tool.toml", "EMBEDDED_TOOLS");
+    println!("cargo::rerun-if-changed=build.rs");
+    match env::var("CARGO_CFG_TARGET_OS").as_deref() {
+        Ok("macos") => println!("cargo::rustc-link-arg=-Wl,-export_dynamic"),
+        Ok("windows") => {}
+        _ => println!("cargo::rustc-link-arg=-Wl,--export-dynamic-symbol=ggml_*"),
+    }
+    // Tests build a backend library of their own.
+    if let Ok(include) = env::var("DEP_GGML_INCLUDE") {
+        println!("cargo::rustc-env=GGML_INCLUDE={include}");
+    }
 }
 
 /// Writes the names and texts of a folder's files, and what they share, as constants.

@@ -1,9 +1,11 @@
 //! Compiles ggml's CPU backend from the sources that the registry crate named in Cargo.toml
-//! carries, with the C and C++ compiler alone.
+//! carries, with the C and C++ compiler alone; backends for GPUs that features ask for with CMake.
 //!
 //! Environment:
 //! - `GGML_SOURCE_DIR`: another ggml checkout (the folder with `include/` and `src/`).
 //! - `GGML_MARCH`: the instruction set, as `-march=` names it. Default `native`.
+
+mod gpu;
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -56,6 +58,8 @@ const CPP_FILES: &[&str] = &[
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=gpu.rs");
+    println!("cargo::rerun-if-changed=backend");
     println!("cargo::rerun-if-changed=src/shim.c");
     println!("cargo::rerun-if-changed=src/shim.h");
     println!("cargo::rerun-if-changed=src/attention.c");
@@ -66,9 +70,12 @@ fn main() {
     println!("cargo::rerun-if-env-changed=GGML_SOURCE_DIR");
     println!("cargo::rerun-if-env-changed=GGML_MARCH");
 
-    let ggml = ggml_folder();
+    let (ggml, origin) = ggml_folder();
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
-    write_version_header(&ggml, &out);
+    let version = write_version_header(&ggml, &out);
+    // As in scripts/backend.sh.
+    println!("cargo::rustc-env=GGML_IDENTITY=ggml {version} of {origin}");
+    let backends = gpu::wanted();
     println!("cargo::metadata=include={}", ggml.join("include").display());
 
     let source = ggml.join("src");
@@ -87,6 +94,9 @@ fn main() {
     let mut cpp = compiler(&ggml, &out);
     cpp.cpp(true).std("c++17");
     cpp.files(CPP_FILES.iter().map(|file| source.join(file)));
+    for backend in &backends {
+        cpp.define(backend.define, None);
+    }
     if let Some(arch) = arch {
         let folder = source.join("ggml-cpu/arch").join(arch);
         c.file(folder.join("quants.c"));
@@ -114,7 +124,12 @@ fn main() {
     cpp.objects(matmul.compile_intermediates());
     cpp.objects(c.compile_intermediates());
     cpp.objects(dispatch.compile_intermediates());
+    // Whole: a backend that is loaded at run time calls functions that the program itself does not.
+    cpp.link_lib_modifier("+whole-archive");
     cpp.compile("ggml");
+    for backend in &backends {
+        backend.build(&ggml, &out);
+    }
     if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux") {
         println!("cargo::rustc-link-lib=pthread");
         println!("cargo::rustc-link-lib=dl");
@@ -146,8 +161,8 @@ fn compiler(ggml: &Path, out: &Path) -> cc::Build {
     build
 }
 
-/// The folder that holds ggml's `include/` and `src/`.
-fn ggml_folder() -> PathBuf {
+/// The folder that holds ggml's `include/` and `src/`, and what names its contents.
+fn ggml_folder() -> (PathBuf, String) {
     if let Ok(folder) = env::var("GGML_SOURCE_DIR") {
         let folder = PathBuf::from(folder);
         assert!(
@@ -155,21 +170,21 @@ fn ggml_folder() -> PathBuf {
             "GGML_SOURCE_DIR: no include/ggml.h in {}",
             folder.display()
         );
-        return folder;
+        let whole = folder.canonicalize().expect("it is there");
+        return (folder, whole.display().to_string());
     }
-    let folder = source_crate_manifest()
-        .with_file_name("llama.cpp")
-        .join("ggml");
+    let (manifest, version) = source_crate();
+    let folder = manifest.with_file_name("llama.cpp").join("ggml");
     assert!(
         folder.join("include/ggml.h").is_file(),
         "no ggml sources in {}",
         folder.display()
     );
-    folder
+    (folder, format!("{SOURCE_CRATE} {version}"))
 }
 
-/// Asks cargo where it unpacked the source crate.
-fn source_crate_manifest() -> PathBuf {
+/// Asks cargo where it unpacked the source crate, and of which version it is.
+fn source_crate() -> (PathBuf, String) {
     let manifest =
         Path::new(&env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"))
             .join("Cargo.toml");
@@ -196,13 +211,16 @@ fn source_crate_manifest() -> PathBuf {
         .into_iter()
         .flatten()
         .find(|package| package["name"] == SOURCE_CRATE)
-        .and_then(|package| package["manifest_path"].as_str())
-        .map(PathBuf::from)
+        .and_then(|package| {
+            let text = |key: &str| Some(package[key].as_str()?.to_owned());
+            Some((PathBuf::from(text("manifest_path")?), text("version")?))
+        })
         .unwrap_or_else(|| panic!("cargo metadata names no package {SOURCE_CRATE}"))
 }
 
-/// ggml's own build writes this header from a template; the version stands in its CMakeLists.
-fn write_version_header(ggml: &Path, out: &Path) {
+/// ggml's own build writes this header from a template; the version, which is returned, stands in its
+/// CMakeLists.
+fn write_version_header(ggml: &Path, out: &Path) -> String {
     let cmake = std::fs::read_to_string(ggml.join("CMakeLists.txt")).unwrap_or_default();
     let part = |name: &str| {
         let key = format!("set(GGML_VERSION_{name} ");
@@ -214,4 +232,5 @@ fn write_version_header(ggml: &Path, out: &Path) {
         "#pragma once\n#define GGML_VERSION \"{version}\"\n#define GGML_COMMIT \"registry\"\n"
     );
     std::fs::write(out.join("ggml-version.h"), text).expect("OUT_DIR is writable");
+    version
 }

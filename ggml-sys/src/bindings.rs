@@ -905,6 +905,15 @@ unsafe extern "C" {
     pub fn ggml_backend_reg_dev_count(reg: ggml_backend_reg_t) -> usize;
 }
 unsafe extern "C" {
+    pub fn ggml_backend_reg_name(reg: ggml_backend_reg_t) -> *const ::core::ffi::c_char;
+}
+unsafe extern "C" {
+    pub fn ggml_backend_reg_by_name(name: *const ::core::ffi::c_char) -> ggml_backend_reg_t;
+}
+unsafe extern "C" {
+    pub fn ggml_backend_dev_backend_reg(device: ggml_backend_dev_t) -> ggml_backend_reg_t;
+}
+unsafe extern "C" {
     pub fn ggml_backend_reg_dev_get(reg: ggml_backend_reg_t, index: usize) -> ggml_backend_dev_t;
 }
 unsafe extern "C" {
@@ -963,6 +972,12 @@ unsafe extern "C" {
         sched: ggml_backend_sched_t,
         measure_graph: *mut ggml_cgraph,
     ) -> bool;
+}
+unsafe extern "C" {
+    pub fn ggml_backend_sched_get_tensor_backend(
+        sched: ggml_backend_sched_t,
+        node: *mut ggml_tensor,
+    ) -> ggml_backend_t;
 }
 unsafe extern "C" {
     pub fn ggml_backend_sched_get_n_splits(sched: ggml_backend_sched_t) -> ::core::ffi::c_int;
@@ -1102,6 +1117,9 @@ unsafe extern "C" {
     pub fn shim_tensor_view_src(t: *const ggml_tensor) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
+    pub fn shim_tensor_buffer(t: *const ggml_tensor) -> ggml_backend_buffer_t;
+}
+unsafe extern "C" {
     pub fn shim_tensor_set_buffer(t: *mut ggml_tensor, buffer: ggml_backend_buffer_t);
 }
 unsafe extern "C" {
@@ -1130,6 +1148,12 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn shim_device_limit_memory(device: ggml_backend_dev_t, limit: usize) -> bool;
+}
+unsafe extern "C" {
+    pub fn shim_backend_api_version(reg: ggml_backend_reg_t) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn shim_core_api_version() -> ::core::ffi::c_int;
 }
 unsafe extern "C" {
     pub fn shim_buffer_zero(buffer: ggml_backend_buffer_t);

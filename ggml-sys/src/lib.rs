@@ -15,3 +15,6 @@
 )]
 
 include!("bindings.rs");
+
+/// Which sources this ggml was built from. A backend library of other sources must not be loaded.
+pub const IDENTITY: &str = env!("GGML_IDENTITY");

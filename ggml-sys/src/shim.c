@@ -1,5 +1,7 @@
 #include "shim.h"
 
+#include "ggml-backend-impl.h"
+
 #include <string.h>
 
 #if defined(__linux__)
@@ -29,6 +31,10 @@ bool shim_tensor_is_allocated(const struct ggml_tensor * t) {
 
 struct ggml_tensor * shim_tensor_src(const struct ggml_tensor * t, int index) { return t->src[index]; }
 struct ggml_tensor * shim_tensor_view_src(const struct ggml_tensor * t) { return t->view_src; }
+
+ggml_backend_buffer_t shim_tensor_buffer(const struct ggml_tensor * t) {
+    return t->view_src ? t->view_src->buffer : t->buffer;
+}
 
 void shim_tensor_set_buffer(struct ggml_tensor * t, ggml_backend_buffer_t buffer) { t->buffer = buffer; }
 
@@ -67,6 +73,9 @@ bool shim_device_takes_host_ptr(ggml_backend_dev_t device) {
     ggml_backend_dev_get_props(device, &props);
     return props.caps.buffer_from_host_ptr;
 }
+
+int shim_backend_api_version(ggml_backend_reg_t reg) { return reg->api_version; }
+int shim_core_api_version(void) { return GGML_BACKEND_API_VERSION; }
 
 bool shim_dequantize(int type, const void * from, float * to, int64_t n) {
     const struct ggml_type_traits * traits = ggml_get_type_traits((enum ggml_type) type);

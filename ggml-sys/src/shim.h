@@ -24,6 +24,8 @@ float   shim_tensor_op_param(const struct ggml_tensor * t, int index);
 bool    shim_tensor_is_allocated(const struct ggml_tensor * t);
 struct ggml_tensor * shim_tensor_src(const struct ggml_tensor * t, int index);
 struct ggml_tensor * shim_tensor_view_src(const struct ggml_tensor * t);
+// The buffer of a tensor that lies in one before any graph is allocated, or of what it is a view of; or null.
+ggml_backend_buffer_t shim_tensor_buffer(const struct ggml_tensor * t);
 // Notes the buffer that a tensor will lie in, without a place in it.
 void    shim_tensor_set_buffer(struct ggml_tensor * t, ggml_backend_buffer_t buffer);
 bool    shim_tensor_in_host_memory(const struct ggml_tensor * t);
@@ -45,6 +47,10 @@ void shim_device_refuse_own_ops(ggml_backend_dev_t device);
 // Has a device report at most this much memory, and refuse buffers beyond it; false if it is limited
 // already, or too many are. Counts the buffers of the device's own type that are made from now on.
 bool shim_device_limit_memory(ggml_backend_dev_t device, size_t limit);
+
+// Version of the interface between a backend and ggml's core: of a backend, and of this core.
+int shim_backend_api_version(ggml_backend_reg_t reg);
+int shim_core_api_version(void);
 
 // Makes all bytes of a new buffer zero, on Linux without touching its pages: memory becomes
 // resident as it is used.

@@ -54,7 +54,7 @@ pub(super) static CONTRACT: Contract = Contract {
 };
 
 pub(crate) fn build(b: &Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-    let _scope = b.g.scope("head", &unit.path);
+    let _scope = b.g.scope_on("head", &unit.path, unit.device);
     let c = Config::read(&unit.options);
     let mut z = b.linear(unit, "output", x)?;
     if c.softcap != 0.0 {

@@ -78,7 +78,7 @@ macro_rules! blocks {
         /// # Errors
         /// As the operations.
         pub fn build_block(build: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
-            let _scope = build.g.scope(unit.contract.0.name, &unit.path);
+            let _scope = build.g.scope_on(unit.contract.0.name, &unit.path, unit.device);
             match unit.contract.0.name {
                 $($(#[$of])* stringify!($block) => $block::build(build, unit, x),)*
                 other => Err(Error::Arguments { op: "block", message: format!("there is no block `{other}`") }),

@@ -1,24 +1,40 @@
-//! `bench devices`: the devices that can compute; `bench rpc-worker`: lends this machine to others.
+//! `bench devices`: the devices that can compute, and what they lack for a model; `bench rpc-worker`: lends
+//! this machine to others.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 use serde_json::{Value, json};
 
 use crate::common::wording::bytes;
-use crate::ggml::{Device, DeviceKind, devices, rpc};
+use crate::files::models::{self, Opened, Source};
+use crate::ggml::{CACHE_TYPES, Device, DeviceKind, Misplaced, devices, rpc};
+use crate::model::{Estimator, Options};
+use crate::plan::Share;
+use crate::weights::TensorType;
 
-use super::options::{byte_count, cores};
+use super::backends::Backends;
+use super::options::{ArchOptions, byte_count, cores};
 use super::placement::Workers;
 use super::{Failure, output};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
+    /// Also list the operations that each device lacks for this model, which the processor then computes
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<PathBuf>,
+    /// With --model: element type of the KV cache
+    #[arg(long, default_value = "f16", value_name = "TYPE", requires = "model")]
+    kv_type: TensorType,
     /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     workers: Workers,
+    #[command(flatten)]
+    archs: ArchOptions,
 }
 
 fn kind(device: Device) -> &'static str {
@@ -30,32 +46,159 @@ fn kind(device: Device) -> &'static str {
     }
 }
 
+/// Elements of a head when devices are asked about caches: every backend has kernels for it.
+const HEAD: u64 = 128;
+
+/// Types of keys and values that a device can keep; none if it cannot be asked.
+fn cache_types(device: Device) -> Result<Option<Vec<TensorType>>, Failure> {
+    if device.is_remote() {
+        return Ok(None);
+    }
+    let mut types = Vec::new();
+    for ty in CACHE_TYPES {
+        if device.can_cache(ty, HEAD)? {
+            types.push(ty);
+        }
+    }
+    Ok(Some(types))
+}
+
+/// Operations that a device lacks for a model: by operation, block, types and length of a row, one of them, and
+/// how many are in a pass of 512 tokens and of one.
+type Lacking = BTreeMap<(String, &'static str, Vec<&'static str>, u64), (Misplaced, [usize; 2])>;
+
+/// What a device lacks for a model whose layers are all there.
+fn lacking(opened: &Opened, device: Device, kv_type: TensorType) -> Result<Lacking, Failure> {
+    let mut plan = opened.plan.clone();
+    plan.place(&[Share {
+        device: device.name(),
+        n_layers: plan.n_placeable(),
+    }]);
+    let estimator = Estimator::new(&plan, &opened.weights)?;
+    let mut all = Lacking::new();
+    for (at, n_batch) in [Options::N_BATCH, 1].into_iter().enumerate() {
+        let options = Options {
+            n_ctx: Options::N_BATCH,
+            n_ctx_seq: 0,
+            n_seqs: 1,
+            n_checkpoints: 0,
+            n_batch,
+            n_outputs: 0,
+            n_threads: 1,
+            k_type: kv_type,
+            v_type: kv_type,
+            flash_attn: true,
+            deterministic: false,
+            embeddings: false,
+            non_causal: false,
+            capture: false,
+        };
+        for found in estimator.lacking(&options)? {
+            let key = (
+                found.op.clone(),
+                found.kind,
+                found.types.clone(),
+                found.shape[0],
+            );
+            all.entry(key).or_insert((found, [0; 2])).1[at] += 1;
+        }
+    }
+    Ok(all)
+}
+
+/// Dimensions, without the last ones that are 1.
+fn dimensions(shape: [u64; 4]) -> String {
+    let last = shape.iter().rposition(|n| *n != 1).unwrap_or(0);
+    let shown = shape[..=last].iter().map(u64::to_string);
+    shown.collect::<Vec<_>>().join("x")
+}
+
 /// Lists all devices.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     args.workers.connect()?;
-    let all = devices();
-    if args.json {
-        let all = all.into_iter().map(|device| {
-            let (free, total) = device.memory();
-            json!({
-                "name": device.name(), "kind": kind(device), "description": device.description(),
-                "memory_free": free, "memory_total": total,
-            })
-        });
-        return output::line(serde_json::to_string_pretty(&all.collect::<Value>())?);
+    let opened = match &args.model {
+        Some(model) => {
+            let definitions = args.archs.definitions()?;
+            Some(models::open(&Source::of(Some(model)), &definitions)?)
+        }
+        None => None,
+    };
+    let mut all = Vec::new();
+    for device in devices() {
+        let types = cache_types(device)?;
+        let types = types.map(|types| types.into_iter().map(TensorType::name).collect::<Vec<_>>());
+        let lacks = match &opened {
+            Some(opened) if device.kind() != DeviceKind::Cpu => {
+                Some(lacking(opened, device, args.kv_type)?)
+            }
+            _ => None,
+        };
+        match args.json {
+            true => all.push(to_json(device, types.as_deref(), lacks.as_ref())),
+            false => print(device, types.as_deref(), lacks.as_ref())?,
+        }
     }
-    for device in all {
-        let (free, total) = device.memory();
+    match args.json {
+        true => output::line(serde_json::to_string_pretty(&all)?),
+        false => Ok(()),
+    }
+}
+
+fn print(device: Device, types: Option<&[&str]>, lacks: Option<&Lacking>) -> Result<(), Failure> {
+    let (free, total) = device.memory();
+    output::line(format!(
+        "{}: {}, {}, {} of {} free",
+        device.name(),
+        kind(device),
+        output::shown(&device.description()),
+        bytes(free as u64),
+        bytes(total as u64)
+    ))?;
+    let types = match types {
+        Some([]) => "none".to_owned(),
+        Some(types) => types.join(", "),
+        None => "not known: the protocol does not say".to_owned(),
+    };
+    output::line(format!("  KV cache types: {types}"))?;
+    let Some(lacks) = lacks else { return Ok(()) };
+    if device.is_remote() {
+        return output::line("  lacks for this model: not known: the protocol does not say");
+    }
+    if lacks.is_empty() {
+        return output::line("  lacks for this model: nothing");
+    }
+    output::line("  lacks for this model (uses in prefill, decode):")?;
+    for (op, [prefill, decode]) in lacks.values() {
+        let (ty, sources) = op.types.split_first().unwrap_or((&"", &[]));
         output::line(format!(
-            "{}: {}, {}, {} of {} free",
-            device.name(),
-            kind(device),
-            output::shown(&device.description()),
-            bytes(free as u64),
-            bytes(total as u64)
+            "    {} of {}: {ty} {} from {}, the first {} ({prefill}, {decode})",
+            op.op,
+            op.kind,
+            dimensions(op.shape),
+            sources.join(", "),
+            dimensions(op.of),
         ))?;
     }
     Ok(())
+}
+
+fn to_json(device: Device, types: Option<&[&str]>, lacks: Option<&Lacking>) -> Value {
+    let (free, total) = device.memory();
+    let mut entry = json!({
+        "name": device.name(), "kind": kind(device), "description": device.description(),
+        "backend": device.backend_name(), "memory_free": free, "memory_total": total,
+        "kv_cache_types": types,
+    });
+    if let Some(lacks) = lacks.filter(|_| !device.is_remote()) {
+        let lacks = lacks.values().map(|(op, [prefill, decode])| {
+            json!({
+                "operation": op.op, "block": op.kind, "types": op.types, "shape": dimensions(op.shape),
+                "first_source": dimensions(op.of), "uses_in_prefill": prefill, "uses_in_decode": decode,
+            })
+        });
+        entry["lacks"] = lacks.collect();
+    }
+    entry
 }
 
 #[derive(Debug, ClapArgs)]
@@ -77,10 +220,13 @@ pub(super) struct WorkerArgs {
     /// Devices to lend, by the names that `bench devices` prints; default: the GPUs, or else the processor
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     device: Vec<String>,
+    #[command(flatten)]
+    backends: Backends,
 }
 
 /// Lends devices until the process ends.
 pub(super) fn lend(args: &WorkerArgs) -> Result<(), Failure> {
+    args.backends.load()?;
     let mut lent: Vec<Device> = match args.device.as_slice() {
         [] => devices(),
         names => names

@@ -4,6 +4,7 @@
 //! fixed, because scripts rely on them.
 
 mod arch;
+mod backends;
 mod chat;
 mod compare;
 mod config;

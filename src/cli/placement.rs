@@ -9,6 +9,7 @@ use crate::model::{Options, Placing};
 use crate::plan::{Move, PROCESSOR, Plan};
 
 use super::Failure;
+use super::backends::Backends;
 
 /// Number of layers that are not on the processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,14 +81,17 @@ pub(super) struct Workers {
     /// authentication: use it only in networks that you trust
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     rpc: Vec<String>,
+    #[command(flatten)]
+    backends: Backends,
 }
 
 impl Workers {
-    /// Connects to the workers, if any are named.
+    /// Loads backend libraries, and connects to the workers, if any are named.
     ///
     /// # Errors
-    /// A worker that is not there.
+    /// A library that cannot be loaded, a worker that is not there.
     pub(super) fn connect(&self) -> Result<(), Failure> {
+        self.backends.load()?;
         for endpoint in &self.rpc {
             rpc::connect(endpoint)?;
         }

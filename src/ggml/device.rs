@@ -1,7 +1,5 @@
 //! Devices that compute, and buffers of their memory.
 
-use std::ffi::CString;
-use std::path::Path;
 use std::ptr::NonNull;
 
 use ggml_sys as sys;
@@ -38,26 +36,6 @@ pub fn devices() -> Vec<Device> {
             .filter_map(|i| NonNull::new(sys::ggml_backend_dev_get(i)).map(Device))
             .collect()
     }
-}
-
-/// Adds the devices of a backend library.
-///
-/// # Errors
-/// The library is not a backend of this ggml.
-pub fn load_backend(path: &Path) -> Result<(), Error> {
-    let name = path.to_str().and_then(|p| CString::new(p).ok());
-    let name =
-        name.ok_or_else(|| Error::Device(format!("{}: not a usable path", path.display())))?;
-    // SAFETY: the path is NUL-terminated; ggml answers null for what is not a backend.
-    let found = unsafe { sys::ggml_backend_load(name.as_ptr()) };
-    if found.is_null() {
-        return Err(Error::Device(format!(
-            "{}: not a backend of ggml {}",
-            path.display(),
-            super::version()
-        )));
-    }
-    Ok(())
 }
 
 /// Bytes that the address of an element, or of a block of them, is a multiple of. Blocks consist of
@@ -105,6 +83,15 @@ impl Device {
     pub fn name(self) -> String {
         // SAFETY: registered devices have a static name.
         unsafe { text(sys::ggml_backend_dev_name(self.as_ptr())) }
+    }
+
+    /// Name of its backend.
+    pub fn backend_name(self) -> String {
+        // SAFETY: registered devices have an entry of a backend, which has a name.
+        unsafe {
+            let reg = sys::ggml_backend_dev_backend_reg(self.as_ptr());
+            text(sys::ggml_backend_reg_name(reg))
+        }
     }
 
     /// The device's description of itself.

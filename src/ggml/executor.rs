@@ -83,6 +83,8 @@ pub struct Executor {
     graph: Option<Graph>,
     scheduler: Scheduler,
     backends: Vec<Backend>,
+    /// Of the backends, in their order.
+    pub(super) devices: Vec<Device>,
     threads: ThreadPool,
     capacity: usize,
     /// The scratch memory that graphs have places in.
@@ -139,6 +141,7 @@ impl Executor {
             graph: None,
             scheduler: Scheduler(scheduler),
             backends,
+            devices: order,
             threads,
             capacity,
             scratch: ScratchId::new(),
@@ -157,7 +160,10 @@ impl Executor {
                 capacity: self.capacity,
             });
         }
-        Ok(())
+        match self.devices.len() == 1 || graph.scratch().get().is_some() {
+            true => Ok(()),
+            false => self.check_kept(graph),
+        }
     }
 
     /// Refuses a graph that can only be measured.
@@ -251,6 +257,18 @@ impl Executor {
         graph.scratch().set(Some(self.scratch));
         self.graph = Some(graph);
         Ok(before)
+    }
+
+    /// The backend that computes a node of the loaded graph.
+    pub(super) fn backend_of(&self, node: *mut sys::ggml_tensor) -> sys::ggml_backend_t {
+        // SAFETY: the scheduler is alive; of a node that it does not know it answers null.
+        unsafe { sys::ggml_backend_sched_get_tensor_backend(self.sched(), node) }
+    }
+
+    /// The backend of the device at a place of the list, which has the processor last.
+    pub(super) fn backend(&self, at: usize) -> sys::ggml_backend_t {
+        let backend = self.backends.get(at);
+        backend.map_or(std::ptr::null_mut(), |backend| backend.0.as_ptr())
     }
 
     /// The graph that is loaded.

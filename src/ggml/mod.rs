@@ -7,14 +7,17 @@
 
 mod arena;
 mod buffer;
+mod caches;
 mod device;
 mod error;
 mod executor;
 mod fill;
+mod library;
 mod log;
 mod matmul;
 mod memory;
 mod ops;
+mod placed;
 mod profile;
 mod quantize;
 pub mod rpc;
@@ -27,13 +30,16 @@ mod walk;
 
 pub use arena::{Arena, Tensor};
 pub use buffer::Buffer;
-pub use device::{Device, DeviceKind, devices, load_backend};
+pub use caches::CACHE_TYPES;
+pub use device::{Device, DeviceKind, devices};
 pub use error::Error;
 pub use executor::{Executor, ThreadPool};
+pub use library::{FOLDER_VARIABLE, LibraryError, load_found, load_library};
 pub use log::install as install_log;
 pub use matmul::set_batch_invariant;
 pub use memory::{release_memory, return_large_memory};
 pub use ops::{Glu, Graph, KvBlocks, RopePairing, RopeParams, Scores, Unary};
+pub use placed::Misplaced;
 pub use profile::{Cost, PlaceCost, Profile};
 pub use quantize::{dequantize, quantize, quantize_into};
 pub use scope::Scope;

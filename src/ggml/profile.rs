@@ -30,7 +30,12 @@ impl From<Place> for PlaceCost {
 impl Graph {
     /// Operations added until the result is dropped belong to a use of `kind` at `path`.
     pub fn scope(&self, kind: &'static str, path: &str) -> Scope<'_> {
-        self.scopes().enter_block(kind, path)
+        self.scopes().enter_block(kind, path, None)
+    }
+
+    /// [`Self::scope`] of a unit that is placed on the plan's device number `device`.
+    pub fn scope_on(&self, kind: &'static str, path: &str, device: usize) -> Scope<'_> {
+        self.scopes().enter_block(kind, path, Some(device))
     }
 
     /// Operations added until the result is dropped count for `path` within the enclosing scope.

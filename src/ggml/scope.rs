@@ -16,6 +16,8 @@ pub(super) struct Place {
     pub(super) kind: &'static str,
     pub(super) path: Rc<str>,
     pub(super) nth: u32,
+    /// The plan's device of the unit, where it is placed.
+    pub(super) device: Option<usize>,
 }
 
 impl Place {
@@ -24,6 +26,7 @@ impl Place {
             kind: OUTSIDE,
             path: Rc::from(""),
             nth: 0,
+            device: None,
         }
     }
 }
@@ -50,22 +53,39 @@ impl Scopes {
         self.of_node.borrow().get(&node).cloned()
     }
 
-    /// The same as one more use of a block.
-    pub(super) fn enter_block(&self, kind: &'static str, path: &str) -> Scope<'_> {
+    /// The same as one more use of a block, on a device of the plan.
+    pub(super) fn enter_block(
+        &self,
+        kind: &'static str,
+        path: &str,
+        device: Option<usize>,
+    ) -> Scope<'_> {
         *self.uses.borrow_mut().entry(kind).or_default() += 1;
-        self.enter(kind, path)
+        let scope = self.enter(kind, path);
+        if let (Some(place), Some(_)) = (&mut *self.current.borrow_mut(), device) {
+            place.device = device;
+        }
+        scope
     }
 
-    /// Operations noted until the result is dropped belong to `kind` at `path`.
+    /// Operations noted until the result is dropped belong to `kind` at `path`, on the device of the
+    /// enclosing scope.
     pub(super) fn enter(&self, kind: &'static str, path: &str) -> Scope<'_> {
         let path: Rc<str> = Rc::from(path);
         let mut entered = self.entered.borrow_mut();
         let times = entered.entry((kind, path.clone())).or_default();
         let nth = *times;
         *times += 1;
+        let device = self.current.borrow().as_ref().and_then(|p| p.device);
+        let place = Place {
+            kind,
+            path,
+            nth,
+            device,
+        };
         Scope {
             scopes: self,
-            before: self.current.replace(Some(Place { kind, path, nth })),
+            before: self.current.replace(Some(place)),
         }
     }
 }

@@ -7,7 +7,7 @@
 use crate::arch::Mode;
 use crate::blocks::cache::Cache;
 use crate::files::lora::Adapter;
-use crate::ggml::{Device, Executor, Graph};
+use crate::ggml::{Device, Executor, Graph, Misplaced};
 use crate::plan::{Plan, StatePlan};
 use crate::weights::{TensorType, Weights};
 
@@ -131,6 +131,21 @@ impl<'p> Estimator<'p> {
         Ok(self
             .graph(options, &shape)?
             .bytes_read(&self.laid_out.tensors))
+    }
+
+    /// Operations of the largest pass that the devices of the plan cannot compute, of units that are placed
+    /// there. What runs is the same, with them on the processor.
+    ///
+    /// # Errors
+    /// Blocks that refuse their arguments.
+    pub fn lacking(&self, options: &Options) -> Result<Vec<Misplaced>, Error> {
+        options.check_cache(self.plan)?;
+        let shape = Shape::largest(options, self.plan, &options.n_slots(self.plan));
+        let graph = self.graph(options, &shape)?;
+        let others = self.devices.iter().enumerate().skip(1);
+        Ok(others
+            .flat_map(|(at, device)| graph.lacking(*device, at))
+            .collect())
     }
 
     /// The graph of a pass, over caches without memory.

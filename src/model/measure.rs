@@ -1,6 +1,6 @@
 //! What the passes of a model take: their operations under the clock, and the weights they read.
 
-use crate::ggml::{Profile, Step};
+use crate::ggml::{Misplaced, Profile, Step};
 
 use super::lifecycle::Model;
 
@@ -22,6 +22,11 @@ impl Model {
     pub fn steps(&self) -> Vec<Step> {
         let graph = self.graphs.executor.graph();
         graph.map_or_else(Vec::new, |graph| graph.walk(&self.loaded.tensors))
+    }
+
+    /// Operations of the last pass that ran on another device than their unit's.
+    pub fn misplaced(&self) -> Vec<Misplaced> {
+        self.graphs.executor.misplaced()
     }
 
     /// Bytes of weights that a pass like the last one reads: of tables the rows of its tokens, of experts

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::ggml::{self, Cost, PlaceCost};
+use crate::ggml::{self, Cost, Misplaced, PlaceCost};
 use crate::model::Model;
 
 use super::Failure;
@@ -26,6 +26,8 @@ pub(super) struct Profile {
     ops: Vec<(String, Cost)>,
     /// By unit or place, with its operations in order.
     places: Vec<PlaceCost>,
+    /// Operations of a pass that the device of their unit lacks, with their number.
+    elsewhere: BTreeMap<String, usize>,
 }
 
 /// Profiles reading a prompt of `n` tokens.
@@ -76,7 +78,14 @@ fn measure(
     let found = model
         .end_profile()
         .ok_or_else(|| anyhow::anyhow!("the profile was ended by something else"))?;
-    Ok(Profile::new(what, n as u64, plain, clocked, &found))
+    let mut profile = Profile::new(what, n as u64, plain, clocked, &found);
+    for Misplaced { op, kind, .. } in model.misplaced() {
+        *profile
+            .elsewhere
+            .entry(format!("{op} of {kind}"))
+            .or_default() += 1;
+    }
+    Ok(profile)
 }
 
 impl Profile {
@@ -102,6 +111,7 @@ impl Profile {
             kinds,
             ops,
             places: found.places().to_vec(),
+            elsewhere: BTreeMap::new(),
         }
     }
 
@@ -148,6 +158,12 @@ impl Profile {
         for (op, cost) in &self.ops {
             text.push_str(&line(op, None, cost));
         }
+        if !self.elsewhere.is_empty() {
+            text.push_str("operations that the device of their layer lacks, of a pass:\n");
+        }
+        for (op, n) in &self.elsewhere {
+            text.push_str(&format!("{n:6} {op}\n"));
+        }
         text
     }
 
@@ -178,6 +194,7 @@ impl Profile {
             "seconds_in_operations": total / self.passes as f64,
             "blocks": kinds.collect::<Vec<_>>(),
             "operations": ops.collect::<Vec<_>>(),
+            "operations_elsewhere": self.elsewhere,
             "places": self.places.iter().map(|place| self.place_json(place)).collect::<Vec<_>>(),
         })
     }

@@ -1,0 +1,7 @@
+// Which sources a backend library was built from: the program asks before it calls anything else of the library.
+#if defined(_WIN32)
+__declspec(dllexport)
+#else
+__attribute__((visibility("default")))
+#endif
+const char bench_backend_identity[] = BENCH_IDENTITY;

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Runs every golden architecture on a device, in a size that devices have kernels for, beside the processor.
+
+The models are those of tests/goldens/cases.toml with heads of 64 elements or more: all widths are multiplied. Each runs
+on the processor with an f32 cache, and on the device with all layers and half of them there, in one pass without flash
+attention and in pieces with it. Prints a table and the operations that the device lacks; fails if a result differs by
+more than the bound.
+
+Usage: scripts/device_check.py --bench 'COMMAND' --device NAME [--backend FILE] [--work DIR] [--only NAME,...] [--page FILE]
+"""
+import argparse, json, os, shlex, struct, subprocess, sys, time, tomllib
+
+BOUND = 1e-4
+# Parameters that are widths, and grow with the heads.
+WIDTHS = {
+    "n_embd", "d_head", "d_head_v", "n_rot", "n_ff", "n_ff_exp", "n_ff_shexp", "d_head_swa", "d_head_v_swa", "n_rot_swa",
+    "kv_lora_rank", "q_lora_rank", "d_head_mla", "d_head_v_mla", "n_ple", "ssm_inner", "d_kda", "rope_sections",
+}
+# State space models: kernels exist for states of 128 (16 in those of one group of weights), delta nets for 128.
+STATES = {"mamba": 16, "jamba": 16}
+MODES = [
+    ("all", None, []),
+    ("all, flash, pieces", None, ["--flash-attn", "on", "--chunk", "5"]),
+    ("half, flash", 0.5, ["--flash-attn", "on"]),
+]
+
+
+def cases(folder):
+    with open(os.path.join(folder, "cases.toml"), "rb") as file:
+        table = tomllib.load(file)
+    for case in table["case"]:
+        values = {k: v for k, v in {**table["set"], **case.get("set", {})}.items() if v != ""}
+        yield case, values, case.get("tokens", table["tokens"])
+
+
+def grown(case, values):
+    """The parameters with heads of at least 64 elements."""
+    numbers = lambda v: [int(x) for x in str(v).split(",")]
+    heads = [h for h in numbers(values.get("n_head", 1)) if h] or [1]
+    head = values.get("d_head") or values.get("d_head_v_mla") or values["n_embd"] // max(heads)
+    if "d_head_mla" in values:
+        head = max(int(values["n_rot"]), 8)
+    factor = max(1, -(-64 // int(head)))
+    out = dict(values)
+    for key in WIDTHS & values.keys():
+        value = values[key]
+        out[key] = ",".join(str(n * factor) for n in numbers(value)) if isinstance(value, str) else value * factor
+    if "ssm_state" in values:
+        out["ssm_state"] = STATES.get(case["arch"], 128)
+    return out
+
+
+def text(value):
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def read_npy(path):
+    with open(path, "rb") as file:
+        data = file.read()
+    start = 10 + struct.unpack("<H", data[8:10])[0]
+    return struct.unpack(f"<{(len(data) - start) // 4}f", data[start:])
+
+
+def nmse(found, expected):
+    if len(found) != len(expected):
+        return float("inf")
+    square = sum(e * e for e in expected)
+    return sum((f - e) ** 2 for f, e in zip(found, expected)) / square if square else float("inf")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bench", default="target/release/bench", help="the program, with what runs it elsewhere")
+    parser.add_argument("--device", default="Vulkan0")
+    parser.add_argument("--backend", help="backend library")
+    parser.add_argument("--work", default="target/device-check")
+    parser.add_argument("--goldens", default="tests/goldens")
+    parser.add_argument("--only", help="names of cases")
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no case after this time")
+    parser.add_argument("--page", help="file for the tables in Markdown")
+    args = parser.parse_args()
+    os.makedirs(args.work, exist_ok=True)
+    bench = shlex.split(args.bench)
+    backend = ["--backend", args.backend] if args.backend else []
+    model, out = os.path.join(args.work, "model.gguf"), os.path.join(args.work, "out.npy")
+
+    def run(*line):
+        done = subprocess.run([*bench, *line], capture_output=True, text=True)
+        if done.returncode != 0:
+            said = [l for l in (done.stderr + done.stdout).splitlines() if l.strip()]
+            wrong = [l for l in said if "error" in l.lower() or "assert" in l.lower() or "gives up" in l]
+            raise RuntimeError(f"exit {done.returncode}: {(wrong or said or ['no message'])[0][:300]}")
+        return done.stdout
+
+    rows, lacks, failures, skipped = [], {}, [], []
+    began = time.monotonic()
+    for case, values, tokens in cases(args.goldens):
+        name = case["name"]
+        if args.only and name not in args.only.split(","):
+            continue
+        if time.monotonic() - began > args.seconds:
+            skipped.append(name)
+            continue
+        row = [name]
+        try:
+            sets = [x for k, v in grown(case, values).items() for x in ("--set", f"{k}={text(v)}")]
+            sets += [x for k, v in case.get("meta", {}).items() for x in ("--meta", f"{k}={text(v)}")]
+            sets += ["--with", ",".join(case["with"])] if case.get("with") else []
+            run("synth", case["arch"], "--seed", str(case["seed"]), "--type", case.get("type", "f32"), *sets, "-o", model)
+            n_layers = int(str(grown(case, values)["block_count"]))
+            logits = ["logits", "-m", model, "--tokens", ",".join(map(str, tokens)), "-o", out]
+            logits += ["--non-causal"] if case.get("causal") is False else []
+            run(*logits, "--device", "none")
+            expected = read_npy(out)
+        except RuntimeError as error:
+            failures.append(f"{name}: no reference: {error}")
+            continue
+        for mode, share, options in MODES:
+            if case.get("causal") is False:
+                options = [o for o in options if o not in ("--chunk", "5")]
+            n = "all" if share is None else str(max(1, int((n_layers + 1) * share)))
+            try:
+                run(*logits, *backend, "--device", args.device, "--gpu-layers", n, *options)
+                error = nmse(read_npy(out), expected)
+                row.append(f"{error:.1e}")
+                if not error <= BOUND:
+                    failures.append(f"{name}, {mode}: NMSE {error:.1e}")
+            except RuntimeError as error:
+                row.append("fails")
+                failures.append(f"{name}, {mode}: {error}")
+        try:
+            listed = json.loads(run("devices", "-m", model, "--kv-type", "f32", "--json", *backend))
+            found = next(d for d in listed if d["name"] == args.device).get("lacks", [])
+            for lack in found:
+                key = f'{lack["operation"]} of {lack["block"]}, {lack["types"][0]} from {", ".join(lack["types"][1:])}'
+                lacks.setdefault(key, {})[name] = lack
+            row.append(str(sum(l["uses_in_decode"] for l in found)))
+        except (RuntimeError, StopIteration) as error:
+            row.append("?")
+            failures.append(f"{name}: bench devices: {error}")
+        rows.append(row)
+        print("  ".join(f"{cell:>{w}}" for cell, w in zip(row, [24, 9, 9, 9, 4])), flush=True)
+
+    page = [f"| model | {' | '.join(m for m, *_ in MODES)} | lacking in decode |", "|---|" + "--:|" * (len(MODES) + 1)]
+    page += ["| " + " | ".join(row) + " |" for row in rows]
+    page += ["", "| operation that the device lacks | result | first source | models |", "|---|---|---|---|"]
+    for key, where in sorted(lacks.items()):
+        one = next(iter(where.values()))
+        some = ", ".join(list(where)[:4]) + (f" and {len(where) - 4} more" if len(where) > 4 else "")
+        page.append(f"| {key} | {one['shape']} | {one['first_source']} | {some} |")
+    page = "\n".join(page)
+    if args.page:
+        with open(args.page, "w") as file:
+            file.write(page + "\n")
+    print(page[page.index("\n\n"):] if lacks else "no operation is lacking")
+    print("\n".join(failures))
+    print(f"{len(rows)} models on {args.device}, {len(failures)} failures, {len(skipped)} not started for lack of time"
+          f" {' '.join(skipped)}, {time.monotonic() - began:.0f} s")
+    sys.exit(bool(failures or skipped or not rows))
+
+
+main()

@@ -1,0 +1,262 @@
+//! Backends of ggml as libraries that are loaded while the program runs.
+//!
+//! A library has no copy of ggml's core: its `ggml_*` functions are the program's, so that there is one
+//! registry, one log and one set of structures. A library that was built from other sources is not
+//! initialised: it would read these structures wrongly. Nothing is ever unloaded.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use ggml_sys as sys;
+use libloading::Library;
+
+use super::text::text;
+
+/// Folder that is searched besides that of the program.
+pub const FOLDER_VARIABLE: &str = "BENCH_BACKEND_DIR";
+
+/// Why a library was not loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LibraryError {
+    /// The file cannot be read, or is not a library.
+    #[error("{path}: {problem}")]
+    File {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// What the library itself needs is not there, such as a driver.
+    #[error("{path}: cannot be loaded: {problem}")]
+    Needs {
+        /// The file.
+        path: String,
+        /// The system's message.
+        problem: String,
+    },
+    /// It was built from other sources than this program.
+    #[error("{path}: a backend of {found}; this program has {expected}")]
+    OtherSources {
+        /// The file.
+        path: String,
+        /// What it was built from.
+        found: String,
+        /// What it would have to be built from.
+        expected: String,
+    },
+    /// It finds nothing to compute with.
+    #[error("{path}: finds no device here")]
+    NoDevice {
+        /// The file.
+        path: String,
+    },
+    /// A backend of this name is there already.
+    #[error("{path}: there is a backend {name} already")]
+    Again {
+        /// The file.
+        path: String,
+        /// The name of the backend.
+        name: String,
+    },
+}
+
+impl LibraryError {
+    /// Whether this says that the machine has no such device, or has it already: nothing is wrong with the
+    /// library.
+    pub fn is_harmless(&self) -> bool {
+        matches!(
+            self,
+            Self::Needs { .. } | Self::NoDevice { .. } | Self::Again { .. }
+        )
+    }
+}
+
+/// Files that were loaded.
+static LOADED: LazyLock<Mutex<Vec<PathBuf>>> = LazyLock::new(Mutex::default);
+
+/// Adds the devices of a backend library, and returns the name of the backend. A file that was loaded before
+/// is not loaded again.
+///
+/// # Errors
+/// The file is not a library, was built from other sources, or finds no device.
+pub fn load_library(path: &Path) -> Result<String, LibraryError> {
+    super::log::install();
+    let shown = path.display().to_string();
+    let fault = |problem: String| LibraryError::File {
+        path: shown.clone(),
+        problem,
+    };
+    let whole = path
+        .canonicalize()
+        .map_err(|error| fault(error.to_string()))?;
+    check_file(&whole).map_err(fault)?;
+    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: the file runs its initialisers, as any library that a user names does.
+    let library = unsafe { open(&whole) }.map_err(|error| LibraryError::Needs {
+        path: shown.clone(),
+        problem: error.to_string(),
+    })?;
+    let found = identity(&library).unwrap_or_else(|| "unknown sources".to_owned());
+    if found != sys::IDENTITY {
+        return Err(LibraryError::OtherSources {
+            path: shown,
+            found,
+            expected: sys::IDENTITY.to_owned(),
+        });
+    }
+    let no_device = || LibraryError::NoDevice {
+        path: shown.clone(),
+    };
+    let reg = initialised(&library).ok_or_else(no_device)?;
+    // SAFETY: the registry entry lives as long as the library, which is not unloaded from here on.
+    let (name, api, expected) = unsafe {
+        let name = text(sys::ggml_backend_reg_name(reg));
+        let api = sys::shim_backend_api_version(reg);
+        (name, api, sys::shim_core_api_version())
+    };
+    std::mem::forget(library);
+    if api != expected {
+        return Err(LibraryError::OtherSources {
+            path: shown,
+            found: format!("ggml's interface {api}"),
+            expected: format!("interface {expected}"),
+        });
+    }
+    if loaded.contains(&whole) {
+        return Ok(name);
+    }
+    if is_registered(&name) {
+        return Err(LibraryError::Again { path: shown, name });
+    }
+    // SAFETY: as above; a backend of this interface has all functions that the registry calls.
+    unsafe { sys::ggml_backend_register(reg) };
+    loaded.push(whole);
+    Ok(name)
+}
+
+/// Adds the devices of the backend libraries beside the program and in the folder that
+/// [`FOLDER_VARIABLE`] names; what was not loaded is returned.
+pub fn load_found() -> Vec<LibraryError> {
+    let beside = std::env::current_exe().ok();
+    let beside = beside.and_then(|program| Some(program.parent()?.to_owned()));
+    let named = std::env::var_os(FOLDER_VARIABLE).filter(|folder| !folder.is_empty());
+    let mut errors = Vec::new();
+    let mut files = Vec::new();
+    for folder in beside.iter().chain(named.map(PathBuf::from).iter()) {
+        match libraries_of(folder) {
+            Ok(found) => files.extend(found),
+            Err(error) => errors.push(LibraryError::File {
+                path: folder.display().to_string(),
+                problem: error.to_string(),
+            }),
+        }
+    }
+    for file in files {
+        errors.extend(load_library(&file).err());
+    }
+    errors
+}
+
+/// Backend libraries of a folder, by name.
+fn libraries_of(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().map(|name| name.to_string_lossy());
+        let is_library = name.is_some_and(|name| {
+            let stem = name.strip_suffix(".so").or(name.strip_suffix(".dll"));
+            stem.is_some_and(|stem| stem.starts_with("libggml-") || stem.starts_with("ggml-"))
+        });
+        if is_library {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Refuses what the system's loader would not survive: it maps a file by the table at its start, and a file that
+/// ends before what the table says ends the process.
+fn check_file(path: &Path) -> Result<(), String> {
+    let mut file = File::open(path).map_err(|error| error.to_string())?;
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    if !metadata.is_file() {
+        return Err("not a file".to_owned());
+    }
+    if !cfg!(all(unix, not(target_os = "macos"))) {
+        return Ok(());
+    }
+    // The header of a 64-bit ELF file; the table of sections is its end.
+    let mut header = [0; 64];
+    let is_elf = file.read_exact(&mut header).is_ok() && header.starts_with(b"\x7fELF\x02");
+    if !is_elf {
+        return Err("not a library".to_owned());
+    }
+    let number = |at: usize, len: usize| {
+        let bytes = header[at..at + len].iter().rev();
+        bytes.fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    };
+    let table = number(58, 2).saturating_mul(number(60, 2));
+    let end = number(40, 8).saturating_add(table);
+    match end > metadata.len() {
+        true => Err(format!(
+            "an incomplete library: {} of {end} bytes",
+            metadata.len()
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Opens a library so that functions that it lacks are noticed now.
+///
+/// # Safety
+/// Its initialisers run.
+unsafe fn open(path: &Path) -> Result<Library, libloading::Error> {
+    #[cfg(unix)]
+    {
+        use libloading::os::unix;
+        // SAFETY: the caller vouches for the file.
+        let library = unsafe { unix::Library::open(Some(path), unix::RTLD_NOW | unix::RTLD_LOCAL) };
+        library.map(Library::from)
+    }
+    #[cfg(not(unix))]
+    // SAFETY: the caller vouches for the file.
+    unsafe {
+        Library::new(path)
+    }
+}
+
+/// Which sources a library says it was built from.
+fn identity(library: &Library) -> Option<String> {
+    // SAFETY: libraries that `scripts/backend.sh` builds have a string of this name.
+    unsafe {
+        let string = library.get::<*const c_char>(b"bench_backend_identity\0");
+        Some(CStr::from_ptr(*string.ok()?).to_string_lossy().into_owned())
+    }
+}
+
+/// The registry entry of a library of these sources; none if it finds no device.
+fn initialised(library: &Library) -> Option<sys::ggml_backend_reg_t> {
+    type Score = unsafe extern "C" fn() -> c_int;
+    type Init = unsafe extern "C" fn() -> sys::ggml_backend_reg_t;
+    // SAFETY: ggml's backends of these sources define these functions with these types, the first of them
+    // not always.
+    unsafe {
+        if let Ok(score) = library.get::<Score>(b"ggml_backend_score\0")
+            && score() == 0
+        {
+            return None;
+        }
+        let init = library.get::<Init>(b"ggml_backend_init\0").ok()?;
+        Some(init()).filter(|reg| !reg.is_null())
+    }
+}
+
+fn is_registered(name: &str) -> bool {
+    super::devices()
+        .into_iter()
+        .any(|device| device.backend_name() == name)
+}

@@ -1,0 +1,160 @@
+//! On which device an operation is computed: what a device lacks, and what the scheduler put elsewhere than
+//! on the device of the unit that it was built for.
+//!
+//! Views are on no device. Operations outside of units follow their sources and are not expected anywhere.
+
+use ggml_sys as sys;
+
+use super::device::Device;
+use super::error::Error;
+use super::executor::Executor;
+use super::ops::Graph;
+use super::profile::is_view;
+use super::scope::Place;
+use super::text::text;
+use crate::weights::TensorType;
+
+/// An operation that its unit's device does not compute.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Misplaced {
+    /// The operation, by ggml's name; activations by their own names.
+    pub op: String,
+    /// The kind of block it was built for.
+    pub kind: &'static str,
+    /// The path of the unit it was built for.
+    pub path: String,
+    /// Element types: of the result, then of the sources.
+    pub types: Vec<&'static str>,
+    /// Dimensions of the result, ggml order.
+    pub shape: [u64; 4],
+    /// Dimensions of the first source.
+    pub of: [u64; 4],
+}
+
+impl Misplaced {
+    /// # Safety
+    /// The node is alive, and so are its sources.
+    unsafe fn new(node: *mut sys::ggml_tensor, place: &Place) -> Self {
+        // SAFETY: the caller vouches for the node; dimensions and sources are asked below their numbers.
+        unsafe {
+            let shape = |t: *mut sys::ggml_tensor| {
+                std::array::from_fn(|dim| sys::shim_tensor_ne(t, dim as i32) as u64)
+            };
+            let ty = |t: *mut sys::ggml_tensor| {
+                TensorType::from_id(sys::shim_tensor_type(t) as u32).map_or("?", TensorType::name)
+            };
+            let sources: Vec<_> = (0..sys::shim_max_src())
+                .map(|i| sys::shim_tensor_src(node, i))
+                .filter(|source| !source.is_null())
+                .collect();
+            Self {
+                op: text(sys::ggml_op_desc(node)),
+                kind: place.kind,
+                path: place.path.to_string(),
+                types: [node].iter().chain(&sources).map(|t| ty(*t)).collect(),
+                shape: shape(node),
+                of: sources.first().map_or([0; 4], |first| shape(*first)),
+            }
+        }
+    }
+}
+
+impl Graph {
+    /// The operations of units that are placed, each with its place; views are left out.
+    fn placed(&self) -> impl Iterator<Item = (*mut sys::ggml_tensor, Place, usize)> {
+        (0..self.n_nodes()).filter_map(|i| {
+            // SAFETY: the index is below the number of nodes, which are alive with the graph.
+            let (node, op) = unsafe {
+                let node = sys::ggml_graph_node(self.as_ptr(), i as i32);
+                (node, sys::shim_tensor_op(node) as sys::ggml_op)
+            };
+            let place = self.scopes().place(node as usize)?;
+            let device = place.device.filter(|_| !is_view(op))?;
+            Some((node, place, device))
+        })
+    }
+
+    /// Operations of units on the plan's device number `at` that `device` cannot compute.
+    pub fn lacking(&self, device: Device, at: usize) -> Vec<Misplaced> {
+        let here = self.placed().filter(|(.., place)| *place == at);
+        let lacking = here.filter(|(node, ..)| {
+            // SAFETY: the device lives as long as the program, the node as the graph.
+            !unsafe { sys::ggml_backend_dev_supports_op(device.as_ptr(), *node) }
+        });
+        // SAFETY: as above.
+        lacking
+            .map(|(node, place, _)| unsafe { Misplaced::new(node, &place) })
+            .collect()
+    }
+}
+
+impl Executor {
+    /// Refuses a graph with an operation on memory of a device that cannot compute it: what lies there cannot be
+    /// computed elsewhere, and ggml's scheduler would end the process.
+    pub(super) fn check_kept(&self, graph: &Graph) -> Result<(), Error> {
+        for i in 0..graph.n_nodes() {
+            // SAFETY: the index is below the number of nodes, which are alive with the graph, and so are
+            // their sources.
+            unsafe {
+                let node = sys::ggml_graph_node(graph.as_ptr(), i as i32);
+                self.check_tensor(node)?;
+                for source in (0..sys::shim_max_src()).map(|i| sys::shim_tensor_src(node, i)) {
+                    if !source.is_null()
+                        && sys::shim_tensor_op(source) as sys::ggml_op == sys::GGML_OP_NONE
+                    {
+                        self.check_tensor(source)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// The tensor is alive.
+    unsafe fn check_tensor(&self, tensor: *mut sys::ggml_tensor) -> Result<(), Error> {
+        // SAFETY: the caller vouches for the tensor, a buffer is alive with it, devices with the program.
+        unsafe {
+            let buffer = sys::shim_tensor_buffer(tensor);
+            if buffer.is_null() {
+                return Ok(());
+            }
+            let ty = sys::ggml_backend_buffer_get_type(buffer);
+            let runs = |device: &Device| {
+                sys::ggml_backend_dev_supports_buft(device.as_ptr(), ty)
+                    && sys::ggml_backend_dev_supports_op(device.as_ptr(), tensor)
+            };
+            if self.devices.iter().any(runs) {
+                return Ok(());
+            }
+            Err(Error::Device(format!(
+                "{} cannot compute {} of `{}` ({}), which is kept there; keep its layer on another device",
+                text(sys::ggml_backend_buft_name(ty)),
+                text(sys::ggml_op_desc(tensor)),
+                text(sys::ggml_get_name(tensor)),
+                text(sys::ggml_type_name(
+                    sys::shim_tensor_type(tensor) as sys::ggml_type
+                )),
+            )))
+        }
+    }
+
+    /// Operations of the loaded graph that the scheduler put elsewhere than on the device of their unit: the
+    /// plan's device 0 is the processor, the others follow in their order. Those of units on the processor are
+    /// left out: the scheduler may lend a long prompt's products to a GPU.
+    pub fn misplaced(&self) -> Vec<Misplaced> {
+        let Some(graph) = self.graph() else {
+            return Vec::new();
+        };
+        let elsewhere = graph.placed().filter(|(node, _, device)| {
+            let Some(expected) = device.checked_sub(1) else {
+                return false;
+            };
+            self.backend_of(*node) != self.backend(expected)
+        });
+        // SAFETY: the nodes are alive with the graph.
+        elsewhere
+            .map(|(node, place, _)| unsafe { Misplaced::new(node, &place) })
+            .collect()
+    }
+}

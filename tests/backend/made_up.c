@@ -1,0 +1,138 @@
+// A backend library for tests: a device `Test0` that computes on the processor, in memory that the scheduler takes for
+// another device's. MADE_UP_LACKS lists what it claims not to support: operations by ggml's names, each followed by
+// the type of its result or of its first source if only that one is meant (`SET_ROWS:q8_0,FLASH_ATTN_EXT`).
+#include <stdlib.h>
+#include <string.h>
+
+#include "ggml-backend-impl.h"
+#include "ggml-cpu.h"
+#include "ggml-impl.h"
+
+#ifndef IDENTITY
+#error "IDENTITY: what the library says it was built from"
+#endif
+const char bench_backend_identity[] = IDENTITY;
+
+static struct ggml_backend_device      device;
+static struct ggml_backend_buffer_type memory;
+
+static ggml_backend_dev_t cpu(void) { return ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU); }
+
+// Memory
+
+static const char * memory_name(ggml_backend_buffer_type_t type) { (void) type; return "Test0"; }
+
+static ggml_backend_buffer_t memory_alloc(ggml_backend_buffer_type_t type, size_t size) {
+    ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
+    if (buffer != NULL) {
+        buffer->buft = type;
+    }
+    return buffer;
+}
+
+static size_t memory_alignment(ggml_backend_buffer_type_t type) { (void) type; return 64; }
+
+// Computing
+
+static const char * backend_name(ggml_backend_t backend) { (void) backend; return "Test0"; }
+
+static void backend_free(ggml_backend_t backend) {
+    ggml_backend_free(backend->context);
+    free(backend);
+}
+
+static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgraph * graph) {
+    return ggml_backend_graph_compute(backend->context, graph);
+}
+
+static ggml_backend_t device_init(ggml_backend_dev_t dev, const char * params) {
+    static ggml_guid guid = "made-up-backend";
+    ggml_backend_t backend = calloc(1, sizeof(*backend));
+    backend->guid = &guid;
+    backend->device = dev;
+    backend->context = ggml_backend_dev_init(cpu(), params);
+    backend->iface.get_name = backend_name;
+    backend->iface.free = backend_free;
+    backend->iface.graph_compute = backend_compute;
+    return backend;
+}
+
+// The device
+
+static const char * device_name(ggml_backend_dev_t dev) { (void) dev; return "Test0"; }
+static const char * device_description(ggml_backend_dev_t dev) { (void) dev; return "made up"; }
+static enum ggml_backend_dev_type device_type(ggml_backend_dev_t dev) { (void) dev; return GGML_BACKEND_DEVICE_TYPE_GPU; }
+
+static void device_memory(ggml_backend_dev_t dev, size_t * free, size_t * total) {
+    (void) dev;
+    *free = (size_t) 1 << 30;
+    *total = (size_t) 2 << 30;
+}
+
+static void device_props(ggml_backend_dev_t dev, struct ggml_backend_dev_props * props) {
+    memset(props, 0, sizeof(*props));
+    props->name = device_name(dev);
+    props->description = device_description(dev);
+    props->type = device_type(dev);
+    device_memory(dev, &props->memory_free, &props->memory_total);
+}
+
+static ggml_backend_buffer_type_t device_memory_type(ggml_backend_dev_t dev) { (void) dev; return &memory; }
+
+static bool is_lacking(const struct ggml_tensor * op) {
+    const char * lacks = getenv("MADE_UP_LACKS");
+    char list[256];
+    strncpy(list, lacks ? lacks : "", sizeof(list) - 1);
+    list[sizeof(list) - 1] = 0;
+    for (char * rest = NULL, * word = strtok_r(list, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
+        char * type = strchr(word, ':');
+        if (type != NULL) {
+            *type++ = 0;
+        }
+        const bool of_type = type == NULL || strcmp(type, ggml_type_name(op->type)) == 0
+            || (op->src[0] != NULL && strcmp(type, ggml_type_name(op->src[0]->type)) == 0)
+            || (op->src[1] != NULL && strcmp(type, ggml_type_name(op->src[1]->type)) == 0);
+        if (strcmp(word, ggml_op_desc(op)) == 0 && of_type) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor * op) {
+    (void) dev;
+    return op->op != GGML_OP_CUSTOM && !is_lacking(op) && ggml_backend_dev_supports_op(cpu(), op);
+}
+
+static bool device_supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t type) { (void) dev; return type == &memory; }
+
+// The library
+
+static const char * reg_name(ggml_backend_reg_t reg) { (void) reg; return "Test"; }
+static size_t reg_count(ggml_backend_reg_t reg) { (void) reg; return 1; }
+static ggml_backend_dev_t reg_device(ggml_backend_reg_t reg, size_t index) { (void) reg; (void) index; return &device; }
+static void * reg_address(ggml_backend_reg_t reg, const char * name) { (void) reg; (void) name; return NULL; }
+
+ggml_backend_reg_t ggml_backend_init(void) {
+    static struct ggml_backend_reg reg;
+    reg.api_version = GGML_BACKEND_API_VERSION + API_OFFSET;
+    reg.iface = (struct ggml_backend_reg_i) { reg_name, reg_count, reg_device, reg_address };
+    memory.iface.get_name = memory_name;
+    memory.iface.alloc_buffer = memory_alloc;
+    memory.iface.get_alignment = memory_alignment;
+    memory.device = &device;
+    device.reg = &reg;
+    device.iface = (struct ggml_backend_device_i) {
+        .get_name = device_name,
+        .get_description = device_description,
+        .get_memory = device_memory,
+        .get_type = device_type,
+        .get_props = device_props,
+        .init_backend = device_init,
+        .get_buffer_type = device_memory_type,
+        .supports_op = device_supports_op,
+        .supports_buft = device_supports_buft,
+    };
+    GGML_LOG_WARN("made up: %zu devices in the registry that I see\n", ggml_backend_dev_count());
+    return &reg;
+}

@@ -1,0 +1,257 @@
+//! Backend libraries that are loaded at run time: one copy of ggml's core, and refusals that say why.
+//!
+//! The library is a device made up for these tests (`tests/backend/made_up.c`).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::command::{Ran, ended, program, scratch};
+use crate::support::{nmse, parse_npy};
+
+/// What the program has, as it says when it refuses another.
+fn identity() -> String {
+    let folder = scratch();
+    let other = made_up(folder.path(), "other", "other sources", 0);
+    let refusal = devices(&other).err;
+    let (_, rest) = refusal
+        .split_once("this program has ")
+        .expect("it is named");
+    rest.trim_end().to_owned()
+}
+
+/// Compiles the library.
+pub(crate) fn made_up(folder: &Path, name: &str, identity: &str, api_offset: i32) -> PathBuf {
+    let path = folder.join(format!("libggml-{name}.so"));
+    let include = Path::new(env!("GGML_INCLUDE"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/backend/made_up.c");
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    let mut compiler = compiler.split_whitespace();
+    let status = Command::new(compiler.next().expect("a program"))
+        .args(compiler)
+        .args(["-shared", "-fPIC", "-O1", "-D_GNU_SOURCE", "-I"])
+        .arg(include)
+        .arg("-I")
+        .arg(include.with_file_name("src"))
+        .arg(format!("-DIDENTITY=\"{identity}\""))
+        .arg(format!("-DAPI_OFFSET={api_offset}"))
+        .arg(source)
+        .arg("-o")
+        .arg(&path)
+        .status();
+    assert!(status.expect("there is a compiler").success());
+    path
+}
+
+/// The library of the program's own sources.
+pub(crate) fn sound() -> (TempDir, PathBuf) {
+    let folder = scratch();
+    let path = made_up(folder.path(), "made-up", &identity(), 0);
+    (folder, path)
+}
+
+fn devices(library: &Path) -> Ran {
+    let library = library.display().to_string();
+    ended(&mut program(&["devices", "--backend", &library]))
+}
+
+#[test]
+fn a_library_uses_the_programs_copy_of_ggml() {
+    let (_folder, path) = sound();
+    let symbols = Command::new("nm").arg("-D").arg(&path).output();
+    let symbols = String::from_utf8(symbols.expect("nm runs").stdout).expect("text");
+    let defined: Vec<&str> = symbols
+        .lines()
+        .filter_map(|line| line.split_once(" T ").map(|(_, name)| name))
+        .collect();
+    assert_eq!(defined, ["ggml_backend_init"], "its only function");
+
+    let ran = devices(&path);
+    assert!(ran.is_fine(), "{}", ran.err);
+    assert!(ran.out.contains("\nTest0: gpu, made up, "), "{}", ran.out);
+    // Its message comes out of the program's log, and it sees the program's processor.
+    let message = "ggml: made up: 1 devices in the registry that I see";
+    assert!(ran.err.contains(message), "{}", ran.err);
+}
+
+#[test]
+fn libraries_are_found_in_the_folder_of_a_variable() {
+    let (folder, _) = sound();
+    let ran = ended(program(&["devices"]).env("BENCH_BACKEND_DIR", folder.path()));
+    assert!(ran.out.contains("Test0"), "{}{}", ran.out, ran.err);
+    let ran = ended(program(&["devices"]).env("BENCH_BACKEND_DIR", folder.path().join("none")));
+    assert!(ran.is_fine() && !ran.out.contains("Test0"), "{}", ran.out);
+    assert!(ran.err.contains("none: No such file"), "{}", ran.err);
+}
+
+#[test]
+fn other_sources_and_broken_files_are_refused() {
+    let (folder, path) = sound();
+    let refused = |library: &Path, expected: &str| {
+        let ran = devices(library);
+        assert_eq!(ran.code, 1, "{}", ran.err);
+        assert!(ran.err.contains(expected), "{expected}: {}", ran.err);
+        assert!(
+            ran.err.contains(&library.display().to_string()),
+            "{}",
+            ran.err
+        );
+    };
+    let at = folder.path();
+    refused(&at.join("libggml-missing.so"), "No such file");
+    refused(at, "not a file");
+    let other = made_up(at, "other", "ggml 0.1.0 of elsewhere", 0);
+    let both = format!(
+        "a backend of ggml 0.1.0 of elsewhere; this program has {}",
+        identity()
+    );
+    refused(&other, &both);
+    let newer = made_up(at, "newer", &identity(), 1);
+    refused(
+        &newer,
+        "a backend of ggml's interface 4; this program has interface 3",
+    );
+
+    let whole = std::fs::read(&path).expect("it was written");
+    let broken = at.join("libggml-broken.so");
+    for (bytes, expected) in [
+        (
+            &b"not a library at all, but a text that is longer than a header of 64 bytes"[..],
+            "not a library",
+        ),
+        (&[], "not a library"),
+        (&whole[..40], "not a library"),
+        (&whole[..whole.len() / 2], "an incomplete library"),
+        (&whole[..whole.len() - 1], "an incomplete library"),
+    ] {
+        std::fs::write(&broken, bytes).expect("it can be written");
+        refused(&broken, expected);
+    }
+    // A header of another machine, and a table of symbols that leads nowhere.
+    let mut foreign = whole.clone();
+    foreign[18] = 0xff;
+    std::fs::write(&broken, &foreign).expect("it can be written");
+    refused(&broken, "cannot be loaded");
+}
+
+/// A model of an architecture.
+fn synthesised(folder: &Path, arch: &str, set: &[&str]) -> PathBuf {
+    let model = folder.join(format!("{arch}.gguf"));
+    let path = model.display().to_string();
+    let mut line = vec!["synth", arch, "--with", "output", "-o", &path];
+    set.iter().for_each(|pair| line.extend(["--set", pair]));
+    let made = ended(&mut program(&line));
+    assert!(made.is_fine(), "{}", made.err);
+    model
+}
+
+/// A command on a model whose layers are all on the made-up device, which lacks some operations.
+fn on_device(command: &str, model: &Path, library: &Path, lacks: &str, options: &[&str]) -> Ran {
+    let (model, library) = (model.display().to_string(), library.display().to_string());
+    let mut line = vec![command, "-m", &model, "--backend", &library];
+    line.extend(options);
+    ended(program(&line).env("MADE_UP_LACKS", lacks))
+}
+
+const SMALL: [&str; 8] = [
+    "vocab_size=96",
+    "n_ctx_train=256",
+    "block_count=2",
+    "n_embd=64",
+    "n_head=4",
+    "n_head_kv=2",
+    "n_ff=96",
+    "rms_eps=0.001",
+];
+
+#[test]
+fn what_a_device_lacks_is_listed_and_computed_elsewhere() {
+    let (folder, library) = sound();
+    let model = synthesised(folder.path(), "llama", &SMALL);
+    let rows = |device: &str, lacks: &str| {
+        let out = folder.path().join("out.npy");
+        let name = out.display().to_string();
+        let options = ["--tokens", "1,2,3,4,5", "-o", &name, "--device", device];
+        let ran = on_device("logits", &model, &library, lacks, &options);
+        assert!(ran.is_fine(), "{}", ran.err);
+        parse_npy(&std::fs::read(out).expect("it was written")).values
+    };
+    let expected = rows("none", "");
+    for lacks in ["", "RMS_NORM,SWIGLU", "ROPE,SOFT_MAX,MUL_MAT"] {
+        let found: Vec<f32> = rows("Test0", lacks).iter().map(|x| *x as f32).collect();
+        assert!(nmse(&found, &expected) < 1e-12, "{lacks}");
+    }
+
+    let listed = |lacks: &str| {
+        let ran = on_device("devices", &model, &library, lacks, &["--json"]);
+        assert!(ran.is_fine(), "{}", ran.err);
+        let all: Value = serde_json::from_str(&ran.out).expect("JSON");
+        all[1].clone()
+    };
+    let whole = listed("");
+    assert_eq!(whole["lacks"], json!([]));
+    assert_eq!(whole["name"], "Test0");
+    assert_eq!(whole["kv_cache_types"].as_array().map(Vec::len), Some(9));
+    let less = listed("ROPE,SET_ROWS:q8_0,FLASH_ATTN_EXT:q4_0");
+    let types = less["kv_cache_types"].as_array().expect("a list");
+    assert!(
+        !types.contains(&json!("q8_0")) && !types.contains(&json!("q4_0")),
+        "{types:?}"
+    );
+    assert_eq!(types.len(), 7);
+    // Queries and keys of two layers.
+    let lacks = less["lacks"].as_array().expect("a list");
+    assert_eq!(lacks.len(), 1, "{lacks:?}");
+    assert_eq!(lacks[0]["operation"], "ROPE");
+    assert_eq!(lacks[0]["types"], json!(["f32", "f32", "i32"]));
+    let uses = [&lacks[0]["uses_in_prefill"], &lacks[0]["uses_in_decode"]];
+    assert_eq!(uses, [&json!(4), &json!(4)]);
+
+    let elsewhere = |lacks: &str| {
+        let options = [
+            "--device",
+            "Test0",
+            "--profile",
+            "--json",
+            "-p",
+            "8",
+            "-n",
+            "2",
+            "-r",
+            "1",
+        ];
+        let ran = on_device("perf", &model, &library, lacks, &options);
+        assert!(ran.is_fine(), "{}", ran.err);
+        let report: Value = serde_json::from_str(&ran.out).expect("JSON");
+        report["runs"][0]["profiles"][0]["operations_elsewhere"].clone()
+    };
+    assert_eq!(elsewhere(""), json!({}));
+    assert_eq!(elsewhere("ROPE"), json!({ "ROPE of attention": 4 }));
+}
+
+/// A row that a device cannot write where it keeps it would end the process within ggml's scheduler.
+#[test]
+fn a_cache_that_a_device_cannot_write_is_an_error() {
+    let (folder, library) = sound();
+    let model = synthesised(folder.path(), "llama", &SMALL);
+    let out = folder.path().join("out.npy").display().to_string();
+    let options = [
+        "--tokens",
+        "1,2,3",
+        "-o",
+        &out,
+        "--flash-attn",
+        "on",
+        "--kv-type",
+        "f16",
+    ];
+    let ran = on_device("logits", &model, &library, "SET_ROWS", &options);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(
+        ran.err.contains("Test0 cannot compute SET_ROWS"),
+        "{}",
+        ran.err
+    );
+}
