@@ -77,6 +77,7 @@ def main():
     parser.add_argument("--goldens", default="tests/goldens")
     parser.add_argument("--only", help="names of cases")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no case after this time")
+    parser.add_argument("--limit", type=float, default=120, help="seconds that one run may take")
     parser.add_argument("--page", help="file for the tables in Markdown")
     args = parser.parse_args()
     os.makedirs(args.work, exist_ok=True)
@@ -85,7 +86,10 @@ def main():
     model, out = os.path.join(args.work, "model.gguf"), os.path.join(args.work, "out.npy")
 
     def run(*line):
-        done = subprocess.run([*bench, *line], capture_output=True, text=True)
+        try:
+            done = subprocess.run([*bench, *line], capture_output=True, text=True, timeout=args.limit)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"still runs after {args.limit:.0f} s") from None
         if done.returncode != 0:
             said = [l for l in (done.stderr + done.stdout).splitlines() if l.strip()]
             wrong = [l for l in said if "error" in l.lower() or "assert" in l.lower() or "gives up" in l]
