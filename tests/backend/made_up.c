@@ -65,8 +65,8 @@ static enum ggml_backend_dev_type device_type(ggml_backend_dev_t dev) { (void) d
 
 static void device_memory(ggml_backend_dev_t dev, size_t * free, size_t * total) {
     (void) dev;
-    *free = (size_t) 1 << 30;
-    *total = (size_t) 2 << 30;
+    *free = (size_t) 16 << 30;
+    *total = (size_t) 32 << 30;
 }
 
 static void device_props(ggml_backend_dev_t dev, struct ggml_backend_dev_props * props) {

@@ -152,6 +152,9 @@ fn on_device(command: &str, model: &Path, library: &Path, lacks: &str, options: 
     let (model, library) = (model.display().to_string(), library.display().to_string());
     let mut line = vec![command, "-m", &model, "--backend", &library];
     line.extend(options);
+    if command != "devices" {
+        line.extend(["--gpu-layers", "all"]);
+    }
     ended(program(&line).env("MADE_UP_LACKS", lacks))
 }
 
