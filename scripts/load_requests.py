@@ -165,8 +165,8 @@ def memory(server, args, faults):
     """Memory before and after a flood of large bodies."""
     pid = server.process.pid
     fresh = resident(pid)
-    # Once for what stays, such as the tables that each thread makes for itself.
-    flood(server, args.bodies, args.clients)
+    # What stays are tables that each thread makes for itself: more clients than later, so that all threads have theirs.
+    flood(server, 2 * args.bodies, 3 * args.clients)
     time.sleep(10)
     before = resident(pid)
     start = time.monotonic()

@@ -4,18 +4,28 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::Pool;
+use super::pool::Info;
 
-pub(super) async fn health(State(pool): State<Arc<Pool>>) -> Json<Value> {
+/// Status 503 if a step of a model in this process takes longer than it may.
+pub(super) async fn health(State(pool): State<Arc<Pool>>) -> (StatusCode, Json<Value>) {
     let infos = pool.infos();
-    let names = |state: &str| -> Vec<&str> {
-        let of_state = infos.iter().filter(|info| info.state == state);
-        of_state.map(|info| info.name.as_str()).collect()
+    let names = |is_meant: &dyn Fn(&Info) -> bool| -> Vec<String> {
+        let meant = infos.iter().filter(|info| is_meant(info));
+        meant.map(|info| info.name.clone()).collect()
     };
-    Json(json!({
-        "status": "ok", "version": env!("CARGO_PKG_VERSION"),
-        "loaded": names("loaded"), "loading": names("loading"),
-    }))
+    let served = |info: &Info| info.served.clone();
+    let stalled = names(&|info| served(info).is_some_and(|served| served.handle.is_stalled()));
+    let (status, word) = match stalled.is_empty() {
+        true => (StatusCode::OK, "ok"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "stalled"),
+    };
+    let body = json!({
+        "status": word, "version": env!("CARGO_PKG_VERSION"), "stalled": stalled,
+        "loaded": names(&|info| info.state == "loaded"), "loading": names(&|info| info.state == "loading"),
+    });
+    (status, Json(body))
 }

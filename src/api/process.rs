@@ -81,6 +81,8 @@ pub struct Launch {
     pub command: Command,
     /// Time without an answer after which it is ended; zero: never.
     pub hang_time: Duration,
+    /// Time without progress after which a load is ended, and the limit of a step, which the process knows; zero: none.
+    pub step_time: Duration,
     /// Called with each line that it writes to its standard error.
     pub on_line: OnLine,
 }
@@ -282,6 +284,7 @@ impl Process {
         let Launch {
             mut command,
             hang_time,
+            step_time,
             on_line,
         } = launch;
         let folder = Folder::new().map_err(fault)?;
@@ -309,11 +312,11 @@ impl Process {
         let lines = lines::hand_on(errors, on_line).map_err(fault)?;
         let life = Arc::clone(&process.life);
         thread("supervisor", move || life.supervise(id, &lines)).map_err(fault)?;
-        match report(output, progress) {
+        match process.loaded(output, progress, step_time).map_err(fault)? {
             Some(Report::Ready(about)) => {
                 process.about = about;
                 tracing::info!(target: "server", model = name, pid = id, "an engine process serves it");
-                process.watch(hang_time).map_err(fault)?;
+                process.watch(hang_time, step_time).map_err(fault)?;
                 Ok(process)
             }
             Some(Report::Failed {
@@ -335,13 +338,35 @@ impl Process {
         }
     }
 
-    /// Watches whether it still answers.
-    fn watch(&self, hang_time: Duration) -> io::Result<()> {
+    /// How the load ends. One without progress for a time is ended.
+    fn loaded(
+        &self,
+        output: Option<ChildStdout>,
+        progress: &mut dyn FnMut(u64, u64),
+        limit: Duration,
+    ) -> io::Result<Option<Report>> {
+        let last = Arc::new(watch::Progress::new());
+        if !limit.is_zero() {
+            let (life, last) = (Arc::clone(&self.life), Arc::clone(&last));
+            thread("watch", move || last.watch(&life, limit))?;
+        }
+        let end = report(output, &mut |loaded, total| {
+            last.set(Some(Instant::now()));
+            progress(loaded, total);
+        });
+        last.set(None);
+        Ok(end)
+    }
+
+    /// Watches whether it still answers, and whether it says that it is stalled.
+    fn watch(&self, hang_time: Duration, step_time: Duration) -> io::Result<()> {
         if hang_time.is_zero() {
             return Ok(());
         }
         let (life, socket) = (Arc::clone(&self.life), self.socket());
-        thread("watch", move || watch::watch(&life, &socket, hang_time))
+        thread("watch", move || {
+            watch::watch(&life, &socket, hang_time, step_time);
+        })
     }
 
     /// Waits for the end; one that goes on is ended, and left behind where that is impossible.

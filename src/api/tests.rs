@@ -46,6 +46,7 @@ fn served() -> Served {
         diffusion: Diffusion::default(),
         queue_time: None,
         answer_time: None,
+        step_time: None,
     };
     Served::start(opened, options, limits, Box::new(|_, _| {})).expect("it starts")
 }

@@ -100,6 +100,7 @@ pub(super) fn start(args: &Completing) -> Result<Served, Failure> {
         diffusion: Diffusion::default(),
         queue_time: None,
         answer_time: None,
+        step_time: None,
     };
     if args.stateless {
         options.n_batch = options.n_ctx;

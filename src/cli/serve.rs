@@ -49,6 +49,10 @@ pub(super) struct Args {
     /// long prefill does not count, for another part of the process answers; 0 = off
     #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds)]
     hang_time: Duration,
+    /// Number of seconds that one step of a model's engine, or loading without any progress, may take: the engine process
+    /// is ended then as one that hangs, such as where an RPC worker or a driver does not answer; 0 = no limit
+    #[arg(long, default_value = "300", value_name = "SECONDS", value_parser = seconds)]
+    step_time: Duration,
     /// Load models into the server's own process: what ends a model's engine then ends the server. Without it, every
     /// model has an engine process of its own
     #[arg(long)]
@@ -365,6 +369,7 @@ fn start_process(args: &Args, mut wanted: Wanted<'_>) -> Result<Process, LoadFau
     let launch = Launch {
         command: engine::command(&wanted, &args.line),
         hang_time: args.hang_time,
+        step_time: args.step_time,
         on_line: engine::relay(wanted.name),
     };
     Process::start(wanted.name, launch, &mut *wanted.progress)
@@ -424,6 +429,7 @@ fn settings_of(args: &Args, opened: &Opened) -> Result<(Options, Limits), Failur
         diffusion: args.diffusion.set(),
         queue_time: args.queue_time,
         answer_time: args.answer_time,
+        step_time: (!args.step_time.is_zero()).then_some(args.step_time),
     };
     Ok((options, limits))
 }

@@ -211,12 +211,14 @@ impl<C: Compute> EngineLoop<C> {
             return;
         }
         self.n_steps = self.n_steps.wrapping_add(1);
+        self.stats.set_step(Some(Instant::now()));
         if catch_unwind(AssertUnwindSafe(|| self.run())).is_err() {
             tracing::error!("a step panicked; its requests end");
             while !self.active.is_empty() {
                 self.end(0, Err(Failure::Computation("the engine panicked".into())));
             }
         }
+        self.stats.set_step(None);
     }
 
     /// Ends requests that nobody waits for and those that take too long.

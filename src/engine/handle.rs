@@ -231,6 +231,12 @@ impl Handle {
         !matches!(self.kind, Kind::Vectors(_))
     }
 
+    /// Whether a step takes longer than it may.
+    pub fn is_stalled(&self) -> bool {
+        let limit = self.limits.step_time;
+        limit.is_some_and(|limit| self.stats.step_time() > Some(limit))
+    }
+
     /// The engine's limits.
     pub fn limits(&self) -> Limits {
         self.limits

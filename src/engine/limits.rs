@@ -23,4 +23,6 @@ pub struct Limits {
     pub queue_time: Option<Duration>,
     /// Maximum time from a request's first step to the end of its completion.
     pub answer_time: Option<Duration>,
+    /// Time after which a step that has not ended counts as stalled.
+    pub step_time: Option<Duration>,
 }

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::event::{FinishReason, Usage};
 
@@ -95,6 +95,8 @@ macro_rules! counters {
             /// Between two tokens of a completion.
             pub between_tokens: Histogram,
             now: Mutex<Now>,
+            /// When the step that runs began.
+            step: Mutex<Option<Instant>>,
         }
 
         impl Default for Stats {
@@ -104,6 +106,7 @@ macro_rules! counters {
                     first_token: Histogram::new(&FIRST_TOKEN),
                     between_tokens: Histogram::new(&BETWEEN_TOKENS),
                     now: Mutex::default(),
+                    step: Mutex::default(),
                 }
             }
         }
@@ -147,6 +150,17 @@ impl Stats {
 
     pub(super) fn set_now(&self, now: Now) {
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    }
+
+    /// Time since the step that runs began; none between steps.
+    pub fn step_time(&self) -> Option<Duration> {
+        let began = *self.step.lock().unwrap_or_else(PoisonError::into_inner);
+        began.map(|began| began.elapsed())
+    }
+
+    /// Takes note that a step begins or, with none, has ended.
+    pub(super) fn set_step(&self, began: Option<Instant>) {
+        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = began;
     }
 
     pub(super) fn done(&self, reason: FinishReason, usage: &Usage) {

@@ -182,6 +182,7 @@ pub(super) const LIMITS: Limits = Limits {
     diffusion: Diffusion::UNSET,
     queue_time: None,
     answer_time: None,
+    step_time: None,
 };
 
 fn request(prompt: &[u32], n: usize) -> Request {

@@ -151,6 +151,7 @@ fn start(golden: &Golden, options: Options, mask: u32) -> Handle {
         diffusion: Diffusion::UNSET,
         queue_time: None,
         answer_time: None,
+        step_time: None,
     };
     let path = scratch().keep();
     let file = path.join("model.gguf");
@@ -270,6 +271,7 @@ fn a_vocabulary_without_a_mask_is_refused() {
         diffusion: Diffusion::UNSET,
         queue_time: None,
         answer_time: None,
+        step_time: None,
     };
     let file = golden.weights.label().to_owned();
     let load = move || -> Result<Model, String> {

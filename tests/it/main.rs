@@ -41,6 +41,7 @@ mod keys;
 mod load;
 mod lora;
 mod lora_origin;
+mod lost_workers;
 mod metadata;
 mod model_routes;
 mod models_page;

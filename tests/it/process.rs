@@ -45,7 +45,7 @@ fn engine(server: &Server, model: &str) -> u32 {
     found.unwrap_or_else(|| panic!("{model}: {all:?}")).0
 }
 
-fn kill(id: u32, signal: Signal) {
+pub(crate) fn kill(id: u32, signal: Signal) {
     let id = Pid::from_raw(id as i32).expect("a process");
     kill_process(id, signal).expect("it is there");
 }
@@ -58,7 +58,7 @@ fn resident(id: u32) -> u64 {
         .unwrap_or(0)
 }
 
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
         assert!(started.elapsed() < Duration::from_secs(30), "never: {what}");
@@ -67,7 +67,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// A model of 28 MB that takes seconds for a long completion.
-fn model() -> &'static [u8] {
+pub(crate) fn model() -> &'static [u8] {
     static MODEL: OnceLock<Vec<u8>> = OnceLock::new();
     MODEL.get_or_init(|| {
         let vocab = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny-chat.gguf");
@@ -92,14 +92,14 @@ fn two_models(folder: &Path, extra: &[&str]) -> Server {
     Server::split(&[&["--models", text(folder)], extra].concat())
 }
 
-fn state(server: &Server, model: &str) -> Value {
+pub(crate) fn state(server: &Server, model: &str) -> Value {
     let (status, model) = server.json("GET", &format!("/v1/models/{model}"), &Value::Null);
     assert_eq!(status, 200, "{model}");
     model
 }
 
 /// A long completion.
-fn long(model: &str) -> Value {
+pub(crate) fn long(model: &str) -> Value {
     json!({
         "model": model, "prompt": "1 2 3", "max_tokens": 600, "temperature": 0, "ignore_eos": true,
         "stream": true,
@@ -107,10 +107,10 @@ fn long(model: &str) -> Value {
 }
 
 /// A stream that is under way: its first event was read.
-struct Stream(BufReader<TcpStream>);
+pub(crate) struct Stream(BufReader<TcpStream>);
 
 impl Stream {
-    fn start(server: &Server, path: &str, body: &Value) -> Self {
+    pub(crate) fn start(server: &Server, path: &str, body: &Value) -> Self {
         let mut reader = BufReader::new(server.send("POST", path, JSON, &body.to_string()));
         let mut line = String::new();
         while !line.starts_with("data: ") {
@@ -121,7 +121,7 @@ impl Stream {
     }
 
     /// What follows, and the name and the data of the last event but `[DONE]`. It must end as a body does.
-    fn rest(mut self) -> (String, String, Value) {
+    pub(crate) fn rest(mut self) -> (String, String, Value) {
         let mut rest = String::new();
         self.0.read_to_string(&mut rest).expect("the rest");
         assert!(rest.ends_with("0\r\n\r\n"), "cut off: {rest:?}");

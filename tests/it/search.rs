@@ -89,6 +89,7 @@ fn the_engine_finds_what_reading_everything_finds() {
         diffusion: Diffusion::UNSET,
         queue_time: None,
         answer_time: None,
+        step_time: None,
     };
     let load = || Ok::<_, String>(load(options()));
     let (handle, _thread) = engine::start(Arc::new(tokenizer), limits, load).expect("it starts");

@@ -1,10 +1,12 @@
 //! Whether an engine process still answers: one that hangs is ended as if it had died.
 //!
-//! Its HTTP side is asked for its health over one connection that stays open. That side computes nothing, so it
-//! answers at once however long a prefill or a queue is. Not here: what becomes of the requests that the process has.
+//! While it loads, it reports its progress. Then its HTTP side is asked for its health over one connection that stays
+//! open. That side computes nothing, so it answers at once however long a prefill or a queue is; it also says whether a
+//! step of the engine takes longer than it may. Not here: what becomes of the requests that the process has.
 
 use std::path::Path;
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::Life;
 
@@ -13,11 +15,45 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(3)
 /// Longest time that is waited for an answer, which is as good as for ever.
 const MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Asks until the process ends, or has not answered for `limit`, and ends it then.
-#[cfg(unix)]
-pub(super) fn watch(life: &Life, socket: &Path, limit: Duration) {
+/// How far a load is, as the process reports it.
+pub(super) struct Progress(Mutex<Option<Instant>>);
+
+impl Progress {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(Some(Instant::now())))
+    }
+
+    /// Takes note of progress or, with none, of the end.
+    pub(super) fn set(&self, at: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    }
+
+    /// Waits for the end of the load, or ends a process that has made no progress for `limit`.
+    pub(super) fn watch(&self, life: &Life, limit: Duration) {
+        while !life.has_ended() {
+            let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match last {
+                None => return,
+                Some(last) if last.elapsed() > limit => {
+                    let why = format!("loading made no progress for {limit:?} and was ended");
+                    return life.give_up(why);
+                }
+                Some(_) => std::thread::sleep(pause(limit)),
+            }
+        }
+    }
+}
+
+/// Time between two looks that together find a silence of `limit`.
+fn pause(limit: Duration) -> Duration {
     let [shortest, longest] = PAUSES;
-    let pause = (limit / 10).clamp(shortest, longest);
+    (limit / 10).clamp(shortest, longest)
+}
+
+/// Asks until the process ends, has not answered for `limit` or says that it is stalled, and ends it then.
+#[cfg(unix)]
+pub(super) fn watch(life: &Life, socket: &Path, limit: Duration, step_time: Duration) {
+    let pause = pause(limit);
     let time = limit.min(MAX).saturating_sub(pause);
     let mut line = line::Line::new(socket);
     loop {
@@ -25,15 +61,19 @@ pub(super) fn watch(life: &Life, socket: &Path, limit: Duration) {
         if life.has_ended() {
             return;
         }
-        if !line.is_answered(time) && !life.has_ended() {
-            let why = format!("it did not answer for {limit:?} and was ended");
+        let why = match line.answer(time) {
+            line::Answer::Well => continue,
+            line::Answer::Stalled => format!("a step took longer than {step_time:?} and was ended"),
+            line::Answer::None => format!("it did not answer for {limit:?} and was ended"),
+        };
+        if !life.has_ended() {
             return life.give_up(why);
         }
     }
 }
 
 #[cfg(not(unix))]
-pub(super) fn watch(_life: &Life, _socket: &Path, _limit: Duration) {}
+pub(super) fn watch(_life: &Life, _socket: &Path, _limit: Duration, _step_time: Duration) {}
 
 #[cfg(unix)]
 mod line {
@@ -46,6 +86,17 @@ mod line {
     const GRACE: Duration = Duration::from_secs(1);
     /// Longest head of an answer.
     const MAX: usize = 64 << 10;
+
+    /// What a process says of its health.
+    #[derive(Debug, PartialEq, Eq)]
+    pub(super) enum Answer {
+        /// That it is well; or the connection broke, which is no silence.
+        Well,
+        /// That a step takes longer than it may.
+        Stalled,
+        /// Nothing in time.
+        None,
+    }
 
     /// A connection for questions.
     pub(super) struct Line<'a> {
@@ -61,18 +112,23 @@ mod line {
             }
         }
 
-        /// Whether there is an answer in time, or the connection broke: that is no silence.
-        pub(super) fn is_answered(&mut self, limit: Duration) -> bool {
+        /// What is answered in time.
+        pub(super) fn answer(&mut self, limit: Duration) -> Answer {
             match self.ask(limit) {
-                Ok(()) => true,
+                Ok(head) if head.starts_with(b"HTTP/1.1 503 ") => Answer::Stalled,
+                Ok(_) => Answer::Well,
                 Err(error) => {
                     self.stream = None;
-                    !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+                    match error.kind() {
+                        ErrorKind::WouldBlock | ErrorKind::TimedOut => Answer::None,
+                        _ => Answer::Well,
+                    }
                 }
             }
         }
 
-        fn ask(&mut self, limit: Duration) -> io::Result<()> {
+        /// The head of the answer.
+        fn ask(&mut self, limit: Duration) -> io::Result<Vec<u8>> {
             let mut stream = match self.stream.take() {
                 Some(stream) => stream,
                 None => UnixStream::connect(self.socket)?,
@@ -101,7 +157,7 @@ mod line {
                 }
             }
             self.stream = Some(stream);
-            Ok(())
+            Ok(head)
         }
     }
 
@@ -120,10 +176,10 @@ mod line {
             let answers = std::thread::spawn(move || {
                 let (mut stream, _) = listener.accept().expect("a connection");
                 let mut part = [0; 1024];
-                for _ in 0..2 {
+                for status in ["200 OK", "503 Service Unavailable"] {
                     let n = stream.read(&mut part).expect("a question");
                     assert!(part[..n].starts_with(b"HEAD /health "));
-                    for piece in ["HTTP/1.1 200 OK\r\nx: y\r\n", "\r\n"] {
+                    for piece in [&format!("HTTP/1.1 {status}\r\nx: y\r\n"), "\r\n"] {
                         stream.write_all(piece.as_bytes()).expect("written");
                     }
                 }
@@ -131,14 +187,15 @@ mod line {
                 listener
             });
             let limit = Duration::from_secs(20);
-            assert!(line.is_answered(limit) && line.is_answered(limit));
+            assert_eq!(line.answer(limit), Answer::Well);
+            assert_eq!(line.answer(limit), Answer::Stalled);
             let listener = answers.join().expect("it lives");
-            assert!(line.is_answered(limit), "the connection broke");
+            assert_eq!(line.answer(limit), Answer::Well, "the connection broke");
             let started = Instant::now();
-            assert!(!line.is_answered(Duration::from_millis(100)));
+            assert_eq!(line.answer(Duration::from_millis(100)), Answer::None);
             assert!(started.elapsed() < Duration::from_secs(15));
             drop(listener);
-            assert!(line.is_answered(limit), "nobody listens");
+            assert_eq!(line.answer(limit), Answer::Well, "nobody listens");
         }
     }
 }

@@ -1,0 +1,151 @@
+//! RPC workers that end or hang while a server uses them: the requests of that model end with a clear error, the
+//! server and its other models go on, and the model is served again when the worker is back.
+
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::command::{scratch, text};
+use crate::process::{Stream, eventually, kill, long, model, state};
+use crate::server::Server;
+
+/// Seconds that a step or a silent load may take.
+const STEP_TIME: &str = "5";
+
+struct Worker(Child);
+
+impl Worker {
+    fn start(port: u16) -> Self {
+        let child = Command::new(env!("CARGO_BIN_EXE_bench"))
+            .args(["rpc-worker", "--threads", "1", "--port", &port.to_string()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("the program runs");
+        eventually("the worker listens", || {
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+        Self(child)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server whose model `one` is on a worker and whose model `two` is not.
+fn server(folder: &std::path::Path, port: u16) -> Server {
+    for name in ["one.gguf", "two.gguf"] {
+        std::fs::write(folder.join(name), model()).expect("written");
+    }
+    let config = folder.join("bench.toml");
+    let lines = format!("[per_model.one]\nrpc = [\"127.0.0.1:{port}\"]\n");
+    std::fs::write(&config, lines).expect("written");
+    let options = ["--models", text(folder), "--config", text(&config)];
+    Server::split(&[&options[..], &["--step-time", STEP_TIME]].concat()).expecting_errors()
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("it is bound").port()
+}
+
+fn short(model: &str) -> Value {
+    json!({ "model": model, "prompt": "1 2 3", "max_tokens": 2, "temperature": 0 })
+}
+
+/// The text of a completion.
+fn completed(server: &Server, body: &Value) -> String {
+    let answer = server.post("/v1/completions", body);
+    let text = answer["choices"][0]["text"].as_str();
+    text.expect("a text").to_owned()
+}
+
+#[track_caller]
+fn died(answer: &Value, why: &str) {
+    assert_eq!(answer["error"]["code"], "engine_died", "{answer}");
+    let message = answer["error"]["message"].as_str().expect("a text");
+    assert!(
+        message.contains("`one`") && message.contains(why),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_worker_that_is_killed_ends_the_requests_of_its_model_alone() {
+    let folder = scratch();
+    let port = free_port();
+    let mut worker = Worker::start(port);
+    let server = server(folder.path(), port);
+    let expected = completed(&server, &short("two"));
+    assert_eq!(completed(&server, &short("one")), expected);
+
+    // While it decodes.
+    let stream = Stream::start(&server, "/v1/completions", &long("one"));
+    drop(worker);
+    let (rest, _, last) = stream.rest();
+    died(&last, "SIGABRT");
+    assert!(!rest.contains("[DONE]"), "{rest}");
+    assert_eq!(state(&server, "one")["state"], "failed");
+    assert_eq!(completed(&server, &short("two")), expected);
+
+    // It is not there, then it is again.
+    let (status, answer) = server.json("POST", "/v1/completions", &short("one"));
+    assert!(status >= 500, "{answer}");
+    worker = Worker::start(port);
+    assert_eq!(completed(&server, &short("one")), expected);
+
+    // While it reads a prompt.
+    let prompt = "1 2 3 4 5 6 7 8 9 ".repeat(200);
+    let reading = json!({ "model": "one", "prompt": prompt, "max_tokens": 2 });
+    let answer = std::thread::scope(|scope| {
+        let answer = scope.spawn(|| server.json("POST", "/v1/completions", &reading));
+        eventually("the prompt is read", || {
+            let slots = server.json("GET", "/slots?model=one", &Value::Null).1;
+            slots.to_string().contains("\"is_processing\":true")
+        });
+        drop(worker);
+        answer.join().expect("it lives")
+    });
+    assert_eq!(answer.0, 500, "{}", answer.1);
+    died(&answer.1, "SIGABRT");
+    assert_eq!(completed(&server, &short("two")), expected);
+}
+
+#[test]
+fn a_worker_that_hangs_is_given_up_within_a_stated_time() {
+    let folder = scratch();
+    let port = free_port();
+    let worker = Worker::start(port);
+    let server = server(folder.path(), port);
+
+    // While the model is loaded.
+    kill(worker.0.id(), Signal::STOP);
+    let started = Instant::now();
+    let (status, answer) = server.json("POST", "/v1/completions", &short("one"));
+    assert!(started.elapsed() < Duration::from_secs(20));
+    assert!(status >= 500, "{answer}");
+    let why = "loading made no progress for 5s";
+    let of_one = state(&server, "one");
+    assert!(of_one["error"].to_string().contains(why), "{of_one}");
+    kill(worker.0.id(), Signal::CONT);
+    let expected = completed(&server, &short("two"));
+    assert_eq!(completed(&server, &short("one")), expected);
+
+    // While it decodes.
+    let stream = Stream::start(&server, "/v1/completions", &long("one"));
+    kill(worker.0.id(), Signal::STOP);
+    let started = Instant::now();
+    died(&stream.rest().2, "a step took longer than 5s");
+    assert!(started.elapsed() < Duration::from_secs(20));
+    assert_eq!(completed(&server, &short("two")), expected);
+    kill(worker.0.id(), Signal::CONT);
+    assert_eq!(completed(&server, &short("one")), expected);
+}
