@@ -11,8 +11,8 @@ time and are asked in turns, in the order A B B A, greedy and with the end of te
 each number of clients: the median time per token (from the first request to the last token) and the CPU
 time per token of all processes of a server, each with the ratio of the medians and of the pairs; and the CPU time
 of the process that only passes requests on, which a busy machine disturbs least. For the most clients: tokens per
-second while all of them have answers, and that of `bench perf` for as many sequences with as many tokens before them,
-in turns (to be within 3 %). For one client: the time from the request to the first byte of text, less the time that the
+second while all of them have answers, beside those of `bench perf --requests`, which has no HTTP, for as many sequences
+with as many tokens before them, in turns (to be within 3 % of the engine). For one client: the time from the request to the first byte of text, less the time that the
 engine took for the prompt, as the answer's `timings` have it (to be under 1 ms; tokenizing, the template and the drawing
 of the first token count as HTTP's here). Run it on a machine that does nothing else.
 """
@@ -76,13 +76,14 @@ def throughput(server, prompts, n_tokens):
 
 
 def of_engine(args, model, n_sequences, depth):
-    """Tokens per second of the engine alone."""
+    """Tokens per second of the passes alone, and of the engine without HTTP."""
     command = [args.bench, "perf", "-m", model, "--threads", args.threads, "-s", n_sequences, "-d", depth,
-               "-n", args.tokens, "-p", 16, "-r", 1, "--ctx", 1024, "--json"]
+               "-n", args.tokens, "-p", 16, "-r", 1, "--ctx", 1024, "--requests", "--json"]
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
     if done.returncode != 0:
         raise Failure(f"bench perf: {done.stderr.strip()}")
-    return json.loads(done.stdout)["decode"]["tokens_per_second"]
+    run = json.loads(done.stdout)["runs"][0]
+    return [run[part][0]["tokens_per_second"] for part in ("decode", "requests")]
 
 
 def added(server, prompt):
@@ -101,7 +102,7 @@ def beside_engine(args, model, texts, servers):
     """Prints what HTTP costs."""
     n_clients = max(args.clients)
     prompts = [texts.of(16) for _ in range(n_clients)]
-    rates, firsts = {kind: [] for kind in [*KINDS, "engine"]}, {kind: [] for kind in KINDS}
+    rates, firsts = {kind: [] for kind in [*KINDS, "passes", "engine"]}, {kind: [] for kind in KINDS}
     depth = None
     for _ in range(args.repeats):
         for kind, server in servers.items():
@@ -109,12 +110,14 @@ def beside_engine(args, model, texts, servers):
         if depth is None:
             answer = servers[KINDS[0]].answer(prompts[0], 2).finish()
             depth = answer.usage["prompt_tokens"]
-        rates["engine"].append(of_engine(args, model, n_clients, depth))
+        for kind, rate in zip(["passes", "engine"], of_engine(args, model, n_clients, depth)):
+            rates[kind].append(rate)
         for kind, server in servers.items():
             # Another text each time: the prefix cache has none of them.
             firsts[kind].append(added(server, texts.of(16)))
-    engine = statistics.median(rates["engine"])
-    print(f"{n_clients} clients, decoding: the engine alone {engine:.1f} tokens/s", flush=True)
+    passes, engine = (statistics.median(rates[kind]) for kind in ["passes", "engine"])
+    print(f"{n_clients} clients, decoding: the passes alone {passes:.1f} tokens/s, the engine with sampling and text "
+          f"{engine:.1f} tokens/s, {engine / passes - 1:+.1%}", flush=True)
     for kind in KINDS:
         own = statistics.median(rates[kind])
         print(f"  through HTTP, {kind}: {own:.1f} tokens/s, {own / engine - 1:+.1%}", flush=True)

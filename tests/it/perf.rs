@@ -51,7 +51,8 @@ fn check_decode(decode: &Value, bandwidth: f64, repeat: u64) {
 
 #[test]
 fn measurements_of_the_shipped_model_are_consistent() {
-    let arguments = "-p 8,24 -n 6 -d 0,10 -s 1,3 -r 2 --thread-counts 1,2 --profile --json";
+    let arguments =
+        "-p 8,24 -n 6 -d 0,10 -s 1,3 -r 2 --thread-counts 1,2 --profile --requests --json";
     let report = perf(&arguments.split(' ').collect::<Vec<_>>());
     let report: Value = serde_json::from_str(&report).expect("JSON");
     let runs = report["runs"].as_array().expect("runs");
@@ -77,6 +78,13 @@ fn measurements_of_the_shipped_model_are_consistent() {
             })
             .collect();
         assert_eq!(cases, [(0, 1), (0, 3), (10, 1), (10, 3)]);
+        let requests = run["requests"].as_array().expect("requests");
+        let through_engine = requests.iter().map(|row| {
+            assert!(number(&row["tokens_per_second"]) > 0.0, "{row}");
+            let field = |key: &str| row[key].as_u64().expect("a number");
+            (field("depth"), field("requests"))
+        });
+        assert_eq!(through_engine.collect::<Vec<_>>(), cases);
         for row in decode {
             check_decode(row, bandwidth, 2);
         }

@@ -1,15 +1,17 @@
 //! `bench perf`: prefill and decode speed, apart, over prompt lengths, depths, sequences and threads,
-//! with the bandwidth of the machine's memory as their bound.
+//! with the bandwidth of the machine's memory as their bound, and decoding through the engine.
 
 mod passes;
 mod profile;
 mod report;
+mod requests;
 
 use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
 use crate::common::measure::read_bandwidth;
+use crate::engine::serving::Served;
 use crate::files::models::Source;
 use crate::model::Options;
 use crate::weights::TensorType;
@@ -17,8 +19,9 @@ use crate::weights::TensorType;
 use super::options::{Defaults, LoadOptions};
 use super::{Failure, output};
 
-use passes::{Decode, Prefill};
+use passes::{Case, Decode, Prefill};
 use report::{Report, Threads};
+use requests::Requests;
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -64,6 +67,10 @@ pub(super) struct Args {
     /// Also time every operation by itself and report the time of each block
     #[arg(long)]
     profile: bool,
+    /// Also decode through the engine, greedily: as many requests at once as sequences, with sampling and text but
+    /// without HTTP
+    #[arg(long)]
+    requests: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -92,11 +99,24 @@ impl Cases {
         }
     }
 
+    /// The cases of decoding.
+    fn decode(&self) -> impl Iterator<Item = Case> {
+        let of_depth = move |&depth: &usize| {
+            let case = move |&sequences: &usize| Case {
+                depth,
+                sequences,
+                n: self.n,
+            };
+            self.sequences.iter().map(case)
+        };
+        self.depths.iter().flat_map(of_depth)
+    }
+
     /// Positions of the longest sequence.
     fn longest(&self) -> usize {
         let deepest = self.depths.iter().max().copied().unwrap_or(0);
         let prompt = self.prompts.iter().max().copied().unwrap_or(1);
-        prompt.max(deepest.saturating_add(self.n))
+        prompt.max(deepest.max(1).saturating_add(self.n))
     }
 
     fn most_sequences(&self) -> usize {
@@ -143,33 +163,22 @@ fn measure(
         bandwidth,
         prefill: Vec::new(),
         decode: Vec::new(),
+        requests: Vec::new(),
         profiles: Vec::new(),
     };
     for &n in &cases.prompts {
         row.prefill
             .push(Prefill::measure(&mut model, n, cases.repeat)?);
     }
-    for &depth in &cases.depths {
-        for &sequences in &cases.sequences {
-            let case = passes::Case {
-                depth,
-                sequences,
-                n: cases.n,
-            };
-            row.decode
-                .push(Decode::measure(&mut model, case, cases.repeat)?);
-        }
+    for case in cases.decode() {
+        row.decode
+            .push(Decode::measure(&mut model, case, cases.repeat)?);
     }
     let longest = cases.prompts.iter().max().copied();
     if let Some(longest) = longest.filter(|_| args.profile) {
         row.profiles.push(profile::prefill(&mut model, longest)?);
-        let depth = cases.depths.iter().max().copied().unwrap_or(0);
-        for &sequences in &cases.sequences {
-            let case = passes::Case {
-                depth,
-                sequences,
-                n: cases.n,
-            };
+        let deepest = cases.depths.iter().max().copied();
+        for case in cases.decode().filter(|case| Some(case.depth) == deepest) {
             row.profiles.push(profile::decode(&mut model, case)?);
         }
     }
@@ -177,8 +186,26 @@ fn measure(
     report.cache_bytes = memory.cache;
     report.compute_bytes = memory.compute;
     report.resident_bytes = resident_bytes();
+    drop(model);
+    if args.requests {
+        row.requests = through_engine(args, cases, n_threads)?;
+    }
     report.threads.push(row);
     Ok(())
+}
+
+/// The cases of decoding through the engine, with a model that is loaded for it.
+fn through_engine(args: &Args, cases: &Cases, n_threads: usize) -> Result<Vec<Requests>, Failure> {
+    let mut opened = args.load.open(&Source::of(args.model.as_deref()))?;
+    let mut options = resolve(args, cases, &opened);
+    options.n_threads = n_threads;
+    args.load.place(&mut opened, &options)?;
+    let limits = requests::limits(options.n_ctx_seq, options.n_seqs);
+    let served = Served::start(opened, options, limits, Box::new(|_, _| {}))?;
+    let measured = cases
+        .decode()
+        .map(|case| Requests::measure(&served, case, cases.repeat));
+    measured.collect()
 }
 
 /// The options of the model: capacity for the largest case.

@@ -7,6 +7,7 @@ use crate::common::wording::bytes;
 
 use super::passes::{Decode, Prefill};
 use super::profile::Profile;
+use super::requests::Requests;
 
 /// All measurements of a model.
 #[derive(Default)]
@@ -27,6 +28,7 @@ pub(super) struct Threads {
     pub(super) bandwidth: f64,
     pub(super) prefill: Vec<Prefill>,
     pub(super) decode: Vec<Decode>,
+    pub(super) requests: Vec<Requests>,
     pub(super) profiles: Vec<Profile>,
 }
 
@@ -91,6 +93,7 @@ impl Threads {
             "bandwidth_bytes_per_second": self.bandwidth,
             "prefill": self.prefill_json(),
             "decode": decode.map(|d| decode_json(d, self.bandwidth)).collect::<Vec<_>>(),
+            "requests": self.requests.iter().map(requests_json).collect::<Vec<_>>(),
             "profiles": self.profiles.iter().map(Profile::to_json).collect::<Vec<_>>(),
         })
     }
@@ -127,12 +130,29 @@ impl Threads {
                 100.0 * decode.bytes_per_second() / self.bandwidth
             ));
         }
+        for requests in &self.requests {
+            let case = requests.case;
+            text.push_str(&format!(
+                "engine  {:5} tokens: {:9.2} tokens/s  ({} requests, depth {})\n",
+                case.n, requests.speed, case.sequences, case.depth,
+            ));
+        }
         text.push_str(&format!(
             "memory bandwidth {}/s\n",
             bytes(self.bandwidth as u64)
         ));
         text
     }
+}
+
+fn requests_json(requests: &Requests) -> Value {
+    let case = requests.case;
+    json!({
+        "tokens": case.n,
+        "requests": case.sequences,
+        "depth": case.depth,
+        "tokens_per_second": requests.speed,
+    })
 }
 
 fn decode_json(decode: &Decode, bandwidth: f64) -> Value {

@@ -1,0 +1,132 @@
+//! Decoding through the engine: what admission, sampling and text cost beside the passes alone.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::engine::diffusion::Diffusion;
+use crate::engine::serving::Served;
+use crate::engine::{Ends, Event, Limits, Request};
+use crate::sampling::Params;
+
+use super::Failure;
+use super::passes::Case;
+
+/// Shortest time that counts.
+const SHORTEST: Duration = Duration::from_micros(1);
+
+/// Requests decoded together.
+pub(super) struct Requests {
+    pub(super) case: Case,
+    /// Tokens per second of all requests together while each has its first token and none has its last.
+    pub(super) speed: f64,
+}
+
+/// Limits for cases of at most so many sequences.
+pub(super) fn limits(n_ctx: usize, sequences: usize) -> Limits {
+    Limits {
+        n_ctx,
+        n_parallel: sequences,
+        n_queue: sequences,
+        n_prompt: n_ctx,
+        n_drafted: 0,
+        diffusion: Diffusion::default(),
+        queue_time: None,
+        answer_time: None,
+        step_time: None,
+    }
+}
+
+impl Requests {
+    /// Greedy completions of `case.n` tokens, of prompts that differ from each other and between runs.
+    pub(super) fn measure(served: &Served, case: Case, repeat: usize) -> Result<Self, Failure> {
+        let mut speeds = Vec::new();
+        // The first run warms up.
+        for run in 0..=repeat {
+            let requests =
+                (0..case.sequences).map(|i| request(served, case, run * case.sequences + i));
+            let answers = served.handle.submit_all(requests.collect())?;
+            let threads: Vec<_> = answers
+                .into_iter()
+                .map(|events| std::thread::spawn(|| stamps(events)))
+                .collect();
+            let ended = threads.into_iter().map(|thread| thread.join());
+            let ended =
+                ended.map(|stamps| stamps.map_err(|_| anyhow::anyhow!("a reader panicked"))?);
+            let stamps: Vec<Vec<Instant>> = ended.collect::<Result<_, Failure>>()?;
+            speeds.push(speed(&stamps)?);
+        }
+        let mut speeds = speeds.split_off(1);
+        speeds.sort_by(f64::total_cmp);
+        Ok(Self {
+            case,
+            speed: speeds[speeds.len() / 2],
+        })
+    }
+}
+
+/// A request with a prompt of its own: its first token is that of no other.
+fn request(served: &Served, case: Case, of: usize) -> Request {
+    let n_vocab = served.facts.n_vocab.max(1) as usize;
+    let prompt = (0..case.depth.max(1)).map(|i| ((31 * of + 7 * i) % n_vocab) as u32);
+    let sampling = Params {
+        temperature: 0.0,
+        ..Params::default()
+    };
+    let ends = Ends {
+        min_tokens: case.n + 1,
+        ..Ends::default()
+    };
+    Request {
+        prompt: prompt.collect(),
+        max_tokens: Some(case.n + 1),
+        sampling,
+        choice: 0,
+        stops: Vec::new(),
+        ends,
+        top_logprobs: None,
+        post_sampling: false,
+        progress: false,
+        prompt_logprobs: None,
+        n_drafted: None,
+        cache_prompt: false,
+        constraint: None,
+        thinking: None,
+        adapters: None,
+        diffusion: None,
+        trace: false,
+    }
+}
+
+/// When each token of a completion came.
+fn stamps(mut events: UnboundedReceiver<Event>) -> Result<Vec<Instant>, Failure> {
+    let mut stamps = Vec::new();
+    while let Some(event) = events.blocking_recv() {
+        match event {
+            Event::Text { tokens, .. } => stamps.extend(tokens.iter().map(|_| Instant::now())),
+            Event::Done { .. } => return Ok(stamps),
+            Event::Failed(failure) => anyhow::bail!("{failure}"),
+            _ => {}
+        }
+    }
+    anyhow::bail!("the engine stopped before the end of a completion")
+}
+
+/// Tokens per second while all have begun and none has ended; of the whole time where there is no such time.
+fn speed(stamps: &[Vec<Instant>]) -> Result<f64, Failure> {
+    let firsts = || stamps.iter().filter_map(|of_one| of_one.first());
+    let lasts = || stamps.iter().filter_map(|of_one| of_one.last());
+    let together = firsts().max().zip(lasts().min());
+    let whole = firsts().min().zip(lasts().max());
+    let together = together.filter(|(start, end)| start < end);
+    let Some((start, end)) = together.or(whole) else {
+        anyhow::bail!("a completion has no tokens");
+    };
+    let within = stamps.iter().flatten();
+    let n = within
+        .filter(|stamp| start < *stamp && *stamp <= end)
+        .count();
+    // Readers that wake up late see all tokens at once.
+    let time = end.saturating_duration_since(*start).max(SHORTEST);
+    Ok(n.max(1) as f64 / time.as_secs_f64())
+}
