@@ -843,6 +843,9 @@ unsafe extern "C" {
     pub fn ggml_backend_free(backend: ggml_backend_t);
 }
 unsafe extern "C" {
+    pub fn ggml_backend_tensor_copy(src: *const ggml_tensor, dst: *mut ggml_tensor);
+}
+unsafe extern "C" {
     pub fn ggml_backend_tensor_set(
         tensor: *mut ggml_tensor,
         data: *const ::core::ffi::c_void,
@@ -1016,6 +1019,9 @@ unsafe extern "C" {
         tensor: *mut ggml_tensor,
         addr: *mut ::core::ffi::c_void,
     ) -> ggml_status;
+}
+unsafe extern "C" {
+    pub fn ggml_backend_view_init(tensor: *mut ggml_tensor) -> ggml_status;
 }
 unsafe extern "C" {
     pub fn ggml_backend_cpu_buffer_from_ptr(

@@ -6,7 +6,10 @@ use crate::weights::TensorType;
 
 use super::build::{Build, softcap};
 use super::cache::Cache;
-use super::context::{AttentionView, VisibleKeyValues};
+use super::context::{AttentionView, Runs, VisibleKeyValues};
+
+/// Operations that attention over runs at other distances adds; generously.
+pub(super) const NODES_PER_VIEW: usize = 20;
 
 /// Keys and values of a pass.
 pub struct KeyRows<'a> {
@@ -48,13 +51,25 @@ impl Build<'_> {
         let [dk, heads, ..] = q.shape();
         let (dv, kv_heads) = (rows.dv, rows.heads);
         let visible = self.visible(unit, state, dk, rows)?;
-        let k = split_heads(g, &visible.k, dk, kv_heads)?; // [dk, kv_heads, n_kv]
-        let v = match &visible.v {
-            Some(v) => split_heads(g, v, dv, kv_heads)?, // [dv, kv_heads, n_kv]
-            None => split_heads(g, &visible.k, dv, 1)?,  // [dv, 1, n_kv]: the head of each row
+        let heads_of = KeyHeads {
+            k: &visible.k,
+            // Without values of their own the head of each row is the values.
+            v: visible.v.as_ref().unwrap_or(&visible.k),
+            dk,
+            dv,
+            k_heads: kv_heads,
+            v_heads: if visible.v.is_some() { kv_heads } else { 1 },
         };
-        let y = match &visible.view {
+        match &visible.view {
             AttentionView::Blocks { queries, table } => {
+                let all = Runs {
+                    n_tokens: n as usize,
+                    n_runs: 1,
+                    first: 0,
+                    stride: 0,
+                    n_kv: visible.k.shape()[1] as usize,
+                };
+                let (k, v) = heads_of.of(g, &all)?;
                 let blocks = KvBlocks {
                     k: &k,
                     v: &v,
@@ -62,20 +77,54 @@ impl Build<'_> {
                     table,
                     block_len: BLOCK_LEN,
                 };
-                g.paged_attention(q, &blocks, &scores)?
+                let y = g.paged_attention(q, &blocks, &scores)?; // [dv, heads, n_tokens]
+                g.reshape(&y, [dv * heads, n, 1, 1])
             }
-            AttentionView::Mask(mask) => {
-                let q = g.permute(q, [0, 2, 1, 3])?; // [dk, n_tokens, heads]
-                let k = g.permute(&k, [0, 2, 1, 3])?; // [dk, n_kv, kv_heads]
-                if self.flash_attn {
-                    let v = g.permute(&v, [0, 2, 1, 3])?; // [dv, n_kv, kv_heads]
-                    g.flash_attn(&q, &k, &v, Some(mask), &scores)?
-                } else {
-                    self.attend_plainly(unit, &q, &k, &v, mask, scores)?
+            AttentionView::Runs(views) => {
+                let mut all: Option<(Tensor, usize)> = None;
+                for (i, (runs, mask)) in views.iter().enumerate() {
+                    let (before, first) = match all {
+                        Some((y, first)) => (Some(y), first),
+                        None => (None, 0),
+                    };
+                    let q = queries_of(g, q, runs, first)?; // [dk, n_tokens, heads, n_runs]
+                    let y = self.attend_runs(unit, i, &q, &heads_of, (runs, mask), scores)?;
+                    let n = runs.n_tokens * runs.n_runs;
+                    let y = g.reshape(&y, [dv * heads, n as u64, 1, 1])?;
+                    let y = match before {
+                        Some(before) => g.concat(&before, &y, 1)?,
+                        None => y,
+                    };
+                    all = Some((y, first + n));
                 }
+                all.map(|(y, _)| y).ok_or_else(|| Error::Arguments {
+                    op: "attend",
+                    message: format!("{}: the pass sees nothing", unit.path),
+                })
             }
-        }; // [dv, heads, n_tokens]
-        g.reshape(&y, [dv * heads, n, 1, 1])
+        }
+    }
+
+    /// The attention of the queries `[dk, n_tokens, heads, n_runs]` of some runs, the `i`-th of the
+    /// pass: `[dv, heads, n_tokens, n_runs]`.
+    fn attend_runs(
+        &self,
+        unit: &Unit,
+        i: usize,
+        q: &Tensor,
+        keys: &KeyHeads<'_>,
+        (runs, mask): (&Runs, &Tensor),
+        scores: Scores<'_>,
+    ) -> Result<Tensor, Error> {
+        let g = self.g;
+        let (k, v) = keys.of(g, runs)?;
+        let k = g.permute(&k, [0, 2, 1, 3])?; // [dk, n_kv, kv_heads, n_runs]
+        if self.flash_attn {
+            let v = g.permute(&v, [0, 2, 1, 3])?; // [dv, n_kv, kv_heads, n_runs]
+            g.flash_attn(q, &k, &v, Some(mask), &scores)
+        } else {
+            self.attend_plainly(unit, i, (q, &k, &v), mask, scores)
+        }
     }
 
     /// The rows that a unit attends to: its own, which it stores, or those of another unit.
@@ -102,46 +151,80 @@ impl Build<'_> {
         }
     }
 
-    /// Attention without flash attention, step by step: `q [dk, n_tokens, heads]`, `k [dk, n_kv,
-    /// kv_heads]`, `v [dv, kv_heads, n_kv]` -> `[dv, heads, n_tokens]`.
+    /// Attention without flash attention, step by step: `q [dk, n_tokens, heads, n_runs]`, `k [dk, n_kv,
+    /// kv_heads, n_runs]`, `v [dv, kv_heads, n_kv, n_runs]` -> `[dv, heads, n_tokens, n_runs]`.
     fn attend_plainly(
         &self,
         unit: &Unit,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
+        i: usize,
+        (q, k, v): (&Tensor, &Tensor, &Tensor),
         mask: &Tensor,
         mut scores: Scores<'_>,
     ) -> Result<Tensor, Error> {
         let g = self.g;
-        let mut product = g.mul_mat(k, q)?; // [n_kv, n_tokens, heads]
+        let name = |value: &str, tensor: &Tensor| match i {
+            0 => self.name_pairs(&unit.path, value, tensor),
+            _ => self.name_pairs(&unit.path, &format!("{value}.{i}"), tensor),
+        };
+        let mut product = g.mul_mat(k, q)?; // [n_kv, n_tokens, heads, n_runs]
         g.exact(&product)?;
-        self.name_pairs(&unit.path, "scores", &product);
+        name("scores", &product);
         if scores.softcap != 0.0 {
             product = softcap(g, &product, scores.scale, scores.softcap)?;
             scores.scale = 1.0;
         }
         let weights = g.soft_max(&product, Some(mask), &scores)?;
-        self.name_pairs(&unit.path, "weights", &weights);
+        name("weights", &weights);
         let v = if v.ty().is_plain() {
             v.clone()
         } else {
             g.cast(v, TensorType::F32)?
         };
-        let v = g.cont(&g.permute(&v, [1, 2, 0, 3])?)?; // [n_kv, dv, kv_heads]
-        let y = g.mul_mat(&v, &weights)?; // [dv, n_tokens, heads]
+        let v = g.cont(&g.permute(&v, [1, 2, 0, 3])?)?; // [n_kv, dv, kv_heads, n_runs]
+        let y = g.mul_mat(&v, &weights)?; // [dv, n_tokens, heads, n_runs]
         g.cont(&g.permute(&y, [0, 2, 1, 3])?)
     }
 }
 
-/// Rows of at least `d * heads` elements as `[d, heads, n]`, in place.
-fn split_heads(g: &Graph, rows: &Tensor, d: u64, heads: u64) -> Result<Tensor, Error> {
-    let n = rows.shape()[1];
-    let fault = || Error::Arguments {
-        op: "split_heads",
-        message: format!("{rows:?} into heads of {d}"),
-    };
-    let head = rows.ty().row_bytes(d).ok_or_else(fault)? as usize;
-    let row = rows.strides()[1];
-    g.view(rows, [d, heads, n, 1], [head, row, row * n as usize], 0)
+/// The rows of all keys and values, and their heads.
+struct KeyHeads<'a> {
+    k: &'a Tensor,
+    v: &'a Tensor,
+    dk: u64,
+    dv: u64,
+    k_heads: u64,
+    v_heads: u64,
+}
+
+impl KeyHeads<'_> {
+    /// Those of some runs: `k [dk, k_heads, n_kv, n_runs]` and `v [dv, v_heads, n_kv, n_runs]`, in place.
+    fn of(&self, g: &Graph, runs: &Runs) -> Result<(Tensor, Tensor), Error> {
+        let heads = |rows: &Tensor, d: u64, heads: u64| {
+            let Some(head) = rows.ty().row_bytes(d) else {
+                return Err(Error::Arguments {
+                    op: "heads",
+                    message: format!("{rows:?} into heads of {d}"),
+                });
+            };
+            let row = rows.strides()[1];
+            let shape = [d, heads, runs.n_kv as u64, runs.n_runs as u64];
+            let strides = [head as usize, row, row * runs.stride];
+            g.view(rows, shape, strides, row * runs.first)
+        };
+        let k = heads(self.k, self.dk, self.k_heads)?;
+        Ok((k, heads(self.v, self.dv, self.v_heads)?))
+    }
+}
+
+/// The queries of some runs, from token `first` of `q [dk, heads, n]` on: `[dk, n_tokens, heads, n_runs]`, in
+/// place.
+fn queries_of(g: &Graph, q: &Tensor, runs: &Runs, first: usize) -> Result<Tensor, Error> {
+    let ([dk, heads, n, _], [_, head, token, _]) = (q.shape(), q.strides());
+    if runs.n_tokens as u64 == n {
+        return g.permute(q, [0, 2, 1, 3]);
+    }
+    let shape = [dk, heads, runs.n_tokens as u64, runs.n_runs as u64];
+    let strides = [head, token, token * runs.n_tokens];
+    let own = g.view(q, shape, strides, token * first)?;
+    g.permute(&own, [0, 2, 1, 3])
 }

@@ -41,11 +41,28 @@ pub trait DerivedInputs {
     fn get(&self, g: &Graph, input: DerivedInput) -> Result<Tensor, Error>;
 }
 
+/// Runs of keys at equal distances, each with equally many queries of the pass: one after another in the order
+/// of its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// Queries of each run.
+    pub n_tokens: usize,
+    /// Number of runs.
+    pub n_runs: usize,
+    /// Row of keys where the first run starts.
+    pub first: usize,
+    /// Rows from the start of one run to that of the next.
+    pub stride: usize,
+    /// Rows that are looked at of each run.
+    pub n_kv: usize,
+}
+
 /// The keys that the queries of a pass attend to.
 #[derive(Clone)]
 pub enum AttentionView {
-    /// `[n_kv, n_tokens]`: 0 where visible, -inf where not.
-    Mask(Tensor),
+    /// Runs of keys, those of the first queries first, each with a mask `[n_kv, n_tokens, 1, n_runs]`: 0 where
+    /// visible, -inf where not.
+    Runs(Vec<(Runs, Tensor)>),
     /// Intervals of positions, and the KV blocks in which the positions lie: see
     /// [`KvBlocks`](crate::ggml::KvBlocks).
     Blocks {
@@ -58,9 +75,9 @@ pub enum AttentionView {
 
 /// Visible keys and values of a pass.
 pub struct VisibleKeyValues {
-    /// `[k_row, n_kv]`: one row of all heads for each position.
+    /// `[k_row, n_rows]`: one row of all heads for each position.
     pub k: Tensor,
-    /// `[v_row, n_kv]`; none if the values are the head of the keys.
+    /// `[v_row, n_rows]`; none if the values are the head of the keys.
     pub v: Option<Tensor>,
     /// Which of them each query attends to.
     pub view: AttentionView,

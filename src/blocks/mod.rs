@@ -34,7 +34,7 @@ mod toy;
 pub use attend::KeyRows;
 pub use build::{Build, Named};
 pub use context::{
-    AttentionView, DerivedInput, DerivedInputs, KeyValueStore, StateStore, VisibleKeyValues,
+    AttentionView, DerivedInput, DerivedInputs, KeyValueStore, Runs, StateStore, VisibleKeyValues,
 };
 pub use low_rank::{AtWork, MAX_NODES as MAX_UPDATE_NODES, Update, Updates};
 pub use recurrent::SequenceGroup;
@@ -43,16 +43,18 @@ use crate::arch::Registry;
 use crate::ggml::{Error, Tensor};
 use crate::plan::{StatePlan, Unit};
 
-/// No block adds more operations to the graph of a pass with so many groups of sequences than this.
+/// No block adds more operations to the graph of a pass with so many groups of sequences and so many views
+/// of keys than this.
 ///
-/// Besides a fixed number, a mixture adds the results of its experts one by one, and a block with a
-/// recurrent state runs its operators for each group.
-pub fn max_nodes(unit: &Unit, n_groups: usize) -> usize {
+/// Besides a fixed number, a mixture adds the results of its experts one by one, a block with a
+/// recurrent state runs its operators for each group, and one with keys for each view.
+pub fn max_nodes(unit: &Unit, n_groups: usize, n_views: usize) -> usize {
     const FIXED: usize = 96;
     let experts = unit.option_int("used").unwrap_or(0);
     let groups = match unit.state {
         Some(StatePlan::Recurrent(_)) => n_groups * recurrent::NODES_PER_GROUP,
-        _ => 0,
+        Some(StatePlan::KeyValue(_)) => n_views.saturating_sub(1) * attend::NODES_PER_VIEW,
+        None => 0,
     };
     FIXED + groups + 2 * usize::try_from(experts).unwrap_or(usize::MAX / 4)
 }

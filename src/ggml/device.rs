@@ -384,15 +384,16 @@ impl Device {
         Ok(())
     }
 
-    /// Copies `n` rows of a tensor from row `from` on to row `to`.
+    /// Copies `n` rows of a tensor from row `from` on to row `to`, on its device.
     ///
     /// # Errors
-    /// The tensor has no memory, or has not as many rows.
+    /// The tensor has no memory, or has not as many rows, or the rows overlap.
     pub fn copy_rows(tensor: &Tensor, from: usize, to: usize, n: usize) -> Result<(), Error> {
         let row = tensor.strides()[1];
         let n_rows = tensor.bytes().checked_div(row).unwrap_or(0);
         let fits = |at: usize| at.checked_add(n).is_some_and(|end| end <= n_rows);
-        if !tensor.has_memory() || !tensor.is_contiguous() || !fits(from) || !fits(to) {
+        let is_sound = fits(from) && fits(to) && from.abs_diff(to) >= n;
+        if !tensor.has_memory() || !tensor.is_contiguous() || n == 0 || !is_sound {
             return Err(Error::Arguments {
                 op: "copy_rows",
                 message: format!(
@@ -401,13 +402,20 @@ impl Device {
                 ),
             });
         }
-        let mut rows = vec![0u8; n * row];
-        // SAFETY: the tensor has memory for the rows from both places on.
-        unsafe {
-            let data = rows.as_mut_ptr().cast();
-            sys::ggml_backend_tensor_get(tensor.as_ptr(), data, from * row, rows.len());
-            sys::ggml_backend_tensor_set(tensor.as_ptr(), data, to * row, rows.len());
-        }
+        let views = Arena::new(2, 0)?;
+        let rows_from = |at: usize| {
+            let (ctx, width) = (views.reserve()?, tensor.shape()[0] as i64);
+            // SAFETY: the rows lie inside the tensor (checked above), which has memory: so has the view.
+            let view = unsafe {
+                let view = sys::ggml_view_2d(ctx, tensor.as_ptr(), width, n as i64, row, at * row);
+                sys::ggml_backend_view_init(view);
+                view
+            };
+            views.wrap("copy_rows", view)
+        };
+        let (from, to) = (rows_from(from)?, rows_from(to)?);
+        // SAFETY: both are views of the same shape of a tensor with memory, and do not overlap.
+        unsafe { sys::ggml_backend_tensor_copy(from.as_ptr(), to.as_ptr()) };
         Ok(())
     }
 }

@@ -23,6 +23,7 @@ mod quantize;
 pub mod rpc;
 mod scope;
 mod scratch;
+mod support;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -43,5 +44,6 @@ pub use placed::Misplaced;
 pub use profile::{Cost, PlaceCost, Profile};
 pub use quantize::{dequantize, quantize, quantize_into};
 pub use scope::Scope;
+pub use support::KeptOp;
 pub use text::version;
 pub use walk::{Origin, Step};

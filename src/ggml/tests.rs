@@ -143,6 +143,10 @@ fn what_ggml_would_abort_on_is_refused() {
             "view with steps beyond",
             g.view(&a, [4, 3, 1, 1], [32, 48, 48], 0),
         ),
+        (
+            "view whose rows overlap beyond the size",
+            g.view(&a, [4, 3, 2, 1], [16, 0, 0], 0),
+        ),
         ("view of nothing", g.view(&a, [0, 1, 1, 1], [16, 48, 48], 0)),
         (
             "view that wraps",

@@ -34,12 +34,27 @@ pub enum Error {
     /// More sequences at the same time than there is space for.
     #[error("more than {0} sequences at the same time")]
     Sequences(usize),
-    /// Attention through masks adds up in an order that depends on the batch.
+    /// Attention that is not paged adds up in an order that depends on the batch.
     #[error(
         "not deterministic with these settings: flash attention on, and keys and values of f32, \
          f16, bf16, q8_0 or q4_0, are needed"
     )]
     NotDeterministic,
+    /// A device cannot keep keys and values, or attend to them.
+    #[error(
+        "{device} does not run {op} over {rows} of {path}: try another --kv-type (f16 runs on most \
+         devices), fewer layers there (--gpu-layers), or --device none"
+    )]
+    Lacking {
+        /// The device.
+        device: String,
+        /// The operation, by ggml's name.
+        op: String,
+        /// The unit it belongs to.
+        path: String,
+        /// Type and shape of what is kept.
+        rows: String,
+    },
     /// It would not fit into memory.
     #[error("not enough memory for {what}: {}", sentence(*what, *needed, *available))]
     Memory {

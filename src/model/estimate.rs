@@ -22,6 +22,7 @@ use super::memory;
 use super::options::Options;
 use super::results::{DeviceUse, MemoryUse};
 use super::shape::{Shape, Sources};
+use super::support;
 
 /// A model that is laid out and not loaded.
 pub struct Estimator<'p> {
@@ -65,6 +66,7 @@ impl<'p> Estimator<'p> {
     /// # Errors
     /// What [`Model::load`](super::Model::load) says of the settings, but for memory that is not there.
     pub fn memory(&mut self, options: &Options) -> Result<MemoryUse, Error> {
+        let options = &support::usable(self.plan, options.clone())?;
         if options.deterministic {
             options.check_deterministic(self.plan)?;
         }

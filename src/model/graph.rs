@@ -8,6 +8,7 @@ use crate::blocks::{self, Build, Named};
 use crate::ggml::{Error, Graph, Tensor};
 use crate::plan::{BranchPlan, NormUse, Plan, SlotPlan};
 
+use super::cache::MAX_VIEWS;
 use super::inputs::Inputs;
 use super::shape::{Shape, Sources};
 use super::split::MAX_GROUPS;
@@ -26,14 +27,15 @@ const NODES_PER_BRANCH: usize = 20;
 const NODES_PER_SLOT: usize = 16;
 pub(super) const NODES_ELSEWHERE: usize = 64;
 
-fn n_tensors(plan: &Plan, update_nodes: usize, n_groups: usize) -> usize {
+fn n_tensors(plan: &Plan, update_nodes: usize, n_groups: usize, n_views: usize) -> usize {
     let slots = plan.layers.iter().flat_map(|layer| &layer.slots);
     let nodes = slots.map(|slot| {
         let branches = slot.branches.iter();
-        let branches = branches.map(|b| NODES_PER_BRANCH + blocks::max_nodes(&b.block, n_groups));
+        let of_block = |b: &BranchPlan| blocks::max_nodes(&b.block, n_groups, n_views);
+        let branches = branches.map(|b| NODES_PER_BRANCH + of_block(b));
         NODES_PER_SLOT + branches.sum::<usize>()
     });
-    NODES_ELSEWHERE + 3 * plan.caches.len() + nodes.sum::<usize>() + update_nodes
+    NODES_ELSEWHERE + (2 + n_views) * plan.caches.len() + nodes.sum::<usize>() + update_nodes
 }
 
 pub(super) fn n_leaves(plan: &Plan, update_nodes: usize) -> usize {
@@ -43,7 +45,7 @@ pub(super) fn n_leaves(plan: &Plan, update_nodes: usize) -> usize {
 
 /// Nodes and leaves of the largest graph of a plan.
 pub(super) fn capacity(plan: &Plan, update_nodes: usize) -> usize {
-    n_tensors(plan, update_nodes, MAX_GROUPS) + n_leaves(plan, update_nodes)
+    n_tensors(plan, update_nodes, MAX_GROUPS, MAX_VIEWS) + n_leaves(plan, update_nodes)
 }
 
 /// What a pass writes and reads of its graph.
@@ -63,11 +65,12 @@ pub(super) struct PassGraph {
 pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, PassGraph), Error> {
     let (plan, options) = (sources.plan, sources.options);
     let update_nodes = sources.weights.update_nodes;
-    let n_tensors = n_tensors(plan, update_nodes, shape.groups.len());
+    let (n_groups, n_views) = (shape.groups.len(), shape.n_views());
+    let n_tensors = n_tensors(plan, update_nodes, n_groups, n_views);
     let mut g = Graph::new(n_tensors, n_leaves(plan, update_nodes))?;
     let inputs = Inputs::new(&g, sources, shape)?;
     let mut states = inputs.state_store(sources);
-    let mut store = inputs.key_value_store(sources, shape);
+    let mut store = inputs.key_value_store(sources);
     let build = Build {
         g: &g,
         plan,

@@ -19,12 +19,13 @@ use super::memory;
 use super::options::Options;
 use super::results::{DeviceUse, MemoryUse};
 use super::shape::{Shape, Sources};
+use super::support;
 
 /// A loaded model.
 pub struct Model {
     pub(super) plan: Plan,
     pub(super) options: Options,
-    /// Whether attention reads block tables rather than masks.
+    /// Whether attention reads block tables rather than runs.
     pub(super) is_paged: bool,
     pub(super) loaded: Loaded,
     pub(super) adapters: Adapters,
@@ -67,6 +68,7 @@ impl Model {
     ) -> Result<Self, Error> {
         ggml::install_log();
         options.n_seqs = options.n_seqs.max(1);
+        let options = support::usable(&plan, options)?;
         if options.deterministic {
             options.check_deterministic(&plan)?;
             ggml::set_batch_invariant(true);
@@ -105,7 +107,10 @@ impl Model {
         let cache = KeyValues::new(&plan, &devices, &n_slots, types)?;
         let states = States::new(&plan, &devices, options.n_rows())?;
         let n_rows = (!states.is_empty()).then(|| options.n_rows());
-        let mut block_manager = BlockManager::new(groups, n_rows);
+        let mut block_manager = match is_paged {
+            true => BlockManager::new(groups, n_rows),
+            false => BlockManager::in_runs(groups, n_rows, options.n_seqs),
+        };
         block_manager.set_default_key(&adapters.default_key());
         let capacity = graph::capacity(&plan, adapters.capacity());
         let executor = Executor::new(&devices, options.n_threads, capacity)?;

@@ -28,6 +28,7 @@ mod sequences;
 mod shape;
 mod split;
 mod stage;
+mod support;
 mod trace;
 
 pub use adapters::LoadedAdapter;

@@ -113,7 +113,7 @@ impl Options {
         groups.map(|group| capacity.slots(group) as usize).collect()
     }
 
-    /// Whether attention reads block tables rather than masks: an operation of the processor alone.
+    /// Whether attention reads block tables rather than runs: an operation of the processor alone.
     pub(super) fn is_paged(&self, plan: &Plan) -> bool {
         let fits = |(unit, rows): (&Unit, &KeyValuePlan)| {
             let (k, v) = (rows.k / rows.heads, rows.v / rows.heads);

@@ -12,7 +12,7 @@ use super::inputs::{PassData, VisibleKeys};
 use super::lifecycle::Model;
 use super::results::Value;
 use super::shape::Shape;
-use super::split;
+use super::split::{self, MAX_GROUPS, Part};
 use super::stage::{self, StageEnds};
 
 /// Takes rows of results as they are computed: the index of the first, and the rows.
@@ -27,27 +27,50 @@ impl Model {
     /// holds none of the batch's tokens.
     pub fn forward(&mut self, batch: &Batch) -> Result<&[f32], Error> {
         self.check(batch)?;
-        if self.states.is_empty() {
+        let has_states = !self.states.is_empty();
+        if !has_states && !self.reads_runs(batch) {
             self.pass(batch, &[], None)?;
             return Ok(&self.logits);
         }
-        let parts = split::by_sequence(batch);
+        let n_groups = if has_states { MAX_GROUPS } else { usize::MAX };
+        let run_start = |id| self.block_manager.run_start(id).unwrap_or(usize::MAX);
+        let parts = split::by_sequence(batch, n_groups, run_start);
         if let [part] = parts.as_slice()
             && part.is_in_order()
         {
-            self.pass(&part.batch, &part.groups, None)?;
+            self.pass_part(part, has_states)?;
             return Ok(&self.logits);
         }
-        let width = self.row_width();
-        let mut logits = vec![0.0; width * batch.n_outputs()];
+        let mut logits = vec![0.0; self.row_width() * batch.n_outputs()];
+        let n_hidden = if batch.wants_hidden {
+            batch.n_outputs()
+        } else {
+            0
+        };
+        let mut hidden = vec![0.0; self.plan.n_embd as usize * n_hidden];
         for part in &parts {
-            self.pass(&part.batch, &part.groups, None)?;
-            for (row, at) in self.logits.chunks_exact(width).zip(&part.outputs) {
-                logits[at * width..(at + 1) * width].copy_from_slice(row);
-            }
+            self.pass_part(part, has_states)?;
+            scatter(&self.logits, &part.outputs, self.row_width(), &mut logits);
+            scatter(
+                &self.hidden,
+                &part.outputs,
+                self.plan.n_embd as usize,
+                &mut hidden,
+            );
         }
-        self.logits = logits;
+        (self.logits, self.hidden) = (logits, hidden);
         Ok(&self.logits)
+    }
+
+    /// Whether several runs are read, of which those of equal length at equal distances go together.
+    fn reads_runs(&self, batch: &Batch) -> bool {
+        let is_one = batch.places.windows(2).all(|pair| pair[0].0 == pair[1].0);
+        self.options.n_ctx > 0 && !self.is_paged && !is_one
+    }
+
+    fn pass_part(&mut self, part: &Part, has_states: bool) -> Result<(), Error> {
+        let groups: &[SequenceGroup] = if has_states { &part.groups } else { &[] };
+        self.pass(&part.batch, groups, None)
     }
 
     /// [`Self::forward`] without keeping all logits: `each` gets some rows at a time, in order, as
@@ -105,18 +128,26 @@ impl Model {
                 read: vec![self.options.n_rows(); n_seqs],
                 write: Vec::new(),
             };
-            let slots = Vec::new();
-            return Ok(Allocated { slots, rows });
+            return Ok(Allocated {
+                rows,
+                ..Allocated::default()
+            });
         }
         let allocated = self.block_manager.allocate(&batch.places, &batch.tokens);
-        allocated.map_err(|shortage| match shortage {
+        let allocated = allocated.map_err(|shortage| match shortage {
             Shortage::Rows => Error::Sequences(self.options.n_seqs),
             Shortage::Slots => Error::CacheFull {
                 needed: batch.len(),
                 free: self.free_slots(),
                 n_ctx: self.options.n_ctx,
             },
-        })
+        })?;
+        if let Err(error) = self.cache.copy(&allocated.copies) {
+            // Runs that have not moved do not hold what their tokens say.
+            self.block_manager.abandon();
+            return Err(error.into());
+        }
+        Ok(allocated)
     }
 
     fn compute(
@@ -133,7 +164,7 @@ impl Model {
         self.load_graph(Shape {
             n_tokens: batch.len(),
             n_outputs,
-            n_kv: keys.n_kv(),
+            keys: keys.shapes(),
             groups: groups.to_vec(),
             wants_hidden: batch.wants_hidden || is_headless,
             is_headless,
@@ -239,6 +270,15 @@ impl Model {
             }
         }
         Ok(())
+    }
+}
+
+/// Copies rows of `width` to their places, where there are any.
+fn scatter(rows: &[f32], places: &[usize], width: usize, out: &mut [f32]) {
+    for (row, at) in rows.chunks_exact(width).zip(places) {
+        if let Some(out) = out.get_mut(at * width..(at + 1) * width) {
+            out.copy_from_slice(row);
+        }
     }
 }
 

@@ -1,29 +1,28 @@
 //! The sequences of a model: where each goes on, what is shared, how each ends.
 
 use super::adapters::LoadedAdapter;
-use super::cache::{BlockCopy, Resumed, SequenceId};
+use super::cache::{Resumed, SequenceId, SlotCopy};
 use super::lifecycle::Model;
 
 impl Model {
     /// Starts a sequence with what is known of its tokens from others, short of the last token; where
     /// states are kept, as far as a block ends. A sequence that runs goes on where it is.
     pub fn resume(&mut self, sequence: SequenceId, tokens: &[u32]) -> Resumed {
-        let (resumed, copy) = self.block_manager.resume(sequence, tokens);
+        let (resumed, copies) = self.block_manager.resume(sequence, tokens);
         Resumed {
-            n_cached: self.copied(sequence, resumed.n_cached, copy),
+            n_cached: self.copied(resumed.n_cached, &copies),
             ..resumed
         }
     }
 
-    /// Takes over the start of a block; without it the sequence goes on where the block starts.
-    fn copied(&mut self, sequence: SequenceId, next: usize, copy: Option<BlockCopy>) -> usize {
-        let Some(copy) = copy else { return next };
-        let Err(error) = self.cache.copy(&copy) else {
+    /// Takes over what lies elsewhere; without it every sequence starts anew.
+    fn copied(&mut self, next: usize, copies: &[SlotCopy]) -> usize {
+        let Err(error) = self.cache.copy(copies) else {
             return next;
         };
         tracing::error!(%error, "a block is not copied");
-        self.block_manager.truncate(sequence, next - copy.n_slots);
-        next - copy.n_slots
+        self.block_manager.abandon();
+        0
     }
 
     /// The position at which a sequence goes on; 0 if nothing is kept of it.
@@ -35,8 +34,8 @@ impl Model {
     /// be cut there: a state, a window that has moved on. Returns the
     /// position at which the sequence goes on.
     pub fn forget(&mut self, sequence: SequenceId, from: u32) -> u32 {
-        let (next, copy) = self.block_manager.forget(sequence, from);
-        self.copied(sequence, next as usize, copy) as u32
+        let (next, copies) = self.block_manager.forget(sequence, from);
+        self.copied(next as usize, &copies) as u32
     }
 
     /// Ends a sequence. What was computed of it stays cached while there is space.

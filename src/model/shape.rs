@@ -6,7 +6,7 @@ use crate::plan::{BLOCK_LEN, Plan};
 use super::adapters::OnDevice;
 use super::cache::states::States;
 use super::cache::store::KeyValues;
-use super::inputs::table_len;
+use super::inputs::{KeyShape, table_len};
 use super::options::Options;
 
 /// What the graphs of a model are built from.
@@ -27,8 +27,8 @@ pub(super) struct Shape {
     pub(super) n_tokens: usize,
     /// Rows that want logits.
     pub(super) n_outputs: usize,
-    /// For each group of layers the keys that are looked at, or the length of its table of blocks.
-    pub(super) n_kv: Vec<usize>,
+    /// For each group of layers the keys that are looked at.
+    pub(super) keys: Vec<KeyShape>,
     /// The sequences, where the model has recurrent states: the shortest first.
     pub(super) groups: Vec<SequenceGroup>,
     /// Whether those rows want the hidden state after the final norm.
@@ -43,23 +43,32 @@ impl Shape {
     /// The shape of the largest pass.
     pub(super) fn largest(options: &Options, plan: &Plan, n_slots: &[usize]) -> Self {
         let n_tokens = options.n_batch.max(1);
-        let n_kv = match options.n_ctx {
-            0 => vec![n_tokens; n_slots.len()],
+        let of_group = |n_slots: &usize| match options.n_ctx {
+            0 => KeyShape::one_run(n_tokens, n_tokens),
             n_ctx if options.is_paged(plan) => {
                 let n_blocks = n_ctx.div_ceil(BLOCK_LEN as usize);
-                vec![table_len(n_blocks * options.n_seqs.max(1)); n_slots.len()]
+                KeyShape::Table(table_len(n_blocks * options.n_seqs.max(1)))
             }
-            _ => n_slots.to_vec(),
+            _ => KeyShape::one_run(n_tokens, *n_slots),
         };
+        let keys = n_slots.iter().map(of_group).collect();
         Self {
             n_tokens,
             n_outputs: n_tokens.min(options.outputs_at_once(plan)),
-            n_kv,
+            keys,
             groups: largest_groups(options, plan),
             wants_hidden: false,
             is_headless: false,
             adapters: Vec::new(),
         }
+    }
+}
+
+impl Shape {
+    /// Operations of attention in a layer, at most.
+    pub(super) fn n_views(&self) -> usize {
+        let views = self.keys.iter().map(KeyShape::n_views);
+        views.max().unwrap_or(1)
     }
 }
 

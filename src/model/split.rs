@@ -1,5 +1,5 @@
-//! A batch of a model with recurrent states as passes whose tokens are in the order that such states
-//! need: the sequences of equal length together, each sequence by itself.
+//! A batch as passes whose tokens are in the order that recurrent states and attention over runs need: the
+//! sequences of equal length together, each sequence by itself.
 
 use std::collections::HashMap;
 
@@ -63,8 +63,13 @@ pub(super) fn check_order(batch: &Batch, next: impl Fn(SequenceId) -> u32) -> Re
     Ok(())
 }
 
-/// Splits a batch.
-pub(super) fn by_sequence(batch: &Batch) -> Vec<Part> {
+/// Splits a batch into passes of at most `n_groups` lengths. Sequences of equal length are in the order of
+/// `place`.
+pub(super) fn by_sequence(
+    batch: &Batch,
+    n_groups: usize,
+    place: impl Fn(SequenceId) -> usize,
+) -> Vec<Part> {
     let mut sequences = sequences(batch);
     let mut output = 0;
     let numbers: Vec<usize> = batch
@@ -75,11 +80,11 @@ pub(super) fn by_sequence(batch: &Batch) -> Vec<Part> {
             output.saturating_sub(1)
         })
         .collect();
-    sequences.sort_by_key(|(_, tokens)| tokens.len());
+    sequences.sort_by_key(|(id, tokens)| (tokens.len(), place(*id)));
     let groups = sequences.chunk_by(|(_, a), (_, b)| a.len() == b.len());
     let groups: Vec<_> = groups.collect();
     groups
-        .chunks(MAX_GROUPS)
+        .chunks(n_groups)
         .map(|groups| {
             let group = |sequences: &&[(SequenceId, Vec<usize>)]| SequenceGroup {
                 n_seqs: sequences.len(),
@@ -90,6 +95,7 @@ pub(super) fn by_sequence(batch: &Batch) -> Vec<Part> {
                 groups: groups.iter().map(group).collect(),
                 outputs: Vec::new(),
             };
+            part.batch.wants_hidden = batch.wants_hidden;
             let sequences = groups.iter().copied().flatten();
             for i in sequences.flat_map(|(_, tokens)| tokens).copied() {
                 let (token, place, wanted) = (batch.tokens[i], batch.places[i], batch.outputs[i]);
@@ -125,7 +131,7 @@ mod tests {
             (30, 3, 0, true),
             (12, 1, 2, true),
         ];
-        let parts = by_sequence(&batch(&tokens));
+        let parts = by_sequence(&batch(&tokens), MAX_GROUPS, |_| 0);
         let [part] = parts.as_slice() else {
             panic!("one pass: {parts:?}");
         };
@@ -137,10 +143,19 @@ mod tests {
     }
 
     #[test]
+    fn sequences_of_one_length_are_in_the_order_of_their_places() {
+        let tokens = [(10, 1, 0, true), (20, 2, 4, true), (30, 3, 0, true)];
+        let parts = by_sequence(&batch(&tokens), usize::MAX, |id| 10 - id as usize);
+        assert_eq!(parts[0].batch.tokens, [30, 20, 10]);
+        assert_eq!(parts[0].outputs, [2, 1, 0]);
+        assert!(!parts[0].is_in_order());
+    }
+
+    #[test]
     fn a_pass_has_a_bounded_number_of_lengths() {
         let n = MAX_GROUPS as u32 + 1;
         let tokens = (0..n).flat_map(|id| (0..=id).map(move |at| (7, id, at, at == id)));
-        let parts = by_sequence(&batch(&tokens.collect::<Vec<_>>()));
+        let parts = by_sequence(&batch(&tokens.collect::<Vec<_>>()), MAX_GROUPS, |_| 0);
         let n_groups: Vec<usize> = parts.iter().map(|part| part.groups.len()).collect();
         assert_eq!(n_groups, [MAX_GROUPS, 1]);
         assert_eq!(parts[1].outputs, [MAX_GROUPS]);

@@ -5,7 +5,7 @@
 //! its usual settings: a cache, and flash attention.
 
 use crate::arch::WeightRole;
-use crate::ggml::{Arena, Error, Step};
+use crate::ggml::{Arena, Error, Graph, Step, Tensor};
 use crate::plan::{Plan, TensorPlan};
 use crate::weights::TensorType;
 
@@ -42,6 +42,23 @@ pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<Step>, Error> {
         non_causal: false,
         capture: false,
     };
+    let shape = Shape {
+        n_outputs: n_tokens,
+        ..Shape::largest(&options, plan, &options.n_slots(plan))
+    };
+    let (graph, tensors) = described(plan, &options, &shape)?;
+    Ok(graph.walk(&tensors))
+}
+
+/// The graph of a pass over tensors that are only described, and the weights among them.
+///
+/// # Errors
+/// Blocks that refuse their arguments, devices that do not exist.
+pub(super) fn described(
+    plan: &Plan,
+    options: &Options,
+    shape: &Shape,
+) -> Result<(Graph, Vec<Tensor>), Error> {
     let n_slots = options.n_slots(plan);
     let weights = Arena::new(plan.tensors.len(), 0)?;
     let tensors = plan
@@ -58,15 +75,11 @@ pub fn trace(plan: &Plan, n_tokens: usize) -> Result<Vec<Step>, Error> {
         weights: OnDevice::plain(&tensors),
         cache: &cache,
         states: &states,
-        options: &options,
+        options,
         n_slots: &n_slots,
     };
-    let shape = Shape {
-        n_outputs: n_tokens,
-        ..Shape::largest(&options, plan, &n_slots)
-    };
-    let (graph, _) = graph::build(&sources, &shape)?;
-    Ok(graph.walk(&tensors))
+    let (graph, _) = graph::build(&sources, shape)?;
+    Ok((graph, tensors))
 }
 
 /// As loading has it: vectors as f32, matrices as they are stored.

@@ -156,6 +156,98 @@ fn in_pieces(model: &mut Model, tokens: &[u32]) -> [Vec<f32>; 2] {
     rows
 }
 
+/// Sequences that read the golden's tokens, or others, and how the rows of the former compare.
+struct Reader<'a> {
+    model: &'a mut Model,
+    golden: &'a Golden,
+    others: Vec<u32>,
+    found: Vec<f32>,
+    expected: Vec<f64>,
+}
+
+/// The sequences that read other tokens: no key of theirs may be seen by the others.
+const OTHERS: [u32; 2] = [1, 5];
+
+impl<'a> Reader<'a> {
+    fn new(model: &'a mut Model, golden: &'a Golden) -> Self {
+        Self {
+            others: golden.tokens.iter().rev().copied().collect(),
+            model,
+            golden,
+            found: Vec::new(),
+            expected: Vec::new(),
+        }
+    }
+
+    /// A pass over the next tokens of sequences, so many of each, as far as there are any.
+    fn pass(&mut self, counts: &[(u32, usize)]) {
+        let mut batch = Batch::default();
+        let width = self.model.row_width();
+        for &(id, n) in counts {
+            let is_other = OTHERS.contains(&id);
+            let text = if is_other {
+                &self.others
+            } else {
+                &self.golden.tokens
+            };
+            let next = self.model.next(id) as usize;
+            for at in next..text.len().min(next + n) {
+                batch.push(text[at], id, at as u32, true);
+            }
+        }
+        if batch.is_empty() {
+            return;
+        }
+        let rows = self.model.forward(&batch).expect("the pass runs");
+        for (row, (id, at)) in rows.chunks_exact(width).zip(&batch.places) {
+            if !OTHERS.contains(id) {
+                let at = *at as usize * width;
+                self.found.extend_from_slice(row);
+                self.expected
+                    .extend_from_slice(&self.golden.expected[at..at + width]);
+            }
+        }
+    }
+
+    /// Sequences of different lengths that start, end and are taken back at different times; one takes over
+    /// what another has read.
+    fn life(&mut self) {
+        let n = self.golden.tokens.len();
+        if self.model.plan().mode != Mode::Causal {
+            self.pass(&[(1, n), (0, n)]);
+            return self.end(&[0, 1]);
+        }
+        self.pass(&[(0, 9), (1, 5)]);
+        self.pass(&[(2, 1), (1, 1), (0, 1)]);
+        // A gap between two runs.
+        self.model.release(1);
+        self.pass(&[(0, 2), (2, 2)]);
+        let next = self.model.next(0);
+        self.model.forget(0, next - 2);
+        self.pass(&[(2, 3), (0, 8)]);
+        let resumed = self.model.resume(3, &self.golden.tokens);
+        assert!(
+            resumed.n_cached >= 16 || self.model.has_states(),
+            "{resumed:?}"
+        );
+        for _ in 0..n {
+            self.pass(&[(5, 1), (3, 3), (0, 1), (2, 1)]);
+        }
+        self.end(&[0, 2, 3, 5]);
+        // All at once, what is known of it included.
+        self.model.resume(4, &self.golden.tokens);
+        self.pass(&[(4, n)]);
+    }
+
+    fn end(&mut self, ids: &[u32]) {
+        ids.iter().for_each(|id| self.model.release(*id));
+    }
+
+    fn error(&self) -> f64 {
+        nmse(&self.found, &self.expected)
+    }
+}
+
 #[test]
 fn layers_on_other_devices_equal_the_reference() {
     let workers = [Worker::start(), Worker::start()];
@@ -165,12 +257,24 @@ fn layers_on_other_devices_equal_the_reference() {
         for (name, split, flash_attn) in SPLITS {
             let options = Options {
                 flash_attn,
+                n_seqs: 4,
+                n_checkpoints: 4,
                 ..options()
             };
             let mut model = placed(&golden, &workers, split, options);
+            let bound = EXACT.max(3.0 * golden.noise_of_quantised());
+            let mut reader = Reader::new(&mut model, &golden);
+            reader.life();
+            let error = reader.error();
+            if error > bound {
+                failures.push(format!(
+                    "{}, {name}, sequences: NMSE {error:.1e}",
+                    golden.name
+                ));
+            }
             for rows in in_pieces(&mut model, &golden.tokens) {
                 let error = nmse(&rows, &golden.expected);
-                if error > EXACT.max(3.0 * golden.noise_of_quantised()) {
+                if error > bound {
                     failures.push(format!("{}, {name}: NMSE {error:.1e}", golden.name));
                 }
             }
@@ -182,6 +286,73 @@ fn layers_on_other_devices_equal_the_reference() {
     println!("{n_bytes:?} bytes");
     assert!(n_bytes.iter().all(|n| *n > 0), "{n_bytes:?}");
     assert!(failures.is_empty(), "{failures:#?}");
+}
+
+impl Worker {
+    /// Bytes that `run` sends and receives.
+    fn count(&self, run: impl FnOnce()) -> u64 {
+        let before = self.n_bytes.load(Ordering::Relaxed);
+        run();
+        self.n_bytes.load(Ordering::Relaxed) - before
+    }
+}
+
+/// Reads `n` tokens in passes of at most `step`.
+fn read(model: &mut Model, id: u32, n: u32, step: usize) {
+    let first = model.next(id);
+    let positions: Vec<u32> = (first..first + n).collect();
+    for positions in positions.chunks(step) {
+        let mut batch = Batch::default();
+        for at in positions {
+            batch.push((at * 7 + at / 5) % 96, id, *at, at + 1 == first + n);
+        }
+        model.forward(&batch).expect("the pass runs");
+    }
+}
+
+/// What a step of a sequence sends, masks over all that it looks at included, does not depend on the length of
+/// another; what it takes over from that is copied where it lies.
+#[test]
+fn a_step_does_not_grow_with_other_sequences() {
+    let workers = [Worker::start(), Worker::start()];
+    let scratch = scratch();
+    for golden in goldens(scratch.path(), |name| matches!(name, "llama" | "gemma3")) {
+        for flash_attn in [true, false] {
+            let options = Options {
+                n_ctx: 4096,
+                n_ctx_seq: 4096,
+                flash_attn,
+                ..options()
+            };
+            let mut model = placed(&golden, &workers, |n| [n, 0], options);
+            let name = &golden.name;
+            let mut steps = Vec::new();
+            let mut copied = 0;
+            for n_other in [1, 1500] {
+                read(&mut model, 0, n_other, 64);
+                // Of a window only the end is kept.
+                if n_other > 1 && model.plan().caches.iter().all(|c| c.window().is_none()) {
+                    // The copy of 1200 rows in each of the layers.
+                    let text: Vec<u32> = (0..1201).map(|at| (at * 7 + at / 5) % 96).collect();
+                    copied = workers[0].count(|| {
+                        let found = model.resume(1, &text).n_cached;
+                        assert_eq!(found, 1200, "{name}");
+                    });
+                    model.release(1);
+                }
+                let mut counts = Vec::new();
+                for _ in 0..8 {
+                    counts.push(workers[0].count(|| read(&mut model, 2, 1, 1)));
+                }
+                model.release(2);
+                steps.push(counts[4..].iter().copied().max().expect("steps"));
+            }
+            println!("{name}: {steps:?} bytes a step, {copied} for a copy");
+            assert!(steps[1] <= steps[0] + 64, "{name}: {steps:?}");
+            let n_tensors = 2 * model.plan().key_values().count() as u64;
+            assert!(copied < 2048 * n_tensors, "{name}: {copied}");
+        }
+    }
 }
 
 /// What a step sends does not depend on how much the cache has room for.

@@ -314,7 +314,12 @@ fn a_step_of_the_same_shape_replays_the_graph() {
 fn prefill_and_decode_in_turn_build_a_graph_for_each_shape_once() {
     let scratch = scratch();
     let golden = goldens(scratch.path(), |name| name == "llama").remove(0);
-    let mut model = model(&golden, options());
+    // Of blocks: a graph over runs is built for the place where they lie.
+    let blocks = Options {
+        flash_attn: true,
+        ..options()
+    };
+    let mut model = model(&golden, blocks);
     let tokens = &golden.tokens[..12];
     let all = run(&mut model, tokens, 0, 0);
     let width = all.len() / tokens.len();

@@ -45,7 +45,7 @@ impl Scores<'_> {
 }
 
 impl Graph {
-    /// `softmax(a * scale + mask)` over rows: `a [n_kv, n_q, heads]`, `mask [n_kv, >= n_q]`; f32.
+    /// `softmax(a * scale + mask)` over rows: `a [n_kv, n_q, heads, n]`, `mask [n_kv, >= n_q, 1, n]`; f32.
     /// Scores are capped before, not here.
     ///
     /// # Errors
@@ -86,8 +86,8 @@ impl Graph {
     }
 
     /// `softmax(q . k * scale + mask) . v` without storing the scores:
-    /// `q [dk, n_q, heads]`, `k [dk, n_kv, kv_heads]`, `v [dv, n_kv, kv_heads]`,
-    /// `mask [n_kv, n_q]` f16 -> `[dv, heads, n_q]` f32.
+    /// `q [dk, n_q, heads, n]`, `k [dk, n_kv, kv_heads, n]`, `v [dv, n_kv, kv_heads, n]`,
+    /// `mask [n_kv, n_q, 1, n]` f16 -> `[dv, heads, n_q, n]` f32, each of the `n` by itself.
     ///
     /// # Errors
     /// Shapes that do not go together, other types.
@@ -105,7 +105,7 @@ impl Graph {
             && sk[1] == sv[1]
             && sk[2] == sv[2]
             && sq[2] % sk[2] == 0
-            && [sq[3], sk[3], sv[3]] == [1, 1, 1];
+            && [sk[3], sv[3]] == [sq[3]; 2];
         let rows = q.has_dense_rows() && k.has_dense_rows() && v.has_dense_rows();
         let types = q.ty() == TensorType::F32 && is_matrix_type(k.ty()) && is_matrix_type(v.ty());
         if !shapes || !rows || !types {
@@ -113,7 +113,7 @@ impl Graph {
         }
         if let Some(mask) = mask {
             let sm = mask.shape();
-            let fits = sm[0] == sk[1] && sm[1] >= sq[1] && sm[2] == 1 && sm[3] == 1;
+            let fits = sm[0] == sk[1] && sm[1] >= sq[1] && sm[2] == 1 && sm[3] == sq[3];
             if !fits || mask.ty() != TensorType::F16 || !mask.is_contiguous() {
                 return fault("flash_attn", format!("{q:?}, {k:?} with the mask {mask:?}"));
             }

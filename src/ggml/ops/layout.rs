@@ -45,7 +45,10 @@ impl Graph {
                 end.checked_add((strides[dim - 1] as u64).checked_mul(shape[dim].checked_sub(1)?)?)
             })
         });
+        // ggml counts the elements of rows that overlap as often as they are there.
+        let end = end.zip(a.ty().tensor_bytes(&shape));
         let inside = end
+            .map(|(end, dense)| end.max(dense))
             .and_then(|end| end.checked_add(offset as u64))
             .is_some_and(|end| end <= a.bytes() as u64);
         let whole = a.has_dense_rows()

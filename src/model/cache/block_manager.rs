@@ -8,12 +8,8 @@ use std::collections::HashMap;
 use crate::blocks::cache::Cache as Visibility;
 
 use super::blocks::BlockPool;
-use super::mask::Mask;
 use super::prefix::{NodeId, PrefixTree, ROOT};
-use super::{BLOCK, BlockId, SequenceId};
-
-/// Slots are looked at in multiples of this, so that a graph serves many steps.
-const VIEW_STEP: usize = 256;
+use super::{BLOCK, BlockId, SequenceId, SlotCopy};
 
 /// What stands in a table for a block that has left the window.
 pub(super) const EVICTED: BlockId = BlockId::MAX;
@@ -34,6 +30,8 @@ pub(super) struct Sequence {
     pub(super) tables: Vec<Vec<BlockId>>,
     /// Blocks at the start of each table that have left the window.
     pub(super) n_evicted: Vec<usize>,
+    /// The home of its blocks in each pool where only a window is seen, in runs.
+    pub(super) homes: Vec<Option<usize>>,
     /// The node of the blocks that others know, and their number.
     pub(super) node: NodeId,
     pub(super) n_known: usize,
@@ -52,6 +50,7 @@ impl Sequence {
             tokens: Vec::new(),
             tables: vec![Vec::new(); n_pools],
             n_evicted: vec![0; n_pools],
+            homes: vec![None; n_pools],
             node,
             n_known: 0,
             row: None,
@@ -60,7 +59,7 @@ impl Sequence {
         }
     }
 
-    fn slot(&self, pool: usize, position: u32) -> usize {
+    pub(super) fn slot(&self, pool: usize, position: u32) -> usize {
         let position = position as usize;
         self.tables[pool][position / BLOCK] as usize * BLOCK + position % BLOCK
     }
@@ -85,6 +84,8 @@ pub(in crate::model) struct Rows {
 pub(in crate::model) struct Allocated {
     /// Cell of each token in each pool.
     pub(in crate::model) slots: Vec<Vec<usize>>,
+    /// What is to be copied before the pass, in this order.
+    pub(in crate::model) copies: Vec<SlotCopy>,
     /// Rows of states.
     pub(in crate::model) rows: Rows,
 }
@@ -121,6 +122,8 @@ pub(in crate::model) struct BlockManager {
     root: NodeId,
     /// Whether no token's results depend on later ones.
     pub(super) is_causal: bool,
+    /// Homes of each pool, where the blocks of a sequence lie in one run; none where they lie anywhere.
+    pub(super) n_homes: Option<usize>,
 }
 
 impl BlockManager {
@@ -135,7 +138,20 @@ impl BlockManager {
             roots: HashMap::new(),
             root: ROOT,
             is_causal: groups.iter().all(|group| group.rule.causal),
+            n_homes: None,
             groups,
+        }
+    }
+
+    /// The same, where the blocks of a sequence lie in one run; `n_seqs` runs have a home of their own.
+    pub(in crate::model) fn in_runs(
+        groups: Vec<Group>,
+        n_rows: Option<usize>,
+        n_seqs: usize,
+    ) -> Self {
+        Self {
+            n_homes: Some(n_seqs.max(1)),
+            ..Self::new(groups, n_rows)
         }
     }
 
@@ -268,11 +284,8 @@ impl BlockManager {
             self.commit(*id);
             self.free_unseen(*id);
         }
-        let needed = |id: &SequenceId, n: &usize| {
-            let len = self.next(*id) as usize;
-            (len + n).div_ceil(BLOCK) - len.div_ceil(BLOCK)
-        };
-        let needed: usize = counts.iter().map(|(id, n)| needed(id, n)).sum();
+        let needed = |(id, n): &(SequenceId, usize)| needed_blocks(self.next(*id) as usize, *n);
+        let needed: usize = counts.iter().map(needed).sum();
         if self.pools.iter().any(|pool| pool.available() < needed) {
             return Err(Shortage::Slots);
         }
@@ -285,21 +298,47 @@ impl BlockManager {
             }
         }
         let rows = self.take_rows(&counts).ok_or(Shortage::Rows)?;
+        let mut copies = Vec::new();
+        for (id, n) in &counts {
+            let n_blocks = needed_blocks(self.next(*id) as usize, *n);
+            for pool in 0..self.pools.len() {
+                self.extend(pool, *id, n_blocks, &mut copies)
+                    .ok_or(Shortage::Slots)?;
+            }
+        }
         let mut slots = vec![Vec::with_capacity(places.len()); self.pools.len()];
         for (&(id, position), token) in places.iter().zip(tokens) {
             let Some(sequence) = self.sequences.get_mut(&id) else {
                 continue;
             };
             sequence.tokens.push(*token);
-            for (i, pool) in self.pools.iter_mut().enumerate() {
-                if position as usize / BLOCK == sequence.tables[i].len() {
-                    let block = pool.take(&mut self.tree, i).ok_or(Shortage::Slots)?;
-                    sequence.tables[i].push(block);
-                }
-                slots[i].push(sequence.slot(i, position));
+            for (i, slots) in slots.iter_mut().enumerate() {
+                slots.push(sequence.slot(i, position));
             }
         }
-        Ok(Allocated { slots, rows })
+        Ok(Allocated {
+            slots,
+            copies,
+            rows,
+        })
+    }
+
+    /// Gives a sequence `n` more blocks of a pool, of which there are so many.
+    fn extend(
+        &mut self,
+        pool: usize,
+        id: SequenceId,
+        n: usize,
+        copies: &mut Vec<SlotCopy>,
+    ) -> Option<()> {
+        if self.n_homes.is_some() {
+            return self.extend_run(pool, id, n, copies);
+        }
+        let table = &mut self.sequences.get_mut(&id)?.tables[pool];
+        for _ in 0..n {
+            table.push(self.pools[pool].take(&mut self.tree, pool)?);
+        }
+        Some(())
     }
 
     /// The rows that sequences read and write, each with its number of tokens; nothing changes if
@@ -403,6 +442,7 @@ impl BlockManager {
     pub(in crate::model) fn release(&mut self, id: SequenceId) {
         self.commit(id);
         self.commit_tail(id);
+        self.remember_again(id);
         let Some(sequence) = self.sequences.remove(&id) else {
             return;
         };
@@ -418,38 +458,20 @@ impl BlockManager {
         self.tree.unpin(sequence.node);
     }
 
-    /// Number of leading slots of each pool that a pass looks at.
-    pub(in crate::model) fn n_visible(&self, places: &[(SequenceId, u32)]) -> Vec<usize> {
-        let counts = counts(places);
-        let view = |(i, group): (usize, &Group)| {
-            let sequences = counts.iter().filter_map(|(id, _)| self.sequences.get(id));
-            let blocks = sequences.flat_map(|s| s.tables[i].iter().filter(|b| **b != EVICTED));
-            let end = blocks
-                .max()
-                .map_or(0, |block| (*block as usize + 1) * BLOCK);
-            end.next_multiple_of(VIEW_STEP).min(group.n_slots)
-        };
-        self.groups.iter().enumerate().map(view).collect()
-    }
-
-    /// The mask of queries over the first `n_kv` slots of a pool.
-    pub(in crate::model) fn mask(
-        &self,
-        pool: usize,
-        n_kv: usize,
-        queries: &[(SequenceId, u32)],
-    ) -> Mask {
-        let sequences: Vec<&Sequence> = queries
-            .iter()
-            .filter_map(|(id, _)| self.sequences.get(id))
-            .collect();
-        Mask::of_slots(
-            n_kv,
-            queries,
-            &self.groups[pool].rule,
-            |i| sequences[i].tokens.len() as u32,
-            |i, position| sequences[i].slot(pool, position),
-        )
+    /// Ends all sequences and forgets what they hold, which is not what their tokens say.
+    pub(in crate::model) fn abandon(&mut self) {
+        for (_, sequence) in std::mem::take(&mut self.sequences) {
+            for (i, (table, pool)) in sequence.tables.iter().zip(&mut self.pools).enumerate() {
+                for block in table.iter().filter(|block| **block != EVICTED) {
+                    pool.forget(*block, &mut self.tree, i);
+                    pool.leave(*block);
+                }
+            }
+            if let (Some(rows), Some(row)) = (&mut self.rows, sequence.row) {
+                rows.leave(row);
+            }
+            self.tree.unpin(sequence.node);
+        }
     }
 
     /// Where the positions of the sequences of a pass lie, for each pool.
@@ -497,6 +519,11 @@ fn move_to(node: NodeId, sequence: &mut Sequence, tree: &mut PrefixTree, pools: 
     tree.unpin(sequence.node);
     sequence.node = node;
     sequence.n_known += 1;
+}
+
+/// Blocks that a sequence of `len` positions needs for `n` more.
+fn needed_blocks(len: usize, n: usize) -> usize {
+    (len + n).div_ceil(BLOCK) - len.div_ceil(BLOCK)
 }
 
 /// Tokens of each sequence, in the order of their first.

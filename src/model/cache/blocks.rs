@@ -13,11 +13,12 @@ pub(super) struct BlockPool {
     users: Vec<u32>,
     /// The node that remembers each block.
     node: Vec<Option<NodeId>>,
-    /// Blocks that are neither used nor cached; the lowest is taken first, so that those in use
-    /// stay together.
+    /// At least every block that is neither used nor cached, at most once; the lowest is taken first, so
+    /// that those in use stay together.
     free: BinaryHeap<Reverse<BlockId>>,
-    /// Blocks that are cached and not used.
-    n_idle: usize,
+    is_listed: Vec<bool>,
+    /// Blocks that are used.
+    n_used: usize,
     /// At least every such block, at most once, by a time not later than that of its last use.
     idle: BinaryHeap<Reverse<(u64, BlockId)>>,
     is_queued: Vec<bool>,
@@ -29,7 +30,8 @@ impl BlockPool {
             users: vec![0; n_blocks],
             node: vec![None; n_blocks],
             free: (0..n_blocks as BlockId).map(Reverse).collect(),
-            n_idle: 0,
+            is_listed: vec![true; n_blocks],
+            n_used: 0,
             idle: BinaryHeap::new(),
             is_queued: vec![false; n_blocks],
         }
@@ -41,19 +43,67 @@ impl BlockPool {
 
     /// Blocks that can be taken: free ones, and cached ones that nobody uses.
     pub(super) fn available(&self) -> usize {
-        self.free.len() + self.n_idle
+        self.len() - self.n_used
     }
 
     /// A block for a new user. If none is free, the cached one is evicted that was used least
     /// recently; `part` says which of a node's parts this pool's blocks are.
     pub(super) fn take(&mut self, tree: &mut PrefixTree, part: usize) -> Option<BlockId> {
-        if self.free.is_empty() {
-            let oldest = self.oldest(tree)?;
-            self.forget(oldest, tree, part);
-        }
-        let Reverse(block) = self.free.pop()?;
-        self.users[block as usize] = 1;
+        let block = match self.pop_free() {
+            Some(block) => block,
+            None => {
+                let oldest = self.oldest(tree)?;
+                self.forget(oldest, tree, part);
+                self.pop_free()?
+            }
+        };
+        self.join(block);
         Some(block)
+    }
+
+    /// The lowest block that is neither used nor cached.
+    fn pop_free(&mut self) -> Option<BlockId> {
+        while let Some(Reverse(block)) = self.free.pop() {
+            let at = block as usize;
+            self.is_listed[at] = false;
+            if self.users[at] == 0 && self.node[at].is_none() {
+                return Some(block);
+            }
+        }
+        None
+    }
+
+    fn list_free(&mut self, block: BlockId) {
+        if !std::mem::replace(&mut self.is_listed[block as usize], true) {
+            self.free.push(Reverse(block));
+        }
+    }
+
+    /// Whether nobody uses a block; it may be cached.
+    pub(super) fn is_unused(&self, block: BlockId) -> bool {
+        self.users.get(block as usize) == Some(&0)
+    }
+
+    /// Gives this block, which nobody uses, to a user. What was cached in it is evicted.
+    pub(super) fn claim(&mut self, block: BlockId, tree: &mut PrefixTree, part: usize) {
+        self.forget(block, tree, part);
+        self.join(block);
+    }
+
+    /// Lets block `to`, which has a user, be what `from` was to the same user: the node that remembers it
+    /// remembers `to`.
+    pub(super) fn relocate(
+        &mut self,
+        from: BlockId,
+        to: BlockId,
+        tree: &mut PrefixTree,
+        part: usize,
+    ) {
+        if let Some(node) = self.node[from as usize].take() {
+            self.node[to as usize] = Some(node);
+            tree.set(node, part, to);
+        }
+        self.leave(from);
     }
 
     /// The block that is only cached and was used least recently.
@@ -79,6 +129,22 @@ impl BlockPool {
         }
     }
 
+    /// Lets an empty block be what the cached block `from` was, which is empty then; nobody uses either.
+    pub(super) fn transfer(
+        &mut self,
+        from: BlockId,
+        to: BlockId,
+        tree: &mut PrefixTree,
+        part: usize,
+    ) {
+        if let Some(node) = self.node[from as usize].take() {
+            self.node[to as usize] = Some(node);
+            tree.set(node, part, to);
+            self.enqueue(0, to);
+            self.list_free(from);
+        }
+    }
+
     /// Ends the remembering of a block.
     pub(super) fn forget(&mut self, block: BlockId, tree: &mut PrefixTree, part: usize) {
         let at = block as usize;
@@ -87,17 +153,14 @@ impl BlockPool {
         };
         tree.clear(node, part);
         if self.users[at] == 0 {
-            self.n_idle -= 1;
-            self.free.push(Reverse(block));
+            self.list_free(block);
         }
     }
 
     /// Another user of a block.
     pub(super) fn join(&mut self, block: BlockId) {
         let at = block as usize;
-        if self.users[at] == 0 && self.node[at].is_some() {
-            self.n_idle -= 1;
-        }
+        self.n_used += usize::from(self.users[at] == 0);
         self.users[at] += 1;
     }
 
@@ -108,11 +171,11 @@ impl BlockPool {
         if self.users[at] > 0 {
             return;
         }
+        self.n_used -= 1;
         if self.node[at].is_some() {
-            self.n_idle += 1;
             self.enqueue(0, block);
         } else {
-            self.free.push(Reverse(block));
+            self.list_free(block);
         }
     }
 

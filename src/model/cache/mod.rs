@@ -8,6 +8,9 @@
 //! Where only a window is seen, a sequence frees a block when all of it has left the window.
 //! The state of a recurrent layer is one row, known by the tokens read so far in the same way.
 //!
+//! Where attention is paged the blocks of a sequence lie anywhere, and sequences share them. Elsewhere they
+//! lie in one run ([`runs`]), which attention reads as it is ([`views`]), and shared prefixes are copied.
+//!
 //! The block manager is pure; storage is one tensor of keys and one of values for each layer
 //! ([`store`]) and one tensor for each part of a state ([`states`]).
 
@@ -16,20 +19,32 @@ mod blocks;
 mod mask;
 mod prefix;
 mod resume;
+mod runs;
 pub(super) mod states;
 pub(super) mod store;
 #[cfg(test)]
 mod tests;
+mod views;
 
 pub(super) use block_manager::{Allocated, BlockManager, Group, Rows, Shortage, Table};
 pub(super) use mask::Mask;
-pub(super) use resume::BlockCopy;
 pub use resume::{Miss, Resumed};
+pub(super) use views::MAX_VIEWS;
 
 use crate::plan::BLOCK_LEN;
 
 /// A sequence of tokens that see each other.
 pub type SequenceId = u32;
+
+/// Slots of a pool whose rows are copied to other slots of it, in all layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SlotCopy {
+    pub(super) pool: usize,
+    /// The first slot that is read, and the first that is written; they do not overlap.
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) n: usize,
+}
 
 /// A block of a pool.
 type BlockId = u32;

@@ -129,6 +129,17 @@ impl PrefixTree {
             .max_by_key(|(_, n)| *n)
     }
 
+    /// The node before a node.
+    pub(super) fn parent(&self, node: NodeId) -> NodeId {
+        self.nodes[node].key.0
+    }
+
+    /// Tokens of a node's own block.
+    pub(super) fn n_tokens(&self, node: NodeId) -> usize {
+        let key = &self.nodes[node].key.1;
+        key.iter().take_while(|token| **token != NO_TOKEN).count()
+    }
+
     pub(super) fn part(&self, node: NodeId, part: usize) -> Option<BlockId> {
         self.nodes[node].parts[part]
     }

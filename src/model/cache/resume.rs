@@ -1,8 +1,9 @@
 //! The cached prefix of a prompt, and a sequence that continues after it.
 
 use super::block_manager::{BlockManager, EVICTED, Group, Sequence};
+use super::blocks::BlockPool;
 use super::prefix::NodeId;
-use super::{BLOCK, BlockId, SequenceId};
+use super::{BLOCK, BlockId, SequenceId, SlotCopy};
 
 /// Why no more of a prompt was cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,34 +44,30 @@ pub struct Resumed {
     pub miss: Miss,
 }
 
-/// The slots at the start of a block that a sequence takes over into a block of its own, where a
-/// cached prefix diverges within it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::model) struct BlockCopy {
-    /// Block of each pool that is read; none where nothing of it is seen any more.
-    pub(in crate::model) from: Vec<Option<BlockId>>,
-    /// Block of each pool that is written.
-    pub(in crate::model) to: Vec<BlockId>,
-    /// Number of slots.
-    pub(in crate::model) n_slots: usize,
+/// What is known of the tokens of a sequence that starts.
+struct Known<'a> {
+    /// The nodes of its whole blocks.
+    path: &'a [NodeId],
+    /// The last of them, or where it starts.
+    node: NodeId,
+    /// A node whose block starts like its next tokens, and the number of these.
+    start: Option<(NodeId, usize)>,
+    /// The tokens of both.
+    tokens: &'a [u32],
 }
 
 impl BlockManager {
     /// Forgets the positions of a sequence from `from` on. Returns the position at which it goes on:
     /// an earlier one where others depend on the last block, where what `from` sees is gone, or where
     /// a state would have to be taken back. What is to be copied must be before the next pass.
-    pub(in crate::model) fn forget(
-        &mut self,
-        id: SequenceId,
-        from: u32,
-    ) -> (u32, Option<BlockCopy>) {
+    pub(in crate::model) fn forget(&mut self, id: SequenceId, from: u32) -> (u32, Vec<SlotCopy>) {
         let Some(sequence) = self.sequences.get(&id) else {
-            return (0, None);
+            return (0, Vec::new());
         };
         let len = sequence.tokens.len();
         let from = (from as usize).min(len);
         if from == len {
-            return (len as u32, None);
+            return (len as u32, Vec::new());
         }
         let sees_all = |(pool, group): (usize, &Group)| {
             group.rule.first_visible(from as u32) as usize / BLOCK >= sequence.n_evicted[pool]
@@ -78,12 +75,12 @@ impl BlockManager {
         let is_there = self.groups.iter().enumerate().all(sees_all);
         if from > 0 && is_there && self.rows.is_none() && from >= sequence.n_known * BLOCK {
             self.truncate(id, from);
-            return (from as u32, None);
+            return (from as u32, Vec::new());
         }
         let tokens = sequence.tokens[..from].to_vec();
         self.release(id);
-        let (resumed, copy) = self.resume(id, &tokens);
-        (resumed.n_cached as u32, copy)
+        let (resumed, copies) = self.resume(id, &tokens);
+        (resumed.n_cached as u32, copies)
     }
 
     /// Starts a sequence with what is known of its tokens. A sequence that exists goes on as it is.
@@ -92,7 +89,7 @@ impl BlockManager {
         &mut self,
         id: SequenceId,
         tokens: &[u32],
-    ) -> (Resumed, Option<BlockCopy>) {
+    ) -> (Resumed, Vec<SlotCopy>) {
         if let Some(sequence) = self.sequences.get(&id) {
             let n_cached = sequence.tokens.len();
             let resumed = Resumed {
@@ -100,14 +97,14 @@ impl BlockManager {
                 n_known: n_cached,
                 miss: Miss::None,
             };
-            return (resumed, None);
+            return (resumed, Vec::new());
         }
         if !self.is_causal {
             let resumed = Resumed {
                 miss: Miss::NotCausal,
                 ..Resumed::default()
             };
-            return (resumed, None);
+            return (resumed, Vec::new());
         }
         self.commit_all();
         let root = self.root(id);
@@ -124,65 +121,54 @@ impl BlockManager {
         }
         let (read, rest) = tokens[..tokens.len().saturating_sub(1)].split_at(n_blocks * BLOCK);
         let node = path[..n_blocks].last().copied().unwrap_or(root);
-        self.tree.touch(node);
-        let mut sequence = self.adopt(&path[..n_blocks], node, read);
-        let copy = match n_blocks == path.len() {
-            true => self.copy_prefix(&mut sequence, rest),
+        let start = match n_blocks == path.len() {
+            true => self.known_start(node, read.len(), rest),
             false => None,
         };
-        let n_cached = sequence.tokens.len();
-        if n_cached > 0 {
-            self.sequences.insert(id, sequence);
-        } else {
-            self.tree.unpin(node);
+        let known = Known {
+            path: &path[..n_blocks],
+            node,
+            start,
+            tokens: &tokens[..read.len() + start.map_or(0, |(_, n)| n)],
+        };
+        self.tree.touch(start.map_or(node, |(start, _)| start));
+        let adopted = match known.tokens.is_empty() {
+            true => None,
+            false => self.adopt(&known),
+        };
+        let (n_cached, copies) = match adopted {
+            Some((sequence, copies)) => {
+                let n_cached = sequence.tokens.len();
+                self.sequences.insert(id, sequence);
+                (n_cached, copies)
+            }
+            None => (0, Vec::new()),
+        };
+        if n_cached < read.len() {
+            miss = Miss::Evicted;
         }
         let resumed = Resumed {
             n_cached,
             n_known: n_cached.max(path.len() * BLOCK),
             miss,
         };
-        (resumed, copy)
+        (resumed, copies)
     }
 
-    /// Lets a sequence that ends with a whole block go on with those of the tokens `rest` that some
-    /// known block starts with.
-    fn copy_prefix(&mut self, sequence: &mut Sequence, rest: &[u32]) -> Option<BlockCopy> {
-        // A state belongs to the end of a block.
+    /// A block that starts like `rest`, after a node of `len` tokens: not where states are kept, which belong to the
+    /// end of a block.
+    fn known_start(&self, node: NodeId, len: usize, rest: &[u32]) -> Option<(NodeId, usize)> {
         if self.rows.is_some() {
             return None;
         }
-        let len = sequence.tokens.len();
         let is_seen = |pool: usize, n: usize| {
             self.groups[pool].rule.first_visible((len + n) as u32) < (len + n) as u32
         };
-        let pools = 0..self.pools.len();
         let is_usable = |node, n| {
-            let mut pools = pools.clone();
+            let mut pools = 0..self.pools.len();
             pools.all(|pool| self.tree.part(node, pool).is_some() || !is_seen(pool, n))
         };
-        let (node, n) = self.tree.most_alike(sequence.node, rest, is_usable)?;
-        if self.pools.iter().any(|pool| pool.available() < 2) {
-            return None;
-        }
-        self.tree.touch(node);
-        self.tree.pin(node);
-        let mut copy = BlockCopy {
-            n_slots: n,
-            ..BlockCopy::default()
-        };
-        for (i, pool) in self.pools.iter_mut().enumerate() {
-            let from = self.tree.part(node, i);
-            // Used meanwhile, it does not be evicted for its own copy.
-            from.into_iter().for_each(|block| pool.join(block));
-            let to = pool.take(&mut self.tree, i)?;
-            from.into_iter().for_each(|block| pool.leave(block));
-            sequence.tables[i].push(to);
-            copy.from.push(from);
-            copy.to.push(to);
-        }
-        self.tree.unpin(node);
-        sequence.tokens.extend_from_slice(&rest[..n]);
-        Some(copy)
+        self.tree.most_alike(node, rest, is_usable)
     }
 
     /// The nodes of the whole blocks of `tokens` after `root`, as far as they are known. At least one token is
@@ -222,14 +208,48 @@ impl BlockManager {
         usable
     }
 
-    /// A sequence that continues after a path.
-    fn adopt(&mut self, path: &[NodeId], node: NodeId, tokens: &[u32]) -> Sequence {
-        let mut sequence = Sequence::new(self.pools.len(), node);
-        sequence.tokens.extend_from_slice(tokens);
+    /// A sequence that continues after what is known; none if there is no place for it.
+    fn adopt(&mut self, known: &Known<'_>) -> Option<(Sequence, Vec<SlotCopy>)> {
+        let mut sequence = Sequence::new(self.pools.len(), known.node);
+        sequence.n_known = known.path.len();
+        // Evicting what is in the way does not remove what is known.
+        self.tree.pin(known.node);
+        known
+            .start
+            .iter()
+            .for_each(|(start, _)| self.tree.pin(*start));
+        let copies = match self.n_homes {
+            None => self.share_blocks(&mut sequence, known),
+            Some(_) => self.take_over(&mut sequence, known),
+        };
+        known
+            .start
+            .iter()
+            .for_each(|(start, _)| self.tree.unpin(*start));
+        let Some(copies) = copies else {
+            self.tree.unpin(known.node);
+            return None;
+        };
+        sequence.row = self.tree.part(known.node, self.state_part());
+        if let (Some(rows), Some(row)) = (&mut self.rows, sequence.row) {
+            rows.join(row);
+        }
+        Some((sequence, copies))
+    }
+
+    /// Lets a sequence use the whole blocks that are known, and a copy of the start of the next one if there
+    /// is room.
+    fn share_blocks(
+        &mut self,
+        sequence: &mut Sequence,
+        known: &Known<'_>,
+    ) -> Option<Vec<SlotCopy>> {
+        let n_read = known.path.len() * BLOCK;
+        sequence.tokens.extend_from_slice(&known.tokens[..n_read]);
         for (i, pool) in self.pools.iter_mut().enumerate() {
-            let first = self.groups[i].rule.first_visible(tokens.len() as u32) as usize / BLOCK;
+            let first = self.groups[i].rule.first_visible(n_read as u32) as usize / BLOCK;
             sequence.n_evicted[i] = first;
-            for (at, node) in path.iter().enumerate() {
+            for (at, node) in known.path.iter().enumerate() {
                 let block = self.tree.part(*node, i).filter(|_| at >= first);
                 if let Some(block) = block {
                     pool.join(block);
@@ -237,12 +257,153 @@ impl BlockManager {
                 sequence.tables[i].push(block.unwrap_or(EVICTED));
             }
         }
-        sequence.row = self.tree.part(node, self.state_part());
-        if let (Some(rows), Some(row)) = (&mut self.rows, sequence.row) {
-            rows.join(row);
+        let mut copies = Vec::new();
+        let Some((start, n)) = known.start else {
+            return Some(copies);
+        };
+        if self.pools.iter().any(|pool| pool.available() < 2) {
+            return (!sequence.tokens.is_empty()).then_some(copies);
         }
-        sequence.n_known = path.len();
-        self.tree.pin(node);
-        sequence
+        for (i, pool) in self.pools.iter_mut().enumerate() {
+            let from = self.tree.part(start, i);
+            // Used meanwhile, it is not evicted for its own copy.
+            from.into_iter().for_each(|block| pool.join(block));
+            let to = pool.take(&mut self.tree, i)?;
+            from.into_iter().for_each(|block| pool.leave(block));
+            sequence.tables[i].push(to);
+            copies.extend(from.map(|from| of_block(i, from, to, n)));
+        }
+        sequence.tokens.extend_from_slice(&known.tokens[n_read..]);
+        Some(copies)
     }
+
+    /// Gives a sequence blocks of its own with what is known: where it lies, if nobody uses that, or copies;
+    /// none if there is no room.
+    fn take_over(&mut self, sequence: &mut Sequence, known: &Known<'_>) -> Option<Vec<SlotCopy>> {
+        let places: Vec<(Vec<BlockId>, usize)> = (0..self.pools.len())
+            .map(|pool| self.place_of(pool, known))
+            .collect::<Option<_>>()?;
+        let mut copies = Vec::new();
+        for (pool, (sources, place)) in places.into_iter().enumerate() {
+            let n_blocks = known.tokens.len().div_ceil(BLOCK);
+            let first = n_blocks - sources.len();
+            sequence.n_evicted[pool] = first.min(known.path.len());
+            sequence.tables[pool].resize(first, EVICTED);
+            let copy_of = |at: usize, from: BlockId, to: BlockId| {
+                let n = (known.tokens.len() - at * BLOCK).min(BLOCK);
+                of_block(pool, from, to, n)
+            };
+            let targets = self.take_places(pool, place, &sources, &mut copies)?;
+            for (at, (from, to)) in (first..).zip(sources.into_iter().zip(targets)) {
+                if from != EVICTED && from != to {
+                    copies.push(copy_of(at, from, to));
+                }
+                if from == to && at >= known.path.len() {
+                    // It goes on in another way within the block.
+                    self.pools[pool].forget(to, &mut self.tree, pool);
+                }
+                sequence.tables[pool].push(to);
+            }
+            if self.is_windowed(pool) {
+                sequence.homes[pool] = Some(place);
+            }
+        }
+        sequence.tokens.extend_from_slice(known.tokens);
+        Some(joined(copies))
+    }
+
+    /// The blocks of a pool that hold what is known and seen, in order, and the first block of their run or
+    /// home.
+    fn place_of(&self, pool: usize, known: &Known<'_>) -> Option<(Vec<BlockId>, usize)> {
+        let n = known.tokens.len();
+        let first = self.groups[pool].rule.first_visible(n as u32) as usize / BLOCK;
+        let nodes = known
+            .path
+            .iter()
+            .copied()
+            .chain(known.start.map(|(start, _)| start));
+        let sources = nodes.skip(first).map(|node| self.tree.part(node, pool));
+        let sources: Vec<BlockId> = sources.map(|block| block.unwrap_or(EVICTED)).collect();
+        if !self.is_windowed(pool) {
+            let place = self.place(pool, sources.len(), &sources)?;
+            return Some((sources, place));
+        }
+        // What is read is not evicted for what is written.
+        let is_idle = |block: &&BlockId| self.pools[pool].is_unused(**block);
+        let n_idle = sources.iter().filter(is_idle).count();
+        if self.pools[pool].available() < sources.len() + n_idle {
+            return None;
+        }
+        let home = self.choose_home(pool, &sources)?;
+        Some((sources, home))
+    }
+
+    /// Takes a block for each of `sources`: itself, if it lies there and nobody uses it.
+    fn take_places(
+        &mut self,
+        pool: usize,
+        place: usize,
+        sources: &[BlockId],
+        copies: &mut Vec<SlotCopy>,
+    ) -> Option<Vec<BlockId>> {
+        let is_windowed = self.is_windowed(pool);
+        let home = place as BlockId..(place + self.home_len(pool)) as BlockId;
+        let is_own = |blocks: &BlockPool, at: usize, block: BlockId| {
+            let lies_there = match is_windowed {
+                true => home.contains(&block),
+                false => block as usize == place + at,
+            };
+            lies_there && blocks.is_unused(block)
+        };
+        let of_pool = &mut self.pools[pool];
+        let kept = sources.iter().enumerate();
+        let kept: Vec<bool> = kept.map(|(at, b)| is_own(of_pool, at, *b)).collect();
+        let read = || sources.iter().copied().filter(|block| *block != EVICTED);
+        read().for_each(|block| of_pool.join(block));
+        let mut taken = Vec::with_capacity(sources.len());
+        for (at, (source, is_kept)) in sources.iter().zip(&kept).enumerate() {
+            taken.push(match (is_kept, is_windowed) {
+                (true, _) => *source,
+                (false, true) => self.take_near(pool, place)?,
+                (false, false) => {
+                    let to = (place + at) as BlockId;
+                    let region = place..place + sources.len();
+                    self.clear(pool, place + at, region, copies);
+                    self.pools[pool].claim(to, &mut self.tree, pool);
+                    to
+                }
+            });
+        }
+        let of_pool = &mut self.pools[pool];
+        let copied = sources.iter().zip(&kept).filter(|(_, is_kept)| !**is_kept);
+        let copied = copied
+            .map(|(block, _)| *block)
+            .filter(|block| *block != EVICTED);
+        copied.for_each(|block| of_pool.leave(block));
+        Some(taken)
+    }
+}
+
+/// The copy of the first slots of a block.
+fn of_block(pool: usize, from: BlockId, to: BlockId, n: usize) -> SlotCopy {
+    let [from, to] = [from, to].map(|block| block as usize * BLOCK);
+    SlotCopy { pool, from, to, n }
+}
+
+/// The same copies, those of neighbouring slots as one.
+fn joined(copies: Vec<SlotCopy>) -> Vec<SlotCopy> {
+    let mut out: Vec<SlotCopy> = Vec::new();
+    for copy in copies {
+        match out.last_mut() {
+            Some(last)
+                if last.pool == copy.pool
+                    && last.from + last.n == copy.from
+                    && last.to + last.n == copy.to =>
+            {
+                last.n += copy.n;
+            }
+            _ => out.push(copy),
+        }
+    }
+    out
 }

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::super::devices::Arenas;
-use super::{BLOCK, BlockCopy};
+use super::SlotCopy;
 use crate::blocks::{AttentionView, KeyValueStore, VisibleKeyValues};
 use crate::ggml::{Device, Error, Graph, Tensor};
 use crate::plan::{KeyValuePlan, Plan};
@@ -67,15 +67,15 @@ impl KeyValues {
         Ok((Self { rows, pools, bytes }, arenas))
     }
 
-    /// Copies the start of blocks, in all layers.
+    /// Copies rows in all layers, on their devices and in this order.
     ///
     /// # Errors
-    /// Blocks that do not exist.
-    pub(in crate::model) fn copy(&self, copy: &BlockCopy) -> Result<(), Error> {
-        for (pool, tensor) in &self.pools {
-            if let Some(from) = copy.from[*pool] {
-                let [from, to] = [from, copy.to[*pool]].map(|block| block as usize * BLOCK);
-                Device::copy_rows(tensor, from, to, copy.n_slots)?;
+    /// Slots that do not exist.
+    pub(in crate::model) fn copy(&self, copies: &[SlotCopy]) -> Result<(), Error> {
+        for copy in copies {
+            let tensors = self.pools.iter().filter(|(pool, _)| *pool == copy.pool);
+            for (_, tensor) in tensors {
+                Device::copy_rows(tensor, copy.from, copy.to, copy.n)?;
             }
         }
         Ok(())
@@ -89,8 +89,6 @@ impl KeyValues {
 /// The store of a pass over cached keys and values.
 pub(in crate::model) struct CachedStore<'a> {
     pub(in crate::model) cache: &'a KeyValues,
-    /// Leading slots of each pool that the pass looks at, where it looks through a mask.
-    pub(in crate::model) n_kv: Vec<usize>,
     /// Cell of each token in each pool, i64 `[n_tokens]`.
     pub(in crate::model) slots: Vec<Tensor>,
     /// What is seen, by cache group.
@@ -134,21 +132,11 @@ impl KeyValueStore for CachedStore<'_> {
                 message: format!("{path} has no cache"),
             });
         };
-        let (n_kv, slots) = (self.n_kv[state.cache], &self.slots[state.cache]);
-        let is_paged = matches!(self.views[state.cache], AttentionView::Blocks { .. });
-        let in_view = |rows: Tensor| {
-            if is_paged {
-                return Ok(rows);
-            }
-            let width = rows.shape()[0];
-            let row = rows.ty().row_bytes(width).unwrap_or(0) as usize;
-            let all = row * n_kv;
-            g.view(&rows, [width, n_kv as u64, 1, 1], [row, all, all], 0)
-        };
+        let slots = &self.slots[state.cache];
         // Reading what `set_rows` returns orders the reading after the writing.
-        let k = in_view(g.set_rows(keys, k, slots)?)?;
+        let k = g.set_rows(keys, k, slots)?;
         let v = match (values, v) {
-            (Some(values), Some(v)) => Some(in_view(g.set_rows(values, v, slots)?)?),
+            (Some(values), Some(v)) => Some(g.set_rows(values, v, slots)?),
             _ => None,
         };
         self.visible.insert(path.to_owned(), (k, v));

@@ -1,5 +1,7 @@
 //! The KV block manager over whole lives of sequences, checked against a storage that records every write.
 
+mod runs;
+
 use std::collections::HashMap;
 
 use proptest::prelude::*;
@@ -39,8 +41,18 @@ struct Mirror {
 
 impl Mirror {
     fn new(groups: Vec<Group>, n_rows: Option<usize>) -> Self {
+        Self::of(BlockManager::new(groups.clone(), n_rows), groups, n_rows)
+    }
+
+    /// Where the blocks of a sequence lie in one run.
+    fn in_runs(groups: Vec<Group>, n_rows: Option<usize>, n_seqs: usize) -> Self {
+        let block_manager = BlockManager::in_runs(groups.clone(), n_rows, n_seqs);
+        Self::of(block_manager, groups, n_rows)
+    }
+
+    fn of(block_manager: BlockManager, groups: Vec<Group>, n_rows: Option<usize>) -> Self {
         Self {
-            block_manager: BlockManager::new(groups.clone(), n_rows),
+            block_manager,
             groups,
             n_rows,
             slots: HashMap::new(),
@@ -50,22 +62,20 @@ impl Mirror {
     }
 
     fn resume(&mut self, id: SequenceId, tokens: &[u32]) -> Resumed {
-        let (resumed, copy) = self.block_manager.resume(id, tokens);
-        self.copy(copy);
+        let (resumed, copies) = self.block_manager.resume(id, tokens);
+        self.copy(&copies);
         assert_eq!(self.block_manager.next(id) as usize, resumed.n_cached);
         self.texts.insert(id, tokens[..resumed.n_cached].to_vec());
         resumed
     }
 
-    fn copy(&mut self, copy: Option<BlockCopy>) {
-        let Some(copy) = copy else { return };
-        assert!((1..BLOCK).contains(&copy.n_slots));
-        for (pool, (from, to)) in copy.from.iter().zip(&copy.to).enumerate() {
-            let Some(from) = from else { continue };
-            for i in 0..copy.n_slots {
-                let text = self.slots.get(&(pool, *from as usize * BLOCK + i)).cloned();
+    fn copy(&mut self, copies: &[SlotCopy]) {
+        for copy in copies {
+            assert!(copy.n > 0 && copy.from.abs_diff(copy.to) >= copy.n);
+            for i in 0..copy.n {
+                let text = self.slots.get(&(copy.pool, copy.from + i)).cloned();
                 let text = text.expect("a slot that was written");
-                self.slots.insert((pool, *to as usize * BLOCK + i), text);
+                self.slots.insert((copy.pool, copy.to + i), text);
             }
         }
     }
@@ -79,9 +89,20 @@ impl Mirror {
             places.extend((from..).zip(*new).map(|(position, _)| (*id, position)));
             tokens.extend_from_slice(new);
         }
-        let Ok(allocated) = self.block_manager.allocate(&places, &tokens) else {
-            return false;
+        let allocated = match self.block_manager.allocate(&places, &tokens) {
+            Ok(allocated) => allocated,
+            Err(shortage) => {
+                let blocks = |(id, new): &(SequenceId, &[u32])| {
+                    let len = self.block_manager.next(*id) as usize;
+                    (len + new.len()).div_ceil(BLOCK) - len.div_ceil(BLOCK)
+                };
+                let needed: usize = next.iter().map(blocks).sum();
+                let free = self.block_manager.free().unwrap_or(usize::MAX);
+                assert_eq!(shortage == Shortage::Slots, needed > free / BLOCK);
+                return false;
+            }
         };
+        self.copy(&allocated.copies);
         let before = self.rows.clone();
         for (i, (id, new)) in next.iter().enumerate() {
             let text = self.texts.entry(*id).or_default();
@@ -118,23 +139,36 @@ impl Mirror {
 
     /// Every visible position lies in a slot that holds the sequence's own text.
     fn check_seen(&self, places: &[(SequenceId, u32)]) {
-        for (pool, group) in self.groups.iter().enumerate() {
-            let n_kv = self.block_manager.n_visible(places)[pool];
-            let mask = self.block_manager.mask(pool, n_kv, places);
-            for ((id, position), row) in places.iter().zip(mask.as_f32().chunks(n_kv)) {
-                let text = &self.texts[id];
-                let mut seen: Vec<&Vec<u32>> = (0..n_kv)
-                    .filter(|slot| row[*slot] == 0.0)
-                    .map(|slot| &self.slots[&(pool, slot)])
-                    .collect();
-                seen.sort_by_key(|text| text.len());
-                let first = group.rule.first_visible(*position) as usize;
-                let expected: Vec<Vec<u32>> = (first..=*position as usize)
-                    .map(|at| text[..=at].to_vec())
-                    .collect();
-                assert!(seen.into_iter().eq(expected.iter()), "pool {pool} of {id}");
+        for (pool, views) in self.block_manager.views(places).iter().enumerate() {
+            let mut left = places;
+            for view in views {
+                let (own, after) = left.split_at(view.n_tokens * view.n_runs);
+                left = after;
+                assert!(view.n_runs == 1 || view.n_kv <= view.stride, "{view:?}");
+                let mask = self.block_manager.mask(pool, view, own);
+                for (i, row) in mask.as_f32().chunks(view.n_kv).enumerate() {
+                    let start = view.first + i / view.n_tokens * view.stride;
+                    assert!(start + view.n_kv <= self.groups[pool].n_slots);
+                    self.check_row(pool, own[i], start, row);
+                }
             }
+            assert!(left.is_empty());
         }
+    }
+
+    /// The row of a mask over slots from `start` on.
+    fn check_row(&self, pool: usize, (id, position): (SequenceId, u32), start: usize, row: &[f32]) {
+        let text = &self.texts[&id];
+        let mut seen: Vec<&Vec<u32>> = (0..row.len())
+            .filter(|slot| row[*slot] == 0.0)
+            .map(|slot| &self.slots[&(pool, start + slot)])
+            .collect();
+        seen.sort_by_key(|text| text.len());
+        let first = self.groups[pool].rule.first_visible(position) as usize;
+        let expected: Vec<Vec<u32>> = (first..=position as usize)
+            .map(|at| text[..=at].to_vec())
+            .collect();
+        assert!(seen.into_iter().eq(expected.iter()), "pool {pool} of {id}");
     }
 
     /// Users of every block are the tables that hold it, and no block is lost.
@@ -149,9 +183,13 @@ impl Mirror {
             let ids = 0..pool.len() as u32;
             let found: Vec<u32> = ids.clone().map(|block| pool.n_users(block)).collect();
             assert_eq!(found, users);
+            if self.block_manager.n_homes.is_some() {
+                assert!(users.iter().all(|n| *n <= 1), "{users:?}");
+            }
             let unused = users.iter().filter(|n| **n == 0).count();
             assert_eq!(pool.available(), unused);
         }
+        self.check_runs();
         assert!(self.block_manager.tree.is_tidy());
         if let Some(rows) = &self.block_manager.rows {
             let mut users = vec![0; rows.len()];
@@ -161,6 +199,22 @@ impl Mirror {
                 .map(|row| rows.n_users(row))
                 .collect();
             assert_eq!(found, users);
+        }
+    }
+
+    /// Where runs are asked for, the blocks of a sequence lie one after another.
+    fn check_runs(&self) {
+        let manager = &self.block_manager;
+        let pools = 0..manager.pools.len();
+        let in_runs = pools.filter(|i| manager.n_homes.is_some() && !manager.is_windowed(*i));
+        for pool in in_runs {
+            for sequence in manager.sequences.values() {
+                let table = &sequence.tables[pool];
+                assert!(
+                    table.windows(2).all(|pair| pair[0] + 1 == pair[1]),
+                    "{table:?}"
+                );
+            }
         }
     }
 
@@ -223,8 +277,8 @@ fn live(mirror: &mut Mirror, acts: &[Act]) {
             }
             Act::Forget(id, from) => {
                 let len = mirror.block_manager.next(id);
-                let (next, copy) = mirror.block_manager.forget(id, from as u32);
-                mirror.copy(copy);
+                let (next, copies) = mirror.block_manager.forget(id, from as u32);
+                mirror.copy(&copies);
                 assert!(next <= len.min(from as u32));
                 assert_eq!(next, mirror.block_manager.next(id));
                 mirror.texts.entry(id).or_default().truncate(next as usize);
@@ -255,12 +309,16 @@ proptest! {
         n_blocks in 6..20usize,
         rows in prop::option::of(3..7usize),
         has_window: bool,
+        n_seqs in prop::option::of(1..5usize),
     ) {
         let mut groups = vec![group(n_blocks, 0)];
         if has_window {
             groups.push(group(n_blocks.min(14), WINDOW));
         }
-        live(&mut Mirror::new(groups, rows), &acts);
+        live(&mut match n_seqs {
+            None => Mirror::new(groups, rows),
+            Some(n_seqs) => Mirror::in_runs(groups, rows, n_seqs),
+        }, &acts);
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod attention;
 mod derived;
 mod rows;
 
-pub(super) use attention::{VisibleKeys, table_len};
+pub(super) use attention::{KeyShape, VisibleKeys, table_len};
 pub(super) use derived::Derived;
 pub(super) use rows::AdapterScales;
 
@@ -57,7 +57,6 @@ impl Inputs {
         let n = shape.n_tokens as u64;
         let some_rows = shape.n_outputs > 0 && shape.n_outputs < shape.n_tokens;
         let groups = || plan.caches.iter().enumerate();
-        let is_paged = options.is_paged(plan);
         Ok(Self {
             tokens: Tokens::new(g, n, plan.n_vocab)?,
             output_rows: match some_rows {
@@ -70,11 +69,7 @@ impl Inputs {
                 .collect::<Result<_, _>>()?,
             views: groups()
                 .map(|(i, group)| {
-                    let n_kv = shape.n_kv[i] as u64;
-                    match is_paged {
-                        true => ViewInput::blocks(g, &group.name, n, n_kv),
-                        false => ViewInput::mask(g, &group.name, n, n_kv, options.flash_attn),
-                    }
+                    ViewInput::new(g, &group.name, n, &shape.keys[i], options.flash_attn)
                 })
                 .collect::<Result<_, _>>()?,
             states: match sources.states.is_empty() {
@@ -87,16 +82,11 @@ impl Inputs {
     }
 
     /// Where the keys and values of the pass go, and what its queries see.
-    pub(super) fn key_value_store<'a>(
-        &self,
-        sources: &Sources<'a>,
-        shape: &Shape,
-    ) -> Box<dyn KeyValueStore + 'a> {
+    pub(super) fn key_value_store<'a>(&self, sources: &Sources<'a>) -> Box<dyn KeyValueStore + 'a> {
         let views = self.views.iter().map(|input| input.view.clone()).collect();
         match sources.options.n_ctx > 0 {
             true => Box::new(CachedStore {
                 cache: sources.cache,
-                n_kv: shape.n_kv.clone(),
                 slots: self.slots.iter().map(|slots| slots.0.clone()).collect(),
                 views,
                 visible: HashMap::new(),

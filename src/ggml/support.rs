@@ -1,0 +1,103 @@
+//! What a device does not run of the operations over rows that are kept between passes.
+//!
+//! An operation that a device does not run is run by the processor, which gets a copy of what it reads: a
+//! whole cache. So these are asked for before any memory is taken.
+
+use ggml_sys as sys;
+
+use super::arena::Tensor;
+use super::device::Device;
+use super::ops::Graph;
+use super::profile::is_view;
+use super::text::text;
+
+/// An operation that writes or reads kept rows.
+pub struct KeptOp {
+    /// The operation, by ggml's name.
+    pub op: String,
+    /// The path of the unit it was built for.
+    pub path: String,
+    /// Type and shape of the rows.
+    pub rows: String,
+    node: Tensor,
+}
+
+impl KeptOp {
+    /// Whether a device runs it.
+    pub fn runs_on(&self, device: Device) -> bool {
+        // SAFETY: device and node are alive.
+        let claims =
+            unsafe { sys::ggml_backend_dev_supports_op(device.as_ptr(), self.node.as_ptr()) };
+        claims && self.has_kernel(&device.name())
+    }
+
+    /// Whether there is a kernel where a device claims too much: CUDA has capped scores only for some head sizes,
+    /// Metal flash attention only for these pairs of them.
+    fn has_kernel(&self, device: &str) -> bool {
+        // SAFETY: the node is alive; indices are below the numbers of parameters and sources.
+        let (k, softcap, v) = unsafe {
+            let node = self.node.as_ptr();
+            let op = sys::shim_tensor_op(node) as sys::ggml_op;
+            if op != sys::GGML_OP_FLASH_ATTN_EXT {
+                return true;
+            }
+            let k = sys::shim_tensor_ne(sys::shim_tensor_src(node, 1), 0);
+            (
+                k,
+                sys::shim_tensor_op_param(node, 2),
+                self.node.shape()[0] as i64,
+            )
+        };
+        match device {
+            _ if device.starts_with("CUDA") => softcap == 0.0 || [128, 256, 512].contains(&k),
+            _ if device.starts_with("Metal") || device.starts_with("MTL") => {
+                let pairs = [(96, 64), (192, 128), (320, 256), (576, 512)];
+                k == v || pairs.contains(&(k, v))
+            }
+            _ => true,
+        }
+    }
+}
+
+impl Graph {
+    /// The operations that write kept rows, or read those that it writes, in the order of execution.
+    pub fn kept_ops(&self) -> Vec<KeptOp> {
+        let nodes = (0..self.n_nodes()).filter_map(|i| {
+            // SAFETY: the index is below the number of nodes.
+            let node = unsafe { sys::ggml_graph_node(self.as_ptr(), i as i32) };
+            let rows = self.kept_rows(node)?;
+            let place = self.scopes().place(node as usize)?;
+            // SAFETY: the node is alive, and ggml has a name for every operation.
+            let op = unsafe { text(sys::ggml_op_name(sys::shim_tensor_op(node) as sys::ggml_op)) };
+            Some(KeptOp {
+                op,
+                path: place.path.to_string(),
+                rows: format!("{} {:?}", rows.ty(), rows.shape()),
+                node: self.arena().wrap("kept_ops", node).ok()?,
+            })
+        });
+        nodes.collect()
+    }
+
+    /// The written rows that a node is or reads through views.
+    fn kept_rows(&self, node: *mut sys::ggml_tensor) -> Option<Tensor> {
+        // SAFETY: nodes, their sources and what these are views of are alive with the graph.
+        unsafe {
+            let op = |tensor| sys::shim_tensor_op(tensor) as sys::ggml_op;
+            if is_view(op(node)) {
+                return None;
+            }
+            let sources = (0..sys::shim_max_src()).map(|i| sys::shim_tensor_src(node, i));
+            let found = std::iter::once(node)
+                .chain(sources)
+                .find_map(|mut tensor| {
+                    while !tensor.is_null() && is_view(op(tensor)) {
+                        tensor = sys::shim_tensor_src(tensor, 0);
+                    }
+                    let is_written = !tensor.is_null() && op(tensor) == sys::GGML_OP_SET_ROWS;
+                    is_written.then_some(tensor)
+                })?;
+            self.arena().wrap("kept_ops", found).ok()
+        }
+    }
+}

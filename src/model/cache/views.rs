@@ -1,0 +1,174 @@
+//! What a pass looks at of every pool: the runs of its sequences, those at equal distances together.
+
+use std::ops::Range;
+
+use crate::blocks::Runs;
+
+use super::block_manager::{BlockManager, EVICTED};
+use super::mask::Mask;
+use super::{BLOCK, SequenceId};
+
+/// Slots are looked at in multiples of this, so that a graph serves many steps.
+const VIEW_STEP: usize = 256;
+
+/// Operations of attention over one pool that a pass has at most.
+pub(in crate::model) const MAX_VIEWS: usize = 16;
+
+/// Tokens of a pass that follow each other in one sequence.
+struct Segment {
+    id: SequenceId,
+    n_tokens: usize,
+    /// Slots in which all lies that they see.
+    slots: Range<usize>,
+}
+
+impl BlockManager {
+    /// The slot where the run of a sequence starts, in the first pool: sequences in this order are seen
+    /// together; none of a sequence without a run.
+    pub(in crate::model) fn run_start(&self, id: SequenceId) -> Option<usize> {
+        self.n_homes?;
+        let sequence = self.sequences.get(&id)?;
+        self.span(0, &sequence.tables.first()?[..], sequence.homes[0])
+            .map(|slots| slots.start)
+    }
+
+    /// The runs of each pool that a pass looks at, in the order of its tokens.
+    pub(in crate::model) fn views(&self, places: &[(SequenceId, u32)]) -> Vec<Vec<Runs>> {
+        let pools = 0..self.pools.len();
+        pools.map(|pool| self.views_of(pool, places)).collect()
+    }
+
+    fn views_of(&self, pool: usize, places: &[(SequenceId, u32)]) -> Vec<Runs> {
+        let segments: Vec<Segment> = places
+            .chunk_by(|(a, _), (b, _)| a == b)
+            .map(|tokens| Segment {
+                id: tokens[0].0,
+                n_tokens: tokens.len(),
+                slots: self.span_of(pool, tokens[0].0),
+            })
+            .collect();
+        let n_slots = self.groups[pool].n_slots;
+        let mut views: Vec<Runs> = Vec::new();
+        let mut left = segments.as_slice();
+        while let Some(first) = left.first() {
+            if views.len() + 1 == MAX_VIEWS {
+                views.push(all_of(left, n_slots));
+                break;
+            }
+            let mut n = 1;
+            let mut view = all_of(std::slice::from_ref(first), n_slots);
+            while let Some(more) = left.get(..n + 1).and_then(|s| together(s, n_slots)) {
+                view = more;
+                n += 1;
+            }
+            views.push(view);
+            left = &left[n..];
+        }
+        views
+    }
+
+    fn span_of(&self, pool: usize, id: SequenceId) -> Range<usize> {
+        let sequence = self.sequences.get(&id);
+        let span = sequence.and_then(|s| self.span(pool, &s.tables[pool], s.homes[pool]));
+        span.unwrap_or(0..BLOCK)
+    }
+
+    /// The slots in which the blocks of a table lie, from the start of their home on if all lie in it.
+    fn span(&self, pool: usize, table: &[u32], home: Option<usize>) -> Option<Range<usize>> {
+        let blocks = || table.iter().filter(|b| **b != EVICTED).map(|b| *b as usize);
+        let (mut first, last) = (blocks().min()?, blocks().max()?);
+        if let Some(home) = home
+            && first >= home
+            && last < home + self.home_len(pool)
+        {
+            first = home;
+        }
+        Some(first * BLOCK..(last + 1) * BLOCK)
+    }
+
+    /// The mask of queries over the keys that a view of a pool looks at: `[n_kv, n_queries]`.
+    pub(in crate::model) fn mask(
+        &self,
+        pool: usize,
+        view: &Runs,
+        queries: &[(SequenceId, u32)],
+    ) -> Mask {
+        let sequences: Vec<_> = queries
+            .iter()
+            .filter_map(|(id, _)| self.sequences.get(id))
+            .collect();
+        Mask::of_slots(
+            view.n_kv,
+            queries,
+            &self.groups[pool].rule,
+            |i| sequences[i].tokens.len() as u32,
+            |i, position| {
+                let start = view.first + i / view.n_tokens * view.stride;
+                sequences[i].slot(pool, position) - start
+            },
+        )
+    }
+}
+
+fn padded(n: usize) -> usize {
+    n.next_multiple_of(VIEW_STEP)
+}
+
+/// A view of `n` slots at least from `first` on, of a pool of `n_slots`.
+fn view(first: usize, n: usize, n_slots: usize) -> (usize, usize) {
+    let n_kv = padded(n).min(n_slots);
+    (first.min(n_slots - n_kv), n_kv)
+}
+
+/// One view of all that segments see.
+fn all_of(segments: &[Segment], n_slots: usize) -> Runs {
+    let starts = segments.iter().map(|segment| segment.slots.start);
+    let ends = segments.iter().map(|segment| segment.slots.end);
+    let first = starts.min().unwrap_or(0);
+    let end = ends.max().unwrap_or(BLOCK);
+    // Whatever the padding reaches into, it looks no further back than it has to.
+    let (first, n_kv) = view(first, end - first, n_slots);
+    Runs {
+        n_tokens: segments.iter().map(|segment| segment.n_tokens).sum(),
+        n_runs: 1,
+        first,
+        stride: n_kv,
+        n_kv,
+    }
+}
+
+/// One view of segments with a run each, if their runs are at equal distances, they have equally many tokens,
+/// and padding the shorter ones costs at most as much as looking at each by itself.
+fn together(segments: &[Segment], n_slots: usize) -> Option<Runs> {
+    let [one, two, ..] = segments else {
+        return None;
+    };
+    let n_tokens = one.n_tokens;
+    let stride = two.slots.start.checked_sub(one.slots.start)?;
+    let is_regular = |pair: &[Segment]| {
+        pair[0].slots.start + stride == pair[1].slots.start && pair[0].id != pair[1].id
+    };
+    let is_alike = segments.iter().all(|segment| segment.n_tokens == n_tokens);
+    if stride == 0 || !is_alike || !segments.windows(2).all(is_regular) {
+        return None;
+    }
+    let len = |segment: &Segment| padded(segment.slots.len());
+    let longest = segments.iter().map(len).max()?;
+    let last = segments.last()?.slots.start;
+    // Padding that would reach beyond the pool begins earlier, as far as there are slots before.
+    let back = (last + longest)
+        .saturating_sub(n_slots)
+        .min(one.slots.start);
+    // Runs do not overlap, nor does what is looked at of them.
+    let n_kv = longest.min(n_slots - (last - back)).min(stride);
+    let is_seen = segments.iter().all(|s| s.slots.len() + back <= n_kv);
+    let apart: usize = segments.iter().map(len).sum();
+    let is_cheap = segments.len() * n_kv <= 2 * apart;
+    (is_seen && is_cheap).then_some(Runs {
+        n_tokens,
+        n_runs: segments.len(),
+        first: one.slots.start - back,
+        stride,
+        n_kv,
+    })
+}
