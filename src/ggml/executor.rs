@@ -192,6 +192,7 @@ impl Executor {
         };
         // SAFETY: the scheduler is alive; measuring leaves assignments that must be reset.
         unsafe { sys::ggml_backend_sched_reset(self.sched()) };
+        drop(graph);
         sizes.rotate_right(1);
         Ok(sizes.into_iter().map(|bytes| bytes as u64).collect())
     }
@@ -210,6 +211,7 @@ impl Executor {
             sys::ggml_backend_sched_reset(self.sched());
             sys::ggml_backend_sched_reserve(self.sched(), graph.as_ptr())
         };
+        drop(graph);
         done.then_some(()).ok_or_else(|| self.no_scratch())
     }
 

@@ -114,36 +114,39 @@ mod tests {
         .expect("nothing fails")
     }
 
+    /// Bytes of layers, scratch bytes, free bytes of devices, and the split.
+    type Case = (&'static [u64], u64, &'static [u64], &'static [usize]);
+
     #[test]
     fn devices_are_filled_to_the_last_byte_and_no_further() {
-        let even = [10; 5];
-        let unequal = [40, 5, 5, 30, 20];
-        let cases: [(&[u64], u64, &[u64], &[usize]); 14] = [
+        const EVEN: [u64; 5] = [10; 5];
+        const UNEQUAL: [u64; 5] = [40, 5, 5, 30, 20];
+        let cases: [Case; 14] = [
             // Exact fit, one byte too little, one layer's worth, nothing.
-            (&even, 7, &[57], &[5]),
-            (&even, 7, &[56], &[4]),
-            (&even, 7, &[17], &[1]),
-            (&even, 7, &[16], &[0]),
-            (&even, 7, &[0], &[0]),
+            (&EVEN, 7, &[57], &[5]),
+            (&EVEN, 7, &[56], &[4]),
+            (&EVEN, 7, &[17], &[1]),
+            (&EVEN, 7, &[16], &[0]),
+            (&EVEN, 7, &[0], &[0]),
             // The first device is filled first; the rest goes to the next.
-            (&even, 7, &[57, 57], &[5, 0]),
-            (&even, 7, &[47, 57], &[4, 1]),
-            (&even, 7, &[27, 37], &[2, 3]),
-            (&even, 7, &[27, 17, 27], &[2, 1, 2]),
+            (&EVEN, 7, &[57, 57], &[5, 0]),
+            (&EVEN, 7, &[47, 57], &[4, 1]),
+            (&EVEN, 7, &[27, 37], &[2, 3]),
+            (&EVEN, 7, &[27, 17, 27], &[2, 1, 2]),
             // A device that holds nothing is left out.
-            (&even, 7, &[6, 57], &[0, 5]),
-            (&even, 7, &[27, 6, 17], &[2, 0, 1]),
+            (&EVEN, 7, &[6, 57], &[0, 5]),
+            (&EVEN, 7, &[27, 6, 17], &[2, 0, 1]),
             // Layers of unequal size: counted from the last one, the largest stays behind.
-            (&unequal, 0, &[60], &[4]),
-            (&unequal, 0, &[10, 50], &[2, 2]),
-            (&unequal, 0, &[9, 50], &[1, 2]),
+            (&UNEQUAL, 0, &[60], &[4]),
+            (&UNEQUAL, 0, &[10, 50], &[2, 2]),
+            (&UNEQUAL, 0, &[9, 50], &[1, 2]),
         ];
         for (layers, scratch, free, expected) in cases {
             let found = filled(layers, scratch, free);
             assert_eq!(found, expected, "{layers:?} + {scratch} in {free:?}");
         }
         assert_eq!(filled(&[], 0, &[10]), [0]);
-        assert_eq!(filled(&even, 0, &[]), [0usize; 0]);
+        assert_eq!(filled(&EVEN, 0, &[]), [0usize; 0]);
     }
 
     /// Against all splits: as many layers as any, on the first devices if there is a choice.
