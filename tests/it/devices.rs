@@ -191,8 +191,8 @@ impl<'a> Reader<'a> {
                 &self.golden.tokens
             };
             let next = self.model.next(id) as usize;
-            for at in next..text.len().min(next + n) {
-                batch.push(text[at], id, at as u32, true);
+            for (at, token) in text.iter().enumerate().skip(next).take(n) {
+                batch.push(*token, id, at as u32, true);
             }
         }
         if batch.is_empty() {

@@ -165,7 +165,7 @@ fn runs_at_equal_distances_are_looked_at_together() {
 fn a_window_stays_in_its_home() {
     let mut mirror = Mirror::in_runs(vec![group(64, 0), group(3 * 7 + 2, WINDOW)], None, 3);
     for step in 0..30u32 {
-        let new = vec![step; 20];
+        let new = [step; 20];
         let all = [(0, &new[..]), (1, &new[..1]), (2, &new[..7])];
         assert!(mirror.pass(&all, false));
         let places = [0, 1, 2].map(|id| (id, mirror.block_manager.next(id) - 1));
