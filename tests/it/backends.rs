@@ -182,7 +182,7 @@ fn what_a_device_lacks_is_listed_and_computed_elsewhere() {
         parse_npy(&std::fs::read(out).expect("it was written")).values
     };
     let expected = rows("none", "");
-    for lacks in ["", "RMS_NORM,SWIGLU", "ROPE,SOFT_MAX,MUL_MAT"] {
+    for lacks in ["", "RMS_NORM,SWIGLU", "ROPE,SOFT_MAX,ADD"] {
         let found: Vec<f32> = rows("Test0", lacks).iter().map(|x| *x as f32).collect();
         assert!(nmse(&found, &expected) < 1e-12, "{lacks}");
     }
@@ -234,27 +234,27 @@ fn what_a_device_lacks_is_listed_and_computed_elsewhere() {
     assert_eq!(elsewhere("ROPE"), json!({ "ROPE of attention": 4 }));
 }
 
-/// A row that a device cannot write where it keeps it would end the process within ggml's scheduler.
+/// What a device cannot do to the rows it keeps would end the process within ggml's scheduler, or copy them at each
+/// step.
 #[test]
-fn a_cache_that_a_device_cannot_write_is_an_error() {
+fn a_cache_that_a_device_cannot_use_is_an_error() {
     let (folder, library) = sound();
     let model = synthesised(folder.path(), "llama", &SMALL);
     let out = folder.path().join("out.npy").display().to_string();
-    let options = [
-        "--tokens",
-        "1,2,3",
-        "-o",
-        &out,
-        "--flash-attn",
-        "on",
-        "--kv-type",
-        "f16",
-    ];
-    let ran = on_device("logits", &model, &library, "SET_ROWS", &options);
-    assert_eq!(ran.code, 1, "{}", ran.err);
-    assert!(
-        ran.err.contains("Test0 cannot compute SET_ROWS"),
-        "{}",
-        ran.err
-    );
+    let refused = |lacks: &str, flash: &str| {
+        let tokens = ["--tokens", "1,2,3", "-o", &out, "--device", "Test0"];
+        let options = [&tokens[..], &["--flash-attn", flash, "--kv-type", "f16"]].concat();
+        let ran = on_device("logits", &model, &library, lacks, &options);
+        match ran.is_fine() {
+            true => None,
+            false => Some(ran.err),
+        }
+    };
+    for (lacks, flash) in [("SET_ROWS", "on"), ("SET_ROWS", "off"), ("MUL_MAT", "off")] {
+        let found = refused(lacks, flash).expect("it is refused");
+        let message = format!("Test0 does not run {lacks} over f16");
+        assert!(found.contains(&message), "{found}");
+    }
+    // There is another way than flash attention.
+    assert_eq!(refused("FLASH_ATTN_EXT", "on"), None);
 }

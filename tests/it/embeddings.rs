@@ -622,6 +622,7 @@ pub(crate) fn shape(value: &Value) -> Value {
                     }
                     ("created", _) => json!("<time>"),
                     ("system_fingerprint", Value::String(_)) => json!("<fingerprint>"),
+                    ("compute", Value::Number(_)) => json!("<bytes>"),
                     ("build_info", _) => json!("<build>"),
                     ("model_path", _) => json!("<path>"),
                     _ => shape(value),
