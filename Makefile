@@ -111,7 +111,7 @@ drive-chat-page: ## Use the page of bench serve in headless Chromium, with scree
 	target/page-venv/bin/pip install --quiet -r scripts/requirements-page.txt
 	target/page-venv/bin/python scripts/drive_chat_page.py --bench target/debug/bench --out target/chat-page
 
-backend-cuda backend-metal backend-vulkan: backend-%: ## Build a backend as a library beside target/release/bench
+backend-cuda backend-metal backend-vulkan: backend-%: ## Build a backend as a library next to target/release/bench
 	scripts/backend.sh $* target/release
 
 vulkan-check: ## All architectures on ggml's Vulkan backend with Mesa's software driver (Linux, root, debootstrap, 30 minutes)

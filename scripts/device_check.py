@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs every golden architecture on a device, in a size that devices have kernels for, beside the processor.
+"""Runs every golden architecture on a device, in a size that devices have kernels for, and compares with the processor.
 
 The models are those of tests/goldens/cases.toml with heads of 64 elements or more: all widths are multiplied. Each runs
 on the processor with an f32 cache, and on the device with all layers and half of them there, in one pass without flash

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything to check and measure on a machine with a GPU, in under nine minutes: all golden architectures beside the
-# processor, and the speed of synthesised models beside llama.cpp's library of the same sources with the same backend.
+# Everything to check and measure on a machine with a GPU, in under nine minutes: all golden architectures against the
+# processor, and the speed of synthesised models against llama.cpp's library of the same sources with the same backend.
 # Usage: scripts/gpu_check.sh [cuda|vulkan|cpu]    (default cuda; cpu tries the script out)
 #   LAYERS=32      layers of the measured models: 32 and 48 are those of 8 B and 30B-A3B, fewer measure the same kernels
 #   TYPES, MODELS  of q4_k q8_0 f16, and dense moe

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Decode and prefill speed of synthesised models on a device, beside llama.cpp's library: a table in Markdown.
+"""Decode and prefill speed of synthesised models on a device, against llama.cpp's library: a table in Markdown.
 Called by scripts/gpu_check.sh, which builds what is compared."""
 import argparse, json, os, shlex, subprocess, sys, time
 

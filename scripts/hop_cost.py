@@ -11,7 +11,7 @@ time and are asked in turns, in the order A B B A, greedy and with the end of te
 each number of clients: the median time per token (from the first request to the last token) and the CPU
 time per token of all processes of a server, each with the ratio of the medians and of the pairs; and the CPU time
 of the process that only passes requests on, which a busy machine disturbs least. For the most clients: tokens per
-second while all of them have answers, beside those of `bench perf --requests`, which has no HTTP, for as many sequences
+second while all of them have answers, against those of `bench perf --requests`, which has no HTTP, for as many sequences
 with as many tokens before them, in turns (to be within 3 % of the engine). For one client: the time from the request to the first byte of text, less the time that the
 engine took for the prompt, as the answer's `timings` have it (to be under 1 ms; tokenizing, the template and the drawing
 of the first token count as HTTP's here). Run it on a machine that does nothing else.

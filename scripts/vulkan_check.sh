@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All golden architectures on ggml's Vulkan backend with Mesa's software driver, beside the processor: needs no GPU.
+# All golden architectures on ggml's Vulkan backend with Mesa's software driver, against the processor: needs no GPU.
 # Usage: scripts/vulkan_check.sh [options of scripts/device_check.py]
 # Makes a Debian 13 root in target/vulkan-root (its Vulkan headers are new enough; kept for the next time), builds the
 # backend library in it, and runs `bench`, which is built outside, within it. Linux, as root, with debootstrap.

@@ -12,7 +12,7 @@ use super::Failure;
 /// Backends that are loaded while the program runs.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct Backends {
-    /// Backend library whose devices are used (docs/gpu.md); may be repeated. Those beside the program and in
+    /// Backend library whose devices are used (docs/gpu.md); may be repeated. Those next to the program and in
     /// the folder BENCH_BACKEND_DIR are found without it
     #[arg(long, value_name = "FILE")]
     backend: Vec<PathBuf>,

@@ -134,7 +134,7 @@ impl PlacementOptions {
                 if split.iter().all(|n| *n == 0) {
                     tracing::warn!(
                         margin = bytes(placing.margin),
-                        "no layer fits on the other devices beside what stays free there (--fit-target)"
+                        "no layer fits into the other devices, less what stays free there (--fit-target)"
                     );
                 }
                 split

@@ -137,15 +137,15 @@ pub fn load_library(path: &Path) -> Result<String, LibraryError> {
     Ok(name)
 }
 
-/// Adds the devices of the backend libraries beside the program and in the folder that
+/// Adds the devices of the backend libraries next to the program and in the folder that
 /// [`FOLDER_VARIABLE`] names; what was not loaded is returned.
 pub fn load_found() -> Vec<LibraryError> {
-    let beside = std::env::current_exe().ok();
-    let beside = beside.and_then(|program| Some(program.parent()?.to_owned()));
+    let own = std::env::current_exe().ok();
+    let own = own.and_then(|program| Some(program.parent()?.to_owned()));
     let named = std::env::var_os(FOLDER_VARIABLE).filter(|folder| !folder.is_empty());
     let mut errors = Vec::new();
     let mut files = Vec::new();
-    for folder in beside.iter().chain(named.map(PathBuf::from).iter()) {
+    for folder in own.iter().chain(named.map(PathBuf::from).iter()) {
         match libraries_of(folder) {
             Ok(found) => files.extend(found),
             Err(error) => errors.push(LibraryError::File {

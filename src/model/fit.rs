@@ -60,7 +60,7 @@ impl Placing<'_> {
         plan
     }
 
-    /// As many layers as fit beside the margin.
+    /// As many layers as fit, less the margin.
     ///
     /// # Errors
     /// What loading would say of the settings.
@@ -107,7 +107,7 @@ impl Placing<'_> {
         }
     }
 
-    /// Whether a device's part of a split fits there beside a margin.
+    /// Whether a device's part of a split fits there, less a margin.
     fn fits(&self, split: &[usize], at: usize, known: &Known, margin: u64) -> Result<bool, Error> {
         let Some(free) = known.free[at] else {
             return Ok(true);

@@ -1,4 +1,4 @@
-//! Decoding through the engine: what admission, sampling and text cost beside the passes alone.
+//! Decoding through the engine: what admission, sampling and text add to the passes alone.
 
 use std::time::{Duration, Instant};
 

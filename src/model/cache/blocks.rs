@@ -99,11 +99,24 @@ impl BlockPool {
         tree: &mut PrefixTree,
         part: usize,
     ) {
-        if let Some(node) = self.node[from as usize].take() {
-            self.node[to as usize] = Some(node);
-            tree.set(node, part, to);
-        }
+        self.hand_over(from, to, tree, part);
         self.leave(from);
+    }
+
+    /// Lets the node that remembers `from` remember `to` instead; returns whether there is one.
+    fn hand_over(
+        &mut self,
+        from: BlockId,
+        to: BlockId,
+        tree: &mut PrefixTree,
+        part: usize,
+    ) -> bool {
+        let Some(node) = self.node[from as usize].take() else {
+            return false;
+        };
+        self.node[to as usize] = Some(node);
+        tree.set(node, part, to);
+        true
     }
 
     /// The block that is only cached and was used least recently.
@@ -137,9 +150,7 @@ impl BlockPool {
         tree: &mut PrefixTree,
         part: usize,
     ) {
-        if let Some(node) = self.node[from as usize].take() {
-            self.node[to as usize] = Some(node);
-            tree.set(node, part, to);
+        if self.hand_over(from, to, tree, part) {
             self.enqueue(0, to);
             self.list_free(from);
         }

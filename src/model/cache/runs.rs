@@ -247,8 +247,8 @@ impl BlockManager {
         let len = sequence.tokens.len();
         let table = &mut sequence.tables[pool];
         let from = *table.first()? as usize;
-        let pieces = (0..len).step_by(from.abs_diff(start) * BLOCK);
         let step = from.abs_diff(start) * BLOCK;
+        let pieces = (0..len).step_by(step);
         let piece = |at: usize| SlotCopy {
             pool,
             from: from * BLOCK + at,
