@@ -685,6 +685,40 @@ unsafe extern "C" {
     ) -> *mut ggml_tensor;
 }
 unsafe extern "C" {
+    pub fn ggml_rwkv_wkv6(
+        ctx: *mut ggml_context,
+        k: *mut ggml_tensor,
+        v: *mut ggml_tensor,
+        r: *mut ggml_tensor,
+        tf: *mut ggml_tensor,
+        td: *mut ggml_tensor,
+        state: *mut ggml_tensor,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_gated_linear_attn(
+        ctx: *mut ggml_context,
+        k: *mut ggml_tensor,
+        v: *mut ggml_tensor,
+        q: *mut ggml_tensor,
+        g: *mut ggml_tensor,
+        state: *mut ggml_tensor,
+        scale: f32,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
+    pub fn ggml_rwkv_wkv7(
+        ctx: *mut ggml_context,
+        r: *mut ggml_tensor,
+        w: *mut ggml_tensor,
+        k: *mut ggml_tensor,
+        v: *mut ggml_tensor,
+        a: *mut ggml_tensor,
+        b: *mut ggml_tensor,
+        state: *mut ggml_tensor,
+    ) -> *mut ggml_tensor;
+}
+unsafe extern "C" {
     pub fn ggml_gated_delta_net(
         ctx: *mut ggml_context,
         q: *mut ggml_tensor,

@@ -34,6 +34,8 @@ pub struct Build<'a> {
     pub inputs: &'a dyn DerivedInputs,
     /// Second input of the branch under construction.
     pub side: Option<Tensor>,
+    /// What the branch under construction saves, where that is not its result.
+    pub saved: Option<Tensor>,
     /// Keys and values.
     pub store: &'a mut dyn KeyValueStore,
     /// The sequences of the pass in the order of its tokens, where the model has recurrent states.

@@ -30,6 +30,13 @@ pub enum DerivedInput {
     Types(u64),
     /// f32 `[dims / 2]`: divisors of the frequencies.
     Divisors(Mixture),
+    /// f32 `[1, heads]`: the logarithm of each head's decay, `-slope * 2^(-8 (i + 1) / heads)`.
+    Decay {
+        /// Number of heads.
+        heads: u64,
+        /// Factor of all.
+        slope: f32,
+    },
 }
 
 /// The derived inputs of a pass; each is made once, at its first use.

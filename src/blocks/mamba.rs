@@ -9,7 +9,7 @@
 //! y        = out . ((C . s + d x) * silu(z))
 //! ```
 //! `[n_embd, n_tokens]` in and out. Kept of each sequence: the last columns before the convolution
-//! and `s [n_state, n_inner]`.
+//! and `s [n_state, n_inner]`. With fewer heads than channels dt, a and d are numbers of heads.
 
 use super::build::Build;
 use crate::arch::{Contract, NormRef, Rows, Rule, StateSpec, WeightRole, WeightSpec};
@@ -23,7 +23,8 @@ options! {
         n_inner: u64 => "ssm_inner", "channels";
         n_state: u64 => "ssm_state", "elements of each channel's state";
         kernel: u64 => "ssm_kernel", "length of the convolution in tokens";
-        rank: u64 => "ssm_dt_rank", "rank of the projection to the step sizes";
+        heads: u64 = "ssm_inner", "heads with one step and one decay each; as many as channels: each element of the state has its own decay. Fewer: `in` gives for each head the gate z, then x, and `x` gives B, C, then dt";
+        rank: u64 = "ssm_dt_rank", "rank of the projection to the step sizes";
         norm: NormRef = "none", "kind and eps of the norms of dt, B and C";
     }
 }
@@ -33,7 +34,7 @@ pub(super) static CONTRACT: Contract = Contract {
     name: "mamba",
     title: "Selective scan",
     noun: "a selective scan",
-    phrase: "a selective scan over {=n_inner} channels",
+    phrase: "a selective scan over {=n_inner} channels{heads != n_inner:  in {=heads} heads}",
     summary: "Carries a state along time, with steps and inputs chosen by what is read.",
     formula: concat!(
         "{norm: dt, B, C = norm(dt), norm(B), norm(C);  }",
@@ -101,28 +102,31 @@ pub(super) static CONTRACT: Contract = Contract {
             WeightRole::Matrix,
             "dt",
             "ssm_dt.weight",
-            &["rank", "n_inner"],
+            &["rank", "heads"],
             "projection to the step sizes",
         ),
         WeightSpec::new(
             WeightRole::Bias,
             "dt.bias",
             "ssm_dt.bias",
-            &["n_inner"],
+            &["heads"],
             "bias of the step sizes",
         ),
         WeightSpec::new(
             WeightRole::Decay,
             "a",
             "ssm_a",
-            &["n_state", "n_inner"],
-            "decay of each element of the state, negative",
+            &[
+                "if(heads == n_inner, n_state, heads)",
+                "if(heads == n_inner, n_inner, 1)",
+            ],
+            "decay of each element of the state, or of each head, negative",
         ),
         WeightSpec::new(
             WeightRole::Scale,
             "d",
             "ssm_d",
-            &["n_inner"],
+            &["heads"],
             "skip connection: factor of the input that is added to the result",
         ),
         WeightSpec::new(
@@ -139,17 +143,31 @@ pub(super) static CONTRACT: Contract = Contract {
         ("conv", "(kernel - 1) * n_inner"),
         ("scan", "n_state * n_inner"),
     ]),
-    rules: &[Rule {
-        holds: "kernel > 1",
-        message: "the convolution has at least two columns",
-    }],
+    rules: &[
+        Rule {
+            holds: "kernel > 1",
+            message: "the convolution has at least two columns",
+        },
+        Rule {
+            holds: "heads > 0 and n_inner % heads == 0",
+            message: "`heads` divides `n_inner`",
+        },
+    ],
 };
 
 pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor, Error> {
     let c = Config::read(&unit.options);
-    let g = b.g;
+    let (g, n) = (b.g, b.n_tokens);
+    let (d, by_head) = (c.n_inner / c.heads, c.heads != c.n_inner);
     let xz = b.linear(unit, "in", x)?;
-    let (x, z) = b.halves(&xz)?;
+    let (x, z) = match by_head {
+        true => {
+            let (z, x) = b.halves(&g.reshape(&xz, [2 * d, c.heads, n, 1])?)?;
+            let joined = |part: &Tensor| g.reshape(part, [c.n_inner, n, 1, 1]);
+            (joined(&x)?, joined(&z)?)
+        }
+        false => b.halves(&xz)?,
+    };
     let conv = b.need(unit, "conv")?;
     let x = b.convolve(unit, "conv", &conv, &x)?;
     let x = g.unary(&b.with_bias(unit, "conv.bias", x)?, Unary::Silu)?;
@@ -160,20 +178,28 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         let part = b.columns(&parts, start, width)?;
         b.normalise_with(c.norm, b.weight(unit, key), &part)
     };
-    let dt = norm(b, "dt_norm", 0, c.rank)?;
-    let input = norm(b, "b_norm", c.rank, c.n_state)?;
-    let output = norm(b, "c_norm", c.rank + c.n_state, c.n_state)?;
+    let (dt_at, b_at) = match by_head {
+        true => (2 * c.n_state, 0),
+        false => (0, c.rank),
+    };
+    let dt = norm(b, "dt_norm", dt_at, c.rank)?;
+    let input = norm(b, "b_norm", b_at, c.n_state)?;
+    let output = norm(b, "c_norm", b_at + c.n_state, c.n_state)?;
     let dt = b.linear(unit, "dt", &dt)?;
 
-    let a = b.need(unit, "a")?;
+    let (a, skip) = (b.need(unit, "a")?, b.need(unit, "d")?);
+    let a = match by_head {
+        true => g.reshape(&a, [1, c.heads, 1, 1])?,
+        false => a,
+    };
     let y = b.over_time(unit, "scan", |b, group| {
         let (steps, seqs) = (group.n_steps, group.n_seqs);
         let (table, rows) = group.rows(b, unit, "scan")?;
         let n_rows = table.shape()[1];
         let y = g.ssm_scan(
-            &g.reshape(&table, [c.n_state, 1, c.n_inner, n_rows])?,
-            &group.of(g, &x, [1, c.n_inner, steps, seqs])?,
-            &group.of(g, &dt, [c.n_inner, steps, seqs, 1])?,
+            &g.reshape(&table, [c.n_state, d, c.heads, n_rows])?,
+            &group.of(g, &x, [d, c.heads, steps, seqs])?,
+            &group.of(g, &dt, [c.heads, steps, seqs, 1])?,
             &a,
             &group.of(g, &input, [c.n_state, 1, steps, seqs])?,
             &group.of(g, &output, [c.n_state, 1, steps, seqs])?,
@@ -181,7 +207,15 @@ pub(super) fn build(b: &mut Build<'_>, unit: &Unit, x: &Tensor) -> Result<Tensor
         )?;
         group.scanned(g, &y, c.n_inner, c.n_state * c.n_inner)
     })?;
-    let y = g.add(&y, &g.mul(&x, &b.need(unit, "d")?)?)?;
+    let skipped = match by_head {
+        true => {
+            let x = g.reshape(&x, [d, c.heads, n, 1])?;
+            let x = g.mul(&x, &g.reshape(&skip, [1, c.heads, 1, 1])?)?;
+            g.reshape(&x, [c.n_inner, n, 1, 1])?
+        }
+        false => g.mul(&x, &skip)?,
+    };
+    let y = g.add(&y, &skipped)?;
     b.name(&unit.path, "y", &y);
     let y = g.glu(Glu::Silu, &z, &y)?;
     b.linear(unit, "out", &y)

@@ -8,6 +8,7 @@ mod attend;
 mod attention;
 mod build;
 pub(crate) mod cache;
+mod channel_mix;
 mod context;
 mod delta_net;
 pub(crate) mod embed;
@@ -16,6 +17,7 @@ mod gate;
 pub(crate) mod head;
 mod identity;
 mod linear;
+mod linear_attention;
 mod low_rank;
 mod mamba;
 mod mamba2;
@@ -30,6 +32,8 @@ mod short_conv;
 mod sparse_mixer;
 #[cfg(test)]
 mod toy;
+mod wkv6;
+mod wkv7;
 
 pub use attend::KeyRows;
 pub use build::{Build, Named};
@@ -90,6 +94,6 @@ macro_rules! blocks {
 }
 
 blocks! {
-    attention, delta_net, ffn, identity, linear, mamba, mamba2, mla, moe, short_conv,
+    attention, channel_mix, delta_net, ffn, identity, linear, linear_attention, mamba, mamba2, mla, moe, short_conv, wkv6, wkv7,
     #[cfg(test)] toy,
 }

@@ -1,11 +1,12 @@
 //! What blocks with a recurrent state share: sequences in groups of equal length, convolution over
-//! time, the results of scans.
+//! time, the token before, the results of scans.
 //!
 //! ggml's operators over time take as many tokens of each sequence, so an operator runs once for each
 //! group of sequences that have equally many tokens in the pass. Everything else in a block runs over
 //! all tokens. Invariant: the rows of states are written after all groups have read theirs.
 
 use super::build::Build;
+use crate::arch::NormRef;
 use crate::ggml::{Error, Graph, Tensor};
 use crate::plan::Unit;
 
@@ -176,5 +177,83 @@ impl Build<'_> {
             let y = g.ssm_conv(&columns, weight)?; // [channels, n, n_seqs]
             Ok((g.reshape(&y, [channels, n * n_seqs, 1, 1])?, last))
         })
+    }
+
+    /// What came before each token, less the token: `x(t-1) - x(t)` of `x [channels, n_tokens]`, with the
+    /// last column of earlier passes (`part`) before it, zeros where a sequence starts.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub(super) fn step_back(
+        &mut self,
+        unit: &Unit,
+        part: &str,
+        x: &Tensor,
+    ) -> Result<Tensor, Error> {
+        let (g, channels) = (self.g, x.shape()[0]);
+        let before = self.over_time(unit, part, |b, group| {
+            let (n, n_seqs) = (group.n_steps, group.n_seqs);
+            let x = group.of(g, x, [channels, n, n_seqs, 1])?;
+            let before = group.read_state(b, unit, part)?;
+            let before = g.reshape(&before, [channels, 1, n_seqs, 1])?;
+            let columns = g.concat(&before, &x, 1)?; // [channels, 1 + n, n_seqs]
+            let strides = columns.strides();
+            let columns = |first: u64, wanted: u64| {
+                let steps = [strides[1], strides[2], strides[3]];
+                let offset = first as usize * strides[1];
+                let part = g.view(&columns, [channels, wanted, n_seqs, 1], steps, offset)?;
+                g.reshape(&g.cont(&part)?, [channels, wanted * n_seqs, 1, 1])
+            };
+            Ok((columns(0, n)?, columns(n, 1)?))
+        })?;
+        g.sub(&before, x)
+    }
+
+    /// Inputs between each token and the one before it: `x + by * change` for `by [channels, n_tokens,
+    /// inputs]`, each `[channels, n_tokens]`.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub(super) fn between<const N: usize>(
+        &self,
+        x: &Tensor,
+        change: &Tensor,
+        by: &Tensor,
+    ) -> Result<[Tensor; N], Error> {
+        let (g, [channels, n, ..]) = (self.g, x.shape());
+        let all = g.add(&g.mul(by, change)?, x)?;
+        let strides = all.strides();
+        let input = |i: usize| {
+            let steps = [strides[1], strides[2], strides[3]];
+            g.view(&all, [channels, n, 1, 1], steps, i * strides[2])
+        };
+        let inputs: Result<Vec<Tensor>, Error> = (0..N).map(input).collect();
+        inputs?.try_into().map_err(|_| Error::Arguments {
+            op: "between",
+            message: "one for each".to_owned(),
+        })
+    }
+
+    /// Each of `heads` parts of `y [width, n_tokens]` normalised by itself, times the weight `norm` of all
+    /// and with its bias.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub(super) fn normalise_heads(
+        &self,
+        unit: &Unit,
+        norm: NormRef,
+        heads: u64,
+        y: &Tensor,
+    ) -> Result<Tensor, Error> {
+        let (g, [width, n, ..]) = (self.g, y.shape());
+        let by_head = g.reshape(y, [width / heads, heads, n, 1])?;
+        let y = self.normalise_with(norm, None, &by_head)?;
+        let y = g.reshape(&y, [width, n, 1, 1])?;
+        let y = match self.weight(unit, "norm") {
+            Some(weight) => g.mul(&y, weight)?,
+            None => y,
+        };
+        self.with_bias(unit, "norm.bias", y)
     }
 }

@@ -1,4 +1,4 @@
-//! What a device does not run of the operations over rows that are kept between passes.
+//! What a device does not run of the operations over rows that are kept between passes, and of those over time.
 //!
 //! An operation that a device does not run is run by the processor, which gets a copy of what it reads: a
 //! whole cache. So these are asked for before any memory is taken.
@@ -19,6 +19,8 @@ pub struct KeptOp {
     pub path: String,
     /// Type and shape of the rows.
     pub rows: String,
+    /// Whether it carries states along time in heads.
+    pub is_of_time: bool,
     node: Tensor,
 }
 
@@ -28,7 +30,21 @@ impl KeptOp {
         // SAFETY: device and node are alive.
         let claims =
             unsafe { sys::ggml_backend_dev_supports_op(device.as_ptr(), self.node.as_ptr()) };
-        claims && self.has_kernel(&device.name())
+        // The processor can take over what reads the states of a few sequences, not a whole cache.
+        match self.is_of_time {
+            true => !claims || self.has_time_kernel(&device.name()),
+            false => claims && self.has_kernel(&device.name()),
+        }
+    }
+
+    /// Whether there is a kernel for heads of this size where a device claims all: those of graphics cards are
+    /// for 64 elements, CUDA's also for 128.
+    fn has_time_kernel(&self, device: &str) -> bool {
+        let is = |name: &str| device.starts_with(name);
+        // SAFETY: the node is alive and has a first source.
+        let d = unsafe { sys::shim_tensor_ne(sys::shim_tensor_src(self.node.as_ptr(), 0), 0) };
+        let is_graphics = is("CUDA") || is("Metal") || is("MTL") || is("Vulkan");
+        d == 64 || !is_graphics || is("CUDA") && d == 128
     }
 
     /// Whether there is a kernel where a device claims too much: CUDA has capped scores only for some head sizes,
@@ -59,13 +75,32 @@ impl KeptOp {
     }
 }
 
+/// Whether an operation carries states along time in heads whose size devices do not look at.
+fn has_time_heads(op: sys::ggml_op) -> bool {
+    const OPS: [sys::ggml_op; 3] = [
+        sys::GGML_OP_RWKV_WKV6,
+        sys::GGML_OP_RWKV_WKV7,
+        sys::GGML_OP_GATED_LINEAR_ATTN,
+    ];
+    OPS.contains(&op)
+}
+
 impl Graph {
-    /// The operations that write kept rows, or read those that it writes, in the order of execution.
+    /// The operations over time in heads, and those that write kept rows, or read those that it writes, in the order of execution.
     pub fn kept_ops(&self) -> Vec<KeptOp> {
         let nodes = (0..self.n_nodes()).filter_map(|i| {
             // SAFETY: the index is below the number of nodes.
             let node = unsafe { sys::ggml_graph_node(self.as_ptr(), i as i32) };
-            let rows = self.kept_rows(node)?;
+            // SAFETY: the node is alive.
+            let is_of_time = has_time_heads(unsafe { sys::shim_tensor_op(node) } as sys::ggml_op);
+            let rows = match is_of_time {
+                // SAFETY: the node is alive and has a first source.
+                true => self
+                    .arena()
+                    .wrap("kept_ops", unsafe { sys::shim_tensor_src(node, 0) })
+                    .ok()?,
+                false => self.kept_rows(node)?,
+            };
             let place = self.scopes().place(node as usize)?;
             // SAFETY: the node is alive, and ggml has a name for every operation.
             let op = unsafe { text(sys::ggml_op_name(sys::shim_tensor_op(node) as sys::ggml_op)) };
@@ -73,6 +108,7 @@ impl Graph {
                 op,
                 path: place.path.to_string(),
                 rows: format!("{} {:?}", rows.ty(), rows.shape()),
+                is_of_time,
                 node: self.arena().wrap("kept_ops", node).ok()?,
             })
         });

@@ -356,3 +356,33 @@ fn a_graph_is_loaded_again_as_long_as_it_has_its_memory() {
     let mut stranger = Executor::new(&[], 1, 256).expect("the processor");
     assert!(stranger.load(other).is_err());
 }
+
+#[test]
+fn heads_that_are_carried_along_time_fit_together() {
+    let g = graph();
+    let heads = |d: u64, n: u64| tensor(&g, F32, &[d, 2, n]);
+    let states = |d: u64, n_seqs: u64| tensor(&g, F32, &[2 * d * d, n_seqs]);
+    let (x, narrow, uneven) = (heads(64, 4), heads(32, 4), heads(64, 3));
+    let (bonus, two, three) = (tensor(&g, F32, &[64, 2]), states(64, 2), states(64, 3));
+    assert!(g.wkv7([&x; 6], &two).is_ok());
+    assert!(g.wkv6([&x; 4], &bonus, &two).is_ok());
+    assert!(g.gated_linear_attention([&x; 4], &two, 1.0).is_ok());
+    let refused = [
+        ("narrow heads", g.wkv7([&narrow; 6], &states(32, 2))),
+        ("states of other heads", g.wkv7([&x; 6], &states(32, 2))),
+        ("unequal sequences", g.wkv7([&uneven; 6], &two)),
+        (
+            "more sequences than tokens",
+            g.wkv7([&uneven; 6], &states(64, 6)),
+        ),
+        ("a bonus of other heads", g.wkv6([&x; 4], &x, &three)),
+        ("other keys", g.wkv6([&uneven, &x, &x, &x], &bonus, &two)),
+        (
+            "other values",
+            g.gated_linear_attention([&x, &narrow, &x, &x], &two, 1.0),
+        ),
+    ];
+    for (what, result) in refused {
+        assert!(result.is_err(), "{what}: {result:?}");
+    }
+}

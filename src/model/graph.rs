@@ -83,6 +83,7 @@ pub(super) fn build(sources: &Sources<'_>, shape: &Shape) -> Result<(Graph, Pass
         },
         inputs: &inputs.derived,
         side: None,
+        saved: None,
         store: store.as_mut(),
         groups: &shape.groups,
         states: &mut states,
@@ -284,11 +285,14 @@ impl Assembly<'_> {
             Some(name) => Some(self.tap(Some(name), h)?),
             None => None,
         };
+        self.build.saved = None;
         let y = blocks::build_block(&mut self.build, &branch.block, &input)?;
         let y = self.norm(branch.post.as_ref(), y)?;
         let y = self.factor(branch.factor, y)?;
         if let Some(name) = &branch.save {
-            self.taps.insert(name.clone(), y.clone());
+            let saved = self.build.saved.take();
+            self.taps
+                .insert(name.clone(), saved.unwrap_or_else(|| y.clone()));
         }
         Ok(y)
     }

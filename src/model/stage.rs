@@ -80,6 +80,7 @@ fn build_stage(
             n_ctx: plan.n_ctx_train,
             inputs: &Derived::new(n),
             side: None,
+            saved: None,
             store: &mut store,
             groups: &[],
             states: &mut states,

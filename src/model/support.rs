@@ -77,8 +77,11 @@ fn first_lacking(
         let shape = Shape::largest(&of_pass, plan, &n_slots);
         let (graph, _) = trace::described(plan, options, &shape)?;
         for op in graph.kept_ops() {
-            let unit = plan.key_values().find(|(unit, _)| unit.path == op.path);
-            let Some((unit, _)) = unit.filter(|(unit, _)| unit.device != 0) else {
+            let attends = plan.key_values().map(|(unit, _)| unit);
+            let scans = plan.recurrent().map(|(unit, _)| unit);
+            let mut kept = attends.chain(scans.filter(|_| op.is_of_time));
+            let unit = kept.find(|unit| unit.path == op.path);
+            let Some(unit) = unit.filter(|unit| unit.device != 0) else {
                 continue;
             };
             let device = devices[unit.device];

@@ -120,6 +120,21 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     ("mamba2: result not normalised", "mamba2", Edit(&[("stack/0/slot/mixer/branch/mamba2/weights", Some("{ norm = false }"))])),
     ("mamba2: offset of the convolution ignored", "mamba2", Edit(&[("stack/0/slot/mixer/branch/mamba2/weights", Some(r#"{ "conv.bias" = false }"#))])),
     ("short convolution left out", "lfm2", Edit(&[("stack/0/slot/mixer/branch/short_conv/when", Some(r#""il < 0""#))])),
+    ("time mixing: bonus ignored", "rwkv6", Edit(&[("stack/0/slot/mixer/branch/wkv6/weights/bonus", Some("false"))])),
+    ("time mixing: another norm of the heads", "rwkv6", Edit(&[("norm/heads/kind", Some(r#""rms""#))])),
+    ("time mixing: silu for the sigmoid of the gate", "rwkv6qwen2", Edit(&[("stack/0/slot/mixer/branch/wkv6/gate_act", Some(r#""silu""#))])),
+    ("time mixing: keys and values exchanged", "rwkv6qwen2", Edit(&[("stack/0/slot/mixer/branch/wkv6/weights/k", Some(r#""time_mix_value""#)), ("stack/0/slot/mixer/branch/wkv6/weights/v", Some(r#""time_mix_key""#))])),
+    ("hidden state not halved", "rwkv6", Edit(&[("stack/0/slot/rescale/branch/identity/factor", Some("1.0"))])),
+    ("channel mixing: shares exchanged", "rwkv6", Edit(&[("stack/0/slot/ffn/branch/channel_mix/weights/k", Some(r#""channel_mix_lerp_r""#))])),
+    ("channel mixing: gate ignored", "rwkv6", Edit(&[("stack/0/slot/ffn/branch/channel_mix/weights/receptance", Some("false"))])),
+    ("values not drawn to those of the first layer", "arwkv7", Edit(&[("stack/0/slot/mixer/branch/1/side", None), ("stack/0/slot/mixer/branch/first/save", None)])),
+    ("what a layer gives for its values", "rwkv7", Edit(&[("stack/0/slot/mixer/branch/1/side", Some(r#""layer_in""#)), ("stack/0/slot/mixer/branch/first/save", None)])),
+    ("time mixing: norm of the heads left out", "rwkv7", Edit(&[("stack/0/slot/mixer/branch/1/norm", Some(r#""none""#))])),
+    ("linear attention: fades a little faster", "minimax-01", Edit(&[("stack/0/slot/mixer/branch/linear_attention/slope", Some(r#""1.05 - il / max(n_layer - 1, 1)""#))])),
+    ("linear attention: silu for the sigmoid of the gate", "minimax-01", Edit(&[("stack/0/slot/mixer/branch/linear_attention/gate_act", Some(r#""silu""#))])),
+    ("the hidden state added, not its norm", "minimax-01", Edit(&[("stack/0/slot/mixer/branch/identity/from", Some(r#""x""#))])),
+    ("mamba by heads: steps not normalised", "plamo2", Edit(&[("stack/0/slot/mixer/branch/mamba/norm", Some(r#""none""#)), ("stack/0/slot/mixer/branch/mamba/weights", None)])),
+    ("norm after a sublayer left out", "plamo2", Edit(&[("stack/0/slot/mixer/post", None), ("norm/post_attention_norm", None)])),
 
     ("another text before it in the cache", "llama", Drive(|model, tokens| {
         run(model, &tokens[5..9], 0, 0);
@@ -127,6 +142,9 @@ const FAULTS: &[(&str, &str, Fault)] = &[
     })),
     ("positions begin anew in the second pass", "llama", Drive(|model, tokens| in_two(model, tokens, 1))),
     ("a second pass that begins with no state", "mamba", Drive(|model, tokens| in_two(model, tokens, 1))),
+    ("time mixing begins anew in the second pass", "rwkv6", Drive(|model, tokens| in_two(model, tokens, 1))),
+    ("time mixing begins anew in the second pass", "rwkv7", Drive(|model, tokens| in_two(model, tokens, 1))),
+    ("linear attention begins anew in the second pass", "minimax-01", Drive(|model, tokens| in_two(model, tokens, 1))),
     ("two tokens exchanged", "llama", Drive(|model, tokens| {
         let mut tokens = tokens.to_vec();
         tokens.swap(1, 2);
@@ -255,6 +273,8 @@ const NONSENSE: &[(&str, Edits, &str)] = &[
     ("bailingmoe2", &[("params/n_group", Some("3"))],
         "`groups` divides `experts`"),
     ("llama", &[("rope/std/dims", Some("\"n_rot + 1\""))], "even"),
+    ("rwkv7", &[("params/wkv_d", Some("32"))], "heads have 64 or 128 elements"),
+    ("rwkv6", &[("params/wkv_d", Some("24"))], "`d` divides the width of the hidden state"),
 ];
 
 #[test]

@@ -8,7 +8,7 @@ use crate::goldens::{EXACT, goldens, model as load, options, run};
 use crate::support::nmse;
 
 /// Goldens whose windows hold 8 positions, or whose layers keep a state or another layer's keys.
-const KEPT: [&str; 12] = [
+const KEPT: [&str; 17] = [
     "cohere2",
     "gemma2",
     "gemma3",
@@ -21,6 +21,11 @@ const KEPT: [&str; 12] = [
     "mamba",
     "mamba2",
     "qwen35",
+    "rwkv6",
+    "rwkv6qwen2",
+    "rwkv7",
+    "minimax-01",
+    "plamo2",
 ];
 const WINDOW: u32 = 8;
 const N_TOKENS: u32 = 4 * WINDOW + 5;

@@ -65,6 +65,7 @@ fn devices_give_what_is_told_before() {
         "llama",
         "qwen3moe",
         "mamba2",
+        "rwkv7",
         "gemma3",
         "deepseek2",
         "qwen35",

@@ -219,7 +219,7 @@ fn push(batch: &mut Batch, sequence: u32, text: &[u32], positions: std::ops::Ran
 
 #[test]
 fn sequences_with_states_run_in_one_pass_whatever_their_lengths() {
-    const RECURRENT: [&str; 7] = [
+    const RECURRENT: [&str; 13] = [
         "mamba",
         "mamba2",
         "falcon-h1",
@@ -227,6 +227,12 @@ fn sequences_with_states_run_in_one_pass_whatever_their_lengths() {
         "qwen3next",
         "kimi-linear",
         "lfm2",
+        "rwkv6",
+        "rwkv6qwen2",
+        "rwkv7",
+        "arwkv7",
+        "minimax-01",
+        "plamo2",
     ];
     const N_DECODING: u32 = 7;
     const N_PROMPT: usize = 12;

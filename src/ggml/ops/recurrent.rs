@@ -137,4 +137,120 @@ impl Graph {
         };
         self.node("gated_delta_net", ptr, &[q, k, v, g, beta, state])
     }
+
+    /// Linear attention with a decay of each element of the keys, read before the position is added, and
+    /// with a bonus for the position itself (Peng et al. 2024): `y = r (S + bonus k v)`, then
+    /// `S = decay S + k v`. `k`, `v`, `r`, `decay` `[d, heads, t * seqs]`, `bonus [d, heads]`,
+    /// `state [d * d * heads, seqs]` -> `[d * heads, t * seqs]`, then all new states; f32.
+    ///
+    /// # Errors
+    /// Shapes that do not go together, other types.
+    pub fn wkv6(
+        &self,
+        [k, v, r, decay]: [&Tensor; 4],
+        bonus: &Tensor,
+        state: &Tensor,
+    ) -> Result<Tensor, Error> {
+        let [d, heads, ..] = self.of_heads("wkv6", &[k, v, r, decay], state)?;
+        self.float("wkv6", bonus, true)?;
+        if bonus.elements() != d * heads {
+            return fault("wkv6", format!("{bonus:?} with {k:?}"));
+        }
+        let ctx = self.arena.reserve()?;
+        // SAFETY: shapes, types and layout were checked.
+        let ptr = unsafe {
+            sys::ggml_rwkv_wkv6(
+                ctx,
+                k.as_ptr(),
+                v.as_ptr(),
+                r.as_ptr(),
+                bonus.as_ptr(),
+                decay.as_ptr(),
+                state.as_ptr(),
+            )
+        };
+        self.node("wkv6", ptr, &[k, v, r, bonus, decay, state])
+    }
+
+    /// Gated linear attention (Yang et al. 2023): `S = decay S + k v`, then `y = scale q S`; otherwise
+    /// as [`Self::wkv6`].
+    ///
+    /// # Errors
+    /// Shapes that do not go together, other types.
+    pub fn gated_linear_attention(
+        &self,
+        [k, v, q, decay]: [&Tensor; 4],
+        state: &Tensor,
+        scale: f32,
+    ) -> Result<Tensor, Error> {
+        self.of_heads("gated_linear_attention", &[k, v, q, decay], state)?;
+        let ctx = self.arena.reserve()?;
+        // SAFETY: shapes, types and layout were checked.
+        let ptr = unsafe {
+            sys::ggml_gated_linear_attn(
+                ctx,
+                k.as_ptr(),
+                v.as_ptr(),
+                q.as_ptr(),
+                decay.as_ptr(),
+                state.as_ptr(),
+                scale,
+            )
+        };
+        self.node("gated_linear_attention", ptr, &[k, v, q, decay, state])
+    }
+
+    /// The generalised delta rule (Peng et al. 2025): `S = S decay + (S a) b + v k`, then `y = S r`.
+    /// `r`, `decay`, `k`, `v`, `a`, `b` `[d, heads, t * seqs]`, d a multiple of 64,
+    /// `state [d * d * heads, seqs]` -> `[d * heads, t * seqs]`, then all new states; f32.
+    ///
+    /// # Errors
+    /// Shapes that do not go together, other types.
+    pub fn wkv7(
+        &self,
+        [r, decay, k, v, a, b]: [&Tensor; 6],
+        state: &Tensor,
+    ) -> Result<Tensor, Error> {
+        let [d, ..] = self.of_heads("wkv7", &[r, decay, k, v, a, b], state)?;
+        // The processor reads whole vectors, up to 64 elements at a time.
+        if !d.is_multiple_of(64) {
+            return fault("wkv7", format!("heads of {d} elements, no multiple of 64"));
+        }
+        let ctx = self.arena.reserve()?;
+        // SAFETY: shapes, types and layout were checked.
+        let ptr = unsafe {
+            sys::ggml_rwkv_wkv7(
+                ctx,
+                r.as_ptr(),
+                decay.as_ptr(),
+                k.as_ptr(),
+                v.as_ptr(),
+                a.as_ptr(),
+                b.as_ptr(),
+                state.as_ptr(),
+            )
+        };
+        self.node("wkv7", ptr, &[r, decay, k, v, a, b, state])
+    }
+
+    /// The shape of `values [d, heads, t * seqs]`, which must be that of all, with `state [d * d * heads,
+    /// seqs]`.
+    fn of_heads(
+        &self,
+        op: &'static str,
+        values: &[&Tensor],
+        state: &Tensor,
+    ) -> Result<[u64; 4], Error> {
+        for tensor in values.iter().chain([&state]) {
+            self.float(op, tensor, true)?;
+        }
+        let shape @ [d, heads, n, more] = values[0].shape();
+        let [size, seqs, ..] = state.shape();
+        let is_whole = n > 0 && seqs > 0 && n.is_multiple_of(seqs) && more == 1;
+        let fits = size == d * d * heads && state.elements() == size * seqs;
+        if !is_whole || !fits || values.iter().any(|v| v.shape() != shape) {
+            return fault(op, format!("{values:?} with {state:?}"));
+        }
+        Ok(shape)
+    }
 }

@@ -55,6 +55,7 @@ fn make(g: &Graph, input: DerivedInput, n: u64) -> Result<Tensor, Error> {
         DerivedInput::Sections => g.input("sections", i32, &[4 * n]),
         DerivedInput::Types(rows) => g.index_input("token_types", i32, &[n], rows),
         DerivedInput::Divisors(mixture) => g.input("divisors", f32, &[mixture.n_pairs()]),
+        DerivedInput::Decay { heads, .. } => g.input("decay", f32, &[1, heads]),
     }
 }
 
@@ -88,5 +89,9 @@ fn write(
             executor.write_indices(tensor, &types.collect::<Vec<i32>>())
         }
         DerivedInput::Divisors(mixture) => executor.write(tensor, &mixture.divisors()),
+        DerivedInput::Decay { heads, slope } => {
+            let of_head = |i: u64| -slope * (-8.0 * (i + 1) as f32 / heads as f32).exp2();
+            executor.write(tensor, &(0..heads).map(of_head).collect::<Vec<f32>>())
+        }
     }
 }
